@@ -10,7 +10,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use logs::{Import, ImportError, ImportOptions, ImportStats};
-use outputs::report::Report;
+use outputs::report::{Clock, Report};
 use proptest::prelude::*;
 use tempfile::TempDir;
 use trace::clock::Anchor;
@@ -66,7 +66,7 @@ fn a_complete_log_gives_the_expected_report() {
     let run = of("report");
     let gap = run.report.gap_ns.as_ref().unwrap();
     assert_eq!((gap.count, gap.max), (1, Some(23_838_678_000)));
-    assert_eq!(run.report.worst(), Some(trace::detect::Severity::Critical));
+    assert_eq!(run.report.severity, Some(trace::detect::Severity::Critical));
     let kinds: Vec<&str> = run.report.findings.iter().map(|f| &*f.kind).collect();
     assert_eq!(kinds, ["first-token-gap", "consumer-cpu-logged"]);
     assert_eq!(
@@ -74,7 +74,7 @@ fn a_complete_log_gives_the_expected_report() {
         (2, 1),
         "truncated rids are matched to their request"
     );
-    let text = run.report.to_text();
+    let text = run.report.to_text(&Clock::of(&run.report, None));
     assert!(text.contains("23.839 s from first send to first receive"), "{text}");
 }
 
@@ -127,7 +127,7 @@ fn log_lines_of_real_releases_are_recognised() {
 fn prompts_and_outputs_are_never_copied() {
     for name in ["sglang-0.5.9", "sglang-0.5.23"] {
         let run = of(name);
-        let all = run.events.concat() + &run.report.to_json() + &run.report.to_text();
+        let all = run.events.concat() + &run.report.to_json() + &run.report.to_text(&Clock::of(&run.report, None));
         assert!(!all.contains("must not be copied") && !all.contains("a prompt"), "{name}");
     }
     let prompt = "2026-01-18 07:55:00 INFO rid=ab12 prompt: tell me a secret\n";

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use outputs::report::{AnswerCounts, FindingLine, Report};
+use outputs::report::{AnswerCounts, Clock, FindingLine, Report};
 use responses::{ResponseReader, Server};
 use trace::event::AnswerEnd;
 use trace::{Analysis, Config, MonoNs, ReportInput};
@@ -66,7 +66,8 @@ fn a_claimed_token_without_text_is_shown() {
     let report = posted("b-");
     let found = answers(&report);
     assert_eq!((found.tokens_claimed, found.events), (1, Some(0)));
-    assert!(report.to_text().contains("1 ended; 1 claim 1 token; no event with content"), "{}", report.to_text());
+    let text = report.to_text(&Clock::of(&report, None));
+    assert!(text.contains("1 ended; 1 claim 1 token; no event with content"), "{text}");
     assert_eq!(judged_in_one_response(&report), "NO FINDINGS in 1 response");
 }
 

@@ -3,7 +3,7 @@
 #[path = "../../recording/tests/common/events.rs"]
 mod events;
 
-use outputs::report::Report;
+use outputs::report::{Clock, Report};
 use proptest::collection::vec;
 use proptest::option::weighted;
 use proptest::prelude::*;
@@ -48,6 +48,6 @@ proptest! {
         prop_assert_eq!(ledger.check_balance(), Ok(()));
         prop_assert!(ledger.record_count() <= limits.live_rids && ledger.hops().len() <= limits.hops);
         let report = Report::of(&analysis, &ReportInput::for_source("model"));
-        prop_assert!(report.to_json().len() > 100 && report.to_text().lines().count() > 3);
+        prop_assert!(report.to_json().len() > 100 && report.to_text(&Clock::of(&report, None)).lines().count() > 3);
     }
 }

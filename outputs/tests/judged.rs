@@ -110,7 +110,7 @@ fn every_form_of_the_report_has_the_headline() {
     assert_eq!(json["judged"][0]["reason"], "no frames are observed");
     let first_words = "NO FINDINGS in 1 response; not judged: first-token gap";
     let clock = outputs::report::Clock::of(&report, None);
-    for text in [report.to_text(), report.to_markdown(&clock), report.to_html(&clock)] {
+    for text in [report.to_text(&clock), report.to_markdown(&clock), report.to_html(&clock)] {
         assert!(text.contains(first_words), "{text}");
     }
 }

@@ -120,26 +120,32 @@ fn sends_seen() -> Report {
     Report::of(&run.analysis, &ReportInput { degraded, ..ReportInput::for_source("tap") })
 }
 
+fn text_of(report: &Report) -> String {
+    report.to_text(&Clock::of(report, None))
+}
+
 /// Every field exists, and those that a relay alone cannot observe are null. Text fits a terminal.
 #[test]
 fn reports_equal_their_snapshots() {
     let (everything, sends) = (everything_seen(), sends_seen());
     for report in [&everything, &sends] {
-        let text = report.to_text();
+        let text = text_of(report);
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     }
     let nothing = Report::of(&Analysis::new(engine::config()), &ReportInput::for_source("tap"));
-    insta::assert_snapshot!("everything_seen_as_text", everything.to_text());
+    insta::assert_snapshot!("everything_seen_as_text", text_of(&everything));
     insta::assert_snapshot!("sends_seen_as_json", sends.to_json());
-    insta::assert_snapshot!("sends_seen_as_text", sends.to_text());
-    insta::assert_snapshot!("nothing_seen_as_text", nothing.to_text());
+    insta::assert_snapshot!("sends_seen_as_text", text_of(&sends));
+    insta::assert_snapshot!("nothing_seen_as_text", text_of(&nothing));
     let start = 1_763_712_000_000_000_000;
     // The series has a slot for each second; it has its own tests.
     let mut dated = Report { series: None, ..everything };
     insta::assert_snapshot!("everything_seen_as_json", dated.to_json());
     dated.window_wall_ns = Some([start, start + dated.window_ns[1]]);
     let zone = jiff::tz::TimeZone::fixed(jiff::tz::offset(1));
-    insta::assert_snapshot!("everything_seen_as_markdown", dated.to_markdown(&Clock::of(&dated, Some(zone))));
+    let clock = Clock::of(&dated, Some(zone));
+    insta::assert_snapshot!("everything_seen_as_markdown", dated.to_markdown(&clock));
+    insta::assert_snapshot!("everything_seen_as_text_with_wall_clock", dated.to_text(&clock));
 }
 
 #[test]
@@ -218,7 +224,7 @@ fn the_html_page_escapes_hostile_names_and_loads_no_resources() {
 #[test]
 fn markdown_and_text_neutralise_mentions_and_control_characters() {
     let report = hostile();
-    for text in [report.to_markdown(&Clock::of(&report, None)), report.to_text()] {
+    for text in [report.to_markdown(&Clock::of(&report, None)), text_of(&report)] {
         assert!(!text.contains(['\u{202e}', '\u{1b}']), "{text}");
     }
     let markdown = report.to_markdown(&Clock::of(&report, None));
@@ -232,7 +238,7 @@ fn markdown_and_text_neutralise_mentions_and_control_characters() {
 fn every_report_format_lists_unobserved_values() {
     let report = sends_seen();
     let clock = Clock::of(&report, None);
-    for text in [report.to_text(), report.to_markdown(&clock), report.to_html(&clock)] {
+    for text in [text_of(&report), report.to_markdown(&clock), report.to_html(&clock)] {
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains("deliveries to clients") && words.contains("no CAP_BPF"), "{text}");
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use adapter::decode::{Decode, Decoded, Decoders, Format, Opening as Begins, Refused, Shape, SocketFormat};
 use logs::{Import, LineForm, LogLines, LoggedRid, MalformedLine, Statement, StatementKind};
 use outputs::export::{self, Export, Opening};
-use outputs::report::Report;
+use outputs::report::{Clock, Report};
 use session::LiveSource as _;
 use sources::tap::{Tap, TapHop};
 use trace::clock::Anchor;
@@ -232,7 +232,8 @@ fn an_engine_in_one_file_is_followed_from_its_messages_to_the_report() {
     let dropped = report.findings.iter().find(|finding| finding.kind == "dropped-chunks");
     let advice = dropped.and_then(|finding| finding.advice.as_deref()).expect("advice");
     assert!(advice.contains("2.0") && advice.contains("--toy-incremental"), "{advice}");
-    assert!(report.to_text().contains("toy 1.0..1.9"), "{}", report.to_text());
+    let text = report.to_text(&Clock::of(&report, None));
+    assert!(text.contains("toy 1.0..1.9"), "{text}");
     assert!(spans.contains(r#""toy""#) && !spans.contains("sglang"), "{spans}");
     let forms: Vec<_> = tap.forms().iter().map(|form| (form.class, form.codec, form.frames)).collect();
     assert_eq!(forms, [("Lines", "text", messages.len() as u64)]);

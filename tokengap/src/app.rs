@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use outputs::report::hostile::EscapeForm;
-use outputs::report::{HopLine, Report};
+use outputs::report::{Clock, HopLine, Report};
 use recording::{RecordedPayload, RecordingHeader};
 use session::sink::Sink;
 use session::telemetry::{MetricsOptions, Telemetry};
@@ -105,7 +105,7 @@ pub(crate) fn print_message(message: &str) {
 /// Prints the report and returns the exit code for `--fail-on`.
 pub(crate) fn print_report(report: &Report, outcome: OutcomeArgs) -> anyhow::Result<ExitCode> {
     output::write_result(None, &report_text(report, outcome.json)?, form(outcome.json), false)?;
-    Ok(exit_code(report.worst(), outcome.fail_on))
+    Ok(exit_code(report.severity, outcome.fail_on))
 }
 
 /// Exit code for `--fail-on`, with the severity of the worst finding.
@@ -131,5 +131,5 @@ pub(crate) fn form(json: bool) -> EscapeForm {
 
 /// The report as it is printed.
 pub(crate) fn report_text(report: &Report, json: bool) -> anyhow::Result<String> {
-    Ok(if json { serde_json::to_string(report)? + "\n" } else { report.to_text() })
+    Ok(if json { serde_json::to_string(report)? + "\n" } else { report.to_text(&Clock::of(report, None)) })
 }

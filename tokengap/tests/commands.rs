@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use serde_json::Value;
+
 const RECORDING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../recording/fixtures/2.0-demo-race.tgap");
 /// Advice for a name that does not exist.
 const NOT_FOUND: &str = "check the name";
@@ -158,6 +160,30 @@ fn cpython_reads_the_recorded_messages_as_we_do() {
     let stdout = String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success(), "{stdout}{}", String::from_utf8_lossy(&out.stderr));
     assert!(stdout.contains("0 of them with invalid strings and 0 with rejected calls"), "{stdout}");
+}
+
+#[test]
+fn the_exit_status_is_that_of_the_headline() {
+    let folder = Path::new(RECORDING).parent().expect("a folder");
+    let severities = ["info", "warning", "critical"];
+    for entry in fs::read_dir(folder).expect("the recordings") {
+        let file = entry.expect("an entry").path();
+        for (rank, severity) in severities.iter().enumerate().filter(|_| file.extension().is_some_and(|e| e == "tgap"))
+        {
+            let output = Command::new(env!("CARGO_BIN_EXE_tokengap"))
+                .args(["report", "--format", "json", "--fail-on", severity])
+                .arg(&file)
+                .output()
+                .expect("it runs");
+            let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            let worst = report["severity"].as_str();
+            let is_worse = worst.is_some_and(|worst| severities[rank..].contains(&worst));
+            assert_eq!(output.status.code(), Some(i32::from(is_worse)), "{severity} {}", report["verdict"]);
+            let headline = report["verdict"].as_str().expect("a headline").to_lowercase();
+            let in_headline = severities[1..].iter().find(|severity| headline.starts_with(&format!("{severity}: ")));
+            assert_eq!(in_headline.copied(), worst.filter(|worst| *worst != "info"), "{headline}");
+        }
+    }
 }
 
 /// A command that waits for the first byte of its file has already dropped all privileges.

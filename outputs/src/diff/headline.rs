@@ -150,5 +150,9 @@ fn describe_measures(outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) 
         .collect();
     let of_state = outcomes.iter().filter(|outcome| outcome.state == state);
     parts.extend(of_state.map(name_with_numbers));
+    if parts.is_empty() {
+        let names: Vec<&str> = outcomes.iter().map(|outcome| outcome.name.as_str()).collect();
+        parts.push(format!("the runs do not both observe {}", names.join(", ")));
+    }
     format!("{}: {}", state.as_str(), parts.join(", "))
 }

@@ -99,6 +99,8 @@ pub struct RunSummary {
     pub name: String,
     /// Source and engine.
     pub what: String,
+    /// Headline of its report.
+    pub verdict: String,
     /// Length of its window.
     pub window_ns: u64,
     /// Length of its slots; `null` when it has none.
@@ -113,6 +115,7 @@ impl RunSummary {
         Self {
             name: hostile::plain(run.name),
             what: format!("{} of {}", run.report.source.kind, crate::report::brief::engine(run.report)),
+            verdict: run.report.verdict.clone(),
             window_ns: run.report.window_ns[1],
             slot_ns: series.map(|series| series.slot_ns),
             slots: series.map_or(0, |series| measure::loaded_slots(series).len()),

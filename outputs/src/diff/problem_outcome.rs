@@ -2,6 +2,7 @@
 //! chunks. Their comparison over all tokens and requests, and the description of the method.
 
 use serde::{Deserialize, Serialize};
+use trace::detect::thresholds::GAP_WARNING_NS;
 use trace::words::{count, duration, names, percent, share};
 
 use super::{ChangeVerdict, ComparedMeasure, DiffOptions, MeasureUnit};
@@ -60,19 +61,17 @@ const GAP_MEASURES: [&str; 5] =
 /// Measures of the latency at clients: the one that decides, then the one that replaces it.
 const LATENCY_MEASURES: [&str; 2] = ["ITL at clients, p99", "ITL at clients, median"];
 
+/// A limit is this many times as large as what is far below it.
+const FAR_BELOW: f64 = 10.0;
+
 /// Outcomes of the four problems, most severe first; empty without measures.
 pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Vec<ProblemOutcome> {
     if measures.is_empty() {
         return Vec::new();
     }
-    let gap_resolved = b.findings.iter().all(|finding| finding.kind != "first-token-gap");
     vec![
         judge_lost_tokens(a, b, measures),
-        ProblemOutcome {
-            name: String::from("first-token gap"),
-            state: state_by_measures(measures, &GAP_MEASURES, gap_resolved),
-            numbers: numbers_of_measures(measures, &GAP_MEASURES),
-        },
+        judge_first_token_gap(a, b, measures),
         ProblemOutcome {
             name: String::from("inter-token latency"),
             state: state_by_measures(measures, &LATENCY_MEASURES, false),
@@ -84,6 +83,24 @@ pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure
             numbers: before_and_after(merged_share(a), merged_share(b), |share| share),
         },
     ]
+}
+
+/// An unchanged gap below the limit of the finding is no problem in either run, whatever its numbers.
+fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemOutcome {
+    let [is_low_before, is_low_after] =
+        [a, b].map(|run| run.findings.iter().all(|finding| finding.kind != "first-token-gap"));
+    let state = state_by_measures(measures, &GAP_MEASURES, is_low_after);
+    let mut numbers = numbers_of_measures(measures, &GAP_MEASURES);
+    let gaps = deciding_measure(measures, &GAP_MEASURES).and_then(|measure| measure.a.zip(measure.b));
+    if let Some((a, b)) = gaps.filter(|_| state == ProblemState::Unchanged && is_low_before && is_low_after) {
+        let limit = duration(GAP_WARNING_NS);
+        if a.max(b) < GAP_WARNING_NS as f64 / FAR_BELOW {
+            numbers = format!("far below the limit of {limit} in both runs ({numbers})");
+        } else if a.max(b) < GAP_WARNING_NS as f64 {
+            numbers = format!("below the limit of {limit} in both runs ({numbers})");
+        }
+    }
+    ProblemOutcome { name: String::from("first-token gap"), state, numbers }
 }
 
 /// Proven losses count if both runs have them, else the predicted ones, if both runs observed enough to predict them.
@@ -100,7 +117,11 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
     if !are_confirmed && (is_either_confirmed || is_unjudged(a) || is_unjudged(b)) {
         return ProblemOutcome { name, state: ProblemState::NotObserved, numbers: String::new() };
     }
-    let state = state_by_measures(measures, &[measure], lost_b == Some(0));
+    // Counts of whole runs need no slots.
+    let state = match (lost_a, lost_b) {
+        (Some(0), Some(0)) => ProblemState::Unchanged,
+        _ => state_by_measures(measures, &[measure], lost_b == Some(0)),
+    };
     ProblemOutcome { name, state, numbers: before_and_after(lost_a, lost_b, count) }
 }
 

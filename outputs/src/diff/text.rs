@@ -20,6 +20,7 @@ pub(super) fn render_text(diff: &Diff) -> String {
     wrap(&mut out, &diff.verdict, "", "  ");
     for (letter, side) in [("A", &diff.a), ("B", &diff.b)] {
         wrap(&mut out, &describe_run(side), &format!("{letter}  "), "   ");
+        wrap(&mut out, &side.verdict, "   ", "     ");
     }
     for line in diff.short_runs.iter().chain([&headline::describe_unchanged(&diff.outcomes, &diff.verdict)]) {
         if !line.is_empty() {
@@ -127,7 +128,7 @@ fn own_note<'m>(measure: &'m ComparedMeasure, diff: &Diff) -> Option<&'m str> {
 pub(super) fn render_markdown(diff: &Diff) -> String {
     let mut out = format!("## {}\n\n", escaped(&diff.verdict));
     for (letter, side) in [("A", &diff.a), ("B", &diff.b)] {
-        let _ = writeln!(out, "- **{letter}** {}", escaped(&describe_run(side)));
+        let _ = writeln!(out, "- **{letter}** {}: {}", escaped(&describe_run(side)), escaped(&side.verdict));
     }
     let unchanged = headline::describe_unchanged(&diff.outcomes, &diff.verdict);
     for line in diff.short_runs.iter().chain([&unchanged]).filter(|line| !line.is_empty()) {

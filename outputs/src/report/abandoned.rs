@@ -5,8 +5,8 @@ use trace::clock::MonoNs;
 use trace::ledger::{AbandonedRequest, Ledger};
 use trace::words::{count, duration, plural};
 
-use super::Report;
-use super::brief::{row, time_of, wrap};
+use super::brief::{row, wrap};
+use super::{Clock, Report};
 
 /// Requests that continued after their client left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,13 +58,12 @@ pub(super) fn abandoned(ledger: &Ledger, from: MonoNs) -> Option<AbandonedReport
 }
 
 /// Writes the number of requests and one line for each of the longest.
-pub(super) fn render(out: &mut String, report: &Report) {
+pub(super) fn render(out: &mut String, report: &Report, clock: &Clock) {
     let Some(abandoned) = &report.abandoned else { return };
     let amount = thrown_away(abandoned.outputs, abandoned.tokens);
     row(out, "abandoned", &format!("{}, {amount}, by {}", plural(abandoned.requests, "request"), abandoned.by));
-    let wall_ns = report.window_wall_ns.map(|[from, _]| from);
     for one in &abandoned.longest {
-        let since = time_of(one.since_ns, wall_ns);
+        let since = clock.moment(one.since_ns);
         let amount = thrown_away(one.outputs, one.tokens);
         wrap(out, &format!("{} since {since}, for {}, {amount}", one.rid, duration(one.length_ns)), "  ", "    ");
     }

@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 use trace::engine::{Mode, Waiter};
 use trace::words::{self, count, duration, known_or_dash};
 
-use super::{FindingLine, Gap, Report, Requests};
+use super::{FindingLine, Gap, HopLine, Report, Requests, SlowLine};
 
 /// The engine: `NAME 0.5.9, incremental`. Unknown until a request or a release was seen.
 pub(crate) fn engine(report: &Report) -> String {
@@ -75,22 +75,44 @@ pub(crate) fn known_to_lose(report: &Report) -> String {
     }
 }
 
-/// Stages that this source cannot observe, with the consequences.
-pub(crate) fn not_observed(report: &Report) -> Vec<&'static str> {
+/// What was not observed, with the numbers that need it: the reason for each `-`.
+pub(super) fn not_observed(report: &Report) -> Vec<String> {
+    let hops_without = |is_missing: fn(&HopLine) -> bool| {
+        let names: Vec<&str> = report.hops.iter().filter(|hop| is_missing(hop)).map(|hop| hop.name.as_str()).collect();
+        if names.len() == report.hops.len() { String::new() } else { format!(" on {}", names.join(", ")) }
+    };
+    let has_unknown = |is_unknown: fn(&SlowLine) -> bool| report.slowest.iter().any(is_unknown);
     let mut missing = Vec::new();
-    if report.is_log_only() {
-        missing.push("any frame: all times come from the engine's log");
-    } else if report.tokens.received.is_none() {
-        missing.push("when frames are received (gap, backlog and queue wait)");
+    let mut add = |is_missing: bool, what: &str| {
+        if is_missing {
+            missing.push(what.to_owned());
+        }
+    };
+    add(report.is_log_only(), "any frame: all times come from the engine's log");
+    if report.hops.iter().any(|hop| hop.frames_sent.is_none()) {
+        let hops = hops_without(|hop| hop.frames_sent.is_none());
+        add(true, &format!("when frames are sent{hops} (backlog, queue wait)"));
     }
-    if report.chunks.dropped_predicted.is_none() && report.tokens.received.is_some() {
-        missing.push("the frames of each wakeup, or the engine's behaviour with them (predicted drops)");
+    if report.hops.iter().any(|hop| hop.frames_received.is_none()) {
+        let hops = hops_without(|hop| hop.frames_received.is_none());
+        add(true, &format!("when frames are received{hops} (gap, backlog, queue wait, busy receivers)"));
+    } else {
+        add(report.hops.is_empty() && !report.is_log_only(), "frames of any hop (gap, backlog, queue wait)");
     }
+    let is_unpredicted = report.chunks.dropped_predicted.is_none() && report.tokens.received.is_some();
+    add(is_unpredicted, "the frames of each wakeup, or the engine's behaviour with them (predicted drops)");
     if report.tokens.delivered.is_none() {
-        missing.push("deliveries to clients (confirmed drops, merging)");
+        add(true, "deliveries to clients (lost tokens, confirmed drops, merging, inter-token latency of clients)");
+    } else {
+        add(has_unknown(|line| line.tokens_lost.is_none()), "all of a response (lost tokens of some requests)");
     }
-    if report.cpu.is_none() {
-        missing.push("CPU of the engine's threads");
+    add(has_unknown(|line| line.finish.is_none()), "the end of some requests (finish)");
+    match &report.cpu {
+        None => add(true, "CPU of the engine's threads (state of the receiving threads)"),
+        Some(lines) => {
+            let is_unthrottled = lines.iter().any(|line| line.throttled.is_none());
+            add(is_unthrottled, "throttling of some threads: they have no CPU quota, or its cgroup was not read");
+        }
     }
     missing
 }
@@ -144,24 +166,17 @@ pub(crate) fn wrap(out: &mut String, text: &str, first: &str, rest: &str) {
     out.push('\n');
 }
 
-/// Start, end and duration of a finding: `since 1.2 s, ended 3.4 s (after 2.2 s)`.
-pub(super) fn span_of(finding: &FindingLine, format_moment: impl Fn(u64) -> String) -> String {
-    let since = format_moment(finding.at_ns);
+/// Start, end and duration of a finding: `since 07:20:03.120, ended 07:20:05.320 (after 2.200 s)`.
+pub(super) fn span_of(finding: &FindingLine, clock: &Clock) -> String {
+    let since = clock.moment(finding.at_ns);
     match finding.ended_at_ns {
         None => format!("since {since}, to the end of the capture"),
         Some(_) if finding.duration_ns == 0 => format!("at {since}"),
-        Some(end) => format!("since {since}, ended {} (after {})", format_moment(end), duration(finding.duration_ns)),
+        Some(end) => format!("since {since}, ended {} (after {})", clock.moment(end), duration(finding.duration_ns)),
     }
 }
 
-/// Wall time, if that of the start is known; else the time since the start.
-pub(super) fn time_of(at_ns: u64, start_wall_ns: Option<u64>) -> String {
-    let Some(start_wall_ns) = start_wall_ns else { return duration(at_ns) };
-    let at = Timestamp::from_nanosecond(i128::from(start_wall_ns.saturating_add(at_ns))).unwrap_or_default();
-    at.strftime("%H:%M:%S%.6f").to_string()
-}
-
-/// How to format times.
+/// Formats times of the capture: times of day or, if the wall clock is unknown, times since its start.
 #[derive(Clone, Debug)]
 pub struct Clock {
     /// Start of the capture.
@@ -176,22 +191,26 @@ impl Clock {
         Self { start, zone: zone.unwrap_or(TimeZone::UTC) }
     }
 
-    /// Date and time of `at_ns` after the start, with time zone: `2026-11-21 07:20:03.120 UTC`; `None` if unknown.
-    pub fn wall(&self, at_ns: u64) -> Option<String> {
-        self.format(at_ns, "%Y-%m-%d %H:%M:%S%.3f %Z")
+    /// Length, date and zone of a capture: `2.012 s from 2026-11-21 07:20:03.120 UTC`. They apply to all its moments.
+    pub(super) fn capture(&self, window_ns: u64) -> String {
+        let length = duration(window_ns);
+        match self.format(0, "%Y-%m-%d %H:%M:%S%.3f %Z") {
+            Some(start) => format!("{length} from {start}"),
+            None => format!("{length}; the wall clock is unknown, so times count from the start of the capture"),
+        }
+    }
+
+    /// `07:20:03.120`, on a later day than the start `11-22 07:20:03`; without the wall clock, the time since the start: `12.300 s`.
+    pub(super) fn moment(&self, at_ns: u64) -> String {
+        const DATE: &str = "%m-%d";
+        let is_first_day = self.format(at_ns, DATE) == self.format(0, DATE);
+        let format = if is_first_day { "%H:%M:%S%.3f" } else { "%m-%d %H:%M:%S" };
+        self.format(at_ns, format).unwrap_or_else(|| duration(at_ns))
     }
 
     /// Hours, minutes and seconds.
     pub fn time_of_day(&self, at_ns: u64) -> Option<String> {
         self.format(at_ns, "%H:%M:%S")
-    }
-
-    /// Relative and absolute time: `12.300 s (2026-11-21 07:20:03.120 UTC)`.
-    pub fn both(&self, at_ns: u64) -> String {
-        match self.wall(at_ns) {
-            Some(wall) => format!("{wall} ({} into the capture)", duration(at_ns)),
-            None => format!("{} into the capture", duration(at_ns)),
-        }
     }
 
     fn format(&self, at_ns: u64, format: &str) -> Option<String> {

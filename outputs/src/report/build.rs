@@ -31,9 +31,11 @@ pub(super) fn build(analysis: &Analysis, input: &ReportInput) -> Report {
     ledger.debug_check();
     let (from, to) = input.window.unwrap_or((ledger.started().unwrap_or(ledger.now()), ledger.now()));
     let engine = ledger.engine();
+    let findings = analysis.findings_now();
     let mut report = Report {
         schema: SCHEMA.to_owned(),
         verdict: String::new(),
+        severity: findings.worst(),
         judged: judgements(ledger),
         source: Source {
             kind: input.kind.clone(),
@@ -65,7 +67,7 @@ pub(super) fn build(analysis: &Analysis, input: &ReportInput) -> Report {
         stages: stages::stages(ledger, input.slowest, from),
         stacks: StackLine::all(ledger),
         series: series(ledger, analysis.time_series(), (from, to)),
-        findings: finding_lines(&analysis.findings_now(), from),
+        findings: finding_lines(&findings, from),
         own: own(ledger, input),
         limits: ledger
             .limits()

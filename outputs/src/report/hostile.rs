@@ -136,7 +136,7 @@ fn is_beginning(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
 }
 
-/// Escapes text or a cell of a Markdown page: no markup, no link, no mention of a user.
+/// Escapes text or a cell of a Markdown page: no markup, no link, no mention of a user. Text of any length stays whole.
 pub(crate) fn markdown(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut letters = text.chars().map(|c| if is_unprintable(c) { '\u{fffd}' } else { c }).peekable();

@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
-use trace::detect::Severity;
 use trace::ledger::{Hop, Ledger};
 use trace::words::{duration, names, plural};
 
@@ -154,11 +153,17 @@ fn unjudged_clients(ledger: &Ledger) -> Option<&'static str> {
     Some(without_frames(ledger, OF_LOG).unwrap_or(of_frames))
 }
 
+/// Text of a headline about a finding: its summary, after its end if it is over.
+pub fn headline_of_finding(ended_at: Option<String>, summary: &str) -> String {
+    ended_at.map_or_else(|| summary.to_owned(), |ended_at| format!("ended {ended_at}: {summary}"))
+}
+
 /// Summary in one sentence: the worst finding, or else the judged kinds of faults and those that were not judged.
 pub(super) fn headline(report: &Report) -> String {
-    if let Some(worst) = report.findings.first().filter(|worst| worst.severity > Severity::Info) {
-        let ended = worst.ended_at_ns.map_or_else(String::new, |end| format!(" (ended {})", moment(report, end)));
-        return format!("{}{ended}: {}", worst.severity.as_str().to_uppercase(), worst.summary);
+    if let Some(worst) = report.worst_finding() {
+        let ended_at = worst.ended_at_ns.map(|end| moment(report, end));
+        let severity = worst.severity.as_str().to_uppercase();
+        return format!("{severity}: {}", headline_of_finding(ended_at, &worst.summary));
     }
     let responses = report.answers.map_or(0, |answers| answers.seen);
     let seen = match report.requests.seen {

@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use trace::MonoNs;
 use trace::ledger::{self, Ledger, LostRange, Request};
-use trace::words::{duration, known_or_dash};
+use trace::words::known_or_dash;
+
+use super::Clock;
 
 /// Maximum number of requests listed, worst first.
 const LIMIT: usize = 1_000;
@@ -113,10 +115,10 @@ fn list(
 }
 
 impl LossLine {
-    /// Times of the first and the last loss: `1.2 s to 3.4 s`.
-    pub(super) fn span(&self) -> String {
+    /// Times of the first and the last loss: `07:20:03.120 to 07:20:05.320`.
+    pub(super) fn span(&self, clock: &Clock) -> String {
         let times = self.at_ns.zip(self.last_at_ns);
-        known_or_dash(times, |(first, last)| format!("{} to {}", duration(first), duration(last)))
+        known_or_dash(times, |(first, last)| format!("{} to {}", clock.moment(first), clock.moment(last)))
     }
 
     /// Formats the positions as `3, 7-9`, with at most `limit` ranges.

@@ -18,9 +18,9 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     let mut out = String::new();
     head(&mut out, report, clock);
     findings(&mut out, report, clock);
-    lossy(&mut out, report);
+    lossy(&mut out, report, clock);
     tool_calls(&mut out, report);
-    slowest(&mut out, report);
+    slowest(&mut out, report, clock);
     path(&mut out, report);
     if let Some(hops) = table::hops(report) {
         section(&mut out, "Hops", hops);
@@ -64,10 +64,11 @@ fn section<const N: usize>(out: &mut String, heading: &str, mut of: Table<'_, N>
 
 fn head(out: &mut String, report: &Report, clock: &Clock) {
     let _ = writeln!(out, "## {}\n", markdown(&report.verdict));
-    if let Some(worst) = report.findings.first() {
-        let _ = writeln!(out, "- **when** {}", brief::span_of(worst, |at_ns| clock.both(at_ns)));
+    if let Some(worst) = report.worst_finding() {
+        let _ = writeln!(out, "- **when** {}", brief::span_of(worst, clock));
     }
-    let _ = writeln!(out, "- **requests** {}, in {}", brief::requests(&report.requests), duration(report.window_ns[1]));
+    let _ = writeln!(out, "- **capture** {}", clock.capture(report.window_ns[1]));
+    let _ = writeln!(out, "- **requests** {}", brief::requests(&report.requests));
     let gap = report.gap_ns.as_ref().map_or_else(brief::unknown, brief::quantiles);
     let _ = writeln!(out, "- **gap** {gap}");
     let c = &report.chunks;
@@ -104,7 +105,7 @@ fn findings(out: &mut String, report: &Report, clock: &Clock) {
     for (n, finding) in report.findings.iter().enumerate() {
         let mark = finding.severity.as_str();
         let _ = writeln!(out, "{}. **{mark}** {}: {}", n + 1, markdown(&finding.kind), markdown(&finding.summary));
-        let mut since = format!("   {}", brief::span_of(finding, |at_ns| clock.both(at_ns)));
+        let mut since = format!("   {}", brief::span_of(finding, clock));
         if !finding.rid.is_empty() {
             let _ = write!(since, ", worst {}", markdown_code(&finding.rid));
         }
@@ -127,14 +128,14 @@ fn tool_calls(out: &mut String, report: &Report) {
     out.push('\n');
 }
 
-fn lossy(out: &mut String, report: &Report) {
+fn lossy(out: &mut String, report: &Report, clock: &Clock) {
     if let Some(list) = report.losses.confirmed.as_ref().filter(|list| !list.lines.is_empty()) {
         let heading = format!("Lost tokens, confirmed: {}", plural(list.requests, "request"));
-        section(out, &heading, table::losses(list, LIMIT, LIMIT));
+        section(out, &heading, table::losses(list, clock, LIMIT, LIMIT));
     }
 }
 
-fn slowest(out: &mut String, report: &Report) {
+fn slowest(out: &mut String, report: &Report, clock: &Clock) {
     if report.gap_ns.is_none() || report.slowest.is_empty() {
         return;
     }
@@ -142,9 +143,9 @@ fn slowest(out: &mut String, report: &Report) {
         report.slowest.iter().take(LIMIT),
         [
             ("Request", Rid, &|line| line.rid.clone()),
-            ("First sent", Number, &|line| known_or_dash(line.first_sent_ns, duration)),
-            ("Gap", Number, &|line| known_or_dash(line.gap_ns, duration)),
-            ("First received", Number, &|line| known_or_dash(line.first_received_ns, duration)),
+            ("First sent", Number, &|line| known_or_dash(line.first_sent_ns, |ns| clock.moment(ns))),
+            ("Gap", Number, &|line| line.gap_text(report.window_ns[1])),
+            ("First received", Number, &|line| known_or_dash(line.first_received_ns, |ns| clock.moment(ns))),
             ("Tokens sent", Number, &|line| count(line.tokens_sent)),
             ("Lost", Number, &|line| known_or_dash(line.tokens_lost, count)),
             ("Finish", Text, &|line| line.finish.as_deref().unwrap_or("-").to_owned()),
@@ -163,7 +164,7 @@ fn path(out: &mut String, report: &Report) {
 fn own(out: &mut String, report: &Report) {
     let _ = writeln!(out, "### Not observed, and missed observations\n");
     for what in brief::not_observed(report) {
-        let _ = writeln!(out, "- not observed: {what}");
+        let _ = writeln!(out, "- not observed (shown as -): {what}");
     }
     for failure in brief::degraded(report) {
         let _ = writeln!(out, "- unavailable or failed: {}", markdown(&failure));

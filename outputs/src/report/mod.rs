@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use trace::detect::Severity;
-use trace::detect::attribution::{LegKind, ThreadState};
+use trace::detect::attribution::LegKind;
 use trace::engine::{Mode, Waiter};
 use trace::stats::Spread;
 use trace::{Analysis, ReportInput, SamplingCost};
@@ -35,7 +35,7 @@ pub use abandoned::{AbandonedReport, AbandonedRow};
 pub use brief::Clock;
 pub(crate) use brief::wrap;
 pub use frontend::FrontendCounts;
-pub use judged::{FaultKind, Judgement, judgements, not_judged};
+pub use judged::{FaultKind, Judgement, headline_of_finding, judgements, not_judged};
 pub use losses::{LossLine, LossList, Losses, ids, places};
 pub use modes::{ModeLine, Modes};
 pub use path::LegLine;
@@ -53,10 +53,10 @@ pub struct Report {
     /// [`SCHEMA`].
     pub schema: String,
     /// Summary in one sentence, the first line of every other form.
-    #[serde(default)]
     pub verdict: String,
+    /// Worst severity among the findings; `null` without any. A finding that is over keeps its severity.
+    pub severity: Option<Severity>,
     /// Kinds of faults that the run could have shown.
-    #[serde(default)]
     pub judged: Vec<Judgement>,
     /// Source of the observations.
     pub source: Source,
@@ -133,8 +133,8 @@ impl Report {
     }
 
     /// Renders text of at most 100 columns.
-    pub fn to_text(&self) -> String {
-        text::render(self)
+    pub fn to_text(&self, clock: &Clock) -> String {
+        text::render(self, clock)
     }
 
     /// Whether all data comes from the engine's own log. Then no frame was observed, and counts of 0 frames, chunks or tokens mean nothing.
@@ -152,9 +152,9 @@ impl Report {
         html::render(self, clock)
     }
 
-    /// Worst severity among the findings.
-    pub fn worst(&self) -> Option<Severity> {
-        self.findings.iter().map(|f| f.severity).max()
+    /// The finding of the headline, which is above `info`.
+    pub fn worst_finding(&self) -> Option<&FindingLine> {
+        self.findings.first().filter(|worst| worst.severity > Severity::Info)
     }
 }
 

@@ -45,6 +45,15 @@ impl LegLine {
     pub fn words(&self) -> String {
         self.kind.describe(&self.name)
     }
+
+    /// State of the receiving thread while frames waited for it.
+    pub(super) fn thread_text(&self) -> &'static str {
+        match (self.thread, self.kind) {
+            (Some(state), _) => state.as_str(),
+            (None, LegKind::Inside) => "no frame waits",
+            (None, _) => "not observed",
+        }
+    }
 }
 
 fn line(leg: &Leg<'_>) -> LegLine {

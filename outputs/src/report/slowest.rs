@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use trace::clock::MonoNs;
 use trace::ledger::{ItlEnds, Ledger, Request, RequestNumbers, RequestSummary};
+use trace::words::duration;
 
 /// One listed request. Times are relative to the start of the capture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +69,16 @@ enum Record<'l> {
 }
 
 impl SlowLine {
+    /// Gap, or the wait so far of a first token that has not been received.
+    pub(super) fn gap_text(&self, window_ns: u64) -> String {
+        let is_waiting = self.tokens_received == Some(0) && self.finish.is_none();
+        match (self.gap_ns, self.first_sent_ns) {
+            (Some(gap_ns), _) => duration(gap_ns),
+            (None, Some(sent_ns)) if is_waiting => format!("over {}", duration(window_ns.saturating_sub(sent_ns))),
+            _ => String::from("-"),
+        }
+    }
+
     fn new(rid: &str, numbers: &RequestNumbers, from: MonoNs) -> Self {
         let after = |at: Option<MonoNs>| at.map(|at| at.since(from));
         Self {

@@ -10,8 +10,8 @@ use trace::ledger::{Ledger, Stages};
 use trace::stats::Spread;
 use trace::words::{count, duration, percent, plural};
 
-use super::Report;
-use super::brief::{row, time_of, wrap};
+use super::brief::{row, wrap};
+use super::{Clock, Report};
 
 /// Data from the engine's log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -212,7 +212,7 @@ const TABLES: usize = 3;
 /// Maximum number of pairs of stages shown.
 const PAIRS: usize = 12;
 
-pub(super) fn render(out: &mut String, report: &Report) {
+pub(super) fn render(out: &mut String, report: &Report, clock: &Clock) {
     let Some(log) = &report.stages else { return };
     row(
         out,
@@ -246,13 +246,12 @@ pub(super) fn render(out: &mut String, report: &Report) {
         );
         wrap(out, &line, "  ", "    ");
     }
-    let wall = report.window_wall_ns.map(|[from, _]| from);
     if let Some(correlation) = &log.gap_with_states {
         wrap(out, &correlated(correlation), "  ", "    ");
     }
     let _ = writeln!(out);
     for slow in log.slowest.iter().take(TABLES) {
-        table(out, slow, wall);
+        table(out, slow, clock);
     }
     pairs(out, log);
 }
@@ -269,12 +268,12 @@ fn correlated(correlation: &Correlated) -> String {
     format!("{words}: rank correlation {spearman:.2} over {}{sample}", plural(n, "request"))
 }
 
-fn table(out: &mut String, slow: &StageTable, wall: Option<u64>) {
+fn table(out: &mut String, slow: &StageTable, clock: &Clock) {
     let widest = slow.stages.iter().map(|s| s.stage.chars().count()).max().unwrap_or(0).clamp(5, 32);
     wrap(out, &format!("{}: {} from first send to first receive", slow.rid, duration(slow.gap_ns)), "", "  ");
-    let _ = writeln!(out, "  {:widest$}  {:<15}  {:>12}  BY", "STAGE", "TIME", "DELTA");
+    let _ = writeln!(out, "  {:widest$}  {:<14}  {:>12}  BY", "STAGE", "TIME", "DELTA");
     for row in &slow.stages {
-        let time = time_of(row.at_ns, wall);
+        let time = clock.moment(row.at_ns);
         let delta = row.delta_ns.map_or_else(String::new, |ns| format!("+{:.6} s", ns as f64 / 1e9));
         let mut more = row.by.clone();
         for (n, what) in [(row.tokens, "tokens"), (row.pending, "pending"), (row.states, "states")] {
@@ -286,7 +285,7 @@ fn table(out: &mut String, slow: &StageTable, wall: Option<u64>) {
             more.push_str(if more.is_empty() { "out of order" } else { ", out of order" });
         }
         let stage: String = row.stage.chars().take(widest).collect();
-        let _ = writeln!(out, "  {stage:widest$}  {time:<15}  {delta:>12}  {more}");
+        let _ = writeln!(out, "  {stage:widest$}  {time:<14}  {delta:>12}  {more}");
     }
     let _ = writeln!(out);
 }

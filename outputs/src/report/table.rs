@@ -37,7 +37,7 @@ impl<'a, const N: usize, C> Table<'a, N, C> {
 }
 
 /// The `limit` worst requests that lost tokens, each with as many `places`.
-pub(super) fn losses(list: &LossList, limit: usize, places: usize) -> Table<'static, 7> {
+pub(super) fn losses(list: &LossList, clock: &Clock, limit: usize, places: usize) -> Table<'static, 7> {
     let ids = |line: &LossLine| Some(line.ids(places)).filter(|ids| !ids.is_empty());
     Table::new(
         list.lines.iter().take(limit),
@@ -47,7 +47,7 @@ pub(super) fn losses(list: &LossList, limit: usize, places: usize) -> Table<'sta
             ("Delivered", Number, &|line| known_or_dash(line.tokens_delivered, count)),
             ("Lost", Number, &|line| count(line.tokens)),
             ("Chunks", Number, &|line| count(line.chunks)),
-            ("First and last loss", Number, &LossLine::span),
+            ("First and last loss", Number, &|line| line.span(clock)),
             ("Positions in the output, from 1", Text, &|line| {
                 line.places(places) + &ids(line).map_or_else(String::new, |ids| format!(" (ids {ids})"))
             }),
@@ -64,7 +64,7 @@ pub(super) fn path(legs: &[LegLine]) -> Table<'static, 6> {
             ("Chunks", Number, &|leg| percent(leg.share)),
             ("Mean per chunk", Number, &|leg| duration(leg.mean_ns)),
             ("Receiver busy", Number, &|leg| known_or_dash(leg.busy, percent)),
-            ("Its thread while frames wait", Text, &|leg| leg.thread.map_or("", super::ThreadState::as_str).to_owned()),
+            ("Its thread while frames wait", Text, &|leg| leg.thread_text().to_owned()),
         ],
     )
 }
@@ -103,7 +103,7 @@ pub(super) fn cpu(report: &Report) -> Option<Table<'static, 6>> {
             ("Waiting for a CPU", Number, &|line| share(line.run_wait)),
             ("Throttled", Number, &|line| share(line.throttled)),
             ("Away from its poll", Number, &|line| share(line.away_from_poll)),
-            ("Receives frames", Text, &|line| String::from(if line.receives { "yes" } else { "" })),
+            ("Receives frames", Text, &|line| String::from(if line.receives { "yes" } else { "no" })),
         ],
     ))
 }
@@ -130,7 +130,7 @@ pub(super) fn stages(request: &StageTable, clock: &Clock) -> Table<'static, 7> {
         [
             ("Stage", Rid, &|row| format!("{}{}", row.stage, if row.out_of_order { " (out of order)" } else { "" })),
             ("By", Text, &|row| row.by.clone()),
-            ("At", Number, &|row| clock.time_of_day(row.at_ns).unwrap_or_else(|| duration(row.at_ns))),
+            ("At", Number, &|row| clock.moment(row.at_ns)),
             ("Since the previous", Number, &|row| known_or_dash(row.delta_ns, duration)),
             ("Tokens", Number, &|row| known_or_dash(row.tokens.map(u64::from), count)),
             ("Pending", Number, &|row| known_or_dash(row.pending.map(u64::from), count)),

@@ -11,8 +11,8 @@ use trace::words::{bytes, count, duration, known_or_dash, percent, plural};
 use super::brief::{row, wrap};
 use super::hostile::{lines, plain};
 use super::{
-    AnswerCounts, Chunks, HopLine, LegKind, LossLine, LossList, ModeLine, Report, ThreadState, abandoned, bar, brief,
-    stacks, stages,
+    AnswerCounts, Chunks, Clock, HopLine, LegKind, LossLine, LossList, ModeLine, Report, abandoned, bar, brief, stacks,
+    stages,
 };
 
 /// Maximum number of requests named; the JSON lists more.
@@ -25,23 +25,23 @@ const LEG: usize = 38;
 /// Width of the bar in cells.
 const BAR: usize = 40;
 
-pub(super) fn render(report: &Report) -> String {
+pub(super) fn render(report: &Report, clock: &Clock) -> String {
     let mut out = String::new();
-    head(&mut out, report);
+    head(&mut out, report, clock);
     numbers(&mut out, report);
     truth(&mut out, report);
-    losses(&mut out, report);
+    losses(&mut out, report, clock);
     super::tool_calls::render(&mut out, report);
-    abandoned::render(&mut out, report);
-    slowest(&mut out, report);
-    stages::render(&mut out, report);
+    abandoned::render(&mut out, report, clock);
+    slowest(&mut out, report, clock);
+    stages::render(&mut out, report, clock);
     hops(&mut out, report);
     path(&mut out, report);
     cpu(&mut out, report);
     if let Some(lines) = &report.stacks {
         stacks::text(&mut out, lines, report.own.sampling.as_ref());
     }
-    findings(&mut out, report);
+    findings(&mut out, report, clock);
     not_observed(&mut out, report);
     own(&mut out, report);
     // Names come from the wire and must not control the terminal.
@@ -67,10 +67,10 @@ fn truth(out: &mut String, report: &Report) {
     out.push('\n');
 }
 
-fn head(out: &mut String, report: &Report) {
+fn head(out: &mut String, report: &Report, clock: &Clock) {
     wrap(out, &report.verdict, "", "  ");
-    let engine = brief::engine(report);
-    let _ = writeln!(out, "{} of {engine}, {}", report.source.kind, duration(report.window_ns[1]));
+    let (engine, capture) = (brief::engine(report), clock.capture(report.window_ns[1]));
+    wrap(out, &format!("{} of {engine}, {capture}", report.source.kind), "", "  ");
     let _ = writeln!(out);
 }
 
@@ -127,6 +127,9 @@ fn numbers(out: &mut String, report: &Report) {
 
 fn chunks(c: &Chunks) -> String {
     let mut line = format!("{} sent, {}", count(c.sent), brief::observed(c.received, count, "received"));
+    if c.merged.is_none() {
+        line.push_str(", merged and dropped (confirmed): not observed");
+    }
     for (n, what) in [
         (c.merged, "merged"),
         (c.dropped_predicted, "dropped (predicted)"),
@@ -197,7 +200,7 @@ fn mode_of_client(line: &ModeLine) -> String {
 }
 
 /// Requests that lost tokens: the worst few, with their missing positions.
-fn losses(out: &mut String, report: &Report) {
+fn losses(out: &mut String, report: &Report, clock: &Clock) {
     let losses = &report.losses;
     let (confirmed, predicted) = (losses.confirmed.as_ref(), losses.predicted.as_ref());
     let proven = confirmed.filter(|list| !list.lines.is_empty());
@@ -205,15 +208,15 @@ fn losses(out: &mut String, report: &Report) {
     let expected = predicted.filter(|list| confirmed.is_none() && !list.lines.is_empty());
     for (list, how) in [(proven, "LOST TOKENS, CONFIRMED"), (expected, "LOST TOKENS, PREDICTED")] {
         if let Some(list) = list {
-            loss_lines(out, list, how);
+            loss_lines(out, list, how, clock);
         }
     }
 }
 
-fn loss_lines(out: &mut String, list: &LossList, how: &str) {
+fn loss_lines(out: &mut String, list: &LossList, how: &str, clock: &Clock) {
     let _ = writeln!(out, "{how}: {}", plural(list.requests, "request"));
     for line in list.lines.iter().take(LOSSY) {
-        wrap(out, &loss(line), "  ", "    ");
+        wrap(out, &loss(line, clock), "  ", "    ");
     }
     let more = list.requests.saturating_sub(LOSSY.min(list.lines.len()) as u64);
     if more > 0 {
@@ -222,14 +225,14 @@ fn loss_lines(out: &mut String, list: &LossList, how: &str) {
     let _ = writeln!(out);
 }
 
-fn loss(line: &LossLine) -> String {
+fn loss(line: &LossLine, clock: &Clock) -> String {
     let mut text = format!(
         "{}: {} of {} tokens in {}, from {}",
         plain(&line.rid),
         count(line.tokens),
         count(line.tokens_sent),
         plural(line.chunks, "chunk"),
-        line.span()
+        line.span(clock)
     );
     let places = line.places(RANGES);
     if !places.is_empty() {
@@ -242,7 +245,7 @@ fn loss(line: &LossLine) -> String {
     text
 }
 
-fn slowest(out: &mut String, report: &Report) {
+fn slowest(out: &mut String, report: &Report, clock: &Clock) {
     // If gaps are not observed, no request is known to be slow. Requests from the log follow stage by stage.
     if report.gap_ns.is_none() || report.slowest.is_empty() || report.is_log_only() {
         return;
@@ -250,16 +253,16 @@ fn slowest(out: &mut String, report: &Report) {
     let widest = 36;
     let _ = writeln!(
         out,
-        "{:widest$}  {:>10} {:>10} {:>8} {:>8} {:>8}  FINISH",
+        "{:widest$}  {:>12} {:>12} {:>8} {:>8} {:>8}  FINISH",
         "SLOWEST", "SENT AT", "GAP", "SENT", "RECEIVED", "LOST"
     );
     for line in &report.slowest {
         let rid: String = plain(&line.rid).chars().take(widest).collect();
         let _ = writeln!(
             out,
-            "{rid:widest$}  {:>10} {:>10} {:>8} {:>8} {:>8}  {}",
-            known_or_dash(line.first_sent_ns, duration),
-            known_or_dash(line.gap_ns, duration),
+            "{rid:widest$}  {:>12} {:>12} {:>8} {:>8} {:>8}  {}",
+            known_or_dash(line.first_sent_ns, |ns| clock.moment(ns)),
+            line.gap_text(report.window_ns[1]),
             count(line.tokens_sent),
             known_or_dash(line.tokens_received, count),
             known_or_dash(line.tokens_lost, count),
@@ -358,7 +361,7 @@ fn path(out: &mut String, report: &Report) {
             known_or_dash(leg.ns, |ns| duration(ns.p99)),
             percent(leg.share),
             known_or_dash(leg.busy, percent),
-            leg.thread.map_or("", ThreadState::as_str),
+            leg.thread_text(),
         );
     }
     if let Some(bar) = bar::line(&report.path, BAR) {
@@ -430,11 +433,11 @@ fn cpu(out: &mut String, report: &Report) {
     let _ = writeln!(out);
 }
 
-fn findings(out: &mut String, report: &Report) {
+fn findings(out: &mut String, report: &Report, clock: &Clock) {
     for finding in &report.findings {
         let head = format!("{} {}: {}", mark(finding.severity), finding.kind, finding.summary);
         wrap(out, &head, "", "    ");
-        let mut since = brief::span_of(finding, duration);
+        let mut since = brief::span_of(finding, clock);
         if !finding.rid.is_empty() {
             let _ = write!(since, ", worst {}", finding.rid);
         }
@@ -456,11 +459,10 @@ fn mark(severity: Severity) -> &'static str {
     }
 }
 
-/// Stages that this source cannot observe, with the consequences.
 fn not_observed(out: &mut String, report: &Report) {
     let missing = brief::not_observed(report);
     if !missing.is_empty() {
-        row(out, "not observed", &missing.join("; "));
+        row(out, "not observed", &format!("(shown as -) {}", missing.join("; ")));
     }
     for failure in brief::degraded(report) {
         row(out, "degraded", &failure);

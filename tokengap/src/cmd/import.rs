@@ -90,7 +90,7 @@ fn import(args: &Args) -> anyhow::Result<ExitCode> {
     let events = plural(report.own.events, "event");
     let path = path.display();
     errln!("tokengap: {events} written to {path} ({})", bytes(written.bytes));
-    Ok(app::exit_code(report.worst(), args.report_output.fail_on))
+    Ok(app::exit_code(report.severity, args.report_output.fail_on))
 }
 
 /// Reads all files, and writes a recording if requested.

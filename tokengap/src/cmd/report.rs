@@ -103,13 +103,13 @@ impl ReportOutput {
         let clock = Clock::of(report, self.zone.clone());
         let form = if self.format == Format::Json { EscapeForm::Json } else { EscapeForm::Text };
         let text = match self.format {
-            Format::Text => report.to_text(),
+            Format::Text => report.to_text(&clock),
             Format::Json => report.to_json() + "\n",
             Format::Markdown => report.to_markdown(&clock),
             Format::Html => report.to_html(&clock),
         };
         self.output.write(&text, form)?;
-        Ok(app::exit_code(report.worst(), self.fail_on))
+        Ok(app::exit_code(report.severity, self.fail_on))
     }
 }
 

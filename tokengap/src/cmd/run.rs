@@ -111,7 +111,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             child.name()
         );
     }
-    Ok(app::exit_code(report.worst(), args.live.outcome.fail_on))
+    Ok(app::exit_code(report.severity, args.live.outcome.fail_on))
 }
 
 /// Restricts the process to the access needed once the child runs.

@@ -7,7 +7,7 @@ use crate::ledger::Hop;
 use crate::words::{count, duration, percent, plural};
 
 /// Seconds during which the backlog must not have fallen.
-const MIN_RISING_SECONDS: usize = 3;
+pub(super) const MIN_RISING_SECONDS: usize = 3;
 
 /// Frames that pile up between send and receive.
 pub(super) fn detect_growing_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {

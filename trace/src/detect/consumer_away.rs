@@ -11,7 +11,7 @@ use crate::words::percent;
 /// Samples shorter than this in total do not show why a thread is away.
 const MIN_SAMPLED_NS: u64 = 200_000_000;
 /// Minimum share of time to report a blocked or sleeping thread. A smaller share is enough for a stopped or frozen one.
-const MIN_SHARE: f64 = 0.5;
+pub(super) const MIN_SHARE: f64 = 0.5;
 
 /// Reports consumers whose thread is off the CPU in one of these states.
 pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdicts, states: &[AwayState]) {

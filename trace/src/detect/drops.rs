@@ -5,7 +5,7 @@ use crate::event::ToolCallOutcome;
 use crate::words::{count, plural, share};
 
 /// Share of dropped chunks that is critical.
-const CRITICAL_SHARE: f64 = 0.001;
+pub(super) const CRITICAL_SHARE: f64 = 0.001;
 
 pub(super) fn detect_dropped_chunks(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();

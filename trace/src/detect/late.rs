@@ -7,7 +7,7 @@ use crate::stats::Distribution;
 use crate::words::{duration, percent, plural};
 
 /// A pause at the client that is this many times as long as the engine's longest pause is not caused by the engine.
-const MIN_TIMES_LONGER: u64 = 4;
+pub(super) const MIN_TIMES_LONGER: u64 = 4;
 /// Longest time before a check over which the use of threads is compared: samples are kept for little longer.
 const COMPARED_NS: u64 = 10_000_000_000;
 /// Minimum share of time that is mentioned.

@@ -7,7 +7,7 @@ use crate::engine::Waiter;
 use crate::words::{count, plural, share};
 
 /// Share of merged chunks that causes a warning.
-const WARNING_SHARE: f64 = 0.05;
+pub(super) const WARNING_SHARE: f64 = 0.05;
 
 /// Merged chunks: no token is lost, but the client sees bursts.
 pub(super) fn detect_merged_chunks(context: &DetectContext<'_>, out: &mut Verdicts) {

@@ -5,9 +5,9 @@ use crate::ledger::MissedCounts;
 use crate::words::{count, plural, share};
 
 /// Share of undecoded frames that causes a warning.
-const WARNING_SHARE: f64 = 0.001;
+pub(super) const WARNING_SHARE: f64 = 0.001;
 /// Share that is critical, because the rest of the report cannot be trusted.
-const CRITICAL_SHARE: f64 = 0.05;
+pub(super) const CRITICAL_SHARE: f64 = 0.05;
 
 /// Frames that could not be decoded.
 pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, out: &mut Verdicts) {

@@ -4,7 +4,7 @@ use super::{DetectContext, Severity, Verdicts};
 use crate::words::plural;
 
 /// Number of missing tokens that is critical.
-const CRITICAL_TOKENS: u64 = 16;
+pub(super) const CRITICAL_TOKENS: u64 = 16;
 
 /// Tokens that never crossed a hop, computed from the streams' own counts.
 pub(super) fn detect_wire_loss(context: &DetectContext<'_>, out: &mut Verdicts) {

@@ -9,9 +9,9 @@ use crate::ledger::Hop;
 use crate::words::{count, percent};
 
 /// Minimum number of chunks on a line to judge the load of its workers.
-const CHUNKS: u64 = 1_000;
+pub(super) const CHUNKS: u64 = 1_000;
 /// Ratio of the busiest worker's chunks to the mean of its line that makes the load uneven.
-const UNEVEN: f64 = 1.5;
+pub(super) const UNEVEN: f64 = 1.5;
 
 /// Ratio of the busiest receiver's chunks to the mean; `None` with a single receiver, or without chunks.
 pub fn imbalance(members: &[&Hop]) -> Option<f64> {

@@ -12,9 +12,9 @@ use crate::event::ThreadPart;
 /// Shortest silence: clients notice a pause of this length.
 const MIN_SILENCE_NS: u64 = GAP_WARNING_NS;
 /// A silence is at least this many times as long as the usual time between two chunks of a stream, so that slow streams are none.
-const MIN_TIMES_USUAL: u64 = 10;
+pub(crate) const MIN_TIMES_USUAL: u64 = 10;
 /// One silent stream looks the same as a slow request.
-const MIN_STREAMS: u64 = 2;
+pub(crate) const MIN_STREAMS: u64 = 2;
 /// Time between two ticks above which tokengap itself did not run.
 const OWN_STALL_NS: u64 = 500_000_000;
 /// Queued frames above which the receiver may have blocked the engine's sends.

@@ -51,6 +51,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use absence::AwayTimes;
 pub use engine_silence::{EngineSilence, EngineSilences};
+#[cfg(test)]
+pub(crate) use engine_silence::{MIN_STREAMS, MIN_TIMES_USUAL};
 pub(crate) use first_token_waits::WaitBreakdown;
 pub use frontend::{FrontendResponse, FrontendWaits};
 pub use history::{ChunkRecord, DEFAULT_CHUNK_HISTORY, DeliveryRecord, RequestHistory};

@@ -1,20 +1,24 @@
-//! The request screen, all exports and the report tell the same of each chunk and request, on every recording in the repository.
+//! Screen, exports, report, comparison and metrics show the same chunks, requests and headline, on every recording in the repository.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::Path;
 
+use outputs::diff::{Diff, DiffOptions, NamedRun};
 use outputs::export::{Format, Options, recorded};
-use outputs::report::Report;
+use outputs::metrics::{self, Input, Value as MetricValue};
+use outputs::report::{Clock, Report, not_judged};
 use recording::{Record, Recording};
 use serde_json::Value;
+use trace::detect::Severity;
 use trace::event::{Delivery, Response, What};
 use trace::ledger::{ChunkOutcome, Ledger};
 use trace::time_series::SCREEN_SECONDS;
-use trace::{Analysis, Config};
+use trace::{Analysis, Config, ReportInput};
 
 use super::chunk_status::ChunkStatus;
-use super::model::Model;
+use super::flags::Health;
+use super::model::{Model, RunValues};
 use super::pinned::PinnedHistories;
 use super::scene::{MS, Scene};
 
@@ -29,6 +33,9 @@ struct HarmCounts {
 /// A chunk on a hop: rid, hop and number.
 type ChunkName = (String, u64, u64);
 
+/// All recordings in the repository.
+const RECORDINGS: [&str; 5] = ["attach-0.5.9", "demo-race", "egress-0.5.9", "stopped-0.5.9", "tap-0.5.9"];
+
 pub(crate) struct Replayed {
     recording: Recording,
     pub(crate) analysis: Analysis,
@@ -38,12 +45,12 @@ pub(crate) struct Replayed {
 impl Replayed {
     /// Replays every recording in the repository.
     pub(crate) fn all() -> impl Iterator<Item = (&'static str, Self)> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../recording/fixtures");
-        let names = ["attach-0.5.9", "demo-race", "egress-0.5.9", "stopped-0.5.9", "tap-0.5.9"];
-        names.into_iter().map(move |name| (name, Self::new(&folder.join(format!("2.0-{name}.tgap")))))
+        RECORDINGS.into_iter().map(|name| (name, Self::new(name, &mut |_, _| {})))
     }
 
-    fn new(file: &Path) -> Self {
+    fn new(name: &str, at_tick: &mut dyn FnMut(&Analysis, &ReportInput)) -> Self {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../recording/fixtures");
+        let file = folder.join(format!("2.0-{name}.tgap"));
         let recording = Recording::open(file).expect("a recording");
         let config = Config {
             engines: engines::FACTS,
@@ -56,7 +63,10 @@ impl Replayed {
         while let Some(record) = reader.next().expect("it is undamaged") {
             match record {
                 Record::Event(event) => analysis.apply(&event),
-                Record::Tick(now) => analysis.tick(now),
+                Record::Tick(now) => {
+                    analysis.tick(now);
+                    at_tick(&analysis, &recording.input());
+                }
                 Record::Anchor(_) | Record::Closing(_) => {}
             }
         }
@@ -207,6 +217,78 @@ fn screen_exports_and_report_tell_the_same() {
         assert_same(name, &sum(|counts| counts.tokens_lost), &report.tokens_lost.unwrap_or(0));
     }
     assert!(compared > 10_000, "{compared} chunks");
+}
+
+/// Compares text and severity of the headline in every output of one moment.
+fn assert_one_headline(name: &str, analysis: &Analysis, input: &ReportInput) {
+    let report = Report::of(analysis, input);
+    let (headline, severity) = (&report.verdict, report.severity.map(Severity::as_str));
+    assert_same(name, &report.severity, &report.findings.iter().map(|finding| finding.severity).max());
+    let clock = Clock::of(&report, None);
+    let one_line = report.to_text(&clock).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(one_line.starts_with(headline), "{headline}: {one_line}");
+    let markdown = report.to_markdown(&clock).replace(['\\', '\u{2060}'], "");
+    assert!(markdown.starts_with(&format!("## {headline}\n")), "{headline}: {markdown}");
+    let health = match (report.worst_finding(), headline.split(':').next()) {
+        (Some(worst), _) => Health::from(worst.severity),
+        (None, Some("HEALTHY")) => Health::Good,
+        (None, Some("NOTHING OBSERVED")) => Health::Unknown,
+        (None, _) => Health::Info,
+    };
+    let class = match health {
+        Health::Critical => "critical",
+        Health::Warning => "warning",
+        Health::Good => "healthy",
+        Health::Info | Health::Unknown => "none",
+    };
+    let paragraph = format!("<p class=\"verdict {class}\">{}</p>", headline.replace('>', "&gt;"));
+    assert!(report.to_html(&clock).contains(&paragraph), "{paragraph}");
+    let json: Value = serde_json::from_str(&report.to_json()).expect("JSON");
+    assert_same(name, &(json["verdict"].as_str(), json["severity"].as_str()), &(Some(headline.as_str()), severity));
+    let run = NamedRun { name, report: &report };
+    let diff = Diff::of(run, run, &DiffOptions::default());
+    assert_same(name, &[&diff.a.verdict, &diff.b.verdict], &[headline, headline]);
+    let input = Input { report: input, version: "", pushed: None, endpoint: None };
+    let families = metrics::collect(analysis, &input);
+    let findings = families.iter().find(|family| family.definition.name == "tokengap.active_findings");
+    let mut of_metrics: BTreeMap<(&str, &str), MetricValue> = BTreeMap::new();
+    for point in findings.iter().flat_map(|family| &family.points) {
+        of_metrics.insert((&point.labels[0], &point.labels[1]), point.value.clone());
+    }
+    let mut of_report: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for finding in &report.findings {
+        let active = of_report.entry((&finding.kind, finding.severity.as_str())).or_default();
+        *active += u64::from(finding.ended_at_ns.is_none());
+    }
+    let of_report = of_report.into_iter().map(|(labels, active)| (labels, MetricValue::Int(active))).collect();
+    assert_same(name, &of_metrics, &of_report);
+
+    let mut model = Model { wall_start_ns: report.window_wall_ns.map(|[start, _]| start), ..Model::default() };
+    model.refresh(analysis, RunValues::default());
+    let on_screen = format!("{}: {}", model.verdict.health.label(), model.verdict.text);
+    assert_same(&on_screen, &model.verdict.health, &health);
+    if report.worst_finding().is_some() {
+        assert_same(name, &on_screen, headline);
+    } else if health == Health::Info {
+        // The screen has no room for the reasons.
+        let not_judged = not_judged(&report.judged, false).unwrap_or_default();
+        assert!(on_screen.ends_with(&format!("not judged: {not_judged}")), "{on_screen}: {headline}");
+    }
+}
+
+#[test]
+fn every_output_has_the_same_headline_and_severity_at_each_moment() {
+    for name in RECORDINGS {
+        let mut ticks = 0;
+        let replayed = Replayed::new(name, &mut |analysis, input| {
+            ticks += 1;
+            if ticks % 8 == 0 {
+                assert_one_headline(name, analysis, input);
+            }
+        });
+        assert_one_headline(name, &replayed.analysis, &replayed.recording.input());
+        assert!(ticks > 8, "{name}: {ticks}");
+    }
 }
 
 #[test]

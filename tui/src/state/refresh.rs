@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use outputs::report::{Chunks, Itl, LegLine, Requests, StackLine, Tokens, bar, judgements, not_judged};
+use outputs::report::{
+    Chunks, Itl, LegLine, Requests, StackLine, Tokens, bar, headline_of_finding, judgements, not_judged,
+};
 use session::units::format_duration;
 use trace::Analysis;
 use trace::detect::Severity;
@@ -130,11 +132,8 @@ impl Model {
     fn judge_run(&self, ledger: &Ledger) -> RunVerdict {
         // As in the report's headline, a finding that is over keeps its severity.
         if let Some(worst) = self.findings.first().filter(|worst| worst.verdict.severity > Severity::Info) {
-            let summary = &worst.verdict.summary;
-            let text = match worst.ended_at() {
-                None => summary.clone(),
-                Some(at) => format!("ended {}: {summary}", self.format_moment(at.since(self.started_at))),
-            };
+            let ended_at = worst.ended_at().map(|at| self.format_moment(at.since(self.started_at)));
+            let text = headline_of_finding(ended_at, &worst.verdict.summary);
             return RunVerdict { health: worst.verdict.severity.into(), text };
         }
         let responses = ledger.totals().answers.seen;

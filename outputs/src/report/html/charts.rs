@@ -78,11 +78,11 @@ impl TimeSeries<'_> {
         for slot in (0..self.series.len()).step_by(step) {
             let from = self.series.begin_ns(slot);
             let to = (self.series.begin_ns(slot + step)).min(self.series.to_ns);
-            let text = format!("{}: {}", self.clock.both(from), tooltip(slot));
+            let text = format!("{}: {}", self.clock.moment(from), tooltip(slot));
             plot.hover((from as f64 / 1e9, to as f64 / 1e9), &text);
         }
         for (n, finding) in self.report.findings.iter().take(MARKS).enumerate() {
-            let tooltip = format!("{} {}: {}", finding.kind, span_of(finding, duration), finding.summary);
+            let tooltip = format!("{} {}: {}", finding.kind, span_of(finding, self.clock), finding.summary);
             plot.finding(n + 1, finding.severity.as_str(), finding.at_ns as f64 / 1e9, &tooltip);
         }
         plot.finish(id, heading, description)

@@ -38,7 +38,7 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
                     (section("Findings", Some(findings(report, clock))))
                     (section("Where the time goes", tables::path(report)))
                     (section("Worst requests", tables::slowest(report, clock)))
-                    (section("Lost tokens", Some(tables::losses(report))))
+                    (section("Lost tokens", Some(tables::losses(report, clock))))
                     (section("Cost of the streaming mode", tables::modes(report)))
                     (section("How long tokens waited", Some(charts::waits(report))))
                     (section("Over time", Some(charts::over_time(report, clock))))
@@ -68,25 +68,19 @@ fn section(heading: &str, body: Option<Markup>) -> Markup {
 }
 
 fn head(report: &Report, clock: &Clock) -> Markup {
-    let severity = match report.findings.first() {
+    let severity = match report.worst_finding() {
         Some(worst) => worst.severity.as_str(),
         None if report.judged.iter().all(|judgement| judgement.judged) => "healthy",
         None => "none",
-    };
-    let window = report.window_ns[1];
-    let length = duration(window);
-    let when = match (clock.wall(0), clock.wall(window)) {
-        (Some(from), Some(to)) => format!("{from} to {to} ({length})"),
-        _ => format!("{length}; the wall clock is unknown, so times are relative to the start of the capture"),
     };
     let engine = brief::engine(report);
     html! {
         header {
             h1 { "tokengap report: " (report.source.kind) " of " (engine) }
             p.verdict.(severity) { (report.verdict) }
-            p { b { "When" } " " (when) }
-            @if let Some(worst) = report.findings.first() {
-                p { b { "Worst finding" } " " (brief::span_of(worst, |at_ns| clock.both(at_ns))) }
+            p { b { "Capture" } " " (clock.capture(report.window_ns[1])) }
+            @if let Some(worst) = report.worst_finding() {
+                p { b { "Worst finding" } " " (brief::span_of(worst, clock)) }
             }
             p { b { "Engine" } " " (engine) ": " (brief::known_to_lose(report)) }
         }
@@ -173,7 +167,7 @@ fn one_finding(number: usize, finding: &FindingLine, clock: &Clock) -> Markup {
             h3 { (number) ". " span.severity { (severity) } " " (finding.kind) }
             p { (finding.summary) }
             p.dim {
-                (brief::span_of(finding, |at_ns| clock.both(at_ns)))
+                (brief::span_of(finding, clock))
                 @if let Some(hop) = &finding.hop { ", on " (hop) }
                 @if !finding.rid.is_empty() { ", worst " span.rid { (finding.rid) } }
             }

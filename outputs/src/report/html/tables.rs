@@ -67,7 +67,7 @@ pub(super) fn path(report: &Report) -> Option<Markup> {
 }
 
 /// Chunks by outcome, with the evidence for it.
-pub(super) fn losses(report: &Report) -> Markup {
+pub(super) fn losses(report: &Report, clock: &Clock) -> Markup {
     let (c, losses) = (&report.chunks, &report.losses);
     let predicted = losses.predicted.as_ref().filter(|_| losses.confirmed.is_none());
     let outcomes = [
@@ -111,10 +111,10 @@ pub(super) fn losses(report: &Report) -> Markup {
             }
         }
         @if let Some(list) = &losses.confirmed {
-            (affected_requests(list, "Which tokens were lost: confirmed"))
+            (affected_requests(list, clock, "Which tokens were lost: confirmed"))
         }
         @if let Some(list) = predicted {
-            (affected_requests(list, "Which tokens are expected to be lost: predicted"))
+            (affected_requests(list, clock, "Which tokens are expected to be lost: predicted"))
         }
         @if let Some(calls) = &report.tool_calls {
             h3 { "Tool calls of responses" }
@@ -133,14 +133,14 @@ const LOSSY: usize = 50;
 /// Maximum number of ranges and ids per request.
 const RANGES: usize = 40;
 
-fn affected_requests(list: &LossList, heading: &str) -> Markup {
+fn affected_requests(list: &LossList, clock: &Clock, heading: &str) -> Markup {
     if list.lines.is_empty() {
         return Markup::default();
     }
     html! {
         h3 { (heading) }
         p { (plural(list.requests, "request")) ", worst first." }
-        (draw(report_table::losses(list, LOSSY, RANGES)))
+        (draw(report_table::losses(list, clock, LOSSY, RANGES)))
         @if list.lines.len() > LOSSY {
             p.dim { "The JSON lists " (count(list.lines.len() as u64)) "." }
         }
@@ -176,7 +176,7 @@ pub(super) fn own(report: &Report) -> Markup {
     html! {
         ul {
             @for what in brief::not_observed(report) {
-                li { "Not observed: " (what) "." }
+                li { "Not observed (shown as -): " (what) "." }
             }
             @for failure in brief::degraded(report) {
                 li { "Unavailable or failed: " (failure) "." }
@@ -200,19 +200,17 @@ const WIDTH: f64 = 220.0;
 
 /// Requests with the longest waits, each drawn on the time axis of the run.
 pub(super) fn slowest(report: &Report, clock: &Clock) -> Option<Markup> {
+    // If gaps are not observed, no request is known to wait.
+    report.gap_ns.as_ref()?;
     let window = report.window_ns[1].max(1);
     let drawn = format!("From first send to first receive, of {}", duration(window));
-    let sent = |ns: u64| match clock.time_of_day(ns) {
-        Some(time) => format!("{time} ({})", duration(ns)),
-        None => duration(ns),
-    };
     let table = Table::new(
         &report.slowest,
         [
             ("Request", Rid, &|line| line.rid.render()),
-            ("Gap", Number, &|line| line.gap_ns.map_or_else(|| waits(line, window), duration).render()),
+            ("Gap", Number, &|line| line.gap_text(window).render()),
             (&drawn, Text, &|line| drawing(line, window)),
-            ("First sent", Number, &|line| known_or_dash(line.first_sent_ns, sent).render()),
+            ("First sent", Number, &|line| known_or_dash(line.first_sent_ns, |ns| clock.moment(ns)).render()),
             ("Tokens sent", Number, &|line| count(line.tokens_sent).render()),
             ("Received", Number, &|line| known_or_dash(line.tokens_received, count).render()),
             ("Lost", Number, &|line| known_or_dash(line.tokens_lost, count).render()),
@@ -226,14 +224,6 @@ pub(super) fn slowest(report: &Report, clock: &Clock) -> Option<Markup> {
 
 fn itl(itl: Option<Spread>) -> String {
     known_or_dash(itl, |s| [s.p50, s.p90, s.p99].map(duration).join(", "))
-}
-
-/// For a request whose first token has not been received.
-fn waits(line: &SlowLine, window: u64) -> String {
-    match (line.first_sent_ns, line.first_received_ns) {
-        (Some(sent), None) => format!("over {}", duration(window.saturating_sub(sent))),
-        _ => String::from("-"),
-    }
 }
 
 fn drawing(line: &SlowLine, window: u64) -> Markup {

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::bail;
-use outputs::report::Report;
+use outputs::report::{Clock, Report};
 use serde::Serialize;
 use session::remote::{RemoteOptions, RemoteRun};
 use session::sink::Sink;
@@ -160,12 +160,12 @@ fn print_reports(watched: &[WatchedRun], outcome: OutcomeArgs) -> anyhow::Result
     } else {
         for one in watched {
             writeln!(out, "=== {} ({}): {}\n", one.pod, one.endpoint, one.state)?;
-            write!(out, "{}", one.report.to_text())?;
+            write!(out, "{}", one.report.to_text(&Clock::of(&one.report, None)))?;
             writeln!(out)?;
         }
     }
     out.flush()?;
-    let worst = watched.iter().filter_map(|one| one.report.worst()).max();
+    let worst = watched.iter().filter_map(|one| one.report.severity).max();
     Ok(app::exit_code(worst, outcome.fail_on))
 }
 

@@ -2,6 +2,7 @@
 
 mod consumers;
 mod engine;
+mod rules;
 mod silences;
 mod tokens;
 mod waits;
@@ -233,6 +234,7 @@ impl Scene {
         for verdict in &found.0 {
             let harmless = verdict.severity == Severity::Info;
             assert!(harmless || verdict.advice.is_some(), "no action for {verdict:?}");
+            assert!(rules::is_documented(kind, verdict.severity), "{kind} {:?} is not documented", verdict.severity);
         }
         found.0
     }

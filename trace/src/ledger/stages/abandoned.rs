@@ -4,7 +4,7 @@ use crate::clock::MonoNs;
 
 /// Outputs for so long after the first discarded one show that no abort arrived. An abort in progress takes a step or two; SGLang sends it two
 /// seconds after the client left.
-pub(in crate::ledger) const ABANDONED_NS: u64 = 5_000_000_000;
+pub(crate) const ABANDONED_NS: u64 = 5_000_000_000;
 /// Maximum number of abandoned requests kept with their numbers: those discarded for longest.
 const MAX_LONGEST: usize = 16;
 

@@ -8,7 +8,7 @@ mod logged_processes;
 mod marks;
 mod record;
 
-pub(super) use abandoned::ABANDONED_NS;
+pub(crate) use abandoned::ABANDONED_NS;
 pub use abandoned::{AbandonedRequest, AbandonedRequests};
 pub use correlation::Correlation;
 pub use logged_processes::{LoggedProcess, LoggedSilence, StateSeries};
