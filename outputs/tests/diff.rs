@@ -119,6 +119,7 @@ fn a_missing_comparison_has_a_reason() {
     b.series = None;
     let diff = compare(&a, &b);
     assert!(diff.measures.is_empty() && diff.verdict.starts_with("NOT ENOUGH DATA"), "{}", diff.to_text());
+    assert_eq!([&diff.a.verdict, &diff.b.verdict], [&a.verdict, &b.verdict]);
     assert!(diff.to_text().contains("no time slots: no event was observed"), "{}", diff.to_text());
 }
 
@@ -252,6 +253,8 @@ fn gaps_of_all_requests_decide_where_slots_are_too_few() {
         a.gap_ns = Some(gap(1_000, 1, 3, 4));
         let small = compare(&a, &b);
         assert_eq!(measure(&small, "gap of all requests, p99").verdict, ChangeVerdict::WithinNoise);
+        let below = "UNCHANGED: first-token gap far below the limit of 1.000 s in both runs (p99 4.0 ms -> 19.0 ms)";
+        assert_eq!(small.verdict, below);
         let text = diff.to_text();
         assert_eq!(text.matches("short runs: only 8 slots under load, 15 are needed").count(), 1, "{text}");
     }

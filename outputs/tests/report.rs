@@ -242,4 +242,11 @@ fn every_report_format_lists_unobserved_values() {
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains("deliveries to clients") && words.contains("no CAP_BPF"), "{text}");
     }
+    assert!(!report.to_html(&clock).contains("Worst requests"), "no request waits where receives are not observed");
+}
+
+#[test]
+fn markdown_cuts_no_headline() {
+    let report = Report { verdict: "word ".repeat(200), ..sends_seen() };
+    assert!(report.to_markdown(&Clock::of(&report, None)).contains(&report.verdict));
 }

@@ -119,7 +119,7 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
     }
     // Counts of whole runs need no slots.
     let state = match (lost_a, lost_b) {
-        (Some(0), Some(0)) => ProblemState::Unchanged,
+        (Some(0), Some(0)) if !is_unjudged(a) && !is_unjudged(b) => ProblemState::Unchanged,
         _ => state_by_measures(measures, &[measure], lost_b == Some(0)),
     };
     ProblemOutcome { name, state, numbers: before_and_after(lost_a, lost_b, count) }

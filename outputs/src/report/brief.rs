@@ -95,10 +95,12 @@ pub(super) fn not_observed(report: &Report) -> Vec<String> {
     }
     if report.hops.iter().any(|hop| hop.frames_received.is_none()) {
         let hops = hops_without(|hop| hop.frames_received.is_none());
-        add(true, &format!("when frames are received{hops} (gap, backlog, queue wait, busy receivers)"));
+        add(true, &format!("when frames are received{hops} (gap, backlog, queue wait, wakeups, busy receivers)"));
     } else {
         add(report.hops.is_empty() && !report.is_log_only(), "frames of any hop (gap, backlog, queue wait)");
     }
+    let has_unknown_queues = report.hops.iter().any(|hop| hop.kernel_bytes_max.is_none());
+    add(has_unknown_queues, "the kernel's queues (bytes in the kernel, frames in libzmq's inbox)");
     let is_unpredicted = report.chunks.dropped_predicted.is_none() && report.tokens.received.is_some();
     add(is_unpredicted, "the frames of each wakeup, or the engine's behaviour with them (predicted drops)");
     if report.tokens.delivered.is_none() {
@@ -223,6 +225,19 @@ impl Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn moments_are_times_of_day_in_the_zone_or_count_from_the_start() {
+        const HOUR_NS: u64 = 3_600_000_000_000;
+        let start = Timestamp::from_nanosecond(1_763_712_000_120_000_000).ok();
+        let clock = Clock { start, zone: TimeZone::fixed(jiff::tz::offset(1)) };
+        assert_eq!(clock.capture(1_500_000_000), "1.500 s from 2025-11-21 09:00:00.120 +01");
+        assert_eq!((clock.moment(0), clock.moment(2 * HOUR_NS)), ("09:00:00.120".into(), "11:00:00.120".into()));
+        assert_eq!(clock.moment(15 * HOUR_NS), "11-22 00:00:00");
+        let unknown = Clock { start: None, ..clock };
+        assert_eq!(unknown.moment(1_500_000_000), "1.500 s");
+        assert!(unknown.capture(0).contains("the wall clock is unknown"));
+    }
 
     #[test]
     fn lines_wrap_at_spaces_and_keep_their_indent() {
