@@ -86,22 +86,32 @@ impl NameTable {
 /// What the engine's facts say about a stage. Looked up by the index of its name, because comparing texts for each event is slow.
 #[derive(Clone, Copy, Debug)]
 struct StageMeaning {
-    is_first_sent: bool,
-    is_first_received: bool,
-    is_after_first_received: bool,
+    position: GapPosition,
     is_discarded: bool,
     is_end: bool,
     /// Index of its chain.
     chain: Option<usize>,
 }
 
+/// Position of a stage relative to the gap of its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GapPosition {
+    Begin,
+    End,
+    After,
+    Other,
+}
+
 impl StageMeaning {
     fn from_facts(stage: &str, facts: &dyn Facts) -> Self {
         let names = facts.stages();
         Self {
-            is_first_sent: stage == names.first_sent,
-            is_first_received: stage == names.first_received,
-            is_after_first_received: names.index_of(stage) > names.index_of(names.first_received),
+            position: match names.index_of(stage) {
+                _ if stage == names.first_sent => GapPosition::Begin,
+                _ if stage == names.first_received => GapPosition::End,
+                index if index > names.index_of(names.first_received) => GapPosition::After,
+                _ => GapPosition::Other,
+            },
             is_discarded: stage == names.discarded,
             is_end: names.ends.contains(&stage),
             chain: facts.stage_chains().iter().position(|chain| chain.contains(&stage)),

@@ -1,7 +1,7 @@
 //! Entry of log data into the ledger: finds the request of each stage and pairs first sends with receives.
 
 use super::marks::{MarkPlacement, StageMark, offer_slowest};
-use super::{MAX_AWAITED, MAX_STAGE_PAIRS, StageMeaning};
+use super::{GapPosition, MAX_AWAITED, MAX_STAGE_PAIRS};
 use crate::clock::MonoNs;
 use crate::event::{Finish, LoggedState, Merged, Stage};
 use crate::id::Ticket;
@@ -20,8 +20,8 @@ impl Ledger {
             return;
         };
         let meaning = stages.meaning_of(name, self.engine.facts());
-        stages.counts.sends += u64::from(meaning.is_first_sent);
-        stages.counts.receives += u64::from(meaning.is_first_received);
+        stages.counts.sends += u64::from(meaning.position == GapPosition::Begin);
+        stages.counts.receives += u64::from(meaning.position == GapPosition::End);
         let ticket = self.table.ticket_of(stage.rid).unwrap_or_else(|| self.admit_request(stage.rid, at));
         let Some(request) = self.table.get_mut(ticket) else {
             return;
@@ -67,7 +67,7 @@ impl Ledger {
             if let Some(gap_ns) = stage.gap_ns {
                 self.record_timed_gap(ticket, mark, gap_ns);
             }
-            self.record_logged_gap(ticket, mark, meaning);
+            self.record_logged_gap(ticket, mark, meaning.position);
         }
         if meaning.is_end && self.table.get(ticket).is_some_and(|r| r.finish.is_none()) {
             self.totals.requests.finished += 1;
@@ -104,25 +104,28 @@ impl Ledger {
     }
 
     /// Pairs a request's first send with its first receive, whichever is logged last.
-    fn record_logged_gap(&mut self, ticket: Ticket, StageMark { at, by, .. }: StageMark, meaning: StageMeaning) {
+    fn record_logged_gap(&mut self, ticket: Ticket, StageMark { at, by, .. }: StageMark, position: GapPosition) {
         let stages = &mut self.stages;
         let Some(request) = self.table.get_mut(ticket) else {
             return;
         };
-        if meaning.is_first_sent {
-            request.sent_first = Some(request.sent_first.map_or(at, |known| known.min(at)));
-            push_bounded(stages.awaited.entry(by).or_default(), (at, ticket), MAX_AWAITED);
-        } else if meaning.is_first_received {
-            request.received_first = Some(request.received_first.map_or(at, |known| known.min(at)));
-            push_bounded(&mut stages.passed, ticket, MAX_AWAITED);
-        } else if request.received_first.is_none() {
-            // A later stage shows that the first token was received.
-            request.first_receive_missed |= meaning.is_after_first_received;
+        match position {
+            GapPosition::Begin => {
+                request.sent_first = Some(request.sent_first.map_or(at, |known| known.min(at)));
+                push_bounded(stages.awaited.entry(by).or_default(), (at, ticket), MAX_AWAITED);
+            }
+            GapPosition::End => {
+                request.received_first = Some(request.received_first.map_or(at, |known| known.min(at)));
+                push_bounded(&mut stages.passed, ticket, MAX_AWAITED);
+            }
+            // The first token was received.
+            GapPosition::After => request.first_receive_missed |= request.received_first.is_none(),
+            GapPosition::Other => {}
         }
         let mut overtaking = None;
         let Some(marks) = &mut request.marks else { return };
         let names = self.engine.facts().stages();
-        if (meaning.is_first_sent || meaning.is_first_received)
+        if matches!(position, GapPosition::Begin | GapPosition::End)
             && let (Some(sent), Some(received)) =
                 (stages.names.id_of(names.first_sent), stages.names.id_of(names.first_received))
         {
