@@ -76,7 +76,7 @@ pub(crate) fn draw_picker(picker: &SourcePicker, theme: Theme, frame: &mut Frame
         pad.draw_text(1, height - 3, &format!("! {first}{more}"), Ink::Health(Health::Warning));
     }
     if let Some(offer) = picker.selected_offer().filter(|_| picker.asks_to_attach()) {
-        let text = format!("! observe the live {}? Enter: attach   Esc: cancel", offer.title);
+        let text = format!("! attach to {}, which is running? Enter: yes   Esc: no", offer.title);
         pad.draw_text(1, height - 2, &text, Ink::Health(Health::Warning));
     } else if let Some(offer) = picker.selected_offer() {
         let x = pad.draw_text(1, height - 2, "runs: ", Ink::Head);
