@@ -194,8 +194,7 @@ impl Screen {
                     Some(_) => "; tmux needs set-clipboard on",
                     None => "",
                 };
-                self.ui
-                    .show_message(format!("rid sent to the terminal (OSC 52), which confirms nothing{through_tmux}"));
+                self.ui.show_message(format!("rid sent to the terminal (OSC 52), unconfirmed{through_tmux}"));
             }
             Some(Effect::Export(format)) => {
                 let message = self.exporter.start_export(format, run);
