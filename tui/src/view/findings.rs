@@ -98,7 +98,8 @@ fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Findi
     }
     if let Some(advice) = &verdict.advice {
         pad.draw_text(1, y, "to do", Ink::Head);
-        pad.draw_paragraph(11, y, 4, advice, Ink::Strong);
+        let max_rows = pad.height().saturating_sub(y).max(1);
+        pad.draw_paragraph(11, y, max_rows, advice, Ink::Strong);
     }
 }
 

@@ -207,8 +207,11 @@ impl<'a> Pad<'a> {
         for word in text.split_whitespace() {
             let is_full = !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width;
             if is_full && line_y + 1 < y + max_rows {
+                // A number goes to the next line, with its unit.
+                let end = without_last_numbers(&line).len();
+                let next = if end > 0 { line.split_off(end) } else { String::new() };
                 self.draw_text(x, line_y, &line, ink);
-                line.clear();
+                line = if end > 0 { next.trim().to_owned() } else { String::new() };
                 line_y += 1;
             }
             if !line.is_empty() {
@@ -234,27 +237,28 @@ fn cut_before_number(text: &str, width: usize) -> &str {
     if !text.contains(' ') {
         return start;
     }
-    let is_number = |word: &str| {
-        let last_part = word.rsplit('/').next().unwrap_or(word);
-        last_part.trim_start_matches(['+', '-', '~', '<', '>', '(']).starts_with(|c: char| c.is_ascii_digit())
-    };
-    let split_last_word = |text: &'_ str| text.trim_end().rfind(' ').map_or(0, |space| space + 1);
-    let mut kept = start;
     let is_word_cut = !start.ends_with(' ') && !text[end..].starts_with(' ');
-    if is_word_cut {
-        // It may be the unit of the number before it.
-        let before = start[..split_last_word(start)].trim_end();
-        if is_number(&before[split_last_word(before)..]) {
-            kept = before;
-        }
-    }
-    loop {
-        let last_word = split_last_word(kept);
-        if !is_number(kept[last_word..].trim_end()) {
-            return kept.trim_end();
-        }
-        kept = &kept[..last_word];
-    }
+    let before = start[..last_word_start(start)].trim_end();
+    // A word that is cut may be the unit of the number before it.
+    let is_unit_cut = is_word_cut && is_number(&before[last_word_start(before)..]);
+    without_last_numbers(if is_unit_cut { before } else { start })
+}
+
+/// The text without the numbers at its end, whose unit is missing.
+fn without_last_numbers(text: &str) -> &str {
+    let text = text.trim_end();
+    let last_word = last_word_start(text);
+    if is_number(&text[last_word..]) { without_last_numbers(&text[..last_word]) } else { text }
+}
+
+fn last_word_start(text: &str) -> usize {
+    text.rfind(' ').map_or(0, |space| space + 1)
+}
+
+/// Whether the word, or its part after a `/`, begins with a digit.
+fn is_number(word: &str) -> bool {
+    let first_of = |part: &str| part.trim_start_matches(['+', '-', '~', '<', '>', '(']).chars().next();
+    word.split('/').any(|part| first_of(part).is_some_and(|first| first.is_ascii_digit()))
 }
 
 /// Drops digits and words until the text fits, so that a number is never shown without its unit: first a remark, then a second number, then
@@ -403,6 +407,10 @@ mod tests {
         let rows = drawn(|pad| {
             assert_eq!(pad.draw_paragraph(0, 0, 2, "one two three four five", Ink::Plain), 2);
         });
+        let numbers = drawn(|pad| {
+            pad.draw_paragraph(0, 0, 3, "p99 of 12 ms, 7 s", Ink::Plain);
+        });
+        assert_eq!(numbers, ["p99 of    ", "12 ms,    ", "7 s       "]);
         assert_eq!(rows, ["one two   ", "three fo~ ", "          "]);
     }
 }

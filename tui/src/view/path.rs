@@ -100,9 +100,10 @@ fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
         for (column, text) in arrow.lines.iter().enumerate() {
             // A text is aligned with those of other arrows, and left out rather than cut.
             let column_width = arrows.iter().map(|arrow| text_width(without_remark(&arrow.lines[column]))).max();
-            let text = without_remark(text);
-            if x + text_width(text) <= pad.width() {
-                pad.draw_text(x, y, text, if column == 0 { ink } else { Ink::Plain });
+            let free_width = pad.width().saturating_sub(x);
+            let text = shorten_to_number(without_remark(text), free_width);
+            if text_width(&text) <= free_width {
+                pad.draw_text(x, y, &text, if column == 0 { ink } else { Ink::Plain });
             }
             x += column_width.unwrap_or(0) + 2;
         }
@@ -110,9 +111,9 @@ fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
     y + arrows.len() as u16
 }
 
-/// A list has no room for the remark what a number is taken over.
+/// A list has no room for the remark what a number is taken over, or for the number of workers.
 fn without_remark(text: &str) -> &str {
-    text.strip_suffix(" (run)").unwrap_or(text)
+    text.split_once(" (run)").or(text.split_once(" x")).map_or(text, |(number, _)| number)
 }
 
 /// Indices of hops that form a chain from the first one on. The Hops tab shows all hops.

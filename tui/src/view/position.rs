@@ -14,7 +14,7 @@ use crate::state::action::Action;
 use crate::state::flags::Health;
 use crate::theme::Ink;
 
-const BAR_MIN_WIDTH: u16 = 20;
+const BAR_MIN_WIDTH: u16 = 16;
 const BAR_MAX_WIDTH: u16 = 80;
 /// Cells reserved right of the bar.
 const RIGHT_WIDTH: u16 = 22;
