@@ -268,6 +268,7 @@ impl Deref for RequestSummary {
 
 /// Numbers of a request, live or finished. `trace::columns` lists those of tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one fact about the request, read by its name")]
 pub struct RequestNumbers {
     /// When it was first seen.
     pub first_at: MonoNs,
