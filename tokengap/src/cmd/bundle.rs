@@ -1,5 +1,6 @@
 //! The archive of `tokengap report --bundle`: what somebody else needs to examine an incident.
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -150,7 +151,10 @@ impl BundledFile {
             bytes += length as u64;
             hash.update(&buffer[..length]);
         }
-        let sha256 = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut sha256 = String::new();
+        for byte in hash.finalize() {
+            let _ = write!(sha256, "{byte:02x}");
+        }
         Ok(ManifestEntry { name: self.name, about: self.about, bytes, sha256 })
     }
 }
