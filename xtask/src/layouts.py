@@ -16,7 +16,7 @@ HEADER = """\
 # CLASS FORM RELEASES FIELD...   fields in wire order; consecutive releases with equal layouts share a line
 """
 FIRST = "0.6.4"
-CLASSES = ("EngineCoreOutputs", "EngineCoreOutput")
+CLASSES = ("EngineCoreOutputs", "EngineCoreOutput", "EngineCoreRequest")
 
 
 def layouts_of(tree):
