@@ -3,7 +3,7 @@
 use std::fmt;
 
 use trace::engine::Waiter;
-use trace::event::{Chunk, Frame, IdColumn, Kind, SendWait};
+use trace::event::{Chunk, DispatchKind, DispatchedRequest, Frame, IdColumn, Kind, SendWait};
 use trace::path::Ends;
 use trace::{FrameId, HopId, MonoNs};
 
@@ -29,6 +29,44 @@ pub struct Format {
     /// How a response names its request, if not by the id on the hops. The events of such a response must count their tokens exactly where
     /// they have log probabilities or continuous usage.
     pub response_id: Option<ReadResponseId>,
+    /// Reads messages to the scheduler.
+    pub read_requests: ReadRequests,
+}
+
+/// Reads what identifies the requests in the parts of one message to the scheduler, and adds it to the list. Reads neither prompt nor text,
+/// and allocates nothing but the list's memory. On error the list may hold a part of the requests.
+pub type ReadRequests = for<'a> fn(&[Excerpt<'a>], &mut Vec<DispatchedRequest<'a>>) -> Result<DispatchKind, Refused>;
+
+/// The captured bytes of one part of a message: all of it, or both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Excerpt<'a> {
+    /// Length of the part.
+    pub length: u64,
+    /// Its first bytes; all of it if `tail` is empty.
+    pub head: &'a [u8],
+    /// Its last bytes, if bytes between them and `head` were not captured.
+    pub tail: &'a [u8],
+}
+
+impl<'a> Excerpt<'a> {
+    /// A part that was captured completely.
+    pub const fn whole(part: &'a [u8]) -> Self {
+        Self { length: part.len() as u64, head: part, tail: &[] }
+    }
+
+    /// Whether every byte of the part was captured.
+    pub fn is_whole(&self) -> bool {
+        self.head.len() as u64 == self.length
+    }
+
+    /// The bytes from the offset `at` on, up to the end of the part or of what was captured. `None` for an offset that was not captured.
+    pub fn bytes_from(&self, at: u64) -> Option<&'a [u8]> {
+        let tail_at = self.length.checked_sub(self.tail.len() as u64)?;
+        match usize::try_from(at).ok().and_then(|at| self.head.get(at..)) {
+            Some(bytes) if !bytes.is_empty() => Some(bytes),
+            _ => self.tail.get(usize::try_from(at.checked_sub(tail_at)?).ok()?..),
+        }
+    }
 }
 
 /// Derives from a request id the id shown in its response, and the index of its choice there. `None` if the choice is not known.

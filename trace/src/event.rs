@@ -3,6 +3,7 @@
 //! An event borrows from the source's buffers: a frame of 256 chunks reaches the ledger without an allocation.
 //! Sources emit the events of one lane in order. Between lanes and stages, timestamps may step back slightly.
 
+mod dispatch;
 mod new;
 mod samples;
 mod tool_calls;
@@ -15,6 +16,7 @@ use crate::engine::Mode;
 use crate::id::{FrameId, HopId, ThreadId};
 use crate::path::Ends;
 use crate::words::names;
+pub use dispatch::{Dispatch, DispatchKind, DispatchedRequest};
 pub use samples::{Away, AwayState, CpuSample, PollUse, QueueSample, StackSample, ThreadPart};
 pub use tool_calls::{ArgumentsPart, ToolCallOutcome, ToolCalls, UnjudgedReason};
 
@@ -36,6 +38,8 @@ pub enum What<'a> {
     Engine(Engine<'a>),
     /// A hop exists. Emitted before its first frame, and again when its name becomes known.
     Hop(Hop<'a>),
+    /// A message, or a further request of one, entered the hop to the scheduler. Its receive is a `Received` event.
+    Dispatched(Dispatch<'a>),
     /// A frame entered a hop (`zmq_msg_send`, or its last byte reached the relay). Carries the decoded content.
     Sent(Frame<'a>),
     /// Content of a frame waited in the sender before the frame was sent. Emitted behind `Sent`.
@@ -84,6 +88,9 @@ pub struct Hop<'a> {
     pub origin: bool,
     /// Last hop of the path: its receives are the tokenizer's.
     pub last: bool,
+    /// It leads to the scheduler and carries requests: no tokens cross it.
+    #[serde(default)]
+    pub carries_requests: bool,
     /// Stages that the source can observe here. An unobserved stage is `null` in reports, never 0.
     pub capabilities: Capabilities,
 }
@@ -473,6 +480,7 @@ names! {
         Control = "control",
         Failed = "failed",
     }
+    DispatchKind { Requests = "requests", Aborts = "aborts", Control = "control" }
     Finish { Length = "length", Stop = "stop", Abort = "abort", Other = "other" }
     AnswerEnd { Whole = "whole", ClientLeft = "client-left", ServerLeft = "server-left", Unknown = "unknown" }
     MissedCause {

@@ -136,13 +136,15 @@ impl<'l> Attribution<'l> {
     pub(crate) fn of_ledger(ledger: &'l Ledger) -> Self {
         let window_ns = ledger.started().map_or(0, |started| ledger.now().since(started));
         let ends: Vec<Ends<&str>> = ledger.groups().iter().map(|group| group.ends.as_str()).collect();
-        let mut order: Vec<usize> = (0..ends.len()).collect();
-        order.sort_by_key(|&group_index| path::depth(&ends, ends[group_index].from));
+        let mut order: Vec<usize> = ledger.output_groups().map(|(group_index, _)| group_index).collect();
+        let output_ends: Vec<Ends<&str>> = order.iter().map(|&group_index| ends[group_index]).collect();
+        order.sort_by_key(|&group_index| path::depth(&output_ends, ends[group_index].from));
         let mut legs: Vec<Leg<'l>> = Vec::new();
         let mut seen: Vec<&str> = Vec::new();
         for group_index in order {
             let role = ends[group_index].to;
-            let into_role: Vec<&Hop> = ledger.hops().iter().filter(|hop| ends[hop.group].to == role).collect();
+            let into_role: Vec<&Hop> =
+                ledger.hops().iter().filter(|hop| ends[hop.group].to == role && !hop.carries_requests).collect();
             let busy = busy(ledger, into_role.iter().copied(), window_ns);
             let members: Vec<&Hop> = ledger.hops_of_group(group_index).collect();
             let group = &ledger.groups()[group_index];

@@ -11,7 +11,7 @@ pub(super) const MIN_RISING_SECONDS: usize = 3;
 
 /// Frames that pile up between send and receive.
 pub(super) fn detect_growing_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
-    for (place, group) in context.ledger.groups().iter().enumerate() {
+    for (place, group) in context.ledger.output_groups() {
         let Some((seconds, from, to)) = group.trend.rising_span() else {
             continue;
         };
@@ -46,7 +46,7 @@ pub(super) fn detect_growing_backlog(context: &DetectContext<'_>, out: &mut Verd
 /// Frames received in bursts: the event loop was away from its poll and then processed all queued frames at once. Information only: other
 /// detectors measure whether tokens wait or are lost.
 pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
-    for (place, group) in context.ledger.groups().iter().enumerate() {
+    for (place, group) in context.ledger.output_groups() {
         // Includes the wakeup still in progress.
         let max = context.ledger.hops_of_group(place).map(|h| h.counts.wakeup_frames_max).max();
         let max = u64::from(max.unwrap_or(0));

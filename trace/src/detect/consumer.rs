@@ -93,7 +93,7 @@ impl LateConsumer<'_> {
 pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsumer<'a>> {
     let ledger = context.ledger;
     let mut late: Vec<LateConsumer<'a>> = Vec::new();
-    for (place, group) in ledger.groups().iter().enumerate() {
+    for (place, group) in ledger.output_groups() {
         let first = late.len();
         for hop in ledger.hops_of_group(place) {
             let receiving_thread = hop.receiving_thread().or_else(|| ledger.only_receiver(hop));

@@ -32,7 +32,7 @@ pub(super) fn detect_engine_failure(context: &DetectContext<'_>, out: &mut Verdi
         .weighed("live_requests", live)
         .advice("read the engine's log for the error and restart the engine: it makes no more tokens");
     // It lasts until an engine sends frames again.
-    if context.ledger.groups().iter().any(|group| group.rate.recent(context.now).frames > 0.0) {
+    if context.ledger.output_groups().any(|(_, group)| group.rate.recent(context.now).frames > 0.0) {
         verdict.occurrences(1);
     }
 }
@@ -40,7 +40,7 @@ pub(super) fn detect_engine_failure(context: &DetectContext<'_>, out: &mut Verdi
 /// Requests that began and then stopped producing.
 pub(super) fn detect_stalled_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
     // Requests of a log, of which there may be many, have no observed tokens.
-    if context.ledger.groups().is_empty() {
+    if context.ledger.output_groups().next().is_none() {
         return;
     }
     let mut stalled = 0;

@@ -56,7 +56,7 @@ fn receivers_with_load<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
 }
 
 pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Verdicts) {
-    for (place, group) in context.ledger.groups().iter().enumerate() {
+    for (place, group) in context.ledger.output_groups() {
         let members: Vec<&Hop> = context.ledger.hops_of_group(place).collect();
         let receivers = receivers_with_load(&members);
         let sum: u64 = receivers.iter().map(|one| one.chunks).sum();

@@ -21,7 +21,21 @@ impl<'a> Event<'a> {
 impl<'a> Hop<'a> {
     /// A hop in the middle of the path, or at an unknown place.
     pub fn new(id: HopId, ends: impl Into<Ends<&'a str>>, capabilities: Capabilities) -> Self {
-        Self { id, ends: ends.into(), endpoint: "", worker: None, origin: false, last: false, capabilities }
+        Self {
+            id,
+            ends: ends.into(),
+            endpoint: "",
+            worker: None,
+            origin: false,
+            last: false,
+            carries_requests: false,
+            capabilities,
+        }
+    }
+
+    /// A hop to the scheduler.
+    pub fn with_requests(id: HopId, ends: impl Into<Ends<&'a str>>, capabilities: Capabilities) -> Self {
+        Self { carries_requests: true, ..Self::new(id, ends, capabilities) }
     }
 
     /// The only hop of the path, from the scheduler to the tokenizer.

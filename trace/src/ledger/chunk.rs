@@ -1,5 +1,7 @@
 //! Entry of one chunk of a frame into the ledger: its request, its place in the stream, and the conclusions from it.
 
+use std::num::NonZeroU64;
+
 use super::Ledger;
 use super::delivery_tracker::{DeliveryTracker, InFlightEntry};
 use super::engine_silence::is_streamed;
@@ -286,8 +288,14 @@ impl Ledger {
             sums.tokens_from_scheduler += u64::from(step.new);
             request.chunks_sent += 1;
             request.tokens_sent = request.tokens_sent.saturating_add(step.new);
+            if is_first {
+                request.dispatch = self.dispatched.take(chunk.rid).map(Box::new);
+            }
             if is_first && context.is_sent && stream.is_whole() {
                 request.sent_first = Some(context.at);
+                if let Some(received) = request.dispatch.as_ref().and_then(|dispatch| dispatch.received) {
+                    self.scheduler_time.record(context.at, context.at.since(received));
+                }
             }
             if matches!(step.verdict, CountVerdict::Loss { .. }) {
                 self.silences.record_wire_loss(stream.last_at);
@@ -310,7 +318,7 @@ impl Ledger {
                     let itl = request.itl.get_or_insert_default();
                     itl.sent.record(token_ns, step.new);
                 }
-                request.silence_ns = request.silence_ns.max(Some(silence_ns));
+                request.silence_ns = request.silence_ns.max(NonZeroU64::new(silence_ns.max(1)));
             }
         }
         request.first_receive_missed |= is_first && (context.hides_receives || is_ambiguous());
@@ -474,6 +482,9 @@ impl Ledger {
         };
         request.last_at = request.last_at.max(at);
         let never_sent = request.streams.is_empty();
+        if never_sent {
+            request.dispatch = self.dispatched.take(rid).map(Box::new);
+        }
         self.totals.requests.aborted += 1;
         self.finish_request(ticket, at, Finish::Abort);
         if never_sent {

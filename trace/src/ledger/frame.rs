@@ -129,6 +129,7 @@ impl Ledger {
             request.is_after_engine_end = true;
             request.first_receive_missed = true;
         }
+        self.dispatched.clear();
         self.delivery_epoch += 1;
     }
 

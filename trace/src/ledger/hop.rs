@@ -125,6 +125,8 @@ pub struct Hop {
     pub origin: bool,
     /// Whether it is the last of the path: its receives are the tokenizer's.
     pub last: bool,
+    /// Whether it leads to the scheduler and carries requests.
+    pub carries_requests: bool,
     /// The receiver is not known yet and may be the tokenizer.
     pub(crate) may_be_last: bool,
     /// Stages currently observed.

@@ -22,6 +22,8 @@ pub struct HopGroup {
     pub name: String,
     /// Roles at the ends of its hops.
     pub ends: Ends<Box<str>>,
+    /// Whether its hops lead to the scheduler and carry requests.
+    pub carries_requests: bool,
     /// Frames sent and not received, over all of its hops.
     pub backlog: u64,
     /// Maximum backlog at one time.
@@ -155,6 +157,7 @@ impl Hops {
             self.groups[before].set_ends(announced.ends);
         }
         let group = self.group_or_add(announced.ends);
+        self.groups[group].carries_requests = announced.carries_requests;
         let ends = self.roles_of(announced.ends);
         let hop = &mut self.all[hop_index];
         hop.group = group;
@@ -163,12 +166,13 @@ impl Hops {
         hop.worker = announced.worker;
         hop.origin = announced.origin;
         hop.last = announced.last;
+        hop.carries_requests = announced.carries_requests;
         hop.shows = announced.capabilities;
         // A hop used before its announcement has presumed stages that count as observed; a new hop has none.
         let previous = known.map_or(Capabilities::default(), |_| hop.capabilities);
         hop.capabilities = previous | announced.capabilities;
-        hop.may_be_last = announced.ends.to == UNKNOWN;
-        if announced.capabilities.received && !announced.last {
+        hop.may_be_last = announced.ends.to == UNKNOWN && !announced.carries_requests;
+        if announced.capabilities.received && !announced.last && !announced.carries_requests {
             self.processing_stages.mark_receives_observed(ends.to);
         }
         if before != group {
@@ -181,7 +185,7 @@ impl Hops {
         for hop in &mut self.all {
             hop.tracks_deliveries = hop.capabilities.delivered && (hop.last || !at_last);
         }
-        self.any_received = self.all.iter().any(|h| h.capabilities.received);
+        self.any_received = self.all.iter().any(|h| h.capabilities.received && !h.carries_requests);
         self.any_delivered = self.all.iter().any(|h| h.capabilities.delivered);
         true
     }

@@ -38,6 +38,7 @@ impl Ledger {
             while hop.early_receives.pop_front_if(|early| now.since(early.at) > EARLY_RECEIVE_TIMEOUT_NS).is_some() {}
         }
         self.waits.drop_overdue(now);
+        self.dispatched.drop_older_than(MonoNs(now.0.saturating_sub(self.limits.orphan_after_ns)));
         self.advance_engine_silences(now);
         for group in &mut self.hops.groups {
             group.trend.sample(now, group.backlog);

@@ -8,6 +8,7 @@ mod chunk;
 mod clientless;
 mod delivery;
 mod delivery_tracker;
+mod dispatched;
 mod early_deliveries;
 mod engine_silence;
 mod finished;
@@ -50,6 +51,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use absence::AwayTimes;
+pub use dispatched::{DispatchCounts, RequestDispatch};
 pub use engine_silence::{EngineSilence, EngineSilences};
 #[cfg(test)]
 pub(crate) use engine_silence::{MIN_STREAMS, MIN_TIMES_USUAL};
@@ -79,6 +81,7 @@ pub use totals::{
 };
 
 use self::clientless::ClientlessRequests;
+use self::dispatched::DispatchedRequests;
 use self::early_deliveries::EarlyDeliveries;
 use self::finished::FinishedRequests;
 use self::first_token_waits::FirstTokenWaits;
@@ -179,6 +182,8 @@ pub struct Ledger {
     /// Incremented whenever deliveries may have been missed.
     delivery_epoch: u32,
     early: EarlyDeliveries,
+    dispatched: DispatchedRequests,
+    scheduler_time: Distribution,
     tool_calls: ToolCallResponses,
     frontend: FrontendWaits,
     pending_receive: Vec<PendingChunk>,
@@ -215,6 +220,7 @@ impl Ledger {
                 self.stages.forget_meanings();
             }
             What::Hop(hop) => self.announce_hop(hop),
+            What::Dispatched(dispatch) => self.record_dispatch(at, dispatch),
             What::Sent(frame) => self.record_sent_frame(at, frame),
             What::SendWait(wait) => self.hops.record_send_wait(at, *wait),
             What::Received(received) => self.record_received_frame(at, received),
@@ -418,6 +424,11 @@ impl Ledger {
     /// Groups of hops with the same name.
     pub fn groups(&self) -> &[HopGroup] {
         &self.hops.groups
+    }
+
+    /// Groups of hops that carry output, each with its index in [`Self::groups`].
+    pub fn output_groups(&self) -> impl Iterator<Item = (usize, &HopGroup)> {
+        self.hops.groups.iter().enumerate().filter(|(_, group)| !group.carries_requests)
     }
 
     /// Processes between hops, in the order first observed; those at the path's ends have no data.

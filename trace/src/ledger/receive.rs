@@ -115,6 +115,7 @@ impl Ledger {
     pub(super) fn record_received_frame(&mut self, at: MonoNs, received: &Received<'_>) {
         let id = received.id;
         self.history.record_receive(at, id, received.wakeup);
+        self.dispatched.record_received(at, id);
         let hop_index = match &received.frame {
             Some(_) => self.register_frame(at, id),
             None => self.hops.index_or_add(id.hop, self.limits.hops),

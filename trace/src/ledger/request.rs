@@ -1,5 +1,6 @@
 //! One request: its state while it is live, and its summary after it has finished.
 
+use std::num::NonZeroU64;
 use std::ops::Deref;
 
 use smallvec::SmallVec;
@@ -7,6 +8,7 @@ use smallvec::SmallVec;
 use serde::{Deserialize, Serialize};
 
 use super::delivery_tracker::DeliveryTracker;
+use super::dispatched::RequestDispatch;
 use super::hop::BurstPosition;
 use super::limits::CountedLimits;
 use super::losses::{LossMemory, Losses, Lossy, LostRange};
@@ -56,8 +58,8 @@ pub struct Request {
     pub retractions: u32,
     /// When it was last seen, on any hop.
     pub last_at: MonoNs,
-    /// Longest time between two of its chunks at the scheduler, in nanoseconds.
-    pub(crate) silence_ns: Option<u64>,
+    /// Longest time between two of its chunks at the scheduler, in nanoseconds; 1 for an equal time.
+    pub(crate) silence_ns: Option<NonZeroU64>,
     pub(crate) prompt_tokens: Option<u32>,
     pub(crate) cached_tokens: Option<u32>,
     pub(crate) chunks_sent: u32,
@@ -81,6 +83,8 @@ pub struct Request {
     pub(crate) in_process: Vec<InProcess>,
     /// When it was first seen, on any hop.
     pub first_at: MonoNs,
+    /// Its dispatch to the scheduler; `None` if not observed.
+    pub dispatch: Option<Box<RequestDispatch>>,
     /// First send by the scheduler, if it was the request's first chunk.
     pub sent_first: Option<MonoNs>,
     /// Nanoseconds from its first send by the scheduler to its first receive by the tokenizer; `None` unless both are observed.
@@ -195,11 +199,12 @@ impl Request {
         RequestNumbers {
             first_at: self.first_at,
             last_at: self.last_at,
+            dispatch: self.dispatch.as_deref().copied(),
             sent_first: self.sent_first,
             received_first: self.received_first,
             delivered_first: self.delivered_first,
             gap_ns: self.gap_ns,
-            silence_ns: self.silence_ns,
+            silence_ns: self.silence_ns.map(NonZeroU64::get),
             tokens_sent: self.tokens_sent,
             tokens_received: observes_receives.then_some(self.tokens_received),
             tokens_delivered: outcomes.map(|_| self.tokens_delivered),
@@ -274,6 +279,8 @@ pub struct RequestNumbers {
     pub first_at: MonoNs,
     /// When it was last seen.
     pub last_at: MonoNs,
+    /// Its dispatch to the scheduler; `None` if not observed.
+    pub dispatch: Option<RequestDispatch>,
     /// When the scheduler sent its first chunk; `None` if not observed.
     pub sent_first: Option<MonoNs>,
     /// When the tokenizer received its first chunk; `None` if not observed.

@@ -1,5 +1,6 @@
 //! Counters over the whole run.
 
+use super::dispatched::DispatchCounts;
 use super::losses::LossMemory;
 use super::outcome::OutcomeCounts;
 use super::request::Request;
@@ -242,6 +243,8 @@ pub struct Totals {
     pub events: u64,
     /// Requests.
     pub requests: RequestCounts,
+    /// Messages to the scheduler.
+    pub dispatched: DispatchCounts,
     /// Tokens.
     pub tokens: TokenCounts,
     /// Chunks.

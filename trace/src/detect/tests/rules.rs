@@ -136,7 +136,8 @@ fn rules() -> Vec<Rule> {
         rule(&["undecoded"], "frames that cannot be read", Info)
             .or(Warning, format!("from {}", per_mille(own::WARNING_SHARE)))
             .or(Critical, format!("from {}", percent(own::CRITICAL_SHARE))),
-        rule(&["missed-observations", "limit-reached"], "any", Warning),
+        rule(&["missed-observations"], "any", Warning),
+        rule(&["limit-reached"], "any", Warning).or(Info, "if only a list is incomplete"),
     ]
 }
 

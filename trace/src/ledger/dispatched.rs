@@ -1,0 +1,291 @@
+//! Requests from their dispatch to the scheduler until their first chunk.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use super::Ledger;
+use super::lane::FrameLoad;
+use crate::clock::MonoNs;
+use crate::event::{Dispatch, DispatchKind, DispatchedRequest};
+use crate::id::FrameId;
+use crate::stats::Distribution;
+
+/// Messages to the scheduler.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DispatchCounts {
+    /// Requests sent to the scheduler, without health checks.
+    pub requests: u64,
+    /// Requests that it was asked to abort.
+    pub aborts: u64,
+}
+
+/// When a request was on its way to the scheduler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestDispatch {
+    /// When the tokenizer sent it.
+    pub sent: MonoNs,
+    /// When the scheduler received it; `None` if that was not observed, or it did not yet.
+    pub received: Option<MonoNs>,
+    /// Length of the prompt in tokens, if the message showed it.
+    pub prompt_tokens: Option<u32>,
+    /// Room that joins the prefill and the decode server of the request.
+    pub room: Option<u64>,
+    /// When the server saw it, in nanoseconds of the wall clock; `None` unless the engine's message says so.
+    pub arrived_unix_ns: Option<u64>,
+}
+
+/// A dispatched request without a chunk.
+#[derive(Clone, Debug)]
+struct Waiting {
+    rid: Arc<str>,
+    times: RequestDispatch,
+}
+
+/// Requests that were dispatched and of which no chunk was observed, oldest first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DispatchedRequests {
+    /// In the order of dispatch; `None` once its first chunk was observed.
+    waiting: VecDeque<Option<Waiting>>,
+    /// Number of entries removed from the front of `waiting` so far.
+    removed: u64,
+    /// Number of an entry, which never changes, by rid.
+    by_rid: HashMap<Arc<str>, u64>,
+    /// Numbers of the entries of each message whose receive is not observed yet.
+    unreceived: HashMap<FrameId, Vec<u64>>,
+    /// The last message, and when it was received if that was observed before its send.
+    last: Option<(FrameId, Option<MonoNs>)>,
+}
+
+impl DispatchedRequests {
+    /// Adds a request. Returns whether the oldest one was evicted because `max` are waiting.
+    fn add(&mut self, at: MonoNs, frame: FrameId, request: &DispatchedRequest<'_>, max: usize) -> bool {
+        let is_full = self.by_rid.len() >= max.max(1);
+        while self.by_rid.len() >= max.max(1) && self.remove_oldest() {}
+        // A reused rid belongs to the latest request.
+        self.take(request.rid);
+        let received = self.last.filter(|last| last.0 == frame).and_then(|last| last.1);
+        let number = self.removed + self.waiting.len() as u64;
+        let rid: Arc<str> = request.rid.into();
+        let times = RequestDispatch {
+            sent: at,
+            received,
+            prompt_tokens: request.prompt_tokens,
+            room: request.room,
+            arrived_unix_ns: request.arrived_unix_ns,
+        };
+        self.by_rid.insert(Arc::clone(&rid), number);
+        self.waiting.push_back(Some(Waiting { rid, times }));
+        if received.is_none() {
+            self.unreceived.entry(frame).or_default().push(number);
+        }
+        is_full
+    }
+
+    /// Records the receive of a message.
+    pub(super) fn record_received(&mut self, at: MonoNs, frame: FrameId) {
+        for number in self.unreceived.remove(&frame).unwrap_or_default() {
+            if let Some(waiting) = self.get_mut(number) {
+                waiting.times.received = Some(at);
+            }
+        }
+    }
+
+    /// Removes the request with this id.
+    pub(super) fn take(&mut self, rid: &str) -> Option<RequestDispatch> {
+        // Without a watched tokenizer there are none, and every new request asks.
+        if self.by_rid.is_empty() {
+            return None;
+        }
+        let number = self.by_rid.remove(rid)?;
+        let waiting = self.slot_mut(number)?.take()?;
+        while self.waiting.pop_front_if(|slot| slot.is_none()).is_some() {
+            self.removed += 1;
+        }
+        Some(waiting.times)
+    }
+
+    /// Removes requests dispatched before `until`, of which no chunk will be recognised.
+    pub(super) fn drop_older_than(&mut self, until: MonoNs) {
+        while self.oldest().is_some_and(|oldest| oldest.times.sent < until) && self.remove_oldest() {}
+        if self.by_rid.is_empty() {
+            self.unreceived.clear();
+        }
+    }
+
+    /// Removes all requests: the engine ended.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    fn oldest(&self) -> Option<&Waiting> {
+        self.waiting.front().and_then(Option::as_ref)
+    }
+
+    fn remove_oldest(&mut self) -> bool {
+        let rid = self.oldest().map(|oldest| Arc::clone(&oldest.rid));
+        rid.is_some_and(|rid| self.take(&rid).is_some())
+    }
+
+    fn get_mut(&mut self, number: u64) -> Option<&mut Waiting> {
+        self.slot_mut(number)?.as_mut()
+    }
+
+    fn slot_mut(&mut self, number: u64) -> Option<&mut Option<Waiting>> {
+        self.waiting.get_mut(usize::try_from(number.checked_sub(self.removed)?).ok()?)
+    }
+}
+
+impl Ledger {
+    /// Records a message to the scheduler, or a further request of it.
+    pub(super) fn record_dispatch(&mut self, at: MonoNs, dispatch: &Dispatch<'_>) {
+        if dispatch.index == 0 {
+            let Some(hop_index) = self.register_frame(at, dispatch.id) else { return };
+            let hop = &mut self.hops.all[hop_index];
+            let bytes = super::capped(dispatch.bytes);
+            hop.counts.bytes += bytes;
+            let early = hop.early_receives.iter().find(|early| early.id == dispatch.id).map(|early| early.at);
+            self.dispatched.last = Some((dispatch.id, early));
+            self.hops.groups[hop.group].rate.record(at, 0, 0, bytes);
+            self.pending_receive.clear();
+            self.queue_sent_frame(at, dispatch.id, hop_index, FrameLoad::new(0, dispatch.bytes), None);
+        }
+        let Some(request) = dispatch.request.filter(|request| !self.engine.is_health_check(request.rid)) else {
+            return;
+        };
+        match dispatch.kind {
+            DispatchKind::Requests => {
+                self.totals.dispatched.requests += 1;
+                if self.dispatched.add(at, dispatch.id, &request, self.limits.dispatched_requests) {
+                    self.limits.count_reached("dispatched_requests");
+                }
+            }
+            DispatchKind::Aborts => self.totals.dispatched.aborts += 1,
+            DispatchKind::Control => {}
+        }
+    }
+
+    /// From a request's receive by the scheduler to the send of its first chunk: its queue and its prefill.
+    pub fn scheduler_time(&self) -> &Distribution {
+        &self.scheduler_time
+    }
+
+    /// Requests that were sent to the scheduler and of which no chunk was observed.
+    pub fn dispatched_count(&self) -> usize {
+        self.dispatched.by_rid.len()
+    }
+
+    /// Dispatch of the request that waits longest for its first chunk, with its rid; `None` if none waits.
+    pub fn oldest_dispatched(&self) -> Option<(&str, RequestDispatch)> {
+        self.dispatched.oldest().map(|oldest| (&*oldest.rid, oldest.times))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+    use crate::event::{Capabilities, Chunk, Event, Finish, Hop, IdColumn, Received, What};
+    use crate::id::HopId;
+    use crate::ledger::Limits;
+    use crate::ledger::test_path::Path;
+
+    const REQUESTS: HopId = HopId(7);
+
+    fn path(limits: Limits) -> Path {
+        let mut path = Path { step_ns: 5, ..Path::new(Config { limits, ..Config::default() }) };
+        path.announce(0, "scheduler->tokenizer", [true, true], Capabilities::SENT | Capabilities::RECEIVED);
+        let hop = Hop::with_requests(REQUESTS, "tokenizer->scheduler", Capabilities::SENT | Capabilities::RECEIVED);
+        path.apply(What::Hop(hop));
+        path
+    }
+
+    fn dispatch(seq: u64, index: u32, kind: DispatchKind, rid: &str) -> What<'_> {
+        let request = Some(DispatchedRequest { prompt_tokens: Some(50), ..DispatchedRequest::new(rid) });
+        let id = FrameId::new(REQUESTS, 0, seq);
+        What::Dispatched(Dispatch { id, bytes: if index == 0 { 900 } else { 0 }, kind, index, request })
+    }
+
+    fn receive(path: &mut Path, seq: u64, at: u64) {
+        let received = What::Received(Received::new(FrameId::new(REQUESTS, 0, seq)));
+        path.analysis.apply(&Event::new(MonoNs(at), received));
+    }
+
+    #[test]
+    fn a_request_knows_when_it_was_sent_and_received_and_how_long_the_scheduler_took() {
+        let mut path = path(Limits::default());
+        path.analysis.apply(&Event::new(MonoNs(1_000), dispatch(0, 0, DispatchKind::Requests, "a")));
+        path.analysis.apply(&Event::new(MonoNs(1_100), dispatch(1, 0, DispatchKind::Requests, "b")));
+        path.analysis.apply(&Event::new(MonoNs(1_100), dispatch(1, 1, DispatchKind::Requests, "c")));
+        let ledger = path.ledger();
+        assert_eq!((ledger.dispatched_count(), ledger.totals().requests.seen), (3, 0));
+        assert_eq!(ledger.oldest_dispatched().map(|oldest| oldest.0), Some("a"));
+        receive(&mut path, 0, 1_500);
+        receive(&mut path, 1, 1_700);
+        path.now = 2_000;
+        path.send(0, IdColumn::Delta, &[Chunk::counted("b", 1, 1), Chunk::counted("c", 1, 1)]);
+        let sent_first = path.ledger().request("b").and_then(|request| request.sent_first).expect("sent");
+        let dispatch = path.ledger().request("c").and_then(|request| request.dispatch.as_deref()).expect("observed");
+        assert_eq!(
+            (dispatch.sent.0, dispatch.received, dispatch.prompt_tokens),
+            (1_100, Some(MonoNs(1_700)), Some(50))
+        );
+        let ledger = path.ledger();
+        assert_eq!(ledger.scheduler_time().max(), Some(sent_first.0 - 1_700));
+        assert_eq!((ledger.dispatched_count(), ledger.totals().dispatched.requests), (1, 3));
+        let hop = ledger.hop(REQUESTS).expect("announced");
+        assert_eq!(
+            (hop.counts.frames_sent, hop.counts.frames_received, hop.counts.bytes, hop.counts.chunks),
+            (2, 2, 1800, 0)
+        );
+        assert_eq!(hop.queue_wait().max(), Some(600));
+    }
+
+    #[test]
+    fn a_receive_that_is_observed_before_the_send_is_the_receive_of_all_its_requests() {
+        let mut path = path(Limits::default());
+        receive(&mut path, 0, 1_300);
+        for (index, rid) in [(0, "a"), (1, "b")] {
+            path.analysis.apply(&Event::new(MonoNs(1_200), dispatch(0, index, DispatchKind::Requests, rid)));
+        }
+        path.now = 2_000;
+        path.send(0, IdColumn::Delta, &[Chunk::counted("a", 1, 1), Chunk::counted("b", 1, 1)]);
+        for rid in ["a", "b"] {
+            let dispatch =
+                path.ledger().request(rid).and_then(|request| request.dispatch.as_deref()).expect("observed");
+            assert_eq!(dispatch.received, Some(MonoNs(1_300)), "{rid}");
+        }
+    }
+
+    #[test]
+    fn the_oldest_requests_are_evicted_at_the_limit_and_dropped_after_a_long_silence() {
+        let mut path = path(Limits { dispatched_requests: 2, ..Limits::default() });
+        for (seq, rid) in ["a", "b", "c"].into_iter().enumerate() {
+            let at = MonoNs(1_000 + seq as u64);
+            path.analysis.apply(&Event::new(at, dispatch(seq as u64, 0, DispatchKind::Requests, rid)));
+        }
+        let ledger = path.ledger();
+        assert_eq!((ledger.dispatched_count(), ledger.oldest_dispatched().map(|oldest| oldest.0)), (2, Some("b")));
+        let reached = ledger.limits().into_iter().find(|limit| limit.name == "dispatched_requests");
+        assert_eq!(reached.map(|limit| limit.times), Some(1));
+        path.wait(601);
+        assert_eq!(path.ledger().dispatched_count(), 0);
+    }
+
+    #[test]
+    fn a_reused_rid_belongs_to_the_latest_request_and_an_aborted_one_waits_no_longer() {
+        let mut path = path(Limits::default());
+        for (seq, at) in [(0, 1_000), (1, 1_400)] {
+            path.analysis.apply(&Event::new(MonoNs(at), dispatch(seq, 0, DispatchKind::Requests, "a")));
+        }
+        receive(&mut path, 0, 1_500);
+        assert_eq!(path.ledger().oldest_dispatched().map(|oldest| oldest.1.received), Some(None));
+        path.analysis.apply(&Event::new(MonoNs(1_600), dispatch(2, 0, DispatchKind::Aborts, "a")));
+        assert_eq!((path.ledger().dispatched_count(), path.ledger().totals().dispatched.aborts), (1, 1));
+        path.now = 2_000;
+        let abort = Chunk { finish: Some(Finish::Abort), ..Chunk::new("a") };
+        path.frame(0, crate::event::Kind::Abort, IdColumn::Absent, &[abort]);
+        assert_eq!((path.ledger().dispatched_count(), path.ledger().totals().requests.aborted), (0, 1));
+    }
+}
