@@ -25,6 +25,7 @@ TARGETS = {
     "wire": ("messages: pickle VM, msgpack, schemas; fresh decoder against used one", 16 << 10),
     "msgpack": ("msgpack messages against rmpv", 16 << 10),
     "vllm": ("vLLM's messages: fresh decoder against used one, and against rmpv", 16 << 10),
+    "dispatch": ("messages to the scheduler: whole against both ends", 32 << 10),
     "zmtp": ("ZMTP from the greeting on: whole against pieces", 8 << 10),
     "zmtp_midstream": ("ZMTP from mid-stream: whole against pieces", 32 << 10),
     "egress": ("HTTP, SSE and JSON responses: whole against pieces, with gaps", 16 << 10),

@@ -75,10 +75,13 @@ def seeds():
     triples = zip(frames, frames[1:], frames[2:])
     pairs = list(zip(frames, frames[1:]))[::8]
     logs = files("engines/tests/logs", "log")
+    dispatched = [(0, body) for body in messages] + [(0, body) for body in files("engines/fixtures/vllm", "1", "2")]
     return {
         "wire": messages,
         "msgpack": files("zmq-tap/fixtures/messages", "msgpack"),
         "vllm": [body for body in files("engines/fixtures/vllm", "0") if len(body) <= 16 << 10],
+        # The kind of a vLLM message, and an eighth of the captured bytes.
+        "dispatch": [bytes([kind, 16]) + body for kind, body in dispatched],
         "zmtp": [b"\x10" + GREETING + one for one in frames],
         "zmtp_midstream": [b"\x10" + first[1:] + second + third for first, second, third in triples],
         "egress": [bytes([2, 40]) + served[: 8 << 10] for served in files("responses/fixtures", "bin")],

@@ -5,10 +5,11 @@
 use std::hint::black_box;
 use std::path::Path;
 
+use adapter::decode::Excerpt;
 use engines::sglang::wire::{Decoder, Limits};
 use gungraun::{library_benchmark, library_benchmark_group, main};
 use responses::{ResponseReader, Server};
-use trace::event::{Chunk, Finish, Frame, IdColumn, Kind, ToolCallOutcome, What};
+use trace::event::{Chunk, DispatchKind, Finish, Frame, IdColumn, Kind, ToolCallOutcome, What};
 use trace::{FrameId, HopId, MonoNs};
 use zmq_tap::zmtp::{Mark, Scanner};
 
@@ -59,6 +60,59 @@ fn count_decode_vllm((mut decoder, message): (engines::vllm::Decoder, Vec<u8>)) 
         black_box(decoder.decode(black_box(&[&message])).map(|decoded| decoded.chunks().len()).ok());
     }
     (decoder, message)
+}
+
+/// A message to the scheduler, of which a probe captures at most 2 KiB from each end.
+fn request(file: &str) -> Vec<u8> {
+    let mut message = message(file);
+    if message.len() > 4096 {
+        message.drain(2048..message.len() - 2048);
+    }
+    message
+}
+
+#[library_benchmark]
+#[bench::pickle_0_5_9(request("0.5.9/req_text.pkl"))]
+#[bench::pickle_0_5_9_long(request("0.5.9/req_room_3000tok.pkl"))]
+#[bench::pickle_0_5_23(request("0.5.23/req_text.pkl"))]
+#[bench::msgpack_0_5_23(request("0.5.23-msgpack/req_text.msgpack"))]
+fn count_read_requests(message: Vec<u8>) -> Vec<u8> {
+    let mut requests = Vec::with_capacity(1);
+    let excerpt = match message.len() {
+        4096 => Excerpt { length: 10_000, head: &message[..2048], tail: &message[2048..] },
+        _ => Excerpt::whole(&message),
+    };
+    for _ in 0..LAPS {
+        requests.clear();
+        let kind = (engines::sglang::FORMAT.read_requests)(black_box(&[excerpt]), &mut requests);
+        assert_eq!(kind, Ok(DispatchKind::Requests));
+        black_box(&requests);
+    }
+    drop(requests);
+    message
+}
+
+/// The parts of a vLLM request with a long prompt, and what a probe captures of the last.
+fn vllm_request(release: &str) -> Vec<u8> {
+    let file =
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/vllm")).join(release).join("request_add_3000.2");
+    let message = std::fs::read(&file).unwrap_or_else(|why| panic!("{}: {why}", file.display()));
+    [&message[..2048], &message[message.len() - 2048..]].concat()
+}
+
+#[library_benchmark]
+#[bench::vllm_0_33_0(vllm_request("0.33.0"))]
+fn count_read_vllm_requests(ends: Vec<u8>) -> Vec<u8> {
+    let mut requests = Vec::with_capacity(1);
+    let payload = Excerpt { length: 10_000, head: &ends[..2048], tail: &ends[2048..] };
+    for _ in 0..LAPS {
+        requests.clear();
+        let kind = (engines::vllm::FORMAT.read_requests)(black_box(&[Excerpt::whole(&[0]), payload]), &mut requests);
+        assert_eq!(kind, Ok(DispatchKind::Requests));
+        black_box(&requests);
+    }
+    drop(requests);
+    ends
 }
 
 /// A scanner behind a connection's greeting, and the bytes of one message as a ZMTP frame.
@@ -154,5 +208,9 @@ fn count_calls(chat: Chat) -> Chat {
     chat
 }
 
-library_benchmark_group!(name = hot_paths, benchmarks = [count_calls, count_decode, count_decode_vllm, count_scan]);
+library_benchmark_group!(
+    name = hot_paths,
+    benchmarks =
+        [count_calls, count_decode, count_decode_vllm, count_read_requests, count_read_vllm_requests, count_scan]
+);
 main!(library_benchmark_groups = hot_paths);

@@ -2,6 +2,8 @@
 
 pub(crate) mod runs;
 
+use adapter::decode::Excerpt;
+
 use runs::{count_equal_words, count_repeats};
 
 /// Bytes that are not msgpack.
@@ -163,6 +165,58 @@ const LENGTH: [u8; 256] = {
     }
     length
 };
+
+/// Offset after the value at `at` of a part of a message. The heads of values must have been captured; their payloads need not.
+pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64) -> Option<u64> {
+    let mut left = 1u64;
+    while left > 0 {
+        let b = part.bytes_from(at)?;
+        let mut next = 0;
+        while left > 0
+            && let Some(first) = b.get(next)
+            && let length @ 1.. = usize::from(LENGTH[usize::from(*first)])
+            && next + length <= b.len()
+        {
+            next += length;
+            left -= 1;
+        }
+        at += next as u64;
+        if next > 0 {
+            continue;
+        }
+        left -= 1;
+        if let Some((_, end)) = payload_span(b) {
+            at += end;
+            continue;
+        }
+        let (head, payload) = read_head(b, 0)?;
+        left += match head {
+            Head::Array { len } => u64::from(len),
+            Head::Map { len } => 2 * u64::from(len),
+            _ => 0,
+        };
+        at += payload as u64;
+    }
+    (at <= part.length).then_some(at)
+}
+
+/// Start and end of the payload of the string, bytes or extension at the beginning of `b`, which may lie behind the end of `b`. `None` for
+/// another value.
+pub(crate) fn payload_span(b: &[u8]) -> Option<(u64, u64)> {
+    let first = *b.first()?;
+    let (length, start) = match first {
+        0xa0..=0xbf => (usize::from(first & 0x1f), 1),
+        0xc4..=0xc6 => read_length(b, 1, first - 0xc4)?,
+        0xd9..=0xdb => read_length(b, 1, first - 0xd9)?,
+        0xc7..=0xc9 => {
+            let (length, start) = read_length(b, 1, first - 0xc7)?;
+            (length, start + 1)
+        }
+        0xd4..=0xd8 => (1 << (first - 0xd4), 2),
+        _ => return None,
+    };
+    Some((start as u64, start as u64 + length as u64))
+}
 
 /// End of the value at `at` in a message that has been validated.
 pub(crate) fn skip_validated(b: &[u8], at: usize) -> Option<usize> {

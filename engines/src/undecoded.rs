@@ -1,5 +1,6 @@
 //! Reasons why a message cannot be decoded.
 
+use adapter::decode::Refused;
 use thiserror::Error;
 
 use crate::msgpack::InvalidMsgpack;
@@ -40,7 +41,7 @@ pub enum Undecoded {
         what: &'static str,
     },
     /// An object of a class that no SGLang release sends over these sockets.
-    #[error("unknown class {class}: not one of SGLang's io_struct; is this socket an output hop?")]
+    #[error("unknown class {class}: not one of SGLang's io_struct; is this a socket of the engine's?")]
     UnknownClass {
         /// The class as the message names it, at most 120 characters.
         class: String,
@@ -69,6 +70,12 @@ pub enum Undecoded {
         /// The error in the value.
         what: &'static str,
     },
+    /// The bytes that were captured do not show what the message asks for.
+    #[error("only both ends of the message were captured, and they do not show {what}")]
+    CutByCapture {
+        /// What is missing.
+        what: &'static str,
+    },
     /// A limit was reached.
     #[error("limit reached: more than {value} in `{limit}`")]
     Limit {
@@ -90,8 +97,15 @@ impl Undecoded {
             Self::UnknownClass { .. } => "unknown-class",
             Self::Layout { .. } => "layout",
             Self::Column { .. } => "column",
+            Self::CutByCapture { .. } => "cut-by-capture",
             Self::Limit { .. } => "limit",
         }
+    }
+}
+
+impl From<Undecoded> for Refused {
+    fn from(why: Undecoded) -> Self {
+        Self { reason: why.reason(), detail: why.to_string() }
     }
 }
 

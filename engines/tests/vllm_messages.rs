@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use adapter::decode::{Decoders, LONGEST, Opening, SocketFormat};
+use adapter::decode::{Decoders, Excerpt, LONGEST, Opening, SocketFormat};
 use engines::vllm::{Decoder, FORMAT};
 use proptest::prelude::*;
 use rmpv::Value;
 use serde_json::Value as Json;
-use trace::event::{Finish, IdColumn, Kind};
+use trace::event::{DispatchKind, DispatchedRequest, Finish, IdColumn, Kind};
 
 /// Folders of the releases.
 fn releases() -> Vec<PathBuf> {
@@ -269,5 +269,89 @@ proptest! {
         let fresh = decoder.decode(&[&message]).map(|decoded| decoded.chunks().len());
         let again = decoder.decode(&[&message]).map(|decoded| decoded.chunks().len());
         prop_assert_eq!(fresh, again);
+    }
+}
+
+/// What a probe captures of a part: 2 KiB from each end.
+fn excerpt(part: &[u8]) -> Excerpt<'_> {
+    const CAPTURED: usize = 2048;
+    match part.len() {
+        len if len > 2 * CAPTURED => {
+            Excerpt { length: len as u64, head: &part[..CAPTURED], tail: &part[len - CAPTURED..] }
+        }
+        _ => Excerpt::whole(part),
+    }
+}
+
+/// Recorded requests, whole and as captured from both ends, are those of the encoded objects. Ids are all that is borrowed of a message.
+#[test]
+fn every_recorded_request_is_the_encoded_object() {
+    let mut messages = 0;
+    for folder in releases() {
+        let truth: Json =
+            serde_json::from_slice(&fs::read(folder.join("requests.json")).expect("a truth")).expect("JSON");
+        for (case, truth) in truth.as_object().expect("cases") {
+            let name = format!("{} {case}", folder.display());
+            let part = |index| fs::read(folder.join(format!("{case}.{index}"))).expect("a part");
+            let parts: Vec<Vec<u8>> = (0..truth["parts"].as_u64().expect("a number")).map(part).collect();
+            let expected: Vec<(String, Option<u32>, Option<f64>)> =
+                serde_json::from_value(truth["requests"].clone()).expect("requests");
+            let kind: DispatchKind = serde_json::from_value(truth["kind"].clone()).expect("a kind");
+            let whole: Vec<Excerpt<'_>> = parts.iter().map(|part| Excerpt::whole(part)).collect();
+            let ends: Vec<Excerpt<'_>> = parts.iter().map(|part| excerpt(part)).collect();
+            for parts in [whole, ends] {
+                let mut requests = Vec::new();
+                assert_eq!((FORMAT.read_requests)(&parts, &mut requests), Ok(kind), "{name}");
+                assert_eq!(requests.len(), expected.len(), "{name}");
+                for (request, (rid, prompt_tokens, arrival)) in requests.iter().zip(&expected) {
+                    // The head of a pickled list does not have its length.
+                    let is_cut = parts.iter().any(|part| !part.is_whole() && part.head[0] == 0x80);
+                    let prompt_tokens = prompt_tokens.filter(|_| !is_cut);
+                    let arrived_unix_ns = arrival.map(|seconds| (seconds * 1e9) as u64);
+                    let expected = DispatchedRequest { prompt_tokens, arrived_unix_ns, ..DispatchedRequest::new(rid) };
+                    assert_eq!(*request, expected, "{name}");
+                }
+            }
+            messages += 1;
+        }
+    }
+    assert!(messages > 60, "{messages}");
+}
+
+#[test]
+fn requests_that_cannot_be_read_are_refused_by_reason() {
+    let refused = |parts: &[Excerpt<'_>]| (FORMAT.read_requests)(parts, &mut Vec::new()).expect_err("refused").reason;
+    let whole = Excerpt::whole;
+    assert_eq!(refused(&[]), "codec");
+    assert_eq!(refused(&[whole(b"\x07"), whole(b"\x90")]), "codec");
+    assert_eq!(refused(&[whole(b"\0"), whole(b"hello")]), "codec");
+    assert_eq!(refused(&[whole(b"\0"), whole(b"\x9a\xc0")]), "column");
+    assert_eq!(refused(&[whole(b"\0\0"), whole(b"\x01"), whole(b"\x92\xa1a")]), "column");
+    let cut = Excerpt { length: 100, head: b"\x92\xa1a", tail: b"b" };
+    assert_eq!(refused(&[whole(b"\x01"), cut]), "cut-by-capture");
+}
+
+proptest! {
+    #[test]
+    fn damaged_requests_never_panic(
+        place in any::<prop::sample::Index>(),
+        cut in any::<prop::sample::Index>(),
+        flips in prop::collection::vec((any::<prop::sample::Index>(), 0..8u32), 0..6),
+        kind in 0..2u8,
+    ) {
+        let folders = releases();
+        let folder = &folders[place.index(folders.len())];
+        let part = |index| fs::read(folder.join(format!("request_add.{index}")));
+        let mut payload = part(2).or_else(|_| part(1)).expect("a request");
+        for (place, bit) in flips {
+            let index = place.index(payload.len());
+            payload[index] ^= 1 << bit;
+        }
+        let kind = [kind];
+        let cut = cut.index(payload.len() + 1);
+        let ends = Excerpt { length: 1 << 20, head: &payload[..cut], tail: &payload[cut..] };
+        for payload in [Excerpt::whole(&payload[..cut]), ends] {
+            let _ = (FORMAT.read_requests)(&[Excerpt::whole(&kind), payload], &mut Vec::new());
+        }
     }
 }

@@ -19,6 +19,9 @@ pub const BATCHES: Format = Format {
     hop: |_| None,
     receivers: &["server"],
     response_id: Some(response_of_rid),
+    read_requests: |_, _| {
+        Err(Refused { reason: "codec", detail: String::from("the Rust server passes its requests inside the process") })
+    },
 };
 
 const CLASS: &str = "BatchHeader";

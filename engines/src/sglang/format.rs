@@ -13,7 +13,7 @@ use trace::event::Kind;
 use trace::path::Ends;
 
 use super::NAME;
-use super::wire::{Decoder, Limits};
+use super::wire::{Decoder, Limits, read_requests};
 
 /// SGLang's message format.
 pub const FORMAT: Format = Format {
@@ -28,12 +28,21 @@ pub const FORMAT: Format = Format {
     },
     receivers: &["tokenizer", "worker"],
     response_id: None,
+    read_requests: |parts, requests| match parts {
+        &[message] => Ok(read_requests(message, requests)?),
+        _ => Err(multipart(parts.len())),
+    },
 };
 
 const MIN_NAME: usize = 8;
 const MAX_NAME: usize = 64;
 /// Length of `PROTO n`, `FRAME` and the frame length of a pickle.
 const PICKLE_HEAD: u64 = 11;
+
+/// Error for a message of several parts.
+fn multipart(parts: usize) -> Refused {
+    Refused { reason: "multipart", detail: format!("a message of {parts} parts, and SGLang sends one") }
+}
 
 fn new_decoder(longest: usize) -> Box<dyn Decode> {
     Box::new(Decoder::new(Limits { message: longest, ..Limits::default() }))
@@ -54,15 +63,9 @@ impl Decode for Decoder {
 
     fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
         let &[message] = parts else {
-            return Err(Refused {
-                reason: "multipart",
-                detail: format!("a message of {} parts, and SGLang sends one", parts.len()),
-            });
+            return Err(multipart(parts.len()));
         };
-        match self.decode(message) {
-            Ok(batch) => Ok(batch.generic()),
-            Err(why) => Err(Refused { reason: why.reason(), detail: why.to_string() }),
-        }
+        Ok(self.decode(message)?.generic())
     }
 }
 

@@ -19,7 +19,7 @@ const UNLISTED: &str = "no release has that many";
 /// Maximum number of requests, and of ids, in a message.
 const MAX_ITEMS: usize = 1 << 22;
 /// Maximum length in bytes of a request id.
-const MAX_RID_BYTES: usize = 4096;
+pub(super) const MAX_RID_BYTES: usize = 4096;
 
 /// Decodes messages one after another. After the first few messages it no longer allocates.
 #[derive(Debug)]

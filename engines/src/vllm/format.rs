@@ -12,6 +12,7 @@ use trace::path::Ends;
 use super::NAME;
 use super::decoder::{Decoder, classify_other_message};
 use super::layout::envelope_with_fields;
+use super::requests::read_requests;
 use super::response_id::response_id;
 
 /// vLLM's message format.
@@ -23,6 +24,7 @@ pub const FORMAT: Format = Format {
     hop: |kind| matches!(kind, Kind::TokenIds | Kind::Embedding).then_some(Ends::new("engine-core", "api-server")),
     receivers: &["api-server"],
     response_id: Some(response_id),
+    read_requests,
 };
 
 /// Characters of a request id that are tested.
@@ -49,7 +51,7 @@ impl Decode for Decoder {
     }
 
     fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
-        self.decode(parts).map_err(|why| Refused { reason: why.reason(), detail: why.to_string() })
+        Ok(self.decode(parts)?)
     }
 }
 

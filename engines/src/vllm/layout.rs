@@ -50,10 +50,22 @@ pub(super) struct OutputColumns {
     pub(super) pooling: Option<u32>,
 }
 
-/// Every envelope, and all releases.
+/// One layout of `EngineCoreRequest`. The request id comes first.
+#[derive(Debug)]
+pub(super) struct RequestLayout {
+    /// Number of fields.
+    pub(super) len: u32,
+    /// Index of the list of prompt ids.
+    pub(super) prompt_ids: u32,
+    /// Number of fields after the arrival time.
+    pub(super) after_arrival: u32,
+}
+
+/// Every envelope, every layout of a request, and all releases.
 #[derive(Debug)]
 pub(super) struct LayoutTable {
     pub(super) envelopes: Vec<Envelope>,
+    pub(super) requests: Vec<RequestLayout>,
     pub(super) all: &'static str,
     /// The releases that send `ENGINE_CORE_DEAD`.
     pub(super) dead: &'static str,
@@ -130,8 +142,10 @@ fn build_table(table: &ParsedTable) -> LayoutTable {
     let newest = releases.len() - 1;
     let first_dead = releases.iter().position(|release| *release == facts::DEAD_FROM);
     let messages = table.lines.iter().filter(|line| line.class == "EngineCoreOutputs");
+    let requests = table.lines.iter().filter(|line| line.class == "EngineCoreRequest");
     LayoutTable {
         envelopes: messages.filter_map(|line| build_envelope(line, table)).collect(),
+        requests: requests.filter_map(|line| build_request_layout(&line.fields)).collect(),
         all: ReleaseSpan { first: 0, last: newest }.label(releases),
         dead: first_dead.map_or("", |first| ReleaseSpan { first, last: newest }.label(releases)),
     }
@@ -167,6 +181,16 @@ fn build_output_layout(output: &LayoutLine, releases: &'static str) -> OutputLay
             pooling: index_of_field(fields, "pooling_output"),
         },
     }
+}
+
+fn build_request_layout(fields: &[&str]) -> Option<RequestLayout> {
+    let len = fields.len() as u32;
+    let arrival = index_of_field(fields, "arrival_time")?;
+    Some(RequestLayout {
+        len,
+        prompt_ids: index_of_field(fields, "prompt_token_ids")?,
+        after_arrival: len - arrival - 1,
+    })
 }
 
 fn index_of_field(fields: &[&str], name: &str) -> Option<u32> {
@@ -210,6 +234,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn every_layout_of_a_request_is_read() {
+        let lines: Vec<_> = TEXT.lines().filter(|line| line.starts_with("EngineCoreRequest ")).collect();
+        assert_eq!(TABLE.requests.len(), lines.len());
+        assert!(lines.iter().all(|line| line.split(' ').nth(3) == Some("request_id")));
+        assert!(TABLE.requests.iter().all(|layout| matches!(layout.prompt_ids, 1 | 2)));
     }
 
     /// The codes that the decoder knows are those of the releases.

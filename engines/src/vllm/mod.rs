@@ -5,6 +5,7 @@ pub mod discover;
 mod facts;
 mod format;
 mod layout;
+mod requests;
 mod response_id;
 
 use adapter::discover::EngineKind;

@@ -9,7 +9,7 @@ use crate::msgpack::{self, Head};
 use trace::event::Kind;
 
 /// Python module of all message classes.
-const MODULE: &[u8] = b"sglang.srt.managers.io_struct";
+pub(super) const MODULE: &[u8] = b"sglang.srt.managers.io_struct";
 
 /// Result of matching a message's class and fields.
 pub(super) enum FoundLayout {
@@ -167,7 +167,7 @@ pub(super) fn identify_msgpack(
     }
 }
 
-fn unknown_class(class: &[u8]) -> Undecoded {
+pub(super) fn unknown_class(class: &[u8]) -> Undecoded {
     let class = String::from_utf8_lossy(class).chars().take(120).collect();
     Undecoded::UnknownClass { class }
 }

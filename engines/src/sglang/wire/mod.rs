@@ -18,6 +18,7 @@ mod doc;
 mod identify;
 mod part;
 mod pickle;
+mod requests;
 mod schema;
 mod tokens;
 mod value;
@@ -26,6 +27,9 @@ mod words;
 pub use crate::undecoded::Undecoded;
 pub use batch::{Batch, Codec};
 pub use decoder::Decoder;
+pub(crate) use pickle::{PickleWalk, read_text_list};
+pub(crate) use requests::read_pickled_request;
+pub use requests::read_requests;
 pub use schema::fields;
 pub use value::{List, Map, Value};
 

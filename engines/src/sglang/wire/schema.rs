@@ -60,6 +60,9 @@ pub(super) struct ColumnIndices {
     pub(super) meta: Option<u16>,
     /// The id of a single request.
     pub(super) rid: Option<u16>,
+    /// What joins the two servers of a prefill/decode pair.
+    pub(super) room: Option<u16>,
+    pub(super) abort_all: Option<u16>,
     /// 0.5.2 and 0.5.3: the message inside a `MultiTokenizerWrapper`.
     pub(super) wrapped: Option<u16>,
 }
@@ -81,6 +84,8 @@ impl ColumnIndices {
                 b"http_worker_ipcs" => &mut columns.workers,
                 b"meta_info" => &mut columns.meta,
                 b"rid" => &mut columns.rid,
+                b"bootstrap_room" => &mut columns.room,
+                b"abort_all" => &mut columns.abort_all,
                 b"obj" => &mut columns.wrapped,
                 _ => continue,
             };
@@ -196,5 +201,18 @@ mod tests {
             let lengths: std::collections::HashSet<usize> = structs().map(|layout| layout.fields.len()).collect();
             assert_eq!(lengths.len(), structs().count(), "{class}");
         }
+    }
+
+    #[test]
+    fn msgpack_requests_have_their_fields_where_they_are_read() {
+        let mut rooms = std::collections::HashMap::new();
+        for class in ["TokenizedGenerateReqInput", "TokenizedEmbeddingReqInput"] {
+            for layout in layouts_of_class(class.as_bytes()).iter().filter(|layout| layout.form == Form::Struct) {
+                assert_eq!(layout.fields[..4], ["rid", "http_worker_ipc", "input_text", "input_ids"], "{layout:?}");
+                let room = *rooms.entry((class, layout.fields.len())).or_insert(layout.columns.room);
+                assert_eq!(room, layout.columns.room, "equal lengths: {layout:?}");
+            }
+        }
+        assert!(rooms.len() > 8, "{rooms:?}");
     }
 }

@@ -233,7 +233,7 @@ fn wide_int_len(op: u8) -> usize {
 
 /// Length of the short integer that begins with `op`; 0 for any other opcode.
 #[inline]
-fn short_int_len(op: u8) -> usize {
+pub(super) fn short_int_len(op: u8) -> usize {
     static LENGTHS: [u8; 256] = {
         let mut lengths = [0; 256];
         lengths[op::BININT1 as usize] = 2;
@@ -263,7 +263,7 @@ pub(super) fn scan_single_int(b: &[u8], start: usize) -> Option<FlatBatch> {
 }
 
 /// Memo slot that the `GET` at `at` names, and the offset after it.
-fn read_get(b: &[u8], at: usize) -> Option<(usize, usize)> {
+pub(super) fn read_get(b: &[u8], at: usize) -> Option<(usize, usize)> {
     Some(match *b.get(at)? {
         op::BINGET => (usize::from(*b.get(at + 1)?), at + 2),
         op::LONG_BINGET => (u32::from_le_bytes(*b.get(at + 1..)?.first_chunk()?) as usize, at + 5),

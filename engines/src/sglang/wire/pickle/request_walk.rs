@@ -1,0 +1,338 @@
+//! Walk over the opcodes of a pickled message to the scheduler.
+//!
+//! The machine needs the whole message. This walk works on a prefix and keeps no values: the height of the stack is enough to tell the
+//! keys of an object's state from its values.
+
+use super::super::Undecoded;
+use super::{flat, op, scalar};
+
+/// Fields of the messages to the scheduler that are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RequestField {
+    Rid,
+    InputIds,
+    BootstrapRoom,
+    AbortAll,
+}
+
+const FIELDS: [(RequestField, &[u8]); 6] = [
+    (RequestField::Rid, b"rid"),
+    // vLLM's names.
+    (RequestField::Rid, b"request_id"),
+    (RequestField::InputIds, b"prompt_token_ids"),
+    (RequestField::InputIds, b"input_ids"),
+    (RequestField::BootstrapRoom, b"bootstrap_room"),
+    (RequestField::AbortAll, b"abort_all"),
+];
+
+/// A step of the walk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum WalkItem<'a> {
+    /// A class or function. The module is another string if the message refers to an earlier one.
+    Global { module: &'a [u8], name: &'a [u8] },
+    /// A key of a dict with its value's offset, the number of open marks, and whether it is the first key.
+    Field { field: RequestField, value_at: usize, depth: usize, is_first: bool },
+}
+
+/// Maximum number of open marks.
+const MAX_DEPTH: usize = 64;
+
+/// Height of the stack at an open `MARK`.
+#[derive(Clone, Copy, Default)]
+struct OpenMark {
+    height: u32,
+    is_dict: bool,
+}
+
+/// State of the walk. It ends at `STOP`, or with an error at the end of the captured bytes.
+pub(crate) struct PickleWalk<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    height: u32,
+    marks: [OpenMark; MAX_DEPTH],
+    depth: usize,
+    follows_empty_dict: bool,
+    /// Number of memo slots in use.
+    memo_len: u32,
+    /// Memo slots of the fields' names.
+    name_slots: [Option<u32>; FIELDS.len()],
+    /// The last two strings.
+    strings: [&'a [u8]; 2],
+}
+
+impl<'a> PickleWalk<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self {
+            bytes,
+            at: 0,
+            height: 0,
+            marks: [OpenMark::default(); MAX_DEPTH],
+            depth: 0,
+            follows_empty_dict: false,
+            memo_len: 0,
+            name_slots: [None; FIELDS.len()],
+            strings: [b""; 2],
+        }
+    }
+
+    /// The next class or field; `None` at the end of the pickle.
+    pub(crate) fn next_item(&mut self) -> Result<Option<WalkItem<'a>>, Undecoded> {
+        loop {
+            let at = self.at;
+            let truncated = || Undecoded::Truncated { at };
+            let opcode = *self.bytes.get(at).ok_or_else(truncated)?;
+            let follows_empty_dict = std::mem::take(&mut self.follows_empty_dict);
+            self.at = at + 1;
+            match opcode {
+                op::STOP => return Ok(None),
+                op::MEMOIZE => {
+                    self.memo_len += 1;
+                    self.follows_empty_dict = follows_empty_dict;
+                }
+                op::PROTO => self.at = at + 2,
+                op::FRAME => {
+                    self.at = at + 9;
+                    self.follows_empty_dict = follows_empty_dict;
+                }
+                op::MARK => {
+                    let mark = self.marks.get_mut(self.depth);
+                    let mark = mark.ok_or(Undecoded::Limit { limit: "depth", value: MAX_DEPTH })?;
+                    *mark = OpenMark { height: self.height, is_dict: follows_empty_dict };
+                    self.depth += 1;
+                }
+                op::SHORT_BINUNICODE | op::BINUNICODE | op::BINUNICODE8 => {
+                    let (start, end) = scalar::payload_span(self.bytes, at).ok_or_else(truncated)?;
+                    self.at = end;
+                    if let Some(item) = self.push_string(&self.bytes[start..end], follows_empty_dict && self.depth == 0)
+                    {
+                        return Ok(Some(item));
+                    }
+                }
+                op::BINGET | op::LONG_BINGET => {
+                    let (slot, next) = flat::read_get(self.bytes, at).ok_or_else(truncated)?;
+                    self.at = next;
+                    let named = |known: &Option<u32>| known.is_some_and(|known| known as usize == slot);
+                    let field = self.name_slots.iter().position(named).filter(|_| self.is_at_key());
+                    let item = field.map(|field| self.field_item(field, false));
+                    self.height += 1;
+                    if item.is_some() {
+                        return Ok(item);
+                    }
+                }
+                op::STACK_GLOBAL => {
+                    self.pop(1)?;
+                    let [module, name] = self.strings;
+                    return Ok(Some(WalkItem::Global { module, name }));
+                }
+                op::EMPTY_DICT => {
+                    self.height += 1;
+                    self.follows_empty_dict = true;
+                }
+                op::NONE | op::NEWTRUE | op::NEWFALSE | op::EMPTY_TUPLE | op::EMPTY_LIST | op::EMPTY_SET => {
+                    self.height += 1;
+                }
+                op::BININT1 | op::BININT2 | op::BININT | op::LONG1 | op::LONG4 => {
+                    self.at = at + scalar::int_opcode_len(self.bytes, at).ok_or_else(truncated)?;
+                    self.height += 1;
+                }
+                op::BINFLOAT => {
+                    self.at = at + 9;
+                    self.height += 1;
+                }
+                op::SHORT_BINBYTES | op::BINBYTES | op::BINBYTES8 | op::BYTEARRAY8 => {
+                    (_, self.at) = scalar::payload_span(self.bytes, at).ok_or_else(truncated)?;
+                    self.height += 1;
+                }
+                op::TUPLE1 => {}
+                op::REDUCE | op::NEWOBJ | op::BUILD | op::APPEND | op::TUPLE2 | op::POP => self.pop(1)?,
+                op::SETITEM | op::TUPLE3 | op::NEWOBJ_EX => self.pop(2)?,
+                op::APPENDS | op::SETITEMS | op::ADDITEMS | op::POP_MARK => self.height = self.close_mark()?,
+                op::TUPLE | op::FROZENSET => self.height = self.close_mark()? + 1,
+                op => return Err(Undecoded::Refused { at, op, what: "no release writes it in a request" }),
+            }
+        }
+    }
+
+    /// Enters a string, which may be the name of a field. The only field of an object has no mark before it.
+    fn push_string(&mut self, text: &'a [u8], is_only_field: bool) -> Option<WalkItem<'a>> {
+        self.strings = [self.strings[1], text];
+        let is_memoized = self.bytes.get(self.at) == Some(&op::MEMOIZE);
+        self.at += usize::from(is_memoized);
+        let field = FIELDS.iter().position(|(_, name)| *name == text).filter(|_| is_only_field || self.is_at_key());
+        if let Some(field) = field.filter(|_| is_memoized) {
+            self.name_slots[field].get_or_insert(self.memo_len);
+        }
+        let item = field.map(|field| self.field_item(field, is_only_field));
+        self.memo_len += u32::from(is_memoized);
+        self.height += 1;
+        item
+    }
+
+    /// Whether the next value is a key of the innermost dict: keys and values alternate.
+    fn is_at_key(&self) -> bool {
+        let mark = self.depth.checked_sub(1).and_then(|last| self.marks.get(last));
+        mark.is_some_and(|mark| mark.is_dict && self.height.wrapping_sub(mark.height).is_multiple_of(2))
+    }
+
+    /// The field whose name has just been read.
+    fn field_item(&self, index: usize, is_only_field: bool) -> WalkItem<'a> {
+        let (field, _) = FIELDS[index];
+        let is_after_mark = self.depth.checked_sub(1).is_some_and(|last| self.marks[last].height == self.height);
+        WalkItem::Field { field, value_at: self.at, depth: self.depth, is_first: is_only_field || is_after_mark }
+    }
+
+    fn pop(&mut self, values: u32) -> Result<(), Undecoded> {
+        self.height = self.height.checked_sub(values).ok_or_else(|| self.underflow())?;
+        Ok(())
+    }
+
+    /// Height of the stack at the innermost mark, which is closed.
+    fn close_mark(&mut self) -> Result<u32, Undecoded> {
+        self.depth = self.depth.checked_sub(1).ok_or_else(|| self.underflow())?;
+        Ok(self.marks[self.depth].height)
+    }
+
+    fn underflow(&self) -> Undecoded {
+        Undecoded::Malformed { at: self.at, what: "an opcode needs more values than there are" }
+    }
+}
+
+/// The text at `at`; `None` for another value, or if it was not captured.
+pub(crate) fn text_at(b: &[u8], at: usize) -> Option<&[u8]> {
+    let at = skip_frame_header(b, at);
+    let is_text = matches!(b.get(at)?, &(op::SHORT_BINUNICODE | op::BINUNICODE));
+    let (start, end) = scalar::payload_span(b, at).filter(|_| is_text)?;
+    b.get(start..end)
+}
+
+/// Whether the value at `at` is `True`.
+pub(crate) fn is_true_at(b: &[u8], at: usize) -> bool {
+    b.get(skip_frame_header(b, at)) == Some(&op::NEWTRUE)
+}
+
+/// The integer at `at` if it is the value of a field: it is followed by the next field, or by the end of the state.
+pub(crate) fn field_int_at(b: &[u8], at: usize) -> Option<i64> {
+    let at = skip_frame_header(b, at);
+    let next = skip_frame_header(b, at + scalar::int_opcode_len(b, at)?);
+    match *b.get(next)? {
+        op::SHORT_BINUNICODE | op::BINGET | op::LONG_BINGET | op::SETITEMS => scalar::read_int(b, at),
+        _ => None,
+    }
+}
+
+/// The texts of the list at the beginning of a pickle. An error for anything else.
+pub(crate) fn read_text_list<'a>(b: &'a [u8], mut add: impl FnMut(&'a [u8])) -> Result<(), Undecoded> {
+    let mut at = 0;
+    loop {
+        at = match b.get(at) {
+            Some(&op::STOP) => return Ok(()),
+            Some(&op::PROTO) => at + 2,
+            Some(&op::FRAME) => at + 9,
+            Some(&(op::EMPTY_LIST | op::MEMOIZE | op::MARK | op::APPEND | op::APPENDS)) => at + 1,
+            Some(_) => {
+                add(text_at(b, at).ok_or(Undecoded::Malformed { at, what: "not a list of texts" })?);
+                scalar::payload_span(b, at).map_or(b.len(), |(_, end)| end)
+            }
+            None => return Err(Undecoded::Truncated { at }),
+        };
+    }
+}
+
+/// Number of ids in the list or the array at `at`; `None` for another value, or if the captured bytes do not show it. `is_whole`: whether
+/// `b` is the whole message.
+pub(crate) fn ids_len_at(b: &[u8], at: usize, is_whole: bool) -> Option<u32> {
+    let at = skip_frame_header(b, at);
+    if *b.get(at)? != op::EMPTY_LIST {
+        return array_len(b, at);
+    }
+    // A long list is not walked if its end was not captured: behind it, in a prefix, is the next field's name.
+    let is_captured = is_whole || has_list_end(b.get(at..)?);
+    if is_captured { list_len(b, at + 1) } else { None }
+}
+
+/// Whether a list may end in these bytes before a string.
+fn has_list_end(b: &[u8]) -> bool {
+    let mut ends = memchr::memchr2_iter(op::APPENDS, op::APPEND, b);
+    ends.any(|at| b.get(at + 1) == Some(&op::SHORT_BINUNICODE))
+}
+
+/// Length of the list of integers after the `EMPTY_LIST` that ends at `at`.
+fn list_len(b: &[u8], mut at: usize) -> Option<u32> {
+    let mut len = 0;
+    let mut is_in_batch = false;
+    loop {
+        let opcode = *b.get(at)?;
+        let width = flat::short_int_len(opcode);
+        if width > 0 {
+            len += 1;
+            at += width;
+            continue;
+        }
+        match opcode {
+            op::LONG1 | op::LONG4 => {
+                len += 1;
+                at += scalar::int_opcode_len(b, at)?;
+            }
+            op::MEMOIZE => at += 1,
+            op::FRAME => at += 9,
+            // A list is written in batches of 1,000.
+            op::MARK if !is_in_batch => {
+                is_in_batch = true;
+                at += 1;
+            }
+            op::APPENDS if is_in_batch => {
+                is_in_batch = false;
+                at += 1;
+            }
+            op::APPEND if !is_in_batch && len > 0 => return Some(len),
+            // The next key, or the end of the state.
+            op::SHORT_BINUNICODE | op::BINGET | op::LONG_BINGET | op::SETITEMS if !is_in_batch => return Some(len),
+            _ => return None,
+        }
+    }
+}
+
+/// Length of the array at `at`: `_array_reconstructor(array, code, format, data)`.
+fn array_len(b: &[u8], mut at: usize) -> Option<u32> {
+    // Module and name of the function and of the class, the call's marks, code and format.
+    const MAX_OPCODES: usize = 20;
+    let mut format = None;
+    for _ in 0..MAX_OPCODES {
+        at = match *b.get(at)? {
+            op::SHORT_BINUNICODE => scalar::payload_span(b, at)?.1,
+            op::BINGET => at + 2,
+            op::LONG_BINGET => at + 5,
+            op::FRAME => at + 9,
+            op::MEMOIZE | op::STACK_GLOBAL | op::MARK => at + 1,
+            op::BININT1 => {
+                format = b.get(at + 1).copied();
+                at + 2
+            }
+            opcode @ (op::SHORT_BINBYTES | op::BINBYTES) => {
+                // The data need not be captured.
+                let bytes = match opcode {
+                    op::SHORT_BINBYTES => u32::from(*b.get(at + 1)?),
+                    _ => u32::from_le_bytes(*b.get(at + 1..)?.first_chunk()?),
+                };
+                return Some(bytes / item_len(format?)?);
+            }
+            _ => return None,
+        };
+    }
+    None
+}
+
+/// Length of an item by `MachineFormat` in the documentation of Python's `array`; `None` for what cannot be an id.
+fn item_len(format: u8) -> Option<u32> {
+    match format {
+        0..=1 => Some(1),
+        2..=5 => Some(2),
+        6..=9 => Some(4),
+        10..=13 => Some(8),
+        _ => None,
+    }
+}
+
+fn skip_frame_header(b: &[u8], at: usize) -> usize {
+    if b.get(at) == Some(&op::FRAME) { at + 9 } else { at }
+}

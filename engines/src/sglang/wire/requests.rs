@@ -1,0 +1,365 @@
+//! Messages to the scheduler: which requests they name. Prompts and their text are measured by their headers and never read.
+
+use std::sync::LazyLock;
+
+use adapter::decode::Excerpt;
+use memchr::memmem::Finder;
+use trace::event::{DispatchKind, DispatchedRequest};
+
+use super::identify::{MODULE, unknown_class};
+use super::pickle::{PickleWalk, RequestField, WalkItem, field_int_at, ids_len_at, is_true_at, text_at};
+use super::schema::{Form, MessageLayout, layouts_of_class};
+use super::{Limits, Undecoded, not_a_codec};
+use crate::msgpack::{Head, be_bytes, payload_span, read_head, read_string, skip_in_excerpt, utf8};
+
+/// Number of bytes before the end of a pickle in which its room is searched. The fields behind the room need less.
+const ROOM_BYTES: usize = 4096;
+/// The name of the room's field in a pickle. Text cannot contain it: its last byte, `MEMOIZE`, is not UTF-8 there.
+static ROOM_NAME: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"bootstrap_room\x94"));
+
+/// Indices of the fields of a request in msgpack, the same in all releases, and the number of fields that are read.
+const RID: u32 = 0;
+const INPUT_IDS: u32 = 3;
+const READ_FIELDS: u32 = 4;
+
+/// What a class of message to the scheduler asks for.
+enum RequestClass {
+    Single,
+    Batch,
+    Abort,
+    Control,
+}
+
+impl RequestClass {
+    fn named(name: &[u8]) -> Result<Self, Undecoded> {
+        match name {
+            b"TokenizedGenerateReqInput" | b"TokenizedEmbeddingReqInput" => Ok(Self::Single),
+            b"BatchTokenizedGenerateReqInput" | b"BatchTokenizedEmbeddingReqInput" => Ok(Self::Batch),
+            b"AbortReq" => Ok(Self::Abort),
+            name if !layouts_of_class(name).is_empty() => Ok(Self::Control),
+            name => Err(unknown_class(name)),
+        }
+    }
+}
+
+/// Adds the requests that the message names to the list. See [`adapter::decode::ReadRequests`].
+pub fn read_requests<'a>(
+    message: Excerpt<'a>,
+    requests: &mut Vec<DispatchedRequest<'a>>,
+) -> Result<DispatchKind, Undecoded> {
+    let kind = match message.head {
+        [0x80, 2..=5, ..] => read_pickle(message, requests),
+        [0x90..=0x9f | 0xdc | 0xdd, ..] => read_msgpack(message, requests),
+        head => Err(not_a_codec(head)),
+    };
+    match kind {
+        Err(Undecoded::Truncated { .. }) if !message.is_whole() => Err(cut_by_capture()),
+        kind => kind,
+    }
+}
+
+fn cut_by_capture() -> Undecoded {
+    Undecoded::CutByCapture { what: "all its requests" }
+}
+
+fn read_rid(rid: Option<&[u8]>) -> Result<&str, Undecoded> {
+    let rid = rid.filter(|rid| rid.len() <= Limits::default().text).and_then(utf8);
+    rid.ok_or(Undecoded::Malformed { at: 0, what: "a request id that is not text of at most 4,096 bytes" })
+}
+
+fn read_pickle<'a>(message: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a>>) -> Result<DispatchKind, Undecoded> {
+    let end = if message.tail.is_empty() { message.head } else { message.tail };
+    if end.last() != Some(&b'.') {
+        return Err(Undecoded::Truncated { at: end.len() });
+    }
+    let mut walk = PickleWalk::new(message.head);
+    match read_pickled_class(&mut walk)? {
+        RequestClass::Single => {
+            let mut request = read_pickled_request(message, &mut walk)?;
+            request.room = find_room(end);
+            requests.push(request);
+            Ok(DispatchKind::Requests)
+        }
+        RequestClass::Batch if !message.is_whole() => Err(cut_by_capture()),
+        RequestClass::Batch => read_pickled_batch(message.head, &mut walk, requests),
+        RequestClass::Abort => read_pickled_abort(message.head, &mut walk, requests),
+        RequestClass::Control => Ok(DispatchKind::Control),
+    }
+}
+
+/// Reads up to the message's class, which may be inside msgspec's `rebuild` or a `MultiTokenizerWrapper`.
+fn read_pickled_class(walk: &mut PickleWalk<'_>) -> Result<RequestClass, Undecoded> {
+    let mut is_wrapped = false;
+    while let Some(item) = walk.next_item()? {
+        match item {
+            WalkItem::Global { module: b"msgspec._utils", name: b"rebuild" } | WalkItem::Field { .. } => {}
+            WalkItem::Global { module: MODULE, name } if name.starts_with(b"MultiTokenizerW") => is_wrapped = true,
+            // The module is a reference to the wrapper's.
+            WalkItem::Global { module, name } if module == MODULE || is_wrapped => return RequestClass::named(name),
+            WalkItem::Global { module, name } => return Err(unknown_class(&[module, b".", name].concat())),
+        }
+    }
+    Err(Undecoded::Malformed { at: 0, what: "the pickle holds no message object" })
+}
+
+/// Reads id and length of the prompt, whose fields are among the first.
+pub(crate) fn read_pickled_request<'a>(
+    message: Excerpt<'a>,
+    walk: &mut PickleWalk<'a>,
+) -> Result<DispatchedRequest<'a>, Undecoded> {
+    let head = message.head;
+    let mut request = None;
+    loop {
+        let item = match walk.next_item() {
+            Ok(Some(item)) => item,
+            // The text or the ids are longer than what was captured.
+            Err(Undecoded::Truncated { .. }) if !message.is_whole() => break,
+            Err(why) => return Err(why),
+            Ok(None) => break,
+        };
+        match (item, &mut request) {
+            (WalkItem::Field { field: RequestField::Rid, value_at, .. }, None) => {
+                request = Some(DispatchedRequest::new(read_rid(text_at(head, value_at))?));
+            }
+            (WalkItem::Field { field: RequestField::InputIds, value_at, .. }, Some(request)) => {
+                request.prompt_tokens = ids_len_at(head, value_at, message.is_whole());
+                break;
+            }
+            _ => {}
+        }
+    }
+    request.ok_or(if message.is_whole() {
+        Undecoded::Malformed { at: 0, what: "a request without id" }
+    } else {
+        Undecoded::CutByCapture { what: "the request's id" }
+    })
+}
+
+/// The room in the last bytes of a pickled request. `None` if it has none.
+fn find_room(end: &[u8]) -> Option<u64> {
+    let end = end.get(end.len().saturating_sub(ROOM_BYTES)..)?;
+    let name_len = ROOM_NAME.needle().len();
+    // An earlier occurrence may be a key that a client chose.
+    let room = ROOM_NAME.find_iter(end).filter_map(|at| field_int_at(end, at + name_len)).last();
+    u64::try_from(room?).ok()
+}
+
+fn read_pickled_batch<'a>(
+    message: &'a [u8],
+    walk: &mut PickleWalk<'a>,
+    requests: &mut Vec<DispatchedRequest<'a>>,
+) -> Result<DispatchKind, Undecoded> {
+    let first = requests.len();
+    // Number of marks around the fields of a request. Only dicts inside a request have more.
+    let mut request_depth = usize::MAX;
+    let mut open_depth = 0;
+    while let Some(item) = walk.next_item()? {
+        let WalkItem::Field { field, value_at, depth, is_first } = item else {
+            continue;
+        };
+        if field == RequestField::Rid && is_first && depth <= request_depth {
+            requests.push(DispatchedRequest::new(read_rid(text_at(message, value_at))?));
+            if request_depth == usize::MAX {
+                request_depth = depth;
+            }
+            open_depth = depth;
+        }
+        if depth != open_depth {
+            continue;
+        }
+        match (field, requests[first..].last_mut()) {
+            // Ids precede the dicts that a client chooses; the room follows them.
+            (RequestField::InputIds, Some(request)) if request.prompt_tokens.is_none() => {
+                request.prompt_tokens = ids_len_at(message, value_at, true);
+            }
+            (RequestField::BootstrapRoom, Some(request)) => {
+                let room = field_int_at(message, value_at).and_then(|room| u64::try_from(room).ok());
+                request.room = room.or(request.room);
+            }
+            _ => {}
+        }
+    }
+    Ok(DispatchKind::Requests)
+}
+
+fn read_pickled_abort<'a>(
+    message: &'a [u8],
+    walk: &mut PickleWalk<'a>,
+    requests: &mut Vec<DispatchedRequest<'a>>,
+) -> Result<DispatchKind, Undecoded> {
+    let mut rid = None;
+    while let Some(item) = walk.next_item()? {
+        match item {
+            WalkItem::Field { field: RequestField::Rid, value_at, .. } if rid.is_none() => {
+                rid = text_at(message, value_at);
+            }
+            WalkItem::Field { field: RequestField::AbortAll, value_at, .. } if is_true_at(message, value_at) => {
+                return Ok(DispatchKind::Aborts);
+            }
+            _ => {}
+        }
+    }
+    push_abort(rid, requests)
+}
+
+/// Enters an abort, of all requests if it names none.
+fn push_abort<'a>(rid: Option<&'a [u8]>, requests: &mut Vec<DispatchedRequest<'a>>) -> Result<DispatchKind, Undecoded> {
+    if rid.is_some_and(|rid| !rid.is_empty()) {
+        requests.push(DispatchedRequest::new(read_rid(rid)?));
+    }
+    Ok(DispatchKind::Aborts)
+}
+
+fn read_msgpack<'a>(
+    message: Excerpt<'a>,
+    requests: &mut Vec<DispatchedRequest<'a>>,
+) -> Result<DispatchKind, Undecoded> {
+    let object = PackedObject::open(message, 0)?;
+    match RequestClass::named(object.class)? {
+        RequestClass::Single => {
+            requests.push(object.read_request()?.0);
+            Ok(DispatchKind::Requests)
+        }
+        RequestClass::Batch if !message.is_whole() => Err(cut_by_capture()),
+        RequestClass::Batch => read_packed_batch(&object, requests),
+        RequestClass::Abort => read_packed_abort(&object, requests),
+        RequestClass::Control => Ok(DispatchKind::Control),
+    }
+}
+
+fn read_packed_batch<'a>(
+    batch: &PackedObject<'a>,
+    requests: &mut Vec<DispatchedRequest<'a>>,
+) -> Result<DispatchKind, Undecoded> {
+    let last = batch.fields.checked_sub(1).ok_or(batch.truncated())?;
+    let list = batch.skip_fields(batch.first_field, last)?;
+    let Some((Head::Array { len }, payload)) = batch.head_at(list) else {
+        return Err(batch.truncated());
+    };
+    let mut at = list + payload;
+    for _ in 0..len {
+        let (request, end) = PackedObject::open(batch.message, at)?.read_request()?;
+        requests.push(request);
+        at = end;
+    }
+    Ok(DispatchKind::Requests)
+}
+
+fn read_packed_abort<'a>(
+    abort: &PackedObject<'a>,
+    requests: &mut Vec<DispatchedRequest<'a>>,
+) -> Result<DispatchKind, Undecoded> {
+    let rid = abort.message.bytes_from(abort.first_field).and_then(|rid| read_string(rid, 0)).map(|(rid, _)| rid);
+    let layout = abort.layout().ok_or(abort.unknown_layout())?;
+    let abort_all = layout.columns.abort_all.map(|index| abort.skip_fields(abort.first_field, u32::from(index)));
+    if let Some(at) = abort_all.transpose()?
+        && matches!(abort.head_at(at), Some((Head::Bool(true), _)))
+    {
+        return Ok(DispatchKind::Aborts);
+    }
+    push_abort(rid, requests)
+}
+
+/// An object in msgpack: an array of its class and its fields in order.
+struct PackedObject<'a> {
+    message: Excerpt<'a>,
+    class: &'a [u8],
+    fields: u32,
+    /// Offset of the first field.
+    first_field: u64,
+}
+
+impl<'a> PackedObject<'a> {
+    fn open(message: Excerpt<'a>, at: u64) -> Result<Self, Undecoded> {
+        let truncated = || Undecoded::Truncated { at: at as usize };
+        let bytes = message.bytes_from(at).ok_or_else(truncated)?;
+        let Some((Head::Array { len: len @ 1.. }, name)) = read_head(bytes, 0) else {
+            return Err(not_a_codec(bytes));
+        };
+        let (class, end) = read_string(bytes, name).ok_or_else(|| not_a_codec(bytes))?;
+        Ok(Self { message, class, fields: len - 1, first_field: at + end as u64 })
+    }
+
+    /// Reads a request. Returns the object's end as well.
+    fn read_request(&self) -> Result<(DispatchedRequest<'a>, u64), Undecoded> {
+        if self.fields < READ_FIELDS {
+            return Err(self.unknown_layout());
+        }
+        let rid_at = self.skip_fields(self.first_field, RID)?;
+        let rid = self.message.bytes_from(rid_at).and_then(|rid| read_string(rid, 0)).map(|(rid, _)| rid);
+        let mut request = DispatchedRequest::new(read_rid(rid)?);
+        // What lies behind the id may not be captured.
+        let end = self.read_prompt_and_room(&mut request, rid_at);
+        match end {
+            Some(end) => Ok((request, end)),
+            None if self.message.is_whole() => Err(self.truncated()),
+            None => Ok((request, self.message.length)),
+        }
+    }
+
+    /// Reads the fields from the request's id on. Returns the object's end if all of them can be passed.
+    fn read_prompt_and_room(&self, request: &mut DispatchedRequest<'a>, rid_at: u64) -> Option<u64> {
+        let ids_at = self.skip_fields(rid_at, INPUT_IDS - RID).ok()?;
+        request.prompt_tokens = packed_ids_len(self.message.bytes_from(ids_at)?);
+        let room_index = self.layout().and_then(|layout| layout.columns.room).map(u32::from);
+        let Some(room_index) = room_index.filter(|index| *index > INPUT_IDS) else {
+            return self.skip_fields(ids_at, self.fields - INPUT_IDS).ok();
+        };
+        let room_at = self.skip_fields(ids_at, room_index - INPUT_IDS).ok()?;
+        request.room = match self.head_at(room_at)?.0 {
+            Head::Int(room) => u64::try_from(room).ok(),
+            Head::Huge(room) => Some(room),
+            _ => None,
+        };
+        self.skip_fields(room_at, self.fields - room_index).ok()
+    }
+
+    /// The known layout with this number of fields.
+    fn layout(&self) -> Option<&'static MessageLayout> {
+        let mut layouts = layouts_of_class(self.class).iter().rev().filter(|layout| layout.form == Form::Struct);
+        layouts.find(|layout| layout.has_fields(self.fields as usize))
+    }
+
+    /// Offset after `count` fields from `at` on.
+    fn skip_fields(&self, at: u64, count: u32) -> Result<u64, Undecoded> {
+        (0..count).try_fold(at, |at, _| skip_in_excerpt(self.message, at)).ok_or(self.truncated())
+    }
+
+    /// Head of the value at `at`, and its length.
+    fn head_at(&self, at: u64) -> Option<(Head, u64)> {
+        let (head, payload) = read_head(self.message.bytes_from(at)?, 0)?;
+        Some((head, payload as u64))
+    }
+
+    fn truncated(&self) -> Undecoded {
+        Undecoded::Truncated { at: self.first_field as usize }
+    }
+
+    fn unknown_layout(&self) -> Undecoded {
+        let class = layouts_of_class(self.class).last().map_or("", |layout| layout.class);
+        Undecoded::Layout { class, fields: self.fields as usize, what: "another number of fields" }
+    }
+}
+
+/// Number of ids in the value at the beginning of `b`: a list, an extension with an array, or the pair of a type code and bytes.
+fn packed_ids_len(b: &[u8]) -> Option<u32> {
+    /// Length of an id in an array of the type code `q`.
+    const ID_BYTES: u64 = 8;
+    let (start, end) = match *b {
+        [0xc7..=0xc9 | 0xd4..=0xd8, ..] => {
+            // A big-endian length, that many bytes of metadata (the type code as msgpack string), then the ids.
+            let (start, end) = payload_span(b)?;
+            let code = start as usize + 4;
+            let code_bytes = u32::from_be_bytes(be_bytes(b, start as usize)?);
+            (code_bytes == 2 && b.get(code..code + 2)? == b"\xa1q").then_some((code as u64 + 2, end))?
+        }
+        [0x92, 0xa1, b'q', 0xc4..=0xc6, ..] => payload_span(&b[3..])?,
+        // The pair may be cut, so the type of the first item decides.
+        _ => match read_head(b, 0)? {
+            (Head::Array { len: 0 }, _) => return Some(0),
+            (Head::Array { len }, item) => return matches!(read_head(b, item)?.0, Head::Int(_)).then_some(len),
+            _ => return None,
+        },
+    };
+    u32::try_from(end.checked_sub(start)? / ID_BYTES).ok()
+}

@@ -1,0 +1,135 @@
+//! Messages to the engine core: a type byte, and a request or a list of ids to abort. A router's identity may come first, and raw arrays
+//! last. Prompts are measured by their headers and never read. Releases before 0.7.3 pickle what later ones write as msgpack.
+
+use adapter::decode::{Excerpt, Refused};
+use trace::event::{DispatchKind, DispatchedRequest};
+
+use super::decoder::MAX_RID_BYTES;
+use super::layout::{RequestLayout, TABLE};
+use crate::msgpack::{Head, be_bytes, read_head, read_string, skip_in_excerpt, skip_value, utf8};
+use crate::sglang::wire::{PickleWalk, read_pickled_request, read_text_list};
+use crate::undecoded::Undecoded;
+
+const CLASS: &str = "EngineCoreRequest";
+/// Number of bytes before the end of a request in which its arrival time is searched.
+const ARRIVAL_BYTES: usize = 4096;
+/// Number of floats to which the arrival time is compared. Few fields of a request are floats.
+const MAX_FLOATS: usize = 16;
+/// Head of a float in msgpack.
+const FLOAT: u8 = 0xcb;
+/// A pickle's first byte. In msgpack it is an empty map, which no message is.
+const PICKLE: u8 = 0x80;
+/// The name of a pickled arrival time and the opcode of its value. Text cannot contain it: `MEMOIZE` is not UTF-8 there.
+const PICKLED_ARRIVAL: &[u8] = b"arrival_time\x94G";
+
+/// Adds the requests that the message names to the list. See [`adapter::decode::ReadRequests`].
+pub(super) fn read_requests<'a>(
+    parts: &[Excerpt<'a>],
+    requests: &mut Vec<DispatchedRequest<'a>>,
+) -> Result<DispatchKind, Refused> {
+    let kind = parts.iter().take(2).position(|part| part.length == 1 && matches!(part.head, [0..=5]));
+    let payload = kind.and_then(|kind| parts.get(kind + 1)).copied();
+    match kind.map(|kind| parts[kind].head) {
+        Some([0]) => {
+            requests.push(read_request(payload.unwrap_or(Excerpt::whole(&[])))?);
+            Ok(DispatchKind::Requests)
+        }
+        Some([1]) => Ok(read_aborts(payload.unwrap_or(Excerpt::whole(&[])), requests)?),
+        // Waves of data-parallel engines, calls of methods, failures.
+        Some(_) => Ok(DispatchKind::Control),
+        None => Err(Refused {
+            reason: "codec",
+            detail: format!("a message of {} parts without the type byte of a request to the engine core", parts.len()),
+        }),
+    }
+}
+
+fn read_request(payload: Excerpt<'_>) -> Result<DispatchedRequest<'_>, Undecoded> {
+    if payload.head.first() == Some(&PICKLE) {
+        let mut request = read_pickled_request(payload, &mut PickleWalk::new(payload.head))?;
+        request.arrived_unix_ns = find_pickled_arrival(payload);
+        return Ok(request);
+    }
+    let Some((Head::Array { len }, first)) = read_head(payload.head, 0) else {
+        return Err(not_a_codec(payload.head));
+    };
+    let mut request = DispatchedRequest::new(read_request_id(payload, first, 0)?);
+    let mut layouts = TABLE.requests.iter().filter(|layout| layout.len == len);
+    // 0.8.5 dropped the text of the prompt, which was nil, and added a field.
+    let ids = skip_in_excerpt(payload, first as u64).and_then(|at| read_ids_len(payload, at));
+    let has_text = layouts.clone().any(|layout| layout.prompt_ids == 2);
+    request.prompt_tokens = match ids {
+        None if has_text => {
+            (0..2).try_fold(first as u64, |at, _| skip_in_excerpt(payload, at)).and_then(|at| read_ids_len(payload, at))
+        }
+        ids => ids,
+    };
+    request.arrived_unix_ns = layouts.find_map(|layout| find_arrival(payload, layout));
+    Ok(request)
+}
+
+fn read_request_id(payload: Excerpt<'_>, at: usize, row: usize) -> Result<&str, Undecoded> {
+    let id = read_string(payload.head, at).map(|(id, _)| id).filter(|id| id.len() <= MAX_RID_BYTES);
+    let what = "not text of at most 4,096 bytes";
+    id.and_then(utf8).ok_or(Undecoded::Column { class: CLASS, field: "request_id", row, what })
+}
+
+fn read_ids_len(payload: Excerpt<'_>, at: u64) -> Option<u32> {
+    match read_head(payload.bytes_from(at)?, 0)?.0 {
+        Head::Array { len } => Some(len),
+        _ => None,
+    }
+}
+
+/// The last bytes of a request.
+fn last_bytes(payload: Excerpt<'_>) -> &[u8] {
+    let end = if payload.tail.is_empty() { payload.head } else { payload.tail };
+    &end[end.len().saturating_sub(ARRIVAL_BYTES)..]
+}
+
+fn find_pickled_arrival(payload: Excerpt<'_>) -> Option<u64> {
+    let end = last_bytes(payload);
+    let at = memchr::memmem::rfind(end, PICKLED_ARRIVAL)? + PICKLED_ARRIVAL.len();
+    to_unix_ns(f64::from_be_bytes(be_bytes(end, at)?))
+}
+
+/// A time of the wall clock in nanoseconds; `None` for a number of seconds outside of the years 2001 to 2286.
+fn to_unix_ns(seconds: f64) -> Option<u64> {
+    (1e9..1e10).contains(&seconds).then_some((seconds * 1e9) as u64)
+}
+
+/// The time at which the server saw the request. It is searched from the end, because the prompt before it may not be captured: the only
+/// time that is followed by exactly as many values as the layout has fields after it.
+fn find_arrival(payload: Excerpt<'_>, layout: &RequestLayout) -> Option<u64> {
+    let end = last_bytes(payload);
+    memchr::memrchr_iter(FLOAT, end).take(MAX_FLOATS).find_map(|at| {
+        let arrival = to_unix_ns(f64::from_be_bytes(be_bytes(end, at + 1)?))?;
+        let after = (0..layout.after_arrival).try_fold(at + 9, |at, _| skip_value(end, at).ok())?;
+        (after == end.len()).then_some(arrival)
+    })
+}
+
+fn read_aborts<'a>(payload: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a>>) -> Result<DispatchKind, Undecoded> {
+    if !payload.is_whole() {
+        return Err(Undecoded::CutByCapture { what: "all ids to abort" });
+    }
+    let first = requests.len();
+    if payload.head.first() == Some(&PICKLE) {
+        read_text_list(payload.head, |id| requests.extend(utf8(id).map(DispatchedRequest::new)))?;
+    } else {
+        let Some((Head::Array { len }, mut at)) = read_head(payload.head, 0) else {
+            return Err(not_a_codec(payload.head));
+        };
+        for row in 0..len as usize {
+            requests.push(DispatchedRequest::new(read_request_id(payload, at, row)?));
+            at = skip_value(payload.head, at)?;
+        }
+    }
+    // A message of kind `Aborts` without ids would abort all requests.
+    Ok(if requests.len() == first { DispatchKind::Control } else { DispatchKind::Aborts })
+}
+
+fn not_a_codec(head: &[u8]) -> Undecoded {
+    let expected = "neither a msgpack array nor a pickle";
+    Undecoded::Codec { expected, first: head[..head.len().min(8)].to_vec() }
+}
