@@ -2,8 +2,8 @@
 
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    AnswerEnd, AnswerForm, AwayState, Finish, IdColumn, Kind, MissedCause, Response, ThreadPart, ToolCallOutcome,
-    UnjudgedReason,
+    AnswerEnd, AnswerForm, AwayState, DispatchKind, Finish, IdColumn, Kind, MissedCause, Response, ThreadPart,
+    ToolCallOutcome, UnjudgedReason,
 };
 
 use super::bytes::{EnumCode, MalformedBlock};
@@ -40,6 +40,7 @@ codes! {
     UnjudgedReason { Differs = 0, Missed = 1, EndedEarly = 2, NoText = 3, Unreadable = 4 }
     AnswerEnd { Whole = 0, ClientLeft = 1, ServerLeft = 2, Unknown = 3 }
     AnswerForm { Generate = 0, OpenAi = 1 }
+    DispatchKind { Requests = 0, Aborts = 1, Control = 2 }
     MissedCause { QueueFull = 0, Unframed = 1, TooLarge = 2, CutShort = 3, Ended = 4 }
 }
 
@@ -69,6 +70,7 @@ pub(super) mod op {
     pub(in crate::codec) const ANSWERED: u8 = 19;
     pub(in crate::codec) const SEND_WAIT: u8 = 20;
     pub(in crate::codec) const FRONTEND_WAIT: u8 = 21;
+    pub(in crate::codec) const DISPATCHED: u8 = 22;
 
     /// Mask of the bits with the kind.
     pub(in crate::codec) const KIND_MASK: u8 = 0x1f;

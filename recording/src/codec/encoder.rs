@@ -347,6 +347,9 @@ fn missed_if_too_large(what: &What<'_>, writes_token_ids: bool) -> Option<Missed
         What::Delivered(delivery) => (None, text_bytes(&[delivery.rid])),
         What::Answered(answer) => (None, text_bytes(&[answer.rid])),
         What::FrontendWait(wait) => (None, text_bytes(&[wait.rid])),
+        What::Dispatched(dispatch) => {
+            (Some(dispatch.id.hop), text_bytes(&[dispatch.request.map_or("", |request| request.rid)]))
+        }
         What::Engine(engine) => (None, text_bytes(&[engine.version.unwrap_or("")])),
         What::Hop(hop) => (Some(hop.id), text_bytes(&[hop.ends.from, hop.ends.to, hop.endpoint])),
         What::Undecoded(undecoded) => (Some(undecoded.id.hop), text_bytes(&[undecoded.reason])),

@@ -3,9 +3,9 @@
 
 use trace::clock::MonoNs;
 use trace::event::{
-    Answer, AnswerContent, AnswerEnd, ArgumentsPart, Away, Capabilities, CpuSample, Engine, FrontendWait, Hop,
-    LoggedState, Merged, Missed, PollUse, QueueSample, SendWait, StackSample, Stage, ToolCallOutcome, ToolCalls,
-    Undecoded, UnjudgedReason, What,
+    Answer, AnswerContent, AnswerEnd, ArgumentsPart, Away, Capabilities, CpuSample, Dispatch, DispatchedRequest,
+    Engine, FrontendWait, Hop, LoggedState, Merged, Missed, PollUse, QueueSample, SendWait, StackSample, Stage,
+    ToolCallOutcome, ToolCalls, Undecoded, UnjudgedReason, What,
 };
 use trace::id::{FrameId, HopId, ThreadId};
 
@@ -62,6 +62,7 @@ records! {
     ANSWERED Answered
     FRONTEND_WAIT FrontendWait
     MISSED Missed
+    DISPATCHED Dispatched
 }
 
 /// Structs, field by field in the order of writing.
@@ -91,6 +92,8 @@ structs! {
     AnswerContent { form, events, event_tokens_max, lacks_end }
     FrontendWait<'b> { rid, first_token_ns, last_token_ns }
     Missed { hop, count, cause }
+    Dispatch<'b> { id, bytes, kind, index, request }
+    DispatchedRequest<'b> { rid, prompt_tokens, room, arrived_unix_ns }
     Away<'b> { state, place }
     PollUse { interval_ns, polled_ns, wakeups }
     FrameId { hop, lane, seq }
@@ -299,7 +302,7 @@ macro_rules! options {
 
 options! { numbers: HopId as u16: |hop| hop.0, HopId; bool as u8: u8::from, |flag| flag != 0; }
 options! { flagged: PollUse; f64; }
-options! { last: MonoNs; &'b str; Away<'b>; ToolCalls; }
+options! { last: MonoNs; &'b str; Away<'b>; ToolCalls; DispatchedRequest<'b>; }
 
 /// Added to the code of an answer's end if its content follows, from 2.9 on.
 const WITH_CONTENT: u8 = 0x80;
@@ -434,6 +437,8 @@ impl<'b> RareField<'b> for Hop<'b> {
             self.capabilities.processed,
             self.capabilities.delivered,
             self.capabilities.forwarded,
+            // From 2.11 on.
+            self.carries_requests,
         ];
         to.put_number(flags.iter().rev().fold(0, |all, &flag| all << 1 | u64::from(flag)));
     }
@@ -452,6 +457,7 @@ impl<'b> RareField<'b> for Hop<'b> {
             worker,
             origin: flag(0),
             last: flag(1),
+            carries_requests: flag(8),
             capabilities: Capabilities {
                 sent: flag(2),
                 forwarded: flag(7),

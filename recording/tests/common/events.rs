@@ -9,9 +9,9 @@ use recording::Record;
 use trace::engine::{Mode, Waiter};
 use trace::event::{
     Answer, AnswerContent, AnswerEnd, AnswerForm, ArgumentsPart, Away, AwayState, Capabilities, Chunk, CpuSample,
-    Delivery, Engine, Event, Finish, Frame, FrontendWait, Hop, IdColumn, Kind, LoggedState, Merged, Missed,
-    MissedCause, PollUse, QueueSample, Received, Response, SendWait, StackSample, Stage, ThreadPart, ToolCallOutcome,
-    ToolCalls, Undecoded, UnjudgedReason, What,
+    Delivery, Dispatch, DispatchKind, DispatchedRequest, Engine, Event, Finish, Frame, FrontendWait, Hop, IdColumn,
+    Kind, LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received, Response, SendWait, StackSample,
+    Stage, ThreadPart, ToolCallOutcome, ToolCalls, Undecoded, UnjudgedReason, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -115,6 +115,7 @@ fn hop() -> impl Strategy<Value = Hop<'static>> {
         worker: of(any::<u16>()),
         origin: any::<bool>(),
         last: any::<bool>(),
+        carries_requests: any::<bool>(),
         capabilities: capabilities,
     })
 }
@@ -187,6 +188,16 @@ fn answer() -> impl Strategy<Value = Answer<'static>> {
     })
 }
 
+fn dispatch() -> impl Strategy<Value = Dispatch<'static>> {
+    let request = any!(DispatchedRequest {
+        rid: text(),
+        prompt_tokens: of(small()),
+        room: of(large()),
+        arrived_unix_ns: of(large()),
+    });
+    any!(Dispatch { id: id(), bytes: large(), kind: select(DispatchKind::ALL), index: 0_u32..3, request: of(request) })
+}
+
 fn answer_content() -> impl Strategy<Value = AnswerContent> {
     any!(AnswerContent {
         form: select(vec![AnswerForm::Generate, AnswerForm::OpenAi]),
@@ -242,6 +253,7 @@ pub(crate) fn what() -> impl Strategy<Value = What<'static>> {
     prop_oneof![
         1 => engine.prop_map(What::Engine),
         1 => hop().prop_map(What::Hop),
+        2 => dispatch().prop_map(What::Dispatched),
         8 => (frame(), forwarded()).prop_map(|(frame, forwarded)| What::Sent(Frame { forwarded, ..frame })),
         1 => any!(SendWait { hop: any::<u16>().prop_map(HopId), ns: large() }).prop_map(What::SendWait),
         6 => (id(), of(large()), of(thread()), of(frame()), any::<bool>()).prop_map(|(id, wakeup, by, frame, same)| {

@@ -24,6 +24,7 @@ pub(super) fn emit_preamble(ledger: &Ledger, sink: &mut dyn FnMut(&Event<'_>)) {
             worker: hop.worker,
             origin: hop.origin,
             last: hop.last,
+            carries_requests: hop.carries_requests,
             ..event::Hop::new(hop.id, ledger.groups()[hop.group].ends.as_str(), hop.capabilities())
         };
         sink(&Event::new(at, What::Hop(hop)));
