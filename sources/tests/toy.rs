@@ -141,6 +141,7 @@ const TOY: Format = Format {
     hop: |_| None,
     receivers: &[],
     response_id: None,
+    read_requests: |_, _| Err(Refused { reason: "codec", detail: "requests are not observed".to_owned() }),
 };
 
 /// The toy is one engine of several.

@@ -5,12 +5,12 @@
 use std::collections::{HashMap, HashSet};
 
 use adapter::decode::LONGEST;
-use probe_user::matcher::{MatcherLimits, NumberedSend, Unmatched};
+use probe_user::matcher::{FrameRef, MatcherLimits, NumberedSend, Unmatched};
 use probe_user::{Call, Matcher, Message, SocketId};
-use trace::event::{Event, Missed, MissedCause, Received, SendWait, What};
+use trace::event::{Dispatch, DispatchKind, Event, Missed, MissedCause, Received, SendWait, Undecoded, What};
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
-use super::multipart::{Multiparts, Part};
+use super::multipart::{Multiparts, Part, excerpt};
 use super::paths::{MessageSource, Paths};
 use super::roles::Roles;
 use super::sight::Observability;
@@ -19,6 +19,8 @@ use crate::translate::{Clients, ObservedBy, ObservedMessage, Translated, Transla
 
 /// Time after the last message during which messages count as flowing.
 const FLOWS_NS: u64 = 1_000_000_000;
+/// Number of parts of a message to the scheduler that are read: a router's identity, the type, the request.
+const REQUEST_PARTS: usize = 3;
 
 pub(super) struct Lanes {
     pub(super) matcher: Matcher,
@@ -60,9 +62,9 @@ impl Lanes {
             clients.record_missed_frames();
         }
         if self.paths.roles.of(socket.pid).sends_requests() {
-            return;
+            return self.sent_request(message, name, sink);
         }
-        let (number, bytes, first, part_count) = match self.multiparts.sent(message, name) {
+        let (number, bytes, first, part_count) = match self.multiparts.sent(message, name, 1) {
             Part::Whole(number) => (number, message.bytes, complete_payload(message), 1),
             Part::Incomplete => return,
             Part::Last(whole) => (whole.number, whole.bytes, whole.first_part(), 2),
@@ -83,6 +85,34 @@ impl Lanes {
             }
             Translated::Undecoded => clients.record_missed_frames(),
             Translated::Nothing => {}
+        }
+    }
+
+    /// Processes a message to the scheduler, of which only what identifies its requests is read.
+    fn sent_request(&mut self, message: &Message<'_>, name: FrameRef, sink: Sink<'_>) {
+        let Call { socket, at, .. } = message.call;
+        let (number, bytes, parts) = match self.multiparts.sent(message, name, REQUEST_PARTS) {
+            Part::Whole(number) => (number, message.bytes, vec![excerpt(message.bytes, message.payload)]),
+            Part::Incomplete => return,
+            Part::Last(whole) => (whole.number, whole.bytes, whole.excerpts().collect()),
+        };
+        let mut requests = Vec::new();
+        let content = self.translator.read_requests(&parts, &mut requests);
+        let names_requests = matches!(content, Ok(DispatchKind::Requests | DispatchKind::Aborts));
+        let Some(hop) = self.paths.dispatched(name.lane as usize, socket, names_requests, at, sink) else { return };
+        let id = FrameId::new(hop, self.paths.ids.generation, number);
+        let kind = match content {
+            Ok(kind) => kind,
+            Err(why) => {
+                let undecoded = Undecoded { id, bytes, forwarded: None, reason: why.reason };
+                return sink(&Event::new(at, What::Undecoded(undecoded)));
+            }
+        };
+        let first = Dispatch { id, bytes, kind, index: 0, request: requests.first().copied() };
+        sink(&Event::new(at, What::Dispatched(first)));
+        for (index, request) in (0..).zip(&requests).skip(1) {
+            let further = Dispatch { bytes: 0, index, request: Some(*request), ..first };
+            sink(&Event::new(at, What::Dispatched(further)));
         }
     }
 

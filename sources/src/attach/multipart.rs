@@ -2,13 +2,14 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use adapter::decode::Excerpt;
 use probe_user::matcher::FrameRef;
 use probe_user::{Message, SocketId};
 
 /// Maximum number of multipart messages remembered per lane until their parts are received.
 const IN_FLIGHT: usize = 4096;
 
-/// A multipart message, of which only the first part has content that is read.
+/// A multipart message, of which the content of the first parts is kept.
 #[derive(Debug)]
 pub(super) struct Multipart {
     /// Its number on the lane.
@@ -19,17 +20,46 @@ pub(super) struct Multipart {
     parts: u64,
     /// Length of all parts.
     pub(super) bytes: u64,
-    /// Length of the first part.
-    first_bytes: u64,
-    /// Captured bytes of the first part.
-    first: Vec<u8>,
+    /// The first parts.
+    kept: Vec<KeptPart>,
+    /// Their captured bytes.
+    captured: Vec<u8>,
+}
+
+/// A part whose captured bytes are kept.
+#[derive(Clone, Copy, Debug)]
+struct KeptPart {
+    length: u64,
+    /// End of its captured bytes.
+    end: usize,
 }
 
 impl Multipart {
     /// Bytes of the first part; `None` if they were not captured completely.
     pub(super) fn first_part(&self) -> Option<&[u8]> {
-        (self.first.len() as u64 == self.first_bytes).then_some(&self.first)
+        let first = self.excerpts().next()?;
+        first.is_whole().then_some(first.head)
     }
+
+    /// The kept parts, as far as they were captured.
+    pub(super) fn excerpts(&self) -> impl Iterator<Item = Excerpt<'_>> {
+        let starts = std::iter::once(0).chain(self.kept.iter().map(|part| part.end));
+        self.kept.iter().zip(starts).map(|(part, start)| excerpt(part.length, &self.captured[start..part.end]))
+    }
+
+    fn keep(&mut self, message: &Message<'_>) {
+        self.captured.extend_from_slice(message.payload);
+        self.kept.push(KeptPart { length: message.bytes, end: self.captured.len() });
+    }
+}
+
+/// A part of this length, of which these bytes were captured: all, or half of them from each end.
+pub(super) fn excerpt(length: u64, captured: &[u8]) -> Excerpt<'_> {
+    if captured.len() as u64 == length {
+        return Excerpt::whole(captured);
+    }
+    let (head, tail) = captured.split_at(captured.len() / 2);
+    Excerpt { length, head, tail }
 }
 
 /// Where a part belongs.
@@ -64,12 +94,14 @@ struct Later {
 struct Range {
     first: u64,
     last: u64,
+    /// Number of the message, if its first part is never received: a router takes it as the address.
+    routed: Option<u64>,
     /// Number of such parts on the lane up to here.
     total: u64,
 }
 
 impl Later {
-    fn push(&mut self, first: u64, last: u64) {
+    fn push(&mut self, first: u64, last: u64, routed: Option<u64>) {
         let before = self.ranges.back().map_or(self.forgotten, |range| range.total);
         if self.ranges.len() == IN_FLIGHT
             && let Some(oldest) = self.ranges.pop_front()
@@ -77,7 +109,7 @@ impl Later {
             self.forgotten = oldest.total;
         }
         let total = before + last - first + 1;
-        self.ranges.push_back(Range { first, last, total });
+        self.ranges.push_back(Range { first, last, routed, total });
     }
 
     fn number(&self, seq: u64) -> Option<u64> {
@@ -85,12 +117,16 @@ impl Later {
         let Some(range) = after.checked_sub(1).map(|at| &self.ranges[at]) else {
             return Some(seq - self.forgotten);
         };
-        (seq > range.last).then(|| seq - range.total)
+        if seq > range.last {
+            return Some(seq - range.total);
+        }
+        range.routed.filter(|_| seq == range.first)
     }
 }
 
 impl Multiparts {
-    pub(super) fn sent(&mut self, message: &Message<'_>, name: FrameRef) -> Part<'_> {
+    /// Enters a sent part, and keeps the content of up to `kept_parts` of its message.
+    pub(super) fn sent(&mut self, message: &Message<'_>, name: FrameRef, kept_parts: usize) -> Part<'_> {
         let socket = message.call.socket;
         let continues =
             |open: &Multipart| open.parts > 0 && open.name.lane == name.lane && open.name.seq + open.parts == name.seq;
@@ -101,12 +137,17 @@ impl Multiparts {
             };
             open.parts += 1;
             open.bytes += message.bytes;
+            if open.kept.len() < kept_parts {
+                open.keep(message);
+            }
             if message.more {
                 return Part::Incomplete;
             }
             open.parts = 0;
+            // Requests to vLLM's engine cores begin with the address of a router's peer, all other messages with a part that is received.
+            let is_routed = kept_parts > 1 && open.kept.first().is_some_and(|first| first.length != 1);
             let later = self.later.entry(name.lane).or_default();
-            later.push(open.name.seq + 1, name.seq);
+            later.push(open.name.seq + 1, name.seq, is_routed.then_some(open.number));
             return Part::Last(open);
         }
         if !message.more {
@@ -117,17 +158,18 @@ impl Multiparts {
             name,
             parts: 0,
             bytes: 0,
-            first_bytes: 0,
-            first: Vec::new(),
+            kept: Vec::new(),
+            captured: Vec::new(),
         });
         (open.number, open.name, open.parts) = (number, name, 1);
-        (open.bytes, open.first_bytes) = (message.bytes, message.bytes);
-        open.first.clear();
-        open.first.extend_from_slice(message.payload);
+        open.bytes = message.bytes;
+        open.kept.clear();
+        open.captured.clear();
+        open.keep(message);
         Part::Incomplete
     }
 
-    /// Number of the message on its lane, where a multipart message counts as one. `None` for a part after the first.
+    /// Number of the message on its lane, where a multipart message counts as one. `None` for a part after the first that is received.
     pub(super) fn number(&self, part: FrameRef) -> Option<u64> {
         self.later.get(&part.lane).map_or(Some(part.seq), |later| later.number(part.seq))
     }

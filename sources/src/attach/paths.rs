@@ -3,7 +3,7 @@
 //! A hop here is one sending socket. Its name is found in two steps: the sender's role from the first decoded message, the receiver's from
 //! connections. The first observed receive confirms the receiver.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use adapter::decode::SocketFormat;
 use probe_user::SocketId;
@@ -54,13 +54,34 @@ pub(super) struct Known {
     confirmed: bool,
     /// Set if messages of its socket use another lane now.
     replaced: bool,
-    kind: Kind,
+    content: Content,
     /// Time of the first send.
     since: MonoNs,
     /// Last known endpoint.
     endpoint: String,
     /// State last reported.
     announced: Option<Announced>,
+}
+
+/// What a lane carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
+    /// Requests, to the scheduler.
+    Requests,
+    /// Output; this kind of message, if it has tokens.
+    Output(Kind),
+}
+
+impl Content {
+    /// Whether it tells nothing of the receiver: no message with tokens was seen.
+    fn is_control(self) -> bool {
+        matches!(self, Self::Output(kind) if kind.is_control())
+    }
+
+    /// Whether each receiver has its own socket for it.
+    fn has_tokens(self) -> bool {
+        matches!(self, Self::Output(kind) if !kind.is_control() && kind != Kind::Abort)
+    }
 }
 
 /// Part of a hop event that can change.
@@ -104,15 +125,15 @@ impl Paths {
             self.hops.resize(lane + 1, None);
         }
         match &mut self.hops[lane] {
-            Some(known) if !known.kind.is_control() || kind.is_control() => {}
+            Some(known) if !known.content.is_control() || kind.is_control() => {}
             Some(known) => {
-                known.kind = kind;
+                known.content = Content::Output(kind);
                 known.from = self.roles.sender(socket.pid, kind);
                 self.presume(lane);
                 self.announce(lane, at, sink);
             }
             None => {
-                self.create(lane, socket, kind, at)?;
+                self.create(lane, socket, Content::Output(kind), at)?;
                 self.announce(lane, at, sink);
             }
         }
@@ -121,6 +142,29 @@ impl Paths {
         let inside = known.receiver.known().is_some_and(|to| to.pid == Some(known.sender.pid));
         self.unwatched += u64::from(has_chunks && !watched && !inside);
         Some(known.id)
+    }
+
+    /// Processes a message to the scheduler on a lane and returns its hop, which exists from the first message that names requests on.
+    pub(super) fn dispatched(
+        &mut self,
+        lane: usize,
+        socket: SocketId,
+        names_requests: bool,
+        at: MonoNs,
+        sink: Sink<'_>,
+    ) -> Option<HopId> {
+        if let Some(known) = self.of_lane(lane) {
+            return Some(known.id);
+        }
+        if !names_requests {
+            return None;
+        }
+        if self.hops.len() <= lane {
+            self.hops.resize(lane + 1, None);
+        }
+        self.create(lane, socket, Content::Requests, at)?;
+        self.announce(lane, at, sink);
+        Some(self.of_lane(lane)?.id)
     }
 
     /// Numbers a frame with tokens from an unwatched sender.
@@ -149,13 +193,16 @@ impl Paths {
         Some(FrameId::new(id, generation, 0))
     }
 
-    fn create(&mut self, lane: usize, socket: SocketId, kind: Kind, at: MonoNs) -> Option<()> {
+    fn create(&mut self, lane: usize, socket: SocketId, content: Content, at: MonoNs) -> Option<()> {
         // Numbering has restarted, so the socket's previous lane has ended.
         for old in self.hops.iter_mut().flatten().filter(|known| known.sender == socket) {
             old.replaced = true;
         }
-        let from = self.roles.sender(socket.pid, kind);
-        let receiver = self.presumed(socket, kind, None);
+        let from = match content {
+            Content::Requests => self.roles.of(socket.pid),
+            Content::Output(kind) => self.roles.sender(socket.pid, kind),
+        };
+        let receiver = self.presumed(socket, content, None);
         let Some(id) = self.ids.assign(ends(from, receiver.known())) else {
             self.left_out += 1;
             return None;
@@ -167,7 +214,7 @@ impl Paths {
             receiver,
             confirmed: false,
             replaced: false,
-            kind,
+            content,
             since: at,
             endpoint: String::new(),
             announced: None,
@@ -190,7 +237,10 @@ impl Paths {
         let receiver = known.receiver.known().and_then(|to| to.pid);
         let another = receiver != Some(pid) && receiver.is_none_or(|before| !self.sight.is_watched(before));
         if !std::mem::replace(&mut known.confirmed, true) || another {
-            let part = self.roles.receiver(pid, known.kind);
+            let part = match known.content {
+                Content::Requests => self.roles.of(pid),
+                Content::Output(kind) => self.roles.receiver(pid, kind),
+            };
             known.receiver = Presumed::By(Receiver { part, pid: Some(pid) });
             self.announce(lane, at, sink);
         }
@@ -221,14 +271,16 @@ impl Paths {
 
     /// Receiver deduced from connections. Each receiver of tokens has its own socket, so receivers of the sender's other sockets are
     /// excluded.
-    fn presumed(&self, socket: SocketId, kind: Kind, lane: Option<usize>) -> Presumed {
-        let control = |kind: Kind| kind.is_control() || kind == Kind::Abort;
+    fn presumed(&self, socket: SocketId, content: Content, lane: Option<usize>) -> Presumed {
+        let Content::Output(kind) = content else {
+            return self.roles.presumed_scheduler(socket.pid);
+        };
         let lanes = self.hops.iter().enumerate();
         let others = lanes.filter_map(|(number, known)| known.as_ref().filter(|_| Some(number) != lane));
-        let received = others
-            .filter(|known| !known.replaced && known.sender.pid == socket.pid && !control(known.kind) && !control(kind))
-            .filter_map(|known| known.receiver.known()?.pid)
-            .collect();
+        let is_of_another_receiver = |known: &&Known| {
+            !known.replaced && known.sender.pid == socket.pid && known.content.has_tokens() && content.has_tokens()
+        };
+        let received = others.filter(is_of_another_receiver).filter_map(|known| known.receiver.known()?.pid).collect();
         self.roles.presumed_receiver(socket.pid, kind, &received)
     }
 
@@ -239,7 +291,7 @@ impl Paths {
         if known.replaced || (known.confirmed && watched) {
             return;
         }
-        let presumed = self.presumed(known.sender, known.kind, Some(lane));
+        let presumed = self.presumed(known.sender, known.content, Some(lane));
         // Keep the name of a receiver that has exited or whose connection is not visible at the moment.
         if let Some(known) = &mut self.hops[lane]
             && (matches!(presumed, Presumed::By(_)) || presumed == Presumed::Another && !known.confirmed)
@@ -267,10 +319,11 @@ impl Paths {
         let receivers = match to {
             Some(Receiver { pid: Some(pid), .. }) => [pid].into(),
             Some(Receiver { part, pid: None }) => self.roles.with_role(part),
+            None if known.content == Content::Requests => BTreeSet::new(),
             None => self.roles.may_receive_from(known.from),
         };
         let received = self.sight.watches(known.sender.pid, &receivers).filter(|_| known.receiver != Presumed::Another);
-        let last = to.is_some_and(|to| to.part.is_tokenizer());
+        let last = known.content != Content::Requests && to.is_some_and(|to| to.part.is_tokenizer());
         let delivered = self.sight.serves(&receivers).filter(|_| last);
         let capabilities = Capabilities {
             sent: true,
@@ -282,7 +335,7 @@ impl Paths {
         let announced = Announced {
             from: known.from,
             to,
-            origin: known.from.is_scheduler() && !known.kind.is_control(),
+            origin: known.from.is_scheduler() && known.content != Content::Requests && !known.content.is_control(),
             capabilities,
         };
         let before = known.announced;
@@ -347,7 +400,8 @@ fn emit(known: &Known, announced: Announced, at: MonoNs, sink: Sink<'_>) {
         endpoint: &known.endpoint,
         worker: announced.to.and_then(|to| to.part.rank()),
         origin: announced.origin,
-        last: announced.to.is_some_and(|to| to.part.is_tokenizer()),
+        last: known.content != Content::Requests && announced.to.is_some_and(|to| to.part.is_tokenizer()),
+        carries_requests: known.content == Content::Requests,
         capabilities: announced.capabilities,
     };
     sink(&Event::new(at, What::Hop(hop)));

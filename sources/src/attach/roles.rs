@@ -40,7 +40,7 @@ impl Part {
         self.role.is_some_and(Role::answers_clients)
     }
 
-    /// Returns whether it sends requests to the scheduler. They contain prompts and are not decoded.
+    /// Returns whether it sends requests to the scheduler. They contain prompts, which are not read.
     pub(super) fn sends_requests(self) -> bool {
         self.role.is_some_and(|role| matches!(role.function(), Function::Receiver | Function::Control))
     }
@@ -201,6 +201,16 @@ impl Roles {
                 Presumed::By(Receiver { part: Part::of(Some(*role)), pid: None })
             }
             _ => Presumed::Unknown,
+        }
+    }
+
+    /// Expected receiver of requests from `pid`: the only scheduler, or one of several.
+    pub(super) fn presumed_scheduler(&self, pid: u32) -> Presumed {
+        let mut schedulers = self.parts.iter().filter(|(other, part)| **other != pid && part.is_scheduler());
+        match (schedulers.next(), schedulers.next()) {
+            (None, _) => Presumed::Unknown,
+            (Some((&scheduler, &part)), None) => Presumed::By(Receiver { part, pid: Some(scheduler) }),
+            (Some((_, part)), Some(_)) => Presumed::By(Receiver { part: Part::of(part.role), pid: None }),
         }
     }
 

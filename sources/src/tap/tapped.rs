@@ -104,7 +104,8 @@ impl RelayHops {
         };
         let ends = tapped.ends.as_str();
         let endpoint = &tapped.endpoint;
-        sink(&Event::new(at, What::Hop(Hop { id, ends, endpoint, worker, origin, last, capabilities })));
+        let hop = Hop { endpoint, worker, origin, last, ..Hop::new(id, ends, capabilities) };
+        sink(&Event::new(at, What::Hop(hop)));
     }
 
     /// Announces a changed hop again, if it was announced.

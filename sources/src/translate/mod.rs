@@ -4,9 +4,9 @@
 mod clients;
 mod engine;
 
-use adapter::decode::{Decoders, Format, Shape, SocketFormat};
+use adapter::decode::{Decoders, Excerpt, Format, Refused, Shape, SocketFormat};
 use probe_user::discover::Engine;
-use trace::event::{Event, Frame, Kind, Received, Undecoded, What};
+use trace::event::{DispatchKind, DispatchedRequest, Event, Frame, Kind, Received, Undecoded, What};
 use trace::{FrameId, MonoNs, ThreadId, fault};
 
 pub use clients::{Clients, read_step};
@@ -150,6 +150,24 @@ impl Translator {
     /// The forms of messages so far.
     pub(crate) fn forms(&self) -> &[Form] {
         &self.forms
+    }
+
+    /// Reads a message to the scheduler: what it asks for, and the requests that it names.
+    pub(crate) fn read_requests<'a>(
+        &self,
+        parts: &[Excerpt<'a>],
+        requests: &mut Vec<DispatchedRequest<'a>>,
+    ) -> Result<DispatchKind, Refused> {
+        let mut refused = None;
+        for format in self.formats {
+            requests.clear();
+            match (format.read_requests)(parts, requests) {
+                Ok(kind) => return Ok(kind),
+                Err(why) => refused = refused.or(Some(why)),
+            }
+        }
+        requests.clear();
+        Err(refused.unwrap_or(Refused { reason: "codec", detail: "no engine is known".to_owned() }))
     }
 
     /// Decodes a message and emits its frame, after passing a sent one to `clients`.

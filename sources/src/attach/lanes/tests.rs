@@ -1,6 +1,7 @@
 //! Events for missed message records, and for receivers that come and go.
 
 use adapter::decode::{Decoders, LONGEST, SocketFormat};
+use adapter::discover::Role;
 use engines::sglang::discover::role;
 use outputs::report::Report;
 use probe_user::{Call, Message, SocketId, discover};
@@ -108,6 +109,62 @@ fn the_parts_of_a_message_are_one_frame() {
     assert_eq!(events[3..], [0, 1, 2].map(|seq| ("received", seq, 0, 0)));
     let report = Report::of(&analysis, &ReportInput::for_source("attach"));
     assert_eq!((report.own.events_missed, report.own.frames_unannounced), (0, 0));
+}
+
+/// Events of requests that process 2 sends and process 1, the scheduler, receives; each message has these parts.
+fn request_events(tokenizer: Role, scheduler: Role, sent: &[&[u8]], received: &[&[u8]]) -> Vec<String> {
+    let mut sight = Observability::new(false, false);
+    sight.watch(1, MonoNs(0));
+    let mut lanes = Lanes::new(Roles::with_parts(&[(1, scheduler), (2, tokenizer)], &[(1, 2)]), sight);
+    let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
+    let mut events = Vec::new();
+    let mut enter = |event: &Event<'_>| {
+        analysis.apply(event);
+        match &event.what {
+            What::Hop(hop) => events.push(format!("{} {}", hop.ends, hop.carries_requests)),
+            What::Dispatched(dispatch) => {
+                let request = dispatch.request.expect("it names a request");
+                events.push(format!("{} {} {:?}", dispatch.id.seq, request.rid, request.prompt_tokens));
+            }
+            What::Received(received) => events.push(format!("received {}", received.id.seq)),
+            other => panic!("{other:?}"),
+        }
+    };
+    for (seq, bytes) in (0_u64..).zip(sent.iter().cycle()).take(2 * sent.len()) {
+        let part = Message { more: !(seq as usize + 1).is_multiple_of(sent.len()), ..message(2, seq, bytes) };
+        lanes.sent(&part, &mut Clients::default(), &mut enter);
+    }
+    for (seq, bytes) in (0_u64..).zip(received.iter().cycle()).take(2 * received.len()) {
+        assert!(lanes.received(&message(1, seq, bytes), &mut enter), "part {seq}");
+    }
+    let group = &analysis.ledger().groups()[0];
+    assert_eq!((group.backlog, group.queue_wait.count(), analysis.ledger().totals().missed.since), (0, 2, None));
+    events
+}
+
+#[test]
+fn a_request_is_one_frame_from_the_tokenizer_to_the_scheduler() {
+    const REQUEST: &[u8] = include_bytes!("../../../../zmq-tap/fixtures/messages/0.5.9/req_text.pkl");
+    let events = request_events(role::TOKENIZER, role::SCHEDULER, &[REQUEST], &[REQUEST]);
+    let rid = events[1].split(' ').nth(1).expect("a rid");
+    assert!(rid.len() == 32, "{events:?}");
+    let expected =
+        ["tokenizer->scheduler true", &events[1], &events[1].replacen('0', "1", 1), "received 0", "received 1"];
+    assert_eq!(events, expected);
+}
+
+/// A router takes the first part as the address of its peer, which does not receive it.
+#[test]
+fn a_routed_request_is_received_with_its_second_part() {
+    use engines::vllm::discover::{API_SERVER, ENGINE_CORE};
+    const PARTS: [&[u8]; 3] = [
+        include_bytes!("../../../../engines/fixtures/vllm/0.11.2/request_add.0"),
+        include_bytes!("../../../../engines/fixtures/vllm/0.11.2/request_add.1"),
+        include_bytes!("../../../../engines/fixtures/vllm/0.11.2/request_add.2"),
+    ];
+    let events = request_events(API_SERVER, ENGINE_CORE, &PARTS, &PARTS[1..]);
+    assert_eq!((&*events[0], events.len()), ("api-server->engine-core true", 5), "{events:?}");
+    assert_eq!(events[3..], ["received 0", "received 1"]);
 }
 
 #[test]
