@@ -86,7 +86,7 @@ impl Exporter for Events<'_> {
             }),
             What::Hop(hop) => self.line("hop", at, context, |o| {
                 hop_fields(o, hop.id, context);
-                fields!(o, hop, endpoint, worker, origin, last);
+                fields!(o, hop, endpoint, worker, origin, last, carries_requests);
                 let Capabilities { sent, forwarded, received, processed, delivered } = hop.capabilities;
                 o.put("observes_sent", sent).put("observes_forwarded", forwarded).put("observes_received", received);
                 o.put("observes_processed", processed).put("observes_delivered", delivered);
@@ -98,6 +98,18 @@ impl Exporter for Events<'_> {
                     o.put("forwarded_at_ns", sent.forwarded.map(|at| context.clock.since_start_ns(at)));
                 });
                 self.chunks("sent", at, sent, context);
+            }
+            What::Dispatched(dispatch)
+                if dispatch.request.is_none_or(|request| context.options.wants_rid(request.rid)) =>
+            {
+                self.line("dispatched", at, context, |o| {
+                    frame(o, dispatch.id, context);
+                    fields!(o, dispatch, bytes, kind, index);
+                    o.put("rid", dispatch.request.map(|request| request.rid));
+                    o.put("prompt_tokens", dispatch.request.and_then(|request| request.prompt_tokens));
+                    o.put("room", dispatch.request.and_then(|request| request.room));
+                    o.put("arrived_unix_ns", dispatch.request.and_then(|request| request.arrived_unix_ns));
+                });
             }
             What::SendWait(wait) => self.line("send_wait", at, context, |o| {
                 hop_fields(o, wait.hop, context);
@@ -173,7 +185,12 @@ impl Exporter for Events<'_> {
                 o.put("hop", lost.hop.map(|id| context.ledger.hop_name(id))).put("hop_id", lost.hop.map(|id| id.0));
                 fields!(o, lost, count, cause);
             }),
-            What::Delivered(_) | What::Answered(_) | What::FrontendWait(_) | What::Stage(_) | What::Merged(_) => {}
+            What::Dispatched(_)
+            | What::Delivered(_)
+            | What::Answered(_)
+            | What::FrontendWait(_)
+            | What::Stage(_)
+            | What::Merged(_) => {}
         }
         self.judged(at, context);
         self.out.written()

@@ -166,7 +166,7 @@ fn hop(f: &mut Families, group: &HopGroup, members: &[&Hop], now: MonoNs) {
     f.int(&n::HOP_FRAMES_FORWARDED, name, forwarded.then(|| sum(|h| h.counts.frames_forwarded)));
     f.int(&n::HOP_FRAMES_RECEIVED, name, received.then(|| sum(|h| h.counts.frames_received)));
     f.int(&n::HOP_FRAMES_UNDECODED, name, sum(|h| h.counts.undecoded));
-    f.int(&n::HOP_CHUNKS, name, sum(|h| h.counts.chunks));
+    f.int(&n::HOP_CHUNKS, name, (!group.carries_requests).then(|| sum(|h| h.counts.chunks)));
     f.int(&n::HOP_BYTES, name, sum(|h| h.counts.bytes));
     if sent && received {
         let load = members
@@ -174,7 +174,7 @@ fn hop(f: &mut Families, group: &HopGroup, members: &[&Hop], now: MonoNs) {
             .try_fold((0, 0), |(chunks, bytes), hop| hop.waiting_load().map(|load| (chunks + load.0, bytes + load.1)));
         let oldest = members.iter().filter_map(|h| h.oldest_waiting()).min();
         f.int(&n::HOP_BACKLOG_FRAMES, name, group.backlog);
-        f.int(&n::HOP_BACKLOG_CHUNKS, name, load.map(|l| l.0));
+        f.int(&n::HOP_BACKLOG_CHUNKS, name, load.filter(|_| !group.carries_requests).map(|l| l.0));
         f.int(&n::HOP_BACKLOG_BYTES, name, load.map(|l| l.1));
         f.int(&n::HOP_BACKLOG_MAX, name, group.backlog_max);
         f.seconds(&n::HOP_OLDEST, name, oldest.map_or(0, |since| now.since(since)));

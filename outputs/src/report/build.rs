@@ -17,8 +17,8 @@ use super::series::series;
 use super::slowest::slowest;
 use super::tool_calls::tool_calls;
 use super::{
-    AnswerCounts, Chunks, CpuLine, FindingLine, Gap, HopLine, Itl, LaneLine, LegLine, LimitLine, Own, Report, Requests,
-    SCHEMA, Source, StackLine, Tokens, WorkerLine, modes, stages,
+    AnswerCounts, Chunks, CpuLine, Dispatched, FindingLine, Gap, HopLine, Itl, LaneLine, LegLine, LimitLine, Own,
+    Report, Requests, SCHEMA, Source, StackLine, Tokens, WorkerLine, modes, stages,
 };
 
 /// Threads that need less than this share of a CPU are left out, except main threads and receivers.
@@ -50,6 +50,7 @@ pub(super) fn build(analysis: &Analysis, input: &ReportInput) -> Report {
         window_mono_ns: [from.0, to.0],
         window_wall_ns: input.wall.map(|wall| [from, to].map(|at| wall.wall_ns_at(at))),
         requests: Requests::of(ledger),
+        dispatched: Dispatched::of(ledger),
         tokens: Tokens::of(ledger),
         gap_ns: ledger.observes_gaps().then(|| gap(ledger)),
         slowest: slowest(ledger, input.slowest, (from, to)),
@@ -95,6 +96,21 @@ impl Requests {
             orphaned: counts.orphaned,
             health_checks: counts.health_checks,
         }
+    }
+}
+
+impl Dispatched {
+    /// Requests to the scheduler so far; `None` if no message to it was observed.
+    pub fn of(ledger: &Ledger) -> Option<Self> {
+        let is_observed = ledger.groups().iter().any(|group| group.carries_requests);
+        let counts = ledger.totals().dispatched;
+        is_observed.then(|| Self {
+            requests: counts.requests,
+            aborts: counts.aborts,
+            waiting: ledger.dispatched_count() as u64,
+            waiting_longest_ns: ledger.oldest_dispatched().map(|(_, oldest)| ledger.now().since(oldest.sent)),
+            scheduler_ns: Spread::of_distribution(ledger.scheduler_time()),
+        })
     }
 }
 
@@ -195,6 +211,7 @@ fn hop(ledger: &Ledger, place: usize, window_ns: u64) -> Option<HopLine> {
     let wakeups = members.iter().map(|h| h.counts.wakeup_frames_max).max().filter(|&n| n > 0);
     Some(HopLine {
         name: group.name.clone(),
+        carries_requests: group.carries_requests,
         frames_sent: sent.then(|| sum(|h| h.counts.frames_sent)),
         frames_forwarded: capabilities(|s| s.forwarded).then(|| sum(|h| h.counts.frames_forwarded)),
         frames_received: received.then(|| sum(|h| h.counts.frames_received)),

@@ -76,7 +76,7 @@ pub fn judgements(ledger: &Ledger) -> Vec<Judgement> {
 
 /// Reason that concerns all that frames show; `None` if frames are observed.
 fn without_frames(ledger: &Ledger, of_log: &'static str) -> Option<&'static str> {
-    if !ledger.hops().is_empty() {
+    if ledger.output_groups().next().is_some() {
         return None;
     }
     Some(if ledger.stages().counts.logged > 0 { of_log } else { "no frames are observed" })
@@ -126,7 +126,7 @@ fn unjudged_silence(ledger: &Ledger) -> Option<&'static str> {
 }
 
 fn unjudged_queues(ledger: &Ledger) -> Option<&'static str> {
-    let has_both_ends = |hop: &Hop| hop.capabilities().sent && hop.capabilities().received;
+    let has_both_ends = |hop: &Hop| !hop.carries_requests && hop.capabilities().sent && hop.capabilities().received;
     if ledger.hops().iter().any(has_both_ends) {
         return None;
     }

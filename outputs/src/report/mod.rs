@@ -68,6 +68,9 @@ pub struct Report {
     pub window_wall_ns: Option<[u64; 2]>,
     /// Requests by outcome.
     pub requests: Requests,
+    /// Requests on their way to their first token; `null` if no message to the scheduler was observed.
+    #[serde(default)]
+    pub dispatched: Option<Dispatched>,
     /// Tokens by the last stage they reached.
     pub tokens: Tokens,
     /// First receive at the tokenizer minus first send by the scheduler, over requests.
@@ -297,6 +300,21 @@ pub struct AnswerCounts {
     pub event_tokens_max: Option<u32>,
 }
 
+/// Requests from their dispatch to their first chunk. Their wait for the scheduler's receive is the queue wait of the hop to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dispatched {
+    /// Requests sent to the scheduler, without health checks.
+    pub requests: u64,
+    /// Requests that it was asked to abort.
+    pub aborts: u64,
+    /// Requests without a chunk at the end.
+    pub waiting: u64,
+    /// How long the longest of those has waited since its dispatch; `null` if none waits.
+    pub waiting_longest_ns: Option<u64>,
+    /// From a request's receive by the scheduler to the send of its first chunk: its queue and its prefill. `null` if not observed.
+    pub scheduler_ns: Option<Spread>,
+}
+
 /// Time between chunks with tokens of one request, by chunk and by token. By token, the time is divided by the tokens of the later chunk
 /// and counted once for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -316,6 +334,9 @@ pub struct Itl {
 pub struct HopLine {
     /// `from->to` with role names.
     pub name: String,
+    /// Whether it leads to the scheduler and carries requests. Then it has no chunks and no tokens.
+    #[serde(default)]
+    pub carries_requests: bool,
     /// Frames that entered the hop.
     pub frames_sent: Option<u64>,
     /// Frames forwarded by the relay.
@@ -372,6 +393,13 @@ pub struct HopLine {
     /// Individual connections, the 64 busiest first, if a receiver has several senders.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lanes: Option<Vec<LaneLine>>,
+}
+
+impl HopLine {
+    /// Number of chunks; for a hop to the scheduler, that it carries requests.
+    pub(crate) fn chunk_count(&self) -> String {
+        if self.carries_requests { "requests".to_owned() } else { trace::words::count(self.chunks) }
+    }
 }
 
 /// One connection into a receiver, from one sender.

@@ -13,6 +13,12 @@ pub struct SlowLine {
     pub rid: String,
     /// First receive at the tokenizer minus first send by the scheduler; `null` until both are observed.
     pub gap_ns: Option<u64>,
+    /// Time when it was sent to the scheduler; `null` if not observed.
+    #[serde(default)]
+    pub dispatched_ns: Option<u64>,
+    /// Time when the scheduler received it; `null` if not observed.
+    #[serde(default)]
+    pub scheduler_received_ns: Option<u64>,
     /// Time when the scheduler sent its first chunk.
     pub first_sent_ns: Option<u64>,
     /// Time when the tokenizer received its first chunk.
@@ -84,6 +90,8 @@ impl SlowLine {
         Self {
             rid: rid.to_owned(),
             gap_ns: numbers.gap_ns,
+            dispatched_ns: after(numbers.dispatch.map(|dispatch| dispatch.sent)),
+            scheduler_received_ns: after(numbers.dispatch.and_then(|dispatch| dispatch.received)),
             first_sent_ns: after(numbers.sent_first),
             first_received_ns: after(numbers.received_first),
             tokens_sent: numbers.tokens_sent.into(),

@@ -78,7 +78,7 @@ pub(super) fn hops(report: &Report) -> Option<Table<'static, 12>> {
             ("Hop", Hop, &|hop| hop.name.clone() + &workers(hop)),
             ("Frames sent", Number, &|hop| known_or_dash(hop.frames_sent, count)),
             ("Received", Number, &|hop| known_or_dash(hop.frames_received, count)),
-            ("Chunks", Number, &|hop| count(hop.chunks)),
+            ("Chunks", Number, &HopLine::chunk_count),
             ("Bytes", Number, &|hop| bytes(hop.bytes)),
             ("Backlog, max", Number, &|hop| known_or_dash(hop.backlog_max_frames, count)),
             ("In libzmq's inbox, max", Number, &|hop| known_or_dash(hop.inbox_max_frames, count)),

@@ -11,8 +11,8 @@ use trace::words::{bytes, count, duration, known_or_dash, percent, plural};
 use super::brief::{row, wrap};
 use super::hostile::{lines, plain};
 use super::{
-    AnswerCounts, Chunks, Clock, HopLine, LegKind, LossLine, LossList, ModeLine, Report, abandoned, bar, brief, stacks,
-    stages,
+    AnswerCounts, Chunks, Clock, Dispatched, HopLine, LegKind, LossLine, LossList, ModeLine, Report, abandoned, bar,
+    brief, stacks, stages,
 };
 
 /// Maximum number of requests named; the JSON lists more.
@@ -86,6 +86,9 @@ fn numbers(out: &mut String, report: &Report) {
         let _ = write!(line, ", {}", plural(r.health_checks, "health check"));
     }
     row(out, "requests", &line);
+    if let Some(dispatched) = &report.dispatched {
+        row(out, "to scheduler", &to_scheduler(report, dispatched));
+    }
     if !report.is_log_only() {
         let t = &report.tokens;
         let (received, delivered) =
@@ -123,6 +126,31 @@ fn numbers(out: &mut String, report: &Report) {
     }
     super::frontend::rows(out, report);
     let _ = writeln!(out);
+}
+
+/// Requests on their way to their first token.
+fn to_scheduler(report: &Report, dispatched: &Dispatched) -> String {
+    let Dispatched { requests, aborts, waiting, waiting_longest_ns, scheduler_ns } = *dispatched;
+    let mut line = plural(requests, "request");
+    if aborts > 0 {
+        let _ = write!(line, ", {}", plural(aborts, "abort"));
+    }
+    if let Some(longest) = waiting_longest_ns {
+        let _ = write!(line, ", {} without a token (longest {})", count(waiting), duration(longest));
+    }
+    let waits = report.hops.iter().filter(|hop| hop.carries_requests).filter_map(|hop| hop.queue_wait_ns.as_ref());
+    for (name, spread) in
+        waits.map(|wait| ("received after", wait)).chain(scheduler_ns.iter().map(|ns| ("first token after", ns)))
+    {
+        let _ = write!(
+            line,
+            "; {name} {} (p99 {}, max {})",
+            duration(spread.p50),
+            duration(spread.p99),
+            duration(spread.max)
+        );
+    }
+    line
 }
 
 fn chunks(c: &Chunks) -> String {
@@ -290,7 +318,7 @@ fn hops(out: &mut String, report: &Report) {
             "{name:widest$}  {:>9} {:>9} {:>10} {:>9} {:>8} {:>9} {:>9}",
             known_or_dash(hop.frames_sent, count),
             known_or_dash(hop.frames_received, count),
-            count(hop.chunks),
+            hop.chunk_count(),
             bytes(hop.bytes),
             known_or_dash(hop.backlog_max_frames, count),
             queue_wait(|s| s.p50),

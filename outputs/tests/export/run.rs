@@ -101,15 +101,7 @@ fn announce(enter: &mut impl FnMut(u64, What<'static>)) {
         ..Engine::default()
     };
     enter(START, What::Engine(engine));
-    let up = Hop {
-        id: UP,
-        ends: "scheduler->detokenizer".into(),
-        endpoint: "ipc:///tmp/detokenizer",
-        worker: None,
-        origin: true,
-        last: false,
-        capabilities: all,
-    };
+    let up = Hop { endpoint: "ipc:///tmp/detokenizer", origin: true, ..Hop::new(UP, "scheduler->detokenizer", all) };
     enter(START, What::Hop(up));
     let down = Hop {
         id: DOWN,

@@ -29,7 +29,8 @@ pub(crate) fn summarise_hops(ledger: &Ledger, findings: &[Finding]) -> Vec<HopSu
         summary.health = summary.health.max(health_from_findings(findings, &group.name));
         summaries.push(summary);
     }
-    in_path_order(summaries, |summary| &summary.ends)
+    in_path_order(&mut summaries, |summary| &summary.ends, |summary| summary.carries_requests);
+    summaries
 }
 
 /// Health by the worst active finding about this hop.
@@ -39,20 +40,24 @@ fn health_from_findings(findings: &[Finding], hop_name: &str) -> Health {
     severities.max().map_or(Health::Unknown, Health::from)
 }
 
-/// Both ends of every hop, in the order of the path.
+/// Both ends of every hop that carries output, in the order of the path.
 pub(crate) fn hop_ends(ledger: &Ledger) -> Vec<HopEnds> {
-    let ends = ledger.hops().iter().map(|hop| HopEnds {
+    let outputs = ledger.hops().iter().filter(|hop| !hop.carries_requests);
+    let ends = outputs.map(|hop| HopEnds {
         id: hop.id,
         ends: ledger.groups()[hop.group].ends.clone(),
         observes_received: hop.capabilities().received,
     });
-    in_path_order(ends.collect(), |hop| &hop.ends)
+    let mut ends: Vec<HopEnds> = ends.collect();
+    in_path_order(&mut ends, |hop| &hop.ends, |_| false);
+    ends
 }
 
-fn in_path_order<T>(mut hops: Vec<T>, ends_of: fn(&T) -> &Ends<Box<str>>) -> Vec<T> {
-    let all_ends: Vec<Ends<Box<str>>> = hops.iter().map(|hop| ends_of(hop).clone()).collect();
-    hops.sort_by_key(|hop| path::depth(&all_ends, &ends_of(hop).from));
-    hops
+/// Sorts hops: those to the scheduler, then those of the output from the scheduler on.
+fn in_path_order<T>(hops: &mut [T], ends_of: fn(&T) -> &Ends<Box<str>>, carries_requests: fn(&T) -> bool) {
+    let outputs = hops.iter().filter(|hop| !carries_requests(hop));
+    let output_ends: Vec<Ends<Box<str>>> = outputs.map(|hop| ends_of(hop).clone()).collect();
+    hops.sort_by_key(|hop| (!carries_requests(hop)).then(|| path::depth(&output_ends, &ends_of(hop).from)));
 }
 
 fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&Hop]) -> HopSummary {
@@ -66,6 +71,7 @@ fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&
     HopSummary {
         name: group.name.clone(),
         group: index,
+        carries_requests: group.carries_requests,
         observes_sends: members.iter().any(|hop| hop.capabilities().sent),
         time_inside_receiver: receiver_stage.and_then(|stage| Spread::of_distribution(&stage.inside)),
         busy_share: receiver_busy_share(ledger, members),

@@ -71,6 +71,11 @@ pub(crate) struct Model {
 }
 
 impl Model {
+    /// Hops that carry output.
+    pub(crate) fn output_hops(&self) -> impl Iterator<Item = &HopSummary> {
+        self.hops.iter().filter(|hop| !hop.carries_requests)
+    }
+
     /// Start of the finding, relative to the start of the run.
     pub(crate) fn finding_start_ns(&self, finding: &Finding) -> u64 {
         finding.began.since(self.started_at)
@@ -111,6 +116,8 @@ pub(crate) struct HopSummary {
     pub(crate) name: String,
     /// Index of its group in the ledger.
     pub(crate) group: usize,
+    /// It leads to the scheduler.
+    pub(crate) carries_requests: bool,
     pub(crate) observes_sends: bool,
     pub(crate) ends: Ends<Box<str>>,
     pub(crate) health: Health,

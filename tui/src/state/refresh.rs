@@ -169,7 +169,7 @@ impl KeyFigures {
             requests_live: model.requests.live,
             requests_seen: model.requests.seen,
             gap_p99_ns: model.gap.window.map(|window| window.p99),
-            backlog_frames: sum_known(model.hops.iter().map(|hop| hop.backlog_frames)),
+            backlog_frames: sum_known(model.output_hops().map(|hop| hop.backlog_frames)),
             tokens_lost: model.chunks.tokens_lost,
             verdict: model.verdict,
         }
@@ -179,7 +179,8 @@ impl KeyFigures {
 /// Current rates of the scheduler's sends.
 fn scheduler_send_rates(ledger: &Ledger) -> PerSecond {
     // Until the origin is known, the first hop observed is the best guess.
-    let origin = ledger.hops().iter().find(|hop| hop.origin).or_else(|| ledger.hops().first());
+    let mut outputs = ledger.hops().iter().filter(|hop| !hop.carries_requests);
+    let origin = outputs.clone().find(|hop| hop.origin).or_else(|| outputs.next());
     origin.map(|hop| ledger.groups()[hop.group].rate.recent(ledger.now())).unwrap_or_default()
 }
 

@@ -2,9 +2,9 @@
 
 use outputs::report::bar::{Segment, gathered};
 use trace::detect::attribution::LegKind;
-use trace::engine::{EngineState, StageNames};
+use trace::engine::{EngineState, Facts};
 use trace::event::{ToolCallOutcome, ToolCalls};
-use trace::ledger::{ChunkRecord, Losses, RequestHistory};
+use trace::ledger::{ChunkRecord, Losses, RequestDispatch, RequestHistory};
 use trace::path::Ends;
 use trace::{HopId, MonoNs};
 
@@ -111,8 +111,8 @@ impl RequestDetail {
         }
         Self {
             rid: rid.to_owned(),
-            first_token_path: first_token_path(&legs, facts.first_delivered),
-            stages: path_stages(&legs, history, facts.first_delivered, engine.facts().stages()),
+            first_token_path: first_token_path(&legs, &facts, engine.facts()),
+            stages: path_stages(&legs, history, &facts, engine.facts()),
             tracks: tracks(&legs, hops, history, &chunks),
             evidence: row.as_ref().map(|row| evidence_of_flags(row, engine, &facts)).unwrap_or_default(),
             receiving_roles: legs.iter().map(|leg| leg.hop.ends.to.to_string()).collect(),
@@ -300,11 +300,22 @@ struct PathSpan {
 }
 
 /// Breakdown of the first chunk's time between the first and last known moments, with the segment names of the run's path.
-fn first_token_path(legs: &[HopLeg<'_>], first_delivered: Option<MonoNs>) -> Vec<Segment> {
+fn first_token_path(legs: &[HopLeg<'_>], facts: &RequestFacts, engine: &dyn Facts) -> Vec<Segment> {
     let mut spans: Vec<PathSpan> = Vec::new();
+    if let Some(RequestDispatch { sent, received, .. }) = facts.dispatch {
+        let first_chunk = legs.first().and_then(|leg| leg.first_sent);
+        let (receiver, source) = (engine.receiver(), engine.source());
+        if received.is_some() {
+            let name = LegKind::Wait.describe(&format!("{receiver}->{source}"));
+            spans.push(PathSpan { name, from: Some(sent), to: received });
+            spans.push(PathSpan { name: LegKind::Inside.describe(source), from: received, to: first_chunk });
+        } else {
+            spans.push(PathSpan { name: LegKind::WaitAndInside.describe(source), from: Some(sent), to: first_chunk });
+        }
+    }
     for (index, leg) in legs.iter().enumerate() {
         let receiver = &leg.hop.ends.to;
-        let sent_on = legs.get(index + 1).map_or(first_delivered, |next| next.first_sent);
+        let sent_on = legs.get(index + 1).map_or(facts.first_delivered, |next| next.first_sent);
         if leg.first_received.is_some() {
             let wait = LegKind::Wait.describe(&leg.hop.ends.to_string());
             spans.push(PathSpan { name: wait, from: leg.first_sent, to: leg.first_received });
@@ -333,10 +344,16 @@ fn first_token_path(legs: &[HopLeg<'_>], first_delivered: Option<MonoNs>) -> Vec
 fn path_stages(
     legs: &[HopLeg<'_>],
     history: &RequestHistory,
-    first_delivered: Option<MonoNs>,
-    log_names: &StageNames,
+    facts: &RequestFacts,
+    engine: &dyn Facts,
 ) -> Vec<PathStage> {
+    let log_names = engine.stages();
     let mut stages = Vec::new();
+    if let Some(dispatch) = &facts.dispatch {
+        let (receiver, source) = (engine.receiver(), engine.source());
+        stages.push(PathStage { at: dispatch.sent, text: format!("{receiver} sent the request to the {source}") });
+        stages.extend(dispatch.received.map(|at| PathStage { at, text: format!("{source} received the request") }));
+    }
     for (index, leg) in legs.iter().enumerate() {
         let ends = &leg.hop.ends;
         if let Some(at) = leg.first_sent {
@@ -350,7 +367,7 @@ fn path_stages(
             stages.push(PathStage { at, text: format!("{} received it{log_name}", ends.to) });
         }
     }
-    if let Some(at) = first_delivered {
+    if let Some(at) = facts.first_delivered {
         let log_name = in_parentheses(log_names.first_delivered);
         stages.push(PathStage { at, text: format!("first tokens accepted for the client{log_name}") });
     }

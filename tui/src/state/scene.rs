@@ -65,8 +65,8 @@ impl Scene {
         for (id, &(name, capabilities)) in hops.iter().enumerate() {
             let (origin, last) = (id == 0, name.ends_with("->tokenizer"));
             let id = HopId(id as u16);
-            let (ends, endpoint) = (name.into(), "ipc:///tmp/t");
-            scene.emit(0, What::Hop(Hop { id, ends, endpoint, worker: None, origin, last, capabilities }));
+            let hop = Hop { endpoint: "ipc:///tmp/t", origin, last, ..Hop::new(id, name, capabilities) };
+            scene.emit(0, What::Hop(hop));
         }
         let engine = Engine { version: Some("0.5.9"), mode: Some(Mode::Incremental), ..Engine::default() };
         scene.emit(0, What::Engine(engine));

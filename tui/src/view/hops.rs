@@ -49,6 +49,11 @@ struct HopColumn {
     priority: HopColumnPriority,
 }
 
+/// A hop to the scheduler carries no chunks.
+fn format_chunk_rate(hop: &HopSummary) -> String {
+    if hop.carries_requests { "requests".to_owned() } else { format_rate(hop.rates.chunks) }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum HopColumnPriority {
     HiddenFirst,
@@ -59,11 +64,7 @@ enum HopColumnPriority {
 
 const COLUMNS: [HopColumn; 7] = [
     HopColumn { heading: "frame/s", format: |hop| format_rate(hop.rates.frames), priority: HopColumnPriority::Always },
-    HopColumn {
-        heading: "chunk/s",
-        format: |hop| format_rate(hop.rates.chunks),
-        priority: HopColumnPriority::HiddenThird,
-    },
+    HopColumn { heading: "chunk/s", format: format_chunk_rate, priority: HopColumnPriority::HiddenThird },
     HopColumn {
         heading: "byte/s",
         format: |hop| format_bytes(hop.rates.bytes as u64),
@@ -151,9 +152,13 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
         (
             "passed",
             format!(
-                "{} frames  {} chunks  {}",
+                "{} frames  {}  {}",
                 format_count(hop.frames),
-                format_count(hop.chunks),
+                if hop.carries_requests {
+                    "requests".to_owned()
+                } else {
+                    format!("{} chunks", format_count(hop.chunks))
+                },
                 format_bytes(hop.bytes)
             ),
         ),

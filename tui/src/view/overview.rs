@@ -240,7 +240,7 @@ fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui:
 pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
     let chunks = &model.chunks;
     let worst_hop_health = model.hops.iter().map(|hop| hop.health).max().unwrap_or_default();
-    let observes_receives = model.hops.iter().any(|hop| hop.backlog_frames.is_some());
+    let observes_receives = model.output_hops().any(|hop| hop.backlog_frames.is_some());
     let is_predicted = chunks.dropped_confirmed.is_none() && chunks.dropped_predicted.is_some();
     let lost = if is_predicted {
         ChartSeries::new("chunks lost?", chart::format_whole, |slot| Some(slot.passed.dropped_predicted as f64))
@@ -264,7 +264,7 @@ pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
 
 /// Largest backlog of any hop in frames; `None` if receives are not observed.
 fn max_backlog_frames(model: &Model, slot: &SlotValues) -> Option<f64> {
-    let observed = model.hops.iter().filter(|hop| hop.backlog_frames.is_some());
+    let observed = model.output_hops().filter(|hop| hop.backlog_frames.is_some());
     // A slot from before a hop appeared has no values of it.
     observed.map(|hop| slot.hops.get(hop.group).map_or(0, |values| values.backlog_max) as f64).reduce(f64::max)
 }

@@ -7,12 +7,13 @@ use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 use trace::clock::MonoNs;
-use trace::event::{Frame, Received};
+use trace::event::{Dispatch, Frame, Received};
 use trace::id::{FrameId, HopId};
 
 use super::tracks::{SyntheticRow, Track};
 use super::{Perfetto, head};
 use crate::export::ExportContext;
+use crate::export::json::Object;
 
 /// Maximum number of queued frames kept per connection. Beyond that, the oldest lose the arrow to their receive.
 const WAITING: usize = 65_536;
@@ -50,18 +51,9 @@ pub(super) struct Frames {
 impl Perfetto<'_> {
     pub(super) fn frame_sent(&mut self, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
         let id = frame.id;
-        let track = self.row(SyntheticRow::Sends(id.hop, id.lane), context.ledger);
         let sent = Sent { seq: id.seq, at, bytes: frame.bytes, chunks: frame.chunks.len() as u32 };
-        if context.ledger.hop(id.hop).is_some_and(|h| h.shows.received) {
-            self.frames.wait(id, sent);
-        }
-        self.out.object(|o| {
-            head(o, "X", track, "send", context.clock.since_start_ns(at));
-            o.micros("dur", 0).put("cat", "frame").hex("bind_id", flow(id)).put("flow_out", true);
-            o.object("args", |args| {
-                args.put("hop", context.ledger.hop_name(id.hop)).put("lane", id.lane).put("seq", id.seq);
-                args.put("bytes", sent.bytes).put("chunks", sent.chunks).put("kind", frame.kind);
-            });
+        self.draw_send(id, sent, context, |args| {
+            args.put("chunks", sent.chunks).put("kind", frame.kind);
         });
         let Some(forwarded) = frame.forwarded else { return };
         let track = self.row(SyntheticRow::Relay(id.hop, id.lane), context.ledger);
@@ -76,6 +68,40 @@ impl Perfetto<'_> {
             }
             o.object("args", |args| {
                 args.put("lane", id.lane).put("seq", id.seq).put("bytes", frame.bytes);
+            });
+        });
+    }
+
+    pub(super) fn dispatched(&mut self, at: MonoNs, dispatch: &Dispatch<'_>, context: &ExportContext<'_>) {
+        // The other requests of a message have no slice of their own.
+        if dispatch.index > 0 {
+            return;
+        }
+        let sent = Sent { seq: dispatch.id.seq, at, bytes: dispatch.bytes, chunks: 0 };
+        let rid = dispatch.request.map(|request| request.rid).filter(|rid| context.options.wants_rid(rid));
+        self.draw_send(dispatch.id, sent, context, |args| {
+            args.put("kind", dispatch.kind).known("rid", rid);
+        });
+    }
+
+    fn draw_send(
+        &mut self,
+        id: FrameId,
+        sent: Sent,
+        context: &ExportContext<'_>,
+        content: impl FnOnce(&mut Object<'_>),
+    ) {
+        let track = self.row(SyntheticRow::Sends(id.hop, id.lane), context.ledger);
+        if context.ledger.hop(id.hop).is_some_and(|h| h.shows.received) {
+            self.frames.wait(id, sent);
+        }
+        self.out.object(|o| {
+            head(o, "X", track, "send", context.clock.since_start_ns(sent.at));
+            o.micros("dur", 0).put("cat", "frame").hex("bind_id", flow(id)).put("flow_out", true);
+            o.object("args", |args| {
+                args.put("hop", context.ledger.hop_name(id.hop)).put("lane", id.lane).put("seq", id.seq);
+                args.put("bytes", sent.bytes);
+                content(args);
             });
         });
     }

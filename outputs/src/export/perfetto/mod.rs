@@ -55,6 +55,10 @@ impl Exporter for Perfetto<'_> {
                 self.chunks_sent(at, frame, context);
                 self.backlog(at, frame.id.hop, context);
             }
+            What::Dispatched(dispatch) => {
+                self.dispatched(at, dispatch, context);
+                self.backlog(at, dispatch.id.hop, context);
+            }
             What::Received(received) => {
                 self.frame_received(at, received, context);
                 self.backlog(at, received.id.hop, context);
