@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use probe_user::discover::{self, Engine, PickError, RoleSpec, Topology, Watcher};
+use probe_user::discover::{self, BlindSpot, Engine, PickError, RoleSpec, Topology, Watcher};
 use probe_user::{Feature, Permissions, ProbeOptions, RunEnvironment};
 
 use session::Signals;
@@ -201,6 +201,10 @@ pub(super) fn choose(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<
                 "; or run as root: other users' processes are only partly visible"
             };
             let containers = match RunEnvironment::current() {
+                // In a container that is not recognised as one, other containers are not visible.
+                RunEnvironment::Host if topology.blind_spots.contains(&BlindSpot::OwnPidNamespace) => {
+                    "processes of other containers are not visible here".to_owned()
+                }
                 RunEnvironment::Host => "containers of this machine are searched, too".to_owned(),
                 inside => format!("if it runs in another container: {}", inside.pid_namespace_remedy()),
             };

@@ -94,7 +94,7 @@ fn write_bundle(args: &Args, archive: &Path) -> anyhow::Result<ExitCode> {
         "tokengap: {} written: it names request ids and endpoints, and holds no text and no token ids",
         archive.display()
     );
-    Ok(app::exit_code(bundle.report.worst(), output.fail_on))
+    Ok(app::exit_code(bundle.report.severity, output.fail_on))
 }
 
 impl ReportOutput {
