@@ -1,7 +1,9 @@
 //! The threads that keep frames waiting now. A verdict on a consumer needs queued frames and covers the wait of the oldest one. A busy
 //! thread that keeps up is not a problem.
 
-use super::thresholds::{BACKLOG_CRITICAL_FRAMES, GAP_CRITICAL_NS, LATE_NS, STARVED_SHARE, THROTTLED_SHARE};
+use super::thresholds::{
+    BACKLOG_CRITICAL_FRAMES, GAP_CRITICAL_NS, GAP_WARNING_NS, LATE_NS, STARVED_SHARE, THROTTLED_SHARE,
+};
 use super::{DetectContext, Severity, Verdict, Verdicts, advice};
 use crate::clock::MonoNs;
 use crate::event::AwayState;
@@ -89,11 +91,12 @@ impl LateConsumer<'_> {
     }
 }
 
-/// The slowest consumer of each line that keeps frames waiting too long.
+/// The slowest consumer of each line that keeps frames waiting too long. Requests wait for a whole step of a scheduler that is busy, so they
+/// are late only after the time that causes a warning.
 pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsumer<'a>> {
     let ledger = context.ledger;
     let mut late: Vec<LateConsumer<'a>> = Vec::new();
-    for (place, group) in ledger.output_groups() {
+    for (place, group) in ledger.groups().iter().enumerate() {
         let first = late.len();
         for hop in ledger.hops_of_group(place) {
             let receiving_thread = hop.receiving_thread().or_else(|| ledger.only_receiver(hop));
@@ -101,7 +104,8 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
                 continue;
             };
             let waited_ns = context.now.since(oldest);
-            if waited_ns < LATE_NS {
+            let late_ns = if group.carries_requests { GAP_WARNING_NS } else { LATE_NS };
+            if waited_ns < late_ns {
                 continue;
             }
             // Several senders into one socket have one consumer.

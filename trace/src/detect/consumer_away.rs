@@ -18,7 +18,9 @@ pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdic
     let may_run = !states.iter().any(|state| SUSPENDED.contains(state));
     let threshold = if may_run { MIN_SHARE } else { STARVED_SHARE };
     let share = |late: &LateConsumer<'_>| {
-        if late.spent.interval_ns < MIN_SAMPLED_NS || (may_run && has_other_explanation(context, late)) {
+        // A scheduler that computes a step is in system calls of its device.
+        let is_working = may_run && late.group.carries_requests;
+        if late.spent.interval_ns < MIN_SAMPLED_NS || is_working || (may_run && has_other_explanation(context, late)) {
             return None;
         }
         Some(late.spent.share(late.away.time_in_any(states)))
@@ -54,7 +56,7 @@ fn has_other_explanation(context: &DetectContext<'_>, one: &LateConsumer<'_>) ->
 
 /// libzmq I/O threads that are waiting for a CPU: frames wait on their way into the inbox although the consumer has time for them.
 pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Verdicts) {
-    for one in late_consumers(context) {
+    for one in late_consumers(context).into_iter().filter(|one| !one.group.carries_requests) {
         // A consumer that never sleeps is itself the cause.
         let asleep = one.spent.blocked_ns().map(|ns| one.spent.share(ns));
         let suspended = one.spent.share(one.away.time_in_any(&SUSPENDED));

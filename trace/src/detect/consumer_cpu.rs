@@ -35,7 +35,8 @@ fn share_of_response_writes(context: &DetectContext<'_>, role: &str) -> Option<f
 }
 
 pub(super) fn detect_cpu_bound_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
-    let on_cpu = |one: &LateConsumer<'_>| Some(one.spent.share(one.spent.on_ns));
+    // A scheduler that computes a step is on a CPU.
+    let on_cpu = |one: &LateConsumer<'_>| (!one.group.carries_requests).then(|| one.spent.share(one.spent.on_ns));
     for (one, share) in worst_consumer_of_each_group(context, CPU_BOUND_SHARE, on_cpu) {
         let mut summary =
             format!("{} is on CPU {} of the time {}", one.describe_thread(), percent(share), one.meanwhile());

@@ -3,7 +3,11 @@
 use super::{MS, SECOND, Scene};
 use crate::detect::{Severity, Verdict};
 use crate::engine::example;
-use crate::event::{AwayState, LoggedState, Stage, What};
+use crate::event::{
+    Away, AwayState, Capabilities, CpuSample, Dispatch, DispatchKind, DispatchedRequest, Hop, LoggedState, Received,
+    Stage, What,
+};
+use crate::id::{FrameId, HopId, ThreadId};
 use crate::ledger::Limits;
 
 #[test]
@@ -227,4 +231,45 @@ fn a_starved_io_thread_is_reported_when_the_consumer_sleeps() {
     assert_eq!(found[0].evidence["io_run_wait"], 0.9);
     assert!(late_with([95, 3, 0], [5, 90, 0]).is_empty(), "the consumer is busy itself");
     assert!(late_with([10, 10, 0], [5, 2, 0]).is_empty());
+}
+
+/// A scheduler in this state for four seconds, for which a request waits.
+fn late_scheduler(on_cpu_ms: u64, state: AwayState) -> Scene {
+    let scheduler = ThreadId { pid: 9, tid: 9 };
+    let mut scene = Scene::skip_path();
+    scene.hop(Hop::with_requests(HopId(1), "tokenizer->scheduler", Capabilities::SENT | Capabilities::RECEIVED));
+    for seq in 0..2 {
+        let id = FrameId::new(HopId(1), 0, seq);
+        let rid = ["a", "b"][seq as usize];
+        let request = Some(DispatchedRequest::new(rid));
+        scene
+            .apply(seq, What::Dispatched(Dispatch { id, bytes: 900, kind: DispatchKind::Requests, index: 0, request }));
+        if seq == 0 {
+            scene.apply(MS, What::Received(Received { by: Some(scheduler), ..Received::new(id) }));
+        }
+    }
+    for n in 1..40 {
+        let away = Some(Away { state, place: "" });
+        let sample = CpuSample::new(scheduler, "scheduler", 100 * MS, on_cpu_ms * MS);
+        scene.apply(n * 100 * MS, What::Cpu(CpuSample { away, wait_ns: Some(0), ..sample }));
+    }
+    scene
+}
+
+#[test]
+fn a_stopped_scheduler_is_named_while_requests_wait_for_it() {
+    let scene = late_scheduler(0, AwayState::Stopped);
+    let found = scene.check("consumer-stopped", 4 * SECOND);
+    assert_eq!((found.len(), &*found[0].hop), (1, "tokenizer->scheduler"));
+    assert!(found[0].summary.starts_with("the scheduler thread (9/9) is stopped by a signal"), "{}", found[0].summary);
+    assert!(scene.check("consumer-stopped", SECOND / 2).is_empty(), "a step may take as long");
+}
+
+#[test]
+fn a_scheduler_that_works_is_not_accused_of_requests_that_wait() {
+    for scene in [late_scheduler(99, AwayState::Blocked), late_scheduler(1, AwayState::Blocked)] {
+        for kind in ["consumer-cpu-bound", "consumer-blocked", "consumer-asleep", "io-thread-starved"] {
+            assert!(scene.check(kind, 4 * SECOND).is_empty(), "{kind}");
+        }
+    }
 }
