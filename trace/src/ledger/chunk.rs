@@ -293,7 +293,10 @@ impl Ledger {
             }
             if is_first && context.is_sent && stream.is_whole() {
                 request.sent_first = Some(context.at);
-                if let Some(received) = request.dispatch.as_ref().and_then(|dispatch| dispatch.received) {
+                // With more tokens, a response that is not streamed has been decoding since its prefill.
+                if let Some(received) = request.dispatch.as_ref().and_then(|dispatch| dispatch.received)
+                    && step.new == 1
+                {
                     self.scheduler_time.record(context.at, context.at.since(received));
                 }
             }
