@@ -46,6 +46,11 @@ pub(super) fn outcomes(requests: &Requests) -> String {
     format!("{finished}, {} aborted, {} live", count(requests.aborted), count(requests.live))
 }
 
+/// Whether the evidence with this name identifies something in the kernel and is no quantity.
+pub fn is_identifier(name: &str) -> bool {
+    name.rsplit('_').next().is_some_and(|last| ["pid", "tid", "port", "inode", "fd"].contains(&last))
+}
+
 /// The gap's quantiles.
 pub(super) fn quantiles(gap: &Gap) -> String {
     let [p50, p90, p99, max] = [gap.p50, gap.p90, gap.p99, gap.max].map(|ns| known_or_dash(ns, duration));

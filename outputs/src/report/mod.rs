@@ -32,8 +32,8 @@ use trace::stats::Spread;
 use trace::{Analysis, ReportInput, SamplingCost};
 
 pub use abandoned::{AbandonedReport, AbandonedRow};
-pub use brief::Clock;
 pub(crate) use brief::wrap;
+pub use brief::{Clock, is_identifier};
 pub use frontend::FrontendCounts;
 pub use judged::{FaultKind, Judgement, headline_of_finding, judgements, not_judged};
 pub use losses::{LossLine, LossList, Losses, ids, places};

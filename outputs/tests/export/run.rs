@@ -3,9 +3,9 @@
 
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    Answer, AnswerEnd, Capabilities, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, FrontendWait, Hop, Kind,
-    LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received, SendWait, StackSample, Stage, Undecoded,
-    What,
+    Answer, AnswerEnd, Capabilities, Chunk, CpuSample, Delivery, Dispatch, DispatchKind, DispatchedRequest, Engine,
+    Event, Finish, Frame, FrontendWait, Hop, Kind, LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample,
+    Received, SendWait, StackSample, Stage, Undecoded, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -17,6 +17,7 @@ const REQUESTS: usize = 12;
 const TOKENS: u32 = 40;
 const UP: HopId = HopId(0);
 const DOWN: HopId = HopId(1);
+const REQUESTS_HOP: HopId = HopId(2);
 const TOKENIZER: ThreadId = ThreadId { pid: 4242, tid: 4242 };
 
 /// Events of the run, ordered by time. Their borrowed parts are leaked.
@@ -113,6 +114,13 @@ fn announce(enter: &mut impl FnMut(u64, What<'static>)) {
         ..up
     };
     enter(START, What::Hop(down));
+    enter(START, What::Hop(Hop::with_requests(REQUESTS_HOP, "tokenizer->scheduler", all)));
+    let request = Some(DispatchedRequest { prompt_tokens: Some(16), room: Some(7), ..DispatchedRequest::new(rid(0)) });
+    let id = id(REQUESTS_HOP, 0);
+    let dispatch = Dispatch { id, bytes: 1303, kind: DispatchKind::Requests, index: 0, request };
+    enter(START + 2 * MS, What::Dispatched(dispatch));
+    enter(START + 4 * MS, receive(id, None, None));
+    enter(START + 5 * MS, What::Processed(id));
 }
 
 fn samples(enter: &mut impl FnMut(u64, What<'static>)) {

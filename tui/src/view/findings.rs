@@ -1,5 +1,6 @@
 //! Findings tab: each finding with its start, state, evidence and advice.
 
+use outputs::report::is_identifier;
 use serde_json::Value;
 use session::units::{format_clock, format_count, format_duration};
 use trace::detect::Finding;
@@ -118,11 +119,6 @@ fn format_evidence(name: &str, value: &Value) -> String {
         (None, None) => format!("{:.3}", number.as_f64().unwrap_or(0.0)),
     };
     format!("{} {shown}", duration_name.unwrap_or(name).replace('_', " "))
-}
-
-/// Whether the evidence with this name is an id of the kernel.
-fn is_identifier(name: &str) -> bool {
-    name.rsplit('_').next().is_some_and(|last| ["pid", "tid", "port", "inode", "fd"].contains(&last))
 }
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ struct HopColumn {
 
 /// A hop to the scheduler carries no chunks.
 fn format_chunk_rate(hop: &HopSummary) -> String {
-    if hop.carries_requests { "requests".to_owned() } else { format_rate(hop.rates.chunks) }
+    if hop.carries_requests { "none".to_owned() } else { format_rate(hop.rates.chunks) }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -189,6 +189,7 @@ fn one_finding(number: usize, finding: &FindingLine, clock: &Clock) -> Markup {
 fn evidence(name: &str, value: &serde_json::Value) -> String {
     match (value.as_u64(), value.as_f64(), value.as_str()) {
         (Some(ns), _, _) if name.ends_with("_ns") => duration(ns),
+        (Some(id), _, _) if brief::is_identifier(name) => id.to_string(),
         (Some(n), _, _) => count(n),
         (None, Some(n), _) => format!("{n:.3}"),
         (_, _, Some(text)) => text.to_owned(),
