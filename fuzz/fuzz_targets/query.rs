@@ -39,7 +39,7 @@ fn rows() -> [RequestRow; 2] {
         worker: Some(1),
         ..RequestNumbers::default()
     };
-    let row = RequestRow { rid: "5B92ſ0-Ä".into(), state: RequestState::Done, numbers, flags };
+    let row = RequestRow { rid: "5B92ſ0-Ä".into(), state: RequestState::Finished, numbers, flags };
     [row, RequestRow::default()]
 }
 

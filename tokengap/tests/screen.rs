@@ -131,9 +131,9 @@ fn the_race_demo_shows_the_loss_and_its_request() {
     // Sent together, Escape and a letter would be read as Alt and the letter.
     tmux.wait_for("worst rid");
     tmux.press(&["e"]);
-    tmux.wait_for("j JSON report");
+    tmux.wait_for("JSON report");
     tmux.press(&["j"]);
-    tmux.wait_for("wrote the report so far to");
+    tmux.wait_for("wrote the JSON report so far to");
     let report = exported(tmux.folder.path()).expect("the file that the screen names");
     assert!(report.contains("tokengap.report/2"), "{report}");
 
