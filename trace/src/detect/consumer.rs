@@ -48,8 +48,9 @@ impl LateConsumer<'_> {
     /// `while 850 frames wait on scheduler->tokenizer, the oldest for 24 s`
     pub(super) fn meanwhile(&self) -> String {
         format!(
-            "while {} wait on {}, the oldest for {}",
+            "while {} {} on {}, the oldest for {}",
             plural(self.frames, "frame"),
+            if self.frames == 1 { "waits" } else { "wait" },
             self.group.name,
             duration(self.waited_ns),
         )
