@@ -48,8 +48,8 @@ pub(super) fn targets(engine: &Engine, named: &BTreeSet<u32>, max: u32) -> Vec<T
     on_path.into_iter().filter_map(|process| target(process, engine, max)).collect()
 }
 
-/// Chooses how much is copied of a process's messages. Output is copied at its sender, requests are not copied. Enough of a received
-/// message is copied to identify the frame, or all of it if no sender is watched.
+/// Chooses how much is copied of a process's messages. Output is copied at its sender, and both ends of a request. Enough of a
+/// received message is copied to identify the frame, or all of it if no sender is watched.
 pub(super) fn target(process: &Process, engine: &Engine, max: u32) -> Option<Target> {
     // A server without libzmq receives unobserved, but its writes to clients are observed.
     let serves = || process.answers_clients() && engine.on_token_path().any(|other| other.id == process.id);

@@ -22,7 +22,10 @@ pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, out: &mut Ver
             continue;
         }
         let part = undecoded as f64 / frames.max(1) as f64;
-        let severity = if part >= CRITICAL_SHARE {
+        let severity = if group.carries_requests {
+            // Tokens and losses do not depend on them, only the times in the scheduler.
+            Severity::Info
+        } else if part >= CRITICAL_SHARE {
             Severity::Critical
         } else if part >= WARNING_SHARE {
             Severity::Warning
@@ -37,14 +40,17 @@ pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, out: &mut Ver
             share(undecoded, frames),
             group.name,
         );
-        out.add_verdict(severity, summary)
+        let verdict = out.add_verdict(severity, summary);
+        verdict
             .hop(&group.name)
             .since(context.ledger.totals().undecoded_since)
             .occurrences(undecoded)
             .weighed("frames_undecoded", undecoded)
             .with("frames", frames)
-            .with("most_frequent_reason", often)
-            .advice("save one such frame and run `tokengap decode` on it");
+            .with("most_frequent_reason", often);
+        if !group.carries_requests {
+            verdict.advice("save one such frame and run `tokengap decode` on it");
+        }
     }
 }
 

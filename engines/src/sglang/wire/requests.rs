@@ -22,7 +22,7 @@ const RID: u32 = 0;
 const INPUT_IDS: u32 = 3;
 const READ_FIELDS: u32 = 4;
 
-/// What a class of message to the scheduler asks for.
+/// Kinds of message classes to the scheduler.
 enum RequestClass {
     Single,
     Batch,
@@ -112,7 +112,7 @@ pub(crate) fn read_pickled_request<'a>(
     loop {
         let item = match walk.next_item() {
             Ok(Some(item)) => item,
-            // The text or the ids are longer than what was captured.
+            // The captured bytes end inside the text or the ids.
             Err(Undecoded::Truncated { .. }) if !message.is_whole() => break,
             Err(why) => return Err(why),
             Ok(None) => break,
@@ -288,7 +288,7 @@ impl<'a> PackedObject<'a> {
         let rid_at = self.skip_fields(self.first_field, RID)?;
         let rid = self.message.bytes_from(rid_at).and_then(|rid| read_string(rid, 0)).map(|(rid, _)| rid);
         let mut request = DispatchedRequest::new(read_rid(rid)?);
-        // What lies behind the id may not be captured.
+        // The fields after the id may not be captured.
         let end = self.read_prompt_and_room(&mut request, rid_at);
         match end {
             Some(end) => Ok((request, end)),

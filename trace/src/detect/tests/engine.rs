@@ -104,6 +104,15 @@ fn an_announced_miss_with_a_sequence_gap_is_counted_once() {
 }
 
 #[test]
+fn requests_that_cannot_be_read_put_no_token_in_doubt() {
+    let mut scene = Scene::skip_path();
+    scene.hop(Hop::with_requests(HopId(1), "tokenizer->scheduler", Capabilities::SENT));
+    scene.send_undecodable(1, 1, "cut-by-capture");
+    let found = scene.check("undecoded", 2);
+    assert_eq!((found.len(), found[0].severity, &*found[0].hop), (1, Severity::Info, "tokenizer->scheduler"));
+}
+
+#[test]
 fn a_limit_of_a_list_is_no_warning() {
     let limits = Limits { lost_ranges_per_rid: 1, ..Limits::default() };
     let capabilities = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::DELIVERED;
