@@ -294,11 +294,7 @@ impl Ledger {
             if is_first && context.is_sent && stream.is_whole() {
                 request.sent_first = Some(context.at);
                 // With more tokens, a response that is not streamed has been decoding since its prefill.
-                if let Some(received) = request.dispatch.as_ref().and_then(|dispatch| dispatch.received)
-                    && step.new == 1
-                {
-                    self.scheduler_time.record(context.at, context.at.since(received));
-                }
+                request.starts_with_one_token = step.new == 1;
             }
             if matches!(step.verdict, CountVerdict::Loss { .. }) {
                 self.silences.record_wire_loss(stream.last_at);

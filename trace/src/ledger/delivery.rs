@@ -65,6 +65,7 @@ impl Ledger {
             Box::new(tracker)
         });
         let before = tracker.outcomes;
+        let mut is_path_complete = false;
         // A first delivery of all tokens so far is the same in either mode. Text is the growth in both.
         let fits_both_modes = delivery.completion_tokens == Some(delivery.tokens) && tracker.delivered_to() == 0;
         if !fits_both_modes && delivery.response != Response::Text {
@@ -109,6 +110,7 @@ impl Ledger {
                     self.delivery_wait.record(at, ns);
                     self.worst_delivery_wait.keep_longest(at, &request.rid, ns);
                 }
+                is_path_complete = from.is_some();
             }
         }
         if !result.lost_ranges.is_empty() {
@@ -154,6 +156,11 @@ impl Ledger {
                 }
                 inflation.seen.record_request(at, &request.rid, tracker.claimed_tokens, is_first);
             }
+        }
+        request.has_one_body |= delivery.response == Response::Whole;
+        // A receive that is observed later completes the path when the request is closed.
+        if is_path_complete {
+            Self::record_ttft(&mut self.ttft, request);
         }
         self.record_outcomes(at, ticket, &result.judged);
         if delivery.finished {

@@ -10,7 +10,6 @@ use super::lane::FrameLoad;
 use crate::clock::MonoNs;
 use crate::event::{Dispatch, DispatchKind, DispatchedRequest};
 use crate::id::FrameId;
-use crate::stats::Distribution;
 
 /// Messages to the scheduler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -166,11 +165,6 @@ impl Ledger {
         }
     }
 
-    /// From a request's receive by the scheduler to the send of its first chunk: its queue and its prefill.
-    pub fn scheduler_time(&self) -> &Distribution {
-        &self.scheduler_time
-    }
-
     /// Requests that were sent to the scheduler and of which no chunk was observed.
     pub fn dispatched_count(&self) -> usize {
         self.dispatched.by_rid.len()
@@ -213,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_knows_when_it_was_sent_and_received_and_how_long_the_scheduler_took() {
+    fn a_request_knows_when_it_was_sent_and_received() {
         let mut path = path(Limits::default());
         path.analysis.apply(&Event::new(MonoNs(1_000), dispatch(0, 0, DispatchKind::Requests, "a")));
         path.analysis.apply(&Event::new(MonoNs(1_100), dispatch(1, 0, DispatchKind::Requests, "b")));
@@ -225,14 +219,12 @@ mod tests {
         receive(&mut path, 1, 1_700);
         path.now = 2_000;
         path.send(0, IdColumn::Delta, &[Chunk::counted("b", 1, 1), Chunk::counted("c", 1, 1)]);
-        let sent_first = path.ledger().request("b").and_then(|request| request.sent_first).expect("sent");
         let dispatch = path.ledger().request("c").and_then(|request| request.dispatch.as_deref()).expect("observed");
         assert_eq!(
             (dispatch.sent.0, dispatch.received, dispatch.prompt_tokens),
             (1_100, Some(MonoNs(1_700)), Some(50))
         );
         let ledger = path.ledger();
-        assert_eq!(ledger.scheduler_time().max(), Some(sent_first.0 - 1_700));
         assert_eq!((ledger.dispatched_count(), ledger.totals().dispatched.requests), (1, 3));
         let hop = ledger.hop(REQUESTS).expect("announced");
         assert_eq!(

@@ -46,6 +46,7 @@ mod threads;
 mod time_use;
 mod tool_calls;
 mod totals;
+mod ttft;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -79,6 +80,7 @@ pub use totals::{
     AffectedRequests, AnswerTotals, ChunkCounts, IdCounts, Inflation, MissedCounts, Predictions, RequestCounts,
     TokenCounts, Totals,
 };
+pub use ttft::{LegLengths, TimedLeg, Ttft, TtftGroup, TtftLeg, TtftMoment, TtftPath};
 
 use self::clientless::ClientlessRequests;
 use self::dispatched::DispatchedRequests;
@@ -183,7 +185,7 @@ pub struct Ledger {
     delivery_epoch: u32,
     early: EarlyDeliveries,
     dispatched: DispatchedRequests,
-    scheduler_time: Distribution,
+    ttft: Ttft,
     tool_calls: ToolCallResponses,
     frontend: FrontendWaits,
     pending_receive: Vec<PendingChunk>,

@@ -273,6 +273,9 @@ impl Ledger {
         }
         if chunk.is_first && receive.is_observed && request.received_first.is_none() {
             request.received_first = Some(at);
+            if !self.hops.any_delivered {
+                Self::record_ttft(&mut self.ttft, request);
+            }
             if let Some(sent) = request.sent_first.filter(|_| !request.is_after_engine_end) {
                 let gap_ns = at.since(sent);
                 request.gap_ns = Some(gap_ns);

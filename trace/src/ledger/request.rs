@@ -52,6 +52,11 @@ pub struct Request {
     pub(crate) is_lossless: bool,
     /// The arguments of its tool calls are not those that the engine sent.
     pub(crate) damaged_call: bool,
+    /// Its first chunk has one token, as that of a streamed response has.
+    pub(crate) starts_with_one_token: bool,
+    pub(crate) is_ttft_recorded: bool,
+    /// Its response is one body, written at the end.
+    pub(crate) has_one_body: bool,
     /// How it ended; `None` while it is live.
     pub finish: Option<Finish>,
     /// How often the scheduler has retracted it, according to its frames.
