@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use trace::engine::{Mode, Waiter};
-use trace::words::{self, count, duration, known_or_dash};
+use trace::words::{self, count, duration, known_or_dash, plural};
 
-use super::{FindingLine, Gap, HopLine, Report, Requests, SlowLine};
+use super::{FindingLine, Gap, HopLine, Report, Requests, SlowLine, TtftGroupLine};
 
 /// The engine: `NAME 0.5.9, incremental`. Unknown until a request or a release was seen.
 pub(crate) fn engine(report: &Report) -> String {
@@ -55,6 +55,32 @@ pub fn is_identifier(name: &str) -> bool {
 pub(super) fn quantiles(gap: &Gap) -> String {
     let [p50, p90, p99, max] = [gap.p50, gap.p90, gap.p99, gap.max].map(|ns| known_or_dash(ns, duration));
     format!("median {p50}, p90 {p90}, p99 {p99}, max {max}")
+}
+
+/// Time to first token: `TTFT of 12 requests: median 1.2 s, p90 ..`.
+pub(super) fn ttft(group: &TtftGroupLine) -> String {
+    let ns = &group.ns;
+    let [p50, p90, p99, max] = [ns.p50, ns.p90, ns.p99, ns.max].map(duration);
+    format!("TTFT of {}: median {p50}, p90 {p90}, p99 {p99}, max {max}", plural(ns.count, "request"))
+}
+
+/// What the times to first token leave out.
+pub(super) fn ttft_limits(report: &Report) -> Vec<String> {
+    let Some(ttft) = &report.ttft else { return Vec::new() };
+    let mut lines = Vec::new();
+    if let Some(main) = ttft.main_group() {
+        let before = main.from.not_observed_before();
+        let after = main.to.not_observed_after();
+        lines.extend([before, after].into_iter().flatten().map(|what| format!("not observed: {what}")));
+    }
+    let fewer: u64 = ttft.groups.iter().skip(1).map(|group| group.ns.count).sum::<u64>() + ttft.others;
+    if fewer > 0 {
+        lines.push(format!("{} with other observed moments, not in these numbers", plural(fewer, "request")));
+    }
+    if ttft.not_streamed > 0 {
+        lines.push(format!("{} not streamed, which have no time to first token", plural(ttft.not_streamed, "request")));
+    }
+    lines
 }
 
 /// Whether the release is known to drop chunks, if the release is known.

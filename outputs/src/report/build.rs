@@ -16,6 +16,7 @@ use super::losses::losses;
 use super::series::series;
 use super::slowest::slowest;
 use super::tool_calls::tool_calls;
+use super::ttft::TtftReport;
 use super::{
     AnswerCounts, Chunks, CpuLine, Dispatched, FindingLine, Gap, HopLine, Itl, LaneLine, LegLine, LimitLine, Own,
     Report, Requests, SCHEMA, Source, StackLine, Tokens, WorkerLine, modes, stages,
@@ -51,6 +52,7 @@ pub(super) fn build(analysis: &Analysis, input: &ReportInput) -> Report {
         window_wall_ns: input.wall.map(|wall| [from, to].map(|at| wall.wall_ns_at(at))),
         requests: Requests::of(ledger),
         dispatched: Dispatched::of(ledger),
+        ttft: TtftReport::new(ledger),
         tokens: Tokens::of(ledger),
         gap_ns: ledger.observes_gaps().then(|| gap(ledger)),
         slowest: slowest(ledger, input.slowest, (from, to)),
@@ -109,7 +111,6 @@ impl Dispatched {
             aborts: counts.aborts,
             waiting: ledger.dispatched_count() as u64,
             waiting_longest_ns: ledger.oldest_dispatched().map(|(_, oldest)| ledger.now().since(oldest.sent)),
-            scheduler_ns: Spread::of_distribution(ledger.scheduler_time()),
         })
     }
 }

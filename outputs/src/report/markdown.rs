@@ -7,7 +7,7 @@ use trace::words::{count, duration, known_or_dash, plural, share};
 use super::hostile::{markdown, markdown_code};
 use super::table::Kind::{Hop, Number, Rid, Text};
 use super::table::{self, Table};
-use super::{Clock, FrontendCounts, Report, bar, brief};
+use super::{Clock, FrontendCounts, Report, TtftReport, bar, brief};
 
 /// Maximum number of requests and functions listed.
 const LIMIT: usize = 10;
@@ -21,6 +21,7 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     lossy(&mut out, report, clock);
     tool_calls(&mut out, report);
     slowest(&mut out, report, clock);
+    ttft(&mut out, report);
     path(&mut out, report);
     if let Some(hops) = table::hops(report) {
         section(&mut out, "Hops", hops);
@@ -152,6 +153,15 @@ fn slowest(out: &mut String, report: &Report, clock: &Clock) {
         ],
     );
     section(out, "Worst requests", worst);
+}
+
+fn ttft(out: &mut String, report: &Report) {
+    let Some(main) = report.ttft.as_ref().and_then(TtftReport::main_group) else { return };
+    let mut heading = format!("Where TTFT goes\n\n{}", brief::ttft(main));
+    for line in brief::ttft_limits(report) {
+        let _ = write!(heading, "; {line}");
+    }
+    section(out, &heading, table::ttft(main));
 }
 
 fn path(out: &mut String, report: &Report) {

@@ -20,6 +20,7 @@ pub mod stages;
 pub(crate) mod table;
 mod text;
 mod tool_calls;
+mod ttft;
 
 use std::collections::BTreeMap;
 
@@ -43,6 +44,7 @@ pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, Th
 pub use slowest::SlowLine;
 pub use stacks::{StackFunctionLine, StackLine, StackShare};
 pub use tool_calls::{ToolCallCounts, ToolCallLine, explain_tool_calls};
+pub use ttft::{RequestLegLine, TtftGroupLine, TtftLegLine, TtftReport};
 
 /// Name of the schema in reports.
 pub const SCHEMA: &str = "tokengap.report/2";
@@ -71,6 +73,9 @@ pub struct Report {
     /// Requests on their way to their first token; `null` if no message to the scheduler was observed.
     #[serde(default)]
     pub dispatched: Option<Dispatched>,
+    /// Where the time to first token goes; `null` if no message to the scheduler was observed.
+    #[serde(default)]
+    pub ttft: Option<TtftReport>,
     /// Tokens by the last stage they reached.
     pub tokens: Tokens,
     /// First receive at the tokenizer minus first send by the scheduler, over requests.
@@ -311,8 +316,6 @@ pub struct Dispatched {
     pub waiting: u64,
     /// How long the longest of those has waited since its dispatch; `null` if none waits.
     pub waiting_longest_ns: Option<u64>,
-    /// From a request's receive by the scheduler to the send of its first chunk: its queue and its prefill. `null` if not observed.
-    pub scheduler_ns: Option<Spread>,
 }
 
 /// Time between chunks with tokens of one request, by chunk and by token. By token, the time is divided by the tokens of the later chunk

@@ -3,8 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use trace::clock::MonoNs;
-use trace::ledger::{ItlEnds, Ledger, Request, RequestNumbers, RequestSummary};
+use trace::ledger::{ItlEnds, Ledger, Request, RequestNumbers, RequestSummary, TtftPath};
 use trace::words::duration;
+
+use super::ttft::RequestLegLine;
 
 /// One listed request. Times are relative to the start of the capture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +25,12 @@ pub struct SlowLine {
     pub first_sent_ns: Option<u64>,
     /// Time when the tokenizer received its first chunk.
     pub first_received_ns: Option<u64>,
+    /// From the first observed moment to its first token's delivery or receive; `null` unless a moment before its first send was observed.
+    #[serde(default)]
+    pub ttft_ns: Option<u64>,
+    /// Parts of `ttft_ns`, in order. They sum to it.
+    #[serde(default)]
+    pub ttft_legs: Vec<RequestLegLine>,
     /// Tokens sent by the scheduler.
     pub tokens_sent: u64,
     /// Tokens received by the tokenizer.
@@ -86,6 +94,7 @@ impl SlowLine {
     }
 
     fn new(rid: &str, numbers: &RequestNumbers, from: MonoNs) -> Self {
+        let path = TtftPath::new(numbers);
         let after = |at: Option<MonoNs>| at.map(|at| at.since(from));
         Self {
             rid: rid.to_owned(),
@@ -94,6 +103,8 @@ impl SlowLine {
             scheduler_received_ns: after(numbers.dispatch.and_then(|dispatch| dispatch.received)),
             first_sent_ns: after(numbers.sent_first),
             first_received_ns: after(numbers.received_first),
+            ttft_ns: path.ttft_ns(),
+            ttft_legs: path.ttft_ns().map(|_| path.legs().map(RequestLegLine::new).collect()).unwrap_or_default(),
             tokens_sent: numbers.tokens_sent.into(),
             tokens_received: numbers.tokens_received.map(u64::from),
             chunks_sent: numbers.chunks_sent.into(),

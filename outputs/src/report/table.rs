@@ -5,7 +5,7 @@ use trace::words::{bytes, count, duration, known_or_dash, percent};
 
 use super::hostile::plain;
 use super::stages::StageTable;
-use super::{Clock, HopLine, LegLine, LossLine, LossList, Report, StackLine, text};
+use super::{Clock, HopLine, LegLine, LossLine, LossList, Report, StackLine, TtftGroupLine, text};
 
 /// Content of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,22 @@ pub(super) fn losses(list: &LossList, clock: &Clock, limit: usize, places: usize
             ("Positions in the output, from 1", Text, &|line| {
                 line.places(places) + &ids(line).map_or_else(String::new, |ids| format!(" (ids {ids})"))
             }),
+        ],
+    )
+}
+
+/// Where the time to first token of most requests goes.
+pub(super) fn ttft(group: &TtftGroupLine) -> Table<'static, 7> {
+    Table::new(
+        &group.legs,
+        [
+            ("Leg", Text, &|leg| leg.words.clone()),
+            ("Share", Number, &|leg| percent(leg.share)),
+            ("Last 10 s", Number, &|leg| known_or_dash(leg.recent_share, percent)),
+            ("Mean", Number, &|leg| duration(leg.mean_ns)),
+            ("p50", Number, &|leg| duration(leg.ns.p50)),
+            ("p99", Number, &|leg| duration(leg.ns.p99)),
+            ("max", Number, &|leg| duration(leg.ns.max)),
         ],
     )
 }

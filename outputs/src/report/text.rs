@@ -10,6 +10,7 @@ use trace::words::{bytes, count, duration, known_or_dash, percent, plural};
 
 use super::brief::{row, wrap};
 use super::hostile::{lines, plain};
+use super::ttft::TtftReport;
 use super::{
     AnswerCounts, Chunks, Clock, Dispatched, HopLine, LegKind, LossLine, LossList, ModeLine, Report, abandoned, bar,
     brief, stacks, stages,
@@ -36,6 +37,7 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     slowest(&mut out, report, clock);
     stages::render(&mut out, report, clock);
     hops(&mut out, report);
+    ttft(&mut out, report);
     path(&mut out, report);
     cpu(&mut out, report);
     if let Some(lines) = &report.stacks {
@@ -130,7 +132,7 @@ fn numbers(out: &mut String, report: &Report) {
 
 /// Requests on their way to their first token.
 fn to_scheduler(report: &Report, dispatched: &Dispatched) -> String {
-    let Dispatched { requests, aborts, waiting, waiting_longest_ns, scheduler_ns } = *dispatched;
+    let Dispatched { requests, aborts, waiting, waiting_longest_ns } = *dispatched;
     let mut line = plural(requests, "request");
     if aborts > 0 {
         let _ = write!(line, ", {}", plural(aborts, "abort"));
@@ -138,17 +140,9 @@ fn to_scheduler(report: &Report, dispatched: &Dispatched) -> String {
     if let Some(longest) = waiting_longest_ns {
         let _ = write!(line, ", {} without a token (longest {})", count(waiting), duration(longest));
     }
-    let waits = report.hops.iter().filter(|hop| hop.carries_requests).filter_map(|hop| hop.queue_wait_ns.as_ref());
-    for (name, spread) in
-        waits.map(|wait| ("received after", wait)).chain(scheduler_ns.iter().map(|ns| ("first token after", ns)))
-    {
-        let _ = write!(
-            line,
-            "; {name} {} (p99 {}, max {})",
-            duration(spread.p50),
-            duration(spread.p99),
-            duration(spread.max)
-        );
+    for wait in report.hops.iter().filter(|hop| hop.carries_requests).filter_map(|hop| hop.queue_wait_ns) {
+        let [p50, p99, max] = [wait.p50, wait.p99, wait.max].map(duration);
+        let _ = write!(line, "; received after {p50} (p99 {p99}, max {max})");
     }
     line
 }
@@ -363,6 +357,25 @@ fn detail(out: &mut String, hop: &HopLine) {
         wrap(out, &parts.join(", "), "  ", "  ");
     }
     members(out, hop);
+}
+
+fn ttft(out: &mut String, report: &Report) {
+    let Some(main) = report.ttft.as_ref().and_then(TtftReport::main_group) else { return };
+    let _ = writeln!(out, "{:LEG$}  {:>9} {:>9} {:>9} {:>9} {:>8}", "WHERE TTFT GOES", "MEAN", "P50", "P99", "MAX", "SHARE");
+    for leg in &main.legs {
+        let name: String = plain(&leg.words).chars().take(LEG).collect();
+        ttft_row(out, &name, leg.mean_ns, &leg.ns, &percent(leg.share));
+    }
+    ttft_row(out, &format!("in all, {}", plural(main.ns.count, "request")), main.mean_ns, &main.ns, "");
+    for line in brief::ttft_limits(report) {
+        wrap(out, &line, "  ", "  ");
+    }
+    let _ = writeln!(out);
+}
+
+fn ttft_row(out: &mut String, name: &str, mean_ns: u64, ns: &Spread, share: &str) {
+    let [mean, p50, p99, max] = [mean_ns, ns.p50, ns.p99, ns.max].map(duration);
+    let _ = writeln!(out, "{name:LEG$}  {mean:>9} {p50:>9} {p99:>9} {max:>9} {share:>8}");
 }
 
 fn path(out: &mut String, report: &Report) {

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::Ledger;
 use super::request::{Request, RequestNumbers};
 use crate::clock::MonoNs;
+use crate::engine::Facts;
 use crate::stats::{Distribution, DurationSum, Spread, Tally, WindowedSum};
 
 /// Moments of a request until its first tokens are accepted for its client, in their order.
@@ -49,6 +50,30 @@ impl TtftMoment {
     }
 }
 
+impl TtftMoment {
+    /// Describes it: `scheduler received the request`.
+    pub fn describe(self, engine: &dyn Facts) -> String {
+        let (source, receiver) = (engine.source(), engine.receiver());
+        match self {
+            Dispatched => format!("{receiver} sent the request to the {source}"),
+            SchedulerReceived => format!("{source} received the request"),
+            FirstSent => format!("{source} sent its first token"),
+            FirstReceived => format!("{receiver} received its first token"),
+            FirstDelivered => "first token accepted for the client".to_owned(),
+        }
+    }
+
+    /// What lies before it, if it is not the first that exists.
+    pub fn not_observed_before(self) -> Option<&'static str> {
+        (self == Dispatched).then_some("the time before the dispatch: arrival, reading, tokenisation")
+    }
+
+    /// What lies after it, if it is not the last that exists.
+    pub fn not_observed_after(self) -> Option<&'static str> {
+        (self < FirstDelivered).then_some("the time until the first token is written to the client")
+    }
+}
+
 /// A part of the time to first token, between two moments. Moments between them were not observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TtftLeg {
@@ -62,6 +87,20 @@ impl TtftLeg {
     /// Names of the legs between neighbouring moments that it is made of.
     fn parts(self) -> &'static [&'static str] {
         LEG_NAMES.get(self.from.index()..self.to.index()).unwrap_or_default()
+    }
+}
+
+impl TtftLeg {
+    /// Describes it: `waiting for the scheduler, inside the scheduler`.
+    pub fn describe(self, engine: &dyn Facts) -> String {
+        let (source, receiver) = (engine.source(), engine.receiver());
+        let parts = (self.from.index()..self.to.index()).map(|index| match MOMENTS[index] {
+            Dispatched => format!("waiting for the {source}"),
+            SchedulerReceived => format!("inside the {source}"),
+            FirstSent => format!("output on its way to the {receiver}"),
+            FirstReceived | FirstDelivered => format!("inside the {receiver}, until written"),
+        });
+        parts.collect::<Vec<String>>().join(" + ")
     }
 }
 
@@ -140,6 +179,12 @@ impl TtftPath {
         let (from, at) = self.moments().next()?;
         let (to, end) = self.moments().last()?;
         (from < to).then(|| TimedLeg { leg: TtftLeg { from, to }, at, ns: end.since(at) })
+    }
+
+    /// The time to first token; `None` unless a moment before its first send, and its first receive or delivery were observed.
+    pub fn ttft_ns(&self) -> Option<u64> {
+        let whole = self.whole()?;
+        (whole.leg.from < FirstSent && whole.leg.to > FirstSent).then_some(whole.ns)
     }
 
     fn observed(&self) -> ObservedMoments {
@@ -258,9 +303,7 @@ pub struct Ttft {
 impl Ttft {
     fn record(&mut self, path: &TtftPath) {
         // From the first send on, the gap and the wait for delivery are the legs.
-        let Some(whole) = path.whole().filter(|whole| whole.leg.from < FirstSent && whole.leg.to >= FirstSent) else {
-            return;
-        };
+        let (Some(whole), Some(_)) = (path.whole(), path.ttft_ns()) else { return };
         let observed = path.observed();
         let index = match self.groups.iter().position(|group| group.observed == observed) {
             Some(index) => index,

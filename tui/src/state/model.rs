@@ -45,6 +45,8 @@ pub(crate) struct Model {
     pub(crate) hops: Vec<HopSummary>,
     /// Breakdown of the time to first token over the run.
     pub(crate) first_token_path: Vec<Segment>,
+    /// Times to first token of most requests; `None` if no dispatch was observed.
+    pub(crate) ttft: Option<TtftGroupLine>,
     pub(crate) table: RequestTable,
     /// Finished requests in the ledger that the table omits.
     pub(crate) rows_left_out: u64,

@@ -48,6 +48,7 @@ impl Model {
         self.findings = analysis.findings_now().sorted().into_iter().cloned().collect();
         self.hops = hops::summarise_hops(ledger, &self.findings);
         self.first_token_path = bar::segments(&LegLine::all(&analysis.attribution()));
+        self.ttft = TtftReport::new(ledger).and_then(TtftReport::into_main_group);
         self.threads = threads::thread_lines(ledger);
         self.stacks = StackLine::all(ledger).unwrap_or_default();
         self.verdict = self.judge_run(ledger);

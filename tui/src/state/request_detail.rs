@@ -4,7 +4,7 @@ use outputs::report::bar::{Segment, gathered};
 use trace::detect::attribution::LegKind;
 use trace::engine::{EngineState, Facts};
 use trace::event::{ToolCallOutcome, ToolCalls};
-use trace::ledger::{ChunkRecord, Losses, RequestDispatch, RequestHistory};
+use trace::ledger::{ChunkRecord, Losses, RequestHistory, TtftMoment};
 use trace::path::Ends;
 use trace::{HopId, MonoNs};
 
@@ -302,16 +302,10 @@ struct PathSpan {
 /// Breakdown of the first chunk's time between the first and last known moments, with the segment names of the run's path.
 fn first_token_path(legs: &[HopLeg<'_>], facts: &RequestFacts, engine: &dyn Facts) -> Vec<Segment> {
     let mut spans: Vec<PathSpan> = Vec::new();
-    if let Some(RequestDispatch { sent, received, .. }) = facts.dispatch {
-        let first_chunk = legs.first().and_then(|leg| leg.first_sent);
-        let (receiver, source) = (engine.receiver(), engine.source());
-        if received.is_some() {
-            let name = LegKind::Wait.describe(&format!("{receiver}->{source}"));
-            spans.push(PathSpan { name, from: Some(sent), to: received });
-            spans.push(PathSpan { name: LegKind::Inside.describe(source), from: received, to: first_chunk });
-        } else {
-            spans.push(PathSpan { name: LegKind::WaitAndInside.describe(source), from: Some(sent), to: first_chunk });
-        }
+    // From the first send on, the hops tell more than the legs.
+    for timed in facts.ttft_path.legs().filter(|timed| timed.leg.to <= TtftMoment::FirstSent) {
+        let to = Some(MonoNs(timed.at.0 + timed.ns));
+        spans.push(PathSpan { name: timed.leg.describe(engine), from: Some(timed.at), to });
     }
     for (index, leg) in legs.iter().enumerate() {
         let receiver = &leg.hop.ends.to;
@@ -349,10 +343,8 @@ fn path_stages(
 ) -> Vec<PathStage> {
     let log_names = engine.stages();
     let mut stages = Vec::new();
-    if let Some(dispatch) = &facts.dispatch {
-        let (receiver, source) = (engine.receiver(), engine.source());
-        stages.push(PathStage { at: dispatch.sent, text: format!("{receiver} sent the request to the {source}") });
-        stages.extend(dispatch.received.map(|at| PathStage { at, text: format!("{source} received the request") }));
+    for (moment, at) in facts.ttft_path.moments().filter(|(moment, _)| *moment < TtftMoment::FirstSent) {
+        stages.push(PathStage { at, text: moment.describe(engine) });
     }
     for (index, leg) in legs.iter().enumerate() {
         let ends = &leg.hop.ends;

@@ -5,7 +5,7 @@ use session::units::{format_count, format_duration};
 use trace::MonoNs;
 use trace::engine::EngineState;
 use trace::event::ToolCalls;
-use trace::ledger::{FrontendResponse, ItlEnds, Ledger, Losses, Request, RequestDispatch, RequestSummary};
+use trace::ledger::{FrontendResponse, ItlEnds, Ledger, Losses, Request, RequestSummary, TtftPath};
 
 use super::flags::Flag;
 use super::request_row::{RequestRow, RequestState};
@@ -13,8 +13,8 @@ use super::request_row::{RequestRow, RequestState};
 /// The ledger's record of a request, live or finished.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RequestFacts {
-    /// Its way to the scheduler.
-    pub(crate) dispatch: Option<RequestDispatch>,
+    /// Its moments until its first token.
+    pub(crate) ttft_path: TtftPath,
     /// First send, receive and delivery, which the ledger keeps longer than the history of chunks.
     pub(crate) first_sent: Option<MonoNs>,
     pub(crate) first_received: Option<MonoNs>,
@@ -42,7 +42,7 @@ impl RequestFacts {
         };
         if let Some(request) = request {
             return Self {
-                dispatch: request.dispatch.as_deref().copied(),
+                ttft_path: TtftPath::new(&ledger.numbers(request)),
                 first_sent: request.sent_first,
                 first_received: request.received_first,
                 first_delivered: request.delivered_first,
@@ -54,7 +54,7 @@ impl RequestFacts {
         }
         let lossy = ledger.lossy_requests().rev().find(|lossy| &*lossy.rid == rid);
         Self {
-            dispatch: summary.and_then(|summary| summary.dispatch),
+            ttft_path: summary.map(|summary| TtftPath::new(summary)).unwrap_or_default(),
             first_delivered: summary.and_then(|s| s.delivered_first),
             confirmed_losses: lossy.and_then(|l| l.confirmed.as_deref().cloned()),
             predicted_losses: lossy.and_then(|l| l.predicted.as_deref().cloned()),

@@ -1,5 +1,6 @@
 //! Overview tab: health of the engine, and where and when problems occur.
 
+use outputs::report::TtftGroupLine;
 use ratatui::layout::Rect;
 use session::units::{format_clock, format_count, format_duration, format_rate, known_or_dash};
 use trace::stats::Spread;
@@ -36,6 +37,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let is_low = pad.height() < LOW_ROWS;
     let mut y = u16::from(is_tall);
     y = draw_gap(pad, y, model);
+    y = draw_ttft(pad, y, model);
     y += u16::from(is_tall);
     y = draw_totals(pad, y, model);
     // A small screen shows it only if the client's is known.
@@ -45,7 +47,12 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     y = draw_receiving_thread(pad, y, model);
     y += u16::from(is_tall);
     y = path::draw_path(pad, y, model, is_low);
-    y = path::draw_breakdown(pad, y, "time (run)", &model.first_token_path);
+    let ttft = model.ttft.as_ref().map(TtftGroupLine::segments);
+    // The output's part of the time to first token has its own bar if there is room.
+    if is_tall || ttft.is_none() {
+        y = path::draw_breakdown(pad, y, "time (run)", &model.first_token_path);
+    }
+    y = path::draw_breakdown(pad, y, "TTFT (run)", &ttft.unwrap_or_default());
     y += u16::from(is_tall || pad.height().saturating_sub(y) > 6);
     let rows_for_findings = if is_tall { (model.findings.len() as u16).min(MAX_FINDINGS) + 2 } else { 0 };
     y = draw_charts(pad, y, rows_for_findings, model, ui);
@@ -98,6 +105,17 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     };
     pad.draw_text(3, y + 3, &waiting, Ink::Plain);
     y + 4
+}
+
+/// Draws the time to first token in one row, if it is known. Returns the next free row.
+fn draw_ttft(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
+    let Some(ttft) = &model.ttft else { return y };
+    let x = pad.draw_text(1, y, "TTFT", Ink::Head);
+    let [p50, p99, max] = [ttft.ns.p50, ttft.ns.p99, ttft.ns.max].map(format_duration);
+    let x = pad.draw_text(x + 2, y, &format!("p50 {p50}  p99 {p99}  max {max}"), Ink::Strong);
+    let recent = ttft.recent_mean_ns.map_or_else(String::new, |ns| format!(", mean {} in 10 s", format_duration(ns)));
+    pad.draw_text(x + 2, y, &format!("{} requests{recent}", format_count(ttft.ns.count)), Ink::Dim);
+    y + 1
 }
 
 /// Draws rates, requests, tokens and chunks. Returns the next free row.

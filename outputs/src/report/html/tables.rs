@@ -7,7 +7,8 @@ use trace::words::{bytes, count, duration, known_or_dash, percent, plural, share
 
 use super::super::table::Kind::{self, Hop, Number, Rid, Text};
 use super::super::table::{self as report_table, Table};
-use super::super::{Clock, LossList, ModeLine, Report, SlowLine, bar, brief};
+use super::super::bar::Segment;
+use super::super::{Clock, LossList, ModeLine, Report, SlowLine, TtftReport, bar, brief};
 use super::plot::at;
 
 /// Renders a table that scrolls sideways if it is wider than the page. Values that are text are escaped.
@@ -47,23 +48,34 @@ const COLOURS: [&str; 6] = ["c0", "c1", "c2", "c3", "c4", "c5"];
 
 pub(super) fn path(report: &Report) -> Option<Markup> {
     let segments = bar::segments(&report.path);
-    let colour = |place: usize| COLOURS[place.min(COLOURS.len() - 1)];
-    (!segments.is_empty()).then(|| {
-        html! {
-            p.shares {
-                @for (place, part) in segments.iter().enumerate() {
-                    span.bar.(colour(place)) style={ "flex:" (format!("{:.4}", part.share)) }
-                        title={ (percent(part.share)) " " (part.name) } {}
-                }
-            }
-            p {
-                @for (place, part) in segments.iter().enumerate() {
-                    span.key.(colour(place)) {} " " (percent(part.share)) " " (part.name) " "
-                }
-            }
-            (draw(report_table::path(&report.path)))
-        }
+    (!segments.is_empty()).then(|| html! { (shares(&segments)) (draw(report_table::path(&report.path))) })
+}
+
+pub(super) fn ttft(report: &Report) -> Option<Markup> {
+    let main = report.ttft.as_ref().and_then(TtftReport::main_group)?;
+    Some(html! {
+        p { (brief::ttft(main)) @for line in brief::ttft_limits(report) { "; " (line) } }
+        (shares(&main.segments()))
+        (draw(report_table::ttft(main)))
     })
+}
+
+/// Parts of a whole as a bar with a legend.
+fn shares(segments: &[Segment]) -> Markup {
+    let colour = |place: usize| COLOURS[place.min(COLOURS.len() - 1)];
+    html! {
+        p.shares {
+            @for (place, part) in segments.iter().enumerate() {
+                span.bar.(colour(place)) style={ "flex:" (format!("{:.4}", part.share)) }
+                    title={ (percent(part.share)) " " (part.name) } {}
+            }
+        }
+        p {
+            @for (place, part) in segments.iter().enumerate() {
+                span.key.(colour(place)) {} " " (percent(part.share)) " " (part.name) " "
+            }
+        }
+    }
 }
 
 /// Chunks by outcome, with the evidence for it.
