@@ -1,6 +1,6 @@
 //! The numbers of a request as columns: of CSV and Parquet, and of the screen's table with its sort orders, filters and help.
 
-use crate::ledger::RequestNumbers;
+use crate::ledger::{RequestNumbers, TtftMoment, TtftPath};
 
 /// A number of a request; `None` if it was not observed.
 pub type Number = fn(&RequestNumbers) -> Option<u64>;
@@ -70,6 +70,12 @@ columns! {
         => "age" 7 9 None "time since it was first observed, or until it ended";
     duration("gap_ns", |n| n.gap_ns)
         => "gap" 7 2 Strong "first-token gap: received by the tokenizer minus sent by the scheduler; still growing while it waits";
+    duration("ttft_ns", |n| TtftPath::new(n).ttft_ns())
+        => "ttft" 7 3 Strong "time to first token: from the first observed moment of the request to the first token's delivery";
+    duration("ttft_dispatch_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Dispatched));
+    duration("ttft_scheduler_ns", |n| TtftPath::new(n).leg_from(TtftMoment::SchedulerReceived));
+    duration("ttft_output_ns", |n| TtftPath::new(n).leg_from(TtftMoment::FirstSent));
+    duration("ttft_delivery_ns", |n| TtftPath::new(n).leg_from(TtftMoment::FirstReceived));
     duration("longest_silence_ns", |n| n.silence_ns)
         => "silence" 7 11 None "longest time between two chunks sent by the scheduler";
     count("tokens_sent", |n| Some(n.tokens_sent.into())) => "sent" 6 7 None "tokens that the scheduler sent";

@@ -6,7 +6,7 @@ use trace::detect::thresholds::GAP_WARNING_NS;
 use trace::words::{count, duration, names, percent, share};
 
 use super::{ChangeVerdict, ComparedMeasure, DiffOptions, MeasureUnit};
-use crate::report::{FaultKind, Report};
+use crate::report::{FaultKind, Report, TtftReport};
 
 /// Outcome for one problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,18 +58,21 @@ impl ProblemState {
 /// Measures of the first-token gap: of all requests, which need no slots, then of slots.
 const GAP_MEASURES: [&str; 5] =
     ["gap of all requests, p99", "gap of all requests, p90", "gap of all requests, median", "gap, p99", "gap, median"];
+/// Measures of the time to first token.
+const TTFT_MEASURES: [&str; 3] =
+    ["TTFT of all requests, p99", "TTFT of all requests, p90", "TTFT of all requests, median"];
 /// Measures of the latency at clients: the one that decides, then the one that replaces it.
 const LATENCY_MEASURES: [&str; 2] = ["ITL at clients, p99", "ITL at clients, median"];
 
 /// A limit is this many times as large as what is far below it.
 const FAR_BELOW: f64 = 10.0;
 
-/// Outcomes of the four problems, most severe first; empty without measures.
+/// Outcomes of the problems, most severe first; empty without measures. The time to first token is one if both runs observed it.
 pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Vec<ProblemOutcome> {
     if measures.is_empty() {
         return Vec::new();
     }
-    vec![
+    let mut problems = vec![
         judge_lost_tokens(a, b, measures),
         judge_first_token_gap(a, b, measures),
         ProblemOutcome {
@@ -82,7 +85,13 @@ pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure
             state: state_by_measures(measures, &["chunks merged"], b.chunks.merged == Some(0)),
             numbers: before_and_after(merged_share(a), merged_share(b), |share| share),
         },
-    ]
+    ];
+    if deciding_measure(measures, &TTFT_MEASURES).is_some() {
+        let state = state_by_measures(measures, &TTFT_MEASURES, false);
+        let numbers = numbers_of_measures(measures, &TTFT_MEASURES);
+        problems.insert(1, ProblemOutcome { name: String::from("time to first token"), state, numbers });
+    }
+    problems
 }
 
 /// An unchanged gap below the limit of the finding is no problem in either run, whatever its numbers.
@@ -187,6 +196,24 @@ pub(super) fn compare_whole_runs(a: &Report, b: &Report, least_time_ns: u64, are
     /// Tokens of one request are not independent, so even a median needs many.
     const LEAST_TOKENS: u64 = 1_000;
     let mut quantiles = Vec::new();
+    let groups = [a, b].map(|run| run.ttft.as_ref().and_then(TtftReport::main_group));
+    if let [Some(a), Some(b)] = groups
+        && (a.from, a.to) == (b.from, b.to)
+    {
+        // As for the gap: the highest quantile beyond which ten requests lie.
+        let descending =
+            [("p99", 1_000, a.ns.p99, b.ns.p99), ("p90", 100, a.ns.p90, b.ns.p90), ("median", 20, a.ns.p50, b.ns.p50)];
+        let measured = descending.into_iter().find(|(_, least_count, ..)| a.ns.count.min(b.ns.count) >= *least_count);
+        quantiles.extend(measured.map(|(label, least_count, a_ns, b_ns)| Quantile {
+            name: format!("TTFT of all requests, {label}"),
+            a_ns,
+            b_ns,
+            a_count: a.ns.count,
+            b_count: b.ns.count,
+            least_count,
+            counted: "requests",
+        }));
+    }
     if let Some((a, b)) = a.gap_ns.as_ref().zip(b.gap_ns.as_ref()).filter(|_| are_short) {
         // Ten requests lie beyond each quantile. The highest one that has them decides, because the worst waits matter.
         let quantile_of = |(label, least_count, a_ns, b_ns): (&str, u64, Option<u64>, Option<u64>)| {

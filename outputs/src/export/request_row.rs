@@ -42,7 +42,7 @@ struct ExportColumn {
 }
 
 /// Columns that only exports have, before those of [`COLUMNS`].
-static EXPORT_COLUMNS: [ExportColumn; 17] = [
+static EXPORT_COLUMNS: [ExportColumn; 19] = [
     ExportColumn { name: "rid", kind: ColumnKind::Text, cell_of: |r, _| Some(text_cell(&*r.summary.rid)) },
     ExportColumn {
         name: "first_seen",
@@ -64,6 +64,16 @@ static EXPORT_COLUMNS: [ExportColumn; 17] = [
         name: "finish",
         kind: ColumnKind::Text,
         cell_of: |r, _| Some(text_cell(r.summary.finish?.as_str())),
+    },
+    ExportColumn {
+        name: "dispatched_ns",
+        kind: ColumnKind::Number,
+        cell_of: |r, c| time_cell(c, r.summary.dispatch.map(|dispatch| dispatch.sent)),
+    },
+    ExportColumn {
+        name: "scheduler_received_ns",
+        kind: ColumnKind::Number,
+        cell_of: |r, c| time_cell(c, r.summary.dispatch.and_then(|dispatch| dispatch.received)),
     },
     ExportColumn {
         name: "sent_first_ns",

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use trace::clock::MonoNs;
 use trace::id::FrameId;
-use trace::ledger::{HopTimes, Ledger, RequestSummary, RequestTimeline};
+use trace::ledger::{HopTimes, Ledger, RequestSummary, RequestTimeline, TtftMoment, TtftPath};
 
 use super::ExportedRequest;
 
@@ -24,6 +24,8 @@ pub(super) struct RequestStage<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StageKind {
+    /// Before the first send by the scheduler.
+    Request,
     /// First send by the scheduler to first receive by the tokenizer, as in the report.
     Gap,
     /// A frame on a hop, from send to receive.
@@ -42,7 +44,8 @@ pub(super) enum StageKind {
 
 pub(super) fn span_of_request(request: &ExportedRequest<'_>) -> (MonoNs, MonoNs) {
     let ExportedRequest { summary, timeline, .. } = request;
-    let from = timeline.first_time().map_or(summary.first_at, |at| at.min(summary.first_at));
+    let times = [timeline.first_time(), summary.dispatch.map(|dispatch| dispatch.sent)];
+    let from = times.into_iter().flatten().fold(summary.first_at, MonoNs::min);
     let to = timeline.last_time().map_or(summary.last_at, |at| at.max(summary.last_at));
     (from, to.max(summary.first_at).max(from))
 }
@@ -68,6 +71,10 @@ pub(super) fn stages<'a>(request: &ExportedRequest<'_>, ledger: &'a Ledger) -> V
     let (begin, end) = span_of_request(request);
     let ExportedRequest { summary, timeline, .. } = *request;
     let mut list = StageList { list: Vec::new(), depth: 0, now: begin, end };
+    for timed in TtftPath::new(summary).legs().filter(|timed| timed.leg.to <= TtftMoment::FirstSent) {
+        let span = (timed.at, MonoNs(timed.at.0 + timed.ns));
+        list.add(timed.leg.describe(ledger.engine().facts()).into(), span, None, StageKind::Request, |_| {});
+    }
     let mut path: Vec<&HopTimes> = timeline.hops.iter().collect();
     path.sort_by_key(|h| h.first.first_time());
     if let Some(gap) = summary.sent_first.zip(summary.received_first) {

@@ -107,6 +107,25 @@ fn requests(f: &mut Families, ledger: &Ledger) {
     f.int(&n::HEALTH_CHECKS, [], requests.health_checks);
 }
 
+/// Times to first token, and their legs, over all groups of requests.
+fn ttft(f: &mut Families, ledger: &Ledger) {
+    let mut wholes: BTreeMap<(&str, &str), Histogram> = BTreeMap::new();
+    let mut legs: BTreeMap<String, Histogram> = BTreeMap::new();
+    for group in ledger.ttft().groups() {
+        let ends = (group.whole().from.name(), group.whole().to.name());
+        wholes.entry(ends).or_default().add(&Histogram::seconds(group.times()));
+        for lengths in group.legs() {
+            legs.entry(lengths.leg.to_string()).or_default().add(&Histogram::of_leg(lengths));
+        }
+    }
+    for ((from, to), times) in wholes {
+        f.histogram(&n::TTFT, [from, to], times);
+    }
+    for (leg, lengths) in &legs {
+        f.histogram(&n::TTFT_LEG, [leg], lengths.clone());
+    }
+}
+
 fn tokens(f: &mut Families, ledger: &Ledger) {
     let (tokens, chunks) = (Tokens::of(ledger), Chunks::of(ledger));
     f.int(&n::TOKENS_SENT, [], tokens.sent);
@@ -125,6 +144,7 @@ fn tokens(f: &mut Families, ledger: &Ledger) {
     if ledger.observes_gaps() {
         f.histogram(&n::GAP, [], Histogram::seconds(ledger.gap()));
     }
+    ttft(f, ledger);
     if ledger.itl_sent().count() > 0 {
         f.histogram(&n::ITL_SENT, [], Histogram::seconds(ledger.itl_sent()));
         f.histogram(&n::ITL_SENT_BY_TOKEN, [], Histogram::seconds(ledger.itl_sent_by_token()));

@@ -155,6 +155,10 @@ metrics! {
     // Times.
     GAP = Histogram("tokengap.gap", Seconds, [])
         "First receive at the tokenizer minus first send by the scheduler, one value per request";
+    TTFT = Histogram("tokengap.ttft", Seconds, ["from", "to"])
+        "Time to first token of streamed requests, between the first and the last moment that was observed";
+    TTFT_LEG = Histogram("tokengap.ttft.leg", Seconds, ["leg"])
+        "Parts of the time to first token; a name with + is a part whose inner moments were not observed";
     ITL_SENT = Histogram("tokengap.itl.sent", Seconds, []) "Time between chunks of one request at the scheduler";
     ITL_DELIVERED = Histogram("tokengap.itl.delivered", Seconds, [])
         "Time between deliveries of one request to its client";

@@ -1,5 +1,6 @@
 //! Values of a metric, with distributions in fixed buckets.
 
+use trace::ledger::LegLengths;
 use trace::stats::Distribution;
 
 use super::{ALL, Definition};
@@ -126,6 +127,29 @@ impl Histogram {
     /// Histogram of durations, in seconds.
     pub(super) fn seconds(of: &Distribution) -> Self {
         Self::new(of, &DURATIONS_NS, 1e9)
+    }
+
+    /// Histogram of the lengths of a leg, in seconds. A value within an eighth of a bound may count on either side.
+    pub(super) fn of_leg(lengths: &LegLengths) -> Self {
+        let below = lengths.cumulative_counts(&DURATIONS_NS);
+        Self {
+            count: lengths.sum().count,
+            sum: lengths.sum().ns as f64 / 1e9,
+            at_most: DURATIONS_NS.iter().map(|&bound| bound as f64 / 1e9).zip(below).collect(),
+        }
+    }
+
+    /// Adds the values of a histogram with the same buckets.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.count += other.count;
+        self.sum += other.sum;
+        if self.at_most.is_empty() {
+            self.at_most.clone_from(&other.at_most);
+            return;
+        }
+        for (own, more) in self.at_most.iter_mut().zip(&other.at_most) {
+            own.1 += more.1;
+        }
     }
 
     /// Histogram of counts.

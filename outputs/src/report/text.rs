@@ -361,7 +361,11 @@ fn detail(out: &mut String, hop: &HopLine) {
 
 fn ttft(out: &mut String, report: &Report) {
     let Some(main) = report.ttft.as_ref().and_then(TtftReport::main_group) else { return };
-    let _ = writeln!(out, "{:LEG$}  {:>9} {:>9} {:>9} {:>9} {:>8}", "WHERE TTFT GOES", "MEAN", "P50", "P99", "MAX", "SHARE");
+    let _ = writeln!(
+        out,
+        "{:LEG$}  {:>9} {:>9} {:>9} {:>9} {:>8}",
+        "WHERE TTFT GOES", "MEAN", "P50", "P99", "MAX", "SHARE"
+    );
     for leg in &main.legs {
         let name: String = plain(&leg.words).chars().take(LEG).collect();
         ttft_row(out, &name, leg.mean_ns, &leg.ns, &percent(leg.share));

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use trace::engine::Facts;
-use trace::ledger::{LegLengths, Ledger, TimedLeg, TtftGroup, TtftMoment};
+use trace::ledger::{Ledger, LegLengths, TimedLeg, TtftGroup, TtftMoment};
 use trace::stats::{DurationSum, Spread};
 
 use super::bar::{self, Segment};

@@ -187,6 +187,12 @@ impl TtftPath {
         (whole.leg.from < FirstSent && whole.leg.to > FirstSent).then_some(whole.ns)
     }
 
+    /// Length of the leg between this moment and the next one that exists; `None` unless both were observed.
+    pub fn leg_from(&self, moment: TtftMoment) -> Option<u64> {
+        let end = *self.times.get(moment.index() + 1)?;
+        Some(end?.since(self.time_of(moment)?))
+    }
+
     fn observed(&self) -> ObservedMoments {
         ObservedMoments(self.times.map(|time| time.is_some()))
     }
@@ -219,6 +225,11 @@ impl LegLengths {
     /// Exact sum and number of the last ten seconds before `now`.
     pub fn recent_sum(&self, now: MonoNs) -> DurationSum {
         self.sum.recent(now)
+    }
+
+    /// Cumulative counts for rising `bounds`, to an eighth.
+    pub fn cumulative_counts(&self, bounds: &[u64]) -> Vec<u64> {
+        self.lengths.cumulative_counts(bounds)
     }
 }
 
@@ -362,13 +373,8 @@ mod tests {
 
     fn numbers(times: [Option<u64>; 5]) -> RequestNumbers {
         let [sent, received, first_sent, first_received, delivered] = times.map(|time| time.map(MonoNs));
-        let dispatch = sent.map(|sent| RequestDispatch {
-            sent,
-            received,
-            prompt_tokens: None,
-            room: None,
-            arrived_unix_ns: None,
-        });
+        let dispatch =
+            sent.map(|sent| RequestDispatch { sent, received, prompt_tokens: None, room: None, arrived_unix_ns: None });
         RequestNumbers {
             dispatch,
             sent_first: first_sent,

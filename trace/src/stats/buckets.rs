@@ -121,6 +121,19 @@ impl Tally {
         None
     }
 
+    /// Cumulative counts for rising `bounds`. A value within an eighth of a bound may count on either side.
+    pub fn cumulative_counts(&self, bounds: &[u64]) -> Vec<u64> {
+        let mut counted = 0;
+        let mut counts = self.counts.iter().peekable();
+        let below = bounds.iter().map(|&bound| {
+            while let Some(known) = counts.next_if(|known| min_of_bucket(known.bucket.into()) < bound) {
+                counted += u64::from(known.count);
+            }
+            counted
+        });
+        below.collect()
+    }
+
     /// Adds the counts of another tally.
     pub fn add(&mut self, other: &Self) {
         for &BucketCount { bucket, count } in &other.counts {

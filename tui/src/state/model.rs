@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use outputs::report::bar::Segment;
-use outputs::report::{Chunks, Itl, Requests, StackLine, Tokens};
+use outputs::report::{Chunks, Itl, Requests, StackLine, Tokens, TtftGroupLine};
 use session::playback::Position;
 use session::sink::OutputStatus;
 use session::units::{format_clock, format_wall_time};

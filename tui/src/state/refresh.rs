@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use outputs::report::{
-    Chunks, Itl, LegLine, Requests, StackLine, Tokens, bar, headline_of_finding, judgements, not_judged,
+    Chunks, Itl, LegLine, Requests, StackLine, Tokens, TtftReport, bar, headline_of_finding, judgements, not_judged,
 };
 use session::units::format_duration;
 use trace::Analysis;

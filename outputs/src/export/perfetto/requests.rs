@@ -2,7 +2,7 @@
 
 use trace::clock::MonoNs;
 use trace::event::{Delivery, Frame, Kind as Message};
-use trace::ledger::{ChunkOutcome, NoteKind, RequestNote, TimedRequest};
+use trace::ledger::{ChunkOutcome, NoteKind, RequestNote, TimedRequest, TtftPath};
 
 use super::frames::flow;
 use super::tracks::REQUESTS;
@@ -99,7 +99,7 @@ fn write_facts(args: &mut Object<'_>, request: &ExportedRequest<'_>, context: &E
     args.put("tokens_sent", s.tokens_sent).put("chunks_sent", s.chunks_sent).known("worker", s.worker);
     args.known("prompt_tokens", s.prompt_tokens).known("cached_tokens", s.cached_tokens);
     args.known("gap_ns", s.gap_ns).known("last_gap_ns", request_stage::last_gap_ns(request.timeline, context.ledger));
-    args.known("longest_silence_ns", s.silence_ns);
+    args.known("ttft_ns", TtftPath::new(s).ttft_ns()).known("longest_silence_ns", s.silence_ns);
     args.known("tokens_delivered", s.tokens_delivered).known("chunks_merged", s.merged);
     args.known("chunks_dropped", s.dropped).known("tokens_lost", s.tokens_lost);
     args.known("first_token_delivery_ns", request_stage::first_delivery_ns(s));

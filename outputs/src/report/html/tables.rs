@@ -5,9 +5,9 @@ use maud::{Markup, Render, html};
 use trace::stats::Spread;
 use trace::words::{bytes, count, duration, known_or_dash, percent, plural, share};
 
+use super::super::bar::Segment;
 use super::super::table::Kind::{self, Hop, Number, Rid, Text};
 use super::super::table::{self as report_table, Table};
-use super::super::bar::Segment;
 use super::super::{Clock, LossList, ModeLine, Report, SlowLine, TtftReport, bar, brief};
 use super::plot::at;
 
