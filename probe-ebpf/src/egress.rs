@@ -14,6 +14,8 @@ pub const SEGMENT: usize = 16 << 10;
 
 /// `TCP_ESTABLISHED`, `include/net/tcp_states.h`.
 pub const ESTABLISHED: u8 = 1;
+/// `TCP_SYN_RECV`: a connection that a client opens, before the last packet of its handshake.
+pub const SYN_RECV: u8 = 3;
 /// `TCP_CLOSE`: the connection has ended.
 pub const CLOSE: u8 = 7;
 /// `TCP_CLOSE_WAIT`: the peer has closed its side.
@@ -35,6 +37,8 @@ pub enum Kind {
     Tls = 5,
     /// The process freed a TLS connection.
     TlsClosed = 6,
+    /// The process begins to answer a request: the payload is its [`RequestTimes`]. Precedes the record of the write.
+    Request = 7,
 }
 
 /// Header of a record. Times are `CLOCK_MONOTONIC` in nanoseconds.
@@ -122,13 +126,41 @@ impl<'a> Record<'a> {
             4 => Kind::Zmtp,
             5 => Kind::Tls,
             6 => Kind::TlsClosed,
+            7 => Kind::Request,
             _ => return None,
         };
         Some(Self { kind, head, payload: rest.get(..head.captured as usize)? })
     }
 }
 
-/// A connection on which a serving process has written.
+/// When a request reached a serving process, in nanoseconds of `CLOCK_MONOTONIC`; 0 if not observed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestTimes {
+    /// When the handshake of its connection was complete; 0 unless it is the first request of the connection.
+    pub opened_ns: u64,
+    /// When the process had accepted the connection; 0 as above.
+    pub accepted_ns: u64,
+    /// When its first bytes were in the socket.
+    pub arrived_ns: u64,
+    /// When the process had read its first bytes.
+    pub read_ns: u64,
+}
+
+impl RequestTimes {
+    /// Parses the payload of a [`Kind::Request`] record; `None` if it is truncated.
+    pub fn parse(payload: &[u8]) -> Option<Self> {
+        let word = |at: usize| payload.get(at..at + 8)?.try_into().map(u64::from_ne_bytes).ok();
+        Some(Self {
+            opened_ns: word(offset_of!(Self, opened_ns))?,
+            accepted_ns: word(offset_of!(Self, accepted_ns))?,
+            arrived_ns: word(offset_of!(Self, arrived_ns))?,
+            read_ns: word(offset_of!(Self, read_ns))?,
+        })
+    }
+}
+
+/// A connection that a client has opened to a serving process, or on which such a process has written.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stream {
@@ -136,6 +168,16 @@ pub struct Stream {
     pub target: u32,
     /// 1 if user space does not need this connection's writes.
     pub ignored: u32,
+    /// Times of the request that the process has not begun to answer.
+    pub request: RequestTimes,
+    /// When the first byte arrived that the process has not read; 0 if it has read all.
+    pub unread_since_ns: u64,
+}
+
+/// Key of a listening port in a network namespace, given by its inode.
+#[inline(always)]
+pub fn listener_key(namespace: u32, port: u16) -> u64 {
+    u64::from(namespace) << 16 | u64::from(port)
 }
 
 /// A TLS connection on which a serving process has written.
@@ -163,6 +205,9 @@ pub struct Serves {
     /// Limit for a read.
     pub read: u32,
 }
+
+/// Maximum number of listening ports of serving processes.
+pub const MAX_LISTENERS: u32 = 1024;
 
 /// Maximum number of [`ZmtpConnection`]s.
 pub const MAX_ZMTP: u32 = 1024;
@@ -227,6 +272,12 @@ pub struct Places {
     pub acknowledged: u32,
     /// `tcp_sock.copied_seq`.
     pub consumed: u32,
+    /// `tcp_sock.rcv_nxt`.
+    pub arrived: u32,
+    /// `sock.__sk_common.skc_net.net`: a `struct net`.
+    pub network: u32,
+    /// `net.ns.inum`.
+    pub namespace: u32,
 }
 
 #[cfg(test)]
@@ -254,7 +305,7 @@ mod tests {
     proptest! {
         #[test]
         fn parses_records_of_the_kernel_side(
-            words in any::<[u64; 4]>(), halves in any::<[u32; 5]>(), ports in any::<[u16; 2]>(), kind in 1_u8..=6, before: u8, state: u8,
+            words in any::<[u64; 4]>(), halves in any::<[u32; 5]>(), ports in any::<[u16; 2]>(), kind in 1_u8..=7, before: u8, state: u8,
             payload in prop::collection::vec(any::<u8>(), 0..200), slack in 0_usize..9,
         ) {
             let [at_ns, socket, accepted, asked] = words;
@@ -268,6 +319,14 @@ mod tests {
             bytes.extend(core::iter::repeat_n(0xee, slack));
             let record = Record::parse(&bytes).unwrap();
             prop_assert_eq!((record.head, record.payload, record.kind as u8), (head, &payload[..], kind));
+        }
+
+        #[test]
+        fn times_of_requests_are_parsed(words in any::<[u64; 4]>(), cut in 0_usize..32) {
+            let raw: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            let [opened_ns, accepted_ns, arrived_ns, read_ns] = words;
+            prop_assert_eq!(RequestTimes::parse(&raw), Some(RequestTimes { opened_ns, accepted_ns, arrived_ns, read_ns }));
+            prop_assert_eq!(RequestTimes::parse(&raw[..cut]), None);
         }
 
         #[test]

@@ -48,6 +48,8 @@ pub enum ProbePoint {
     TlsFree = 19,
     /// Return of the method of [`Self::Method`].
     MethodReturn = 20,
+    /// Return of `accept` or `accept4`.
+    AcceptReturn = 21,
 }
 
 impl ProbePoint {
@@ -74,6 +76,7 @@ impl ProbePoint {
             18 => Self::TlsWriteEx,
             19 => Self::TlsFree,
             20 => Self::MethodReturn,
+            21 => Self::AcceptReturn,
             _ => return None,
         })
     }

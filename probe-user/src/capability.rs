@@ -98,6 +98,8 @@ pub enum Feature {
     Queues,
     /// Responses to clients: raw tracepoints of system calls and of TCP.
     Egress,
+    /// Arrivals of requests: raw tracepoints of sockets.
+    Arrivals,
     /// Frames that a process receives without libzmq: a raw tracepoint of socket reads.
     SocketReads,
     /// Functions in the engine's Python code: `process_vm_readv`.
@@ -108,13 +110,14 @@ pub enum Feature {
 
 impl Feature {
     /// All features without an option of their own, in display order.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Messages,
         Self::Processed,
         Self::Scheduler,
         Self::Polls,
         Self::Queues,
         Self::Egress,
+        Self::Arrivals,
         Self::SocketReads,
         Self::PythonStacks,
     ];
@@ -129,7 +132,7 @@ impl Feature {
                 &[Bpf, Perfmon, SysPtrace]
             }
             Self::Messages | Self::Processed | Self::Polls | Self::Tls => &[SysAdmin, SysPtrace],
-            Self::Scheduler | Self::Egress | Self::SocketReads => &[Bpf, Perfmon],
+            Self::Scheduler | Self::Egress | Self::Arrivals | Self::SocketReads => &[Bpf, Perfmon],
             Self::Queues => &[SysPtrace, DacReadSearch],
             Self::PythonStacks => &[SysPtrace],
         }
@@ -166,7 +169,7 @@ impl Feature {
             Self::Scheduler => "bpf_task_pt_regs",
             Self::Queues => "sock_diag",
             Self::Egress => "the BPF ring buffer",
-            Self::SocketReads => "the tracepoint sock_recv_length",
+            Self::Arrivals | Self::SocketReads => "the tracepoint sock_recv_length",
             Self::PythonStacks => "process_vm_readv",
         }
     }
@@ -194,6 +197,7 @@ impl Feature {
             Self::Egress => {
                 facts("deliveries", 5, 8, "deliveries to clients are not observed: no drop can be confirmed")
             }
+            Self::Arrivals => facts("arrivals", 6, 5, "the time when a request reached the server is unknown"),
             Self::SocketReads => facts(
                 "socket reads",
                 6,

@@ -110,7 +110,7 @@ impl KernelSide {
             tracing::debug!("cannot observe responses to clients: {error}");
         }
         if self.missing_egress_field.is_none() {
-            for program in [attach::CLIENT_READS, attach::ZMTP_READS] {
+            for program in [attach::CLIENT_READS, attach::ZMTP_READS].into_iter().chain(attach::ARRIVALS) {
                 if let Err(error) = attach::load_tracepoint_program(&mut self.ebpf, program) {
                     tracing::debug!("cannot observe reads from sockets: {error}");
                 }
@@ -172,7 +172,9 @@ impl KernelSide {
             Group::KernelPolls if !self.has_poll_timeouts => {
                 Some(String::from("the kernel's poll functions have other parameters"))
             }
-            Group::Writes | Group::ClientReads | Group::ZmtpReads => self.missing_egress_field.clone(),
+            Group::Writes | Group::ClientReads | Group::ZmtpReads | Group::Arrivals => {
+                self.missing_egress_field.clone()
+            }
             _ => None,
         };
         if let Some(what) = missing_types {
@@ -191,6 +193,9 @@ impl KernelSide {
                     .map_err(|error| Refusal::from_error(&error)),
                 Group::ZmtpReads => {
                     attach::attach_tracepoints(ebpf, &[attach::ZMTP_READS]).map_err(|error| Refusal::from_error(&error))
+                }
+                Group::Arrivals => {
+                    attach::attach_tracepoints(ebpf, &attach::ARRIVALS).map_err(|error| Refusal::from_error(&error))
                 }
             };
         self.groups.insert(group, attached?);

@@ -9,14 +9,16 @@ use probe_ebpf::{Capture, Cookie, Loss, Thread};
 use crate::degraded::error_with_causes;
 
 /// Uprobe programs, each of which may be attached at many addresses with one link.
-pub(crate) const UPROBES: [&str; 4] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT];
+pub(crate) const UPROBES: [&str; 5] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT, ACCEPTED];
 /// The same with those of [`crate::ProbeOptions::tls`].
-pub(crate) const WITH_TLS: [&str; 6] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT, TLS_ENTERED, TLS_RETURNED];
+pub(crate) const WITH_TLS: [&str; 7] =
+    [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT, ACCEPTED, TLS_ENTERED, TLS_RETURNED];
 
 pub(crate) const ZMQ: &str = "zmq";
 pub(crate) const ZMQ_RETURNED: &str = "zmq_returned";
 pub(crate) const POLL_ENTERED: &str = "poll_entered";
 pub(crate) const POLL_LEFT: &str = "poll_left";
+pub(crate) const ACCEPTED: &str = "accepted";
 pub(crate) const TLS_ENTERED: &str = "tls_entered";
 pub(crate) const TLS_RETURNED: &str = "tls_returned";
 
@@ -31,6 +33,10 @@ pub(crate) enum TableChange {
     RemoveTarget { pid: u32 },
     /// Sets the capture limits for calls on TCP sockets of a target.
     Serve { target: u32, serves: Serves },
+    /// Enters a port that a target listens on, in the network namespace with this inode.
+    EnterListener { target: u32, namespace: u32, port: u16 },
+    /// Removes such a port.
+    RemoveListener { namespace: u32, port: u16 },
     /// Enters a socket whose reads by a target are observed.
     EnterZmtp { target: u32, inode: u64 },
     /// Removes such a socket.
@@ -66,11 +72,13 @@ pub(crate) enum Group {
     ClientReads = 4,
     /// Reads of ZMTP connections without libzmq.
     ZmtpReads = 5,
+    /// Arrivals of requests.
+    Arrivals = 6,
 }
 
 impl Group {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Scheduler, Self::KernelPolls, Self::Writes, Self::ClientReads, Self::ZmtpReads];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Scheduler, Self::KernelPolls, Self::Writes, Self::ClientReads, Self::ZmtpReads, Self::Arrivals];
 }
 
 /// The probe points of a target in one library that are attached together.
@@ -80,6 +88,8 @@ pub(crate) enum PointSet {
     Messages(MessagePoints),
     /// Polls, in the C library; their returns only if no scheduler program measures the time in a poll.
     Polls { with_returns: bool },
+    /// Accepted connections, in the C library.
+    Accepts,
     /// Plain bytes of TLS connections, in OpenSSL.
     Tls,
     /// The method that passes messages to a server inside the process, in an engine's extension.

@@ -4,7 +4,7 @@ use std::borrow::BorrowMut;
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
 use aya::{Ebpf, Pod};
-use probe_ebpf::egress::{Serves, Stream, TlsConnection, ZmtpConnection};
+use probe_ebpf::egress::{Serves, Stream, TlsConnection, ZmtpConnection, listener_key};
 use probe_ebpf::{Thread, Watched};
 
 use crate::egress::CAPTURE_READ;
@@ -35,6 +35,12 @@ pub(crate) fn apply_change(ebpf: &mut Ebpf, change: TableChange) -> Result<(), M
         }
         TableChange::Serve { target, serves } => {
             array_mut::<Plain<Serves>>(ebpf, "SERVING")?.set(target, Plain(serves), 0)
+        }
+        TableChange::EnterListener { target, namespace, port } => {
+            hash_table_mut::<u64, u32>(ebpf, "LISTENERS")?.insert(listener_key(namespace, port), target, 0)
+        }
+        TableChange::RemoveListener { namespace, port } => {
+            hash_table_mut::<u64, u32>(ebpf, "LISTENERS")?.remove(&listener_key(namespace, port))
         }
         TableChange::EnterZmtp { target, inode } => {
             let connection = ZmtpConnection { read: 0, target, limit: CAPTURE_READ };

@@ -5,15 +5,20 @@
 //! its buffers are intact, and the result is the number of accepted bytes. `sock_send_length` (Linux 6.5 and later) fires
 //! only for writes to sockets; `sys_exit` fires for every system call of every process.
 //! Minimum kernel: 5.8 (ring buffer), with BTF for the offsets.
+//!
+//! Also notes when each request reaches the process (Linux 6.5 and later): `sk_data_ready` fires when bytes are in a socket, whether the
+//! process runs or not.
 
 use aya_ebpf::Global;
 use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
 use aya_ebpf::helpers::generated::{bpf_get_current_task, bpf_get_current_task_btf, bpf_task_pt_regs};
-use aya_ebpf::macros::{map, raw_tracepoint};
-use aya_ebpf::maps::{Array, LruHashMap};
-use aya_ebpf::programs::RawTracePointContext;
-use probe_ebpf::egress::{CLOSE, Head, Kind, MARK, Places, Serves, Stream};
+use aya_ebpf::macros::{map, raw_tracepoint, uretprobe};
+use aya_ebpf::maps::{Array, HashMap, LruHashMap};
+use aya_ebpf::programs::{RawTracePointContext, RetProbeContext};
+use probe_ebpf::egress::{
+    CLOSE, ESTABLISHED, Head, Kind, MARK, MAX_LISTENERS, Places, RequestTimes, SYN_RECV, Serves, Stream, listener_key,
+};
 use probe_ebpf::{Loss, MAX_TARGETS};
 
 use crate::buffers::{self, Repeat};
@@ -48,13 +53,20 @@ const NOWHERE: Places = Places {
     written: 0,
     acknowledged: 0,
     consumed: 0,
+    arrived: 0,
+    network: 0,
+    namespace: 0,
 };
 
 /// Copy limits by target index; both are 0 for a process without HTTP clients.
 #[map]
 pub(crate) static SERVING: Array<Serves> = Array::with_max_entries(MAX_TARGETS, 0);
 
-/// Connections with writes, by socket. User space marks those that it does not need.
+/// Targets that listen on a port, by [`listener_key`].
+#[map]
+static LISTENERS: HashMap<u64, u32> = HashMap::with_max_entries(MAX_LISTENERS, 0);
+
+/// Connections to listeners, and connections with writes, by socket. User space marks those that it does not need.
 #[map]
 pub(crate) static STREAMS: LruHashMap<u64, Stream> = LruHashMap::with_max_entries(16_384, 0);
 
@@ -67,6 +79,7 @@ const IPPROTO_TCP: u16 = 6;
 const AGAIN: i64 = -11;
 /// `include/linux/socket.h`: the bytes remain in the socket and will be read again.
 pub(crate) const MSG_PEEK: u32 = 2;
+
 /// A system call that has returned.
 struct Returned {
     target: u32,
@@ -158,13 +171,21 @@ fn returned(call: &Returned, sock: Option<u64>) -> Option<()> {
         Some(sock) => sock,
         None => tcp(&places, read_field(registers, places.arguments[0])?)?,
     };
-    // SAFETY: copied immediately.
-    match unsafe { STREAMS.get(socket) } {
-        Some(known) if known.ignored != 0 => return None,
-        Some(_) => {}
-        None => {
-            let _ = STREAMS.insert(socket, Stream { target, ignored: 0 }, 0);
+    if let Some(stream) = STREAMS.get_ptr_mut(socket) {
+        // SAFETY: a map value, checked for null; only one thread at a time writes a byte stream in order.
+        unsafe {
+            if (*stream).ignored != 0 {
+                return None;
+            }
+            // Processes may share a listener.
+            (*stream).target = target;
         }
+        // Kernels without this tracepoint observe no reads.
+        if sock.is_some() && matches!(kind, Kind::Wrote) {
+            report_request(&places, stream, target, socket);
+        }
+    } else {
+        let _ = STREAMS.insert(socket, Stream { target, ..NEW_STREAM }, 0);
     }
     let mut head = head(&places, kind, target, socket);
     head.accepted = accepted;
@@ -172,27 +193,136 @@ fn returned(call: &Returned, sock: Option<u64>) -> Option<()> {
     buffers::send(&places, registers, shape, repeat, limit, head)
 }
 
+/// A connection of which nothing is known.
+const NEW_STREAM: Stream = Stream {
+    target: 0,
+    ignored: 0,
+    request: RequestTimes { opened_ns: 0, accepted_ns: 0, arrived_ns: 0, read_ns: 0 },
+    unread_since_ns: 0,
+};
+
+/// `sk_data_ready(const struct sock *sk)`, for every socket of the machine.
+#[raw_tracepoint(tracepoint = "sk_data_ready")]
+pub(crate) fn request_arrived(ctx: RawTracePointContext) -> i32 {
+    let Some(stream) = STREAMS.get_ptr_mut(ctx.arg::<u64>(0)) else {
+        return 0;
+    };
+    // SAFETY: a map value, checked for null; the kernel holds the socket.
+    unsafe {
+        if (*stream).unread_since_ns == 0 && (*stream).ignored == 0 {
+            let now = here::now();
+            (*stream).unread_since_ns = now;
+            if (*stream).request.arrived_ns == 0 {
+                (*stream).request.arrived_ns = now;
+            }
+        }
+    }
+    0
+}
+
+/// `sock_recv_length(struct sock *sk, int result, int flags)`, for every socket of the machine.
+#[raw_tracepoint(tracepoint = "sock_recv_length")]
+pub(crate) fn request_read(ctx: RawTracePointContext) -> i32 {
+    let socket: u64 = ctx.arg(0);
+    let Some(stream) = STREAMS.get_ptr_mut(socket) else {
+        return 0;
+    };
+    if ctx.arg::<u32>(1) as i32 <= 0 || ctx.arg::<u32>(2) & MSG_PEEK != 0 {
+        return 0;
+    }
+    let places = PLACES.load();
+    let has_read_all = read_field::<u32>(socket, places.arrived) == read_field(socket, places.consumed);
+    // SAFETY: a map value, checked for null; only one thread at a time reads a byte stream in order.
+    unsafe {
+        if (*stream).request.arrived_ns != 0 && (*stream).request.read_ns == 0 {
+            (*stream).request.read_ns = here::now();
+        }
+        if has_read_all {
+            (*stream).unread_since_ns = 0;
+        }
+    }
+    0
+}
+
+/// Return of `int accept(int fd, ..)` and `int accept4(int fd, ..)`.
+#[uretprobe]
+pub(crate) fn accepted(ctx: RetProbeContext) -> u32 {
+    let descriptor: i32 = ctx.ret();
+    if descriptor >= 0
+        && let Some(socket) = tcp(&PLACES.load(), descriptor as u32)
+        && let Some(stream) = STREAMS.get_ptr_mut(socket)
+    {
+        // SAFETY: a map value, checked for null; no other thread has the descriptor yet.
+        unsafe { (*stream).request.accepted_ns = here::now() };
+    }
+    0
+}
+
+#[repr(C)]
+struct RequestRecord {
+    head: Head,
+    times: RequestTimes,
+}
+
+/// Reports the request that this write begins to answer, if its arrival was observed, and prepares for the next one.
+#[inline(always)]
+fn report_request(places: &Places, stream: *mut Stream, target: u32, socket: u64) {
+    // SAFETY: a map value, checked for null, as in `returned`.
+    let times = unsafe { (*stream).request };
+    if times.read_ns == 0 {
+        return;
+    }
+    // A client may have received this very write, and the server's next request may be here before the write returns.
+    // SAFETY: as above.
+    unsafe { (*stream).request = RequestTimes { arrived_ns: (*stream).unread_since_ns, ..NEW_STREAM.request } };
+    let Some(mut slot) = RECORDS.reserve::<RequestRecord>(0) else {
+        return lost(Loss::RingFull);
+    };
+    let mut head = head(places, Kind::Request, target, socket);
+    head.captured = size_of::<RequestTimes>() as u32;
+    // SAFETY: inside the reservation.
+    unsafe { slot.as_mut_ptr().write(RequestRecord { head, times }) };
+    slot.submit(u64::from(BPF_RB_NO_WAKEUP));
+}
+
 /// `inet_sock_set_state(const struct sock *sk, int before, int state)`
 #[raw_tracepoint(tracepoint = "inet_sock_set_state")]
 pub(crate) fn egress_state(ctx: RawTracePointContext) -> i32 {
     let socket: u64 = ctx.arg(0);
+    let (before, state) = (ctx.arg::<u32>(1) as u8, ctx.arg::<u32>(2) as u8);
     // SAFETY: copied immediately.
-    let Some(stream) = (unsafe { STREAMS.get(socket) }).copied() else {
-        return 0;
-    };
-    let state = ctx.arg::<u32>(2) as u8;
-    if stream.ignored == 0 {
-        let mut head = head(&PLACES.load(), Kind::State, stream.target, socket);
-        (head.before, head.state) = (ctx.arg::<u32>(1) as u8, state);
-        if RECORDS.output::<Head>(&head, u64::from(BPF_RB_NO_WAKEUP)).is_err() {
-            lost(Loss::RingFull);
+    if let Some(stream) = (unsafe { STREAMS.get(socket) }).copied() {
+        if stream.ignored == 0 {
+            let mut head = head(&PLACES.load(), Kind::State, stream.target, socket);
+            (head.before, head.state) = (before, state);
+            if RECORDS.output::<Head>(&head, u64::from(BPF_RB_NO_WAKEUP)).is_err() {
+                lost(Loss::RingFull);
+            }
+        }
+        if state == CLOSE {
+            // The kernel may reuse the address for another connection.
+            let _ = STREAMS.remove(socket);
         }
     }
-    if state == CLOSE {
-        // The kernel may reuse the address for another connection.
-        let _ = STREAMS.remove(socket);
+    if before == SYN_RECV && state == ESTABLISHED {
+        let _ = add_opened_connection(socket);
     }
     0
+}
+
+/// Adds a connection that a client has opened to a listener.
+#[inline(always)]
+fn add_opened_connection(socket: u64) -> Option<()> {
+    let places = PLACES.load();
+    let network: u64 = read_field(socket, places.network)?;
+    let key = listener_key(read_field(network, places.namespace)?, read_field(socket, places.local)?);
+    // SAFETY: copied immediately.
+    let target = unsafe { LISTENERS.get(key) }.copied()?;
+    if is_tcp(&places, socket)? {
+        let request = RequestTimes { opened_ns: here::now(), ..NEW_STREAM.request };
+        let _ = STREAMS.insert(socket, Stream { target, request, ..NEW_STREAM }, 0);
+    }
+    Some(())
 }
 
 #[inline(always)]

@@ -53,6 +53,11 @@ const SOCKET_WRITES: TracepointProgram = TracepointProgram::new("egress_sent", "
 const ALL_CALLS: TracepointProgram = TracepointProgram::new("egress_written", "sys_exit");
 /// Reads from clients (Linux 6.5 and later).
 pub(crate) const CLIENT_READS: TracepointProgram = TracepointProgram::new("egress_received", "sock_recv_length");
+/// Arrivals of requests, and their reads by the server (Linux 6.5 and later).
+pub(crate) const ARRIVALS: [TracepointProgram; 2] = [
+    TracepointProgram::new("request_arrived", "sk_data_ready"),
+    TracepointProgram::new("request_read", "sock_recv_length"),
+];
 /// Reads of ZMTP connections without libzmq (Linux 6.5 and later).
 pub(crate) const ZMTP_READS: TracepointProgram = TracepointProgram::new("zmtp_read", "sock_recv_length");
 

@@ -10,7 +10,7 @@ pub(crate) use offsets::find_egress_offsets;
 
 pub use connection_tracker::{ConnectionStep, ConnectionTracker};
 pub use offsets::MissingField;
-pub use probe_ebpf::egress::{Head, Kind, Record, Serves};
+pub use probe_ebpf::egress::{Head, Kind, Record, RequestTimes, Serves};
 
 use crate::discover::ReadError;
 use crate::proc::ProcDir;
@@ -25,8 +25,17 @@ pub const CAPTURE_READ: u32 = 256 << 10;
 /// Maximum number of descriptors of a process, and of sockets of its network namespace.
 const MAX_SOCKETS: usize = 65_536;
 
-/// Local ports of the TCP sockets that `pid` listens on, sorted.
-pub fn listening_ports(pid: u32) -> Result<Vec<u16>, ReadError> {
+/// TCP ports that a process listens on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListeningPorts {
+    /// Local ports, sorted.
+    pub ports: Vec<u16>,
+    /// Inode of the process's network namespace.
+    pub network_namespace: u64,
+}
+
+/// The TCP ports that `pid` listens on.
+pub fn listening_ports(pid: u32) -> Result<ListeningPorts, ReadError> {
     let process = ProcDir::open(pid)?;
     let own_sockets = process.list_sockets(MAX_SOCKETS)?.items;
     let own_inodes: HashSet<u64> = own_sockets.into_iter().map(|socket| socket.inode).collect();
@@ -38,7 +47,7 @@ pub fn listening_ports(pid: u32) -> Result<Vec<u16>, ReadError> {
     }
     ports.sort_unstable();
     ports.dedup();
-    Ok(ports)
+    Ok(ListeningPorts { ports, network_namespace: process.network_namespace()? })
 }
 
 #[cfg(test)]
@@ -52,8 +61,8 @@ mod tests {
         let me = std::process::id();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert!(listening_ports(me).unwrap().contains(&port));
+        assert!(listening_ports(me).unwrap().ports.contains(&port));
         drop(listener);
-        assert!(!listening_ports(me).unwrap().contains(&port));
+        assert!(!listening_ports(me).unwrap().ports.contains(&port));
     }
 }

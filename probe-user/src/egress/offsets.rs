@@ -89,6 +89,9 @@ pub(crate) fn find_egress_offsets(btf: &Btf) -> Result<Places, MissingField> {
         written: offset("tcp_sock", "write_seq")?,
         acknowledged: offset("tcp_sock", "snd_una")?,
         consumed: offset("tcp_sock", "copied_seq")?,
+        arrived: offset("tcp_sock", "rcv_nxt")?,
+        network: offset("sock", "__sk_common.skc_net.net")?,
+        namespace: offset("net", "ns.inum")?,
     })
 }
 

@@ -15,6 +15,8 @@ const REMOVE_ZMTP: u32 = 21;
 const IGNORE_STREAM: u32 = 22;
 const IGNORE_TLS: u32 = 23;
 const REMOVE_THREADS: u32 = 24;
+const ENTER_LISTENER: u32 = 25;
+const REMOVE_LISTENER: u32 = 26;
 
 /// Operation, target, and up to three numbers.
 pub(super) type ChangeNumbers = [u32; 5];
@@ -28,6 +30,8 @@ pub(super) fn change_to_numbers(change: TableChange) -> ChangeNumbers {
         TableChange::EnterTarget { target, pid } => [ENTER_TARGET, target, pid, 0, 0],
         TableChange::RemoveTarget { pid } => [REMOVE_TARGET, 0, pid, 0, 0],
         TableChange::Serve { target, serves } => [SERVE, target, serves.written, serves.read, 0],
+        TableChange::EnterListener { target, namespace, port } => [ENTER_LISTENER, target, namespace, port.into(), 0],
+        TableChange::RemoveListener { namespace, port } => [REMOVE_LISTENER, 0, namespace, port.into(), 0],
         TableChange::EnterZmtp { target, inode } => of_id(ENTER_ZMTP, target, inode),
         TableChange::RemoveZmtp { inode } => of_id(REMOVE_ZMTP, 0, inode),
         TableChange::IgnoreStream { socket } => of_id(IGNORE_STREAM, 0, socket),
@@ -46,6 +50,12 @@ pub(super) fn parse_change(numbers: ChangeNumbers) -> Option<TableChange> {
         [ENTER_TARGET, target, pid, 0, 0] => TableChange::EnterTarget { target, pid },
         [REMOVE_TARGET, 0, pid, 0, 0] => TableChange::RemoveTarget { pid },
         [SERVE, target, written, read, 0] => TableChange::Serve { target, serves: Serves { written, read } },
+        [ENTER_LISTENER, target, namespace, port, 0] => {
+            TableChange::EnterListener { target, namespace, port: port.try_into().ok()? }
+        }
+        [REMOVE_LISTENER, 0, namespace, port, 0] => {
+            TableChange::RemoveListener { namespace, port: port.try_into().ok()? }
+        }
         [ENTER_ZMTP, target, _, _, 0] => TableChange::EnterZmtp { target, inode: id },
         [REMOVE_ZMTP, 0, _, _, 0] => TableChange::RemoveZmtp { inode: id },
         [IGNORE_STREAM, 0, _, _, 0] => TableChange::IgnoreStream { socket: id },
@@ -134,7 +144,7 @@ pub(super) mod tests {
 
     pub(crate) fn any_change() -> impl Strategy<Value = TableChange> {
         let numbers = (any::<u32>(), any::<u32>(), any::<u32>(), any::<bool>(), any::<u64>());
-        (0..9_u8, numbers).prop_map(|(kind, (target, first, second, flag, id))| match kind {
+        (0..11_u8, numbers).prop_map(|(kind, (target, first, second, flag, id))| match kind {
             0 => {
                 let capture = Capture { sent: first, received: second };
                 TableChange::Watch { target, capture, counts_sends: flag }
@@ -146,6 +156,8 @@ pub(super) mod tests {
             5 => TableChange::RemoveZmtp { inode: id },
             6 => TableChange::IgnoreStream { socket: id },
             7 => TableChange::IgnoreTls { connection: id },
+            8 => TableChange::EnterListener { target, namespace: first, port: second as u16 },
+            9 => TableChange::RemoveListener { namespace: first, port: second as u16 },
             _ => TableChange::RemoveThreads { target },
         })
     }

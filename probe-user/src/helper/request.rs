@@ -28,6 +28,7 @@ const MESSAGES: u32 = 1;
 const POLLS: u32 = 2;
 const TLS: u32 = 3;
 const METHOD: u32 = 4;
+const ACCEPTS: u32 = 5;
 
 // Statuses.
 const DONE: u32 = 0;
@@ -125,6 +126,7 @@ fn point_set_to_numbers(set: PointSet) -> (u32, u32) {
         PointSet::Polls { with_returns } => (POLLS, with_returns.into()),
         PointSet::Tls => (TLS, 0),
         PointSet::Method => (METHOD, 0),
+        PointSet::Accepts => (ACCEPTS, 0),
     }
 }
 
@@ -134,6 +136,7 @@ fn parse_point_set(kind: u32, flags: u32) -> Option<PointSet> {
         (POLLS, 0..=1) => PointSet::Polls { with_returns: flags != 0 },
         (TLS, 0) => PointSet::Tls,
         (METHOD, 0) => PointSet::Method,
+        (ACCEPTS, 0) => PointSet::Accepts,
         _ => return None,
     })
 }
@@ -229,6 +232,7 @@ mod tests {
             any::<bool>().prop_map(|with_returns| PointSet::Polls { with_returns }),
             Just(PointSet::Tls),
             Just(PointSet::Method),
+            Just(PointSet::Accepts),
         ]
     }
 
@@ -258,7 +262,7 @@ mod tests {
         }
 
         #[test]
-        fn a_message_is_a_request_or_refused(mut bytes in prop::collection::vec(any::<u8>(), 0..600), operation in 0_u8..26) {
+        fn a_message_is_a_request_or_refused(mut bytes in prop::collection::vec(any::<u8>(), 0..600), operation in 0_u8..28) {
             if let Some(first) = bytes.first_mut() {
                 *first = operation;
             }
@@ -300,7 +304,7 @@ mod tests {
         assert!(HelperRequest::parse(&[]).is_none());
         let set = PointSet::Polls { with_returns: false };
         let attach = HelperRequest::AttachUprobes { target: 0, pid: 1, set }.to_bytes();
-        for (at, wrong) in [(0, 99), (12, 0), (12, 5), (16, 2)] {
+        for (at, wrong) in [(0, 99), (12, 0), (12, 6), (16, 2)] {
             let mut bytes = attach;
             bytes[at] = wrong;
             assert!(HelperRequest::parse(&bytes).is_none(), "{at}: {wrong}");

@@ -4,7 +4,8 @@ use probe_ebpf::{Cookie, ProbePoint};
 
 use crate::probe_points::{ProbePoints, ProbePointsError};
 use crate::programs::{
-    Batch, MessagePoints, POLL_ENTERED, POLL_LEFT, PointSet, Points, TLS_ENTERED, TLS_RETURNED, ZMQ, ZMQ_RETURNED,
+    ACCEPTED, Batch, MessagePoints, POLL_ENTERED, POLL_LEFT, PointSet, Points, TLS_ENTERED, TLS_RETURNED, ZMQ,
+    ZMQ_RETURNED,
 };
 
 /// A set of probe points of a target in one library.
@@ -12,6 +13,7 @@ pub(crate) fn batches_of_set(set: PointSet, found: &ProbePoints, target: u32) ->
     match set {
         PointSet::Messages(wanted) => message_batches(found, target, wanted),
         PointSet::Polls { with_returns } => poll_batches(found, target, with_returns),
+        PointSet::Accepts => accept_batches(found, target),
         PointSet::Tls => tls_batches(found, target),
         PointSet::Method => Ok(found.method.map(|entry| method_batches(entry, target)).unwrap_or_default()),
     }
@@ -96,6 +98,13 @@ pub(crate) fn poll_batches(
     let mut entries = epolls.map(|entry| (entry, epoll_entered)).to_vec();
     entries.push((probe_points.entry_of("poll")?, cookie_of(ProbePoint::Poll)));
     Ok(non_empty([Batch::at_returns(POLL_LEFT, returns), Batch::at_entries(POLL_ENTERED, entries)]))
+}
+
+/// Returns of the calls that accept connections.
+fn accept_batches(probe_points: &ProbePoints, target: u32) -> Result<Vec<Batch>, ProbePointsError> {
+    let cookie = Cookie::new(ProbePoint::AcceptReturn, target);
+    let returns = [probe_points.entry_of("accept")?, probe_points.entry_of("accept4")?].map(|entry| (entry, cookie));
+    Ok(vec![Batch::at_returns(ACCEPTED, returns.to_vec())])
 }
 
 /// Probe points in OpenSSL. Return probes are attached first; the return of a write whose entry was not observed is ignored.

@@ -251,6 +251,7 @@ impl Probe {
         self.update_watched(index, false)?;
         self.change_table(TableChange::EnterTarget { target: index as u32, pid: target.pid })?;
         self.update_serving(target.pid, index as u32)?;
+        self.enter_listeners(target.pid, index as u32)?;
         self.update_zmtp(target.pid, index as u32)?;
         Ok(index)
     }
@@ -269,6 +270,7 @@ impl Probe {
         let pid = self.targets[index].pid;
         // Before libzmq, so that the delivery of every received frame is observed.
         self.attach_tls(index);
+        self.attach_accepts(index);
         if self.options.polls {
             let in_kernel = self.polls_in_kernel;
             self.targets[index].observes_polls =

@@ -88,6 +88,7 @@ impl Probe {
         // The id may be reused by another process. An error means that it is already gone from the map.
         let _ = self.change_table(TableChange::RemoveTarget { pid });
         self.serving.capture_limits.remove(&pid);
+        self.release_listeners(pid);
         self.release_zmtp(pid);
         self.inner_servers.remove(&pid);
         // Another process may reuse its entry. An error means that the prober has ended.

@@ -3,21 +3,25 @@
 use std::collections::HashMap;
 
 use probe_ebpf::Capture;
-use probe_ebpf::egress::Serves;
+use probe_ebpf::egress::{MAX_LISTENERS, Serves};
 
 use super::{Probe, ProbeError, Target};
 use crate::capability::Feature;
 use crate::degraded::{Degraded, Missing};
-use crate::egress::CAPTURE;
+use crate::egress::{CAPTURE, ListeningPorts};
 use crate::library;
 use crate::load;
-use crate::programs::{Group, TableChange};
+use crate::probe_points::Sought;
+use crate::programs::{Group, PointSet, TableChange};
 
 #[derive(Default)]
 pub(super) struct ServingProcesses {
     /// Capture limits by process.
     pub(super) capture_limits: HashMap<u32, Serves>,
+    /// Ports on which requests arrive, by process.
+    listeners: HashMap<u32, ListeningPorts>,
     observes_writes: bool,
+    observes_arrivals: bool,
     /// Reads are observed, once any process needs it.
     observes_reads: bool,
 }
@@ -46,6 +50,60 @@ impl Probe {
             self.attach_tls(index);
         }
         Ok(true)
+    }
+
+    /// Starts to observe when requests reach `pid` on `listening`, a part of the ports that it listens on. Returns whether that is
+    /// observable; if not, [`Probe::degraded`] has the reason.
+    pub fn observe_arrivals(&mut self, pid: u32, listening: ListeningPorts) -> Result<bool, ProbeError> {
+        if !self.serving.observes_arrivals {
+            if let Err(refusal) = self.kernel.attach_group(Group::Arrivals) {
+                self.report_refusal(Feature::Arrivals, None, refusal);
+                return Ok(false);
+            }
+            self.serving.observes_arrivals = true;
+        }
+        let is_new = !self.serving.listeners.contains_key(&pid);
+        self.release_listeners(pid);
+        self.serving.listeners.insert(pid, listening);
+        if let Some(index) = self.index_of(pid) {
+            self.enter_listeners(pid, index as u32)?;
+            if is_new {
+                self.attach_accepts(index);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Passes the ports of a process that has become the target `index` to the kernel side.
+    pub(super) fn enter_listeners(&mut self, pid: u32, index: u32) -> Result<(), ProbeError> {
+        let ListeningPorts { ports, network_namespace } = self.serving.listeners.get(&pid).cloned().unwrap_or_default();
+        for port in ports.into_iter().take(MAX_LISTENERS as usize) {
+            let namespace = network_namespace as u32;
+            self.change_table(TableChange::EnterListener { target: index, namespace, port })?;
+        }
+        Ok(())
+    }
+
+    /// Observes when a target accepts connections. Without that, only the time of the accept is unknown.
+    pub(super) fn attach_accepts(&mut self, index: usize) {
+        let pid = self.targets[index].pid;
+        if !self.serving.listeners.contains_key(&pid) {
+            return;
+        }
+        for library in library::open_libc(pid).unwrap_or_default() {
+            if let Err(error) = self.attach_set(index, PointSet::Accepts, Sought::Functions, &library) {
+                tracing::debug!("accepts of pid {pid} are not observed: {error}");
+            }
+        }
+    }
+
+    pub(super) fn release_listeners(&mut self, pid: u32) {
+        let ListeningPorts { ports, network_namespace } = self.serving.listeners.remove(&pid).unwrap_or_default();
+        for port in ports {
+            // An error means that it did not fit into the table, or that the process shared the port.
+            let namespace = network_namespace as u32;
+            let _ = self.change_table(TableChange::RemoveListener { namespace, port });
+        }
     }
 
     /// Observes only the writes of `pid` to TCP sockets: it gets no uprobes. Returns whether they are observed. In a separate pid namespace

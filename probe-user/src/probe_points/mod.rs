@@ -23,7 +23,7 @@ const MAX_FILE_BYTES: usize = 64 << 20;
 pub(crate) const MAX_CACHED: usize = 64;
 
 /// Functions of libzmq, libc and OpenSSL that are probed.
-pub(crate) const FUNCTIONS: [&str; 12] = [
+pub(crate) const FUNCTIONS: [&str; 14] = [
     "zmq_msg_send",
     "zmq_msg_recv",
     "zmq_send",
@@ -33,6 +33,8 @@ pub(crate) const FUNCTIONS: [&str; 12] = [
     "epoll_wait",
     "epoll_pwait",
     "poll",
+    "accept",
+    "accept4",
     "SSL_write",
     "SSL_write_ex",
     "SSL_free",

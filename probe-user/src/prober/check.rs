@@ -81,7 +81,7 @@ fn sought_in_library(set: PointSet, path: &[u8], servers: &[InnerServer]) -> Opt
     let name = file_name(path);
     let belongs = match set {
         PointSet::Messages(_) => is_libzmq_name(name),
-        PointSet::Polls { .. } => is_libc_name(name),
+        PointSet::Polls { .. } | PointSet::Accepts => is_libc_name(name),
         PointSet::Tls => is_libssl_name(name),
         PointSet::Method => return server_number_of_extension(path, servers),
     };

@@ -4,6 +4,7 @@
 //! Without the privileges each test prints SKIPPED with the reason. `TOKENGAP_ROOT_TESTS=1` makes that a failure.
 #![expect(clippy::cast_possible_truncation, reason = "indices of a few thousand messages")]
 
+mod arrivals;
 mod peers;
 mod prober;
 mod zmtp_reads;

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use probe_user::discover::{BlindSpot, Process, ProcessId, Topology, Watcher};
-use probe_user::egress::listening_ports;
+use probe_user::egress::{ListeningPorts, listening_ports};
 use probe_user::library::LibraryReader;
 
 use super::trial::with_remedy;
@@ -24,7 +24,7 @@ const STALLED: Duration = Duration::from_secs(5);
 const MAX_READ: usize = 256;
 
 /// Ports on which a process listens, or why they are unknown.
-pub(super) type Ports = Result<Vec<u16>, String>;
+pub(super) type Ports = Result<ListeningPorts, String>;
 
 /// Looks up the ports of a process. Blocks.
 pub(super) fn find_ports(pid: u32) -> Ports {

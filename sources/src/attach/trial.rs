@@ -154,6 +154,7 @@ impl Attach {
                 (State::of(queues), tried)
             }
             Feature::Egress => (self.deliveries(&mut why), "raw tracepoints of writes".to_owned()),
+            Feature::Arrivals => (works, "raw tracepoints of sockets".to_owned()),
             Feature::SocketReads => {
                 let tried = match self.interpreter.reads.connections() {
                     0 if why.is_empty() => "not needed: no process receives without libzmq".to_owned(),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use probe_user::discover::{Engine, Watcher};
-use probe_user::egress::{CAPTURE, Serves};
+use probe_user::egress::{CAPTURE, ListeningPorts, Serves};
 use probe_user::empty_probes::probe_self_with_multi_uprobe;
 use probe_user::{Degraded, Feature, Missing, Permissions, Probe, ProbeError, ProbeOptions};
 use sources::attach::{Attach, AttachOptions, PythonOptions, Reason, Row};
@@ -44,6 +44,7 @@ pub(super) fn try_on_tokengap() -> Vec<Row> {
     };
     let serves = Serves { written: CAPTURE, ..Serves::default() };
     let served = probe.observe_serving(std::process::id(), serves);
+    let arrivals = probe.observe_arrivals(std::process::id(), ListeningPorts::default());
     let read = probe.observe_zmtp_reads(std::process::id(), &BTreeSet::new());
     let uprobe = probe_self_with_multi_uprobe();
     let permissions = Permissions::current();
@@ -60,6 +61,10 @@ pub(super) fn try_on_tokengap() -> Vec<Row> {
             Feature::Egress => {
                 reasons.extend(served.as_ref().err().map(Reason::new));
                 "raw tracepoints of writes"
+            }
+            Feature::Arrivals => {
+                reasons.extend(arrivals.as_ref().err().map(Reason::new));
+                "raw tracepoints of sockets"
             }
             Feature::SocketReads => {
                 reasons.extend(read.as_ref().err().map(Reason::new));
