@@ -108,7 +108,8 @@ impl HttpParser {
         };
         let body = match response.code {
             Some(101) => return Err(Unreadable::Upgraded),
-            Some(100..=199 | 204 | 304) => None,
+            Some(100..=199) => None,
+            Some(204 | 304) => Some((HttpState::Length { left: 0, begun: false }, BodyParser::Other, None)),
             _ => Some(declared_body(&response)),
         };
         *input = &input[length - before..];

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
-use trace::event::{Answer, AnswerContent, AnswerEnd, AnswerForm, UnjudgedReason, What};
+use trace::event::{
+    Answer, AnswerContent, AnswerEnd, AnswerForm, Arrival, ArrivalTimes, UnjudgedReason, UnknownArrival, What,
+};
 
 use super::content::StreamTokens;
 use super::event::{Completion, EventSink, ResponseElement, ResponseForm};
@@ -17,9 +19,11 @@ use super::{Limits, Server};
 #[expect(clippy::struct_excessive_bools, reason = "independent facts about the response")]
 pub(super) struct OpenResponse {
     parts: Vec<RequestPart>,
-    begun: bool,
+    pub(super) begun: bool,
     /// Whether all of it has been observed so far.
-    whole: bool,
+    pub(super) whole: bool,
+    /// When its request reached the server; `None` where that is not observed.
+    pub(super) arrival: Option<Result<ArrivalTimes, UnknownArrival>>,
     short_writes: u32,
     /// The request of a stream, if a request plane announced it.
     name: Option<Named>,
@@ -200,6 +204,9 @@ impl OpenResponse {
                 by_text.is_none().then(|| delivery_of_tokens(&completion, tokens))
             }
         };
+        if let (None, Some(times)) = (part, self.arrival.filter(|_| self.parts.len() < limits.requests)) {
+            sink.emit(What::Arrived(Arrival { rid: &completion.rid, times }));
+        }
         if let Some(delivery) = delivery {
             sink.emit(What::Delivered(delivery));
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use trace::MonoNs;
-use trace::event::{AnswerEnd, Event};
+use trace::event::{AnswerEnd, ArrivalTimes, Event, UnknownArrival};
 
 use super::event::{EventSink, ResponseElement};
 use super::frontend::TimedResponse;
@@ -22,6 +22,8 @@ pub struct ResponseReader {
     /// Number of bytes since the last readable position.
     skipped_bytes: u64,
     responses: OpenResponses,
+    /// Arrival of the request that the next response answers; `None` where arrivals are not observed.
+    arrival: Option<Result<ArrivalTimes, UnknownArrival>>,
     /// The current response of a frontend, whose responses are only timed.
     frontend: Option<TimedResponse>,
 }
@@ -59,13 +61,32 @@ impl ResponseReader {
     /// Starts again, for another connection of the same kind.
     pub fn restart(&mut self) {
         let frontend = self.frontend.as_ref().map(|_| TimedResponse::default());
-        *self = Self { limits: self.limits, protocols: self.protocols, frontend, ..Self::default() };
+        let arrival = self.arrival.map(|_| Err(UnknownArrival::Missed));
+        *self = Self { limits: self.limits, protocols: self.protocols, frontend, arrival, ..Self::default() };
     }
 
     /// Also reads these protocols.
     #[must_use]
     pub fn with_protocols(self, protocols: &'static [StreamProtocol]) -> Self {
         Self { protocols, ..self }
+    }
+
+    /// Also reports when requests reached the server. `unknown`: why that is unknown until [`Self::record_arrival`] is called.
+    #[must_use]
+    pub fn with_arrivals(self, unknown: UnknownArrival) -> Self {
+        Self { arrival: Some(Err(unknown)), ..self }
+    }
+
+    /// Records when the request reached the server that the next response answers.
+    pub fn record_arrival(&mut self, times: ArrivalTimes) {
+        let open = self.responses.get(&0).filter(|response| response.begun);
+        if open.is_some_and(|response| response.whole) {
+            // Of this and all later requests of the connection, it is unknown which arrived when.
+            self.arrival = self.arrival.map(|_| Err(UnknownArrival::Pipelined));
+        } else if open.is_none() && self.arrival == Some(Err(UnknownArrival::Missed)) {
+            // A later one is of the same request, if the server has written `100 Continue`.
+            self.arrival = Some(Ok(times));
+        }
     }
 
     /// Whether the connection is one of a frontend.
@@ -189,10 +210,21 @@ impl ResponseReader {
     }
 
     fn parse_bytes(&mut self, bytes: &[u8], server: &mut Server, sink: &mut EventSink<'_>) {
-        let Self { limits, parser, responses, frontend, .. } = self;
-        let mut record = |stream: u32, element: ResponseElement<'_>| match frontend {
-            Some(response) => response.record_element(stream, &element, &mut server.frontends, sink),
-            None => record_element(responses, stream, element, limits, server, sink),
+        let Self { limits, parser, responses, frontend, arrival, .. } = self;
+        let other_protocol = match parser {
+            Parser::Http2(_) => Some(UnknownArrival::Http2),
+            Parser::Stream(_) => Some(UnknownArrival::Protocol),
+            _ => None,
+        };
+        let mut record = |stream: u32, element: ResponseElement<'_>| {
+            if let Some(response) = frontend {
+                return response.record_element(stream, &element, &mut server.frontends, sink);
+            }
+            let begins = matches!(element, ResponseElement::Began | ResponseElement::StreamNamed(_));
+            record_element(responses, stream, element, limits, server, sink);
+            if begins && let Some(response) = responses.get_mut(&stream) {
+                response.arrival = take_arrival(arrival, other_protocol);
+            }
         };
         let parsed = match parser {
             Parser::Http(parser) => parser.parse(bytes, &mut |element| record(0, element)),
@@ -226,6 +258,21 @@ impl ResponseReader {
         }
         self.responses.values_mut().for_each(OpenResponse::mark_incomplete);
         sink.report_missed_event();
+    }
+}
+
+/// Arrival of the request of a response that begins.
+fn take_arrival(
+    next: &mut Option<Result<ArrivalTimes, UnknownArrival>>,
+    other_protocol: Option<UnknownArrival>,
+) -> Option<Result<ArrivalTimes, UnknownArrival>> {
+    let taken = *next;
+    if let Some(Ok(_)) = taken {
+        *next = Some(Err(UnknownArrival::Missed));
+    }
+    match other_protocol {
+        Some(why) if taken != Some(Err(UnknownArrival::Tls)) => taken.map(|_| Err(why)),
+        _ => taken,
     }
 }
 

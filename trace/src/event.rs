@@ -3,6 +3,7 @@
 //! An event borrows from the source's buffers: a frame of 256 chunks reaches the ledger without an allocation.
 //! Sources emit the events of one lane in order. Between lanes and stages, timestamps may step back slightly.
 
+mod arrival;
 mod dispatch;
 mod new;
 mod samples;
@@ -16,6 +17,7 @@ use crate::engine::Mode;
 use crate::id::{FrameId, HopId, ThreadId};
 use crate::path::Ends;
 use crate::words::names;
+pub use arrival::{Arrival, ArrivalTimes, ConnectionTimes, UnknownArrival};
 pub use dispatch::{Dispatch, DispatchKind, DispatchedRequest};
 pub use samples::{Away, AwayState, CpuSample, PollUse, QueueSample, StackSample, ThreadPart};
 pub use tool_calls::{ArgumentsPart, ToolCallOutcome, ToolCalls, UnjudgedReason};
@@ -48,6 +50,8 @@ pub enum What<'a> {
     Received(Received<'a>),
     /// The application asked for the next frame: this one is processed.
     Processed(FrameId),
+    /// A request, whose response begins, had reached the server.
+    Arrived(Arrival<'a>),
     /// Tokens of one request were accepted for the client.
     Delivered(Delivery<'a>),
     /// A response to a client ended.

@@ -7,10 +7,13 @@ use std::sync::Arc;
 use adapter::discover::EngineKind;
 use probe_user::Probe;
 use probe_user::discover::{Engine, Process, Topology, Watcher};
-use probe_user::egress::{CAPTURE, CAPTURE_READ, ConnectionStep, ConnectionTracker, Kind, Record, Serves};
+use probe_user::egress::{
+    CAPTURE, CAPTURE_READ, ConnectionStep, ConnectionTracker, Kind, ListeningPorts, Record, RequestTimes, Serves,
+};
 use responses::{Detokenize, ResponseReader, Tls};
 use serde_json::{Value, json};
 use trace::MonoNs;
+use trace::event::{ArrivalTimes, ConnectionTimes, UnknownArrival};
 
 use super::frontends::FrontendWatch;
 use super::lanes::Sink;
@@ -46,11 +49,16 @@ pub(super) struct Egress {
     /// Why there is no such tokenizer.
     no_tokenizer: Option<String>,
     left_out: u64,
+    /// Set if arrivals of requests are observed.
+    observes_arrivals: bool,
 }
 
-fn reader(of_frontend: bool) -> ResponseReader {
-    let reader = if of_frontend { ResponseReader::of_frontend() } else { ResponseReader::default() };
-    reader.with_protocols(engines::PROTOCOLS)
+/// The times in a record of a request; `None` if it has none.
+fn parse_arrival(payload: &[u8]) -> Option<ArrivalTimes> {
+    let RequestTimes { opened_ns, accepted_ns, arrived_ns, read_ns } = RequestTimes::parse(payload)?;
+    let known = |ns: u64| (ns > 0).then_some(MonoNs(ns));
+    let connection = known(opened_ns).map(|opened| ConnectionTimes { opened, accepted: known(accepted_ns) });
+    Some(ArrivalTimes { arrived: known(arrived_ns)?, read: known(read_ns)?, connection })
 }
 
 impl Egress {
@@ -91,13 +99,13 @@ impl Egress {
         }
     }
 
-    /// Starts observing the writes of a process that answers clients and listens on `ports`; must run before its messages are observed.
+    /// Starts observing the writes of a process that answers clients; must run before its messages are observed.
     /// Returns whether they are observed, or why they cannot be.
     pub(super) fn serve(
         &mut self,
         probe: &mut Probe,
         process: &Process,
-        ports: &[u16],
+        listening: &ListeningPorts,
         engine: &Engine,
     ) -> Result<bool, String> {
         let pid = process.id.pid;
@@ -114,12 +122,17 @@ impl Egress {
         // If it has no listening port for clients, they are in-process and nothing is written to a socket. Some programs connect to
         // their clients instead.
         let plane = process.connects_to_clients;
-        if plane.is_none() && ports.iter().all(of_zmq) {
+        let ports: Vec<u16> = listening.ports.iter().filter(|port| !of_zmq(port)).copied().collect();
+        if plane.is_none() && ports.is_empty() {
             return Ok(false);
         }
         let serves = Serves { written: CAPTURE, read: if plane.is_some() { CAPTURE_READ } else { 0 } };
         let observed = probe.observe_serving(pid, serves).map_err(|error| error.to_string())?;
         self.clients.is_observed |= observed;
+        if observed && plane.is_none() {
+            let listening = ListeningPorts { ports, ..*listening };
+            self.observes_arrivals |= probe.observe_arrivals(pid, listening).map_err(|error| error.to_string())?;
+        }
         // A frontend may have had its process id.
         self.frontends.observed.remove(&pid);
         if let Some(plane) = plane.filter(|_| observed) {
@@ -195,17 +208,30 @@ impl Egress {
         let server = &mut self.clients.server;
         let mut closed = false;
         let of_frontend = self.frontends.observed.contains(&pid);
+        let observes_arrivals = self.observes_arrivals;
+        let new_reader = || {
+            let reader = if of_frontend { ResponseReader::of_frontend() } else { ResponseReader::default() };
+            let reader = reader.with_protocols(engines::PROTOCOLS);
+            let unknown = if tls { UnknownArrival::Tls } else { UnknownArrival::Missed };
+            if observes_arrivals { reader.with_arrivals(unknown) } else { reader }
+        };
         let connection = self.connections.entry(socket).or_insert_with(|| {
             if let Some(counts) = server.tls.as_mut().filter(|_| tls) {
                 counts.plain += 1;
             }
-            (ConnectionTracker::default(), reader(of_frontend))
+            (ConnectionTracker::default(), new_reader())
         });
-        if record.kind == Kind::Wrote && connection.1.is_of_frontend() != of_frontend {
+        if matches!(record.kind, Kind::Wrote | Kind::Request) && connection.1.is_of_frontend() != of_frontend {
             // The new connection has the kernel address of another process's, whose last write was reported after its end.
-            *connection = (ConnectionTracker::default(), reader(of_frontend));
+            *connection = (ConnectionTracker::default(), new_reader());
         }
         let (track, reader) = connection;
+        if record.kind == Kind::Request {
+            if let Some(times) = parse_arrival(record.payload) {
+                reader.record_arrival(times);
+            }
+            return;
+        }
         for step in track.interpret_record(record) {
             closed |= matches!(step, ConnectionStep::Closed { .. });
             read_step(reader, step, at, server, sink);
@@ -265,7 +291,7 @@ impl Egress {
 #[cfg(test)]
 mod tests {
     use probe_user::egress::Head;
-    use trace::event::{Event, What};
+    use trace::event::{Arrival, Event, What};
 
     use super::*;
 
@@ -297,6 +323,98 @@ mod tests {
         let response = response();
         egress.read_record(pid, &record(Kind::Wrote, response.len() as u32, &response), &mut count);
         answers
+    }
+
+    /// What a connection shows, record by record.
+    #[derive(Default)]
+    struct Connection {
+        egress: Egress,
+        written: u32,
+        tls: bool,
+        arrivals: Vec<Result<ArrivalTimes, UnknownArrival>>,
+    }
+
+    impl Connection {
+        fn observed() -> Self {
+            let mut connection = Self { egress: Egress::new(Clients::default()), ..Self::default() };
+            connection.egress.observes_arrivals = true;
+            connection
+        }
+
+        /// The server writes.
+        fn write(mut self, bytes: &[u8]) -> Self {
+            self.written += bytes.len() as u32;
+            let kind = if self.tls { Kind::Tls } else { Kind::Wrote };
+            let Self { egress, arrivals, written, .. } = &mut self;
+            egress.read_record(1, &record(kind, *written, bytes), &mut |event| {
+                if let What::Arrived(Arrival { rid: "cmpl-1", times }) = event.what {
+                    arrivals.push(times);
+                }
+            });
+            self
+        }
+
+        /// The server begins to answer a request that arrived at `arrived_ns`, 10 ns after its connection was opened.
+        fn answer(mut self, arrived_ns: u64) -> Self {
+            let words = [arrived_ns - 10, 0, arrived_ns, arrived_ns + 5];
+            let payload: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            self.egress.read_record(1, &record(Kind::Request, self.written, &payload), &mut |_| {});
+            self
+        }
+
+        /// The connection is closed, and another one gets its kernel address.
+        fn reopen(mut self) -> Self {
+            for (before, state) in [(1, 7), (3, 1)] {
+                let mut change = record(Kind::State, 0, b"");
+                (change.head.before, change.head.state) = (before, state);
+                self.egress.read_record(1, &change, &mut |_| {});
+            }
+            self.written = 0;
+            self
+        }
+
+        /// When each request arrived.
+        fn arrived_ns(self) -> Vec<Result<u64, UnknownArrival>> {
+            self.arrivals.into_iter().map(|times| times.map(|times| times.arrived.0)).collect()
+        }
+    }
+
+    #[test]
+    fn each_response_has_the_arrival_of_its_own_request() {
+        let response = response();
+        let (head, body) = response.split_at(40);
+        let connection = Connection::observed().write(&response).answer(100).write(head).write(body);
+        let connection = connection.answer(200).write(&response).write(&response).answer(300).write(&response);
+        let connection = connection.reopen().answer(400).write(&response);
+        let times = connection.arrivals[1].unwrap();
+        assert_eq!((times.arrived.0, times.read.0), (100, 105));
+        assert_eq!(times.connection, Some(ConnectionTimes { opened: MonoNs(90), accepted: None }));
+        let missed = Err(UnknownArrival::Missed);
+        assert_eq!(connection.arrived_ns(), [missed, Ok(100), Ok(200), missed, Ok(300), Ok(400)]);
+        assert_eq!(Connection::default().answer(100).write(&response).arrived_ns(), []);
+    }
+
+    #[test]
+    fn responses_without_a_body_take_their_requests_arrival_and_interim_ones_do_not() {
+        let connection = Connection::observed().answer(100).write(b"HTTP/1.1 204 No Content\r\n\r\n");
+        let connection = connection.answer(200).write(b"HTTP/1.1 100 Continue\r\n\r\n").answer(300);
+        assert_eq!(connection.write(&response()).arrived_ns(), [Ok(200)]);
+    }
+
+    #[test]
+    fn arrivals_are_unknown_once_a_client_sends_before_the_response_has_ended() {
+        let response = response();
+        let (begin, rest) = response.split_at(response.len() - 5);
+        let connection = Connection::observed().answer(100).write(begin).answer(200).write(rest).write(&response);
+        let pipelined = Err(UnknownArrival::Pipelined);
+        let connection = connection.answer(300).write(&response);
+        assert_eq!(connection.arrived_ns(), [Ok(100), pipelined, pipelined]);
+    }
+
+    #[test]
+    fn arrivals_on_encrypted_connections_are_unknown() {
+        let connection = Connection { tls: true, ..Connection::observed() };
+        assert_eq!(connection.write(&response()).arrived_ns(), [Err(UnknownArrival::Tls)]);
     }
 
     #[test]

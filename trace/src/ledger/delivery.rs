@@ -7,7 +7,7 @@ use super::shared_rid::late_deliveries_until;
 use super::stream_count::Evidence;
 use crate::clock::MonoNs;
 use crate::engine::Mode;
-use crate::event::{Delivery, Response};
+use crate::event::{Arrival, Delivery, Response};
 use crate::id::Ticket;
 
 /// Number of excess tokens that a consumer may count without a finding. They are ids of the prompt's tail, and one id that a release
@@ -26,6 +26,13 @@ fn repeats_all_tokens(delivery: &Delivery<'_>, before: u64) -> bool {
 }
 
 impl Ledger {
+    /// Records when a request reached the server. Of several responses to it, the first counts.
+    pub(super) fn record_arrival(&mut self, arrival: &Arrival<'_>) {
+        if let Some(request) = self.table.ticket_of(arrival.rid).and_then(|ticket| self.table.get_mut(ticket)) {
+            request.arrival.get_or_insert_with(|| Box::new(arrival.times));
+        }
+    }
+
     pub(super) fn record_delivery(&mut self, at: MonoNs, delivery: &Delivery<'_>) {
         if delivery.rid.is_empty() || self.engine.is_health_check(delivery.rid) {
             return;

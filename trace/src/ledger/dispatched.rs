@@ -180,7 +180,9 @@ impl Ledger {
 mod tests {
     use super::*;
     use crate::Config;
-    use crate::event::{Capabilities, Chunk, Event, Finish, Hop, IdColumn, Received, What};
+    use crate::event::{
+        Arrival, ArrivalTimes, Capabilities, Chunk, Event, Finish, Hop, IdColumn, Received, UnknownArrival, What,
+    };
     use crate::id::HopId;
     use crate::ledger::Limits;
     use crate::ledger::test_path::Path;
@@ -232,6 +234,19 @@ mod tests {
             (2, 2, 1800, 0)
         );
         assert_eq!(hop.queue_wait().max(), Some(600));
+    }
+
+    #[test]
+    fn a_request_keeps_its_first_arrival() {
+        let mut path = path(Limits::default());
+        path.send(0, IdColumn::Delta, &[Chunk::counted("a", 1, 1)]);
+        let first = ArrivalTimes { arrived: MonoNs(1), read: MonoNs(2), connection: None };
+        for (rid, times) in [("b", Ok(first)), ("a", Ok(first)), ("a", Err(UnknownArrival::Missed))] {
+            path.apply(What::Arrived(Arrival { rid, times }));
+        }
+        let request = path.ledger().request("a").expect("sent");
+        assert_eq!(path.ledger().numbers(request).arrival, Some(Ok(first)));
+        assert_eq!(path.ledger().record_count(), 1);
     }
 
     #[test]

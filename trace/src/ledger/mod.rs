@@ -227,6 +227,7 @@ impl Ledger {
             What::SendWait(wait) => self.hops.record_send_wait(at, *wait),
             What::Received(received) => self.record_received_frame(at, received),
             What::Processed(id) => self.record_processed(at, *id),
+            What::Arrived(arrival) => self.record_arrival(arrival),
             What::Delivered(delivery) => self.record_delivery(at, delivery),
             What::Answered(answer) => self.record_answer(at, answer),
             What::FrontendWait(wait) => self.record_frontend_wait(at, wait),

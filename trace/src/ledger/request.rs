@@ -17,7 +17,7 @@ use super::processing_stage::InProcess;
 use super::stages::StageMarks;
 use super::stream::Stream;
 use crate::clock::MonoNs;
-use crate::event::Finish;
+use crate::event::{ArrivalTimes, Finish, UnknownArrival};
 use crate::stats::{Spread, Tally};
 
 /// A request that is live, or waits for its last receive or delivery. Fields keep the order written here: those that every chunk reads
@@ -88,6 +88,8 @@ pub struct Request {
     pub(crate) in_process: Vec<InProcess>,
     /// When it was first seen, on any hop.
     pub first_at: MonoNs,
+    /// When it reached the server; `None` until its response begins, and where that is not observed.
+    pub arrival: Option<Box<Result<ArrivalTimes, UnknownArrival>>>,
     /// Its dispatch to the scheduler; `None` if not observed.
     pub dispatch: Option<Box<RequestDispatch>>,
     /// First send by the scheduler, if it was the request's first chunk.
@@ -204,6 +206,7 @@ impl Request {
         RequestNumbers {
             first_at: self.first_at,
             last_at: self.last_at,
+            arrival: self.arrival.as_deref().copied(),
             dispatch: self.dispatch.as_deref().copied(),
             sent_first: self.sent_first,
             received_first: self.received_first,
@@ -284,6 +287,8 @@ pub struct RequestNumbers {
     pub first_at: MonoNs,
     /// When it was last seen.
     pub last_at: MonoNs,
+    /// When it reached the server; `None` until its response begins, and where that is not observed.
+    pub arrival: Option<Result<ArrivalTimes, UnknownArrival>>,
     /// Its dispatch to the scheduler; `None` if not observed.
     pub dispatch: Option<RequestDispatch>,
     /// When the scheduler sent its first chunk; `None` if not observed.
