@@ -3,7 +3,7 @@
 use trace::engine::{Mode, Waiter};
 use trace::event::{
     AnswerEnd, AnswerForm, AwayState, DispatchKind, Finish, IdColumn, Kind, MissedCause, Response, ThreadPart,
-    ToolCallOutcome, UnjudgedReason,
+    ToolCallOutcome, UnjudgedReason, UnknownArrival,
 };
 
 use super::bytes::{EnumCode, MalformedBlock};
@@ -41,6 +41,7 @@ codes! {
     AnswerEnd { Whole = 0, ClientLeft = 1, ServerLeft = 2, Unknown = 3 }
     AnswerForm { Generate = 0, OpenAi = 1 }
     DispatchKind { Requests = 0, Aborts = 1, Control = 2 }
+    UnknownArrival { Http2 = 0, Tls = 1, Pipelined = 2, Protocol = 3, Missed = 4 }
     MissedCause { QueueFull = 0, Unframed = 1, TooLarge = 2, CutShort = 3, Ended = 4 }
 }
 
@@ -71,6 +72,7 @@ pub(super) mod op {
     pub(in crate::codec) const SEND_WAIT: u8 = 20;
     pub(in crate::codec) const FRONTEND_WAIT: u8 = 21;
     pub(in crate::codec) const DISPATCHED: u8 = 22;
+    pub(in crate::codec) const ARRIVED: u8 = 24;
 
     /// Mask of the bits with the kind.
     pub(in crate::codec) const KIND_MASK: u8 = 0x1f;

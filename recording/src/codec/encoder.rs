@@ -345,6 +345,7 @@ fn missed_if_too_large(what: &What<'_>, writes_token_ids: bool) -> Option<Missed
             (Some(frame.id.hop), max_frame_bytes(frame, writes_token_ids))
         }
         What::Delivered(delivery) => (None, text_bytes(&[delivery.rid])),
+        What::Arrived(arrival) => (None, text_bytes(&[arrival.rid])),
         What::Answered(answer) => (None, text_bytes(&[answer.rid])),
         What::FrontendWait(wait) => (None, text_bytes(&[wait.rid])),
         What::Dispatched(dispatch) => {

@@ -3,9 +3,10 @@
 
 use trace::clock::MonoNs;
 use trace::event::{
-    Answer, AnswerContent, AnswerEnd, ArgumentsPart, Away, Capabilities, CpuSample, Dispatch, DispatchedRequest,
-    Engine, FrontendWait, Hop, LoggedState, Merged, Missed, PollUse, QueueSample, SendWait, StackSample, Stage,
-    ToolCallOutcome, ToolCalls, Undecoded, UnjudgedReason, What,
+    Answer, AnswerContent, AnswerEnd, ArgumentsPart, Arrival, ArrivalTimes, Away, Capabilities, ConnectionTimes,
+    CpuSample, Dispatch, DispatchedRequest, Engine, FrontendWait, Hop, LoggedState, Merged, Missed, PollUse,
+    QueueSample, SendWait, StackSample, Stage, ToolCallOutcome, ToolCalls, Undecoded, UnjudgedReason, UnknownArrival,
+    What,
 };
 use trace::id::{FrameId, HopId, ThreadId};
 
@@ -63,6 +64,7 @@ records! {
     FRONTEND_WAIT FrontendWait
     MISSED Missed
     DISPATCHED Dispatched
+    ARRIVED Arrived
 }
 
 /// Structs, field by field in the order of writing.
@@ -94,6 +96,9 @@ structs! {
     Missed { hop, count, cause }
     Dispatch<'b> { id, bytes, kind, index, request }
     DispatchedRequest<'b> { rid, prompt_tokens, room, arrived_unix_ns }
+    Arrival<'b> { rid, times }
+    ArrivalTimes { arrived, read, connection }
+    ConnectionTimes { opened, accepted }
     Away<'b> { state, place }
     PollUse { interval_ns, polled_ns, wakeups }
     FrameId { hop, lane, seq }
@@ -302,7 +307,23 @@ macro_rules! options {
 
 options! { numbers: HopId as u16: |hop| hop.0, HopId; bool as u8: u8::from, |flag| flag != 0; }
 options! { flagged: PollUse; f64; }
-options! { last: MonoNs; &'b str; Away<'b>; ToolCalls; DispatchedRequest<'b>; }
+options! { last: MonoNs; &'b str; Away<'b>; ToolCalls; DispatchedRequest<'b>; ConnectionTimes; }
+
+impl RareField<'_> for Result<ArrivalTimes, UnknownArrival> {
+    fn write(&self, to: &mut RareWriter<'_>) {
+        self.err().write(to);
+        if let Ok(times) = self {
+            times.write(to);
+        }
+    }
+
+    fn read(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+        match RareField::read(from)? {
+            Some(why) => Ok(Err(why)),
+            None => RareField::read(from).map(Ok),
+        }
+    }
+}
 
 /// Added to the code of an answer's end if its content follows, from 2.9 on.
 const WITH_CONTENT: u8 = 0x80;

@@ -8,10 +8,11 @@ use proptest::string::string_regex;
 use recording::Record;
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    Answer, AnswerContent, AnswerEnd, AnswerForm, ArgumentsPart, Away, AwayState, Capabilities, Chunk, CpuSample,
-    Delivery, Dispatch, DispatchKind, DispatchedRequest, Engine, Event, Finish, Frame, FrontendWait, Hop, IdColumn,
-    Kind, LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received, Response, SendWait, StackSample,
-    Stage, ThreadPart, ToolCallOutcome, ToolCalls, Undecoded, UnjudgedReason, What,
+    Answer, AnswerContent, AnswerEnd, AnswerForm, ArgumentsPart, Arrival, ArrivalTimes, Away, AwayState, Capabilities,
+    Chunk, ConnectionTimes, CpuSample, Delivery, Dispatch, DispatchKind, DispatchedRequest, Engine, Event, Finish,
+    Frame, FrontendWait, Hop, IdColumn, Kind, LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received,
+    Response, SendWait, StackSample, Stage, ThreadPart, ToolCallOutcome, ToolCalls, Undecoded, UnjudgedReason,
+    UnknownArrival, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -228,6 +229,17 @@ fn tool_calls() -> impl Strategy<Value = ToolCalls> {
     })
 }
 
+fn arrival() -> impl Strategy<Value = Arrival<'static>> {
+    let at = || large().prop_map(MonoNs);
+    let times = any!(ArrivalTimes {
+        arrived: at(),
+        read: at(),
+        connection: of(any!(ConnectionTimes { opened: at(), accepted: of(at()) })),
+    });
+    let unknown = select(UnknownArrival::ALL).prop_map(Err);
+    any!(Arrival { rid: text(), times: prop_oneof![3 => times.prop_map(Ok), 1 => unknown] })
+}
+
 /// Any observation.
 pub(crate) fn what() -> impl Strategy<Value = What<'static>> {
     let engine = any!(Engine {
@@ -261,6 +273,7 @@ pub(crate) fn what() -> impl Strategy<Value = What<'static>> {
             What::Received(Received { id, wakeup, by, frame })
         }),
         2 => id().prop_map(What::Processed),
+        1 => arrival().prop_map(What::Arrived),
         5 => delivery().prop_map(What::Delivered),
         1 => undecoded.prop_map(What::Undecoded),
         1 => cpu().prop_map(What::Cpu),
