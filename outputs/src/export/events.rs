@@ -129,6 +129,18 @@ impl Exporter for Events<'_> {
                 }
             }
             What::Processed(id) => self.line("processed", at, context, |o| frame(o, *id, context)),
+            What::Arrived(arrival) if context.options.wants_rid(arrival.rid) => {
+                self.line("arrived", at, context, |o| {
+                    let since_start = |at: MonoNs| context.clock.since_start_ns(at);
+                    let times = arrival.times.ok();
+                    let connection = times.and_then(|times| times.connection);
+                    o.put("rid", arrival.rid).put("unknown", arrival.times.err());
+                    o.put("arrived_at_ns", times.map(|times| since_start(times.arrived)));
+                    o.put("read_at_ns", times.map(|times| since_start(times.read)));
+                    o.put("opened_at_ns", connection.map(|connection| since_start(connection.opened)));
+                    o.put("accepted_at_ns", connection.and_then(|connection| connection.accepted).map(since_start));
+                });
+            }
             What::Delivered(delivery) if !delivery.is_uncounted() && context.options.wants_rid(delivery.rid) => {
                 let timeline = context.ledger.request_of_chunk(0).and_then(|timed| timed.timeline);
                 let received = timeline.and_then(|timeline| timeline.first_delivered);
@@ -186,6 +198,7 @@ impl Exporter for Events<'_> {
                 fields!(o, lost, count, cause);
             }),
             What::Dispatched(_)
+            | What::Arrived(_)
             | What::Delivered(_)
             | What::Answered(_)
             | What::FrontendWait(_)

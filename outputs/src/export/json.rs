@@ -9,7 +9,9 @@ use serde_json::Value;
 
 use trace::detect::Severity;
 use trace::engine::{Mode, Waiter};
-use trace::event::{AnswerEnd, AwayState, DispatchKind, Finish, Kind, MissedCause, ThreadPart, ToolCallOutcome};
+use trace::event::{
+    AnswerEnd, AwayState, DispatchKind, Finish, Kind, MissedCause, ThreadPart, ToolCallOutcome, UnknownArrival,
+};
 use trace::ledger::UnjudgedCause;
 
 /// A value of a field.
@@ -54,7 +56,7 @@ values! { buf, value: push(buf, value); u8, u16, u32, u64, f64, bool, [i64], Vec
 values! { buf, value: push_text(buf, value); str, String, Box<str>, Cow<'_, str> }
 values! {
     buf, value: push_text(buf, value.as_str());
-    AnswerEnd, AwayState, DispatchKind, Finish, Kind, MissedCause, Mode, Severity, ThreadPart, ToolCallOutcome, UnjudgedCause, Waiter
+    AnswerEnd, AwayState, DispatchKind, Finish, Kind, MissedCause, Mode, Severity, ThreadPart, ToolCallOutcome, UnjudgedCause, UnknownArrival, Waiter
 }
 
 impl<T: Json + ?Sized> Json for &T {

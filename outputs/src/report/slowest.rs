@@ -15,6 +15,15 @@ pub struct SlowLine {
     pub rid: String,
     /// First receive at the tokenizer minus first send by the scheduler; `null` until both are observed.
     pub gap_ns: Option<u64>,
+    /// Time when its first bytes were in the server's socket; `null` if unknown.
+    #[serde(default)]
+    pub arrived_ns: Option<u64>,
+    /// Time when the server had read its first bytes; `null` if unknown.
+    #[serde(default)]
+    pub read_ns: Option<u64>,
+    /// Why the time of its arrival is unknown; `null` if it is known.
+    #[serde(default)]
+    pub arrival_unknown: Option<String>,
     /// Time when it was sent to the scheduler; `null` if not observed.
     #[serde(default)]
     pub dispatched_ns: Option<u64>,
@@ -96,9 +105,17 @@ impl SlowLine {
     fn new(rid: &str, numbers: &RequestNumbers, from: MonoNs) -> Self {
         let path = TtftPath::new(numbers);
         let after = |at: Option<MonoNs>| at.map(|at| at.since(from));
+        let arrival = numbers.arrival.and_then(Result::ok);
         Self {
             rid: rid.to_owned(),
             gap_ns: numbers.gap_ns,
+            arrived_ns: after(arrival.map(|times| times.arrived)),
+            read_ns: after(arrival.map(|times| times.read)),
+            arrival_unknown: match numbers.arrival {
+                Some(Ok(_)) => None,
+                Some(Err(why)) => Some(why.as_str().to_owned()),
+                None => Some(String::from("not-observed")),
+            },
             dispatched_ns: after(numbers.dispatch.map(|dispatch| dispatch.sent)),
             scheduler_received_ns: after(numbers.dispatch.and_then(|dispatch| dispatch.received)),
             first_sent_ns: after(numbers.sent_first),

@@ -98,6 +98,7 @@ impl Exporter for Perfetto<'_> {
             // An answer is drawn on its request's own row after that has ended.
             What::Hop(_)
             | What::SendWait(_)
+            | What::Arrived(_)
             | What::Delivered(_)
             | What::Answered(_)
             | What::FrontendWait(_)
