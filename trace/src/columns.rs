@@ -72,8 +72,12 @@ columns! {
         => "gap" 7 2 Strong "first-token gap: received by the tokenizer minus sent by the scheduler; still growing while it waits";
     duration("ttft_ns", |n| TtftPath::new(n).ttft_ns())
         => "ttft" 7 3 Strong "time to first token: from the first observed moment of the request to the first token's delivery";
+    duration("ttft_socket_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Arrived));
+    duration("ttft_preparation_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Read));
     duration("ttft_dispatch_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Dispatched));
-    duration("ttft_scheduler_ns", |n| TtftPath::new(n).leg_from(TtftMoment::SchedulerReceived));
+    duration("ttft_intake_ns", |n| TtftPath::new(n).leg_from(TtftMoment::SchedulerReceived));
+    duration("ttft_queue_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Queued));
+    duration("ttft_prefill_ns", |n| TtftPath::new(n).leg_from(TtftMoment::BatchEntered));
     duration("ttft_output_ns", |n| TtftPath::new(n).leg_from(TtftMoment::FirstSent));
     duration("ttft_delivery_ns", |n| TtftPath::new(n).leg_from(TtftMoment::FirstReceived));
     duration("longest_silence_ns", |n| n.silence_ns)

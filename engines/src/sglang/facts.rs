@@ -150,6 +150,11 @@ impl Facts for SgLang {
         }
     }
 
+    fn queue_relief(&self) -> &'static str {
+        "add replicas; a higher --max-running-requests or --mem-fraction-static makes room if memory allows (`#running-req` and `#queue-req` in \
+         its log)"
+    }
+
     fn drops(&self) -> Option<Drops> {
         Some(Drops { fixed_in: DROPS_FIXED_IN, flag: "--stream-output" })
     }

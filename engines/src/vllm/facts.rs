@@ -67,6 +67,10 @@ impl Facts for Vllm {
          balancer open more connections and reconnect regularly"
     }
 
+    fn queue_relief(&self) -> &'static str {
+        "add replicas; a higher --max-num-seqs or --gpu-memory-utilization makes room if memory allows (`Waiting` in its log)"
+    }
+
     fn relief(&self, role: &str) -> &'static str {
         match role {
             "api-server" | "API server" => {

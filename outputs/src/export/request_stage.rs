@@ -44,7 +44,7 @@ pub(super) enum StageKind {
 
 pub(super) fn span_of_request(request: &ExportedRequest<'_>) -> (MonoNs, MonoNs) {
     let ExportedRequest { summary, timeline, .. } = request;
-    let times = [timeline.first_time(), summary.dispatch.map(|dispatch| dispatch.sent)];
+    let times = [timeline.first_time(), TtftPath::new(summary).moments().next().map(|(_, at)| at)];
     let from = times.into_iter().flatten().fold(summary.first_at, MonoNs::min);
     let to = timeline.last_time().map_or(summary.last_at, |at| at.max(summary.last_at));
     (from, to.max(summary.first_at).max(from))

@@ -18,6 +18,7 @@ mod late;
 mod merging;
 mod own;
 pub mod thresholds;
+mod ttft;
 mod wire;
 mod worker_imbalance;
 
@@ -111,6 +112,9 @@ pub const ALL: &[Detector] = &[
     detector("consumer-asleep", Worst, |context, out| {
         consumer_away::detect_consumer_away(context, out, &[Polling, Asleep]);
     }),
+    detector("late-read", Latest, ttft::detect_late_reads),
+    detector("late-dispatch", Latest, ttft::detect_late_dispatches),
+    detector("queued", Latest, ttft::detect_queued_requests),
     detector("dropped-chunks-predicted", Latest, drops::detect_predicted_drops),
     detector("inflation", Latest, inflation::detect_inflated_counts),
     detector("summed-counts", Latest, inflation::detect_summed_counts),

@@ -53,6 +53,11 @@ pub trait Facts: fmt::Debug + Sync {
         ""
     }
 
+    /// How to shorten the queue of the process that generates tokens.
+    fn queue_relief(&self) -> &'static str {
+        "add replicas, or send fewer requests at once"
+    }
+
     /// Name, in sentences, of the process that generates tokens.
     fn source(&self) -> &'static str {
         "sender"

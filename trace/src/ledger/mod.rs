@@ -80,7 +80,7 @@ pub use totals::{
     AffectedRequests, AnswerTotals, ChunkCounts, IdCounts, Inflation, MissedCounts, Predictions, RequestCounts,
     TokenCounts, Totals,
 };
-pub use ttft::{LegLengths, TimedLeg, Ttft, TtftGroup, TtftLeg, TtftMoment, TtftPath};
+pub use ttft::{LateLeg, LegLengths, TimedLeg, Ttft, TtftGroup, TtftLeg, TtftMoment, TtftPath};
 
 use self::clientless::ClientlessRequests;
 use self::dispatched::DispatchedRequests;

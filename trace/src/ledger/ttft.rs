@@ -5,8 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::Ledger;
 use super::request::{Request, RequestNumbers};
+use super::{GAP_WARNING_NS, Ledger, WorstGap};
 use crate::clock::MonoNs;
 use crate::engine::Facts;
 use crate::stats::{Distribution, DurationSum, Spread, Tally, WindowedSum};
@@ -15,10 +15,18 @@ use crate::stats::{Distribution, DurationSum, Spread, Tally, WindowedSum};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TtftMoment {
+    /// Its first bytes were in the server's socket.
+    Arrived,
+    /// The server had read its first bytes.
+    Read,
     /// The tokenizer sent it to the scheduler.
     Dispatched,
     /// The scheduler received it.
     SchedulerReceived,
+    /// It entered the scheduler's queue, by the engine's own clock.
+    Queued,
+    /// It first entered a batch, by the engine's own clock.
+    BatchEntered,
     /// The scheduler sent its first token.
     FirstSent,
     /// The tokenizer received its first token.
@@ -27,11 +35,15 @@ pub enum TtftMoment {
     FirstDelivered,
 }
 
-use TtftMoment::{Dispatched, FirstDelivered, FirstReceived, FirstSent, SchedulerReceived};
+use TtftMoment::{
+    Arrived, BatchEntered, Dispatched, FirstDelivered, FirstReceived, FirstSent, Queued, Read, SchedulerReceived,
+};
 
-const MOMENTS: [TtftMoment; 5] = [Dispatched, SchedulerReceived, FirstSent, FirstReceived, FirstDelivered];
+const MOMENTS: [TtftMoment; 9] =
+    [Arrived, Read, Dispatched, SchedulerReceived, Queued, BatchEntered, FirstSent, FirstReceived, FirstDelivered];
 /// The leg that begins at each moment but the last.
-const LEG_NAMES: [&str; MOMENTS.len() - 1] = ["dispatch", "scheduler", "output", "delivery"];
+const LEG_NAMES: [&str; MOMENTS.len() - 1] =
+    ["socket", "preparation", "dispatch", "intake", "queue", "prefill", "output", "delivery"];
 
 impl TtftMoment {
     fn index(self) -> usize {
@@ -41,8 +53,12 @@ impl TtftMoment {
     /// Its name in JSON.
     pub fn name(self) -> &'static str {
         match self {
+            Arrived => "arrived",
+            Read => "read",
             Dispatched => "dispatched",
             SchedulerReceived => "scheduler_received",
+            Queued => "queued",
+            BatchEntered => "batch_entered",
             FirstSent => "first_sent",
             FirstReceived => "first_received",
             FirstDelivered => "first_delivered",
@@ -55,8 +71,12 @@ impl TtftMoment {
     pub fn describe(self, engine: &dyn Facts) -> String {
         let (source, receiver) = (engine.source(), engine.receiver());
         match self {
+            Arrived => "the request was in the server's socket".to_owned(),
+            Read => format!("{receiver} read the request"),
             Dispatched => format!("{receiver} sent the request to the {source}"),
             SchedulerReceived => format!("{source} received the request"),
+            Queued => format!("{source} queued the request"),
+            BatchEntered => format!("{source} began its prefill"),
             FirstSent => format!("{source} sent its first token"),
             FirstReceived => format!("{receiver} received its first token"),
             FirstDelivered => "first token accepted for the client".to_owned(),
@@ -65,7 +85,7 @@ impl TtftMoment {
 
     /// What lies before it, if it is not the first that exists.
     pub fn not_observed_before(self) -> Option<&'static str> {
-        (self == Dispatched).then_some("the time before the dispatch: arrival, reading, tokenisation")
+        (self > Arrived).then_some("the time before the dispatch: arrival, reading, tokenisation")
     }
 
     /// What lies after it, if it is not the last that exists.
@@ -95,16 +115,25 @@ impl TtftLeg {
     pub fn describe(self, engine: &dyn Facts) -> String {
         let (source, receiver) = (engine.source(), engine.receiver());
         let parts = (self.from.index()..self.to.index()).map(|index| match MOMENTS[index] {
+            Arrived => "waiting in the server's socket".to_owned(),
+            Read => format!("inside the {receiver}, until sent"),
             Dispatched => format!("waiting for the {source}"),
-            SchedulerReceived => format!("inside the {source}"),
+            SchedulerReceived => format!("{source}, until queued"),
+            Queued => format!("{source}'s queue"),
+            BatchEntered => "prefill".to_owned(),
             FirstSent => format!("output on its way to the {receiver}"),
             FirstReceived | FirstDelivered => format!("inside the {receiver}, until written"),
         });
+        // The engine's own times are often absent.
+        if (self.from, self.to) == (SchedulerReceived, FirstSent) {
+            return format!("inside the {source}: queue and prefill");
+        }
         parts.collect::<Vec<String>>().join(" + ")
     }
 }
 
-/// Its name: `dispatch`, `scheduler`, `output` or `delivery`, joined by `+` if the moments between them were not observed.
+/// Its name: `socket`, `preparation`, `dispatch`, `intake`, `queue`, `prefill`, `output` or `delivery`, joined by `+` if the moments between
+/// them were not observed.
 impl fmt::Display for TtftLeg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, part) in self.parts().iter().enumerate() {
@@ -133,24 +162,38 @@ pub struct TtftPath {
 }
 
 impl TtftPath {
-    /// Moments of a request. One that is earlier than the moment before it is left out.
+    /// Moments of a request. One that contradicts the order of the others is left out.
     pub fn new(numbers: &RequestNumbers) -> Self {
         let dispatch = numbers.dispatch;
-        let mut path = Self {
+        let arrival = numbers.arrival.and_then(Result::ok);
+        let path = Self {
             times: [
+                arrival.map(|arrival| arrival.arrived),
+                arrival.map(|arrival| arrival.read),
                 dispatch.map(|dispatch| dispatch.sent),
                 dispatch.and_then(|dispatch| dispatch.received),
+                None,
+                None,
                 numbers.sent_first,
                 numbers.received_first,
                 numbers.delivered_first,
             ],
         };
-        let mut latest = MonoNs(0);
-        for time in &mut path.times {
-            *time = time.filter(|at| *at >= latest);
-            latest = time.unwrap_or(latest);
+        // Messages and deliveries are observed; the rest is related to them by a connection, or by the engine's own clock.
+        let is_related = |moment: &TtftMoment| matches!(moment, Arrived | Read | Queued | BatchEntered);
+        let certain = MOMENTS.iter().filter(|moment| !is_related(moment));
+        let mut checked = Self::default();
+        for moment in certain.chain(MOMENTS.iter().filter(|moment| is_related(moment))) {
+            let index = moment.index();
+            checked.times[index] = path.times[index].filter(|at| checked.allows(index, *at));
         }
-        path
+        checked
+    }
+
+    /// Whether a moment at this time is neither before an earlier one nor behind a later one.
+    fn allows(&self, index: usize, at: MonoNs) -> bool {
+        let (before, after) = self.times.split_at(index);
+        before.iter().flatten().all(|earlier| *earlier <= at) && after.iter().flatten().all(|later| at <= *later)
     }
 
     /// When the moment was; `None` if that was not observed.
@@ -298,6 +341,26 @@ impl TtftGroup {
     }
 }
 
+/// Requests that spent a second or more on a leg between neighbouring moments.
+#[derive(Clone, Debug, Default)]
+pub struct LateLeg {
+    /// Number of such requests.
+    pub requests: u64,
+    /// Their time on the leg.
+    pub ns: u128,
+    /// Their whole time to first token.
+    pub whole_ns: u128,
+    /// The longest; `None` without any.
+    pub(crate) worst: Option<WorstGap>,
+}
+
+impl LateLeg {
+    /// Share of the leg in the time to first token of these requests, from 0 to 1.
+    pub fn share(&self) -> f64 {
+        if self.whole_ns == 0 { 0.0 } else { self.ns as f64 / self.whole_ns as f64 }
+    }
+}
+
 /// Maximum number of groups. Observation changes a few times in a run, so there are few.
 const MAX_GROUPS: usize = 8;
 
@@ -305,6 +368,8 @@ const MAX_GROUPS: usize = 8;
 #[derive(Debug, Default)]
 pub struct Ttft {
     groups: SmallVec<[TtftGroup; 1]>,
+    /// By the moment at which the leg begins.
+    late_legs: [LateLeg; LEG_NAMES.len()],
     /// Requests that are not streamed: the response is one body, or its first chunk has several tokens.
     pub not_streamed: u64,
     /// Requests of further groups than are kept.
@@ -312,9 +377,17 @@ pub struct Ttft {
 }
 
 impl Ttft {
-    fn record(&mut self, path: &TtftPath) {
+    fn record(&mut self, rid: &str, path: &TtftPath) {
         // From the first send on, the gap and the wait for delivery are the legs.
         let (Some(whole), Some(_)) = (path.whole(), path.ttft_ns()) else { return };
+        for timed in path.legs().filter(|timed| timed.ns >= GAP_WARNING_NS && timed.leg.parts().len() == 1) {
+            let late = &mut self.late_legs[timed.leg.from.index()];
+            late.requests += 1;
+            late.ns += u128::from(timed.ns);
+            late.whole_ns += u128::from(whole.ns);
+            let end = MonoNs(timed.at.0 + timed.ns);
+            late.worst.get_or_insert_default().keep_longest(end, rid, timed.ns);
+        }
         let observed = path.observed();
         let index = match self.groups.iter().position(|group| group.observed == observed) {
             Some(index) => index,
@@ -340,6 +413,11 @@ impl Ttft {
         self.groups.iter().max_by_key(|group| group.times.count())
     }
 
+    /// Requests that spent long on the leg that begins at this moment.
+    pub fn late_leg(&self, from: TtftMoment) -> Option<&LateLeg> {
+        self.late_legs.get(from.index())
+    }
+
     /// Requests in all groups.
     pub fn requests(&self) -> u64 {
         self.groups.iter().map(|group| group.times.count()).sum()
@@ -359,7 +437,7 @@ impl Ledger {
         }
         request.is_ttft_recorded = true;
         if request.starts_with_one_token && !request.has_one_body {
-            ttft.record(&TtftPath::new(&request.numbers(None, true)));
+            ttft.record(&request.rid, &TtftPath::new(&request.numbers(None, true)));
         } else {
             ttft.not_streamed += 1;
         }
@@ -369,6 +447,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::ArrivalTimes;
     use crate::ledger::RequestDispatch;
 
     fn numbers(times: [Option<u64>; 5]) -> RequestNumbers {
@@ -395,30 +474,44 @@ mod tests {
     #[test]
     fn legs_lie_between_the_observed_moments_and_sum_to_the_whole() {
         let all = path([Some(100), Some(130), Some(400), Some(450), Some(470)]);
-        let expected = [("dispatch", 30), ("scheduler", 270), ("output", 50), ("delivery", 20)];
+        let expected = [("dispatch", 30), ("intake+queue+prefill", 270), ("output", 50), ("delivery", 20)];
         assert_eq!(legs(&all), expected.map(|(name, ns)| (name.to_owned(), ns)));
         assert_eq!(all.whole().map(|whole| whole.ns), Some(370));
         let some = path([Some(100), None, Some(400), None, Some(470)]);
-        let expected = [("dispatch+scheduler", 300), ("output+delivery", 70)];
+        let expected = [("dispatch+intake+queue+prefill", 300), ("output+delivery", 70)];
         assert_eq!(legs(&some), expected.map(|(name, ns)| (name.to_owned(), ns)));
         assert_eq!(path([None, None, Some(400), None, None]).whole(), None);
     }
 
     #[test]
+    fn an_arrival_behind_the_dispatch_is_left_out() {
+        let times = |arrived, read| ArrivalTimes { arrived: MonoNs(arrived), read: MonoNs(read), connection: None };
+        let with_arrival = |arrived, read| RequestNumbers {
+            arrival: Some(Ok(times(arrived, read))),
+            ..numbers([Some(100), None, Some(400), None, None])
+        };
+        let expected = [("socket", 20), ("preparation", 30), ("dispatch+intake+queue+prefill", 300)];
+        let right = TtftPath::new(&with_arrival(50, 70));
+        assert_eq!(legs(&right), expected.map(|(name, ns)| (name.to_owned(), ns)));
+        let wrong = TtftPath::new(&with_arrival(150, 170));
+        assert_eq!(wrong.moments().next(), Some((Dispatched, MonoNs(100))));
+    }
+
+    #[test]
     fn a_moment_before_the_previous_one_is_left_out() {
         let skewed = path([Some(100), Some(90), Some(400), Some(450), None]);
-        let expected = [("dispatch+scheduler", 300), ("output", 50)];
+        let expected = [("dispatch+intake+queue+prefill", 300), ("output", 50)];
         assert_eq!(legs(&skewed), expected.map(|(name, ns)| (name.to_owned(), ns)));
     }
 
     #[test]
     fn requests_with_the_same_moments_are_a_group_whose_legs_sum_to_its_times() {
         let mut ttft = Ttft::default();
-        ttft.record(&path([Some(100), Some(130), Some(400), Some(450), Some(470)]));
-        ttft.record(&path([Some(200), Some(210), Some(900), Some(950), Some(990)]));
-        ttft.record(&path([Some(200), None, Some(900), Some(950), Some(990)]));
+        ttft.record("a", &path([Some(100), Some(130), Some(400), Some(450), Some(470)]));
+        ttft.record("a", &path([Some(200), Some(210), Some(900), Some(950), Some(990)]));
+        ttft.record("a", &path([Some(200), None, Some(900), Some(950), Some(990)]));
         // Without a moment before the first send there is no time to first token.
-        ttft.record(&path([None, None, Some(900), Some(950), Some(990)]));
+        ttft.record("a", &path([None, None, Some(900), Some(950), Some(990)]));
         assert_eq!((ttft.groups().len(), ttft.requests()), (2, 3));
         let main = ttft.main_group().expect("recorded");
         assert_eq!((main.sum().count, main.sum().ns, main.times().max()), (2, 370 + 790, Some(790)));
@@ -434,8 +527,14 @@ mod tests {
         let mut ttft = Ttft::default();
         for observed in 0..16_u64 {
             let time = |bit: u64, at| (observed >> bit & 1 == 1).then_some(at);
-            ttft.record(&path([Some(100), time(0, 200), Some(300), time(1, 400), time(2, 500)]));
+            let times = ArrivalTimes { arrived: MonoNs(50), read: MonoNs(70), connection: None };
+            let numbers = RequestNumbers {
+                arrival: time(3, 0).map(|_| Ok(times)),
+                ..numbers([Some(100), time(0, 200), Some(300), time(1, 400), time(2, 500)])
+            };
+            ttft.record("a", &TtftPath::new(&numbers));
         }
-        assert_eq!((ttft.groups().len(), ttft.others), (MAX_GROUPS, 0));
+        // Four of the requests ended before their first token was received or delivered.
+        assert_eq!((ttft.groups().len(), ttft.requests(), ttft.others), (MAX_GROUPS, 8, 4));
     }
 }

@@ -6,7 +6,7 @@ use super::super::thresholds::{
     BACKLOG_CRITICAL_FRAMES, BACKLOG_FRAMES, BURST_FRAMES, CPU_BOUND_SHARE, GAP_CRITICAL_NS, GAP_WARNING_NS, LATE_NS,
     STALLED_NS, STARVED_SHARE, THROTTLED_SHARE,
 };
-use super::super::{backlog, consumer_away, drops, late, merging, own, wire, worker_imbalance};
+use super::super::{backlog, consumer_away, drops, late, merging, own, ttft, wire, worker_imbalance};
 use super::{ALL, Severity};
 use crate::ledger::stages::ABANDONED_NS;
 use crate::ledger::{MIN_STREAMS, MIN_TIMES_USUAL};
@@ -83,6 +83,13 @@ fn rules() -> Vec<Rule> {
             Warning,
         )
         .or_critical_wait(),
+        rule(
+            &["late-read", "late-dispatch", "queued"],
+            format!("a request that waits there for {wait} before its first token"),
+            Warning,
+        )
+        .or_critical_wait()
+        .or(Info, format!("below {} of its TTFT", percent(ttft::MIN_LATE_SHARE))),
         rule(&["late-send", "late-frontend"], format!("tokens that wait there for {wait}"), Warning).or_critical_wait(),
         consumer(&["consumer-stopped", "consumer-frozen"], "not allowed to run", STARVED_SHARE),
         consumer(&["consumer-blocked", "consumer-asleep"], "in a system call or asleep", consumer_away::MIN_SHARE),
