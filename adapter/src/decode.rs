@@ -3,7 +3,9 @@
 use std::fmt;
 
 use trace::engine::Waiter;
-use trace::event::{Chunk, DispatchKind, DispatchedRequest, Frame, IdColumn, Kind, SendWait};
+use trace::event::{
+    Chunk, DispatchKind, DispatchedRequest, EngineTimes, Frame, IdColumn, Kind, RequestTimes, SendWait,
+};
 use trace::path::Ends;
 use trace::{FrameId, HopId, MonoNs};
 
@@ -140,6 +142,48 @@ pub struct Shape {
     pub waiter: Option<Waiter>,
 }
 
+/// The engine's times of one request as it writes them: seconds of the monotonic clock, 0 for a moment that it did not set.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct EngineSeconds {
+    /// Entry to the scheduler's queue.
+    pub queued: f64,
+    /// First entry to a batch.
+    pub batch_entered: f64,
+    /// End of the prefill.
+    pub prefill_finished: f64,
+}
+
+/// The engine's times in one entry of a message.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ChunkSeconds {
+    /// Index of the entry.
+    pub chunk: usize,
+    /// Its times.
+    pub seconds: EngineSeconds,
+}
+
+impl EngineSeconds {
+    /// The times of the request `rid`, whose message was sent at `sent_at` on the same machine.
+    fn check_times(self, rid: &str, sent_at: MonoNs) -> RequestTimes<'_> {
+        let (mut latest, mut impossible) = (sent_at, 0);
+        let mut check_time = |seconds: f64| {
+            if seconds == 0.0 {
+                return None;
+            }
+            let time = MonoNs::from_seconds(seconds).filter(|time| *time <= latest);
+            match time {
+                Some(time) => latest = time,
+                None => impossible += 1,
+            }
+            time
+        };
+        let prefill_finished = check_time(self.prefill_finished);
+        let batch_entered = check_time(self.batch_entered);
+        let queued = check_time(self.queued);
+        RequestTimes { rid, times: EngineTimes { queued, batch_entered, prefill_finished }, impossible }
+    }
+}
+
 /// A decoded message. Borrows the message and the decoder; drop it before decoding the next.
 #[derive(Debug)]
 pub struct Decoded<'a> {
@@ -147,6 +191,8 @@ pub struct Decoded<'a> {
     chunks: Vec<Chunk<'a>>,
     /// Timestamp of the content, by the sender's monotonic clock.
     pub made_at: Option<MonoNs>,
+    /// The engine's times of requests whose first tokens are in the message, in the order of the entries.
+    pub engine_seconds: &'a [ChunkSeconds],
     /// Buffer that the memory of `chunks` returns to.
     home: &'a mut Vec<Chunk<'static>>,
 }
@@ -154,7 +200,7 @@ pub struct Decoded<'a> {
 impl<'a> Decoded<'a> {
     /// A message with its entries. Their memory returns to `home`.
     pub fn new(shape: Shape, chunks: Vec<Chunk<'a>>, home: &'a mut Vec<Chunk<'static>>) -> Self {
-        Self { shape, chunks, made_at: None, home }
+        Self { shape, chunks, made_at: None, engine_seconds: &[], home }
     }
 
     /// Wait of the content in the sender, for a message that was sent at `at` on the same machine. `None` without a timestamp, or with a
@@ -163,6 +209,25 @@ impl<'a> Decoded<'a> {
         let made_at = self.made_at.filter(|made_at| *made_at <= at)?;
         let ns = at.since(made_at);
         Some(SendWait { hop, ns })
+    }
+
+    /// The engine's times of each request whose first tokens are in the message, which was sent at `sent_at` on the same machine.
+    pub fn request_times(&self, sent_at: MonoNs) -> impl Iterator<Item = RequestTimes<'_>> {
+        self.engine_seconds.iter().filter_map(move |known| {
+            let rid = self.chunks.get(known.chunk)?.rid;
+            let found = known.seconds.check_times(rid, sent_at);
+            let has_any = found.impossible > 0 || found.times != EngineTimes::default();
+            (has_any && !rid.is_empty()).then_some(found)
+        })
+    }
+
+    /// The engine's times in the entry at `chunk`, whenever the message was sent.
+    pub fn engine_times(&self, chunk: usize) -> EngineTimes {
+        let found = self.engine_seconds.binary_search_by_key(&chunk, |known| known.chunk);
+        found.map_or_else(
+            |_| EngineTimes::default(),
+            |index| self.engine_seconds[index].seconds.check_times("", MonoNs(u64::MAX)).times,
+        )
     }
 
     /// Properties of the message.

@@ -13,9 +13,20 @@ impl MonoNs {
         Self(read_clock(rustix::time::ClockId::Monotonic))
     }
 
+    /// An instant given in seconds, as Python's `time.monotonic` and `time.perf_counter` return it. `None` for a value that cannot be one.
+    pub fn from_seconds(seconds: f64) -> Option<Self> {
+        // A billion seconds are 31 years of uptime.
+        (seconds > 0.0 && seconds < 1e9).then(|| Self((seconds * 1e9).round() as u64))
+    }
+
     /// Nanoseconds from `earlier` to `self`; 0 if `earlier` is later, since two observers of one clock may differ slightly.
     pub fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
+    }
+
+    /// Nanoseconds from `start` to `self`; `None` if `self` is before it.
+    pub fn checked_since(self, start: Self) -> Option<u64> {
+        self.0.checked_sub(start.0)
     }
 }
 

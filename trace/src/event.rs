@@ -5,6 +5,7 @@
 
 mod arrival;
 mod dispatch;
+mod engine_times;
 mod new;
 mod samples;
 mod tool_calls;
@@ -19,6 +20,7 @@ use crate::path::Ends;
 use crate::words::names;
 pub use arrival::{Arrival, ArrivalTimes, ConnectionTimes, UnknownArrival};
 pub use dispatch::{Dispatch, DispatchKind, DispatchedRequest};
+pub use engine_times::{EngineTimes, RequestTimes};
 pub use samples::{Away, AwayState, CpuSample, PollUse, QueueSample, StackSample, ThreadPart};
 pub use tool_calls::{ArgumentsPart, ToolCallOutcome, ToolCalls, UnjudgedReason};
 
@@ -46,6 +48,8 @@ pub enum What<'a> {
     Sent(Frame<'a>),
     /// Content of a frame waited in the sender before the frame was sent. Emitted behind `Sent`.
     SendWait(SendWait),
+    /// The engine's own times of a request whose first tokens a frame contains. Emitted behind `Sent`.
+    RequestTimes(RequestTimes<'a>),
     /// The application received the frame from its socket (`zmq_msg_recv` returned it).
     Received(Received<'a>),
     /// The application asked for the next frame: this one is processed.

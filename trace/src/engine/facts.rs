@@ -120,6 +120,11 @@ pub trait Facts: fmt::Debug + Sync {
         ""
     }
 
+    /// Which of its own times of a request the engine puts into the message with its first tokens, in this release.
+    fn sent_times(&self, _version: Option<&str>) -> SentTimes {
+        SentTimes::both(SentTime::OnlyIf("the engine is unknown"))
+    }
+
     /// Releases that leave out text of responses in incremental mode, if all of `version` do.
     fn cuts_text(&self, _version: &str) -> Option<Drops> {
         None
@@ -171,6 +176,42 @@ pub struct Drops {
     pub fixed_in: &'static str,
     /// Flag that selects incremental mode before that.
     pub flag: &'static str,
+}
+
+/// Whether messages have a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SentTime {
+    /// Always.
+    Always,
+    /// Only under a condition. The text is the reason why they have none.
+    OnlyIf(&'static str),
+    /// Never. The text is the reason.
+    Never(&'static str),
+}
+
+/// Which of its own times of a request an engine sends: see [`crate::event::EngineTimes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SentTimes {
+    /// Entry to the queue and first entry to a batch.
+    pub entries: SentTime,
+    /// End of the prefill.
+    pub prefill_end: SentTime,
+}
+
+impl SentTimes {
+    /// The same for all times.
+    pub const fn both(time: SentTime) -> Self {
+        Self { entries: time, prefill_end: time }
+    }
+}
+
+/// Reasons for absent times of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AbsentEngineTimes {
+    /// Why the entry to the queue and to a batch is unknown.
+    pub entries: &'static str,
+    /// Why the end of the prefill is unknown.
+    pub prefill_end: &'static str,
 }
 
 /// Names of the stages in an engine's logs.

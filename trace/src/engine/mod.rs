@@ -8,7 +8,7 @@ mod version;
 
 use serde::{Deserialize, Serialize};
 
-pub use facts::{Behaviour, Drops, Engines, Facts, OutputModeRule, StageNames};
+pub use facts::{AbsentEngineTimes, Behaviour, Drops, Engines, Facts, OutputModeRule, SentTime, SentTimes, StageNames};
 pub use version::{BadVersion, Version, VersionRange};
 
 use crate::words::names;

@@ -4,6 +4,7 @@ use std::num::NonZeroU64;
 
 use super::Ledger;
 use super::delivery_tracker::{DeliveryTracker, InFlightEntry};
+use super::dispatched::EarlyMoments;
 use super::engine_silence::is_streamed;
 use super::frame::{CheckedChunk, FrameContext, FrameSums};
 use super::lane::PendingChunk;
@@ -289,7 +290,7 @@ impl Ledger {
             request.chunks_sent += 1;
             request.tokens_sent = request.tokens_sent.saturating_add(step.new);
             if is_first {
-                request.dispatch = self.dispatched.take(chunk.rid).map(Box::new);
+                EarlyMoments::keep_dispatch(&mut request.early, self.dispatched.take(chunk.rid));
             }
             if is_first && context.is_sent && stream.is_whole() {
                 request.sent_first = Some(context.at);
@@ -482,7 +483,7 @@ impl Ledger {
         request.last_at = request.last_at.max(at);
         let never_sent = request.streams.is_empty();
         if never_sent {
-            request.dispatch = self.dispatched.take(rid).map(Box::new);
+            EarlyMoments::keep_dispatch(&mut request.early, self.dispatched.take(rid));
         }
         self.totals.requests.aborted += 1;
         self.finish_request(ticket, at, Finish::Abort);

@@ -29,7 +29,7 @@ impl Ledger {
     /// Records when a request reached the server. Of several responses to it, the first counts.
     pub(super) fn record_arrival(&mut self, arrival: &Arrival<'_>) {
         if let Some(request) = self.table.ticket_of(arrival.rid).and_then(|ticket| self.table.get_mut(ticket)) {
-            request.arrival.get_or_insert_with(|| Box::new(arrival.times));
+            request.early.get_or_insert_default().arrival.get_or_insert(arrival.times);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Requests from their dispatch to the scheduler until their first chunk.
+//! Requests from their dispatch to the scheduler until their first chunk: what was observed, and what the engine's own times say.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,7 +8,10 @@ use hashbrown::HashMap;
 use super::Ledger;
 use super::lane::FrameLoad;
 use crate::clock::MonoNs;
-use crate::event::{Dispatch, DispatchKind, DispatchedRequest};
+use crate::engine::{AbsentEngineTimes, SentTime};
+use crate::event::{
+    ArrivalTimes, Dispatch, DispatchKind, DispatchedRequest, EngineTimes, RequestTimes, UnknownArrival,
+};
 use crate::id::FrameId;
 
 /// Messages to the scheduler.
@@ -33,6 +36,32 @@ pub struct RequestDispatch {
     pub room: Option<u64>,
     /// When the server saw it, in nanoseconds of the wall clock; `None` unless the engine's message says so.
     pub arrived_unix_ns: Option<u64>,
+}
+
+/// The engine's own times in messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineTimesCounts {
+    /// Requests with any.
+    pub requests: u64,
+    /// Times that cannot be true.
+    pub impossible: u64,
+}
+
+/// Moments of a request before its first token. Kept apart from its other data, because chunks do not need them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EarlyMoments {
+    /// When it reached the server; `None` until its response begins, and where that is not observed.
+    pub(super) arrival: Option<Result<ArrivalTimes, UnknownArrival>>,
+    pub(super) dispatch: Option<RequestDispatch>,
+    pub(super) engine_times: Option<EngineTimes>,
+}
+
+impl EarlyMoments {
+    pub(super) fn keep_dispatch(early: &mut Option<Box<Self>>, dispatch: Option<RequestDispatch>) {
+        if dispatch.is_some() {
+            early.get_or_insert_default().dispatch = dispatch;
+        }
+    }
 }
 
 /// A dispatched request without a chunk.
@@ -165,6 +194,34 @@ impl Ledger {
         }
     }
 
+    /// Keeps the engine's times of a request; only the first of a request.
+    pub(super) fn record_request_times(&mut self, found: &RequestTimes<'_>) {
+        if self.engine.is_health_check(found.rid) {
+            return;
+        }
+        self.totals.engine_times.impossible += u64::from(found.impossible);
+        let ticket = self.table.ticket_of(found.rid);
+        let Some(request) = ticket.and_then(|ticket| self.table.get_mut(ticket)) else { return };
+        if found.times != EngineTimes::default() && request.engine_times().is_none() {
+            request.early.get_or_insert_default().engine_times = Some(found.times);
+            self.totals.engine_times.requests += 1;
+        }
+    }
+
+    /// Why the engine's times are absent from requests without them.
+    pub fn absent_engine_times(&self) -> AbsentEngineTimes {
+        let sent = self.engine.facts().sent_times(self.engine.version.as_deref());
+        let has_times = self.totals.engine_times.requests > 0;
+        let reason = |time: SentTime| match time {
+            SentTime::Never(reason) => reason,
+            SentTime::OnlyIf(reason) if !has_times => reason,
+            SentTime::OnlyIf(_) | SentTime::Always => {
+                "the message with the request's first tokens was not observed at its sender, or has none"
+            }
+        };
+        AbsentEngineTimes { entries: reason(sent.entries), prefill_end: reason(sent.prefill_end) }
+    }
+
     /// Requests that were sent to the scheduler and of which no chunk was observed.
     pub fn dispatched_count(&self) -> usize {
         self.dispatched.by_rid.len()
@@ -181,11 +238,11 @@ mod tests {
     use super::*;
     use crate::Config;
     use crate::event::{
-        Arrival, ArrivalTimes, Capabilities, Chunk, Event, Finish, Hop, IdColumn, Received, UnknownArrival, What,
+        Arrival, Capabilities, Chunk, Event, Finish, Hop, IdColumn, Received, What,
     };
     use crate::id::HopId;
-    use crate::ledger::Limits;
     use crate::ledger::test_path::Path;
+    use crate::ledger::{Limits, Request};
 
     const REQUESTS: HopId = HopId(7);
 
@@ -221,7 +278,7 @@ mod tests {
         receive(&mut path, 1, 1_700);
         path.now = 2_000;
         path.send(0, IdColumn::Delta, &[Chunk::counted("b", 1, 1), Chunk::counted("c", 1, 1)]);
-        let dispatch = path.ledger().request("c").and_then(|request| request.dispatch.as_deref()).expect("observed");
+        let dispatch = path.ledger().request("c").and_then(Request::dispatch).expect("observed");
         assert_eq!(
             (dispatch.sent.0, dispatch.received, dispatch.prompt_tokens),
             (1_100, Some(MonoNs(1_700)), Some(50))
@@ -259,10 +316,46 @@ mod tests {
         path.now = 2_000;
         path.send(0, IdColumn::Delta, &[Chunk::counted("a", 1, 1), Chunk::counted("b", 1, 1)]);
         for rid in ["a", "b"] {
-            let dispatch =
-                path.ledger().request(rid).and_then(|request| request.dispatch.as_deref()).expect("observed");
+            let dispatch = path.ledger().request(rid).and_then(Request::dispatch).expect("observed");
             assert_eq!(dispatch.received, Some(MonoNs(1_300)), "{rid}");
         }
+    }
+
+    fn times(rid: &str, queued: u64, impossible: u8) -> What<'_> {
+        let times = EngineTimes { queued: Some(MonoNs(queued)), ..EngineTimes::default() };
+        What::RequestTimes(RequestTimes { rid, times, impossible })
+    }
+
+    #[test]
+    fn a_request_keeps_the_first_times_of_its_engine_live_and_finished() {
+        let mut path = path(Limits::default());
+        path.analysis.apply(&Event::new(MonoNs(1_000), dispatch(0, 0, DispatchKind::Requests, "a")));
+        path.now = 2_000;
+        let only = Chunk { finish: Some(Finish::Length), ..Chunk::counted("a", 1, 1) };
+        path.send(0, IdColumn::Delta, &[only, Chunk::counted("b", 1, 1)]);
+        for what in [times("a", 1_200, 0), times("a", 1_300, 1), times("b", 1_400, 0), times("unknown", 1_500, 0)] {
+            path.apply(what);
+        }
+        let none = RequestTimes { rid: "b", times: EngineTimes::default(), impossible: 2 };
+        path.apply(What::RequestTimes(none));
+        let queued = |path: &Path, rid| path.ledger().request(rid).and_then(Request::engine_times)?.queued;
+        assert_eq!([queued(&path, "a"), queued(&path, "b")], [Some(MonoNs(1_200)), Some(MonoNs(1_400))]);
+        assert!(path.ledger().request("a").and_then(Request::dispatch).is_some(), "both are kept");
+        assert_eq!(path.ledger().totals().engine_times, EngineTimesCounts { requests: 2, impossible: 3 });
+        path.wait(300);
+        let finished = path.ledger().finished().find(|summary| &*summary.rid == "a").expect("finished");
+        assert_eq!(finished.engine_times.and_then(|times| times.queued), Some(MonoNs(1_200)));
+    }
+
+    #[test]
+    fn the_reason_for_absent_times_is_the_engine_until_a_request_has_some() {
+        let mut path = path(Limits::default());
+        let AbsentEngineTimes { entries, prefill_end } = path.ledger().absent_engine_times();
+        assert_eq!(entries, prefill_end);
+        path.now = 2_000;
+        path.send(0, IdColumn::Delta, &[Chunk::counted("a", 1, 1)]);
+        path.apply(times("a", 1_000, 0));
+        assert_ne!(path.ledger().absent_engine_times().entries, entries);
     }
 
     #[test]

@@ -52,7 +52,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use absence::AwayTimes;
-pub use dispatched::{DispatchCounts, RequestDispatch};
+pub use dispatched::{DispatchCounts, EngineTimesCounts, RequestDispatch};
 pub use engine_silence::{EngineSilence, EngineSilences};
 #[cfg(test)]
 pub(crate) use engine_silence::{MIN_STREAMS, MIN_TIMES_USUAL};
@@ -225,6 +225,7 @@ impl Ledger {
             What::Dispatched(dispatch) => self.record_dispatch(at, dispatch),
             What::Sent(frame) => self.record_sent_frame(at, frame),
             What::SendWait(wait) => self.hops.record_send_wait(at, *wait),
+            What::RequestTimes(times) => self.record_request_times(times),
             What::Received(received) => self.record_received_frame(at, received),
             What::Processed(id) => self.record_processed(at, *id),
             What::Arrived(arrival) => self.record_arrival(arrival),

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use serde::{Deserialize, Serialize};
 
 use super::delivery_tracker::DeliveryTracker;
-use super::dispatched::RequestDispatch;
+use super::dispatched::{EarlyMoments, RequestDispatch};
 use super::hop::BurstPosition;
 use super::limits::CountedLimits;
 use super::losses::{LossMemory, Losses, Lossy, LostRange};
@@ -17,7 +17,7 @@ use super::processing_stage::InProcess;
 use super::stages::StageMarks;
 use super::stream::Stream;
 use crate::clock::MonoNs;
-use crate::event::{ArrivalTimes, Finish, UnknownArrival};
+use crate::event::{ArrivalTimes, EngineTimes, Finish, UnknownArrival};
 use crate::stats::{Spread, Tally};
 
 /// A request that is live, or waits for its last receive or delivery. Fields keep the order written here: those that every chunk reads
@@ -88,10 +88,8 @@ pub struct Request {
     pub(crate) in_process: Vec<InProcess>,
     /// When it was first seen, on any hop.
     pub first_at: MonoNs,
-    /// When it reached the server; `None` until its response begins, and where that is not observed.
-    pub arrival: Option<Box<Result<ArrivalTimes, UnknownArrival>>>,
-    /// Its dispatch to the scheduler; `None` if not observed.
-    pub dispatch: Option<Box<RequestDispatch>>,
+    /// Moments before its first token; `None` without any.
+    pub(crate) early: Option<Box<EarlyMoments>>,
     /// First send by the scheduler, if it was the request's first chunk.
     pub sent_first: Option<MonoNs>,
     /// Nanoseconds from its first send by the scheduler to its first receive by the tokenizer; `None` unless both are observed.
@@ -111,6 +109,16 @@ pub struct Request {
 impl Request {
     pub(crate) fn new(rid: &str, at: MonoNs) -> Self {
         Self { rid: rid.into(), first_at: at, last_at: at, is_mapped: true, ..Self::default() }
+    }
+
+    /// Its dispatch to the scheduler; `None` if not observed.
+    pub fn dispatch(&self) -> Option<RequestDispatch> {
+        self.early.as_ref()?.dispatch
+    }
+
+    /// The engine's own times; `None` if no observed message has any: see [`super::Ledger::absent_engine_times`].
+    pub fn engine_times(&self) -> Option<EngineTimes> {
+        self.early.as_ref()?.engine_times
     }
 
     /// Receive time of the oldest chunk that the process at the end of this stream's hop has not forwarded yet; `None` without one.
@@ -206,8 +214,9 @@ impl Request {
         RequestNumbers {
             first_at: self.first_at,
             last_at: self.last_at,
-            arrival: self.arrival.as_deref().copied(),
-            dispatch: self.dispatch.as_deref().copied(),
+            arrival: self.early.as_ref().and_then(|early| early.arrival),
+            dispatch: self.dispatch(),
+            engine_times: self.engine_times(),
             sent_first: self.sent_first,
             received_first: self.received_first,
             delivered_first: self.delivered_first,
@@ -291,6 +300,8 @@ pub struct RequestNumbers {
     pub arrival: Option<Result<ArrivalTimes, UnknownArrival>>,
     /// Its dispatch to the scheduler; `None` if not observed.
     pub dispatch: Option<RequestDispatch>,
+    /// The engine's own times; `None` if no observed message has any.
+    pub engine_times: Option<EngineTimes>,
     /// When the scheduler sent its first chunk; `None` if not observed.
     pub sent_first: Option<MonoNs>,
     /// When the tokenizer received its first chunk; `None` if not observed.

@@ -1,6 +1,6 @@
 //! Counters over the whole run.
 
-use super::dispatched::DispatchCounts;
+use super::dispatched::{DispatchCounts, EngineTimesCounts};
 use super::losses::LossMemory;
 use super::outcome::OutcomeCounts;
 use super::request::Request;
@@ -245,6 +245,8 @@ pub struct Totals {
     pub requests: RequestCounts,
     /// Messages to the scheduler.
     pub dispatched: DispatchCounts,
+    /// The engine's own times in messages.
+    pub engine_times: EngineTimesCounts,
     /// Tokens.
     pub tokens: TokenCounts,
     /// Chunks.

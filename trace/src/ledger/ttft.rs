@@ -166,14 +166,15 @@ impl TtftPath {
     pub fn new(numbers: &RequestNumbers) -> Self {
         let dispatch = numbers.dispatch;
         let arrival = numbers.arrival.and_then(Result::ok);
+        let engine = numbers.engine_times.unwrap_or_default();
         let path = Self {
             times: [
                 arrival.map(|arrival| arrival.arrived),
                 arrival.map(|arrival| arrival.read),
                 dispatch.map(|dispatch| dispatch.sent),
                 dispatch.and_then(|dispatch| dispatch.received),
-                None,
-                None,
+                engine.queued,
+                engine.batch_entered,
                 numbers.sent_first,
                 numbers.received_first,
                 numbers.delivered_first,
@@ -425,14 +426,14 @@ impl Ttft {
 }
 
 impl Ledger {
-    /// Times to first token of all requests whose dispatch was observed.
+    /// Times to first token of all requests whose arrival or dispatch was observed.
     pub fn ttft(&self) -> &Ttft {
         &self.ttft
     }
 
     /// Enters a request whose first token has been delivered, or that ends.
     pub(super) fn record_ttft(ttft: &mut Ttft, request: &mut Request) {
-        if request.dispatch.is_none() || request.sent_first.is_none() || request.is_ttft_recorded {
+        if request.early.is_none() || request.sent_first.is_none() || request.is_ttft_recorded {
             return;
         }
         request.is_ttft_recorded = true;
