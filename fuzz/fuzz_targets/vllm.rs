@@ -4,16 +4,21 @@
 use engines::vllm::{Decoder, Undecoded};
 use libfuzzer_sys::fuzz_target;
 use rmpv::ValueRef;
+use trace::event::EngineTimes;
 
 /// A message of 0.8.3, whose layout the used decoder tries first.
 const OTHER: &[u8] = b"\x97\x00\x91\x97\xa1a\x91\x01\xc0\xc0\xc0\xc0\xc0\xc0\xc0\xc0\xc0\xc2";
 
-type Requests = Vec<(String, Vec<i64>, bool)>;
+type Requests = Vec<(String, Vec<i64>, bool, EngineTimes)>;
 
 fn decode(decoder: &mut Decoder, message: &[u8]) -> Result<Requests, Undecoded> {
     let decoded = decoder.decode(&[message])?;
-    let chunks = decoded.chunks().iter();
-    Ok(chunks.map(|chunk| (chunk.rid.to_owned(), chunk.ids.to_vec(), chunk.finish.is_some())).collect())
+    let chunks = decoded.chunks().iter().enumerate();
+    Ok(chunks
+        .map(|(row, chunk)| {
+            (chunk.rid.to_owned(), chunk.ids.to_vec(), chunk.finish.is_some(), decoded.engine_times(row))
+        })
+        .collect())
 }
 
 fuzz_target!(|message: &[u8]| {
@@ -42,7 +47,7 @@ fuzz_target!(|message: &[u8]| {
     assert!(fields.iter().any(is_outputs), "no list of {requests:?} in it");
 });
 
-fn is_request(output: &ValueRef<'_>, (rid, ids, _): &(String, Vec<i64>, bool)) -> bool {
+fn is_request(output: &ValueRef<'_>, (rid, ids, ..): &(String, Vec<i64>, bool, EngineTimes)) -> bool {
     let ValueRef::Array(fields) = output else { return false };
     let [ValueRef::String(text), ValueRef::Array(list), ..] = fields.as_slice() else { return false };
     // Ids are not kept for pooling results.

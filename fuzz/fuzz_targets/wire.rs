@@ -17,7 +17,7 @@ fn decode(decoder: &mut Decoder, message: &[u8]) -> Result<Vec<String>, String> 
         .map(|row| {
             let chunk = batch.chunks()[row];
             assert_eq!(chunk.ids.len(), chunk.listed.unwrap_or(0) as usize, "the number of ids equals `listed`");
-            format!("{chunk:?} {:?}", batch.finish(row))
+            format!("{chunk:?} {:?} {:?}", batch.finish(row), batch.engine_times(row))
         })
         .collect())
 }

@@ -1,6 +1,6 @@
 //! Facts about SGLang for the analysis.
 
-use trace::engine::{Behaviour, Drops, Facts, StageNames, Version, VersionRange};
+use trace::engine::{Behaviour, Drops, Facts, SentTime, SentTimes, StageNames, Version, VersionRange};
 
 use super::NAME;
 use super::releases::{DROPS_FIXED_IN, ReleaseBehaviour};
@@ -18,6 +18,13 @@ const ABANDONS_FIXED_IN: &str = "0.5.20";
 const MAY_ABANDON: &str = "if the release is older than SGLang 0.5.20, upgrade (pull request 35255): before it, the abort of a request whose \
                            client disconnected may never reach the scheduler, and `/abort_request` has no effect; until then, limit \
                            `max_tokens`, or restart the server to free its slots";
+
+/// First release with columns of times in its messages.
+const TIME_COLUMNS_FROM: &str = "0.5.5";
+/// First release with `time_stats` instead.
+const TIME_STATS_FROM: &str = "0.5.10rc0";
+/// Why times may be absent in an unknown release.
+const MAY_SEND_TIMES: &str = "SGLang sends its own times from 0.5.5 on, and from 0.5.10 on only with --enable-metrics";
 
 /// Stages in log lines (docs/reference/import.md).
 const STAGES: StageNames = StageNames {
@@ -175,6 +182,29 @@ impl Facts for SgLang {
         }
     }
 
+    /// Columns of times from 0.5.5 on, where the end of the prefill is missing or in wall-clock time; `time_stats` from 0.5.10rc0 on.
+    fn sent_times(&self, version: Option<&str>) -> SentTimes {
+        let range = version.and_then(|version| version.parse::<VersionRange>().ok());
+        let [columns, stats] = [TIME_COLUMNS_FROM, TIME_STATS_FROM].map(|version| version.parse::<Version>().ok());
+        let (Some(range), Some(columns), Some(stats)) = (range, columns, stats) else {
+            return SentTimes::both(SentTime::OnlyIf(MAY_SEND_TIMES));
+        };
+        if range.last < columns {
+            SentTimes::both(SentTime::Never("SGLang sends its own times from 0.5.5 on"))
+        } else if range.first >= stats {
+            SentTimes::both(SentTime::OnlyIf("SGLang sends its own times only with --enable-metrics"))
+        } else if range.first >= columns && range.last < stats {
+            SentTimes {
+                entries: SentTime::Always,
+                prefill_end: SentTime::Never(
+                    "SGLang sends the end of the prefill by the monotonic clock from 0.5.10 on, with --enable-metrics",
+                ),
+            }
+        } else {
+            SentTimes::both(SentTime::OnlyIf(MAY_SEND_TIMES))
+        }
+    }
+
     /// The `OpenAI` endpoints cut new text by the length of the text before: chats in 0.5.10, completions up to 0.5.16.
     fn cuts_text(&self, version: &str) -> Option<Drops> {
         let range: VersionRange = version.parse().ok()?;
@@ -197,6 +227,23 @@ mod tests {
             assert!(SgLang.abandons(unknown).starts_with("if the release is older than SGLang 0.5.20"), "{unknown:?}");
         }
         assert_eq!([SgLang.abandons(Some("0.5.20")), SgLang.abandons(Some("0.5.20..0.5.23"))], ["", ""]);
+    }
+
+    #[test]
+    fn the_reason_for_absent_times_follows_from_the_release() {
+        let never = |version| matches!(SgLang.sent_times(Some(version)).entries, SentTime::Never(_));
+        assert!(never("0.5.4.post3") && never("0.4.0..0.5.3") && !never("0.5.5"));
+        for columns in ["0.5.5", "0.5.9", "0.5.5.post2..0.5.6.post2"] {
+            let SentTimes { entries, prefill_end } = SgLang.sent_times(Some(columns));
+            assert!(entries == SentTime::Always && matches!(prefill_end, SentTime::Never(_)), "{columns}");
+        }
+        for stats in ["0.5.10rc0", "0.5.23", "0.5.12..0.5.13.post1"] {
+            let SentTimes { entries, prefill_end } = SgLang.sent_times(Some(stats));
+            assert!(entries == prefill_end && entries != SentTime::OnlyIf(MAY_SEND_TIMES), "{stats}");
+        }
+        for unknown in [None, Some("unknown"), Some("0.5.4..0.5.6"), Some("0.5.9..0.5.10")] {
+            assert_eq!(SgLang.sent_times(unknown).entries, SentTime::OnlyIf(MAY_SEND_TIMES), "{unknown:?}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Decoder of vLLM's messages: `EngineCoreOutputs` in msgpack, one array for each request. Further parts hold raw arrays, which are not read.
 
-use adapter::decode::{Decoded, Shape, recycle};
+use adapter::decode::{ChunkSeconds, Decoded, EngineSeconds, Shape, recycle};
 use trace::MonoNs;
 use trace::engine::Waiter;
 use trace::event::{Chunk, Finish, IdColumn, Kind};
@@ -28,6 +28,7 @@ pub struct Decoder {
     ids_wanted: bool,
     ids: Vec<i64>,
     chunks: Vec<Chunk<'static>>,
+    times: Vec<ChunkSeconds>,
     last_layout: Option<UsedLayout>,
 }
 
@@ -41,7 +42,7 @@ struct UsedLayout {
 impl Decoder {
     /// Creates a decoder for messages up to `longest` bytes that counts token ids and does not collect them.
     pub fn new(longest: usize) -> Self {
-        Self { longest, ids_wanted: false, ids: Vec::new(), chunks: Vec::new(), last_layout: None }
+        Self { longest, ids_wanted: false, ids: Vec::new(), chunks: Vec::new(), times: Vec::new(), last_layout: None }
     }
 
     /// Fills [`Chunk::ids`] from the next message on.
@@ -74,7 +75,9 @@ impl Decoder {
         let (outputs, count) = read_outputs_head(message, first, envelope)?;
         self.ids.clear();
         let mut chunks: Vec<Chunk<'a>> = recycle(std::mem::take(&mut self.chunks));
-        let mut rows = OutputReader { message, chunks: &mut chunks, ids: self.ids_wanted.then_some(&mut self.ids) };
+        let ids = self.ids_wanted.then_some(&mut self.ids);
+        self.times.clear();
+        let mut rows = OutputReader { message, chunks: &mut chunks, times: &mut self.times, ids };
         let found = rows.read_outputs(envelope, self.last_layout, outputs, count);
         let whole = found.and_then(|(layout, pooled, end)| {
             let mut made_at = None;
@@ -113,6 +116,7 @@ impl Decoder {
         }
         let mut decoded = Decoded::new(shape, chunks, &mut self.chunks);
         decoded.made_at = made_at;
+        decoded.engine_seconds = &self.times;
         Ok(decoded)
     }
 }
@@ -125,7 +129,7 @@ fn shape_of(class: &'static str, releases: &'static str, waiter: Option<Waiter>,
 /// Time at which the engine made the outputs: seconds of the machine's monotonic clock. `None` for a value that cannot be one.
 fn read_timestamp(message: &[u8], at: usize) -> Option<MonoNs> {
     match read_head(message, at)?.0 {
-        Head::Float(seconds) if seconds > 0.0 && seconds < 1e9 => Some(MonoNs((seconds * 1e9) as u64)),
+        Head::Float(seconds) => MonoNs::from_seconds(seconds),
         _ => None,
     }
 }
@@ -208,6 +212,7 @@ fn read_outputs_head(message: &[u8], first: usize, envelope: &Envelope) -> Resul
 struct OutputReader<'a, 'x> {
     message: &'a [u8],
     chunks: &'x mut Vec<Chunk<'a>>,
+    times: &'x mut Vec<ChunkSeconds>,
     ids: Option<&'x mut Vec<i64>>,
 }
 
@@ -218,6 +223,7 @@ struct OutputTail {
     prompt: Option<u32>,
     cached: Option<u32>,
     pooled: bool,
+    times: Option<EngineSeconds>,
 }
 
 /// Layout of the outputs if there is one, whether all of them are pooling results, and the end of the list.
@@ -247,6 +253,7 @@ impl OutputReader<'_, '_> {
         let mut refused = Undecoded::Layout { class: OUTPUT, fields: fields as usize, what: UNLISTED };
         for layout in last.into_iter().chain(others).filter(|layout| layout.len == fields) {
             self.chunks.clear();
+            self.times.clear();
             if let Some(ids) = &mut self.ids {
                 ids.clear();
             }
@@ -295,6 +302,9 @@ impl OutputReader<'_, '_> {
                 next
             };
             pooled &= tail.pooled;
+            if let Some(seconds) = tail.times {
+                self.times.push(ChunkSeconds { chunk: row, seconds });
+            }
             self.chunks.push(Chunk {
                 listed: Some(new),
                 prompt_tokens: tail.prompt,
@@ -354,7 +364,7 @@ fn one_id_len(b: &[u8]) -> Option<usize> {
 
 /// Reads the fields after the ids; returns their end.
 fn read_tail(b: &[u8], mut at: usize, row: usize, layout: &OutputLayout) -> Result<(usize, OutputTail), Undecoded> {
-    let OutputColumns { finish, finished, cached, prefill, pooling } = layout.columns;
+    let OutputColumns { finish, finished, cached, prefill, pooling, events } = layout.columns;
     let mut tail = OutputTail::default();
     let mut ended = false;
     for field in 2..layout.len {
@@ -382,6 +392,10 @@ fn read_tail(b: &[u8], mut at: usize, row: usize, layout: &OutputLayout) -> Resu
             }
         } else if is(pooling) {
             tail.pooled = value != Head::Nil;
+        } else if is(events)
+            && let Head::Array { len } = value
+        {
+            tail.times = read_events(b, first, len);
         }
         at = next;
     }
@@ -427,6 +441,43 @@ fn read_prefill_stats(b: &[u8], mut at: usize, len: u32) -> Result<(Option<u32>,
         at = next;
     }
     Ok((prompt, cached))
+}
+
+/// Times of the events of one request. `None` unless it entered the queue: a later output may have an event of a preempted request that
+/// entered a batch again.
+fn read_events(b: &[u8], mut at: usize, count: u32) -> Option<EngineSeconds> {
+    let mut seconds = EngineSeconds::default();
+    for _ in 0..count {
+        if let Some((kind, timestamp)) = read_event(b, at) {
+            let moment = match kind {
+                1 => &mut seconds.queued,
+                2 => &mut seconds.batch_entered,
+                _ => &mut 0.0,
+            };
+            // Only the first of each: a preempted request enters a batch again.
+            if *moment == 0.0 {
+                *moment = timestamp;
+            }
+        }
+        at = skip_value(b, at).ok()?;
+    }
+    (seconds.queued != 0.0).then_some(seconds)
+}
+
+/// Type and timestamp of one event. The type is 1 for QUEUED, 2 for SCHEDULED and 3 for PREEMPTED.
+fn read_event(b: &[u8], at: usize) -> Option<(i64, f64)> {
+    let (Head::Map { len }, mut at) = read_head(b, at)? else { return None };
+    let (mut kind, mut timestamp) = (None, None);
+    for _ in 0..len {
+        let (name, value) = read_string(b, at)?;
+        match (name, read_head(b, value)?.0) {
+            (b"type", Head::Int(number)) => kind = Some(number),
+            (b"timestamp", Head::Float(seconds)) => timestamp = Some(seconds),
+            _ => {}
+        }
+        at = skip_value(b, value).ok()?;
+    }
+    kind.zip(timestamp)
 }
 
 /// Error for the value at `at`, which is incomplete or has the wrong type for the field.

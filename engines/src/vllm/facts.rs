@@ -1,6 +1,6 @@
 //! Facts about vLLM for the analysis.
 
-use trace::engine::{Behaviour, Facts, Mode, OutputModeRule, Version, VersionRange, Waiter};
+use trace::engine::{Behaviour, Facts, Mode, OutputModeRule, SentTime, SentTimes, Version, VersionRange, Waiter};
 
 use super::NAME;
 
@@ -12,6 +12,9 @@ pub struct Vllm;
 const MERGES_FROM: &str = "0.8.2";
 /// First release whose engine sends `ENGINE_CORE_DEAD` when it dies.
 pub(super) const DEAD_FROM: &str = "0.8.5";
+
+/// First release whose outputs have a list of events.
+const EVENTS_FROM: &str = "0.7.3";
 
 /// Behaviour of the releases of a range such as `0.8.3..0.8.4` when several outputs of one request wait; `None` if they differ.
 pub(super) fn waiter_of_releases(releases: &str) -> Option<Waiter> {
@@ -60,6 +63,19 @@ impl Facts for Vllm {
     /// All messages are taken out of ZMQ before any response is written.
     fn queues_after_receive(&self) -> bool {
         true
+    }
+
+    /// A request's first output has its events, unless statistics are off.
+    fn sent_times(&self, version: Option<&str>) -> SentTimes {
+        let range = version.and_then(|version| version.parse::<VersionRange>().ok());
+        let from = EVENTS_FROM.parse::<Version>().ok();
+        if range.zip(from).is_some_and(|(range, from)| range.last < from) {
+            return SentTimes::both(SentTime::Never("vLLM sends its own times from 0.7.3 on"));
+        }
+        SentTimes {
+            entries: SentTime::OnlyIf("vLLM sends its own times from 0.7.3 on, and not with --disable-log-stats"),
+            prefill_end: SentTime::Never("vLLM does not send the end of the prefill"),
+        }
     }
 
     fn balance(&self) -> &'static str {

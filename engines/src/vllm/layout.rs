@@ -48,6 +48,8 @@ pub(super) struct OutputColumns {
     /// 0.20.0 and later: a map or nil.
     pub(super) prefill: Option<u32>,
     pub(super) pooling: Option<u32>,
+    /// 0.7.3 and later: a list of events or nil.
+    pub(super) events: Option<u32>,
 }
 
 /// One layout of `EngineCoreRequest`. The request id comes first.
@@ -179,6 +181,7 @@ fn build_output_layout(output: &LayoutLine, releases: &'static str) -> OutputLay
             cached: index_of_field(fields, "num_cached_tokens"),
             prefill: index_of_field(fields, "prefill_stats"),
             pooling: index_of_field(fields, "pooling_output"),
+            events: index_of_field(fields, "events"),
         },
     }
 }

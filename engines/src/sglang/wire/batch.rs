@@ -1,7 +1,7 @@
 //! A decoded message.
 
 use adapter::decode::{Decoded, Shape};
-use trace::event::Chunk;
+use trace::event::{Chunk, EngineTimes};
 
 use super::arena::Node;
 use super::doc::Doc;
@@ -59,6 +59,11 @@ impl<'a> Batch<'a> {
     /// names.
     pub fn chunks(&self) -> &[Chunk<'a>] {
         self.decoded.chunks()
+    }
+
+    /// The engine's times of a chunk's request, if the chunk holds its first tokens.
+    pub fn engine_times(&self, row: usize) -> EngineTimes {
+        self.decoded.engine_times(row)
     }
 
     /// The finish reason of a chunk, unchanged from the wire; `None` when the request continues.

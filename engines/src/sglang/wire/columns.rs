@@ -1,12 +1,14 @@
 //! Conversion of a message's columns into chunks. Every column is validated as it is read, and one invalid column rejects the whole
 //! message.
 
+use adapter::decode::ChunkSeconds;
 use trace::event::{Chunk, Finish};
 
 use super::arena::Node;
 use super::doc::Doc;
 use super::part::{IntItem, SmallInts};
 use super::schema::ColumnIndices;
+use super::times::NestedPickle;
 use super::{Limits, Undecoded, tokens};
 use crate::msgpack::utf8;
 
@@ -273,7 +275,7 @@ impl<'a> MessageColumns<'a, '_> {
     }
 
     /// The value of a field; `None` when the layout lacks the field or its value is `None`.
-    fn field_value(&self, place: Option<u16>) -> Option<Node> {
+    pub(super) fn field_value(&self, place: Option<u16>) -> Option<Node> {
         let node = *self.values.get(usize::from(place?))?;
         (!self.doc.is_nil(node)).then_some(node)
     }
@@ -324,6 +326,8 @@ pub(super) struct RowBuffers {
     pub(super) finished: Vec<Node>,
     /// Token ids, when requested.
     pub(super) ids: Vec<i64>,
+    pub(super) times: Vec<ChunkSeconds>,
+    pub(super) nested: NestedPickle,
 }
 
 impl RowBuffers {
@@ -333,5 +337,6 @@ impl RowBuffers {
         self.listed.clear();
         self.finished.clear();
         self.ids.clear();
+        self.times.clear();
     }
 }

@@ -89,7 +89,7 @@ impl Decoder {
         let mut chunks: Vec<Chunk<'a>> = std::mem::take(home);
         match read_columns(doc, codec, &found, limits, *text, rows, &mut chunks) {
             Ok(shape) => {
-                let RowBuffers { listed, finished, ids, .. } = rows;
+                let RowBuffers { listed, finished, ids, times, .. } = rows;
                 if *payload {
                     for node in &*listed {
                         tokens::append_ids(ids, doc, *node);
@@ -99,7 +99,9 @@ impl Decoder {
                         (chunk.ids, ids) = ids.split_at(chunk.listed.unwrap_or(0) as usize);
                     }
                 }
-                Ok(Batch { doc, codec, decoded: Decoded::new(shape, chunks, home), finished })
+                let mut decoded = Decoded::new(shape, chunks, home);
+                decoded.engine_seconds = times;
+                Ok(Batch { doc, codec, decoded, finished })
             }
             Err(why) => {
                 *home = recycle(chunks);
@@ -121,7 +123,7 @@ fn read_columns<'a>(
 ) -> Result<Shape, Undecoded> {
     let layout = found.layout();
     let columns = found.columns();
-    let RowBuffers { values, listed, finished, .. } = rows;
+    let RowBuffers { values, listed, finished, times, nested, .. } = rows;
     let table = MessageColumns { doc, class: layout.class, columns, values, limits };
     let mut ids = IdColumn::Absent;
     match layout.kind {
@@ -132,6 +134,10 @@ fn read_columns<'a>(
             table.read_counts(chunks, finished)?;
             if table.read_listed_counts(chunks, listed)? || chunks.is_empty() {
                 ids = meaning_of_id_column(layout.ids, chunks);
+            }
+            // The detokenizer converts the times that it passes on, by a difference of clocks that it measures.
+            if matches!(layout.kind, Kind::TokenIds | Kind::Embedding) {
+                table.read_times(chunks, nested, times);
             }
         }
     }

@@ -38,6 +38,15 @@ impl<'a> Doc<'a> {
         }
     }
 
+    /// A time in seconds: 0 for `None`, and not a number for any other value.
+    pub(super) fn seconds(self, node: Node) -> f64 {
+        match node {
+            Node::Nil => 0.0,
+            Node::Float(at) => pickle::read_float(self.bytes, at as usize).unwrap_or(f64::NAN),
+            _ => f64::NAN,
+        }
+    }
+
     /// Bytes of a string. Both codecs specify UTF-8; this is not checked here.
     pub(super) fn string_bytes(self, node: Node) -> Option<&'a [u8]> {
         match node {

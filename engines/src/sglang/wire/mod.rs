@@ -20,6 +20,7 @@ mod part;
 mod pickle;
 mod requests;
 mod schema;
+mod times;
 mod tokens;
 mod value;
 mod words;

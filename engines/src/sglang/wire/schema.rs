@@ -56,6 +56,11 @@ pub(super) struct ColumnIndices {
     pub(super) cached: Option<u16>,
     pub(super) retractions: Option<u16>,
     pub(super) workers: Option<u16>,
+    /// 0.5.5 to 0.5.9: when each request entered a batch, and how long it had waited in the queue.
+    pub(super) batch_entry: Option<u16>,
+    pub(super) queue_time: Option<u16>,
+    /// 0.5.10rc0 and later: an object with times per request.
+    pub(super) time_stats: Option<u16>,
     /// 0.4.0 only: a dict with counts and finish reason per request.
     pub(super) meta: Option<u16>,
     /// The id of a single request.
@@ -82,6 +87,9 @@ impl ColumnIndices {
                 b"cached_tokens" => &mut columns.cached,
                 b"retraction_counts" => &mut columns.retractions,
                 b"http_worker_ipcs" => &mut columns.workers,
+                b"forward_entry_time" => &mut columns.batch_entry,
+                b"queue_time" => &mut columns.queue_time,
+                b"time_stats" => &mut columns.time_stats,
                 b"meta_info" => &mut columns.meta,
                 b"rid" => &mut columns.rid,
                 b"bootstrap_room" => &mut columns.room,

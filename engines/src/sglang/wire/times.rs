@@ -1,0 +1,114 @@
+//! The engine's own times of requests: columns of numbers in 0.5.5 to 0.5.9, and objects in `time_stats` from 0.5.10rc0 on. They say nothing
+//! about tokens, so a message with other values keeps its chunks and has no times.
+
+use adapter::decode::{ChunkSeconds, EngineSeconds};
+use trace::event::Chunk;
+
+use super::arena::{Arena, Node};
+use super::columns::MessageColumns;
+use super::doc::Doc;
+use super::{Limits, pickle};
+use crate::msgpack::{self, Head};
+
+/// Memory for the pickle inside a msgpack message.
+#[derive(Debug, Default)]
+pub(super) struct NestedPickle {
+    arena: Arena,
+    scratch: pickle::Scratch,
+}
+
+/// First of the names in an object with times. Without `--enable-metrics`, objects are empty.
+const QUEUED: &[u8] = b"wait_queue_entry_time";
+/// Number of bytes of a pickle of times that are searched for the name: before it are the names of the class and of its module.
+const SEARCHED_BYTES: usize = 256;
+
+impl MessageColumns<'_, '_> {
+    /// Reads the times of requests whose first tokens are in this message. Later messages repeat them.
+    pub(super) fn read_times(&self, chunks: &[Chunk<'_>], nested: &mut NestedPickle, times: &mut Vec<ChunkSeconds>) {
+        if !chunks.iter().any(has_first_tokens) {
+            return;
+        }
+        match self.field_value(self.columns.time_stats) {
+            None => self.read_time_columns(chunks, times),
+            Some(Node::Pack(at)) => {
+                let loaded = wrapped_pickle(self.doc.bytes, at as usize).filter(|pickled| may_have_times(pickled));
+                if let Some((doc, stats)) = loaded.and_then(|pickled| nested.load(pickled, self.limits)) {
+                    append_time_stats(doc, stats, chunks, times);
+                }
+            }
+            Some(stats) => append_time_stats(self.doc, stats, chunks, times),
+        }
+    }
+
+    /// Up to 0.5.9 a message has the time in the queue instead of its start.
+    fn read_time_columns(&self, chunks: &[Chunk<'_>], times: &mut Vec<ChunkSeconds>) {
+        let column = |place| {
+            let column = self.field_value(place)?;
+            self.doc.list_items(column).filter(|_| self.doc.item_count(column) == Some(chunks.len() as u32))
+        };
+        let (Some(entries), Some(waits)) = (column(self.columns.batch_entry), column(self.columns.queue_time)) else {
+            return;
+        };
+        for (index, (chunk, (entry, wait))) in chunks.iter().zip(entries.zip(waits)).enumerate() {
+            if has_first_tokens(chunk) {
+                let batch_entered = self.doc.seconds(entry);
+                let queued = if self.doc.is_nil(wait) { 0.0 } else { batch_entered - self.doc.seconds(wait) };
+                let seconds = EngineSeconds { queued, batch_entered, prefill_finished: 0.0 };
+                times.push(ChunkSeconds { chunk: index, seconds });
+            }
+        }
+    }
+}
+
+impl NestedPickle {
+    /// The value in a pickle; `None` if it cannot be read.
+    fn load<'n>(&'n mut self, pickled: &'n [u8], limits: &Limits) -> Option<(Doc<'n>, Node)> {
+        let (value, _) = pickle::load(pickled, &mut self.arena, &mut self.scratch, limits).ok()?;
+        Some((Doc { bytes: pickled, arena: &self.arena }, value))
+    }
+}
+
+/// Whether the chunk holds the first tokens of its request: all that it counts. An embedding has no tokens and one message.
+fn has_first_tokens(chunk: &Chunk<'_>) -> bool {
+    match (chunk.listed, chunk.completion_tokens) {
+        (Some(listed), Some(count)) => count <= listed,
+        _ => true,
+    }
+}
+
+/// Reads objects of the class `SchedulerReqTimeStats`.
+fn append_time_stats(doc: Doc<'_>, stats: Node, chunks: &[Chunk<'_>], times: &mut Vec<ChunkSeconds>) {
+    let objects = doc.list_items(stats).filter(|_| doc.item_count(stats) == Some(chunks.len() as u32));
+    for (index, (chunk, object)) in chunks.iter().zip(objects.into_iter().flatten()).enumerate() {
+        if !has_first_tokens(chunk) {
+            continue;
+        }
+        let Node::Object(id) = object else { continue };
+        let (_, _, call) = doc.recorded_call(id);
+        let seconds = |name| doc.find_entry(call.state, name).map_or(0.0, |value| doc.seconds(value));
+        let seconds = EngineSeconds {
+            queued: seconds(QUEUED),
+            batch_entered: seconds(b"forward_entry_time"),
+            prefill_finished: seconds(b"prefill_finished_time"),
+        };
+        if seconds != EngineSeconds::default() {
+            times.push(ChunkSeconds { chunk: index, seconds });
+        }
+    }
+}
+
+/// The pickle in a `PickleWrapper`, which msgpack messages have for objects.
+fn wrapped_pickle(message: &[u8], at: usize) -> Option<&[u8]> {
+    let (Head::Array { len: 2 }, tag) = msgpack::read_head(message, at)? else { return None };
+    let (name, data) = msgpack::read_string(message, tag)?;
+    match msgpack::read_head(message, data)? {
+        (Head::Bin { end }, start) if name == b"PickleWrapper" => message.get(start..end),
+        _ => None,
+    }
+}
+
+/// Whether a pickle of times may have any, judged cheaply by its beginning.
+fn may_have_times(pickled: &[u8]) -> bool {
+    let searched = &pickled[..pickled.len().min(SEARCHED_BYTES)];
+    searched.windows(QUEUED.len()).any(|name| name == QUEUED)
+}
