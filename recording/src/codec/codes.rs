@@ -73,6 +73,7 @@ pub(super) mod op {
     pub(in crate::codec) const FRONTEND_WAIT: u8 = 21;
     pub(in crate::codec) const DISPATCHED: u8 = 22;
     pub(in crate::codec) const ARRIVED: u8 = 24;
+    pub(in crate::codec) const REQUEST_TIMES: u8 = 23;
 
     /// Mask of the bits with the kind.
     pub(in crate::codec) const KIND_MASK: u8 = 0x1f;

@@ -348,6 +348,7 @@ fn missed_if_too_large(what: &What<'_>, writes_token_ids: bool) -> Option<Missed
         What::Arrived(arrival) => (None, text_bytes(&[arrival.rid])),
         What::Answered(answer) => (None, text_bytes(&[answer.rid])),
         What::FrontendWait(wait) => (None, text_bytes(&[wait.rid])),
+        What::RequestTimes(times) => (None, text_bytes(&[times.rid])),
         What::Dispatched(dispatch) => {
             (Some(dispatch.id.hop), text_bytes(&[dispatch.request.map_or("", |request| request.rid)]))
         }

@@ -3,10 +3,7 @@
 
 use trace::clock::MonoNs;
 use trace::event::{
-    Answer, AnswerContent, AnswerEnd, ArgumentsPart, Arrival, ArrivalTimes, Away, Capabilities, ConnectionTimes,
-    CpuSample, Dispatch, DispatchedRequest, Engine, FrontendWait, Hop, LoggedState, Merged, Missed, PollUse,
-    QueueSample, SendWait, StackSample, Stage, ToolCallOutcome, ToolCalls, Undecoded, UnjudgedReason, UnknownArrival,
-    What,
+    Answer, AnswerContent, AnswerEnd, ArgumentsPart, Arrival, ArrivalTimes, Away, Capabilities, ConnectionTimes, CpuSample, Dispatch, DispatchedRequest, Engine, EngineTimes, FrontendWait, Hop, LoggedState, Merged, Missed, PollUse, QueueSample, RequestTimes, SendWait, StackSample, Stage, ToolCallOutcome, ToolCalls, Undecoded, UnjudgedReason, UnknownArrival, What,
 };
 use trace::id::{FrameId, HopId, ThreadId};
 
@@ -65,6 +62,7 @@ records! {
     MISSED Missed
     DISPATCHED Dispatched
     ARRIVED Arrived
+    REQUEST_TIMES RequestTimes
 }
 
 /// Structs, field by field in the order of writing.
@@ -95,6 +93,7 @@ structs! {
     FrontendWait<'b> { rid, first_token_ns, last_token_ns }
     Missed { hop, count, cause }
     Dispatch<'b> { id, bytes, kind, index, request }
+    RequestTimes<'b> { rid, times, impossible }
     DispatchedRequest<'b> { rid, prompt_tokens, room, arrived_unix_ns }
     Arrival<'b> { rid, times }
     ArrivalTimes { arrived, read, connection }
@@ -353,6 +352,19 @@ impl<'b> RareField<'b> for Answer<'b> {
         }
         answer.tool_calls = RareField::read(from)?;
         Ok(answer)
+    }
+}
+
+impl RareField<'_> for EngineTimes {
+    fn write(&self, to: &mut RareWriter<'_>) {
+        for time in [self.queued, self.batch_entered, self.prefill_finished] {
+            time.map(|at| at.0).write(to);
+        }
+    }
+
+    fn read(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+        let mut read_time = || Ok(Option::<u64>::read(from)?.map(MonoNs));
+        Ok(Self { queued: read_time()?, batch_entered: read_time()?, prefill_finished: read_time()? })
     }
 }
 

@@ -8,11 +8,7 @@ use proptest::string::string_regex;
 use recording::Record;
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    Answer, AnswerContent, AnswerEnd, AnswerForm, ArgumentsPart, Arrival, ArrivalTimes, Away, AwayState, Capabilities,
-    Chunk, ConnectionTimes, CpuSample, Delivery, Dispatch, DispatchKind, DispatchedRequest, Engine, Event, Finish,
-    Frame, FrontendWait, Hop, IdColumn, Kind, LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received,
-    Response, SendWait, StackSample, Stage, ThreadPart, ToolCallOutcome, ToolCalls, Undecoded, UnjudgedReason,
-    UnknownArrival, What,
+    Answer, AnswerContent, AnswerEnd, AnswerForm, ArgumentsPart, Arrival, ArrivalTimes, Away, AwayState, Capabilities, Chunk, ConnectionTimes, CpuSample, Delivery, Dispatch, DispatchKind, DispatchedRequest, Engine, EngineTimes, Event, Finish, Frame, FrontendWait, Hop, IdColumn, Kind, LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received, RequestTimes, Response, SendWait, StackSample, Stage, ThreadPart, ToolCallOutcome, ToolCalls, Undecoded, UnjudgedReason, UnknownArrival, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -199,6 +195,12 @@ fn dispatch() -> impl Strategy<Value = Dispatch<'static>> {
     any!(Dispatch { id: id(), bytes: large(), kind: select(DispatchKind::ALL), index: 0_u32..3, request: of(request) })
 }
 
+fn request_times() -> impl Strategy<Value = RequestTimes<'static>> {
+    let time = || of(large().prop_map(MonoNs));
+    let times = any!(EngineTimes { queued: time(), batch_entered: time(), prefill_finished: time() });
+    any!(RequestTimes { rid: text(), times: times, impossible: any::<u8>() })
+}
+
 fn answer_content() -> impl Strategy<Value = AnswerContent> {
     any!(AnswerContent {
         form: select(vec![AnswerForm::Generate, AnswerForm::OpenAi]),
@@ -266,6 +268,7 @@ pub(crate) fn what() -> impl Strategy<Value = What<'static>> {
         1 => engine.prop_map(What::Engine),
         1 => hop().prop_map(What::Hop),
         2 => dispatch().prop_map(What::Dispatched),
+        2 => request_times().prop_map(What::RequestTimes),
         8 => (frame(), forwarded()).prop_map(|(frame, forwarded)| What::Sent(Frame { forwarded, ..frame })),
         1 => any!(SendWait { hop: any::<u16>().prop_map(HopId), ns: large() }).prop_map(What::SendWait),
         6 => (id(), of(large()), of(thread()), of(frame()), any::<bool>()).prop_map(|(id, wakeup, by, frame, same)| {
