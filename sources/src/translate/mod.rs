@@ -226,6 +226,11 @@ impl Translator {
         if let (ObservedBy::LocalSend, Some(wait)) = (by, decoded.send_wait(id.hop, at)) {
             sink(&Event::new(at, What::SendWait(wait)));
         }
+        if matches!(by, ObservedBy::LocalSend) {
+            for times in decoded.request_times(at) {
+                sink(&Event::new(at, What::RequestTimes(times)));
+            }
+        }
         Translated::Frame(id)
     }
 }
