@@ -3,7 +3,7 @@
 use std::io;
 
 use trace::clock::MonoNs;
-use trace::event::{Capabilities, Event, Frame, What};
+use trace::event::{Capabilities, EngineTimes, Event, Frame, What};
 use trace::id::{FrameId, HopId};
 use trace::ledger::ChunkOutcome;
 
@@ -115,6 +115,15 @@ impl Exporter for Events<'_> {
                 hop_fields(o, wait.hop, context);
                 o.put("ns", wait.ns);
             }),
+            What::RequestTimes(found) if context.options.wants_rid(found.rid) => {
+                self.line("request_times", at, context, |o| {
+                    o.put("rid", found.rid);
+                    let EngineTimes { queued, batch_entered, prefill_finished } = found.times;
+                    let after_start = |at: Option<MonoNs>| at.and_then(|at| at.checked_since(context.clock.start));
+                    o.put("queued_ns", after_start(queued)).put("batch_entered_ns", after_start(batch_entered));
+                    o.put("prefill_finished_ns", after_start(prefill_finished)).put("impossible", found.impossible);
+                });
+            }
             What::Received(received) => {
                 self.line("received", at, context, |o| {
                     frame(o, received.id, context);
@@ -199,6 +208,7 @@ impl Exporter for Events<'_> {
             }),
             What::Dispatched(_)
             | What::Arrived(_)
+            | What::RequestTimes(_)
             | What::Delivered(_)
             | What::Answered(_)
             | What::FrontendWait(_)

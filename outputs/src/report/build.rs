@@ -18,8 +18,8 @@ use super::slowest::slowest;
 use super::tool_calls::tool_calls;
 use super::ttft::TtftReport;
 use super::{
-    AnswerCounts, Chunks, CpuLine, Dispatched, FindingLine, Gap, HopLine, Itl, LaneLine, LegLine, LimitLine, Own,
-    Report, Requests, SCHEMA, Source, StackLine, Tokens, WorkerLine, modes, stages,
+    AnswerCounts, Chunks, CpuLine, Dispatched, EngineTimesCounts, FindingLine, Gap, HopLine, Itl, LaneLine, LegLine,
+    LimitLine, Own, Report, Requests, SCHEMA, Source, StackLine, Tokens, WorkerLine, modes, stages,
 };
 
 /// Threads that need less than this share of a CPU are left out, except main threads and receivers.
@@ -53,6 +53,7 @@ pub(super) fn build(analysis: &Analysis, input: &ReportInput) -> Report {
         requests: Requests::of(ledger),
         dispatched: Dispatched::of(ledger),
         ttft: TtftReport::new(ledger),
+        engine_times: EngineTimesCounts::of(ledger),
         tokens: Tokens::of(ledger),
         gap_ns: ledger.observes_gaps().then(|| gap(ledger)),
         slowest: slowest(ledger, input.slowest, (from, to)),
@@ -111,6 +112,21 @@ impl Dispatched {
             aborts: counts.aborts,
             waiting: ledger.dispatched_count() as u64,
             waiting_longest_ns: ledger.oldest_dispatched().map(|(_, oldest)| ledger.now().since(oldest.sent)),
+        })
+    }
+}
+
+impl EngineTimesCounts {
+    /// The engine's times so far; `None` if none of its output was observed.
+    pub fn of(ledger: &Ledger) -> Option<Self> {
+        ledger.output_groups().next()?;
+        let counts = ledger.totals().engine_times;
+        let absent = ledger.absent_engine_times();
+        Some(Self {
+            requests: counts.requests,
+            impossible: counts.impossible,
+            absent: absent.entries.to_owned(),
+            prefill_absent: absent.prefill_end.to_owned(),
         })
     }
 }

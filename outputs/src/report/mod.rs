@@ -76,6 +76,9 @@ pub struct Report {
     /// Where the time to first token goes; `null` if no message to the scheduler was observed.
     #[serde(default)]
     pub ttft: Option<TtftReport>,
+    /// Times of requests that the engine itself sends; `null` if none of its output was observed.
+    #[serde(default)]
+    pub engine_times: Option<EngineTimesCounts>,
     /// Tokens by the last stage they reached.
     pub tokens: Tokens,
     /// First receive at the tokenizer minus first send by the scheduler, over requests.
@@ -316,6 +319,19 @@ pub struct Dispatched {
     pub waiting: u64,
     /// How long the longest of those has waited since its dispatch; `null` if none waits.
     pub waiting_longest_ns: Option<u64>,
+}
+
+/// Times of requests that the engine itself sends with their first tokens: entry to its queue and to a batch, and the end of the prefill.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineTimesCounts {
+    /// Requests with any of them.
+    pub requests: u64,
+    /// Times that cannot be true, and are left out.
+    pub impossible: u64,
+    /// Why other requests have no `queued_ns` and `batch_entered_ns`.
+    pub absent: String,
+    /// Why other requests have no `prefill_finished_ns`.
+    pub prefill_absent: String,
 }
 
 /// Time between chunks with tokens of one request, by chunk and by token. By token, the time is divided by the tokens of the later chunk

@@ -30,6 +30,15 @@ pub struct SlowLine {
     /// Time when the scheduler received it; `null` if not observed.
     #[serde(default)]
     pub scheduler_received_ns: Option<u64>,
+    /// Time when it entered the scheduler's queue, by the engine; `null` if unknown (`engine_times.absent`), or before the capture.
+    #[serde(default)]
+    pub queued_ns: Option<u64>,
+    /// Time when it first entered a batch, by the engine; `null` likewise.
+    #[serde(default)]
+    pub batch_entered_ns: Option<u64>,
+    /// Time when its prefill ended, by the engine; `null` if unknown (`engine_times.prefill_absent`), or before the capture.
+    #[serde(default)]
+    pub prefill_finished_ns: Option<u64>,
     /// Time when the scheduler sent its first chunk.
     pub first_sent_ns: Option<u64>,
     /// Time when the tokenizer received its first chunk.
@@ -106,6 +115,9 @@ impl SlowLine {
         let path = TtftPath::new(numbers);
         let after = |at: Option<MonoNs>| at.map(|at| at.since(from));
         let arrival = numbers.arrival.and_then(Result::ok);
+        let by_engine = numbers.engine_times.unwrap_or_default();
+        // The engine may have written a time before the capture began.
+        let after_start = |at: Option<MonoNs>| at.and_then(|at| at.checked_since(from));
         Self {
             rid: rid.to_owned(),
             gap_ns: numbers.gap_ns,
@@ -118,6 +130,9 @@ impl SlowLine {
             },
             dispatched_ns: after(numbers.dispatch.map(|dispatch| dispatch.sent)),
             scheduler_received_ns: after(numbers.dispatch.and_then(|dispatch| dispatch.received)),
+            queued_ns: after_start(by_engine.queued),
+            batch_entered_ns: after_start(by_engine.batch_entered),
+            prefill_finished_ns: after_start(by_engine.prefill_finished),
             first_sent_ns: after(numbers.sent_first),
             first_received_ns: after(numbers.received_first),
             ttft_ns: path.ttft_ns(),

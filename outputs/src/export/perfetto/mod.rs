@@ -99,6 +99,7 @@ impl Exporter for Perfetto<'_> {
             What::Hop(_)
             | What::SendWait(_)
             | What::Arrived(_)
+            | What::RequestTimes(_)
             | What::Delivered(_)
             | What::Answered(_)
             | What::FrontendWait(_)

@@ -7,7 +7,7 @@ use engines::sglang::wire::Value;
 use serde::ser::{SerializeMap, SerializeSeq, SerializeStruct};
 use serde::{Serialize, Serializer};
 use serde_json::json;
-use trace::event::Kind;
+use trace::event::{EngineTimes, Kind};
 
 use super::OutputBudget;
 use super::message::AnyMessage;
@@ -94,7 +94,7 @@ impl Serialize for Chunk<'_> {
         let Self(message, row, budget) = *self;
         let chunk = message.chunks()[row];
         budget.charge(chunk.rid.len() + chunk.worker.map_or(0, str::len));
-        let mut fields = to.serialize_struct("Chunk", 8)?;
+        let mut fields = to.serialize_struct("Chunk", 11)?;
         fields.serialize_field("rid", chunk.rid)?;
         fields.serialize_field("tokens", &chunk.listed.map(|_| TokenIds(chunk.ids, budget)))?;
         fields.serialize_field("completion_tokens", &chunk.completion_tokens)?;
@@ -109,6 +109,11 @@ impl Serialize for Chunk<'_> {
             None => fields.serialize_field("finish", &chunk.finish.map(|finish| json!({ "type": finish.as_str() })))?,
         }
         fields.serialize_field("http_worker_ipc", &chunk.worker)?;
+        // On the engine's monotonic clock.
+        let EngineTimes { queued, batch_entered, prefill_finished } = message.engine_times(row);
+        fields.serialize_field("queued_ns", &queued)?;
+        fields.serialize_field("batch_entered_ns", &batch_entered)?;
+        fields.serialize_field("prefill_finished_ns", &prefill_finished)?;
         fields.end()
     }
 }

@@ -2,7 +2,7 @@
 
 use adapter::decode::{Decode as _, Decoded, Decoders, Shape, SocketFormat};
 use engines::sglang::wire::{Batch, Codec, Decoder, Limits, Value};
-use trace::event::Chunk;
+use trace::event::{Chunk, EngineTimes};
 
 /// Decoders of every engine.
 pub(super) struct MessageReader {
@@ -60,6 +60,14 @@ impl<'a> AnyMessage<'a> {
         match self {
             Self::Sglang(batch) => batch.chunks(),
             Self::Other(decoded) => decoded.chunks(),
+        }
+    }
+
+    /// The engine's times of a chunk's request, if the chunk holds its first tokens.
+    pub(super) fn engine_times(&self, row: usize) -> EngineTimes {
+        match self {
+            Self::Sglang(batch) => batch.engine_times(row),
+            Self::Other(decoded) => decoded.engine_times(row),
         }
     }
 

@@ -5,7 +5,8 @@ use std::io::{self, Write};
 
 use engines::sglang::wire::Value;
 use outputs::report::hostile::{lines, plain};
-use trace::event::{Finish, IdColumn};
+use trace::MonoNs;
+use trace::event::{EngineTimes, Finish, IdColumn};
 
 use super::OutputBudget;
 use super::message::AnyMessage;
@@ -45,6 +46,12 @@ pub(super) fn write_message(
         ] {
             if let Some(count) = count {
                 let _ = write!(line, "  {name} {count}");
+            }
+        }
+        let EngineTimes { queued, batch_entered, prefill_finished } = message.engine_times(row);
+        for (name, time) in [("queued", queued), ("batch", batch_entered), ("prefilled", prefill_finished)] {
+            if let Some(MonoNs(ns)) = time {
+                let _ = write!(line, "  {name} at {}.{:09} s", ns / 1_000_000_000, ns % 1_000_000_000);
             }
         }
         if let Some(finish) = chunk.finish {
