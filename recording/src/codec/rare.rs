@@ -3,7 +3,10 @@
 
 use trace::clock::MonoNs;
 use trace::event::{
-    Answer, AnswerContent, AnswerEnd, ArgumentsPart, Arrival, ArrivalTimes, Away, Capabilities, ConnectionTimes, CpuSample, Dispatch, DispatchedRequest, Engine, EngineTimes, FrontendWait, Hop, LoggedState, Merged, Missed, PollUse, QueueSample, RequestTimes, SendWait, StackSample, Stage, ToolCallOutcome, ToolCalls, Undecoded, UnjudgedReason, UnknownArrival, What,
+    Answer, AnswerContent, AnswerEnd, ArgumentsPart, Arrival, ArrivalTimes, Away, Capabilities, ConnectionTimes,
+    CpuSample, Dispatch, DispatchedRequest, Engine, EngineTimes, FrontendWait, Hop, LoggedState, Merged, Missed,
+    PollUse, QueueSample, RequestTimes, SendWait, StackSample, Stage, ToolCallOutcome, ToolCalls, Undecoded,
+    UnjudgedReason, UnknownArrival, What,
 };
 use trace::id::{FrameId, HopId, ThreadId};
 

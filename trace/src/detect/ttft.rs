@@ -11,8 +11,17 @@ pub(super) const MIN_LATE_SHARE: f64 = 0.25;
 /// Requests that wait in the server's socket until it reads them.
 pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts) {
     let receiver = context.facts().receiver();
-    let advice = format!("the {receiver}'s event loop is busy or held up; {}", advice::own_work_advice(context.facts(), receiver));
-    detect_late_leg(context, TtftMoment::Arrived, &format!("in the server's socket until the {receiver} reads them"), advice, out);
+    let advice = format!(
+        "the {receiver}'s event loop is busy or held up; {}",
+        advice::own_work_advice(context.facts(), receiver)
+    );
+    detect_late_leg(
+        context,
+        TtftMoment::Arrived,
+        &format!("in the server's socket until the {receiver} reads them"),
+        advice,
+        out,
+    );
 }
 
 /// Requests that stay long in the tokenizer before it sends them to the scheduler.
@@ -20,7 +29,13 @@ pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, out: &mut Verd
     let receiver = context.facts().receiver();
     let advice = "tokenisation, the chat template or images take this time, or clients send long requests slowly: `--python-stacks` names the \
                   functions";
-    detect_late_leg(context, TtftMoment::Read, &format!("in the {receiver} before it dispatches them"), advice.to_owned(), out);
+    detect_late_leg(
+        context,
+        TtftMoment::Read,
+        &format!("in the {receiver} before it dispatches them"),
+        advice.to_owned(),
+        out,
+    );
 }
 
 /// Requests that wait long in the scheduler's queue.

@@ -237,9 +237,7 @@ impl Ledger {
 mod tests {
     use super::*;
     use crate::Config;
-    use crate::event::{
-        Arrival, Capabilities, Chunk, Event, Finish, Hop, IdColumn, Received, What,
-    };
+    use crate::event::{Arrival, Capabilities, Chunk, Event, Finish, Hop, IdColumn, Received, What};
     use crate::id::HopId;
     use crate::ledger::test_path::Path;
     use crate::ledger::{Limits, Request};
