@@ -4,8 +4,11 @@ mod common;
 
 use std::sync::LazyLock;
 
+use engines::sglang::FORMAT;
 use engines::sglang::wire::{Decoder, Limits, Undecoded, Value};
 use proptest::prelude::*;
+use trace::MonoNs;
+use trace::event::EngineTimes;
 
 /// Small recorded messages of all releases and codecs.
 static MESSAGES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
@@ -18,6 +21,7 @@ fn decode(message: &[u8]) -> Result<usize, Undecoded> {
     let batch = decoder.decode(message)?;
     for row in 0..batch.chunks().len() {
         let chunk = batch.chunks()[row];
+        let _ = batch.engine_times(row);
         assert_eq!(chunk.ids.len(), chunk.listed.unwrap_or(0) as usize);
         if let Some(value) = batch.finish(row) {
             walk(&value, 8);
@@ -144,6 +148,53 @@ fn an_invalid_rid_drops_only_its_own_chunk() {
         let read = decoder.decode(&message).expect("a batch");
         let chunks: Vec<_> = read.chunks().iter().map(|c| (c.rid, c.completion_tokens)).collect();
         assert_eq!(chunks, [("a", Some(1)), ("", Some(2)), ("b", Some(3))]);
+    }
+}
+
+/// A message of two requests with these columns of times: the first has its first token, the second has had others.
+fn batch_with_times(entries: &[u8], waits: &[u8]) -> Vec<u8> {
+    let rids = [key("rids"), b"](\x8c\x01a\x8c\x01be".to_vec()].concat();
+    let counts = [key("completion_tokens"), b"](K\x01K\x02e".to_vec()].concat();
+    let ids = [key("output_ids"), b"](](K\x07e](K\x07ee".to_vec()].concat();
+    let reasons = [key("finished_reasons"), b"](NNe".to_vec()].concat();
+    let times = [key("forward_entry_time"), entries.to_vec(), key("queue_time"), waits.to_vec()].concat();
+    batch(&[rids, counts, ids, reasons, times].concat())
+}
+
+fn floats(seconds: &[f64]) -> Vec<u8> {
+    let items = seconds.iter().flat_map(|seconds| [b"G".as_slice(), &seconds.to_be_bytes()].concat());
+    [b"](".to_vec(), items.collect(), b"e".to_vec()].concat()
+}
+
+#[test]
+fn odd_times_never_spoil_a_message() {
+    let sent_at = MonoNs(9_000_000_000);
+    let at = |seconds: f64| MonoNs::from_seconds(seconds);
+    for (entries, waits, expected) in [
+        (floats(&[3.0, 5.0]), floats(&[0.5, 1.0]), Some((at(2.5), at(3.0), 0))),
+        (floats(&[0.0, 5.0]), floats(&[-2.5, 1.0]), Some((at(2.5), None, 0))),
+        (floats(&[3.0, 5.0]), floats(&[3.0, 1.0]), Some((None, at(3.0), 0))),
+        (floats(&[3.0, 5.0]), floats(&[-1.0, 1.0]), Some((None, at(3.0), 1))),
+        (floats(&[f64::NAN, 5.0]), floats(&[0.5, 1.0]), Some((None, None, 2))),
+        (floats(&[10.0, 5.0]), floats(&[8.0, 1.0]), Some((at(2.0), None, 1))),
+        (floats(&[3.0, 5.0]), b"](NNe".to_vec(), Some((None, at(3.0), 0))),
+        (b"](NNe".to_vec(), b"](NNe".to_vec(), None),
+        (b"](K\x03K\x05e".to_vec(), floats(&[0.5, 1.0]), Some((None, None, 2))),
+        (floats(&[3.0]), floats(&[0.5, 1.0]), None),
+        (b"N".to_vec(), floats(&[0.5, 1.0]), None),
+        (key("text"), b"}".to_vec(), None),
+    ] {
+        let message = batch_with_times(&entries, &waits);
+        let mut decoder = (FORMAT.decoder)(1 << 20);
+        let decoded = decoder.decode(&[&message]).expect("a batch");
+        assert_eq!(decoded.chunks().len(), 2);
+        let found: Vec<_> = decoded.request_times(sent_at).collect();
+        let found = found.first().map(|found| {
+            assert_eq!(found.rid, "a");
+            (found.times.queued, found.times.batch_entered, found.impossible)
+        });
+        assert_eq!(found, expected, "{entries:02x?} {waits:02x?}");
+        assert_eq!(decoded.engine_times(1), EngineTimes::default(), "not its first token");
     }
 }
 

@@ -6,18 +6,19 @@ use common::{messages, root};
 use engines::sglang::wire::{Batch, Decoder, Limits, Value};
 use serde_json::{Map, Value as Json, json};
 use trace::engine::{Version, VersionRange};
-use trace::event::{Finish, IdColumn, Kind};
+use trace::event::{EngineTimes, Finish, IdColumn, Kind};
 
 #[test]
 fn every_recorded_message_decodes_to_its_sidecar() {
     let mut decoder = Decoder::new(Limits::default()).with_ids();
     let messages = messages();
     assert!(messages.len() > 100, "only {} messages in {}", messages.len(), root().display());
-    let mut wrong = Vec::new();
+    let (mut wrong, mut with_times) = (Vec::new(), 0);
     for path in &messages {
         let message = std::fs::read(path).unwrap();
         let sidecar = std::fs::read(path.with_extension("json")).unwrap();
         let expected: Json = serde_json::from_slice(&sidecar).unwrap();
+        with_times += usize::from(expected.get("engine_times").is_some());
         match decoder.decode(&message) {
             Ok(batch) => {
                 for difference in differences(&batch, &expected) {
@@ -28,6 +29,8 @@ fn every_recorded_message_decodes_to_its_sidecar() {
         }
     }
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), messages.len(), wrong.join("\n"));
+    // One of each layout from 0.5.5 on.
+    assert!(with_times >= 20, "{with_times} messages with times");
     println!("{} messages", messages.len());
 }
 
@@ -64,6 +67,15 @@ fn differences(batch: &Batch<'_>, expected: &Json) -> Vec<String> {
     same("cached_tokens", chunk(&|i| json!(c[i].cached_tokens)), counts("cached_tokens"));
     same("retractions", chunk(&|i| json!(c[i].retractions)), column(expected, "retraction_counts", batch));
     same("workers", chunk(&|i| json!(c[i].worker)), column(expected, "http_worker_ipcs", batch));
+
+    let times = (0..c.len()).map(|i| {
+        let EngineTimes { queued, batch_entered, prefill_finished } = batch.engine_times(i);
+        if queued.or(batch_entered).or(prefill_finished).is_none() {
+            return Json::Null;
+        }
+        json!([queued, batch_entered, prefill_finished])
+    });
+    same("engine times", times.collect(), column(expected, "engine_times", batch));
 
     let ids = column(expected, "output_ids", batch);
     let lengths: Json = ids.as_array().unwrap().iter().map(|ids| json!(ids.as_array().map(Vec::len))).collect();

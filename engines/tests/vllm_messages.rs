@@ -8,7 +8,8 @@ use engines::vllm::{Decoder, FORMAT};
 use proptest::prelude::*;
 use rmpv::Value;
 use serde_json::Value as Json;
-use trace::event::{DispatchKind, DispatchedRequest, Finish, IdColumn, Kind};
+use trace::MonoNs;
+use trace::event::{DispatchKind, DispatchedRequest, EngineTimes, Finish, IdColumn, Kind};
 
 /// Folders of the releases.
 fn releases() -> Vec<PathBuf> {
@@ -78,6 +79,67 @@ fn every_recorded_message_decodes_to_the_encoded_objects() {
         messages += 1;
     });
     assert!(messages > 400, "{messages} messages");
+}
+
+#[test]
+fn events_give_the_times_that_python_reads_in_them() {
+    let mut decoder = Decoder::new(LONGEST);
+    let mut with_times = 0;
+    for_each_message(|release, case, parts, _| {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/vllm").join(release);
+        let times = fs::read(folder.join("engine_times.json"))
+            .map_or(Json::Null, |times| serde_json::from_slice(&times).expect("JSON"));
+        let decoded = decoder.decode(parts).unwrap_or_else(|why| panic!("{release} {case}: {why}"));
+        for row in 0..decoded.chunks().len() {
+            let EngineTimes { queued, batch_entered, prefill_finished } = decoded.engine_times(row);
+            let expected = &times[case][row];
+            let numbers = [queued, batch_entered].map(|time| time.map(|time| time.0));
+            assert_eq!(numbers, [expected[0].as_u64(), expected[1].as_u64()], "{release} {case} {row}");
+            assert_eq!(prefill_finished, None);
+            with_times += usize::from(queued.is_some());
+        }
+    });
+    assert_eq!(with_times, 14, "one request of each release from 0.7.3 on");
+}
+
+/// A message of 0.8.3 with an output of one id, which has these events.
+fn message_with_events(events: Value) -> Vec<u8> {
+    let nil = Value::Nil;
+    let ids = Value::Array(vec![Value::from(1)]);
+    let output = Value::Array(vec![Value::from("a"), ids, nil.clone(), nil.clone(), nil.clone(), nil.clone(), events]);
+    let envelope =
+        [Value::from(0), Value::Array(vec![output]), nil.clone(), nil.clone(), nil.clone(), nil.clone(), nil];
+    let mut message = Vec::new();
+    rmpv::encode::write_value(&mut message, &Value::Array(envelope.to_vec())).expect("in memory");
+    message
+}
+
+fn event(kind: u8, timestamp: f64) -> Value {
+    Value::Map(vec![(Value::from("type"), Value::from(kind)), (Value::from("timestamp"), Value::from(timestamp))])
+}
+
+#[test]
+fn times_that_cannot_be_true_are_counted_and_a_preemption_is_no_first_entry() {
+    let sent_at = MonoNs(9_000_000_000);
+    let at = |seconds: f64| MonoNs::from_seconds(seconds);
+    let mut decoder = Decoder::new(LONGEST);
+    for (events, expected) in [
+        (vec![event(1, 2.5), event(2, 3.0), event(3, 4.0), event(2, 5.0)], Some((at(2.5), at(3.0), 0))),
+        (vec![event(3, 4.0), event(2, 5.0)], None),
+        (vec![event(1, 2.5)], Some((at(2.5), None, 0))),
+        (vec![event(1, 9.5), event(2, 10.0)], Some((None, None, 2))),
+        (vec![event(1, 3.5), event(2, 3.0)], Some((None, at(3.0), 1))),
+        (vec![event(1, f64::NAN), event(2, -1.0)], Some((None, None, 2))),
+        (vec![event(1, f64::INFINITY), event(2, 3.0)], Some((None, at(3.0), 1))),
+        (vec![event(1, 0.0), event(2, 3.0)], None),
+        (vec![Value::from(1), Value::Map(vec![]), event(7, 1.0)], None),
+    ] {
+        let message = message_with_events(Value::Array(events.clone()));
+        let decoded = decoder.decode(&[&message]).expect("a message of 0.8.3");
+        let found = decoded.request_times(sent_at).next();
+        let found = found.map(|found| (found.times.queued, found.times.batch_entered, found.impossible));
+        assert_eq!(found, expected, "{events:?}");
+    }
 }
 
 #[test]
