@@ -4,8 +4,8 @@
 use trace::engine::{Mode, Waiter};
 use trace::event::{
     Answer, AnswerEnd, Capabilities, Chunk, CpuSample, Delivery, Dispatch, DispatchKind, DispatchedRequest, Engine,
-    Event, Finish, Frame, FrontendWait, Hop, Kind, LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample,
-    Received, SendWait, StackSample, Stage, Undecoded, What,
+    EngineTimes, Event, Finish, Frame, FrontendWait, Hop, Kind, LoggedState, Merged, Missed, MissedCause, PollUse,
+    QueueSample, Received, RequestTimes, SendWait, StackSample, Stage, Undecoded, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -138,6 +138,10 @@ fn samples(enter: &mut impl FnMut(u64, What<'static>)) {
         let queue = QueueSample { hop: "detokenizer->tokenizer", receive_bytes: Some(0), send_bytes: None };
         enter(START + interval * 100 * MS, What::Queue(queue));
     }
+    let before_start = Some(MonoNs(START - MS));
+    let times =
+        EngineTimes { queued: before_start, batch_entered: Some(MonoNs(START + 3 * MS)), prefill_finished: None };
+    enter(START + 300 * MS, What::RequestTimes(RequestTimes { rid: rid(0), times, impossible: 1 }));
     let wait = SendWait { hop: UP, ns: 80_000 };
     enter(START + 300 * MS, What::SendWait(wait));
     let stacks = StackSample {
