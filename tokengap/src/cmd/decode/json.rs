@@ -7,7 +7,7 @@ use engines::sglang::wire::Value;
 use serde::ser::{SerializeMap, SerializeSeq, SerializeStruct};
 use serde::{Serialize, Serializer};
 use serde_json::json;
-use trace::event::{EngineTimes, Kind};
+use trace::event::{DispatchedRequest, EngineTimes, Kind};
 
 use super::OutputBudget;
 use super::message::AnyMessage;
@@ -55,7 +55,7 @@ impl Serialize for MessageLine<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let shape = self.message.shape();
         let chunks = self.message.chunks();
-        let mut fields = to.serialize_struct("Message", 8)?;
+        let mut fields = to.serialize_struct("Message", 10)?;
         fields.serialize_field("file", self.file)?;
         fields.serialize_field("engine", shape.engine)?;
         fields.serialize_field("class", shape.class)?;
@@ -67,6 +67,9 @@ impl Serialize for MessageLine<'_> {
             fields.serialize_field("rid", &chunks.first().map(|chunk| chunk.rid))?;
         }
         fields.serialize_field("chunks", &ChunkList(self.message, self.budget))?;
+        if !self.message.requests().is_empty() {
+            fields.serialize_field("requests", &RequestList(self.message.requests(), self.budget))?;
+        }
         if self.budget.is_exhausted() {
             fields.serialize_field("truncated", &true)?;
         }
@@ -84,6 +87,14 @@ impl Serialize for ChunkList<'_> {
         };
         let shown = (0..rows).take_while(|_| self.1.charge(CHUNK_BYTES));
         to.collect_seq(shown.map(|row| Chunk(self.0, row, self.1)))
+    }
+}
+
+struct RequestList<'a>(&'a [DispatchedRequest<'a>], &'a OutputBudget);
+
+impl Serialize for RequestList<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(self.0.iter().take_while(|request| self.1.charge(CHUNK_BYTES + request.rid.len())))
     }
 }
 
@@ -233,6 +244,26 @@ mod tests {
         assert_eq!(abort["chunks"], json!([]));
         assert!(abort["rid"].is_string());
         assert_eq!(decoded("0.5.9/ctl_health_check_output.pkl")["chunks"], json!([]));
+    }
+
+    #[test]
+    fn the_first_tokens_of_a_request_have_the_times_of_the_engine() {
+        for name in ["0.5.23/skip_engine_times_2rid.pkl", "0.5.23-msgpack/skip_engine_times_2rid.msgpack"] {
+            let chunks = &decoded(name)["chunks"];
+            assert_eq!(chunks[0]["queued_ns"], 4_697_332_429_685_u64);
+            assert_eq!(chunks[0]["prefill_finished_ns"], 4_697_622_429_685_u64);
+            assert_eq!(chunks[1]["batch_entered_ns"], serde_json::Value::Null);
+        }
+    }
+
+    #[test]
+    fn a_message_to_the_scheduler_shows_its_requests_without_their_prompts() {
+        let message = decoded("0.5.9/req_room_3000tok.pkl");
+        let request = &message["requests"][0];
+        assert_eq!((&request["prompt_tokens"], &request["room"]), (&json!(3000), &json!(0x1234_5678_9abc_def0_u64)));
+        let batch = decoded("0.5.23-msgpack/req_batch_3rid.msgpack");
+        assert_eq!(batch["requests"].as_array().unwrap().len(), 3);
+        assert!(!batch.to_string().contains("canary"), "{batch}");
     }
 
     #[test]

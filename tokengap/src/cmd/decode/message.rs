@@ -1,8 +1,8 @@
 //! A decoded message of any engine. SGLang messages also have the pickle protocol and the unabridged finish reason.
 
-use adapter::decode::{Decode as _, Decoded, Decoders, Shape, SocketFormat};
+use adapter::decode::{Decode as _, Decoded, Decoders, Excerpt, Shape, SocketFormat};
 use engines::sglang::wire::{Batch, Codec, Decoder, Limits, Value};
-use trace::event::{Chunk, EngineTimes};
+use trace::event::{Chunk, DispatchedRequest, EngineTimes, Kind};
 
 /// Decoders of every engine.
 pub(super) struct MessageReader {
@@ -11,7 +11,8 @@ pub(super) struct MessageReader {
 }
 
 pub(super) enum AnyMessage<'a> {
-    Sglang(Batch<'a>),
+    /// With the requests that a message to the scheduler names.
+    Sglang(Batch<'a>, Vec<DispatchedRequest<'a>>),
     Other(Decoded<'a>),
 }
 
@@ -26,8 +27,14 @@ impl MessageReader {
 
     pub(super) fn read<'a>(&'a mut self, message: &'a [u8]) -> Result<AnyMessage<'a>, String> {
         if self.sglang.recognises(&[message]) {
-            let batch = self.sglang.decode(message);
-            return batch.map(AnyMessage::Sglang).map_err(|why| why.to_string());
+            let batch = self.sglang.decode(message).map_err(|why| why.to_string())?;
+            let mut requests = Vec::new();
+            if batch.shape().kind == Kind::Control
+                && (engines::sglang::FORMAT.read_requests)(&[Excerpt::whole(message)], &mut requests).is_err()
+            {
+                requests.clear();
+            }
+            return Ok(AnyMessage::Sglang(batch, requests));
         }
         let decoded = self.all.decode(&mut SocketFormat::default(), &[message]);
         decoded.map(AnyMessage::Other).map_err(|why| match why.reason {
@@ -40,7 +47,7 @@ impl MessageReader {
 impl<'a> AnyMessage<'a> {
     pub(super) fn shape(&self) -> &Shape {
         match self {
-            Self::Sglang(batch) => batch.shape(),
+            Self::Sglang(batch, _) => batch.shape(),
             Self::Other(decoded) => decoded.shape(),
         }
     }
@@ -48,7 +55,7 @@ impl<'a> AnyMessage<'a> {
     /// Name of the codec, with the protocol of a pickle.
     pub(super) fn codec(&self) -> String {
         match self {
-            Self::Sglang(batch) => match batch.codec() {
+            Self::Sglang(batch, _) => match batch.codec() {
                 Codec::Pickle { protocol } => format!("pickle protocol {protocol}"),
                 Codec::Msgpack => "msgpack".to_owned(),
             },
@@ -58,7 +65,7 @@ impl<'a> AnyMessage<'a> {
 
     pub(super) fn chunks(&self) -> &[Chunk<'a>] {
         match self {
-            Self::Sglang(batch) => batch.chunks(),
+            Self::Sglang(batch, _) => batch.chunks(),
             Self::Other(decoded) => decoded.chunks(),
         }
     }
@@ -66,15 +73,23 @@ impl<'a> AnyMessage<'a> {
     /// The engine's times of a chunk's request, if the chunk holds its first tokens.
     pub(super) fn engine_times(&self, row: usize) -> EngineTimes {
         match self {
-            Self::Sglang(batch) => batch.engine_times(row),
+            Self::Sglang(batch, _) => batch.engine_times(row),
             Self::Other(decoded) => decoded.engine_times(row),
+        }
+    }
+
+    /// Requests that a message to the scheduler names; none for other messages. Prompts are not read.
+    pub(super) fn requests(&self) -> &[DispatchedRequest<'a>] {
+        match self {
+            Self::Sglang(_, requests) => requests,
+            Self::Other(_) => &[],
         }
     }
 
     /// Unabridged finish reason of a chunk, if it contains more than its kind.
     pub(super) fn finish_reason(&self, row: usize) -> Option<Value<'a>> {
         match self {
-            Self::Sglang(batch) => batch.finish(row),
+            Self::Sglang(batch, _) => batch.finish(row),
             Self::Other(_) => None,
         }
     }

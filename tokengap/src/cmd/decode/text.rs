@@ -32,6 +32,19 @@ pub(super) fn write_message(
         1 => writeln!(out, ", 1 request, ids {}", ids_label(shape.ids))?,
         many => writeln!(out, ", {many} requests, ids {}", ids_label(shape.ids))?,
     }
+    for request in message.requests() {
+        let mut line = format!("  {}", request.rid.escape_debug());
+        let prompt = request.prompt_tokens.map(u64::from);
+        for (name, number) in [("prompt", prompt), ("room", request.room), ("arrived", request.arrived_unix_ns)] {
+            if let Some(number) = number {
+                let _ = write!(line, "  {name} {number}");
+            }
+        }
+        if !budget.charge(line.len() + 1) {
+            break;
+        }
+        writeln!(out, "{line}")?;
+    }
     let widest = chunks.iter().map(|chunk| chunk.rid.len()).max().unwrap_or(0).min(48);
     for (row, chunk) in chunks.iter().enumerate() {
         let mut line = format!("  {:widest$}", chunk.rid.escape_debug().to_string());
