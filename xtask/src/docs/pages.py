@@ -103,7 +103,7 @@ def broken():
             if "://" not in target and not (path.exists() and (not anchor or anchor in anchors(path.read_text()))):
                 wrong.append(f"{page}: broken link {target}")
     rules = (ROOT / "deploy/prometheus/alerts.yml").read_text()
-    runbooks = re.findall(r"^ *runbook_url: https://REPOSITORY/docs/troubleshooting.md#(.*)$", rules, re.MULTILINE)
+    runbooks = re.findall(r'^ *runbook_url: "\{\{ \$externalLabels.tokengap_docs \}\}/troubleshooting.md#(.*)"$', rules, re.MULTILINE)
     missing = set(runbooks) - anchors((ROOT / "docs/troubleshooting.md").read_text())
     if missing or len(runbooks) != rules.count("- alert:"):
         wrong.append(f"alerts without a runbook in docs/troubleshooting.md: {missing or 'their numbers differ'}")
