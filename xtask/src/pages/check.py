@@ -1,4 +1,5 @@
-"""Opens the HTML report of demo runs in headless Chromium. Fails on any browser error, any request of the page, and any missing content.
+"""Opens the HTML report of demo runs in headless Chromium. Fails on any browser error, any request of the page,
+any missing content, and any table or text that is wider than the page.
 
 usage: check.py TOKENGAP FOLDER BROWSER     needs the package playwright
 """
@@ -20,8 +21,16 @@ PAGES = {
 }
 # This page has many hops. Its rids are made long: no text may widen a page.
 LONG_RIDS = "router"
-# Screenshot names, with the display settings of each.
-VARIANTS = {"light": ("light", 1100), "dark": ("dark", 1100), "narrow": ("light", 420)}
+# Screenshot names, with the display settings of each. A sheet of A4 has a width of 717 px between its margins.
+VARIANTS = {
+    "light": ("screen", "light", 1200),
+    "dark": ("screen", "dark", 800),
+    "narrow": ("screen", "light", 400),
+    "paper": ("print", "light", 717),
+}
+# Headings of the sections with a table that is wider than its page.
+WIDE_TABLES = """[...document.querySelectorAll('.scroll')].filter(table => table.scrollWidth > table.clientWidth)
+    .map(table => table.closest('section').querySelector('h2').textContent)"""
 
 
 def with_long_rids(part):
@@ -49,8 +58,9 @@ def make(scenario):
 
 def open_page(browser, url, scenario, name):
     """Opens the page and takes a screenshot; returns the open page."""
-    scheme, width = VARIANTS[name]
-    page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
+    media, scheme, width = VARIANTS[name]
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.emulate_media(media=media, color_scheme=scheme)
     complaints, requests = [], []
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -68,6 +78,8 @@ def open_page(browser, url, scenario, name):
     expect(not complaints, f"browser errors: {complaints}")
     expect(requests == [url], f"the page requests {requests}")
     expect(page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than its window")
+    wide = page.evaluate(WIDE_TABLES)
+    expect(not wide, f"tables are wider than the page: {wide}")
     for part in PAGES[scenario]:
         expect(part in text, f"the page does not contain {part!r}")
     return page

@@ -9,11 +9,11 @@ use super::super::hostile::plain;
 const WIDTH: f64 = 960.0;
 const LEFT: f64 = 66.0;
 /// Width reserved for the names of lines.
-const RIGHT: f64 = 168.0;
+const RIGHT: f64 = 232.0;
 const TOP: f64 = 24.0;
 const BOTTOM: f64 = 36.0;
 /// Maximum length of a line's name.
-const NAME: usize = 25;
+const NAME: usize = 31;
 /// Width of a finding marker.
 const RING: f64 = 18.0;
 /// Smallest distance between two names.
@@ -85,6 +85,8 @@ pub(super) struct Plot {
     y: Axis,
     height: f64,
     body: String,
+    /// Drawn over the body, so that no line crosses a text.
+    notes: String,
     names: Vec<(f64, &'static str, String)>,
     /// Position of the finding markers.
     rings: Vec<f64>,
@@ -92,7 +94,7 @@ pub(super) struct Plot {
 
 impl Plot {
     pub(super) fn new(x: Axis, y: Axis, height: f64) -> Self {
-        Self { x, y, height, body: String::new(), names: Vec::new(), rings: Vec::new() }
+        Self { x, y, height, body: String::new(), notes: String::new(), names: Vec::new(), rings: Vec::new() }
     }
 
     fn draw(&mut self, part: &Markup) {
@@ -221,13 +223,9 @@ impl Plot {
     /// Named vertical line; its name is in one of several rows.
     pub(super) fn vertical_line(&mut self, name: &str, value: f64, row: usize) {
         let (x, y) = (self.x_at(value), TOP + 9.0 + row as f64 * LINE_HEIGHT);
-        let left = x > WIDTH - RIGHT - 60.0;
-        let (anchor, x_name) = if left { ("end", x - 4.0) } else { ("start", x + 4.0) };
         let bottom = self.bottom();
-        self.draw(&html! {
-            path.upright d={ "M" (at(x)) " " (TOP) "V" (at(bottom)) } {}
-            text.note x=(at(x_name)) y=(at(y)) text-anchor=(anchor) { (name) }
-        });
+        self.draw(&html! { path.upright d={ "M" (at(x)) " " (TOP) "V" (at(bottom)) } {} });
+        self.notes.push_str(&html! { text.note x=(at(x + 4.0)) y=(at(y)) { (name) } }.0);
     }
 
     /// Renders the chart with a heading and a text description for screen readers.
@@ -257,7 +255,7 @@ impl Plot {
                 figcaption id=(id) { (heading) }
                 svg viewBox={ "0 0 " (WIDTH) " " (self.height) } role="img" aria-labelledby={ (id) " " (described_by) } {
                     desc id=(described_by) { (description) }
-                    (PreEscaped(&self.body))
+                    (PreEscaped(&self.body)) (PreEscaped(&self.notes))
                 }
             }
         }

@@ -11,7 +11,7 @@ use super::super::table::{self as report_table, Table};
 use super::super::{Clock, LossList, ModeLine, Report, SlowLine, TtftReport, bar, brief};
 use super::plot::at;
 
-/// Renders a table that scrolls sideways if it is wider than the page. Values that are text are escaped.
+/// Renders a table; in a narrow page, each row becomes a paragraph of labelled values. Values that are text are escaped.
 pub(super) fn draw<R: Render, const N: usize>(Table { columns, rows }: Table<'_, N, R>) -> Markup {
     let class = |kind: Kind| match kind {
         Text => None,
@@ -20,7 +20,7 @@ pub(super) fn draw<R: Render, const N: usize>(Table { columns, rows }: Table<'_,
         Hop => Some("hop"),
     };
     html! {
-        div.scroll {
+        div.scroll.wide[N > 6] {
             table {
                 thead {
                     tr {
@@ -32,8 +32,8 @@ pub(super) fn draw<R: Render, const N: usize>(Table { columns, rows }: Table<'_,
                 tbody {
                     @for row in rows {
                         tr {
-                            @for (cell, (_, kind)) in row.into_iter().zip(columns) {
-                                td class=[class(kind)] { (cell) }
+                            @for (cell, (name, kind)) in row.into_iter().zip(columns) {
+                                td class=[class(kind)] data-label=(name) { (cell) }
                             }
                         }
                     }
@@ -72,7 +72,7 @@ fn shares(segments: &[Segment]) -> Markup {
         }
         p {
             @for (place, part) in segments.iter().enumerate() {
-                span.key.(colour(place)) {} " " (percent(part.share)) " " (part.name) " "
+                span.leg { span.key.(colour(place)) {} " " (percent(part.share)) " " (part.name) } " "
             }
         }
     }
@@ -215,7 +215,7 @@ pub(super) fn slowest(report: &Report, clock: &Clock) -> Option<Markup> {
     // If gaps are not observed, no request is known to wait.
     report.gap_ns.as_ref()?;
     let window = report.window_ns[1].max(1);
-    let drawn = format!("From first send to first receive, of {}", duration(window));
+    let drawn = format!("Gap within {}", duration(window));
     let table = Table::new(
         &report.slowest,
         [
@@ -247,7 +247,7 @@ fn drawing(line: &SlowLine, window: u64) -> Markup {
         (None, None) => return "not observed".render(),
     };
     html! {
-        svg viewBox={ "0 0 " (WIDTH) " 18" } style={ "width:" (WIDTH) "px" } role="img" aria-label=(label) {
+        svg viewBox={ "0 0 " (WIDTH) " 18" } role="img" aria-label=(label) {
             title { (label) }
             path.grid d={ "M0 9H" (WIDTH) } {}
             @if let Some(sent) = line.first_sent_ns {
