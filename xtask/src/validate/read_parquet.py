@@ -1,6 +1,7 @@
-"""DuckDB reads Parquet exports; their values must equal those of CSV and the report, and the queries of the documentation must return rows.
+"""DuckDB and pandas read Parquet exports; their values must equal those of CSV and the report, and the queries and Python examples of the
+documentation must return rows.
 
-read_parquet.py TOKENGAP FOLDER DOCUMENT RECORDING...      FOLDER is empty
+read_parquet.py TOKENGAP FOLDER EXPORTS NOTEBOOK RECORDING...      two pages of the documentation; FOLDER is empty
 """
 
 import json
@@ -11,8 +12,9 @@ import sys
 
 import duckdb
 
-program, folder, document, *recordings = sys.argv[1:]
-queries = re.findall(r"^```sql parquet\n(.*?)^```", open(document).read(), re.MULTILINE | re.DOTALL)
+program, folder, exports, notebook, *recordings = sys.argv[1:]
+text = open(exports).read() + open(notebook).read()
+queries, examples = (re.findall(rf"^```{kind}\n(.*?)^```", text, re.MULTILINE | re.DOTALL) for kind in ("sql parquet", "python"))
 recordings = [os.path.abspath(recording) for recording in recordings]
 os.chdir(folder)
 # Columns whose text differs between the formats.
@@ -51,9 +53,16 @@ for recording in recordings:
     requests += report["requests"]["seen"]
 
 expect("requests of all recordings", duckdb.sql("select count(*) from '*.parquet'").fetchall(), [(requests,)])
-expect("queries of the documentation", len(queries), 3)
+expect("queries and Python examples of the documentation", (len(queries), len(examples)), (4, 1))
 for query in queries:
     rows = duckdb.sql(query)
     print(rows)
     if not len(rows):
         sys.exit(f"parquet: query without results:\n{query}")
+
+for example in examples:
+    printed = subprocess.run([sys.executable, "-c", example], check=True, stdout=subprocess.PIPE, text=True).stdout
+    print(printed)
+    missing = [name for name in map(os.path.basename, recordings) if name not in printed]
+    if missing or "to received, ms" not in printed:
+        sys.exit(f"parquet: example without the legs of {missing}:\n{example}")
