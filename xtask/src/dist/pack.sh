@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Packs the built program of each TARGET into the folder OUT: archive, wheel, Debian package, bill of materials, SHA256SUMS. The files do
-# not depend on the machine or the time of packing, only on SOURCE_DATE_EPOCH. WRITER, the host's program, generates the documentation.
+# Packs the built program of each TARGET into the folder OUT: archive, wheel, Debian package, bill of materials, SHA256SUMS, and
+# beside the archive for x86-64 the kubectl plugin's manifest for krew. The files do not depend on the machine or the time of packing, only
+# on SOURCE_DATE_EPOCH. WRITER, the host's program, generates the documentation.
 # usage: pack.sh VERSION OUT WRITER TARGET...
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
@@ -90,3 +91,8 @@ for target in "$@"; do
   fi
 done
 (cd "$out" && sha256sum "${files[@]}" | tee SHA256SUMS)
+archive=tokengap-$version-x86_64-unknown-linux-musl.tar.gz
+if sum=$(grep -F "  $archive" "$out/SHA256SUMS"); then
+  sed --expression "s|SHA256|${sum%% *}|; s|VERSION|$version|g" \
+    --expression "s|REPOSITORY|${GITHUB_REPOSITORY:+github.com/}${GITHUB_REPOSITORY:-REPOSITORY}|" deploy/krew.yaml >"$out/tokengap.yaml"
+fi

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from cluster import Cluster
 from container import Image
 from levels import ISOLATED, EVERYTHING, FEATURES, LEVELS, NOTHING
 
@@ -193,6 +194,23 @@ class Table:
         expect(found == EVERYTHING.replace("p", "-"), f"with {config}, {found} works")
         print(f"{level.name}: runs with deploy/kubernetes/config/tokengap.toml")
 
+    def plugged_in(self):
+        """`kubectl tokengap` runs attach beside the engine with the privileges of each level."""
+        if not shutil.which("kubectl"):
+            print("SKIPPED: kubectl tokengap: no kubectl here")
+            return
+        cluster = Cluster(self.image, self.image.folder)
+        for level in ("probes", "full", "old"):
+            printed = cluster.plugin("--level", level, "--", *ATTACH)
+            # kubectl prints remarks before it.
+            found = works(json.loads(printed[printed.index("{") :]))
+            expect(found == EVERYTHING, f"kubectl tokengap --level {level}: {found}")
+        printed = cluster.plugin("--level", "none", "--", "--version")
+        expect(printed.endswith(f"\ntokengap {VERSION}\n"), f"kubectl tokengap --level none: {printed}")
+        # An admission policy refuses more.
+        expect(not cluster.added[0]["securityContext"]["capabilities"].get("add"), f"level none adds capabilities: {cluster.added}")
+        print("kubectl tokengap: every level")
+
     def isolated(self):
         """In a container that does not see the engine's processes, attach reports that and names the fix."""
         attach = self.image.run(ISOLATED, "isolated", *ATTACH)
@@ -225,6 +243,7 @@ def main():
                     table.row(level)
             table.recorded()
             table.as_shipped()
+            table.plugged_in()
             table.isolated()
         with engine(folder, "user", "1000"):
             for level in LEVELS:
