@@ -7,8 +7,8 @@ use trace::event::{Chunk, Finish};
 use super::arena::Node;
 use super::doc::Doc;
 use super::part::{IntItem, SmallInts};
+use super::pickle::NestedPickle;
 use super::schema::ColumnIndices;
-use super::times::NestedPickle;
 use super::{Limits, Undecoded, tokens};
 use crate::msgpack::utf8;
 

@@ -4,18 +4,11 @@
 use adapter::decode::{ChunkSeconds, EngineSeconds};
 use trace::event::Chunk;
 
-use super::arena::{Arena, Node};
+use super::arena::Node;
 use super::columns::MessageColumns;
 use super::doc::Doc;
-use super::{Limits, pickle};
+use super::pickle::NestedPickle;
 use crate::msgpack::{self, Head};
-
-/// Memory for the pickle inside a msgpack message.
-#[derive(Debug, Default)]
-pub(super) struct NestedPickle {
-    arena: Arena,
-    scratch: pickle::Scratch,
-}
 
 /// First of the names in an object with times. Without `--enable-metrics`, objects are empty.
 const QUEUED: &[u8] = b"wait_queue_entry_time";
@@ -31,9 +24,11 @@ impl MessageColumns<'_, '_> {
         match self.field_value(self.columns.time_stats) {
             None => self.read_time_columns(chunks, times),
             Some(Node::Pack(at)) => {
-                let loaded = wrapped_pickle(self.doc.bytes, at as usize).filter(|pickled| may_have_times(pickled));
-                if let Some((doc, stats)) = loaded.and_then(|pickled| nested.load(pickled, self.limits)) {
-                    append_time_stats(doc, stats, chunks, times);
+                let pickled = wrapped_pickle(self.doc.bytes, at as usize);
+                if let Some(pickled) = pickled.filter(|pickled| may_have_times(pickled))
+                    && let Some((stats, arena)) = nested.load(pickled, self.limits)
+                {
+                    append_time_stats(Doc { bytes: pickled, arena }, stats, chunks, times);
                 }
             }
             Some(stats) => append_time_stats(self.doc, stats, chunks, times),
@@ -57,14 +52,6 @@ impl MessageColumns<'_, '_> {
                 times.push(ChunkSeconds { chunk: index, seconds });
             }
         }
-    }
-}
-
-impl NestedPickle {
-    /// The value in a pickle; `None` if it cannot be read.
-    fn load<'n>(&'n mut self, pickled: &'n [u8], limits: &Limits) -> Option<(Doc<'n>, Node)> {
-        let (value, _) = pickle::load(pickled, &mut self.arena, &mut self.scratch, limits).ok()?;
-        Some((Doc { bytes: pickled, arena: &self.arena }, value))
     }
 }
 

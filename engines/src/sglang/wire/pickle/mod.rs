@@ -32,6 +32,21 @@ pub(super) struct Scratch {
     marks: Vec<u32>,
 }
 
+/// Memory for a pickle inside a message of another codec.
+#[derive(Debug, Default)]
+pub(super) struct NestedPickle {
+    arena: Arena,
+    scratch: Scratch,
+}
+
+impl NestedPickle {
+    /// The pickled value, with the arena that has its parts; `None` if it cannot be read.
+    pub(super) fn load(&mut self, pickled: &[u8], limits: &Limits) -> Option<(Node, &Arena)> {
+        let (value, _) = load(pickled, &mut self.arena, &mut self.scratch, limits).ok()?;
+        Some((value, &self.arena))
+    }
+}
+
 /// Reads the whole message into `arena`. Returns the pickled value and the protocol.
 pub(super) fn load(
     message: &[u8],
