@@ -3,9 +3,7 @@
 
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    Answer, AnswerEnd, Capabilities, Chunk, CpuSample, Delivery, Dispatch, DispatchKind, DispatchedRequest, Engine,
-    EngineTimes, Event, Finish, Frame, FrontendWait, Hop, Kind, LoggedState, Merged, Missed, MissedCause, PollUse,
-    QueueSample, Received, RequestTimes, SendWait, StackSample, Stage, Undecoded, What,
+    Answer, AnswerEnd, Arrival, ArrivalTimes, Capabilities, Chunk, ConnectionTimes, CpuSample, Delivery, Dispatch, DispatchKind, DispatchedRequest, Engine, EngineTimes, Event, Finish, Frame, FrontendWait, Hop, Kind, LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received, RequestTimes, SendWait, StackSample, Stage, Undecoded, UnknownArrival, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -170,6 +168,11 @@ fn samples(enter: &mut impl FnMut(u64, What<'static>)) {
         unanswered_since: None,
     };
     enter(START + 330 * MS, What::LoggedState(logged_state));
+    let connection = Some(ConnectionTimes { opened: MonoNs(START), accepted: Some(MonoNs(START + 5 * MS)) });
+    let times = ArrivalTimes { arrived: MonoNs(START + MS), read: MonoNs(START + 6 * MS), connection };
+    for (rid, times) in [("request-4", Ok(times)), ("request-5", Err(UnknownArrival::Tls))] {
+        enter(START + 335 * MS, What::Arrived(Arrival { rid, times }));
+    }
     let merged = Merged { rid: "request-4", chunks: 21, by: "tokenizer" };
     enter(START + 340 * MS, What::Merged(merged));
     let answer = Answer {

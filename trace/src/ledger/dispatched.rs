@@ -300,7 +300,7 @@ mod tests {
             path.apply(What::Arrived(Arrival { rid, times }));
         }
         let request = path.ledger().request("a").expect("sent");
-        assert_eq!(path.ledger().numbers(request).arrival, Some(Ok(first)));
+        assert_eq!(request.arrival(), Some(Ok(first)));
         assert_eq!(path.ledger().record_count(), 1);
     }
 

@@ -126,6 +126,16 @@ impl Request {
         self.in_process.iter().find_map(|in_process| in_process.oldest_receive(stream.ends.to))
     }
 
+    /// When it reached the server; `None` until its response begins, and where that is not observed.
+    pub fn arrival(&self) -> Option<Result<ArrivalTimes, UnknownArrival>> {
+        self.start.as_ref()?.arrival
+    }
+
+    /// Its dispatch to the scheduler; `None` if not observed.
+    pub fn dispatch(&self) -> Option<RequestDispatch> {
+        self.start.as_ref()?.dispatch
+    }
+
     /// Reads a field in each cache line that every chunk needs, to prefetch them.
     pub(crate) fn touch_cache_lines(&self) -> [u64; 4] {
         let stream = self.streams.first();
@@ -240,6 +250,21 @@ impl Request {
             changed_receiver: self.changed_receiver,
             itl: self.itl(),
             worker,
+        }
+    }
+}
+
+/// How a request began.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RequestStart {
+    pub(crate) arrival: Option<Result<ArrivalTimes, UnknownArrival>>,
+    pub(crate) dispatch: Option<RequestDispatch>,
+}
+
+impl RequestStart {
+    pub(crate) fn set_dispatch(start: &mut Option<Box<Self>>, dispatch: Option<RequestDispatch>) {
+        if dispatch.is_some() {
+            start.get_or_insert_default().dispatch = dispatch;
         }
     }
 }
