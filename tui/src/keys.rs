@@ -213,11 +213,13 @@ pub(crate) fn palette_entries(words: &str, ui: &Ui) -> Vec<PaletteEntry> {
             action: Action::ApplySavedFilter(index),
         });
     }
-    let words = words.to_lowercase();
+    let lowercase = words.to_lowercase();
     entries.retain(|entry| {
         let text = format!("{} {}", entry.shown_keys, entry.description).to_lowercase();
-        words.split_whitespace().all(|word| text.contains(word))
+        lowercase.split_whitespace().all(|word| text.contains(word))
     });
+    // `:q` is the action of the key q.
+    entries.sort_by_key(|entry| !entry.shown_keys.split(' ').any(|key| key == words));
     entries
 }
 

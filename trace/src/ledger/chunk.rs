@@ -10,7 +10,7 @@ use super::frame::{CheckedChunk, FrameContext, FrameSums};
 use super::lane::PendingChunk;
 use super::outcome::{JudgedList, UnjudgedCause};
 use super::processing_stage::TimedCount;
-use super::request::{Request, RequestStart};
+use super::request::Request;
 use super::shared_rid::{self, Predecessor};
 use super::stream::Stream;
 use super::stream_count::{CountStep, CountVerdict, Evidence};

@@ -111,6 +111,11 @@ impl Request {
         Self { rid: rid.into(), first_at: at, last_at: at, is_mapped: true, ..Self::default() }
     }
 
+    /// When it reached the server; `None` until its response begins, and where that is not observed.
+    pub fn arrival(&self) -> Option<Result<ArrivalTimes, UnknownArrival>> {
+        self.early.as_ref()?.arrival
+    }
+
     /// Its dispatch to the scheduler; `None` if not observed.
     pub fn dispatch(&self) -> Option<RequestDispatch> {
         self.early.as_ref()?.dispatch
@@ -124,16 +129,6 @@ impl Request {
     /// Receive time of the oldest chunk that the process at the end of this stream's hop has not forwarded yet; `None` without one.
     pub(crate) fn in_process_since(&self, stream: &Stream) -> Option<MonoNs> {
         self.in_process.iter().find_map(|in_process| in_process.oldest_receive(stream.ends.to))
-    }
-
-    /// When it reached the server; `None` until its response begins, and where that is not observed.
-    pub fn arrival(&self) -> Option<Result<ArrivalTimes, UnknownArrival>> {
-        self.start.as_ref()?.arrival
-    }
-
-    /// Its dispatch to the scheduler; `None` if not observed.
-    pub fn dispatch(&self) -> Option<RequestDispatch> {
-        self.start.as_ref()?.dispatch
     }
 
     /// Reads a field in each cache line that every chunk needs, to prefetch them.
@@ -224,7 +219,7 @@ impl Request {
         RequestNumbers {
             first_at: self.first_at,
             last_at: self.last_at,
-            arrival: self.early.as_ref().and_then(|early| early.arrival),
+            arrival: self.arrival(),
             dispatch: self.dispatch(),
             engine_times: self.engine_times(),
             sent_first: self.sent_first,
@@ -250,21 +245,6 @@ impl Request {
             changed_receiver: self.changed_receiver,
             itl: self.itl(),
             worker,
-        }
-    }
-}
-
-/// How a request began.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct RequestStart {
-    pub(crate) arrival: Option<Result<ArrivalTimes, UnknownArrival>>,
-    pub(crate) dispatch: Option<RequestDispatch>,
-}
-
-impl RequestStart {
-    pub(crate) fn set_dispatch(start: &mut Option<Box<Self>>, dispatch: Option<RequestDispatch>) {
-        if dispatch.is_some() {
-            start.get_or_insert_default().dispatch = dispatch;
         }
     }
 }

@@ -297,6 +297,7 @@ fn the_palette_finds_an_action_by_its_words_and_executes_it() {
     assert!(matches!(fixture.ui.dialog, Dialog::Palette { .. }), "no match, no effect");
     fixture.press("\x1b");
     assert_eq!(fixture.ui.dialog, Dialog::None);
+    assert_eq!(fixture.press(":q\n"), END, "the action of the key, not the first one with this letter");
 }
 
 #[test]

@@ -66,14 +66,12 @@ fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&
     let oldest_wait_ns = members.iter().filter_map(|hop| hop.oldest_waiting()).min().map(|at| now.since(at));
     let frames = members.iter().map(|hop| observed_frames(&hop.counts)).sum();
     let wakeup_frames_max = members.iter().map(|hop| hop.counts.wakeup_frames_max).max().unwrap_or(0);
-    let receiver_stage = ledger.processing_stages().iter().find(|stage| *stage.role == *group.ends.to);
     let kernel_bytes = group.kernel.bytes.zip(group.kernel.bytes_max);
     HopSummary {
         name: group.name.clone(),
         group: index,
         carries_requests: group.carries_requests,
         observes_sends: members.iter().any(|hop| hop.capabilities().sent),
-        time_inside_receiver: receiver_stage.and_then(|stage| Spread::of_distribution(&stage.inside)),
         busy_share: receiver_busy_share(ledger, members),
         ends: group.ends.clone(),
         health: health_by_queue(group, observes_receives, oldest_wait_ns, frames),

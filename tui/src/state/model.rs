@@ -141,8 +141,6 @@ pub(crate) struct HopSummary {
     pub(crate) send_wait: Option<Spread>,
     pub(crate) relay_delay: Option<Spread>,
     pub(crate) processing_time: Option<Spread>,
-    /// Time from receiving a chunk to sending it on; `None` at the end of the path.
-    pub(crate) time_inside_receiver: Option<Spread>,
     /// Share of the run during which receivers were processing a frame.
     pub(crate) busy_share: Option<f64>,
     pub(crate) wakeup_frames_max: Option<u64>,

@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use outputs::report::{
-    Chunks, Itl, LegLine, Requests, StackLine, Tokens, TtftReport, bar, headline_of_finding, judgements, not_judged,
+    Chunks, Itl, LegLine, Requests, StackLine, Tokens, TtftReport, bar, describe_absence, describe_seen, headline_of_finding, judgements, not_judged,
 };
-use session::units::format_duration;
 use trace::Analysis;
 use trace::detect::Severity;
 use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
@@ -13,7 +12,6 @@ use trace::engine::{Mode, Waiter};
 use trace::event::Finish;
 use trace::ledger::{Ledger, Request, RequestNumbers, RequestSummary};
 use trace::stats::{PerSecond, Spread};
-use trace::words::plural;
 
 use super::curves::Curves;
 use super::filter::RunClock;
@@ -141,17 +139,13 @@ impl Model {
         if self.chunks.sent == 0 && responses == 0 {
             return RunVerdict { health: Health::Unknown, text: "no tokens observed yet".into() };
         }
+        let (found, seen) = (describe_absence(!self.findings.is_empty()), describe_seen(self.requests.seen, responses));
         let flow = match self.curves.seconds_without_tokens() {
-            _ if self.chunks.sent == 0 => format!("{} ended", plural(responses, "response")),
-            seconds @ 2.. => format!("no token sent for {seconds} s"),
-            _ => "tokens are flowing".into(),
+            _ if self.chunks.sent == 0 => String::new(),
+            seconds @ 2.. => format!("; no token sent for {seconds} s"),
+            _ => "; tokens are flowing".into(),
         };
-        let text = match self.gap.whole {
-            _ if self.chunks.sent == 0 => flow,
-            Some(gap) => format!("{flow}; the longest first-token gap was {}", format_duration(gap.max)),
-            None if self.gap.waiting.is_some() => format!("{flow}; no first token has been received yet"),
-            None => format!("{flow}; receives are not observed, so the gap is unknown"),
-        };
+        let text = format!("{found} in {seen}{flow}");
         // The report's headline says the same. A run that could not have shown a fault is not called good.
         match not_judged(&judgements(ledger), false) {
             None => RunVerdict { health: Health::Good, text },

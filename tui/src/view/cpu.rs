@@ -212,9 +212,9 @@ fn judge_thread(shares: &TimeShares) -> ThreadVerdict {
     } else if shares.waiting.is_some_and(|share| share >= MIN_LACKING_SHARE) {
         "waiting for a CPU"
     } else if shares.running >= MIN_BOUND_SHARE {
-        "bound"
+        "CPU-bound"
     } else {
-        return ThreadVerdict { health: Health::Good, text: "has room" };
+        return ThreadVerdict { health: Health::Good, text: "not CPU-bound" };
     };
     ThreadVerdict { health: Health::Warning, text: problem }
 }
@@ -230,10 +230,10 @@ mod tests {
             let blocked = None;
             judge_thread(&TimeShares { running, waiting: Some(waiting), throttled, blocked, away: None }).text
         };
-        assert_eq!(of(0.95, 0.01, Some(0.0)), "bound");
+        assert_eq!(of(0.95, 0.01, Some(0.0)), "CPU-bound");
         assert_eq!(of(0.60, 0.30, None), "waiting for a CPU");
         assert_eq!(of(0.50, 0.20, Some(0.4)), "throttled");
-        assert_eq!(of(0.10, 0.0, None), "has room");
+        assert_eq!(of(0.10, 0.0, None), "not CPU-bound");
         let stopped = TimeShares { away: Some(AwayState::Stopped), ..TimeShares::default() };
         let verdict = judge_thread(&stopped);
         assert_eq!((verdict.health, verdict.text), (Health::Warning, "stopped"));

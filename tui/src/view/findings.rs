@@ -15,6 +15,8 @@ use crate::theme::Ink;
 
 /// Rows for the details of the selected line.
 const DETAIL_ROWS: u16 = 11;
+/// Cells of the longest kind, `dropped-chunks-predicted`.
+const LONGEST_KIND: u16 = 24;
 
 /// A line of the list.
 #[derive(Clone, Copy)]
@@ -69,8 +71,9 @@ fn draw_finding(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Finding) {
     // The details have the kind, too.
     let mut x = 31;
     if pad.width() >= 80 {
-        pad.draw_clipped(x, y, 17, finding.kind, Ink::Strong);
-        x += 18;
+        let kind_width = if pad.width() >= 100 { LONGEST_KIND } else { 17 };
+        pad.draw_clipped(x, y, kind_width, finding.kind, Ink::Strong);
+        x += kind_width + 1;
     }
     pad.draw_text(x, y, &verdict.summary, Ink::Plain);
 }
@@ -81,10 +84,16 @@ fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Findi
     let mut y = pad.draw_paragraph(1, y + 1, 3, &verdict.summary, Ink::Strong);
     let began = model.format_moment(model.finding_start_ns(finding));
     let last = model.format_moment(finding.last_at.since(model.started_at));
-    let duration = format_duration(finding.last_at.since(finding.began));
-    let end = if finding.active { "lasts now, last occurred" } else { "ended" };
+    let duration_ns = finding.last_at.since(finding.began);
+    let after = format!("at {last} (after {})", format_duration(duration_ns));
+    let span = match (finding.active, duration_ns) {
+        (true, 0) => format!("began at {began}, lasts now"),
+        (true, _) => format!("began at {began}, lasts now, last occurred {after}"),
+        (false, 0) => format!("occurred at {began}"),
+        (false, _) => format!("began at {began}, ended {after}"),
+    };
     let hop = if verdict.hop.is_empty() { String::new() } else { format!(", on {}", verdict.hop) };
-    y = pad.draw_paragraph(1, y, 2, &format!("began at {began}, {end} at {last} (after {duration}){hop}"), Ink::Plain);
+    y = pad.draw_paragraph(1, y, 2, &format!("{span}{hop}"), Ink::Plain);
     if !verdict.rid.is_empty() {
         let x = pad.draw_text(1, y, "worst rid ", Ink::Head);
         let rid = pad.shorten_id(&verdict.rid, pad.width().saturating_sub(x + 16));

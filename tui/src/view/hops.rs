@@ -3,6 +3,7 @@
 use session::units::{format_bytes, format_count, format_duration, format_rate, known_or_dash};
 use trace::stats::Spread;
 use trace::time_series::SlotValues;
+use trace::words::plural;
 
 use super::chart::{self, ChartSeries, TimeWindow};
 use super::pad::{CellRow, List, Pad, text_width};
@@ -167,10 +168,10 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
         ("processing", describe_processing(hop)),
         ("per wakeup", known_or_dash(hop.wakeup_frames_max, |n| format!("up to {n} frames"))),
         ("kernel queue", describe_queues(hop)),
-        ("oldest", known_or_dash(hop.oldest_wait_ns, format_duration)),
+        ("oldest", describe_oldest(hop)),
     ];
     if hop.send_wait.is_some() {
-        facts.insert(1, ("before the send", known_or_dash(hop.send_wait, format_quantiles)));
+        facts.insert(1, ("in the sender", known_or_dash(hop.send_wait, format_quantiles)));
     }
     let mut y = 1;
     for (name, text) in &facts {
@@ -206,21 +207,24 @@ fn format_quantiles(spread: Spread) -> String {
     )
 }
 
-/// Processing time per frame, busy share of the receivers, and the median time that a chunk spends in them.
+/// Processing time per frame and busy share of the receivers.
 fn describe_processing(hop: &HopSummary) -> String {
     let busy = hop.busy_share.map_or_else(String::new, |busy| format!("  busy {:.0} %", 100.0 * busy));
-    let inside =
-        hop.time_inside_receiver.map_or_else(String::new, |s| format!("  chunk inside {}", format_duration(s.p50)));
-    known_or_dash(hop.processing_time, format_quantiles) + &busy + &inside
+    known_or_dash(hop.processing_time, format_quantiles) + &busy
+}
+
+/// Age of the oldest waiting frame.
+pub(super) fn describe_oldest(hop: &HopSummary) -> String {
+    if hop.backlog_frames == Some(0) { "none".to_owned() } else { known_or_dash(hop.oldest_wait_ns, format_duration) }
 }
 
 /// Kernel queue and libzmq inbox. The kernel queue can be empty while the inbox behind it holds the backlog.
 fn describe_queues(hop: &HopSummary) -> String {
     let kernel_queue = known_or_dash(hop.kernel_queue, |queue| {
-        format!("{} now, {} at most", format_bytes(queue.current), format_bytes(queue.max))
+        format!("{} now, max {}", format_bytes(queue.current), format_bytes(queue.max))
     });
     match hop.inbox_max_frames {
-        Some(frames) => format!("{kernel_queue}, {} frames in the inbox at most", format_count(frames)),
+        Some(frames) => format!("{kernel_queue}; libzmq's inbox max {}", plural(frames, "frame")),
         None => kernel_queue,
     }
 }
@@ -266,7 +270,8 @@ fn draw_trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopSummary, model: &Mode
         };
         let title_width = columns.saturating_sub(text_width(&numbers));
         let title = format!("{}, {}", series.label, window.describe(columns, &model.curves));
-        pad.draw_clipped(x, y, title_width, &title, Ink::Head);
+        let title = if text_width(&title) <= title_width { &*title } else { series.label };
+        pad.draw_clipped(x, y, title_width, title, Ink::Head);
         pad.draw_at_right_edge(y, &numbers, Ink::Dim);
         let rows = pad.height().saturating_sub(y).min(TREND_ROWS);
         if let Ok(values) = &values

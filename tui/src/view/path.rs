@@ -141,9 +141,9 @@ fn hop_arrow(index: usize, hop: &HopSummary) -> Arrow {
         Some(frames) => format!("backlog {}", format_count(frames)),
         None => "backlog unknown".into(),
     };
-    // An unhealthy hop shows its problem first.
     let mut lines = [format!("{} frames/s{workers}", format_rate(hop.rates.frames)), backlog, wait];
-    if hop.health >= Health::Warning {
+    // Frames that wait on an unhealthy hop come first.
+    if hop.health >= Health::Warning && hop.backlog_frames.is_some_and(|frames| frames > 0) {
         lines.swap(0, 1);
         if let Some(wait_ns) = hop.oldest_wait_ns {
             lines[0] = format!("{} {}", lines[0], format_duration(wait_ns));
