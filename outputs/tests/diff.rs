@@ -164,6 +164,7 @@ fn fixed_losses_outweigh_newly_merged_chunks() {
         "{}",
         forward.verdict
     );
+    assert_eq!(measure(&forward, "chunks merged").b, Some(0.3), "the headline's share, of the whole run");
     assert!(!forward.is_worse() && reverse.is_worse());
     assert!(reverse.verdict.starts_with("REGRESSED: lost tokens 0 -> 21,000"), "{}", reverse.verdict);
 }

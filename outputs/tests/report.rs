@@ -247,6 +247,32 @@ fn every_report_format_lists_unobserved_values() {
 
 #[test]
 fn markdown_cuts_no_headline() {
-    let report = Report { verdict: "word ".repeat(200), ..sends_seen() };
-    assert!(report.to_markdown(&Clock::of(&report, None)).contains(&report.verdict));
+    let mut report = everything_seen();
+    report.findings[0].summary = "word ".repeat(200);
+    assert!(report.to_markdown(&Clock::of(&report, None)).contains(&report.findings[0].summary));
+}
+
+#[test]
+fn a_headline_has_its_time_in_the_zone_of_the_report() {
+    let mut report = everything_seen();
+    report.window_wall_ns = Some([1_763_712_000_000_000_000, 1_763_712_024_000_000_000]);
+    report.findings[0].ended_at_ns = Some(2_000_000_000);
+    let zone = jiff::tz::TimeZone::fixed(jiff::tz::offset(1));
+    let clock = Clock::of(&report, Some(zone));
+    for text in [report.to_text(&clock), report.to_markdown(&clock), report.to_html(&clock)] {
+        assert!(text.contains("CRITICAL: ended 09:00:02 +01: "), "{text}");
+    }
+    assert!(text_of(&report).starts_with("CRITICAL: ended 08:00:02Z: "));
+}
+
+#[test]
+fn each_slot_of_a_chart_has_a_tooltip_with_its_own_numbers() {
+    let report = everything_seen();
+    let series = report.series.as_ref().expect("slots");
+    let page = report.to_html(&Clock::of(&report, None));
+    let sent: Vec<&str> = page.split("<title>").filter(|title| title.contains("tokens/s sent")).collect();
+    assert_eq!(sent.len(), series.len());
+    for (title, &tokens) in sent.iter().zip(&series.tokens.sent) {
+        assert_eq!(title.contains(": 0 tokens/s sent"), tokens == 0, "{title}");
+    }
 }

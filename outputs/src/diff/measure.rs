@@ -32,6 +32,8 @@ struct Measure {
 struct ExactTotals {
     a: u64,
     b: u64,
+    /// Both as shares of the chunks sent.
+    shares: [f64; 2],
 }
 
 /// What all measures of a comparison have in common.
@@ -80,8 +82,11 @@ fn test_measure(measure: &Measure, options: &DiffOptions) -> Option<MannWhitney>
 }
 
 fn judge_measure(measure: Measure, test: Option<&MannWhitney>, criteria: &Criteria<'_>) -> ComparedMeasure {
-    let a = mean(measure.a.as_deref());
-    let b = mean(measure.b.as_deref());
+    let counted = judge_exact_totals(&measure);
+    let [a, b] = match measure.exact.filter(|_| counted.is_some()) {
+        Some(exact) => exact.shares.map(Some),
+        None => [mean(measure.a.as_deref()), mean(measure.b.as_deref())],
+    };
     let p = test.map(MannWhitney::p_value);
     let interval = test.and_then(|test| test.shift_interval(criteria.level));
     let ends = a.zip(b);
@@ -90,7 +95,7 @@ fn judge_measure(measure: Measure, test: Option<&MannWhitney>, criteria: &Criter
         .zip(interval)
         .is_some_and(|((a, b), interval)| is_shifted_as_far(measure.unit, a, b, interval, criteria.options));
     let is_significant = p.is_some_and(|p| p <= criteria.level) && is_shifted && is_large;
-    let Judged { verdict, note } = if let Some(counted) = judge_exact_totals(&measure) {
+    let Judged { verdict, note } = if let Some(counted) = counted {
         counted
     } else if p.is_none() {
         explain_missing_test(&measure, criteria)
@@ -130,10 +135,10 @@ fn mean(values: Option<&[f64]>) -> Option<f64> {
 /// Proven losses, or many merged chunks, after a run without any are a fact, regardless of the number of slots.
 fn judge_exact_totals(measure: &Measure) -> Option<Judged> {
     let (verdict, note) = match measure.exact? {
-        ExactTotals { a: 0, b } if b > 0 => {
+        ExactTotals { a: 0, b, .. } if b > 0 => {
             (ChangeVerdict::Worse, format!("none before, {} after: counted, not sampled", count(b)))
         }
-        ExactTotals { a, b: 0 } if a > 0 => {
+        ExactTotals { a, b: 0, .. } if a > 0 => {
             (ChangeVerdict::Better, format!("{} before, none after: counted, not sampled", count(a)))
         }
         _ => return None,
@@ -312,16 +317,17 @@ fn list_measures(a: &Series, b: &Series) -> Vec<Measure> {
 fn set_exact_totals(measures: &mut [Measure], a: &Report, b: &Report) {
     /// Smallest share of the chunks of a run that counts as many.
     const MANY_MERGED: f64 = 0.02;
-    let are_many = |merged: u64, run: &Report| merged == 0 || merged as f64 >= MANY_MERGED * run.chunks.sent as f64;
+    let share = |chunks: u64, run: &Report| chunks as f64 / run.chunks.sent.max(1) as f64;
+    let are_many = |merged: u64, run: &Report| merged == 0 || share(merged, run) >= MANY_MERGED;
     let merged =
         a.chunks.merged.zip(b.chunks.merged).filter(|&(before, after)| are_many(before, a) && are_many(after, b));
     for (name, totals) in
         [(DROPPED_CONFIRMED, a.chunks.dropped_confirmed.zip(b.chunks.dropped_confirmed)), (MERGED, merged)]
     {
-        if let Some((a, b)) = totals
+        if let Some((before, after)) = totals
             && let Some(measure) = measures.iter_mut().find(|measure| measure.name == name)
         {
-            measure.exact = Some(ExactTotals { a, b });
+            measure.exact = Some(ExactTotals { a: before, b: after, shares: [share(before, a), share(after, b)] });
         }
     }
 }

@@ -246,6 +246,11 @@ impl Clock {
         self.format(at_ns, "%H:%M:%S")
     }
 
+    /// Time of day with its zone: `14:59:38Z`, as on the screen, or `15:59:38 CET`.
+    pub(super) fn time_of_day_in_zone(&self, at_ns: u64) -> Option<String> {
+        self.format(at_ns, if self.zone == TimeZone::UTC { "%H:%M:%SZ" } else { "%H:%M:%S %Z" })
+    }
+
     fn format(&self, at_ns: u64, format: &str) -> Option<String> {
         let at = self.start?.as_nanosecond().checked_add(at_ns.into())?;
         let at = Timestamp::from_nanosecond(at).ok()?.to_zoned(self.zone.clone());
@@ -265,6 +270,9 @@ mod tests {
         assert_eq!(clock.capture(1_500_000_000), "1.500 s from 2025-11-21 09:00:00.120 +01");
         assert_eq!((clock.moment(0), clock.moment(2 * HOUR_NS)), ("09:00:00.120".into(), "11:00:00.120".into()));
         assert_eq!(clock.moment(15 * HOUR_NS), "11-22 00:00:00");
+        assert_eq!(clock.time_of_day_in_zone(HOUR_NS).as_deref(), Some("10:00:00 +01"));
+        let utc = Clock { zone: TimeZone::UTC, ..clock.clone() };
+        assert_eq!(utc.time_of_day_in_zone(HOUR_NS).as_deref(), Some("09:00:00Z"));
         let unknown = Clock { start: None, ..clock };
         assert_eq!(unknown.moment(1_500_000_000), "1.500 s");
         assert!(unknown.capture(0).contains("the wall clock is unknown"));

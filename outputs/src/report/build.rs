@@ -18,8 +18,7 @@ use super::slowest::slowest;
 use super::tool_calls::tool_calls;
 use super::ttft::TtftReport;
 use super::{
-    AnswerCounts, Chunks, CpuLine, Dispatched, EngineTimesCounts, FindingLine, Gap, HopLine, Itl, LaneLine, LegLine,
-    LimitLine, Own, Report, Requests, SCHEMA, Source, StackLine, Tokens, WorkerLine, modes, stages,
+    AnswerCounts, Chunks, Clock, CpuLine, Dispatched, EngineTimesCounts, FindingLine, Gap, HopLine, Itl, LaneLine, LegLine, LimitLine, Own, Report, Requests, SCHEMA, Source, StackLine, Tokens, WorkerLine, modes, stages,
 };
 
 /// Threads that need less than this share of a CPU are left out, except main threads and receivers.
@@ -80,7 +79,7 @@ pub(super) fn build(analysis: &Analysis, input: &ReportInput) -> Report {
             .collect(),
         demo: input.demo.clone(),
     };
-    report.verdict = headline(&report);
+    report.verdict = headline(&report, &Clock::of(&report, None));
     report
 }
 

@@ -158,20 +158,31 @@ pub fn headline_of_finding(ended_at: Option<String>, summary: &str) -> String {
     ended_at.map_or_else(|| summary.to_owned(), |ended_at| format!("ended {ended_at}: {summary}"))
 }
 
+/// What a run without a warning has instead.
+pub fn describe_absence(has_findings: bool) -> &'static str {
+    if has_findings { "no warnings" } else { "no findings" }
+}
+
+/// What the headline is about: requests or, if only those were observed, responses.
+pub fn describe_seen(requests: u64, responses: u64) -> String {
+    if requests == 0 { plural(responses, "response") } else { plural(requests, "request") }
+}
+
 /// Summary in one sentence: the worst finding, or else the judged kinds of faults and those that were not judged.
-pub(super) fn headline(report: &Report) -> String {
+pub(super) fn headline(report: &Report, clock: &Clock) -> String {
     if let Some(worst) = report.worst_finding() {
-        let ended_at = worst.ended_at_ns.map(|end| moment(report, end));
+        let ended_at = worst
+            .ended_at_ns
+            .map(|end| clock.time_of_day_in_zone(end).unwrap_or_else(|| format!("{} into the capture", duration(end))));
         let severity = worst.severity.as_str().to_uppercase();
         return format!("{severity}: {}", headline_of_finding(ended_at, &worst.summary));
     }
     let responses = report.answers.map_or(0, |answers| answers.seen);
-    let seen = match report.requests.seen {
-        0 if responses == 0 => return format!("NOTHING OBSERVED: {}", absence_of_requests(report)),
-        0 => plural(responses, "response"),
-        requests => plural(requests, "request"),
-    };
-    let found = if report.findings.is_empty() { "no findings" } else { "no warnings" };
+    if report.requests.seen == 0 && responses == 0 {
+        return format!("NOTHING OBSERVED: {}", absence_of_requests(report));
+    }
+    let seen = describe_seen(report.requests.seen, responses);
+    let found = describe_absence(!report.findings.is_empty());
     match not_judged(&report.judged, true) {
         None => format!("HEALTHY: {found}"),
         Some(rest) if report.judged.iter().all(|judgement| !judgement.judged) => {
@@ -179,12 +190,6 @@ pub(super) fn headline(report: &Report) -> String {
         }
         Some(rest) => format!("{} in {seen}; not judged: {rest}", found.to_uppercase()),
     }
-}
-
-/// Time of day in UTC, as on the screen; without the wall clock, the time since the start.
-fn moment(report: &Report, at_ns: u64) -> String {
-    let time_of_day = Clock::of(report, None).time_of_day(at_ns);
-    time_of_day.map_or_else(|| format!("{} into the capture", duration(at_ns)), |time| format!("{time}Z"))
 }
 
 /// Says where there was no request.

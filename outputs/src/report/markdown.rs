@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use trace::words::{count, duration, known_or_dash, plural, share};
 
 use super::hostile::{markdown, markdown_code};
+use super::judged::headline;
 use super::table::Kind::{Hop, Number, Rid, Text};
 use super::table::{self, Table};
 use super::{Clock, FrontendCounts, Report, TtftReport, bar, brief};
@@ -64,7 +65,7 @@ fn section<const N: usize>(out: &mut String, heading: &str, mut of: Table<'_, N>
 }
 
 fn head(out: &mut String, report: &Report, clock: &Clock) {
-    let _ = writeln!(out, "## {}\n", markdown(&report.verdict));
+    let _ = writeln!(out, "## {}\n", markdown(&headline(report, clock)));
     if let Some(worst) = report.worst_finding() {
         let _ = writeln!(out, "- **when** {}", brief::span_of(worst, clock));
     }

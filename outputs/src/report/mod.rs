@@ -36,7 +36,7 @@ pub use abandoned::{AbandonedReport, AbandonedRow};
 pub(crate) use brief::wrap;
 pub use brief::{Clock, is_identifier};
 pub use frontend::FrontendCounts;
-pub use judged::{FaultKind, Judgement, headline_of_finding, judgements, not_judged};
+pub use judged::{FaultKind, Judgement, describe_absence, describe_seen, headline_of_finding, judgements, not_judged};
 pub use losses::{LossLine, LossList, Losses, ids, places};
 pub use modes::{ModeLine, Modes};
 pub use path::LegLine;

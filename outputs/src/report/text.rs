@@ -11,6 +11,7 @@ use trace::words::{bytes, count, duration, known_or_dash, percent, plural};
 use super::brief::{row, wrap};
 use super::hostile::{lines, plain};
 use super::ttft::TtftReport;
+use super::judged::headline;
 use super::{
     AnswerCounts, Chunks, Clock, Dispatched, HopLine, LegKind, LossLine, LossList, ModeLine, Report, abandoned, bar,
     brief, stacks, stages,
@@ -70,7 +71,7 @@ fn truth(out: &mut String, report: &Report) {
 }
 
 fn head(out: &mut String, report: &Report, clock: &Clock) {
-    wrap(out, &report.verdict, "", "  ");
+    wrap(out, &headline(report, clock), "", "  ");
     let (engine, capture) = (brief::engine(report), clock.capture(report.window_ns[1]));
     wrap(out, &format!("{} of {engine}, {capture}", report.source.kind), "", "  ");
     let _ = writeln!(out);
@@ -199,10 +200,10 @@ fn mode_of_hop(line: &ModeLine) -> String {
     let per_token = line.bytes_per_token.map_or_else(String::new, |n| format!("{n:.0} bytes a token, "));
     let other = if line.ids_repeated > 0 {
         let less = line.bytes_if_incremental_estimate.map(bytes);
-        less.map(|less| format!("; new ids only: about {less} in total"))
+        less.map(|less| format!("; in incremental mode: about {less} in total"))
     } else {
         let more = line.bytes_if_cumulative_estimate.map(bytes);
-        more.map(|more| format!("; all ids so far: about {more} in total"))
+        more.map(|more| format!("; in cumulative mode: about {more} in total"))
     };
     format!(
         "{}: {per_token}{} of {} ids are repeats{}",
@@ -215,7 +216,7 @@ fn mode_of_hop(line: &ModeLine) -> String {
 
 fn mode_of_client(line: &ModeLine) -> String {
     let repeated = match line.ids_repeated {
-        0 => format!("no repeats; all ids so far: {}", count(line.ids_if_cumulative)),
+        0 => format!("no repeats; in cumulative mode: {} ids", count(line.ids_if_cumulative)),
         n => format!("{} of them repeats (about {})", count(n), bytes(line.bytes_repeated_estimate)),
     };
     format!("client: {} ids for {} tokens, {repeated}", count(line.ids), count(line.tokens))

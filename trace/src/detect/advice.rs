@@ -1,8 +1,10 @@
 //! Advice for a bottleneck: one text for each role and cause.
 
 use super::attribution::{Attribution, Leg, LegKind, ThreadState};
+use super::thresholds::CPU_BOUND_SHARE;
 use crate::engine::{Drops, EngineState, Facts, Mode};
 use crate::event::AwayState;
+use crate::words::percent;
 
 /// For a CPU-bound thread.
 pub(super) fn own_work_advice(engine: &dyn Facts, role: &str) -> String {
@@ -83,12 +85,18 @@ pub(super) fn logged_first_token_advice(engine: &dyn Facts) -> String {
 }
 
 /// For chunks merged into the delivery of a later one.
-pub(super) fn merging_advice(engine: &dyn Facts) -> String {
-    format!(
-        "the {0}'s event loop receives several frames in one wakeup: look at its CPU; if it is busy, {1}",
-        engine.receiver(),
-        own_work_advice(engine, engine.receiver())
-    )
+pub(super) fn merging_advice(engine: &dyn Facts, attribution: &Attribution<'_>) -> String {
+    let receiver = engine.receiver();
+    let wakeup = format!("the {receiver}'s event loop receives several frames in one wakeup");
+    let work = own_work_advice(engine, receiver);
+    match attribution.legs.iter().find(|leg| leg.role == receiver).and_then(|leg| leg.busy) {
+        Some(busy) if busy < CPU_BOUND_SHARE => format!(
+            "{wakeup}, although it is busy only {} of the time: stalls hold it up, such as garbage collection, a blocking call or a wait for a CPU; `tokengap attach --python-stacks 50` lists what it runs while frames wait",
+            percent(busy)
+        ),
+        Some(busy) => format!("{wakeup} and is busy {} of the time; {work}", percent(busy)),
+        None => format!("{wakeup}: look at its CPU; if it is busy, {work}"),
+    }
 }
 
 /// For chunks that a waiter dropped.

@@ -47,7 +47,7 @@ pub(super) fn detect_merged_chunks(context: &DetectContext<'_>, out: &mut Verdic
         .weighed("chunks", chunks)
         .with("confirmed", confirmed)
         .with("tokens_per_event", mean)
-        .advice(advice::merging_advice(context.facts()));
+        .advice(advice::merging_advice(context.facts(), &context.attribution));
 }
 
 /// Merged chunks according to the engine's log. It names no total, and a merge is only logged if many chunks were queued.
@@ -70,7 +70,7 @@ fn detect_logged_merges(context: &DetectContext<'_>, out: &mut Verdicts) {
         .with("by", "the engine's log")
         .with("deliveries", merged.times)
         .with("largest", merged.max)
-        .advice(advice::merging_advice(context.facts()));
+        .advice(advice::merging_advice(context.facts(), &context.attribution));
 }
 
 /// Chunks replaced by a later one in cumulative mode. Nothing is lost, but the same engine would lose them in incremental mode.

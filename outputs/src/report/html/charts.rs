@@ -8,8 +8,6 @@ use super::super::hostile::plain;
 use super::super::{Clock, FaultKind, FrontendCounts, Report, Series, ThreadSeries};
 use super::plot::{Axis, Plot};
 
-/// Maximum number of intervals with a tooltip.
-const HOVERS: usize = 120;
 /// Maximum number of marked findings.
 const MARKS: usize = 12;
 /// Maximum number of threads and hops drawn; the tables list all.
@@ -62,7 +60,7 @@ impl TimeSeries<'_> {
         plot.line(class, name, &points.collect::<Vec<_>>());
     }
 
-    /// A chart with tooltips and marked findings; a tooltip of several slots has the numbers of the first.
+    /// A chart with a tooltip for each slot and marked findings.
     fn chart(
         &self,
         [id, heading, description]: [&str; 3],
@@ -74,10 +72,9 @@ impl TimeSeries<'_> {
         plot.y_ticks(label);
         plot.x_ticks(|s| (seconds(s), self.clock.time_of_day((s * 1e9) as u64)));
         draw(&mut plot);
-        let step = self.series.len().div_ceil(HOVERS);
-        for slot in (0..self.series.len()).step_by(step) {
+        for slot in 0..self.series.len() {
             let from = self.series.begin_ns(slot);
-            let to = (self.series.begin_ns(slot + step)).min(self.series.to_ns);
+            let to = (self.series.begin_ns(slot + 1)).min(self.series.to_ns);
             let text = format!("{}: {}", self.clock.moment(from), tooltip(slot));
             plot.hover((from as f64 / 1e9, to as f64 / 1e9), &text);
         }

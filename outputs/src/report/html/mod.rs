@@ -11,6 +11,7 @@ use trace::words::{count, duration, share};
 
 use super::brief::{self, unknown as not_observed};
 use super::hostile::lines;
+use super::judged::headline;
 use super::{Clock, FindingLine, Report};
 
 const STYLE: &str = include_str!("style.css");
@@ -20,6 +21,7 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 pub(super) fn render(report: &Report, clock: &Clock) -> String {
     let lost = report.losses.confirmed.iter().flat_map(|list| &list.lines);
     let named = lost.flat_map(|line| &line.ranges).any(|range| !range.ids.is_empty());
+    let headline = headline(report, clock);
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -28,12 +30,12 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
                 meta http-equiv="Content-Security-Policy" content=(POLICY);
                 meta name="viewport" content="width=device-width,initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                title { "tokengap: " (report.verdict) }
+                title { "tokengap: " (headline) }
                 style { (PreEscaped(STYLE)) }
             }
             body {
                 main {
-                    (head(report, clock))
+                    (head(report, clock, &headline))
                     (facts(report))
                     (section("Findings", Some(findings(report, clock))))
                     (section("Where TTFT goes", tables::ttft(report)))
@@ -68,7 +70,7 @@ fn section(heading: &str, body: Option<Markup>) -> Markup {
     }
 }
 
-fn head(report: &Report, clock: &Clock) -> Markup {
+fn head(report: &Report, clock: &Clock, headline: &str) -> Markup {
     let severity = match report.worst_finding() {
         Some(worst) => worst.severity.as_str(),
         None if report.judged.iter().all(|judgement| judgement.judged) => "healthy",
@@ -78,7 +80,7 @@ fn head(report: &Report, clock: &Clock) -> Markup {
     html! {
         header {
             h1 { "tokengap report: " (report.source.kind) " of " (engine) }
-            p.verdict.(severity) { (report.verdict) }
+            p.verdict.(severity) { (headline) }
             p { b { "Capture" } " " (clock.capture(report.window_ns[1])) }
             @if let Some(worst) = report.worst_finding() {
                 p { b { "Worst finding" } " " (brief::span_of(worst, clock)) }

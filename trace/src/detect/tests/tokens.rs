@@ -2,12 +2,13 @@
 
 use super::{SECOND, Scene};
 use crate::detect::Severity;
-use crate::engine::Mode;
+use crate::engine::{Mode, example};
 use crate::event::{
     Answer, ArgumentsPart, Capabilities, Chunk, Delivery, Engine, Finish, Hop, Response, ToolCallOutcome, ToolCalls,
     What,
 };
 use crate::id::HopId;
+use crate::ledger::Limits;
 
 #[test]
 fn text_left_out_is_not_blamed_on_the_waiter() {
@@ -280,6 +281,24 @@ fn merged_deliveries_are_reported_as_merged_not_lost() {
     assert_eq!(found[0].evidence["confirmed"], true);
     assert_eq!(found[0].evidence["tokens_per_event"], 2.0);
     assert!(found[0].summary.ends_with("in bursts: 2.0 tokens per event on average"), "{}", found[0].summary);
+}
+
+#[test]
+fn advice_on_merging_depends_on_how_busy_the_receiver_is() {
+    let advice_if_processed_at = |at| {
+        let all = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::PROCESSED | Capabilities::DELIVERED;
+        let mut scene = Scene::empty(example::ENGINES, Limits::default()).with_hop(all);
+        scene.send(0, &[("a", 1, 1)]);
+        scene.send(1, &[("a", 1, 2)]);
+        scene.receive(2, 0);
+        scene.receive(2, 1);
+        scene.apply(at, What::Processed(Scene::id(1)));
+        scene.deliver(100, "a", 2, 2, false);
+        scene.check("merged-chunks", 100)[0].advice.clone().expect("advice")
+    };
+    let (idle, busy) = (advice_if_processed_at(12), advice_if_processed_at(99));
+    assert!(idle.contains("although it is busy only 10 % of the time") && !idle.contains("it is CPU-bound"), "{idle}");
+    assert!(busy.contains("is busy 97 % of the time; it is CPU-bound"), "{busy}");
 }
 
 #[test]
