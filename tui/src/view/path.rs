@@ -29,6 +29,8 @@ struct Arrow {
     ends: Ends<Box<str>>,
     health: Health,
     lines: [String; 3],
+    /// Age of the oldest frame of an unhealthy hop, for the first line. A list has no room for it.
+    oldest_wait_ns: Option<u64>,
 }
 
 impl Arrow {
@@ -68,7 +70,9 @@ fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16)
         pad.draw_text(x + 1, y, &format!("{shaft}{head}"), health_ink);
         let [first_line, other_lines @ ..] = &arrow.lines;
         let symbol = pad.theme.health_symbol(arrow.health);
-        let first_line = shorten_to_number(first_line, arrow_width - 3);
+        let oldest = arrow.oldest_wait_ns.map_or_else(String::new, |wait_ns| format!(" {}", format_duration(wait_ns)));
+        let first_line = format!("{first_line}{oldest}");
+        let first_line = shorten_to_number(&first_line, arrow_width - 3);
         pad.draw_clipped(x + 1, y + 1, arrow_width - 1, &format!("{symbol} {first_line}"), health_ink);
         for (line_y, text) in (y + 2..).zip(other_lines) {
             let text = shorten_to_number(text, arrow_width - 3);
@@ -143,13 +147,12 @@ fn hop_arrow(index: usize, hop: &HopSummary) -> Arrow {
     };
     let mut lines = [format!("{} frames/s{workers}", format_rate(hop.rates.frames)), backlog, wait];
     // Frames that wait on an unhealthy hop come first.
-    if hop.health >= Health::Warning && hop.backlog_frames.is_some_and(|frames| frames > 0) {
+    let has_problem = hop.health >= Health::Warning && hop.backlog_frames.is_some_and(|frames| frames > 0);
+    if has_problem {
         lines.swap(0, 1);
-        if let Some(wait_ns) = hop.oldest_wait_ns {
-            lines[0] = format!("{} {}", lines[0], format_duration(wait_ns));
-        }
     }
-    Arrow { hop_index: Some(index), ends: hop.ends.clone(), health: hop.health, lines }
+    let oldest_wait_ns = hop.oldest_wait_ns.filter(|_| has_problem);
+    Arrow { hop_index: Some(index), ends: hop.ends.clone(), health: hop.health, lines, oldest_wait_ns }
 }
 
 fn client_arrow(model: &Model, last_role: &str) -> Arrow {
@@ -175,7 +178,8 @@ fn client_arrow(model: &Model, last_role: &str) -> Arrow {
         (None, Some(predicted)) if predicted > 0 => format!("merged? {}", format_count(predicted)),
         (None, _) => "merged unknown".into(),
     };
-    Arrow { hop_index: None, ends: Ends::new(last_role, "client").to_owned(), health, lines: [drops, lost, merged] }
+    let ends = Ends::new(last_role, "client").to_owned();
+    Arrow { hop_index: None, ends, health, lines: [drops, lost, merged], oldest_wait_ns: None }
 }
 
 /// Draws the breakdown and returns the next free row. Draws nothing without parts.
