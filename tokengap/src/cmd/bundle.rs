@@ -1,6 +1,5 @@
 //! The archive of `tokengap report --bundle`: what somebody else needs to examine an incident.
 
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -13,7 +12,6 @@ use outputs::report::hostile::{self, EscapeForm};
 use outputs::report::{Clock, Report};
 use recording::{Record, RecordOptions, RecordedPayload, Recorder, Recording, RecordingHeader, read_records};
 use serde::Serialize;
-use sha2::{Digest as _, Sha256};
 use tempfile::TempPath;
 use zstd::stream::write::Encoder;
 
@@ -22,8 +20,10 @@ use crate::progress::Progress;
 
 /// Name of the schema of manifests.
 const SCHEMA: &str = "tokengap.bundle/1";
-/// Mode of extracted files: they name requests and endpoints.
-const OWNER_ONLY: u32 = 0o600;
+/// Bytes of a block of a tar archive.
+const TAR_BLOCK: usize = 512;
+/// Largest size that the eleven octal digits of a tar header hold.
+const TAR_MAX_OCTAL: u64 = (8 << 30) - 1;
 
 /// Content of an archive.
 pub(crate) struct Bundle {
@@ -33,7 +33,7 @@ pub(crate) struct Bundle {
     /// Copy of the recording without token ids; removed on drop.
     recording: TempPath,
     doctor: String,
-    /// Folder in the archive, so that several can be extracted side by side.
+    /// Folder in the archive, so that several can be extracted side by side. At most 155 bytes, as in the header of a tar archive.
     folder: String,
 }
 
@@ -57,7 +57,6 @@ struct ManifestEntry {
     name: &'static str,
     about: &'static str,
     bytes: u64,
-    sha256: String,
 }
 
 impl Bundle {
@@ -74,7 +73,7 @@ impl Bundle {
             recorded_by: original.header().tokengap.clone(),
             recording,
             doctor,
-            folder: stem.to_owned(),
+            folder: stem[..stem.floor_char_boundary(155)].to_owned(),
         })
     }
 
@@ -108,18 +107,38 @@ impl Bundle {
         };
         let manifest = serde_json::to_string_pretty(&manifest)? + "\n";
         let manifest = BundledFile::text("manifest.json", "", &manifest, EscapeForm::Json);
-        let mut archive = tar::Builder::new(Encoder::new(out, zstd::DEFAULT_COMPRESSION_LEVEL)?);
+        let mut archive = Encoder::new(out, zstd::DEFAULT_COMPRESSION_LEVEL)?;
+        archive.include_checksum(true)?;
         for BundledFile { name, mut content, .. } in [manifest].into_iter().chain(files) {
-            let mut header = tar::Header::new_gnu();
-            header.set_size(content.seek(SeekFrom::End(0))?);
+            let bytes = content.seek(SeekFrom::End(0))?;
             content.rewind()?;
-            header.set_mode(OWNER_ONLY);
-            header.set_mtime(created.as_second() as u64);
-            archive.append_data(&mut header, Path::new(&self.folder).join(name), content)?;
+            archive.write_all(&tar_header(&self.folder, name, bytes, created))?;
+            io::copy(&mut content, &mut archive)?;
+            let padded_bytes = bytes.next_multiple_of(TAR_BLOCK as u64);
+            archive.write_all(&[0; TAR_BLOCK][..(padded_bytes - bytes) as usize])?;
         }
-        archive.into_inner()?.finish()?;
+        // Two blocks of zeros end an archive.
+        archive.write_all(&[0; 2 * TAR_BLOCK])?;
+        archive.finish()?;
         Ok(())
     }
+}
+
+/// Header of a file in a tar archive, in the format `ustar` of POSIX. Its mode is 0600, because the files name requests and endpoints.
+fn tar_header(folder: &str, name: &str, bytes: u64, modified: Timestamp) -> [u8; TAR_BLOCK] {
+    let (size, seconds) = (bytes.min(TAR_MAX_OCTAL), modified.as_second());
+    let start = format!("{name:\0<100}0000600\x000000000\x000000000\0{size:011o}\0{seconds:011o}\0        0");
+    let mut header = [0; TAR_BLOCK];
+    header[..start.len()].copy_from_slice(start.as_bytes());
+    header[257..265].copy_from_slice(b"ustar\x0000");
+    header[345..345 + folder.len()].copy_from_slice(folder.as_bytes());
+    if bytes > TAR_MAX_OCTAL {
+        // A binary number, as GNU tar, libarchive and Python write and read it.
+        header[124..136].copy_from_slice(&((1 << 95) | u128::from(bytes)).to_be_bytes()[4..]);
+    }
+    let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
+    header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+    header
 }
 
 trait ReadSeek: Read + Seek {}
@@ -140,22 +159,8 @@ impl BundledFile {
 
     /// Its entry in the manifest.
     fn describe(&mut self) -> io::Result<ManifestEntry> {
-        let mut hash = Sha256::new();
-        let mut buffer = vec![0; 64 << 10];
-        let mut bytes = 0;
-        loop {
-            let length = self.content.read(&mut buffer)?;
-            if length == 0 {
-                break;
-            }
-            bytes += length as u64;
-            hash.update(&buffer[..length]);
-        }
-        let mut sha256 = String::new();
-        for byte in hash.finalize() {
-            let _ = write!(sha256, "{byte:02x}");
-        }
-        Ok(ManifestEntry { name: self.name, about: self.about, bytes, sha256 })
+        let bytes = self.content.seek(SeekFrom::End(0))?;
+        Ok(ManifestEntry { name: self.name, about: self.about, bytes })
     }
 }
 
@@ -198,5 +203,25 @@ pub(crate) fn doctor_output() -> String {
         // A seccomp filter may end it.
         Ok(done) => format!("tokengap doctor: {}\n{}", done.status, String::from_utf8_lossy(&done.stderr)),
         Err(error) => format!("tokengap doctor cannot be run: {error}\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_folders_and_large_files_fit_into_a_tar_header() {
+        let (folder, nine_gib) = ("f".repeat(155), 9 << 30);
+        let mut tar = Command::new("tar");
+        tar.arg("-tv").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut tar = tar.spawn().expect("tar");
+        let header = tar_header(&folder, "recording.tgap", nine_gib, Timestamp::UNIX_EPOCH);
+        tar.stdin.take().expect("a pipe").write_all(&header).expect("it reads");
+        // The content is missing.
+        let listed = String::from_utf8(tar.wait_with_output().expect("it ends").stdout).expect("text");
+        let listed: Vec<&str> = listed.split_whitespace().collect();
+        assert_eq!([listed[0], listed[2]], ["-rw-------", "9663676416"], "{listed:?}");
+        assert_eq!(listed[5], format!("{folder}/recording.tgap"));
     }
 }
