@@ -18,7 +18,8 @@ use super::slowest::slowest;
 use super::tool_calls::tool_calls;
 use super::ttft::TtftReport;
 use super::{
-    AnswerCounts, Chunks, Clock, CpuLine, Dispatched, EngineTimesCounts, FindingLine, Gap, HopLine, Itl, LaneLine, LegLine, LimitLine, Own, Report, Requests, SCHEMA, Source, StackLine, Tokens, WorkerLine, modes, stages,
+    AnswerCounts, Chunks, Clock, CpuLine, Dispatched, EngineTimesCounts, FindingLine, Gap, HopLine, Itl, LaneLine,
+    LegLine, LimitLine, Own, Report, Requests, SCHEMA, Source, StackLine, Tokens, WorkerLine, modes, stages,
 };
 
 /// Threads that need less than this share of a CPU are left out, except main threads and receivers.

@@ -10,8 +10,8 @@ use trace::words::{bytes, count, duration, known_or_dash, percent, plural};
 
 use super::brief::{row, wrap};
 use super::hostile::{lines, plain};
-use super::ttft::TtftReport;
 use super::judged::headline;
+use super::ttft::TtftReport;
 use super::{
     AnswerCounts, Chunks, Clock, Dispatched, HopLine, LegKind, LossLine, LossList, ModeLine, Report, abandoned, bar,
     brief, stacks, stages,

@@ -3,7 +3,10 @@
 
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    Answer, AnswerEnd, Arrival, ArrivalTimes, Capabilities, Chunk, ConnectionTimes, CpuSample, Delivery, Dispatch, DispatchKind, DispatchedRequest, Engine, EngineTimes, Event, Finish, Frame, FrontendWait, Hop, Kind, LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received, RequestTimes, SendWait, StackSample, Stage, Undecoded, UnknownArrival, What,
+    Answer, AnswerEnd, Arrival, ArrivalTimes, Capabilities, Chunk, ConnectionTimes, CpuSample, Delivery, Dispatch,
+    DispatchKind, DispatchedRequest, Engine, EngineTimes, Event, Finish, Frame, FrontendWait, Hop, Kind, LoggedState,
+    Merged, Missed, MissedCause, PollUse, QueueSample, Received, RequestTimes, SendWait, StackSample, Stage, Undecoded,
+    UnknownArrival, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use outputs::report::{
-    Chunks, Itl, LegLine, Requests, StackLine, Tokens, TtftReport, bar, describe_absence, describe_seen, headline_of_finding, judgements, not_judged,
+    Chunks, Itl, LegLine, Requests, StackLine, Tokens, TtftReport, bar, describe_absence, describe_seen,
+    headline_of_finding, judgements, not_judged,
 };
 use trace::Analysis;
 use trace::detect::Severity;
