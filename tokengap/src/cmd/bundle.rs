@@ -1,7 +1,7 @@
 //! The archive of `tokengap report --bundle`: what somebody else needs to examine an incident.
 
 use std::fs::File;
-use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
+use std::io::{self, Cursor, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -48,15 +48,7 @@ struct Manifest<'a> {
     engine: &'a str,
     engine_version: Option<&'a str>,
     verdict: &'a str,
-    files: Vec<ManifestEntry>,
-}
-
-/// A file of an archive.
-#[derive(Serialize)]
-struct ManifestEntry {
-    name: &'static str,
-    about: &'static str,
-    bytes: u64,
+    files: &'a [BundledFile],
 }
 
 impl Bundle {
@@ -85,13 +77,15 @@ impl Bundle {
             "The machine where this archive was made, at {created:.0}; the recording may be from another one.\n\n{}",
             self.doctor
         );
-        let mut files = [
+        let recording = open_own_file(&self.recording)?;
+        let files = [
             BundledFile::text("report.json", "report", &(self.report.to_json() + "\n"), EscapeForm::Json),
             BundledFile::text("report.md", "report for an issue", &markdown, EscapeForm::Text),
             BundledFile {
                 name: "recording.tgap",
                 about: "recording without token ids",
-                content: Box::new(open_own_file(&self.recording)?),
+                bytes: recording.metadata()?.len(),
+                content: Box::new(recording),
             },
             BundledFile::text("doctor.txt", "output of tokengap doctor", &doctor, EscapeForm::Text),
         ];
@@ -103,15 +97,13 @@ impl Bundle {
             engine: &self.report.source.engine,
             engine_version: self.report.source.engine_version.as_deref(),
             verdict: &self.report.verdict,
-            files: files.iter_mut().map(BundledFile::describe).collect::<io::Result<_>>()?,
+            files: &files,
         };
         let manifest = serde_json::to_string_pretty(&manifest)? + "\n";
         let manifest = BundledFile::text("manifest.json", "", &manifest, EscapeForm::Json);
         let mut archive = Encoder::new(out, zstd::DEFAULT_COMPRESSION_LEVEL)?;
         archive.include_checksum(true)?;
-        for BundledFile { name, mut content, .. } in [manifest].into_iter().chain(files) {
-            let bytes = content.seek(SeekFrom::End(0))?;
-            content.rewind()?;
+        for BundledFile { name, bytes, mut content, .. } in [manifest].into_iter().chain(files) {
             archive.write_all(&tar_header(&self.folder, name, bytes, created))?;
             io::copy(&mut content, &mut archive)?;
             let padded_bytes = bytes.next_multiple_of(TAR_BLOCK as u64);
@@ -141,26 +133,20 @@ fn tar_header(folder: &str, name: &str, bytes: u64, modified: Timestamp) -> [u8;
     header
 }
 
-trait ReadSeek: Read + Seek {}
-impl<T: Read + Seek> ReadSeek for T {}
-
-/// A file to be archived.
+/// A file to be archived, with its entry in the manifest.
+#[derive(Serialize)]
 struct BundledFile {
     name: &'static str,
     about: &'static str,
-    content: Box<dyn ReadSeek>,
+    bytes: u64,
+    #[serde(skip)]
+    content: Box<dyn Read>,
 }
 
 impl BundledFile {
     fn text(name: &'static str, about: &'static str, text: &str, form: EscapeForm) -> Self {
         let content = hostile::output(text, form).into_owned();
-        Self { name, about, content: Box::new(Cursor::new(content.into_bytes())) }
-    }
-
-    /// Its entry in the manifest.
-    fn describe(&mut self) -> io::Result<ManifestEntry> {
-        let bytes = self.content.seek(SeekFrom::End(0))?;
-        Ok(ManifestEntry { name: self.name, about: self.about, bytes })
+        Self { name, about, bytes: content.len() as u64, content: Box::new(Cursor::new(content.into_bytes())) }
     }
 }
 
