@@ -1,20 +1,23 @@
 //! Loading of the embedded object, with the settings that it needs before verification.
 
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt as _;
 
 use aya::{Ebpf, EbpfLoader};
+use object::{Object as _, ObjectSection as _};
 use probe_ebpf::Offsets;
 use probe_ebpf::egress::Places;
 
+use crate::capability::{KernelVersion, Permissions};
 use crate::examine::namespace::NamespaceKind;
 use crate::plain::Plain;
 
 /// Built by `cargo xtask ebpf` and checked by its `--check`; see probe-ebpf/object/SHA256SUMS.
 #[cfg(target_arch = "x86_64")]
-pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!("../../probe-ebpf/object/tokengap-x86_64.bpf.o");
+pub(crate) const OBJECT: &[u8] = aya::include_bytes_aligned!("../../probe-ebpf/object/tokengap-x86_64.bpf.o");
 /// As above, for an architecture where it has not been tested.
 #[cfg(target_arch = "aarch64")]
-pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!("../../probe-ebpf/object/tokengap-aarch64.bpf.o");
+pub(crate) const OBJECT: &[u8] = aya::include_bytes_aligned!("../../probe-ebpf/object/tokengap-aarch64.bpf.o");
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoadSettings {
@@ -39,6 +42,7 @@ impl LoadSettings {
 pub(crate) fn load_object(settings: LoadSettings) -> Result<Ebpf, aya::EbpfError> {
     let namespace = own_pid_namespace();
     let log_level = if shows_kernel_log() { u8::MAX } else { 0 };
+    let object = (Permissions::current().kernel() < FIRST_WITH_PRIVATE_STACKS).then(object_without_tail_calls);
     EbpfLoader::new()
         .override_global("OFFSETS", &Plain(settings.offsets), true)
         .override_global("PLACES", &Plain(settings.places), true)
@@ -47,7 +51,42 @@ pub(crate) fn load_object(settings: LoadSettings) -> Result<Ebpf, aya::EbpfError
         .override_global("NAMESPACE_DEV", &namespace.device, true)
         .override_global("NAMESPACE_INO", &namespace.inode, true)
         .map_max_entries("RECORDS", settings.ring_bytes)
-        .load(OBJECT)
+        .load(object.as_deref().map_or(OBJECT, |object| &object.0))
+}
+
+/// First kernel that gives programs private stacks: see `probe-ebpf/src/kernel/stack.rs`.
+const FIRST_WITH_PRIVATE_STACKS: KernelVersion = KernelVersion::new(6, 13);
+/// `call bpf_tail_call`
+const TAIL_CALL: [u8; 8] = [0x85, 0, 0, 0, 12, 0, 0, 0];
+/// `r0 = 0`
+const NO_CALL: [u8; 8] = [0xb7, 0, 0, 0, 0, 0, 0, 0];
+
+/// An object at the alignment that its parser needs.
+#[repr(align(32))]
+struct AlignedObject([u8; OBJECT.len()]);
+
+/// The object without the tail calls of its uprobe programs, which only kernels with private stacks need. ARM64 before Linux 6.0 refuses them
+/// in programs that call functions.
+fn object_without_tail_calls() -> Box<AlignedObject> {
+    let mut bytes: [u8; OBJECT.len()] = std::array::from_fn(|index| OBJECT[index]);
+    for range in uprobe_code() {
+        for instruction in bytes[range].as_chunks_mut().0 {
+            if *instruction == TAIL_CALL {
+                *instruction = NO_CALL;
+            }
+        }
+    }
+    Box::new(AlignedObject(bytes))
+}
+
+/// Places of the uprobe programs in the object.
+fn uprobe_code() -> Vec<Range<usize>> {
+    let file = object::File::parse(OBJECT);
+    let sections = file.iter().flat_map(object::File::sections);
+    let code = sections.filter(|section| matches!(section.name(), Ok("uprobe" | "uretprobe")));
+    code.filter_map(|section| section.file_range())
+        .map(|(start, length)| start as usize..(start + length) as usize)
+        .collect()
 }
 
 /// Identity of the current pid namespace; zeros in the initial one, where ids need no translation.
@@ -90,4 +129,37 @@ impl log::Log for KernelLog {
     }
 
     fn flush(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_uprobe_program_with_a_stack_frame_has_a_tail_call_that_can_be_removed() {
+        let without = object_without_tail_calls();
+        let count = |bytes: &[u8]| {
+            let code = uprobe_code().into_iter().map(|range| &bytes[range]);
+            code.flat_map(|code| code.as_chunks().0.to_vec()).filter(|instruction| *instruction == TAIL_CALL).count()
+        };
+        // All but the empty one.
+        let file = object::File::parse(OBJECT).expect("an ELF file");
+        let programs = uprobe_programs(&file);
+        assert_eq!((count(OBJECT), count(&without.0)), (programs - 1, 0));
+        let changed = OBJECT.iter().zip(&without.0).filter(|(old, new)| old != new).count();
+        assert_eq!(changed, 2 * (programs - 1), "an operation and its helper");
+    }
+
+    fn uprobe_programs(file: &object::File<'_>) -> usize {
+        use object::{ObjectSymbol as _, SymbolKind};
+
+        let is_uprobe = |symbol: &object::Symbol<'_, '_>| {
+            let section = symbol.section_index().and_then(|index| file.section_by_index(index).ok());
+            section.is_some_and(|section| matches!(section.name(), Ok("uprobe" | "uretprobe")))
+        };
+        file.symbols()
+            .filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.is_global())
+            .filter(is_uprobe)
+            .count()
+    }
 }

@@ -71,7 +71,7 @@ columns! {
     duration("gap_ns", |n| n.gap_ns)
         => "gap" 7 2 Strong "first-token gap: received by the tokenizer minus sent by the scheduler; still growing while it waits";
     duration("ttft_ns", |n| TtftPath::new(n).ttft_ns())
-        => "ttft" 7 3 Strong "time to first token: from the first observed moment of the request to the first token's delivery";
+        => "ttft" 7 8 Strong "time to first token: from the first observed moment of the request to the first token's delivery";
     duration("ttft_socket_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Arrived));
     duration("ttft_preparation_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Read));
     duration("ttft_dispatch_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Dispatched));

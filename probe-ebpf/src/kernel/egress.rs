@@ -25,6 +25,7 @@ use crate::buffers::{self, Repeat};
 use crate::fields::read_field;
 use crate::here;
 use crate::maps::{RECORDS, TARGETS, lost};
+use crate::stack::refuse_private_stack;
 
 /// Set by user space before the load.
 #[unsafe(no_mangle)]
@@ -247,6 +248,7 @@ pub(crate) fn request_read(ctx: RawTracePointContext) -> i32 {
 /// Return of `int accept(int fd, ..)` and `int accept4(int fd, ..)`.
 #[uretprobe]
 pub(crate) fn accepted(ctx: RetProbeContext) -> u32 {
+    refuse_private_stack(&ctx);
     let descriptor: i32 = ctx.ret();
     if descriptor >= 0
         && let Some(socket) = tcp(&PLACES.load(), descriptor as u32)

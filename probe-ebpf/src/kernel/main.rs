@@ -21,6 +21,7 @@ mod regs;
 mod report;
 mod ring;
 mod sched;
+mod stack;
 mod tls;
 mod zmq;
 mod zmtp;

@@ -13,6 +13,7 @@ use probe_ebpf::ProbePoint;
 use crate::here::{self, Caller};
 use crate::maps::TARGETS;
 use crate::regs::Registers;
+use crate::stack::refuse_private_stack;
 
 /// `int do_epoll_wait(int fd, struct epoll_event *events, int max, struct timespec64 *timeout)`, behind all variants of
 /// `epoll_wait`.
@@ -53,6 +54,7 @@ fn kernel_poll(timeout: u64, epolls: u64) -> Option<()> {
 /// - `int poll(struct pollfd *fds, nfds_t count, int timeout_ms)`, called by a synchronous receive that finds no message.
 #[uprobe]
 pub(crate) fn poll_entered(ctx: ProbeContext) -> u32 {
+    refuse_private_stack(&ctx);
     let cookie = here::cookie(&ctx);
     let regs = Registers::of(ctx.regs);
     let (of_poll, of_epoll) = (regs.arg::<2>(), regs.arg::<3>());
@@ -76,6 +78,7 @@ pub(crate) fn poll_entered(ctx: ProbeContext) -> u32 {
 /// Return of `epoll_wait` and `epoll_pwait`.
 #[uretprobe]
 pub(crate) fn poll_left(ctx: RetProbeContext) -> u32 {
+    refuse_private_stack(&ctx);
     // The entry has registered the thread. See `Call::target` for returns in other targets.
     if let Some(thread) = here::known_thread(here::cookie(&ctx).target()) {
         thread.poll_left(here::now());

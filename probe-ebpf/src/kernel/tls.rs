@@ -17,6 +17,7 @@ use crate::egress::SERVING;
 use crate::here;
 use crate::maps::{RECORDS, lost};
 use crate::regs::Registers;
+use crate::stack::refuse_private_stack;
 
 /// Connections by [`tls_key`].
 #[map]
@@ -60,6 +61,7 @@ struct Slot<const N: usize> {
 /// Entry of `SSL_write(ssl, buffer, size)`, `SSL_write_ex(ssl, buffer, size, &written)` and `SSL_free(ssl)`.
 #[uprobe]
 pub(crate) fn tls_entered(ctx: ProbeContext) -> u32 {
+    refuse_private_stack(&ctx);
     let cookie = here::cookie(&ctx);
     let (regs, target) = (Registers::of(ctx.regs), cookie.target());
     let connection = tls_key(target, regs.arg::<0>());
@@ -91,6 +93,7 @@ pub(crate) fn tls_entered(ctx: ProbeContext) -> u32 {
 /// Return of the two writes.
 #[uretprobe]
 pub(crate) fn tls_returned(ctx: RetProbeContext) -> u32 {
+    refuse_private_stack(&ctx);
     let thread = here::key();
     if let Some(write) = TLS_WRITES.get_ptr_mut(thread) {
         let _ = returned(Registers::of(ctx.regs).result(), write);

@@ -16,6 +16,7 @@ use crate::maps::{CALLS, WATCHED, lost};
 use crate::python;
 use crate::regs::Registers;
 use crate::report::{self, Moved};
+use crate::stack::refuse_private_stack;
 
 /// `ZMQ_SNDMORE`: another part of the same message follows.
 const SNDMORE: u64 = 2;
@@ -26,6 +27,7 @@ const RCVTIMEO: i32 = 27;
 /// Runs at every probe point except returns.
 #[uprobe]
 pub(crate) fn zmq(ctx: ProbeContext) -> u32 {
+    refuse_private_stack(&ctx);
     let _ = at_probe_point(&ctx);
     0
 }
@@ -33,6 +35,7 @@ pub(crate) fn zmq(ctx: ProbeContext) -> u32 {
 /// Runs at every probed return.
 #[uretprobe]
 pub(crate) fn zmq_returned(ctx: RetProbeContext) -> u32 {
+    refuse_private_stack(&ctx);
     let _ = at_return(&ctx);
     0
 }

@@ -5,6 +5,7 @@ mod engine;
 mod rules;
 mod silences;
 mod tokens;
+mod ttft;
 mod waits;
 
 use super::{ALL, DetectContext, Severity, Verdict, Verdicts};
