@@ -126,7 +126,7 @@ impl TtftLeg {
         });
         // The engine's own times are often absent.
         if (self.from, self.to) == (SchedulerReceived, FirstSent) {
-            return format!("inside the {source}: queue and prefill");
+            return format!("inside the {source}: queue, prefill");
         }
         parts.collect::<Vec<String>>().join(" + ")
     }

@@ -54,7 +54,7 @@ const QUICK: Moments =
 
 #[test]
 fn quick_requests_have_no_finding() {
-    let mut scene = scene_of(5, QUICK);
+    let scene = scene_of(5, QUICK);
     assert_eq!(scene.ledger.ttft().requests(), 5);
     for kind in ["late-read", "late-dispatch", "queued"] {
         assert!(scene.check(kind, SECOND).is_empty(), "{kind}");
@@ -75,7 +75,7 @@ fn each_leg_names_itself() {
     let dispatched = Moments { read: QUICK.read, ..read };
     let queued = Moments { dispatched: QUICK.dispatched, queued: QUICK.queued, ..dispatched };
     for (moments, kind) in [(read, "late-read"), (dispatched, "late-dispatch"), (queued, "queued")] {
-        let mut scene = scene_of(3, moments);
+        let scene = scene_of(3, moments);
         for other in ["late-read", "late-dispatch", "queued"] {
             let found = scene.check(other, 4 * SECOND);
             assert_eq!(found.len(), usize::from(kind == other), "{kind}: {other}");
