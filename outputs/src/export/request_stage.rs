@@ -73,7 +73,7 @@ pub(super) fn stages<'a>(request: &ExportedRequest<'_>, ledger: &'a Ledger) -> V
     let mut list = StageList { list: Vec::new(), depth: 0, now: begin, end };
     for timed in TtftPath::new(summary).legs().filter(|timed| timed.leg.to <= TtftMoment::FirstSent) {
         let span = (timed.at, MonoNs(timed.at.0 + timed.ns));
-        list.add(timed.leg.describe(ledger.engine().facts()).into(), span, None, StageKind::Request, |_| {});
+        list.add(timed.leg.to_string().into(), span, None, StageKind::Request, |_| {});
     }
     let mut path: Vec<&HopTimes> = timeline.hops.iter().collect();
     path.sort_by_key(|h| h.first.first_time());

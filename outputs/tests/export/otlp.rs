@@ -61,10 +61,14 @@ fn child_spans_do_not_exceed_their_parents() {
         "delivery",
         "detokenizer",
         "detokenizer->tokenizer",
+        "dispatch",
         "first token gap",
+        "intake+queue+prefill",
+        "preparation+dispatch+intake+queue+prefill",
         "processing",
         "relay",
         "scheduler->detokenizer",
+        "socket",
         "streaming",
     ];
     assert_eq!(names.iter().map(String::as_str).collect::<Vec<_>>(), expected);
