@@ -68,7 +68,25 @@ def compare(checks: Checks, truth: list[dict], report: dict, allowed: set[str]) 
         else:
             checks.equal("tokens lost by request", lost, stayed_lost)
             checks.equal("tokens lost", sum(reported.values()), report["chunks"]["tokens_lost"])
+    compare_first_tokens(checks, truth, report)
     expect_findings(checks, report, allowed)
+
+
+# Tolerance of two readings of the same clock.
+CLOCK_NS = 200_000
+
+
+def compare_first_tokens(checks: Checks, truth: list[dict], report: dict) -> None:
+    """The listed requests: their legs sum to their time, which lies within the client's."""
+    clients = {r["rid"]: r["first_ns"] - r["sent_ns"] for r in truth if r["kind"] == "stream" and r.get("first_ns")}
+    for line in report["slowest"]:
+        if line.get("ttft_ns") is None:
+            continue
+        legs = sum(leg["ns"] for leg in line["ttft_legs"])
+        checks.equal(f"sum of the legs of {line['rid']}", line["ttft_ns"], legs)
+        if line["rid"] in clients:
+            within = line["ttft_ns"] <= clients[line["rid"]] + CLOCK_NS
+            checks.equal(f"time to first token of {line['rid']}, {line['ttft_ns']} of {clients[line['rid']]} ns", True, within)
 
 
 def expect_findings(checks: Checks, report: dict, allowed: set[str]) -> None:

@@ -62,6 +62,9 @@ class Load:
             "left": False,
             "aborted": False,
             "error": None,
+            # By CLOCK_MONOTONIC: before the request is sent, and when the first part of its stream is read.
+            "sent_ns": None,
+            "first_ns": None,
         }
 
     async def ask(self, session: aiohttp.ClientSession, record: dict) -> None:
@@ -95,6 +98,7 @@ class Load:
             await self.grpc.ask(self, record, body, LEAVES_AFTER)
             self.done.append(record)
             return
+        record["sent_ns"] = time.monotonic_ns()
         try:
             async with session.post(self.wanted.url + path, json=body) as response:
                 response.raise_for_status()
@@ -109,6 +113,7 @@ class Load:
     async def read(self, session: aiohttp.ClientSession, record: dict, response: aiohttp.ClientResponse) -> None:
         rest = b""
         async for part in response.content.iter_any():
+            record["first_ns"] = record["first_ns"] or time.monotonic_ns()
             *events, rest = (rest + part).split(b"\n\n")
             for event in events:
                 data = event.removeprefix(b"data: ")
