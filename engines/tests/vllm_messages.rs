@@ -345,7 +345,8 @@ fn excerpt(part: &[u8]) -> Excerpt<'_> {
     }
 }
 
-/// Recorded requests, whole and as captured from both ends, are those of the encoded objects. Ids are all that is borrowed of a message.
+/// Each recorded request has the fields of the object that was encoded, read from the whole message and from its captured ends. Only the id
+/// borrows from the message.
 #[test]
 fn every_recorded_request_is_the_encoded_object() {
     let mut messages = 0;

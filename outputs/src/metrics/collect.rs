@@ -112,7 +112,7 @@ fn ttft(f: &mut Families, ledger: &Ledger) {
     let mut wholes: BTreeMap<(&str, &str), Histogram> = BTreeMap::new();
     let mut legs: BTreeMap<String, Histogram> = BTreeMap::new();
     for group in ledger.ttft().groups() {
-        let ends = (group.whole().from.name(), group.whole().to.name());
+        let ends = (group.whole().from.as_str(), group.whole().to.as_str());
         wholes.entry(ends).or_default().add(&Histogram::seconds(group.times()));
         for lengths in group.legs() {
             legs.entry(lengths.leg.to_string()).or_default().add(&Histogram::of_leg(lengths));

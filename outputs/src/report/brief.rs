@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use trace::engine::{Mode, Waiter};
+use trace::ledger::TtftMoment;
 use trace::words::{self, count, duration, known_or_dash, plural};
 
 use super::{FindingLine, Gap, HopLine, Report, Requests, SlowLine, TtftGroupLine};
@@ -64,7 +65,7 @@ pub(super) fn ttft(group: &TtftGroupLine) -> String {
     format!("TTFT of {}: median {p50}, p90 {p90}, p99 {p99}, max {max}", plural(ns.count, "request"))
 }
 
-/// What the times to first token leave out.
+/// Requests and parts of TTFT that the main group does not show, with reasons.
 pub(super) fn ttft_limits(report: &Report) -> Vec<String> {
     let Some(ttft) = &report.ttft else { return Vec::new() };
     let mut lines = Vec::new();
@@ -72,6 +73,10 @@ pub(super) fn ttft_limits(report: &Report) -> Vec<String> {
         let before = main.from.not_observed_before();
         let after = main.to.not_observed_after();
         lines.extend([before, after].into_iter().flatten().map(|what| format!("not observed: {what}")));
+        let lacks_queue = main.legs.iter().any(|leg| leg.from < TtftMoment::Queued && leg.to > TtftMoment::Queued);
+        if let Some(times) = report.engine_times.as_ref().filter(|_| lacks_queue) {
+            lines.push(format!("not observed: the entry to the queue and to a batch ({})", times.absent));
+        }
     }
     let fewer: u64 = ttft.groups.iter().skip(1).map(|group| group.ns.count).sum::<u64>() + ttft.others;
     if fewer > 0 {

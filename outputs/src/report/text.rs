@@ -380,7 +380,8 @@ fn ttft(out: &mut String, report: &Report) {
 
 fn ttft_row(out: &mut String, name: &str, mean_ns: u64, ns: &Spread, share: &str) {
     let [mean, p50, p99, max] = [mean_ns, ns.p50, ns.p99, ns.max].map(duration);
-    let _ = writeln!(out, "{name:LEG$}  {mean:>9} {p50:>9} {p99:>9} {max:>9} {share:>8}");
+    let row = format!("{name:LEG$}  {mean:>9} {p50:>9} {p99:>9} {max:>9} {share:>8}");
+    let _ = writeln!(out, "{}", row.trim_end());
 }
 
 fn path(out: &mut String, report: &Report) {

@@ -10,6 +10,7 @@ use super::{GAP_WARNING_NS, Ledger, WorstGap};
 use crate::clock::MonoNs;
 use crate::engine::Facts;
 use crate::stats::{Distribution, DurationSum, Spread, Tally, WindowedSum};
+use crate::words::names;
 
 /// Moments of a request until its first tokens are accepted for its client, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -39,10 +40,23 @@ use TtftMoment::{
     Arrived, BatchEntered, Dispatched, FirstDelivered, FirstReceived, FirstSent, Queued, Read, SchedulerReceived,
 };
 
-const MOMENTS: [TtftMoment; 9] =
-    [Arrived, Read, Dispatched, SchedulerReceived, Queued, BatchEntered, FirstSent, FirstReceived, FirstDelivered];
+names! {
+    TtftMoment {
+        Arrived = "arrived",
+        Read = "read",
+        Dispatched = "dispatched",
+        SchedulerReceived = "scheduler_received",
+        Queued = "queued",
+        BatchEntered = "batch_entered",
+        FirstSent = "first_sent",
+        FirstReceived = "first_received",
+        FirstDelivered = "first_delivered",
+    }
+}
+
+const MOMENTS: usize = TtftMoment::ALL.len();
 /// The leg that begins at each moment but the last.
-const LEG_NAMES: [&str; MOMENTS.len() - 1] =
+const LEG_NAMES: [&str; MOMENTS - 1] =
     ["socket", "preparation", "dispatch", "intake", "queue", "prefill", "output", "delivery"];
 
 impl TtftMoment {
@@ -50,23 +64,6 @@ impl TtftMoment {
         self as usize
     }
 
-    /// Its name in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Arrived => "arrived",
-            Read => "read",
-            Dispatched => "dispatched",
-            SchedulerReceived => "scheduler_received",
-            Queued => "queued",
-            BatchEntered => "batch_entered",
-            FirstSent => "first_sent",
-            FirstReceived => "first_received",
-            FirstDelivered => "first_delivered",
-        }
-    }
-}
-
-impl TtftMoment {
     /// Describes it: `scheduler received the request`.
     pub fn describe(self, engine: &dyn Facts) -> String {
         let (source, receiver) = (engine.source(), engine.receiver());
@@ -108,13 +105,11 @@ impl TtftLeg {
     fn parts(self) -> &'static [&'static str] {
         LEG_NAMES.get(self.from.index()..self.to.index()).unwrap_or_default()
     }
-}
 
-impl TtftLeg {
-    /// Describes it: `waiting for the scheduler, inside the scheduler`.
+    /// Describes it: `waiting for the scheduler`; the descriptions of its parts joined by ` + ` if it has several.
     pub fn describe(self, engine: &dyn Facts) -> String {
         let (source, receiver) = (engine.source(), engine.receiver());
-        let parts = (self.from.index()..self.to.index()).map(|index| match MOMENTS[index] {
+        let parts = (self.from.index()..self.to.index()).map(|index| match TtftMoment::ALL[index] {
             Arrived => "waiting in the server's socket".to_owned(),
             Read => format!("inside the {receiver}, until sent"),
             Dispatched => format!("waiting for the {source}"),
@@ -158,7 +153,7 @@ pub struct TimedLeg {
 /// The observed moments of one request until its first token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TtftPath {
-    times: [Option<MonoNs>; MOMENTS.len()],
+    times: [Option<MonoNs>; MOMENTS],
 }
 
 impl TtftPath {
@@ -182,9 +177,9 @@ impl TtftPath {
         };
         // Messages and deliveries are observed; the rest is related to them by a connection, or by the engine's own clock.
         let is_related = |moment: &TtftMoment| matches!(moment, Arrived | Read | Queued | BatchEntered);
-        let certain = MOMENTS.iter().filter(|moment| !is_related(moment));
+        let certain = TtftMoment::ALL.iter().filter(|moment| !is_related(moment));
         let mut checked = Self::default();
-        for moment in certain.chain(MOMENTS.iter().filter(|moment| is_related(moment))) {
+        for moment in certain.chain(TtftMoment::ALL.iter().filter(|moment| is_related(moment))) {
             let index = moment.index();
             checked.times[index] = path.times[index].filter(|at| checked.allows(index, *at));
         }
@@ -197,14 +192,9 @@ impl TtftPath {
         before.iter().flatten().all(|earlier| *earlier <= at) && after.iter().flatten().all(|later| at <= *later)
     }
 
-    /// When the moment was; `None` if that was not observed.
-    pub fn time_of(&self, moment: TtftMoment) -> Option<MonoNs> {
-        self.times[moment.index()]
-    }
-
     /// The observed moments, in order.
     pub fn moments(&self) -> impl Iterator<Item = (TtftMoment, MonoNs)> {
-        MOMENTS.into_iter().zip(self.times).filter_map(|(moment, time)| Some((moment, time?)))
+        TtftMoment::ALL.iter().zip(self.times).filter_map(|(moment, time)| Some((*moment, time?)))
     }
 
     /// The legs between the observed moments, in order. Their lengths sum to [`Self::whole`].
@@ -234,7 +224,7 @@ impl TtftPath {
     /// Length of the leg between this moment and the next one that exists; `None` unless both were observed.
     pub fn leg_from(&self, moment: TtftMoment) -> Option<u64> {
         let end = *self.times.get(moment.index() + 1)?;
-        Some(end?.since(self.time_of(moment)?))
+        Some(end?.since(self.times[moment.index()]?))
     }
 
     fn observed(&self) -> ObservedMoments {
@@ -244,7 +234,7 @@ impl TtftPath {
 
 /// Which moments of a request were observed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct ObservedMoments([bool; MOMENTS.len()]);
+struct ObservedMoments([bool; MOMENTS]);
 
 /// Lengths of a leg over requests.
 #[derive(Clone, Debug)]
