@@ -23,6 +23,6 @@ static NO_PROGRAMS: ProgramArray = ProgramArray::with_max_entries(1, 0);
 pub(crate) fn refuse_private_stack<C: EbpfContext>(ctx: &C) {
     if TAIL_CALLS.load() != 0 {
         // SAFETY: the context of the running program.
-        let _ = unsafe { NO_PROGRAMS.tail_call(ctx, 0) };
+        unsafe { NO_PROGRAMS.tail_call(ctx, 0) };
     }
 }
