@@ -168,7 +168,7 @@ enum GrowsWith {
 }
 
 /// Evidence that is the size of a finding. Other kinds are compared by severity alone.
-const SIZES: [(&str, &str, GrowsWith); 14] = [
+const SIZES: [(&str, &str, GrowsWith); 15] = [
     ("dropped-chunks", "chunks_dropped", GrowsWith::Chunks),
     ("dropped-chunks-predicted", "chunks_dropped_predicted", GrowsWith::Chunks),
     ("merged-chunks", "chunks", GrowsWith::Chunks),
@@ -182,6 +182,7 @@ const SIZES: [(&str, &str, GrowsWith); 14] = [
     ("burst", "frames_max", GrowsWith::Nothing),
     ("rid-changed-worker", "changes", GrowsWith::Requests),
     ("stalled-stream", "requests", GrowsWith::Requests),
+    ("unanswered-requests", "requests", GrowsWith::Requests),
     ("abandoned-requests", "outputs", GrowsWith::Chunks),
 ];
 

@@ -19,6 +19,9 @@ pub struct AbandonedReport {
     pub outputs: u64,
     /// Number of tokens in them; `null` if the engine's log shows them, which does not count tokens.
     pub tokens: Option<u64>,
+    /// Messages to the scheduler are observed, so that a request without `abort` was sent none.
+    #[serde(default)]
+    pub aborts_observed: bool,
     /// Those that continued for longest, longest first.
     pub longest: Vec<AbandonedRow>,
 }
@@ -36,6 +39,20 @@ pub struct AbandonedRow {
     pub outputs: u64,
     /// Number of tokens in them; `null` if the engine's log shows them.
     pub tokens: Option<u64>,
+    /// The abort that the scheduler was sent; `null` if none was observed.
+    #[serde(default)]
+    pub abort: Option<AbortRow>,
+}
+
+/// A message that asks the scheduler to abort a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AbortRow {
+    /// When it was sent.
+    pub sent_ns: u64,
+    /// When the scheduler received it; `null` if that was not observed.
+    pub received_ns: Option<u64>,
+    /// The request continued for 5 s after that.
+    pub ignored: bool,
 }
 
 /// `None` without abandoned requests.
@@ -47,12 +64,18 @@ pub(super) fn abandoned(ledger: &Ledger, from: MonoNs) -> Option<AbandonedReport
         length_ns: one.length_ns(),
         outputs: one.outputs,
         tokens: one.tokens,
+        abort: one.abort.map(|abort| AbortRow {
+            sent_ns: abort.sent.since(from),
+            received_ns: abort.received.map(|received| received.since(from)),
+            ignored: one.has_ignored_abort(),
+        }),
     };
     (all.requests > 0).then(|| AbandonedReport {
         by: all.source_name().to_owned(),
         requests: all.requests,
         outputs: all.outputs,
         tokens: all.tokens,
+        aborts_observed: !all.is_logged() && ledger.observes_aborts(),
         longest: all.longest().iter().map(row).collect(),
     })
 }
@@ -65,7 +88,20 @@ pub(super) fn render(out: &mut String, report: &Report, clock: &Clock) {
     for one in &abandoned.longest {
         let since = clock.moment(one.since_ns);
         let amount = thrown_away(one.outputs, one.tokens);
-        wrap(out, &format!("{} since {since}, for {}, {amount}", one.rid, duration(one.length_ns)), "  ", "    ");
+        let abort =
+            one.abort.as_ref().map_or(if abandoned.aborts_observed { "; no abort was sent" } else { "" }, |abort| {
+                match abort {
+                    AbortRow { ignored: true, .. } => "; its abort was received and ignored",
+                    AbortRow { received_ns: Some(_), .. } => "; its abort was received",
+                    AbortRow { received_ns: None, .. } => "; an abort was sent",
+                }
+            });
+        wrap(
+            out,
+            &format!("{} since {since}, for {}, {amount}{abort}", one.rid, duration(one.length_ns)),
+            "  ",
+            "    ",
+        );
     }
     let more = abandoned.requests.saturating_sub(abandoned.longest.len() as u64);
     if more > 0 {

@@ -19,13 +19,16 @@ use super::tool_calls::tool_calls;
 use super::ttft::TtftReport;
 use super::{
     AnswerCounts, Chunks, Clock, CpuLine, Dispatched, EngineTimesCounts, FindingLine, Gap, HopLine, Itl, LaneLine,
-    LegLine, LimitLine, Own, Report, Requests, SCHEMA, Source, StackLine, Tokens, WorkerLine, modes, stages,
+    LegLine, LimitLine, Own, Report, Requests, SCHEMA, Source, StackLine, Tokens, UnansweredRow, WorkerLine, modes,
+    stages,
 };
 
 /// Threads that need less than this share of a CPU are left out, except main threads and receivers.
 const MIN_SHARE: f64 = 0.005;
 /// Maximum number of connections listed per line, busiest first.
 const LANES: usize = 64;
+/// Maximum number of unanswered requests listed, oldest first.
+const UNANSWERED: usize = 16;
 
 pub(super) fn build(analysis: &Analysis, input: &ReportInput) -> Report {
     let ledger = analysis.ledger();
@@ -51,7 +54,7 @@ pub(super) fn build(analysis: &Analysis, input: &ReportInput) -> Report {
         window_mono_ns: [from.0, to.0],
         window_wall_ns: input.wall.map(|wall| [from, to].map(|at| wall.wall_ns_at(at))),
         requests: Requests::of(ledger),
-        dispatched: Dispatched::of(ledger),
+        dispatched: Dispatched::of(ledger, from),
         ttft: TtftReport::new(ledger),
         engine_times: EngineTimesCounts::of(ledger),
         tokens: Tokens::of(ledger),
@@ -104,7 +107,7 @@ impl Requests {
 
 impl Dispatched {
     /// Requests to the scheduler so far; `None` if no message to it was observed.
-    pub fn of(ledger: &Ledger) -> Option<Self> {
+    pub fn of(ledger: &Ledger, from: MonoNs) -> Option<Self> {
         let is_observed = ledger.groups().iter().any(|group| group.carries_requests);
         let counts = ledger.totals().dispatched;
         is_observed.then(|| Self {
@@ -112,6 +115,16 @@ impl Dispatched {
             aborts: counts.aborts,
             waiting: ledger.dispatched_count() as u64,
             waiting_longest_ns: ledger.oldest_dispatched().map(|(_, oldest)| ledger.now().since(oldest.sent)),
+            unanswered: counts.unanswered,
+            unanswered_longest: (ledger.unanswered_requests().take(UNANSWERED))
+                .map(|one| UnansweredRow {
+                    rid: one.rid.to_owned(),
+                    since_ns: one.dispatch.sent.since(from),
+                    scheduler_received_ns: one.dispatch.received.map(|received| received.since(from)),
+                    prompt_tokens: one.dispatch.prompt_tokens,
+                    answered_since: one.answered_since,
+                })
+                .collect(),
         })
     }
 }

@@ -32,7 +32,7 @@ use trace::engine::{Mode, Waiter};
 use trace::stats::Spread;
 use trace::{Analysis, ReportInput, SamplingCost};
 
-pub use abandoned::{AbandonedReport, AbandonedRow};
+pub use abandoned::{AbandonedReport, AbandonedRow, AbortRow};
 pub(crate) use brief::wrap;
 pub use brief::{Clock, is_identifier};
 pub use frontend::FrontendCounts;
@@ -309,7 +309,7 @@ pub struct AnswerCounts {
 }
 
 /// Requests from their dispatch to their first chunk. Their wait for the scheduler's receive is the queue wait of the hop to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dispatched {
     /// Requests sent to the scheduler, without health checks.
     pub requests: u64,
@@ -319,6 +319,27 @@ pub struct Dispatched {
     pub waiting: u64,
     /// How long the longest of those has waited since its dispatch; `null` if none waits.
     pub waiting_longest_ns: Option<u64>,
+    /// Requests that the scheduler did not answer while it answered later ones, those included that it answered in the end.
+    #[serde(default)]
+    pub unanswered: u64,
+    /// Those that are not answered at the end, oldest first, at most 16.
+    #[serde(default)]
+    pub unanswered_longest: Vec<UnansweredRow>,
+}
+
+/// A request without an answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnansweredRow {
+    /// The engine's request id.
+    pub rid: String,
+    /// When it was sent to the scheduler.
+    pub since_ns: u64,
+    /// When the scheduler received it; `null` if that was not observed.
+    pub scheduler_received_ns: Option<u64>,
+    /// Length of its prompt; `null` if the message did not show it.
+    pub prompt_tokens: Option<u32>,
+    /// Requests that were answered since one that was sent later was.
+    pub answered_since: u64,
 }
 
 /// Times of requests that the engine itself sends with their first tokens: entry to its queue and to a batch, and the end of the prefill.

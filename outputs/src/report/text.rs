@@ -133,13 +133,16 @@ fn numbers(out: &mut String, report: &Report) {
 
 /// Requests on their way to their first token.
 fn to_scheduler(report: &Report, dispatched: &Dispatched) -> String {
-    let Dispatched { requests, aborts, waiting, waiting_longest_ns } = *dispatched;
+    let Dispatched { requests, aborts, waiting, waiting_longest_ns, unanswered, .. } = *dispatched;
     let mut line = plural(requests, "request");
     if aborts > 0 {
         let _ = write!(line, ", {}", plural(aborts, "abort"));
     }
     if let Some(longest) = waiting_longest_ns {
         let _ = write!(line, ", {} without a token (longest {})", count(waiting), duration(longest));
+    }
+    if unanswered > 0 {
+        let _ = write!(line, ", {} not answered while later ones were", count(unanswered));
     }
     for wait in report.hops.iter().filter(|hop| hop.carries_requests).filter_map(|hop| hop.queue_wait_ns) {
         let [p50, p99, max] = [wait.p50, wait.p99, wait.max].map(duration);

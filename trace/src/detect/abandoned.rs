@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{DetectContext, Severity, Verdicts};
-use crate::ledger::AbandonedRequests;
+use crate::ledger::{AbandonedRequest, AbandonedRequests};
 use crate::words::{duration, plural};
 
 /// Maximum number of requests named in the summary; the evidence has more.
@@ -20,8 +20,10 @@ pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut V
     let length = duration(longest.length_ns());
     let summary = match abandoned.tokens {
         Some(tokens) => format!(
-            "the {source} continues {requests} whose client left: for up to {length}, {} generated for nobody; {listed}",
+            "the {source} continues {requests} {}: for up to {length}, {} generated for nobody; {listed}{}",
+            describe_cause(&abandoned),
             plural(tokens, "token"),
+            describe_aborts(context, &abandoned),
         ),
         None => format!(
             "the {source} continues {requests} whose state the {} deleted (their client left, or they were aborted): for up to \
@@ -32,7 +34,7 @@ pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut V
     };
     let rows: Vec<_> = (abandoned.longest().iter())
         .map(
-            |one| json!({ "rid": one.rid, "length_ns": one.length_ns(), "outputs": one.outputs, "tokens": one.tokens }),
+            |one| json!({ "rid": one.rid, "length_ns": one.length_ns(), "outputs": one.outputs, "tokens": one.tokens, "ignored_abort": one.has_ignored_abort() }),
         )
         .collect();
     let verdict = out
@@ -50,6 +52,31 @@ pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut V
     if !advice.is_empty() {
         verdict.advice(advice);
     }
+}
+
+/// Why nobody takes the outputs of observed requests.
+fn describe_cause(abandoned: &AbandonedRequests) -> &'static str {
+    let has_left = |one: &AbandonedRequest| one.has_client_left;
+    if abandoned.longest().iter().all(has_left) {
+        "whose client left"
+    } else if abandoned.longest().iter().any(has_left) {
+        "whose client left, or that it was told to abort"
+    } else {
+        "that it was told to abort"
+    }
+}
+
+/// What became of the aborts of the listed requests; empty where messages to the scheduler are not observed.
+fn describe_aborts(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -> String {
+    if !context.ledger.observes_aborts() {
+        return String::new();
+    }
+    let count_of = |is_it: fn(&AbandonedRequest) -> bool| abandoned.longest().iter().filter(|one| is_it(one)).count();
+    let unsent = count_of(|one| one.abort.is_none());
+    let ignored = count_of(AbandonedRequest::has_ignored_abort);
+    let facts = [(unsent, "without an abort"), (ignored, "ignored its abort")];
+    let known = facts.iter().filter(|(requests, _)| *requests > 0);
+    known.map(|(requests, what)| format!("; {requests} {what}")).collect()
 }
 
 /// The engine's own advice for its release. Without any, where to look.

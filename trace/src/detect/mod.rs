@@ -19,6 +19,7 @@ mod merging;
 mod own;
 pub mod thresholds;
 mod ttft;
+mod unanswered;
 mod wire;
 mod worker_imbalance;
 
@@ -118,6 +119,7 @@ pub const ALL: &[Detector] = &[
     detector("dropped-chunks-predicted", Latest, drops::detect_predicted_drops),
     detector("inflation", Latest, inflation::detect_inflated_counts),
     detector("summed-counts", Latest, inflation::detect_summed_counts),
+    detector("unanswered-requests", Worst, unanswered::detect_unanswered_requests),
     detector("abandoned-requests", Latest, abandoned::detect_abandoned_requests),
     detector("backlog-growing", Worst, backlog::detect_growing_backlog),
     detector("rid-changed-worker", Latest, wire::detect_worker_changes),

@@ -290,7 +290,7 @@ impl Ledger {
             request.chunks_sent += 1;
             request.tokens_sent = request.tokens_sent.saturating_add(step.new);
             if is_first {
-                EarlyMoments::keep_dispatch(&mut request.early, self.dispatched.take(chunk.rid));
+                EarlyMoments::keep_dispatch(&mut request.early, self.dispatched.take_answered(context.at, chunk.rid));
             }
             if is_first && context.is_sent && stream.is_whole() {
                 request.sent_first = Some(context.at);
@@ -483,7 +483,8 @@ impl Ledger {
         request.last_at = request.last_at.max(at);
         let never_sent = request.streams.is_empty();
         if never_sent {
-            EarlyMoments::keep_dispatch(&mut request.early, self.dispatched.take(rid));
+            let aborted = self.dispatched.remove(rid);
+            EarlyMoments::keep_dispatch(&mut request.early, aborted.map(|waiting| waiting.times));
         }
         self.totals.requests.aborted += 1;
         self.finish_request(ticket, at, Finish::Abort);

@@ -2,20 +2,25 @@
 
 use std::collections::VecDeque;
 
+use hashbrown::HashMap;
+
 use super::Ledger;
+use super::dispatched::RequestAbort;
 use super::request::Request;
 use super::stages::{ABANDONED_NS, AbandonedRequest, AbandonedRequests};
 use crate::clock::MonoNs;
-use crate::id::Ticket;
+use crate::id::{FrameId, Ticket};
 
 /// Maximum number of watched requests. The oldest is no longer watched beyond it.
 const MAX_WATCHED_REQUESTS: usize = 4_096;
 
-/// Requests whose client left.
+/// Requests whose client left, or that the scheduler was asked to abort.
 #[derive(Debug, Default)]
 pub(super) struct ClientlessRequests {
     /// Requests with a record, oldest first.
     watched: VecDeque<WatchedRequest>,
+    /// Requests of each message with aborts whose receive is not observed yet.
+    unreceived_aborts: HashMap<FrameId, Vec<Ticket>>,
     /// Abandoned requests without a record.
     closed_requests: AbandonedRequests,
 }
@@ -25,6 +30,9 @@ pub(super) struct ClientlessRequests {
 struct WatchedRequest {
     ticket: Ticket,
     left_at: MonoNs,
+    /// Its client was seen to leave.
+    has_client_left: bool,
+    abort: Option<RequestAbort>,
     chunks_sent: u32,
     tokens_sent: u32,
     tokens_delivered: u32,
@@ -35,25 +43,87 @@ impl ClientlessRequests {
         let index = self.watched.iter().position(|watched| watched.ticket == ticket)?;
         self.watched.remove(index)
     }
+
+    fn watched_mut(&mut self, ticket: Ticket) -> Option<&mut WatchedRequest> {
+        self.watched.iter_mut().find(|watched| watched.ticket == ticket)
+    }
+
+    fn watch(&mut self, request: WatchedRequest) {
+        if self.watched.len() == MAX_WATCHED_REQUESTS {
+            self.watched.pop_front();
+        }
+        self.watched.push_back(request);
+    }
+
+    /// Records the receive of a message, which may contain aborts.
+    pub(super) fn record_received_abort(&mut self, at: MonoNs, frame: FrameId) {
+        if self.unreceived_aborts.is_empty() {
+            return;
+        }
+        for ticket in self.unreceived_aborts.remove(&frame).unwrap_or_default() {
+            if let Some(abort) = self.watched_mut(ticket).and_then(|watched| watched.abort.as_mut()) {
+                abort.received = Some(at);
+            }
+        }
+    }
+}
+
+impl WatchedRequest {
+    fn new(ticket: Ticket, left_at: MonoNs, request: &Request) -> Self {
+        Self {
+            ticket,
+            left_at,
+            has_client_left: false,
+            abort: None,
+            chunks_sent: request.chunks_sent,
+            tokens_sent: request.tokens_sent,
+            tokens_delivered: request.tokens_delivered,
+        }
+    }
 }
 
 impl Ledger {
     /// Watches a request whose client left.
     pub(super) fn watch_clientless(&mut self, rid: &str, at: MonoNs) {
-        let Some(ticket) = self.table.ticket_of(rid) else { return };
-        let Some(request) = self.table.get(ticket).filter(|request| request.finish.is_none()) else { return };
-        let watched = WatchedRequest {
-            ticket,
-            left_at: at,
-            chunks_sent: request.chunks_sent,
-            tokens_sent: request.tokens_sent,
-            tokens_delivered: request.tokens_delivered,
-        };
-        self.clientless.stop_watching(ticket);
-        if self.clientless.watched.len() == MAX_WATCHED_REQUESTS {
-            self.clientless.watched.pop_front();
+        let Some((ticket, request)) = self.unfinished_request(rid) else { return };
+        let mut watched = WatchedRequest::new(ticket, at, request);
+        watched.has_client_left = true;
+        let delivered = watched.tokens_delivered;
+        if let Some(before) = self.clientless.stop_watching(ticket) {
+            watched.abort = before.abort;
+            if before.abort.is_some() && before.tokens_delivered == delivered {
+                watched = WatchedRequest { has_client_left: true, ..before };
+            }
         }
-        self.clientless.watched.push_back(watched);
+        self.clientless.watch(watched);
+    }
+
+    /// Records that the scheduler was asked to abort a request. Returns false unless a chunk of the request was observed.
+    pub(super) fn record_abort_of_live(&mut self, rid: &str, frame: FrameId, abort: RequestAbort) -> bool {
+        let Some((ticket, request)) = self.unfinished_request(rid) else {
+            return self.table.ticket_of(rid).is_some();
+        };
+        let watched = WatchedRequest::new(ticket, abort.sent, request);
+        if self.clientless.watched_mut(ticket).is_none() {
+            self.clientless.watch(watched);
+        }
+        let Some(watched) = self.clientless.watched_mut(ticket).filter(|watched| watched.abort.is_none()) else {
+            return true;
+        };
+        watched.abort = Some(abort);
+        if abort.received.is_none() {
+            // Where receives are not observed, all remain.
+            if self.clientless.unreceived_aborts.len() >= MAX_WATCHED_REQUESTS {
+                self.clientless.unreceived_aborts.clear();
+            }
+            self.clientless.unreceived_aborts.entry(frame).or_default().push(ticket);
+        }
+        true
+    }
+
+    fn unfinished_request(&self, rid: &str) -> Option<(Ticket, &Request)> {
+        let ticket = self.table.ticket_of(rid)?;
+        Some((ticket, self.table.get(ticket).filter(|request| request.finish.is_none())?))
     }
 
     /// No longer watches a request that another response of its rid shows to have a client.
@@ -77,6 +147,11 @@ impl Ledger {
     pub fn abandoned_requests(&self) -> AbandonedRequests {
         let observed = self.clientless_requests();
         if observed.requests > 0 { observed } else { self.stages().abandoned.clone() }
+    }
+
+    /// Whether messages to the scheduler are observed, so that the absence of an abort is a fact.
+    pub fn observes_aborts(&self) -> bool {
+        self.hops.all.iter().any(|hop| hop.carries_requests)
     }
 
     /// Requests whose chunks the scheduler sent for longer than an abort takes after their client left.
@@ -113,6 +188,8 @@ impl Ledger {
             last,
             outputs: u64::from(request.chunks_sent.saturating_sub(watched.chunks_sent)),
             tokens: Some(u64::from(tokens)),
+            has_client_left: watched.has_client_left,
+            abort: watched.abort,
         })
     }
 }
@@ -120,7 +197,12 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use crate::Config;
-    use crate::event::{Answer, AnswerEnd, Capabilities, Chunk, Finish, IdColumn, What};
+    use crate::MonoNs;
+    use crate::event::{
+        Answer, AnswerEnd, Capabilities, Chunk, Dispatch, DispatchKind, DispatchedRequest, Finish, Hop, IdColumn,
+        Received, What,
+    };
+    use crate::id::{FrameId, HopId};
     use crate::ledger::test_path::Path;
 
     const STEP_NS: u64 = 100_000_000;
@@ -169,5 +251,82 @@ mod tests {
         let mut retried = path(AnswerEnd::ClientLeft, 80);
         retried.apply(What::Answered(Answer::new("a", Some(85), None)));
         assert_eq!(requests(&retried), 0, "another response ended");
+    }
+
+    /// Sends an abort of `a` at `now` and receives it a step later.
+    fn abort(path: &mut Path) {
+        let id = FrameId::new(HopId(7), 0, 0);
+        let request = Some(DispatchedRequest::new("a"));
+        path.apply(What::Hop(Hop::with_requests(HopId(7), "tokenizer->scheduler", Capabilities::SENT)));
+        path.apply(What::Dispatched(Dispatch { id, bytes: 80, kind: DispatchKind::Aborts, index: 0, request }));
+        path.now += STEP_NS;
+        path.apply(What::Received(Received::new(id)));
+    }
+
+    fn send_further(path: &mut Path, counts: std::ops::RangeInclusive<u32>) {
+        counts.for_each(|count| {
+            path.send(0, IdColumn::Delta, &[Chunk::counted("a", 1, count)]);
+        });
+    }
+
+    /// A request with 5 delivered chunks.
+    fn running() -> Path {
+        let mut path = Path { step_ns: STEP_NS, ..Path::new(Config::default()) };
+        path.announce(0, "scheduler->tokenizer", [true, true], Capabilities::SENT | Capabilities::DELIVERED);
+        for count in 1..=5 {
+            send_further(&mut path, count..=count);
+            path.deliver(1, Some(count), false);
+        }
+        path
+    }
+
+    #[test]
+    fn an_abort_without_effect_makes_an_abandoned_request() {
+        for leaves in [false, true] {
+            let mut path = running();
+            let left_at = path.now;
+            if leaves {
+                path.apply(What::Answered(Answer { end: AnswerEnd::ClientLeft, ..Answer::new("a", Some(5), None) }));
+                path.now += STEP_NS;
+            }
+            let sent = MonoNs(path.now);
+            abort(&mut path);
+            send_further(&mut path, 6..=40);
+            assert_eq!(path.ledger().clientless_requests().requests, 0, "an abort takes its time");
+            send_further(&mut path, 41..=80);
+            let all = path.ledger().clientless_requests();
+            let one = &all.longest()[0];
+            let abort = one.abort.expect("observed");
+            assert_eq!((all.requests, one.tokens, one.has_client_left), (1, Some(75), leaves));
+            assert_eq!((one.since.0, abort.sent), (left_at, sent));
+            assert_eq!(abort.received, Some(MonoNs(sent.0 + STEP_NS)));
+        }
+    }
+
+    #[test]
+    fn a_client_that_leaves_after_the_abort_left_with_it() {
+        let mut path = running();
+        let sent = path.now;
+        abort(&mut path);
+        path.apply(What::Answered(Answer { end: AnswerEnd::ClientLeft, ..Answer::new("a", Some(5), None) }));
+        send_further(&mut path, 6..=80);
+        let all = path.ledger().clientless_requests();
+        assert_eq!((all.longest()[0].since.0, all.longest()[0].has_client_left), (sent, true));
+    }
+
+    #[test]
+    fn an_aborted_request_with_a_client_or_a_new_attempt_is_not_abandoned() {
+        let mut path = running();
+        abort(&mut path);
+        send_further(&mut path, 6..=80);
+        path.deliver(1, Some(6), false);
+        assert_eq!(path.ledger().clientless_requests().requests, 0, "its response goes on");
+        let mut path = running();
+        abort(&mut path);
+        let request = Some(DispatchedRequest::new("a"));
+        let id = FrameId::new(HopId(7), 0, 1);
+        path.apply(What::Dispatched(Dispatch { id, bytes: 900, kind: DispatchKind::Requests, index: 0, request }));
+        send_further(&mut path, 6..=80);
+        assert_eq!(path.ledger().clientless_requests().requests, 0, "the same rid again");
     }
 }

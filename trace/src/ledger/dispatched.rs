@@ -1,6 +1,6 @@
 //! Requests from their dispatch to the scheduler until their first chunk: what was observed, and what the engine's own times say.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -13,6 +13,7 @@ use crate::event::{
     ArrivalTimes, Dispatch, DispatchKind, DispatchedRequest, EngineTimes, RequestTimes, UnknownArrival,
 };
 use crate::id::FrameId;
+use crate::stats::Distribution;
 
 /// Messages to the scheduler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +22,17 @@ pub struct DispatchCounts {
     pub requests: u64,
     /// Requests that it was asked to abort.
     pub aborts: u64,
+    /// Requests that it did not answer while it answered later ones.
+    pub unanswered: u64,
+}
+
+/// A message that asks the scheduler to abort a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestAbort {
+    /// When the tokenizer sent it.
+    pub sent: MonoNs,
+    /// When the scheduler received it; `None` if that was not observed, or it did not yet.
+    pub received: Option<MonoNs>,
 }
 
 /// When a request was on its way to the scheduler.
@@ -65,36 +77,72 @@ impl EarlyMoments {
 }
 
 /// A dispatched request without a chunk.
-#[derive(Clone, Debug)]
-struct Waiting {
-    rid: Arc<str>,
-    times: RequestDispatch,
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) rid: Arc<str>,
+    pub(super) times: RequestDispatch,
+    /// The scheduler was asked to abort it.
+    pub(super) is_aborted: bool,
+    /// What had been missed of the engine's output when it was dispatched, or [`UNJUDGED`].
+    pub(super) missed_before: u64,
+    /// When a request that was dispatched later had its first chunk.
+    pub(super) overtaken: Option<OutputProgress>,
+    pub(super) is_unanswered: bool,
 }
 
-/// Requests that were dispatched and of which no chunk was observed, oldest first.
-#[derive(Clone, Debug, Default)]
+/// Output of the engine up to some time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct OutputProgress {
+    /// Time in which the engine sent output. A pause counts as at most [`MAX_PAUSE_NS`].
+    pub(super) busy_ns: u64,
+    /// Number of dispatched requests with a chunk.
+    pub(super) answered: u64,
+}
+
+/// Chunks do not show whether the request was answered.
+pub(super) const UNJUDGED: u64 = u64::MAX;
+/// Longest part of a pause of the engine in which a request can be said to wait beside others.
+const MAX_PAUSE_NS: u64 = 1_000_000_000;
+
+/// Requests that were dispatched and of which no chunk was observed.
+#[derive(Debug, Default)]
 pub(super) struct DispatchedRequests {
-    /// In the order of dispatch; `None` once its first chunk was observed.
-    waiting: VecDeque<Option<Waiting>>,
-    /// Number of entries removed from the front of `waiting` so far.
-    removed: u64,
-    /// Number of an entry, which never changes, by rid.
+    /// By number, in the order of dispatch.
+    pub(super) waiting: BTreeMap<u64, Waiting>,
+    /// Number of the next request.
+    next_number: u64,
     by_rid: HashMap<Arc<str>, u64>,
-    /// Numbers of the entries of each message whose receive is not observed yet.
+    aborted: usize,
+    /// Numbers of the requests of each message whose receive is not observed yet.
     unreceived: HashMap<FrameId, Vec<u64>>,
     /// The last message, and when it was received if that was observed before its send.
     last: Option<(FrameId, Option<MonoNs>)>,
+    pub(super) progress: OutputProgress,
+    last_output_at: Option<MonoNs>,
+    /// All requests with a lower number have been overtaken.
+    overtaken_below: u64,
+    /// Time from dispatch to the first chunk.
+    pub(super) first_chunk_waits: Distribution,
+    pub(super) judged_at: Option<MonoNs>,
 }
 
 impl DispatchedRequests {
     /// Adds a request. Returns whether the oldest one was evicted because `max` are waiting.
-    fn add(&mut self, at: MonoNs, frame: FrameId, request: &DispatchedRequest<'_>, max: usize) -> bool {
+    fn add(
+        &mut self,
+        at: MonoNs,
+        frame: FrameId,
+        request: &DispatchedRequest<'_>,
+        missed_before: u64,
+        max: usize,
+    ) -> bool {
         let is_full = self.by_rid.len() >= max.max(1);
         while self.by_rid.len() >= max.max(1) && self.remove_oldest() {}
         // A reused rid belongs to the latest request.
-        self.take(request.rid);
-        let received = self.last.filter(|last| last.0 == frame).and_then(|last| last.1);
-        let number = self.removed + self.waiting.len() as u64;
+        self.remove(request.rid);
+        let received = self.early_receive(frame);
+        let number = self.next_number;
+        self.next_number += 1;
         let rid: Arc<str> = request.rid.into();
         let times = RequestDispatch {
             sent: at,
@@ -104,39 +152,78 @@ impl DispatchedRequests {
             arrived_unix_ns: request.arrived_unix_ns,
         };
         self.by_rid.insert(Arc::clone(&rid), number);
-        self.waiting.push_back(Some(Waiting { rid, times }));
+        let waiting = Waiting { rid, times, is_aborted: false, missed_before, overtaken: None, is_unanswered: false };
+        self.waiting.insert(number, waiting);
         if received.is_none() {
             self.unreceived.entry(frame).or_default().push(number);
         }
         is_full
     }
 
+    /// When the message was received, if that was observed before its send.
+    fn early_receive(&self, frame: FrameId) -> Option<MonoNs> {
+        self.last.filter(|last| last.0 == frame)?.1
+    }
+
     /// Records the receive of a message.
     pub(super) fn record_received(&mut self, at: MonoNs, frame: FrameId) {
         for number in self.unreceived.remove(&frame).unwrap_or_default() {
-            if let Some(waiting) = self.get_mut(number) {
+            if let Some(waiting) = self.waiting.get_mut(&number) {
                 waiting.times.received = Some(at);
             }
         }
     }
 
-    /// Removes the request with this id.
-    pub(super) fn take(&mut self, rid: &str) -> Option<RequestDispatch> {
+    /// Records a frame with output of the engine.
+    pub(super) fn record_output(&mut self, at: MonoNs) {
+        let before = self.last_output_at.replace(at).unwrap_or(at);
+        self.progress.busy_ns += at.since(before).min(MAX_PAUSE_NS);
+    }
+
+    /// Removes the request with this id, whose first chunk was observed, and marks those before it as overtaken.
+    pub(super) fn take_answered(&mut self, at: MonoNs, rid: &str) -> Option<RequestDispatch> {
         // Without a watched tokenizer there are none, and every new request asks.
         if self.by_rid.is_empty() {
             return None;
         }
-        let number = self.by_rid.remove(rid)?;
-        let waiting = self.slot_mut(number)?.take()?;
-        while self.waiting.pop_front_if(|slot| slot.is_none()).is_some() {
-            self.removed += 1;
+        let number = *self.by_rid.get(rid)?;
+        let answered = self.remove(rid)?;
+        self.first_chunk_waits.record(at, at.since(answered.times.sent));
+        if number > self.overtaken_below {
+            for waiting in self.waiting.range_mut(self.overtaken_below..number).map(|entry| entry.1) {
+                waiting.overtaken.get_or_insert(self.progress);
+            }
+            self.overtaken_below = number;
         }
-        Some(waiting.times)
+        self.progress.answered += 1;
+        Some(answered.times)
+    }
+
+    /// Removes the request with this id.
+    pub(super) fn remove(&mut self, rid: &str) -> Option<Waiting> {
+        let number = self.by_rid.remove(rid)?;
+        let removed = self.waiting.remove(&number)?;
+        self.aborted -= usize::from(removed.is_aborted);
+        Some(removed)
+    }
+
+    /// Marks requests as aborted: the one with this id, or those whose ids begin with it, or all.
+    fn mark_aborted(&mut self, rid: Option<&str>) {
+        let exact = rid.and_then(|rid| self.by_rid.get(rid)).copied();
+        let aborted = &mut self.aborted;
+        let mut mark =
+            |waiting: &mut Waiting| *aborted += usize::from(!std::mem::replace(&mut waiting.is_aborted, true));
+        if let Some(waiting) = exact.and_then(|number| self.waiting.get_mut(&number)) {
+            return mark(waiting);
+        }
+        let prefix = rid.unwrap_or_default();
+        self.waiting.values_mut().filter(|waiting| waiting.rid.starts_with(prefix)).for_each(mark);
     }
 
     /// Removes requests dispatched before `until`, of which no chunk will be recognised.
     pub(super) fn drop_older_than(&mut self, until: MonoNs) {
-        while self.oldest().is_some_and(|oldest| oldest.times.sent < until) && self.remove_oldest() {}
+        while self.waiting.first_key_value().is_some_and(|oldest| oldest.1.times.sent < until) && self.remove_oldest() {
+        }
         if self.by_rid.is_empty() {
             self.unreceived.clear();
         }
@@ -147,21 +234,14 @@ impl DispatchedRequests {
         *self = Self::default();
     }
 
-    fn oldest(&self) -> Option<&Waiting> {
-        self.waiting.front().and_then(Option::as_ref)
+    /// Requests that wait and were not aborted, oldest first.
+    fn iter(&self) -> impl Iterator<Item = &Waiting> {
+        self.waiting.values().filter(|waiting| !waiting.is_aborted)
     }
 
     fn remove_oldest(&mut self) -> bool {
-        let rid = self.oldest().map(|oldest| Arc::clone(&oldest.rid));
-        rid.is_some_and(|rid| self.take(&rid).is_some())
-    }
-
-    fn get_mut(&mut self, number: u64) -> Option<&mut Waiting> {
-        self.slot_mut(number)?.as_mut()
-    }
-
-    fn slot_mut(&mut self, number: u64) -> Option<&mut Option<Waiting>> {
-        self.waiting.get_mut(usize::try_from(number.checked_sub(self.removed)?).ok()?)
+        let rid = self.waiting.first_key_value().map(|oldest| Arc::clone(&oldest.1.rid));
+        rid.is_some_and(|rid| self.remove(&rid).is_some())
     }
 }
 
@@ -179,17 +259,31 @@ impl Ledger {
             self.pending_receive.clear();
             self.queue_sent_frame(at, dispatch.id, hop_index, FrameLoad::new(0, dispatch.bytes), None);
         }
+        if dispatch.kind == DispatchKind::Aborts && dispatch.request.is_none() {
+            self.dispatched.mark_aborted(None);
+        }
         let Some(request) = dispatch.request.filter(|request| !self.engine.is_health_check(request.rid)) else {
             return;
         };
         match dispatch.kind {
             DispatchKind::Requests => {
                 self.totals.dispatched.requests += 1;
-                if self.dispatched.add(at, dispatch.id, &request, self.limits.dispatched_requests) {
+                // The rid may have another client.
+                self.unwatch_clientless(request.rid);
+                // With a rid in use, a chunk does not show whose it is.
+                let is_in_use = self.table.ticket_of(request.rid).is_some();
+                let missed = if is_in_use { UNJUDGED } else { self.hops.missed_output() };
+                if self.dispatched.add(at, dispatch.id, &request, missed, self.limits.dispatched_requests) {
                     self.limits.count_reached("dispatched_requests");
                 }
             }
-            DispatchKind::Aborts => self.totals.dispatched.aborts += 1,
+            DispatchKind::Aborts => {
+                self.totals.dispatched.aborts += 1;
+                let received = self.dispatched.early_receive(dispatch.id);
+                if !self.record_abort_of_live(request.rid, dispatch.id, RequestAbort { sent: at, received }) {
+                    self.dispatched.mark_aborted(Some(request.rid));
+                }
+            }
             DispatchKind::Control => {}
         }
     }
@@ -222,14 +316,14 @@ impl Ledger {
         AbsentEngineTimes { entries: reason(sent.entries), prefill_end: reason(sent.prefill_end) }
     }
 
-    /// Requests that were sent to the scheduler and of which no chunk was observed.
+    /// Requests that were sent to the scheduler, were not aborted, and of which no chunk was observed.
     pub fn dispatched_count(&self) -> usize {
-        self.dispatched.by_rid.len()
+        self.dispatched.by_rid.len() - self.dispatched.aborted
     }
 
     /// Dispatch of the request that waits longest for its first chunk, with its rid; `None` if none waits.
     pub fn oldest_dispatched(&self) -> Option<(&str, RequestDispatch)> {
-        self.dispatched.oldest().map(|oldest| (&*oldest.rid, oldest.times))
+        self.dispatched.iter().next().map(|oldest| (&*oldest.rid, oldest.times))
     }
 }
 
@@ -380,7 +474,7 @@ mod tests {
         receive(&mut path, 0, 1_500);
         assert_eq!(path.ledger().oldest_dispatched().map(|oldest| oldest.1.received), Some(None));
         path.analysis.apply(&Event::new(MonoNs(1_600), dispatch(2, 0, DispatchKind::Aborts, "a")));
-        assert_eq!((path.ledger().dispatched_count(), path.ledger().totals().dispatched.aborts), (1, 1));
+        assert_eq!((path.ledger().dispatched_count(), path.ledger().totals().dispatched.aborts), (0, 1));
         path.now = 2_000;
         let abort = Chunk { finish: Some(Finish::Abort), ..Chunk::new("a") };
         path.frame(0, crate::event::Kind::Abort, IdColumn::Absent, &[abort]);

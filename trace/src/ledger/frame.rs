@@ -169,6 +169,9 @@ impl Ledger {
             return;
         }
         hop.counts.chunks += frame.chunks.len() as u64;
+        if !frame.chunks.is_empty() {
+            self.dispatched.record_output(at);
+        }
         let mut sums = FrameSums::default();
         for block in frame.chunks.chunks(PREFETCHED_RECORDS) {
             let Self { touched, table, .. } = self;

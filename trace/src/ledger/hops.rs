@@ -87,6 +87,11 @@ pub(crate) struct Hops {
 }
 
 impl Hops {
+    /// A number that changes whenever output of the engine was missed, or may have been because a hop became known.
+    pub(crate) fn missed_output(&self) -> u64 {
+        self.all.iter().filter(|hop| !hop.carries_requests).map(|hop| 1 + u64::from(hop.epoch)).sum()
+    }
+
     pub(crate) fn record_send_wait(&mut self, at: MonoNs, wait: SendWait) {
         if let Some(group) = self.get(wait.hop).map(|hop| hop.group) {
             self.groups[group].send_wait.record(at, wait.ns);

@@ -47,12 +47,13 @@ mod time_use;
 mod tool_calls;
 mod totals;
 mod ttft;
+mod unanswered;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use absence::AwayTimes;
-pub use dispatched::{DispatchCounts, EngineTimesCounts, RequestDispatch};
+pub use dispatched::{DispatchCounts, EngineTimesCounts, RequestAbort, RequestDispatch};
 pub use engine_silence::{EngineSilence, EngineSilences};
 #[cfg(test)]
 pub(crate) use engine_silence::{MIN_STREAMS, MIN_TIMES_USUAL};
@@ -81,6 +82,9 @@ pub use totals::{
     TokenCounts, Totals,
 };
 pub use ttft::{LateLeg, LegLengths, TimedLeg, Ttft, TtftGroup, TtftLeg, TtftMoment, TtftPath};
+#[cfg(test)]
+pub(crate) use unanswered::UNANSWERED_NS;
+pub use unanswered::UnansweredRequest;
 
 use self::clientless::ClientlessRequests;
 use self::dispatched::DispatchedRequests;

@@ -116,6 +116,7 @@ impl Ledger {
         let id = received.id;
         self.history.record_receive(at, id, received.wakeup);
         self.dispatched.record_received(at, id);
+        self.clientless.record_received_abort(at, id);
         let hop_index = match &received.frame {
             Some(_) => self.register_frame(at, id),
             None => self.hops.index_or_add(id.hop, self.limits.hops),

@@ -35,6 +35,8 @@ pub(crate) struct Model {
     pub(crate) requests: Requests,
     /// Requests that continued after their client left.
     pub(crate) abandoned_requests: u64,
+    /// Requests that the scheduler does not answer while it answers later ones.
+    pub(crate) unanswered_requests: u64,
     pub(crate) tokens: Tokens,
     pub(crate) gap: FirstTokenGap,
     pub(crate) chunks: Chunks,

@@ -39,6 +39,7 @@ impl Model {
         self.send_rates = scheduler_send_rates(ledger);
         self.requests = Requests::of(ledger);
         self.abandoned_requests = ledger.abandoned_requests().requests;
+        self.unanswered_requests = ledger.unanswered_requests().count() as u64;
         self.tokens = Tokens::of(ledger);
         self.gap = first_token_gap(ledger);
         self.chunks = Chunks::of(ledger);

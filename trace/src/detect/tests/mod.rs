@@ -6,6 +6,7 @@ mod rules;
 mod silences;
 mod tokens;
 mod ttft;
+mod unanswered;
 mod waits;
 
 use super::{ALL, DetectContext, Severity, Verdict, Verdicts};

@@ -9,7 +9,7 @@ use super::super::thresholds::{
 use super::super::{backlog, consumer_away, drops, late, merging, own, ttft, wire, worker_imbalance};
 use super::{ALL, Severity};
 use crate::ledger::stages::ABANDONED_NS;
-use crate::ledger::{MIN_STREAMS, MIN_TIMES_USUAL};
+use crate::ledger::{MIN_STREAMS, MIN_TIMES_USUAL, UNANSWERED_NS};
 use crate::words::{count, duration, percent};
 
 /// When detectors report, and with which severity.
@@ -133,8 +133,16 @@ fn rules() -> Vec<Rule> {
         rule(&["summed-counts", "mode-mix"], "any", Warning),
         rule(&["wire-arithmetic"], "any", Info),
         rule(
+            &["unanswered-requests"],
+            format!(
+                "a request overtaken by a later one, then without a chunk for {} and {MIN_TIMES_USUAL} times the usual wait",
+                duration(UNANSWERED_NS)
+            ),
+            Warning,
+        ),
+        rule(
             &["abandoned-requests"],
-            format!("a request that continues for {} without a client", duration(ABANDONED_NS)),
+            format!("a request that continues for {} without a client, or after its abort", duration(ABANDONED_NS)),
             Warning,
         ),
         rule(&["stalled-stream"], format!("an unfinished request without a token for {}", duration(STALLED_NS)), Warning),

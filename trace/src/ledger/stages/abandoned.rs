@@ -1,6 +1,7 @@
 //! Requests that the scheduler continues although the receiver deleted them: their client left, or they were aborted.
 
 use crate::clock::MonoNs;
+use crate::ledger::RequestAbort;
 
 /// Outputs for so long after the first discarded one show that no abort arrived. An abort in progress takes a step or two; SGLang sends it two
 /// seconds after the client left.
@@ -43,9 +44,18 @@ pub struct AbandonedRequest {
     pub outputs: u64,
     /// Number of tokens in them; `None` if a log is the source, which does not show it.
     pub tokens: Option<u64>,
+    /// Its client left; otherwise it is only known that it was aborted. In a log either is possible.
+    pub has_client_left: bool,
+    /// The abort that the scheduler was sent; `None` if none was observed.
+    pub abort: Option<RequestAbort>,
 }
 
 impl AbandonedRequest {
+    /// Whether it continued after the scheduler received its abort.
+    pub fn has_ignored_abort(&self) -> bool {
+        self.abort.and_then(|abort| abort.received).is_some_and(|received| self.last.since(received) >= ABANDONED_NS)
+    }
+
     /// Time from the first to the latest discarded output.
     pub fn length_ns(&self) -> u64 {
         self.last.since(self.since)
@@ -59,7 +69,7 @@ impl AbandonedRequests {
     }
 
     /// Whether the engine's log shows them, which does not count tokens.
-    pub(crate) fn is_logged(&self) -> bool {
+    pub fn is_logged(&self) -> bool {
         self.tokens.is_none()
     }
 
@@ -82,7 +92,9 @@ impl AbandonedRequests {
         self.since = Some(self.since.map_or(since, |first| first.min(since)));
         discarded.is_abandoned = true;
         let outputs = discarded.outputs;
-        self.keep_longest(AbandonedRequest { rid: rid.into(), since, last: at, outputs, tokens: None });
+        let (has_client_left, abort) = (false, None);
+        let rid = rid.into();
+        self.keep_longest(AbandonedRequest { rid, since, last: at, outputs, tokens: None, has_client_left, abort });
     }
 
     /// Adds an abandoned request with all its outputs.

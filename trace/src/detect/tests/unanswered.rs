@@ -1,0 +1,91 @@
+//! Findings about requests without an answer, and about aborts without effect.
+
+use super::{MS, SECOND, Scene};
+use crate::detect::Severity;
+use crate::event::{Answer, AnswerEnd, Capabilities, Dispatch, DispatchKind, DispatchedRequest, Hop, Received, What};
+use crate::id::{FrameId, HopId};
+
+const REQUESTS: HopId = HopId(7);
+
+fn scene() -> Scene {
+    let mut scene = Scene::delivering();
+    scene.hop(Hop::with_requests(REQUESTS, "tokenizer->scheduler", Capabilities::SENT | Capabilities::RECEIVED));
+    scene
+}
+
+fn dispatch(scene: &mut Scene, at: u64, seq: u64, kind: DispatchKind, rid: &str) {
+    let request = Some(DispatchedRequest { prompt_tokens: Some(4_096), ..DispatchedRequest::new(rid) });
+    let id = FrameId::new(REQUESTS, 0, seq);
+    scene.apply(at, What::Dispatched(Dispatch { id, bytes: 900, kind, index: 0, request }));
+}
+
+/// One request a second, answered after 10 ms, beside one that was sent at second 1 and is not answered.
+fn scene_with_lost_request(seconds: u64, is_received: bool) -> Scene {
+    let mut scene = scene();
+    dispatch(&mut scene, SECOND, 0, DispatchKind::Requests, "lost");
+    if is_received {
+        scene.apply(SECOND + MS, What::Received(Received::new(FrameId::new(REQUESTS, 0, 0))));
+    }
+    for second in 2..seconds {
+        let (at, rid) = (second * SECOND, second.to_string());
+        dispatch(&mut scene, at, second - 1, DispatchKind::Requests, &rid);
+        scene.send(at + 10 * MS, &[(&rid, 1, 1)]);
+        scene.ledger.tick(crate::clock::MonoNs(at + 20 * MS));
+    }
+    scene
+}
+
+#[test]
+fn a_request_without_an_answer_is_named() {
+    let found = scene_with_lost_request(60, true).check("unanswered-requests", 60 * SECOND);
+    let [verdict] = &*found else { panic!("{found:?}") };
+    assert_eq!((verdict.severity, &*verdict.rid, verdict.weight), (Severity::Warning, "lost", 1));
+    assert_eq!(
+        verdict.summary,
+        "the scheduler has sent nothing for 1 request for up to 59.000 s, although it answered 58 others meanwhile: lost for \
+         59.000 s, 4,096 prompt tokens"
+    );
+    assert_eq!(verdict.evidence["longest"][0]["received"], true);
+    assert!(verdict.evidence["usual_wait_ns"].as_u64() < Some(11 * MS));
+    let unreceived = scene_with_lost_request(60, false).check("unanswered-requests", 60 * SECOND);
+    assert!(unreceived[0].advice.as_ref().expect("advice").starts_with("no receive of the first"), "{unreceived:?}");
+    // 30 s, and 4 s for the prompt.
+    assert!(scene_with_lost_request(35, true).check("unanswered-requests", 35 * SECOND).is_empty());
+}
+
+#[test]
+fn an_abort_without_effect_is_part_of_the_finding() {
+    for (leaves, aborts, told) in [
+        (
+            true,
+            true,
+            "whose client left: for up to 8.600 s, 86 tokens generated for nobody; a for 8.600 s, 86 tokens; 1 ignored its abort",
+        ),
+        (
+            true,
+            false,
+            "whose client left: for up to 8.600 s, 86 tokens generated for nobody; a for 8.600 s, 86 tokens; 1 without an abort",
+        ),
+        (
+            false,
+            true,
+            "that it was told to abort: for up to 8.600 s, 86 tokens generated for nobody; a for 8.600 s, 86 tokens; 1 ignored its abort",
+        ),
+    ] {
+        let mut scene = scene();
+        for count in 1..=100 {
+            let at = u64::from(count) * 100 * MS;
+            scene.send(at, &[("a", 1, count)]);
+            if count == 14 && leaves {
+                scene.apply(at, What::Answered(Answer { end: AnswerEnd::ClientLeft, ..Answer::new("a", None, None) }));
+            }
+            if count == 14 && aborts {
+                dispatch(&mut scene, at, 0, DispatchKind::Aborts, "a");
+                scene.apply(at + MS, What::Received(Received::new(FrameId::new(REQUESTS, 0, 0))));
+            }
+        }
+        let found = scene.check("abandoned-requests", 10 * SECOND);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].summary.ends_with(told), "{}", found[0].summary);
+    }
+}

@@ -1,0 +1,70 @@
+//! Requests that the scheduler does not answer although it answers later ones.
+
+use serde_json::json;
+
+use super::{DetectContext, Severity, Verdicts};
+use crate::words::{count, duration, plural};
+
+/// Maximum number of requests named in the summary.
+const MAX_NAMED: usize = 3;
+/// Maximum number of requests in the evidence.
+const MAX_LISTED: usize = 16;
+
+/// Requests without an answer. While the engine sends nothing at all, `engine-silent` says more.
+pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let ledger = context.ledger;
+    if ledger.current_engine_silence(context.now).is_some() {
+        return;
+    }
+    let unanswered: Vec<_> = ledger.unanswered_requests().collect();
+    let Some(oldest) = unanswered.first() else { return };
+    let source = context.facts().source();
+    let waits_ns = |sent| context.now.since(sent);
+    let named: Vec<String> = (unanswered.iter().take(MAX_NAMED))
+        .map(|one| {
+            let prompt = one.dispatch.prompt_tokens.map(|tokens| plural(tokens.into(), "prompt token"));
+            let prompt = prompt.map_or_else(String::new, |prompt| format!(", {prompt}"));
+            format!("{} for {}{prompt}", one.rid, duration(waits_ns(one.dispatch.sent)))
+        })
+        .collect();
+    let more = if unanswered.len() > MAX_NAMED { ", .." } else { "" };
+    let requests = unanswered.len() as u64;
+    let summary = format!(
+        "the {source} has sent nothing for {} for up to {}, although it answered {} others meanwhile: {}{more}",
+        plural(requests, "request"),
+        duration(waits_ns(oldest.dispatch.sent)),
+        count(oldest.answered_since),
+        named.join("; "),
+    );
+    let rows: Vec<_> = (unanswered.iter().take(MAX_LISTED))
+        .map(|one| {
+            let dispatch = one.dispatch;
+            json!({
+                "rid": one.rid,
+                "wait_ns": waits_ns(dispatch.sent),
+                "prompt_tokens": dispatch.prompt_tokens,
+                "received": dispatch.received.is_some(),
+            })
+        })
+        .collect();
+    let is_received = oldest.dispatch.received.is_some();
+    let advice = if is_received {
+        format!(
+            "the {source} received the first of them: look for its rid in the {source}'s log; abort it, and let the client send it again"
+        )
+    } else {
+        format!(
+            "no receive of the first of them was observed: look for its rid in the logs of both processes; abort it, and let the client send \
+             it again"
+        )
+    };
+    out.add_verdict(Severity::Warning, summary)
+        .rid(oldest.rid)
+        .since(Some(oldest.dispatch.sent))
+        .weighed("requests", requests)
+        .with("longest_ns", waits_ns(oldest.dispatch.sent))
+        .with("requests_answered_since", oldest.answered_since)
+        .with_known("usual_wait_ns", ledger.usual_first_chunk_wait_ns(context.now))
+        .with("longest", rows)
+        .advice(advice);
+}
