@@ -17,11 +17,16 @@ use super::text::ChoiceText;
 /// Longest accepted rid in bytes; the same as on the ZMQ side.
 const LONGEST_RID: usize = 4096;
 
+/// First HTTP status of an error.
+pub(super) const FIRST_ERROR_STATUS: u16 = 400;
+
 /// An element found in the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResponseElement<'a> {
     /// Start of a response.
     Began,
+    /// HTTP status of the response, from 400 on.
+    Rejected(u16),
     /// Start of a worker's stream to a frontend, with the stream's name, which is not the request id.
     StreamNamed(&'a str),
     /// An event of a response, for one request.

@@ -2,7 +2,7 @@
 
 use super::body_parser::BodyParser;
 use super::chunked::ChunkedDecoder;
-use super::event::{Emit, ResponseElement};
+use super::event::{Emit, FIRST_ERROR_STATUS, ResponseElement};
 use super::framed::take_bytes;
 use super::sse::EventParser;
 use super::{Limits, Unreadable};
@@ -106,7 +106,8 @@ impl HttpParser {
             }
             _ => return Err(Unreadable::Head),
         };
-        let body = match response.code {
+        let status = response.code;
+        let body = match status {
             Some(101) => return Err(Unreadable::Upgraded),
             Some(100..=199) => None,
             Some(204 | 304) => Some((HttpState::Length { left: 0, begun: false }, BodyParser::Other, None)),
@@ -119,6 +120,9 @@ impl HttpParser {
         self.state = state;
         self.body = body;
         emit(ResponseElement::Began);
+        if let Some(status @ FIRST_ERROR_STATUS..) = status {
+            emit(ResponseElement::Rejected(status));
+        }
         if let Some(why) = unreadable {
             emit(ResponseElement::Unreadable(why));
         }

@@ -7,7 +7,7 @@ use loona_hpack::Decoder;
 
 use super::body_parser::BodyParser;
 use super::buffer::BoundedBuffer;
-use super::event::ResponseElement;
+use super::event::{FIRST_ERROR_STATUS, ResponseElement};
 use super::grpc::{self, GrpcParser};
 use super::sse::EventParser;
 use super::{Limits, Unreadable};
@@ -265,15 +265,22 @@ impl Http2Parser {
         } else {
             self.fields.decode_block(&self.block.bytes)
         };
+        let mut error_status = None;
         let (body, unreadable) = match response {
             _ if promised => return,
             ResponseHead::Informational => return,
-            ResponseHead::Final(body, unreadable) => (Some(StreamBody::Known(body)), unreadable),
+            ResponseHead::Final { body, unreadable, status } => {
+                error_status = status.filter(|status| *status >= FIRST_ERROR_STATUS);
+                (Some(StreamBody::Known(body)), unreadable)
+            }
             // They may be trailers if they end a stream of which nothing was observed.
             ResponseHead::Unknown => ((!ends_stream).then(|| StreamBody::unknown(true)), None),
         };
         if let Some(body) = body.filter(|_| !self.streams.contains_key(&stream)) {
             emit(stream, ResponseElement::Began);
+            if let Some(status) = error_status {
+                emit(stream, ResponseElement::Rejected(status));
+            }
             if let Some(why) = unreadable {
                 emit(stream, ResponseElement::Unreadable(why));
             }
@@ -342,8 +349,13 @@ const MAX_TABLE: usize = 64 << 10;
 enum ResponseHead {
     /// Another response of the same stream follows.
     Informational,
-    /// Parser of the body, and why it cannot be read.
-    Final(BodyParser, Option<Unreadable>),
+    /// Start of the response.
+    Final {
+        body: BodyParser,
+        /// Why a body of interest cannot be read.
+        unreadable: Option<Unreadable>,
+        status: Option<u16>,
+    },
     /// The fields cannot be decompressed.
     Unknown,
 }
@@ -380,9 +392,9 @@ impl FieldDecoder {
         };
         let mut kind = None;
         let mut compressed = false;
-        let mut informational = false;
+        let mut status: Option<u16> = None;
         let read = decoder.decode_with_cb(block, |name, value| match &*name {
-            b":status" => informational = value.starts_with(b"1"),
+            b":status" => status = std::str::from_utf8(&value).ok().and_then(|digits| digits.parse().ok()),
             b"content-type" => kind = Some(value.into_owned()),
             b"content-encoding" => compressed = !value.eq_ignore_ascii_case(b"identity"),
             _ => {}
@@ -391,10 +403,10 @@ impl FieldDecoder {
             self.forget_table();
             return ResponseHead::Unknown;
         }
-        if informational {
+        if status.is_some_and(|status| (100..200).contains(&status)) {
             return ResponseHead::Informational;
         }
         let (body, unreadable) = BodyParser::for_content(kind.as_deref(), compressed);
-        ResponseHead::Final(body, unreadable)
+        ResponseHead::Final { body, unreadable, status }
     }
 }

@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 use trace::event::{
-    Answer, AnswerContent, AnswerEnd, AnswerForm, Arrival, ArrivalTimes, UnjudgedReason, UnknownArrival, What,
+    Answer, AnswerContent, AnswerEnd, AnswerForm, Arrival, ArrivalTimes, Rejection, UnjudgedReason, UnknownArrival,
+    What,
 };
 
 use super::content::StreamTokens;
@@ -120,6 +121,7 @@ impl OpenResponse {
                 self.writes = Writes::observed_from_start();
             }
             ResponseElement::Completion(completion) => self.record_completion(completion, limits, server, sink),
+            ResponseElement::Rejected(status) => sink.emit(What::Rejected(Rejection { status })),
             ResponseElement::Failed => self.end = Some(AnswerEnd::ServerLeft),
             ResponseElement::Undecoded => {
                 self.mark_incomplete();

@@ -60,6 +60,8 @@ pub enum What<'a> {
     Delivered(Delivery<'a>),
     /// A response to a client ended.
     Answered(Answer<'a>),
+    /// A response with an error status began.
+    Rejected(Rejection),
     /// A response waited in a frontend.
     FrontendWait(FrontendWait<'a>),
     /// A frame crossed the hop and could not be decoded. Its content is unknown, so a missing chunk proves nothing.
@@ -367,6 +369,13 @@ pub enum AnswerEnd {
     ServerLeft,
     /// The connection closed; which side closed it first is unknown.
     Unknown,
+}
+
+/// A request that was rejected: its response has an error status and need not name the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Rejection {
+    /// HTTP status from 400 on.
+    pub status: u16,
 }
 
 /// Waits of one response in a frontend on the same machine, emitted when both its sides have ended.

@@ -168,6 +168,7 @@ impl Exporter for Events<'_> {
             What::FrontendWait(wait) if context.options.wants_rid(wait.rid) => {
                 self.line("frontend_wait", at, context, |o| fields!(o, wait, rid, first_token_ns, last_token_ns));
             }
+            What::Rejected(rejection) => self.line("rejected", at, context, |o| fields!(o, rejection, status)),
             What::Undecoded(undecoded) => self.line("undecoded", at, context, |o| {
                 frame(o, undecoded.id, context);
                 fields!(o, undecoded, bytes, reason);

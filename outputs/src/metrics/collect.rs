@@ -172,6 +172,9 @@ fn tokens(f: &mut Families, ledger: &Ledger) {
 
 fn answers(f: &mut Families, ledger: &Ledger) {
     let answers = &ledger.totals().answers;
+    for (status, responses) in &answers.rejected {
+        f.int(&n::ANSWERS_REJECTED, [status.to_string().as_str()], *responses);
+    }
     if answers.seen == 0 {
         return;
     }

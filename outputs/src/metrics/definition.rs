@@ -177,6 +177,8 @@ metrics! {
     // Responses.
     ANSWERS = Counter("tokengap.answers.ended", Of("{response}"), ["end"])
         "Finished responses to clients, by the side that closed them";
+    ANSWERS_REJECTED = Counter("tokengap.answers.rejected", Of("{response}"), ["status"])
+        "Responses with an error status, by HTTP status";
     ANSWERS_SHORT_WRITES = Counter("tokengap.answers.short_writes", Of("{response}"), [])
         "Responses whose socket accepted only part of a write: the client read more slowly than the server wrote";
     ANSWERS_UNCOUNTED = Counter("tokengap.answers.uncounted", Of("{response}"), [])

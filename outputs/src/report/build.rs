@@ -63,6 +63,7 @@ pub(super) fn build(analysis: &Analysis, input: &ReportInput) -> Report {
         chunks: Chunks::of(ledger),
         losses: losses(ledger, from),
         answers: answers(ledger),
+        rejected: ledger.totals().answers.rejected.clone(),
         tool_calls: tool_calls(ledger, from),
         abandoned: abandoned(ledger, from),
         frontend: frontend(ledger),

@@ -177,7 +177,7 @@ pub(super) fn headline(report: &Report, clock: &Clock) -> String {
         let severity = worst.severity.as_str().to_uppercase();
         return format!("{severity}: {}", headline_of_finding(ended_at, &worst.summary));
     }
-    let responses = report.answers.map_or(0, |answers| answers.seen);
+    let responses = report.answers.map_or(0, |answers| answers.seen) + report.rejected.values().sum::<u64>();
     if report.requests.seen == 0 && responses == 0 {
         return format!("NOTHING OBSERVED: {}", absence_of_requests(report));
     }

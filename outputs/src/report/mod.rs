@@ -92,6 +92,9 @@ pub struct Report {
     /// Responses to clients; absent if the end of none was observed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answers: Option<AnswerCounts>,
+    /// Responses with an error status, by HTTP status; absent without any.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub rejected: BTreeMap<u16, u64>,
     /// Responses with tool calls; absent without any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<ToolCallCounts>,

@@ -1,6 +1,6 @@
 //! The report as text: verdict, numbers, advice, then unobserved stages.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde_json::Value;
@@ -107,8 +107,9 @@ fn numbers(out: &mut String, report: &Report) {
             row(out, if n == 0 { "ids" } else { "" }, &line);
         }
     }
-    if let Some(answers) = &report.answers {
-        row(out, "responses", &responses(answers));
+    let responses = report.answers.as_ref().map(responses).into_iter().chain(rejected(&report.rejected));
+    for (n, line) in responses.enumerate() {
+        row(out, if n == 0 { "responses" } else { "" }, &line);
     }
     if let Some(gap) = &report.gap_ns {
         row(out, "gap", &format!("{} over {} requests", brief::quantiles(gap), count(gap.count)));
@@ -167,6 +168,14 @@ fn chunks(c: &Chunks) -> String {
         }
     }
     line
+}
+
+/// Responses with an error status; `None` without any.
+fn rejected(by_status: &BTreeMap<u16, u64>) -> Option<String> {
+    let all: u64 = by_status.values().sum();
+    let each: Vec<String> =
+        by_status.iter().map(|(status, responses)| format!("{} with {status}", count(*responses))).collect();
+    (all > 0).then(|| format!("{} rejected: {}", plural(all, "request"), each.join(", ")))
 }
 
 /// Finished responses, and what they show about themselves.

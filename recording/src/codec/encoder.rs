@@ -361,7 +361,7 @@ fn missed_if_too_large(what: &What<'_>, writes_token_ids: bool) -> Option<Missed
         What::Stage(stage) => (None, text_bytes(&[stage.rid, stage.name, stage.by])),
         What::LoggedState(logged) => (None, text_bytes(&[logged.by])),
         What::Merged(merged) => (None, text_bytes(&[merged.rid, merged.by])),
-        What::SendWait(_) | What::Processed(_) | What::Missed(_) | What::Received(_) => {
+        What::SendWait(_) | What::Processed(_) | What::Missed(_) | What::Received(_) | What::Rejected(_) => {
             return None;
         }
     };

@@ -5,7 +5,7 @@ use trace::clock::MonoNs;
 use trace::event::{
     Answer, AnswerContent, AnswerEnd, ArgumentsPart, Arrival, ArrivalTimes, Away, Capabilities, ConnectionTimes,
     CpuSample, Dispatch, DispatchedRequest, Engine, EngineTimes, FrontendWait, Hop, LoggedState, Merged, Missed,
-    PollUse, QueueSample, RequestTimes, SendWait, StackSample, Stage, ToolCallOutcome, ToolCalls, Undecoded,
+    PollUse, QueueSample, Rejection, RequestTimes, SendWait, StackSample, Stage, ToolCallOutcome, ToolCalls, Undecoded,
     UnjudgedReason, UnknownArrival, What,
 };
 use trace::id::{FrameId, HopId, ThreadId};
@@ -66,6 +66,7 @@ records! {
     DISPATCHED Dispatched
     ARRIVED Arrived
     REQUEST_TIMES RequestTimes
+    REJECTED Rejected
 }
 
 /// Structs, field by field in the order of writing.
@@ -93,6 +94,7 @@ structs! {
     LoggedState<'b> { by, states, rids, recv_wait_ns, more, cpu, cpu_system, unanswered_since }
     Merged<'b> { rid, chunks, by }
     AnswerContent { form, events, event_tokens_max, lacks_end }
+    Rejection { status }
     FrontendWait<'b> { rid, first_token_ns, last_token_ns }
     Missed { hop, count, cause }
     Dispatch<'b> { id, bytes, kind, index, request }

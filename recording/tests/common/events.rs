@@ -11,8 +11,8 @@ use trace::event::{
     Answer, AnswerContent, AnswerEnd, AnswerForm, ArgumentsPart, Arrival, ArrivalTimes, Away, AwayState, Capabilities,
     Chunk, ConnectionTimes, CpuSample, Delivery, Dispatch, DispatchKind, DispatchedRequest, Engine, EngineTimes, Event,
     Finish, Frame, FrontendWait, Hop, IdColumn, Kind, LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample,
-    Received, RequestTimes, Response, SendWait, StackSample, Stage, ThreadPart, ToolCallOutcome, ToolCalls, Undecoded,
-    UnjudgedReason, UnknownArrival, What,
+    Received, Rejection, RequestTimes, Response, SendWait, StackSample, Stage, ThreadPart, ToolCallOutcome, ToolCalls,
+    Undecoded, UnjudgedReason, UnknownArrival, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -289,6 +289,7 @@ pub(crate) fn what() -> impl Strategy<Value = What<'static>> {
         1 => stage.prop_map(What::Stage),
         1 => logged_state().prop_map(What::LoggedState),
         1 => answer().prop_map(What::Answered),
+        1 => any::<u16>().prop_map(|status| What::Rejected(Rejection { status })),
         1 => wait.prop_map(What::FrontendWait),
         1 => any!(Merged { rid: text(), chunks: small(), by: text() }).prop_map(What::Merged),
         1 => missed.prop_map(What::Missed),

@@ -49,6 +49,7 @@ pub(crate) type Answers = Vec<(String, Option<u32>, Option<u32>, AnswerEnd)>;
 pub(crate) enum Observed {
     Delivered(String, u32, Option<u32>, bool, Mode),
     Answered(String, Option<u32>, Option<u32>, AnswerEnd),
+    Rejected(u16),
     Missed,
 }
 
@@ -111,6 +112,7 @@ pub(crate) fn own(event: &Event<'_>) -> Observed {
     match event.what {
         What::Delivered(d) => Observed::Delivered(d.rid.to_owned(), d.tokens, d.completion_tokens, d.finished, d.mode),
         What::Answered(a) => Observed::Answered(a.rid.to_owned(), a.tokens, a.completion_tokens, a.end),
+        What::Rejected(rejection) => Observed::Rejected(rejection.status),
         What::Missed(_) => Observed::Missed,
         ref other => panic!("{other:?}"),
     }

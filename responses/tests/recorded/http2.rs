@@ -55,6 +55,17 @@ fn of_recording() -> Answers {
 }
 
 #[test]
+fn an_error_status_is_a_rejection() {
+    let mut encoder = Encoder::new();
+    let blocks = ["200", "429", "503"].map(|status| encoder.encode([(&b":status"[..], status.as_bytes())]));
+    let heads =
+        blocks.iter().zip([1, 3, 5]).map(|(block, stream)| frame(HEADERS, END_HEADERS | END_STREAM, stream, block));
+    let bytes = [vec![settings()], heads.collect()].concat().concat();
+    let connection = read(&bytes, &[usize::MAX]);
+    assert_eq!(connection.events, [Observed::Rejected(429), Observed::Rejected(503)]);
+}
+
+#[test]
 fn interleaved_responses_of_real_servers_are_counted_exactly() {
     for (name, bytes) in recorded("http2").into_iter().filter(|(name, _)| name != "grpc") {
         for lengths in [&[usize::MAX][..], &[1], &[9, 1, 100], &[1460]] {

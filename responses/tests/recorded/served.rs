@@ -92,6 +92,18 @@ fn a_client_disconnect_is_not_reported_as_a_loss() {
     }
 }
 
+#[test]
+fn an_error_status_is_a_rejection() {
+    let mut connection = Connection::new(None);
+    for head in ["HTTP/1.1 200 OK", "HTTP/1.1 429 Too Many Requests", "HTTP/1.1 503 Service Unavailable"] {
+        let body = r#"{"error":{"message":"no"}}"#;
+        let length = body.len();
+        let response = format!("{head}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}");
+        connection.pieces(response.as_bytes(), &[7, 1, 30]);
+    }
+    assert_eq!(connection.events, [Observed::Rejected(429), Observed::Rejected(503)]);
+}
+
 fn any_recorded() -> impl Strategy<Value = (String, Vec<u8>)> {
     let all = recorded("");
     (0..all.len()).prop_map(move |place| all[place].clone())

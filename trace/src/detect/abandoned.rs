@@ -1,5 +1,7 @@
 //! Requests that the scheduler continues although nobody takes their outputs.
 
+use std::fmt::Write as _;
+
 use serde_json::json;
 
 use super::{DetectContext, Severity, Verdicts};
@@ -74,9 +76,13 @@ fn describe_aborts(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -
     let count_of = |is_it: fn(&AbandonedRequest) -> bool| abandoned.longest().iter().filter(|one| is_it(one)).count();
     let unsent = count_of(|one| one.abort.is_none());
     let ignored = count_of(AbandonedRequest::has_ignored_abort);
-    let facts = [(unsent, "without an abort"), (ignored, "ignored its abort")];
-    let known = facts.iter().filter(|(requests, _)| *requests > 0);
-    known.map(|(requests, what)| format!("; {requests} {what}")).collect()
+    let mut words = String::new();
+    for (requests, what) in [(unsent, "without an abort"), (ignored, "ignored its abort")] {
+        if requests > 0 {
+            let _ = write!(words, "; {requests} {what}");
+        }
+    }
+    words
 }
 
 /// The engine's own advice for its release. Without any, where to look.

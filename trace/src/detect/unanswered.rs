@@ -53,9 +53,9 @@ pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut 
             "the {source} received the first of them: look for its rid in the {source}'s log; abort it, and let the client send it again"
         )
     } else {
-        format!(
+        String::from(
             "no receive of the first of them was observed: look for its rid in the logs of both processes; abort it, and let the client send \
-             it again"
+             it again",
         )
     };
     out.add_verdict(Severity::Warning, summary)

@@ -131,7 +131,9 @@ impl Ledger {
 mod tests {
     use super::*;
     use crate::Config;
-    use crate::event::{AnswerContent, Capabilities, Chunk, Finish, IdColumn, ToolCallOutcome, ToolCalls, What};
+    use crate::event::{
+        AnswerContent, Capabilities, Chunk, Finish, IdColumn, Rejection, ToolCallOutcome, ToolCalls, What,
+    };
     use crate::ledger::AnswerTotals;
     use crate::ledger::test_path::Path;
 
@@ -139,6 +141,17 @@ mod tests {
         let mut path = Path::new(Config::default());
         path.apply(What::Answered(Answer { end, ..Answer::new("5b920f43", tokens, claimed) }));
         path.ledger().totals().answers.clone()
+    }
+
+    #[test]
+    fn rejections_are_counted_by_status() {
+        let mut path = Path::new(Config::default());
+        for status in [429, 503, 429, 200, 999] {
+            path.apply(What::Rejected(Rejection { status }));
+        }
+        let answers = &path.ledger().totals().answers;
+        assert_eq!(answers.rejected.clone().into_iter().collect::<Vec<_>>(), [(429, 2), (503, 1)]);
+        assert_eq!(answers.seen, 0);
     }
 
     #[test]

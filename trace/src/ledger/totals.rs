@@ -1,5 +1,7 @@
 //! Counters over the whole run.
 
+use std::collections::BTreeMap;
+
 use super::dispatched::{DispatchCounts, EngineTimesCounts};
 use super::losses::LossMemory;
 use super::outcome::OutcomeCounts;
@@ -230,10 +232,21 @@ pub struct AnswerTotals {
     pub tokens_claimed: u64,
     /// Number of responses that claim a count.
     pub claiming: u64,
+    /// Responses with an error status, by status.
+    pub rejected: BTreeMap<u16, u64>,
     /// Events with text or tokens; `None` before any HTTP response.
     pub events: Option<u64>,
     /// Maximum number of tokens in one event; `None` if no event shows its tokens.
     pub event_tokens_max: Option<u32>,
+}
+
+impl AnswerTotals {
+    /// Counts a response with an error status. Others are of no known protocol.
+    pub(crate) fn count_rejection(&mut self, status: u16) {
+        if (400..600).contains(&status) {
+            *self.rejected.entry(status).or_default() += 1;
+        }
+    }
 }
 
 /// All counters.

@@ -37,6 +37,8 @@ pub(crate) struct Model {
     pub(crate) abandoned_requests: u64,
     /// Requests that the scheduler does not answer while it answers later ones.
     pub(crate) unanswered_requests: u64,
+    /// Responses with an error status.
+    pub(crate) rejected_requests: u64,
     pub(crate) tokens: Tokens,
     pub(crate) gap: FirstTokenGap,
     pub(crate) chunks: Chunks,

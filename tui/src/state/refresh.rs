@@ -40,6 +40,7 @@ impl Model {
         self.requests = Requests::of(ledger);
         self.abandoned_requests = ledger.abandoned_requests().requests;
         self.unanswered_requests = ledger.unanswered_requests().count() as u64;
+        self.rejected_requests = ledger.totals().answers.rejected.values().sum();
         self.tokens = Tokens::of(ledger);
         self.gap = first_token_gap(ledger);
         self.chunks = Chunks::of(ledger);

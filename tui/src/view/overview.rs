@@ -134,7 +134,11 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
         if pad.width() >= 100 { format!("  {} frames/s (10 s)", format_rate(rates.frames)) } else { " (10 s)".into() };
     let now = format!("{} tok/s{rest}  {} live", format_rate(rates.tokens), format_count(requests.live));
     let mut x = pad.draw_text(x + 5, y, &now, Ink::Strong);
-    for (requests, state) in [(model.abandoned_requests, "abandoned"), (model.unanswered_requests, "unanswered")] {
+    for (requests, state) in [
+        (model.abandoned_requests, "abandoned"),
+        (model.unanswered_requests, "unanswered"),
+        (model.rejected_requests, "rejected"),
+    ] {
         if requests > 0 {
             let ink = Ink::Health(Health::Warning);
             x = pad.draw_text(x + 2, y, pad.theme.health_symbol(Health::Warning), ink);

@@ -102,6 +102,7 @@ impl Exporter for Perfetto<'_> {
             | What::RequestTimes(_)
             | What::Delivered(_)
             | What::Answered(_)
+            | What::Rejected(_)
             | What::FrontendWait(_)
             | What::Stack(_)
             | What::Stage(_)
