@@ -42,7 +42,7 @@ struct ExportColumn {
 }
 
 /// Columns that only exports have, before those of [`COLUMNS`].
-static EXPORT_COLUMNS: [ExportColumn; 19] = [
+static EXPORT_COLUMNS: [ExportColumn; 20] = [
     ExportColumn { name: "rid", kind: ColumnKind::Text, cell_of: |r, _| Some(text_cell(&*r.summary.rid)) },
     ExportColumn {
         name: "first_seen",
@@ -64,6 +64,11 @@ static EXPORT_COLUMNS: [ExportColumn; 19] = [
         name: "finish",
         kind: ColumnKind::Text,
         cell_of: |r, _| Some(text_cell(r.summary.finish?.as_str())),
+    },
+    ExportColumn {
+        name: "response_end",
+        kind: ColumnKind::Text,
+        cell_of: |r, _| Some(text_cell(r.summary.response_end?.as_str())),
     },
     ExportColumn {
         name: "dispatched_ns",

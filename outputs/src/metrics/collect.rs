@@ -103,11 +103,12 @@ fn requests(f: &mut Families, ledger: &Ledger) {
     f.int(&n::REQUESTS_JOINED_LATE, [], requests.joined_late);
     f.int(&n::REQUESTS_OVERWRITTEN, [], requests.overwritten);
     f.int(&n::REQUESTS_ORPHANED, [], requests.orphaned);
-    if ledger.observes_aborts() {
+    let observes_requests = ledger.groups().iter().any(|group| group.carries_requests);
+    if observes_requests {
         f.int(&n::REQUESTS_UNANSWERED, [], ledger.unanswered_requests().count() as u64);
     }
     let abandoned = ledger.abandoned_requests();
-    if ledger.observes_aborts() || ledger.observes_deliveries() {
+    if observes_requests || ledger.observes_deliveries() {
         f.int(&n::REQUESTS_ABANDONED, [], abandoned.requests);
         f.int(&n::TOKENS_ABANDONED, [], abandoned.tokens.unwrap_or(0));
     }

@@ -19,7 +19,7 @@ pub struct AbandonedReport {
     pub outputs: u64,
     /// Number of tokens in them; `null` if the engine's log shows them, which does not count tokens.
     pub tokens: Option<u64>,
-    /// Messages to the scheduler are observed, so that a request without `abort` was sent none.
+    /// Messages to the scheduler are observed and none was missed, so that a request without `abort` was sent none.
     #[serde(default)]
     pub aborts_observed: bool,
     /// Those that continued for longest, longest first.

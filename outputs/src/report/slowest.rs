@@ -67,6 +67,9 @@ pub struct SlowLine {
     pub tokens_lost: Option<u64>,
     /// Finish reason: `length`, `stop`, `abort` or `other`; `null` if no frame has one.
     pub finish: Option<String>,
+    /// How its response ended: `whole`, `client-left`, `server-left` or `unknown`; `null` before that, and where responses are not observed.
+    #[serde(default)]
+    pub response_end: Option<String>,
 }
 
 /// The `limit` slowest requests kept by the ledger, worst gap first. A request whose first token still waits ranks by its wait until `to`.
@@ -146,6 +149,7 @@ impl SlowLine {
             dropped: numbers.dropped.map(u64::from),
             tokens_lost: numbers.tokens_lost.map(u64::from),
             finish: numbers.finish.map(|finish| finish.as_str().to_owned()),
+            response_end: numbers.response_end.map(|end| end.as_str().to_owned()),
         }
     }
 }

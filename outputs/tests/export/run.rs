@@ -5,8 +5,8 @@ use trace::engine::{Mode, Waiter};
 use trace::event::{
     Answer, AnswerEnd, Arrival, ArrivalTimes, Capabilities, Chunk, ConnectionTimes, CpuSample, Delivery, Dispatch,
     DispatchKind, DispatchedRequest, Engine, EngineTimes, Event, Finish, Frame, FrontendWait, Hop, Kind, LoggedState,
-    Merged, Missed, MissedCause, PollUse, QueueSample, Received, RequestTimes, SendWait, StackSample, Stage, Undecoded,
-    UnknownArrival, What,
+    Merged, Missed, MissedCause, PollUse, QueueSample, Received, Rejection, RequestTimes, SendWait, StackSample, Stage,
+    Undecoded, UnknownArrival, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -187,6 +187,7 @@ fn samples(enter: &mut impl FnMut(u64, What<'static>)) {
     enter(START + 780 * MS, What::Answered(answer));
     let frontend = FrontendWait { rid: "request-4", first_token_ns: Some(90 * MS), last_token_ns: None };
     enter(START + 785 * MS, What::FrontendWait(frontend));
+    enter(START + 786 * MS, What::Rejected(Rejection { status: 429 }));
     let undecoded = Undecoded::new(FrameId::new(UP, 1, 0), 77, "no known class");
     enter(START + 700 * MS, What::Undecoded(undecoded));
     enter(START + 790 * MS, What::Missed(Missed::new(None, 3, MissedCause::QueueFull)));

@@ -34,6 +34,11 @@ impl Ledger {
         } else {
             self.unwatch_clientless(answer.rid);
         }
+        if let Some(request) = self.table.ticket_of(answer.rid).and_then(|ticket| self.table.get_mut(ticket))
+            && !request.is_shared()
+        {
+            request.response_end = Some(answer.end);
+        }
         self.count_answer(at, answer);
         // A client that disconnected early did not wait for the rest.
         if !is_judged_by_chunks
@@ -141,6 +146,23 @@ mod tests {
         let mut path = Path::new(Config::default());
         path.apply(What::Answered(Answer { end, ..Answer::new("5b920f43", tokens, claimed) }));
         path.ledger().totals().answers.clone()
+    }
+
+    #[test]
+    fn a_request_knows_how_its_response_ended() {
+        for end in [AnswerEnd::Whole, AnswerEnd::ClientLeft, AnswerEnd::ServerLeft] {
+            let mut path = Path::new(Config::default());
+            path.announce(0, "scheduler->tokenizer", [true, true], Capabilities::SENT | Capabilities::DELIVERED);
+            path.send(0, IdColumn::Delta, &[Chunk { finish: Some(Finish::Stop), ..Chunk::counted("a", 1, 1) }]);
+            path.deliver(1, Some(1), true);
+            let ledger = path.ledger();
+            let before = ledger.request("a").map(|request| ledger.numbers(request).response_end);
+            assert_eq!(before, Some(None));
+            path.apply(What::Answered(Answer { end, ..Answer::new("a", Some(1), Some(1)) }));
+            path.wait(10);
+            let finished: Vec<_> = path.ledger().finished().map(|summary| summary.response_end).collect();
+            assert_eq!(finished, [Some(end)]);
+        }
     }
 
     #[test]

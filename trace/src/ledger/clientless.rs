@@ -149,9 +149,10 @@ impl Ledger {
         if observed.requests > 0 { observed } else { self.stages().abandoned.clone() }
     }
 
-    /// Whether messages to the scheduler are observed, so that the absence of an abort is a fact.
+    /// Whether messages to the scheduler are observed and none was missed, so that the absence of an abort is a fact.
     pub fn observes_aborts(&self) -> bool {
-        self.hops.all.iter().any(|hop| hop.carries_requests)
+        let mut hops = self.hops.all.iter().filter(|hop| hop.carries_requests).peekable();
+        hops.peek().is_some() && hops.all(|hop| hop.epoch == 0)
     }
 
     /// Requests whose chunks the scheduler sent for longer than an abort takes after their client left.

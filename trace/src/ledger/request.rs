@@ -17,7 +17,7 @@ use super::processing_stage::InProcess;
 use super::stages::StageMarks;
 use super::stream::Stream;
 use crate::clock::MonoNs;
-use crate::event::{ArrivalTimes, EngineTimes, Finish, UnknownArrival};
+use crate::event::{AnswerEnd, ArrivalTimes, EngineTimes, Finish, UnknownArrival};
 use crate::stats::{Spread, Tally};
 
 /// A request that is live, or waits for its last receive or delivery. Fields keep the order written here: those that every chunk reads
@@ -98,6 +98,8 @@ pub struct Request {
     pub tokens_delivered: u32,
     /// Number of live requests with its rid, once it was shared; 1 after the others have ended. 0 if never shared.
     pub(crate) sharing_requests: u8,
+    /// How its response ended; `None` before that, and where responses are not observed.
+    pub(crate) response_end: Option<AnswerEnd>,
     /// When its first tokens were accepted for its client, if that was observed.
     pub delivered_first: Option<MonoNs>,
     pub(crate) marks: Option<Box<StageMarks>>,
@@ -238,6 +240,7 @@ impl Request {
             prompt_tokens: self.prompt_tokens,
             cached_tokens: self.cached_tokens,
             finish: self.finish,
+            response_end: self.response_end,
             retractions: self.retractions,
             inflated: self.inflated,
             bursts: self.burst_seen,
@@ -339,6 +342,8 @@ pub struct RequestNumbers {
     pub cached_tokens: Option<u32>,
     /// How it ended; `None` if it is live, or was removed unfinished.
     pub finish: Option<Finish>,
+    /// How its response ended; `None` before that, and where responses are not observed.
+    pub response_end: Option<AnswerEnd>,
     /// How often the scheduler retracted it.
     pub retractions: u32,
     /// One of its streams listed more ids than new tokens.

@@ -3,7 +3,7 @@
 use outputs::report::explain_tool_calls;
 use session::units::{format_count, format_duration, known_or_dash};
 use trace::MonoNs;
-use trace::event::ToolCallOutcome;
+use trace::event::{AnswerEnd, ToolCallOutcome};
 use trace::words::plural;
 
 use super::draw_itl;
@@ -111,7 +111,13 @@ fn describe_totals(row: &RequestRow) -> String {
     );
     let sent = format!("{} tokens sent", format_count(row.tokens_sent.into()));
     let chunks = plural(row.chunks_sent.into(), "chunk");
-    [Some(gap), worker, prompt, Some(sent), Some(delivered), Some(chunks)]
+    let response_end = row.response_end.map(|end| match end {
+        AnswerEnd::Whole => "response complete".to_owned(),
+        AnswerEnd::ClientLeft => "response ended by the client".to_owned(),
+        AnswerEnd::ServerLeft => "response ended early by the server".to_owned(),
+        AnswerEnd::Unknown => "connection closed".to_owned(),
+    });
+    [Some(gap), worker, prompt, Some(sent), Some(delivered), Some(chunks), response_end]
         .into_iter()
         .flatten()
         .collect::<Vec<_>>()

@@ -2,7 +2,9 @@
 
 use super::{MS, SECOND, Scene};
 use crate::detect::Severity;
-use crate::event::{Answer, AnswerEnd, Capabilities, Dispatch, DispatchKind, DispatchedRequest, Hop, Received, What};
+use crate::event::{
+    Answer, AnswerEnd, Capabilities, Dispatch, DispatchKind, DispatchedRequest, Hop, Received, Undecoded, What,
+};
 use crate::id::{FrameId, HopId};
 
 const REQUESTS: HopId = HopId(7);
@@ -51,6 +53,22 @@ fn a_request_without_an_answer_is_named() {
     assert!(unreceived[0].advice.as_ref().expect("advice").starts_with("no receive of the first"), "{unreceived:?}");
     // 30 s, and 4 s for the prompt.
     assert!(scene_with_lost_request(35, true).check("unanswered-requests", 35 * SECOND).is_empty());
+}
+
+#[test]
+fn a_missed_message_may_be_the_abort() {
+    let mut scene = scene();
+    for count in 1..=100 {
+        let at = u64::from(count) * 100 * MS;
+        scene.send(at, &[("a", 1, count)]);
+        if count == 14 {
+            scene.apply(at, What::Answered(Answer { end: AnswerEnd::ClientLeft, ..Answer::new("a", None, None) }));
+            let id = FrameId::new(REQUESTS, 0, 0);
+            scene.apply(at, What::Undecoded(Undecoded { id, bytes: 80, forwarded: None, reason: "layout" }));
+        }
+    }
+    let found = scene.check("abandoned-requests", 10 * SECOND);
+    assert!(found[0].summary.ends_with("a for 8.600 s, 86 tokens"), "{}", found[0].summary);
 }
 
 #[test]
