@@ -89,7 +89,7 @@ fn describe_aborts(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -
 fn abandoned_advice(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -> &'static str {
     let of_engine = context.facts().abandons(context.ledger.engine().version.as_deref());
     if of_engine.is_empty() && !abandoned.is_logged() {
-        return "their aborts did not take effect: look for these rids in the log of the server that lost the client; limit the output \
+        return "their aborts were not sent or had no effect: look for these rids in the log of the server that lost the client; limit the output \
                 length until the aborts do";
     }
     of_engine
