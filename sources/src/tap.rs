@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use adapter::decode::{Excerpt, Refused};
 use probe_user::discover::Engine;
 use probe_user::egress::ConnectionStep;
 use responses::ResponseReader;
@@ -19,7 +20,7 @@ use zmq_tap::relay::{
     RelayOptions, RelayStats, Signal, Unread,
 };
 
-use crate::translate::{Clients, Form, ObservedBy, ObservedMessage, Translator, read_step};
+use crate::translate::{Clients, DispatchedMessage, Form, ObservedBy, ObservedMessage, Translator, read_step};
 pub use source::lower_priority;
 use tapped::{RelayHops, Tapped};
 
@@ -38,6 +39,8 @@ pub struct TapHop {
     pub origin: bool,
     /// Whether the hop is the last on the path, so that its receiver is the tokenizer.
     pub last: bool,
+    /// Whether it leads to the scheduler.
+    pub carries_requests: bool,
     /// Receiver's endpoint for reports, where it differs from the upstream.
     pub endpoint: Option<String>,
 }
@@ -52,6 +55,7 @@ impl TapHop {
             also: Capabilities::default(),
             origin: false,
             last: false,
+            carries_requests: false,
             endpoint: None,
         }
     }
@@ -212,6 +216,16 @@ impl Tap {
             }
             Payload::NotKept(_) => Err("not-kept"),
         };
+        if self.hops.tapped[usize::from(id.hop.0)].hop.carries_requests {
+            self.hops.announce(id.hop, at, sink);
+            let not_kept = |reason: &str| Refused { reason: "not-kept", detail: reason.to_owned() };
+            let mut requests = Vec::new();
+            let content = parts.map_err(not_kept).and_then(|parts| {
+                let parts: Vec<_> = parts.iter().map(|part| Excerpt::whole(part)).collect();
+                self.translator.read_requests(&parts, &mut requests)
+            });
+            return DispatchedMessage { id, at, bytes, requests: &requests }.emit(content, sink);
+        }
         // Clocks of two machines are not comparable.
         let by = match self.hops.tapped[usize::from(id.hop.0)].hop.pair.listen {
             Endpoint::Path(_) | Endpoint::Abstract(_) => ObservedBy::LocalSend,

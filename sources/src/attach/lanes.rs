@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use adapter::decode::LONGEST;
 use probe_user::matcher::{FrameRef, MatcherLimits, NumberedSend, Unmatched};
 use probe_user::{Call, Matcher, Message, SocketId};
-use trace::event::{Dispatch, DispatchKind, Event, Missed, MissedCause, Received, SendWait, Undecoded, What};
+use trace::event::{DispatchKind, Event, Missed, MissedCause, Received, SendWait, What};
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
 use super::multipart::{Multiparts, Part, excerpt};
@@ -15,7 +15,7 @@ use super::paths::{MessageSource, Paths};
 use super::roles::Roles;
 use super::sight::Observability;
 pub(super) use crate::translate::Sink;
-use crate::translate::{Clients, ObservedBy, ObservedMessage, Translated, Translator};
+use crate::translate::{Clients, DispatchedMessage, ObservedBy, ObservedMessage, Translated, Translator};
 
 /// Time after the last message during which messages count as flowing.
 const FLOWS_NS: u64 = 1_000_000_000;
@@ -101,19 +101,7 @@ impl Lanes {
         let names_requests = matches!(content, Ok(DispatchKind::Requests | DispatchKind::Aborts));
         let Some(hop) = self.paths.dispatched(name.lane as usize, socket, names_requests, at, sink) else { return };
         let id = FrameId::new(hop, self.paths.ids.generation, number);
-        let kind = match content {
-            Ok(kind) => kind,
-            Err(why) => {
-                let undecoded = Undecoded { id, bytes, forwarded: None, reason: why.reason };
-                return sink(&Event::new(at, What::Undecoded(undecoded)));
-            }
-        };
-        let first = Dispatch { id, bytes, kind, index: 0, request: requests.first().copied() };
-        sink(&Event::new(at, What::Dispatched(first)));
-        for (index, request) in (0..).zip(&requests).skip(1) {
-            let further = Dispatch { bytes: 0, index, request: Some(*request), ..first };
-            sink(&Event::new(at, What::Dispatched(further)));
-        }
+        DispatchedMessage { id, at, bytes, requests: &requests }.emit(content, sink);
     }
 
     /// Processes the return of a method that was passed a message: until then its tokens waited in the sender.

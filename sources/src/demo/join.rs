@@ -7,7 +7,7 @@ use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 use trace::engine::Mode;
-use trace::event::{Delivery, Engine, Event, Received, Response, What};
+use trace::event::{Answer, AnswerEnd, Arrival, Delivery, Engine, Event, Received, Response, What};
 use trace::{FrameId, MonoNs};
 
 use super::peers::{PeerAction, PeerEvent};
@@ -60,6 +60,9 @@ impl Join {
             What::Sent(frame) => {
                 self.frames.insert(frame.id);
             }
+            What::Dispatched(dispatch) => {
+                self.frames.insert(dispatch.id);
+            }
             _ => {}
         }
         while self.next_is_due(|at| at < event.at) {
@@ -88,7 +91,7 @@ impl Join {
             due(report.at)
                 && match &report.did {
                     PeerAction::Received { id, .. } => self.frames.contains(id),
-                    PeerAction::Processed(_) | PeerAction::Delivered(_) | PeerAction::Serves(_) => true,
+                    _ => true,
                 }
         })
     }
@@ -100,10 +103,15 @@ impl Join {
         };
         let what = match &did {
             PeerAction::Received { id, wakeup } if self.frames.contains(id) => {
-                What::Received(Received::in_wakeup(*id, *wakeup))
+                What::Received(Received { wakeup: *wakeup, ..Received::new(*id) })
             }
             PeerAction::Processed(id) if self.frames.remove(id) => What::Processed(*id),
             PeerAction::Received { .. } | PeerAction::Processed(_) => return,
+            PeerAction::Responds { rid, times } => What::Arrived(Arrival { rid, times: Ok(*times) }),
+            PeerAction::ClientLeft { rid, tokens } => {
+                let claimed = self.script.engine.states_counts().then_some(*tokens);
+                What::Answered(Answer { end: AnswerEnd::ClientLeft, ..Answer::new(rid, Some(*tokens), claimed) })
+            }
             PeerAction::Delivered(given) => What::Delivered(Delivery {
                 rid: &given.rid,
                 tokens: given.tokens,
@@ -157,7 +165,9 @@ mod tests {
                 };
                 let id = || frame(what[1..].parse().expect("a number"));
                 match what.chars().next() {
-                    Some('-') => join.add_report(PeerEvent { at, did: PeerAction::Received { id: id(), wakeup: 1 } }),
+                    Some('-') => {
+                        join.add_report(PeerEvent { at, did: PeerAction::Received { id: id(), wakeup: Some(1) } })
+                    }
                     Some(_) => {
                         let sent = Event::new(at, What::Sent(Frame::token_ids(id(), 5, &[])));
                         join.seen(&sent, &mut |event| note(&mut notes, event));

@@ -1,8 +1,8 @@
 //! `tokengap demo`: an engine simulated in this process, over real ZMQ sockets and through the real relay.
 //!
 //! The peers write the frames of real releases byte for byte ([`encode`]) and forward them as the real processes do ([`peers`]). They also
-//! keep the ground truth of lost tokens ([`truth`]). In place of a probe, they report received, processed and delivered frames; [`join`]
-//! merges these reports with the observations of the tap. The ledger gets no other input.
+//! keep the ground truth of lost tokens ([`truth`]). In place of a probe, they report when requests arrived, frames were received and
+//! processed, and tokens delivered; [`join`] merges these reports with the observations of the tap. The ledger gets no other input.
 
 mod encode;
 mod join;
@@ -244,6 +244,7 @@ fn tap_hop(hop: &HopPlan) -> anyhow::Result<TapHop> {
         also: hop.reported(),
         origin: hop.is_origin(),
         last: hop.is_last(),
+        carries_requests: hop.carries_requests(),
         ..TapHop::new(pair)
     })
 }

@@ -26,6 +26,9 @@ pub enum Scenario {
     Decode,
     Sampling,
     Vllm,
+    SlowTokenisation,
+    SchedulerStopped,
+    Abandoned,
 }
 
 names! { Scenario {
@@ -44,6 +47,9 @@ names! { Scenario {
     Decode = "decode",
     Sampling = "sampling",
     Vllm = "vllm",
+    SlowTokenisation = "slow-tokenisation",
+    SchedulerStopped = "scheduler-stopped",
+    Abandoned = "abandoned",
 } }
 
 /// Definition of a scenario.
@@ -69,6 +75,18 @@ pub(super) struct Script {
     pub(super) phase: Duration,
     /// Whether the tokenizer pauses, as for garbage collection or to tokenize a long prompt on the event loop.
     pub(super) pauses: bool,
+    /// Times at which the scheduler stands still; `None` if it never does.
+    pub(super) stops: Option<Stops>,
+}
+
+/// Times at which a process stands still, as if it were stopped or compiled something.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stops {
+    /// Time until the first.
+    pub(super) first: Duration,
+    pub(super) length: Duration,
+    /// Time from the start of one to the start of the next.
+    pub(super) interval: Duration,
 }
 
 /// Number of processes per role.
@@ -123,8 +141,12 @@ pub(super) struct Load {
     pub(super) answer: Lengths,
     /// Maximum number of tokens per request and step (above 1 for speculative decoding).
     pub(super) burst: u32,
-    /// Share of requests whose client disconnects midway.
+    /// Share of requests that end because their client disconnects midway.
     pub(super) aborts: f64,
+    /// Share of requests whose client disconnects, and whose abort never reaches the scheduler.
+    pub(super) leavers: f64,
+    /// Least and most time, in ms, for which a pool of threads prepares the images of a request; `None` for text.
+    pub(super) preparation_ms: Option<(u32, u32)>,
     pub(super) come: Requests,
 }
 
@@ -161,7 +183,7 @@ const fn cost(per_frame: u64, per_chunk: u64) -> Cost {
 const LIGHT: Cost = cost(40, 8);
 
 /// Lengths of all prompts.
-pub(super) const PROMPT: Lengths = Lengths { min: 8, median: 400.0, sigma: 1.2, max: 8000 };
+pub(super) const PROMPT: Lengths = Lengths { min: 8, median: 400.0, sigma: 1.2, max: 6000 };
 const ANSWER: Lengths = Lengths { min: 4, median: 80.0, sigma: 0.7, max: 600 };
 
 /// Easily keeps up, and delivers all tokens so far.
@@ -204,6 +226,13 @@ impl Scenario {
             Self::Vllm => {
                 "vLLM: an engine core, and an API server that pauses. Waiting chunks are merged, and nothing is lost"
             }
+            Self::SlowTokenisation => {
+                "Images that take 0.8 to 2.5 s to prepare: requests reach the scheduler late, and TTFT is long"
+            }
+            Self::SchedulerStopped => {
+                "A scheduler that stands still for 3 s: all streams pause, and requests wait on their way to it"
+            }
+            Self::Abandoned => "Clients that leave, whose aborts never reach the scheduler: it generates for nobody",
         }
     }
 
@@ -221,6 +250,8 @@ impl Scenario {
             answer: ANSWER,
             burst: 1,
             aborts: 0.02,
+            leavers: 0.0,
+            preparation_ms: None,
             come: Requests::Single,
         };
         match self {
@@ -237,6 +268,7 @@ impl Scenario {
                 phases: &[QUICK],
                 phase: ms(1000),
                 pauses: false,
+                stops: None,
             },
             Self::SkipTokenizer => Script { route: DIRECT, phases: &[DELTAS], ..Self::Healthy.description() },
             // As in the original report: a token every 13 ms, and up to 850 open requests.
@@ -337,6 +369,26 @@ impl Scenario {
                 waiter: Waiter::Merges,
                 waiter_turns: None,
                 ..Self::Race.description()
+            },
+            Self::SlowTokenisation => Script {
+                load: Load { arrivals: 20.0, preparation_ms: Some((800, 2500)), ..load },
+                ..Self::Healthy.description()
+            },
+            Self::SchedulerStopped => Script {
+                load: Load { arrivals: 18.0, ..load },
+                stops: Some(Stops { first: ms(2000), length: ms(3000), interval: ms(8000) }),
+                ..Self::Healthy.description()
+            },
+            // Responses that take 10 s.
+            Self::Abandoned => Script {
+                load: Load {
+                    arrivals: 3.0,
+                    answer: Lengths { median: 900.0, sigma: 0.2, max: 2000, ..ANSWER },
+                    aborts: 0.0,
+                    leavers: 0.25,
+                    ..load
+                },
+                ..Self::Healthy.description()
             },
         }
     }

@@ -13,7 +13,7 @@ use session::{About, Flow, LiveSource};
 use trace::{Analysis, Config, MonoNs, ReportInput};
 
 use super::scenario::Script;
-use super::truth::DemoTruth;
+use super::truth::{DemoTruth, Truth};
 use super::{Demo, Scenario, private_folder};
 
 /// Timeout for a demo that does not end; generous enough for a busy machine.
@@ -66,10 +66,12 @@ fn check_against_truth((report, account): (Value, DemoTruth)) -> (Value, DemoTru
         ("/chunks/received", truth.chunks),
         ("/tokens/sent", truth.tokens),
         ("/tokens/received", truth.tokens),
-        ("/tokens/delivered", truth.tokens - truth.tokens_lost),
+        ("/tokens/delivered", truth.tokens - truth.tokens_lost - truth.tokens_discarded),
         ("/chunks/dropped_confirmed", truth.chunks_dropped),
         ("/chunks/tokens_lost", truth.tokens_lost),
         ("/chunks/merged", truth.chunks_merged),
+        ("/requests/dispatched/requests", truth.requests),
+        ("/requests/dispatched/waiting", 0),
         ("/self/events_missed", 0),
         ("/self/frames_undecoded", 0),
     ] {
@@ -78,9 +80,27 @@ fn check_against_truth((report, account): (Value, DemoTruth)) -> (Value, DemoTru
     for hop in report["hops"].as_array().expect("hops") {
         assert_eq!(hop["frames_sent"], hop["frames_received"], "{hop:#}");
     }
+    check_moments(&report, truth);
     assert_eq!(report["demo"], serde_json::to_value(&account).expect("JSON"));
     assert!(truth.chunks > 100, "{truth:?}");
     (report, account)
+}
+
+/// Checks that all moments of each request were observed, except for those whose first chunk was the last.
+fn check_moments(report: &Value, truth: &Truth) {
+    let ttft = &report["ttft"];
+    let legs = ttft["groups"][0]["legs"].as_array().expect("legs").iter();
+    let legs: Vec<_> = legs.filter_map(|leg| leg["name"].as_str()).collect();
+    let all = ["socket", "preparation", "dispatch", "intake", "queue", "prefill", "output", "delivery"];
+    assert_eq!(legs, all, "{ttft:#}");
+    let requests = ttft["groups"][0]["ns"]["count"].as_u64().expect("a count");
+    assert_eq!(requests + ttft["not_streamed"].as_u64().expect("a count"), truth.requests, "{ttft:#}");
+}
+
+/// Hops that carry tokens.
+fn output_hops(report: &Value) -> impl Iterator<Item = &Value> {
+    let hops = report["hops"].as_array().expect("hops");
+    hops.iter().filter(|hop| hop["carries_requests"] == false)
 }
 
 fn findings(report: &Value) -> Vec<&str> {
@@ -105,7 +125,8 @@ fn vllm_agrees_on_every_merged_chunk_in_its_own_words() {
     assert!(truth.chunks_merged > 0, "{account:?}");
     assert_eq!((truth.chunks_dropped, truth.tokens_claimed), (0, truth.tokens));
     assert_eq!(report["source"]["engine"], "vllm", "{report:#}");
-    assert_eq!(report["hops"][0]["name"], "engine-core->api-server");
+    let names: Vec<_> = report["hops"].as_array().expect("hops").iter().map(|hop| &hop["name"]).collect();
+    assert_eq!(names, ["engine-core->api-server", "api-server->engine-core"]);
     let merging = report["findings"].as_array().expect("findings").iter();
     let advice: Vec<_> = merging
         .filter(|finding| finding["kind"] == "merged-chunks")
@@ -120,11 +141,10 @@ fn vllm_agrees_on_every_merged_chunk_in_its_own_words() {
 #[test]
 fn router_agrees_over_three_hops() {
     let (report, account) = check_against_truth(play_through_sockets(Scenario::Router.script(), SHORT_RUN));
-    let hops = report["hops"].as_array().expect("hops");
-    let names: Vec<_> = hops.iter().filter_map(|hop| hop["name"].as_str()).collect();
+    let names: Vec<_> = output_hops(&report).filter_map(|hop| hop["name"].as_str()).collect();
     assert_eq!(names, ["scheduler->detokenizer-router", "detokenizer-router->detokenizer", "detokenizer->worker"]);
     // The router and the detokenizers send one message per request.
-    for hop in &hops[1..] {
+    for hop in output_hops(&report).skip(1) {
         assert_eq!(hop["frames_sent"].as_u64(), Some(account.truth.chunks), "{hop:#}");
     }
 }

@@ -17,6 +17,8 @@ pub(super) enum Receiver {
     Detokenizer,
     /// Delivers tokens to clients.
     Tokenizer,
+    /// Generates tokens: the hop carries requests.
+    Scheduler,
 }
 
 /// A hop. The sender connects to `listen`, where the relay listens; the receiver binds `upstream`.
@@ -42,13 +44,18 @@ impl HopPlan {
         self.to == Receiver::Tokenizer
     }
 
+    /// Returns whether requests cross it.
+    pub(super) fn carries_requests(&self) -> bool {
+        self.to == Receiver::Scheduler
+    }
+
     /// The stages that the peers report.
     pub(super) fn reported(&self) -> Capabilities {
         Capabilities { received: true, processed: true, delivered: self.is_last(), ..Capabilities::default() }
     }
 }
 
-/// Hops of `route`, in the order of the path, with their sockets in `folder`.
+/// Hops of `route`, in the order of the path, then those with requests, with their sockets in `folder`.
 pub(super) fn hops(engine: Engine, route: Route, folder: &Path) -> Vec<HopPlan> {
     let mut plans: Vec<HopPlan> = Vec::new();
     let mut add = |from, to, receiver: Receiver, count: usize| {
@@ -89,6 +96,8 @@ pub(super) fn hops(engine: Engine, route: Route, folder: &Path) -> Vec<HopPlan> 
         }
     }
     add(last, tokenizer, Receiver::Tokenizer, route.workers);
+    let scheduler = if engine == Engine::Vllm { "engine-core" } else { "scheduler" };
+    add(tokenizer, scheduler, Receiver::Scheduler, route.schedulers);
     plans
 }
 

@@ -33,6 +33,18 @@ pub struct Truth {
     pub rids_affected: u64,
     /// Count of a client that adds up everything it receives. Exceeds `tokens` if each delivery contains all tokens so far.
     pub tokens_claimed: u64,
+    /// Requests that the tokenizer sent to the scheduler a second or more after it had read them.
+    pub requests_dispatched_late: u64,
+    /// Times at which the scheduler stood still.
+    pub scheduler_stops: u64,
+    /// Clients that left while their response was written.
+    pub clients_left: u64,
+    /// Tokens that the tokenizer discarded because their client had left.
+    pub tokens_discarded: u64,
+    /// Requests with chunks from the scheduler 5 s or more after their client left: an abort takes about two.
+    pub requests_abandoned: u64,
+    /// Tokens sent for these requests after their clients left.
+    pub tokens_abandoned: u64,
 }
 
 /// Shared counts that the peers update.
@@ -43,14 +55,23 @@ pub(super) struct Account(Arc<Mutex<Inner>>);
 struct Inner {
     truth: Truth,
     open: usize,
+    unsent: usize,
 }
 
 impl Account {
+    /// Counts a request that a client sends.
+    pub(super) fn opened(&self) {
+        self.with(|a| {
+            a.open += 1;
+            a.unsent += 1;
+        });
+    }
+
     /// Counts a request at its first chunk sent by the scheduler.
     pub(super) fn request(&self) {
         self.with(|a| {
             a.truth.requests += 1;
-            a.open += 1;
+            a.unsent -= 1;
         });
     }
 
@@ -58,14 +79,19 @@ impl Account {
         self.with(|a| add(&mut a.truth));
     }
 
-    /// Counts a request whose client has received the last chunk.
+    /// Counts a request whose last chunk the tokenizer has passed to the client, or discarded.
     pub(super) fn closed(&self) {
         self.with(|a| a.open -= 1);
     }
 
-    /// Number of started requests whose clients are still waiting.
+    /// Number of opened requests that are not closed.
     pub(super) fn open(&self) -> usize {
         self.with(|a| a.open)
+    }
+
+    /// Number of requests without a chunk.
+    pub(super) fn unsent(&self) -> usize {
+        self.with(|a| a.unsent)
     }
 
     /// Current counts.

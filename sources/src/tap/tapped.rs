@@ -30,7 +30,13 @@ pub(super) struct Tapped {
 impl Tapped {
     /// Both directions of a hop: forward and backward.
     pub(super) fn both(hop: TapHop) -> [Self; 2] {
-        let backward = TapHop { origin: false, last: false, also: Capabilities::default(), ..hop.clone() };
+        let backward = TapHop {
+            origin: false,
+            last: false,
+            carries_requests: false,
+            also: Capabilities::default(),
+            ..hop.clone()
+        };
         [Self::new(hop, Direction::Forward), Self::new(backward, Direction::Backward)]
     }
 
@@ -95,16 +101,17 @@ impl RelayHops {
         if std::mem::replace(&mut tapped.announced, true) {
             return;
         }
-        let TapHop { also, worker, origin, last, .. } = tapped.hop;
+        let TapHop { also, worker, origin, last, carries_requests, .. } = tapped.hop;
         let capabilities = Capabilities {
             sent: true,
-            forwarded: true,
+            // Events of requests do not have the time of forwarding.
+            forwarded: !carries_requests,
             delivered: also.delivered || (self.delivers && tapped.leads_to_clients(self.formats)),
             ..also
         };
         let ends = tapped.ends.as_str();
         let endpoint = &tapped.endpoint;
-        let hop = Hop { endpoint, worker, origin, last, ..Hop::new(id, ends, capabilities) };
+        let hop = Hop { endpoint, worker, origin, last, carries_requests, ..Hop::new(id, ends, capabilities) };
         sink(&Event::new(at, What::Hop(hop)));
     }
 

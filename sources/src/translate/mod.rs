@@ -6,7 +6,7 @@ mod engine;
 
 use adapter::decode::{Decoders, Excerpt, Format, Refused, Shape, SocketFormat};
 use probe_user::discover::Engine;
-use trace::event::{DispatchKind, DispatchedRequest, Event, Frame, Kind, Received, Undecoded, What};
+use trace::event::{Dispatch, DispatchKind, DispatchedRequest, Event, Frame, Kind, Received, Undecoded, What};
 use trace::{FrameId, MonoNs, ThreadId, fault};
 
 pub use clients::{Clients, read_step};
@@ -232,6 +232,35 @@ impl Translator {
             }
         }
         Translated::Frame(id)
+    }
+}
+
+/// A message to the scheduler, which was sent at `at`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DispatchedMessage<'r, 'a> {
+    pub id: FrameId,
+    pub at: MonoNs,
+    pub bytes: u64,
+    /// The requests that it names.
+    pub requests: &'r [DispatchedRequest<'a>],
+}
+
+impl DispatchedMessage<'_, '_> {
+    /// Emits the message and its further requests, or why it was not read.
+    pub(crate) fn emit(self, content: Result<DispatchKind, Refused>, sink: Sink<'_>) {
+        let Self { id, at, bytes, requests } = self;
+        let kind = match content {
+            Ok(kind) => kind,
+            Err(why) => {
+                return sink(&Event::new(at, What::Undecoded(Undecoded::new(id, bytes, why.reason))));
+            }
+        };
+        let first = Dispatch { id, bytes, kind, index: 0, request: requests.first().copied() };
+        sink(&Event::new(at, What::Dispatched(first)));
+        for (index, request) in (0..).zip(requests).skip(1) {
+            let further = Dispatch { bytes: 0, index, request: Some(*request), ..first };
+            sink(&Event::new(at, What::Dispatched(further)));
+        }
     }
 }
 

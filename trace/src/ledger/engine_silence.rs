@@ -173,7 +173,8 @@ impl Ledger {
     /// Median time between two chunks of a stream. `None` if `silence_ns` is not far above it, or if sends may have been blocked or unseen.
     fn usual_silence_ns(&self, silence_ns: u64) -> Option<u64> {
         let usual_ns = self.itl_sent.quantile(0.5)?;
-        let is_blocked = self.hops.all.iter().any(|hop| hop.counts.backlog >= BLOCKING_FRAMES);
+        let mut outputs = self.hops.all.iter().filter(|hop| !hop.carries_requests);
+        let is_blocked = outputs.any(|hop| hop.counts.backlog >= BLOCKING_FRAMES);
         let is_far_above = silence_ns >= usual_ns.saturating_mul(MIN_TIMES_USUAL);
         (is_far_above && !is_blocked && !self.has_unseen_hops()).then_some(usual_ns)
     }

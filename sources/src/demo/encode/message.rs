@@ -1,12 +1,15 @@
-//! A scheduler step as a message: `BatchTokenIDOutput` from the scheduler, `BatchStrOutput` from the detokenizer.
+//! SGLang's messages: `TokenizedGenerateReqInput` to the scheduler, `BatchTokenIDOutput` from it, `BatchStrOutput` from the detokenizer.
 
 use std::sync::LazyLock;
 
+use adapter::decode::EngineSeconds;
 use engines::sglang::wire::fields;
 
 use super::pickle::Pickler;
 
 const IO_STRUCT: &str = "sglang.srt.managers.io_struct";
+const REQUEST: &str = "TokenizedGenerateReqInput";
+const SAMPLING_PARAMS: (&str, &str) = ("sglang.srt.sampling.sampling_params", "SamplingParams");
 const TIME_STATS: (&str, &str) = ("sglang.srt.observability.req_time_stats", "SchedulerReqTimeStats");
 /// Read offset of the detokenizer, which is the length of the prompt tail in a first chunk.
 pub(in crate::demo) const READ_OFFSET: usize = 5;
@@ -40,6 +43,10 @@ static FIELDS: LazyLock<[[&[&str]; 2]; 3]> = LazyLock::new(|| {
     VERSIONS.map(|version| CLASSES.map(|class| fields(class, version).expect("the table has this release")))
 });
 
+/// By release.
+static REQUEST_FIELDS: LazyLock<[&[&str]; 3]> =
+    LazyLock::new(|| VERSIONS.map(|version| fields(REQUEST, version).expect("the table has this release")));
+
 const LOAD: [&str; 4] = ["dp_rank", "timestamp", "num_running_reqs", "num_waiting_reqs"];
 const LOAD_REST: [&str; 6] =
     ["max_total_num_tokens", "token_usage", "gen_throughput", "cache_hit_rate", "utilization", "max_running_requests"];
@@ -52,6 +59,24 @@ impl Release {
     /// Returns whether token ids are `array('q')` instead of lists.
     fn packs_ids(self) -> bool {
         self == Self::V0_5_13
+    }
+
+    /// Names in `SchedulerReqTimeStats` with `--enable-metrics`.
+    fn times(self) -> &'static [&'static str] {
+        match self {
+            Self::V0_5_9 => &[],
+            Self::V0_5_10 => &[
+                "wait_queue_entry_time",
+                "forward_entry_time",
+                "prefill_run_batch_start_time",
+                "prefill_run_batch_end_time",
+                "prefill_finished_time",
+                "diff_realtime_monotonic",
+            ],
+            Self::V0_5_13 => {
+                &["wait_queue_entry_time", "forward_entry_time", "prefill_finished_time", "diff_realtime_monotonic"]
+            }
+        }
     }
 
     /// Returns whether the detokenizer copies the scheduler's load into its own batches.
@@ -93,6 +118,29 @@ pub(in crate::demo) struct Row<'a> {
     pub(in crate::demo) prompt_tokens: u32,
     /// Tokens generated so far, including these.
     pub(in crate::demo) completion_tokens: u32,
+    /// Moments of the request at the scheduler; 0 without `--enable-metrics`, from 0.5.10 on.
+    pub(in crate::demo) times: EngineSeconds,
+    /// The wall clock's lead over the monotonic clock in seconds.
+    pub(in crate::demo) wall_clock_lead: f64,
+}
+
+/// A request to the scheduler.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::demo) struct RequestRow<'a> {
+    /// Request id.
+    pub(in crate::demo) rid: &'a str,
+    /// `http_worker_ipc` of the tokenizer worker that sends it; `None` with a single worker.
+    pub(in crate::demo) worker: Option<&'a str>,
+    /// Text of the prompt.
+    pub(in crate::demo) text: &'a str,
+    /// Token ids of the prompt.
+    pub(in crate::demo) prompt: &'a [i64],
+    /// When the server saw it, in seconds of the wall clock; only vLLM's message has it.
+    pub(in crate::demo) arrived: f64,
+    /// Strings that end the response.
+    pub(in crate::demo) stop: &'static [&'static str],
+    /// Key that separates its prefix cache from others'.
+    pub(in crate::demo) extra_key: Option<&'static str>,
 }
 
 /// Reason why a request ended, in the form of `finished_reasons`.
@@ -122,6 +170,100 @@ pub(in crate::demo) fn batch(release: Release, class: Class, rows: &[Row<'_>], s
     pickler.finish()
 }
 
+/// Encodes a request.
+pub(in crate::demo) fn request(release: Release, row: &RequestRow<'_>) -> Vec<u8> {
+    let mut pickler = Pickler::new();
+    pickler.instance((IO_STRUCT, REQUEST), |p| {
+        p.dict(|p| {
+            for field in REQUEST_FIELDS[release as usize] {
+                p.interned(field);
+                write_request_field(p, release, row, field);
+            }
+        });
+    });
+    pickler.finish()
+}
+
+fn write_request_field(p: &mut Pickler, release: Release, row: &RequestRow<'_>, field: &str) {
+    match field {
+        "rid" => p.text(row.rid),
+        "http_worker_ipc" => match row.worker {
+            Some(worker) => p.text(worker),
+            None => p.none(),
+        },
+        "input_text" => p.text(row.text),
+        "input_ids" => write_ids(p, release, row.prompt),
+        "sampling_params" => p.instance(SAMPLING_PARAMS, |p| write_sampling_params(p, row.stop)),
+        "stream" => p.boolean(true),
+        "logprob_start_len" => p.int(-1),
+        "top_logprobs_num" | "routed_experts_start_len" => p.int(0),
+        "extra_key" => match row.extra_key {
+            Some(key) => p.interned(key),
+            None => p.none(),
+        },
+        "need_wait_for_image" | "need_wait_for_mm_inputs" | "no_logs" | "require_reasoning" => p.boolean(false),
+        _ if field.starts_with("return_") => p.boolean(false),
+        _ => p.none(),
+    }
+}
+
+fn write_sampling_params(p: &mut Pickler, stop: &[&'static str]) {
+    p.dict(|p| {
+        p.interned("max_new_tokens");
+        p.int(64);
+        p.interned("stop_strs");
+        p.list(stop, |p, text| p.interned(text));
+        for unset in ["stop_token_ids", "stop_regex_strs"] {
+            p.interned(unset);
+            p.none();
+        }
+        for (name, value) in [("temperature", 1.0), ("top_p", 1.0)] {
+            p.interned(name);
+            p.float(value);
+        }
+        p.interned("top_k");
+        p.int(1 << 30);
+        let floats =
+            [("min_p", 0.0), ("frequency_penalty", 0.0), ("presence_penalty", 0.0), ("repetition_penalty", 1.0)];
+        for (name, value) in floats {
+            p.interned(name);
+            p.float(value);
+        }
+        p.interned("min_new_tokens");
+        p.int(0);
+        p.interned("regex");
+        p.none();
+        p.interned("n");
+        p.int(1);
+        for unset in ["json_schema", "ebnf", "structural_tag"] {
+            p.interned(unset);
+            p.none();
+        }
+        let flags = [
+            ("ignore_eos", false),
+            ("skip_special_tokens", true),
+            ("spaces_between_special_tokens", true),
+            ("no_stop_trim", false),
+        ];
+        for (name, value) in flags {
+            p.interned(name);
+            p.boolean(value);
+        }
+        for unset in ["custom_params", "stream_interval", "logit_bias", "sampling_seed"] {
+            p.interned(unset);
+            p.none();
+        }
+    });
+}
+
+fn write_ids(p: &mut Pickler, release: Release, ids: &[i64]) {
+    if release.packs_ids() {
+        p.array(ids);
+    } else {
+        p.list(ids, |p, id| p.int(*id));
+    }
+}
+
 /// Parameters that determine the content of columns.
 struct Columns<'a> {
     release: Release,
@@ -149,19 +291,20 @@ impl Columns<'_> {
                     p.text(row.text);
                 }
             }),
-            "decode_ids" => self.each(p, |p, row| self.ids(p, &[row.prompt_tail, row.ids].concat())),
-            "output_ids" => self.each(p, |p, row| self.ids(p, row.ids)),
+            "decode_ids" => self.each(p, |p, row| write_ids(p, self.release, &[row.prompt_tail, row.ids].concat())),
+            "output_ids" => self.each(p, |p, row| write_ids(p, self.release, row.ids)),
             "read_offsets" => self.each(p, |p, _| p.int(READ_OFFSET as i64)),
             "skip_special_tokens" | "spaces_between_special_tokens" => self.each(p, |p, _| p.boolean(true)),
             "no_stop_trim" => self.each(p, |p, _| p.boolean(false)),
             "prompt_tokens" => self.each(p, |p, row| p.int(row.prompt_tokens.into())),
             "completion_tokens" => self.each(p, |p, row| p.int(row.completion_tokens.into())),
             "cached_tokens" | "reasoning_tokens" | "retraction_counts" | "dp_ranks" => self.each(p, |p, _| p.int(0)),
-            "queue_time" | "forward_entry_time" => self.each(p, |p, _| p.float(0.0)),
+            "queue_time" => self.each(p, |p, row| p.float(row.times.batch_entered - row.times.queued)),
+            "forward_entry_time" => self.each(p, |p, row| p.float(row.times.batch_entered)),
             "prefill_launch_delay" | "prefill_launch_latency" | "prefill_finished_ts" | "cached_tokens_details" => {
                 self.each(p, |p, _| p.none());
             }
-            "time_stats" => self.each(p, |p, _| p.instance(TIME_STATS, Pickler::empty_dict)),
+            "time_stats" => self.each(p, |p, row| p.instance(TIME_STATS, |p| self.times(p, row))),
             "customized_info" => p.empty_dict(),
             "load" if self.load => self.load(p),
             _ if field.starts_with("spec_") && !self.split => p.list::<()>(&[], |_, ()| {}),
@@ -173,12 +316,23 @@ impl Columns<'_> {
         p.list(self.rows, cell);
     }
 
-    fn ids(&self, p: &mut Pickler, ids: &[i64]) {
-        if self.release.packs_ids() {
-            p.array(ids);
-        } else {
-            p.list(ids, |p, id| p.int(*id));
+    /// Writes the content of `SchedulerReqTimeStats`.
+    fn times(&self, p: &mut Pickler, row: &Row<'_>) {
+        if row.times == EngineSeconds::default() {
+            return p.empty_dict();
         }
+        p.dict(|p| {
+            for name in self.release.times() {
+                p.interned(name);
+                p.float(match *name {
+                    "wait_queue_entry_time" => row.times.queued,
+                    "forward_entry_time" => row.times.batch_entered,
+                    "prefill_finished_time" => row.times.prefill_finished,
+                    "diff_realtime_monotonic" => row.wall_clock_lead,
+                    _ => 0.0,
+                });
+            }
+        });
     }
 
     /// Writes `GetLoadsReqOutput`, the scheduler's load report, which contains zeros on a server without metrics.

@@ -5,10 +5,11 @@ mod pickle;
 mod vllm;
 
 use adapter::decode::{Decode, Format};
+use bytes::Bytes;
 use engines::sglang::wire::Limits;
 use trace::MonoNs;
 
-pub(super) use message::{Class, Finish, READ_OFFSET, Release, Row, batch};
+pub(super) use message::{Class, Finish, READ_OFFSET, Release, RequestRow, Row, batch};
 pub(super) use vllm::Stats;
 
 /// The engine that the peers simulate.
@@ -41,6 +42,14 @@ impl Engine {
     /// Returns whether its deliveries state the number of tokens so far.
     pub(in crate::demo) fn states_counts(self) -> bool {
         matches!(self, Self::Sglang(_))
+    }
+
+    /// Parts of the message with a request.
+    pub(in crate::demo) fn request(self, row: &RequestRow<'_>) -> Vec<Bytes> {
+        match self {
+            Self::Sglang(release) => vec![message::request(release, row).into()],
+            Self::Vllm => vec![Bytes::from_static(&vllm::ADD), vllm::request(row).into()],
+        }
     }
 
     /// Message of one step. Only vLLM's contains `stats` and the time.

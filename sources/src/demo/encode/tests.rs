@@ -1,10 +1,13 @@
 //! Recorded frames of real releases are decoded and encoded again; every byte must match.
 
+use adapter::decode::{EngineSeconds, Excerpt};
 use engines::sglang::wire::{Decoder, Limits};
+use trace::event::{DispatchKind, DispatchedRequest};
 
 use super::Engine;
-use super::message::{Class, Finish, Release, Row, batch};
+use super::message::{Class, Finish, Release, RequestRow, Row, batch};
 use super::vllm::{self, Stats};
+use crate::demo::scenario::PROMPT;
 
 const RELEASES: [Release; 3] = [Release::V0_5_9, Release::V0_5_10, Release::V0_5_13];
 
@@ -67,10 +70,74 @@ fn the_largest_batch_of_the_demo_fits_one_pickle_frame() {
         ids: &[151_642; 4],
         prompt_tokens: 8000,
         completion_tokens: 70_000,
+        times: EngineSeconds { queued: 1.5, batch_entered: 2.5, prefill_finished: 3.5 },
         ..Row::default()
     };
     for release in RELEASES {
         let written = batch(release, Class::TokenIds, &[row; 128], false);
+        assert!(written.len() < FRAME_TARGET, "{release:?}: {} bytes", written.len());
+    }
+}
+
+#[test]
+fn times_match_the_recorded_bytes() {
+    let seconds = |queued| EngineSeconds { queued, ..EngineSeconds::default() };
+    let first =
+        EngineSeconds { queued: 4697.332_429_685, batch_entered: 4697.432_429_685, prefill_finished: 4697.622_429_685 };
+    check(&[Release::V0_5_10, Release::V0_5_13], "skip_engine_times_2rid", Class::TokenIds, |i, row| {
+        row.times = [first, seconds(4697.512)][i];
+        row.wall_clock_lead = 1_795_224_040.024_825_3;
+    });
+}
+
+#[test]
+fn requests_match_the_recorded_bytes() {
+    let prompt: Vec<i64> =
+        [13, 0, 255, 256, 65_535, 65_536, 128_009, 151_643, 199_999, 1].into_iter().cycle().take(40).collect();
+    for release in RELEASES {
+        let message = recorded(&format!("zmq-tap/fixtures/messages/{}/req_text.pkl", release.version()));
+        let mut requests = Vec::new();
+        let parts = [Excerpt::whole(&message)];
+        (engines::sglang::FORMAT.read_requests)(&parts, &mut requests).expect("a recorded request");
+        let row = RequestRow {
+            rid: requests[0].rid,
+            text: "canary-of-a-prompt",
+            prompt: &prompt,
+            stop: &["rid", "input_ids"],
+            extra_key: Some("bootstrap_room"),
+            ..RequestRow::default()
+        };
+        assert_eq!(Engine::Sglang(release).request(&row), [message], "{release:?}");
+    }
+}
+
+#[test]
+fn vllm_requests_are_read() {
+    let row = RequestRow {
+        rid: "chatcmpl-8135776a25397c1d",
+        prompt: &[13, 70_000],
+        arrived: 1_764_362_096.5,
+        ..RequestRow::default()
+    };
+    let message = Engine::Vllm.request(&row);
+    let parts: Vec<_> = message.iter().map(|part| Excerpt::whole(part)).collect();
+    let mut requests = Vec::new();
+    let kind = (engines::vllm::FORMAT.read_requests)(&parts, &mut requests).expect("our own request");
+    let expected = DispatchedRequest {
+        prompt_tokens: Some(2),
+        arrived_unix_ns: Some(1_764_362_096_500_000_000),
+        ..DispatchedRequest::new(row.rid)
+    };
+    assert_eq!((kind, requests), (DispatchKind::Requests, vec![expected]));
+}
+
+#[test]
+fn the_longest_prompt_of_the_demo_fits_one_pickle_frame() {
+    let (text, prompt) = ("throughput ".repeat(256), vec![151_642; PROMPT.max as usize]);
+    let row =
+        RequestRow { rid: "d5a06630b7c75f3897de269456fef0c2", text: &text, prompt: &prompt, ..RequestRow::default() };
+    for release in RELEASES {
+        let [written] = &Engine::Sglang(release).request(&row)[..] else { panic!("one part") };
         assert!(written.len() < FRAME_TARGET, "{release:?}: {} bytes", written.len());
     }
 }

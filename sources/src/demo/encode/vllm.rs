@@ -1,8 +1,9 @@
-//! `EngineCoreOutputs` as vLLM 0.33.0 encodes it: msgpack arrays without names, at full length.
+//! `EngineCoreRequest` and `EngineCoreOutputs` as vLLM 0.33.0 encodes them: msgpack arrays without names, at full length.
 
+use adapter::decode::EngineSeconds;
 use rmp::encode;
 
-use super::message::{Finish, Row};
+use super::message::{Finish, RequestRow, Row};
 
 /// Release whose layout this is.
 pub(super) const VERSION: &str = "0.33.0";
@@ -34,6 +35,33 @@ pub(super) fn outputs(rows: &[Row<'_>], stats: Option<Stats>, at: f64) -> Vec<u8
     p.0
 }
 
+/// First part of a message with a request.
+pub(super) const ADD: [u8; 1] = [0];
+
+/// Encodes a request.
+pub(super) fn request(row: &RequestRow<'_>) -> Vec<u8> {
+    let mut p = Packer(Vec::with_capacity(512 + row.prompt.len() * 5));
+    p.array(22);
+    p.text(row.rid);
+    p.array(row.prompt.len());
+    row.prompt.iter().for_each(|&id| p.int(id as u64));
+    p.nils(1); // mm_features
+    p.map(5);
+    p.fields("temperature 0.7 top_p 0.95 max_tokens 64 bad_words [0 skip_reading_prefix_cache false");
+    p.nils(1); // pooling_params
+    p.float(row.arrived);
+    p.nils(5);
+    p.int(0);
+    p.int(0);
+    p.int(0);
+    p.nils(1);
+    p.boolean(false);
+    p.nils(3);
+    p.boolean(false);
+    p.nils(2);
+    p.0
+}
+
 fn output(p: &mut Packer, row: &Row<'_>) {
     p.array(19);
     p.text(row.rid);
@@ -46,7 +74,13 @@ fn output(p: &mut Packer, row: &Row<'_>) {
         Some(Finish::Length(_)) => p.int(1),
         Some(Finish::Abort) => p.int(2),
     }
-    p.nils(5); // stop_reason, events, kv_transfer_params, ec_transfer_params, trace_headers
+    p.nils(1); // stop_reason
+    if row.prompt_tail.is_empty() || row.times.queued == 0.0 {
+        p.nils(1);
+    } else {
+        events(p, row.times);
+    }
+    p.nils(3); // kv_transfer_params, ec_transfer_params, trace_headers
     // Only the first output of a request has them.
     if row.prompt_tail.is_empty() {
         p.nils(1);
@@ -56,6 +90,18 @@ fn output(p: &mut Packer, row: &Row<'_>) {
     p.nils(1); // routed_experts
     p.int(0); // num_nans_in_logits
     p.nils(5); // mm_cache_miss_hashes, new_sampling_mask, spec_decode_metrics, prompt_token_id_logprobs, error
+}
+
+/// Writes the events since the last output, of the types QUEUED and SCHEDULED.
+fn events(p: &mut Packer, times: EngineSeconds) {
+    p.array(2);
+    for (kind, timestamp) in [(1, times.queued), (2, times.batch_entered)] {
+        p.map(2);
+        p.text("type");
+        p.int(kind);
+        p.text("timestamp");
+        p.float(timestamp);
+    }
 }
 
 fn prefill_stats(p: &mut Packer, prompt_tokens: u32) {
@@ -96,6 +142,10 @@ impl Packer {
 
     fn float(&mut self, value: f64) {
         let _ = encode::write_f64(&mut self.0, value);
+    }
+
+    fn boolean(&mut self, value: bool) {
+        let _ = encode::write_bool(&mut self.0, value);
     }
 
     fn int(&mut self, value: u64) {

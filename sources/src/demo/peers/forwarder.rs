@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use bytes::Bytes;
 use engines::sglang::wire::{Decoder, Limits};
 use trace::event::{self, Chunk, Kind};
 
 use super::Stage;
 use super::clock::Busy;
-use super::network::{Inbox, Outlet};
+use super::network::{Inbox, Outlet, Parts};
 use super::report::PeerAction;
+use super::requests::text_of;
 use crate::demo::encode::{Class, Engine, Finish, Release, Row, batch};
 use crate::demo::topology::detokenizer_of;
 
@@ -57,11 +57,11 @@ impl Forwarder {
                 wakeup += 1;
             }
             let Some((id, message)) = self.inbox.take() else { continue };
-            self.stage.reports.push(PeerAction::Received { id, wakeup });
+            self.stage.reports.push(PeerAction::Received { id, wakeup: Some(wakeup) });
             let (chunks, outgoing) = self.transform(release, &mut decoder, &message)?;
             busy.spend(cost.of(chunks)).await;
             for (to, message) in outgoing {
-                self.role.outlet(to).send(message).await?;
+                self.role.outlet(to).send(vec![message.into()]).await?;
             }
             self.stage.reports.push(PeerAction::Processed(id));
         }
@@ -72,9 +72,9 @@ impl Forwarder {
         &self,
         release: Release,
         decoder: &mut Decoder,
-        message: &Bytes,
+        message: &Parts,
     ) -> anyhow::Result<(u32, Vec<Outgoing>)> {
-        let decoded = decoder.decode(message).context("a demo peer cannot read a frame")?;
+        let decoded = decoder.decode(&message[0]).context("a demo peer cannot read a frame")?;
         anyhow::ensure!(
             decoded.shape().kind == Kind::TokenIds,
             "a {} where the scheduler's output was expected",
@@ -135,13 +135,4 @@ fn row<'a>(chunk: &Chunk<'a>, text: &'a str) -> Row<'a> {
         completion_tokens,
         ..Row::default()
     }
-}
-
-/// Words for token ids, so that messages have realistic sizes.
-const WORDS: &str = "the of and to in is that for it as with was on are by this token stream schedule latency request between \
-                     measured throughput";
-
-fn text_of(ids: &[i64]) -> String {
-    let words: Vec<&str> = WORDS.split(' ').collect();
-    ids.iter().flat_map(|id| [" ", words[*id as usize % words.len()]]).collect()
 }

@@ -4,10 +4,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
-use bytes::Bytes;
 use trace::{FrameId, HopId, MonoNs};
 
-use super::network::Inbox;
+use super::network::{Inbox, Parts};
 use super::report::Reports;
 
 /// Inboxes, and the messages sent to them.
@@ -28,7 +27,7 @@ struct State {
 pub(in crate::demo) struct Sent {
     pub(in crate::demo) at: MonoNs,
     pub(in crate::demo) id: FrameId,
-    pub(in crate::demo) message: Bytes,
+    pub(in crate::demo) message: Parts,
 }
 
 pub(super) struct Lane {
@@ -66,11 +65,11 @@ impl Memory {
 }
 
 impl Lane {
-    pub(super) fn send(&mut self, message: Bytes) {
+    pub(super) fn send(&mut self, message: Parts) {
         let at = self.memory.reports.now();
         let id = self.next;
         self.next.seq += 1;
         self.memory.state().sent.push_back(Sent { at, id, message: message.clone() });
-        self.inbox.push(id, message);
+        self.inbox.push((id, message));
     }
 }

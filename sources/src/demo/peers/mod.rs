@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::task::JoinSet;
+use trace::MonoNs;
 
 use super::random::Random;
 use super::scenario::Script;
@@ -29,7 +30,7 @@ pub(super) use memory::{Memory, Sent};
 pub(super) use network::Network;
 use network::Outlet;
 pub(super) use report::{PeerAction, PeerEvent, Reports};
-use requests::Clients;
+use requests::{ByRid, ClientSocket, Clients, Request};
 use scheduler::Scheduler;
 use tokenizer::Tokenizer;
 
@@ -45,6 +46,10 @@ pub(super) struct Stage {
     pub(super) account: Account,
     pub(super) reports: Reports,
     network: Network,
+    /// Requests on their way to a scheduler.
+    sent_requests: ByRid<Request>,
+    /// When clients left.
+    departures: ByRid<MonoNs>,
     /// Set to end the simulation.
     pub(super) ending: Arc<AtomicBool>,
 }
@@ -53,7 +58,17 @@ impl Stage {
     /// An arrangement of peers with its sockets in `folder`. The same seed gives the same requests.
     pub(super) fn new(script: Script, seed: u64, folder: &Path, reports: Reports, network: Network) -> Self {
         let hops = topology::hops(script.engine, script.route, folder);
-        Self { script, seed, hops, account: Account::default(), reports, network, ending: Arc::default() }
+        Self {
+            script,
+            seed,
+            hops,
+            account: Account::default(),
+            reports,
+            network,
+            sent_requests: ByRid::default(),
+            departures: ByRid::default(),
+            ending: Arc::default(),
+        }
     }
 
     /// Ground truth so far.
@@ -74,13 +89,22 @@ impl Stage {
             outlets.push(self.network.connect(&self.hops[0]).await?);
         }
         let mut others = JoinSet::new();
+        let (mut request_inboxes, mut sockets) = (Vec::new(), Vec::new());
         for (hop, inbox) in self.hops.iter().zip(inboxes) {
             let stage = self.clone();
             let role = match hop.to {
                 Receiver::Router => Role::Router(self.outlets(Receiver::Detokenizer).await?),
                 Receiver::Detokenizer => Role::Detokenizer(self.outlets(Receiver::Tokenizer).await?),
                 Receiver::Tokenizer => {
-                    others.spawn(Tokenizer::new(stage, inbox, random.fork()).run());
+                    let socket = ClientSocket::default();
+                    sockets.push(socket.clone());
+                    let schedulers = self.outlets(Receiver::Scheduler).await?;
+                    let schedulers = schedulers.into_iter().map(|(_, outlet)| outlet).collect();
+                    others.spawn(Tokenizer::new(stage, inbox, socket, schedulers, random.fork()).run());
+                    continue;
+                }
+                Receiver::Scheduler => {
+                    request_inboxes.push(inbox);
                     continue;
                 }
             };
@@ -90,16 +114,16 @@ impl Stage {
             1 => Vec::new(),
             _ => self.hops_to(Receiver::Tokenizer).map(|hop| hop.listen.as_str().into()).collect(),
         };
-        let mut schedulers = JoinSet::new();
-        for outlet in outlets {
-            let clients = Clients::new(self.script.load, workers.clone(), random.fork());
-            schedulers.spawn(Scheduler { stage: self.clone(), clients, outlet }.run());
+        let mut serving = JoinSet::new();
+        for (inbox, outlet) in request_inboxes.into_iter().zip(outlets) {
+            serving.spawn(Scheduler::new(self.clone(), inbox, outlet).run());
         }
+        serving.spawn(Clients::new(self.script.load, workers, sockets, random.fork()).run(self.clone()));
         let account = self.account.clone();
         Ok(async move {
             let all_served = async {
-                while let Some(ended) = schedulers.join_next().await {
-                    ended.context("a demo scheduler failed")??;
+                while let Some(ended) = serving.join_next().await {
+                    ended.context("a demo scheduler, or its clients, failed")??;
                 }
                 while account.open() > 0 {
                     tokio::time::sleep(POLL_INTERVAL).await;

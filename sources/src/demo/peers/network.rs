@@ -7,11 +7,14 @@ use anyhow::Context;
 use bytes::Bytes;
 use tokio::sync::Notify;
 use trace::{FrameId, HopId};
-use zeromq::{PullSocket, PushSocket, Socket, SocketRecv, SocketSend};
+use zeromq::{PullSocket, PushSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 
 #[cfg(test)]
 use super::memory::{Lane, Memory};
 use crate::demo::topology::HopPlan;
+
+/// A message: its parts.
+pub(in crate::demo) type Parts = Vec<Bytes>;
 
 /// Transport between peers.
 #[derive(Clone)]
@@ -55,12 +58,12 @@ pub(super) enum Outlet {
 }
 
 impl Outlet {
-    pub(super) async fn send(&mut self, message: Vec<u8>) -> anyhow::Result<()> {
+    pub(super) async fn send(&mut self, message: Parts) -> anyhow::Result<()> {
         match self {
-            Self::Socket(socket) => socket.send(message.into()).await,
+            Self::Socket(socket) => socket.send(message).await,
             #[cfg(test)]
             Self::Memory(lane) => {
-                lane.send(message.into());
+                lane.send(message);
                 Ok(())
             }
         }
@@ -74,7 +77,7 @@ pub(in crate::demo) struct InFlight(Arc<Mutex<HashMap<HopId, Vec<LaneInFlight>>>
 
 #[derive(Debug, Default)]
 struct LaneInFlight {
-    messages: VecDeque<Bytes>,
+    messages: VecDeque<Parts>,
     /// Number of received messages.
     received: u64,
 }
@@ -88,14 +91,14 @@ impl InFlight {
         lanes.len() as u32 - 1
     }
 
-    fn add_sent(&self, hop: HopId, lane: u32, message: Bytes) {
+    fn add_sent(&self, hop: HopId, lane: u32, message: Parts) {
         if let Some(lane) = self.lock().get_mut(&hop).and_then(|lanes| lanes.get_mut(lane as usize)) {
             lane.messages.push_back(message);
         }
     }
 
     /// Removes a received message, and returns its connection and its number there, as the relay counts them.
-    fn remove_received(&self, hop: HopId, message: &Bytes) -> Option<FrameId> {
+    fn remove_received(&self, hop: HopId, message: &Parts) -> Option<FrameId> {
         let mut lanes = self.lock();
         for (lane, waiting) in (0..).zip(lanes.get_mut(&hop)?) {
             if waiting.messages.pop_front_if(|oldest| *oldest == *message).is_some() {
@@ -112,17 +115,19 @@ impl InFlight {
     }
 }
 
-/// A PULL socket like libzmq's with `RCVHWM=0`: arriving messages are read into memory immediately, so the kernel's queue is empty while
-/// hundreds of requests wait. The load bounds it, since clients have a limited number of open requests.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Inbox(Arc<Shared>);
+/// A queue whose receiver can wait. The load bounds it, since clients have a limited number of open requests.
+#[derive(Debug)]
+pub(super) struct Queue<T>(Arc<QueueState<T>>);
 
-#[derive(Debug, Default)]
-struct Shared {
-    /// Each with its number on its connection, as the relay counts them.
-    messages: Mutex<VecDeque<(FrameId, Bytes)>>,
-    arrived: Notify,
+#[derive(Debug)]
+struct QueueState<T> {
+    items: Mutex<VecDeque<T>>,
+    has_items: Notify,
 }
+
+/// A PULL socket like libzmq's with `RCVHWM=0`: arriving messages are read into memory immediately, so the kernel's queue is empty while
+/// hundreds of requests wait. Each message has its number on its connection, as the relay counts them.
+pub(super) type Inbox = Queue<(FrameId, Parts)>;
 
 impl Inbox {
     /// Binds the hop's upstream, and fills the inbox from it as long as the runtime lives.
@@ -142,36 +147,48 @@ impl Inbox {
     async fn pull(&self, mut socket: PullSocket, hop: HopId, in_flight: &InFlight) -> anyhow::Result<()> {
         loop {
             let parts = socket.recv().await?.into_vec();
-            let [message] = <[Bytes; 1]>::try_from(parts).ok().context("a message of several parts")?;
-            let id = in_flight.remove_received(hop, &message).context("a message that no demo peer sent")?;
-            self.push(id, message);
+            let id = in_flight.remove_received(hop, &parts).context("a message that no demo peer sent")?;
+            self.push((id, parts));
         }
     }
+}
 
-    /// Adds an arrived message.
-    pub(super) fn push(&self, id: FrameId, message: Bytes) {
-        self.messages().push_back((id, message));
-        self.0.arrived.notify_one();
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        Self(Arc::new(QueueState { items: Mutex::default(), has_items: Notify::new() }))
+    }
+}
+
+impl<T> Clone for Queue<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> Queue<T> {
+    pub(super) fn push(&self, item: T) {
+        self.items().push_back(item);
+        self.0.has_items.notify_one();
     }
 
-    /// Removes the oldest message, like `zmq_msg_recv`.
-    pub(super) fn take(&self) -> Option<(FrameId, Bytes)> {
-        self.messages().pop_front()
+    /// Removes the oldest item, like `zmq_msg_recv`.
+    pub(super) fn take(&self) -> Option<T> {
+        self.items().pop_front()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.messages().is_empty()
+        self.items().is_empty()
     }
 
-    /// Waits until there is a message, like a poll.
+    /// Waits until there is an item, like a poll.
     pub(super) async fn wait(&self) {
         while self.is_empty() {
-            self.0.arrived.notified().await;
+            self.0.has_items.notified().await;
         }
     }
 
-    fn messages(&self) -> MutexGuard<'_, VecDeque<(FrameId, Bytes)>> {
-        self.0.messages.lock().unwrap_or_else(PoisonError::into_inner)
+    fn items(&self) -> MutexGuard<'_, VecDeque<T>> {
+        self.0.items.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -192,9 +209,10 @@ impl Push {
         Ok(Self { socket, hop: hop.id, lane, in_flight })
     }
 
-    async fn send(&mut self, message: Bytes) -> anyhow::Result<()> {
+    async fn send(&mut self, message: Parts) -> anyhow::Result<()> {
         self.in_flight.add_sent(self.hop, self.lane, message.clone());
-        self.socket.send(message.into()).await.context("a demo peer cannot send")
+        let message = ZmqMessage::try_from(message).ok().context("a message without parts")?;
+        self.socket.send(message).await.context("a demo peer cannot send")
     }
 }
 
@@ -206,7 +224,7 @@ mod tests {
     fn received_messages_are_numbered_by_their_connection() {
         let (in_flight, hop) = (InFlight::default(), HopId(2));
         assert_eq!((in_flight.add_lane(hop), in_flight.add_lane(hop)), (0, 1));
-        let message = Bytes::from_static;
+        let message = |text| vec![Bytes::from_static(text)];
         for (lane, text) in [(0, b"a"), (0, b"b"), (1, b"c"), (1, b"d")] {
             in_flight.add_sent(hop, lane, message(text));
         }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 use trace::engine::Mode;
+use trace::event::ArrivalTimes;
 use trace::{FrameId, MonoNs};
 
 /// Queue length for a source that lags; some seconds of the busiest scenario.
@@ -19,12 +20,16 @@ pub(in crate::demo) struct PeerEvent {
 
 #[derive(Clone, Debug)]
 pub(in crate::demo) enum PeerAction {
-    /// Received a frame from its inbox, in its `wakeup`th return from the poll.
-    Received { id: FrameId, wakeup: u64 },
+    /// Received a frame from its inbox, in its `wakeup`th return from the poll; `None` if it never waits in one.
+    Received { id: FrameId, wakeup: Option<u64> },
     /// Finished processing a frame.
     Processed(FrameId),
+    /// Begins a response to a request that had reached it at these times.
+    Responds { rid: Arc<str>, times: ArrivalTimes },
     /// Delivered tokens to a client.
     Delivered(PeerDelivery),
+    /// Noticed that the client left after so many tokens.
+    ClientLeft { rid: Arc<str>, tokens: u32 },
     /// Serves new requests in this mode from now on.
     Serves(Mode),
 }

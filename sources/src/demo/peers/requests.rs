@@ -1,8 +1,16 @@
-//! Client side of the load: the requests, their lengths and their ends.
+//! Clients: their requests, the lengths of prompts and answers, and how requests end.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use adapter::decode::EngineSeconds;
+use tokio::time::{Instant, sleep_until};
+use trace::MonoNs;
+
+use super::Stage;
+use super::network::Queue;
 use crate::demo::encode::{Finish, READ_OFFSET};
 use crate::demo::random::Random;
 use crate::demo::scenario::{Lengths, Load, PROMPT, Requests};
@@ -10,14 +18,25 @@ use crate::demo::scenario::{Lengths, Load, PROMPT, Requests};
 /// Upper bound of token ids (size of a common vocabulary).
 const VOCABULARY: u32 = 151_643;
 
-/// A request in the scheduler's running batch.
+/// A request, and what the model will generate for it.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) rid: Arc<str>,
     /// `http_worker_ipc`, if there are several tokenizer workers.
     pub(super) worker: Option<Arc<str>>,
+    /// Empty once it is on its way to the scheduler.
+    pub(super) prompt: Vec<i64>,
     pub(super) prompt_tokens: u32,
     pub(super) prompt_tail: [i64; READ_OFFSET],
+    /// Time that the preparation of its images takes outside of the event loop; `None` for text.
+    pub(super) preparation: Option<Duration>,
+    /// Number of tokens after which its client leaves; `None` if it stays.
+    pub(super) leaves_after: Option<u32>,
+    /// Moments at the scheduler.
+    pub(super) times: EngineSeconds,
+    /// Tokens sent since its client left.
+    pub(super) tokens_abandoned: u32,
+    pub(super) is_abandoned: bool,
     /// Tokens generated so far.
     pub(super) generated: u32,
     /// Number of tokens at which it ends.
@@ -38,6 +57,8 @@ enum Ending {
 impl Request {
     /// Appends the tokens of the next step to `ids`, at most `burst`. Returns the finish reason with the last one.
     pub(super) fn step(&mut self, burst: u32, last_step: bool, ids: &mut Vec<i64>) -> Option<Finish> {
+        // Prefill makes one token.
+        let burst = if self.generated == 0 { 1 } else { burst };
         let count = self.random.between(1, burst).min(self.target - self.generated);
         ids.extend((0..count).map(|_| token(&mut self.random)));
         self.generated += count;
@@ -53,11 +74,56 @@ impl Request {
     }
 }
 
+/// A request in the socket of a tokenizer.
+#[derive(Debug)]
+pub(super) struct Arrived {
+    pub(super) at: MonoNs,
+    pub(super) request: Request,
+}
+
+/// The socket of a tokenizer that clients connect to.
+pub(super) type ClientSocket = Queue<Arrived>;
+
+/// What messages do not carry, by rid.
+#[derive(Debug)]
+pub(super) struct ByRid<T>(Arc<Mutex<HashMap<Arc<str>, T>>>);
+
+impl<T> Default for ByRid<T> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<T> Clone for ByRid<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> ByRid<T> {
+    pub(super) fn insert(&self, rid: Arc<str>, value: T) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(rid, value);
+    }
+
+    pub(super) fn take(&self, rid: &str) -> Option<T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(rid)
+    }
+
+    pub(super) fn get(&self, rid: &str) -> Option<T>
+    where
+        T: Copy,
+    {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(rid).copied()
+    }
+}
+
 /// Generates requests. Each has its own random stream, so its content does not depend on timing.
 #[derive(Debug)]
 pub(super) struct Clients {
     load: Load,
     workers: Vec<Arc<str>>,
+    /// One for each worker.
+    sockets: Vec<ClientSocket>,
     random: Random,
     /// Remaining rids of a group of requests. The number is the end of a request that only warms up the prefix cache.
     together: VecDeque<(String, Option<u32>)>,
@@ -66,12 +132,39 @@ pub(super) struct Clients {
     turn: usize,
 }
 
+/// Number of tokens after which a client leaves: at least, at most.
+const LEAVES_AFTER: (u32, u32) = (5, 60);
 /// Number of prompts in a batch, and of samples of a prompt.
 const GROUP: usize = 4;
 
 impl Clients {
-    pub(super) fn new(load: Load, workers: Vec<Arc<str>>, random: Random) -> Self {
-        Self { load, workers, random, together: VecDeque::new(), groups: 0, turn: 0 }
+    pub(super) fn new(load: Load, workers: Vec<Arc<str>>, sockets: Vec<ClientSocket>, random: Random) -> Self {
+        Self { load, workers, sockets, random, together: VecDeque::new(), groups: 0, turn: 0 }
+    }
+
+    /// Sends requests until the simulation ends.
+    pub(super) async fn run(mut self, stage: Stage) -> anyhow::Result<()> {
+        let schedulers = stage.script.route.schedulers;
+        for _ in 0..self.load.running / 2 * schedulers {
+            self.send_request(&stage);
+        }
+        let mut arrival = Instant::now();
+        loop {
+            arrival += Duration::from_secs_f64(self.random.wait(1.0 / (self.load.arrivals * schedulers as f64)));
+            sleep_until(arrival).await;
+            if stage.ending.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            if stage.account.open() < self.load.open {
+                self.send_request(&stage);
+            }
+        }
+    }
+
+    fn send_request(&mut self, stage: &Stage) {
+        let request = self.next();
+        stage.account.opened();
+        self.sockets[self.turn % self.sockets.len()].push(Arrived { at: stage.reports.now(), request });
     }
 
     /// Rid of the next request, and the number of tokens at which it ends if only prefill is requested.
@@ -97,12 +190,7 @@ impl Clients {
         }
     }
 
-    /// Seconds until the next request.
-    pub(super) fn wait(&mut self) -> f64 {
-        self.random.wait(1.0 / self.load.arrivals)
-    }
-
-    pub(super) fn next(&mut self) -> Request {
+    fn next(&mut self) -> Request {
         let mut random = self.random.fork();
         let (rid, prefill) = self.name(&mut random);
         // HTTP workers accept connections in turn.
@@ -118,11 +206,20 @@ impl Clients {
         } else {
             (Ending::Length, answer)
         };
+        let prompt: Vec<i64> = (0..length(PROMPT, &mut random)).map(|_| token(&mut random)).collect();
+        let preparation = self.load.preparation_ms.map(|(least, most)| random.between(least, most));
+        let leaves_after = random.chance(self.load.leavers).then(|| random.between(LEAVES_AFTER.0, LEAVES_AFTER.1));
         Request {
             rid: rid.into(),
             worker: worker.map(|worker| Arc::clone(&self.workers[worker])),
-            prompt_tokens: length(PROMPT, &mut random),
-            prompt_tail: std::array::from_fn(|_| token(&mut random)),
+            prompt_tokens: prompt.len() as u32,
+            prompt_tail: prompt.last_chunk().copied().unwrap_or_default(),
+            prompt,
+            preparation: preparation.map(|ms| Duration::from_millis(ms.into())),
+            leaves_after,
+            times: EngineSeconds::default(),
+            tokens_abandoned: 0,
+            is_abandoned: false,
             generated: 0,
             target,
             ending,
@@ -137,4 +234,13 @@ fn token(random: &mut Random) -> i64 {
 
 fn length(lengths: Lengths, random: &mut Random) -> u32 {
     (random.log_normal(lengths.median, lengths.sigma) as u32).clamp(lengths.min, lengths.max)
+}
+
+/// Words for token ids, so that messages have realistic sizes.
+const WORDS: &str = "the of and to in is that for it as with was on are by this token stream schedule latency request between \
+                     measured throughput";
+
+pub(super) fn text_of(ids: &[i64]) -> String {
+    let words: Vec<&str> = WORDS.split(' ').collect();
+    ids.iter().flat_map(|id| [" ", words[*id as usize % words.len()]]).collect()
 }

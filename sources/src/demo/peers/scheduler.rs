@@ -2,74 +2,123 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tokio::time::{Instant, sleep_until};
+use adapter::decode::Excerpt;
+use anyhow::Context;
+use tokio::time::{Instant, sleep, sleep_until};
+use trace::MonoNs;
 
 use super::Stage;
-use super::network::Outlet;
-use super::requests::{Clients, Request};
+use super::network::{Inbox, Outlet};
+use super::report::PeerAction;
+use super::requests::Request;
 use crate::demo::encode::{Row, Stats};
+
+/// Chunks for so long after the client left show that no abort arrived.
+const ABANDONED: Duration = Duration::from_secs(5);
 
 /// State of the scheduler.
 pub(super) struct Scheduler {
-    pub(super) stage: Stage,
-    pub(super) clients: Clients,
-    pub(super) outlet: Outlet,
+    stage: Stage,
+    inbox: Inbox,
+    outlet: Outlet,
+    /// Received requests that no batch has room for.
+    waiting: VecDeque<Request>,
+    running: Vec<Request>,
+    /// The wall clock's lead over the monotonic clock in seconds.
+    wall_clock_lead: f64,
 }
 
 impl Scheduler {
-    /// Serves requests until the simulation ends. Then no new requests start, and all running ones get their last chunk.
+    pub(super) fn new(stage: Stage, inbox: Inbox, outlet: Outlet) -> Self {
+        let wall_clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let wall_clock_lead = wall_clock - to_seconds(stage.reports.now());
+        Self { stage, inbox, outlet, waiting: VecDeque::new(), running: Vec::new(), wall_clock_lead }
+    }
+
+    /// Serves requests until the simulation ends. Then all requests of clients get their last chunk.
     pub(super) async fn run(mut self) -> anyhow::Result<()> {
         let load = self.stage.script.load;
-        let mut waiting: VecDeque<Request> = (0..load.running / 2).map(|_| self.clients.next()).collect();
-        let mut running: Vec<Request> = Vec::with_capacity(load.running);
         let mut step = Instant::now();
-        let mut arrival = step;
+        let mut stops = self.stage.script.stops.map(|stops| (step + stops.first, stops));
         for steps in 1.. {
+            if let Some((next, stops)) = &mut stops
+                && *next <= step
+            {
+                *next += stops.interval;
+                self.stage.account.count(|truth| truth.scheduler_stops += 1);
+                sleep(stops.length).await;
+            }
+            self.receive_requests()?;
+            let ending = self.stage.ending.load(Ordering::Relaxed);
+            self.fill_batch(load.running);
+            // The forward pass.
             step = (step + load.step).max(Instant::now());
             sleep_until(step).await;
-            let ending = self.stage.ending.load(Ordering::Relaxed);
-            while arrival <= step {
-                arrival += Duration::from_secs_f64(self.clients.wait());
-                if self.stage.account.open() + waiting.len() < load.open {
-                    waiting.push_back(self.clients.next());
-                }
+            if !self.running.is_empty() {
+                let stats = Stats { running: self.running.len(), waiting: self.waiting.len(), step: steps };
+                let frame = self.step(ending, stats);
+                self.outlet.send(vec![frame.into()]).await?;
             }
-            if !ending {
-                let free = (load.running - running.len()).min(waiting.len());
-                running.extend(waiting.drain(..free));
-            }
-            if !running.is_empty() {
-                let stats = Stats { running: running.len(), waiting: waiting.len(), step: steps };
-                let frame = self.step(&mut running, ending, stats);
-                self.outlet.send(frame).await?;
-            }
-            if ending {
+            if ending && self.running.is_empty() && self.waiting.is_empty() && self.stage.account.unsent() == 0 {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Forward pass: a chunk for each running request. Requests that end leave the batch.
-    fn step(&self, running: &mut Vec<Request>, last: bool, stats: Stats) -> Vec<u8> {
-        let account = &self.stage.account;
-        let burst = self.stage.script.load.burst;
-        let mut ids = Vec::with_capacity(running.len() * burst as usize);
-        let steps: Vec<_> = running
+    /// `recv_requests`: receives all messages without waiting.
+    fn receive_requests(&mut self) -> anyhow::Result<()> {
+        let Stage { script, reports, sent_requests, .. } = &self.stage;
+        let read_requests = script.engine.format().read_requests;
+        while let Some((id, parts)) = self.inbox.take() {
+            reports.push(PeerAction::Received { id, wakeup: None });
+            let parts: Vec<_> = parts.iter().map(|part| Excerpt::whole(part)).collect();
+            let mut named = Vec::new();
+            read_requests(&parts, &mut named).context("the demo's scheduler cannot read a request")?;
+            for named in named {
+                let mut request = sent_requests.take(named.rid).context("a request that no tokenizer sent")?;
+                request.times.queued = to_seconds(reports.now());
+                self.waiting.push_back(request);
+            }
+            reports.push(PeerAction::Processed(id));
+        }
+        Ok(())
+    }
+
+    /// Moves waiting requests into the batch of at most `limit` requests.
+    fn fill_batch(&mut self, limit: usize) {
+        let free = (limit - self.running.len()).min(self.waiting.len());
+        let batch_entered = to_seconds(self.stage.reports.now());
+        self.running.extend(self.waiting.drain(..free).map(|mut request| {
+            request.times.batch_entered = batch_entered;
+            request
+        }));
+    }
+
+    /// The end of a forward pass: a chunk for each running request. Requests that end leave the batch.
+    fn step(&mut self, last: bool, stats: Stats) -> Vec<u8> {
+        let Stage { account, script, reports, .. } = &self.stage;
+        let burst = script.load.burst;
+        let mut ids = Vec::with_capacity(self.running.len() * burst as usize);
+        let now = reports.now();
+        let steps: Vec<_> = self
+            .running
             .iter_mut()
             .map(|request| {
                 let new = request.generated == 0;
                 let from = ids.len();
                 if new {
                     account.request();
+                    request.times.prefill_finished = to_seconds(now);
                 }
                 let finish = request.step(burst, last, &mut ids);
                 (new, from..ids.len(), finish)
             })
             .collect();
-        let rows: Vec<_> = running
+        let rows: Vec<_> = self
+            .running
             .iter()
             .zip(&steps)
             .map(|(request, (new, range, finish))| Row {
@@ -80,16 +129,42 @@ impl Scheduler {
                 ids: &ids[range.clone()],
                 prompt_tokens: request.prompt_tokens,
                 completion_tokens: request.generated,
+                times: request.times,
+                wall_clock_lead: self.wall_clock_lead,
                 ..Row::default()
             })
             .collect();
-        let frame = self.stage.script.engine.step(&rows, stats);
+        let frame = script.engine.step(&rows, stats);
         account.count(|truth| {
             truth.chunks += rows.len() as u64;
             truth.tokens += ids.len() as u64;
         });
+        for (request, (_, range, _)) in self.running.iter_mut().zip(&steps) {
+            self.stage.count_abandoned(request, range.len() as u32, now);
+        }
         let mut finishes = steps.iter().map(|(.., finish)| finish.is_some());
-        running.retain(|_| !finishes.next().unwrap_or(false));
+        self.running.retain(|_| !finishes.next().unwrap_or(false));
         frame
+    }
+}
+
+/// As Python's `time.perf_counter`.
+fn to_seconds(at: MonoNs) -> f64 {
+    at.0 as f64 / 1e9
+}
+
+impl Stage {
+    /// Counts tokens that are sent after the request's client left.
+    fn count_abandoned(&self, request: &mut Request, tokens: u32, now: MonoNs) {
+        let Some(left_at) = self.departures.get(&request.rid) else { return };
+        request.tokens_abandoned += tokens;
+        if Duration::from_nanos(now.since(left_at)) < ABANDONED {
+            return;
+        }
+        self.account.count(|truth| {
+            truth.requests_abandoned += u64::from(!request.is_abandoned);
+            truth.tokens_abandoned += u64::from(if request.is_abandoned { tokens } else { request.tokens_abandoned });
+        });
+        request.is_abandoned = true;
     }
 }

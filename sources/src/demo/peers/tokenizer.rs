@@ -1,5 +1,5 @@
-//! The `TokenizerManager`: an event loop that receives frames and appends each chunk to the `out_list` of its request. It then wakes the
-//! request's waiter, which runs some turns later.
+//! The `TokenizerManager`: an event loop that reads requests from its socket and sends them to a scheduler. It receives frames and appends
+//! each chunk to the `out_list` of its request. It then wakes the request's waiter, which runs some turns later.
 //!
 //! The loop receives a message every two turns, and a waiter runs `waiter_turns` after it is woken. Both numbers are measured on the real
 //! process (docs/internals/WIRE.md). Chunks therefore meet in an `out_list` only while messages are queued, and the two numbers determine
@@ -7,25 +7,40 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use adapter::decode::Decode;
 use anyhow::Context;
-use trace::FrameId;
+use trace::event::ArrivalTimes;
+use trace::{FrameId, MonoNs};
 
 use super::Stage;
 use super::clock::{Busy, Clock};
-use super::network::Inbox;
+use super::network::{Inbox, Outlet, Parts, Queue};
 use super::report::PeerAction;
+use super::requests::{Arrived, ClientSocket, Request, text_of};
 use super::waiter::State;
+use crate::demo::encode::RequestRow;
 use crate::demo::random::Random;
-use crate::demo::scenario::Phase;
 
 /// Turns between two calls of `await recv_pyobj()` while messages are queued.
 const TURNS_A_MESSAGE: u64 = 2;
+/// Time on the event loop that a request takes: chat template and tokenisation.
+const TOKENISATION: Duration = Duration::from_micros(200);
+/// A request that is sent so long after it was read is late.
+const LATE: Duration = Duration::from_secs(1);
+/// Number of tokens of the prompt whose text is in the request: the message must fit one pickle frame.
+const TEXT_TOKENS: usize = 256;
 
 pub(super) struct Tokenizer {
     stage: Stage,
     inbox: Inbox,
+    clients: ClientSocket,
+    /// Requests whose images are prepared.
+    prepared: Queue<ReadRequest>,
+    /// Connections to the schedulers, which serve requests in turn.
+    schedulers: Vec<Outlet>,
+    dispatched: usize,
     decoder: Box<dyn Decode>,
     busy: Busy,
     clock: Clock,
@@ -42,13 +57,29 @@ struct WokenWaiter {
     rid: Arc<str>,
 }
 
+/// A request that was read from its socket.
+struct ReadRequest {
+    at: MonoNs,
+    request: Request,
+}
+
 impl Tokenizer {
-    pub(super) fn new(stage: Stage, inbox: Inbox, random: Random) -> Self {
+    pub(super) fn new(
+        stage: Stage,
+        inbox: Inbox,
+        clients: ClientSocket,
+        schedulers: Vec<Outlet>,
+        random: Random,
+    ) -> Self {
         Self {
             decoder: stage.script.engine.decoder(),
             clock: Clock::new(&stage.script, random),
             stage,
             inbox,
+            clients,
+            prepared: Queue::default(),
+            schedulers,
+            dispatched: 0,
             busy: Busy::new(),
             states: HashMap::new(),
             due: VecDeque::new(),
@@ -61,11 +92,18 @@ impl Tokenizer {
     pub(super) async fn run(mut self) -> anyhow::Result<()> {
         let mut next_take = 0;
         loop {
-            if self.due.is_empty() && self.inbox.is_empty() {
-                self.inbox.wait().await;
+            if self.due.is_empty() && self.inbox.is_empty() && self.clients.is_empty() && self.prepared.is_empty() {
+                // In a fixed order, so that a run can be repeated.
+                tokio::select! {
+                    biased;
+                    () = self.inbox.wait() => {}
+                    () = self.clients.wait() => {}
+                    () = self.prepared.wait() => {}
+                }
                 self.wakeup += 1;
             }
             self.turn += 1;
+            self.serve_requests().await?;
             if self.turn >= next_take
                 && let Some((id, message)) = self.inbox.take()
             {
@@ -81,26 +119,82 @@ impl Tokenizer {
         }
     }
 
+    /// `generate_request`: reads and prepares requests, and sends prepared ones to a scheduler.
+    async fn serve_requests(&mut self) -> anyhow::Result<()> {
+        while let Some(Arrived { at: arrived, request }) = self.clients.take() {
+            let read = self.stage.reports.now();
+            let phase = self.clock.phase(&self.stage.reports);
+            let mut state = State::new(&request.rid, phase.mode, phase.clients_add_up);
+            state.arrival = Some(ArrivalTimes { arrived, read, connection: None });
+            state.leaves_after = request.leaves_after;
+            self.states.insert(Arc::clone(&request.rid), state);
+            match request.preparation {
+                Some(preparation) => {
+                    let prepared = self.prepared.clone();
+                    tokio::spawn(async move {
+                        tokio::time::sleep(preparation).await;
+                        prepared.push(ReadRequest { at: read, request });
+                    });
+                }
+                None => {
+                    self.busy.spend(TOKENISATION).await;
+                    self.send_request(ReadRequest { at: read, request }).await?;
+                }
+            }
+        }
+        while let Some(request) = self.prepared.take() {
+            self.send_request(request).await?;
+        }
+        Ok(())
+    }
+
+    /// `_send_one_request`.
+    async fn send_request(&mut self, ReadRequest { at: read, mut request }: ReadRequest) -> anyhow::Result<()> {
+        let Stage { script, account, reports, sent_requests, .. } = &self.stage;
+        let preparation = Duration::from_nanos(reports.now().since(read));
+        let seen_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(preparation);
+        if preparation >= LATE {
+            account.count(|truth| truth.requests_dispatched_late += 1);
+        }
+        let prompt = std::mem::take(&mut request.prompt);
+        let message = script.engine.request(&RequestRow {
+            rid: &request.rid,
+            worker: request.worker.as_deref(),
+            text: &text_of(&prompt[..prompt.len().min(TEXT_TOKENS)]),
+            prompt: &prompt,
+            arrived: seen_at.as_secs_f64(),
+            ..RequestRow::default()
+        });
+        sent_requests.insert(Arc::clone(&request.rid), request);
+        let scheduler = self.dispatched % self.schedulers.len();
+        self.dispatched += 1;
+        self.schedulers[scheduler].send(message).await
+    }
+
     /// `handle_loop`: processes one message, up to the call for the next one.
-    async fn handle(&mut self, id: FrameId, message: &[u8]) -> anyhow::Result<()> {
-        self.stage.reports.push(PeerAction::Received { id, wakeup: self.wakeup });
+    async fn handle(&mut self, id: FrameId, message: &Parts) -> anyhow::Result<()> {
+        self.stage.reports.push(PeerAction::Received { id, wakeup: Some(self.wakeup) });
         let phase = self.clock.phase(&self.stage.reports);
         let pause = self.clock.pause();
-        let chunks = self.enter(message, phase)?;
+        let chunks = self.enter(message)?;
         self.busy.spend(phase.cost.of(chunks) + pause).await;
         self.stage.reports.push(PeerAction::Processed(id));
         Ok(())
     }
 
     /// `_handle_batch_output`: appends each chunk to the `out_list` of its request. Returns the number of chunks.
-    fn enter(&mut self, message: &[u8], phase: Phase) -> anyhow::Result<u32> {
-        let batch = self.decoder.decode(&[message]).context("the demo's tokenizer cannot read a frame")?;
+    fn enter(&mut self, message: &Parts) -> anyhow::Result<u32> {
+        let parts: Vec<&[u8]> = message.iter().map(|part| &part[..]).collect();
+        let batch = self.decoder.decode(&parts).context("the demo's tokenizer cannot read a frame")?;
         for chunk in batch.chunks() {
-            if !self.states.contains_key(chunk.rid) {
-                let state = State::new(chunk.rid, phase.mode, phase.clients_add_up);
-                self.states.insert(Arc::clone(state.rid()), state);
-            }
-            let state = self.states.get_mut(chunk.rid).context("a request without a state")?;
+            let Some(state) = self.states.get_mut(chunk.rid) else {
+                // "Received output for rid=.. but the state was deleted".
+                self.stage.account.count(|truth| truth.tokens_discarded += u64::from(chunk.listed.unwrap_or(0)));
+                if chunk.finish.is_some() {
+                    self.stage.account.closed();
+                }
+                continue;
+            };
             state.queue(chunk.listed.unwrap_or(0), chunk.completion_tokens, chunk.finish.is_some());
             if !std::mem::replace(&mut state.woken, true) {
                 let turn = self.stage.script.waiter_turns.map(|turns| self.turn + u64::from(turns));
@@ -113,11 +207,20 @@ impl Tokenizer {
     fn wake(&mut self, rid: &Arc<str>) {
         let Some(state) = self.states.get_mut(rid) else { return };
         let mut finished = false;
-        let Stage { script, account, reports, .. } = &self.stage;
+        let Stage { script, account, reports, departures, .. } = &self.stage;
+        if let Some(times) = state.arrival.take() {
+            reports.push(PeerAction::Responds { rid: Arc::clone(rid), times });
+        }
         state.wake(script.waiter, account, |given| {
             finished |= given.finished;
             reports.push(PeerAction::Delivered(given));
         });
+        if let Some(tokens) = state.left_after().filter(|_| !finished) {
+            account.count(|truth| truth.clients_left += 1);
+            reports.push(PeerAction::ClientLeft { rid: Arc::clone(rid), tokens });
+            departures.insert(Arc::clone(rid), reports.now());
+            finished = true;
+        }
         if finished {
             self.states.remove(rid);
         }
@@ -135,17 +238,22 @@ mod tests {
     use super::super::{Network, Reports};
     use super::*;
     use crate::demo::encode::{Class, Finish, Release, Row, batch};
-    use crate::demo::scenario::{Cost, Scenario, Script};
+    use crate::demo::scenario::{Cost, Phase, Scenario, Script};
     use crate::demo::truth::{Account, Truth};
 
     const REQUESTS: u64 = 64;
     const STEPS: u32 = 200;
 
+    fn rids() -> Vec<String> {
+        (0..REQUESTS).map(|i| format!("{i:032x}")).collect()
+    }
+
     /// Frames for 64 requests of 200 tokens, all queued before the tokenizer starts.
     fn queued(account: &Account) -> Inbox {
         let inbox = Inbox::default();
-        let rids: Vec<_> = (0..REQUESTS).map(|i| format!("{i:032x}")).collect();
+        let rids = rids();
         for _ in &rids {
+            account.opened();
             account.request();
         }
         for step in 1..=STEPS {
@@ -159,7 +267,7 @@ mod tests {
             };
             let rows: Vec<_> = rids.iter().map(|rid| row(rid)).collect();
             let id = FrameId { hop: HopId(0), lane: 0, seq: step.into() };
-            inbox.push(id, batch(Release::V0_5_9, Class::TokenIds, &rows, false).into());
+            inbox.push((id, vec![batch(Release::V0_5_9, Class::TokenIds, &rows, false).into()]));
         }
         inbox
     }
@@ -171,7 +279,12 @@ mod tests {
             Script { waiter, waiter_turns: Some(waiter_turns), phases, pauses: false, ..Scenario::Race.script() };
         let stage = Stage::new(script, 1, Path::new("/demo"), Reports::new(), Network::sockets());
         let account = stage.account.clone();
-        let tokenizer = Tokenizer::new(stage, queued(&account), Random::new(1));
+        let mut tokenizer =
+            Tokenizer::new(stage, queued(&account), ClientSocket::default(), Vec::new(), Random::new(1));
+        for rid in rids() {
+            let state = State::new(&rid, free.mode, free.clients_add_up);
+            tokenizer.states.insert(rid.into(), state);
+        }
         let all_served = async {
             while account.open() > 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use trace::engine::{Mode, Waiter};
+use trace::event::ArrivalTimes;
 
 use super::report::PeerDelivery;
 use crate::demo::truth::Account;
@@ -26,6 +27,10 @@ pub(super) struct State {
     out_list: Vec<Queued>,
     /// Set while the event is set and the waiter is due to run.
     pub(super) woken: bool,
+    /// When the request reached its socket; `None` once its response has begun.
+    pub(super) arrival: Option<ArrivalTimes>,
+    /// Number of tokens after which the client leaves; `None` if it stays.
+    pub(super) leaves_after: Option<u32>,
     /// Number of tokens queued so far.
     made: u32,
     given: u32,
@@ -41,6 +46,8 @@ impl State {
             clients_add_up,
             out_list: Vec::new(),
             woken: false,
+            arrival: None,
+            leaves_after: None,
             made: 0,
             given: 0,
             affected: false,
@@ -49,6 +56,11 @@ impl State {
 
     pub(super) fn rid(&self) -> &Arc<str> {
         &self.rid
+    }
+
+    /// Number of tokens after which the client left; `None` if it is there.
+    pub(super) fn left_after(&self) -> Option<u32> {
+        self.leaves_after.is_some_and(|tokens| self.given >= tokens).then_some(self.given)
     }
 
     /// Queues a chunk of `tokens` tokens. `count` is the number of tokens so far, if the chunk states it.
@@ -139,6 +151,7 @@ mod tests {
             (Cumulative, KeepsLast, &[7], [0, 0, 2, 1, 7]),
         ] {
             let account = Account::default();
+            account.opened();
             account.request();
             let mut state = State::new("d5a06630b7c75f3897de269456fef0c2", mode, false);
             for (tokens, completion_tokens) in [(1, 1), (2, 3), (4, 7)] {
@@ -162,6 +175,7 @@ mod tests {
     #[test]
     fn a_client_that_sums_cumulative_output_counts_too_many_tokens() {
         let account = Account::default();
+        account.opened();
         account.request();
         let mut state = State::new("r", Mode::Cumulative, true);
         for n in 1..=4 {

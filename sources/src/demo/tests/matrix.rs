@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::super::Scenario;
 use super::super::scenario::{Phase, Route, Script};
 use super::agree;
+use crate::demo::truth::DemoTruth;
 
 /// Long enough for every threshold, since a backlog has to grow for three seconds. One frame per request is much more expensive to
 /// simulate.
@@ -13,7 +16,7 @@ fn duration(route: Route) -> Duration {
 }
 
 /// Topology of a test case.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     /// Topology of the scenario.
     Own,
@@ -29,7 +32,8 @@ enum At {
     Router,
 }
 
-const EVERYWHERE: [At; 4] = [At::Direct, At::Detokenizer, At::Workers, At::Router];
+/// The shortest and the longest path.
+const ENDS: [At; 2] = [At::Direct, At::Router];
 
 fn script(scenario: Scenario, at: At) -> Script {
     let (schedulers, detokenizers, workers) = match at {
@@ -46,9 +50,9 @@ fn script(scenario: Scenario, at: At) -> Script {
 
 /// Runs the scenario and checks that its report has exactly these warnings, headline first. Each contains severity, kind and hop, and for
 /// the wait of a first token the state of the bottleneck thread. Without warnings, `--fail-on warning` exits 0.
-fn check(script: Script, at: At, expected: &[&str]) {
+fn check(script: Script, at: At, expected: &[&str]) -> (Value, DemoTruth) {
     let (name, duration) = (script.name.clone(), duration(script.route));
-    let (report, _) = agree(script, duration);
+    let (report, account) = agree(script, duration);
     let mut warnings = Vec::new();
     for finding in report["findings"].as_array().expect("findings") {
         if finding["severity"] == "info" {
@@ -60,6 +64,7 @@ fn check(script: Script, at: At, expected: &[&str]) {
         warnings.push(words.collect::<Vec<_>>().join(" "));
     }
     assert_eq!(warnings, expected, "{name} {at:?}\n{:#}", report["findings"]);
+    (report, account)
 }
 
 fn check_all(scenario: Scenario, places: &[At], expected: &[&str]) {
@@ -70,32 +75,29 @@ fn check_all(scenario: Scenario, places: &[At], expected: &[&str]) {
 
 #[test]
 fn no_findings_while_every_receiver_keeps_up() {
-    check_all(Scenario::Healthy, &EVERYWHERE, &[]);
+    check_all(Scenario::Healthy, &[At::Detokenizer, At::Workers, At::Router], &[]);
 }
 
 #[test]
 fn a_missing_detokenizer_causes_no_findings() {
-    check_all(Scenario::SkipTokenizer, &EVERYWHERE, &[]);
-    check_all(Scenario::Decode, &[At::Direct], &[]);
+    check_all(Scenario::SkipTokenizer, &[At::Direct], &[]);
 }
 
 #[test]
 fn batches_and_samples_cause_no_findings() {
-    check_all(Scenario::Sampling, &EVERYWHERE, &[]);
-    check_all(Scenario::Prefill, &EVERYWHERE, &[]);
+    check_all(Scenario::Sampling, &ENDS, &[]);
+    check_all(Scenario::Prefill, &ENDS, &[]);
 }
 
 #[test]
 fn a_router_causes_no_findings() {
-    check_all(Scenario::Router, &EVERYWHERE, &[]);
-    check_all(Scenario::Router, &[1, 4, 8].map(At::Number), &[]);
+    check_all(Scenario::Router, &[At::Own, At::Number(8)], &[]);
 }
 
 #[test]
 fn tokenizer_workers_and_data_parallel_schedulers_cause_no_findings() {
-    check_all(Scenario::TokenizerWorkers, &[2, 8, 16].map(At::Number), &[]);
-    check_all(Scenario::DataParallel, &[1, 2, 4, 8].map(At::Number), &[]);
-    check_all(Scenario::DataParallel, &EVERYWHERE, &[]);
+    check_all(Scenario::TokenizerWorkers, &[2, 16].map(At::Number), &[]);
+    check_all(Scenario::DataParallel, &[At::Own, At::Number(8)], &[]);
 }
 
 #[test]
@@ -170,17 +172,56 @@ fn the_slow_stage_is_found_for_any_number_of_detokenizers() {
     ];
     let router = ["warning first-token-gap scheduler->detokenizer-router busy"];
     check_all(Scenario::Detokenizers, &[At::Direct], &[]);
-    check_all(Scenario::Detokenizers, &[At::Number(1), At::Detokenizer, At::Workers], &one);
-    check_all(Scenario::Detokenizers, &[At::Number(2), At::Number(4), At::Router], &several);
-    check_all(Scenario::Detokenizers, &[8, 16].map(At::Number), &router);
+    check_all(Scenario::Detokenizers, &[At::Number(1), At::Detokenizer], &one);
+    check_all(Scenario::Detokenizers, &[At::Number(2), At::Number(4)], &several);
+    check_all(Scenario::Detokenizers, &[At::Number(8)], &router);
 }
 
 #[test]
 fn requests_that_change_detokenizers_are_found() {
-    check_all(Scenario::Uneven, &[At::Direct, At::Detokenizer, At::Workers], &[]);
+    check_all(Scenario::Uneven, &[At::Workers], &[]);
     let expected = ["warning rid-changed-worker detokenizer-router->detokenizer"];
-    check_all(Scenario::Uneven, &[At::Router], &expected);
     check_all(Scenario::Uneven, &[At::Own], &expected);
+}
+
+#[test]
+fn requests_that_are_slow_to_prepare_are_the_headline() {
+    for at in ENDS {
+        let script = script(Scenario::SlowTokenisation, at);
+        let (report, account) = check(script, at, &["warning late-dispatch"]);
+        let late = &report["findings"][0]["evidence"];
+        assert_eq!(late["requests_late"], account.truth.requests_dispatched_late, "{late:#}");
+        assert!(late["ttft_share"].as_f64() > Some(0.9), "{late:#}");
+    }
+}
+
+#[test]
+fn a_scheduler_that_stands_still_is_the_headline() {
+    for at in ENDS {
+        let script = script(Scenario::SchedulerStopped, at);
+        let hop = if at == At::Direct { "scheduler->tokenizer" } else { "scheduler->detokenizer-router" };
+        let (report, account) = check(script, at, &[&format!("warning engine-silent {hop}")]);
+        assert_eq!(report["findings"][0]["evidence"]["silences"], account.truth.scheduler_stops);
+        let hops = report["hops"].as_array().expect("hops");
+        let requests = hops.iter().find(|hop| hop["carries_requests"] == true).expect("a hop");
+        let wait = &requests["queue_wait_ns"]["max"];
+        assert!((2_500_000_000..3_050_000_000).contains(&wait.as_u64().expect("a wait")), "{requests:#}");
+    }
+}
+
+#[test]
+fn requests_whose_client_left_are_abandoned() {
+    for at in [At::Direct, At::Detokenizer] {
+        let script = script(Scenario::Abandoned, at);
+        let (report, DemoTruth { truth, .. }) = check(script, at, &["warning abandoned-requests"]);
+        let evidence = &report["findings"][0]["evidence"];
+        assert!(truth.requests_abandoned > 2 && truth.clients_left >= truth.requests_abandoned, "{truth:?}");
+        assert_eq!(
+            (&evidence["requests"], &evidence["tokens"]),
+            (&truth.requests_abandoned.into(), &truth.tokens_abandoned.into()),
+            "{evidence:#}"
+        );
+    }
 }
 
 #[test]

@@ -6,12 +6,11 @@ use outputs::diff::{Diff, DiffOptions, NamedRun};
 use outputs::report::Report;
 use serde_json::Value;
 
-use super::{SHORT_RUN, Scenario, agree, findings, play};
+use super::{SHORT_RUN, Scenario, agree, findings, output_hops, play};
 use crate::demo::truth::DemoTruth;
 
 fn names(report: &Value) -> Vec<&str> {
-    let hops = report["hops"].as_array().expect("hops");
-    hops.iter().filter_map(|hop| hop["name"].as_str()).collect()
+    output_hops(report).filter_map(|hop| hop["name"].as_str()).collect()
 }
 
 fn hop<'r>(report: &'r Value, name: &str) -> &'r Value {
@@ -22,7 +21,7 @@ fn hop<'r>(report: &'r Value, name: &str) -> &'r Value {
 /// Runs a scenario in which every request keeps its worker, and checks that no finding is about workers.
 fn keeps_order(scenario: Scenario) -> (Value, DemoTruth) {
     let (report, account) = agree(scenario.script(), SHORT_RUN);
-    for hop in report["hops"].as_array().expect("hops") {
+    for hop in output_hops(&report) {
         assert_eq!((&hop["rids_moved"], &hop["out_of_order"]), (&0.into(), &0.into()), "{hop:#}");
         assert_eq!(hop["chunks"], account.truth.chunks, "{hop:#}");
         assert_eq!(hop["tokens"], account.truth.tokens, "{hop:#}");
@@ -79,6 +78,8 @@ fn tokenizer_workers_share_the_load() {
 fn data_parallel_schedulers_are_connections_of_one_hop() {
     let (report, account) = keeps_order(Scenario::DataParallel);
     let line = hop(&report, "scheduler->detokenizer");
+    let requests = hop(&report, "tokenizer->scheduler");
+    assert_eq!((shares(&requests["workers"]).len(), &requests["frames_sent"]), (4, &account.truth.requests.into()));
     let shares = shares(&line["lanes"]);
     assert!(shares.len() == 4 && shares.iter().all(|&share| share > 0.05), "{line:#}");
     let tokens: u64 = line["lanes"].as_array().expect("lanes").iter().filter_map(|l| l["tokens"].as_u64()).sum();

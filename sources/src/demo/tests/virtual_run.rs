@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use adapter::decode::Excerpt;
 use outputs::report::Report;
 use tokio::time::{Instant, sleep};
 use trace::event::{Capabilities, Event, Frame, Hop, What};
@@ -14,6 +15,7 @@ use super::super::peers::{Memory, Network, Reports, Sent, Stage};
 use super::super::scenario::Script;
 use super::super::topology::HopPlan;
 use super::super::truth::DemoTruth;
+use crate::translate::DispatchedMessage;
 
 const SEED: u64 = 1;
 /// Poll interval of the source.
@@ -42,9 +44,21 @@ pub(super) fn play(script: Script, time: Duration) -> (Report, DemoTruth) {
             assert_eq!(reports.take_dropped(), 0, "reports that found no room");
             let mut apply = |event: &Event<'_>| analysis.apply(event);
             while let Some(Sent { at, id, message }) = memory.next() {
-                let batch = decoder.decode(&[&message]).expect("the peers' own frames");
-                let what = What::Sent(Frame { forwarded: Some(at), ..batch.frame(id, message.len() as u64) });
+                let bytes = message.iter().map(|part| part.len() as u64).sum();
+                if hops.iter().any(|hop| hop.id == id.hop && hop.carries_requests()) {
+                    let parts: Vec<_> = message.iter().map(|part| Excerpt::whole(part)).collect();
+                    let mut requests = Vec::new();
+                    let content = (script.engine.format().read_requests)(&parts, &mut requests);
+                    let dispatched = DispatchedMessage { id, at, bytes, requests: &requests };
+                    dispatched.emit(content, &mut |event| join.seen(event, &mut apply));
+                    continue;
+                }
+                let batch = decoder.decode(&[&message[0]]).expect("the peers' own frames");
+                let what = What::Sent(Frame { forwarded: Some(at), ..batch.frame(id, bytes) });
                 join.seen(&Event { at, what }, &mut apply);
+                for times in batch.request_times(at) {
+                    join.seen(&Event { at, what: What::RequestTimes(times) }, &mut apply);
+                }
             }
             let now = reports.now();
             join.settle(now, all, &mut apply);
@@ -88,7 +102,8 @@ fn announcement(hop: &HopPlan, at: MonoNs) -> Event<'_> {
         worker: hop.worker,
         origin: hop.is_origin(),
         last: hop.is_last(),
-        ..Hop::new(hop.id, hop.ends, Capabilities { sent: true, forwarded: true, ..hop.reported() })
+        carries_requests: hop.carries_requests(),
+        ..Hop::new(hop.id, hop.ends, Capabilities { sent: true, forwarded: !hop.carries_requests(), ..hop.reported() })
     });
     Event { at, what }
 }

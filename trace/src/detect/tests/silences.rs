@@ -4,8 +4,8 @@ use super::{MS, SECOND, Scene};
 use crate::clock::MonoNs;
 use crate::detect::{Severity, Verdict};
 use crate::engine::Engines;
-use crate::event::{Capabilities, Chunk, Frame, Hop, What};
-use crate::id::HopId;
+use crate::event::{Capabilities, Chunk, Dispatch, DispatchKind, DispatchedRequest, Frame, Hop, What};
+use crate::id::{FrameId, HopId};
 use crate::ledger::Limits;
 
 const STREAMS: [&str; 3] = ["a", "b", "c"];
@@ -80,6 +80,22 @@ fn a_pause_is_reported_while_it_lasts() {
     assert_eq!(run.check()[0].evidence["silence_ns"], 2_050 * MS);
     run.send(5, &STREAMS).wait(100);
     assert!(run.check()[0].summary.starts_with("the scheduler sent no frame for 2.050 s while 3 streams were open"));
+}
+
+#[test]
+fn requests_that_wait_for_a_silent_engine_hide_nothing() {
+    let mut run = Streaming::new();
+    let requests = HopId(7);
+    run.scene.hop(Hop::with_requests(requests, "tokenizer->scheduler", Capabilities::SENT | Capabilities::RECEIVED));
+    run.send(20, &STREAMS);
+    for seq in 0..200 {
+        let request = Some(DispatchedRequest::new("queued"));
+        let id = FrameId::new(requests, 0, seq);
+        let dispatch = Dispatch { id, bytes: 900, kind: DispatchKind::Requests, index: 0, request };
+        run.scene.apply(run.now, What::Dispatched(dispatch));
+    }
+    run.wait(2_950).send(30, &STREAMS);
+    assert_eq!(run.check().len(), 1);
 }
 
 #[test]
