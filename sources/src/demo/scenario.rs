@@ -306,7 +306,7 @@ impl Scenario {
             Self::Router => Script {
                 engine: Engine::Sglang(Release::V0_5_13),
                 route: Route { detokenizers: 2, workers: 2, ..DIRECT },
-                load: Load { step: ms(25), running: 48, open: 96, arrivals: 20.0, ..load },
+                load: Load { step: ms(25), running: 64, open: 96, arrivals: 20.0, ..load },
                 waiter: Waiter::Merges,
                 phases: &[SMALL_FRAMES],
                 ..Self::Healthy.description()
@@ -336,7 +336,7 @@ impl Scenario {
             },
             Self::DataParallel => Script {
                 route: Route { schedulers: 4, ..DETOKENIZER },
-                load: Load { running: 16, arrivals: 12.0, ..load },
+                load: Load { running: 20, arrivals: 12.0, ..load },
                 ..Self::Healthy.description()
             },
             Self::Prefill => Script {

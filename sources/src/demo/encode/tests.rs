@@ -85,6 +85,7 @@ fn times_match_the_recorded_bytes() {
     let first =
         EngineSeconds { queued: 4697.332_429_685, batch_entered: 4697.432_429_685, prefill_finished: 4697.622_429_685 };
     check(&[Release::V0_5_10, Release::V0_5_13], "skip_engine_times_2rid", Class::TokenIds, |i, row| {
+        row.prompt_tail = &PROMPT_TAIL;
         row.times = [first, seconds(4697.512)][i];
         row.wall_clock_lead = 1_795_224_040.024_825_3;
     });

@@ -79,7 +79,8 @@ fn data_parallel_schedulers_are_connections_of_one_hop() {
     let (report, account) = keeps_order(Scenario::DataParallel);
     let line = hop(&report, "scheduler->detokenizer");
     let requests = hop(&report, "tokenizer->scheduler");
-    assert_eq!((shares(&requests["workers"]).len(), &requests["frames_sent"]), (4, &account.truth.requests.into()));
+    let schedulers = requests["workers"].as_array().map(Vec::len);
+    assert_eq!((schedulers, &requests["frames_sent"]), (Some(4), &account.truth.requests.into()));
     let shares = shares(&line["lanes"]);
     assert!(shares.len() == 4 && shares.iter().all(|&share| share > 0.05), "{line:#}");
     let tokens: u64 = line["lanes"].as_array().expect("lanes").iter().filter_map(|l| l["tokens"].as_u64()).sum();
