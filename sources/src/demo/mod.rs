@@ -90,11 +90,7 @@ impl Demo {
 
     /// Collects reports of the peers. Returns whether there were any.
     fn collect(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
-        let mut any = false;
-        for report in std::iter::from_fn(|| self.stage.reports.next()).take(REPORTS_A_TURN) {
-            self.join.add_report(report);
-            any = true;
-        }
+        let any = add_reports(&self.stage.reports, &mut self.join);
         let count = self.stage.reports.take_dropped();
         if count > 0 {
             sink(&Event::new(MonoNs::now(), What::Missed(Missed::new(None, count, MissedCause::QueueFull))));
@@ -143,8 +139,12 @@ impl LiveSource for Demo {
         }
         self.stop_tap_after_play();
         let reported = self.collect(sink);
-        let join = &mut self.join;
-        let flow = self.tap.poll(&mut |event| join.seen(event, sink));
+        let (join, reports) = (&mut self.join, &self.stage.reports);
+        let flow = self.tap.poll(&mut |event| {
+            // What preceded the event may have been reported since the last collection.
+            add_reports(reports, join);
+            join.seen(event, sink);
+        });
         let (seen, all) = (flow == Flow::Busy, flow == Flow::Ended && !reported);
         let settled = self.join.settle(MonoNs::now(), all, sink);
         match (reported || seen || settled, all) {
@@ -157,6 +157,16 @@ impl LiveSource for Demo {
     fn stop(&mut self) {
         self.stage.ending.store(true, Ordering::Relaxed);
     }
+}
+
+/// Passes reports of the peers on to the join. Returns whether there were any.
+fn add_reports(reports: &Reports, join: &mut Join) -> bool {
+    let mut any = false;
+    for report in std::iter::from_fn(|| reports.next()).take(REPORTS_A_TURN) {
+        join.add_report(report);
+        any = true;
+    }
+    any
 }
 
 /// A simulation in progress.

@@ -75,13 +75,13 @@ pub(super) struct Script {
     pub(super) phase: Duration,
     /// Whether the tokenizer pauses, as for garbage collection or to tokenize a long prompt on the event loop.
     pub(super) pauses: bool,
-    /// Times at which the scheduler stands still; `None` if it never does.
-    pub(super) stops: Option<Stops>,
+    /// Times at which the scheduler freezes; `None` if it never does.
+    pub(super) freezes: Option<Freezes>,
 }
 
-/// Times at which a process stands still, as if it were stopped or compiled something.
+/// Times at which a process freezes, as if it were stopped or compiled something.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stops {
+pub(super) struct Freezes {
     /// Time until the first.
     pub(super) first: Duration,
     pub(super) length: Duration,
@@ -227,10 +227,10 @@ impl Scenario {
                 "vLLM: an engine core, and an API server that pauses. Waiting chunks are merged, and nothing is lost"
             }
             Self::SlowTokenisation => {
-                "Images that take 0.8 to 2.5 s to prepare: requests reach the scheduler late, and TTFT is long"
+                "Images that take 1.2 to 2.5 s to prepare: requests reach the scheduler late, and TTFT is long"
             }
             Self::SchedulerStopped => {
-                "A scheduler that stands still for 3 s: all streams pause, and requests wait on their way to it"
+                "A scheduler that freezes for 3 s: all streams pause, and requests wait on their way to it"
             }
             Self::Abandoned => "Clients that leave, whose aborts never reach the scheduler: it generates for nobody",
         }
@@ -268,7 +268,7 @@ impl Scenario {
                 phases: &[QUICK],
                 phase: ms(1000),
                 pauses: false,
-                stops: None,
+                freezes: None,
             },
             Self::SkipTokenizer => Script { route: DIRECT, phases: &[DELTAS], ..Self::Healthy.description() },
             // As in the original report: a token every 13 ms, and up to 850 open requests.
@@ -371,12 +371,12 @@ impl Scenario {
                 ..Self::Race.description()
             },
             Self::SlowTokenisation => Script {
-                load: Load { arrivals: 20.0, preparation_ms: Some((800, 2500)), ..load },
+                load: Load { arrivals: 20.0, preparation_ms: Some((1200, 2500)), ..load },
                 ..Self::Healthy.description()
             },
             Self::SchedulerStopped => Script {
-                load: Load { arrivals: 18.0, ..load },
-                stops: Some(Stops { first: ms(2000), length: ms(3000), interval: ms(8000) }),
+                load: Load { arrivals: 18.0, running: 128, ..load },
+                freezes: Some(Freezes { first: ms(2000), length: ms(3000), interval: ms(8000) }),
                 ..Self::Healthy.description()
             },
             // Responses that take 10 s.

@@ -35,8 +35,8 @@ pub struct Truth {
     pub tokens_claimed: u64,
     /// Requests that the tokenizer sent to the scheduler a second or more after it had read them.
     pub requests_dispatched_late: u64,
-    /// Times at which the scheduler stood still.
-    pub scheduler_stops: u64,
+    /// Number of times the scheduler froze.
+    pub scheduler_freezes: u64,
     /// Clients that left while their response was written.
     pub clients_left: u64,
     /// Tokens that the tokenizer discarded because their client had left.

@@ -41,14 +41,14 @@ impl Scheduler {
     pub(super) async fn run(mut self) -> anyhow::Result<()> {
         let load = self.stage.script.load;
         let mut step = Instant::now();
-        let mut stops = self.stage.script.stops.map(|stops| (step + stops.first, stops));
+        let mut freezes = self.stage.script.freezes.map(|freezes| (step + freezes.first, freezes));
         for steps in 1.. {
-            if let Some((next, stops)) = &mut stops
+            if let Some((next, freezes)) = &mut freezes
                 && *next <= step
             {
-                *next += stops.interval;
-                self.stage.account.count(|truth| truth.scheduler_stops += 1);
-                sleep(stops.length).await;
+                *next += freezes.interval;
+                self.stage.account.count(|truth| truth.scheduler_freezes += 1);
+                sleep(freezes.length).await;
             }
             self.receive_requests()?;
             let ending = self.stage.ending.load(Ordering::Relaxed);

@@ -196,12 +196,12 @@ fn requests_that_are_slow_to_prepare_are_the_headline() {
 }
 
 #[test]
-fn a_scheduler_that_stands_still_is_the_headline() {
+fn a_frozen_scheduler_is_the_headline() {
     for at in [At::Direct, At::Detokenizer] {
         let script = script(Scenario::SchedulerStopped, at);
         let hop = if at == At::Direct { "scheduler->tokenizer" } else { "scheduler->detokenizer" };
         let (report, account) = check(script, at, &[&format!("warning engine-silent {hop}")]);
-        assert_eq!(report["findings"][0]["evidence"]["silences"], account.truth.scheduler_stops);
+        assert_eq!(report["findings"][0]["evidence"]["silences"], account.truth.scheduler_freezes);
         let hops = report["hops"].as_array().expect("hops");
         let requests = hops.iter().find(|hop| hop["carries_requests"] == true).expect("a hop");
         let wait = &requests["queue_wait_ns"]["max"];
