@@ -5,24 +5,19 @@
 //! kernel another thread can take the CPU and hit the same probe: the second run then overwrites the frames of the first, whose pointers the
 //! verifier has checked before. This crashed Linux 7.3. A program with a tail call never gets a private stack.
 
-use aya_ebpf::macros::map;
-use aya_ebpf::maps::ProgramArray;
+use aya_ebpf::helpers::bpf_tail_call;
 use aya_ebpf::{EbpfContext, Global};
 
 /// Always 0, which the verifier knows: it removes the call, but has seen it.
 #[unsafe(no_mangle)]
 static TAIL_CALLS: Global<u32> = Global::new(0);
 
-/// Always empty.
-#[map]
-static NO_PROGRAMS: ProgramArray = ProgramArray::with_max_entries(1, 0);
-
 /// Must be called by each uprobe program with a stack frame. User space removes the call for kernels without private stacks, because some
 /// of them refuse tail calls beside calls of functions.
 #[inline(always)]
 pub(crate) fn refuse_private_stack<C: EbpfContext>(ctx: &C) {
     if TAIL_CALLS.load() != 0 {
-        // SAFETY: the context of the running program.
-        unsafe { NO_PROGRAMS.tail_call(ctx, 0) };
+        // SAFETY: never reached. A map would bind all programs that name it to one attach type.
+        unsafe { bpf_tail_call(ctx.as_ptr(), core::ptr::null_mut(), 0) };
     }
 }
