@@ -111,12 +111,13 @@ fn describe_totals(row: &RequestRow) -> String {
     );
     let sent = format!("{} tokens sent", format_count(row.tokens_sent.into()));
     let chunks = plural(row.chunks_sent.into(), "chunk");
-    let response_end = row.response_end.map(|end| match end {
-        AnswerEnd::Whole => "response complete".to_owned(),
-        AnswerEnd::ClientLeft => "response ended by the client".to_owned(),
-        AnswerEnd::ServerLeft => "response ended early by the server".to_owned(),
-        AnswerEnd::Unknown => "connection closed".to_owned(),
-    });
+    // A complete response is the usual case, and the narrow screen has no room to say so.
+    let response_end = match row.response_end {
+        None | Some(AnswerEnd::Whole) => None,
+        Some(AnswerEnd::ClientLeft) => Some("response ended by the client".to_owned()),
+        Some(AnswerEnd::ServerLeft) => Some("response ended early by the server".to_owned()),
+        Some(AnswerEnd::Unknown) => Some("connection closed".to_owned()),
+    };
     [Some(gap), worker, prompt, Some(sent), Some(delivered), Some(chunks), response_end]
         .into_iter()
         .flatten()
