@@ -166,7 +166,7 @@ mod tests {
                 let id = || frame(what[1..].parse().expect("a number"));
                 match what.chars().next() {
                     Some('-') => {
-                        join.add_report(PeerEvent { at, did: PeerAction::Received { id: id(), wakeup: Some(1) } })
+                        join.add_report(PeerEvent { at, did: PeerAction::Received { id: id(), wakeup: Some(1) } });
                     }
                     Some(_) => {
                         let sent = Event::new(at, What::Sent(Frame::token_ids(id(), 5, &[])));

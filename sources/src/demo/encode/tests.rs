@@ -74,7 +74,7 @@ fn the_largest_batch_of_the_demo_fits_one_pickle_frame() {
         ..Row::default()
     };
     for release in RELEASES {
-        let written = batch(release, Class::TokenIds, &[row; 128], false);
+        let written = batch(release, Class::TokenIds, &vec![row; 128], false);
         assert!(written.len() < FRAME_TARGET, "{release:?}: {} bytes", written.len());
     }
 }
@@ -82,11 +82,14 @@ fn the_largest_batch_of_the_demo_fits_one_pickle_frame() {
 #[test]
 fn times_match_the_recorded_bytes() {
     let seconds = |queued| EngineSeconds { queued, ..EngineSeconds::default() };
-    let first =
-        EngineSeconds { queued: 4697.332_429_685, batch_entered: 4697.432_429_685, prefill_finished: 4697.622_429_685 };
+    let first = EngineSeconds {
+        queued: 4_697.332_429_685,
+        batch_entered: 4_697.432_429_685,
+        prefill_finished: 4_697.622_429_685,
+    };
     check(&[Release::V0_5_10, Release::V0_5_13], "skip_engine_times_2rid", Class::TokenIds, |i, row| {
         row.prompt_tail = &PROMPT_TAIL;
-        row.times = [first, seconds(4697.512)][i];
+        row.times = [first, seconds(4_697.512)][i];
         row.wall_clock_lead = 1_795_224_040.024_825_3;
     });
 }

@@ -128,19 +128,16 @@ impl Tokenizer {
             state.arrival = Some(ArrivalTimes { arrived, read, connection: None });
             state.leaves_after = request.leaves_after;
             self.states.insert(Arc::clone(&request.rid), state);
-            match request.preparation {
-                Some(preparation) => {
-                    let prepared = self.prepared.clone();
-                    tokio::spawn(async move {
-                        tokio::time::sleep(preparation).await;
-                        prepared.push(ReadRequest { at: read, request });
-                    });
-                }
-                None => {
-                    self.busy.spend(TOKENISATION).await;
-                    self.send_request(ReadRequest { at: read, request }).await?;
-                }
-            }
+            let Some(preparation) = request.preparation else {
+                self.busy.spend(TOKENISATION).await;
+                self.send_request(ReadRequest { at: read, request }).await?;
+                continue;
+            };
+            let prepared = self.prepared.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(preparation).await;
+                prepared.push(ReadRequest { at: read, request });
+            });
         }
         while let Some(request) = self.prepared.take() {
             self.send_request(request).await?;
