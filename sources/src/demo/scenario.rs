@@ -376,7 +376,7 @@ impl Scenario {
             },
             Self::SchedulerStopped => Script {
                 load: Load { arrivals: 18.0, running: 128, ..load },
-                freezes: Some(Freezes { first: ms(2000), length: ms(3000), interval: ms(8000) }),
+                freezes: Some(Freezes { first: ms(2000), length: ms(3000), interval: ms(12_000) }),
                 ..Self::Healthy.description()
             },
             // Responses that take 10 s.
