@@ -180,7 +180,7 @@ fn without_a_command_the_terminal_shows_the_start_menu() {
     let Some(tmux) = Tmux::run("") else { return };
     tmux.wait_for("engines running on this machine");
     tmux.press(&["End"]);
-    tmux.wait_for("runs: tokengap demo --scenario vllm");
+    tmux.wait_for("runs: tokengap demo --scenario abandoned");
     tmux.press(&["Enter"]);
     tmux.wait_for("demo live");
     tmux.press(&["q"]);
