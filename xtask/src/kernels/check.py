@@ -27,6 +27,7 @@ ROWS = [
     ("wakeups", "root: wakeups"),
     ("kernel queues", "root: kernel queues"),
     ("socket reads", "doctor: socket reads"),
+    ("request arrivals", "doctor: arrivals"),
     ("as a user with capabilities", "user: frames"),
     ("probe points", "root: probe points"),
     ("demo", "demo"),
