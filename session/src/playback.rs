@@ -67,11 +67,16 @@ impl Position {
             let by_clock = by_clock.filter(|target_ns| clock.split(':').count() == 3 && is_in_run(target_ns));
             by_clock.or((clock == text).then_some(moment_ns))
         };
-        target_ns.filter(is_in_run).ok_or_else(|| format!("outside the run: {}", self.range_text()))
+        target_ns.filter(is_in_run).ok_or_else(|| self.outside_message())
+    }
+
+    /// Why a time outside the run is refused: `outside the run: 14:59:02Z to 14:59:15Z, 0:00 to 0:12`.
+    pub fn outside_message(&self) -> String {
+        format!("outside the run: {}", self.range_text())
     }
 
     /// Wall clock at the start.
-    fn start_wall_ns(&self) -> Option<u64> {
+    pub fn start_wall_ns(&self) -> Option<u64> {
         self.wall_ns?.checked_sub(self.at_ns)
     }
 

@@ -11,6 +11,7 @@ use crate::keys;
 use crate::state::Model;
 use crate::state::action::{Action, Effect, ExportAs, Tab};
 use crate::state::curves::Curves;
+use crate::state::filter::RequestFilter;
 use crate::state::flags::Flag;
 use crate::state::model::HopSummary;
 use crate::state::request_row::{RequestColumn, RequestRow};
@@ -112,7 +113,7 @@ fn a_filter_is_typed_corrected_applied_and_cleared() {
     let mut fixture = Fixture::new();
     fixture.press("/drpo>0");
     assert_eq!(fixture.ui.dialog, Dialog::Filter("drpo>0".into()));
-    assert_eq!(fixture.ui.parse_filter("drpo>0").err().map(|error| error.position), Some(0));
+    assert_eq!(fixture.ui.parse_filter("drpo>0", None).err().map(|error| error.position), Some(0));
     fixture.press("\n");
     assert!(matches!(fixture.ui.dialog, Dialog::Filter(_)), "a mistake is not applied");
     fixture.press(&"\x08".repeat("drpo>0".len()));
@@ -183,7 +184,7 @@ fn f_on_a_finding_lists_its_requests_or_those_in_flight_then() {
 fn filters_of_findings_are_valid_and_their_kinds_exist() {
     for (kind, filter) in crate::state::ui::FILTERS_OF_FINDINGS {
         assert!(trace::detect::ALL.iter().any(|detector| detector.kind == kind), "{kind}");
-        assert!(Ui::default().parse_filter(filter).is_ok(), "{filter}");
+        assert!(RequestFilter::parse(filter).is_ok(), "{filter}");
     }
 }
 
@@ -263,6 +264,15 @@ fn a_typed_time_is_sought() {
     assert_eq!(fixture.ui.dialog, Dialog::Time("71s".into()), "a time outside the run is refused");
     fixture.press("\x1bt\x1b");
     assert_eq!(fixture.ui.dialog, Dialog::None);
+    for outside in ["gap>1s at:71s", "-since:2h", "at:71s..72s"] {
+        fixture.press(&format!("/{outside}\n"));
+        let filter_error = fixture.ui.parse_filter(outside, fixture.model.position.as_ref()).expect_err(outside);
+        assert!(filter_error.message.starts_with("outside the run: 0:00 to 1:10"), "{filter_error}");
+        assert_eq!(fixture.ui.dialog, Dialog::Filter(outside.into()), "a time outside the run is refused");
+        fixture.press("\x1b");
+    }
+    fixture.press("/at:60s..90s\n");
+    assert_eq!((fixture.ui.dialog == Dialog::None, &*fixture.ui.filter.text), (true, "at:60s..90s"));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use session::playback::Position;
 use session::units;
 use trace::MonoNs;
 use trace::columns::Number;
@@ -26,6 +27,8 @@ impl PartialEq for RequestFilter {
 
 #[derive(Clone, Debug)]
 struct FilterTerm {
+    /// First character in the text.
+    position: usize,
     is_negated: bool,
     condition: Condition,
 }
@@ -54,6 +57,8 @@ enum Condition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TypedTime {
     ns: u64,
+    /// Length of the time that its last digit stands for: a whole second without decimals.
+    precision_ns: u64,
     is_time_of_day: bool,
 }
 
@@ -80,16 +85,29 @@ impl TypedTime {
         let clock = text.strip_suffix('Z').unwrap_or(text);
         let message = || String::from("expected a time, for example 14:59:08, 1:23 or 3.9s");
         let ns = units::parse_moment(clock).ok_or_else(|| FilterSyntaxError { position, message: message() })?;
-        Ok(Self { ns, is_time_of_day: clock.split(':').count() == 3 })
+        let decimals = clock.split_once('.').map_or(0, |(_, end)| end.bytes().take_while(u8::is_ascii_digit).count());
+        let precision_ns = 1_000_000_000 / 10_u64.pow(decimals.min(9) as u32);
+        Ok(Self { ns, precision_ns, is_time_of_day: clock.split(':').count() == 3 })
+    }
+
+    /// Whether it is later than another time of the same kind. A range over midnight is shorter than half a day.
+    fn is_after(self, other: Self) -> bool {
+        const DAY_NS: u64 = 86_400_000_000_000;
+        let is_midnight_between = self.is_time_of_day && self.ns - other.ns.min(self.ns) > DAY_NS / 2;
+        self.is_time_of_day == other.is_time_of_day && self.ns > other.ns && !is_midnight_between
     }
 
     /// This time on the run's clock. Without a wall clock, every time is one from the start.
     fn on_clock(self, clock: RunClock) -> MonoNs {
-        let offset_ns = match clock.wall_start_ns.filter(|_| self.is_time_of_day) {
+        MonoNs(clock.started.0.saturating_add(self.offset_ns(clock.wall_start_ns)))
+    }
+
+    /// Time from the start of a run whose wall clock then was `wall_start_ns`.
+    fn offset_ns(self, wall_start_ns: Option<u64>) -> u64 {
+        match wall_start_ns.filter(|_| self.is_time_of_day) {
             Some(start_ns) => units::offset_of_time_of_day(self.ns, start_ns),
             None => self.ns,
-        };
-        MonoNs(clock.started.0.saturating_add(offset_ns))
+        }
     }
 }
 
@@ -163,6 +181,23 @@ impl RequestFilter {
         self.terms.is_empty()
     }
 
+    /// Refuses times that a recording does not cover, because no request can match them.
+    pub(crate) fn check_times(&self, recording: &Position) -> Result<(), FilterSyntaxError> {
+        let wall_start_ns = recording.start_wall_ns();
+        let offset_ns = |time: TypedTime| time.offset_ns(wall_start_ns);
+        for term in &self.terms {
+            let begin_ns = match term.condition {
+                Condition::InFlight { from, to } => offset_ns(from).min(offset_ns(to)),
+                Condition::BegunSince(since) => offset_ns(since),
+                _ => continue,
+            };
+            if begin_ns > recording.whole_ns {
+                return Err(FilterSyntaxError { position: term.position, message: recording.outside_message() });
+            }
+        }
+        Ok(())
+    }
+
     /// Parts of rids that the filter requires.
     pub(crate) fn required_rid_parts(&self) -> impl Iterator<Item = &str> {
         self.terms.iter().filter(|term| !term.is_negated).filter_map(|term| match &term.condition {
@@ -191,7 +226,7 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
         if let Some(message) = refuse_word(body) {
             return Err(FilterSyntaxError { position, message });
         }
-        return Ok(FilterTerm { is_negated, condition: Condition::Rid(body.to_lowercase()) });
+        return Ok(FilterTerm { position, is_negated, condition: Condition::Rid(body.to_lowercase()) });
     };
     let sign_position = position + name.chars().count();
     let value_position = sign_position + sign.len();
@@ -209,10 +244,13 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
         "at" => {
             let (from, to) = value.split_once("..").unwrap_or((value, value));
             let to_position = value_position + value.chars().count() - to.chars().count();
-            Condition::InFlight {
-                from: TypedTime::parse(from, value_position)?,
-                to: TypedTime::parse(to, to_position)?,
+            let from = TypedTime::parse(from, value_position)?;
+            let to = TypedTime::parse(to, to_position)?;
+            if from.is_after(to) {
+                let message = String::from("the end is before the start");
+                return Err(FilterSyntaxError { position: to_position, message });
             }
+            Condition::InFlight { from, to }
         }
         "since" => Condition::BegunSince(TypedTime::parse(value, value_position)?),
         lower_name => {
@@ -223,17 +261,15 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
             };
             let units = if number.column.is_duration { &DURATION_UNITS } else { &COUNT_UNITS };
             let value = parse_amount(value, value_position, units)?;
-            return Ok(FilterTerm {
-                is_negated,
-                condition: Condition::Number { of: number.column.of, compare, value },
-            });
+            let condition = Condition::Number { of: number.column.of, compare, value };
+            return Ok(FilterTerm { position, is_negated, condition });
         }
     };
     if sign != "=" && sign != ":" {
         let message = format!("{name} cannot be compared; use {name}:{value}");
         return Err(FilterSyntaxError { position: sign_position, message });
     }
-    Ok(FilterTerm { is_negated, condition })
+    Ok(FilterTerm { position, is_negated, condition })
 }
 
 fn unknown_name(name: &str) -> String {
@@ -263,6 +299,9 @@ fn refuse_word(word: &str) -> Option<String> {
     }
     if word.contains(['*', '?']) {
         return Some(format!("no wildcards: a rid contains the text; use rid:{}", word.replace(['*', '?'], "")));
+    }
+    if word.contains('|') {
+        return Some(format!("no alternatives: all terms must match; {as_text}"));
     }
     word.contains('@').then(|| format!("a saved filter stands alone; {as_text}"))
 }
@@ -334,9 +373,11 @@ impl Condition {
             Self::State(state) => row.state == *state,
             Self::Flag(flag) => row.flags.contains(*flag),
             Self::InFlight { from, to } => {
-                // A time without decimals is the whole second.
-                let end = MonoNs(to.on_clock(clock).0.saturating_add(999_999_999));
-                row.first_at <= end && row.last_at >= from.on_clock(clock)
+                // The end is part of the time: `at:14:59:08` is the whole second.
+                let end = MonoNs(to.on_clock(clock).0.saturating_add(to.precision_ns - 1));
+                // A time of day before the start of the run is read as one of the next day.
+                let begin = Some(from.on_clock(clock)).filter(|begin| *begin <= end).unwrap_or(clock.started);
+                row.first_at <= end && row.last_at >= begin
             }
             Self::BegunSince(since) => row.first_at >= since.on_clock(clock),
             Self::Number { of, compare, value } => of(row).is_some_and(|number| compare(number, *value)),
@@ -418,8 +459,15 @@ mod tests {
             ("at:14:59:11", false),
             ("at:14:59:00..14:59:03", false),
             ("at:14:59:03..14:59:07", true),
+            ("at:14:58:00..14:59:07", true),
+            ("at:14:58:00..14:59:06", false),
+            ("at:14:59:03..02:00:00", true),
             ("at:5s", true),
             ("at:9s", false),
+            ("at:4.9s", false),
+            ("at:4.95s..4.99s", false),
+            ("at:14:59:07.6", false),
+            ("at:14:59:07.7", true),
             ("-at:9s", true),
             ("since:14:59:07", true),
             ("since:14:59:08", false),
@@ -445,6 +493,8 @@ mod tests {
             ("@slow", 0, "stands alone"),
             ("gap>1s OR drop>0", 7, "all terms must match"),
             ("drop>0 or gap>1s", 7, "all terms must match"),
+            ("5b92|4f1c", 0, "no alternatives"),
+            ("at:13:43:34..13:43:33", 13, "before the start"),
             ("! gap>1s", 0, "`-` negates"),
             ("rdi:5b9", 0, "did you mean rid?"),
             ("(gap>1s", 0, "did you mean gap?"),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use session::ScreenCommand;
-use session::playback::Play;
+use session::playback::{Play, Position};
 
 use super::Model;
 use super::action::{Action, Effect, Tab};
@@ -377,7 +377,7 @@ impl Ui {
             },
             |(_, filter)| String::from(*filter),
         );
-        let Ok(filter) = self.parse_filter(&text) else { return };
+        let Ok(filter) = RequestFilter::parse(&text) else { return };
         self.show_message(format!("requests of {}", finding.kind));
         self.open_tab(Tab::Requests);
         self.apply_filter(filter);
@@ -458,9 +458,17 @@ impl Ui {
         }
     }
 
-    /// Parses a typed filter, or finds the saved one that it names.
-    pub(crate) fn parse_filter(&self, text: &str) -> Result<RequestFilter, FilterSyntaxError> {
-        let Some(name) = text.trim().strip_prefix('@') else { return RequestFilter::parse(text) };
+    /// Parses a filter typed for this recording or live run, or finds the saved one that it names.
+    pub(crate) fn parse_filter(
+        &self,
+        text: &str,
+        recording: Option<&Position>,
+    ) -> Result<RequestFilter, FilterSyntaxError> {
+        let Some(name) = text.trim().strip_prefix('@') else {
+            let filter = RequestFilter::parse(text)?;
+            recording.map_or(Ok(()), |recording| filter.check_times(recording))?;
+            return Ok(filter);
+        };
         if let Some(saved) = self.options.filters.iter().find(|saved| saved.name == name) {
             return Ok(saved.filter.clone());
         }
@@ -482,7 +490,7 @@ impl Ui {
     fn accept_text(&mut self, model: &Model) -> Option<Effect> {
         match &self.dialog {
             Dialog::Filter(text) => {
-                let filter = self.parse_filter(text).ok()?;
+                let filter = self.parse_filter(text, model.position.as_ref()).ok()?;
                 self.apply_filter(filter);
             }
             Dialog::Time(text) => {

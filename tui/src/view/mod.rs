@@ -239,7 +239,7 @@ fn draw_bottom_line(pad: &mut Pad<'_>, ui: &Ui, model: &Model) {
             draw_text_input(pad, ":", words, "Up Down: choose   Enter: run   Esc: cancel", Ink::Dim);
         }
         Dialog::Filter(text) => {
-            let (hint, ink) = match ui.parse_filter(text) {
+            let (hint, ink) = match ui.parse_filter(text, model.position.as_ref()) {
                 Ok(_) => (filter_hint(ui), Ink::Dim),
                 Err(error) => (format!("! {error}"), Ink::Health(Health::Warning)),
             };
