@@ -54,6 +54,10 @@ impl Facts for Vllm {
         true
     }
 
+    fn aborts_by_prefix(&self) -> bool {
+        false
+    }
+
     /// Its chat endpoint writes no event for tokens that a parser of tool calls or reasoning holds back (seen in 2025, vLLM issue 27482).
     fn unlisted_ids(&self) -> &'static str {
         "vLLM's parsers of tool calls and reasoning hold tokens back, and the ids of tokens without an event of their own are \

@@ -64,7 +64,7 @@ pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut 
         .weighed("requests", requests)
         .with("longest_ns", waits_ns(oldest.dispatch.sent))
         .with("requests_answered_since", oldest.answered_since)
-        .with_known("usual_wait_ns", ledger.usual_first_chunk_wait_ns(context.now))
+        .with_known("usual_wait_ns", ledger.usual_first_chunk_wait_ns(oldest.hop, context.now))
         .with("longest", rows)
         .advice(advice);
 }

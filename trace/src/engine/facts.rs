@@ -84,6 +84,12 @@ pub trait Facts: fmt::Debug + Sync {
         false
     }
 
+    /// Whether an abort also ends the requests whose ids begin with its id. Assumed of an unknown engine, so that none of them is said to
+    /// wait.
+    fn aborts_by_prefix(&self) -> bool {
+        true
+    }
+
     /// Whether received frames wait in a queue of the receiver, so that a receive does not end a token's wait.
     fn queues_after_receive(&self) -> bool {
         false

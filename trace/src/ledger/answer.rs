@@ -34,11 +34,7 @@ impl Ledger {
         } else {
             self.unwatch_clientless(answer.rid);
         }
-        if let Some(request) = self.table.ticket_of(answer.rid).and_then(|ticket| self.table.get_mut(ticket))
-            && !request.is_shared()
-        {
-            request.response_end = Some(answer.end);
-        }
+        self.keep_response_end(answer);
         self.count_answer(at, answer);
         // A client that disconnected early did not wait for the rest.
         if !is_judged_by_chunks
@@ -46,6 +42,19 @@ impl Ledger {
             && let (Some(tokens), Some(claimed)) = (answer.tokens, answer.completion_tokens)
         {
             self.judge_by_own_sums(at, answer, tokens, claimed);
+        }
+    }
+
+    /// Keeps how the response of a request ended, whose record may have closed before. A rid in use twice has none.
+    fn keep_response_end(&mut self, answer: &Answer<'_>) {
+        if let Some(request) = self.table.ticket_of(answer.rid).and_then(|ticket| self.table.get_mut(ticket)) {
+            if !request.is_shared() {
+                request.response_end = Some(answer.end);
+            }
+        } else if !self.shared_rids.contains(answer.rid)
+            && let Some(summary) = self.finished.newest_mut(answer.rid)
+        {
+            summary.numbers.response_end = Some(answer.end);
         }
     }
 
@@ -158,6 +167,10 @@ mod tests {
             let ledger = path.ledger();
             let before = ledger.request("a").map(|request| ledger.numbers(request).response_end);
             assert_eq!(before, Some(None));
+            // Before and after its record is closed.
+            if end == AnswerEnd::ServerLeft {
+                path.wait(10);
+            }
             path.apply(What::Answered(Answer { end, ..Answer::new("a", Some(1), Some(1)) }));
             path.wait(10);
             let finished: Vec<_> = path.ledger().finished().map(|summary| summary.response_end).collect();

@@ -4,7 +4,6 @@ use std::num::NonZeroU64;
 
 use super::Ledger;
 use super::delivery_tracker::{DeliveryTracker, InFlightEntry};
-use super::dispatched::EarlyMoments;
 use super::engine_silence::is_streamed;
 use super::frame::{CheckedChunk, FrameContext, FrameSums};
 use super::lane::PendingChunk;
@@ -282,6 +281,14 @@ impl Ledger {
         // Behind the first hop it may be a late chunk of the previous request with this rid.
         let is_shared = request.is_shared();
         let is_ambiguous = || !is_from_scheduler && (is_shared || self.predecessors.contains_key(&ticket));
+        // The scheduler may run on another machine, where its chunks are not observed.
+        let is_answer = !is_repeat && request.streams.iter().all(|stream| stream.chunks == 0) && !is_ambiguous();
+        if is_answer && let Some(answered) = self.dispatched.take_answered(context.at, chunk.rid) {
+            request.early.get_or_insert_default().dispatch = Some(answered.times);
+            if let Some(abort) = answered.abort {
+                self.clientless.watch_aborted(ticket, abort, request);
+            }
+        }
         let stream = &mut request.streams[stream_index];
         let is_first = stream.chunks == 0;
         if is_from_scheduler && !is_repeat {
@@ -289,9 +296,6 @@ impl Ledger {
             sums.tokens_from_scheduler += u64::from(step.new);
             request.chunks_sent += 1;
             request.tokens_sent = request.tokens_sent.saturating_add(step.new);
-            if is_first {
-                EarlyMoments::keep_dispatch(&mut request.early, self.dispatched.take_answered(context.at, chunk.rid));
-            }
             if is_first && context.is_sent && stream.is_whole() {
                 request.sent_first = Some(context.at);
                 // With more tokens, a response that is not streamed has been decoding since its prefill.
@@ -483,8 +487,9 @@ impl Ledger {
         request.last_at = request.last_at.max(at);
         let never_sent = request.streams.is_empty();
         if never_sent {
-            let aborted = self.dispatched.remove(rid);
-            EarlyMoments::keep_dispatch(&mut request.early, aborted.map(|waiting| waiting.times));
+            if let Some(aborted) = self.dispatched.remove(rid) {
+                request.early.get_or_insert_default().dispatch = Some(aborted.times);
+            }
         }
         self.totals.requests.aborted += 1;
         self.finish_request(ticket, at, Finish::Abort);

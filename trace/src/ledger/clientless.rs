@@ -13,6 +13,8 @@ use crate::id::{FrameId, Ticket};
 
 /// Maximum number of watched requests. The oldest is no longer watched beyond it.
 const MAX_WATCHED_REQUESTS: usize = 4_096;
+/// Minimum number of chunks of an abandoned request: an abort takes effect after a step or two, however long they are.
+const MIN_ABANDONED_CHUNKS: u32 = 3;
 
 /// Requests whose client left, or that the scheduler was asked to abort.
 #[derive(Debug, Default)]
@@ -46,6 +48,18 @@ impl ClientlessRequests {
 
     fn watched_mut(&mut self, ticket: Ticket) -> Option<&mut WatchedRequest> {
         self.watched.iter_mut().find(|watched| watched.ticket == ticket)
+    }
+
+    /// Watches a request that was aborted before its first chunk.
+    pub(super) fn watch_aborted(&mut self, ticket: Ticket, abort: RequestAbort, request: &Request) {
+        self.watch(WatchedRequest { abort: Some(abort), ..WatchedRequest::new(ticket, abort.sent, request) });
+    }
+
+    /// Records that the scheduler was asked to abort all requests.
+    pub(super) fn record_abort_of_all(&mut self, abort: RequestAbort) {
+        for watched in &mut self.watched {
+            watched.abort.get_or_insert(abort);
+        }
     }
 
     fn watch(&mut self, request: WatchedRequest) {
@@ -107,10 +121,10 @@ impl Ledger {
         if self.clientless.watched_mut(ticket).is_none() {
             self.clientless.watch(watched);
         }
-        let Some(watched) = self.clientless.watched_mut(ticket).filter(|watched| watched.abort.is_none()) else {
-            return true;
-        };
-        watched.abort = Some(abort);
+        let Some(watched) = self.clientless.watched_mut(ticket) else { return true };
+        // A process between the tokenizer and the scheduler sends it again: the last receive is the scheduler's.
+        let first_sent = watched.abort.map_or(abort.sent, |before| before.sent);
+        watched.abort = Some(RequestAbort { sent: first_sent, ..abort });
         if abort.received.is_none() {
             // Where receives are not observed, all remain.
             if self.clientless.unreceived_aborts.len() >= MAX_WATCHED_REQUESTS {
@@ -180,14 +194,18 @@ impl Ledger {
         // A rid in use twice, or a delivery since, may mean another client.
         let may_have_client = request.is_shared() || request.tokens_delivered > watched.tokens_delivered;
         let tokens = request.tokens_sent.saturating_sub(watched.tokens_sent);
-        if may_have_client || tokens == 0 || last.since(watched.left_at) < ABANDONED_NS {
+        let chunks = request.chunks_sent.saturating_sub(watched.chunks_sent);
+        // Until the scheduler receives an abort, a request with a client is not abandoned.
+        let received = watched.abort.filter(|_| !watched.has_client_left).and_then(|abort| abort.received);
+        let is_short = last.since(received.unwrap_or(watched.left_at)) < ABANDONED_NS;
+        if may_have_client || is_short || tokens == 0 || chunks < MIN_ABANDONED_CHUNKS {
             return None;
         }
         Some(AbandonedRequest {
             rid: request.rid.clone(),
             since: watched.left_at,
             last,
-            outputs: u64::from(request.chunks_sent.saturating_sub(watched.chunks_sent)),
+            outputs: chunks.into(),
             tokens: Some(u64::from(tokens)),
             has_client_left: watched.has_client_left,
             abort: watched.abort,
@@ -302,6 +320,34 @@ mod tests {
             assert_eq!((one.since.0, abort.sent), (left_at, sent));
             assert_eq!(abort.received, Some(MonoNs(sent.0 + STEP_NS)));
         }
+    }
+
+    #[test]
+    fn a_long_step_after_an_abort_does_not_ignore_it() {
+        let mut path = running();
+        abort(&mut path);
+        for count in 6..=7 {
+            path.now += 60 * STEP_NS;
+            send_further(&mut path, count..=count);
+        }
+        assert_eq!(path.ledger().clientless_requests().requests, 0);
+        send_further(&mut path, 8..=8);
+        assert_eq!(path.ledger().clientless_requests().requests, 1);
+    }
+
+    #[test]
+    fn an_abort_before_the_first_chunk_may_be_ignored_too() {
+        let mut path = Path { step_ns: STEP_NS, ..Path::new(Config::default()) };
+        path.announce(0, "scheduler->tokenizer", [true, true], Capabilities::SENT | Capabilities::DELIVERED);
+        path.apply(What::Hop(Hop::with_requests(HopId(7), "tokenizer->scheduler", Capabilities::SENT)));
+        let request = Some(DispatchedRequest::new("a"));
+        let id = FrameId::new(HopId(7), 0, 1);
+        path.apply(What::Dispatched(Dispatch { id, bytes: 900, kind: DispatchKind::Requests, index: 0, request }));
+        let sent = MonoNs(path.now);
+        abort(&mut path);
+        send_further(&mut path, 1..=80);
+        let all = path.ledger().clientless_requests();
+        assert_eq!((all.requests, all.longest()[0].abort.map(|abort| abort.sent)), (1, Some(sent)));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::engine::{AbsentEngineTimes, SentTime};
 use crate::event::{
     ArrivalTimes, Dispatch, DispatchKind, DispatchedRequest, EngineTimes, RequestTimes, UnknownArrival,
 };
-use crate::id::FrameId;
+use crate::id::{FrameId, HopId};
 use crate::stats::Distribution;
 
 /// Messages to the scheduler.
@@ -68,24 +68,18 @@ pub(crate) struct EarlyMoments {
     pub(super) engine_times: Option<EngineTimes>,
 }
 
-impl EarlyMoments {
-    pub(super) fn keep_dispatch(early: &mut Option<Box<Self>>, dispatch: Option<RequestDispatch>) {
-        if dispatch.is_some() {
-            early.get_or_insert_default().dispatch = dispatch;
-        }
-    }
-}
-
 /// A dispatched request without a chunk.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) rid: Arc<str>,
     pub(super) times: RequestDispatch,
-    /// The scheduler was asked to abort it.
-    pub(super) is_aborted: bool,
-    /// What had been missed of the engine's output when it was dispatched, or [`UNJUDGED`].
+    /// Hop of its message.
+    pub(super) hop: HopId,
+    /// The message that asked the scheduler to abort it.
+    pub(super) abort: Option<RequestAbort>,
+    /// [`missed_messages`](super::hops::Hops::missed_messages) when it was dispatched, or [`UNJUDGED`].
     pub(super) missed_before: u64,
-    /// When a request that was dispatched later had its first chunk.
+    /// When a request that was dispatched later on its hop had its first chunk.
     pub(super) overtaken: Option<OutputProgress>,
     pub(super) is_unanswered: bool,
 }
@@ -95,8 +89,18 @@ pub(super) struct Waiting {
 pub(super) struct OutputProgress {
     /// Time in which the engine sent output. A pause counts as at most [`MAX_PAUSE_NS`].
     pub(super) busy_ns: u64,
-    /// Number of dispatched requests with a chunk.
+    /// Number of requests of the hop with a chunk.
     pub(super) answered: u64,
+}
+
+/// Answered requests of a hop, which leads to one scheduler or to a process that forwards them.
+#[derive(Debug, Default)]
+pub(super) struct AnsweredRequests {
+    pub(super) count: u64,
+    /// All requests with a lower number have been overtaken.
+    overtaken_below: u64,
+    /// Time from dispatch to the first chunk.
+    pub(super) first_chunk_waits: Distribution,
 }
 
 /// Chunks do not show whether the request was answered.
@@ -117,12 +121,10 @@ pub(super) struct DispatchedRequests {
     unreceived: HashMap<FrameId, Vec<u64>>,
     /// The last message, and when it was received if that was observed before its send.
     last: Option<(FrameId, Option<MonoNs>)>,
-    pub(super) progress: OutputProgress,
+    /// [`OutputProgress::busy_ns`] until now.
+    pub(super) busy_ns: u64,
     last_output_at: Option<MonoNs>,
-    /// All requests with a lower number have been overtaken.
-    overtaken_below: u64,
-    /// Time from dispatch to the first chunk.
-    pub(super) first_chunk_waits: Distribution,
+    pub(super) answered: HashMap<HopId, AnsweredRequests>,
     pub(super) judged_at: Option<MonoNs>,
 }
 
@@ -152,9 +154,14 @@ impl DispatchedRequests {
             arrived_unix_ns: request.arrived_unix_ns,
         };
         self.by_rid.insert(Arc::clone(&rid), number);
-        let waiting = Waiting { rid, times, is_aborted: false, missed_before, overtaken: None, is_unanswered: false };
+        let hop = frame.hop;
+        let waiting = Waiting { rid, times, hop, abort: None, missed_before, overtaken: None, is_unanswered: false };
         self.waiting.insert(number, waiting);
         if received.is_none() {
+            // Where receives are not observed, all remain.
+            if self.unreceived.len() >= max.max(1) {
+                self.unreceived.clear();
+            }
             self.unreceived.entry(frame).or_default().push(number);
         }
         is_full
@@ -177,47 +184,52 @@ impl DispatchedRequests {
     /// Records a frame with output of the engine.
     pub(super) fn record_output(&mut self, at: MonoNs) {
         let before = self.last_output_at.replace(at).unwrap_or(at);
-        self.progress.busy_ns += at.since(before).min(MAX_PAUSE_NS);
+        self.busy_ns += at.since(before).min(MAX_PAUSE_NS);
     }
 
-    /// Removes the request with this id, whose first chunk was observed, and marks those before it as overtaken.
-    pub(super) fn take_answered(&mut self, at: MonoNs, rid: &str) -> Option<RequestDispatch> {
+    /// Removes the request with this id, whose first chunk was observed, and marks those before it on its hop as overtaken.
+    pub(super) fn take_answered(&mut self, at: MonoNs, rid: &str) -> Option<Waiting> {
         // Without a watched tokenizer there are none, and every new request asks.
         if self.by_rid.is_empty() {
             return None;
         }
         let number = *self.by_rid.get(rid)?;
         let answered = self.remove(rid)?;
-        self.first_chunk_waits.record(at, at.since(answered.times.sent));
-        if number > self.overtaken_below {
-            for waiting in self.waiting.range_mut(self.overtaken_below..number).map(|entry| entry.1) {
-                waiting.overtaken.get_or_insert(self.progress);
+        let of_hop = self.answered.entry(answered.hop).or_default();
+        of_hop.first_chunk_waits.record(at, at.since(answered.times.sent));
+        if number > of_hop.overtaken_below {
+            let progress = OutputProgress { busy_ns: self.busy_ns, answered: of_hop.count };
+            let before = self.waiting.range_mut(of_hop.overtaken_below..number).map(|entry| entry.1);
+            for waiting in before.filter(|waiting| waiting.hop == answered.hop) {
+                waiting.overtaken.get_or_insert(progress);
             }
-            self.overtaken_below = number;
+            of_hop.overtaken_below = number;
         }
-        self.progress.answered += 1;
-        Some(answered.times)
+        of_hop.count += 1;
+        Some(answered)
     }
 
     /// Removes the request with this id.
     pub(super) fn remove(&mut self, rid: &str) -> Option<Waiting> {
         let number = self.by_rid.remove(rid)?;
         let removed = self.waiting.remove(&number)?;
-        self.aborted -= usize::from(removed.is_aborted);
+        self.aborted -= usize::from(removed.abort.is_some());
         Some(removed)
     }
 
-    /// Marks requests as aborted: the one with this id, or those whose ids begin with it, or all.
-    fn mark_aborted(&mut self, rid: Option<&str>) {
-        let exact = rid.and_then(|rid| self.by_rid.get(rid)).copied();
-        let aborted = &mut self.aborted;
-        let mut mark =
-            |waiting: &mut Waiting| *aborted += usize::from(!std::mem::replace(&mut waiting.is_aborted, true));
-        if let Some(waiting) = exact.and_then(|number| self.waiting.get_mut(&number)) {
-            return mark(waiting);
+    /// Marks all requests as aborted whose ids begin so.
+    fn mark_aborted_with_prefix(&mut self, prefix: &str, abort: RequestAbort) {
+        for waiting in self.waiting.values_mut().filter(|waiting| waiting.rid.starts_with(prefix)) {
+            self.aborted += usize::from(waiting.abort.replace(abort).is_none());
         }
-        let prefix = rid.unwrap_or_default();
-        self.waiting.values_mut().filter(|waiting| waiting.rid.starts_with(prefix)).for_each(mark);
+    }
+
+    /// Marks the request with this id as aborted. Returns whether there is one.
+    fn mark_aborted(&mut self, rid: &str, abort: RequestAbort) -> bool {
+        let number = self.by_rid.get(rid).copied();
+        let Some(waiting) = number.and_then(|number| self.waiting.get_mut(&number)) else { return false };
+        self.aborted += usize::from(waiting.abort.replace(abort).is_none());
+        true
     }
 
     /// Removes requests dispatched before `until`, of which no chunk will be recognised.
@@ -236,7 +248,7 @@ impl DispatchedRequests {
 
     /// Requests that wait and were not aborted, oldest first.
     fn iter(&self) -> impl Iterator<Item = &Waiting> {
-        self.waiting.values().filter(|waiting| !waiting.is_aborted)
+        self.waiting.values().filter(|waiting| waiting.abort.is_none())
     }
 
     fn remove_oldest(&mut self) -> bool {
@@ -259,8 +271,11 @@ impl Ledger {
             self.pending_receive.clear();
             self.queue_sent_frame(at, dispatch.id, hop_index, FrameLoad::new(0, dispatch.bytes), None);
         }
+        let received = self.dispatched.early_receive(dispatch.id);
+        let abort = RequestAbort { sent: at, received };
         if dispatch.kind == DispatchKind::Aborts && dispatch.request.is_none() {
-            self.dispatched.mark_aborted(None);
+            self.dispatched.mark_aborted_with_prefix("", abort);
+            self.clientless.record_abort_of_all(abort);
         }
         let Some(request) = dispatch.request.filter(|request| !self.engine.is_health_check(request.rid)) else {
             return;
@@ -272,16 +287,18 @@ impl Ledger {
                 self.unwatch_clientless(request.rid);
                 // With a rid in use, a chunk does not show whose it is.
                 let is_in_use = self.table.ticket_of(request.rid).is_some();
-                let missed = if is_in_use { UNJUDGED } else { self.hops.missed_output() };
+                let missed = if is_in_use { UNJUDGED } else { self.hops.missed_messages() };
                 if self.dispatched.add(at, dispatch.id, &request, missed, self.limits.dispatched_requests) {
                     self.limits.count_reached("dispatched_requests");
                 }
             }
             DispatchKind::Aborts => {
                 self.totals.dispatched.aborts += 1;
-                let received = self.dispatched.early_receive(dispatch.id);
-                if !self.record_abort_of_live(request.rid, dispatch.id, RequestAbort { sent: at, received }) {
-                    self.dispatched.mark_aborted(Some(request.rid));
+                // A retry with the rid of a finished request may be waiting.
+                let is_waiting = self.dispatched.mark_aborted(request.rid, abort);
+                let is_known = self.record_abort_of_live(request.rid, dispatch.id, abort) || is_waiting;
+                if !is_known && self.engine.facts().aborts_by_prefix() {
+                    self.dispatched.mark_aborted_with_prefix(request.rid, abort);
                 }
             }
             DispatchKind::Control => {}
@@ -332,7 +349,6 @@ mod tests {
     use super::*;
     use crate::Config;
     use crate::event::{Arrival, Capabilities, Chunk, Event, Finish, Hop, IdColumn, Received, What};
-    use crate::id::HopId;
     use crate::ledger::test_path::Path;
     use crate::ledger::{Limits, Request};
 

@@ -180,7 +180,7 @@ impl Ledger {
     }
 
     /// Whether frames crossed hops beyond the limit of hops.
-    fn has_unseen_hops(&self) -> bool {
+    pub(super) fn has_unseen_hops(&self) -> bool {
         self.limits.list_reached().any(|limit| limit.name == "hops" && limit.times > 0)
     }
 

@@ -87,9 +87,15 @@ pub(crate) struct Hops {
 }
 
 impl Hops {
-    /// A number that changes whenever output of the engine was missed, or may have been because a hop became known.
-    pub(crate) fn missed_output(&self) -> u64 {
-        self.all.iter().filter(|hop| !hop.carries_requests).map(|hop| 1 + u64::from(hop.epoch)).sum()
+    /// A number that changes whenever a message was missed, or output may have been because a hop became known.
+    pub(crate) fn missed_messages(&self) -> u64 {
+        self.all.iter().map(|hop| u64::from(hop.epoch) + u64::from(!hop.carries_requests)).sum()
+    }
+
+    /// Whether each scheduler has request hops of its own. One socket that reaches several does not show which of them has a request.
+    pub(crate) fn each_scheduler_has_request_hop(&self) -> bool {
+        let schedulers = self.all.iter().filter(|hop| hop.origin && !hop.carries_requests).count();
+        schedulers <= 1 || schedulers <= self.all.iter().filter(|hop| hop.carries_requests).count()
     }
 
     pub(crate) fn record_send_wait(&mut self, at: MonoNs, wait: SendWait) {

@@ -1,12 +1,15 @@
 //! Requests that the scheduler does not answer although it answers later ones.
 //!
-//! A request in a long queue is none: it must have been overtaken, and then wait far longer than those that are answered meanwhile. The time
-//! counts only while the engine sends output, and not after a missed observation of its output.
+//! A request in a first-come-first-served queue is not counted: it must have been overtaken by a later one of its hop, and then wait far
+//! longer than those that are answered meanwhile. The time counts only while the engine sends output, and not after a missed message.
+
+use hashbrown::HashMap;
 
 use super::Ledger;
-use super::dispatched::{RequestDispatch, UNJUDGED};
+use super::dispatched::{RequestDispatch, UNJUDGED, Waiting};
 use super::engine_silence::MIN_TIMES_USUAL;
 use crate::clock::MonoNs;
+use crate::id::HopId;
 use crate::stats::Spread;
 
 /// Minimum time without an answer after a later request was answered.
@@ -23,25 +26,35 @@ pub struct UnansweredRequest<'a> {
     pub rid: &'a str,
     /// Its dispatch.
     pub dispatch: RequestDispatch,
-    /// Number of requests answered since a later one was.
+    /// Number of requests of its hop answered since a later one was.
     pub answered_since: u64,
+    /// Hop of its message.
+    pub hop: HopId,
 }
 
 impl Ledger {
     /// Requests that the scheduler does not answer although it answers later ones, oldest first.
     pub fn unanswered_requests(&self) -> impl Iterator<Item = UnansweredRequest<'_>> {
-        let unanswered =
-            self.dispatched.waiting.values().filter(|waiting| waiting.is_unanswered && !waiting.is_aborted);
-        unanswered.map(|waiting| UnansweredRequest {
+        let missed = self.hops.missed_messages();
+        // Messages missed since may contain the answer.
+        let is_unanswered = move |waiting: &&Waiting| {
+            waiting.is_unanswered && waiting.abort.is_none() && waiting.missed_before == missed
+        };
+        self.dispatched.waiting.values().filter(is_unanswered).map(move |waiting| UnansweredRequest {
             rid: &waiting.rid,
             dispatch: waiting.times,
-            answered_since: waiting.overtaken.map_or(0, |then| self.dispatched.progress.answered - then.answered),
+            answered_since: waiting.overtaken.map_or(0, |then| self.answered_requests(waiting.hop) - then.answered),
+            hop: waiting.hop,
         })
     }
 
-    /// Longest usual time from a request's dispatch to its first chunk in the last ten seconds; `None` without an answered request.
-    pub fn usual_first_chunk_wait_ns(&self, now: MonoNs) -> Option<u64> {
-        Some(Spread::recent(&self.dispatched.first_chunk_waits, now)?.p99)
+    fn answered_requests(&self, hop: HopId) -> u64 {
+        self.dispatched.answered.get(&hop).map_or(0, |answered| answered.count)
+    }
+
+    /// Longest usual time from the dispatch on this hop to the first chunk, in the last ten seconds; `None` without an answered request.
+    pub fn usual_first_chunk_wait_ns(&self, hop: HopId, now: MonoNs) -> Option<u64> {
+        Some(Spread::recent(&self.dispatched.answered.get(&hop)?.first_chunk_waits, now)?.p99)
     }
 
     /// Finds requests that have waited for too long.
@@ -53,27 +66,44 @@ impl Ledger {
             return;
         }
         self.dispatched.judged_at = Some(now);
-        let Some(usual_ns) = self.usual_first_chunk_wait_ns(now) else { return };
-        let shortest_ns = UNANSWERED_NS.max(usual_ns.saturating_mul(MIN_TIMES_USUAL));
-        let missed = self.hops.missed_output();
-        let busy_ns = self.dispatched.progress.busy_ns;
-        for waiting in self.dispatched.waiting.values_mut() {
+        if self.has_unseen_hops() || !self.hops.each_scheduler_has_request_hop() {
+            return;
+        }
+        // By hop; `None` if it cannot be judged now.
+        let mut shortest_waits_ns: HashMap<HopId, Option<u64>> = HashMap::new();
+        let missed = self.hops.missed_messages();
+        let mut found = Vec::new();
+        for (&number, waiting) in &self.dispatched.waiting {
             let times = waiting.times;
             if now.since(times.sent) < UNANSWERED_NS {
                 break;
             }
             let Some(overtaken) = waiting.overtaken.filter(|_| waiting.missed_before == missed) else { continue };
+            let shortest_ns = *(shortest_waits_ns.entry(waiting.hop))
+                .or_insert_with(|| self.shortest_unanswered_wait_ns(waiting.hop, now));
             let prefill_ns = u64::from(times.prompt_tokens.unwrap_or(0)).saturating_mul(PREFILL_NS_PER_TOKEN);
-            if busy_ns - overtaken.busy_ns < shortest_ns.saturating_add(prefill_ns) {
-                continue;
+            if shortest_ns
+                .is_some_and(|ns| self.dispatched.busy_ns - overtaken.busy_ns >= ns.saturating_add(prefill_ns))
+            {
+                found.push((number, self.table.ticket_of(&waiting.rid).is_some()));
             }
-            if self.table.ticket_of(&waiting.rid).is_some() {
-                waiting.missed_before = UNJUDGED;
-                continue;
-            }
-            let is_new = !std::mem::replace(&mut waiting.is_unanswered, true);
-            self.totals.dispatched.unanswered += u64::from(is_new && !waiting.is_aborted);
         }
+        for (number, has_chunks) in found {
+            let Some(waiting) = self.dispatched.waiting.get_mut(&number) else { continue };
+            if has_chunks {
+                waiting.missed_before = UNJUDGED;
+            } else if !std::mem::replace(&mut waiting.is_unanswered, true) {
+                self.totals.dispatched.unanswered += u64::from(waiting.abort.is_none());
+            }
+        }
+    }
+
+    /// From when on a request of this hop is unanswered, without the time for its prompt. `None` without a usual wait, and if the hop's
+    /// receives are not observed: the scheduler may then run on another machine, and its output be unobserved, too.
+    fn shortest_unanswered_wait_ns(&self, hop: HopId, now: MonoNs) -> Option<u64> {
+        self.hops.get(hop).filter(|hop| hop.counts.frames_received > 0)?;
+        let usual_ns = self.usual_first_chunk_wait_ns(hop, now)?;
+        Some(UNANSWERED_NS.max(usual_ns.saturating_mul(MIN_TIMES_USUAL)))
     }
 }
 
@@ -82,12 +112,15 @@ mod tests {
     use super::*;
     use crate::Config;
     use crate::event::{
-        Capabilities, Chunk, Dispatch, DispatchKind, DispatchedRequest, Event, Hop, IdColumn, Missed, MissedCause, What,
+        Capabilities, Chunk, Dispatch, DispatchKind, DispatchedRequest, Event, Finish, Hop, IdColumn, Missed,
+        MissedCause, Received, What,
     };
     use crate::id::{FrameId, HopId};
     use crate::ledger::test_path::Path;
 
     const REQUESTS: HopId = HopId(7);
+    /// From the same tokenizer to another scheduler.
+    const OTHER_REQUESTS: HopId = HopId(8);
     const MS: u64 = 1_000_000;
 
     /// An engine, and the number of the next message to it.
@@ -96,19 +129,29 @@ mod tests {
         next: u64,
         /// Number of chunks of the stream that runs all the time.
         chunks: u32,
+        /// Hop of further messages to it.
+        requests: HopId,
     }
 
     impl Engine {
         fn new() -> Self {
             let mut path = Path { step_ns: MS, ..Path::new(Config::default()) };
             path.announce(0, "scheduler->tokenizer", [true, true], Capabilities::SENT | Capabilities::RECEIVED);
-            path.apply(What::Hop(Hop::with_requests(REQUESTS, "tokenizer->scheduler", Capabilities::SENT)));
-            Self { path, next: 0, chunks: 0 }
+            let (both, mut next) = (Capabilities::SENT | Capabilities::RECEIVED, 0);
+            for requests in [REQUESTS, OTHER_REQUESTS] {
+                path.apply(What::Hop(Hop::with_requests(requests, "tokenizer->scheduler", both)));
+                let id = FrameId::new(requests, 0, next);
+                let control = Dispatch { id, bytes: 90, kind: DispatchKind::Control, index: 0, request: None };
+                path.apply(What::Dispatched(control));
+                path.apply(What::Received(Received::new(id)));
+                next += 1;
+            }
+            Self { path, next, chunks: 0, requests: REQUESTS }
         }
 
         fn send(&mut self, kind: DispatchKind, rid: Option<&str>) {
             let request = rid.map(|rid| DispatchedRequest { prompt_tokens: Some(50), ..DispatchedRequest::new(rid) });
-            let id = FrameId::new(REQUESTS, 0, self.next);
+            let id = FrameId::new(self.requests, 0, self.next);
             self.next += 1;
             let dispatch = Dispatch { id, bytes: 900, kind, index: 0, request };
             self.path.analysis.apply(&Event::new(MonoNs(self.path.now), What::Dispatched(dispatch)));
@@ -159,7 +202,51 @@ mod tests {
         assert_eq!(ledger.totals().dispatched.unanswered, 1);
         engine.answer("lost");
         assert!(engine.unanswered().is_empty());
-        assert_eq!(engine.path.ledger().totals().dispatched.unanswered, 1, "it was");
+        assert_eq!(engine.path.ledger().totals().dispatched.unanswered, 1, "the count includes past ones");
+    }
+
+    #[test]
+    fn requests_of_another_scheduler_do_not_overtake() {
+        let mut engine = Engine::new();
+        engine.dispatch("queued");
+        engine.requests = OTHER_REQUESTS;
+        engine.serve(60, 0);
+        assert!(engine.unanswered().is_empty());
+        engine.dispatch("lost");
+        engine.serve(60, 0);
+        assert_eq!(engine.unanswered(), ["lost"]);
+        // One socket that reaches several schedulers does not show which of them has a request.
+        for hop in [1, 2] {
+            engine.path.announce(hop, "scheduler->tokenizer", [true, true], Capabilities::SENT);
+        }
+        engine.dispatch("of any");
+        engine.serve(60, 0);
+        assert!(engine.unanswered().is_empty());
+    }
+
+    #[test]
+    fn a_chunk_behind_an_unobserved_scheduler_is_an_answer() {
+        let mut engine = Engine::new();
+        engine.path.announce(1, "detokenizer->tokenizer", [false, true], Capabilities::SENT | Capabilities::RECEIVED);
+        for _ in 0..50 {
+            let rid = format!("remote {}", engine.next);
+            engine.dispatch(&rid);
+            let finish = Some(Finish::Stop);
+            engine.path.send(1, IdColumn::Delta, &[Chunk { finish, ..Chunk::counted(&rid, 1, 1) }]);
+            engine.serve(1, 0);
+        }
+        assert!(engine.unanswered().is_empty());
+        assert_eq!(engine.path.ledger().dispatched_count(), 0);
+    }
+
+    #[test]
+    fn nothing_is_said_where_receives_are_not_observed() {
+        let mut engine = Engine::new();
+        engine.requests = HopId(9);
+        engine.path.apply(What::Hop(Hop::with_requests(HopId(9), "tokenizer->scheduler", Capabilities::SENT)));
+        engine.dispatch("lost");
+        engine.serve(60, 0);
+        assert!(engine.unanswered().is_empty());
     }
 
     #[test]
@@ -189,6 +276,7 @@ mod tests {
 
     #[test]
     fn an_abort_ends_the_wait() {
+        // The ids that begin with an abort's id are aborted, too.
         for abort in [Some("lost"), Some("lo"), None] {
             let mut engine = Engine::new();
             engine.dispatch("lost");
@@ -215,6 +303,10 @@ mod tests {
         engine.dispatch("lost");
         engine.serve(40, 0);
         assert_eq!(engine.unanswered(), ["lost"]);
+        for hop in [HopId(0), REQUESTS] {
+            engine.path.apply(What::Missed(Missed { hop: Some(hop), count: 1, cause: MissedCause::QueueFull }));
+            assert!(engine.unanswered().is_empty(), "its first chunk or its abort may have been missed");
+        }
     }
 
     #[test]

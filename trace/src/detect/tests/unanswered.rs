@@ -31,6 +31,7 @@ fn scene_with_lost_request(seconds: u64, is_received: bool) -> Scene {
     for second in 2..seconds {
         let (at, rid) = (second * SECOND, second.to_string());
         dispatch(&mut scene, at, second - 1, DispatchKind::Requests, &rid);
+        scene.apply(at + MS, What::Received(Received::new(FrameId::new(REQUESTS, 0, second - 1))));
         scene.send(at + 10 * MS, &[(&rid, 1, 1)]);
         scene.ledger.tick(crate::clock::MonoNs(at + 20 * MS));
     }
