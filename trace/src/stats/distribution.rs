@@ -1,6 +1,6 @@
 //! Histograms of durations: the whole run with three significant digits, the last ten seconds with two.
 
-use hdrhistogram::Histogram;
+use hdrhistogram::{Counter, Histogram};
 
 use serde::{Deserialize, Serialize};
 
@@ -22,14 +22,14 @@ struct Inner {
     whole: Digits<3>,
     max: u64,
     sum: u128,
-    slices: Slices<Digits<2>>,
+    slices: Slices<Digits<2, u32>>,
 }
 
 /// A histogram with this number of significant digits.
 #[derive(Debug)]
-struct Digits<const N: u8>(Histogram<u64>);
+struct Digits<const N: u8, C: Counter = u64>(Histogram<C>);
 
-impl<const N: u8> Default for Digits<N> {
+impl<const N: u8, C: Counter> Default for Digits<N, C> {
     fn default() -> Self {
         let histogram = Histogram::new_with_bounds(1, LONGEST_NS, N);
         Self(histogram.expect("the bounds are constants that the histogram accepts"))
@@ -49,7 +49,7 @@ impl Distribution {
         inner.sum += u128::from(ns) * u128::from(times);
         inner.whole.0.saturating_record_n(ns, times);
         if let Some(slice) = inner.slices.slice_at(at, |slice| slice.0.reset()) {
-            slice.0.saturating_record_n(ns, times);
+            slice.0.saturating_record_n(ns, u32::try_from(times).unwrap_or(u32::MAX));
         }
     }
 
@@ -113,9 +113,9 @@ impl Distribution {
         with_bounds.collect()
     }
 
-    /// Histogram of the last ten seconds before `now`, for a live view.
-    pub fn recent(&self, now: MonoNs) -> Histogram<u64> {
-        let Digits(mut sum) = Digits::<2>::default();
+    /// Histogram of the current second and the ten before it, for a live view.
+    pub fn recent(&self, now: MonoNs) -> Histogram<u32> {
+        let Digits(mut sum) = Digits::<2, u32>::default();
         for slice in self.inner.iter().flat_map(|inner| inner.slices.recent(now)) {
             // Adding histograms of equal bounds cannot fail.
             let _ = sum.add(&slice.0);
@@ -209,8 +209,8 @@ mod tests {
         }
         assert_eq!((d.count(), d.max()), (30, Some(30_000)));
         let recent = d.recent(MonoNs(29 * SECOND));
-        assert_eq!(recent.len(), 10);
-        assert!(recent.min() > 19_000, "{}", recent.min());
+        assert_eq!(recent.len(), 11);
+        assert!(recent.min() > 18_000, "{}", recent.min());
         assert_eq!(d.recent(MonoNs(60 * SECOND)).len(), 0);
     }
 

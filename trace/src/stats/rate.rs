@@ -1,9 +1,11 @@
-//! Counts per second over the last ten seconds.
+//! Counts per second over the last ten seconds: the current second, and the ten before it.
 
 use crate::clock::MonoNs;
 
 const SECOND_NS: u64 = 1_000_000_000;
-const SECONDS: usize = 10;
+const SECONDS: usize = 11;
+/// A shorter time since the first frame counts as this long, so that the first frames make no peak.
+const SHORTEST_NS: u64 = SECOND_NS / 4;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct SecondCounts {
@@ -31,14 +33,14 @@ pub struct PerSecond {
 #[derive(Clone, Debug, Default)]
 pub struct Rate {
     seconds: [SecondCounts; SECONDS],
-    first_second: Option<u64>,
+    first_at: Option<MonoNs>,
 }
 
 impl Rate {
     /// Records one frame.
     pub fn record(&mut self, at: MonoNs, chunks: u64, tokens: u64, bytes: u64) {
         let second = at.0 / SECOND_NS;
-        self.first_second.get_or_insert(second);
+        self.first_at.get_or_insert(at);
         let counts = &mut self.seconds[(second % SECONDS as u64) as usize];
         if counts.second > second {
             // A late frame: the ring has a newer second here.
@@ -53,29 +55,24 @@ impl Rate {
         counts.bytes += bytes;
     }
 
-    /// Rates over the whole seconds of the window before `now`, without the current second.
+    /// Rates over the window before `now`, or since the first frame.
     pub fn recent(&self, now: MonoNs) -> PerSecond {
-        let current = now.0 / SECOND_NS;
-        let Some(first) = self.first_second else {
-            return PerSecond::default();
-        };
-        let from = current.saturating_sub(SECONDS as u64 - 1).max(first);
-        let seconds = current.saturating_sub(from);
-        if seconds == 0 {
-            return PerSecond::default();
-        }
+        let Some(first_at) = self.first_at else { return PerSecond::default() };
+        let first_second = (now.0 / SECOND_NS).saturating_sub(SECONDS as u64 - 1);
+        let begin = MonoNs(first_second * SECOND_NS).max(first_at);
+        let seconds = now.since(begin).max(SHORTEST_NS) as f64 / SECOND_NS as f64;
         let mut sums = SecondCounts::default();
-        for counts in self.seconds.iter().filter(|counts| (from..current).contains(&counts.second)) {
+        for counts in self.seconds.iter().filter(|counts| counts.second >= first_second) {
             sums.frames += counts.frames;
             sums.chunks += counts.chunks;
             sums.tokens += counts.tokens;
             sums.bytes += counts.bytes;
         }
         PerSecond {
-            frames: sums.frames as f64 / seconds as f64,
-            chunks: sums.chunks as f64 / seconds as f64,
-            tokens: sums.tokens as f64 / seconds as f64,
-            bytes: sums.bytes as f64 / seconds as f64,
+            frames: sums.frames as f64 / seconds,
+            chunks: sums.chunks as f64 / seconds,
+            tokens: sums.tokens as f64 / seconds,
+            bytes: sums.bytes as f64 / seconds,
         }
     }
 }
@@ -93,5 +90,21 @@ mod tests {
         let now = rate.recent(MonoNs(20 * SECOND_NS));
         assert!((now.frames - 10.0).abs() < 1e-9 && (now.chunks - 2560.0).abs() < 1e-9, "{now:?}");
         assert_eq!(rate.recent(MonoNs(40 * SECOND_NS)), PerSecond::default());
+    }
+
+    #[test]
+    fn a_rate_counts_from_the_first_frame() {
+        let mut rate = Rate::default();
+        for tick in 0..30 {
+            let at = MonoNs(7 * SECOND_NS + SECOND_NS * 7 / 10 + tick * SECOND_NS / 10);
+            rate.record(at, 256, 512, 25_000);
+            if tick >= 2 {
+                let tokens = rate.recent(MonoNs(at.0 + SECOND_NS / 10)).tokens;
+                assert!((tokens - 5120.0).abs() < 1e-6, "{tick}: {tokens}");
+            }
+        }
+        let mut rate = Rate::default();
+        rate.record(MonoNs(SECOND_NS), 1, 1, 1);
+        assert!((rate.recent(MonoNs(SECOND_NS)).frames - 4.0).abs() < 1e-9);
     }
 }

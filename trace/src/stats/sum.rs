@@ -3,8 +3,9 @@
 use super::WINDOW_NS;
 use crate::clock::MonoNs;
 
-const SLICES: usize = 5;
-const SLICE_NS: u64 = WINDOW_NS / SLICES as u64;
+const SLICE_NS: u64 = 1_000_000_000;
+/// The current second, and those of the window before it.
+const SLICES: usize = 1 + (WINDOW_NS / SLICE_NS) as usize;
 
 /// Count and sum of durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,7 +30,7 @@ impl DurationSum {
     }
 }
 
-/// Values over the last ten seconds, in slices of two.
+/// Values over the last ten seconds, in slices of one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Slices<T> {
     values: [T; SLICES],
@@ -51,7 +52,7 @@ impl<T> Slices<T> {
         (*held == slice).then_some(value)
     }
 
-    /// Values of the last ten seconds before `now`.
+    /// Values of the current second and of the ten before it.
     pub(super) fn recent(&self, now: MonoNs) -> impl Iterator<Item = &T> {
         let newest = now.0 / SLICE_NS;
         let slices = self.values.iter().zip(self.slice_numbers);
@@ -104,7 +105,7 @@ mod tests {
         sum.record_n(MonoNs(0), 100, 2);
         let of = |sum: DurationSum| (sum.count, sum.ns, sum.mean());
         assert_eq!(of(sum.whole()), (62, 6_200, Some(100)));
-        assert_eq!(of(sum.recent(MonoNs(29 * SECOND))), (20, 2_000, Some(100)));
+        assert_eq!(of(sum.recent(MonoNs(29 * SECOND))), (22, 2_200, Some(100)));
         assert_eq!(of(sum.recent(MonoNs(60 * SECOND))), (0, 0, None));
     }
 }
