@@ -50,7 +50,7 @@ class Client:
         sent_ns = time.monotonic_ns()
         self.socket.sendall(message)
         answer, first_ns = b"", None
-        while not answer.endswith(END_OF_CHUNKS):
+        while not is_complete(answer):
             data, at_ns = self.read()
             answer += data
             start = answer.find(END_OF_HEAD)
@@ -59,6 +59,18 @@ class Client:
         status = int(answer.split(b" ", 2)[1])
         event = json.loads(answer[answer.index(b"data: {") + 6 :].split(b"\r\n", 1)[0].split(b"\n", 1)[0]) if status == 200 else {}
         return {"status": status, "id": event.get("id"), "sent_ns": sent_ns, "first_ns": first_ns}
+
+
+def is_complete(answer: bytes) -> bool:
+    """Whether a response has ended: chunked if it is streamed, else with its length."""
+    head, end, body = answer.partition(END_OF_HEAD)
+    if not end:
+        return False
+    for line in head.lower().split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        if name == b"content-length":
+            return len(body) >= int(value)
+    return (b"\r\n" + body).endswith(b"\r\n" + END_OF_CHUNKS)
 
 
 class Load:
