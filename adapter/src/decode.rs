@@ -165,8 +165,11 @@ pub struct ChunkSeconds {
 impl EngineSeconds {
     /// The times of the request `rid`, whose message was sent at `sent_at` on the same machine.
     fn check_times(self, rid: &str, sent_at: MonoNs) -> RequestTimes<'_> {
-        let (mut latest, mut impossible) = (sent_at, 0);
-        let mut check_time = |seconds: f64| {
+        let mut latest = sent_at;
+        let mut impossible = 0;
+        // From the last step to the first: none can be later than the step that followed it.
+        let steps = [self.prefill_finished, self.batch_entered, self.queued];
+        let [prefill_finished, batch_entered, queued] = steps.map(|seconds| {
             if seconds == 0.0 {
                 return None;
             }
@@ -176,10 +179,7 @@ impl EngineSeconds {
                 None => impossible += 1,
             }
             time
-        };
-        let prefill_finished = check_time(self.prefill_finished);
-        let batch_entered = check_time(self.batch_entered);
-        let queued = check_time(self.queued);
+        });
         RequestTimes { rid, times: EngineTimes { queued, batch_entered, prefill_finished }, impossible }
     }
 }

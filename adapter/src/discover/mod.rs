@@ -15,7 +15,7 @@ pub use launch::{FlagName, Flags, Program, program};
 pub use python_version::PythonVersion;
 pub use recognise::{
     Codec, Disaggregation, Edge, EngineKind, Engines, Evidence, InnerServer, Launcher, Node, Package, PackageRelease,
-    Reading, Recognise, RoleWithSource, Settings, Wire, role_words,
+    Reading, Recognise, RoleWithSource, Settings, Wire, role_among, role_words,
 };
 pub use release::{Release, Stage};
 pub use role::{Function, Rank, Role, RoleSource};

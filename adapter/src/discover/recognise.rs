@@ -102,10 +102,9 @@ pub trait Recognise: fmt::Debug + Send + Sync {
     /// Content and direction of each wire; `None` for one that is no hop of the output or request path. Unless the engine says otherwise,
     /// its roles send output over each connection to a role that receives it.
     fn hops(&self, wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -> Vec<Option<Reading>> {
-        let own_role = |node: usize| roles[node].filter(|(role, _)| self.roles().contains(role));
         let readings = wires.iter().map(|wire| {
-            let (from, from_source) = own_role(wire.connector?)?;
-            let (to, to_source) = own_role(wire.acceptor)?;
+            let (from, from_source) = role_among(self.roles(), roles[wire.connector?])?;
+            let (to, to_source) = role_among(self.roles(), roles[wire.acceptor])?;
             let confidence = Confidence::of_sources([from_source, to_source]);
             (from.sends_output() && to.receives_output()).then(|| Reading::forward(Carries::Output, confidence))
         });
@@ -277,6 +276,11 @@ impl Reading {
     pub const fn requests_back(confidence: Confidence) -> Self {
         Self { reversed: true, carries: Carries::Requests, confidence }
     }
+}
+
+/// Role of a process if it is one of `roles`. `None` for a process of another engine.
+pub fn role_among(roles: &[Role], of_process: Option<RoleWithSource>) -> Option<RoleWithSource> {
+    of_process.filter(|(role, _)| roles.contains(role))
 }
 
 /// Properties of an engine's main process, and of the engine.

@@ -56,14 +56,12 @@ impl FromStr for Release {
                     _ => break,
                 }
             }
-            let (n, after) = leading_number(rest).ok_or(())?;
-            (*part, rest) = (n, after);
+            (*part, rest) = leading_number(rest).ok_or(())?;
         }
-        let number_after = |prefix: &str| leading_number(rest.strip_prefix(prefix)?).map(|(number, _)| number);
         // Alpha and beta releases come before the final one, as candidates do.
-        let stage = if let Some(n) = number_after("rc").or_else(|| number_after("a")).or_else(|| number_after("b")) {
+        let stage = if let Some(n) = ["rc", "a", "b"].iter().find_map(|prefix| number_after(rest, prefix)) {
             Stage::Candidate(n)
-        } else if let Some(n) = number_after(".post") {
+        } else if let Some(n) = number_after(rest, ".post") {
             Stage::Post(n)
         } else {
             Stage::Final
@@ -75,6 +73,10 @@ impl FromStr for Release {
 fn leading_number(text: &str) -> Option<(u16, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     Some((text[..end].parse().ok()?, &text[end..]))
+}
+
+fn number_after(text: &str, prefix: &str) -> Option<u16> {
+    leading_number(text.strip_prefix(prefix)?).map(|(number, _)| number)
 }
 
 impl fmt::Display for Release {
