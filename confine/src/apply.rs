@@ -13,38 +13,40 @@ impl Plan {
     pub fn apply(&self) -> Outcome {
         let mut outcome =
             Outcome { missing: Vec::new(), kept: Capabilities::empty(), user: None, landlock: false, seccomp: false };
-        let missing = &mut outcome.missing;
-        let mut note = |text: String| missing.push(format!("confinement: {text}"));
         let thread_count = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
         if thread_count > 1 {
-            note(format!("{thread_count} threads were started earlier and keep their capabilities and file access"));
+            outcome.add_missing(format!(
+                "{thread_count} threads were started earlier and keep their capabilities and file access"
+            ));
         }
         // Before the capabilities are dropped, which may be needed to look up the files.
         let rules = LandlockRules::from_plan(self);
         // A crash must not write memory to a disk.
         if let Err(error) = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }) {
-            note(format!("cannot disable core dumps: {error}"));
+            outcome.add_missing(format!("cannot disable core dumps: {error}"));
         }
         match caps::drop_capabilities(self) {
             Ok(DroppedRights { kept, user_change }) => {
                 outcome.kept = kept;
                 match user_change {
                     Some(Ok(id)) => outcome.user = Some(id),
-                    Some(Err(error)) => note(format!("still running as root with write access to its files: {error}")),
+                    Some(Err(error)) => {
+                        outcome.add_missing(format!("still running as root with write access to its files: {error}"));
+                    }
                     None => {}
                 }
             }
-            Err(error) => note(format!("cannot drop capabilities: {error}")),
+            Err(error) => outcome.add_missing(format!("cannot drop capabilities: {error}")),
         }
         // Its memory could otherwise be written to by a process with its user id, which then had its rights.
         if matches!(self.work, Work::Attach | Work::Open)
             && let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable)
         {
-            note(format!("cannot protect the memory from processes of the same user: {error}"));
+            outcome.add_missing(format!("cannot protect the memory from processes of the same user: {error}"));
         }
         // Landlock and seccomp require it.
         if let Err(error) = set_no_new_privs(true) {
-            note(format!("cannot set no_new_privs: {error}"));
+            outcome.add_missing(format!("cannot set no_new_privs: {error}"));
             return outcome;
         }
         if !self.work.observes_processes() {
@@ -54,17 +56,17 @@ impl Plan {
                     if self.work == Work::Network
                         && let Some(gap) = landlock_rules::unrestricted_access(landlock)
                     {
-                        note(gap.to_owned());
+                        outcome.add_missing(gap.to_owned());
                     }
                 }
-                Err(why) => note(format!(
+                Err(why) => outcome.add_missing(format!(
                     "file access is not restricted: {why}; this needs Linux 5.13 or later with landlock in lsm="
                 )),
             }
         }
         match seccomp::install_filters(self.work) {
             Ok(()) => outcome.seccomp = true,
-            Err(why) => note(format!("system calls are not filtered: {why}")),
+            Err(why) => outcome.add_missing(format!("system calls are not filtered: {why}")),
         }
         outcome
     }
@@ -83,6 +85,12 @@ pub struct Outcome {
     pub landlock: bool,
     /// Whether system calls are filtered.
     pub seccomp: bool,
+}
+
+impl Outcome {
+    fn add_missing(&mut self, why: String) {
+        self.missing.push(format!("confinement: {why}"));
+    }
 }
 
 /// Drops all capabilities but these, for a process that starts others and reads nothing of others itself.

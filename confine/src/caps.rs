@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::Path;
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::{Errno, Result};
@@ -69,14 +69,15 @@ pub(crate) fn drop_capabilities(plan: &Plan) -> Result<DroppedRights> {
     Ok(DroppedRights { kept: keep, user_change })
 }
 
+fn is_accessible(path: &Path, access: Access) -> bool {
+    // A missing file is reported when it is opened.
+    !matches!(accessat(CWD, path, access, AtFlags::EACCESS), Err(Errno::ACCESS | Errno::PERM))
+}
+
 /// Whether all named files can be accessed without capabilities, tested with none in effect.
 fn files_accessible_without_capabilities(plan: &Plan) -> Result<bool> {
     let before = capabilities(None)?;
     set_capabilities(None, CapabilitySets { effective: Capabilities::empty(), ..before })?;
-    let is_accessible = |path: &PathBuf, access| {
-        // A missing file is reported when it is opened.
-        !matches!(accessat(CWD, path, access, AtFlags::EACCESS), Err(Errno::ACCESS | Errno::PERM))
-    };
     let all_accessible = plan.read.iter().all(|path| is_accessible(path, Access::READ_OK))
         && plan.write.iter().all(|path| is_accessible(path, Access::WRITE_OK));
     set_capabilities(None, before)?;

@@ -1,5 +1,7 @@
 //! Landlock: files, TCP ports and abstract sockets.
 
+use std::path::Path;
+
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, NetPort, PathBeneath, PathFd,
     Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
@@ -36,35 +38,25 @@ pub(crate) struct LandlockRules {
     scopes: BitFlags<Scope>,
 }
 
+/// Rule for a file or folder. A missing file needs none: the rule of its folder permits creating it.
+fn path_rule(path: &Path, access: BitFlags<AccessFs>) -> Option<PathBeneath<PathFd>> {
+    PathFd::new(path).ok().map(|found| PathBeneath::new(found, access))
+}
+
 impl LandlockRules {
     pub(crate) fn from_plan(plan: &Plan) -> Self {
-        let mut paths = Vec::new();
-        let mut allow = |path: &std::path::Path, access| {
-            // A missing file needs no rule: the rule of its folder permits creating it.
-            if let Ok(found) = PathFd::new(path) {
-                paths.push(PathBeneath::new(found, access));
-            }
-        };
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
-        for path in COMMON_FILES {
-            allow(path.as_ref(), read);
-        }
-        for path in TERMINAL {
-            allow(path.as_ref(), read | AccessFs::WriteFile | AccessFs::IoctlDev);
-        }
+        let terminal = read | AccessFs::WriteFile | AccessFs::IoctlDev;
+        let mut paths = Vec::new();
+        paths.extend(COMMON_FILES.iter().filter_map(|path| path_rule(path.as_ref(), read)));
+        paths.extend(TERMINAL.iter().filter_map(|path| path_rule(path.as_ref(), terminal)));
         let mut ports = plan.ports.clone();
         if plan.work != Work::Files {
-            for path in RESOLVER_FILES {
-                allow(path.as_ref(), read);
-            }
+            paths.extend(RESOLVER_FILES.iter().filter_map(|path| path_rule(path.as_ref(), read)));
             ports.push(PortAccess::Connect(DNS_PORT));
         }
-        for path in &plan.read {
-            allow(path, read);
-        }
-        for path in &plan.write {
-            allow(path, read | write_access());
-        }
+        paths.extend(plan.read.iter().filter_map(|path| path_rule(path, read)));
+        paths.extend(plan.write.iter().filter_map(|path| path_rule(path, read | write_access())));
         let scopes = if plan.abstract_sockets { Scope::Signal.into() } else { Scope::from_all(NEWEST) };
         Self { paths, ports, scopes }
     }
