@@ -8,11 +8,11 @@ use crate::DISCOVERED;
 pub(crate) fn evidence_of<T>(command: &str, releases: &[(&str, &str)], read: impl FnOnce(&Evidence<'_>) -> T) -> T {
     let argv: Vec<String> = command.split(' ').map(str::to_owned).collect();
     let flags = Flags::parse(&argv, DISCOVERED.iter().flat_map(|engine| engine.flags()));
-    let release = |(name, release): &(&str, &str)| PackageRelease {
+    let releases = releases.iter().map(|(name, release)| PackageRelease {
         engine: *DISCOVERED.iter().find(|engine| engine.name() == *name).unwrap(),
         release: Setting::new((*release).to_owned(), Origin::Sockets),
-    };
-    let releases: Vec<PackageRelease> = releases.iter().map(release).collect();
+    });
+    let releases: Vec<PackageRelease> = releases.collect();
     read(&Evidence {
         pid: 1,
         launcher: Launcher::of_command(&argv, DISCOVERED),

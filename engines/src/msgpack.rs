@@ -48,16 +48,15 @@ pub(crate) enum Head {
 pub(crate) fn read_head(b: &[u8], at: usize) -> Option<(Head, usize)> {
     let first = *b.get(at)?;
     let at = at + 1;
-    let fixed = |head| Some((head, at));
     match first {
-        0x00..=0x7f => fixed(Head::Int(i64::from(first))),
-        0xe0..=0xff => fixed(Head::Int(i64::from(first as i8))),
-        0x80..=0x8f => fixed(Head::Map { len: u32::from(first & 0x0f) }),
-        0x90..=0x9f => fixed(Head::Array { len: u32::from(first & 0x0f) }),
+        0x00..=0x7f => Some((Head::Int(i64::from(first)), at)),
+        0xe0..=0xff => Some((Head::Int(i64::from(first as i8)), at)),
+        0x80..=0x8f => Some((Head::Map { len: u32::from(first & 0x0f) }, at)),
+        0x90..=0x9f => Some((Head::Array { len: u32::from(first & 0x0f) }, at)),
         0xa0..=0xbf => sized_head(b, at, usize::from(first & 0x1f), |end| Head::Str { end }),
-        0xc0 => fixed(Head::Nil),
-        0xc2 => fixed(Head::Bool(false)),
-        0xc3 => fixed(Head::Bool(true)),
+        0xc0 => Some((Head::Nil, at)),
+        0xc2 => Some((Head::Bool(false), at)),
+        0xc3 => Some((Head::Bool(true), at)),
         0xc4..=0xc6 => {
             let (len, at) = read_length(b, at, first - 0xc4)?;
             sized_head(b, at, len, |end| Head::Bin { end })

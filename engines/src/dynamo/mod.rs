@@ -75,11 +75,10 @@ impl Recognise for Dynamo {
 
     /// Its native module is `dynamo/_core.abi3.so` of `ai-dynamo-runtime`.
     fn connects_to_clients(&self, mapped: &Path) -> bool {
-        let is_module = |name: &str| {
-            name.starts_with("_core.") && Path::new(name).extension().is_some_and(|extension| extension == "so")
-        };
         let name = mapped.file_name().and_then(|name| name.to_str());
-        name.is_some_and(is_module) && mapped.parent().is_some_and(|folder| folder.ends_with("dynamo"))
+        let is_native_module = name.is_some_and(|name| name.starts_with("_core."))
+            && mapped.extension().is_some_and(|extension| extension == "so");
+        is_native_module && mapped.parent().is_some_and(|folder| folder.ends_with("dynamo"))
     }
 
     fn is_frontend(&self, argv: &[String]) -> bool {
@@ -130,28 +129,31 @@ fn settings_by_release(evidence: &Evidence<'_>) -> LauncherDefaults {
     let Some(release) = evidence.release(&Dynamo) else {
         return LauncherDefaults::default();
     };
-    let forced = || Origin::Release(format!("Dynamo {release}"));
+    let by_release = Origin::Release(format!("Dynamo {release}"));
     // The detokenizer is skipped before 1.1.0; later releases leave the choice to the user.
     let skip = if release < Release::new(1, 1, 0).rc(0) {
         Some(match evidence.flags.get(USE_TOKENIZER) {
             Some(argument) => Setting::new(false, evidence.argument(argument)),
-            None => Setting::new(true, forced()),
+            None => Setting::new(true, by_release.clone()),
         })
     } else {
         origin_of_absence(evidence, SKIP_TOKENIZER_INIT).map(|origin| Setting::new(false, origin))
     };
     // Output is incremental from 0.9.0 on. In earlier releases it is cumulative, and their handler slices the list.
     let mode = if release >= Release::new(0, 9, 0).rc(0) { Mode::Incremental } else { Mode::Cumulative };
-    LauncherDefaults { skip, mode: Some(Setting::new(mode, forced())) }
+    LauncherDefaults { skip, mode: Some(Setting::new(mode, by_release)) }
 }
 
 /// Parses `Submitted SGLang Request ID: RID, Context: ID` with any text around it. Returns the frontend's id, then SGLang's.
 pub(super) fn submitted_ids(line: &str) -> Option<(&str, &str)> {
     let (_, ids) = line.split_once("Submitted SGLang Request ID: ")?;
     let (rid, rest) = ids.split_once(", Context: ")?;
-    let id = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
-    let context = rest.find(|c| !id(c)).map_or(rest, |end| &rest[..end]);
-    (!rid.is_empty() && rid.chars().all(id) && !context.is_empty()).then_some((context, rid))
+    let context = rest.find(|c| !is_id_character(c)).map_or(rest, |end| &rest[..end]);
+    (!rid.is_empty() && rid.chars().all(is_id_character) && !context.is_empty()).then_some((context, rid))
+}
+
+fn is_id_character(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "-_.:".contains(c)
 }
 
 #[cfg(test)]

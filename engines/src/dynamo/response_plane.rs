@@ -90,16 +90,18 @@ fn begins_stream(bytes: &[u8]) -> Option<bool> {
     (header.len() >= START.len()).then_some(true)
 }
 
+/// Length of the frame after this prefix.
+fn frame_length(prefix: &[u8; PREFIX]) -> Result<u64, Unreadable> {
+    let [header, body] = header_and_body_lengths(prefix);
+    let is_valid = header <= MAX_HEADER_BYTES && u32::try_from(body).is_ok();
+    is_valid.then(|| header + body).ok_or(Unreadable::Frames)
+}
+
 impl ParseStream for Frames {
     fn parse(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
-        let length = |prefix: &[u8; PREFIX]| {
-            let [header, body] = header_and_body_lengths(prefix);
-            let is_valid = header <= MAX_HEADER_BYTES && u32::try_from(body).is_ok();
-            is_valid.then(|| header + body).ok_or(Unreadable::Frames)
-        };
         let mut framed = std::mem::take(&mut self.framed);
         while !self.ended
-            && let Some(frame) = framed.next_message(&mut input, self.limits.event_bytes, length)?
+            && let Some(frame) = framed.next_message(&mut input, self.limits.event_bytes, frame_length)?
         {
             match frame {
                 Some((prefix, frame)) => self.parse_frame(prefix, frame, emit),

@@ -54,13 +54,13 @@ impl BatchDecoder {
 impl Decode for BatchDecoder {
     fn recognises(&self, parts: &[&[u8]]) -> bool {
         let &[message] = parts else { return false };
-        let begins = || {
-            let (columns, at) = read_array_head(message, 0)?;
-            let (requests, at) = read_array_head(message, at)?;
-            let rid = read_head(message, at)?.0;
-            Some(columns >= READ_COLUMNS && requests > 0 && matches!(rid, Head::Str { .. }))
-        };
-        begins() == Some(true)
+        if let Some((columns, at)) = read_array_head(message, 0)
+            && let Some((requests, at)) = read_array_head(message, at)
+            && let Some((Head::Str { .. }, _)) = read_head(message, at)
+        {
+            return columns >= READ_COLUMNS && requests > 0;
+        }
+        false
     }
 
     /// Does nothing: the ids are not part of the message.

@@ -115,12 +115,8 @@ fn read_trace(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) 
     let name = body.split_whitespace().find(|word| is_name(word)).ok_or(MalformedLine)?;
     let tokens = count_of_key(body, "output_len=");
     let pending = count_of_key(body, "pending=");
-    let mut emit = |rid: LoggedRid<'_>| {
-        let reached = Stage { tokens, pending, ..Stage::new(rid.text, name, by) };
-        sink(&stage_statement(rid, reached));
-    };
     if let Some(rid) = value_of_key(body, "rid=").and_then(LoggedRid::parse) {
-        emit(rid);
+        sink(&stage_statement(rid, Stage { tokens, pending, ..Stage::new(rid.text, name, by) }));
         return Ok(());
     }
     let rids = body.split_once("batch_rids=").ok_or(MalformedLine)?.1;
@@ -129,15 +125,18 @@ fn read_trace(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) 
         None => rids.find(char::is_whitespace).unwrap_or(rids.len()),
     };
     let words = rids[..end].split([',', ' ']).filter(|w| !w.trim_end_matches('.').is_empty());
-    words.filter_map(LoggedRid::parse).for_each(emit);
+    for rid in words.filter_map(LoggedRid::parse) {
+        sink(&stage_statement(rid, Stage { tokens, pending, ..Stage::new(rid.text, name, by) }));
+    }
     Ok(())
 }
 
 /// Whether the word can be a stage name: letters, digits, `_`, `.` and `-`, with a letter first.
 fn is_name(word: &str) -> bool {
     const LONGEST: usize = 64;
-    let letters = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
-    word.len() <= LONGEST && word.bytes().all(letters) && word.as_bytes()[0].is_ascii_alphabetic()
+    word.len() <= LONGEST
+        && word.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
+        && word.as_bytes()[0].is_ascii_alphabetic()
 }
 
 /// Parses ` type=BatchTokenIDOutput rids=15 states=850 recv_wait_ms=0.2 more=True`, `cpu_high] proc=225.0 sys=7.1 states=1024`.

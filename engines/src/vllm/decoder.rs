@@ -369,30 +369,30 @@ fn read_tail(b: &[u8], mut at: usize, row: usize, layout: &OutputLayout) -> Resu
     let mut ended = false;
     for field in 2..layout.len {
         let next = skip_value(b, at)?;
-        let is = |column: Option<u32>| column == Some(field);
         let (value, first) = read_head(b, at).ok_or(Undecoded::Truncated { at })?;
-        if is(finish) {
+        let column = Some(field);
+        if column == finish {
             tail.finish =
                 parse_finish_reason(b, value, first).map_err(|what| column_error(b, at, "finish_reason", row, what))?;
-        } else if is(finished) {
+        } else if column == finished {
             let Head::Bool(value) = value else {
                 return Err(column_error(b, at, "finished", row, "not a boolean"));
             };
             ended = value;
-        } else if is(cached) {
+        } else if column == cached {
             tail.cached = match value {
                 Head::Int(count) => u32::try_from(count).ok(),
                 _ => return Err(column_error(b, at, "num_cached_tokens", row, "not an integer")),
             };
-        } else if is(prefill) {
+        } else if column == prefill {
             match value {
                 Head::Nil => {}
                 Head::Map { len } => (tail.prompt, tail.cached) = read_prefill_stats(b, first, len)?,
                 _ => return Err(column_error(b, at, "prefill_stats", row, "not a map")),
             }
-        } else if is(pooling) {
+        } else if column == pooling {
             tail.pooled = value != Head::Nil;
-        } else if is(events)
+        } else if column == events
             && let Head::Array { len } = value
         {
             tail.times = read_events(b, first, len);
@@ -467,7 +467,8 @@ fn read_events(b: &[u8], mut at: usize, count: u32) -> Option<EngineSeconds> {
 /// Type and timestamp of one event. The type is 1 for QUEUED, 2 for SCHEDULED and 3 for PREEMPTED.
 fn read_event(b: &[u8], at: usize) -> Option<(i64, f64)> {
     let (Head::Map { len }, mut at) = read_head(b, at)? else { return None };
-    let (mut kind, mut timestamp) = (None, None);
+    let mut kind = None;
+    let mut timestamp = None;
     for _ in 0..len {
         let (name, value) = read_string(b, at)?;
         match (name, read_head(b, value)?.0) {

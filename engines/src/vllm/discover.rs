@@ -79,17 +79,7 @@ impl Recognise for VllmServer {
     /// An engine and an API server share two connections, one for requests and one for output. Both end in sockets of the API server (up to
     /// 0.8.2: of the engine) with random names, so that only their traffic tells them apart.
     fn hops(&self, wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -> Vec<Option<Reading>> {
-        let read = |wire: &Wire<'_>| {
-            let ((connector, by), (acceptor, known)) = (roles[wire.connector?]?, roles[wire.acceptor]?);
-            let reading = Reading::forward(Carries::Unknown, Confidence::of_sources([by, known]));
-            match (connector, acceptor) {
-                // The coordinator receives only statistics.
-                (ENGINE_CORE, API_SERVER | COORDINATOR) => Some(reading),
-                (API_SERVER, ENGINE_CORE) => Some(Reading { reversed: true, ..reading }),
-                _ => None,
-            }
-        };
-        wires.iter().map(read).collect()
+        wires.iter().map(|wire| read_wire(wire, roles)).collect()
     }
 
     fn settings(&self, evidence: &Evidence<'_>) -> Settings {
@@ -97,11 +87,11 @@ impl Recognise for VllmServer {
             return Settings::default();
         };
         let release = &installed.release;
-        let origin = || Origin::Release(format!("vLLM {}", release.value));
+        let origin = Origin::Release(format!("vLLM {}", release.value));
         Settings {
-            codec: Some(Setting::new(Codec::Msgpack, origin())),
-            mode: Some(Setting::new(Mode::Incremental, origin())),
-            waiter: waiter_of_releases(&release.value).map(|waiter| Setting::new(waiter, origin())),
+            codec: Some(Setting::new(Codec::Msgpack, origin.clone())),
+            mode: Some(Setting::new(Mode::Incremental, origin.clone())),
+            waiter: waiter_of_releases(&release.value).map(|waiter| Setting::new(waiter, origin)),
             ..Settings::default()
         }
     }
@@ -124,25 +114,45 @@ fn role_of_title(title: &str) -> Option<(Role, Rank)> {
     if !(rest.is_empty() || rest.starts_with('_')) {
         return None;
     }
-    let number = |prefix| rest.split('_').find_map(|part| part.strip_prefix(prefix)?.parse().ok());
-    let rank = Rank { dp: (role == ENGINE_CORE).then(|| number("DP")).flatten(), ..Rank::default() };
-    Some((role, rank))
+    let dp_rank = rest.split('_').find_map(|part| part.strip_prefix("DP")?.parse().ok());
+    Some((role, Rank { dp: dp_rank.filter(|_| role == ENGINE_CORE), ..Rank::default() }))
+}
+
+fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>]) -> Option<Reading> {
+    let (connector, by) = roles[wire.connector?]?;
+    let (acceptor, known) = roles[wire.acceptor]?;
+    let reading = Reading::forward(Carries::Unknown, Confidence::of_sources([by, known]));
+    match (connector, acceptor) {
+        // The coordinator receives only statistics.
+        (ENGINE_CORE, API_SERVER | COORDINATOR) => Some(reading),
+        (API_SERVER, ENGINE_CORE) => Some(Reading { reversed: true, ..reading }),
+        _ => None,
+    }
 }
 
 /// Whether this is the command line of a server.
 fn is_server(argv: &[String]) -> bool {
     // `vllm bench serve` is a client.
-    let serves = || argv.iter().any(|argument| argument == "serve") && argv.iter().all(|argument| argument != "bench");
+    let serves = argv.iter().any(|argument| argument == "serve") && argv.iter().all(|argument| argument != "bench");
     match program(argv) {
         Some(Program::Module("vllm.entrypoints.openai.api_server")) => true,
-        Some(Program::Module("vllm" | "vllm.entrypoints.cli.main")) => serves(),
+        Some(Program::Module("vllm" | "vllm.entrypoints.cli.main")) => serves,
         Some(Program::Script(script)) => {
             let path = Path::new(script);
             path.ends_with("vllm/entrypoints/openai/api_server.py")
-                || (path.file_name().is_some_and(|name| name == "vllm") && serves())
+                || (path.file_name().is_some_and(|name| name == "vllm") && serves)
         }
         _ => false,
     }
+}
+
+/// Value of an option, as `--name value` or `--name=value`.
+fn option_value<'a>(argv: &'a [String], name: &str) -> Option<&'a str> {
+    let (at, found) = argv.iter().enumerate().find_map(|(at, argument)| {
+        let rest = argument.strip_prefix(name)?;
+        (rest.is_empty() || rest.starts_with('=')).then_some((at, rest))
+    })?;
+    found.strip_prefix('=').or_else(|| argv.get(at + 1).map(String::as_str))
 }
 
 /// Tokenizer that a server's command line names: `--tokenizer`, otherwise the model.
@@ -150,22 +160,13 @@ fn tokenizer_of_command(argv: &[String]) -> Option<&str> {
     if !is_server(argv) {
         return None;
     }
-    let value = |name: &str| {
-        let (at, found) = argv.iter().enumerate().find_map(|(at, argument)| {
-            let rest = argument.strip_prefix(name)?;
-            (rest.is_empty() || rest.starts_with('=')).then_some((at, rest))
-        })?;
-        found.strip_prefix('=').or_else(|| argv.get(at + 1).map(String::as_str))
-    };
     // Other tokenizers than those of Hugging Face have another file.
-    if value("--tokenizer-mode").is_some_and(|mode| !matches!(mode, "auto" | "hf" | "slow")) {
+    if option_value(argv, "--tokenizer-mode").is_some_and(|mode| !matches!(mode, "auto" | "hf" | "slow")) {
         return None;
     }
-    let served = || {
-        let at = argv.iter().position(|argument| argument == "serve")?;
-        argv.get(at + 1).filter(|model| !model.starts_with('-'))
-    };
-    None.or_else(|| value("--tokenizer")).or_else(|| value("--model")).or_else(|| served().map(String::as_str))
+    let served_model = argv.iter().skip_while(|argument| *argument != "serve").nth(1);
+    let served_model = served_model.filter(|model| !model.starts_with('-')).map(String::as_str);
+    option_value(argv, "--tokenizer").or_else(|| option_value(argv, "--model")).or(served_model)
 }
 
 /// Whether this is the command line of a Dynamo worker. It has the client of the engine core that API servers have, and answers Dynamo's

@@ -34,14 +34,11 @@ impl Decode for Decoder {
     fn recognises(&self, parts: &[&[u8]]) -> bool {
         match parts {
             _ if classify_other_message(parts).is_some() => true,
-            [first, ..] => {
-                let list = |byte: u8| byte & 0xf0 == 0x90 || byte == 0xdc;
-                match **first {
-                    // From 0.8.3 on the engine's index comes first.
-                    [0x97..=0x99, 0..=0x7f, byte, ..] | [0x91 | 0x92 | 0x94, byte, ..] => list(byte),
-                    _ => false,
-                }
-            }
+            [first, ..] => match **first {
+                // The list of outputs; from 0.8.3 on the engine's index comes first.
+                [0x97..=0x99, 0..=0x7f, 0x90..=0x9f | 0xdc, ..] | [0x91 | 0x92 | 0x94, 0x90..=0x9f | 0xdc, ..] => true,
+                _ => false,
+            },
             [] => false,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use adapter::discover::{Carries, Confidence, Reading, Role, RoleWithSource, Wire};
+use adapter::discover::{Carries, Confidence, Reading, Role, RoleWithSource, Wire, role_among};
 
 use super::role::{DETOKENIZER, DETOKENIZER_ROUTER, DP_CONTROLLER, ROLES, ROUTER, SCHEDULER, TOKENIZER, WORKER};
 
@@ -13,12 +13,11 @@ pub(super) fn read_wires(wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -
 }
 
 fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>], bound: &BoundEndpoints<'_>) -> Option<Reading> {
-    let known_role = |node: usize| roles[node].filter(|(role, _)| ROLES.contains(role));
-    let (to, known) = known_role(wire.acceptor)?;
+    let (to, known) = role_among(&ROLES, roles[wire.acceptor])?;
     let Some(connector) = wire.connector else {
         return read_one_sided_wire(to);
     };
-    let (from, by) = known_role(connector)?;
+    let (from, by) = role_among(&ROLES, roles[connector])?;
     let confidence = Confidence::of_sources([by, known]);
     match (from, to) {
         (SCHEDULER, DETOKENIZER | DETOKENIZER_ROUTER)
@@ -50,28 +49,30 @@ impl<'a> BoundEndpoints<'a> {
         Self(bound)
     }
 
+    /// Endpoints of a process that processes with this role connect to.
+    fn endpoints_with(&self, acceptor: usize, role: Role) -> Vec<&'a str> {
+        let of_acceptor = self.0.iter().filter(|((owner, _), _)| *owner == acceptor);
+        of_acceptor.filter(|(_, connecting)| connecting.contains(&role)).map(|((_, endpoint), _)| *endpoint).collect()
+    }
+
     /// Schedulers connect to several sockets of the main process: output, requests, RPC, metrics. The output socket is the one that
     /// detokenizers also connect to (they are started even where they are idle).
     fn scheduler_to_main(&self, wire: &Wire<'_>, confidence: Confidence) -> Option<Reading> {
-        let known_role = (wire.acceptor, wire.endpoint);
-        let with = |role: Role| {
-            let of_acceptor = self.0.iter().filter(|((acceptor, _), _)| *acceptor == known_role.0);
-            of_acceptor.filter(|(_, from)| from.contains(&role)).map(|(at, _)| *at).collect::<Vec<Endpoint<'_>>>()
-        };
-        let output = with(DETOKENIZER);
-        if output.contains(&known_role) {
+        let output = self.endpoints_with(wire.acceptor, DETOKENIZER);
+        if output.contains(&wire.endpoint) {
             return Some(Reading::forward(Carries::Output, confidence));
         }
-        let others = with(SCHEDULER).into_iter().filter(|at| !output.contains(at)).count();
-        let Some((_, output)) = output.first() else {
+        let of_schedulers = self.endpoints_with(wire.acceptor, SCHEDULER);
+        let others = of_schedulers.iter().filter(|endpoint| !output.contains(endpoint)).count();
+        let Some(output) = output.first() else {
             let carries = if others == 1 { Carries::Output } else { Carries::Unknown };
             return Some(Reading::forward(carries, Confidence::Inferred));
         };
         // An engine binds all its sockets with one transport; the transfer server of a prefill engine is TCP.
-        if transport_of(output) != transport_of(known_role.1) {
+        if transport_of(output) != transport_of(wire.endpoint) {
             return None;
         }
-        if others == 1 && with(DP_CONTROLLER).is_empty() {
+        if others == 1 && self.endpoints_with(wire.acceptor, DP_CONTROLLER).is_empty() {
             return Some(Reading::requests_back(Confidence::Inferred));
         }
         Some(Reading::forward(Carries::Unknown, Confidence::Inferred))

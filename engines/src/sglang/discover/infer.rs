@@ -21,6 +21,10 @@ fn known_role(roles: &Roles, node: usize) -> Option<Role> {
     roles[node].map(|(role, _)| role)
 }
 
+fn is_worker(roles: &Roles, node: usize) -> bool {
+    known_role(roles, node) == Some(WORKER)
+}
+
 /// The parent of a scheduler or detokenizer is the engine's main process, whatever its command.
 fn infer_from_children(nodes: &[Node], roles: &mut Roles) {
     for child in 0..nodes.len() {
@@ -71,7 +75,6 @@ fn infer_from_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
 /// and one that does both a detokenizer. A group in any other order is not an engine.
 fn infer_unnamed(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     let free: Vec<bool> = roles.iter().enumerate().map(|(i, r)| r.is_none() && nodes[i].zmq).collect();
-    let touches_named = |node: usize| edges.iter().any(|&(f, t)| (f == node && !free[t]) || (t == node && !free[f]));
     let guesses: Vec<Option<Role>> = (0..nodes.len())
         .map(|node| match (receives(edges, node), sends(edges, node)) {
             _ if !free[node] => None,
@@ -88,7 +91,9 @@ fn infer_unnamed(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
                 (Some(SCHEDULER), Some(DETOKENIZER | TOKENIZER)) | (Some(DETOKENIZER), Some(TOKENIZER))
             )
         });
-        if ordered && !group.iter().any(|&n| touches_named(n)) {
+        let touches_named =
+            edges.iter().any(|(f, t)| (group.contains(f) && !free[*t]) || (group.contains(t) && !free[*f]));
+        if ordered && !touches_named {
             for &node in &group {
                 roles[node] = roles[node].or(guesses[node].map(|r| (r, RoleSource::Sockets)));
             }
@@ -110,15 +115,13 @@ fn mark_routers(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
         if known_role(roles, node) != Some(TOKENIZER) {
             continue;
         }
-        let worker = |other: usize| known_role(roles, other) == Some(WORKER);
-        let started = (0..nodes.len()).any(|n| worker(n) && nodes[n].parent == Some(node));
-        let linked = edges.iter().any(|&(f, t)| (f == node && worker(t)) || (t == node && worker(f)));
+        let starts_worker = (0..nodes.len()).any(|n| is_worker(roles, n) && nodes[n].parent == Some(node));
+        let is_linked =
+            edges.iter().any(|&(f, t)| (f == node && is_worker(roles, t)) || (t == node && is_worker(roles, f)));
         // A detokenizer that connects to both a worker and this process serves one engine.
-        let shares_detokenizer =
-            |n: usize| worker(n) && edges.iter().any(|&(f, t)| t == n && edges.contains(&(f, node)));
-        let linked = linked || (0..nodes.len()).any(shares_detokenizer);
-        let by_hand = matches!(roles[node], Some((_, RoleSource::Hand)));
-        if (started || linked) && !by_hand {
+        let shares_detokenizer = edges.iter().any(|&(f, t)| is_worker(roles, t) && edges.contains(&(f, node)));
+        let is_set_by_hand = matches!(roles[node], Some((_, RoleSource::Hand)));
+        if (starts_worker || is_linked || shares_detokenizer) && !is_set_by_hand {
             roles[node] = roles[node].map(|(_, source)| (ROUTER, source));
         }
     }

@@ -31,14 +31,14 @@ pub(super) const FLAGS: &[FlagName] = &[
 
 /// Whether this is the command line of the server's main process.
 pub(super) fn is_server_command(argv: &[String]) -> bool {
-    let serves = || argv.iter().any(|argument| argument == "serve");
+    let has_serve_command = argv.iter().any(|argument| argument == "serve");
     match program(argv) {
         Some(Program::Module("sglang.launch_server" | "sglang.srt.server")) => true,
-        Some(Program::Module("sglang" | "sglang.cli" | "sglang.cli.main")) => serves(),
+        Some(Program::Module("sglang" | "sglang.cli" | "sglang.cli.main")) => has_serve_command,
         Some(Program::Script(script)) => {
             let path = Path::new(script);
             path.ends_with("sglang/launch_server.py")
-                || (path.file_name().is_some_and(|name| name == "sglang") && serves())
+                || (path.file_name().is_some_and(|name| name == "sglang") && has_serve_command)
         }
         _ => false,
     }

@@ -110,8 +110,8 @@ fn is_extension(mapped: &Path) -> bool {
     let Some((folder, name)) = mapped.parent().zip(mapped.file_name()) else {
         return false;
     };
-    let begins = |start: &str| name.as_encoded_bytes().starts_with(start.as_bytes());
-    MODULES.iter().any(|(module, start)| folder.ends_with(module) && begins(start))
+    let name = name.as_encoded_bytes();
+    MODULES.iter().any(|(module, start)| folder.ends_with(module) && name.starts_with(start.as_bytes()))
 }
 
 #[cfg(test)]

@@ -68,16 +68,19 @@ pub(crate) fn infer_settings(evidence: &Evidence<'_>, unset: &LauncherDefaults) 
     }
 }
 
+fn setting_by_release<T>(release: Release, value: T) -> Option<Setting<T>> {
+    Some(Setting::new(value, Origin::Release(format!("SGLang {release}"))))
+}
+
 /// A scheduler connects to the detokenizer or, when told to skip it, a second time to the tokenizer.
 fn skips_tokenizer_by_sockets(hops: &[HopSeen]) -> Option<Setting<bool>> {
-    let output: Vec<(End, End)> =
-        hops.iter().filter(|h| h.carries == Carries::Output).filter_map(|h| Some((h.from?, h.to?))).collect();
-    let from_scheduler = || output.iter().filter(|(from, _)| from.role == SCHEDULER);
-    let to_detokenizer = from_scheduler().any(|(_, to)| matches!(to.role, DETOKENIZER | DETOKENIZER_ROUTER));
-    let twice = from_scheduler().any(|(a, to)| {
-        !to_detokenizer
-            && from_scheduler().any(|(b, other)| a.pid == b.pid && a.inode != b.inode && to.pid == other.pid)
-    });
+    let output = hops.iter().filter(|h| h.carries == Carries::Output).filter_map(|h| Some((h.from?, h.to?)));
+    let from_schedulers: Vec<(End, End)> = output.filter(|(from, _)| from.role == SCHEDULER).collect();
+    let to_detokenizer = from_schedulers.iter().any(|(_, to)| matches!(to.role, DETOKENIZER | DETOKENIZER_ROUTER));
+    let twice = !to_detokenizer
+        && from_schedulers.iter().any(|(a, to)| {
+            from_schedulers.iter().any(|(b, other)| a.pid == b.pid && a.inode != b.inode && to.pid == other.pid)
+        });
     (to_detokenizer || twice).then(|| Setting::new(twice, Origin::Sockets))
 }
 
@@ -104,7 +107,7 @@ impl StreamingRules<'_> {
     fn codec(&self) -> Option<Setting<Codec>> {
         let release = self.release?;
         if release < Release::new(0, 5, 15).rc(0) {
-            return Some(Setting::new(Codec::Pickle, Origin::Release(format!("SGLang {release}"))));
+            return setting_by_release(release, Codec::Pickle);
         }
         if let Some(pickle) = self.environment_switch(PICKLE_SWITCH) {
             let codec = if pickle.value { Codec::Pickle } else { Codec::Msgpack };
@@ -161,7 +164,7 @@ impl StreamingRules<'_> {
             r if r.number == [0, 5, 10] && matches!(r.stage, Stage::Candidate(_)) => Waiter::YieldsAll,
             _ => Waiter::Merges,
         };
-        Some(Setting::new(waiter, Origin::Release(format!("SGLang {release}"))))
+        setting_by_release(release, waiter)
     }
 
     /// Number of event-loop turns from the wake-up of a waiter to its run. Up to `CPython` 3.11, `asyncio.wait_for` creates an additional
@@ -175,15 +178,14 @@ impl StreamingRules<'_> {
     /// Output mode of the tokenizer. `skip` is the result from flags or sockets.
     fn mode(&self, skip: Option<bool>) -> Option<Setting<Mode>> {
         let release = self.release?;
-        let by_release = |mode| Some(Setting::new(mode, Origin::Release(format!("SGLang {release}"))));
         // Deltas exist on the skip path from 0.4.3.post4, on every path from 0.5.0, and depend on the flag alone from 0.5.6.
         if release < Release::new(0, 4, 3).post(4) {
-            return by_release(Mode::Cumulative);
+            return setting_by_release(release, Mode::Cumulative);
         }
         if release < Release::new(0, 5, 6).rc(0) {
             let text_path = if release < Release::new(0, 5, 0).rc(0) { Mode::Cumulative } else { Mode::Incremental };
             return match skip {
-                Some(false) => by_release(text_path),
+                Some(false) => setting_by_release(release, text_path),
                 Some(true) => self.mode_by_flag(),
                 // Without the flag, both paths of 0.4.x are cumulative.
                 None => self.mode_by_flag().filter(|flag| flag.value == text_path),

@@ -145,8 +145,8 @@ fn emit_times(
         times.iter().find(|time| time.0 == PREFILL_FINISHED && time.2.is_some()).and_then(|time| time.2);
     // Of a request that does not stream, the first output holds many tokens, and the response is sent at its end.
     let prefill_finished = prefill_finished.filter(|_| is_streamed == Some(true));
-    let mut emit = |name, by, wall_ns: Option<u64>| {
-        let Some(wall_ns) = wall_ns else { return };
+    for (name, by, wall_ns) in times.into_iter().chain([(FIRST_TOKEN, "tokenizer", first_token)]) {
+        let Some(wall_ns) = wall_ns else { continue };
         let is_end = matches!(name, "request_finished" | "decode_finished");
         let ends_gap = name == FIRST_TOKEN || (name == RESPONSE_SENT && first_token.is_none());
         let reached = Stage {
@@ -155,9 +155,5 @@ fn emit_times(
             ..Stage::new(rid.text, name, by)
         };
         sink(&Statement { wall_ns: Some(wall_ns), ..stage_statement(rid, reached) });
-    };
-    for (name, by, wall_ns) in times {
-        emit(name, by, wall_ns);
     }
-    emit(FIRST_TOKEN, "tokenizer", first_token);
 }

@@ -54,12 +54,9 @@ pub(super) fn read_time_stats(
         ServerRole::Prefill => "prefill_completion",
         ServerRole::Decode => "decode_completion",
     };
-    let mut emit = |name, wall_ns, tokens| {
-        let reached = Stage { tokens, ..Stage::new(rid.text, name, "scheduler") };
-        sink(&Statement { wall_ns, ..stage_statement(rid, reached) });
-    };
+    let ended = Stage { tokens, ..Stage::new(rid.text, end, "scheduler") };
     let Ok(phases) = read_phases(&times, role) else {
-        emit(end, line_ns, tokens);
+        sink(&Statement { wall_ns: line_ns, ..stage_statement(rid, ended) });
         sink(&Statement {
             wall_ns: None,
             is_rid_truncated: rid.is_truncated,
@@ -69,14 +66,16 @@ pub(super) fn read_time_stats(
     };
     let spent_ns = phases.iter().fold(0, |sum: u64, phase| sum.saturating_add(phase.ns));
     let Some(begin_ns) = read_begin_ns(&times).or_else(|| line_ns?.checked_sub(spent_ns)) else {
-        emit(end, line_ns, tokens);
+        sink(&Statement { wall_ns: line_ns, ..stage_statement(rid, ended) });
         return Ok(());
     };
-    emit(first_stage(&times, role), Some(begin_ns), None);
+    let begun = Stage::new(rid.text, first_stage(&times, role), "scheduler");
+    sink(&Statement { wall_ns: Some(begin_ns), ..stage_statement(rid, begun) });
     let mut at_ns = begin_ns;
     for phase in &phases {
         at_ns = at_ns.saturating_add(phase.ns);
-        emit(phase.end, Some(at_ns), tokens.filter(|_| phase.end == end));
+        let reached = if phase.end == end { ended } else { Stage::new(rid.text, phase.end, "scheduler") };
+        sink(&Statement { wall_ns: Some(at_ns), ..stage_statement(rid, reached) });
     }
     Ok(())
 }
@@ -138,9 +137,12 @@ impl<'l> LineFields<'l> {
     }
 }
 
+fn is_content(byte: u8) -> bool {
+    !byte.is_ascii_whitespace() && !matches!(byte, b',' | b';' | b'"')
+}
+
 /// Key and value of a word whose first `=` is at `equals_at`.
 fn parse_field(word: &str, equals_at: Option<usize>) -> Option<(&str, &str)> {
-    let is_content = |byte: u8| !byte.is_ascii_whitespace() && !matches!(byte, b',' | b';' | b'"');
     let start = word.bytes().position(is_content)?;
     let end = word.bytes().rposition(is_content)? + 1;
     match equals_at {

@@ -159,17 +159,16 @@ impl<'a> MessageColumns<'a, '_> {
         let Some(rid) = self.field_value(self.columns.rid) else {
             return Ok(());
         };
-        let abort = |rid| Chunk { finish: Some(Finish::Abort), ..Chunk::new(rid) };
         if let Some(rids) = self.doc.list_items(rid) {
             for (row, rid) in rids.take(self.limits.items).enumerate() {
-                chunks.push(abort(self.read_rid("rid", row, self.doc.string_bytes(rid))?));
+                chunks.push(aborted_chunk(self.read_rid("rid", row, self.doc.string_bytes(rid))?));
             }
             return Ok(());
         }
         // The id is empty when `abort_all` is set.
         let rid = self.read_rid("rid", 0, self.doc.string_bytes(rid))?;
         if !rid.is_empty() {
-            chunks.push(abort(rid));
+            chunks.push(aborted_chunk(rid));
         }
         Ok(())
     }
@@ -182,17 +181,20 @@ impl<'a> MessageColumns<'a, '_> {
         finished: &mut Vec<Node>,
     ) -> Result<(), Undecoded> {
         self.doc.dict_entries(meta).ok_or_else(|| self.bad_value("meta_info", row, "not a dict"))?;
-        let count = |name: &[u8]| match self.doc.find_entry(meta, name) {
-            Some(value) => self.read_count("meta_info", row, value),
-            None => Ok(None),
-        };
-        chunk.completion_tokens = count(b"completion_tokens")?;
-        chunk.prompt_tokens = count(b"prompt_tokens")?;
-        chunk.cached_tokens = count(b"cached_tokens")?;
+        chunk.completion_tokens = self.read_meta_count(row, meta, b"completion_tokens")?;
+        chunk.prompt_tokens = self.read_meta_count(row, meta, b"prompt_tokens")?;
+        chunk.cached_tokens = self.read_meta_count(row, meta, b"cached_tokens")?;
         let reason = self.doc.find_entry(meta, b"finish_reason").unwrap_or(Node::Nil);
         chunk.finish = self.read_finish(row, reason)?;
         finished.push(reason);
         Ok(())
+    }
+
+    fn read_meta_count(&self, row: usize, meta: Node, name: &[u8]) -> Result<Option<u32>, Undecoded> {
+        match self.doc.find_entry(meta, name) {
+            Some(value) => self.read_count("meta_info", row, value),
+            None => Ok(None),
+        }
     }
 
     fn read_count_column(
@@ -313,6 +315,10 @@ impl<'a> MessageColumns<'a, '_> {
     fn bad_value(&self, field: &'static str, row: usize, what: &'static str) -> Undecoded {
         Undecoded::Column { class: self.class, field, row, what }
     }
+}
+
+fn aborted_chunk(rid: &str) -> Chunk<'_> {
+    Chunk { finish: Some(Finish::Abort), ..Chunk::new(rid) }
 }
 
 /// Buffers that decoding keeps between messages, in addition to the arena.

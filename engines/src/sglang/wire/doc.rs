@@ -1,6 +1,6 @@
 //! Access to the values of a decoded message, independent of its codec.
 
-use super::arena::{Arena, NONE, Node, RecordedCall, Seq, kinds};
+use super::arena::{Arena, NONE, NameSpan, Node, RecordedCall, Seq, kinds};
 use super::pickle;
 use super::words;
 use crate::msgpack::{self, Head};
@@ -173,8 +173,11 @@ impl<'a> Doc<'a> {
     pub(super) fn module_and_name(self, node: Node) -> Option<(&'a [u8], &'a [u8])> {
         let Node::Global(id) = node else { return None };
         let global = self.arena.globals.get(id as usize)?;
-        let text = |start: u32, len: u32| self.bytes.get(start as usize..(start + len) as usize);
-        Some((text(global.module.start, global.module.len)?, text(global.name.start, global.name.len)?))
+        Some((self.name_bytes(global.module)?, self.name_bytes(global.name)?))
+    }
+
+    fn name_bytes(self, name: NameSpan) -> Option<&'a [u8]> {
+        self.bytes.get(name.start as usize..(name.start + name.len) as usize)
     }
 
     /// A recorded construction: module and name of its class, and the record.

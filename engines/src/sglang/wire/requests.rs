@@ -271,8 +271,7 @@ struct PackedObject<'a> {
 
 impl<'a> PackedObject<'a> {
     fn open(message: Excerpt<'a>, at: u64) -> Result<Self, Undecoded> {
-        let truncated = || Undecoded::Truncated { at: at as usize };
-        let bytes = message.bytes_from(at).ok_or_else(truncated)?;
+        let bytes = message.bytes_from(at).ok_or(Undecoded::Truncated { at: at as usize })?;
         let Some((Head::Array { len: len @ 1.. }, name)) = read_head(bytes, 0) else {
             return Err(not_a_codec(bytes));
         };

@@ -6,7 +6,7 @@ use trace::event::Chunk;
 
 use super::arena::Node;
 use super::columns::MessageColumns;
-use super::doc::Doc;
+use super::doc::{Doc, Items};
 use super::pickle::NestedPickle;
 use crate::msgpack::{self, Head};
 
@@ -35,13 +35,17 @@ impl MessageColumns<'_, '_> {
         }
     }
 
+    /// A column that is present and as long as the list of chunks.
+    fn list_per_chunk(&self, place: Option<u16>, chunks: &[Chunk<'_>]) -> Option<Items<'_>> {
+        let column = self.field_value(place)?;
+        self.doc.list_items(column).filter(|_| self.doc.item_count(column) == Some(chunks.len() as u32))
+    }
+
     /// Up to 0.5.9 a message has the time in the queue instead of its start.
     fn read_time_columns(&self, chunks: &[Chunk<'_>], times: &mut Vec<ChunkSeconds>) {
-        let column = |place| {
-            let column = self.field_value(place)?;
-            self.doc.list_items(column).filter(|_| self.doc.item_count(column) == Some(chunks.len() as u32))
-        };
-        let (Some(entries), Some(waits)) = (column(self.columns.batch_entry), column(self.columns.queue_time)) else {
+        let entries = self.list_per_chunk(self.columns.batch_entry, chunks);
+        let waits = self.list_per_chunk(self.columns.queue_time, chunks);
+        let Some((entries, waits)) = entries.zip(waits) else {
             return;
         };
         for (index, (chunk, (entry, wait))) in chunks.iter().zip(entries.zip(waits)).enumerate() {
@@ -63,6 +67,10 @@ fn has_first_tokens(chunk: &Chunk<'_>) -> bool {
     }
 }
 
+fn seconds_of_field(doc: Doc<'_>, state: Node, name: &[u8]) -> f64 {
+    doc.find_entry(state, name).map_or(0.0, |value| doc.seconds(value))
+}
+
 /// Reads objects of the class `SchedulerReqTimeStats`.
 fn append_time_stats(doc: Doc<'_>, stats: Node, chunks: &[Chunk<'_>], times: &mut Vec<ChunkSeconds>) {
     let objects = doc.list_items(stats).filter(|_| doc.item_count(stats) == Some(chunks.len() as u32));
@@ -72,11 +80,10 @@ fn append_time_stats(doc: Doc<'_>, stats: Node, chunks: &[Chunk<'_>], times: &mu
         }
         let Node::Object(id) = object else { continue };
         let (_, _, call) = doc.recorded_call(id);
-        let seconds = |name| doc.find_entry(call.state, name).map_or(0.0, |value| doc.seconds(value));
         let seconds = EngineSeconds {
-            queued: seconds(QUEUED),
-            batch_entered: seconds(b"forward_entry_time"),
-            prefill_finished: seconds(b"prefill_finished_time"),
+            queued: seconds_of_field(doc, call.state, QUEUED),
+            batch_entered: seconds_of_field(doc, call.state, b"forward_entry_time"),
+            prefill_finished: seconds_of_field(doc, call.state, b"prefill_finished_time"),
         };
         if seconds != EngineSeconds::default() {
             times.push(ChunkSeconds { chunk: index, seconds });

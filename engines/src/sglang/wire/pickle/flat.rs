@@ -172,13 +172,17 @@ pub(super) struct ShortIntList {
     pub(super) next: usize,
 }
 
+#[inline]
+fn nth_byte(word: u64, index: u32) -> u8 {
+    (word >> (8 * index)) as u8
+}
+
 /// Parses a list of only short integers at the beginning of `b`. If it holds one number, as for a decoding request, its first eight bytes
 /// are sufficient.
 #[inline]
 pub(super) fn parse_short_int_list(b: &[u8]) -> Option<ShortIntList> {
     // One load for all comparisons.
     let head = u64::from_le_bytes(*b.first_chunk()?);
-    let byte = |index: u32| (head >> (8 * index)) as u8;
     // The common case of several numbers.
     if head as u32 & 0xff_ffff == u32::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE, op::MARK, 0]) {
         let (len, end) = scan_short_ints(b, 3)?;
@@ -187,11 +191,11 @@ pub(super) fn parse_short_int_list(b: &[u8]) -> Option<ShortIntList> {
     if head as u16 != u16::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE]) {
         return None;
     }
-    match byte(2) {
-        op @ (op::BININT | op::BININT2) if byte(2 + wide_int_len(op) as u32) == op::APPEND => {
+    match nth_byte(head, 2) {
+        op @ (op::BININT | op::BININT2) if nth_byte(head, 2 + wide_int_len(op) as u32) == op::APPEND => {
             Some(ShortIntList { len: 1, first: 2, next: 3 + wide_int_len(op) })
         }
-        op::BININT1 if byte(4) == op::APPEND => Some(ShortIntList { len: 1, first: 2, next: 5 }),
+        op::BININT1 if nth_byte(head, 4) == op::APPEND => Some(ShortIntList { len: 1, first: 2, next: 5 }),
         // An empty list, before the next list or at the end of the batch.
         op::EMPTY_LIST | op::APPENDS => Some(ShortIntList { len: 0, first: 2, next: 2 }),
         _ => None,

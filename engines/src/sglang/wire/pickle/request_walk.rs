@@ -79,8 +79,7 @@ impl<'a> PickleWalk<'a> {
     pub(crate) fn next_item(&mut self) -> Result<Option<WalkItem<'a>>, Undecoded> {
         loop {
             let at = self.at;
-            let truncated = || Undecoded::Truncated { at };
-            let opcode = *self.bytes.get(at).ok_or_else(truncated)?;
+            let opcode = *self.bytes.get(at).ok_or(Undecoded::Truncated { at })?;
             let follows_empty_dict = std::mem::take(&mut self.follows_empty_dict);
             self.at = at + 1;
             match opcode {
@@ -101,7 +100,7 @@ impl<'a> PickleWalk<'a> {
                     self.depth += 1;
                 }
                 op::SHORT_BINUNICODE | op::BINUNICODE | op::BINUNICODE8 => {
-                    let (start, end) = scalar::payload_span(self.bytes, at).ok_or_else(truncated)?;
+                    let (start, end) = scalar::payload_span(self.bytes, at).ok_or(Undecoded::Truncated { at })?;
                     self.at = end;
                     if let Some(item) = self.push_string(&self.bytes[start..end], follows_empty_dict && self.depth == 0)
                     {
@@ -109,10 +108,12 @@ impl<'a> PickleWalk<'a> {
                     }
                 }
                 op::BINGET | op::LONG_BINGET => {
-                    let (slot, next) = flat::read_get(self.bytes, at).ok_or_else(truncated)?;
+                    let (slot, next) = flat::read_get(self.bytes, at).ok_or(Undecoded::Truncated { at })?;
                     self.at = next;
-                    let named = |known: &Option<u32>| known.is_some_and(|known| known as usize == slot);
-                    let field = self.name_slots.iter().position(named).filter(|_| self.is_at_key());
+                    let mut name_slots = self.name_slots.iter();
+                    let named = name_slots.position(|known| known.is_some_and(|known| known as usize == slot));
+                    // The same string may also be a value.
+                    let field = named.filter(|_| self.is_at_key());
                     let item = field.map(|field| self.field_item(field, false));
                     self.height += 1;
                     if item.is_some() {
@@ -132,7 +133,7 @@ impl<'a> PickleWalk<'a> {
                     self.height += 1;
                 }
                 op::BININT1 | op::BININT2 | op::BININT | op::LONG1 | op::LONG4 => {
-                    self.at = at + scalar::int_opcode_len(self.bytes, at).ok_or_else(truncated)?;
+                    self.at = at + scalar::int_opcode_len(self.bytes, at).ok_or(Undecoded::Truncated { at })?;
                     self.height += 1;
                 }
                 op::BINFLOAT => {
@@ -140,7 +141,7 @@ impl<'a> PickleWalk<'a> {
                     self.height += 1;
                 }
                 op::SHORT_BINBYTES | op::BINBYTES | op::BINBYTES8 | op::BYTEARRAY8 => {
-                    (_, self.at) = scalar::payload_span(self.bytes, at).ok_or_else(truncated)?;
+                    (_, self.at) = scalar::payload_span(self.bytes, at).ok_or(Undecoded::Truncated { at })?;
                     self.height += 1;
                 }
                 op::TUPLE1 => {}
