@@ -219,10 +219,11 @@ impl Import {
         let kinds = kinds.iter().fold(String::new(), |text, kind| text + kind + "; ");
         let summaries = self.reader.recogniser.engines.iter().map(|engine| engine.forms_summary());
         let known: Vec<_> = summaries.filter(|summary| !summary.is_empty()).collect();
-        let (files, known) = (plural(stats.files, "file"), known.join("; "));
         Err(ImportError::NothingRecognised(format!(
-            "{kinds}{} in {files} and none of a known form ({known}){undated}{first}{skipped}",
-            plural(stats.lines, "line")
+            "{kinds}{} in {} and none of a known form ({}){undated}{first}{skipped}",
+            plural(stats.lines, "line"),
+            plural(stats.files, "file"),
+            known.join("; ")
         )))
     }
 

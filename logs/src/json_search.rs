@@ -177,10 +177,10 @@ fn kind_of_key(key: &str) -> KeyKind {
 fn words_of_key(key: &str) -> impl Iterator<Item = &str> {
     key.split(|c: char| !c.is_ascii_alphanumeric()).flat_map(|part| {
         let bytes = part.as_bytes();
-        let is_start = |at: usize| at > 0 && bytes[at].is_ascii_uppercase() && bytes[at - 1].is_ascii_lowercase();
-        let starts = (0..=bytes.len()).filter(move |&at| at == bytes.len() || is_start(at));
+        let inner_starts =
+            (1..bytes.len()).filter(move |&at| bytes[at].is_ascii_uppercase() && bytes[at - 1].is_ascii_lowercase());
         let mut from = 0;
-        starts.map(move |to| {
+        inner_starts.chain([bytes.len()]).map(move |to| {
             let word = &part[from..to];
             from = to;
             word

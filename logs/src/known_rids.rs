@@ -55,15 +55,20 @@ impl KnownRids {
             return Rc::clone(last);
         }
         let text_hash = self.hash_text(rid);
-        let text_of = |known: &NumberedRid| &self.order[known.number.wrapping_sub(self.oldest_number) as usize];
-        let is_same = |known: &NumberedRid| known.text_hash == text_hash && **text_of(known) == *rid;
-        let known = self.by_text.find(NumberedRid::table_hash(text_hash), is_same);
+        let known = self.by_text.find(NumberedRid::table_hash(text_hash), |known| {
+            known.text_hash == text_hash && **self.text_of(known) == *rid
+        });
         let rid = match known {
-            Some(known) => Rc::clone(text_of(known)),
+            Some(known) => Rc::clone(self.text_of(known)),
             None => self.insert_rid(rid, text_hash, stats),
         };
         self.last = Some(Rc::clone(&rid));
         rid
+    }
+
+    fn text_of(&self, known: &NumberedRid) -> &Rc<str> {
+        // Both numbers wrap, so their difference is the index.
+        &self.order[known.number.wrapping_sub(self.oldest_number) as usize]
     }
 
     fn insert_rid(&mut self, rid: &str, text_hash: u32, stats: &mut ImportStats) -> Rc<str> {
@@ -73,8 +78,8 @@ impl KnownRids {
         }
         let rid: Rc<str> = rid.into();
         let added = NumberedRid { number: self.oldest_number.wrapping_add(self.order.len() as u32), text_hash };
-        let table_hash = |known: &NumberedRid| NumberedRid::table_hash(known.text_hash);
-        self.by_text.insert_unique(table_hash(&added), added, table_hash);
+        self.by_text
+            .insert_unique(NumberedRid::table_hash(text_hash), added, |known| NumberedRid::table_hash(known.text_hash));
         if let Some(sorted) = &mut self.sorted {
             sorted.insert(Rc::clone(&rid));
         }

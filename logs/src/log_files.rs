@@ -1,8 +1,8 @@
 //! Selection of files: those named, and those in named directories.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use super::ImportError;
 use super::ImportOptions;
@@ -31,6 +31,10 @@ struct SearchedFolder {
     depth: usize,
 }
 
+fn path_error(path: &Path, source: io::Error) -> ImportError {
+    ImportError::Path { path: path.to_owned(), source }
+}
+
 /// Finds all files under `paths`. Symbolic links inside directories are not followed.
 pub(super) fn find_log_files(
     paths: &[PathBuf],
@@ -40,18 +44,18 @@ pub(super) fn find_log_files(
     let mut found: BTreeMap<PathBuf, LogFile> = BTreeMap::new();
     let mut folders: Vec<SearchedFolder> = Vec::new();
     for path in paths {
-        let failed = |source| ImportError::Path { path: path.clone(), source };
-        let kind = fs::metadata(path).map_err(failed)?;
+        let kind = fs::metadata(path).map_err(|error| path_error(path, error))?;
         if kind.is_dir() {
             folders.push(SearchedFolder { path: path.clone(), root: path.clone(), depth: 0 });
         } else {
-            fs::File::open(path).map_err(failed)?;
+            // A file that cannot be opened is an error here, before the import begins.
+            fs::File::open(path).map_err(|error| path_error(path, error))?;
             let root = path.parent().unwrap_or(Path::new(""));
             found.insert(path.clone(), log_file(path, root, kind.len()));
         }
     }
     while let Some(SearchedFolder { path: folder, root, depth }) = folders.pop() {
-        let entries = fs::read_dir(&folder).map_err(|source| ImportError::Path { path: folder.clone(), source })?;
+        let entries = fs::read_dir(&folder).map_err(|error| path_error(&folder, error))?;
         for entry in entries.flatten() {
             let path = entry.path();
             // Metadata of the entry itself, not of a link's target.

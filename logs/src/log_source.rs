@@ -67,24 +67,27 @@ impl LogSource {
         LineReader::open(&self.file.path, options.max_line_bytes, Arc::new(AtomicU64::new(0)))
     }
 
+    fn refusal(&self, why: &str) -> String {
+        format!("{}: {why}", self.file.path.display())
+    }
+
     /// Reads a file's first lines. Returns the reason if it is not text.
     pub(super) fn probe_first_lines(&mut self, options: &ImportOptions) -> Result<(), String> {
         if !self.is_regular() {
             return Ok(());
         }
-        let refuse = |why: &str| format!("{}: {why}", self.file.path.display());
-        let mut lines = self.open_uncounted(options).map_err(|error| refuse(&error.to_string()))?;
+        let mut lines = self.open_uncounted(options).map_err(|error| self.refusal(&error.to_string()))?;
         for _ in 0..PROBED_LINES {
             // An error is reported when the file is imported, after everything before the error.
             let Ok(Some(line)) = lines.next_line(None) else { break };
             if line.text.starts_with(RECORDING_MAGIC) {
-                return Err(refuse("a recording: `tokengap report` reads it"));
+                return Err(self.refusal("a recording: `tokengap report` reads it"));
             }
             if UTF_16_MARKS.iter().any(|mark| line.text.starts_with(mark)) {
-                return Err(refuse("UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`"));
+                return Err(self.refusal("UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`"));
             }
             if line.text.contains(&0) || line.text.starts_with(&[0x80]) {
-                return Err(refuse("no text"));
+                return Err(self.refusal("no text"));
             }
             if let Some(stamp) = line_prefix::timestamp_of_line(&plain_text(line.text), &mut self.parser) {
                 self.first_ns = stamp.wall_ns;

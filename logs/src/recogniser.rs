@@ -210,8 +210,10 @@ impl Recogniser {
         if !self.record_marks.is_match(json) {
             return None;
         }
-        let field = |name: &str| self.engines.iter().map(|engine| engine.field_use(name)).max();
-        let record = JsonRecord::parse(json, &|name| field(name).unwrap_or(FieldUse::Skipped))?;
+        // A field is read if any of the engines uses it.
+        let record = JsonRecord::parse(json, &|name| {
+            self.engines.iter().map(|engine| engine.field_use(name)).max().unwrap_or(FieldUse::Skipped)
+        })?;
         self.read_record(&record, &mut |_| {}).is_some().then_some(record)
     }
 
