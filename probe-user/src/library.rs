@@ -172,10 +172,11 @@ pub fn analyse_libzmq(pid: u32, libzmq: &LibZmq) -> Result<CodeSupport, String> 
     let (process, files) = read_mapped_files(pid).map_err(|error| format!("cannot read its mapped files: {error}"))?;
     let file = files.iter().find(|file| file.path == libzmq.path).ok_or("it is no longer mapped")?;
     let library = open_library(&process, file).map_err(|error| format!("cannot open its file: {error}"))?;
-    let failed = |error| format!("{}: {error}", library.path.display());
-    let probe_points = ProbePointCache::default().find_in_library(Sought::Functions, &library.file).map_err(failed)?;
+    let path = library.path.display();
+    let probe_points = ProbePointCache::default().find_in_library(Sought::Functions, &library.file);
+    let probe_points = probe_points.map_err(|error| format!("{path}: {error}"))?;
     for symbol in ["zmq_msg_send", "zmq_msg_recv", "zmq_getsockopt"] {
-        probe_points.entry_of(symbol).map_err(failed)?;
+        probe_points.entry_of(symbol).map_err(|error| format!("{path}: {error}"))?;
     }
     Ok(CodeSupport {
         has_single_points: probe_points.received.is_some() && probe_points.refused.is_some(),

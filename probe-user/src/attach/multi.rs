@@ -132,9 +132,12 @@ impl MultiUprobes {
 /// nothing: before 6.6 the kernel does not check the attach type of a program of this kind.
 fn check_links(program: &OwnedFd) -> Result<(), MultiUprobeError> {
     const NO_PROCESS: u32 = u32::MAX;
-    let point = [(0, Cookie(0))];
-    let refusal = |pid| create_link(program, false, c"/", pid, &point).err().and_then(|error| error.raw_os_error());
-    check_refusals(refusal(0), refusal(NO_PROCESS))
+    check_refusals(refusal_of_link(program, 0), refusal_of_link(program, NO_PROCESS))
+}
+
+/// Error number with which the kernel refuses a link for this process and an invalid file.
+fn refusal_of_link(program: &OwnedFd, pid: u32) -> Option<i32> {
+    create_link(program, false, c"/", pid, &[(0, Cookie(0))]).err().and_then(|error| error.raw_os_error())
 }
 
 /// Checks the errors of links to a folder, the second one in an impossible process.

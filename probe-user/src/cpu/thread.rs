@@ -25,16 +25,16 @@ pub(super) struct ThreadTimesFile {
 
 impl ThreadTimesFile {
     pub(super) fn open(pid: u32, tid: u32) -> Option<Self> {
-        let open = |name: &str| kernel::open(format!("/proc/{pid}/task/{tid}/{name}")).ok();
-        if let Some(file) = open("schedstat") {
+        if let Ok(file) = kernel::open(format!("/proc/{pid}/task/{tid}/schedstat")) {
             let source = Self { file, tick_ns: None };
             // All zeros mean that CONFIG_SCHED_INFO is present but switched off, or that the thread has never run.
             if source.read().is_some_and(|times| times != ThreadTimes { on_ns: 0, wait_ns: Some(0) }) {
                 return Some(source);
             }
         }
+        let file = kernel::open(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
         let hertz = rustix::param::clock_ticks_per_second().max(1);
-        Some(Self { file: open("stat")?, tick_ns: Some(1_000_000_000 / hertz) })
+        Some(Self { file, tick_ns: Some(1_000_000_000 / hertz) })
     }
 
     /// Current times; `None` when the thread has exited.

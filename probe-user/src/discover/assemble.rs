@@ -38,13 +38,13 @@ pub(crate) fn assemble_engines(
     unread: &[u32],
     blind_spots: &mut Vec<BlindSpot>,
 ) -> Assembly {
-    let index_of_pid = |pid: u32| candidates.iter().position(|candidate| candidate.id.pid == pid);
-    let to_node = |candidate: &&Candidate| Node {
+    let nodes = candidates.iter().map(|candidate| Node {
         stated: candidate.stated,
-        parent: index_of_pid(candidate.parent),
+        parent: candidates.iter().position(|other| other.id.pid == candidate.parent),
+        // A process that cannot be examined may use ZMQ.
         zmq: candidate.libzmq.is_some() || !candidate.refused.is_empty(),
-    };
-    let nodes: Vec<Node> = candidates.iter().map(to_node).collect();
+    });
+    let nodes: Vec<Node> = nodes.collect();
     let stated: Vec<Option<RoleWithSource>> = nodes.iter().map(|node| node.stated).collect();
     let links = &link_meaning::remove_client_links(links, &stated);
     let mut roles = infer_roles(known, candidates, &nodes, links);
@@ -78,8 +78,10 @@ pub(crate) fn assemble_engines(
             }
         }
     }
-    let oldest_start = |engine: &Engine| engine.processes.iter().map(|process| process.id.start_time).min();
-    engines.sort_by_key(|engine| (!engine.is_confirmed, !engine.is_named(), oldest_start(engine)));
+    engines.sort_by_key(|engine| {
+        let oldest_start = engine.processes.iter().map(|process| process.id.start_time).min();
+        (!engine.is_confirmed, !engine.is_named(), oldest_start)
+    });
     Assembly { engines, roles }
 }
 
@@ -111,6 +113,11 @@ fn is_confirmed(engine: &Engine, unread: &[u32]) -> bool {
     !engine.hops.is_empty() || has_inner_server || engine.settings.avoids_zmq.is_some() || is_unread
 }
 
+fn end_of_socket(socket: OpenSocket, candidates: &[&Candidate], roles: &[Option<RoleWithSource>]) -> Option<End> {
+    let (role, _) = roles[socket.candidate]?;
+    Some(End { pid: candidates[socket.candidate].id.pid, fd: socket.fd, inode: socket.inode, role })
+}
+
 fn assemble_engine(
     known: &[EngineKind],
     group: &[usize],
@@ -119,26 +126,24 @@ fn assemble_engine(
     links: &InterpretedLinks<'_>,
     blind_spots: &mut Vec<BlindSpot>,
 ) -> Engine {
-    let to_process = |&index: &usize| roles[index].map(|(role, source)| candidates[index].to_process(role, source));
-    let mut processes: Vec<Process> = group.iter().filter_map(to_process).collect();
+    let processes = group.iter().filter_map(|&index| {
+        let (role, source) = roles[index]?;
+        Some(candidates[index].to_process(role, source))
+    });
+    let mut processes: Vec<Process> = processes.collect();
     processes.sort_by_key(|process| (process.role, process.rank, process.id));
-    let end_of = |socket: OpenSocket| {
-        let role = roles[socket.candidate]?.0;
-        Some(End { pid: candidates[socket.candidate].id.pid, fd: socket.fd, inode: socket.inode, role })
-    };
     let mut hops: Vec<HopSeen> = Vec::new();
     for (link, reading) in links.iter().filter(|(link, _)| group.contains(&link.acceptor.candidate)) {
-        let connector = link.connector.and_then(end_of);
-        let acceptor = end_of(link.acceptor);
+        let connector = link.connector.and_then(|socket| end_of_socket(socket, candidates, roles));
+        let acceptor = end_of_socket(link.acceptor, candidates, roles);
         let (from, to) = if reading.reversed { (acceptor, connector) } else { (connector, acceptor) };
         let endpoint = link.endpoint.clone();
         hops.push(HopSeen { from, to, endpoint, carries: reading.carries, confidence: reading.confidence });
     }
-    let role_of = |end: Option<End>| end.map(|end| end.role);
-    hops.sort_by_key(|hop| (hop.carries, role_of(hop.from), role_of(hop.to), hop.from, hop.to));
+    hops.sort_by_key(|hop| (hop.carries, hop.from.map(|end| end.role), hop.to.map(|end| end.role), hop.from, hop.to));
 
-    let kind_with_role = |role| known.iter().copied().find(|kind| kind.roles().contains(&role));
-    let kind = processes.iter().find_map(|process| kind_with_role(process.role));
+    let kind =
+        processes.iter().find_map(|process| known.iter().copied().find(|kind| kind.roles().contains(&process.role)));
     let mut engine = Engine { processes, hops, kind, ..Engine::default() };
     blind_spots.extend(determine_settings(&mut engine, group, candidates));
     engine
@@ -172,12 +177,12 @@ fn releases<'a>(
     main: &Candidate,
     mut all: impl Iterator<Item = &'a Candidate>,
 ) -> Vec<PackageRelease> {
-    let hosts_engines = |known: &&PackageRelease| known.engine.roles().is_empty();
-    let mut found: Vec<PackageRelease> = main.installed.0.iter().filter(hosts_engines).cloned().collect();
-    let own_release = kind.and_then(|kind| {
-        let installed_release = |candidate: &Candidate| candidate.installed.release(kind).cloned();
-        installed_release(main).or_else(|| all.find_map(installed_release))
-    });
-    found.extend(own_release);
+    // A program without roles of its own runs engines inside.
+    let hosts = main.installed.0.iter().filter(|known| known.engine.roles().is_empty());
+    let mut found: Vec<PackageRelease> = hosts.cloned().collect();
+    if let Some(kind) = kind {
+        let own_release = main.installed.release(kind);
+        found.extend(own_release.or_else(|| all.find_map(|candidate| candidate.installed.release(kind))).cloned());
+    }
     found
 }

@@ -20,23 +20,18 @@ pub(crate) struct SocketConnection {
 pub(crate) fn pair_unix_sockets(sockets: &[UnixSocket]) -> Vec<SocketConnection> {
     let listeners: HashSet<&[u8]> = sockets.iter().filter(|s| s.is_listening).map(|s| s.name.as_slice()).collect();
     let named: HashMap<u32, &[u8]> = sockets.iter().map(|s| (s.inode, s.name.as_slice())).collect();
-    let is_accepted = |socket: &&UnixSocket| {
-        let Some(peer) = socket.peer.filter(|_| !socket.is_listening && !socket.name.is_empty()) else {
-            return false;
-        };
+    let connections = sockets.iter().filter_map(|socket| {
+        let peer = socket.peer.filter(|_| !socket.is_listening && !socket.name.is_empty())?;
         // A socket that was bound before it connected has a name too. Then the side with a listener's name accepted.
         let has_named_peer = named.get(&peer).is_some_and(|name| !name.is_empty());
-        !has_named_peer || listeners.contains(socket.name.as_slice())
-    };
-    sockets
-        .iter()
-        .filter(is_accepted)
-        .map(|s| SocketConnection {
-            connector: s.peer.map(u64::from),
-            acceptor: s.inode.into(),
-            endpoint: ipc_endpoint(&s.name),
+        let is_accepted = !has_named_peer || listeners.contains(socket.name.as_slice());
+        is_accepted.then(|| SocketConnection {
+            connector: Some(peer.into()),
+            acceptor: socket.inode.into(),
+            endpoint: ipc_endpoint(&socket.name),
         })
-        .collect()
+    });
+    connections.collect()
 }
 
 /// Connections from `/proc/net/unix` alone, which shows only the accepted sides and their names.

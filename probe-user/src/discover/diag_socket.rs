@@ -108,12 +108,11 @@ impl DiagSocket {
         }
         let namespace = process.open_network_namespace().map_err(DiagError::Enter)?;
         // Entering a namespace changes the thread permanently, so a temporary thread does it.
-        let enter = move || {
+        let thread = std::thread::Builder::new().name("netns".into()).spawn(move || {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
                 .map_err(|errno| DiagError::Enter(errno.into()))?;
             Self::open_here()
-        };
-        let thread = std::thread::Builder::new().name("netns".into()).spawn(enter);
+        });
         let joined = thread.map_err(|e| DiagError::Enter(e.into()))?.join();
         joined.unwrap_or(Err(DiagError::Socket(Errno::IO)))
     }
@@ -186,14 +185,14 @@ impl DiagSocket {
         inode: u64,
         refused: fn(Errno) -> DiagError,
     ) -> Result<Option<QueueDepth>, DiagError> {
-        let parse = |body: Option<&[u8]>| {
+        let answer = self.exchange(request, 0, refused, |body| {
             let found = body.and_then(SocketQueues::parse).ok_or(DiagError::Socket(Errno::BADMSG))?;
             // Without the connection, the kernel returns the listener of its port.
             Ok((found.inode == inode).then_some(found.depth))
-        };
-        match self.exchange(request, 0, refused, parse) {
+        });
+        match answer {
             Err(error) if error == refused(Errno::NOENT) => Ok(None),
-            asked => asked,
+            answer => answer,
         }
     }
 
@@ -295,11 +294,10 @@ impl SocketQueues {
     /// Parses the description of a Unix or TCP socket.
     fn parse(body: &[u8]) -> Option<Self> {
         let (state, inode, receive, send) = if let Some(header) = parse_unix_header(body) {
-            let queue_lengths = |attribute| match attribute {
+            let (receive, send) = parse_attributes(body).find_map(|attribute| match attribute {
                 Nla::ReceiveQueueLength(receive, send) => Some((receive, send)),
                 _ => None,
-            };
-            let (receive, send) = parse_attributes(body).find_map(queue_lengths)?;
+            })?;
             (header.state, header.inode, receive, send)
         } else {
             let found = InetResponseHeader::parse(body).ok()?;
@@ -307,8 +305,11 @@ impl SocketQueues {
             (found.state, found.inode, found.recv_queue.saturating_sub(fin), found.send_queue)
         };
         // On a listening socket, the same fields count connections.
-        let bytes = |bytes: u32| (state != TCP_LISTEN).then_some(bytes.into());
-        let depth = QueueDepth { receive_bytes: bytes(receive), send_bytes: bytes(send) };
+        let depth = if state == TCP_LISTEN {
+            QueueDepth { receive_bytes: None, send_bytes: None }
+        } else {
+            QueueDepth { receive_bytes: Some(receive.into()), send_bytes: Some(send.into()) }
+        };
         Some(Self { inode: inode.into(), depth })
     }
 }

@@ -93,16 +93,13 @@ pub fn discover_engines(
     connected: &[(usize, usize, &str)],
 ) -> Vec<Engine> {
     let candidates: Vec<Candidate> = processes.iter().map(|process| process.to_candidate(engines)).collect();
-    let socket = |candidate, n: usize| OpenSocket { candidate, fd: n as u32, inode: n as u64 };
-    let links: Vec<Link> = connected
-        .iter()
-        .enumerate()
-        .map(|(n, &(from, to, endpoint))| Link {
-            acceptor: socket(to, 2 * n),
-            endpoint: endpoint.into(),
-            connector: Some(socket(from, 2 * n + 1)),
-        })
-        .collect();
+    // Each socket has a number of its own, which is its descriptor and its inode.
+    let links = (0_u32..).step_by(2).zip(connected).map(|(n, &(from, to, endpoint))| Link {
+        acceptor: OpenSocket { candidate: to, fd: n, inode: n.into() },
+        endpoint: endpoint.into(),
+        connector: Some(OpenSocket { candidate: from, fd: n + 1, inode: (n + 1).into() }),
+    });
+    let links: Vec<Link> = links.collect();
     let candidates: Vec<&Candidate> = candidates.iter().collect();
     assemble::assemble_engines(engines, &candidates, &links, &[], &mut Vec::new()).engines
 }

@@ -9,17 +9,20 @@ use super::links::Link;
 /// Removes links of clients. An engine binds all its sockets with one transport. If processes with known roles reach it over socket
 /// files, others that connect over TCP are clients. There may be thousands, and their ends may be invisible.
 pub(crate) fn remove_client_links(links: &[Link], stated: &[Option<RoleWithSource>]) -> Vec<Link> {
-    let is_named = |link: &Link| link.connector.is_some_and(|connector| stated[connector.candidate].is_some());
-    let named_links = links.iter().filter(|link| is_named(link));
+    let named_links = links.iter().filter(|link| has_stated_connector(link, stated));
     // Acceptors that processes with known roles reach, each with the transport of their links.
     let named: BTreeSet<(usize, Option<&str>)> =
-        named_links.map(|link| (link.acceptor.candidate, transport(&link.endpoint))).collect();
-    let is_client = |link: &Link| {
+        named_links.map(|link| (link.acceptor.candidate, transport_of(&link.endpoint))).collect();
+    let engine_links = links.iter().filter(|link| {
         let acceptor = link.acceptor.candidate;
         let is_reached = named.iter().any(|(candidate, _)| *candidate == acceptor);
-        is_reached && !is_named(link) && !named.contains(&(acceptor, transport(&link.endpoint)))
-    };
-    links.iter().filter(|link| !is_client(link)).cloned().collect()
+        !is_reached || has_stated_connector(link, stated) || named.contains(&(acceptor, transport_of(&link.endpoint)))
+    });
+    engine_links.cloned().collect()
+}
+
+fn has_stated_connector(link: &Link, stated: &[Option<RoleWithSource>]) -> bool {
+    link.connector.is_some_and(|connector| stated[connector.candidate].is_some())
 }
 
 /// Interprets every link by the rules of the engine that knows its roles. `None` for a connection that is not a hop of the output or
@@ -45,7 +48,7 @@ pub(crate) fn interpret_links(
 }
 
 /// Transport of an endpoint: `ipc` or `tcp`.
-fn transport(endpoint: &str) -> Option<&str> {
+fn transport_of(endpoint: &str) -> Option<&str> {
     endpoint.split(':').next()
 }
 

@@ -76,8 +76,8 @@ pub(crate) fn find_links(
                     let socket = OpenSocket { candidate: index, fd, inode };
                     let holder = holders.entry(inode).or_insert(socket);
                     // A socket inherited over a fork has two holders; the older process created it.
-                    let age_order = |socket: &OpenSocket| (candidates[socket.candidate].id.start_time, socket.fd);
-                    if age_order(&socket) < age_order(holder) {
+                    let holder_start = candidates[holder.candidate].id.start_time;
+                    if (candidate.id.start_time, fd) < (holder_start, holder.fd) {
                         *holder = socket;
                     }
                 }

@@ -26,8 +26,8 @@ pub struct Route<'a> {
 impl Route<'_> {
     /// Whether a connection belongs to this hop.
     fn has_ends_of(&self, hop: &HopSeen) -> bool {
-        let receiver_pid = |hop: &HopSeen| hop.to.map(|end| end.pid);
-        self.ends == hop.ends() && self.endpoint == hop.endpoint && receiver_pid(self.lanes[0]) == receiver_pid(hop)
+        let receiver_pid = self.lanes[0].to.map(|end| end.pid);
+        self.ends == hop.ends() && self.endpoint == hop.endpoint && receiver_pid == hop.to.map(|end| end.pid)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Continuous discovery: detects new workers, restarts and exits, and examines only new processes.
 
 use std::collections::{BTreeMap, HashSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use adapter::discover::role_words;
 
@@ -21,6 +21,10 @@ const MAX_PROCESSES: usize = 65_536;
 /// How many times [`DiscoverOptions::socket_interval`] passes between scans of the kernel's tables while no candidate opens or closes a socket.
 /// Only a connection that was being established at the last scan can then be new.
 const UNCHANGED_INTERVALS: u32 = 6;
+
+fn has_been_less_than(interval: Duration, since: Option<Instant>) -> bool {
+    since.is_some_and(|since| since.elapsed() < interval)
+}
 
 /// Keeps a [`Topology`] up to date.
 #[derive(Debug)]
@@ -79,13 +83,13 @@ impl Watcher {
         let has_just_ended = has_opener_ended != self.has_opener_ended;
         self.has_opener_ended = has_opener_ended;
         let changed = self.cache.update(&pids.items, &self.options.named) || has_just_ended;
-        let is_recent = |at: Option<Instant>, time| at.is_some_and(|at| at.elapsed() < time);
-        if !changed && is_recent(self.sockets_listed_at, self.options.socket_interval) {
+        if !changed && has_been_less_than(self.options.socket_interval, self.sockets_listed_at) {
             return Ok(false);
         }
         self.sockets_listed_at = Some(Instant::now());
         let is_same = self.list_sockets();
-        if !changed && is_same && is_recent(self.links_found_at, self.options.socket_interval * UNCHANGED_INTERVALS) {
+        let links_interval = self.options.socket_interval * UNCHANGED_INTERVALS;
+        if !changed && is_same && has_been_less_than(links_interval, self.links_found_at) {
             return Ok(false);
         }
         self.links_found_at = Some(Instant::now());

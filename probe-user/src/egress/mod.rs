@@ -14,7 +14,7 @@ pub use probe_ebpf::egress::{Head, Kind, Record, RequestTimes, Serves};
 
 use crate::discover::ReadError;
 use crate::proc::ProcDir;
-use crate::proc::net::{TcpSocket, TcpState, read_tcp_tables};
+use crate::proc::net::{TcpState, read_tcp_tables};
 
 /// Default capture limit of one write in bytes. A server normally writes one event at a time; a backlog may be written in one call.
 pub const CAPTURE: u32 = 4 << 20;
@@ -42,8 +42,9 @@ pub fn listening_ports(pid: u32) -> Result<ListeningPorts, ReadError> {
     let mut ports = Vec::new();
     // Kernels without IPv6 lack the second table.
     for table in read_tcp_tables(&process, MAX_SOCKETS).flatten() {
-        let is_own = |socket: &&TcpSocket| socket.state == TcpState::Listening && own_inodes.contains(&socket.inode);
-        ports.extend(table.items.iter().filter(is_own).map(|socket| socket.local.port()));
+        let listening = table.items.iter().filter(|socket| socket.state == TcpState::Listening);
+        let own = listening.filter(|socket| own_inodes.contains(&socket.inode));
+        ports.extend(own.map(|socket| socket.local.port()));
     }
     ports.sort_unstable();
     ports.dedup();

@@ -21,8 +21,15 @@ const REMOVE_LISTENER: u32 = 26;
 /// Operation, target, and up to three numbers.
 pub(super) type ChangeNumbers = [u32; 5];
 
+fn low_half(number: u64) -> u32 {
+    number as u32
+}
+
+fn high_half(number: u64) -> u32 {
+    (number >> 32) as u32
+}
+
 pub(super) fn change_to_numbers(change: TableChange) -> ChangeNumbers {
-    let of_id = |operation, target, id: u64| [operation, target, id as u32, (id >> 32) as u32, 0];
     match change {
         TableChange::Watch { target, capture, counts_sends } => {
             [WATCH, target, capture.sent, capture.received, counts_sends.into()]
@@ -32,10 +39,10 @@ pub(super) fn change_to_numbers(change: TableChange) -> ChangeNumbers {
         TableChange::Serve { target, serves } => [SERVE, target, serves.written, serves.read, 0],
         TableChange::EnterListener { target, namespace, port } => [ENTER_LISTENER, target, namespace, port.into(), 0],
         TableChange::RemoveListener { namespace, port } => [REMOVE_LISTENER, 0, namespace, port.into(), 0],
-        TableChange::EnterZmtp { target, inode } => of_id(ENTER_ZMTP, target, inode),
-        TableChange::RemoveZmtp { inode } => of_id(REMOVE_ZMTP, 0, inode),
-        TableChange::IgnoreStream { socket } => of_id(IGNORE_STREAM, 0, socket),
-        TableChange::IgnoreTls { connection } => of_id(IGNORE_TLS, 0, connection),
+        TableChange::EnterZmtp { target, inode } => [ENTER_ZMTP, target, low_half(inode), high_half(inode), 0],
+        TableChange::RemoveZmtp { inode } => [REMOVE_ZMTP, 0, low_half(inode), high_half(inode), 0],
+        TableChange::IgnoreStream { socket } => [IGNORE_STREAM, 0, low_half(socket), high_half(socket), 0],
+        TableChange::IgnoreTls { connection } => [IGNORE_TLS, 0, low_half(connection), high_half(connection), 0],
         TableChange::RemoveThreads { target } => [REMOVE_THREADS, target, 0, 0, 0],
     }
 }
@@ -115,13 +122,11 @@ fn parse_thread(bytes: &[u8]) -> Option<ThreadEntry> {
     for (number, from) in numbers.iter_mut().zip(bytes.chunks_exact(8)) {
         *number = u64::from_le_bytes(from.try_into().ok()?);
     }
-    let low = |number: u64| number as u32;
-    let high = |number: u64| (number >> 32) as u32;
     let thread = Thread {
-        target: high(numbers[0]),
-        tid: low(numbers[1]),
-        state: high(numbers[1]),
-        polling: low(numbers[2]),
+        target: high_half(numbers[0]),
+        tid: low_half(numbers[1]),
+        state: high_half(numbers[1]),
+        polling: low_half(numbers[2]),
         since_ns: numbers[3],
         on_ns: numbers[4],
         wait_ns: numbers[5],
@@ -133,7 +138,7 @@ fn parse_thread(bytes: &[u8]) -> Option<ThreadEntry> {
         polled_ns: numbers[11],
         poll_ns: numbers[12],
     };
-    Some(ThreadEntry { key: low(numbers[0]), thread })
+    Some(ThreadEntry { key: low_half(numbers[0]), thread })
 }
 
 #[cfg(test)]

@@ -156,11 +156,12 @@ pub(crate) struct ContentPiece<'b> {
 /// Messages with this content, of which the last is marked.
 pub(crate) fn content_to_pieces(content: &[u8]) -> Vec<Vec<u8>> {
     let count = content.len().div_ceil(MAX_PIECE).max(1);
-    let piece = |index: usize| {
-        let from = &content[index * MAX_PIECE..content.len().min((index + 1) * MAX_PIECE)];
-        [&CONTENT.to_le_bytes()[..], &u32::from(index + 1 == count).to_le_bytes(), from].concat()
-    };
-    (0..count).map(piece).collect()
+    let pieces = (0..count).map(|index| {
+        let part = &content[index * MAX_PIECE..content.len().min((index + 1) * MAX_PIECE)];
+        let is_last = u32::from(index + 1 == count);
+        [&CONTENT.to_le_bytes()[..], &is_last.to_le_bytes(), part].concat()
+    });
+    pieces.collect()
 }
 
 /// Parses a message with content; `None` if it has none.

@@ -188,10 +188,9 @@ fn request_analysis(
             count => filled += count,
         }
     }
-    let ended = || {
+    Ok(parse_answer(&bytes[..filled]).unwrap_or_else(|| {
         Err(String::from("the analysis of its code ended early: it exceeded its limits, or its file does not answer"))
-    };
-    Ok(parse_answer(&bytes[..filled]).unwrap_or_else(ended))
+    }))
 }
 
 #[cfg(test)]

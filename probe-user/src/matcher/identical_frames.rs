@@ -37,8 +37,8 @@ impl IdenticalFrames {
         let mut ambiguous = self.ambiguous.clone();
         let mut expected = Vec::new();
         for frame in skipped {
-            let is_twin = |other: &AmbiguousMatch| other.lane != lane && are_identical(&other.frame, frame);
-            let Some(twin) = ambiguous.iter().position(is_twin).and_then(|index| ambiguous.remove(index)) else {
+            let twin = ambiguous.iter().position(|other| other.lane != lane && are_identical(&other.frame, frame));
+            let Some(twin) = twin.and_then(|index| ambiguous.remove(index)) else {
                 // Nothing changes unless all are explained.
                 return false;
             };

@@ -82,13 +82,13 @@ pub fn serve(socket: BorrowedFd<'_>, permitted: Permitted) -> io::Result<()> {
         }
         let server = Arc::clone(&server);
         let counted = Arc::clone(&connections);
-        let serve_until_closed = move || {
+        let thread = thread::Builder::new().name("opener".into()).spawn(move || {
             if let Err(error) = server.serve_connection(&connection) {
                 tracing::debug!("a connection of the opener ended: {error}");
             }
             counted.fetch_sub(1, Ordering::Relaxed);
-        };
-        if thread::Builder::new().name("opener".into()).spawn(serve_until_closed).is_err() {
+        });
+        if thread.is_err() {
             connections.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -204,9 +204,6 @@ impl OpenerServer {
     /// Answers a request about files that the process chose.
     fn answer_as_its_user(&self, process: &ProcDir, request: &ProcessRequest) -> Result<OpenerAnswer, ReadError> {
         let account = rights::parse_account(&process.read("status", kernel::MAX_STATUS_BYTES)?)?;
-        let open_with_rights = |open: &dyn Fn() -> Result<RegularFile, ReadError>| {
-            Ok(OpenerAnswer::with_file(rights::with_rights_of(&account, open)??.into_file()))
-        };
         match request {
             ProcessRequest::Library { start, end } => {
                 let files = maps::parse_mapped_files(&process.mappings(MAX_MAPPINGS_BYTES)?);
@@ -217,13 +214,15 @@ impl OpenerServer {
                 if !is_probed_library(file, self.engines) {
                     return Err(ReadError::Denied);
                 }
-                open_with_rights(&|| process.open_library(file))
+                let library = rights::with_rights_of(&account, || process.open_library(file))??;
+                Ok(OpenerAnswer::with_file(library.into_file()))
             }
             ProcessRequest::MetadataFile(path) => {
                 if !is_metadata_file(path, self.engines) {
                     return Err(ReadError::Denied);
                 }
-                open_with_rights(&|| process.root()?.open_metadata(path))
+                let metadata = rights::with_rights_of(&account, || process.root()?.open_metadata(path))??;
+                Ok(OpenerAnswer::with_file(metadata.into_file()))
             }
             ProcessRequest::PackageNames(folder) => {
                 let names = rights::with_rights_of(&account, || process.root()?.package_names(folder, MAX_NAMES))??;
@@ -236,7 +235,10 @@ impl OpenerServer {
                 }
                 Ok(OpenerAnswer::with_content(content))
             }
-            ProcessRequest::Output { descriptor } => open_with_rights(&|| process.open_output(*descriptor)),
+            ProcessRequest::Output { descriptor } => {
+                let output = rights::with_rights_of(&account, || process.open_output(*descriptor))??;
+                Ok(OpenerAnswer::with_file(output.into_file()))
+            }
             ProcessRequest::OutputStatus { descriptor } => {
                 let status = rights::with_rights_of(&account, || process.output_status(*descriptor))??;
                 Ok(OpenerAnswer::with_numbers(status.to_numbers()))

@@ -55,10 +55,10 @@ impl ExaminedProcesses {
         }
         // Read first: if it executes another program meanwhile, that one is not remembered.
         let program = ProgramOfProcess { inode, path: process.link(ProcessLink::Program)? };
-        let is_known = |known: &HashMap<u32, ProgramOfProcess>| known.get(&process.pid) == Some(&program);
-        if is_known(&self.known.lock().unwrap_or_else(PoisonError::into_inner)) {
+        if self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&process.pid) == Some(&program) {
             return Ok(true);
         }
+        // Not locked here: these read files of the process, which may never answer.
         if !self.has_stated_role(process) && !self.executes_engine_library(process)? {
             return Ok(false);
         }

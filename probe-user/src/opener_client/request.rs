@@ -159,30 +159,26 @@ impl OpenRequest {
         if needs_path != is_path || (!needs_path && !path.is_empty()) {
             return None;
         }
-        let path = || PathBuf::from(OsStr::from_bytes(path));
-        let first_u32 = || u32::try_from(first).ok();
+        let path = PathBuf::from(OsStr::from_bytes(path));
+        let number = u32::try_from(first).ok();
         let request = match operation {
-            NAMED => return Some(Self::Named(first_u32()?)),
-            NAMED_STATUS => return Some(Self::NamedStatus(first_u32()?)),
+            NAMED => return Some(Self::Named(number?)),
+            NAMED_STATUS => return Some(Self::NamedStatus(number?)),
             MAPPINGS => ProcessRequest::Mappings,
             ENVIRONMENT => ProcessRequest::Environment,
-            DESCRIPTORS => ProcessRequest::Descriptors { limit: first_u32()? },
+            DESCRIPTORS => ProcessRequest::Descriptors { limit: number? },
             LINK => ProcessRequest::Link(ProcessLink::ALL.into_iter().find(|link| *link as u64 == first)?),
             NAMESPACE => ProcessRequest::NetworkNamespace,
             THREAD_FILE => {
                 let file = ThreadFile::ALL.into_iter().find(|file| *file as u64 == second)?;
-                ProcessRequest::ThreadFile { tid: first_u32()?, file }
+                ProcessRequest::ThreadFile { tid: number?, file }
             }
             LIBRARY => ProcessRequest::Library { start: first, end: second },
-            METADATA_FILE => ProcessRequest::MetadataFile(path()),
-            PACKAGE_NAMES => ProcessRequest::PackageNames(path()),
+            METADATA_FILE => ProcessRequest::MetadataFile(path),
+            PACKAGE_NAMES => ProcessRequest::PackageNames(path),
             // Standard output and error only.
-            OUTPUT => {
-                ProcessRequest::Output { descriptor: first_u32().filter(|descriptor| is_standard_output(*descriptor))? }
-            }
-            OUTPUT_STATUS => ProcessRequest::OutputStatus {
-                descriptor: first_u32().filter(|descriptor| is_standard_output(*descriptor))?,
-            },
+            OUTPUT => ProcessRequest::Output { descriptor: number.filter(|fd| is_standard_output(*fd))? },
+            OUTPUT_STATUS => ProcessRequest::OutputStatus { descriptor: number.filter(|fd| is_standard_output(*fd))? },
             _ => return None,
         };
         Some(Self::Process(ProcessKey { pid, inode }, request))
@@ -354,12 +350,12 @@ pub(crate) fn descriptors_to_bytes(descriptors: &[OpenDescriptor]) -> Vec<u8> {
 }
 
 pub(crate) fn parse_descriptors(bytes: &[u8]) -> Vec<OpenDescriptor> {
-    let parse = |entry: &[u8]| {
+    let descriptors = bytes.chunks_exact(DESCRIPTOR_BYTES).filter_map(|entry| {
         let fd = u32_at(entry, 0)?;
         let inode = u64_at(entry, 4)?;
         Some(if inode == 0 { OpenDescriptor::IoUring } else { OpenDescriptor::Socket { fd, inode } })
-    };
-    bytes.chunks_exact(DESCRIPTOR_BYTES).filter_map(parse).collect()
+    });
+    descriptors.collect()
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {

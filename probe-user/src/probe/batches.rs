@@ -27,7 +27,6 @@ pub(crate) fn message_batches(
 ) -> Result<Vec<Batch>, ProbePointsError> {
     let mut entries = Points::new();
     let mut returns = Points::new();
-    let cookie_of = |probe_point| Cookie::new(probe_point, target);
     let recv = probe_points.entry_of("zmq_msg_recv")?;
     let send = probe_points.entry_of("zmq_msg_send")?;
     if let Some(done) = probe_points.received {
@@ -39,24 +38,24 @@ pub(crate) fn message_batches(
         } else {
             entries.push((done.at, received));
             if wanted.processed {
-                entries.push((recv, cookie_of(ProbePoint::Recv)));
+                entries.push((recv, Cookie::new(ProbePoint::Recv, target)));
             }
         }
     } else {
-        entries.push((recv, cookie_of(ProbePoint::Recv).and_return()));
-        returns.push((recv, cookie_of(ProbePoint::RecvReturn)));
+        entries.push((recv, Cookie::new(ProbePoint::Recv, target).and_return()));
+        returns.push((recv, Cookie::new(ProbePoint::RecvReturn, target)));
     }
     if let Some(refused) = probe_points.refused {
-        entries.push((send, cookie_of(ProbePoint::Send)));
+        entries.push((send, Cookie::new(ProbePoint::Send, target)));
         entries.push((refused.at, Cookie::within(ProbePoint::Refused, target, refused.socket)));
     } else {
-        entries.push((send, cookie_of(ProbePoint::Send).and_return()));
-        returns.push((send, cookie_of(ProbePoint::SendReturn)));
+        entries.push((send, Cookie::new(ProbePoint::Send, target).and_return()));
+        returns.push((send, Cookie::new(ProbePoint::SendReturn, target)));
     }
     if wanted.processed {
         entries.push(match probe_points.option_request {
             Some(request) => (request.at, Cookie::within(ProbePoint::OptionAsked, target, request.socket)),
-            None => (probe_points.entry_of("zmq_getsockopt")?, cookie_of(ProbePoint::Option)),
+            None => (probe_points.entry_of("zmq_getsockopt")?, Cookie::new(ProbePoint::Option, target)),
         });
     }
     if wanted.buffers {
@@ -66,8 +65,8 @@ pub(crate) fn message_batches(
             ("zmq_send_const", ProbePoint::BufferSend, ProbePoint::SendReturn),
         ] {
             let entry = probe_points.entry_of(symbol)?;
-            entries.push((entry, cookie_of(entered).and_return()));
-            returns.push((entry, cookie_of(returned)));
+            entries.push((entry, Cookie::new(entered, target).and_return()));
+            returns.push((entry, Cookie::new(returned, target)));
         }
     }
     Ok(non_empty([Batch::at_entries(ZMQ, entries), Batch::at_returns(ZMQ_RETURNED, returns)]))
@@ -87,16 +86,15 @@ pub(crate) fn poll_batches(
     target: u32,
     with_returns: bool,
 ) -> Result<Vec<Batch>, ProbePointsError> {
-    let cookie_of = |probe_point| Cookie::new(probe_point, target);
     let epolls = [probe_points.entry_of("epoll_wait")?, probe_points.entry_of("epoll_pwait")?];
-    let mut epoll_entered = cookie_of(ProbePoint::Epoll);
+    let mut epoll_entered = Cookie::new(ProbePoint::Epoll, target);
     let mut returns = Points::new();
     if with_returns {
         epoll_entered = epoll_entered.and_return();
-        returns.extend(epolls.map(|entry| (entry, cookie_of(ProbePoint::EpollReturn))));
+        returns.extend(epolls.map(|entry| (entry, Cookie::new(ProbePoint::EpollReturn, target))));
     }
     let mut entries = epolls.map(|entry| (entry, epoll_entered)).to_vec();
-    entries.push((probe_points.entry_of("poll")?, cookie_of(ProbePoint::Poll)));
+    entries.push((probe_points.entry_of("poll")?, Cookie::new(ProbePoint::Poll, target)));
     Ok(non_empty([Batch::at_returns(POLL_LEFT, returns), Batch::at_entries(POLL_ENTERED, entries)]))
 }
 
@@ -109,19 +107,16 @@ fn accept_batches(probe_points: &ProbePoints, target: u32) -> Result<Vec<Batch>,
 
 /// Probe points in OpenSSL. Return probes are attached first; the return of a write whose entry was not observed is ignored.
 fn tls_batches(probe_points: &ProbePoints, target: u32) -> Result<Vec<Batch>, ProbePointsError> {
-    let point_at = |symbol, probe_point| {
-        let entry = probe_points.entry_of(symbol);
-        entry.map(|entry| (entry, Cookie::new(probe_point, target)))
-    };
+    let tls_write_ex = Cookie::new(ProbePoint::TlsWriteEx, target);
     let writes = if let Some(inner) = probe_points.tls_write {
-        vec![(inner, Cookie::new(ProbePoint::TlsWriteEx, target))]
+        vec![(inner, tls_write_ex)]
     } else {
-        let mut writes = vec![point_at("SSL_write", ProbePoint::TlsWrite)?];
+        let mut writes = vec![(probe_points.entry_of("SSL_write")?, Cookie::new(ProbePoint::TlsWrite, target))];
         // OpenSSL 1.1.1 and later.
-        writes.extend(point_at("SSL_write_ex", ProbePoint::TlsWriteEx).ok());
+        writes.extend(probe_points.entry_of("SSL_write_ex").ok().map(|entry| (entry, tls_write_ex)));
         writes
     };
-    let mut entries = vec![point_at("SSL_free", ProbePoint::TlsFree)?];
+    let mut entries = vec![(probe_points.entry_of("SSL_free")?, Cookie::new(ProbePoint::TlsFree, target))];
     entries.extend(&writes);
     Ok(non_empty([Batch::at_returns(TLS_RETURNED, writes), Batch::at_entries(TLS_ENTERED, entries)]))
 }

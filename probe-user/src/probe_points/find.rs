@@ -120,9 +120,10 @@ pub(super) fn find_refused_point(code: MachineCode<'_>, function: u64) -> Option
 /// `SocketPoint` where `zmq_getsockopt` passes on `ZMQ_RCVTIMEO` but not `ZMQ_EVENTS`. The socket's own function, called by `zmq_getsockopt`,
 /// handles a few options itself and calls another function for the rest.
 pub(super) fn find_option_request_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
-    let called_with = |option| MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Number(option)]);
+    let with_rcvtimeo = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Number(RCVTIMEO)]);
+    let with_events = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Number(EVENTS)]);
     let mut callees = Vec::new();
-    code.find_on_paths(function, called_with(RCVTIMEO), |instruction, state| {
+    code.find_on_paths(function, with_rcvtimeo.clone(), |instruction, state| {
         if passes_on_rcvtimeo(instruction, state) {
             callees.push(instruction.near_branch_target());
         }
@@ -130,7 +131,7 @@ pub(super) fn find_option_request_point(code: MachineCode<'_>, function: u64) ->
     });
     // The validity check of the socket is called first, with the option still in its register.
     callees.into_iter().take(MAX_INNER_FUNCTIONS).find_map(|callee| {
-        find_point_of_first_state(code, callee, called_with(RCVTIMEO), called_with(EVENTS), passes_on_rcvtimeo)
+        find_point_of_first_state(code, callee, with_rcvtimeo.clone(), with_events.clone(), passes_on_rcvtimeo)
     })
 }
 

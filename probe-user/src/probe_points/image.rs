@@ -1,6 +1,6 @@
 //! A library's file as bytes that another user wrote: every table in it has a limit, so that no file takes more than a moment.
 
-use object::elf::{ProgramHeader64, Sym64};
+use object::elf::ProgramHeader64;
 use object::read::elf::{ElfFile64, ProgramHeader as _, SectionHeader as _, Sym as _};
 use object::{Endianness, Object as _, elf};
 
@@ -98,16 +98,16 @@ impl<'a> Image<'a> {
         let endian = self.elf.endian();
         let strings = self.elf.elf_section_table().section(table.string_section());
         let strings = strings.and_then(|section| section.data(endian, self.elf.data())).unwrap_or_default();
-        let export = |symbol: &Sym64<Endianness>| {
+        let exports = table.iter().filter_map(|symbol| {
             // Compared with each name in place: the end of a string may be as far away as the end of the file.
             let text = strings.get(symbol.st_name(endian) as usize..)?;
-            let is_text =
-                |name: &&&str| text.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0));
-            let name = names.iter().find(is_text)?;
+            let mut names = names.iter();
+            let name =
+                names.find(|name| text.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0)));
             let is_defined = !symbol.is_undefined(endian);
-            is_defined.then(|| Export { name, address: symbol.st_value(endian) })
-        };
-        Ok(table.iter().filter_map(export).collect())
+            name.filter(|_| is_defined).map(|name| Export { name, address: symbol.st_value(endian) })
+        });
+        Ok(exports.collect())
     }
 
     pub(super) fn relocations(&self) -> Result<Vec<DynamicRelocation>, ImageError> {

@@ -62,8 +62,9 @@ fn find_name<'s>(segments: &'s [Segment<'_>], method: &str) -> impl Iterator<Ite
 
 /// Whether the pointer at this address, to a name of this length, is a field of a table entry.
 fn is_name_field(segments: &[Segment<'_>], address: u64, length_bytes: u64) -> bool {
-    let field = |offset: u64| word_at(segments, address.checked_add(offset)?);
-    field(LENGTH) == Some(length_bytes) && field(FLAGS).is_some_and(|flags| flags as u32 == FAST_WITH_KEYWORDS)
+    let length = address.checked_add(LENGTH).and_then(|at| word_at(segments, at));
+    let flags = address.checked_add(FLAGS).and_then(|at| word_at(segments, at));
+    length == Some(length_bytes) && flags.is_some_and(|flags| flags as u32 == FAST_WITH_KEYWORDS)
 }
 
 fn word_at(segments: &[Segment<'_>], address: u64) -> Option<u64> {

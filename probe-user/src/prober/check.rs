@@ -12,7 +12,7 @@ use foreign::CachedIdentity;
 use crate::discover::libzmq::is_libzmq_name;
 use crate::library::{MAX_MAPS_BYTES, is_libc_name, is_libssl_name};
 use crate::proc::ProcDir;
-use crate::proc::maps::{ExecutableMapping, executable_mappings};
+use crate::proc::maps::executable_mappings;
 use crate::programs::{Batch, PointSet};
 use adapter::discover::InnerServer;
 
@@ -50,16 +50,15 @@ pub(super) fn check_library(
     if !executable_mappings(&maps).any(|mapping| uses_zmq(mapping.path, servers)) {
         return Err(format!("process {pid} has neither libzmq nor an extension of an engine mapped"));
     }
-    let is_this_file = |mapping: &ExecutableMapping<'_>| match process.identify_mapped(mapping.range) {
-        Ok(mapped) => mapped == identity,
-        // Without the capability to follow the entries of `map_files`, the inode in `maps` must do.
-        Err(_) => mapping.inode == identity.inode,
-    };
     let mut code = LibraryCode { identity, sought: 0, ranges: Vec::new() };
     for mapping in executable_mappings(&maps) {
-        if let Some(sought) = sought_in_library(set, mapping.path, servers)
-            && is_this_file(&mapping)
-        {
+        let Some(sought) = sought_in_library(set, mapping.path, servers) else { continue };
+        let is_this_file = match process.identify_mapped(mapping.range) {
+            Ok(mapped) => mapped == identity,
+            // Without the capability to follow the entries of `map_files`, the inode in `maps` must do.
+            Err(_) => mapping.inode == identity.inode,
+        };
+        if is_this_file {
             code.sought = sought;
             code.ranges.push(mapping.file_range());
         }

@@ -144,9 +144,11 @@ impl ProcDir {
             return Ok(Listing { items, is_truncated: opened.numbers[0] != 0 });
         }
         let fds = list_numbers(open_dir(&self.dir, "fd")?, limit)?;
-        // A descriptor that was closed since the listing is skipped.
-        let read_target = |fd| self.read_link(&format!("fd/{fd}")).ok();
-        let found = fds.items.into_iter().filter_map(|fd| parse_descriptor(fd, &read_target(fd)?));
+        let found = fds.items.into_iter().filter_map(|fd| {
+            // A descriptor that was closed since the listing is skipped.
+            let target = self.read_link(&format!("fd/{fd}")).ok()?;
+            parse_descriptor(fd, &target)
+        });
         Ok(Listing { items: found.collect(), is_truncated: fds.is_truncated })
     }
 

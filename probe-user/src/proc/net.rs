@@ -57,18 +57,22 @@ fn parse_tcp_line(line: &[u8]) -> Option<TcpSocket> {
     Some(TcpSocket { local, remote, state, inode })
 }
 
+/// The four bytes of an address whose 8 digits begin at `at`.
+fn address_word(digits: &str, at: usize) -> Option<[u8; 4]> {
+    Some(u32::from_str_radix(digits.get(at..at + 8)?, 16).ok()?.to_ne_bytes())
+}
+
 /// Parses `0100007F:7569`, or 32 digits for IPv6: each 32-bit word in this machine's byte order. An IPv4-mapped IPv6 address becomes IPv4,
 /// so that both ends of a connection have the same form.
 fn parse_address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
-    let word = |at: usize| Some(u32::from_str_radix(ip.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
     let ip = match ip.len() {
-        8 => IpAddr::V4(Ipv4Addr::from(word(0)?)),
+        8 => IpAddr::V4(Ipv4Addr::from(address_word(ip, 0)?)),
         32 => {
             let mut bytes = [0; 16];
             for (i, four) in bytes.chunks_exact_mut(4).enumerate() {
-                four.copy_from_slice(&word(i * 8)?);
+                four.copy_from_slice(&address_word(ip, i * 8)?);
             }
             Ipv6Addr::from(bytes).to_canonical()
         }

@@ -23,16 +23,19 @@ impl ProcessStat {
         let close = text.iter().rposition(|&b| b == b')')?;
         let comm = text.get(open + 1..close)?;
         let fields: Vec<&str> = fields_after_name(text)?.collect();
-        // fields[0] is field 3 of proc(5).
-        let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
         Some(Self {
             comm: String::from_utf8_lossy(comm).into_owned(),
             state: fields.first()?.chars().next()?,
-            parent: u32::try_from(number(4)?).ok()?,
-            start_time: number(22)?,
-            is_kernel_thread: number(9)? & PF_KTHREAD != 0,
+            parent: u32::try_from(number_of_field(&fields, 4)?).ok()?,
+            start_time: number_of_field(&fields, 22)?,
+            is_kernel_thread: number_of_field(&fields, 9)? & PF_KTHREAD != 0,
         })
     }
+}
+
+/// Number by the field's number in proc(5). The fields after the name begin with the third.
+fn number_of_field(fields_after_name: &[&str], field: usize) -> Option<u64> {
+    fields_after_name.get(field - 3)?.parse().ok()
 }
 
 /// Fields after the name, which may contain any characters: the state letter, the parent, ...
