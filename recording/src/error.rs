@@ -59,6 +59,16 @@ impl RecordError {
     }
 }
 
+impl OpenError {
+    pub(super) fn io(path: &Path, error: io::Error) -> Self {
+        Self::Io { path: path.to_owned(), error }
+    }
+
+    pub(super) fn no_header(path: &Path, bytes: u64) -> Self {
+        Self::NoHeader { path: path.to_owned(), bytes }
+    }
+}
+
 /// Errors of opening a recording.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {

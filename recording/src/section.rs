@@ -53,6 +53,15 @@ impl Preamble {
     }
 }
 
+/// Removes a number of this size from the front of `fields`.
+fn split_number(fields: &mut &[u8], bytes: usize) -> u64 {
+    let (number, rest) = fields.split_at(bytes);
+    *fields = rest;
+    let mut value = [0; 8];
+    value[..bytes].copy_from_slice(number);
+    u64::from_le_bytes(value)
+}
+
 /// Kinds of sections.
 pub(super) mod kind {
     /// [`super::super::RecordingHeader`] as JSON.
@@ -91,23 +100,25 @@ impl Section {
         let mut bytes = [0; SECTION_HEADER_BYTES];
         // Magic number and checksum come first, but are computed last.
         let mut offset = 8;
-        let mut put = |field: &[u8]| {
+        let fields: [&[u8]; 13] = [
+            &[self.kind, 0, 0, 0],
+            &self.packed_bytes.to_le_bytes(),
+            &self.raw_bytes.to_le_bytes(),
+            &self.crc.to_le_bytes(),
+            &self.run.to_le_bytes(),
+            &self.seq.to_le_bytes(),
+            &self.first_record.to_le_bytes(),
+            &self.content.records.to_le_bytes(),
+            &self.content.chunks.to_le_bytes(),
+            &self.content.from.0.to_le_bytes(),
+            &self.content.to.0.to_le_bytes(),
+            &self.anchor.mono.0.to_le_bytes(),
+            &self.anchor.wall_ns.to_le_bytes(),
+        ];
+        for field in fields {
             bytes[offset..offset + field.len()].copy_from_slice(field);
             offset += field.len();
-        };
-        put(&[self.kind, 0, 0, 0]);
-        put(&self.packed_bytes.to_le_bytes());
-        put(&self.raw_bytes.to_le_bytes());
-        put(&self.crc.to_le_bytes());
-        put(&self.run.to_le_bytes());
-        put(&self.seq.to_le_bytes());
-        put(&self.first_record.to_le_bytes());
-        put(&self.content.records.to_le_bytes());
-        put(&self.content.chunks.to_le_bytes());
-        put(&self.content.from.0.to_le_bytes());
-        put(&self.content.to.0.to_le_bytes());
-        put(&self.anchor.mono.0.to_le_bytes());
-        put(&self.anchor.wall_ns.to_le_bytes());
+        }
         let crc = crc32fast::hash(&bytes[8..]);
         bytes[..4].copy_from_slice(&SECTION_MAGIC);
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());
@@ -121,28 +132,23 @@ impl Section {
         if *magic != SECTION_MAGIC || u32::from_le_bytes(*crc) != crc32fast::hash(fields) {
             return None;
         }
-        let mut offset = 4;
-        let mut word = |size: usize| {
-            let mut value = [0; 8];
-            value[..size].copy_from_slice(&fields[offset..offset + size]);
-            offset += size;
-            u64::from_le_bytes(value)
-        };
+        // Three bytes after the kind are unused.
+        let mut rest = &fields[4..];
         let section = Self {
             kind: fields[0],
-            packed_bytes: word(4) as u32,
-            raw_bytes: word(4) as u32,
-            crc: word(4) as u32,
-            run: word(8),
-            seq: word(8),
-            first_record: word(8),
+            packed_bytes: split_number(&mut rest, 4) as u32,
+            raw_bytes: split_number(&mut rest, 4) as u32,
+            crc: split_number(&mut rest, 4) as u32,
+            run: split_number(&mut rest, 8),
+            seq: split_number(&mut rest, 8),
+            first_record: split_number(&mut rest, 8),
             content: BlockContent {
-                records: word(4) as u32,
-                chunks: word(4) as u32,
-                from: MonoNs(word(8)),
-                to: MonoNs(word(8)),
+                records: split_number(&mut rest, 4) as u32,
+                chunks: split_number(&mut rest, 4) as u32,
+                from: MonoNs(split_number(&mut rest, 8)),
+                to: MonoNs(split_number(&mut rest, 8)),
             },
-            anchor: Anchor { mono: MonoNs(word(8)), wall_ns: word(8) },
+            anchor: Anchor { mono: MonoNs(split_number(&mut rest, 8)), wall_ns: split_number(&mut rest, 8) },
         };
         (section.packed_bytes <= MAX_PAYLOAD_BYTES && section.raw_bytes <= MAX_PAYLOAD_BYTES).then_some(section)
     }

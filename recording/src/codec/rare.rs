@@ -208,6 +208,10 @@ macro_rules! numbers {
 
 numbers! { u8 u16 u32 u64 }
 
+fn has_bit(flags: u64, bit: u32) -> bool {
+    flags >> bit & 1 != 0
+}
+
 fn narrow<T: TryFrom<u64>>(number: u64) -> Result<T, MalformedBlock> {
     T::try_from(number).map_err(|_| MalformedBlock("a number is too large for its field"))
 }
@@ -360,6 +364,10 @@ impl<'b> RareField<'b> for Answer<'b> {
     }
 }
 
+fn read_time(from: &mut RareReader<'_>) -> Result<Option<MonoNs>, MalformedBlock> {
+    Ok(Option::<u64>::read(from)?.map(MonoNs))
+}
+
 impl RareField<'_> for EngineTimes {
     fn write(&self, to: &mut RareWriter<'_>) {
         for time in [self.queued, self.batch_entered, self.prefill_finished] {
@@ -368,8 +376,7 @@ impl RareField<'_> for EngineTimes {
     }
 
     fn read(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
-        let mut read_time = || Ok(Option::<u64>::read(from)?.map(MonoNs));
-        Ok(Self { queued: read_time()?, batch_entered: read_time()?, prefill_finished: read_time()? })
+        Ok(Self { queued: read_time(from)?, batch_entered: read_time(from)?, prefill_finished: read_time(from)? })
     }
 }
 
@@ -487,21 +494,20 @@ impl<'b> RareField<'b> for Hop<'b> {
         let endpoint = RareField::read(from)?;
         let worker = RareField::read(from)?;
         let flags = from.fields.read_number()?;
-        let flag = |bit: u32| flags >> bit & 1 != 0;
         Ok(Self {
             id,
             ends: name.into(),
             endpoint,
             worker,
-            origin: flag(0),
-            last: flag(1),
-            carries_requests: flag(8),
+            origin: has_bit(flags, 0),
+            last: has_bit(flags, 1),
+            carries_requests: has_bit(flags, 8),
             capabilities: Capabilities {
-                sent: flag(2),
-                forwarded: flag(7),
-                received: flag(4),
-                processed: flag(5),
-                delivered: flag(6),
+                sent: has_bit(flags, 2),
+                forwarded: has_bit(flags, 7),
+                received: has_bit(flags, 4),
+                processed: has_bit(flags, 5),
+                delivered: has_bit(flags, 6),
             },
         })
     }

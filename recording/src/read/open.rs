@@ -122,9 +122,8 @@ impl Recording {
     /// Opens a complete or truncated file. Reads no blocks, except in a ring, where only reading shows which blocks are intact.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
         let path = path.as_ref().to_owned();
-        let io_error = |error| OpenError::Io { path: path.clone(), error };
-        let file = File::open(&path).map_err(io_error)?;
-        let metadata = file.metadata().map_err(io_error)?;
+        let file = File::open(&path).map_err(|error| OpenError::io(&path, error))?;
+        let metadata = file.metadata().map_err(|error| OpenError::io(&path, error))?;
         if !metadata.is_file() {
             return Err(OpenError::NotARecording(path));
         }
@@ -136,7 +135,8 @@ impl Recording {
         let mut sections = if let Some(sections) = index {
             sections
         } else {
-            let scan = scan_sections(&file, run, sections_offset..bytes, preamble.is_ring).map_err(io_error)?;
+            let scan = scan_sections(&file, run, sections_offset..bytes, preamble.is_ring);
+            let scan = scan.map_err(|error| OpenError::io(&path, error))?;
             if preamble.is_ring {
                 newest_lap(scan)
             } else {
@@ -247,31 +247,30 @@ struct FileStart {
 }
 
 fn read_start(file: &File, path: &Path, bytes: u64) -> Result<FileStart, OpenError> {
-    let io_error = |error| OpenError::Io { path: path.to_owned(), error };
     let mut first = [0; PREAMBLE_BYTES];
     let min_bytes = (PREAMBLE_BYTES + SECTION_HEADER_BYTES) as u64;
     let available = bytes.min(PREAMBLE_BYTES as u64) as usize;
-    file.read_exact_at(&mut first[..available], 0).map_err(io_error)?;
+    file.read_exact_at(&mut first[..available], 0).map_err(|error| OpenError::io(path, error))?;
     let expected = Preamble::new(false).to_bytes();
     // Even a file truncated within its first bytes can be recognised as a recording.
     if available == 0 || first[..available.min(8)] != expected[..available.min(8)] {
         return Err(OpenError::NotARecording(path.to_owned()));
     }
-    let no_header = |bytes| OpenError::NoHeader { path: path.to_owned(), bytes };
     let preamble = Preamble::parse(&first).filter(|_| bytes >= min_bytes);
-    let preamble = preamble.ok_or_else(|| no_header(min_bytes))?;
+    let preamble = preamble.ok_or_else(|| OpenError::no_header(path, min_bytes))?;
     let Preamble { major, minor, .. } = preamble;
     if major != MAJOR {
         return Err(OpenError::OtherFormat { path: path.to_owned(), major, minor });
     }
     let mut section_header = [0; SECTION_HEADER_BYTES];
-    file.read_exact_at(&mut section_header, PREAMBLE_BYTES as u64).map_err(io_error)?;
+    let read = file.read_exact_at(&mut section_header, PREAMBLE_BYTES as u64);
+    read.map_err(|error| OpenError::io(path, error))?;
     let section = Section::parse(&section_header).filter(|section| section.kind == kind::HEADER);
-    let section = section.ok_or_else(|| no_header(min_bytes))?;
+    let section = section.ok_or_else(|| OpenError::no_header(path, min_bytes))?;
     let located = LocatedSection { offset: PREAMBLE_BYTES as u64, section };
     let sections_offset = located.offset + section.total_bytes();
     let header = if sections_offset <= bytes { read_json(file, &located) } else { None };
-    let header = header.ok_or_else(|| no_header(sections_offset))?;
+    let header = header.ok_or_else(|| OpenError::no_header(path, sections_offset))?;
     Ok(FileStart { preamble, run: section.run, header, sections_offset })
 }
 
