@@ -6,6 +6,11 @@ use super::grpc::GrpcParser;
 use super::sse::EventParser;
 use super::{Limits, Unreadable};
 
+/// Whether the value of a header `content-type` begins with this type. Parameters, such as a character set, follow it.
+fn begins_with_type(content_type: &[u8], media_type: &[u8]) -> bool {
+    content_type.get(..media_type.len()).is_some_and(|start| start.eq_ignore_ascii_case(media_type))
+}
+
 #[derive(Debug, Default)]
 pub(super) enum BodyParser {
     Events(EventParser),
@@ -22,15 +27,12 @@ pub(super) enum BodyParser {
 impl BodyParser {
     /// Parser by the values of the headers `content-type` and `content-encoding`. The second value is why a body of interest cannot be read.
     pub(super) fn for_content(content_type: Option<&[u8]>, is_compressed: bool) -> (Self, Option<Unreadable>) {
-        let begins_with = |word: &[u8]| {
-            let start = content_type.and_then(|content_type| content_type.get(..word.len()));
-            start.is_some_and(|start| start.eq_ignore_ascii_case(word))
-        };
-        let parser = if begins_with(b"text/event-stream") {
+        let content_type = content_type.unwrap_or_default();
+        let parser = if begins_with_type(content_type, b"text/event-stream") {
             Self::Events(EventParser::default())
-        } else if begins_with(b"application/json") {
+        } else if begins_with_type(content_type, b"application/json") {
             Self::Json(BoundedBuffer::default())
-        } else if begins_with(b"application/grpc") {
+        } else if begins_with_type(content_type, b"application/grpc") {
             Self::Grpc(GrpcParser::default())
         } else {
             return (Self::Other, None);

@@ -52,6 +52,10 @@ pub enum UnknownWait {
     Unreadable(Unreadable),
 }
 
+fn ns_between(from: Option<MonoNs>, to: Option<MonoNs>) -> Option<u64> {
+    Some(to?.since(from?))
+}
+
 /// Writes of one response by one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts about the response")]
@@ -244,11 +248,10 @@ impl Frontends {
         if let Some(why) = why_unusable(worker, frontend) {
             return self.count_unknown(why);
         }
-        let between = |from: Option<MonoNs>, to: Option<MonoNs>| Some(to?.since(from?));
         let one_to_one = frontend.parts == worker.parts;
         let first_token_ns =
-            between(worker.first, frontend.first).filter(|_| one_to_one && !frontend.short_write_before_first);
-        let last_token_ns = between(worker.last, frontend.last).filter(|_| !frontend.short_write);
+            ns_between(worker.first, frontend.first).filter(|_| one_to_one && !frontend.short_write_before_first);
+        let last_token_ns = ns_between(worker.last, frontend.last).filter(|_| !frontend.short_write);
         if frontend.short_write {
             self.count_unknown(UnknownWait::SlowClient);
         } else if last_token_ns.is_none() {
@@ -268,10 +271,8 @@ impl Frontends {
     /// Describes the waits that are not known, with counts.
     pub fn degraded(&self) -> Vec<String> {
         let mut unknown = self.unknown.clone();
-        let is_overdue = |(at, ended): &&(MonoNs, Ended)| {
-            !matches!(ended, Ended::Frontend(_)) && self.latest.since(*at) >= OVERDUE_NS
-        };
-        let overdue = self.waiting.values().filter(is_overdue).count() as u64;
+        let without_response = self.waiting.values().filter(|(_, ended)| !matches!(ended, Ended::Frontend(_)));
+        let overdue = without_response.filter(|(at, _)| self.latest.since(*at) >= OVERDUE_NS).count() as u64;
         if overdue > 0 {
             add_to_count(&mut unknown, UnknownWait::NoResponse, overdue);
         }

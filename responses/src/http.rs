@@ -110,15 +110,19 @@ impl HttpParser {
         let body = match status {
             Some(101) => return Err(Unreadable::Upgraded),
             Some(100..=199) => None,
-            Some(204 | 304) => Some((HttpState::Length { left: 0, begun: false }, BodyParser::Other, None)),
+            Some(204 | 304) => Some(DeclaredBody {
+                state: HttpState::Length { left: 0, begun: false },
+                parser: BodyParser::Other,
+                unreadable: None,
+            }),
             _ => Some(declared_body(&response)),
         };
         *input = &input[length - before..];
         self.partial.clear();
-        let Some((state, body, unreadable)) = body else { return Ok(()) };
+        let Some(DeclaredBody { state, parser, unreadable }) = body else { return Ok(()) };
         let is_empty = matches!(state, HttpState::Length { left: 0, .. });
         self.state = state;
-        self.body = body;
+        self.body = parser;
         emit(ResponseElement::Began);
         if let Some(status @ FIRST_ERROR_STATUS..) = status {
             emit(ResponseElement::Rejected(status));
@@ -133,14 +137,22 @@ impl HttpParser {
     }
 }
 
-/// The form of a body, as its head declares it, and why a body of interest cannot be read.
-fn declared_body(response: &httparse::Response<'_, '_>) -> (HttpState, BodyParser, Option<Unreadable>) {
-    let header = |name: &str| {
-        let found = response.headers.iter().rfind(|header| header.name.eq_ignore_ascii_case(name));
-        found.map(|header| header.value.trim_ascii())
-    };
-    let coding = header("transfer-encoding");
-    let state = match (coding, header("content-length")) {
+/// The form of a body, as its head declares it.
+struct DeclaredBody {
+    state: HttpState,
+    parser: BodyParser,
+    /// Why a body of interest cannot be read.
+    unreadable: Option<Unreadable>,
+}
+
+fn header_value<'a>(response: &'a httparse::Response<'_, '_>, name: &str) -> Option<&'a [u8]> {
+    let found = response.headers.iter().rfind(|header| header.name.eq_ignore_ascii_case(name));
+    found.map(|header| header.value.trim_ascii())
+}
+
+fn declared_body(response: &httparse::Response<'_, '_>) -> DeclaredBody {
+    let coding = header_value(response, "transfer-encoding");
+    let state = match (coding, header_value(response, "content-length")) {
         (Some(coding), _) if coding.to_ascii_lowercase().ends_with(b"chunked") => {
             HttpState::Chunked(ChunkedDecoder::default())
         }
@@ -150,8 +162,9 @@ fn declared_body(response: &httparse::Response<'_, '_>) -> (HttpState, BodyParse
         }
         _ => HttpState::UntilClosed,
     };
-    let is_compressed = header("content-encoding").is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"))
+    let encoding = header_value(response, "content-encoding");
+    let is_compressed = encoding.is_some_and(|encoding| !encoding.eq_ignore_ascii_case(b"identity"))
         || coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"chunked"));
-    let (body, unreadable) = BodyParser::for_content(header("content-type"), is_compressed);
-    (state, body, unreadable)
+    let (parser, unreadable) = BodyParser::for_content(header_value(response, "content-type"), is_compressed);
+    DeclaredBody { state, parser, unreadable }
 }

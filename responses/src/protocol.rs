@@ -47,13 +47,14 @@ pub(super) enum Detected {
 /// Detects the protocol from the first bytes of a connection or of a write.
 pub(super) fn detect_protocol(bytes: &[u8], protocols: &[StreamProtocol]) -> Detected {
     const REQUESTS: [&[u8]; 6] = [b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"PRI * HTTP/2"];
-    let begins = |word: &[u8]| bytes.iter().zip(word).all(|(a, b)| a == b);
-    let short = |needed: usize| bytes.len() < needed;
     if bytes.is_empty() {
         return Detected::Short;
     }
-    if begins(b"HTTP/1.") {
-        return if short(7) { Detected::Short } else { Detected::Http };
+    if bytes.starts_with(b"HTTP/1.") {
+        return Detected::Http;
+    }
+    if b"HTTP/1.".starts_with(bytes) {
+        return Detected::Short;
     }
     if let Some(protocol) = protocols.iter().find(|protocol| (protocol.begins)(bytes) == Some(true)) {
         return Detected::Stream(*protocol);
@@ -69,7 +70,7 @@ pub(super) fn detect_protocol(bytes: &[u8], protocols: &[StreamProtocol]) -> Det
     if let [0x14..=0x17, 0x03, 0..=4, ..] = bytes {
         return Detected::Unreadable(Unreadable::Tls);
     }
-    if REQUESTS.iter().any(|word| begins(word) && !short(word.len())) {
+    if REQUESTS.iter().any(|word| bytes.starts_with(word)) {
         return Detected::Unreadable(Unreadable::Request);
     }
     if bytes[0] == 0xff && bytes.get(9) == Some(&0x7f) {
@@ -78,7 +79,7 @@ pub(super) fn detect_protocol(bytes: &[u8], protocols: &[StreamProtocol]) -> Det
     match size_line(bytes) {
         Some(after) if bytes[after..].starts_with(b"data:") => Detected::Events,
         Some(after) if bytes.len() - after < 5 && b"data:".starts_with(&bytes[after..]) => Detected::Short,
-        None if short(DETECT_BYTES) && bytes.iter().all(u8::is_ascii_hexdigit) => Detected::Short,
+        None if bytes.len() < DETECT_BYTES && bytes.iter().all(u8::is_ascii_hexdigit) => Detected::Short,
         _ => Detected::Unknown,
     }
 }

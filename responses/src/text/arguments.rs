@@ -188,14 +188,19 @@ fn plain_characters(text: &str) -> Vec<CharSpan> {
     units
 }
 
+/// The four hexadecimal digits at `at`.
+fn code_unit_at(text: &str, at: usize) -> Option<u32> {
+    u32::from_str_radix(text.get(at..at + 4)?, 16).ok()
+}
+
 /// The character of the escape at the begin of `text`, and its length. `None` if it is incomplete.
 fn unescape(text: &str) -> Option<(char, usize)> {
-    let code = |at: usize| u32::from_str_radix(text.get(at..at + 4)?, 16).ok();
     match text.as_bytes().get(1)? {
         b'u' => {
-            let first = code(2)?;
+            let first = code_unit_at(text, 2)?;
+            // Characters beyond the basic plane are two escapes, a surrogate pair.
             if (0xd800..0xdc00).contains(&first) && text.get(6..8) == Some("\\u") {
-                let second = code(8)?;
+                let second = code_unit_at(text, 8)?;
                 let joined = 0x10000 + ((first - 0xd800) << 10) + (second.wrapping_sub(0xdc00) & 0x3ff);
                 return Some((char::from_u32(joined)?, 12));
             }
@@ -212,6 +217,11 @@ fn unescape(text: &str) -> Option<(char, usize)> {
 /// Number of equal elements at the begin.
 fn common_length<'a>(a: impl Iterator<Item = &'a CharSpan>, b: impl Iterator<Item = &'a CharSpan>) -> usize {
     a.zip(b).take_while(|(a, b)| a == b).count()
+}
+
+fn may_be_number(units: &[CharSpan]) -> bool {
+    let mut chars = units.iter().map(|unit| unit.char);
+    chars.clone().all(|char| char.is_ascii_digit() || "+-.eE".contains(char)) && chars.any(|char| !"eE".contains(char))
 }
 
 /// Finds one missing, repeated, or exchanged part that explains the whole difference.
@@ -235,12 +245,7 @@ fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget)
     let missing = written.len() < sent.len();
     let all = if missing { sent } else { written };
     // Numbers may be written in another form.
-    let is_number = |at: usize| {
-        let mut chars = all[at..at + len].iter().map(|unit| unit.char);
-        chars.clone().all(|char| char.is_ascii_digit() || "+-.eE".contains(char))
-            && chars.any(|char| !"eE".contains(char))
-    };
-    if places.clone().any(is_number) {
+    if places.clone().any(|at| may_be_number(&all[at..at + len])) {
         return None;
     }
     let outcome = if missing { ToolCallOutcome::Missing } else { ToolCallOutcome::Repeated };

@@ -87,8 +87,8 @@ impl ResponseCalls {
                 Some(function) => (function.name, function.arguments),
                 None => (None, None),
             };
-            let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-            self.bytes += text(&name) + text(&arguments) + size_of::<u32>();
+            self.bytes += name.as_ref().map_or(0, String::len);
+            self.bytes += arguments.as_ref().map_or(0, String::len) + size_of::<u32>();
             if self.bytes > MAX_BYTES || known.is_none() && self.found.len() == MAX_CALLS {
                 *self = Self { unknown: true, ..Self::default() };
             }
@@ -250,6 +250,17 @@ impl ResponseCall {
 }
 
 impl SearchedText<'_> {
+    /// Whether the part of the object may begin and end where chunks end.
+    fn is_whole_chunks(&self, object: &Range<usize>, part: &DifferingPart) -> bool {
+        self.has_chunk_end(object.start + part.after, object.start + part.bytes.start)
+            && self.has_chunk_end(object.start + part.bytes.end, object.start + part.before)
+    }
+
+    fn has_chunk_end(&self, from: usize, to: usize) -> bool {
+        let first = self.ends.partition_point(|(end, _)| *end < from);
+        from == 0 || self.ends.get(first).is_some_and(|(end, _)| *end <= to)
+    }
+
     /// Describes a part of the object by its place. Prefers one that consists of whole chunks or events.
     fn describe_part(
         &self,
@@ -257,24 +268,17 @@ impl SearchedText<'_> {
         parts: &[DifferingPart],
         call: &ResponseCall,
     ) -> Option<ArgumentsPart> {
-        let is_end = |from: usize, to: usize| {
-            let from = object.start + from;
-            let to = object.start + to;
-            let at = self.ends.partition_point(|(end, _)| *end < from);
-            from == 0 || self.ends.get(at).is_some_and(|(end, _)| *end <= to)
-        };
-        let whole = |part: &&DifferingPart| is_end(part.after, part.bytes.start) && is_end(part.bytes.end, part.before);
-        let of_events = |part: &&DifferingPart| call.ends_at(part);
-        let both = parts.iter().find(|part| whole(part) && of_events(part));
-        let found = both.or_else(|| parts.iter().find(of_events));
-        let part = found.or_else(|| parts.iter().find(whole)).or(parts.first())?;
+        let whole_both = parts.iter().find(|part| self.is_whole_chunks(object, part) && call.ends_at(part));
+        let whole_events = whole_both.or_else(|| parts.iter().find(|part| call.ends_at(part)));
+        let whole = whole_events.or_else(|| parts.iter().find(|part| self.is_whole_chunks(object, part)));
+        let part = whole.or(parts.first())?;
         let from = object.start + part.bytes.start;
         let to = object.start + part.bytes.end;
         Some(ArgumentsPart {
             at: self.count_chars(object.start..from) + 1,
             chars: self.count_chars(from..to),
             tokens: self.token_range(from..to),
-            whole_chunks: whole(&part),
+            whole_chunks: self.is_whole_chunks(object, part),
             events: call.events_around(part),
             whole_events: call.ends_at(part),
         })
@@ -286,13 +290,18 @@ impl SearchedText<'_> {
 
     /// Positions of the first and the last token with these bytes.
     fn token_range(&self, bytes: Range<usize>) -> [u32; 2] {
-        let tokens_before = |byte: usize| {
-            let at = self.ends.partition_point(|(end, _)| *end <= byte);
-            let before = at.checked_sub(1).map_or(self.before, |at| self.ends[at].1);
-            (before, self.ends.get(at).map_or(before, |end| end.1))
-        };
-        let last = bytes.end.saturating_sub(1);
-        [tokens_before(bytes.start).0 + 1, tokens_before(last).1]
+        let first = self.chunk_of_byte(bytes.start);
+        let behind = self.chunk_of_byte(bytes.end.saturating_sub(1)) + 1;
+        [self.tokens_before_chunk(first) + 1, self.tokens_before_chunk(behind.min(self.ends.len()))]
+    }
+
+    /// Index of the chunk that contains the byte; the number of chunks if it is behind them.
+    fn chunk_of_byte(&self, byte: usize) -> usize {
+        self.ends.partition_point(|(end, _)| *end <= byte)
+    }
+
+    fn tokens_before_chunk(&self, index: usize) -> u32 {
+        index.checked_sub(1).map_or(self.before, |last| self.ends[last].1)
     }
 }
 

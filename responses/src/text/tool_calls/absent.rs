@@ -8,9 +8,7 @@ use std::ops::Range;
 use trace::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls};
 
 use super::arguments::parse_json;
-use super::{
-    LOOKED_BEHIND, PARSED, ResponseCall, ResponseCalls, SearchedText, StepBudget, arguments_behind, is_name, object_end,
-};
+use super::{LOOKED_BEHIND, PARSED, ResponseCalls, SearchedText, StepBudget, arguments_behind, is_name, object_end};
 
 /// Key of a call's name.
 const KEY: &str = "\"name\"";
@@ -27,8 +25,10 @@ impl ResponseCalls {
         let in_text = (sent.finish == Some(Finish::Stop)).then(|| objects_in(sent.text, budget))??;
         let equal = self.find_equal_objects(sent.text, &in_text, budget);
         let of_response: Vec<_> = equal.or_else(|| objects.iter().cloned().collect())?;
-        let is_absent = |object: &Range<usize>| !of_response.iter().any(|found| found.start == object.start);
-        let mut absent = in_text.iter().enumerate().filter(|(_, object)| is_absent(object));
+        let mut absent = in_text
+            .iter()
+            .enumerate()
+            .filter(|(_, object)| !of_response.iter().any(|found| found.start == object.start));
         let count = absent.clone().count();
         let bytes: usize = absent.clone().map(|(_, object)| object.len()).sum();
         if count + self.found.len() != in_text.len() || bytes as u64 <= sent.carried {
@@ -62,15 +62,15 @@ impl ResponseCalls {
         budget: &mut StepBudget,
     ) -> Option<Vec<Range<usize>>> {
         let mut rest = in_text.iter();
-        let equal = |call: &ResponseCall| {
+        let equal_objects = self.found.iter().map(|call| {
             let value_of_call = parse_json(&call.arguments)?;
             let found = rest.find(|object| {
                 budget.take_steps(object.len() * PARSED)
                     && parse_json(&text[(*object).clone()]).as_ref() == Some(&value_of_call)
             });
             found.cloned()
-        };
-        self.found.iter().map(equal).collect()
+        });
+        equal_objects.collect()
     }
 }
 
