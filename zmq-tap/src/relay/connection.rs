@@ -81,18 +81,19 @@ async fn relay_both_directions<W: Observer>(
     stop: &Signal,
     observer: impl Fn(Arc<Journal>, Direction) -> W,
 ) -> (Ending, Option<Direction>) {
-    let new_window = || StreamWindow::new(journal.shared.pool.clone(), journal.shared.options.buffer_bytes);
+    let options = &journal.shared.options;
+    let forward_window = StreamWindow::new(journal.shared.pool.clone(), options.buffer_bytes);
+    let backward_window = StreamWindow::new(journal.shared.pool.clone(), options.buffer_bytes);
     let mut forward_watch = observer(journal.clone(), Direction::Forward);
     let mut backward_watch = observer(journal.clone(), Direction::Backward);
     let mut forward_end = None;
     let mut backward_end = None;
     let mut is_stopping = false;
     let mut first = None;
-    let options = &journal.shared.options;
     let mut leave_deadline = None;
     {
-        let mut forward = pin!(copy_until_end(accepted, upstream, &mut forward_watch, new_window()));
-        let mut backward = pin!(copy_until_end(upstream, accepted, &mut backward_watch, new_window()));
+        let mut forward = pin!(copy_until_end(accepted, upstream, &mut forward_watch, forward_window));
+        let mut backward = pin!(copy_until_end(upstream, accepted, &mut backward_watch, backward_window));
         let mut deadline = None;
         while forward_end.is_none() || backward_end.is_none() {
             tokio::select! {

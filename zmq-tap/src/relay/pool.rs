@@ -65,6 +65,11 @@ impl ReadBlock {
         self.bytes.clear();
         self.bytes.try_reclaim(self.size)
     }
+
+    /// Makes the block available again if nothing refers to any of it and it has the needed space.
+    fn try_reclaim_bytes(&mut self, needed: usize) -> bool {
+        self.try_reclaim() && self.spare_bytes() >= needed
+    }
 }
 
 /// All blocks of one relay, except blocks that connections hold.
@@ -182,11 +187,10 @@ impl PoolBlocks {
 
     /// Finds a block that nothing refers to, open or retired.
     fn take_unused(&mut self, needed: usize) -> Option<ReadBlock> {
-        let mut fits = |block: &mut ReadBlock| block.try_reclaim() && block.spare_bytes() >= needed;
-        if let Some(index) = self.retired.iter_mut().position(&mut fits) {
+        if let Some(index) = self.retired.iter_mut().position(|block| block.try_reclaim_bytes(needed)) {
             return self.retired.remove(index);
         }
-        let index = self.open.iter_mut().position(fits)?;
+        let index = self.open.iter_mut().position(|block| block.try_reclaim_bytes(needed))?;
         Some(self.open.remove(index))
     }
 

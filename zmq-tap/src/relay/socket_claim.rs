@@ -21,18 +21,23 @@ use crate::folder::{Folder, FolderEntry, HeldFile};
 pub(crate) struct FileIdentity {
     pub(crate) device: u64,
     pub(crate) inode: u64,
-    /// Seconds and nanoseconds.
-    pub(crate) created: (i64, i64),
+    pub(crate) modified_s: i64,
+    pub(crate) modified_subsec_ns: i64,
 }
 
 impl FileIdentity {
     pub(crate) fn of(metadata: &Metadata) -> Self {
-        Self { device: metadata.dev(), inode: metadata.ino(), created: (metadata.mtime(), metadata.mtime_nsec()) }
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            modified_s: metadata.mtime(),
+            modified_subsec_ns: metadata.mtime_nsec(),
+        }
     }
 
     /// The fields as a note stores them.
     pub(crate) fn to_numbers(&self) -> String {
-        format!("{} {} {}.{:09}", self.device, self.inode, self.created.0, self.created.1)
+        format!("{} {} {}.{:09}", self.device, self.inode, self.modified_s, self.modified_subsec_ns)
     }
 
     /// Parses the fields of a note.
@@ -41,7 +46,9 @@ impl FileIdentity {
         let device = fields.next()?.parse().ok()?;
         let inode = fields.next()?.parse().ok()?;
         let (seconds, nanoseconds) = fields.next()?.split_once('.')?;
-        let read = Self { device, inode, created: (seconds.parse().ok()?, nanoseconds.parse().ok()?) };
+        let modified_s = seconds.parse().ok()?;
+        let read = Self { device, inode, modified_s, modified_subsec_ns: nanoseconds.parse().ok()? };
+        // Rejects other spellings of the same numbers and further fields.
         (read.to_numbers() == text).then_some(read)
     }
 

@@ -57,11 +57,11 @@ impl ZmtpWatch {
     fn report_frame(&mut self, message: AssembledMessage, base: u64, bytes: &Bytes, written_at: MonoNs) {
         let seq = self.seq;
         self.seq += 1;
-        let slice = |part: Range<u64>| slice_of_stream(bytes, base, part);
         let payload = match message.earlier_parts {
-            Ok(earlier) if earlier.is_empty() => slice(message.last_part).map(Payload::Whole),
+            Ok(earlier) if earlier.is_empty() => slice_of_stream(bytes, base, message.last_part).map(Payload::Whole),
             Ok(earlier) => {
-                earlier.into_iter().chain([message.last_part]).map(slice).collect::<Option<_>>().map(Payload::Multipart)
+                let parts = earlier.into_iter().chain([message.last_part]);
+                parts.map(|part| slice_of_stream(bytes, base, part)).collect::<Option<_>>().map(Payload::Multipart)
             }
             Err(why) => Some(Payload::NotKept(why)),
         };

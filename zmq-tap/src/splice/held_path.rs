@@ -44,10 +44,10 @@ impl HeldPath {
         if !found.is_same(engine.metadata()) {
             return Err(SpliceError::Replaced(folder.shown(name)));
         }
-        let failed = |what, error| SpliceError::File(what, folder.shown(name), error);
         let mut names = (1..=MAX_ASIDE).map(|number| name_aside(name, number));
         let Some(aside) = names.find(|aside| matches!(folder.find_file(aside), Ok(None))) else {
-            return Err(failed("find a name for moving aside", io::ErrorKind::AlreadyExists.into()));
+            let error = io::ErrorKind::AlreadyExists.into();
+            return Err(SpliceError::File("find a name for moving aside", folder.shown(name), error));
         };
         let note = SocketNote::create(folder, name)?;
         let mut held = Self {
@@ -67,21 +67,25 @@ impl HeldPath {
             Err((what, source)) => {
                 held.remove_leftovers();
                 held.note.remove();
-                Err(failed(what, source))
+                Err(SpliceError::File(what, folder.shown(name), source))
             }
         }
+    }
+
+    fn write_note(&self) -> Result<(), (&'static str, io::Error)> {
+        self.note.write(&self.moved.to_text()).map_err(|error| ("write a note next to", error))
     }
 
     /// Writes the note, binds the socket, copies the engine's owner and mode, and then exchanges the names.
     fn listen(&mut self) -> Result<UnixListener, (&'static str, io::Error)> {
         let aside = &self.moved.aside;
-        let note = |error| ("write a note next to", error);
-        self.note.write(&self.moved.to_text()).map_err(note)?;
+        self.write_note()?;
         let listener = UnixListener::bind(self.folder.path_of(aside)).map_err(|error| ("listen next to", error))?;
         let created =
             find_own_socket(&self.folder, aside).map_err(|error| ("examine the new socket next to", error))?;
         self.moved.ours = Some(FileIdentity::of(created.metadata()));
-        self.note.write(&self.moved.to_text()).map_err(note)?;
+        // Again, with the identity of the new socket, by which a cleanup recognises it.
+        self.write_note()?;
         copy_permissions(&created, self.engine.metadata())
             .map_err(|error| ("create a socket with the same permissions next to", error))?;
         // One atomic step, so that a connecting peer finds either the engine's socket or tokengap's.

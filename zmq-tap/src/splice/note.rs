@@ -65,8 +65,14 @@ mod tests {
     use super::*;
 
     fn identity() -> impl Strategy<Value = FileIdentity> {
-        (any::<u64>(), any::<u64>(), (any::<i64>(), 0..1_000_000_000_i64))
-            .prop_map(|(device, inode, created)| FileIdentity { device, inode, created })
+        (any::<u64>(), any::<u64>(), any::<i64>(), 0..1_000_000_000_i64).prop_map(
+            |(device, inode, modified_s, modified_subsec_ns)| FileIdentity {
+                device,
+                inode,
+                modified_s,
+                modified_subsec_ns,
+            },
+        )
     }
 
     proptest! {
