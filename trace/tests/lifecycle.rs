@@ -95,7 +95,7 @@ fn a_rid_reused_after_its_end_is_a_new_request() {
     }
     let counts = requests(&path);
     assert_eq!((counts.seen, counts.finished, counts.overwritten), (3, 3, 0));
-    assert_eq!(path.ledger().totals().wire_loss.1, 0);
+    assert_eq!(path.ledger().totals().wire_loss.total, 0);
 }
 
 /// The first request is first observed on the second hop, as when observation begins late. If the second request continued its
@@ -110,7 +110,7 @@ fn a_rid_reused_at_the_scheduler_is_a_new_request_on_every_hop() {
         send(&mut path, hop, "a", 1, 1, None);
         send(&mut path, hop, "a", 1, 3, None);
     }
-    assert_eq!(path.ledger().totals().wire_loss.1, 1);
+    assert_eq!(path.ledger().totals().wire_loss.total, 1);
     assert_eq!(requests(&path).seen, 2);
 }
 
@@ -146,7 +146,7 @@ fn a_rid_overwritten_in_flight_makes_two_requests_on_every_hop() {
     assert_eq!(totals.requests.seen, 2);
     assert_eq!(totals.requests.overwritten, 1);
     assert_eq!(totals.requests.finished, 1);
-    assert_eq!((totals.wire_loss.1, totals.anomalies.1, totals.tokens.sent), (0, 0, 5));
+    assert_eq!((totals.wire_loss.total, totals.anomalies.total, totals.tokens.sent), (0, 0, 5));
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn a_prefill_server_has_no_losses() {
         send(&mut path, 0, "b", 1, 1, Some(Finish::Length));
     }
     let totals = path.ledger().totals();
-    assert_eq!((totals.wire_loss.1, totals.anomalies.1), (0, 0));
+    assert_eq!((totals.wire_loss.total, totals.anomalies.total), (0, 0));
 }
 
 #[test]

@@ -154,7 +154,7 @@ impl Tokens {
             received: ledger.observes_receives().then_some(totals.tokens.received),
             delivered: ledger.tokens_delivered(),
             uncounted: ledger.observes_deliveries().then_some(totals.tokens.uncounted),
-            missing_on_wire: totals.wire_loss.1,
+            missing_on_wire: totals.wire_loss.total,
         }
     }
 }

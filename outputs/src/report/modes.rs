@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use trace::engine::Mode;
-use trace::ledger::{IdCounts, Ledger};
+use trace::ledger::{IdCounts, Ledger, ModeCounts};
 
 /// Bytes per id for estimates. pickle and msgpack write ids above 65,535 in 5 bytes and smaller ones in 3; arrays of later releases take 8;
 /// JSON takes 6 or 7.
@@ -76,8 +76,8 @@ impl ModeLine {
 /// Mode observed in deliveries; `None` if they are inconclusive or contradictory.
 pub(super) fn delivered(ledger: &Ledger) -> Option<Mode> {
     match ledger.totals().deliveries {
-        (1.., 0) => Some(Mode::Incremental),
-        (0, 1..) => Some(Mode::Cumulative),
+        ModeCounts { incremental: 1.., cumulative: 0 } => Some(Mode::Incremental),
+        ModeCounts { incremental: 0, cumulative: 1.. } => Some(Mode::Cumulative),
         _ => None,
     }
 }

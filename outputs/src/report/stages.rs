@@ -197,12 +197,12 @@ fn process(logged: &LoggedProcess, from: MonoNs) -> ProcessLine {
         messages: logged.messages,
         more_ready: logged.more_share(),
         recv_wait_ns: Spread::of_distribution(&logged.recv_wait),
-        states_max: logged.states.max.map(|(_, max)| max),
-        states_max_at_ns: logged.states.max.map(|(at, _)| at.since(from)),
+        states_max: logged.states.max.map(|max| max.value),
+        states_max_at_ns: logged.states.max.map(|max| max.at.since(from)),
         step_ns: logged.states.step_ns,
         from_ns: logged.states.from.since(from),
         states: logged.states.steps.clone(),
-        cpu_max: logged.cpu_max.map(|(_, cpu)| cpu),
+        cpu_max: logged.cpu_max.map(|cpu| cpu.value),
         cpu_logged: logged.cpu_logged,
     }
 }

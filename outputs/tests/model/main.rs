@@ -60,7 +60,7 @@ fn counters(analysis: &Analysis) -> [u64; 16] {
         chunks.outcomes.unjudged,
         requests.seen,
         requests.finished,
-        totals.wire_loss.1,
+        totals.wire_loss.total,
     ]
 }
 

@@ -2,6 +2,7 @@
 
 use super::thresholds::STALLED_NS;
 use super::{DetectContext, Severity, Verdicts};
+use crate::ledger::EngineFailure;
 use crate::words::{duration, plural};
 
 /// The engine ended during the run.
@@ -21,7 +22,7 @@ pub(super) fn detect_engine_end(context: &DetectContext<'_>, out: &mut Verdicts)
 
 /// The engine reported that it failed.
 pub(super) fn detect_engine_failure(context: &DetectContext<'_>, out: &mut Verdicts) {
-    let Some((at, live)) = context.ledger.totals().engine_failed else {
+    let Some(EngineFailure { at, live_requests: live }) = context.ledger.totals().engine_failed else {
         return;
     };
     let source = context.facts().source();

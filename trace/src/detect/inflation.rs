@@ -1,7 +1,7 @@
 //! Cumulative output: added up by a consumer as if each chunk were new, or mixed with incremental output.
 
 use super::{DetectContext, Severity, Verdict, Verdicts};
-use crate::ledger::Inflation;
+use crate::ledger::{Inflation, ModeCounts};
 use crate::words::{count, plural};
 
 pub(super) fn detect_inflated_counts(context: &DetectContext<'_>, out: &mut Verdicts) {
@@ -54,14 +54,14 @@ fn report_inflation(out: &mut Verdicts, severity: Severity, of: &Inflation, subj
 
 /// Incremental and cumulative deliveries in one engine: a consumer cannot handle both correctly.
 pub(super) fn detect_mixed_modes(context: &DetectContext<'_>, out: &mut Verdicts) {
-    let (incremental, cumulative) = context.ledger.totals().deliveries;
+    let ModeCounts { incremental, cumulative } = context.ledger.totals().deliveries;
     if incremental > 0 && cumulative > 0 {
         report_mixed_modes(out, "deliveries carried", incremental, cumulative);
     }
     for group in context.ledger.groups() {
-        let (delta, cumulative) = group.streams;
-        if delta > 0 && cumulative > 0 {
-            report_mixed_modes(out, "streams list", delta, cumulative).hop(&group.name);
+        let ModeCounts { incremental, cumulative } = group.streams;
+        if incremental > 0 && cumulative > 0 {
+            report_mixed_modes(out, "streams list", incremental, cumulative).hop(&group.name);
         }
     }
 }

@@ -15,7 +15,7 @@ pub(super) fn detect_merged_chunks(context: &DetectContext<'_>, out: &mut Verdic
     let confirmed = context.ledger.observes_deliveries();
     // Chunks replaced by a cumulative delivery are reported by `would-drop`.
     let (chunks, of, seen) = if confirmed {
-        let merged = totals.chunks.outcomes.merged - totals.replaced.0;
+        let merged = totals.chunks.outcomes.merged - totals.replaced.total;
         let streamed = totals.chunks.tracked - totals.chunks.outcomes.unjudged - totals.chunks.unstreamed;
         (merged, streamed, &totals.merges)
     } else {
@@ -82,7 +82,7 @@ pub(super) fn detect_would_drop(context: &DetectContext<'_>, out: &mut Verdicts)
     }
     let confirmed = context.ledger.observes_deliveries();
     let (chunks, of, seen) = if confirmed {
-        (totals.replaced.0, totals.chunks.tracked, &totals.replaced.1)
+        (totals.replaced.total, totals.chunks.tracked, &totals.replaced.requests)
     } else {
         (totals.predicted.replaced, totals.chunks.received, &totals.bursts)
     };

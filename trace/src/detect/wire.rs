@@ -1,6 +1,7 @@
 //! Chunks on a hop: with missing tokens, with inconsistent counts, out of order, or on several connections.
 
 use super::{DetectContext, Severity, Verdicts};
+use crate::ledger::AffectedTotal;
 use crate::words::plural;
 
 /// Number of missing tokens that is critical.
@@ -8,7 +9,7 @@ pub(super) const CRITICAL_TOKENS: u64 = 16;
 
 /// Tokens that never crossed a hop, computed from the streams' own counts.
 pub(super) fn detect_wire_loss(context: &DetectContext<'_>, out: &mut Verdicts) {
-    let (seen, missing) = &context.ledger.totals().wire_loss;
+    let AffectedTotal { requests: seen, total: missing } = &context.ledger.totals().wire_loss;
     if seen.rids == 0 {
         return;
     }
@@ -28,7 +29,7 @@ pub(super) fn detect_wire_loss(context: &DetectContext<'_>, out: &mut Verdicts) 
 
 /// Chunks that list more tokens than possible, without a known reason.
 pub(super) fn detect_surplus_ids(context: &DetectContext<'_>, out: &mut Verdicts) {
-    let (seen, chunks) = &context.ledger.totals().anomalies;
+    let AffectedTotal { requests: seen, total: chunks } = &context.ledger.totals().anomalies;
     if seen.rids == 0 {
         return;
     }

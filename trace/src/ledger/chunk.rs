@@ -158,10 +158,10 @@ impl Ledger {
             }
         }
         if evidence != evidence_before && !request.is_shared() {
-            let (delta_streams, cumulative_streams) = &mut self.hops.groups[context.group].streams;
+            let streams = &mut self.hops.groups[context.group].streams;
             match evidence {
-                Evidence::Delta => *delta_streams += 1,
-                Evidence::Cumulative | Evidence::Undecided => *cumulative_streams += 1,
+                Evidence::Delta => streams.incremental += 1,
+                Evidence::Cumulative | Evidence::Undecided => streams.cumulative += 1,
             }
         }
         CheckedChunk { ticket, stream_index, step }
@@ -244,13 +244,14 @@ impl Ledger {
                     return;
                 }
                 request.wire_missing += more;
-                totals.wire_loss.1 += u64::from(more);
-                totals.wire_loss.0.record_request(context.at, rid, u64::from(request.wire_missing), is_first_loss);
+                let loss = &mut totals.wire_loss;
+                loss.total += u64::from(more);
+                loss.requests.record_request(context.at, rid, u64::from(request.wire_missing), is_first_loss);
             }
             CountVerdict::Surplus { extra } => {
-                totals.anomalies.1 += 1;
+                totals.anomalies.total += 1;
                 let is_first = !std::mem::replace(&mut request.has_odd_counts, true);
-                totals.anomalies.0.record_request(context.at, rid, u64::from(extra), is_first);
+                totals.anomalies.requests.record_request(context.at, rid, u64::from(extra), is_first);
             }
             CountVerdict::Inflated { listed, new, confirmed } => {
                 let inflation = &mut totals.wire_inflation;

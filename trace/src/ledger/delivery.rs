@@ -77,8 +77,8 @@ impl Ledger {
         let fits_both_modes = delivery.completion_tokens == Some(delivery.tokens) && tracker.delivered_to() == 0;
         if !fits_both_modes && delivery.response != Response::Text {
             match delivery.mode {
-                Mode::Incremental => self.totals.deliveries.0 += 1,
-                Mode::Cumulative => self.totals.deliveries.1 += 1,
+                Mode::Incremental => self.totals.deliveries.incremental += 1,
+                Mode::Cumulative => self.totals.deliveries.cumulative += 1,
             }
         }
         let repeated_all = repeats_all_tokens(&delivery, tracker.delivered_to());
@@ -134,14 +134,14 @@ impl Ledger {
             totals.drops.record_request(at, &request.rid, tracker.outcomes.tokens_lost, before.tokens_lost == 0);
         }
         if judged.merged > 0 {
-            let sightings = match delivery.mode {
+            let requests = match delivery.mode {
                 Mode::Incremental => &mut totals.merges,
                 Mode::Cumulative => {
-                    totals.replaced.0 += judged.merged;
-                    &mut totals.replaced.1
+                    totals.replaced.total += judged.merged;
+                    &mut totals.replaced.requests
                 }
             };
-            sightings.record_request(at, &request.rid, tracker.outcomes.merged, before.merged == 0);
+            requests.record_request(at, &request.rid, tracker.outcomes.merged, before.merged == 0);
         }
         let generated = u64::from(count).max(tracker.delivered_to());
         let exceeds_count = tracker.claimed_tokens > generated + TOLERATED_EXTRA_TOKENS;

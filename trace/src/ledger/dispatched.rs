@@ -119,13 +119,20 @@ pub(super) struct DispatchedRequests {
     aborted: usize,
     /// Numbers of the requests of each message whose receive is not observed yet.
     unreceived: HashMap<FrameId, Vec<u64>>,
-    /// The last message, and when it was received if that was observed before its send.
-    last: Option<(FrameId, Option<MonoNs>)>,
+    last: Option<LastMessage>,
     /// [`OutputProgress::busy_ns`] until now.
     pub(super) busy_ns: u64,
     last_output_at: Option<MonoNs>,
     pub(super) answered: HashMap<HopId, AnsweredRequests>,
     pub(super) judged_at: Option<MonoNs>,
+}
+
+/// The message that was sent last.
+#[derive(Clone, Copy, Debug)]
+struct LastMessage {
+    id: FrameId,
+    /// When it was received, if that was observed before its send.
+    received_early: Option<MonoNs>,
 }
 
 impl DispatchedRequests {
@@ -169,7 +176,7 @@ impl DispatchedRequests {
 
     /// When the message was received, if that was observed before its send.
     fn early_receive(&self, frame: FrameId) -> Option<MonoNs> {
-        self.last.filter(|last| last.0 == frame)?.1
+        self.last.filter(|last| last.id == frame)?.received_early
     }
 
     /// Records the receive of a message.
@@ -265,8 +272,9 @@ impl Ledger {
             let hop = &mut self.hops.all[hop_index];
             let bytes = super::capped(dispatch.bytes);
             hop.counts.bytes += bytes;
-            let early = hop.early_receives.iter().find(|early| early.id == dispatch.id).map(|early| early.at);
-            self.dispatched.last = Some((dispatch.id, early));
+            let early = hop.early_receives.iter().find(|early| early.id == dispatch.id);
+            let received_early = early.map(|early| early.at);
+            self.dispatched.last = Some(LastMessage { id: dispatch.id, received_early });
             self.hops.groups[hop.group].rate.record(at, 0, 0, bytes);
             self.pending_receive.clear();
             self.queue_sent_frame(at, dispatch.id, hop_index, FrameLoad::new(0, dispatch.bytes), None);
@@ -323,14 +331,14 @@ impl Ledger {
     pub fn absent_engine_times(&self) -> AbsentEngineTimes {
         let sent = self.engine.facts().sent_times(self.engine.version.as_deref());
         let has_times = self.totals.engine_times.requests > 0;
-        let reason = |time: SentTime| match time {
+        let [entries, prefill_end] = [sent.entries, sent.prefill_end].map(|time| match time {
             SentTime::Never(reason) => reason,
             SentTime::OnlyIf(reason) if !has_times => reason,
             SentTime::OnlyIf(_) | SentTime::Always => {
                 "the message with the request's first tokens was not observed at its sender, or has none"
             }
-        };
-        AbsentEngineTimes { entries: reason(sent.entries), prefill_end: reason(sent.prefill_end) }
+        });
+        AbsentEngineTimes { entries, prefill_end }
     }
 
     /// Requests that were sent to the scheduler, were not aborted, and of which no chunk was observed.

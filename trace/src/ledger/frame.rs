@@ -6,7 +6,7 @@ use super::hops::Hops;
 use super::lane::{FrameLoad, Lane};
 use super::request_table::PREFETCHED_RECORDS;
 use super::stream_count::CountStep;
-use super::totals::IdCounts;
+use super::totals::{EngineFailure, IdCounts};
 use crate::clock::MonoNs;
 use crate::event::{Frame, IdColumn, Kind};
 use crate::id::{FrameId, HopId, Ticket};
@@ -136,7 +136,7 @@ impl Ledger {
     /// Enters the content of a frame. Leaves the chunks that wait for a receive in `scratch`.
     pub(super) fn record_content(&mut self, at: MonoNs, hop_index: usize, frame: &Frame<'_>, sent: bool) {
         if frame.kind == Kind::Failed && self.totals.engine_failed.is_none() {
-            self.totals.engine_failed = Some((at, self.live_count()));
+            self.totals.engine_failed = Some(EngineFailure { at, live_requests: self.live_count() });
         }
         let any_received = self.hops.any_received;
         let hop = &mut self.hops.all[hop_index];

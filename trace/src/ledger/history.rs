@@ -25,14 +25,14 @@ pub struct ChunkRecord {
     pub sent: Option<MonoNs>,
     /// `None` if the receive was not observed, or not yet.
     pub received: Option<MonoNs>,
-    /// Wakeup that received the chunk, and the position of its frame in that wakeup.
-    pub wakeup: Option<(u32, u32)>,
+    /// Number of the wakeup that received the chunk.
+    pub wakeup: Option<u32>,
     /// Listed tokens.
     pub tokens: u32,
     /// `completion_tokens` after this chunk; `None` if the frame does not contain it.
     pub end: Option<u32>,
-    /// What became of it, and when that was known; `None` while it is in flight, and on hops whose receiver delivers nothing.
-    pub outcome: Option<(MonoNs, ChunkOutcome)>,
+    /// What became of it; `None` while it is in flight, and on hops whose receiver delivers nothing.
+    pub outcome: Option<ChunkOutcome>,
 }
 
 /// One delivery to the client.
@@ -66,7 +66,7 @@ struct Moment {
     /// Sequence number of the frame in its lane. For outcomes: number of chunks.
     seq: u64,
     lane: u32,
-    /// Number of the chunk, or of the first one. For receives: position of the frame in its wakeup.
+    /// Number of the chunk, or of the first one.
     number: u32,
     /// Listed or delivered tokens. For receives: the wakeup number, truncated to 32 bits.
     tokens: u32,
@@ -96,8 +96,6 @@ pub(super) struct ChunkHistory {
     limit: usize,
     has_evicted: bool,
     hasher: RandomState,
-    /// Current wakeup of each hop, and the number of frames received in it.
-    wakeups: HashMap<HopId, (u64, u32)>,
 }
 
 impl ChunkHistory {
@@ -129,10 +127,9 @@ impl ChunkHistory {
             return;
         }
         let FrameId { hop, lane, seq } = id;
-        let number = wakeup.map_or(0, |wakeup| self.position_in_wakeup(hop, wakeup));
         let tokens = wakeup.unwrap_or(0) as u32;
         let kind = MomentKind::Received(wakeup.is_some());
-        self.push(Moment { at, rid_hash: 0, seq, lane, number, tokens, end: NO_COUNT, hop, kind });
+        self.push(Moment { at, rid_hash: 0, seq, lane, number: 0, tokens, end: NO_COUNT, hop, kind });
     }
 
     pub(super) fn record_delivery(&mut self, at: MonoNs, delivery: &Delivery<'_>) {
@@ -167,12 +164,6 @@ impl ChunkHistory {
             hop: chunks.hop,
             kind: MomentKind::Judged(chunks.outcome),
         });
-    }
-
-    fn position_in_wakeup(&mut self, hop: HopId, wakeup: u64) -> u32 {
-        let last = self.wakeups.entry(hop).or_insert((wakeup, 0));
-        *last = if last.0 == wakeup { (wakeup, last.1 + 1) } else { (wakeup, 1) };
-        last.1
     }
 
     fn push(&mut self, moment: Moment) {
@@ -217,14 +208,14 @@ impl ChunkHistory {
             let MomentKind::Received(is_known) = moment.kind else { continue };
             for &chunk_index in by_frame.get(&moment.frame_id()).into_iter().flatten() {
                 history.chunks[chunk_index].received = Some(moment.at);
-                history.chunks[chunk_index].wakeup = is_known.then_some((moment.tokens, moment.number));
+                history.chunks[chunk_index].wakeup = is_known.then_some(moment.tokens);
             }
         }
         for moment in self.moments.iter().filter(|moment| moment.rid_hash == key) {
             let MomentKind::Judged(outcome) = moment.kind else { continue };
             for number in moment.number..moment.number.saturating_add(moment.seq as u32) {
                 if let Some(&chunk_index) = by_number.get(&(moment.hop, number)) {
-                    history.chunks[chunk_index].outcome = Some((moment.at, outcome));
+                    history.chunks[chunk_index].outcome = Some(outcome);
                 }
             }
         }

@@ -55,6 +55,19 @@ pub(crate) struct EarlyReceive {
     pub(crate) burst_position: Option<BurstPosition>,
 }
 
+/// Wakeup of the receiver, and the number of frames received in it so far.
+#[derive(Clone, Copy, Debug)]
+struct CurrentWakeup {
+    number: u64,
+    frames: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct UnprocessedFrame {
+    id: FrameId,
+    received_at: MonoNs,
+}
+
 /// Frames received in one wakeup without waiting in between.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Burst {
@@ -151,7 +164,7 @@ pub struct Hop {
     pub(crate) undecoded: BTreeMap<String, u64>,
     pub(crate) lanes: HashMap<u32, Lane>,
     pub(crate) early_receives: VecDeque<EarlyReceive>,
-    pub(crate) unprocessed: VecDeque<(FrameId, MonoNs)>,
+    unprocessed: VecDeque<UnprocessedFrame>,
     /// Thread of the last receive.
     pub(crate) last_receiver: Option<ThreadId>,
     /// Queue wait (received minus sent) on this hop.
@@ -164,7 +177,7 @@ pub struct Hop {
     pub while_waiting: TimeUse,
     /// Why the receiving thread did not run in that time.
     pub away: AwayTimes,
-    wakeup: Option<(u64, u32)>,
+    wakeup: Option<CurrentWakeup>,
     /// Its receiver's burst, used if the receiving thread is not observed.
     pub(crate) burst: Burst,
     /// When its receiver finished processing the last frame; `None` after the next receive. Used if the receiving thread is not observed.
@@ -237,25 +250,25 @@ impl Hop {
 
     /// Counts the frames of a wakeup. At the first frame of a new wakeup, returns the count of the previous one.
     pub(crate) fn count_wakeup(&mut self, wakeup: u64) -> Option<u32> {
-        let (frames, last) = match self.wakeup {
-            Some((last, frames)) if last == wakeup => (frames + 1, None),
-            last => (1, last.map(|(_, frames)| frames)),
+        let (frames, finished) = match self.wakeup {
+            Some(current) if current.number == wakeup => (current.frames + 1, None),
+            previous => (1, previous.map(|previous| previous.frames)),
         };
-        self.wakeup = Some((wakeup, frames));
+        self.wakeup = Some(CurrentWakeup { number: wakeup, frames });
         self.counts.wakeup_frames_max = self.counts.wakeup_frames_max.max(frames);
-        last
+        finished
     }
 
-    pub(crate) fn add_unprocessed(&mut self, id: FrameId, at: MonoNs) {
+    pub(crate) fn add_unprocessed(&mut self, id: FrameId, received_at: MonoNs) {
         if self.shows.processed {
-            push_bounded(&mut self.unprocessed, (id, at), MAX_UNPROCESSED_FRAMES);
+            push_bounded(&mut self.unprocessed, UnprocessedFrame { id, received_at }, MAX_UNPROCESSED_FRAMES);
         }
     }
 
     /// Returns the receive time of the processed frame. A receiver processes frames in the order received.
     pub(crate) fn take_unprocessed(&mut self, id: FrameId) -> Option<MonoNs> {
-        let at = self.unprocessed.iter().position(|u| u.0 == id)?;
-        self.unprocessed.drain(..=at).next_back().map(|u| u.1)
+        let index = self.unprocessed.iter().position(|frame| frame.id == id)?;
+        self.unprocessed.drain(..=index).next_back().map(|frame| frame.received_at)
     }
 }
 

@@ -6,7 +6,7 @@ use super::kernel_queue::KernelQueue;
 use super::lane::Lane;
 use super::processing_stage::ProcessingStages;
 use super::stream::Stream;
-use super::totals::{AffectedRequests, IdCounts};
+use super::totals::{AffectedRequests, IdCounts, ModeCounts};
 use crate::clock::MonoNs;
 use crate::event::{self, Capabilities, SendWait};
 use crate::id::HopId;
@@ -52,8 +52,8 @@ pub struct HopGroup {
     pub rate: Rate,
     /// Backlog over time.
     pub trend: Trend,
-    /// Number of streams whose counts show new ids only, and of those that list all ids so far.
-    pub streams: (u64, u64),
+    /// Streams, by what their counts show that they list.
+    pub streams: ModeCounts,
     /// Token ids that crossed.
     pub ids: IdCounts,
     /// Requests whose chunks went to more than one receiver of the group.

@@ -21,7 +21,13 @@ pub struct KernelQueue {
     /// Maximum number of frames in libzmq's own queues: sent, not received, and not in the kernel. Bytes in the kernel are converted to
     /// frames of the hop's mean length.
     pub inbox_max: Option<u64>,
-    samples: VecDeque<(MonoNs, u64)>,
+    samples: VecDeque<QueueLevel>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct QueueLevel {
+    at: MonoNs,
+    bytes: u64,
 }
 
 impl KernelQueue {
@@ -35,14 +41,14 @@ impl KernelQueue {
             let in_kernel = bytes.div_ceil(mean_bytes.max(1));
             self.inbox_max = self.inbox_max.max(Some(backlog.saturating_sub(in_kernel)));
         }
-        push_bounded(&mut self.samples, (at, bytes), MAX_SAMPLES);
+        push_bounded(&mut self.samples, QueueLevel { at, bytes }, MAX_SAMPLES);
     }
 
     /// Maximum bytes of the samples between `from` and `to`; `None` without samples.
     pub(crate) fn max_between(&self, from: MonoNs, to: MonoNs) -> Option<u64> {
-        let first = self.samples.partition_point(|s| s.0 < from);
-        let between = self.samples.range(first..).take_while(|s| s.0 <= to);
-        between.map(|s| s.1).max()
+        let first = self.samples.partition_point(|sample| sample.at < from);
+        let between = self.samples.range(first..).take_while(|sample| sample.at <= to);
+        between.map(|sample| sample.bytes).max()
     }
 }
 

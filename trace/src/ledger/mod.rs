@@ -78,8 +78,8 @@ pub use threads::Thread;
 pub use time_use::TimeUse;
 pub use tool_calls::{ToolCallResponse, ToolCallResponses};
 pub use totals::{
-    AffectedRequests, AnswerTotals, ChunkCounts, IdCounts, Inflation, MissedCounts, Predictions, RequestCounts,
-    TokenCounts, Totals,
+    AffectedRequests, AffectedTotal, AnswerTotals, ChunkCounts, EngineFailure, IdCounts, Inflation, MissedCounts,
+    ModeCounts, Predictions, RequestCounts, TokenCounts, Totals,
 };
 pub use ttft::{LateLeg, LegLengths, TimedLeg, Ttft, TtftGroup, TtftLeg, TtftMoment, TtftPath};
 #[cfg(test)]

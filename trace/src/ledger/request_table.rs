@@ -66,10 +66,11 @@ impl RequestTable {
 
     pub(crate) fn ticket_of(&self, rid: &str) -> Option<Ticket> {
         let hash = self.hasher.hash_one(rid);
-        let is_mapped = |request: &Request| request.is_mapped && &*request.rid == rid;
-        let slot =
-            *self.by_rid.find(hash, |&slot| self.slots[slot as usize].request.as_ref().is_some_and(is_mapped))?;
-        Some(self.ticket_of_slot(slot))
+        let slot = self.by_rid.find(hash, |&slot| {
+            let request = self.slots[slot as usize].request.as_ref();
+            request.is_some_and(|request| request.is_mapped && &*request.rid == rid)
+        })?;
+        Some(self.ticket_of_slot(*slot))
     }
 
     /// Like [`Self::ticket_of`], but prefetches the memory that every chunk of the record reads and writes.

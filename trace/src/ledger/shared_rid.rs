@@ -217,7 +217,7 @@ mod tests {
         (
             [requests.seen, requests.finished, requests.shared],
             [totals.tokens.sent, totals.tokens.delivered],
-            [totals.wire_loss.1, totals.chunks.outcomes.tokens_lost, totals.anomalies.1, misplaced],
+            [totals.wire_loss.total, totals.chunks.outcomes.tokens_lost, totals.anomalies.total, misplaced],
         )
     }
 

@@ -100,20 +100,27 @@ fn scale_ns(ns: u64, share: f64) -> u64 {
 /// Running sums, oldest first. The first mark is the start of the first sample.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TimeUseTimeline {
-    marks: VecDeque<(MonoNs, TimeUse)>,
+    marks: VecDeque<TimeUseMark>,
+}
+
+/// Sums of all samples up to a time.
+#[derive(Clone, Copy, Debug)]
+struct TimeUseMark {
+    at: MonoNs,
+    sums: TimeUse,
 }
 
 impl TimeUseTimeline {
     /// Enters the sums at the end of a sample, which covers the time since the previous one. Removes marks older than `keep_ns`, and the
     /// oldest above `most`.
     pub(crate) fn push_sums(&mut self, at: MonoNs, sums: TimeUse, keep_ns: u64, max: usize) {
-        if self.marks.back().is_some_and(|last| last.0 >= at) {
+        if self.marks.back().is_some_and(|last| last.at >= at) {
             return;
         }
-        while self.marks.len() > max.max(1) || self.marks.get(1).is_some_and(|m| at.since(m.0) > keep_ns) {
+        while self.marks.len() > max.max(1) || self.marks.get(1).is_some_and(|mark| at.since(mark.at) > keep_ns) {
             self.marks.pop_front();
         }
-        self.marks.push_back((at, sums));
+        self.marks.push_back(TimeUseMark { at, sums });
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -121,7 +128,7 @@ impl TimeUseTimeline {
     }
 
     pub(crate) fn last_sample_end(&self) -> Option<MonoNs> {
-        self.marks.back().map(|m| m.0)
+        self.marks.back().map(|mark| mark.at)
     }
 
     /// Time between two instants, as far as samples cover it. Within a sample, time is assumed to be spent evenly.
@@ -134,15 +141,15 @@ impl TimeUseTimeline {
     }
 
     fn sums_at(&self, at: MonoNs) -> Option<TimeUse> {
-        let next = self.marks.partition_point(|m| m.0 <= at);
+        let next = self.marks.partition_point(|mark| mark.at <= at);
         let Some(before) = next.checked_sub(1).and_then(|index| self.marks.get(index)) else {
-            return self.marks.front().map(|m| m.1);
+            return self.marks.front().map(|mark| mark.sums);
         };
         let Some(after) = self.marks.get(next) else {
-            return Some(before.1);
+            return Some(before.sums);
         };
-        let share = at.since(before.0) as f64 / after.0.since(before.0).max(1) as f64;
-        Some(before.1.plus(after.1.minus(before.1).scaled_by(share)))
+        let share = at.since(before.at) as f64 / after.at.since(before.at).max(1) as f64;
+        Some(before.sums.plus(after.sums.minus(before.sums).scaled_by(share)))
     }
 }
 

@@ -35,6 +35,33 @@ impl AffectedRequests {
     }
 }
 
+/// Affected requests, and an amount over all of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AffectedTotal {
+    /// The requests.
+    pub requests: AffectedRequests,
+    /// Sum over the requests.
+    pub total: u64,
+}
+
+/// Number of deliveries or streams in each mode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ModeCounts {
+    /// With new tokens only.
+    pub incremental: u64,
+    /// With all tokens so far.
+    pub cumulative: u64,
+}
+
+/// First report of an engine that it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineFailure {
+    /// Time of the report.
+    pub at: MonoNs,
+    /// Number of requests that were live then.
+    pub live_requests: u64,
+}
+
 /// Requests by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestCounts {
@@ -273,9 +300,9 @@ pub struct Totals {
     /// Requests predicted to lose chunks; the amount is in chunks.
     pub predicted_drops: AffectedRequests,
     /// Requests with tokens lost on the wire, and the total number of these tokens.
-    pub wire_loss: (AffectedRequests, u64),
+    pub wire_loss: AffectedTotal,
     /// Requests with inconsistent counts but no missing tokens, and the number of such chunks.
-    pub anomalies: (AffectedRequests, u64),
+    pub anomalies: AffectedTotal,
     /// Requests with chunks proven lost; the amount is in tokens.
     pub drops: AffectedRequests,
     /// Requests with merged deliveries; the amount is in chunks.
@@ -288,11 +315,10 @@ pub struct Totals {
     pub summed: Inflation,
     /// Token ids in deliveries.
     pub delivered_ids: IdCounts,
-    /// Chunks replaced by a later one in a cumulative delivery, and their requests.
-    pub replaced: (u64, AffectedRequests),
-    /// Deliveries in each mode: incremental, cumulative.
-    /// First deliveries that fit either mode are not counted.
-    pub deliveries: (u64, u64),
+    /// Requests with chunks that a later one in a cumulative delivery replaced, and the number of these chunks.
+    pub replaced: AffectedTotal,
+    /// Deliveries. First ones that fit either mode are not counted.
+    pub deliveries: ModeCounts,
     /// Finished responses.
     pub answers: AnswerTotals,
     /// Observations missed by tokengap.
@@ -305,8 +331,8 @@ pub struct Totals {
     pub engine_ends: u64,
     /// Time of the last one.
     pub engine_ended: Option<MonoNs>,
-    /// Time at which an engine first reported that it failed, and the number of requests that were live then.
-    pub engine_failed: Option<(MonoNs, u64)>,
+    /// `None` if no engine reported that it failed.
+    pub engine_failed: Option<EngineFailure>,
 }
 
 impl Totals {

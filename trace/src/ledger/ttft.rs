@@ -66,7 +66,8 @@ impl TtftMoment {
 
     /// Describes it: `scheduler received the request`.
     pub fn describe(self, engine: &dyn Facts) -> String {
-        let (source, receiver) = (engine.source(), engine.receiver());
+        let source = engine.source();
+        let receiver = engine.receiver();
         match self {
             Arrived => "the request was in the server's socket".to_owned(),
             Read => format!("{receiver} read the request"),
@@ -108,7 +109,8 @@ impl TtftLeg {
 
     /// Describes it: `waiting for the scheduler`; the descriptions of its parts joined by ` + ` if it has several.
     pub fn describe(self, engine: &dyn Facts) -> String {
-        let (source, receiver) = (engine.source(), engine.receiver());
+        let source = engine.source();
+        let receiver = engine.receiver();
         let parts = (self.from.index()..self.to.index()).map(|index| match TtftMoment::ALL[index] {
             Arrived => "waiting in the server's socket".to_owned(),
             Read => format!("inside the {receiver}, until sent"),
@@ -175,11 +177,12 @@ impl TtftPath {
                 numbers.delivered_first,
             ],
         };
-        // Messages and deliveries are observed; the rest is related to them by a connection, or by the engine's own clock.
-        let is_related = |moment: &TtftMoment| matches!(moment, Arrived | Read | Queued | BatchEntered);
-        let certain = TtftMoment::ALL.iter().filter(|moment| !is_related(moment));
+        // Messages and deliveries are observed, so they come first; the rest is related to them by a connection, or by the engine's own
+        // clock.
+        let observed = [Dispatched, SchedulerReceived, FirstSent, FirstReceived, FirstDelivered];
+        let related = [Arrived, Read, Queued, BatchEntered];
         let mut checked = Self::default();
-        for moment in certain.chain(TtftMoment::ALL.iter().filter(|moment| is_related(moment))) {
+        for moment in observed.into_iter().chain(related) {
             let index = moment.index();
             checked.times[index] = path.times[index].filter(|at| checked.allows(index, *at));
         }

@@ -12,7 +12,7 @@ use recording::{Record, Recording};
 use serde_json::Value;
 use trace::detect::Severity;
 use trace::event::{Delivery, Response, What};
-use trace::ledger::{ChunkOutcome, Ledger};
+use trace::ledger::Ledger;
 use trace::time_series::SCREEN_SECONDS;
 use trace::{Analysis, Config, ReportInput};
 
@@ -94,22 +94,25 @@ impl Replayed {
 fn counts_from_csv(text: &str) -> BTreeMap<String, HarmCounts> {
     let mut lines = text.lines();
     let head: Vec<&str> = lines.next().expect("a head").split(',').collect();
-    let column = |name: &str| head.iter().position(|column| *column == name).expect(name);
-    let [rid, merged, dropped, lost] = ["rid", "chunks_merged", "chunks_dropped", "tokens_lost"].map(column);
-    lines
-        .map(|line| {
-            // Quoted cells contain commas.
-            let mut is_quoted = false;
-            let at_comma = |c: char| {
-                is_quoted ^= c == '"';
-                c == ',' && !is_quoted
-            };
-            let cells: Vec<&str> = line.split(at_comma).collect();
-            let number = |place: usize| cells[place].parse().ok();
-            let counts = HarmCounts { merged: number(merged), dropped: number(dropped), tokens_lost: number(lost) };
-            (cells[rid].to_owned(), counts)
-        })
-        .collect()
+    let [rid, merged, dropped, lost] = ["rid", "chunks_merged", "chunks_dropped", "tokens_lost"]
+        .map(|name| head.iter().position(|column| *column == name).expect(name));
+    let rows = lines.map(|line| {
+        // Quoted cells contain commas.
+        let mut is_quoted = false;
+        let cells = line.split(|c: char| {
+            is_quoted ^= c == '"';
+            c == ',' && !is_quoted
+        });
+        let cells: Vec<&str> = cells.collect();
+        let [merged, dropped, tokens_lost] = [merged, dropped, lost].map(|column| cells[column].parse().ok());
+        (cells[rid].to_owned(), HarmCounts { merged, dropped, tokens_lost })
+    });
+    rows.collect()
+}
+
+fn attribute_of_span<'a>(span: &'a Value, name: &str) -> Option<&'a Value> {
+    let attributes = span["attributes"].as_array().expect("attributes");
+    attributes.iter().find(|attribute| attribute["key"] == name).map(|attribute| &attribute["value"])
 }
 
 fn counts_from_otlp(text: &str) -> BTreeMap<String, HarmCounts> {
@@ -117,17 +120,13 @@ fn counts_from_otlp(text: &str) -> BTreeMap<String, HarmCounts> {
     for line in text.lines() {
         let document: Value = serde_json::from_str(line).expect("JSON");
         for span in document.pointer("/resourceSpans/0/scopeSpans/0/spans").and_then(Value::as_array).expect("spans") {
-            let attributes = span["attributes"].as_array().expect("attributes");
-            let value = |name: &str| attributes.iter().find(|a| a["key"] == name).map(|a| a["value"].clone());
-            let number = |name: &str| value(name).and_then(|value| value["intValue"].as_str()?.parse().ok());
             if span["name"] == "request" {
-                let rid = value("gen_ai.response.id").expect("a rid")["stringValue"].as_str().expect("text").to_owned();
-                let counts = HarmCounts {
-                    merged: number("tokengap.chunks.merged"),
-                    dropped: number("tokengap.chunks.dropped"),
-                    tokens_lost: number("tokengap.tokens.lost"),
-                };
-                all.insert(rid, counts);
+                let rid = attribute_of_span(span, "gen_ai.response.id").expect("a rid");
+                let [merged, dropped, tokens_lost] =
+                    ["tokengap.chunks.merged", "tokengap.chunks.dropped", "tokengap.tokens.lost"]
+                        .map(|name| attribute_of_span(span, name)?["intValue"].as_str()?.parse().ok());
+                let rid = rid["stringValue"].as_str().expect("text").to_owned();
+                all.insert(rid, HarmCounts { merged, dropped, tokens_lost });
             }
         }
     }
@@ -155,22 +154,23 @@ fn outcomes_from_events(text: &str) -> (BTreeMap<ChunkName, String>, BTreeMap<St
     let mut counts: BTreeMap<String, HarmCounts> = BTreeMap::new();
     for line in text.lines() {
         let line: Value = serde_json::from_str(line).expect("JSON");
-        let number = |name: &str| line[name].as_u64().unwrap_or_else(|| panic!("{name} in {line}"));
         if line["type"] != "judged" {
             continue;
         }
         let rid = line["rid"].as_str().expect("a rid");
         let outcome = line["outcome"].as_str().expect("an outcome");
-        for chunk in number("chunk")..number("chunk") + number("chunks") {
-            let before = chunks.insert((rid.to_owned(), number("hop_id"), chunk), outcome.to_owned());
+        let [first, judged, hop, tokens_lost] = ["chunk", "chunks", "hop_id", "tokens_lost"]
+            .map(|name| line[name].as_u64().unwrap_or_else(|| panic!("{name} in {line}")));
+        for chunk in first..first + judged {
+            let before = chunks.insert((rid.to_owned(), hop, chunk), outcome.to_owned());
             assert_eq!(before, None, "chunk {chunk} of {rid} is judged once");
         }
         let sums = counts.entry(rid.to_owned()).or_default();
-        let merged = if outcome == "merged" { number("chunks") } else { 0 };
-        let dropped = if outcome == "dropped" { number("chunks") } else { 0 };
+        let merged = if outcome == "merged" { judged } else { 0 };
+        let dropped = if outcome == "dropped" { judged } else { 0 };
         sums.merged = Some(sums.merged.unwrap_or(0) + merged);
         sums.dropped = Some(sums.dropped.unwrap_or(0) + dropped);
-        sums.tokens_lost = Some(sums.tokens_lost.unwrap_or(0) + number("tokens_lost"));
+        sums.tokens_lost = Some(sums.tokens_lost.unwrap_or(0) + tokens_lost);
     }
     (chunks, counts)
 }
@@ -199,22 +199,23 @@ fn screen_exports_and_report_tell_the_same() {
             }
             model.refresh_detail(&run.analysis, &PinnedHistories::default(), rid);
             let detail = model.detail.as_ref().expect("a detail");
-            let shown =
-                |status: ChunkStatus| detail.chunks.iter().filter(|chunk| chunk.status == status).count() as u64;
-            let on_screen = [shown(ChunkStatus::Merged), shown(ChunkStatus::Dropped)];
+            let on_screen = [ChunkStatus::Merged, ChunkStatus::Dropped]
+                .map(|status| detail.chunks.iter().filter(|chunk| chunk.status == status).count() as u64);
             assert_same(rid, &on_screen, &[counts.merged.unwrap_or(0), counts.dropped.unwrap_or(0)]);
             for chunk in run.ledger().history(rid).chunks {
                 let name = (rid.clone(), u64::from(chunk.hop.0), u64::from(chunk.number));
-                let outcome = chunk.outcome.map(|(_, outcome)| ChunkOutcome::name(outcome).to_owned());
+                let outcome = chunk.outcome.map(|outcome| outcome.name().to_owned());
                 assert_same(&format!("{name:?}"), &outcome, &judged.get(&name).cloned());
                 compared += 1;
             }
         }
-        let sum = |of: fn(&HarmCounts) -> Option<u64>| csv.values().filter_map(of).sum::<u64>();
         let report = &run.report.chunks;
-        assert_same(name, &sum(|counts| counts.merged), &report.merged.unwrap_or(0));
-        assert_same(name, &sum(|counts| counts.dropped), &report.dropped_confirmed.unwrap_or(0));
-        assert_same(name, &sum(|counts| counts.tokens_lost), &report.tokens_lost.unwrap_or(0));
+        let merged: u64 = csv.values().filter_map(|counts| counts.merged).sum();
+        let dropped: u64 = csv.values().filter_map(|counts| counts.dropped).sum();
+        let tokens_lost: u64 = csv.values().filter_map(|counts| counts.tokens_lost).sum();
+        assert_same(name, &merged, &report.merged.unwrap_or(0));
+        assert_same(name, &dropped, &report.dropped_confirmed.unwrap_or(0));
+        assert_same(name, &tokens_lost, &report.tokens_lost.unwrap_or(0));
     }
     assert!(compared > 10_000, "{compared} chunks");
 }
@@ -222,7 +223,8 @@ fn screen_exports_and_report_tell_the_same() {
 /// Compares text and severity of the headline in every output of one moment.
 fn assert_one_headline(name: &str, analysis: &Analysis, input: &ReportInput) {
     let report = Report::of(analysis, input);
-    let (headline, severity) = (&report.verdict, report.severity.map(Severity::as_str));
+    let headline = &report.verdict;
+    let severity = report.severity.map(Severity::as_str);
     assert_same(name, &report.severity, &report.findings.iter().map(|finding| finding.severity).max());
     let clock = Clock::of(&report, None);
     let one_line = report.to_text(&clock).split_whitespace().collect::<Vec<_>>().join(" ");

@@ -49,10 +49,10 @@ impl ChunkStatus {
         if_not_received: Self,
     ) -> Self {
         match last.and_then(|chunk| chunk.outcome) {
-            Some((_, ChunkOutcome::Delivered)) => Self::Delivered,
-            Some((_, ChunkOutcome::Merged)) => Self::Merged,
-            Some((_, ChunkOutcome::Dropped)) => Self::Dropped,
-            Some((_, ChunkOutcome::Unjudged(_))) => Self::Unknown,
+            Some(ChunkOutcome::Delivered) => Self::Delivered,
+            Some(ChunkOutcome::Merged) => Self::Merged,
+            Some(ChunkOutcome::Dropped) => Self::Dropped,
+            Some(ChunkOutcome::Unjudged(_)) => Self::Unknown,
             None if first.end.is_some_and(|end| may_contain_token(predicted_losses, end)) => Self::DropPredicted,
             None if first.received.is_some() => Self::Received,
             None => if_not_received,
@@ -81,10 +81,10 @@ mod tests {
             number: end,
             sent: Some(MonoNs(u64::from(end))),
             received: Some(MonoNs(100)),
-            wakeup: Some((1, 1)),
+            wakeup: Some(1),
             tokens: 1,
             end: Some(end),
-            outcome: outcome.map(|outcome| (MonoNs(200), outcome)),
+            outcome,
         }
     }
 

@@ -225,7 +225,7 @@ fn follow_chunks(legs: &[HopLeg<'_>], predicted_losses: Option<&Losses>) -> Vec<
         lines.push(ChunkLine {
             sent: chunk.sent,
             waits_ns: on_each_hop.iter().map(|seen| queue_wait_ns(seen.as_ref()?)).collect(),
-            wakeup: on_last_hop.and_then(|seen| seen.wakeup).map(|wakeup| wakeup.0),
+            wakeup: on_last_hop.and_then(|seen| seen.wakeup),
             tokens: chunk.tokens,
             end: chunk.end,
             status,
@@ -272,7 +272,7 @@ fn queue_wait_ns(chunk: &ChunkRecord) -> Option<u64> {
 
 /// Time between the receives of two chunks; `None` unless both were received in the same wakeup.
 fn delay_in_wakeup_ns(chunk: &ChunkRecord, next: &ChunkRecord) -> Option<u64> {
-    let is_same_wakeup = chunk.wakeup?.0 == next.wakeup?.0;
+    let is_same_wakeup = chunk.wakeup? == next.wakeup?;
     let delay_ns = next.received?.since(chunk.received?);
     is_same_wakeup.then_some(delay_ns)
 }
@@ -414,7 +414,7 @@ mod tests {
             number: end,
             sent: Some(MonoNs(sent * MS)),
             received: Some(MonoNs(received * MS)),
-            wakeup: Some((wakeup, 1)),
+            wakeup: Some(wakeup),
             tokens: 1,
             end: Some(end),
             outcome: None,
@@ -422,7 +422,7 @@ mod tests {
     }
 
     fn judged(chunk: ChunkRecord, outcome: ChunkOutcome) -> ChunkRecord {
-        ChunkRecord { outcome: Some((MonoNs(600 * MS), outcome)), ..chunk }
+        ChunkRecord { outcome: Some(outcome), ..chunk }
     }
 
     fn ends(id: u16, from: &str, to: &str) -> HopEnds {

@@ -20,22 +20,40 @@ pub struct LoggedProcess {
     pub by: Box<str>,
     /// Number of messages it logged as received.
     pub messages: u64,
-    /// Number of log lines that show whether more messages were ready, and of those where some were.
-    pub more: (u64, u64),
+    /// Number of log lines that show whether more messages were ready.
+    more_logged: u64,
+    /// Number of those where some were.
+    more_ready: u64,
     /// Wait for a message.
     pub recv_wait: Distribution,
     /// Requests with state in the process.
     pub states: StateSeries,
     /// Last logged value of `states`.
-    last_states: Option<(MonoNs, u32)>,
+    last_states: Option<LoggedValue<u32>>,
     /// Number of log lines with CPU use.
     pub cpu_logged: u64,
-    /// Highest logged share of one core, and its time.
-    pub cpu_max: Option<(MonoNs, f64)>,
-    /// Last logged share of one core, and its time.
-    pub cpu: Option<(MonoNs, f64)>,
+    /// Highest logged share of one core.
+    pub cpu_max: Option<LoggedValue<f64>>,
+    /// Last logged share of one core.
+    pub cpu: Option<LoggedValue<f64>>,
     /// Longest silence towards it that its health checks reported.
     pub silence: Option<LoggedSilence>,
+}
+
+/// A value and the time at which it was logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoggedValue<T> {
+    /// Time of the log line.
+    pub at: MonoNs,
+    /// The value.
+    pub value: T,
+}
+
+impl<T> LoggedValue<T> {
+    /// The value, if recent enough to be valid at `at`.
+    fn current_at(self, at: MonoNs) -> Option<T> {
+        (at.since(self.at) <= MAX_AGE_NS).then_some(self.value)
+    }
 }
 
 /// A silence that health checks reported: no message came, although each asked for one.
@@ -72,8 +90,8 @@ impl LoggedSilence {
 /// Maximum of `states` over time, in steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StateSeries {
-    /// Overall maximum, and its time.
-    pub max: Option<(MonoNs, u32)>,
+    /// Overall maximum.
+    pub max: Option<LoggedValue<u32>>,
     /// Length of a step in nanoseconds.
     pub step_ns: u64,
     /// Start of the first step.
@@ -84,11 +102,12 @@ pub struct StateSeries {
 
 impl StateSeries {
     fn record_states(&mut self, at: MonoNs, states: u32) {
-        if self.max.is_none_or(|(_, max)| states > max) {
-            self.max = Some((at, states));
+        if self.max.is_none_or(|max| states > max.value) {
+            self.max = Some(LoggedValue { at, value: states });
         }
         if self.steps.is_empty() {
-            (self.step_ns, self.from) = (1_000_000_000, at);
+            self.step_ns = 1_000_000_000;
+            self.from = at;
         }
         // Earlier values count in the first step, since timestamps may go back slightly.
         let mut index = at.since(self.from) / self.step_ns;
@@ -118,20 +137,17 @@ impl LoggedProcess {
 
     /// Its last logged `states`, if recent enough to be valid at `at`.
     pub(crate) fn states_at(&self, at: MonoNs) -> Option<u32> {
-        let (logged, states) = self.last_states?;
-        (at.since(logged) <= MAX_AGE_NS).then_some(states)
+        self.last_states?.current_at(at)
     }
 
     /// Its last logged CPU use, if recent enough to be valid at `at`.
     pub(crate) fn cpu_at(&self, at: MonoNs) -> Option<f64> {
-        let (logged, cpu) = self.cpu?;
-        (at.since(logged) <= MAX_AGE_NS).then_some(cpu)
+        self.cpu?.current_at(at)
     }
 
     /// Share of received messages after which more were ready.
     pub fn more_share(&self) -> Option<f64> {
-        let (logged, ready) = self.more;
-        (logged > 0).then(|| ready as f64 / logged as f64)
+        (self.more_logged > 0).then(|| self.more_ready as f64 / self.more_logged as f64)
     }
 }
 
@@ -151,8 +167,8 @@ impl LoggedProcesses {
         let process = &mut self.0[index];
         process.messages += u64::from(logged.rids.is_some());
         if let Some(ready) = logged.more {
-            process.more.0 += 1;
-            process.more.1 += u64::from(ready);
+            process.more_logged += 1;
+            process.more_ready += u64::from(ready);
         }
         if let Some(since) = logged.unanswered_since {
             process.record_silence(at, since, logged.recv_wait_ns);
@@ -161,17 +177,18 @@ impl LoggedProcesses {
         }
         if let Some(states) = logged.states {
             process.states.record_states(at, states);
-            if process.last_states.is_none_or(|(last, _)| last <= at) {
-                process.last_states = Some((at, states));
+            // Timestamps of log lines may go back slightly.
+            if process.last_states.is_none_or(|last| last.at <= at) {
+                process.last_states = Some(LoggedValue { at, value: states });
             }
         }
         if let Some(cpu) = logged.cpu.filter(|cpu| cpu.is_finite()) {
             process.cpu_logged += 1;
-            if process.cpu_max.is_none_or(|(_, max)| cpu > max) {
-                process.cpu_max = Some((at, cpu));
+            if process.cpu_max.is_none_or(|max| cpu > max.value) {
+                process.cpu_max = Some(LoggedValue { at, value: cpu });
             }
-            if process.cpu.is_none_or(|(last, _)| last <= at) {
-                process.cpu = Some((at, cpu));
+            if process.cpu.is_none_or(|last| last.at <= at) {
+                process.cpu = Some(LoggedValue { at, value: cpu });
             }
         }
     }
@@ -201,7 +218,7 @@ mod tests {
         }
         assert!(states.steps.len() <= MAX_STEPS && states.step_ns == 8 * SECOND);
         assert_eq!(states.steps[777 / 8], Some(900));
-        assert_eq!(states.max, Some((MonoNs(777 * SECOND), 900)));
+        assert_eq!(states.max, Some(LoggedValue { at: MonoNs(777 * SECOND), value: 900 }));
         assert_eq!(states.steps.iter().flatten().filter(|&&s| s == 900).count(), 1);
     }
 

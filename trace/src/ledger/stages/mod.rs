@@ -11,7 +11,7 @@ mod record;
 pub(crate) use abandoned::ABANDONED_NS;
 pub use abandoned::{AbandonedRequest, AbandonedRequests};
 pub use correlation::Correlation;
-pub use logged_processes::{LoggedProcess, LoggedSilence, StateSeries};
+pub use logged_processes::{LoggedProcess, LoggedSilence, LoggedValue, StateSeries};
 pub use marks::{SlowRequest, StageMark, StageMarks};
 
 use std::collections::VecDeque;

@@ -38,8 +38,8 @@ impl Ledger {
         }
         let mark = StageMark { at, name, by, tokens: stage.tokens, pending: stage.pending, states: None };
         let before_in_chain = meaning.chain.map(|chain| {
-            let chain_of = |mark: &&StageMark| stages.meanings[usize::from(mark.name)].chain;
-            let before = marks.list.iter().rev().find(|mark| chain_of(mark) == Some(chain));
+            let mut marks = marks.list.iter().rev();
+            let before = marks.find(|mark| stages.meanings[usize::from(mark.name)].chain == Some(chain));
             before.map(|before| (before.name, at.since(before.at)))
         });
         match marks.insert_mark(mark) {

@@ -93,7 +93,7 @@ fn gaps_correlate_with_the_states_logged_at_their_time() {
     assert_eq!((found.of, found.sampled), (20, 20));
     assert!((found.rho - 1.0).abs() < 1e-12);
     assert_eq!(ledger.stages().slowest()[0].marks.list()[1].states, Some(800));
-    assert_eq!(ledger.stages().processes()[0].states.max.map(|m| m.1), Some(800));
+    assert_eq!(ledger.stages().processes()[0].states.max.map(|max| max.value), Some(800));
 }
 
 #[test]
