@@ -98,7 +98,8 @@ fn compare_modes(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<
 }
 
 fn compare_releases(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
-    let (before, after) = (a.source.waiter?, b.source.waiter?);
+    let before = a.source.waiter?;
+    let after = b.source.waiter?;
     if before == after {
         return None;
     }
@@ -133,9 +134,9 @@ fn compare_paths(a: &Report, b: &Report) -> Option<ChangePattern> {
 
 /// Names of the hops that the other run does not have.
 fn hops_only_in(report: &Report, other: &Report) -> String {
-    let is_new = |name: &&str| other.hops.iter().all(|hop| hop.name != **name);
-    let names: Vec<&str> = report.hops.iter().map(|hop| hop.name.as_str()).filter(is_new).collect();
-    names.join(", ")
+    let names = report.hops.iter().map(|hop| hop.name.as_str());
+    let only_here: Vec<&str> = names.filter(|name| other.hops.iter().all(|hop| hop.name != *name)).collect();
+    only_here.join(", ")
 }
 
 /// More workers explain a shorter wait on their hop, fewer a longer one.
@@ -166,7 +167,8 @@ fn compare_processing(outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<
     let receiver = Ends::from(&*wait.name).to;
     let inside = legs.iter().find(|leg| leg.kind == LegKind::Inside && leg.name == receiver)?;
     let change = inside.change().filter(|change| wait.change() == Some(*change))?;
-    let (before, after) = (duration(inside.a_ns?), duration(inside.b_ns?));
+    let before = duration(inside.a_ns?);
+    let after = duration(inside.b_ns?);
     let title = format!("the {receiver} needs {after} a chunk instead of {before}");
     let summary = format!("Chunks wait on {} for it.", wait.name);
     Some(ChangePattern::new("processing", title, summary).explaining(problems_following(outcomes, change)))
@@ -201,7 +203,7 @@ struct BusiestReceiver<'r> {
 }
 
 impl<'r> BusiestReceiver<'r> {
-    fn of(report: &'r Report) -> Option<Self> {
+    fn of_report(report: &'r Report) -> Option<Self> {
         let receivers = report.cpu.iter().flatten().filter(|line| line.receives);
         let busy = receivers.filter_map(|line| Some(Self { share: line.on_cpu?, role: &line.role }));
         busy.max_by(|one, other| one.share.total_cmp(&other.share))
@@ -209,7 +211,8 @@ impl<'r> BusiestReceiver<'r> {
 }
 
 fn find_cpu_bound_receiver(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
-    let (before, after) = (BusiestReceiver::of(a)?, BusiestReceiver::of(b)?);
+    let before = BusiestReceiver::of_report(a)?;
+    let after = BusiestReceiver::of_report(b)?;
     if before.share >= CPU_BOUND || after.share < CPU_BOUND {
         return None;
     }

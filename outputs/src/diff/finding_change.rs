@@ -36,6 +36,12 @@ pub struct FindingSide {
     pub summary: String,
 }
 
+impl FindingSide {
+    fn of_finding(finding: &FindingLine) -> Self {
+        Self { severity: finding.severity, summary: finding.summary.clone() }
+    }
+}
+
 /// State of a finding in the second run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -91,9 +97,8 @@ impl FindingChange {
 
 /// Findings of both runs: new ones first, then by severity.
 pub(super) fn compare_findings(a: &Report, b: &Report) -> Vec<FindingChange> {
-    let pair_of = |finding: &FindingLine, other: &Report| find_counterpart(finding, other).cloned();
     let mut changes: Vec<FindingChange> =
-        b.findings.iter().map(|after| change_between(a, b, pair_of(after, a).as_ref(), Some(after))).collect();
+        b.findings.iter().map(|after| change_between(a, b, find_counterpart(after, a), Some(after))).collect();
     let gone = a.findings.iter().filter(|before| {
         // A pair is listed once, with the second run's finding.
         !b.findings.iter().any(|after| find_counterpart(after, a).is_some_and(|found| std::ptr::eq(found, *before)))
@@ -108,10 +113,10 @@ pub(super) fn compare_findings(a: &Report, b: &Report) -> Vec<FindingChange> {
 
 /// The finding of the same kind and hop; else the only one of its kind, if both runs have one and its hop is another.
 fn find_counterpart<'r>(finding: &FindingLine, other: &'r Report) -> Option<&'r FindingLine> {
-    let same_kind = || other.findings.iter().filter(|candidate| candidate.kind == finding.kind);
-    let same_hop = same_kind().find(|candidate| candidate.hop == finding.hop);
+    let mut same_kind = other.findings.iter().filter(|candidate| candidate.kind == finding.kind);
+    let same_hop = same_kind.clone().find(|candidate| candidate.hop == finding.hop);
     // This finding names the hop with the longest wait, and there is one a run.
-    same_hop.or_else(|| same_kind().next().filter(|_| finding.kind == "first-token-gap"))
+    same_hop.or_else(|| same_kind.next().filter(|_| finding.kind == "first-token-gap"))
 }
 
 fn change_between(a: &Report, b: &Report, before: Option<&FindingLine>, after: Option<&FindingLine>) -> FindingChange {
@@ -125,9 +130,9 @@ fn change_between(a: &Report, b: &Report, before: Option<&FindingLine>, after: O
     // A finding is a fact even if the first run could not show it, but its absence from the second is none.
     let is_absence_unknown = state == FindingState::Gone && unobserved.is_some();
     let state = if is_absence_unknown { FindingState::NotComparable } else { state };
-    let side = |finding: &FindingLine| FindingSide { severity: finding.severity, summary: finding.summary.clone() };
-    let (a, b) = (before.map(side), after.map(side));
     let numbers = sizes.map_or_else(String::new, |(before, after)| format!("{} -> {}", before.text(), after.text()));
+    let a = before.map(FindingSide::of_finding);
+    let b = after.map(FindingSide::of_finding);
     FindingChange { kind, hop, state, a, b, numbers, note: unobserved }
 }
 

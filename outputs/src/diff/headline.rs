@@ -22,19 +22,24 @@ pub(super) struct RankedChange {
     text: String,
 }
 
+fn became_critical(change: &FindingChange) -> bool {
+    change.state.is_worse() && change.b.as_ref().is_some_and(|side| side.severity == Severity::Critical)
+}
+
+/// Whether the finding is the cause of a problem that changed.
+fn is_about_problem(change: &FindingChange, outcome: &ProblemOutcome) -> bool {
+    let problem = KINDS_OF_PROBLEMS.iter().find(|(kind, _)| *kind == change.kind).map(|(_, problem)| *problem);
+    outcome.state.is_change() && problem == Some(outcome.name.as_str())
+}
+
 /// Changes by weight: findings that became critical, then problems that users notice, then other findings.
 pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChange]) -> Vec<RankedChange> {
-    let became_critical = |change: &&FindingChange| {
-        change.state.is_worse() && change.b.as_ref().is_some_and(|side| side.severity == Severity::Critical)
-    };
-    let problem_of = |kind: &str| KINDS_OF_PROBLEMS.iter().find(|pair| pair.0 == kind).map(|pair| pair.1);
-    let is_about = |change: &FindingChange, outcome: &ProblemOutcome| {
-        outcome.state.is_change() && problem_of(&change.kind) == Some(outcome.name.as_str())
-    };
-    let mut ranked: Vec<RankedChange> = findings.iter().filter(became_critical).map(rank_finding).collect();
-    let stated_by_findings =
-        |outcome: &&ProblemOutcome| findings.iter().filter(became_critical).any(|change| is_about(change, outcome));
-    let changed = outcomes.iter().filter(|outcome| outcome.state.is_change() && !stated_by_findings(outcome));
+    let critical = findings.iter().filter(|change| became_critical(change));
+    let mut ranked: Vec<RankedChange> = critical.clone().map(rank_finding).collect();
+    // A problem that a critical finding states is not listed again.
+    let changed = outcomes.iter().filter(|outcome| {
+        outcome.state.is_change() && !critical.clone().any(|change| is_about_problem(change, outcome))
+    });
     ranked.extend(changed.map(|outcome| RankedChange {
         is_worse: outcome.state == ProblemState::Regressed,
         state: outcome.state.as_str().to_owned(),
@@ -47,16 +52,15 @@ pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChang
             // It may have been there before.
             && change.note.is_none()
             && !became_critical(change)
-            && !outcomes.iter().any(|outcome| is_about(change, outcome))
+            && !outcomes.iter().any(|outcome| is_about_problem(change, outcome))
     });
     ranked.extend(others.map(rank_finding));
     ranked
 }
 
 fn rank_finding(change: &FindingChange) -> RankedChange {
-    let severity_of =
-        |side: &Option<super::FindingSide>| side.as_ref().map(|side| side.severity.as_str().to_uppercase());
-    let (before, after) = (severity_of(&change.a), severity_of(&change.b));
+    let before = change.a.as_ref().map(|side| side.severity.as_str().to_uppercase());
+    let after = change.b.as_ref().map(|side| side.severity.as_str().to_uppercase());
     let state = match (before, after) {
         (Some(before), Some(after)) if before != after => format!("{before} -> {after}"),
         (before, after) => format!("{} {}", change.state.as_str(), after.or(before).unwrap_or_default()),
@@ -126,16 +130,15 @@ pub(super) fn describe_unchanged(outcomes: &[ProblemOutcome], verdict: &str) -> 
 
 /// State of a comparison in which neither a problem nor a finding changed, by its measures, with the first few that changed.
 fn describe_measures(outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) -> String {
-    let with = |verdict| measures.iter().filter(move |measure| measure.verdict == verdict);
-    let is_unjudged = |measure: &ComparedMeasure| {
-        matches!(measure.verdict, ChangeVerdict::NotComparable | ChangeVerdict::NotEnoughData)
-    };
-    if measures.iter().all(is_unjudged) {
+    let verdicts = measures.iter().map(|measure| measure.verdict);
+    if verdicts.clone().all(|verdict| matches!(verdict, ChangeVerdict::NotComparable | ChangeVerdict::NotEnoughData)) {
         return String::from("NOT ENOUGH DATA: no measure has enough slots under load in both runs");
     }
-    let state = if with(ChangeVerdict::Worse).next().is_some() {
+    let worse = measures.iter().filter(|measure| measure.verdict == ChangeVerdict::Worse);
+    let better = measures.iter().filter(|measure| measure.verdict == ChangeVerdict::Better);
+    let state = if verdicts.clone().any(|verdict| verdict == ChangeVerdict::Worse) {
         ProblemState::Regressed
-    } else if with(ChangeVerdict::Better).next().is_some() {
+    } else if verdicts.clone().any(|verdict| verdict == ChangeVerdict::Better) {
         ProblemState::Improved
     } else if outcomes.iter().any(|outcome| outcome.state == ProblemState::NotEnoughData)
         || outcomes.iter().all(|outcome| !outcome.state.is_change() && outcome.state != ProblemState::Unchanged)
@@ -144,8 +147,9 @@ fn describe_measures(outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) 
     } else {
         ProblemState::Unchanged
     };
-    let changed = with(ChangeVerdict::Worse).chain(with(ChangeVerdict::Better)).take(3);
-    let mut parts: Vec<String> = changed
+    let mut parts: Vec<String> = worse
+        .chain(better)
+        .take(3)
         .map(|measure| format!("{} {} ({})", measure.name, measure.verdict.as_str(), measure.change_text()))
         .collect();
     let of_state = outcomes.iter().filter(|outcome| outcome.state == state);

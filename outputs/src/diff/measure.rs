@@ -77,8 +77,9 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
 
 /// `None` if a run has too few samples.
 fn test_measure(measure: &Measure, options: &DiffOptions) -> Option<MannWhitney> {
-    let (a, b) = (measure.a.as_ref()?, measure.b.as_ref()?);
-    (a.len() >= options.least_slots && b.len() >= options.least_slots).then(|| MannWhitney::of(a, b))
+    let a = measure.a.as_ref()?;
+    let b = measure.b.as_ref()?;
+    (a.len() >= options.least_slots && b.len() >= options.least_slots).then(|| MannWhitney::of_samples(a, b))
 }
 
 fn judge_measure(measure: Measure, test: Option<&MannWhitney>, criteria: &Criteria<'_>) -> ComparedMeasure {
@@ -317,19 +318,31 @@ fn list_measures(a: &Series, b: &Series) -> Vec<Measure> {
 fn set_exact_totals(measures: &mut [Measure], a: &Report, b: &Report) {
     /// Smallest share of the chunks of a run that counts as many.
     const MANY_MERGED: f64 = 0.02;
-    let share = |chunks: u64, run: &Report| chunks as f64 / run.chunks.sent.max(1) as f64;
-    let are_many = |merged: u64, run: &Report| merged == 0 || share(merged, run) >= MANY_MERGED;
-    let merged =
-        a.chunks.merged.zip(b.chunks.merged).filter(|&(before, after)| are_many(before, a) && are_many(after, b));
-    for (name, totals) in
-        [(DROPPED_CONFIRMED, a.chunks.dropped_confirmed.zip(b.chunks.dropped_confirmed)), (MERGED, merged)]
-    {
-        if let Some((before, after)) = totals
-            && let Some(measure) = measures.iter_mut().find(|measure| measure.name == name)
+    let dropped = ExactTotals::of_runs(a, b, |report| report.chunks.dropped_confirmed);
+    let merged = ExactTotals::of_runs(a, b, |report| report.chunks.merged).filter(|totals| {
+        let [a_share, b_share] = totals.shares;
+        (totals.a == 0 || a_share >= MANY_MERGED) && (totals.b == 0 || b_share >= MANY_MERGED)
+    });
+    for (name, totals) in [(DROPPED_CONFIRMED, dropped), (MERGED, merged)] {
+        if let Some(measure) = measures.iter_mut().find(|measure| measure.name == name)
+            && totals.is_some()
         {
-            measure.exact = Some(ExactTotals { a: before, b: after, shares: [share(before, a), share(after, b)] });
+            measure.exact = totals;
         }
     }
+}
+
+impl ExactTotals {
+    fn of_runs(a: &Report, b: &Report, chunks_of: fn(&Report) -> Option<u64>) -> Option<Self> {
+        let before = chunks_of(a)?;
+        let after = chunks_of(b)?;
+        let shares = [share_of_chunks(before, a), share_of_chunks(after, b)];
+        Some(Self { a: before, b: after, shares })
+    }
+}
+
+fn share_of_chunks(chunks: u64, run: &Report) -> f64 {
+    chunks as f64 / run.chunks.sent.max(1) as f64
 }
 
 /// Names in the order in which they first occur.
@@ -347,12 +360,12 @@ fn distinct_names<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String
 /// because load ramps up and down in them.
 pub(super) fn loaded_slots(series: &Series) -> Range<usize> {
     let begun = &series.requests.begun;
-    let has_tokens = |slot: usize| series.tokens.sent.get(slot).is_some_and(|&tokens| tokens > 0);
+    let sent = &series.tokens.sent;
     let mut slots = 0..series.len();
-    let first = slots.find(|&slot| has_tokens(slot) || begun[slot] > 0);
+    let first = slots.find(|&slot| sent.get(slot).is_some_and(|&tokens| tokens > 0) || begun[slot] > 0);
     // After the last new request the remaining ones drain, and the load is no longer comparable.
     let last_begun = (0..series.len()).rfind(|&slot| begun[slot] > 0);
-    let last = last_begun.or_else(|| (0..series.len()).rfind(|&slot| has_tokens(slot)));
+    let last = last_begun.or_else(|| sent.iter().take(series.len()).rposition(|&tokens| tokens > 0));
     match (first, last) {
         (Some(first), Some(last)) if first + 2 < last => first + 1..last,
         _ => 0..0,

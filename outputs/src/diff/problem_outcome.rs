@@ -154,14 +154,13 @@ fn numbers_of_measures(measures: &[ComparedMeasure], names: &[&str]) -> String {
 
 /// The first of these measures that changed; else the first with a verdict, where a large unconfirmed difference is one; else the first.
 fn deciding_measure<'m>(measures: &'m [ComparedMeasure], names: &[&str]) -> Option<&'m ComparedMeasure> {
-    let named = || names.iter().filter_map(|name| measures.iter().find(|measure| measure.name == *name));
-    let is_judged = |measure: &&ComparedMeasure| match measure.verdict {
+    let mut named = names.iter().filter_map(|name| measures.iter().find(|measure| measure.name == *name));
+    let changed = named.clone().find(|measure| matches!(measure.verdict, ChangeVerdict::Better | ChangeVerdict::Worse));
+    let judged = named.clone().find(|measure| match measure.verdict {
         ChangeVerdict::NotEnoughData => measure.p.is_some(),
         verdict => verdict != ChangeVerdict::NotComparable,
-    };
-    let is_better_or_worse =
-        |measure: &&ComparedMeasure| matches!(measure.verdict, ChangeVerdict::Better | ChangeVerdict::Worse);
-    named().find(is_better_or_worse).or_else(|| named().find(is_judged)).or_else(|| named().next())
+    });
+    changed.or(judged).or_else(|| named.next())
 }
 
 /// State by the measure that decides. `is_resolved`: the second run does not have the problem.
@@ -216,28 +215,31 @@ pub(super) fn compare_whole_runs(a: &Report, b: &Report, least_time_ns: u64, are
     }
     if let Some((a, b)) = a.gap_ns.as_ref().zip(b.gap_ns.as_ref()).filter(|_| are_short) {
         // Ten requests lie beyond each quantile. The highest one that has them decides, because the worst waits matter.
-        let quantile_of = |(label, least_count, a_ns, b_ns): (&str, u64, Option<u64>, Option<u64>)| {
-            let (a_ns, b_ns) = a_ns.zip(b_ns).filter(|_| a.count.min(b.count) >= least_count)?;
-            let name = format!("gap of all requests, {label}");
-            let (a_count, b_count) = (a.count, b.count);
-            Some(Quantile { name, a_ns, b_ns, a_count, b_count, least_count, counted: "requests" })
-        };
         let descending = [("p99", 1_000, a.p99, b.p99), ("p90", 100, a.p90, b.p90), ("median", 20, a.p50, b.p50)];
-        quantiles.extend(descending.into_iter().find_map(quantile_of));
+        quantiles.extend(descending.into_iter().find_map(|(label, least_count, a_ns, b_ns)| {
+            let (a_ns, b_ns) = a_ns.zip(b_ns).filter(|_| a.count.min(b.count) >= least_count)?;
+            Some(Quantile {
+                name: format!("gap of all requests, {label}"),
+                a_ns,
+                b_ns,
+                a_count: a.count,
+                b_count: b.count,
+                least_count,
+                counted: "requests",
+            })
+        }));
     }
     let engine = a.itl_ns.sent_by_token.zip(b.itl_ns.sent_by_token);
     let clients = a.itl_ns.delivered_by_token.zip(b.itl_ns.delivered_by_token);
     for (end, runs) in [("of the engine", engine), ("at clients", clients)] {
         let Some((a, b)) = runs else { continue };
         for (label, a_ns, b_ns) in [("median", a.p50, b.p50), ("p99", a.p99, b.p99)] {
-            let name = format!("ITL {end}, {label}");
-            let (a_count, b_count) = (a.count, b.count);
             quantiles.push(Quantile {
-                name,
+                name: format!("ITL {end}, {label}"),
                 a_ns,
                 b_ns,
-                a_count,
-                b_count,
+                a_count: a.count,
+                b_count: b.count,
                 least_count: LEAST_TOKENS,
                 counted: "tokens",
             });
@@ -252,9 +254,10 @@ fn compare_quantile(quantile: Quantile, least_time_ns: u64) -> ComparedMeasure {
     let Quantile { name, a_ns, b_ns, a_count, b_count, least_count, counted } = quantile;
     let is_large =
         a_ns.abs_diff(b_ns) >= least_time_ns && a_ns.max(b_ns) as f64 >= LEAST_FACTOR * a_ns.min(b_ns) as f64;
-    let (before, after, least) = (count(a_count), count(b_count), count(least_count));
+    let before = count(a_count);
+    let after = count(b_count);
     let (verdict, note) = if a_count.min(b_count) < least_count {
-        let note = format!("{before} {counted} before and {after} after, {least} are needed");
+        let note = format!("{before} {counted} before and {after} after, {} are needed", count(least_count));
         (ChangeVerdict::NotEnoughData, Some(note))
     } else if is_large {
         let verdict = if b_ns > a_ns { ChangeVerdict::Worse } else { ChangeVerdict::Better };

@@ -104,17 +104,19 @@ fn describe_run(run: &RunSummary) -> String {
 
 fn write_measure(out: &mut String, measure: &ComparedMeasure, diff: &Diff) {
     let name = &measure.name;
-    let (a, b) = (measure.unit.format_value(measure.a), measure.unit.format_value(measure.b));
     let _ = write!(
         out,
-        "{name:NAME_WIDTH$.NAME_WIDTH$} {a:>11} {b:>11} {:>8}  {}",
+        "{name:NAME_WIDTH$.NAME_WIDTH$} {:>11} {:>11} {:>8}  {}",
+        measure.unit.format_value(measure.a),
+        measure.unit.format_value(measure.b),
         measure.change_text(),
         measure.verdict.as_str()
     );
     if let Some(note) = own_note(measure, diff) {
         let _ = write!(out, "\n      {note}");
     } else if let Some([low, high]) = measure.interval.filter(|_| measure.verdict.is_change()) {
-        let (low, high) = (measure.unit.format_signed(low), measure.unit.format_signed(high));
+        let low = measure.unit.format_signed(low);
+        let high = measure.unit.format_signed(high);
         let _ = write!(out, "\n      B - A lies between {low} and {high} ({})", diff.options.confidence_text());
     }
     let _ = writeln!(out);
@@ -140,7 +142,8 @@ pub(super) fn render_markdown(diff: &Diff) -> String {
     for change in listed_findings(diff) {
         let sides =
             change.b.iter().chain(&change.a).map(|side| escaped(&side.summary)).collect::<Vec<_>>().join("; before: ");
-        let (state, severity) = (change.state.as_str(), change.severity().as_str());
+        let state = change.state.as_str();
+        let severity = change.severity().as_str();
         let _ = writeln!(out, "- **{state} {severity}** {}: {sides}", escaped(&describe_finding(change)));
     }
     if let Some(wait) = &diff.wait {

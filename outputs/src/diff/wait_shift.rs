@@ -65,12 +65,15 @@ impl LegShift {
 
     /// Whether the time at least halved or doubled, and by how much users notice.
     pub(super) fn change(&self) -> Option<LegChange> {
-        let (before, after) = (self.a_ns?, self.b_ns?);
+        let before = self.a_ns?;
+        let after = self.b_ns?;
         let is_noticed = self.kind != LegKind::Wait || before.abs_diff(after) >= CHANGED_NS;
-        match () {
-            () if is_noticed && before >= 2 * after => Some(LegChange::Shorter),
-            () if is_noticed && after >= 2 * before => Some(LegChange::Longer),
-            () => None,
+        if is_noticed && before >= 2 * after {
+            Some(LegChange::Shorter)
+        } else if is_noticed && after >= 2 * before {
+            Some(LegChange::Longer)
+        } else {
+            None
         }
     }
 
@@ -82,12 +85,16 @@ impl LegShift {
 impl WaitShift {
     /// Compares the legs; `None` unless both runs observed some.
     pub(super) fn between(a: &Report, b: &Report) -> Option<Self> {
-        let from = LongestLeg::of(&a.path)?;
-        let to = LongestLeg::of(&b.path)?;
+        let from = LongestLeg::of_path(&a.path)?;
+        let to = LongestLeg::of_path(&b.path)?;
         let legs = legs_of_both(&a.path, &b.path);
         let left_share = legs.iter().find(|leg| leg.is_of(from.leg)).and_then(|leg| leg.b_share).unwrap_or(0.0);
-        let (from_name, to_name) = (from.leg.name.clone(), to.leg.name.clone());
-        Some(Self { from: from_name, to: to_name, summary: summarise(&from, &to, left_share), legs })
+        Some(Self {
+            from: from.leg.name.clone(),
+            to: to.leg.name.clone(),
+            summary: summarise_shift(&from, &to, left_share),
+            legs,
+        })
     }
 }
 
@@ -98,7 +105,7 @@ struct LongestLeg<'p> {
 }
 
 impl<'p> LongestLeg<'p> {
-    fn of(path: &'p [LegLine]) -> Option<Self> {
+    fn of_path(path: &'p [LegLine]) -> Option<Self> {
         let leg = path.iter().max_by_key(|leg| leg.mean_ns)?;
         Some(Self { leg, path_ns: path.iter().fold(0, |sum, leg| sum.saturating_add(leg.mean_ns)) })
     }
@@ -114,25 +121,28 @@ impl<'p> LongestLeg<'p> {
 }
 
 /// `left_share`: share of the first run's longest leg in the second run.
-fn summarise(from: &LongestLeg<'_>, to: &LongestLeg<'_>, left_share: f64) -> String {
-    let (before_ns, after_ns) = (from.path_ns, to.path_ns);
+fn summarise_shift(from: &LongestLeg<'_>, to: &LongestLeg<'_>, left_share: f64) -> String {
+    let before_ns = from.path_ns;
+    let after_ns = to.path_ns;
     let is_other_leg = from.leg.name != to.leg.name || from.leg.kind != to.leg.kind;
-    let (from_leg, to_leg) = (from.description(), to.description());
+    let from_leg = from.description();
+    let to_leg = to.description();
+    let before = from.part_of_path();
+    let after = to.part_of_path();
     if (after_ns as f64) < NEGLIGIBLE * before_ns as f64 {
-        let (part, left) = (from.part_of_path(), duration(after_ns));
-        return format!("the wait has disappeared: {from_leg} had {part}, and {left} is left, most of it {to_leg}");
+        let left = duration(after_ns);
+        return format!("the wait has disappeared: {from_leg} had {before}, and {left} is left, most of it {to_leg}");
     }
     if after_ns >= 2 * before_ns && after_ns - before_ns >= CHANGED_NS {
         return describe_changed_length("grew", from, to);
     }
     if is_other_leg && from.leg.share - left_share >= MOVED {
-        let (before, after) = (from.part_of_path(), to.part_of_path());
         return format!("the wait moved from {from_leg} ({before}) to {to_leg} ({after})");
     }
     if before_ns >= 2 * after_ns && before_ns - after_ns >= CHANGED_NS {
         return describe_changed_length("shrank", from, to);
     }
-    format!("the wait stays: {from_leg} had {}, {to_leg} has {}", from.part_of_path(), to.part_of_path())
+    format!("the wait stays: {from_leg} had {before}, {to_leg} has {after}")
 }
 
 fn describe_changed_length(change: &str, from: &LongestLeg<'_>, to: &LongestLeg<'_>) -> String {

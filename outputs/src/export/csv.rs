@@ -15,7 +15,7 @@ pub(super) struct Csv<'w> {
 impl<'w> Csv<'w> {
     pub(super) fn new(out: Box<dyn io::Write + 'w>) -> io::Result<Self> {
         let mut out = csv::WriterBuilder::new().buffer_capacity(64 * 1024).from_writer(out);
-        out.write_record(columns().map(|(name, _)| name)).map_err(plain)?;
+        out.write_record(columns().map(|(name, _)| name)).map_err(io_error_of)?;
         Ok(Self { out })
     }
 }
@@ -26,14 +26,14 @@ impl Exporter for Csv<'_> {
         for cell in cells(request, context) {
             match cell {
                 None => self.out.write_field(""),
-                Some(Cell::Text(text)) => self.out.write_field(&*safe(&text)),
+                Some(Cell::Text(text)) => self.out.write_field(&*spreadsheet_cell(&text)),
                 Some(Cell::Number(value)) => self.out.write_field(number.format(value)),
                 Some(Cell::Flag(flag)) => self.out.write_field(if flag { "true" } else { "false" }),
-                Some(Cell::Moment(wall_ns)) => self.out.write_field(date(wall_ns)),
+                Some(Cell::Moment(wall_ns)) => self.out.write_field(format_date(wall_ns)),
             }
-            .map_err(plain)?;
+            .map_err(io_error_of)?;
         }
-        self.out.write_record(None::<&[u8]>).map_err(plain)
+        self.out.write_record(None::<&[u8]>).map_err(io_error_of)
     }
 
     fn write_end(&mut self, _: &Report, _: &ExportContext<'_>) -> io::Result<()> {
@@ -42,7 +42,7 @@ impl Exporter for Csv<'_> {
 }
 
 /// Unwraps the I/O error of a failed writer.
-fn plain(error: csv::Error) -> io::Error {
+fn io_error_of(error: csv::Error) -> io::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error,
         other => io::Error::other(format!("{other:?}")),
@@ -54,10 +54,9 @@ const FORMULA_STARTS: [char; 12] = ['=', '+', '-', '@', '＝', '＋', '－', '�
 
 /// Makes text one line, and prefixes text that a spreadsheet would interpret as a formula with an apostrophe. Some spreadsheets skip
 /// white space and invisible characters before a formula, or split a cell at a line break.
-fn safe(text: &str) -> Cow<'_, str> {
-    let is_skipped = |c: char| c.is_whitespace() || is_unprintable(c);
-    let is_formula = text.trim_start_matches(is_skipped).starts_with(FORMULA_STARTS);
-    let is_formula = is_formula || text.starts_with(['\t', '\r', '\n']);
+fn spreadsheet_cell(text: &str) -> Cow<'_, str> {
+    let visible = text.trim_start_matches(|c: char| c.is_whitespace() || is_unprintable(c));
+    let is_formula = visible.starts_with(FORMULA_STARTS) || text.starts_with(['\t', '\r', '\n']);
     match (is_formula, text.contains(is_unprintable)) {
         (false, false) => text.into(),
         (true, false) => format!("'{text}").into(),
@@ -69,7 +68,7 @@ fn safe(text: &str) -> Cow<'_, str> {
 }
 
 /// RFC 3339 in UTC.
-fn date(wall_ns: u64) -> String {
+fn format_date(wall_ns: u64) -> String {
     jiff::Timestamp::from_nanosecond(i128::from(wall_ns)).map_or_else(|_| String::new(), |t| format!("{t:.9}"))
 }
 
@@ -85,13 +84,13 @@ mod tests {
     #[test]
     fn rids_are_not_interpreted_as_formulas() {
         for rid in ["=HYPERLINK(\"http://x\")", "@SUM(A1)", "+1", "-1", " =1", "\u{a0}=1", "\u{3000}＝1", "﹢1"] {
-            assert_eq!(safe(rid), format!("'{rid}"));
+            assert_eq!(spreadsheet_cell(rid), format!("'{rid}"));
         }
         for rid in ["\t=1", "\r1", "\n1", "\u{200b}=1", "\u{0}=1"] {
-            assert_eq!(safe(rid), format!("'\u{fffd}{}", rid.chars().skip(1).collect::<String>()));
+            assert_eq!(spreadsheet_cell(rid), format!("'\u{fffd}{}", rid.chars().skip(1).collect::<String>()));
         }
         for rid in ["chatcmpl-1", "a=1", "'=1", "", "cmpl 1-2"] {
-            assert_eq!(safe(rid), rid);
+            assert_eq!(spreadsheet_cell(rid), rid);
         }
     }
 
@@ -99,14 +98,14 @@ mod tests {
         #[test]
         fn no_cell_of_text_is_a_formula(space in SKIPPED, start in 0..FORMULA_STARTS.len(), rest: String) {
             let text = format!("{space}{}{rest}", FORMULA_STARTS[start]);
-            let cell = safe(&text);
+            let cell = spreadsheet_cell(&text);
             prop_assert!(cell.starts_with('\''));
             prop_assert!(!cell.contains(is_unprintable));
         }
 
         #[test]
         fn ordinary_text_is_unchanged(text in "[a-zA-Z0-9_.:/][ -~]{0,20}") {
-            prop_assert_eq!(safe(&text), text.as_str());
+            prop_assert_eq!(spreadsheet_cell(&text), text.as_str());
         }
     }
 }

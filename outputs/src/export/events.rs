@@ -31,7 +31,7 @@ impl<'w> Events<'w> {
         Self { out, tokens: options.tokens }
     }
 
-    fn line(
+    fn write_line(
         &mut self,
         kind: &'static str,
         at: MonoNs,
@@ -46,14 +46,14 @@ impl<'w> Events<'w> {
     }
 
     /// Writes the chunks whose outcome the last event showed.
-    fn judged(&mut self, at: MonoNs, context: &ExportContext<'_>) {
+    fn write_judged_chunks(&mut self, at: MonoNs, context: &ExportContext<'_>) {
         for (rid, chunks) in context.ledger.judged_chunks().filter(|(rid, _)| context.options.wants_rid(rid)) {
             let cause = match chunks.outcome {
                 ChunkOutcome::Unjudged(cause) => Some(cause),
                 ChunkOutcome::Delivered | ChunkOutcome::Merged | ChunkOutcome::Dropped => None,
             };
-            self.line("judged", at, context, |o| {
-                hop_fields(o, chunks.hop, context);
+            self.write_line("judged", at, context, |o| {
+                put_hop(o, chunks.hop, context);
                 o.put("rid", rid).put("chunk", chunks.first).put("chunks", chunks.count);
                 o.put("outcome", chunks.outcome.name()).put("unjudged_because", cause);
                 fields!(o, chunks, tokens_lost);
@@ -61,12 +61,12 @@ impl<'w> Events<'w> {
         }
     }
 
-    fn chunks(&mut self, seen_as: &'static str, at: MonoNs, of: &Frame<'_>, context: &ExportContext<'_>) {
+    fn write_chunks(&mut self, seen_as: &'static str, at: MonoNs, of: &Frame<'_>, context: &ExportContext<'_>) {
         let tokens = self.tokens;
         for chunk in of.chunks.iter().filter(|c| context.options.wants_rid(c.rid)) {
-            self.line("chunk", at, context, |o| {
+            self.write_line("chunk", at, context, |o| {
                 o.put("seen_as", seen_as);
-                frame(o, of.id, context);
+                put_frame_id(o, of.id, context);
                 fields!(o, chunk, rid, listed, completion_tokens, prompt_tokens, cached_tokens, finish, retractions);
                 o.put("http_worker_ipc", chunk.worker);
                 if tokens {
@@ -81,29 +81,29 @@ impl Exporter for Events<'_> {
     fn write_event(&mut self, event: &Event<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         let at = event.at;
         match &event.what {
-            What::Engine(engine) => self.line("engine", at, context, |o| {
+            What::Engine(engine) => self.write_line("engine", at, context, |o| {
                 fields!(o, engine, name, version, mode, waiter, turnaround);
             }),
-            What::Hop(hop) => self.line("hop", at, context, |o| {
-                hop_fields(o, hop.id, context);
+            What::Hop(hop) => self.write_line("hop", at, context, |o| {
+                put_hop(o, hop.id, context);
                 fields!(o, hop, endpoint, worker, origin, last, carries_requests);
                 let Capabilities { sent, forwarded, received, processed, delivered } = hop.capabilities;
                 o.put("observes_sent", sent).put("observes_forwarded", forwarded).put("observes_received", received);
                 o.put("observes_processed", processed).put("observes_delivered", delivered);
             }),
             What::Sent(sent) => {
-                self.line("sent", at, context, |o| {
-                    frame(o, sent.id, context);
-                    content(o, sent);
+                self.write_line("sent", at, context, |o| {
+                    put_frame_id(o, sent.id, context);
+                    put_frame_content(o, sent);
                     o.put("forwarded_at_ns", sent.forwarded.map(|at| context.clock.since_start_ns(at)));
                 });
-                self.chunks("sent", at, sent, context);
+                self.write_chunks("sent", at, sent, context);
             }
             What::Dispatched(dispatch)
                 if dispatch.request.is_none_or(|request| context.options.wants_rid(request.rid)) =>
             {
-                self.line("dispatched", at, context, |o| {
-                    frame(o, dispatch.id, context);
+                self.write_line("dispatched", at, context, |o| {
+                    put_frame_id(o, dispatch.id, context);
                     fields!(o, dispatch, bytes, kind, index);
                     o.put("rid", dispatch.request.map(|request| request.rid));
                     o.put("prompt_tokens", dispatch.request.and_then(|request| request.prompt_tokens));
@@ -111,70 +111,79 @@ impl Exporter for Events<'_> {
                     o.put("arrived_unix_ns", dispatch.request.and_then(|request| request.arrived_unix_ns));
                 });
             }
-            What::SendWait(wait) => self.line("send_wait", at, context, |o| {
-                hop_fields(o, wait.hop, context);
+            What::SendWait(wait) => self.write_line("send_wait", at, context, |o| {
+                put_hop(o, wait.hop, context);
                 o.put("ns", wait.ns);
             }),
             What::RequestTimes(found) if context.options.wants_rid(found.rid) => {
-                self.line("request_times", at, context, |o| {
+                self.write_line("request_times", at, context, |o| {
                     o.put("rid", found.rid);
                     let EngineTimes { queued, batch_entered, prefill_finished } = found.times;
-                    let after_start = |at: Option<MonoNs>| at.and_then(|at| at.checked_since(context.clock.start));
-                    o.put("queued_ns", after_start(queued)).put("batch_entered_ns", after_start(batch_entered));
-                    o.put("prefill_finished_ns", after_start(prefill_finished)).put("impossible", found.impossible);
+                    // The engine may have stamped a request before the capture began.
+                    for (name, at) in [
+                        ("queued_ns", queued),
+                        ("batch_entered_ns", batch_entered),
+                        ("prefill_finished_ns", prefill_finished),
+                    ] {
+                        o.put(name, at.and_then(|at| at.checked_since(context.clock.start)));
+                    }
+                    o.put("impossible", found.impossible);
                 });
             }
             What::Received(received) => {
-                self.line("received", at, context, |o| {
-                    frame(o, received.id, context);
+                self.write_line("received", at, context, |o| {
+                    put_frame_id(o, received.id, context);
                     o.put("wakeup", received.wakeup);
                     o.put("pid", received.by.map(|by| by.pid)).put("tid", received.by.map(|by| by.tid));
                     if let Some(unsent) = &received.frame {
-                        content(o, unsent);
+                        put_frame_content(o, unsent);
                     }
                 });
                 if let Some(frame) = &received.frame {
-                    self.chunks("received", at, frame, context);
+                    self.write_chunks("received", at, frame, context);
                 }
             }
-            What::Processed(id) => self.line("processed", at, context, |o| frame(o, *id, context)),
+            What::Processed(id) => self.write_line("processed", at, context, |o| put_frame_id(o, *id, context)),
             What::Arrived(arrival) if context.options.wants_rid(arrival.rid) => {
-                self.line("arrived", at, context, |o| {
-                    let since_start = |at: MonoNs| context.clock.since_start_ns(at);
+                self.write_line("arrived", at, context, |o| {
                     let times = arrival.times.ok();
                     let connection = times.and_then(|times| times.connection);
                     o.put("rid", arrival.rid).put("unknown", arrival.times.err());
-                    o.put("arrived_at_ns", times.map(|times| since_start(times.arrived)));
-                    o.put("read_at_ns", times.map(|times| since_start(times.read)));
-                    o.put("opened_at_ns", connection.map(|connection| since_start(connection.opened)));
-                    o.put("accepted_at_ns", connection.and_then(|connection| connection.accepted).map(since_start));
+                    for (name, at) in [
+                        ("arrived_at_ns", times.map(|times| times.arrived)),
+                        ("read_at_ns", times.map(|times| times.read)),
+                        ("opened_at_ns", connection.map(|connection| connection.opened)),
+                        ("accepted_at_ns", connection.and_then(|connection| connection.accepted)),
+                    ] {
+                        o.put(name, at.map(|at| context.clock.since_start_ns(at)));
+                    }
                 });
             }
             What::Delivered(delivery) if !delivery.is_uncounted() && context.options.wants_rid(delivery.rid) => {
                 let timeline = context.ledger.request_of_chunk(0).and_then(|timed| timed.timeline);
                 let received = timeline.and_then(|timeline| timeline.first_delivered);
-                self.line("delivered", at, context, |o| {
+                self.write_line("delivered", at, context, |o| {
                     fields!(o, delivery, rid, tokens, mode, completion_tokens, finished);
                     o.put("first_token_received", received == Some(at));
                 });
             }
             What::Answered(answer) if context.options.wants_rid(answer.rid) => {
-                self.line("answered", at, context, |o| {
+                self.write_line("answered", at, context, |o| {
                     fields!(o, answer, rid, tokens, completion_tokens, end, short_writes);
                     o.put("unacknowledged_bytes", answer.unacknowledged);
                     o.put("tool_calls", answer.tool_calls.map(|calls| calls.outcome));
                 });
             }
             What::FrontendWait(wait) if context.options.wants_rid(wait.rid) => {
-                self.line("frontend_wait", at, context, |o| fields!(o, wait, rid, first_token_ns, last_token_ns));
+                self.write_line("frontend_wait", at, context, |o| fields!(o, wait, rid, first_token_ns, last_token_ns));
             }
-            What::Rejected(rejection) => self.line("rejected", at, context, |o| fields!(o, rejection, status)),
-            What::Undecoded(undecoded) => self.line("undecoded", at, context, |o| {
-                frame(o, undecoded.id, context);
+            What::Rejected(rejection) => self.write_line("rejected", at, context, |o| fields!(o, rejection, status)),
+            What::Undecoded(undecoded) => self.write_line("undecoded", at, context, |o| {
+                put_frame_id(o, undecoded.id, context);
                 fields!(o, undecoded, bytes, reason);
                 o.put("forwarded_at_ns", undecoded.forwarded.map(|at| context.clock.since_start_ns(at)));
             }),
-            What::Cpu(sample) => self.line("cpu", at, context, |o| {
+            What::Cpu(sample) => self.write_line("cpu", at, context, |o| {
                 fields!(o, sample.thread, pid, tid);
                 o.put("role", sample.role).put("thread", sample.name);
                 fields!(o, sample, part, interval_ns, on_ns, wait_ns, throttled_ns);
@@ -186,24 +195,24 @@ impl Exporter for Events<'_> {
                 }
             }),
             What::Queue(sample) => {
-                self.line("queue", at, context, |o| fields!(o, sample, hop, receive_bytes, send_bytes));
+                self.write_line("queue", at, context, |o| fields!(o, sample, hop, receive_bytes, send_bytes));
             }
-            What::Stack(sample) => self.line("stack", at, context, |o| {
+            What::Stack(sample) => self.write_line("stack", at, context, |o| {
                 fields!(o, sample.thread, pid, tid);
                 fields!(o, sample, role, function, file, interval_ns, samples, total, own, gil);
             }),
-            What::Stage(stage) if context.options.wants_rid(stage.rid) => self.line("stage", at, context, |o| {
+            What::Stage(stage) if context.options.wants_rid(stage.rid) => self.write_line("stage", at, context, |o| {
                 o.put("rid", stage.rid).put("stage", stage.name);
                 fields!(o, stage, by, tokens, pending, gap_ns);
             }),
-            What::LoggedState(state) => self.line("logged_state", at, context, |o| {
+            What::LoggedState(state) => self.write_line("logged_state", at, context, |o| {
                 fields!(o, state, by, states, rids, recv_wait_ns, more, cpu, cpu_system);
                 o.put("unanswered_since_ns", state.unanswered_since.map(|at| context.clock.since_start_ns(at)));
             }),
             What::Merged(merged) if context.options.wants_rid(merged.rid) => {
-                self.line("merged", at, context, |o| fields!(o, merged, rid, chunks, by));
+                self.write_line("merged", at, context, |o| fields!(o, merged, rid, chunks, by));
             }
-            What::Missed(lost) => self.line("missed", at, context, |o| {
+            What::Missed(lost) => self.write_line("missed", at, context, |o| {
                 o.put("hop", lost.hop.map(|id| context.ledger.hop_name(id))).put("hop_id", lost.hop.map(|id| id.0));
                 fields!(o, lost, count, cause);
             }),
@@ -216,7 +225,7 @@ impl Exporter for Events<'_> {
             | What::Stage(_)
             | What::Merged(_) => {}
         }
-        self.judged(at, context);
+        self.write_judged_chunks(at, context);
         self.out.written()
     }
 
@@ -228,14 +237,14 @@ impl Exporter for Events<'_> {
         let from = MonoNs(report.window_mono_ns[0]);
         for finding in &report.findings {
             let at = MonoNs(from.0.saturating_add(finding.at_ns));
-            self.line("finding", at, context, |o| {
+            self.write_line("finding", at, context, |o| {
                 o.put("finding", &finding.kind).put("severity", finding.severity);
                 o.put("rid", Some(&finding.rid).filter(|rid| !rid.is_empty()));
                 fields!(o, finding, hop, last_at_ns, ended_at_ns, duration_ns, summary, evidence, advice);
             });
         }
-        self.line("end", MonoNs(report.window_mono_ns[1]), context, |o| {
-            let (requests, tokens, chunks) = (&report.requests, &report.tokens, &report.chunks);
+        self.write_line("end", MonoNs(report.window_mono_ns[1]), context, |o| {
+            let Report { requests, tokens, chunks, .. } = report;
             o.put("requests_seen", requests.seen).put("requests_finished", requests.finished);
             o.put("requests_aborted", requests.aborted).put("tokens_sent", tokens.sent);
             o.put("tokens_received", tokens.received).put("tokens_delivered", tokens.delivered);
@@ -250,16 +259,16 @@ impl Exporter for Events<'_> {
     }
 }
 
-fn hop_fields(o: &mut Object<'_>, hop: HopId, context: &ExportContext<'_>) {
+fn put_hop(o: &mut Object<'_>, hop: HopId, context: &ExportContext<'_>) {
     o.put("hop", context.ledger.hop_name(hop)).put("hop_id", hop.0);
 }
 
-fn frame(o: &mut Object<'_>, id: FrameId, context: &ExportContext<'_>) {
-    hop_fields(o, id.hop, context);
+fn put_frame_id(o: &mut Object<'_>, id: FrameId, context: &ExportContext<'_>) {
+    put_hop(o, id.hop, context);
     fields!(o, id, lane, seq);
 }
 
-fn content(o: &mut Object<'_>, frame: &Frame<'_>) {
+fn put_frame_content(o: &mut Object<'_>, frame: &Frame<'_>) {
     fields!(o, frame, bytes, kind);
     o.put("chunks", frame.chunks.len() as u64);
 }

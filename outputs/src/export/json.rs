@@ -29,8 +29,8 @@ fn push(buf: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
 /// Appends a text. Copies it if nothing needs escaping.
 fn push_text(buf: &mut Vec<u8>, text: &str) {
     // Counts over the whole text instead of stopping early, so that the compiler can vectorise the loop.
-    let escaped = |byte: &u8| *byte < b' ' || matches!(byte, b'"' | b'\\');
-    if text.bytes().filter(escaped).count() == 0 {
+    let escaped = text.bytes().filter(|byte| *byte < b' ' || matches!(byte, b'"' | b'\\'));
+    if escaped.count() == 0 {
         buf.reserve(text.len() + 2);
         buf.push(b'"');
         buf.extend_from_slice(text.as_bytes());

@@ -30,8 +30,7 @@ pub struct Opening {
 impl Opening {
     /// Opening of a recording of `source` (`demo`, `attach`, ...) by version `tokengap`.
     pub fn new(source: &str, tokengap: &str, anchor: Anchor) -> Self {
-        let (source, tokengap) = (source.to_owned(), tokengap.to_owned());
-        Self { source, tokengap, anchor, start: None, by_role: BTreeMap::new() }
+        Self { source: source.to_owned(), tokengap: tokengap.to_owned(), anchor, start: None, by_role: BTreeMap::new() }
     }
 
     /// Reads an event in advance. Returns `false` when enough was read.
@@ -58,7 +57,7 @@ impl Opening {
     }
 
     /// Main thread of the only process with a role; `None` if there are several or none.
-    pub(super) fn only(&self, role: &str) -> Option<ThreadId> {
+    pub(super) fn only_thread_of(&self, role: &str) -> Option<ThreadId> {
         match self.by_role.get(role)?.as_slice() {
             [one] => Some(*one),
             _ => None,

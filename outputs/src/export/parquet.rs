@@ -37,7 +37,7 @@ impl<'w> Parquet<'w> {
         let clock = opening.clock();
         Ok(Self {
             out,
-            file: file(&columns, opening).map_err(plain)?,
+            file: open_writer(&columns, opening).map_err(io_error_of)?,
             columns: columns.iter().map(|(_, kind)| Column::new(*kind)).collect(),
             rows: 0,
             recording: options.recording.clone(),
@@ -46,13 +46,13 @@ impl<'w> Parquet<'w> {
     }
 
     /// Writes the held rows as a row group.
-    fn group(&mut self) -> io::Result<()> {
+    fn write_row_group(&mut self) -> io::Result<()> {
         self.rows = 0;
-        write_group(&mut self.file, &mut self.columns).map_err(plain)?;
-        self.drain()
+        write_columns(&mut self.file, &mut self.columns).map_err(io_error_of)?;
+        self.write_out()
     }
 
-    fn drain(&mut self) -> io::Result<()> {
+    fn write_out(&mut self) -> io::Result<()> {
         self.file.flush()?;
         let written = self.file.inner_mut();
         self.out.write_all(written)?;
@@ -69,15 +69,15 @@ impl Exporter for Parquet<'_> {
             column.push(cell);
         }
         self.rows += 1;
-        if self.rows == ROWS { self.group() } else { Ok(()) }
+        if self.rows == ROWS { self.write_row_group() } else { Ok(()) }
     }
 
     fn write_end(&mut self, _: &Report, _: &ExportContext<'_>) -> io::Result<()> {
         if self.rows > 0 {
-            self.group()?;
+            self.write_row_group()?;
         }
-        self.file.finish().map_err(plain)?;
-        self.drain()?;
+        self.file.finish().map_err(io_error_of)?;
+        self.write_out()?;
         self.out.flush()
     }
 }
@@ -107,11 +107,11 @@ impl Column {
 
     fn push(&mut self, cell: Option<Cell<'_>>) {
         self.levels.push(i16::from(cell.is_some()));
-        let number = |value| i64::try_from(value).unwrap_or(i64::MAX);
         match (&mut self.values, cell) {
             (Values::Text(values), Some(Cell::Text(text))) => values.push(ByteArray::from(&*text)),
-            (Values::Number(values), Some(Cell::Number(value))) => values.push(number(value)),
-            (Values::Number(values), Some(Cell::Moment(wall_ns))) => values.push(number(wall_ns / 1_000)),
+            (Values::Number(values), Some(Cell::Number(value))) => values.push(saturate_to_i64(value)),
+            // The column's unit is microseconds.
+            (Values::Number(values), Some(Cell::Moment(wall_ns))) => values.push(saturate_to_i64(wall_ns / 1_000)),
             (Values::Flag(values), Some(Cell::Flag(flag))) => values.push(flag),
             (_, cell) => debug_assert!(cell.is_none(), "a value of another type than its column"),
         }
@@ -120,16 +120,20 @@ impl Column {
     fn write(&mut self, to: &mut SerializedColumnWriter<'_>) -> Result<()> {
         let levels = Some(&*self.levels);
         match &mut self.values {
-            Values::Text(values) => batch::<ByteArrayType>(to, values, levels)?,
-            Values::Number(values) => batch::<Int64Type>(to, values, levels)?,
-            Values::Flag(values) => batch::<BoolType>(to, values, levels)?,
+            Values::Text(values) => write_values::<ByteArrayType>(to, values, levels)?,
+            Values::Number(values) => write_values::<Int64Type>(to, values, levels)?,
+            Values::Flag(values) => write_values::<BoolType>(to, values, levels)?,
         }
         self.levels.clear();
         Ok(())
     }
 }
 
-fn batch<T: DataType>(
+fn saturate_to_i64(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn write_values<T: DataType>(
     to: &mut SerializedColumnWriter<'_>,
     values: &mut Vec<T::T>,
     levels: Option<&[i16]>,
@@ -139,7 +143,7 @@ fn batch<T: DataType>(
     Ok(())
 }
 
-fn write_group(file: &mut SerializedFileWriter<Vec<u8>>, columns: &mut [Column]) -> Result<()> {
+fn write_columns(file: &mut SerializedFileWriter<Vec<u8>>, columns: &mut [Column]) -> Result<()> {
     let mut group = file.next_row_group()?;
     for column in columns {
         if let Some(mut writer) = group.next_column()? {
@@ -151,25 +155,24 @@ fn write_group(file: &mut SerializedFileWriter<Vec<u8>>, columns: &mut [Column])
     Ok(())
 }
 
-fn file(columns: &[(&str, ColumnKind)], opening: &Opening) -> Result<SerializedFileWriter<Vec<u8>>> {
-    let about = |key: &str, value: &str| KeyValue::new(key.to_owned(), value.to_owned());
+fn open_writer(columns: &[(&str, ColumnKind)], opening: &Opening) -> Result<SerializedFileWriter<Vec<u8>>> {
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         // Statistics of each page would grow with the file.
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_offset_index_disabled(true)
         .set_key_value_metadata(Some(vec![
-            about("tokengap.version", &opening.tokengap),
-            about("tokengap.source", &opening.source),
+            KeyValue::new("tokengap.version".to_owned(), opening.tokengap.clone()),
+            KeyValue::new("tokengap.source".to_owned(), opening.source.clone()),
         ]))
         .build();
-    let fields = columns.iter().map(|(name, kind)| field(name, *kind)).collect::<Result<_>>()?;
+    let fields = columns.iter().map(|(name, kind)| schema_field(name, *kind)).collect::<Result<_>>()?;
     let schema = Type::group_type_builder("requests").with_fields(fields).build()?;
     SerializedFileWriter::new(Vec::new(), Arc::new(schema), Arc::new(properties))
 }
 
 /// A column. Numbers are signed, because differences of unsigned numbers overflow in queries.
-fn field(name: &str, kind: ColumnKind) -> Result<Arc<Type>> {
+fn schema_field(name: &str, kind: ColumnKind) -> Result<Arc<Type>> {
     let (physical, logical) = match kind {
         ColumnKind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
         ColumnKind::Number => (Physical::INT64, None),
@@ -186,6 +189,6 @@ fn field(name: &str, kind: ColumnKind) -> Result<Arc<Type>> {
         .map(Arc::new)
 }
 
-fn plain(error: ParquetError) -> io::Error {
+fn io_error_of(error: ParquetError) -> io::Error {
     io::Error::other(error)
 }

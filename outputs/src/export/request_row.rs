@@ -93,7 +93,7 @@ static EXPORT_COLUMNS: [ExportColumn; 20] = [
     ExportColumn {
         name: "processed_first_ns",
         kind: ColumnKind::Number,
-        cell_of: |r, c| time_cell(c, request_stage::arrival(r.timeline, c.ledger)?.first.processed),
+        cell_of: |r, c| time_cell(c, request_stage::times_on_last_hop(r.timeline, c.ledger)?.first.processed),
     },
     ExportColumn {
         name: "delivered_first_ns",
@@ -174,8 +174,7 @@ fn lost_places(s: &RequestSummary, lost: u32, context: &ExportContext<'_>) -> St
     let closed = (context.ledger.lossy_requests().rev())
         .find(|lossy| lossy.rid == s.rid && lossy.first_at == s.first_at)
         .and_then(|lossy| lossy.confirmed.as_deref());
-    let open = || context.ledger.request(&s.rid).and_then(Request::losses);
-    let Some(losses) = closed.or_else(open) else {
+    let Some(losses) = closed.or_else(|| context.ledger.request(&s.rid).and_then(Request::losses)) else {
         return String::from("...");
     };
     let ranges = losses.ranges.iter().map(|range| range.tokens);

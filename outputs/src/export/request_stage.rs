@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use trace::clock::MonoNs;
 use trace::id::FrameId;
-use trace::ledger::{HopTimes, Ledger, RequestSummary, RequestTimeline, TtftMoment, TtftPath};
+use trace::ledger::{FrameTimes, HopTimes, Ledger, RequestSummary, RequestTimeline, TtftMoment, TtftPath};
 
 use super::ExportedRequest;
 
@@ -50,15 +50,14 @@ pub(super) fn span_of_request(request: &ExportedRequest<'_>) -> (MonoNs, MonoNs)
     (from, to.max(summary.first_at).max(from))
 }
 
-/// The request on its last hop.
-pub(super) fn arrival<'l>(timeline: &'l RequestTimeline, ledger: &Ledger) -> Option<&'l HopTimes> {
+pub(super) fn times_on_last_hop<'l>(timeline: &'l RequestTimeline, ledger: &Ledger) -> Option<&'l HopTimes> {
     timeline.hops.iter().find(|h| ledger.hop(h.hop).is_some_and(|h| h.last))
 }
 
 /// From the send of the finishing chunk by the scheduler to its receive by the tokenizer, in nanoseconds.
 pub(super) fn last_gap_ns(timeline: &RequestTimeline, ledger: &Ledger) -> Option<u64> {
     let sent = timeline.hops.iter().find(|h| ledger.is_origin(h.hop))?.last?.sent?;
-    let received = arrival(timeline, ledger)?.last?.received?;
+    let received = times_on_last_hop(timeline, ledger)?.last?.received?;
     Some(received.since(sent))
 }
 
@@ -67,7 +66,7 @@ pub(super) fn first_delivery_ns(summary: &RequestSummary) -> Option<u64> {
     Some(summary.delivered_first?.since(summary.received_first?))
 }
 
-pub(super) fn stages<'a>(request: &ExportedRequest<'_>, ledger: &'a Ledger) -> Vec<RequestStage<'a>> {
+pub(super) fn stages_of_request<'a>(request: &ExportedRequest<'_>, ledger: &'a Ledger) -> Vec<RequestStage<'a>> {
     let (begin, end) = span_of_request(request);
     let ExportedRequest { summary, timeline, .. } = *request;
     let mut list = StageList { list: Vec::new(), depth: 0, now: begin, end };
@@ -112,12 +111,13 @@ impl<'a> StageList<'a> {
     fn add(
         &mut self,
         name: Cow<'a, str>,
-        (from, to): (MonoNs, MonoNs),
+        span: (MonoNs, MonoNs),
         frame: Option<FrameId>,
         kind: StageKind,
         inside: impl FnOnce(&mut Self),
     ) -> bool {
-        let (from, to) = (from.max(self.now), to.min(self.end));
+        let from = span.0.max(self.now);
+        let to = span.1.min(self.end);
         if to < from {
             return false;
         }
@@ -148,15 +148,20 @@ impl<'a> StageList<'a> {
             }
             before = first.received;
             let frame = Some(first.frame);
-            let relay = |list: &mut Self| {
-                if let Some(span) = first.sent.zip(first.forwarded) {
-                    list.add("relay".into(), span, frame, StageKind::Relay, |_| {});
-                }
-            };
             let whole = first.sent.zip(first.received);
-            if !whole.is_some_and(|span| self.add((&*group.name).into(), span, frame, StageKind::Hop, relay)) {
-                relay(self);
+            let is_added = whole.is_some_and(|span| {
+                self.add((&*group.name).into(), span, frame, StageKind::Hop, |list| list.add_relay(first))
+            });
+            if !is_added {
+                self.add_relay(first);
             }
+        }
+    }
+
+    /// Adds the time of a frame inside the relay.
+    fn add_relay(&mut self, times: &FrameTimes) {
+        if let Some(span) = times.sent.zip(times.forwarded) {
+            self.add("relay".into(), span, Some(times.frame), StageKind::Relay, |_| {});
         }
     }
 }

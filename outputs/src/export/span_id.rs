@@ -27,8 +27,8 @@ impl TraceId {
     }
 
     fn hashed(name: &str, time: u64) -> Self {
-        let high = mix(fold(name.as_bytes(), time));
-        let low = mix(high ^ 0x9e37_79b9_7f4a_7c15);
+        let high = mix_bits(hash_bytes(name.as_bytes(), time));
+        let low = mix_bits(high ^ 0x9e37_79b9_7f4a_7c15);
         Self { hex: format!("{high:016x}{:016x}", low.max(1)), from: "hash" }
     }
 }
@@ -41,24 +41,24 @@ pub(super) struct SpanIds {
 
 impl SpanIds {
     pub(super) fn of(trace: &TraceId, first_wall_ns: u64) -> Self {
-        Self { seed: fold(trace.hex.as_bytes(), first_wall_ns), given: 0 }
+        Self { seed: hash_bytes(trace.hex.as_bytes(), first_wall_ns), given: 0 }
     }
 
     /// Next span id: 16 hex digits, not all zero.
     pub(super) fn next(&mut self) -> String {
         self.given += 1;
-        format!("{:016x}", mix(self.seed.wrapping_add(self.given)).max(1))
+        format!("{:016x}", mix_bits(self.seed.wrapping_add(self.given)).max(1))
     }
 }
 
 /// FNV-1a hash with a seed. Unlike a keyed hash, it is stable between runs and releases.
-fn fold(bytes: &[u8], seed: u64) -> u64 {
-    let begin = 0xcbf2_9ce4_8422_2325 ^ mix(seed);
+fn hash_bytes(bytes: &[u8], seed: u64) -> u64 {
+    let begin = 0xcbf2_9ce4_8422_2325 ^ mix_bits(seed);
     bytes.iter().fold(begin, |hash, &b| (hash ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 /// `SplitMix64`'s finisher.
-fn mix(mut n: u64) -> u64 {
+fn mix_bits(mut n: u64) -> u64 {
     n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     n ^ (n >> 31)

@@ -39,8 +39,7 @@ pub(super) struct Families(Vec<Family>);
 
 impl Families {
     pub(super) fn new() -> Self {
-        let empty = |definition: &&'static Definition| Family { definition, points: Vec::new() };
-        Self(ALL.iter().map(empty).collect())
+        Self(ALL.iter().map(|definition| Family { definition, points: Vec::new() }).collect())
     }
 
     pub(super) fn put<const N: usize>(&mut self, of: &'static Definition, labels: [&str; N], value: Value) {
@@ -54,7 +53,7 @@ impl Families {
     }
 
     /// Adds an integer series, if the value is observable.
-    pub(super) fn int<const N: usize>(
+    pub(super) fn put_int<const N: usize>(
         &mut self,
         of: &'static Definition,
         labels: [&str; N],
@@ -66,7 +65,7 @@ impl Families {
     }
 
     /// Adds a series in seconds, if the value is observable.
-    pub(super) fn seconds<const N: usize>(
+    pub(super) fn put_seconds<const N: usize>(
         &mut self,
         of: &'static Definition,
         labels: [&str; N],
@@ -77,7 +76,12 @@ impl Families {
         }
     }
 
-    pub(super) fn histogram<const N: usize>(&mut self, of: &'static Definition, labels: [&str; N], value: Histogram) {
+    pub(super) fn put_histogram<const N: usize>(
+        &mut self,
+        of: &'static Definition,
+        labels: [&str; N],
+        value: Histogram,
+    ) {
         self.put(of, labels, Value::Histogram(value));
     }
 

@@ -5,7 +5,7 @@ mod collect;
 mod definition;
 mod family;
 
-pub use collect::{EndpointUse, Input, Pushed, collect};
+pub use collect::{EndpointUse, Input, Pushed, PushedItems, collect};
 pub use definition::{ALL, Definition, Kind, Unit};
 pub use family::{Family, Histogram, Point, Value};
 

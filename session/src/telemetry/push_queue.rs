@@ -13,7 +13,7 @@ use hyper::client::conn::http1;
 use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
 use hyper::{Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
-use outputs::metrics::Pushed;
+use outputs::metrics::{Pushed, PushedItems};
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
@@ -135,7 +135,7 @@ impl PushQueue {
         let mut state = self.state();
         let rejected = rejected.min(body.items);
         let accepted = body.items - rejected;
-        state.count(body.signal).0 += accepted;
+        state.items_of(body.signal).accepted += accepted;
         state.failing &= accepted == 0;
         if rejected > 0 {
             state.give_up(body.signal, rejected, why);
@@ -172,8 +172,8 @@ impl PushQueue {
     /// Problems, for the report.
     pub(super) fn problem(&self) -> Option<String> {
         let state = self.state();
-        let spans = state.pushed.spans.1;
-        let points = state.pushed.points.1;
+        let spans = state.pushed.spans.dropped;
+        let points = state.pushed.points.dropped;
         let why = state.drop_reason.as_ref()?;
         Some(format!("otlp: dropped {spans} spans and {points} metric points; last reason: {why}"))
     }
@@ -184,7 +184,7 @@ impl PushQueue {
 }
 
 impl PushState {
-    fn count(&mut self, signal: PushSignal) -> &mut (u64, u64) {
+    fn items_of(&mut self, signal: PushSignal) -> &mut PushedItems {
         match signal {
             PushSignal::Traces => &mut self.pushed.spans,
             PushSignal::Metrics => &mut self.pushed.points,
@@ -192,7 +192,7 @@ impl PushState {
     }
 
     fn give_up(&mut self, signal: PushSignal, items: u64, why: &str) {
-        self.count(signal).1 += items;
+        self.items_of(signal).dropped += items;
         if self.drop_reason.is_none() {
             self.message = Some(format!("! otlp: spans or metric points dropped: {why}"));
         }
@@ -412,9 +412,9 @@ mod tests {
         let queue = PushQueue::new(10_000, 100);
         let begun = Instant::now();
         let admits = |bytes, after| {
-            let dropped = queue.pushed().spans.1;
+            let dropped = queue.pushed().spans.dropped;
             queue.push(PushBody { since: begun + Duration::from_secs(after), ..body(PushSignal::Traces, bytes, 1) });
-            queue.pushed().spans.1 == dropped
+            queue.pushed().spans.dropped == dropped
         };
         assert!(admits(60, 0) && admits(60, 1));
         assert!(!admits(1, 2) && !admits(1, 59));
@@ -429,13 +429,14 @@ mod tests {
         queue.push(body(PushSignal::Traces, 60, 7));
         queue.push(body(PushSignal::Metrics, 30, 6));
         queue.push(body(PushSignal::Traces, 11, 3));
-        assert_eq!((queue.pushed().spans, queue.pushed().points), ((0, 3), (0, 0)));
+        assert_eq!(queue.pushed().spans, PushedItems { accepted: 0, dropped: 3 });
+        assert_eq!(queue.pushed().points, PushedItems::default());
         assert!(queue.problem().is_some_and(|t| t.contains("--otlp-queue")));
         assert!(queue.take_message().is_some() && queue.take_message().is_none());
         let first = queue.next_body().expect("there are two");
         assert_eq!((first.signal, first.items), (PushSignal::Traces, 7));
         queue.record_sent(&first, 2, "two were bad");
-        assert_eq!(queue.pushed().spans, (5, 5));
+        assert_eq!(queue.pushed().spans, PushedItems { accepted: 5, dropped: 5 });
         assert_eq!(queue.next_body().map(|b| b.items), Some(6));
     }
 
@@ -446,7 +447,7 @@ mod tests {
         let began = Instant::now();
         queue.close(began + Duration::from_millis(50));
         assert!(began.elapsed() >= Duration::from_millis(50) && began.elapsed() < Duration::from_secs(5));
-        assert_eq!(queue.pushed().spans, (0, 4));
+        assert_eq!(queue.pushed().spans, PushedItems { accepted: 0, dropped: 4 });
         assert!(queue.next_body().is_none());
     }
 
@@ -499,7 +500,7 @@ mod tests {
             queue.close(Instant::now() + Duration::from_secs(5));
             run.join().expect("no panic");
         });
-        assert_eq!(queue.pushed().spans, (0, 2));
+        assert_eq!(queue.pushed().spans, PushedItems { accepted: 0, dropped: 2 });
         assert!(queue.problem().is_some_and(|t| t.contains("v1/traces")));
     }
 }

@@ -13,14 +13,14 @@ pub fn metrics_data(families: &[Family], resource: &Resource, times: [u64; 2]) -
     Object::write(&mut out, |o| {
         wrap(o, METRICS, resource, |list| {
             for family in families {
-                list.object(|o| one(o, family, times));
+                list.object(|o| write_family(o, family, times));
             }
         });
     });
     (out, families.iter().map(|family| family.points.len() as u64).sum())
 }
 
-fn one(o: &mut Object<'_>, family: &Family, [from, to]: [u64; 2]) {
+fn write_family(o: &mut Object<'_>, family: &Family, [from, to]: [u64; 2]) {
     let of = family.definition;
     o.put("name", of.name).put("description", of.help).put("unit", of.unit.ucum());
     let data = match of.kind {
@@ -32,12 +32,12 @@ fn one(o: &mut Object<'_>, family: &Family, [from, to]: [u64; 2]) {
         o.array("dataPoints", |list| {
             for point in &family.points {
                 list.object(|o| {
-                    o.array("attributes", |a| labels(a, of.labels, point));
+                    o.array("attributes", |a| write_labels(a, of.labels, point));
                     if of.kind != Kind::Gauge {
                         o.int_text("startTimeUnixNano", from);
                     }
                     o.int_text("timeUnixNano", to);
-                    value(o, &point.value);
+                    write_value(o, &point.value);
                 });
             }
         });
@@ -50,7 +50,7 @@ fn one(o: &mut Object<'_>, family: &Family, [from, to]: [u64; 2]) {
     });
 }
 
-fn labels(a: &mut Array<'_>, names: &[&str], point: &Point) {
+fn write_labels(a: &mut Array<'_>, names: &[&str], point: &Point) {
     for (name, value) in names.iter().zip(&point.labels) {
         text(a, name, value);
     }
@@ -58,7 +58,7 @@ fn labels(a: &mut Array<'_>, names: &[&str], point: &Point) {
 
 /// Counts are numbers, not strings as usual in OTLP/JSON. Readers must accept both, and collectors built on the Rust schema crate
 /// silently drop points whose count is a string (seen with rotel 0.0.1a15).
-fn value(o: &mut Object<'_>, value: &Value) {
+fn write_value(o: &mut Object<'_>, value: &Value) {
     match value {
         Value::Int(n) => {
             o.put("asInt", *n);

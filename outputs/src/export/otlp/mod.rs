@@ -40,7 +40,7 @@ impl Exporter for Otlp<'_> {
         let Self { out, resource } = self;
         out.object(|o| {
             wrap(o, TRACES, resource, |list| {
-                spans::request(list, request, context);
+                spans::write_request_spans(list, request, context);
             });
         });
         out.written()
@@ -51,7 +51,7 @@ impl Exporter for Otlp<'_> {
         let Self { out, resource } = self;
         out.object(|o| {
             wrap(o, TRACES, resource, |list| {
-                spans::capture(list, &resource.source, report, context.clock);
+                spans::write_capture_span(list, &resource.source, report, context.clock);
             });
         });
         self.out.finish()
@@ -73,7 +73,7 @@ impl Encoded {
 
 impl Exporter for Encoded {
     fn write_request(&mut self, request: &ExportedRequest<'_>, context: &ExportContext<'_>) -> io::Result<()> {
-        self.add(|list| spans::request(list, request, context));
+        self.add(|list| spans::write_request_spans(list, request, context));
         Ok(())
     }
 
@@ -129,7 +129,7 @@ impl LiveSpans {
         if let Some(selection) = &mut self.selection {
             let _ = selection.pass_tick(now, analysis, &mut self.encoded);
         }
-        self.findings(now, analysis);
+        self.add_finding_spans(now, analysis);
     }
 
     /// Ends the run; `report` is its final report.
@@ -137,14 +137,16 @@ impl LiveSpans {
         if let Some(selection) = &mut self.selection {
             let _ = selection.pass_end(analysis, report, &mut self.encoded);
         }
-        let (source, opening) = (&self.resource.source, &self.opening);
-        self.encoded.add(|list| spans::capture(list, source, report, &opening.clock()));
+        let source = &self.resource.source;
+        let clock = self.opening.clock();
+        self.encoded.add(|list| spans::write_capture_span(list, source, report, &clock));
     }
 
     /// Adds spans for findings that started or ended since the last call.
-    fn findings(&mut self, now: MonoNs, analysis: &Analysis) {
-        let (clock, source) = (self.opening.clock(), &self.resource.source);
-        let Some(began) = analysis.ledger().started() else {
+    fn add_finding_spans(&mut self, now: MonoNs, analysis: &Analysis) {
+        let source = &self.resource.source;
+        let clock = self.opening.clock();
+        let Some(capture_start) = analysis.ledger().started() else {
             return;
         };
         for finding in analysis.findings() {
@@ -154,17 +156,17 @@ impl LiveSpans {
                     // The finding's start is that of its first episode.
                     let from = if self.known.insert(key.clone()) { finding.began } else { finding.last_at };
                     self.active.insert(key, from);
-                    Episode { from, to: now, over: false }
+                    Episode { number: self.episodes + 1, from, to: now, over: false }
                 }
                 (false, Some(&from)) => {
                     self.active.remove(&key);
-                    Episode { from: from.min(finding.last_at), to: finding.last_at, over: true }
+                    let from = from.min(finding.last_at);
+                    Episode { number: self.episodes + 1, from, to: finding.last_at, over: true }
                 }
                 _ => continue,
             };
-            self.episodes += 1;
-            let place = self.episodes;
-            self.encoded.add(|list| spans::finding(list, finding, &episode, (source, began, place), &clock));
+            self.episodes = episode.number;
+            self.encoded.add(|list| spans::write_finding_span(list, finding, &episode, source, capture_start, &clock));
         }
     }
 

@@ -22,31 +22,39 @@ const SERVER: u64 = 2;
 const ERROR: u64 = 2;
 
 /// Writes the spans of a request and its stages. Returns their number.
-pub(super) fn request(spans: &mut Array<'_>, request: &ExportedRequest<'_>, context: &ExportContext<'_>) -> usize {
-    let span = request_stage::span_of_request(request);
+pub(super) fn write_request_spans(
+    spans: &mut Array<'_>,
+    request: &ExportedRequest<'_>,
+    context: &ExportContext<'_>,
+) -> usize {
     let trace = TraceId::of_request(&request.summary.rid, context.clock.wall_ns(request.summary.first_at));
     let mut ids = SpanIds::of(&trace, context.clock.wall_ns(request.summary.first_at));
     let root = ids.next();
-    let stages = request_stage::stages(request, context.ledger);
+    let stages = request_stage::stages_of_request(request, context.ledger);
+    let (from, to) = request_stage::span_of_request(request);
     spans.object(|o| {
-        head(o, (&trace, &root, None), ("request", SERVER), span, context.clock);
-        o.array("attributes", |a| request_attributes(a, request, &trace, context));
+        let head = SpanHead { trace: &trace, id: &root, parent: None, name: "request", kind: SERVER, from, to };
+        head.write(o, context.clock);
+        o.array("attributes", |a| write_request_attributes(a, request, &trace, context));
         o.array("events", |list| {
             for note in &request.timeline.notes {
-                note_event(list, note, context);
+                write_note(list, note, context);
             }
         });
         o.put("droppedEventsCount", request.timeline.notes_left_out);
-        status(o, request);
+        write_status(o, request);
     });
+    // Ids of the open spans, the outermost first.
     let mut above: Vec<String> = vec![root];
     for stage in &stages {
         above.truncate(stage.depth + 1);
         let id = ids.next();
+        let RequestStage { name, from, to, .. } = stage;
         spans.object(|o| {
-            let ids = (&trace, &*id, above.last());
-            head(o, ids, (&stage.name, INTERNAL), (stage.from, stage.to), context.clock);
-            o.array("attributes", |a| stage_attributes(a, stage, context));
+            let parent = above.last();
+            SpanHead { trace: &trace, id: &id, parent, name, kind: INTERNAL, from: *from, to: *to }
+                .write(o, context.clock);
+            o.array("attributes", |a| write_stage_attributes(a, stage, context));
         });
         above.push(id);
     }
@@ -54,23 +62,27 @@ pub(super) fn request(spans: &mut Array<'_>, request: &ExportedRequest<'_>, cont
 }
 
 /// Writes the span of the capture, with its totals, and its findings as events.
-pub(super) fn capture(spans: &mut Array<'_>, source: &str, report: &Report, clock: &CaptureClock) -> usize {
+pub(super) fn write_capture_span(spans: &mut Array<'_>, source: &str, report: &Report, clock: &CaptureClock) -> usize {
     let [from, to] = report.window_mono_ns.map(MonoNs);
     let began = clock.wall_ns(from);
     let trace = TraceId::of_capture(source, began);
     let id = SpanIds::of(&trace, began).next();
     spans.object(|o| {
-        head(o, (&trace, &id, None), ("capture", INTERNAL), (from, to), clock);
-        o.array("attributes", |a| totals(a, report));
+        SpanHead { trace: &trace, id: &id, parent: None, name: "capture", kind: INTERNAL, from, to }.write(o, clock);
+        o.array("attributes", |a| write_totals(a, report));
         o.array("events", |list| {
             for finding in &report.findings {
                 list.object(|o| {
                     let at = MonoNs(from.0.saturating_add(finding.at_ns));
                     o.int_text("timeUnixNano", clock.wall_ns(at)).put("name", &finding.kind);
-                    o.array("attributes", |a| {
-                        let verdict_fields = (finding.severity, finding.summary.as_str(), finding.rid.as_str());
-                        finding_attributes(a, verdict_fields, finding.hop.as_deref(), &finding.evidence);
-                    });
+                    let attributes = FindingAttributes {
+                        severity: finding.severity,
+                        summary: &finding.summary,
+                        rid: &finding.rid,
+                        hop: finding.hop.as_deref().unwrap_or_default(),
+                        evidence: &finding.evidence,
+                    };
+                    o.array("attributes", |a| attributes.write(a));
                 });
             }
         });
@@ -78,33 +90,45 @@ pub(super) fn capture(spans: &mut Array<'_>, source: &str, report: &Report, cloc
     1
 }
 
+/// A time in which a finding held.
 pub(super) struct Episode {
+    /// Number of the episode among those of all findings, from 1 on.
+    pub(super) number: u64,
     pub(super) from: MonoNs,
     pub(super) to: MonoNs,
     /// Whether it has ended; otherwise it has just started.
     pub(super) over: bool,
 }
 
-/// Writes a finding that starts or ends, below the capture that started at `began`. `place` is the number of the span.
-pub(super) fn finding(
+/// Writes a finding that starts or ends, below the capture that started at `capture_start`.
+pub(super) fn write_finding_span(
     spans: &mut Array<'_>,
     finding: &Finding,
     episode: &Episode,
-    (source, began, place): (&str, MonoNs, u64),
+    source: &str,
+    capture_start: MonoNs,
     clock: &CaptureClock,
 ) -> usize {
-    let began = clock.wall_ns(began);
-    let trace = TraceId::of_capture(source, began);
-    let parent = SpanIds::of(&trace, began).next();
-    let id = SpanIds::of(&trace, began.wrapping_add(place)).next();
+    let capture_ns = clock.wall_ns(capture_start);
+    let trace = TraceId::of_capture(source, capture_ns);
+    let parent = SpanIds::of(&trace, capture_ns).next();
+    // Ids are hashes of a time, so the number makes this one differ from the capture's and the other findings'.
+    let id = SpanIds::of(&trace, capture_ns.wrapping_add(episode.number)).next();
     let verdict = &finding.verdict;
+    let Episode { from, to, .. } = *episode;
     spans.object(|o| {
-        head(o, (&trace, &id, Some(&parent)), (finding.kind, INTERNAL), (episode.from, episode.to), clock);
+        let parent = Some(&parent);
+        SpanHead { trace: &trace, id: &id, parent, name: finding.kind, kind: INTERNAL, from, to }.write(o, clock);
         o.array("attributes", |a| {
             text(a, "tokengap.finding.state", if episode.over { "over" } else { "began" });
-            let verdict_fields = (verdict.severity, verdict.summary.as_str(), verdict.rid.as_str());
-            let hop = Some(verdict.hop.as_str()).filter(|hop| !hop.is_empty());
-            finding_attributes(a, verdict_fields, hop, &verdict.evidence);
+            FindingAttributes {
+                severity: verdict.severity,
+                summary: &verdict.summary,
+                rid: &verdict.rid,
+                hop: &verdict.hop,
+                evidence: &verdict.evidence,
+            }
+            .write(a);
         });
         if verdict.severity == Severity::Critical {
             o.object("status", |s| {
@@ -115,7 +139,7 @@ pub(super) fn finding(
     1
 }
 
-fn evidence(list: &mut Array<'_>, name: &str, value: &Value) {
+fn write_evidence(list: &mut Array<'_>, name: &str, value: &Value) {
     let key = format!("tokengap.evidence.{name}");
     match value {
         Value::Bool(value) => flag(list, &key, *value),
@@ -131,38 +155,57 @@ fn evidence(list: &mut Array<'_>, name: &str, value: &Value) {
     }
 }
 
-fn finding_attributes(
+/// A finding, of the live analysis or of a report. Texts are empty if they do not apply.
+struct FindingAttributes<'a> {
+    severity: Severity,
+    summary: &'a str,
+    rid: &'a str,
+    hop: &'a str,
+    evidence: &'a BTreeMap<String, Value>,
+}
+
+impl FindingAttributes<'_> {
+    fn write(&self, a: &mut Array<'_>) {
+        text(a, "tokengap.finding.severity", self.severity.as_str());
+        text(a, "tokengap.finding.summary", self.summary);
+        if !self.rid.is_empty() {
+            text(a, "gen_ai.response.id", self.rid);
+        }
+        if !self.hop.is_empty() {
+            text(a, "tokengap.hop", self.hop);
+        }
+        for (name, value) in self.evidence {
+            write_evidence(a, name, value);
+        }
+    }
+}
+
+/// Fields that every span has.
+struct SpanHead<'a> {
+    trace: &'a TraceId,
+    id: &'a str,
+    parent: Option<&'a String>,
+    name: &'a str,
+    kind: u64,
+    from: MonoNs,
+    to: MonoNs,
+}
+
+impl SpanHead<'_> {
+    fn write(&self, o: &mut Object<'_>, clock: &CaptureClock) {
+        o.put("traceId", &self.trace.hex).put("spanId", self.id).known("parentSpanId", self.parent);
+        o.put("flags", 1_u64).put("name", self.name).put("kind", self.kind);
+        o.int_text("startTimeUnixNano", clock.wall_ns(self.from));
+        o.int_text("endTimeUnixNano", clock.wall_ns(self.to));
+    }
+}
+
+fn write_request_attributes(
     a: &mut Array<'_>,
-    (severity, summary, rid): (Severity, &str, &str),
-    hop: Option<&str>,
-    numbers: &BTreeMap<String, Value>,
+    request: &ExportedRequest<'_>,
+    trace: &TraceId,
+    context: &ExportContext<'_>,
 ) {
-    text(a, "tokengap.finding.severity", severity.as_str());
-    text(a, "tokengap.finding.summary", summary);
-    if !rid.is_empty() {
-        text(a, "gen_ai.response.id", rid);
-    }
-    if let Some(hop) = hop {
-        text(a, "tokengap.hop", hop);
-    }
-    for (name, value) in numbers {
-        evidence(a, name, value);
-    }
-}
-
-fn head(
-    o: &mut Object<'_>,
-    (trace, id, parent): (&TraceId, &str, Option<&String>),
-    (name, kind): (&str, u64),
-    (from, to): (MonoNs, MonoNs),
-    clock: &CaptureClock,
-) {
-    o.put("traceId", &trace.hex).put("spanId", id).known("parentSpanId", parent).put("flags", 1_u64);
-    o.put("name", name).put("kind", kind);
-    o.int_text("startTimeUnixNano", clock.wall_ns(from)).int_text("endTimeUnixNano", clock.wall_ns(to));
-}
-
-fn request_attributes(a: &mut Array<'_>, request: &ExportedRequest<'_>, trace: &TraceId, context: &ExportContext<'_>) {
     let s = request.summary;
     text(a, "gen_ai.provider.name", context.ledger.engine().facts().name());
     text(a, "gen_ai.response.id", &s.rid);
@@ -207,7 +250,7 @@ fn request_attributes(a: &mut Array<'_>, request: &ExportedRequest<'_>, trace: &
     flag(a, "tokengap.inflated", s.inflated);
 }
 
-fn stage_attributes(a: &mut Array<'_>, stage: &RequestStage<'_>, context: &ExportContext<'_>) {
+fn write_stage_attributes(a: &mut Array<'_>, stage: &RequestStage<'_>, context: &ExportContext<'_>) {
     if let Some(frame) = stage.frame {
         int(a, "tokengap.frame.hop", Some(frame.hop.0));
         int(a, "tokengap.frame.lane", Some(frame.lane));
@@ -221,7 +264,7 @@ fn stage_attributes(a: &mut Array<'_>, stage: &RequestStage<'_>, context: &Expor
     }
 }
 
-fn note_event(list: &mut Array<'_>, note: &RequestNote, context: &ExportContext<'_>) {
+fn write_note(list: &mut Array<'_>, note: &RequestNote, context: &ExportContext<'_>) {
     list.object(|o| {
         o.int_text("timeUnixNano", context.clock.wall_ns(note.at));
         let name = match &note.what {
@@ -256,7 +299,7 @@ fn note_event(list: &mut Array<'_>, note: &RequestNote, context: &ExportContext<
 }
 
 /// Writes the status: an error if the client is affected, by an abort or lost tokens.
-fn status(o: &mut Object<'_>, request: &ExportedRequest<'_>) {
+fn write_status(o: &mut Object<'_>, request: &ExportedRequest<'_>) {
     let lost = request.summary.tokens_lost.unwrap_or(0);
     let message = match request.summary.finish {
         _ if lost > 0 => format!("{} lost before the client", trace::words::plural(lost.into(), "token")),
@@ -268,8 +311,8 @@ fn status(o: &mut Object<'_>, request: &ExportedRequest<'_>) {
     });
 }
 
-fn totals(a: &mut Array<'_>, report: &Report) {
-    let (requests, tokens, chunks) = (&report.requests, &report.tokens, &report.chunks);
+fn write_totals(a: &mut Array<'_>, report: &Report) {
+    let Report { requests, tokens, chunks, .. } = report;
     int(a, "tokengap.requests.seen", Some(requests.seen));
     int(a, "tokengap.requests.finished", Some(requests.finished));
     int(a, "tokengap.tokens.sent", Some(tokens.sent));

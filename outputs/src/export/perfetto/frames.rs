@@ -11,7 +11,7 @@ use trace::event::{Dispatch, Frame, Received};
 use trace::id::{FrameId, HopId};
 
 use super::tracks::{SyntheticRow, Track};
-use super::{Perfetto, head};
+use super::{Perfetto, write_event_head};
 use crate::export::ExportContext;
 use crate::export::json::Object;
 
@@ -56,15 +56,15 @@ impl Perfetto<'_> {
             args.put("chunks", sent.chunks).put("kind", frame.kind);
         });
         let Some(forwarded) = frame.forwarded else { return };
-        let track = self.row(SyntheticRow::Relay(id.hop, id.lane), context.ledger);
+        let track = self.track_of_row(SyntheticRow::Relay(id.hop, id.lane), context.ledger);
         // An arrow must end later than it starts.
         let arrival = MonoNs(at.0.saturating_add(1));
-        let (from, to) = self.frames.place(track, arrival, forwarded);
+        let (from, to) = self.frames.fit_slice(track, arrival, forwarded);
         self.out.object(|o| {
-            head(o, "X", track, "relay", context.clock.since_start_ns(from));
+            write_event_head(o, "X", track, "relay", context.clock.since_start_ns(from));
             o.micros("dur", to.since(from)).put("cat", "frame");
             if from == arrival {
-                o.hex("bind_id", flow(id)).put("flow_in", true).put("flow_out", true);
+                o.hex("bind_id", flow_id(id)).put("flow_in", true).put("flow_out", true);
             }
             o.object("args", |args| {
                 args.put("lane", id.lane).put("seq", id.seq).put("bytes", frame.bytes);
@@ -72,7 +72,7 @@ impl Perfetto<'_> {
         });
     }
 
-    pub(super) fn dispatched(&mut self, at: MonoNs, dispatch: &Dispatch<'_>, context: &ExportContext<'_>) {
+    pub(super) fn draw_dispatch(&mut self, at: MonoNs, dispatch: &Dispatch<'_>, context: &ExportContext<'_>) {
         // The other requests of a message have no slice of their own.
         if dispatch.index > 0 {
             return;
@@ -91,13 +91,13 @@ impl Perfetto<'_> {
         context: &ExportContext<'_>,
         content: impl FnOnce(&mut Object<'_>),
     ) {
-        let track = self.row(SyntheticRow::Sends(id.hop, id.lane), context.ledger);
+        let track = self.track_of_row(SyntheticRow::Sends(id.hop, id.lane), context.ledger);
         if context.ledger.hop(id.hop).is_some_and(|h| h.shows.received) {
-            self.frames.wait(id, sent);
+            self.frames.push_sent(id, sent);
         }
         self.out.object(|o| {
-            head(o, "X", track, "send", context.clock.since_start_ns(sent.at));
-            o.micros("dur", 0).put("cat", "frame").hex("bind_id", flow(id)).put("flow_out", true);
+            write_event_head(o, "X", track, "send", context.clock.since_start_ns(sent.at));
+            o.micros("dur", 0).put("cat", "frame").hex("bind_id", flow_id(id)).put("flow_out", true);
             o.object("args", |args| {
                 args.put("hop", context.ledger.hop_name(id.hop)).put("lane", id.lane).put("seq", id.seq);
                 args.put("bytes", sent.bytes);
@@ -110,11 +110,11 @@ impl Perfetto<'_> {
         let id = received.id;
         let hop = context.ledger.hop(id.hop);
         let track = match received.by {
-            Some(by) => self.thread(by, hop.map_or("", |h| &context.ledger.groups()[h.group].ends.to), ""),
-            None => self.row(SyntheticRow::Receives(id.hop), context.ledger),
+            Some(by) => self.track_of_thread(by, hop.map_or("", |h| &context.ledger.groups()[h.group].ends.to), ""),
+            None => self.track_of_row(SyntheticRow::Receives(id.hop), context.ledger),
         };
         if let Some(before) = self.frames.open.remove(&track) {
-            self.receive(track, &before, at, false, context);
+            self.draw_receive(track, &before, at, false, context);
         }
         let sent = self.frames.take_sent(id).filter(|sent| sent.at < at);
         let open = Open { id, at, sent, wakeup: received.wakeup };
@@ -122,7 +122,7 @@ impl Perfetto<'_> {
             self.frames.receiving_thread.insert(id.hop, track);
             self.frames.open.insert(track, open);
         } else {
-            self.receive(track, &open, at, false, context);
+            self.draw_receive(track, &open, at, false, context);
         }
     }
 
@@ -131,24 +131,24 @@ impl Perfetto<'_> {
             && let Some(open) = self.frames.open.get(&track).copied().filter(|open| open.id == id)
         {
             self.frames.open.remove(&track);
-            self.receive(track, &open, at, true, context);
+            self.draw_receive(track, &open, at, true, context);
         }
     }
 
     /// Draws frames that are still being processed.
     pub(super) fn finish_frames(&mut self, context: &ExportContext<'_>) {
         for (track, open) in std::mem::take(&mut self.frames.open) {
-            self.receive(track, &open, context.ledger.now(), false, context);
+            self.draw_receive(track, &open, context.ledger.now(), false, context);
         }
     }
 
-    fn receive(&mut self, track: Track, open: &Open, end: MonoNs, processed: bool, context: &ExportContext<'_>) {
-        let (from, to) = self.frames.place(track, open.at, end);
+    fn draw_receive(&mut self, track: Track, open: &Open, end: MonoNs, processed: bool, context: &ExportContext<'_>) {
+        let (from, to) = self.frames.fit_slice(track, open.at, end);
         let id = open.id;
         let observes_processed = context.ledger.hop(id.hop).is_some_and(|h| h.shows.processed);
         self.out.object(|o| {
-            head(o, "X", track, "receive", context.clock.since_start_ns(from));
-            o.micros("dur", to.since(from)).put("cat", "frame").hex("bind_id", flow(id));
+            write_event_head(o, "X", track, "receive", context.clock.since_start_ns(from));
+            o.micros("dur", to.since(from)).put("cat", "frame").hex("bind_id", flow_id(id));
             if open.sent.is_some() {
                 o.put("flow_in", true);
             }
@@ -168,7 +168,7 @@ impl Perfetto<'_> {
 }
 
 impl Frames {
-    fn wait(&mut self, id: FrameId, sent: Sent) {
+    fn push_sent(&mut self, id: FrameId, sent: Sent) {
         if self.waiting.len() >= CONNECTIONS && !self.waiting.contains_key(&(id.hop, id.lane)) {
             self.waiting.retain(|_, frames| !frames.is_empty());
         }
@@ -187,7 +187,7 @@ impl Frames {
     }
 
     /// Interval of a slice, adjusted to not overlap the thread's last one.
-    fn place(&mut self, track: Track, from: MonoNs, to: MonoNs) -> (MonoNs, MonoNs) {
+    fn fit_slice(&mut self, track: Track, from: MonoNs, to: MonoNs) -> (MonoNs, MonoNs) {
         let end = self.ends.entry(track).or_default();
         let from = from.max(*end);
         *end = to.max(from);
@@ -196,6 +196,6 @@ impl Frames {
 }
 
 /// Flow id of a frame: its hop, the low 16 bits of the lane, and the low 32 bits of the frame number.
-pub(super) fn flow(id: FrameId) -> u64 {
+pub(super) fn flow_id(id: FrameId) -> u64 {
     u64::from(id.hop.0) << 48 | u64::from(id.lane & 0xffff) << 32 | (id.seq & 0xffff_ffff)
 }

@@ -29,11 +29,15 @@ pub(super) struct Perfetto<'w> {
 
 impl<'w> Perfetto<'w> {
     pub(super) fn new(out: Box<dyn io::Write + 'w>, opening: &Opening) -> Self {
-        let (tracks, out) = (Tracks::new(opening), ObjectStream::array(out));
-        let mut perfetto = Self { out, tracks, frames: Frames::default(), counters: Counters::default() };
+        let mut perfetto = Self {
+            out: ObjectStream::array(out),
+            tracks: Tracks::new(opening),
+            frames: Frames::default(),
+            counters: Counters::default(),
+        };
         perfetto.name_fixed_tracks();
         let clock = opening.clock();
-        perfetto.instant(tracks::FINDINGS, "capture", 0, |args| {
+        perfetto.draw_instant(tracks::FINDINGS, "capture", 0, |args| {
             fields!(args, opening, source, tokengap);
             args.put("wall_ns", clock.wall_ns(clock.start));
         });
@@ -43,55 +47,57 @@ impl<'w> Perfetto<'w> {
 
 impl Exporter for Perfetto<'_> {
     fn write_event(&mut self, event: &Event<'_>, context: &ExportContext<'_>) -> io::Result<()> {
-        let (at, ledger) = (event.at, context.ledger);
+        let at = event.at;
+        let ledger = context.ledger;
         let ts = context.clock.since_start_ns(at);
-        let wants = |rid| context.options.wants_rid(rid);
         match &event.what {
             What::Engine(engine) => {
-                self.instant(tracks::LOG, "engine", ts, |args| fields!(args, engine, version, mode, waiter));
+                self.draw_instant(tracks::LOG, "engine", ts, |args| fields!(args, engine, version, mode, waiter));
             }
             What::Sent(frame) => {
                 self.frame_sent(at, frame, context);
                 self.chunks_sent(at, frame, context);
-                self.backlog(at, frame.id.hop, context);
+                self.update_backlog(at, frame.id.hop, context);
             }
             What::Dispatched(dispatch) => {
-                self.dispatched(at, dispatch, context);
-                self.backlog(at, dispatch.id.hop, context);
+                self.draw_dispatch(at, dispatch, context);
+                self.update_backlog(at, dispatch.id.hop, context);
             }
             What::Received(received) => {
                 self.frame_received(at, received, context);
-                self.backlog(at, received.id.hop, context);
+                self.update_backlog(at, received.id.hop, context);
             }
             What::Processed(id) => self.frame_processed(at, *id, context),
-            What::Delivered(delivery) if !delivery.is_uncounted() => self.delivered(at, delivery, context),
-            What::Undecoded(frame) => self.instant(tracks::MISSED, "frame undecoded", ts, |args| {
+            What::Delivered(delivery) if !delivery.is_uncounted() => self.draw_delivery(at, delivery, context),
+            What::Undecoded(frame) => self.draw_instant(tracks::MISSED, "frame undecoded", ts, |args| {
                 args.put("hop", ledger.hop_name(frame.id.hop));
                 fields!(args, frame.id, lane, seq);
                 fields!(args, frame, bytes, reason);
             }),
-            What::Cpu(sample) => self.cpu(ts, sample),
+            What::Cpu(sample) => self.draw_cpu(ts, sample),
             What::Queue(sample) => {
-                self.counter(tracks::HOPS, &format!("kernel queue {}", sample.hop), ts, |args| {
+                self.draw_counter(tracks::HOPS, &format!("kernel queue {}", sample.hop), ts, |args| {
                     args.known("receive_bytes", sample.receive_bytes).known("send_bytes", sample.send_bytes);
                 });
             }
             What::Stack(sample) if !sample.function.is_empty() => {
-                let track = self.thread(sample.thread, sample.role, "");
-                self.instant(track, sample.function, ts, |args| {
+                let track = self.track_of_thread(sample.thread, sample.role, "");
+                self.draw_instant(track, sample.function, ts, |args| {
                     fields!(args, sample, file, interval_ns, samples, total, own);
                     args.known("gil", sample.gil);
                 });
             }
-            What::Stage(stage) if wants(stage.rid) => self.instant(tracks::LOG, stage.name, ts, |args| {
-                args.put("rid", stage.rid).put("by", stage.by);
-                args.known("tokens", stage.tokens).known("pending", stage.pending);
-            }),
-            What::LoggedState(state) => self.logged_state(ts, state),
-            What::Merged(merged) if wants(merged.rid) => {
-                self.instant(tracks::LOG, "chunks merged", ts, |args| fields!(args, merged, rid, chunks, by));
+            What::Stage(stage) if context.options.wants_rid(stage.rid) => {
+                self.draw_instant(tracks::LOG, stage.name, ts, |args| {
+                    args.put("rid", stage.rid).put("by", stage.by);
+                    args.known("tokens", stage.tokens).known("pending", stage.pending);
+                });
             }
-            What::Missed(lost) => self.instant(tracks::MISSED, "observations missed", ts, |args| {
+            What::LoggedState(state) => self.draw_logged_state(ts, state),
+            What::Merged(merged) if context.options.wants_rid(merged.rid) => {
+                self.draw_instant(tracks::LOG, "chunks merged", ts, |args| fields!(args, merged, rid, chunks, by));
+            }
+            What::Missed(lost) => self.draw_instant(tracks::MISSED, "observations missed", ts, |args| {
                 fields!(args, lost, count, cause);
                 args.known("hop", lost.hop.map(|hop| ledger.hop_name(hop)));
             }),
@@ -127,7 +133,7 @@ impl Exporter for Perfetto<'_> {
         let from = MonoNs(report.window_mono_ns[0]);
         for finding in &report.findings {
             let ts = context.clock.since_start_ns(MonoNs(from.0.saturating_add(finding.at_ns)));
-            self.instant(tracks::FINDINGS, &finding.kind, ts, |args| {
+            self.draw_instant(tracks::FINDINGS, &finding.kind, ts, |args| {
                 fields!(args, finding, severity, summary);
                 args.known("rid", Some(&finding.rid).filter(|rid| !rid.is_empty()));
                 args.known("hop", finding.hop.as_ref());
@@ -142,15 +148,15 @@ impl Exporter for Perfetto<'_> {
 }
 
 impl Perfetto<'_> {
-    fn instant(&mut self, track: Track, name: &str, ts: u64, args: impl FnOnce(&mut Object<'_>)) {
+    fn draw_instant(&mut self, track: Track, name: &str, ts: u64, args: impl FnOnce(&mut Object<'_>)) {
         self.out.object(|o| {
-            head(o, "i", track, name, ts);
+            write_event_head(o, "i", track, name, ts);
             o.put("s", "t").object("args", args);
         });
     }
 }
 
-fn head(o: &mut Object<'_>, phase: &'static str, track: Track, name: &str, ts: u64) {
+fn write_event_head(o: &mut Object<'_>, phase: &'static str, track: Track, name: &str, ts: u64) {
     o.put("ph", phase).put("pid", track.pid).put("tid", track.tid);
     o.put("name", name).micros("ts", ts);
 }

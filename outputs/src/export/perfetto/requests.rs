@@ -4,9 +4,9 @@ use trace::clock::MonoNs;
 use trace::event::{Delivery, Frame, Kind as Message};
 use trace::ledger::{ChunkOutcome, NoteKind, RequestNote, TimedRequest, TtftPath};
 
-use super::frames::flow;
+use super::frames::flow_id;
 use super::tracks::REQUESTS;
-use super::{Perfetto, head};
+use super::{Perfetto, write_event_head};
 use crate::export::json::{Object, ObjectStream};
 use crate::export::request_stage::{self, RequestStage, StageKind};
 use crate::export::{ExportContext, ExportedRequest};
@@ -31,9 +31,10 @@ impl Perfetto<'_> {
         }
     }
 
-    pub(super) fn delivered(&mut self, at: MonoNs, delivery: &Delivery<'_>, context: &ExportContext<'_>) {
-        let drops_chunks = || context.ledger.judged_chunks().any(|(_, judged)| judged.outcome == ChunkOutcome::Dropped);
-        let always = delivery.finished || drops_chunks();
+    pub(super) fn draw_delivery(&mut self, at: MonoNs, delivery: &Delivery<'_>, context: &ExportContext<'_>) {
+        // The end of a request and a loss are drawn beyond the limit of points, too.
+        let always = delivery.finished
+            || context.ledger.judged_chunks().any(|(_, judged)| judged.outcome == ChunkOutcome::Dropped);
         if let Some(id) = row_if_shown(0, always, context) {
             RequestRow { out: &mut self.out, id, context }.draw_point("delivered", at, |args| {
                 args.put("tokens", delivery.tokens).put("mode", delivery.mode);
@@ -63,17 +64,17 @@ pub(super) fn draw_request(out: &mut ObjectStream<'_>, request: &ExportedRequest
     let (from, to) = request_stage::span_of_request(request);
     let id = RequestRowId { rid: &summary.rid, first_at: summary.first_at, has_reused_rid: timeline.has_reused_rid };
     let mut row = RequestRow { out, id, context };
-    row.event("b", &summary.rid, from, |o| {
+    row.draw_event("b", &summary.rid, from, |o| {
         o.object("args", |args| write_facts(args, request, context));
     });
     let mut open: Vec<RequestStage<'_>> = Vec::new();
-    for stage in request_stage::stages(request, context.ledger) {
+    for stage in request_stage::stages_of_request(request, context.ledger) {
         row.end_stages(open.drain(stage.depth.min(open.len())..));
-        row.event("b", &stage.name, stage.from, |o| {
+        row.draw_event("b", &stage.name, stage.from, |o| {
             if let Some(frame) = stage.frame {
                 // The arrow starts at the frame's receive.
                 if stage.kind == StageKind::Processing {
-                    o.hex("bind_id", flow(frame)).put("flow_in", true);
+                    o.hex("bind_id", flow_id(frame)).put("flow_in", true);
                 }
                 o.object("args", |args| {
                     args.put("hop_id", frame.hop.0).put("lane", frame.lane).put("seq", frame.seq);
@@ -89,7 +90,7 @@ pub(super) fn draw_request(out: &mut ObjectStream<'_>, request: &ExportedRequest
     if request.open {
         row.draw_point("capture ended", to, |_| {});
     }
-    row.event("e", &summary.rid, to, |_| {});
+    row.draw_event("e", &summary.rid, to, |_| {});
 }
 
 fn write_facts(args: &mut Object<'_>, request: &ExportedRequest<'_>, context: &ExportContext<'_>) {
@@ -122,7 +123,7 @@ struct RequestRow<'a, 'w, 'c> {
 }
 
 impl RequestRow<'_, '_, '_> {
-    fn event(&mut self, phase: &'static str, name: &str, at: MonoNs, more: impl FnOnce(&mut Object<'_>)) {
+    fn draw_event(&mut self, phase: &'static str, name: &str, at: MonoNs, more: impl FnOnce(&mut Object<'_>)) {
         self.out.object(|o| {
             write_name_and_time(o, phase, name, at, self.context);
             write_row_id(o, self.id, self.context);
@@ -131,7 +132,7 @@ impl RequestRow<'_, '_, '_> {
     }
 
     fn draw_point(&mut self, name: &str, at: MonoNs, args: impl FnOnce(&mut Object<'_>)) {
-        self.event("n", name, at, |o| {
+        self.draw_event("n", name, at, |o| {
             o.object("args", args);
         });
     }
@@ -139,7 +140,7 @@ impl RequestRow<'_, '_, '_> {
     /// Ends nested stages, the innermost first.
     fn end_stages<'s>(&mut self, stages: impl DoubleEndedIterator<Item = RequestStage<'s>>) {
         for stage in stages.rev() {
-            self.event("e", &stage.name, stage.to, |_| {});
+            self.draw_event("e", &stage.name, stage.to, |_| {});
         }
     }
 
@@ -171,7 +172,7 @@ impl RequestRow<'_, '_, '_> {
 
 /// Writes the name and time of an event on a row.
 fn write_name_and_time(o: &mut Object<'_>, phase: &'static str, name: &str, at: MonoNs, context: &ExportContext<'_>) {
-    head(o, phase, REQUESTS, name, context.clock.since_start_ns(at));
+    write_event_head(o, phase, REQUESTS, name, context.clock.since_start_ns(at));
     o.put("cat", "request");
 }
 

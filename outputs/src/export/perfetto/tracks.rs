@@ -71,7 +71,7 @@ impl Tracks {
         }
     }
 
-    fn number(&mut self) -> u32 {
+    fn next_id(&mut self) -> u32 {
         self.last += 1;
         self.last
     }
@@ -92,36 +92,36 @@ impl Perfetto<'_> {
     }
 
     /// Track of a row, named at its first use.
-    pub(super) fn row(&mut self, row: SyntheticRow, ledger: &Ledger) -> Track {
+    pub(super) fn track_of_row(&mut self, row: SyntheticRow, ledger: &Ledger) -> Track {
         if let Some(&track) = self.tracks.rows.get(&row) {
             return track;
         }
         match row {
             SyntheticRow::Sends(hop, lane) => {
                 let role = ledger.hop(hop).map_or("", |h| &ledger.groups()[h.group].ends.from);
-                if let Some(thread) = self.tracks.opening.only(role) {
-                    let track = self.thread(thread, role, "");
+                if let Some(thread) = self.tracks.opening.only_thread_of(role) {
+                    let track = self.track_of_thread(thread, role, "");
                     self.tracks.rows.insert(row, track);
                     return track;
                 }
-                self.add(row, role, &format!("sends on {}, connection {lane}", ledger.hop_name(hop)))
+                self.add_track(row, role, &format!("sends on {}, connection {lane}", ledger.hop_name(hop)))
             }
             SyntheticRow::Relay(hop, lane) => {
-                self.add(row, "relay", &format!("{}, connection {lane}", ledger.hop_name(hop)))
+                self.add_track(row, "relay", &format!("{}, connection {lane}", ledger.hop_name(hop)))
             }
             SyntheticRow::Receives(hop) => match ledger.hop(hop) {
-                None => self.add(row, "", &format!("receives of hop {}", hop.0)),
+                None => self.add_track(row, "", &format!("receives of hop {}", hop.0)),
                 Some(hop) => {
                     let group = &ledger.groups()[hop.group];
                     let worker = hop.worker.map_or_else(String::new, |n| format!(" {n}"));
-                    self.add(row, &format!("{}{worker}", group.ends.to), &format!("receives from {}", group.name))
+                    self.add_track(row, &format!("{}{worker}", group.ends.to), &format!("receives from {}", group.name))
                 }
             },
         }
     }
 
     /// Track of a real thread, with the role of its process and its name.
-    pub(super) fn thread(&mut self, thread: ThreadId, role: &str, name: &str) -> Track {
+    pub(super) fn track_of_thread(&mut self, thread: ThreadId, role: &str, name: &str) -> Track {
         let track = Track { pid: thread.pid, tid: thread.tid };
         let named = &self.tracks.processes;
         if !role.is_empty() && named.len() < MAX_ROWS && !named.contains(&thread.pid) {
@@ -134,9 +134,9 @@ impl Perfetto<'_> {
     }
 
     /// Adds a synthetic thread to a role's synthetic process.
-    fn add(&mut self, row: SyntheticRow, role: &str, name: &str) -> Track {
+    fn add_track(&mut self, row: SyntheticRow, role: &str, name: &str) -> Track {
         let pid = self.tracks.roles.get(role).copied().unwrap_or_else(|| {
-            let pid = self.tracks.number();
+            let pid = self.tracks.next_id();
             self.tracks.roles.insert(role.into(), pid);
             self.name_process(pid, role, ROLES_PLACE + self.tracks.processes.len() as u32);
             pid
@@ -144,7 +144,7 @@ impl Perfetto<'_> {
         if self.tracks.is_full() {
             return Track { pid, tid: pid };
         }
-        let track = Track { pid, tid: self.tracks.number() };
+        let track = Track { pid, tid: self.tracks.next_id() };
         self.tracks.rows.insert(row, track);
         self.name_thread(track, name);
         track
@@ -152,21 +152,21 @@ impl Perfetto<'_> {
 
     fn name_process(&mut self, pid: u32, name: &str, place: u32) {
         self.tracks.processes.insert(pid);
-        self.metadata(pid, None, "process_name", |args| {
+        self.write_metadata(pid, None, "process_name", |args| {
             args.put("name", name);
         });
-        self.metadata(pid, None, "process_sort_index", |args| {
+        self.write_metadata(pid, None, "process_sort_index", |args| {
             args.put("sort_index", place);
         });
     }
 
     fn name_thread(&mut self, track: Track, name: &str) {
-        self.metadata(track.pid, Some(track.tid), "thread_name", |args| {
+        self.write_metadata(track.pid, Some(track.tid), "thread_name", |args| {
             args.put("name", name);
         });
     }
 
-    fn metadata(&mut self, pid: u32, tid: Option<u32>, name: &str, args: impl FnOnce(&mut Object<'_>)) {
+    fn write_metadata(&mut self, pid: u32, tid: Option<u32>, name: &str, args: impl FnOnce(&mut Object<'_>)) {
         self.out.object(|o| {
             o.put("ph", "M").put("pid", pid).known("tid", tid).put("name", name).object("args", args);
         });
