@@ -72,13 +72,13 @@ impl Fixture {
 
     /// Presses the keys of `text`, in which a newline is Enter, `\x1b` Esc and `\x08` Backspace. Returns the effect of the last one.
     fn press(&mut self, text: &str) -> Option<Effect> {
-        let code = |c| match c {
+        let codes = text.chars().map(|c| match c {
             '\n' => KeyCode::Enter,
             '\x1b' => KeyCode::Esc,
             '\x08' => KeyCode::Backspace,
             c => KeyCode::Char(c),
-        };
-        text.chars().fold(None, |_, c| self.key(code(c)))
+        });
+        codes.fold(None, |_, code| self.key(code))
     }
 
     fn selected(&self) -> &str {
@@ -226,11 +226,10 @@ fn exports_copies_and_quitting_are_returned_as_effects() {
 
 #[test]
 fn playback_keys_work_only_in_a_replay() {
-    let command = |command| Some(Effect::Command(command));
     let mut fixture = Fixture::new();
     assert_eq!(fixture.press("}"), None);
-    assert_eq!(fixture.press("r"), command(ScreenCommand::Record));
-    assert_eq!(fixture.press("d"), command(ScreenCommand::Dump));
+    assert_eq!(fixture.press("r"), Some(Effect::Command(ScreenCommand::Record)));
+    assert_eq!(fixture.press("d"), Some(Effect::Command(ScreenCommand::Dump)));
     fixture.ui.is_replay = true;
     assert_eq!(fixture.press("r"), None, "a recording is not recorded");
     for (key, play) in [
@@ -244,7 +243,7 @@ fn playback_keys_work_only_in_a_replay() {
         ("0", Play::To(0)),
         ("$", Play::End),
     ] {
-        assert_eq!(fixture.press(key), command(ScreenCommand::Play(play)), "{key}");
+        assert_eq!(fixture.press(key), Some(Effect::Command(ScreenCommand::Play(play))), "{key}");
     }
     assert_eq!(fixture.ui.paused_at_second, None, "the recording pauses, not the view");
 }

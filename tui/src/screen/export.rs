@@ -49,8 +49,9 @@ impl ScreenExporter {
 
     fn start_trace(&mut self, run: &Run<'_>) -> anyhow::Result<String> {
         // A replay has its file; a live run needs the recording in progress.
-        let recorded = || (run.writing)().recording.map(|written| PathBuf::from(written.name));
-        let Some(recording) = run.about.file().map(Path::to_owned).or_else(recorded) else {
+        let replayed = run.about.file().map(Path::to_owned);
+        let recording = replayed.or_else(|| (run.writing)().recording.map(|written| PathBuf::from(written.name)));
+        let Some(recording) = recording else {
             return Ok("a trace needs a recording: press r to start one".to_owned());
         };
         if self.trace_result.is_some() {

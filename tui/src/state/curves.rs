@@ -67,11 +67,12 @@ impl Curves {
     /// Number of whole seconds since the last one in which the scheduler sent a token, or at least that of the kept seconds. 0 before the
     /// first such second is over.
     pub(crate) fn seconds_without_tokens(&self) -> u64 {
-        let (newest, kept) = (self.seconds.newest(), self.seconds.len() as u64);
-        let sent_tokens =
-            |back: &u64| self.seconds.second(newest - back).is_some_and(|slot| slot.passed.tokens_sent > 0);
+        let newest = self.seconds.newest();
+        let kept = self.seconds.len() as u64;
+        let since_tokens =
+            (0..kept).find(|back| self.seconds.second(newest - back).is_some_and(|slot| slot.passed.tokens_sent > 0));
         let has_evicted_seconds = newest >= kept;
-        (0..kept).find(sent_tokens).unwrap_or(if has_evicted_seconds { kept } else { 0 })
+        since_tokens.unwrap_or(if has_evicted_seconds { kept } else { 0 })
     }
 
     /// Values of the kept ones of these seconds, both included.

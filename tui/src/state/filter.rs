@@ -83,8 +83,10 @@ impl TypedTime {
     /// Parses `14:59:08`, with or without a `Z`, or a time from the start such as `1:23` or `3.9s`.
     fn parse(text: &str, position: usize) -> Result<Self, FilterSyntaxError> {
         let clock = text.strip_suffix('Z').unwrap_or(text);
-        let message = || String::from("expected a time, for example 14:59:08, 1:23 or 3.9s");
-        let ns = units::parse_moment(clock).ok_or_else(|| FilterSyntaxError { position, message: message() })?;
+        let ns = units::parse_moment(clock).ok_or_else(|| FilterSyntaxError {
+            position,
+            message: String::from("expected a time, for example 14:59:08, 1:23 or 3.9s"),
+        })?;
         let decimals = clock.split_once('.').map_or(0, |(_, end)| end.bytes().take_while(u8::is_ascii_digit).count());
         let precision_ns = 1_000_000_000 / 10_u64.pow(decimals.min(9) as u32);
         Ok(Self { ns, precision_ns, is_time_of_day: clock.split(':').count() == 3 })
@@ -285,17 +287,16 @@ fn refuse_word(word: &str) -> Option<String> {
     if ["or", "and", "not", "||", "&&", "!"].contains(&word.to_lowercase().as_str()) {
         return Some(format!("{word} is no term: all terms must match, and `-` negates one; {as_text}"));
     }
-    let is_word = |name: &str| name.eq_ignore_ascii_case(word);
-    let head = COLUMN_ALIASES.iter().find(|alias| is_word(alias.0)).map_or(word, |alias| alias.1);
+    let alias = COLUMN_ALIASES.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(word));
+    let head = alias.map_or(word, |(_, head)| head);
     if let Some(number) = number_columns().find(|number| number.on_screen.head.eq_ignore_ascii_case(head)) {
         let amount = if number.column.is_duration { "1s" } else { "0" };
         return Some(format!("{word} needs a comparison, for example {word}>{amount}; {as_text}"));
     }
-    if let Some(label) = RequestState::ALL.map(RequestState::label).into_iter().find(|label| is_word(label)) {
-        return Some(format!("did you mean state:{label}? {as_text}"));
-    }
-    if let Some(label) = Flag::ALL.map(Flag::label).into_iter().find(|label| is_word(label)) {
-        return Some(format!("did you mean flag:{label}? {as_text}"));
+    let states = RequestState::ALL.map(|state| ("state", state.label()));
+    let flags = Flag::ALL.map(|flag| ("flag", flag.label()));
+    if let Some((kind, label)) = states.into_iter().chain(flags).find(|(_, label)| label.eq_ignore_ascii_case(word)) {
+        return Some(format!("did you mean {kind}:{label}? {as_text}"));
     }
     if word.contains(['*', '?']) {
         return Some(format!("no wildcards: a rid contains the text; use rid:{}", word.replace(['*', '?'], "")));
@@ -308,20 +309,23 @@ fn refuse_word(word: &str) -> Option<String> {
 
 /// The name that takes the fewest insertions, deletions and replacements of characters.
 pub(crate) fn nearest_name<'n>(typed: &str, names: &[&'n str]) -> Option<&'n str> {
-    let distance_to = |name: &str| {
-        let typed = typed.to_lowercase();
-        let mut costs: Vec<usize> = (0..=typed.chars().count()).collect();
-        for (row, of_name) in name.to_lowercase().chars().enumerate() {
-            let mut diagonal = std::mem::replace(&mut costs[0], row + 1);
-            for (column, of_typed) in typed.chars().enumerate() {
-                let replaced = diagonal + usize::from(of_name != of_typed);
-                diagonal = costs[column + 1];
-                costs[column + 1] = replaced.min(diagonal + 1).min(costs[column] + 1);
-            }
+    let typed = typed.to_lowercase();
+    names.iter().copied().min_by_key(|name| edit_distance(&typed, &name.to_lowercase()))
+}
+
+fn edit_distance(a: &str, b: &str) -> usize {
+    // One row of the table of distances between their beginnings; `costs[n]` is for the first `n` characters of `a`.
+    let mut costs: Vec<usize> = (0..=a.chars().count()).collect();
+    for (row, of_b) in b.chars().enumerate() {
+        let mut diagonal = costs[0];
+        costs[0] = row + 1;
+        for (column, of_a) in a.chars().enumerate() {
+            let replaced = diagonal + usize::from(of_a != of_b);
+            diagonal = costs[column + 1];
+            costs[column + 1] = replaced.min(diagonal + 1).min(costs[column] + 1);
         }
-        costs.last().copied()
-    };
-    names.iter().copied().min_by_key(|name| distance_to(name))
+    }
+    costs[costs.len() - 1]
 }
 
 /// The one of `all` with this label, ignoring case.
@@ -356,12 +360,14 @@ const DURATION_UNITS: AmountUnits = AmountUnits {
 
 /// Parses an amount with a unit; durations become nanoseconds.
 fn parse_amount(text: &str, position: usize, units: &AmountUnits) -> Result<u64, FilterSyntaxError> {
-    let message = || format!("expected {}", units.expected);
+    let message = format!("expected {}", units.expected);
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (amount, unit) = text.split_at(digits);
-    let amount: f64 = amount.parse().map_err(|_| FilterSyntaxError { position, message: message() })?;
+    let Ok(amount) = amount.parse::<f64>() else {
+        return Err(FilterSyntaxError { position, message });
+    };
     let Some((_, factor)) = units.factors.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)) else {
-        return Err(FilterSyntaxError { position: position + digits, message: message() });
+        return Err(FilterSyntaxError { position: position + digits, message });
     };
     Ok((amount * factor).round() as u64)
 }

@@ -142,7 +142,8 @@ impl Model {
         if self.chunks.sent == 0 && responses == 0 {
             return RunVerdict { health: Health::Unknown, text: "no tokens observed yet".into() };
         }
-        let (found, seen) = (describe_absence(!self.findings.is_empty()), describe_seen(self.requests.seen, responses));
+        let found = describe_absence(!self.findings.is_empty());
+        let seen = describe_seen(self.requests.seen, responses);
         let flow = match self.curves.seconds_without_tokens() {
             _ if self.chunks.sent == 0 => String::new(),
             seconds @ 2.. => format!("; no token sent for {seconds} s"),

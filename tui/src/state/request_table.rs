@@ -160,13 +160,15 @@ impl RequestTable {
     /// Position of `rid` among the shown rows; the first one if a rid was used twice.
     pub(crate) fn position_of(&self, rid: &str) -> Option<usize> {
         let prefix = rid_prefix(rid);
-        let has_rid = |shown: &ShownRow| shown.rid_prefix == prefix && self.row(shown).rid == rid;
-        let (pinned, others) = self.shown.split_at(self.pinned_count);
-        if let Some(position) = pinned.iter().position(has_rid) {
+        let mut with_rid = (self.shown.iter().enumerate())
+            .filter(|(_, shown)| shown.rid_prefix == prefix && self.row(shown).rid == rid)
+            .peekable();
+        if let Some((position, _)) = with_rid.next_if(|(index, _)| *index < self.pinned_count) {
             return Some(position);
         }
         // The others are not sorted, so the position is the number of rows that sort before it.
-        let found = others.iter().filter(|shown| has_rid(shown)).min_by(|a, b| self.compare_rows(a, b))?;
+        let others = &self.shown[self.pinned_count..];
+        let (_, found) = with_rid.min_by(|(_, a), (_, b)| self.compare_rows(a, b))?;
         let before = others.iter().filter(|other| self.compare_rows(other, found).is_lt());
         Some(self.pinned_count + before.count())
     }

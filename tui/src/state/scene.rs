@@ -63,9 +63,12 @@ impl Scene {
             Analysis::new(trace::Config { engines: engines::FACTS, recent_seconds: SCREEN_SECONDS, ..config });
         let mut scene = Self { analysis, pinned: PinnedHistories::default(), seq: vec![0; hops.len()] };
         for (id, &(name, capabilities)) in hops.iter().enumerate() {
-            let (origin, last) = (id == 0, name.ends_with("->tokenizer"));
-            let id = HopId(id as u16);
-            let hop = Hop { endpoint: "ipc:///tmp/t", origin, last, ..Hop::new(id, name, capabilities) };
+            let hop = Hop {
+                endpoint: "ipc:///tmp/t",
+                origin: id == 0,
+                last: name.ends_with("->tokenizer"),
+                ..Hop::new(HopId(id as u16), name, capabilities)
+            };
             scene.emit(0, What::Hop(hop));
         }
         let engine = Engine { version: Some("0.5.9"), mode: Some(Mode::Incremental), ..Engine::default() };

@@ -26,11 +26,11 @@ const MIN_LACKING_SHARE: f64 = 0.10;
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let threads = model.threads.as_deref().unwrap_or_default();
     let layout = ThreadTableLayout::for_width(pad.width());
-    let recent = || threads.iter().filter_map(|thread| thread.recent);
+    let mut recent = threads.iter().filter_map(|thread| thread.recent);
     let mut title = "last 10 s; * receives frames".to_owned();
     for (is_unknown, columns, reason) in [
-        (recent().any(|shares| shares.throttled.is_none()), "quota", NO_CPU_QUOTA),
-        (recent().any(|shares| shares.waiting.is_none()), "waits", UNKNOWN_WITHOUT_SCHED_INFO),
+        (recent.clone().any(|shares| shares.throttled.is_none()), "quota", NO_CPU_QUOTA),
+        (recent.any(|shares| shares.waiting.is_none()), "waits", UNKNOWN_WITHOUT_SCHED_INFO),
     ] {
         if is_unknown {
             title = format!("{title}; {columns} -: {reason}");

@@ -2,7 +2,6 @@
 
 use session::units::{format_bytes, format_count, format_duration, format_rate, known_or_dash};
 use trace::stats::Spread;
-use trace::time_series::SlotValues;
 use trace::words::plural;
 
 use super::chart::{self, ChartSeries, TimeWindow};
@@ -285,11 +284,6 @@ fn draw_trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopSummary, model: &Mode
 
 /// Time series of a hop, the most important first.
 pub(super) fn trend_series(hop: &HopSummary) -> [ChartSeries<'_>; 3] {
-    // A slot from before the hop appeared has no values of it.
-    let frames = |slot: &SlotValues| {
-        let passed = slot.hops.get(hop.group).map(|values| values.passed).unwrap_or_default();
-        Some(if hop.observes_sends { passed.frames_sent } else { passed.frames_received } as f64)
-    };
     let is_observed = hop.backlog_frames.is_some();
     [
         ChartSeries::new("backlog", chart::format_whole, |slot| {
@@ -300,7 +294,11 @@ pub(super) fn trend_series(hop: &HopSummary) -> [ChartSeries<'_>; 3] {
             chart::p99_ns(&slot.hops.get(hop.group)?.queue_wait)
         })
         .observed_if(is_observed, "receives are not observed"),
-        ChartSeries::new("frames/s", format_rate, frames),
+        ChartSeries::new("frames/s", format_rate, |slot| {
+            // A slot from before the hop appeared has no values of it.
+            let passed = slot.hops.get(hop.group).map(|values| values.passed).unwrap_or_default();
+            Some(if hop.observes_sends { passed.frames_sent } else { passed.frames_received } as f64)
+        }),
     ]
 }
 

@@ -69,25 +69,23 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         pad.draw_text(18, y, "not observed: needs the sends and receives of frames", Ink::Dim);
         return y + 1;
     };
-    let cells_at = |y| {
-        if pad_width < RID_X {
-            CellRow { x: 17, y, pitch: 8, width: 8 }
-        } else {
-            CellRow { x: 18, y, pitch: 9, width: 8 }
-        }
+    let heads = if pad_width < RID_X {
+        CellRow { x: 17, y, pitch: 8, width: 8 }
+    } else {
+        CellRow { x: 18, y, pitch: 9, width: 8 }
     };
-    let requests_x = |cells: CellRow| cells.x + 4 * cells.pitch + 1;
-    pad.draw_cells(cells_at(y), ["p50", "p90", "p99", "max"], Ink::Dim);
-    pad.draw_right_aligned(requests_x(cells_at(y)), y, 8, "requests", Ink::Dim);
+    let requests_x = heads.x + 4 * heads.pitch + 1;
+    pad.draw_cells(heads, ["p50", "p90", "p99", "max"], Ink::Dim);
+    pad.draw_right_aligned(requests_x, y, 8, "requests", Ink::Dim);
     for (row, (name, spread)) in [("last 10 s", gap.window), ("whole run", gap.whole)].into_iter().enumerate() {
-        let cells = cells_at(y + 1 + row as u16);
+        let cells = CellRow { y: y + 1 + row as u16, ..heads };
         pad.draw_text(3, cells.y, name, Ink::Plain);
         let Some(Spread { count: n, p50, p90, p99, max }) = spread else {
             pad.draw_text(22, cells.y, "none", Ink::Dim);
             continue;
         };
         pad.draw_cells(cells, [p50, p90, p99, max].map(format_duration), Ink::Strong);
-        pad.draw_right_aligned(requests_x(cells), cells.y, 8, &format_count(n), Ink::Plain);
+        pad.draw_right_aligned(requests_x, cells.y, 8, &format_count(n), Ink::Plain);
         if row == 1 && !gap.worst_rid.is_empty() && pad_width > RID_X + 12 {
             let x = pad.draw_text(RID_X, cells.y, "max: ", Ink::Dim);
             let rid = pad.shorten_id(&gap.worst_rid, pad_width - x);
@@ -154,12 +152,13 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
     pad.draw_text(x + 1, y, &sums, Ink::Dim);
 }
 
+fn count_or_reason(count: Option<u64>, what: &str, unobserved: &str) -> String {
+    count.map_or_else(|| unobserved.to_owned(), |count| format!("{} {what}", format_count(count)))
+}
+
 fn draw_tokens(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let tokens = &model.tokens;
     let x = pad.draw_text(1, y, "tokens", Ink::Head);
-    let count_or_reason = |count: Option<u64>, what: &str, unobserved: &str| {
-        count.map_or_else(|| unobserved.to_owned(), |count| format!("{} {what}", format_count(count)))
-    };
     let deliveries_unobserved = match model.chunks.delivered {
         None => DELIVERIES_UNOBSERVED,
         Some(_) => "delivered tokens unknown: responses carry text only",

@@ -227,11 +227,11 @@ impl<'a> Pad<'a> {
 /// The beginning of the text that fits into `width` cells, without a number that would lose digits or the unit after it.
 fn cut_before_number(text: &str, width: usize) -> &str {
     let mut cells = 0;
-    let fits = |(start, c): &(usize, char)| {
+    let fitting = text.char_indices().take_while(|(start, c)| {
         cells += Span::raw(&text[*start..*start + c.len_utf8()]).width();
         cells <= width
-    };
-    let end = text.char_indices().take_while(fits).last().map_or(0, |(start, c)| start + c.len_utf8());
+    });
+    let end = fitting.last().map_or(0, |(start, c)| start + c.len_utf8());
     let start = &text[..end];
     // A single word is a name.
     if !text.contains(' ') {
@@ -257,8 +257,8 @@ fn last_word_start(text: &str) -> usize {
 
 /// Whether the word, or its part after a `/`, begins with a digit.
 fn is_number(word: &str) -> bool {
-    let first_of = |part: &str| part.trim_start_matches(['+', '-', '~', '<', '>', '(']).chars().next();
-    word.split('/').any(|part| first_of(part).is_some_and(|first| first.is_ascii_digit()))
+    let mut parts = word.split('/').map(|part| part.trim_start_matches(['+', '-', '~', '<', '>', '(']));
+    parts.any(|part| part.starts_with(|first: char| first.is_ascii_digit()))
 }
 
 /// Drops digits and words until the text fits, so that a number is never shown without its unit: first a remark, then a second number, then
@@ -269,8 +269,8 @@ pub(super) fn shorten_to_number(text: &str, width: u16) -> Cow<'_, str> {
     }
     let mut words: Vec<Cow<'_, str>> = text.split(' ').map(Cow::from).collect();
     while text_width(&words.join(" ")) > width {
-        let is_number = |index: &usize| words[*index].starts_with(|c: char| c.is_ascii_digit());
-        let numbers: Vec<usize> = (0..words.len()).filter(is_number).collect();
+        let numbers: Vec<usize> =
+            (0..words.len()).filter(|index| words[*index].starts_with(|c: char| c.is_ascii_digit())).collect();
         // A remark in brackets, or the number of workers.
         if words.len() > 1 && words.last().is_some_and(|last| last.starts_with(['(', 'x'])) {
             words.pop();
