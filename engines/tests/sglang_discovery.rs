@@ -155,7 +155,14 @@ fn a_named_engine_is_preferred_over_unnamed_ones() {
     assert_eq!(topology.pick_engine(&[]), Err(PickError::Several(2)));
     let spec = |pid| RoleSpec { pid, role: None };
     assert_eq!(topology.pick_engine(&[spec(12)]).unwrap().main_process().unwrap().id.pid, 13);
-    assert_eq!(topology.pick_engine(&[spec(12), spec(10)]), Err(PickError::Unconnected(2)));
+    assert_eq!(topology.pick_engine(&[spec(12), spec(10)]), Err(PickError::Several(2)));
+    let picked_pids = |named: &[RoleSpec]| -> Vec<u32> {
+        let engines = topology.pick_engines(named).unwrap();
+        engines.iter().map(|engine| engine.main_process().unwrap().id.pid).collect()
+    };
+    assert_eq!(picked_pids(&[]), [11, 13], "all engines of the machine");
+    assert_eq!(picked_pids(&[spec(12)]), [13]);
+    assert_eq!(picked_pids(&[spec(12), spec(10)]), [11, 13], "one process stands for its engine");
     let elsewhere = PickError::Elsewhere { named: 99, engine: 11 };
     assert_eq!(topology.pick_engine(&[spec(99)]), Err(elsewhere));
 
@@ -200,6 +207,8 @@ fn a_title_without_a_connection_does_not_hide_an_engine() {
     );
     let several = topology(&processes[..2], &[]);
     assert_eq!(several.pick_engine(&[]), Err(PickError::Unconfirmed(vec![5, 6])));
+    let both = [5, 6].map(|pid| RoleSpec { pid, role: None });
+    assert_eq!(several.pick_engines(&both), Err(PickError::Unconnected(2)), "parts of an engine that is starting");
 }
 
 #[test]

@@ -23,8 +23,10 @@ const QUIET_PERIOD: Duration = Duration::from_millis(500);
 /// Time for a source to drain after it was asked to end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// Conditions of a run.
-pub struct RunOptions<'a> {
+/// Conditions of runs.
+pub struct RunOptions<'a, S> {
+    /// Returns a further run that joins the others, if there is one. Called at every tick.
+    pub join: Option<&'a mut dyn FnMut() -> Option<Running<S>>>,
     /// Time after which the run ends.
     pub duration: Option<Duration>,
     /// Called on SIGHUP to read the configuration again; without it SIGHUP ends the run.
@@ -34,14 +36,14 @@ pub struct RunOptions<'a> {
 }
 
 /// Polls the sources until all have ended, `options.duration` is over, an observer ends the run or a signal arrives.
-pub fn run(runs: &mut [Running<'_>], signals: &Signals, options: RunOptions<'_>) {
+pub fn run<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, options: RunOptions<'_, S>) {
     signals.set_reload_on_hangup(options.reload.is_some());
     notify(&[NotifyState::Ready]);
     run_loop(runs, signals, options);
     notify(&[NotifyState::Stopping]);
 }
 
-fn run_loop(runs: &mut [Running<'_>], signals: &Signals, mut options: RunOptions<'_>) {
+fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut options: RunOptions<'_, S>) {
     let mut watchdog = Watchdog::new();
     let mut idle_timer = IdleTimer::default();
     let start = Instant::now();
@@ -54,6 +56,9 @@ fn run_loop(runs: &mut [Running<'_>], signals: &Signals, mut options: RunOptions
         for run in &mut *runs {
             run.poll_source(is_tick_due, options.alarm);
         }
+        if is_tick_due && drain_deadline.is_none() {
+            runs.extend(options.join.as_mut().and_then(|join| join()));
+        }
         let now = Instant::now();
         if is_tick_due {
             next_tick = now + TICK_INTERVAL;
@@ -62,7 +67,7 @@ fn run_loop(runs: &mut [Running<'_>], signals: &Signals, mut options: RunOptions
         if let Some(reload) = options.reload.as_mut().filter(|_| signals.take_reload()) {
             notify_reloading();
             for run in &mut *runs {
-                reload(run.session);
+                reload(&mut run.session);
             }
             notify(&[NotifyState::Ready]);
         }
@@ -70,7 +75,7 @@ fn run_loop(runs: &mut [Running<'_>], signals: &Signals, mut options: RunOptions
         let mut is_kept_open = false;
         for run in &mut *runs {
             if is_dump_requested {
-                run.session.dump("SIGUSR1", run.source);
+                run.session.dump("SIGUSR1", &run.source);
             }
             let command = run.run_observer(drain_deadline.is_some());
             end_commands += usize::from(command == ScreenCommand::End);
@@ -105,16 +110,18 @@ fn run_loop(runs: &mut [Running<'_>], signals: &Signals, mut options: RunOptions
 }
 
 /// A source and its session.
-pub struct Running<'a> {
-    source: &'a mut dyn Source,
-    session: &'a mut Session,
+pub struct Running<S> {
+    /// The source.
+    pub source: S,
+    /// Its session.
+    pub session: Session,
     /// Result of the last poll.
     flow: Flow,
 }
 
-impl<'a> Running<'a> {
+impl<S: Source> Running<S> {
     /// Connects a source with its session.
-    pub fn new(source: &'a mut dyn Source, session: &'a mut Session) -> Self {
+    pub fn new(source: S, session: Session) -> Self {
         Self { source, session, flow: Flow::Idle }
     }
 
@@ -127,7 +134,7 @@ impl<'a> Running<'a> {
                 *flow = source.poll(session);
             }
             if is_tick_due && source.is_live() {
-                session.tick(MonoNs::now(), *source);
+                session.tick(MonoNs::now(), source);
             }
         }));
         if polled.is_err() && !session.has_failed() {
@@ -149,7 +156,7 @@ impl<'a> Running<'a> {
             _ if is_ending => RunStage::Ending,
             _ => RunStage::Running,
         };
-        let command = self.session.turn(self.source, stage);
+        let command = self.session.turn(&self.source, stage);
         if let ScreenCommand::Play(play) = command {
             self.source.play(play, self.session.analysis());
         }
@@ -270,20 +277,23 @@ mod tests {
     fn a_defect_of_the_analysis_ends_a_run_only_if_no_traffic_depends_on_it() {
         for in_the_path in [true, false] {
             let config = Config::default();
-            let mut session = Session::new(&config, Box::new(NoObserver), Sink::none("tap", &config), 0);
-            let mut source = Defective { in_the_path, polls: 0, stopped: false };
+            let session = Session::new(&config, Box::new(NoObserver), Sink::none("tap", &config), 0);
+            let source = Defective { in_the_path, polls: 0, stopped: false };
+            let mut runs = vec![Running::new(source, session)];
             let duration = Duration::from_millis(if in_the_path { 200 } else { 60_000 });
             let (alarms, start) = (RefCell::new(Vec::new()), Instant::now());
             run(
-                &mut [Running::new(&mut source, &mut session)],
+                &mut runs,
                 &Signals::none(),
                 RunOptions {
+                    join: None,
                     duration: Some(duration),
                     reload: None,
                     alarm: &|message| alarms.borrow_mut().push(message.to_owned()),
                 },
             );
             assert_eq!(start.elapsed() >= duration, in_the_path);
+            let Running { source, session, .. } = runs.remove(0);
             assert!(source.stopped && source.polls > 2, "{} polls", source.polls);
             let alarms = alarms.into_inner();
             assert!(alarms.len() == 1 && alarms[0].contains("the analysis failed"), "{alarms:?}");

@@ -96,6 +96,23 @@ impl Flags {
     }
 }
 
+/// Value of a flag in a command line, written with its whole name.
+pub fn flag_value<'a>(argv: &'a [String], name: &str) -> Option<&'a str> {
+    let (index, rest) = argv.iter().enumerate().find_map(|(index, argument)| {
+        let rest = argument.strip_prefix(name)?;
+        (rest.is_empty() || rest.starts_with('=')).then_some((index, rest))
+    })?;
+    rest.strip_prefix('=').or_else(|| argv.get(index + 1).map(String::as_str))
+}
+
+/// Port in a server's command line: `--port`, otherwise the default. `None` if a configuration file may contain it.
+pub fn port_of_command(argv: &[String], default_port: u16) -> Option<u16> {
+    match flag_value(argv, "--port") {
+        Some(port) => port.parse().ok(),
+        None => flag_value(argv, "--config").is_none().then_some(default_port),
+    }
+}
+
 fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }

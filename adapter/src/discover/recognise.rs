@@ -91,6 +91,16 @@ pub trait Recognise: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Port on which a server with this command line serves clients.
+    fn served_port(&self, _argv: &[String]) -> Option<u16> {
+        None
+    }
+
+    /// Directory or Hub name of the model that a command line names.
+    fn model<'a>(&self, _argv: &'a [String]) -> Option<&'a str> {
+        None
+    }
+
     /// Directory or Hub name of the tokenizer that a command line names, for an engine whose messages carry no text.
     fn tokenizer<'a>(&self, _argv: &'a [String]) -> Option<&'a str> {
         None

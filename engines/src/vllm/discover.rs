@@ -4,7 +4,7 @@ use std::path::Path;
 
 use adapter::discover::{
     Carries, Codec, Confidence, Edge, Evidence, Function, Node, Origin, Package, Program, Rank, Reading, Recognise,
-    Role, RoleSource, RoleWithSource, Setting, Settings, Wire, program,
+    Role, RoleSource, RoleWithSource, Setting, Settings, Wire, flag_value, port_of_command, program,
 };
 use trace::engine::Mode;
 use trace::event::Kind;
@@ -20,6 +20,9 @@ pub const COORDINATOR: Role = Role::new(1, "coordinator", Function::Control);
 pub(crate) const LAUNCHER: Role = Role::new(2, "launcher", Function::Control).main();
 /// Serves clients.
 pub const API_SERVER: Role = Role::new(3, "api-server", Function::Receiver).main();
+
+/// Port of a server without `--port`.
+const DEFAULT_PORT: u16 = 8_000;
 
 const ROLES: &[Role] = &[ENGINE_CORE, COORDINATOR, LAUNCHER, API_SERVER];
 
@@ -65,6 +68,14 @@ impl Recognise for VllmServer {
             return Some((API_SERVER, "python -m dynamo.vllm"));
         }
         is_server(argv).then_some((API_SERVER, "vllm serve"))
+    }
+
+    fn served_port(&self, argv: &[String]) -> Option<u16> {
+        (is_server(argv) || is_rust_frontend(argv)).then(|| port_of_command(argv, DEFAULT_PORT)).flatten()
+    }
+
+    fn model<'a>(&self, argv: &'a [String]) -> Option<&'a str> {
+        (is_server(argv) || is_worker(argv)).then(|| model_of_command(argv)).flatten()
     }
 
     fn tokenizer<'a>(&self, argv: &'a [String]) -> Option<&'a str> {
@@ -164,9 +175,14 @@ fn tokenizer_of_command(argv: &[String]) -> Option<&str> {
     if option_value(argv, "--tokenizer-mode").is_some_and(|mode| !matches!(mode, "auto" | "hf" | "slow")) {
         return None;
     }
+    option_value(argv, "--tokenizer").or_else(|| model_of_command(argv))
+}
+
+/// Model that a command line names: `--model`, otherwise the argument after `serve`.
+fn model_of_command(argv: &[String]) -> Option<&str> {
     let served_model = argv.iter().skip_while(|argument| *argument != "serve").nth(1);
     let served_model = served_model.filter(|model| !model.starts_with('-')).map(String::as_str);
-    option_value(argv, "--tokenizer").or_else(|| option_value(argv, "--model")).or(served_model)
+    option_value(argv, "--model").or(served_model)
 }
 
 /// Whether this is the command line of a Dynamo worker. It has the client of the engine core that API servers have, and answers Dynamo's
@@ -228,6 +244,20 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(role_of_title(title), expected, "{title}");
+        }
+    }
+
+    #[test]
+    fn ports_of_command_lines() {
+        for (line, expected) in [
+            ("python3 /venv/bin/vllm serve org/model --port 8101", Some(8101)),
+            ("python3 /venv/bin/vllm serve org/model --port=8102", Some(8102)),
+            ("python3 /venv/bin/vllm serve org/model", Some(8000)),
+            ("python3 /venv/bin/vllm serve org/model --config c.yaml", None),
+            ("python3 -m dynamo.vllm --model org/model", None),
+        ] {
+            let argv: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            assert_eq!(VllmServer.served_port(&argv), expected, "{line}");
         }
     }
 

@@ -54,6 +54,7 @@ use std::time::Duration;
 
 use adapter::discover::Engines;
 
+pub use tokenizer::{model_name, read_tokenizer, served_port};
 pub use topology::{Engine, PickError, Process, ProcessId, Topology};
 pub use watch::Watcher;
 

@@ -1,9 +1,10 @@
-//! The `tokenizer.json` of an engine, found through its command line, in its own root.
+//! What the command line of an engine names: its port, its model, and the `tokenizer.json` in its own root.
 
 use std::path::{Path, PathBuf};
 
+use adapter::discover::EngineKind;
+
 use super::topology::Engine;
-use super::watch::Watcher;
 use crate::opener_client::request::ProcessLink;
 use crate::proc::{ProcDir, ReadError, split_strings};
 
@@ -13,21 +14,34 @@ const MAX_ARGUMENT_BYTES: usize = 4 << 20;
 const MAX_TOKENIZER_BYTES: usize = 128 << 20;
 const FILE_NAME: &str = "tokenizer.json";
 
-impl Watcher {
-    /// Content of the engine's `tokenizer.json`. An error says why it cannot be had.
-    pub fn read_tokenizer(&self, engine: &Engine) -> Result<Vec<u8>, String> {
-        let kind = engine.kind.ok_or("the engine is not known")?;
-        for process in &engine.processes {
-            let Ok(dir) = ProcDir::open(process.id.pid) else {
-                continue;
-            };
-            let argv = split_strings(&dir.read("cmdline", MAX_ARGUMENT_BYTES).unwrap_or_default());
-            if let Some(name) = kind.tokenizer(&argv) {
-                return read_named_tokenizer(&dir, name);
-            }
-        }
-        Err("no command line names the model".to_owned())
-    }
+/// Result of `find` for the first command line of the engine's processes that has one, and that process.
+fn find_in_commands<T>(engine: &Engine, find: impl Fn(EngineKind, &[String]) -> Option<T>) -> Option<(ProcDir, T)> {
+    let kind = engine.kind?;
+    engine.processes.iter().find_map(|process| {
+        let dir = ProcDir::open(process.id.pid).ok()?;
+        let argv = split_strings(&dir.read("cmdline", MAX_ARGUMENT_BYTES).unwrap_or_default());
+        let found = find(kind, &argv)?;
+        Some((dir, found))
+    })
+}
+
+/// Port on which the engine serves clients, according to its command line.
+pub fn served_port(engine: &Engine) -> Option<u16> {
+    find_in_commands(engine, |kind, argv| kind.served_port(argv)).map(|(_, port)| port)
+}
+
+/// Last part of the name of the engine's model, according to its command line.
+pub fn model_name(engine: &Engine) -> Option<String> {
+    let (_, model) = find_in_commands(engine, |kind, argv| kind.model(argv).map(str::to_owned))?;
+    model.trim_end_matches('/').rsplit('/').next().map(str::to_owned)
+}
+
+/// Content of the engine's `tokenizer.json`. An error says why it cannot be had.
+pub fn read_tokenizer(engine: &Engine) -> Result<Vec<u8>, String> {
+    engine.kind.ok_or("the engine is not known")?;
+    let found = find_in_commands(engine, |kind, argv| kind.tokenizer(argv).map(str::to_owned));
+    let (dir, name) = found.ok_or("no command line names the model")?;
+    read_named_tokenizer(&dir, &name)
 }
 
 /// Reads the tokenizer of this name: a directory, or a model in the cache of the Hugging Face Hub.

@@ -156,9 +156,9 @@ pub enum PickError {
 }
 
 impl Topology {
-    /// Chooses the engine to attach to: that of the processes `named` by the user. Without any, the only confirmed engine, or the only one
-    /// of them with a stated role. An unconfirmed one is chosen only if there is no other.
-    pub fn pick_engine(&self, named: &[RoleSpec]) -> Result<&Engine, PickError> {
+    /// Chooses the engines to attach to: those of the processes `named` by the user. Without any, the confirmed engines, or those of them
+    /// with a stated role. An unconfirmed one is chosen only if there is no other.
+    pub fn pick_engines(&self, named: &[RoleSpec]) -> Result<Vec<&Engine>, PickError> {
         let by_hand: Vec<&Engine> =
             self.engines.iter().filter(|e| named.iter().any(|spec| e.process_with_pid(spec.pid).is_some())).collect();
         let confirmed: Vec<&Engine> = self.confirmed_engines().collect();
@@ -170,16 +170,24 @@ impl Topology {
             _ => by_hand,
         };
         match choice.as_slice() {
-            [engine] => Ok(engine),
             [] => Err(match (named, self.engines.first().and_then(Engine::main_process)) {
                 ([named, ..], Some(main)) => PickError::Elsewhere { named: named.pid, engine: main.id.pid },
                 _ => PickError::None(self.roles.clone()),
             }),
+            [_] => Ok(choice),
             several if named.is_empty() && several.iter().all(|engine| !engine.is_confirmed) => {
                 Err(PickError::Unconfirmed(self.candidate_pids()))
             }
-            several if named.is_empty() => Err(PickError::Several(several.len())),
+            several if named.is_empty() || are_separate(several) => Ok(choice),
             several => Err(PickError::Unconnected(several.len())),
+        }
+    }
+
+    /// Chooses the engine to attach to, if there is only one choice.
+    pub fn pick_engine(&self, named: &[RoleSpec]) -> Result<&Engine, PickError> {
+        match self.pick_engines(named)?.as_slice() {
+            [engine] => Ok(engine),
+            several => Err(PickError::Several(several.len())),
         }
     }
 
@@ -208,4 +216,10 @@ impl Topology {
     pub fn engine_of(&self, pid: u32) -> Option<&Engine> {
         self.engines.iter().find(|e| e.process_with_pid(pid).is_some())
     }
+}
+
+/// Whether these groups of processes are engines of their own, and not parts of one whose connections are not visible.
+fn are_separate(engines: &[&Engine]) -> bool {
+    let has_main_process = |engine: &&&Engine| engine.processes.iter().any(|process| process.role.is_main());
+    engines.iter().all(|engine| engine.is_confirmed) || engines.iter().filter(has_main_process).count() > 1
 }

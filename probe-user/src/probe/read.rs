@@ -1,5 +1,6 @@
 //! Reading of ring records as observations, including losses and process exits.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use probe_ebpf::{Header, Kind, Loss, Record, egress};
@@ -67,16 +68,15 @@ impl Probe {
         Ok(count)
     }
 
-    /// Ends the observation of all targets, and drops records that were not read. The probe can then be used for other targets.
-    pub fn release_all_targets(&mut self) {
-        self.kernel.detach_targets();
+    /// Ends the observation of these processes. Their records that were not read may be attributed to a process added later.
+    pub fn release_targets(&mut self, pids: &BTreeSet<u32>) {
         for index in 0..self.targets.len() {
-            if !self.targets[index].is_free {
+            if !self.targets[index].is_free && pids.contains(&self.targets[index].pid) {
+                self.kernel.detach_target(index as u32);
                 self.release_target(index);
             }
         }
-        let _ = self.read_records(&mut |_| {});
-        self.degraded.retain(|degraded| degraded.pid.is_none());
+        self.degraded.retain(|degraded| degraded.pid.is_none_or(|pid| !pids.contains(&pid)));
     }
 
     /// Frees the entry of a target whose links are detached. Returns its process id.

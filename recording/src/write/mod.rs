@@ -12,8 +12,8 @@ pub(super) use pack::seal_section;
 pub use pack::{BlockPacker, OpenBlock};
 pub(super) use recorder::new_run_id;
 pub use recorder::{PendingSummary, Recorder};
-pub use recording_files::is_part_of;
 pub(super) use recording_files::write_start;
+pub use recording_files::{is_of_run, is_part_of, path_of_run};
 
 /// Options of a recording. The defaults are for live runs.
 #[derive(Clone, Copy, Debug)]

@@ -246,6 +246,21 @@ pub fn is_part_of(path: &Path, base: &Path) -> bool {
     part_number(path).is_some_and(|part| part_path(base, part) == path)
 }
 
+/// Path of the recording of one of several runs: `run-NAME.tgap` for `run.tgap`.
+pub fn path_of_run(base: &Path, name: &str) -> PathBuf {
+    let plain: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect();
+    let stem = base.file_stem().unwrap_or_default().to_string_lossy();
+    let end = base.extension().map_or_else(String::new, |end| format!(".{}", end.to_string_lossy()));
+    base.with_file_name(format!("{stem}-{plain}{end}"))
+}
+
+/// Whether `path` is the recording of one of several runs to `base`, or a part of it.
+pub fn is_of_run(path: &Path, base: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let stem = format!("{}-", base.file_stem().unwrap_or_default().to_string_lossy());
+    path.parent() == base.parent() && path.extension() == base.extension() && name.starts_with(&stem)
+}
+
 /// Number in a name such as `run.1.tgap`.
 fn part_number(path: &Path) -> Option<u32> {
     Path::new(path.file_stem()?).extension()?.to_str()?.parse().ok()

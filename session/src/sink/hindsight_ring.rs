@@ -21,6 +21,21 @@ pub struct RingOptions {
     pub file: Option<PathBuf>,
     /// Conditions of automatic dumps.
     pub rules: DumpRules,
+    /// Name of the run, if there are several.
+    pub run: Option<String>,
+}
+
+impl RingOptions {
+    /// The ring of one of several runs.
+    pub(super) fn of_run(&self, name: &str) -> Self {
+        let file = self.file.as_ref().map(|path| recording::path_of_run(path, name));
+        Self { file, run: Some(name.to_owned()), ..self.clone() }
+    }
+}
+
+/// Name that tokengap chooses for a file of this run.
+fn named_for_run(base: &str, run: Option<&str>) -> PathBuf {
+    run.map_or_else(|| PathBuf::from(base), |run| recording::path_of_run(Path::new(base), run))
 }
 
 /// A ring, and the conditions for dumping it.
@@ -29,6 +44,8 @@ pub(super) struct HindsightRing {
     /// Set if the user named the file, which then remains after a clean end.
     is_named: bool,
     pub(super) trigger: DumpTrigger,
+    /// Name of the run, if there are several.
+    run: Option<String>,
     /// Dumps in progress.
     dumps: Vec<RunningDump>,
 }
@@ -43,13 +60,14 @@ impl HindsightRing {
     pub(super) fn open(ring: &RingOptions, force: bool, header: &RecordingHeader) -> Result<Self, RecordError> {
         let path = match &ring.file {
             Some(path) => path.clone(),
-            None => PathBuf::from(format!("tokengap-ring-{}.tgap", std::process::id())),
+            None => named_for_run(&format!("tokengap-ring-{}.tgap", std::process::id()), ring.run.as_deref()),
         };
         let options = RecordOptions { force, ..RecordOptions::default() };
         Ok(Self {
             recorder: Recorder::ring(&path, ring.size, header, options)?,
             is_named: ring.file.is_some(),
             trigger: DumpTrigger::new(ring.rules),
+            run: ring.run.clone(),
             dumps: Vec::new(),
         })
     }
@@ -73,7 +91,8 @@ impl HindsightRing {
     /// Starts a dump into a new file beside the ring, and returns a message with its name.
     pub(super) fn dump(&mut self, reason: &str, closing: &ReportInput) -> String {
         let second = trace::clock::wall_now_ns() / 1_000_000_000;
-        let path = self.recorder.path().with_file_name(format!("{DUMP_PREFIX}{second}.tgap"));
+        let name = named_for_run(&format!("{DUMP_PREFIX}{second}.tgap"), self.run.as_deref());
+        let path = self.recorder.path().with_file_name(name);
         match self.recorder.dump(&path, closing) {
             Ok(pending) => {
                 let message = format!("hindsight: writing {} ({reason})", path.display());

@@ -31,6 +31,16 @@ pub struct OutputFiles {
     pub ring: Option<RingOptions>,
 }
 
+impl OutputFiles {
+    /// Files of one of several runs.
+    #[must_use]
+    pub fn of_run(&self, name: &str) -> Self {
+        let record = self.record.as_ref().map(|path| recording::path_of_run(path, name));
+        let ring = self.ring.as_ref().map(|ring| ring.of_run(name));
+        Self { record, ring, ..self.clone() }
+    }
+}
+
 /// Outputs being written, for the screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutputStatus {

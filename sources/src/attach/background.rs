@@ -2,7 +2,7 @@
 //! is abandoned when the program ends.
 
 use std::fmt;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,11 +15,11 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 const START_TIME: Duration = Duration::from_secs(5);
 
 /// Work on a thread of its own.
-pub(crate) struct Background<T>(Receiver<T>);
+struct Background<T>(Receiver<T>);
 
 /// The work panicked, which has been printed.
 #[derive(Debug)]
-pub(crate) struct Crashed;
+struct Crashed;
 
 impl fmt::Display for Crashed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -30,7 +30,7 @@ impl fmt::Display for Crashed {
 impl std::error::Error for Crashed {}
 
 impl<T: Send + 'static> Background<T> {
-    pub(crate) fn start(work: impl FnOnce() -> T + Send + 'static) -> std::io::Result<Self> {
+    fn start(work: impl FnOnce() -> T + Send + 'static) -> std::io::Result<Self> {
         let (sender, result) = channel();
         let run = move || {
             // Nobody waits any more when the program ends.
@@ -38,15 +38,6 @@ impl<T: Send + 'static> Background<T> {
         };
         thread::Builder::new().name("background".into()).spawn(run)?;
         Ok(Self(result))
-    }
-
-    /// The result, once there is one. Never waits.
-    pub(crate) fn poll(&self) -> Option<Result<T, Crashed>> {
-        match self.0.try_recv() {
-            Ok(result) => Some(Ok(result)),
-            Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => Some(Err(Crashed)),
-        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use adapter::discover::EngineKind;
 use probe_user::Probe;
-use probe_user::discover::{Engine, Process, Topology, Watcher};
+use probe_user::discover::{Engine, Process};
 use probe_user::egress::{
     CAPTURE, CAPTURE_READ, ConnectionStep, ConnectionTracker, Kind, ListeningPorts, Record, RequestTimes, Serves,
 };
@@ -18,6 +18,7 @@ use trace::event::{ArrivalTimes, ConnectionTimes, UnknownArrival};
 use super::frontends::FrontendWatch;
 use super::lanes::Sink;
 use super::log_thread::LogThread;
+use super::node::{Node, RunId};
 use super::requests::RequestPlane;
 use crate::tokenizer::{self, TokenizerThread};
 use crate::translate::{Clients, read_step};
@@ -76,15 +77,11 @@ impl Egress {
         self.no_tokenizer = Some("the ids passed to a server inside the process are not read".to_owned());
     }
 
-    /// Looks for the tokenizer of an engine whose messages carry no text.
-    pub(super) fn find_tokenizer(&mut self, watcher: &Watcher, engine: &Engine) {
-        if self.clients.response_id.is_some() {
-            match watcher.read_tokenizer(engine) {
-                Ok(json) => self.reading = tokenizer::start_reading_tokenizer(json),
-                Err(why) => {
-                    self.no_tokenizer = Some(format!("{why}; name the model's tokenizer.json with --tokenizer"));
-                }
-            }
+    /// Reads the tokenizer of an engine whose messages carry no text. An error says why there is none.
+    pub(super) fn read_tokenizer(&mut self, json: Result<Vec<u8>, String>) {
+        match json {
+            Ok(json) => self.reading = tokenizer::start_reading_tokenizer(json),
+            Err(why) => self.no_tokenizer = Some(format!("{why}; name the model's tokenizer.json with --tokenizer")),
         }
     }
 
@@ -144,16 +141,16 @@ impl Egress {
     }
 
     /// Observes frontends between a server and its clients.
-    pub(super) fn watch_frontends(&mut self, topology: &Topology, engine: &Engine, probe: &mut Probe) {
+    pub(super) fn watch_frontends(&mut self, run: RunId, engine: &Engine, node: &mut Node) {
         if self.plane.is_some() {
-            self.frontends.update(topology, engine, probe);
+            self.frontends.update(run, engine, node);
             self.clients.server.frontends.observed |= !self.frontends.observed.is_empty();
         }
     }
 
-    /// Also follows the log of a worker.
-    pub(super) fn follow(&mut self, log: &Path) -> std::io::Result<()> {
-        self.logs.follow(log)
+    /// Also follows the log of a worker. Waits until it is open only if the ring is not read yet.
+    pub(super) fn follow(&mut self, log: &Path, is_ring_read: bool) -> std::io::Result<()> {
+        if is_ring_read { self.logs.follow_later(log) } else { self.logs.follow(log) }
     }
 
     pub(super) fn read_logs(&mut self) {

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use probe_user::Probe;
-use probe_user::discover::{Engine, ProcessId, Topology};
+use probe_user::discover::{Engine, ProcessId};
 use responses::Frontends;
+
+use super::node::{Node, RunId};
 
 /// Maximum number of frontends observed.
 const MAX_FRONTENDS: usize = 16;
@@ -23,12 +24,12 @@ pub(super) struct FrontendWatch {
 }
 
 impl FrontendWatch {
-    /// Observes the writes of new frontends.
-    pub(super) fn update(&mut self, topology: &Topology, engine: &Engine, probe: &mut Probe) {
-        if self.found == topology.frontends {
+    /// Observes the writes of new frontends. Each engine receives them.
+    pub(super) fn update(&mut self, run: RunId, engine: &Engine, node: &mut Node) {
+        if self.found == node.lookout.topology().frontends {
             return;
         }
-        let known = std::mem::replace(&mut self.found, topology.frontends.clone());
+        let known = std::mem::replace(&mut self.found, node.lookout.topology().frontends.clone());
         let side = engine.settings.disaggregation.as_ref().map(|side| side.value.word);
         let running = known.iter().filter(|id| self.found.contains(id));
         let mut running = running.filter(|id| self.observed.contains(&id.pid)).count();
@@ -41,7 +42,7 @@ impl FrontendWatch {
             } else if running >= MAX_FRONTENDS {
                 self.refused = Some(format!("more than {MAX_FRONTENDS} frontends"));
             } else {
-                match probe.observe_writes(id.pid) {
+                match node.observe_frontend(run, *id) {
                     Ok(true) => {
                         tracing::info!("frontend {} is observed", id.pid);
                         self.observed.insert(id.pid);

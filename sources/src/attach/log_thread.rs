@@ -62,6 +62,11 @@ impl LogThread {
         answered.recv().unwrap_or_else(|_| Err(ended()))
     }
 
+    /// Follows a log from its current end, without waiting until it is open.
+    pub(super) fn follow_later(&mut self, path: &Path) -> io::Result<()> {
+        self.send(LogCommand::Follow(path.to_owned(), channel().0))
+    }
+
     /// Follows the standard output and error of a worker if they are regular files.
     pub(super) fn follow_output(&mut self, process: &Process) {
         if let Err(error) = self.send(LogCommand::FollowOutput(Box::new(process.clone()))) {
@@ -122,7 +127,11 @@ fn read_logs(commands: &Receiver<LogCommand>, sender: &SyncSender<LogMessage>) {
     for command in commands {
         match command {
             LogCommand::Follow(path, answer) => {
-                let _ = answer.send(logs.follow(&path));
+                let followed = logs.follow(&path);
+                if let Err(error) = &followed {
+                    tracing::warn!("cannot follow the log {}: {error}", path.display());
+                }
+                let _ = answer.send(followed);
             }
             LogCommand::FollowOutput(process) => logs.follow_output(&process),
             LogCommand::Read => {

@@ -3,16 +3,18 @@
 //!
 //! Files and sockets of a new process are read here first. Only if they answer does the process reach the thread that reads the ring.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use probe_user::discover::{BlindSpot, Process, ProcessId, Topology, Watcher};
+use probe_user::discover::{BlindSpot, DiscoverOptions, Engine, Process, ProcessId, Topology, Watcher};
 use probe_user::egress::{ListeningPorts, listening_ports};
 use probe_user::library::LibraryReader;
 
+use super::engine_search::{EngineSearch, FoundEngine};
+use super::node::RunId;
 use super::trial::with_remedy;
 
 /// Interval between searches for new workers and exits.
@@ -34,14 +36,20 @@ pub(super) fn find_ports(pid: u32) -> Ports {
 /// Ports by process, as the thread last found them.
 #[derive(Debug, Default)]
 struct KnownPorts {
-    /// Processes to look up at each search.
-    wanted: BTreeSet<u32>,
+    /// Processes to look up at each search, by the run that wants them.
+    wanted: BTreeMap<RunId, BTreeSet<u32>>,
     found: HashMap<u32, Ports>,
 }
 
 /// Known processes, and the thread that looks for changes. Dropping this value ends the thread.
 pub(super) struct DiscoveryThread {
     topology: Topology,
+    /// Number of changes received so far.
+    changes: u64,
+    /// Engines that no run watches yet.
+    pub(super) found: Vec<FoundEngine>,
+    /// Why the last search for engines found none.
+    obstacle: String,
     updates: Receiver<Update>,
     /// Limits of the search that were reached, each as it was last.
     limits: Vec<BlindSpot>,
@@ -56,8 +64,13 @@ pub(super) struct DiscoveryThread {
 }
 
 impl DiscoveryThread {
-    pub(super) fn start(watcher: Watcher) -> std::io::Result<Self> {
-        let topology = watcher.topology().clone();
+    /// Starts the thread. The files of the `attached` engines were read. Looks for other engines if there is a `search`.
+    pub(super) fn start(
+        watcher: Option<Watcher>,
+        attached: &[FoundEngine],
+        engine_search: Option<EngineSearch>,
+    ) -> std::io::Result<Self> {
+        let topology = watcher.as_ref().map(|watcher| watcher.topology().clone()).unwrap_or_default();
         let limits = topology.blind_spots.iter().filter(|blind| blind.is_limit()).cloned().collect();
         let (sender, updates) = channel();
         let (stop, stopped) = channel();
@@ -65,13 +78,26 @@ impl DiscoveryThread {
         let search_began = Arc::<Mutex<Option<Instant>>>::default();
         let search = Search {
             watcher,
+            engine_search,
             libraries: LibraryReader::default(),
-            read: BTreeSet::new(),
+            read: attached.iter().flat_map(|found| &found.engine.processes).map(|process| process.id).collect(),
             ports: Arc::clone(&ports),
             began: Arc::clone(&search_began),
         };
         thread::Builder::new().name("lookout".into()).spawn(move || search.run(&sender, &stopped))?;
-        Ok(Self { topology, updates, limits, failure: None, failures: 0, ports, search_began, _stop: stop })
+        Ok(Self {
+            topology,
+            changes: 0,
+            found: Vec::new(),
+            obstacle: "the search for one has not finished".to_owned(),
+            updates,
+            limits,
+            failure: None,
+            failures: 0,
+            ports,
+            search_began,
+            _stop: stop,
+        })
     }
 
     /// Processes as of the last received change.
@@ -79,12 +105,27 @@ impl DiscoveryThread {
         &self.topology
     }
 
-    /// Updates the processes, and returns whether they or their connections have changed since the last call. Never blocks.
-    pub(super) fn update(&mut self) -> bool {
+    /// Number of changes of processes and connections so far.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Why the last search for engines found none.
+    pub(super) fn obstacle(&self) -> &str {
+        &self.obstacle
+    }
+
+    /// Updates the processes, their connections and the engines found. Never blocks.
+    pub(super) fn update(&mut self) {
         let mut latest = None;
         while let Ok(update) = self.updates.try_recv() {
             match update {
                 Update::Changed(topology) => latest = Some(topology),
+                Update::Found(engine) => self.found.push(*engine),
+                Update::NotFound(why) => {
+                    tracing::info!("waiting for an engine: {why}");
+                    self.obstacle = why;
+                }
                 Update::Failed(why) => {
                     self.failures += 1;
                     self.failure = Some(why);
@@ -92,8 +133,9 @@ impl DiscoveryThread {
             }
         }
         let Some(topology) = latest else {
-            return false;
+            return;
         };
+        self.changes += 1;
         for limit in topology.blind_spots.iter().filter(|blind| blind.is_limit()) {
             self.limits.retain(|known| !known.is_same_limit(limit));
             self.limits.push(limit.clone());
@@ -102,7 +144,8 @@ impl DiscoveryThread {
         for process in before.processes().filter(|p| self.topology.processes().all(|now| now.id != p.id)) {
             tracing::info!("{} {} has ended", process.role, process.id.pid);
         }
-        true
+        let Self { topology, found, .. } = self;
+        found.retain(|found| has_process_of(topology, &found.engine));
     }
 
     /// Ports of a process as last found; `None` if they were not looked up.
@@ -110,9 +153,9 @@ impl DiscoveryThread {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner).found.get(&pid).cloned()
     }
 
-    /// Looks up the ports of exactly these processes at each search.
-    pub(super) fn look_up_ports(&self, pids: impl Iterator<Item = u32>) {
-        self.ports.lock().unwrap_or_else(PoisonError::into_inner).wanted = pids.collect();
+    /// Looks up the ports of exactly these processes of a run at each search.
+    pub(super) fn look_up_ports(&self, run: RunId, pids: impl Iterator<Item = u32>) {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner).wanted.insert(run, pids.collect());
     }
 
     /// Reached limits and failures of the search for new workers.
@@ -132,16 +175,27 @@ impl DiscoveryThread {
     }
 }
 
+/// Whether any process of the engine is among the known ones.
+fn has_process_of(topology: &Topology, engine: &Engine) -> bool {
+    engine.processes.iter().any(|process| topology.processes().any(|now| now.id == process.id))
+}
+
 /// Message of the thread.
 enum Update {
     Changed(Topology),
+    Found(Box<FoundEngine>),
+    /// Why no engine was found, if that has changed.
+    NotFound(String),
     /// A search failed, with the error.
     Failed(String),
 }
 
 /// State of the thread.
 struct Search {
-    watcher: Watcher,
+    /// `None` until the first search.
+    watcher: Option<Watcher>,
+    /// `None` if no engine is looked for.
+    engine_search: Option<EngineSearch>,
     libraries: LibraryReader,
     /// Processes whose files were read.
     read: BTreeSet<ProcessId>,
@@ -151,14 +205,22 @@ struct Search {
 
 impl Search {
     fn run(mut self, sender: &Sender<Update>, stopped: &Receiver<()>) {
-        self.read.extend(self.watcher.topology().processes().map(|process| process.id));
-        while stopped.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+        let mut wait = if self.watcher.is_some() { POLL_INTERVAL } else { Duration::ZERO };
+        let mut obstacle = String::new();
+        while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+            wait = POLL_INTERVAL;
             *self.began.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-            let found = self.search();
+            let mut updates: Vec<Update> = self.search().into_iter().collect();
+            match self.find_engines() {
+                Ok(found) => updates.extend(found.into_iter().map(|found| Update::Found(Box::new(found)))),
+                Err(why) if why != obstacle => {
+                    obstacle.clone_from(&why);
+                    updates.push(Update::NotFound(why));
+                }
+                Err(_) => {}
+            }
             *self.began.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            if let Some(update) = found
-                && sender.send(update).is_err()
-            {
+            if updates.into_iter().any(|update| sender.send(update).is_err()) {
                 return;
             }
         }
@@ -166,15 +228,22 @@ impl Search {
 
     /// Searches once; `None` if nothing has changed.
     fn search(&mut self) -> Option<Update> {
-        match self.watcher.poll() {
+        let polled = match &mut self.watcher {
+            Some(watcher) => watcher.poll(),
+            None => Watcher::new(DiscoverOptions::new(engines::DISCOVERED)).map(|watcher| {
+                self.watcher = Some(watcher);
+                true
+            }),
+        };
+        match polled {
             Ok(false) => {
                 let wanted = self.ports.lock().unwrap_or_else(PoisonError::into_inner).wanted.clone();
-                self.find_ports(wanted);
+                self.find_ports(wanted.into_values().flatten().collect());
                 None
             }
             Ok(true) => {
                 self.read_new_processes();
-                Some(Update::Changed(self.watcher.topology().clone()))
+                self.watcher.as_ref().map(|watcher| Update::Changed(watcher.topology().clone()))
             }
             Err(error) => {
                 tracing::warn!("cannot look for new workers: {error}");
@@ -183,9 +252,29 @@ impl Search {
         }
     }
 
+    /// Engines that were not found before, once what a run needs of them was read. An error says why there is none.
+    fn find_engines(&mut self) -> Result<Vec<FoundEngine>, String> {
+        let (Some(search), Some(watcher)) = (&mut self.engine_search, &self.watcher) else {
+            return Ok(Vec::new());
+        };
+        let engines = search.find_new_engines(watcher.topology()).map_err(|error| error.to_string())?;
+        let mut found = Vec::new();
+        for engine in engines {
+            // A process may have loaded its libraries after it was first read.
+            for process in &engine.processes {
+                self.libraries.read_libraries_of(process.id.pid, process.inner_server);
+            }
+            let engine = FoundEngine::inspect(engine, search.may_read_tokenizers);
+            if search.names.is_empty() || search.names.contains(&engine.name) {
+                found.push(engine);
+            }
+        }
+        Ok(found)
+    }
+
     /// Reads the files and ports of new processes, which then answer quickly.
     fn read_new_processes(&mut self) {
-        let topology = self.watcher.topology();
+        let Some(topology) = self.watcher.as_ref().map(Watcher::topology) else { return };
         let running: BTreeSet<ProcessId> =
             topology.processes().map(|process| process.id).chain(topology.frontends.iter().copied()).collect();
         let new: Vec<&Process> =
@@ -201,7 +290,7 @@ impl Search {
         self.read = running;
         let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         ports.found.retain(|pid, _| self.read.iter().any(|id| id.pid == *pid));
-        pids.extend(&ports.wanted);
+        pids.extend(ports.wanted.values().flatten());
         drop(ports);
         self.find_ports(pids);
     }

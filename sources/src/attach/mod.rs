@@ -3,14 +3,17 @@
 mod background;
 mod cpu;
 mod egress;
-mod follow;
+mod engine_run;
+mod engine_search;
 mod frontends;
+mod inbox;
 mod interpreter;
 mod lanes;
 mod log_thread;
 mod lookout;
 mod multipart;
 mod newcomers;
+mod node;
 mod paths;
 #[cfg_attr(not(feature = "python-stacks"), path = "no_python.rs")]
 mod python;
@@ -23,14 +26,16 @@ mod submitted;
 mod targets;
 mod trial;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use adapter::decode::{Format, ReadResponseId};
+use adapter::discover::{Disaggregation, Setting};
 use anyhow::Context;
 use probe_user::discover::{BlindSpot, Engine, ProcPart, Process, Watcher};
-use probe_user::{Degraded, Feature, Probe, ProbeError, ProbeOptions, Target};
+use probe_user::{Degraded, Feature, ProbeOptions, Target};
 use responses::{Detokenize, Server};
 use serde_json::{Value, json};
 use session::{About, Flow, LiveSource, own};
@@ -40,11 +45,13 @@ use trace::{MonoNs, SamplingCost};
 pub use background::{StartUp, Unattached};
 use cpu::CpuWatch;
 use egress::Egress;
-pub use follow::Follow;
+pub use engine_run::{EngineNames, EngineRun, EngineRuns, EngineState};
+use engine_search::{EngineSearch, FoundEngine};
 pub use interpreter::Interpreter;
 use lanes::{Lanes, Sink};
-use lookout::{DiscoveryThread, find_ports};
+use lookout::DiscoveryThread;
 use newcomers::LateProcesses;
+use node::{Node, NodeHandle, ReadCounts, RunId};
 pub use python::PythonOptions;
 use python::PythonWatch;
 use queues::{QueueProblems, QueueWatch};
@@ -78,76 +85,125 @@ pub struct AttachOptions {
     pub python: Option<PythonOptions>,
 }
 
-/// A probe attached to a running engine.
+impl AttachOptions {
+    /// Whether the tokenizers of engines may be read.
+    fn may_read_tokenizers(&self) -> bool {
+        self.egress && self.tokenizer.is_none()
+    }
+}
+
+/// A probe attached to the processes of a running engine.
 pub struct Attach {
-    lookout: DiscoveryThread,
-    probe: Probe,
+    node: NodeHandle,
+    /// The run of this engine among those of the node.
+    run: RunId,
     interpreter: Interpreter,
     cpu: CpuWatch,
     queues: QueueWatch,
-    python: Option<PythonWatch>,
     options: AttachOptions,
     engine: Engine,
     /// Processes with probes attached.
     probed: BTreeSet<u32>,
     newcomers: LateProcesses,
+    /// Number of changes of processes and connections that were followed.
+    followed_changes: u64,
+    /// Processes that are connected to this engine and watched as those of another, with the name of that.
+    of_others: BTreeMap<u32, String>,
     /// When the source was asked to end.
     stopped_at: Option<Instant>,
     degraded: Vec<String>,
 }
 
+/// Reads the id of an engine's request from a response, if its messages carry no text.
+fn response_id_of(engine: &Engine) -> Option<ReadResponseId> {
+    let inner = engine.processes.iter().find_map(Process::inner_role);
+    let formats = engine.kind.and_then(|kind| engines::find(kind.name())).map_or(&[][..], |found| found.formats);
+    let receives = |format: &&Format| inner.is_none_or(|role| format.receivers.contains(&role.word()));
+    formats.iter().find(receives).and_then(|format| format.response_id)
+}
+
 impl Attach {
     /// Attaches to every process of `engine` on the token path.
-    pub fn start(watcher: Watcher, engine: Engine, options: AttachOptions) -> anyhow::Result<Self> {
-        Self::with(&mut None, watcher, engine, options)
+    pub fn start(watcher: Watcher, engine: Engine, options: &AttachOptions) -> anyhow::Result<Self> {
+        let found = FoundEngine::inspect(engine, options.may_read_tokenizers());
+        let node = start_node(Some(watcher), std::slice::from_ref(&found), None, options)?;
+        let run = node.lock().add_run(found.name.clone());
+        Self::join(&node, run, &found, options, false)
     }
 
-    /// Like `start`, but reuses the given probe without targets, if any. Takes it only on success.
-    fn with(
-        loaded: &mut Option<Probe>,
-        watcher: Watcher,
-        engine: Engine,
-        options: AttachOptions,
+    /// Attaches to an engine as a run of the node. `is_ring_read` says whether other runs read the ring meanwhile, so that this must not
+    /// wait for files.
+    fn join(
+        node: &NodeHandle,
+        run: RunId,
+        found: &FoundEngine,
+        options: &AttachOptions,
+        is_ring_read: bool,
     ) -> anyhow::Result<Self> {
-        let roles = Roles::of_engine(&engine);
-        let targets = targets(&engine, &options.named, options.capture);
-        let probed: BTreeSet<u32> = targets.iter().map(|target| target.pid).collect();
+        let handle = node.clone();
+        let mut guard = node.lock();
+        let attached = Self::attach(handle, &mut guard, run, found, options, is_ring_read);
+        if attached.is_err() {
+            guard.release(run);
+        }
+        attached
+    }
+
+    fn attach(
+        handle: NodeHandle,
+        node: &mut Node,
+        run: RunId,
+        found: &FoundEngine,
+        options: &AttachOptions,
+        is_ring_read: bool,
+    ) -> anyhow::Result<Self> {
+        let FoundEngine { engine, ports, tokenizer, .. } = found;
         let refused = "cannot attach the probe; `tokengap tap` watches a hop without privileges";
-        let probe = match loaded {
-            Some(probe) => probe,
-            None => loaded.insert(Probe::attach(&[], options.probe).context(refused)?),
-        };
+        node.load_probe().context(refused)?;
+        node.receive_from(run, engine);
+        let has_several_runs = node.has_several_runs();
+        let targets = targets(engine, &options.named, options.capture);
+        let probed: BTreeSet<u32> = targets.iter().map(|target| target.pid).collect();
+        let mut degraded = Vec::new();
+        let is_own = |pid: &&u32| !has_several_runs || engine.process_with_pid(**pid).is_some();
+        for pid in options.named.difference(&probed).filter(is_own) {
+            degraded.push(format!("pid {pid} from --pid is not watched: it has no libzmq that can be probed"));
+        }
+        if !options.probe.polls {
+            degraded.push(format!("{} (--no-wakeups)", Feature::Polls.consequence_of_lack()));
+        }
+        let blind_spots = &node.lookout.topology().blind_spots;
+        let unavailable = blind_spots.iter().filter(|blind| !blind.is_limit());
+        let of_engine = unavailable.filter(|blind| !has_several_runs || concerns_engine(blind, engine));
+        degraded.extend(of_engine.map(trial::with_remedy));
+        degraded.extend(cpu::clocks());
+        let followed_changes = node.lookout.changes();
+
+        let roles = Roles::of_engine(engine);
         let mode = engine.settings.mode.as_ref().map(|mode| mode.value);
-        let inner = engine.processes.iter().find_map(Process::inner_role);
-        let formats = engine.kind.and_then(|kind| engines::find(kind.name())).map_or(&[][..], |found| found.formats);
-        let response_id = formats
-            .iter()
-            .find(|format| inner.is_none_or(|role| format.receivers.contains(&role.word())))
-            .and_then(|format| format.response_id);
         let exact_text = engine.settings.exact_text.as_ref().is_some_and(|exact| exact.value);
         let mut server = Server::new(mode);
         server.texts.exact = exact_text;
+        let response_id = response_id_of(engine);
         let mut egress = Egress::new(Clients { server, response_id, ..Clients::default() });
         match &options.tokenizer {
             // The ids of its batches are not read.
-            _ if inner.is_some() => egress.has_no_ids(),
+            _ if engine.processes.iter().any(|process| process.inner_server.is_some()) => egress.has_no_ids(),
             Some(tokenizer) => egress.detokenize(tokenizer.clone()),
-            None if options.egress => egress.find_tokenizer(&watcher, &engine),
-            None => {}
+            None => tokenizer.iter().for_each(|json| egress.read_tokenizer(json.clone())),
         }
+        let (probe, _) = node.parts().context(refused)?;
         let mut newcomers = LateProcesses::default();
         let serving = engine.processes.iter().filter(|_| options.egress);
-        let served = serving.map(|process| {
-            let ports = process.answers_clients().then(|| find_ports(process.id.pid));
-            newcomers.serve(process, ports, &mut egress, probe, &engine)
-        });
+        let served = serving
+            .map(|process| newcomers.serve(process, ports.get(&process.id.pid).cloned(), &mut egress, probe, engine));
         let refusals = served.filter_map(|served| Some(format!("egress: {}", served.err()?)));
-        let refusals: Vec<String> = refusals.collect();
+        let mut refusals: Vec<String> = refusals.collect();
         for log in &options.logs {
-            egress.follow(log).with_context(|| format!("cannot follow the log {}", log.display()))?;
+            egress.follow(log, is_ring_read).with_context(|| format!("cannot follow the log {}", log.display()))?;
         }
         let mut reads = SocketReads::default();
-        reads.rewire(&engine, without_libzmq(&engine, &probed), probe).map_err(anyhow::Error::msg)?;
+        reads.rewire(engine, without_libzmq(engine, &probed), probe).map_err(anyhow::Error::msg)?;
         observe_inner_servers(&engine.processes, probe);
         probe.add_targets(&targets).context(refused)?;
         let mut sight = Observability::new(options.probe.processed, egress.capabilities());
@@ -158,81 +214,73 @@ impl Attach {
             sight.serve(pid, MonoNs(0));
         }
         reads.settle(&mut sight, MonoNs(0));
-        let mut degraded = refusals;
-        for pid in options.named.iter().filter(|pid| !probed.contains(*pid)) {
-            degraded.push(format!("pid {pid} from --pid is not watched: it has no libzmq that can be probed"));
-        }
-        if !options.probe.polls {
-            degraded.push(format!("{} (--no-wakeups)", Feature::Polls.consequence_of_lack()));
-        }
-        let unavailable = watcher.topology().blind_spots.iter().filter(|blind| !blind.is_limit());
-        degraded.extend(unavailable.map(trial::with_remedy));
-        degraded.extend(cpu::clocks());
-        let lookout = DiscoveryThread::start(watcher).context("cannot start a thread that looks for new workers")?;
-        let python = options.python.clone().map(PythonWatch::start);
+        refusals.append(&mut degraded);
         let mut lanes = Lanes::new(roles, sight);
         lanes.translator.set_engine(engine.clone());
-        let mut attach = Self {
-            lookout,
-            probe: loaded.take().context(refused)?,
+        let mut cpu = CpuWatch::default();
+        for process in &engine.processes {
+            refusals.extend(watch_threads(process, &mut cpu, node, run));
+        }
+        let queues = QueueWatch::start().context("cannot start a thread that reads the queues of sockets")?;
+        queues.rewire(engine);
+        Ok(Self {
+            node: handle,
+            run,
             interpreter: Interpreter::new(lanes, egress, reads),
-            cpu: CpuWatch::default(),
-            queues: QueueWatch::start().context("cannot start a thread that reads the queues of sockets")?,
-            python,
-            options,
-            engine,
+            cpu,
+            queues,
+            options: options.clone(),
+            engine: engine.clone(),
             probed,
             newcomers,
+            followed_changes,
+            of_others: BTreeMap::new(),
             stopped_at: None,
-            degraded,
-        };
-        let processes = attach.engine.processes.clone();
-        for process in &processes {
-            attach.watch_threads(process);
-        }
-        attach.queues.rewire(&attach.engine);
-        Ok(attach)
+            degraded: refusals,
+        })
     }
 
-    /// The probe without targets, for the next engine.
-    fn into_probe(self) -> Probe {
-        let mut probe = self.probe;
-        probe.release_all_targets();
-        probe
+    /// Ends the observation of the engine, whose run goes on.
+    fn release(&self) {
+        self.node.lock().release(self.run);
     }
 
     /// Returns whether all watched processes have exited, or all processes if none is watched.
     fn has_ended(&self) -> bool {
         // Nothing is probed until a server inside a process is loaded.
         let watched = |p: &&Process| self.probed.is_empty() || self.probed.contains(&p.id.pid);
-        !self
-            .engine
-            .processes
-            .iter()
-            .filter(watched)
-            .any(|p| self.lookout.topology().processes().any(|now| now.id == p.id))
+        let node = self.node.lock();
+        let topology = node.lookout.topology();
+        !self.engine.processes.iter().filter(watched).any(|p| topology.processes().any(|now| now.id == p.id))
     }
 
     /// Returns whether no connection confirms that the watched processes are an engine, and another one is confirmed.
     fn is_superseded(&self) -> bool {
-        let topology = self.lookout.topology();
+        let node = self.node.lock();
+        let topology = node.lookout.topology();
         let is_unconfirmed =
             topology.unconfirmed_engines().flat_map(|engine| &engine.processes).any(|process| self.knows(process));
         is_unconfirmed && topology.confirmed_engines().next().is_some()
     }
 
+    /// Parts of the probe that are missing for this engine.
+    fn missing_parts(&self) -> Vec<Degraded> {
+        self.node.lock().missing_parts(self.run).cloned().collect()
+    }
+
     /// Processes with probes attached, and how their frames are observed; `None` if they are not.
     pub fn sides(&self) -> impl Iterator<Item = (&Process, Option<&'static str>)> {
-        self.engine.processes.iter().filter(|process| self.probed.contains(&process.id.pid)).map(|process| {
+        let missing_parts = self.missing_parts();
+        self.engine.processes.iter().filter(|process| self.probed.contains(&process.id.pid)).map(move |process| {
             let pid = process.id.pid;
             let refused = |degraded: &Degraded| {
                 degraded.feature == Feature::Messages && degraded.pid.is_none_or(|refused| refused == pid)
             };
-            let by = if process.inner_server.is_some() && !self.probe.degraded().iter().any(refused) {
+            let by = if process.inner_server.is_some() && !missing_parts.iter().any(refused) {
                 Some("a uprobe on the method that passes them to the server inside the process")
             } else if self.interpreter.reads.observes(pid) {
                 Some("socket reads")
-            } else if has_libzmq(process) && !self.probe.degraded().iter().any(refused) {
+            } else if has_libzmq(process) && !missing_parts.iter().any(refused) {
                 Some("uprobes on libzmq")
             } else {
                 None
@@ -254,7 +302,8 @@ impl Attach {
         if self.sides().any(|(_, by)| by.is_some()) {
             return None;
         }
-        let refused = self.probe.degraded().iter().find(|degraded| degraded.feature == Feature::Messages);
+        let missing_parts = self.missing_parts();
+        let refused = missing_parts.iter().find(|degraded| degraded.feature == Feature::Messages);
         let hides_libzmq = |blind: &&BlindSpot| match blind {
             BlindSpot::LibZmq { pid, .. } => self.engine.process_with_pid(*pid).is_some(),
             BlindSpot::Unreadable { parts, pids, .. } => {
@@ -262,7 +311,8 @@ impl Attach {
             }
             _ => false,
         };
-        let why = match (refused, self.lookout.topology().blind_spots.iter().find(hides_libzmq)) {
+        let node = self.node.lock();
+        let why = match (refused, node.lookout.topology().blind_spots.iter().find(hides_libzmq)) {
             (Some(degraded), _) => format!("{degraded}; {}", degraded.remedy()),
             (None, Some(hidden)) => trial::with_remedy(hidden),
             (None, None) => {
@@ -273,37 +323,46 @@ impl Attach {
         Some(format!("no process of the engine is observed: {why}"))
     }
 
+    /// Side of a pair of servers, and what it sends.
+    pub fn disaggregation(&self) -> Option<&Setting<Disaggregation>> {
+        self.engine.settings.disaggregation.as_ref()
+    }
+
     /// Number of processes with probes attached.
     pub fn watched(&self) -> usize {
         self.probed.len()
     }
 
-    fn watch_threads(&mut self, process: &Process) {
-        if let Err(why) = self.cpu.add(process) {
-            self.degraded.push(format!("cpu: {why}"));
-        }
-        if let Some(python) = &mut self.python {
-            python.add(process);
-        }
-    }
-
     fn poll_topology(&mut self) {
-        if self.lookout.update() {
-            self.rewire();
+        let handle = self.node.clone();
+        let mut guard = handle.lock();
+        let node = &mut *guard;
+        node.lookout.update();
+        if node.lookout.changes() != self.followed_changes {
+            self.followed_changes = node.lookout.changes();
+            self.rewire(node);
         }
-        self.newcomers.serve_again(&self.lookout, &mut self.interpreter.egress, &mut self.probe, &self.engine);
-        self.interpreter.egress.watch_frontends(self.lookout.topology(), &self.engine, &mut self.probe);
+        if let Some((probe, lookout)) = node.parts() {
+            self.newcomers.serve_again(self.run, lookout, &mut self.interpreter.egress, probe, &self.engine);
+        }
+        self.interpreter.egress.watch_frontends(self.run, &self.engine, node);
     }
 
     /// Updates processes and connections. A process joins this engine once it is connected to one of its processes, possibly long after its
     /// start.
-    fn rewire(&mut self) {
-        let engines = &self.lookout.topology().engines;
+    fn rewire(&mut self, node: &mut Node) {
+        let engines = &node.lookout.topology().engines;
         let Some(engine) = engines.iter().find(|engine| engine.processes.iter().any(|p| self.knows(p))).cloned() else {
             return;
         };
         self.queues.rewire(&engine);
-        let new: Vec<Process> = engine.processes.iter().filter(|p| !self.knows(p) && speaks_zmq(p)).cloned().collect();
+        let unknown = engine.processes.iter().filter(|p| !self.knows(p) && speaks_zmq(p)).cloned();
+        let (new, of_others): (Vec<Process>, Vec<Process>) =
+            unknown.partition(|process| node.other_receiver(self.run, process.id).is_none());
+        for process in of_others {
+            let other = node.other_receiver(self.run, process.id).unwrap_or_default();
+            self.of_others.insert(process.id.pid, other.to_owned());
+        }
         let grown = |p: &&Process| {
             p.inner_server.is_some()
                 && self
@@ -318,6 +377,7 @@ impl Attach {
             // The pid may have been reused.
             self.probed.remove(&process.id.pid);
             self.interpreter.lanes.paths.roles.learn(process);
+            node.add_receiver(self.run, process.id);
         }
         self.interpreter.lanes.paths.roles.connect(&engine);
         let mut late: Vec<Target> = new.iter().filter_map(|p| target(p, &engine, self.options.capture)).collect();
@@ -325,7 +385,11 @@ impl Attach {
         late.extend(targets(&engine, &self.options.named, self.options.capture));
         let observed = self.probed.iter().copied();
         let observed: BTreeSet<u32> = observed.chain(late.iter().map(|target| target.pid)).collect();
-        let rewired = self.interpreter.reads.rewire(&engine, without_libzmq(&engine, &observed), &mut self.probe);
+        let Some((probe, _)) = node.parts() else {
+            return;
+        };
+        let own = without_libzmq(&engine, &observed).filter(|p| self.engine.processes.iter().any(|own| own.id == p.id));
+        let rewired = self.interpreter.reads.rewire(&engine, own, probe);
         if let Err(why) = rewired {
             self.degraded.push(format!("socket reads: {why}"));
         }
@@ -334,11 +398,12 @@ impl Attach {
                 && let Some(process) = engine.process_with_pid(target.pid)
                 && self.knows(process)
             {
-                self.add_probe(target, process);
+                self.add_probe(target, process, node);
             }
         }
         for process in &new {
-            self.watch_threads(process);
+            let refused = watch_threads(process, &mut self.cpu, node, self.run);
+            self.degraded.extend(refused);
         }
         self.newcomers.rewired();
     }
@@ -348,21 +413,19 @@ impl Attach {
     }
 
     /// Attaches to a process that started later, or was not on the path before.
-    fn add_probe(&mut self, target: Target, process: &Process) {
+    fn add_probe(&mut self, target: Target, process: &Process, node: &mut Node) {
+        let Some((probe, lookout)) = node.parts() else {
+            return;
+        };
         self.probed.insert(target.pid);
+        let ports = lookout.ports(process.id.pid);
         if self.options.egress
-            && let Err(why) = self.newcomers.serve(
-                process,
-                self.lookout.ports(process.id.pid),
-                &mut self.interpreter.egress,
-                &mut self.probe,
-                &self.engine,
-            )
+            && let Err(why) = self.newcomers.serve(process, ports, &mut self.interpreter.egress, probe, &self.engine)
         {
             self.degraded.push(format!("egress: {why}"));
         }
-        observe_inner_servers([process], &mut self.probe);
-        match self.probe.add_targets(&[target]) {
+        observe_inner_servers([process], probe);
+        match probe.add_targets(&[target]) {
             Ok(()) if has_libzmq(process) => self.newcomers.watched(target.pid),
             Ok(()) => {}
             Err(error) => self.degraded.push(format!("new process {} is not watched: {error}", target.pid)),
@@ -371,10 +434,13 @@ impl Attach {
 
     /// Emits samples of threads, socket queues and Python stacks that are due.
     fn emit_samples(&mut self, sink: Sink<'_>) {
-        self.cpu.poll(&self.probe, &self.interpreter.lanes, sink);
+        let mut node = self.node.lock();
+        if let Some(probe) = node.probe() {
+            self.cpu.poll(probe, &self.interpreter.lanes, sink);
+        }
         self.queues.poll(self.interpreter.lanes.flows(), sink);
-        if let Some(python) = &self.python {
-            python.poll(sink);
+        if let Some(python) = &mut node.python {
+            python.poll(self.run, sink);
         }
     }
 
@@ -383,15 +449,20 @@ impl Attach {
         self.interpreter.egress.read_logs();
         self.interpreter.egress.poll_tokenizer();
         self.interpreter.prepare_comparison();
-        self.interpreter.egress.tls(&self.probe);
+        if let Some(probe) = self.node.lock().probe() {
+            self.interpreter.egress.tls(probe);
+        }
     }
 
-    /// Reads the ring buffer and emits its observations as events. Returns their number.
-    fn read_observations(&mut self, sink: Sink<'_>) -> Result<usize, ProbeError> {
+    /// Reads the ring buffer and emits this engine's observations as events. Returns their number, and that of other engines'.
+    fn read_observations(&mut self, sink: Sink<'_>) -> Result<ReadCounts, String> {
         let interpreter = &mut self.interpreter;
-        let observed =
-            self.probe.poll(Duration::ZERO, |observation| interpreter.interpret_observation(&observation, &mut *sink));
-        self.interpreter.egress.ignore(&mut self.probe);
+        let mut node = self.node.lock();
+        let observed = node
+            .read_observations(self.run, &mut |observation| interpreter.interpret_observation(observation, &mut *sink));
+        if let Some((probe, _)) = node.parts() {
+            interpreter.egress.ignore(probe);
+        }
         observed
     }
 
@@ -402,14 +473,14 @@ impl Attach {
     }
 
     /// Whether the source goes on, from the number of observations read in this poll.
-    fn decide_flow(&mut self, observed: Result<usize, ProbeError>) -> Flow {
+    fn decide_flow(&mut self, observed: Result<ReadCounts, String>) -> Flow {
         match observed {
-            Ok(0) if self.stopped_at.is_some() => Flow::Ended,
+            Ok(ReadCounts { own: 0, .. }) if self.stopped_at.is_some() => Flow::Ended,
             Ok(_) if self.stopped_at.is_some_and(|at| at.elapsed() >= DRAIN) => {
                 self.degraded.push("end: observations that were still in the ring buffer were not read".to_owned());
                 Flow::Ended
             }
-            Ok(0) => Flow::Idle,
+            Ok(ReadCounts { own: 0, of_others: 0 }) => Flow::Idle,
             Ok(_) => Flow::Busy,
             Err(error) => {
                 self.degraded.push(format!("the probe stopped early: {error}"));
@@ -441,7 +512,7 @@ impl About for Attach {
     }
 
     fn sampling(&self) -> Option<SamplingCost> {
-        self.python.as_ref().map(PythonWatch::cost)
+        self.node.lock().python.as_ref().map(PythonWatch::cost)
     }
 
     fn cost(&self) -> (Option<u64>, Option<u64>) {
@@ -449,10 +520,15 @@ impl About for Attach {
     }
 
     fn degraded(&self) -> Vec<String> {
-        let without = self.probe.degraded().iter();
+        let node = self.node.lock();
+        let without = node.missing_parts(self.run);
         let mut degraded: Vec<String> = without.map(|d| format!("{d}; {}", d.remedy())).collect();
         degraded.extend(self.degraded.iter().cloned());
-        degraded.extend(self.lookout.degraded());
+        degraded.extend(node.lookout.degraded());
+        for (pid, other) in &self.of_others {
+            degraded
+                .push(format!("engine: pid {pid} is connected to this engine, and is watched as a process of {other}"));
+        }
         degraded.extend(self.newcomers.degraded());
         for process in self.engine.processes.iter().filter(|p| p.inner_server.is_some()) {
             degraded.push(format!(
@@ -491,7 +567,7 @@ impl About for Attach {
         if left_out > 0 {
             degraded.push(format!("queues: {left_out} connections beyond the limit"));
         }
-        degraded.extend(self.python.iter().flat_map(PythonWatch::degraded));
+        degraded.extend(node.python.iter().flat_map(|python| python.degraded(self.run)));
         degraded
     }
 }
@@ -519,6 +595,37 @@ impl LiveSource for Attach {
 
     fn stop(&mut self) {
         self.stopped_at.get_or_insert_with(Instant::now);
+    }
+}
+
+/// Starts the discovery that the runs of `attached` engines share, and of those that `engine_search` finds.
+fn start_node(
+    watcher: Option<Watcher>,
+    attached: &[FoundEngine],
+    engine_search: Option<EngineSearch>,
+    options: &AttachOptions,
+) -> anyhow::Result<NodeHandle> {
+    let lookout = DiscoveryThread::start(watcher, attached, engine_search)
+        .context("cannot start a thread that looks for new workers")?;
+    let python = options.python.clone().map(PythonWatch::start);
+    Ok(NodeHandle::new(Node::new(options.probe, lookout, python)))
+}
+
+/// Watches the threads of a process. Returns why not.
+fn watch_threads(process: &Process, cpu: &mut CpuWatch, node: &mut Node, run: RunId) -> Option<String> {
+    if let Some(python) = &mut node.python {
+        python.add(run, process);
+    }
+    cpu.add(process).err().map(|why| format!("cpu: {why}"))
+}
+
+/// Whether unavailable information is of this engine, or of the machine.
+fn concerns_engine(blind: &BlindSpot, engine: &Engine) -> bool {
+    let is_own = |pid: &u32| engine.process_with_pid(*pid).is_some();
+    match blind {
+        BlindSpot::LibZmq { pid, .. } | BlindSpot::NoZmqOutput { pid, .. } => is_own(pid),
+        BlindSpot::Unreadable { pids, .. } => pids.iter().any(is_own),
+        _ => true,
     }
 }
 

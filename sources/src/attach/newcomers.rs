@@ -10,6 +10,7 @@ use trace::MonoNs;
 use super::egress::Egress;
 use super::lanes::{Lanes, Sink};
 use super::lookout::{DiscoveryThread, Ports};
+use super::node::RunId;
 use super::socket_reads::SocketReads;
 
 /// Time during which a tokenizer without a listening port is checked again; it opens the port once the model is loaded.
@@ -79,6 +80,7 @@ impl LateProcesses {
     /// Checks tokenizers again that served no clients before.
     pub(super) fn serve_again(
         &mut self,
+        run: RunId,
         lookout: &DiscoveryThread,
         egress: &mut Egress,
         probe: &mut Probe,
@@ -104,7 +106,7 @@ impl LateProcesses {
                 Err(_) => false,
             }
         });
-        lookout.look_up_ports(self.unserved.iter().map(|tokenizer| tokenizer.process.id.pid));
+        lookout.look_up_ports(run, self.unserved.iter().map(|tokenizer| tokenizer.process.id.pid));
     }
 
     /// Activates new processes once older observations have been read. Their receives and deliveries count from now on.

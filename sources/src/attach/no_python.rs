@@ -7,6 +7,7 @@ use trace::SamplingCost;
 use trace::words::missing_feature;
 
 use super::lanes::Sink;
+use super::node::RunId;
 
 /// Options of the sampler, which this build cannot have.
 #[derive(Clone, Debug)]
@@ -37,11 +38,15 @@ impl PythonWatch {
         match options {}
     }
 
-    pub(super) fn add(&mut self, _: &Process) {
+    pub(super) fn add(&mut self, _: RunId, _: &Process) {
         match *self {}
     }
 
-    pub(super) fn poll(&self, _: Sink<'_>) {
+    pub(super) fn remove_run(&mut self, _: RunId) {
+        match *self {}
+    }
+
+    pub(super) fn poll(&mut self, _: RunId, _: Sink<'_>) {
         match *self {}
     }
 
@@ -53,11 +58,11 @@ impl PythonWatch {
         match *self {}
     }
 
-    pub(super) fn refused(&self) -> Vec<Degraded> {
+    pub(super) fn refused(&self, _: RunId) -> Vec<Degraded> {
         match *self {}
     }
 
-    pub(super) fn degraded(&self) -> Vec<String> {
+    pub(super) fn degraded(&self, _: RunId) -> Vec<String> {
         match *self {}
     }
 }

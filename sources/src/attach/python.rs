@@ -9,7 +9,11 @@ use trace::event::{Event, StackSample, What};
 use trace::{MonoNs, SamplingCost, ThreadId};
 
 use super::lanes::Sink;
+use super::node::RunId;
 use crate::stacks::{FunctionHits, StackReader, ThreadSamples};
+
+/// Maximum number of samples kept for the runs that they are of.
+const MAX_UNREAD: usize = 4_096;
 
 /// Options set by the user, and the process that reads stacks.
 #[derive(Clone, Debug)]
@@ -36,36 +40,57 @@ impl PythonOptions {
     }
 }
 
-/// Stack samples of the engine's processes.
+/// Stack samples of the engines' processes.
 pub(super) struct PythonWatch {
     options: PythonOptions,
-    /// Sampled processes with their roles.
-    roles: HashMap<u32, &'static str>,
+    /// Sampled processes.
+    sampled: HashMap<u32, SampledProcess>,
+    /// Samples that no run has taken yet.
+    unread: Vec<ThreadSamples>,
+}
+
+struct SampledProcess {
+    run: RunId,
+    role: &'static str,
 }
 
 impl PythonWatch {
-    /// Samples no process yet, and none of an earlier engine.
+    /// Samples no process yet.
     pub(super) fn start(options: PythonOptions) -> Self {
-        options.reader.sample([]);
-        Self { options, roles: HashMap::new() }
+        Self { options, sampled: HashMap::new(), unread: Vec::new() }
     }
 
-    /// Starts sampling a process, if its role is selected.
-    pub(super) fn add(&mut self, process: &Process) {
+    /// Starts sampling a process of a run, if its role is selected.
+    pub(super) fn add(&mut self, run: RunId, process: &Process) {
         let role = process.role;
         let serves = role.answers_clients() || role.is_main();
-        if (serves || self.options.every_role) && self.roles.insert(process.id.pid, role.word()).is_none() {
-            self.options.reader.sample(self.roles.keys().copied());
+        let sampled = SampledProcess { run, role: role.word() };
+        if (serves || self.options.every_role) && self.sampled.insert(process.id.pid, sampled).is_none() {
+            self.options.reader.sample(self.sampled.keys().copied());
         }
     }
 
-    pub(super) fn poll(&self, sink: Sink<'_>) {
-        self.options.reader.poll(|samples| {
-            // Others were taken of an earlier engine.
-            if let Some(role) = self.roles.get(&samples.pid) {
-                emit_samples(&samples, role, sink);
+    /// Stops sampling the processes of a run.
+    pub(super) fn remove_run(&mut self, run: RunId) {
+        self.sampled.retain(|_, process| process.run != run);
+        self.options.reader.sample(self.sampled.keys().copied());
+    }
+
+    /// Emits the samples of a run's processes.
+    pub(super) fn poll(&mut self, run: RunId, sink: Sink<'_>) {
+        let Self { options, sampled, unread } = self;
+        options.reader.poll(|samples| unread.push(samples));
+        unread.retain(|samples| match sampled.get(&samples.pid) {
+            Some(process) if process.run == run => {
+                emit_samples(samples, process.role, sink);
+                false
             }
+            Some(_) => true,
+            // Taken of an earlier engine.
+            None => false,
         });
+        // Those of a run that is not polled any more are dropped.
+        unread.truncate(MAX_UNREAD);
     }
 
     pub(super) fn cost(&self) -> SamplingCost {
@@ -77,14 +102,15 @@ impl PythonWatch {
         self.options.reader.has_ended()
     }
 
-    /// Processes that cannot be sampled.
-    pub(super) fn refused(&self) -> Vec<Degraded> {
-        let pids: BTreeSet<u32> = self.roles.keys().copied().collect();
+    /// Processes of a run that cannot be sampled.
+    pub(super) fn refused(&self, run: RunId) -> Vec<Degraded> {
+        let of_run = self.sampled.iter().filter(|(_, process)| process.run == run);
+        let pids: BTreeSet<u32> = of_run.map(|(pid, _)| *pid).collect();
         self.options.reader.refused(&pids)
     }
 
-    pub(super) fn degraded(&self) -> Vec<String> {
-        let refused = self.refused().into_iter().map(|d| format!("{d}; {}", d.remedy()));
+    pub(super) fn degraded(&self, run: RunId) -> Vec<String> {
+        let refused = self.refused(run).into_iter().map(|d| format!("{d}; {}", d.remedy()));
         refused.chain(self.options.reader.notes()).collect()
     }
 }

@@ -105,8 +105,13 @@ impl Attach {
             let mut see = |event: &Event<'_>| queues |= matches!(event.what, What::Queue(_));
             self.poll(&mut see);
             let read = self.sampling().is_none_or(|cost| cost.readings > cost.failed);
-            let settled =
-                read || self.python.as_ref().is_some_and(|python| python.has_ended() || !python.refused().is_empty());
+            let has_failed = self
+                .node
+                .lock()
+                .python
+                .as_ref()
+                .is_some_and(|python| python.has_ended() || !python.refused(self.run).is_empty());
+            let settled = read || has_failed;
             if settled && queues || Instant::now() >= until {
                 break;
             }
@@ -173,7 +178,8 @@ impl Attach {
 
     /// Reasons why a feature is refused, and the number of processes for which it is not.
     fn refused(&self, feature: Feature) -> (Vec<Reason>, usize) {
-        let refused: Vec<&Degraded> = self.probe.degraded().iter().filter(|d| d.feature == feature).collect();
+        let missing_parts = self.missing_parts();
+        let refused: Vec<&Degraded> = missing_parts.iter().filter(|d| d.feature == feature).collect();
         let lost = |pid: &u32| refused.iter().any(|d| d.pid.is_none_or(|p| p == *pid));
         let seen = self.probed.iter().filter(|pid| !lost(pid)).count();
         (refused.into_iter().map(Reason::from).collect(), seen)
@@ -233,11 +239,12 @@ impl Attach {
     }
 
     fn stacks(&self, why: &mut Vec<Reason>) -> State {
-        let Some(python) = &self.python else {
+        let node = self.node.lock();
+        let Some(python) = &node.python else {
             why.push(Reason::new(&missing_feature("python-stacks")));
             return State::Missing;
         };
-        let refused = python.refused();
+        let refused = python.refused(self.run);
         why.extend(refused.iter().map(Reason::from));
         let cost = python.cost();
         if cost.readings > cost.failed {
@@ -251,6 +258,6 @@ impl Attach {
 
     /// Adds the processes that discovery cannot inspect.
     fn blind(&self, why: &mut Vec<Reason>) {
-        why.extend(self.lookout.topology().blind_spots.iter().map(Reason::from));
+        why.extend(self.node.lock().lookout.topology().blind_spots.iter().map(Reason::from));
     }
 }

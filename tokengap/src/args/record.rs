@@ -73,6 +73,7 @@ impl RecordArgs {
                 size,
                 file: self.hindsight_file.clone(),
                 rules: self.dump_rules(),
+                run: None,
             }),
         }
     }

@@ -86,7 +86,10 @@ impl Rules {
         let parent = path.parent().map(or_working_folder);
         let is_own =
             |folder: &PathBuf| name.starts_with(OWN_PREFIX.as_bytes()) && parent == Some(or_working_folder(folder));
-        self.results.file.iter().any(|named| path == named || recording::is_part_of(path, named))
+        self.results
+            .file
+            .iter()
+            .any(|named| path == named || recording::is_part_of(path, named) || recording::is_of_run(path, named))
             || self.results.folder.iter().any(is_own)
     }
 }

@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         return print_whole_report(&recording, args);
     }
-    let mut playback =
+    let playback =
         Playback::new(&recording, args.speed).with_context(|| format!("{} contains no events", args.file.display()))?;
     let signals = Signals::install().context("cannot listen for signals")?;
     let config = Config {
@@ -66,9 +66,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let sink = Sink::none(&recording.header().source, &config);
     let screen = Box::new(Screen::open(&args.screen.options())?.into_observer());
-    let mut session = Session::new(&config, screen, sink, args.report.slowest);
-    let options = RunOptions { duration: None, reload: None, alarm: &app::print_message };
-    session::run(&mut [Running::new(&mut playback, &mut session)], &signals, options);
+    let session = Session::new(&config, screen, sink, args.report.slowest);
+    let options = RunOptions { join: None, duration: None, reload: None, alarm: &app::print_message };
+    let mut runs = vec![Running::new(playback, session)];
+    session::run(&mut runs, &signals, options);
+    let Running { source: playback, session, .. } = runs.remove(0);
     let report = session.finish(&playback, &app::print_message);
     if !playback.has_ended() {
         errln!(

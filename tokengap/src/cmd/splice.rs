@@ -17,7 +17,7 @@ use zmq_tap::relay::RelayOptions;
 use zmq_tap::splice::{Folder, Restored, restore_sockets};
 
 use crate::args::LiveArgs;
-use crate::cmd::attach::{answer, processes};
+use crate::cmd::attach::processes;
 use crate::cmd::guard::describe_restored;
 use crate::confinement;
 use crate::{app, output};
@@ -141,7 +141,11 @@ fn confirm() -> anyhow::Result<bool> {
         std::io::stdin().is_terminal(),
         "cannot ask for confirmation without a terminal: use --yes to accept the risk"
     );
-    Ok(matches!(answer("Go on? [y/N]")?.as_str(), "y" | "Y" | "yes"))
+    err!("Go on? [y/N] ");
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 fn restore_recorded(args: &Args) -> anyhow::Result<ExitCode> {

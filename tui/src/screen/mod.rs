@@ -131,7 +131,22 @@ impl Screen {
     /// Prepares for this number of watched runs and shows the first.
     pub fn watch_runs(&mut self, count: usize) {
         self.runs.resize_with(count, RunState::default);
-        self.pods = vec![PodLine::default(); count];
+        self.pods.resize_with(count, PodLine::default);
+    }
+
+    /// Adds a run to those shown.
+    pub fn add_run(&mut self) {
+        self.watch_runs(self.runs.len() + 1);
+    }
+
+    /// Whether several runs are shown, each with a line in a list.
+    pub fn has_run_list(&self) -> bool {
+        !self.pods.is_empty()
+    }
+
+    /// Opens the list of runs.
+    pub fn open_run_list(&mut self) {
+        self.ui.tab = Tab::Pods;
     }
 
     /// Sets a run's line in the run list.

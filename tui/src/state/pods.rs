@@ -15,6 +15,8 @@ labelled! {
         Silent = "SILENT",
         /// Was reached before, but is not connected.
         Lost = "LOST",
+        /// An engine of this machine that is not running, or that could not be attached to.
+        Waiting = "waiting",
         /// Ended normally.
         Ended = "ended",
     }

@@ -67,7 +67,7 @@ fn draw_pod(pad: &mut Pad<'_>, y: u16, layout: &PodTableLayout, pod: &PodLine, i
     let state = format!("{} {}", pod.state.label(), format_duration(pod.state_age_ns));
     let ink = match pod.state {
         PodState::Live | PodState::Ended => Ink::Dim,
-        PodState::Away | PodState::Silent | PodState::Lost => Ink::Health(Health::Warning),
+        PodState::Away | PodState::Silent | PodState::Lost | PodState::Waiting => Ink::Health(Health::Warning),
     };
     pad.draw_text(layout.state_x(), y, &state, ink);
     draw_figures(pad, y, layout, &pod.figures, pod.records_missed);
@@ -100,7 +100,7 @@ fn draw_pod_detail(pad: &mut Pad<'_>, y: u16, pod: &PodLine) {
     }
     if pod.records_missed > 0 {
         let text = format!(
-            "{} records missed: lost between the run and this screen, not in the engine",
+            "{} records missed: lost on the way to this screen, not in the engine",
             format_count(pod.records_missed)
         );
         pad.draw_text(1, y + 2, &text, Ink::Dim);

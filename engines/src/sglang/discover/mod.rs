@@ -10,12 +10,15 @@ use std::path::Path;
 
 use adapter::discover::{
     Edge, Evidence, FlagName, Function, InnerServer, Node, Package, Rank, Reading, Recognise, Role, RoleWithSource,
-    Settings, Wire,
+    Settings, Wire, flag_value, port_of_command,
 };
 use trace::event::Kind;
 
 pub(crate) use launch::SKIP_TOKENIZER_INIT;
 use streaming::LauncherDefaults;
+
+/// Port of a server without `--port`.
+const DEFAULT_PORT: u16 = 30_000;
 
 /// Recognises SGLang's processes.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +55,14 @@ impl Recognise for Sglang {
 
     fn flags(&self) -> &'static [FlagName] {
         launch::FLAGS
+    }
+
+    fn served_port(&self, argv: &[String]) -> Option<u16> {
+        launch::is_server_command(argv).then(|| port_of_command(argv, DEFAULT_PORT)).flatten()
+    }
+
+    fn model<'a>(&self, argv: &'a [String]) -> Option<&'a str> {
+        flag_value(argv, "--model-path").or_else(|| flag_value(argv, "--model"))
     }
 
     fn inner_server(&self) -> Option<InnerServer> {

@@ -7,13 +7,14 @@ mod trial;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
+use anyhow::bail;
 use outputs::report::hostile::line;
 use probe_user::RunEnvironment;
 use probe_user::discover::{Engine, PickError, RoleSpec, Watcher};
 use serde::Serialize;
 use sources::attach::{Reason, Row, State};
 
-use crate::cmd::attach::{choose, processes, role_spec};
+use crate::cmd::attach::{choose_engines, processes, role_spec};
 use crate::{app, output};
 use facts::Fact;
 
@@ -53,9 +54,14 @@ pub(crate) struct Diagnosis {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let watcher = processes(&args.pid)?;
-    let engine = match watcher.topology().pick_engine(&args.pid) {
+    let topology = watcher.topology();
+    let engine = match topology.pick_engine(&args.pid) {
         Err(PickError::None(_) | PickError::Unconfirmed(_)) => None,
-        _ => Some(choose(watcher.topology(), &args.pid)?),
+        Err(error @ PickError::Several(_)) => {
+            err!("{topology}");
+            bail!(error);
+        }
+        _ => choose_engines(topology, &args.pid)?.pop(),
     };
     let diagnosis = diagnose(watcher, engine, args.attach);
     let json = || serde_json::to_string_pretty(&diagnosis).map(|json| json + "\n");

@@ -23,7 +23,7 @@ pub(super) fn try_on_engine(watcher: Watcher, engine: Engine) -> Vec<Row> {
         python: PythonOptions::start(HERTZ, false).ok(),
         ..AttachOptions::default()
     };
-    match Attach::start(watcher, engine, options) {
+    match Attach::start(watcher, engine, &options) {
         Ok(mut attach) => attach.outcomes(MAX_WAIT),
         Err(error) => {
             let reason = match error.downcast_ref::<ProbeError>() {

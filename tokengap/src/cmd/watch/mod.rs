@@ -3,15 +3,12 @@
 mod pod;
 
 use std::cell::RefCell;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::bail;
-use outputs::report::{Clock, Report};
-use serde::Serialize;
 use session::remote::{RemoteOptions, RemoteRun};
 use session::sink::Sink;
 use session::telemetry::AccessToken;
@@ -20,9 +17,10 @@ use trace::Config;
 use tui::{RunView, Screen};
 
 use self::pod::Pod;
+use crate::app::FinishedRun;
 use crate::args::{LimitArgs, OutcomeArgs, ReportArgs, ScreenArgs, parse_duration, parse_size};
 use crate::headless::Progress;
-use crate::{app, confinement, named_file, output};
+use crate::{app, confinement, named_file};
 
 /// Watch runs that other tokengap processes serve (--metrics): the same screen, for one pod or several.
 ///
@@ -79,39 +77,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.addresses.iter().map(|address| RemoteOptions { address: address.clone(), token: token.clone() }).collect();
     let screen = if args.outcome.is_headless() { None } else { Some(Screen::open(&args.screen.options())?) };
     let watched = watch_runs(args, sources, screen)?;
-    let code = print_reports(&watched, args.outcome)?;
+    let code = app::print_reports(&watched, args.outcome)?;
     if watched.iter().all(|one| app::saw_nothing(&one.report)) {
         bail!("no traffic was received from {}", args.addresses.join(", "));
     }
     Ok(code)
 }
 
-/// Result of one run.
-#[derive(Serialize)]
-struct WatchedRun {
-    pod: String,
-    endpoint: String,
-    /// State of the connection at the end.
-    state: String,
-    /// Records of the run before the first received one; `null` if nothing was received.
-    records_before: Option<u64>,
-    /// Missed records, and the number of gaps they form.
-    records_missed: u64,
-    gaps: u64,
-    report: Report,
-}
-
-/// Schema name of several reports in one document.
-const SCHEMA: &str = "tokengap.watch/1";
-
-#[derive(Serialize)]
-struct WatchReport<'a> {
-    schema: &'static str,
-    pods: &'a [WatchedRun],
-}
-
 /// Watches until the user quits, `--duration` is over, a signal arrives or, without a screen, every source has ended.
-fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) -> anyhow::Result<Vec<WatchedRun>> {
+fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) -> anyhow::Result<Vec<FinishedRun>> {
     let signals = Signals::install()?;
     let remotes = RemoteRun::start(sources)?;
     let several = remotes.len() > 1;
@@ -132,41 +106,18 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
         };
         let session = Session::new(&config, observer, Sink::none("watch", &config), args.report.slowest);
         let screen = screen.clone().map(|screen| RunView { screen, run_index: place });
-        (Pod::new(remote, screen, args, several), session)
+        Running::new(Pod::new(remote, screen, args, several), session)
     };
-    let mut pods: Vec<_> = remotes.into_iter().enumerate().map(pod).collect();
-    let mut runs: Vec<_> = pods.iter_mut().map(|(pod, session)| Running::new(pod, session)).collect();
-    let run_options = RunOptions { duration: args.duration, reload: None, alarm: &app::print_message };
+    let mut runs: Vec<_> = remotes.into_iter().enumerate().map(pod).collect();
+    let run_options = RunOptions { join: None, duration: args.duration, reload: None, alarm: &app::print_message };
     session::run(&mut runs, &signals, run_options);
     // Restore the terminal before printing anything.
-    for (pod, session) in &mut pods {
-        pod.leave_screen();
-        session.remove_observer();
+    for run in &mut runs {
+        run.source.leave_screen();
+        run.session.remove_observer();
     }
     drop(screen);
-    Ok(pods.into_iter().map(|(pod, session)| pod.finish(session)).collect())
-}
-
-/// Prints the reports and returns the exit code for `--fail-on` over all of them.
-fn print_reports(watched: &[WatchedRun], outcome: OutcomeArgs) -> anyhow::Result<ExitCode> {
-    if let [one] = watched {
-        return app::print_report(&one.report, outcome);
-    }
-    let mut out = output::stdout(app::form(outcome.json));
-    if outcome.json {
-        let report = WatchReport { schema: SCHEMA, pods: watched };
-        serde_json::to_writer(&mut out, &report).map_err(std::io::Error::from)?;
-        writeln!(out)?;
-    } else {
-        for one in watched {
-            writeln!(out, "=== {} ({}): {}\n", one.pod, one.endpoint, one.state)?;
-            write!(out, "{}", one.report.to_text(&Clock::of(&one.report, None)))?;
-            writeln!(out)?;
-        }
-    }
-    out.flush()?;
-    let worst = watched.iter().filter_map(|one| one.report.severity).max();
-    Ok(app::exit_code(worst, outcome.fail_on))
+    Ok(runs.into_iter().map(|run| run.source.finish(run.session)).collect())
 }
 
 /// Parses `HOST:PORT`, also as a URL.

@@ -2,7 +2,7 @@
 
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use outputs::report::hostile;
@@ -16,8 +16,8 @@ use trace::{Analysis, ReportInput, words};
 use tui::RunView;
 use tui::pods::{KeyFigures, PodLine, PodState};
 
-use super::{Args, WatchedRun};
-use crate::app;
+use super::Args;
+use crate::app::{self, FinishedRun};
 
 /// Interval of connection checks and updates of the run list.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(500);
@@ -134,7 +134,7 @@ impl Pod {
             unreadable_blocks: 0,
             unreadable_reason: String::new(),
             limits: args.limits.limits(),
-            record: if several { record.map(|path| recording_path(&path, remote.address())) } else { record },
+            record: if several { record.map(|path| recording::path_of_run(&path, remote.address())) } else { record },
             options: RecordOptions {
                 max_bytes: args.record_max_size,
                 force: args.force,
@@ -270,7 +270,7 @@ impl Pod {
         let since = format_duration((now - self.since).as_nanos() as u64);
         let mut problems = Vec::new();
         match self.state {
-            PodState::Live | PodState::Ended => {}
+            PodState::Live | PodState::Ended | PodState::Waiting => {}
             PodState::Away if self.down_reason.is_empty() => {}
             PodState::Away => {
                 problems.push(format!("{} has been unreachable for {since}: {}", self.name, self.down_reason));
@@ -340,36 +340,17 @@ impl Pod {
         self.screen = None;
     }
 
-    pub(super) fn finish(mut self, session: Session) -> WatchedRun {
+    pub(super) fn finish(mut self, session: Session) -> FinishedRun {
         self.update_state(Instant::now());
-        WatchedRun {
-            endpoint: self.remote.address().to_owned(),
+        FinishedRun {
+            endpoint: Some(self.remote.address().to_owned()),
+            side: None,
             state: self.state.label().to_lowercase(),
             records_before: self.reader.records_before(),
-            records_missed: self.reader.lost(),
-            gaps: self.gaps,
+            records_missed: Some(self.reader.lost()),
+            gaps: Some(self.gaps),
             report: session.finish(&self, &app::print_message),
-            pod: self.name,
+            name: self.name,
         }
-    }
-}
-
-/// Derives a file name per source from `run.tgap`: `run-ADDRESS.tgap`.
-fn recording_path(path: &Path, address: &str) -> PathBuf {
-    let plain: String = address.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect();
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    let end = path.extension().map_or_else(String::new, |e| format!(".{}", e.to_string_lossy()));
-    path.with_file_name(format!("{stem}-{plain}{end}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_watched_source_records_to_its_own_file() {
-        let path = recording_path(Path::new("/var/tmp/run.tgap"), "pod-7:5600");
-        assert_eq!(path, Path::new("/var/tmp/run-pod-7-5600.tgap"));
-        assert_eq!(recording_path(Path::new("run"), "[::1]:1"), Path::new("run----1--1"));
     }
 }

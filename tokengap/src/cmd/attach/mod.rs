@@ -1,36 +1,48 @@
-//! `tokengap attach`: passive, on an engine that already runs.
+//! `tokengap attach`: passive, on the engines that already run.
 
-use std::io::{IsTerminal, Write};
+mod watched_engine;
+
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::rc::Rc;
 
 use anyhow::{Context, bail};
 use probe_user::discover::{self, BlindSpot, Engine, PickError, RoleSpec, Topology, Watcher};
 use probe_user::{Feature, Permissions, ProbeOptions, RunEnvironment};
 
-use session::Signals;
+use recording::RecordedPayload;
 use session::telemetry::MetricsOptions;
-use sources::attach::{Attach, AttachOptions, Follow, PythonOptions, StartUp, Unattached};
+use session::{About as _, LiveSource as _, Observer, Running, Signals};
+use sources::attach::{AttachOptions, EngineNames, EngineRun, EngineRuns, PythonOptions, StartUp, Unattached};
 use sources::{open_files, tokenizer};
+use tui::RunView;
 
-use crate::app;
+use self::watched_engine::WatchedEngine;
+use crate::app::{self, FinishedRun, RunOutputs};
 use crate::args::{LiveArgs, TUNING};
 use crate::cmd::prober;
 use crate::confinement::{self, HelperOptions};
+use crate::headless::Progress;
 
-/// Watch a running engine without touching it: eBPF probes on libzmq show each frame sent, received and processed.
+/// Watch running engines without touching them: eBPF probes on libzmq show each frame sent, received and processed.
 ///
-/// Finds the engine's processes by itself. Needs root, or `CAP_SYS_ADMIN` and `CAP_SYS_PTRACE`.
+/// Finds the engines' processes by itself. Needs root, or `CAP_SYS_ADMIN` and `CAP_SYS_PTRACE`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  tokengap attach\n  tokengap attach --pid 4711=scheduler --pid 4712=tokenizer --duration 30s"
+    after_help = "Examples:\n  tokengap attach\n  tokengap attach --engine sglang:30000\n  tokengap attach --pid 4711=scheduler --pid 4712=tokenizer --duration 30s"
 )]
 #[expect(clippy::struct_excessive_bools, reason = "each is a separate flag")]
 pub(crate) struct Args {
-    /// A process to watch, and its role if its title does not show it: scheduler, detokenizer, tokenizer, worker, router,
-    /// detokenizer-router. Repeatable. Default: the engine running on this machine.
+    /// A process of an engine to watch, and its role if its title does not show it: scheduler, detokenizer, tokenizer, worker,
+    /// router, detokenizer-router. Repeatable, also for several engines. Default: all engines of this machine, and those that start.
     #[arg(long, value_name = "PID[=ROLE]", value_parser = role_spec)]
     pid: Vec<RoleSpec>,
+
+    /// Watch the engine with this name only: its kind and port, as sglang:30000 or vllm:8000. Repeatable. The names are printed
+    /// when several engines are watched.
+    #[arg(long, value_name = "NAME", conflicts_with = "pid")]
+    engine: Vec<String>,
 
     /// Do not observe responses to clients: deliveries are unknown and no drop is confirmed.
     #[arg(long)]
@@ -59,8 +71,8 @@ pub(crate) struct Args {
     #[arg(long, requires = "python_stacks")]
     python_stacks_all: bool,
 
-    /// Wait for an engine to start, and after it exits, for the next one. Counters and the recording continue; the report lists
-    /// each exit.
+    /// Wait for an engine to start, and after it exits, for it to start again. Counters and the recording continue; the report
+    /// lists each exit.
     #[arg(long, conflicts_with = "pid")]
     follow: bool,
 
@@ -114,44 +126,140 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let python = args.python_stacks.map(|hertz| PythonOptions::start(hertz, args.python_stacks_all)).transpose()?;
     confinement::confine_attach(&args.live, &args.helper_options())?;
     let options = args.options(python)?;
-    if args.follow {
-        return app::run_to_exit_code(Follow::new(options), &args.live, endpoint);
-    }
+    let names = EngineNames(args.engine.iter().cloned().collect());
     // Before discovery, which may take long, and before the attach is announced, so that an interrupt prints a report.
     let signals = Signals::install().context("cannot listen for signals")?;
+    if args.follow {
+        let (engines, first) = EngineRuns::follow(options, names)?;
+        return watch_engines(args, engines, vec![first], endpoint, &signals);
+    }
     let start_up = StartUp::new(&signals, args.live.duration);
     let named = args.pid.clone();
     let Some(watcher) = start_up.wait(move || processes(&named))? else {
         return end_early(args, endpoint, &signals, "the search for the engine's processes");
     };
-    // It may ask the user, who may take long.
     let topology = watcher.topology().clone();
-    let named = args.pid.clone();
-    let Some(engine) = StartUp::new(&signals, None).wait(move || choose(&topology, &named))? else {
+    let (named, wanted) = (args.pid.clone(), names.clone());
+    let Some(chosen) = start_up.wait(move || wanted.select(choose_engines(&topology, &named)?))? else {
         return end_early(args, endpoint, &signals, "the choice of an engine");
     };
-    if let Some(side) = &engine.settings.disaggregation {
-        let side_of_pair = side.value;
-        errln!(
-            "tokengap: this is the {} server of a pair ({}); it sends {}",
-            side_of_pair.word,
-            side.origin,
-            side_of_pair.sends
-        );
-    }
-    let Some(attach) = start_up.wait(move || Attach::start(watcher, engine, options))? else {
+    // The user may have named all processes that are to be watched.
+    let joining = args.pid.is_empty().then_some(names);
+    let Some((engines, attached)) = start_up.wait(move || EngineRuns::attach(watcher, chosen, options, joining))?
+    else {
         return end_early(args, endpoint, &signals, "the attach to the engine's processes");
     };
-    if let Some(refusal) = attach.refusal() {
-        bail!(refusal);
+    print_attached(&attached);
+    watch_engines(args, engines, attached, endpoint, &signals)
+}
+
+/// Prints the watched processes of each engine.
+fn print_attached(engines: &[EngineRun]) {
+    let are_several = engines.len() > 1;
+    if are_several {
+        let names: Vec<String> = engines.iter().map(EngineRun::name).collect();
+        errln!("tokengap: {} engines: {}", names.len(), names.join(", "));
     }
-    for (process, by) in attach.sides() {
-        let by = by.unwrap_or("nothing");
-        errln!("tokengap: frames of {} {} are observed by {by}", process.role, process.id.pid);
+    for engine in engines {
+        let name = if are_several { engine.name() } else { String::from("this") };
+        let of_name = if are_several { format!(" of {name}") } else { String::new() };
+        let Some(attach) = engine.watched() else {
+            errln!("tokengap: {name} is not watched yet: {}", engine.obstacle().unwrap_or_default());
+            continue;
+        };
+        if let Some(side) = attach.disaggregation() {
+            errln!(
+                "tokengap: {name} is the {} server of a pair ({}); it sends {}",
+                side.value.word,
+                side.origin,
+                side.value.sends
+            );
+        }
+        for (process, by) in attach.sides() {
+            let by = by.unwrap_or("nothing");
+            errln!("tokengap: frames of {} {} are observed by {by}", process.role, process.id.pid);
+        }
+        errln!("tokengap: attached to {} processes{of_name}", attach.watched());
     }
-    errln!("tokengap: attached to {} processes", attach.watched());
-    let report = app::run_to_report(attach, &args.live, endpoint, &signals)?;
-    app::print_report(&report, args.live.outcome)
+}
+
+/// Watches the engines, and those that join, and prints their reports.
+fn watch_engines(
+    args: &Args,
+    mut engines: EngineRuns,
+    first: Vec<EngineRun>,
+    endpoint: Option<MetricsOptions>,
+    signals: &Signals,
+) -> anyhow::Result<ExitCode> {
+    let live = &args.live;
+    let files = live.record.recording_files();
+    let are_several = first.len() > 1;
+    let mut endpoint = Some(endpoint);
+    let mut outputs = Vec::new();
+    for engine in &first {
+        let files = if are_several { files.of_run(&engine.name()) } else { files.clone() };
+        outputs.push(match endpoint.take() {
+            Some(endpoint) => RunOutputs::open(live, engine.kind(), &files, endpoint)?,
+            None => RunOutputs::of_files(live, engine.kind(), &files)?,
+        });
+    }
+    let screen = app::open_screen(live)?.map(|screen| Rc::new(RefCell::new(screen)));
+    if let Some(screen) = screen.as_ref().filter(|_| are_several) {
+        screen.borrow_mut().watch_runs(first.len());
+        screen.borrow_mut().open_run_list();
+    }
+    let create_run = |mut engine: EngineRun, outputs: RunOutputs, run_index: usize| {
+        if files.payload == RecordedPayload::Tokens {
+            engine.keep_ids();
+        }
+        let view = || screen.clone().map(|screen| RunView { screen, run_index });
+        let observer: Box<dyn Observer> = match view() {
+            Some(view) => Box::new(view),
+            None => Box::new(Progress::default()),
+        };
+        let mut session = outputs.into_session(live, observer);
+        if run_index > 0 && (live.telemetry.metrics.is_some() || live.telemetry.otlp.is_some()) {
+            session.give_up(
+                "metrics: only the first engine is served and pushed; start one tokengap an engine with --engine"
+                    .into(),
+            );
+        }
+        Running::new(WatchedEngine::new(engine, view()), session)
+    };
+    let numbered = first.into_iter().zip(outputs).enumerate();
+    let mut runs: Vec<_> = numbered.map(|(index, (engine, outputs))| create_run(engine, outputs, index)).collect();
+    let mut run_count = runs.len();
+    let mut join = || {
+        let engine = engines.next_run()?;
+        let name = engine.name();
+        let opened = RunOutputs::of_files(live, engine.kind(), &files.of_run(&name));
+        let problem = opened.as_ref().err().map(|error| format!("recording: {error:#}"));
+        let outputs = opened.unwrap_or_else(|_| RunOutputs::none(live, engine.kind()));
+        if let Some(screen) = &screen {
+            screen.borrow_mut().add_run();
+        }
+        let mut run = create_run(engine, outputs, run_count);
+        run_count += 1;
+        problem.into_iter().for_each(|problem| run.session.give_up(problem));
+        run.session.notify(format!("{name} has started"));
+        Some(run)
+    };
+    app::run_live(&mut runs, live, signals, Some(&mut join))?;
+    // Restore the terminal before printing anything.
+    for run in &mut runs {
+        run.source.leave_screen();
+        run.session.remove_observer();
+    }
+    drop(screen);
+    let failure = runs.iter().find_map(|run| run.source.failure());
+    let finished: Vec<FinishedRun> = runs.into_iter().map(|run| run.source.finish(run.session)).collect();
+    app::keep_serving(live, signals);
+    if let Some(failure) = failure
+        && finished.iter().all(|run| app::saw_nothing(&run.report))
+    {
+        bail!(failure);
+    }
+    app::print_reports(&finished, live.outcome)
 }
 
 /// Reports a run that ended before it observed an engine.
@@ -178,16 +286,15 @@ pub(super) fn role_spec(text: &str) -> Result<RoleSpec, String> {
     RoleSpec::parse(text, engines::DISCOVERED)
 }
 
-/// Selects the engine: that of the named processes, the only one running, or the user's choice from a list.
-pub(super) fn choose(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<Engine> {
-    match topology.pick_engine(named) {
-        Ok(engine) => {
-            report_other_candidates(topology, engine);
-            Ok(engine.clone())
+/// Selects the engines: those of the named processes, or all that run.
+pub(super) fn choose_engines(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<Vec<Engine>> {
+    match topology.pick_engines(named) {
+        Ok(engines) => {
+            report_other_candidates(topology, &engines);
+            Ok(engines.into_iter().cloned().collect())
         }
         // The named processes may not be connected yet. The user knows that they belong together.
-        Err(PickError::Unconnected(_)) => Ok(only(topology, named)),
-        Err(PickError::Several(_)) if std::io::stdin().is_terminal() => ask(topology),
+        Err(PickError::Unconnected(_)) => Ok(vec![only(topology, named)]),
         Err(error) => {
             if !topology.engines.is_empty() || !topology.blind_spots.is_empty() {
                 err!("{topology}");
@@ -224,27 +331,11 @@ fn only(topology: &Topology, named: &[RoleSpec]) -> Engine {
 }
 
 /// Prints the processes that look like a part of an engine but are not connected to any.
-fn report_other_candidates(topology: &Topology, engine: &Engine) {
-    let pids = topology.candidate_pids();
-    let others: Vec<u32> = pids.into_iter().filter(|pid| engine.process_with_pid(*pid).is_none()).collect();
+fn report_other_candidates(topology: &Topology, engines: &[&Engine]) {
+    let is_chosen = |pid: &u32| engines.iter().any(|engine| engine.process_with_pid(*pid).is_some());
+    let others: Vec<u32> = topology.candidate_pids().into_iter().filter(|pid| !is_chosen(pid)).collect();
     if let [first, ..] = others.as_slice() {
         let count = others.len();
         errln!("tokengap: candidates without a connection, not watched: {count} processes (first pid {first})");
     }
-}
-
-fn ask(topology: &Topology) -> anyhow::Result<Engine> {
-    let engines: Vec<&Engine> = topology.confirmed_engines().collect();
-    let answer = answer(&format!("{topology}\nWhich engine? [1-{}]", engines.len()))?;
-    let picked = answer.parse::<usize>().ok().and_then(|n| engines.get(n.checked_sub(1)?).copied());
-    picked.cloned().with_context(|| format!("{answer:?} is not one of the listed numbers"))
-}
-
-/// The user's answer on the terminal.
-pub(super) fn answer(question: &str) -> std::io::Result<String> {
-    err!("{question} ");
-    std::io::stderr().flush()?;
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    Ok(answer.trim().to_owned())
 }

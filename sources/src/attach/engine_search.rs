@@ -1,0 +1,232 @@
+//! Search for engines that can be watched: on the thread of discovery, which may wait for files of their processes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use probe_user::discover::{self, Engine, PickError, ProcessId, Topology};
+
+use super::lookout::{Ports, find_ports};
+use super::response_id_of;
+
+/// Maximum wait for an engine whose processes still change or are not connected; they open their sockets one by one.
+const SETTLING: Duration = Duration::from_secs(20);
+/// Time after which the only processes that look like an engine are watched although no connection confirms it.
+const ALONE: Duration = Duration::from_secs(40);
+
+/// An engine, with what was read of its processes.
+#[derive(Debug)]
+pub(super) struct FoundEngine {
+    /// Name that the engine has again after a restart.
+    pub(super) name: String,
+    pub(super) engine: Engine,
+    /// Ports of its processes that answer clients.
+    pub(super) ports: BTreeMap<u32, Ports>,
+    /// Its `tokenizer.json`, if it is needed, or why it cannot be had.
+    pub(super) tokenizer: Option<Result<Vec<u8>, String>>,
+}
+
+impl FoundEngine {
+    /// Reads the ports of an engine, and its tokenizer if `may_read_tokenizer`. Blocks.
+    pub(super) fn inspect(engine: Engine, may_read_tokenizer: bool) -> Self {
+        let serving = engine.processes.iter().filter(|process| process.answers_clients());
+        let ports = serving.map(|process| (process.id.pid, find_ports(process.id.pid))).collect();
+        let needs_tokenizer = may_read_tokenizer && response_id_of(&engine).is_some();
+        let tokenizer = needs_tokenizer.then(|| discover::read_tokenizer(&engine));
+        Self { name: name_engine(&engine, &ports), engine, ports, tokenizer }
+    }
+}
+
+/// Name of an engine: its kind with the port that it serves, otherwise with its model and rank, otherwise with its main process.
+fn name_engine(engine: &Engine, ports: &BTreeMap<u32, Ports>) -> String {
+    let kind = engine.kind.map_or("engine", |kind| kind.name());
+    if let Some(port) = discover::served_port(engine).or_else(|| open_port(engine, ports)) {
+        return format!("{kind}:{port}");
+    }
+    if let Some(model) = discover::model_name(engine) {
+        let dp = engine.processes.iter().find_map(|process| process.rank.dp);
+        return format!("{kind}:{model}{}", dp.map_or_else(String::new, |dp| format!("-dp{dp}")));
+    }
+    format!("{kind}:pid-{}", engine.main_process().map_or(0, |process| process.id.pid))
+}
+
+/// Lowest port on which a process listens for clients. A worker of Dynamo listens for none.
+fn open_port(engine: &Engine, ports: &BTreeMap<u32, Ports>) -> Option<u16> {
+    let carries_messages = |port: &u16| engine.hops.iter().any(|hop| hop.endpoint.ends_with(&format!(":{port}")));
+    let serving = engine.processes.iter().filter(|process| process.connects_to_clients.is_none());
+    let open = serving.filter_map(|process| ports.get(&process.id.pid)?.as_ref().ok());
+    open.flat_map(|listening| &listening.ports).copied().filter(|port| !carries_messages(port)).min()
+}
+
+/// Name of an engine beside another one with the same name, in another network namespace.
+pub(super) fn unique_name(found: &FoundEngine) -> String {
+    format!("{} (pid {})", found.name, found.engine.main_process().map_or(0, |process| process.id.pid))
+}
+
+/// Engines that the search has found so far, and processes that may become one.
+#[derive(Default)]
+pub(super) struct EngineSearch {
+    /// Names to which the search is restricted; empty for all engines.
+    pub(super) names: BTreeSet<String>,
+    pub(super) may_read_tokenizers: bool,
+    /// Processes that looked like engines at the last search.
+    settling: Vec<SeenProcesses>,
+    /// The only candidates, while there is no confirmed engine.
+    alone: Option<SeenProcesses>,
+    /// Processes of the engines found so far, and whether the engine was confirmed. One that was not is found again once it is.
+    reported: BTreeMap<ProcessId, bool>,
+}
+
+struct SeenProcesses {
+    ids: Vec<ProcessId>,
+    since: Instant,
+}
+
+fn process_ids(engine: &Engine) -> Vec<ProcessId> {
+    engine.processes.iter().map(|process| process.id).collect()
+}
+
+impl EngineSearch {
+    /// A search for the engines with these names, or for all if there are none.
+    pub(super) fn new(names: BTreeSet<String>, may_read_tokenizers: bool) -> Self {
+        Self { names, may_read_tokenizers, ..Self::default() }
+    }
+
+    /// Does not find this engine again while it runs.
+    pub(super) fn ignore_engine(&mut self, engine: &Engine) {
+        self.reported.extend(process_ids(engine).into_iter().map(|id| (id, engine.is_confirmed)));
+    }
+
+    /// Returns complete engines that were not found before. An error says why there is none.
+    pub(super) fn find_new_engines(&mut self, topology: &Topology) -> Result<Vec<Engine>, PickError> {
+        self.reported.retain(|id, _| topology.processes().any(|process| process.id == *id));
+        let picked = self.pick_engines(topology).inspect_err(|_| self.settling.clear())?;
+        let before = std::mem::take(&mut self.settling);
+        let mut complete = Vec::new();
+        for engine in picked {
+            let ids = process_ids(engine);
+            let is_reported =
+                |id| self.reported.get(id).is_some_and(|was_confirmed| *was_confirmed || !engine.is_confirmed);
+            if ids.iter().any(is_reported) {
+                continue;
+            }
+            let seen = before.iter().find(|seen| seen.ids.iter().any(|id| ids.contains(id)));
+            let since = seen.map_or_else(Instant::now, |seen| seen.since);
+            // An engine that starts adds processes, so two searches must find the same ones.
+            let is_settled = seen.is_some_and(|seen| seen.ids == ids);
+            if (is_settled && engine.on_token_path().next().is_some()) || since.elapsed() > SETTLING {
+                self.ignore_engine(engine);
+                complete.push(engine.clone());
+            } else {
+                self.settling.push(SeenProcesses { ids, since });
+            }
+        }
+        Ok(complete)
+    }
+
+    /// The confirmed engines. A title alone does not count, because any process can have it.
+    fn pick_engines<'t>(&mut self, topology: &'t Topology) -> Result<Vec<&'t Engine>, PickError> {
+        let picked = topology.pick_engines(&[])?;
+        let Some(unconfirmed) = picked.first().filter(|engine| !engine.is_confirmed) else {
+            self.alone = None;
+            return Ok(picked);
+        };
+        let ids = process_ids(unconfirmed);
+        let before = self.alone.take().filter(|before| before.ids == ids);
+        let since = before.map_or_else(Instant::now, |before| before.since);
+        self.alone = Some(SeenProcesses { ids, since });
+        // An engine whose receivers all run on other machines never has a hop here. libzmq starts its threads with the first socket.
+        let has_zmq_sockets = unconfirmed.processes.iter().any(|process| !process.io_threads.is_empty());
+        if has_zmq_sockets && since.elapsed() >= ALONE {
+            return Ok(picked);
+        }
+        Err(PickError::Unconfirmed(topology.candidate_pids()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use adapter::discover::{Rank, RoleSource};
+    use engines::sglang::discover::role::SCHEDULER;
+    use probe_user::discover::Process;
+    use probe_user::egress::ListeningPorts;
+
+    use super::*;
+
+    fn titled(pid: u32, io_threads: Vec<u32>) -> Engine {
+        let process = Process {
+            id: ProcessId { pid, start_time: 1 },
+            ns_pids: vec![pid],
+            role: SCHEDULER,
+            role_source: RoleSource::Title,
+            rank: Rank::default(),
+            title: "sglang::scheduler".to_owned(),
+            libzmq: None,
+            python: None,
+            io_threads,
+            connects_to_clients: None,
+            inner_server: None,
+        };
+        Engine { processes: vec![process], ..Engine::default() }
+    }
+
+    fn confirmed(pid: u32) -> Engine {
+        Engine { is_confirmed: true, ..titled(pid, Vec::new()) }
+    }
+
+    fn first_pid(engine: &Engine) -> u32 {
+        engine.processes[0].id.pid
+    }
+
+    #[test]
+    fn a_title_is_never_followed_and_lone_zmq_sockets_only_after_a_while() {
+        let mut search = EngineSearch::default();
+        let mut picks_after_a_while = |engines: Vec<Engine>| {
+            let topology = Topology { engines, ..Topology::default() };
+            search.alone = None;
+            assert!(search.pick_engines(&topology).is_err(), "not at once");
+            if let Some(alone) = &mut search.alone {
+                alone.since = alone.since.checked_sub(ALONE).expect("the machine runs for longer");
+            }
+            search.pick_engines(&topology).map(|engines| first_pid(engines[0]))
+        };
+        assert!(picks_after_a_while(vec![titled(5, Vec::new())]).is_err());
+        assert_eq!(picks_after_a_while(vec![titled(5, vec![6])]), Ok(5));
+        assert!(picks_after_a_while(vec![titled(5, vec![6]), titled(7, vec![8])]).is_err());
+
+        let topology = Topology { engines: vec![confirmed(9), titled(5, vec![6])], ..Topology::default() };
+        assert_eq!(search.pick_engines(&topology).map(|engines| first_pid(engines[0])), Ok(9));
+    }
+
+    #[test]
+    fn each_engine_is_found_once_while_it_runs() {
+        let mut search = EngineSearch::default();
+        search.ignore_engine(&confirmed(1));
+        let mut find = |engines: Vec<Engine>| {
+            // It has no hop, so that its processes are not known to be complete.
+            for seen in &mut search.settling {
+                seen.since = seen.since.checked_sub(SETTLING * 2).expect("the machine runs for longer");
+            }
+            let topology = Topology { engines, ..Topology::default() };
+            let found = search.find_new_engines(&topology).expect("engines");
+            found.iter().map(first_pid).collect::<Vec<u32>>()
+        };
+        let both = || vec![confirmed(1), confirmed(2)];
+        assert_eq!(find(both()), [0; 0], "it may still be starting");
+        assert_eq!(find(both()), [2]);
+        assert_eq!(find(both()), [0; 0]);
+        assert_eq!(find(vec![confirmed(1)]), [0; 0]);
+        assert_eq!(find(both()), [0; 0]);
+        assert_eq!(find(both()), [2], "it has started again");
+    }
+
+    #[test]
+    fn an_engine_is_named_by_its_port_otherwise_by_its_process() {
+        let engine = titled(4_000_000, Vec::new());
+        let listening = |ports: &[u16]| {
+            let ports = ListeningPorts { ports: ports.to_vec(), ..ListeningPorts::default() };
+            BTreeMap::from([(4_000_000, Ok(ports))])
+        };
+        assert_eq!(name_engine(&engine, &listening(&[30_007, 30_001])), "engine:30001");
+        assert_eq!(name_engine(&engine, &listening(&[])), "engine:pid-4000000");
+    }
+}

@@ -1,0 +1,145 @@
+//! Observations of one engine's processes that another engine's run read from the shared ring.
+
+use std::ops::Range;
+
+use probe_user::egress::{Head, Kind, Record};
+use probe_user::{Call, Loss, Message, Observation};
+
+/// Copied observations, in their order, until the engine's run takes them.
+pub(super) struct Inbox {
+    max_bytes: usize,
+    payloads: Vec<u8>,
+    entries: Vec<CopiedObservation>,
+    /// Observations that did not fit.
+    dropped: u64,
+}
+
+struct CopiedMessage {
+    call: Call,
+    bytes: u64,
+    more: bool,
+    payload: Range<usize>,
+}
+
+enum CopiedObservation {
+    Sent(CopiedMessage),
+    Received(CopiedMessage),
+    Unsent(Call),
+    Processed(Call),
+    Returned(Call),
+    Egress { pid: u32, kind: Kind, head: Head, payload: Range<usize> },
+    Lost { cause: Loss, count: u64 },
+    Exited { pid: u32 },
+}
+
+impl Inbox {
+    /// An empty inbox of a limited size.
+    pub(super) fn with_limit(max_bytes: usize) -> Self {
+        Self { max_bytes, payloads: Vec::new(), entries: Vec::new(), dropped: 0 }
+    }
+
+    /// Copies an observation. Only losses and exits are kept beyond the limit.
+    pub(super) fn push(&mut self, observation: &Observation<'_>) {
+        let used_bytes = self.payloads.len() + self.entries.len() * size_of::<CopiedObservation>();
+        let is_record = !matches!(observation, Observation::Lost { .. } | Observation::Exited { .. });
+        if is_record && used_bytes + payload_of(observation).len() > self.max_bytes {
+            self.dropped += 1;
+            return;
+        }
+        let begin = self.payloads.len();
+        self.payloads.extend_from_slice(payload_of(observation));
+        let payload = begin..self.payloads.len();
+        self.entries.push(match *observation {
+            Observation::Sent(Message { call, bytes, more, .. }) => {
+                CopiedObservation::Sent(CopiedMessage { call, bytes, more, payload })
+            }
+            Observation::Received(Message { call, bytes, more, .. }) => {
+                CopiedObservation::Received(CopiedMessage { call, bytes, more, payload })
+            }
+            Observation::Unsent(call) => CopiedObservation::Unsent(call),
+            Observation::Processed(call) => CopiedObservation::Processed(call),
+            Observation::Returned(call) => CopiedObservation::Returned(call),
+            Observation::Egress { pid, record: Record { kind, head, .. } } => {
+                CopiedObservation::Egress { pid, kind, head, payload }
+            }
+            Observation::Lost { cause, count } => CopiedObservation::Lost { cause, count },
+            Observation::Exited { pid } => CopiedObservation::Exited { pid },
+        });
+    }
+
+    /// Passes the observations to `emit`, then the number of those that did not fit. Returns how many it passed.
+    pub(super) fn drain(&mut self, emit: &mut dyn FnMut(&Observation<'_>)) -> usize {
+        let payloads = &self.payloads;
+        let message = |copied: &CopiedMessage| Message {
+            call: copied.call,
+            bytes: copied.bytes,
+            more: copied.more,
+            payload: &payloads[copied.payload.clone()],
+        };
+        for entry in &self.entries {
+            emit(&match entry {
+                CopiedObservation::Sent(copied) => Observation::Sent(message(copied)),
+                CopiedObservation::Received(copied) => Observation::Received(message(copied)),
+                CopiedObservation::Unsent(call) => Observation::Unsent(*call),
+                CopiedObservation::Processed(call) => Observation::Processed(*call),
+                CopiedObservation::Returned(call) => Observation::Returned(*call),
+                CopiedObservation::Egress { pid, kind, head, payload } => {
+                    let record = Record { kind: *kind, head: *head, payload: &payloads[payload.clone()] };
+                    Observation::Egress { pid: *pid, record }
+                }
+                CopiedObservation::Lost { cause, count } => Observation::Lost { cause: *cause, count: *count },
+                CopiedObservation::Exited { pid } => Observation::Exited { pid: *pid },
+            });
+        }
+        let drained = self.entries.len();
+        self.payloads.clear();
+        self.entries.clear();
+        let dropped = std::mem::take(&mut self.dropped);
+        if dropped > 0 {
+            emit(&Observation::Lost { cause: Loss::RingFull, count: dropped });
+        }
+        drained
+    }
+}
+
+fn payload_of<'o>(observation: &Observation<'o>) -> &'o [u8] {
+    match observation {
+        Observation::Sent(message) | Observation::Received(message) => message.payload,
+        Observation::Egress { record, .. } => record.payload,
+        _ => &[],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use probe_user::SocketId;
+    use trace::MonoNs;
+
+    use super::*;
+
+    fn call(seq: u64) -> Call {
+        Call { at: MonoNs(seq), socket: SocketId { pid: 1, address: 2 }, tid: 1, seq, wakeup: None }
+    }
+
+    #[test]
+    fn observations_are_passed_on_in_their_order_and_those_beyond_the_limit_are_counted() {
+        let mut inbox = Inbox::with_limit(1_000);
+        let payload = [7; 400];
+        let sent = |seq| Observation::Sent(Message { call: call(seq), bytes: 400, more: false, payload: &payload });
+        let head = Head { socket: 5, ..Head::default() };
+        let wrote = Observation::Egress { pid: 1, record: Record { kind: Kind::Wrote, head, payload: b"HTTP" } };
+        let expected = [sent(0), wrote, Observation::Processed(call(1)), Observation::Exited { pid: 1 }];
+        for observation in &expected[..3] {
+            inbox.push(observation);
+        }
+        inbox.push(&sent(2));
+        inbox.push(&sent(3));
+        inbox.push(&expected[3]);
+        let mut passed = Vec::new();
+        assert_eq!(inbox.drain(&mut |observation| passed.push(format!("{observation:?}"))), 4);
+        let lost = Observation::Lost { cause: Loss::RingFull, count: 2 };
+        let expected: Vec<String> = expected.iter().chain([&lost]).map(|one| format!("{one:?}")).collect();
+        assert_eq!(passed, expected);
+        assert_eq!(inbox.drain(&mut |_| panic!("it is empty")), 0);
+    }
+}
