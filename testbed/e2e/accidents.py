@@ -207,6 +207,43 @@ def another_machine(run: Run) -> str:
     return summary(outcome)
 
 
+def two_engines(run: Run) -> str:
+    """One `attach` watches two engines whose requests have equal ids. The tokenizer of one stops for a while."""
+    stopped, running = (Session(run, steady(40), None, run.place(name)) for name in ("stopped", "running"))
+    watch = run.start("attach", [run.program, "attach", "--headless", "--json", "--slowest", "0", "--duration", "300s"])
+    watch.wait_for_stderr("attached to", 60, 2)
+    for session in (stopped, running):
+        session.go()
+    time.sleep(1)
+    stopped.receiver.signal(signal.SIGSTOP)
+    time.sleep(3)
+    stopped.receiver.signal(signal.SIGCONT)
+    outcomes = [session.finish() for session in (stopped, running)]
+    watch.signal(signal.SIGINT)
+    whole = json.loads(watch.end_well(60))
+    run.checks.equal("schema", "tokengap.watch/2", whole["schema"])
+    # Another engine may run on this machine.
+    by_pid = {line["pid"]: one for one in whole["runs"] for line in one["report"]["source"]["wire"]["observed"]}
+    for session, outcome in zip((stopped, running), outcomes):
+        made, report = sent(outcome, "output"), by_pid[session.receiver.pid]["report"]
+        run.checks.matches(
+            report,
+            {
+                "chunks/sent": made["chunks"],
+                "tokens/sent": made["tokens"],
+                "tokens/received": made["tokens"],
+                "self/frames_undecoded": 0,
+                "self/events_missed": 0,
+            },
+        )
+    verdicts = [by_pid[session.receiver.pid]["report"]["severity"] for session in (stopped, running)]
+    run.checks.true(f"the stopped engine has a finding: {verdicts}", verdicts[0] in ("warning", "critical"))
+    run.checks.true(f"the other is healthy: {verdicts}", verdicts[1] in (None, "info"))
+    worst = by_pid[stopped.receiver.pid]
+    run.checks.equal("worst engine", worst["name"], whole["worst"]["name"])
+    return f"{len(whole['runs'])} engines; {worst['report']['verdict']}"
+
+
 def three_lifetimes(run: Run) -> str:
     """`attach --follow`, started before the first engine, counts the frames of three engines."""
     follow = run.start("follow", [run.program, "attach", "--follow", "--headless", "--json", "-v", "--duration", "300s"])

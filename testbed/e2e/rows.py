@@ -244,6 +244,7 @@ def attach_rows(engines: list[Engine], explicit: bool, every: bool, quick: bool)
     # The probes are in libzmq, which is the same for all releases.
     for engine in usual if every else usual[-2:]:
         add(engine, "attach, against none", accidents.unchanged, False)
+    add(last, "attach, two engines", accidents.two_engines)
     add(last, "attach, following three lives", accidents.three_lifetimes)
     add(last, "attach, killed", accidents.attach_killed)
     add(usual[0], "attach, sender on another machine", accidents.another_machine)

@@ -191,12 +191,10 @@ class Watch:
             process.wait_for_stderr("attached to", ATTACHING)
             return process
 
-        try:
-            self.process = attach("attach")
-        except RuntimeError as error:
+        self.process = attach("attach")
+        if " engines: " in self.process.stderr.read_text():
             # Another engine runs on this machine: pass one pid of this run, from which attach must find the others.
-            if "engines: choose one with --pid" not in str(error):
-                raise
+            self.process.kill_running()
             self.process = attach("attach-pid", "--pid", str(pid))
 
     def report(self) -> dict:

@@ -9,7 +9,7 @@ use outputs::report::{Clock, HopLine, Report};
 use recording::{RecordedPayload, RecordingHeader};
 use serde::Serialize;
 use session::sink::{OutputFiles, Sink};
-use session::telemetry::{MetricsOptions, Telemetry};
+use session::telemetry::{MetricsOptions, SharedEndpoint, Telemetry};
 use session::{LiveSource, Observer, RunOptions, Running, Session, Signals, Source};
 use trace::Config;
 use trace::detect::Severity;
@@ -98,16 +98,15 @@ impl RunOutputs {
         Ok(Self { config, sink, telemetry })
     }
 
-    /// Only the recordings, without telemetry.
-    pub(crate) fn of_files(args: &LiveArgs, kind: &str, files: &OutputFiles) -> anyhow::Result<Self> {
+    /// Outputs of a further run. `sink` is `None` if its files could not be opened.
+    pub(crate) fn of_further_run(args: &LiveArgs, sink: Option<Sink>, telemetry: Telemetry) -> Self {
         let config = live_config(args);
-        Ok(Self { config, sink: Sink::open(files, kind, &config)?, telemetry: Telemetry::default() })
+        Self { config, sink: sink.unwrap_or_else(|| Sink::none("attach", &config)), telemetry }
     }
 
-    /// No outputs.
-    pub(crate) fn none(args: &LiveArgs, kind: &str) -> Self {
-        let config = live_config(args);
-        Self { config, sink: Sink::none(kind, &config), telemetry: Telemetry::default() }
+    /// The endpoint, for the metrics of further runs.
+    pub(crate) fn shared_endpoint(&self) -> SharedEndpoint {
+        self.telemetry.shared_endpoint()
     }
 
     pub(crate) fn into_session(self, args: &LiveArgs, observer: Box<dyn Observer>) -> Session {
@@ -115,7 +114,7 @@ impl RunOutputs {
     }
 }
 
-fn live_config(args: &LiveArgs) -> Config {
+pub(crate) fn live_config(args: &LiveArgs) -> Config {
     Config {
         limits: args.limits.limits(),
         engines: engines::FACTS,

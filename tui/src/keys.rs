@@ -71,7 +71,7 @@ pub(crate) const BINDINGS: &[Binding] = &[
     bind(KeyContext::Everywhere, &chars::<'4'>(), "4", Action::OpenTab(Tab::Hops), "Hops: where frames wait", ""),
     bind(KeyContext::Everywhere, &chars::<'5'>(), "5", Action::OpenTab(Tab::Findings), "Findings: what, since when, what to do", ""),
     bind(KeyContext::Everywhere, &chars::<'6'>(), "6", Action::OpenTab(Tab::Cpu), "CPU: which threads run, wait or are throttled", ""),
-    bind(KeyContext::Everywhere, &chars::<'7'>(), "7", Action::OpenTab(Tab::Pods), "Pods: the watched runs and their total", ""),
+    bind(KeyContext::Everywhere, &chars::<'7'>(), "7", Action::OpenTab(Tab::Pods), "Runs: the watched runs and their total", ""),
     bind(KeyContext::Everywhere, &[(KeyCode::Tab, NONE)], "Tab", Action::StepTab(1), "next tab", ""),
     bind(KeyContext::Everywhere, &[(KeyCode::BackTab, SHIFT), (KeyCode::BackTab, NONE)], "S-Tab", Action::StepTab(-1), "previous tab", ""),
     bind(ON_SELECTION, &[(KeyCode::Enter, NONE)], "Enter", Action::OpenSelection, "open the selection", "open"),

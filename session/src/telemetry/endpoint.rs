@@ -27,6 +27,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 use trace::engine::Engines;
 
+pub(super) use self::answer::RunMetrics;
 use self::answer::{ConnectionState, RequestHandler};
 use self::store::SectionStore;
 use super::endpoint_counts::{EndpointCounts, load_count};
@@ -67,6 +68,8 @@ const LAST_READ_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// A served endpoint.
 pub(super) struct RunEndpoint {
     pub(super) metrics: SnapshotPublisher<Vec<Family>>,
+    /// Adds the metrics of further runs.
+    pub(super) further_metrics: RunMetrics,
     pub(super) report: SnapshotPublisher<Report>,
     pub(super) health: SnapshotPublisher<RunHealth>,
     pub(super) stream: StreamPublisher,
@@ -93,7 +96,8 @@ impl RunEndpoint {
             tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().with_context(context)?;
         let packer = StreamPacker::new(header.clone()).with_context(context)?;
         let store = Arc::new(SectionStore::new(packer.start().with_context(context)?.into(), past_bytes));
-        let (metrics, metrics_client) = snapshot_pair();
+        let further_metrics = RunMetrics::default();
+        let metrics = further_metrics.add_run("");
         let (report, report_client) = snapshot_pair();
         let (health, health_client) = snapshot_pair();
         let counts = Arc::<EndpointCounts>::default();
@@ -102,7 +106,7 @@ impl RunEndpoint {
         let server = Arc::new(RequestHandler {
             token,
             counts: Arc::clone(&counts),
-            metrics: metrics_client,
+            metrics: further_metrics.clone(),
             report: report_client,
             health: health_client,
             store: Arc::clone(&store),
@@ -119,7 +123,7 @@ impl RunEndpoint {
                 }
             })
             .with_context(context)?;
-        Ok(Self { metrics, report, health, stream, listen_address, counts, client_permits })
+        Ok(Self { metrics, further_metrics, report, health, stream, listen_address, counts, client_permits })
     }
 
     /// Summary for the screen.

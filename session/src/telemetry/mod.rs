@@ -27,12 +27,13 @@ use trace::engine::Engines;
 use trace::{Analysis, Event, MonoNs, ReportInput};
 
 pub use access_token::AccessToken;
-use endpoint::RunEndpoint;
+use endpoint::{RunEndpoint, RunMetrics};
 use health::{RunHealth, TokenFlow};
 use push::OtlpPush;
 pub use push::PushOptions;
 pub(crate) use push_queue::next_part;
 pub use push_queue::receiver_port;
+use snapshot::SnapshotPublisher;
 
 /// Response header with the name of the source's machine; in Kubernetes, that of the pod.
 pub(crate) const HOST_HEADER: HeaderName = HeaderName::from_static("tokengap-host");
@@ -68,6 +69,8 @@ pub struct EndpointStatus {
 #[derive(Default)]
 pub struct Telemetry {
     endpoint: Option<RunEndpoint>,
+    /// Metrics that the endpoint of another run serves.
+    served_metrics: Option<SnapshotPublisher<Vec<Family>>>,
     push: Option<OtlpPush>,
     flow: TokenFlow,
     /// Message about a crash.
@@ -90,7 +93,12 @@ impl Telemetry {
             Some(options) => Some(RunEndpoint::serve(options, header, engines, endpoint::ENDPOINT_LIMITS)?),
             None => None,
         };
-        Ok(Self { endpoint, push, flow: TokenFlow::default(), failure: None })
+        Ok(Self { endpoint, push, ..Self::default() })
+    }
+
+    /// The endpoint, for the metrics of further runs.
+    pub fn shared_endpoint(&self) -> SharedEndpoint {
+        SharedEndpoint(self.endpoint.as_ref().map(|endpoint| endpoint.further_metrics.clone()))
     }
 
     /// Address of the endpoint, if there is one.
@@ -123,6 +131,9 @@ impl Telemetry {
 
     /// Answers pending requests. Called between two turns of the run loop.
     pub(crate) fn answer_requests(&mut self, analysis: &Analysis, input: &dyn Fn() -> ReportInput, is_attached: bool) {
+        if self.served_metrics.as_ref().is_some_and(SnapshotPublisher::take_request) {
+            self.catch_panic(|telemetry| telemetry.publish_metrics(analysis, &input(), false));
+        }
         let Some(endpoint) = &self.endpoint else {
             return;
         };
@@ -181,6 +192,11 @@ impl Telemetry {
 
     fn publish_metrics(&mut self, analysis: &Analysis, input: &ReportInput, is_final: bool) {
         let pushed = self.push.as_ref().map(|push| push.queue.pushed());
+        if let Some(metrics) = &self.served_metrics {
+            // The first run has those of the process.
+            let input = ReportInput { cpu_ns: None, rss_bytes: None, ..input.clone() };
+            metrics.publish(collect_metrics(analysis, &input, None, None), is_final);
+        }
         if let Some(endpoint) = &self.endpoint {
             endpoint.metrics.publish(collect_metrics(analysis, input, pushed, self.endpoint_use()), is_final);
         }
@@ -224,6 +240,25 @@ impl Telemetry {
         if catch_unwind(AssertUnwindSafe(|| act(self))).is_err() {
             let failure = "metrics crashed and were disabled; the run continues. Please report this bug.";
             *self = Self { failure: Some(failure.into()), ..Self::default() };
+        }
+    }
+}
+
+/// The endpoint of the first of several runs, which serves the metrics of all.
+#[derive(Clone, Default)]
+pub struct SharedEndpoint(Option<RunMetrics>);
+
+impl SharedEndpoint {
+    /// Telemetry of a further run, of this engine.
+    pub fn add_run(&self, engine: &str) -> Telemetry {
+        let served_metrics = self.0.as_ref().map(|metrics| metrics.add_run(engine));
+        Telemetry { served_metrics, ..Telemetry::default() }
+    }
+
+    /// Names the engine of the first run.
+    pub fn name_first_run(&self, engine: &str) {
+        if let Some(metrics) = &self.0 {
+            metrics.name_first_run(engine);
         }
     }
 }

@@ -3,22 +3,31 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use outputs::metrics::{Family, Kind, Point, Unit, Value};
+use outputs::metrics::{Definition, Family, Kind, Point, Unit, Value};
 use outputs::report::hostile::{self, EscapeForm};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit as Base};
 
-/// Encodes `families`, as `OpenMetrics` if `accept` contains it. Returns the content type and the body.
-pub(super) fn encode_metrics(families: Vec<Family>, accept: &str) -> Result<(&'static str, String), fmt::Error> {
-    let counters: Vec<String> = families
+/// Metrics of a run.
+#[derive(Debug)]
+pub(super) struct RunFamilies {
+    /// Value of the label `engine`, which only metrics of several engines have.
+    pub(super) engine: Option<String>,
+    pub(super) families: Vec<Family>,
+}
+
+/// Encodes the metrics of `runs`, as `OpenMetrics` if `accept` contains it. Returns the content type and the body.
+pub(super) fn encode_metrics(runs: Vec<RunFamilies>, accept: &str) -> Result<(&'static str, String), fmt::Error> {
+    let counters: Vec<String> = runs
         .iter()
+        .flat_map(|run| &run.families)
         .filter(|family| family.definition.kind == Kind::Counter)
         .map(|family| family.definition.prometheus())
         .collect();
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(MetricCollector(families)));
+    registry.register_collector(Box::new(MetricCollector(runs)));
     let mut body = String::new();
     text::encode(&mut body, &registry)?;
     Ok(if accept.contains("application/openmetrics-text") {
@@ -49,12 +58,17 @@ fn to_older_format(body: &str, counters: &[String]) -> String {
 
 /// Collected values, in the form the encoder requires.
 #[derive(Debug)]
-struct MetricCollector(Vec<Family>);
+struct MetricCollector(Vec<RunFamilies>);
 
 impl Collector for MetricCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        for family in &self.0 {
-            let definition = family.definition;
+        let mut definitions: Vec<&'static Definition> = Vec::new();
+        for family in self.0.iter().flat_map(|run| &run.families) {
+            if definitions.iter().all(|known| known.name != family.definition.name) {
+                definitions.push(family.definition);
+            }
+        }
+        for definition in definitions {
             let kind = match definition.kind {
                 Kind::Counter => MetricType::Counter,
                 Kind::Gauge => MetricType::Gauge,
@@ -68,14 +82,18 @@ impl Collector for MetricCollector {
                 Unit::Of(_) => (definition.stem(), None),
             };
             let mut metric = encoder.encode_descriptor(&name, definition.help, unit.as_ref(), kind)?;
-            for point in &family.points {
-                if definition.labels.is_empty() {
-                    encode_value::<NoLabelSet>(&mut metric, definition.kind, point)?;
-                } else {
+            for RunFamilies { engine, families } in &self.0 {
+                let of_run = families.iter().filter(|family| family.definition.name == definition.name);
+                for point in of_run.flat_map(|family| &family.points) {
                     // The encoder escapes quotes and line breaks only.
                     let values = point.labels.iter().map(|label| hostile::output(label, EscapeForm::Text));
-                    let labels: Vec<(&str, Cow<'_, str>)> = definition.labels.iter().copied().zip(values).collect();
-                    encode_value::<NoLabelSet>(&mut metric.encode_family(&labels)?, definition.kind, point)?;
+                    let mut labels: Vec<(&str, Cow<'_, str>)> = definition.labels.iter().copied().zip(values).collect();
+                    labels.extend(engine.iter().map(|name| ("engine", hostile::output(name, EscapeForm::Text))));
+                    if labels.is_empty() {
+                        encode_value::<NoLabelSet>(&mut metric, definition.kind, point)?;
+                    } else {
+                        encode_value::<NoLabelSet>(&mut metric.encode_family(&labels)?, definition.kind, point)?;
+                    }
                 }
             }
         }
@@ -103,7 +121,7 @@ fn encode_value<S: EncodeLabelSet>(
 
 #[cfg(test)]
 mod tests {
-    use outputs::metrics::{ALL, Definition, Histogram};
+    use outputs::metrics::{ALL, Histogram};
 
     use super::*;
 
@@ -116,6 +134,10 @@ mod tests {
             definition: of(name),
             points: vec![Point { labels: labels.iter().map(|&label| label.to_owned()).collect(), value }],
         }
+    }
+
+    fn sample_runs() -> Vec<RunFamilies> {
+        vec![RunFamilies { engine: None, families: sample_families() }]
     }
 
     fn sample_families() -> Vec<Family> {
@@ -131,8 +153,7 @@ mod tests {
     #[test]
     fn open_metrics_text_has_units_and_eof() {
         let (content_type, body) =
-            encode_metrics(sample_families(), "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
-                .expect("text");
+            encode_metrics(sample_runs(), "application/openmetrics-text;version=1.0.0,text/plain;q=0.5").expect("text");
         assert!(content_type.starts_with("application/openmetrics-text"));
         for line in [
             "# TYPE tokengap_requests_aborted counter",
@@ -151,8 +172,25 @@ mod tests {
     }
 
     #[test]
+    fn metrics_of_several_engines_have_a_label() {
+        let run = |engine: &str, families| RunFamilies { engine: Some(engine.to_owned()), families };
+        let one_family = vec![family("tokengap.requests.aborted", &[], Value::Int(1))];
+        let runs = vec![run("vllm:8000", one_family), run("sglang:30000", sample_families())];
+        let (_, body) = encode_metrics(runs, "*/*").expect("text");
+        for line in [
+            "tokengap_requests_aborted_total{engine=\"vllm:8000\"} 1",
+            "tokengap_requests_aborted_total{engine=\"sglang:30000\"} 7",
+            "tokengap_consumer_cpu_ratio{role=\"tokenizer\",state=\"on_cpu\",engine=\"sglang:30000\"} 0.25",
+            "tokengap_gap_seconds_bucket{le=\"0.5\",engine=\"sglang:30000\"} 2",
+        ] {
+            assert!(body.lines().any(|l| l == line), "{line}\n{body}");
+        }
+        assert_eq!(body.matches("# TYPE tokengap_requests_aborted_total ").count(), 1, "{body}");
+    }
+
+    #[test]
     fn prometheus_text_has_full_counter_names_and_no_units() {
-        let (content_type, body) = encode_metrics(sample_families(), "*/*").expect("text");
+        let (content_type, body) = encode_metrics(sample_runs(), "*/*").expect("text");
         assert_eq!(content_type, "text/plain; version=0.0.4; charset=utf-8");
         assert!(body.contains("# TYPE tokengap_requests_aborted_total counter\n"), "{body}");
         assert!(body.contains("# TYPE tokengap_gap_seconds histogram\n"), "{body}");

@@ -30,6 +30,12 @@ pub(super) struct SnapshotClient<T> {
     latest: watch::Receiver<Option<Latest<T>>>,
 }
 
+impl<T> Clone for SnapshotClient<T> {
+    fn clone(&self) -> Self {
+        Self { requested: Arc::clone(&self.requested), latest: self.latest.clone() }
+    }
+}
+
 /// Creates both sides.
 pub(super) fn snapshot_pair<T>() -> (SnapshotPublisher<T>, SnapshotClient<T>) {
     let (sender, latest) = watch::channel(None);

@@ -113,6 +113,11 @@ impl EngineRuns {
         Ok((runs, first))
     }
 
+    /// Name of the first run's engine. Empty if no engine was found yet.
+    pub fn first_name(&self) -> String {
+        self.node.lock().name_of(0).to_owned()
+    }
+
     fn create_run(&mut self, run: RunId) -> EngineRun {
         self.run_count += 1;
         let now = Instant::now();
@@ -274,7 +279,7 @@ impl EngineRun {
     /// Handles the exit of the engine: frames queued on its hops were never received.
     fn end(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         self.ended += 1;
-        tracing::warn!("{} exited (exit {}); waiting for the next one", self.name(), self.ended);
+        tracing::warn!("the engine exited (exit {} of {}); waiting for the next one", self.ended, self.name());
         self.stop_watching(sink);
     }
 
@@ -351,16 +356,16 @@ impl LiveSource for EngineRun {
             State::Waiting { .. } if self.stopping => return Flow::Ended,
             State::Waiting { .. } => Flow::Idle,
         };
-        if flow == Flow::Busy || self.stopping {
+        // It ends unasked if the probe has failed, which all runs share.
+        if flow != Flow::Idle || self.stopping {
             return flow;
         }
         if let State::Watching(attach) = &self.state {
-            let is_probe_gone = flow == Flow::Ended;
             let can_go_on = self.is_following || self.node.lock().has_engine_for(self.run);
             if !can_go_on {
                 return flow;
             }
-            if is_probe_gone || attach.has_ended() {
+            if attach.has_ended() {
                 self.end(sink);
             } else if self.is_following && attach.is_superseded() {
                 tracing::warn!("a connected engine was found; the watched processes have no connection and are left");

@@ -144,7 +144,7 @@ impl EngineSearch {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use adapter::discover::{Rank, RoleSource};
     use engines::sglang::discover::role::SCHEDULER;
     use probe_user::discover::Process;
@@ -152,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    fn titled(pid: u32, io_threads: Vec<u32>) -> Engine {
+    pub(in crate::attach) fn titled(pid: u32, io_threads: Vec<u32>) -> Engine {
         let process = Process {
             id: ProcessId { pid, start_time: 1 },
             ns_pids: vec![pid],

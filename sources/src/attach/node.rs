@@ -300,3 +300,57 @@ fn pid_of(observation: &Observation<'_>) -> Option<u32> {
         Observation::Lost { .. } => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::engine_search::tests::titled;
+    use super::*;
+
+    fn found(name: &str, pid: u32) -> FoundEngine {
+        let (name, engine) = (name.to_owned(), titled(pid, Vec::new()));
+        FoundEngine { name, engine, ports: BTreeMap::new(), tokenizer: None }
+    }
+
+    #[test]
+    fn a_restarted_engine_continues_its_run_and_another_one_gets_its_own() {
+        let lookout = DiscoveryThread::start(None, &[], None).expect("a thread");
+        let mut node = Node::new(ProbeOptions::default(), lookout, None);
+        let first = node.add_run("sglang:30000".to_owned());
+        let second = node.add_run("vllm:8000".to_owned());
+        node.lookout.found = vec![found("sglang:30000", 1), found("vllm:8000", 2)];
+        assert_eq!(node.new_run_name(), None, "runs wait for both");
+        for (run, pid) in [(first, 1), (second, 2)] {
+            let engine = node.take_engine(run).expect("its engine").engine;
+            assert_eq!(engine.processes[0].id.pid, pid);
+            node.receive_from(run, &engine);
+            node.set_waiting(run, false);
+        }
+
+        // The same port in another network namespace, while the first engine runs.
+        node.lookout.found = vec![found("sglang:30000", 3), found("sglang:30000", 1)];
+        let name = node.new_run_name().expect("a further engine");
+        assert_eq!(name, "sglang:30000 (pid 3)");
+        let third = node.add_run(name);
+        assert_eq!(node.take_engine(third).map(|found| found.engine.processes[0].id.pid), Some(3));
+        assert!(node.lookout.found.is_empty(), "the first is watched");
+
+        node.release(second);
+        node.set_waiting(second, true);
+        node.lookout.found = vec![found("vllm:8000", 4)];
+        assert!(node.has_engine_for(second) && !node.has_engine_for(first));
+        assert_eq!(node.new_run_name(), None);
+        assert_eq!(node.take_engine(second).map(|found| found.engine.processes[0].id.pid), Some(4));
+    }
+
+    #[test]
+    fn the_only_run_takes_any_engine() {
+        let lookout = DiscoveryThread::start(None, &[], None).expect("a thread");
+        let mut node = Node::new(ProbeOptions::default(), lookout, None);
+        let run = node.add_run(String::new());
+        for name in ["sglang:30000", "sglang:30001"] {
+            node.lookout.found = vec![found(name, 1)];
+            assert!(node.take_engine(run).is_some());
+            assert_eq!(node.name_of(run), name);
+        }
+    }
+}

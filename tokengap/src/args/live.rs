@@ -54,7 +54,7 @@ pub(crate) struct OutcomeArgs {
     #[arg(long)]
     pub(crate) headless: bool,
 
-    /// Print the report as JSON, schema tokengap.report/2, or tokengap.watch/1 of several runs (implies --headless).
+    /// Print the report as JSON, schema tokengap.report/2, or tokengap.watch/2 of several runs (implies --headless).
     #[arg(long)]
     pub(crate) json: bool,
 

@@ -18,7 +18,7 @@ labelled! {
         /// Exists only if the source observes threads.
         Cpu = "CPU",
         /// Exists only when watching runs of other tokengap processes.
-        Pods = "Pods",
+        Pods = "Runs",
     }
 }
 

@@ -146,7 +146,7 @@ impl Ui {
             }
             Action::Quit => return Some(Effect::Command(ScreenCommand::End)),
             Action::OpenTab(tab) if !tab.exists(model) => self.show_message(match tab {
-                Tab::Pods => "this screen shows one run; tokengap watch shows several",
+                Tab::Pods => "this screen shows one run; attach shows several if several engines run, and watch",
                 _ => "this source does not observe threads; attach does",
             }),
             Action::OpenTab(tab) => {

@@ -40,7 +40,7 @@ impl PodTableLayout {
 
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let layout = PodTableLayout::for_width(pad.width());
-    pad.draw_text(3, 0, "pod", Ink::Dim);
+    pad.draw_text(3, 0, "run", Ink::Dim);
     pad.draw_text(layout.state_x(), 0, "state", Ink::Dim);
     pad.draw_cells(layout.number_cells(0), HEADINGS.iter().take(layout.number_count), Ink::Dim);
     let max_rows = pad.height().saturating_sub(8).max(2);

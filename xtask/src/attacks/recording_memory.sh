@@ -34,7 +34,7 @@ for kind in status block; do
   kill -TERM "$watch"
   for _ in $(seq 60); do kill -0 "$watch" 2>/dev/null || break; sleep 0.1; done
   kill -0 "$watch" 2>/dev/null && broken "$kind: watch has not ended 6 s after SIGTERM"
-  sent=$(python3 -c 'import json, sys; print(max(pod["report"]["tokens"]["sent"] for pod in json.load(open(sys.argv[1]))["pods"]))' $kind.report)
+  sent=$(python3 -c 'import json, sys; print(max(run["report"]["tokens"]["sent"] for run in json.load(open(sys.argv[1]))["runs"]))' $kind.report)
   [ "${sent:-0}" -gt 0 ] || broken "$kind: the other source was not shown"
   kill -9 "${pids[-2]}"
 done

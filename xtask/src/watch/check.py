@@ -215,11 +215,11 @@ def several(token, _folder):
     time.sleep(1)
     again = demo(5606, token, 20, scenario="backlog")
     seen = report(watcher)
-    assert seen["schema"] == "tokengap.watch/1"
-    states = [pod["state"] for pod in seen["pods"]]
+    assert seen["schema"] == "tokengap.watch/2"
+    states = [run["state"] for run in seen["runs"]]
     assert states == ["live", "live", "away"], states
-    assert all(pod["report"]["tokens"]["sent"] > 0 for pod in seen["pods"][:2])
-    away = seen["pods"][2]["report"]["self"]["degraded"]
+    assert all(run["report"]["tokens"]["sent"] > 0 for run in seen["runs"][:2])
+    away = seen["runs"][2]["report"]["self"]["degraded"]
     assert "has been unreachable for" in away[0], away
     again.send_signal(signal.SIGINT)
     report(first), report(again)

@@ -1,8 +1,8 @@
 //! Answers to requests.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper::body::{Bytes, Incoming};
@@ -24,9 +24,9 @@ use crate::telemetry::HOST_HEADER;
 use crate::telemetry::access_token::AccessToken;
 use crate::telemetry::endpoint_counts::EndpointCounts;
 use crate::telemetry::health::RunHealth;
-use crate::telemetry::prometheus_text::encode_metrics;
+use crate::telemetry::prometheus_text::{RunFamilies, encode_metrics};
 use crate::telemetry::served_path::ServedPath;
-use crate::telemetry::snapshot::SnapshotClient;
+use crate::telemetry::snapshot::{SnapshotClient, SnapshotPublisher, snapshot_pair};
 
 /// Maximum wait for the run, which normally answers within milliseconds.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,7 +39,8 @@ const WAITING_PARTS: usize = 1;
 pub(super) struct RequestHandler {
     pub(super) token: Option<AccessToken>,
     pub(super) counts: Arc<EndpointCounts>,
-    pub(super) metrics: SnapshotClient<Vec<Family>>,
+    /// Metrics of each run, with the name of its engine.
+    pub(super) metrics: RunMetrics,
     pub(super) report: SnapshotClient<Report>,
     pub(super) health: SnapshotClient<RunHealth>,
     pub(super) store: Arc<SectionStore>,
@@ -47,6 +48,26 @@ pub(super) struct RequestHandler {
     /// Free permits for clients of each path, in the order of [`ServedPath::ALL`].
     pub(super) client_permits: [Arc<Semaphore>; ServedPath::ALL.len()],
     pub(super) read_timeout: Duration,
+}
+
+/// Metrics of the runs that one endpoint serves, each with the name of its engine.
+#[derive(Clone, Default)]
+pub(in crate::telemetry) struct RunMetrics(Arc<Mutex<Vec<(String, SnapshotClient<Vec<Family>>)>>>);
+
+impl RunMetrics {
+    /// Adds a run, which publishes its metrics through the returned value.
+    pub(in crate::telemetry) fn add_run(&self, engine: &str) -> SnapshotPublisher<Vec<Family>> {
+        let (publisher, client) = snapshot_pair();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((engine.to_owned(), client));
+        publisher
+    }
+
+    /// Names the engine of the first run, which may have been found only later.
+    pub(in crate::telemetry) fn name_first_run(&self, engine: &str) {
+        if let Some((name, _)) = self.0.lock().unwrap_or_else(PoisonError::into_inner).first_mut() {
+            engine.clone_into(name);
+        }
+    }
 }
 
 /// A connection, as seen by the answers to its request.
@@ -109,11 +130,17 @@ impl RequestHandler {
     }
 
     async fn answer_metrics(&self, request: &Request<Incoming>) -> Response<ReplyBody> {
-        let Some(families) = self.metrics.fetch(SNAPSHOT_TIMEOUT).await else {
-            return no_answer_response();
-        };
+        let clients = self.metrics.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let are_several = clients.len() > 1;
+        let mut runs = Vec::new();
+        for (engine, client) in clients {
+            let Some(families) = client.fetch(SNAPSHOT_TIMEOUT).await else {
+                return no_answer_response();
+            };
+            runs.push(RunFamilies { engine: are_several.then_some(engine), families: families.to_vec() });
+        }
         let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
-        match encode_metrics(families.to_vec(), accept.unwrap_or_default()) {
+        match encode_metrics(runs, accept.unwrap_or_default()) {
             Ok((content_type, body)) => response(StatusCode::OK, content_type, body),
             Err(error) => {
                 text_response(StatusCode::INTERNAL_SERVER_ERROR, &format!("cannot encode metrics: {error}\n"))

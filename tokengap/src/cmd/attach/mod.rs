@@ -12,7 +12,8 @@ use probe_user::discover::{self, BlindSpot, Engine, PickError, RoleSpec, Topolog
 use probe_user::{Feature, Permissions, ProbeOptions, RunEnvironment};
 
 use recording::RecordedPayload;
-use session::telemetry::MetricsOptions;
+use session::sink::Sink;
+use session::telemetry::{MetricsOptions, SharedEndpoint};
 use session::{About as _, LiveSource as _, Observer, Running, Signals};
 use sources::attach::{AttachOptions, EngineNames, EngineRun, EngineRuns, PythonOptions, StartUp, Unattached};
 use sources::{open_files, tokenizer};
@@ -195,12 +196,19 @@ fn watch_engines(
     let files = live.record.recording_files();
     let are_several = first.len() > 1;
     let mut endpoint = Some(endpoint);
+    let mut shared_endpoint = SharedEndpoint::default();
     let mut outputs = Vec::new();
     for engine in &first {
-        let files = if are_several { files.of_run(&engine.name()) } else { files.clone() };
-        outputs.push(match endpoint.take() {
-            Some(endpoint) => RunOutputs::open(live, engine.kind(), &files, endpoint)?,
-            None => RunOutputs::of_files(live, engine.kind(), &files)?,
+        let name = engine.name();
+        let files = if are_several { files.of_run(&name) } else { files.clone() };
+        outputs.push(if let Some(endpoint) = endpoint.take() {
+            let first = RunOutputs::open(live, engine.kind(), &files, endpoint)?;
+            shared_endpoint = first.shared_endpoint();
+            shared_endpoint.name_first_run(&name);
+            first
+        } else {
+            let sink = Sink::open(&files, engine.kind(), &app::live_config(live))?;
+            RunOutputs::of_further_run(live, Some(sink), shared_endpoint.add_run(&name))
         });
     }
     let screen = app::open_screen(live)?.map(|screen| Rc::new(RefCell::new(screen)));
@@ -219,10 +227,8 @@ fn watch_engines(
         };
         let mut session = outputs.into_session(live, observer);
         if run_index > 0 && (live.telemetry.metrics.is_some() || live.telemetry.otlp.is_some()) {
-            session.give_up(
-                "metrics: only the first engine is served and pushed; start one tokengap an engine with --engine"
-                    .into(),
-            );
+            let limit = "metrics: of this engine only /metrics is served: /report, /recording, /events and the push are of the first engine; use a second tokengap with --engine";
+            session.give_up(limit.to_owned());
         }
         Running::new(WatchedEngine::new(engine, view()), session)
     };
@@ -232,9 +238,10 @@ fn watch_engines(
     let mut join = || {
         let engine = engines.next_run()?;
         let name = engine.name();
-        let opened = RunOutputs::of_files(live, engine.kind(), &files.of_run(&name));
-        let problem = opened.as_ref().err().map(|error| format!("recording: {error:#}"));
-        let outputs = opened.unwrap_or_else(|_| RunOutputs::none(live, engine.kind()));
+        let sink = Sink::open(&files.of_run(&name), engine.kind(), &app::live_config(live));
+        let problem = sink.as_ref().err().map(|error| format!("recording: {error:#}"));
+        shared_endpoint.name_first_run(&engines.first_name());
+        let outputs = RunOutputs::of_further_run(live, sink.ok(), shared_endpoint.add_run(&name));
         if let Some(screen) = &screen {
             screen.borrow_mut().add_run();
         }
