@@ -100,8 +100,8 @@ pub(crate) const BINDINGS: &[Binding] = &[
     bind(KeyContext::Everywhere, &chars::<'p'>(), "p", Action::Pause, "pause the view of a live run, or playback of a recording", "pause"),
     bind(KeyContext::Live, &chars::<'r'>(), "r", Action::Command(ScreenCommand::Record), "start or stop a recording in this folder", ""),
     bind(KeyContext::Live, &chars::<'d'>(), "d", Action::Command(ScreenCommand::Dump), "save the hindsight ring (--hindsight)", ""),
-    bind(KeyContext::Watch, &chars::<'['>(), "[", Action::StepRun(-1), "to the previous pod", "pod"),
-    bind(KeyContext::Watch, &chars::<']'>(), "]", Action::StepRun(1), "to the next pod", "pod"),
+    bind(KeyContext::Watch, &chars::<'['>(), "[", Action::StepRun(-1), "to the previous run", "run"),
+    bind(KeyContext::Watch, &chars::<']'>(), "]", Action::StepRun(1), "to the next run", "run"),
     bind(KeyContext::Replay, &chars::<'['>(), "[", Action::Command(Play(Playback::Speed(-1))), "play slower", "speed"),
     bind(KeyContext::Replay, &chars::<']'>(), "]", Action::Command(Play(Playback::Speed(1))), "play faster; the last step has no speed limit", "speed"),
     bind(KeyContext::Replay, &chars::<','>(), ",", Action::Command(Play(Playback::Skip(-10))), "ten seconds back", "10 s"),
@@ -136,7 +136,7 @@ impl Binding {
             KeyContext::On(_, name) => name,
             KeyContext::Live => "live",
             KeyContext::Replay => "in a replay",
-            KeyContext::Watch => "in watch",
+            KeyContext::Watch => "several runs",
         }
     }
 }

@@ -139,6 +139,7 @@ impl EngineRuns {
     /// A run for an engine that no run waits for, if one was found.
     pub fn next_run(&mut self) -> Option<EngineRun> {
         if self.run_count == MAX_ENGINES {
+            // Engines that have ended count, because the report contains them.
             return None;
         }
         let run = {
@@ -215,7 +216,10 @@ impl EngineRun {
         let State::Waiting { .. } = self.state else {
             return None;
         };
-        Some(self.refused.clone().unwrap_or_else(|| self.node.lock().lookout.obstacle().to_owned()))
+        let node = self.node.lock();
+        let is_gone = self.ended > 0 && node.has_several_runs();
+        let unfound = if is_gone { "it has not been started again" } else { node.lookout.obstacle() };
+        Some(self.refused.clone().unwrap_or_else(|| unfound.to_owned()))
     }
 
     /// Attaches to the engine that this run waits for, once one was found.
@@ -331,13 +335,7 @@ impl About for EngineRun {
                 (self.away + waiting).as_secs_f64()
             ));
         }
-        if let State::Waiting { .. } = &self.state {
-            let node = self.node.lock();
-            let is_gone = self.ended > 0 && node.has_several_runs();
-            let why = if is_gone { "it has not been started again" } else { node.lookout.obstacle() };
-            degraded.push(format!("engine: no engine is watched: {why}"));
-        }
-        degraded.extend(self.refused.iter().cloned());
+        degraded.extend(self.obstacle().map(|why| format!("engine: no engine is watched: {why}")));
         degraded
     }
 }

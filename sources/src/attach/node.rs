@@ -38,7 +38,7 @@ pub(super) struct Node {
     pub(super) lookout: DiscoveryThread,
     pub(super) python: Option<PythonWatch>,
     runs: BTreeMap<RunId, RunEntry>,
-    /// Runs that receive the observations of a process.
+    /// Runs that receive the observations of a process. Those of an exited one stay, for what is reported about it later.
     receivers: HashMap<u32, Receivers>,
     /// Error that ended the probe.
     failure: Option<String>,
@@ -246,9 +246,6 @@ impl Node {
                         }
                     }
                 }
-            }
-            if let Observation::Exited { pid } = observation {
-                receivers.remove(&pid);
             }
         });
         match polled {
