@@ -157,32 +157,23 @@ fn is_server(argv: &[String]) -> bool {
     }
 }
 
-/// Value of an option, as `--name value` or `--name=value`.
-fn option_value<'a>(argv: &'a [String], name: &str) -> Option<&'a str> {
-    let (at, found) = argv.iter().enumerate().find_map(|(at, argument)| {
-        let rest = argument.strip_prefix(name)?;
-        (rest.is_empty() || rest.starts_with('=')).then_some((at, rest))
-    })?;
-    found.strip_prefix('=').or_else(|| argv.get(at + 1).map(String::as_str))
-}
-
 /// Tokenizer that a server's command line names: `--tokenizer`, otherwise the model.
 fn tokenizer_of_command(argv: &[String]) -> Option<&str> {
     if !is_server(argv) {
         return None;
     }
     // Other tokenizers than those of Hugging Face have another file.
-    if option_value(argv, "--tokenizer-mode").is_some_and(|mode| !matches!(mode, "auto" | "hf" | "slow")) {
+    if flag_value(argv, "--tokenizer-mode").is_some_and(|mode| !matches!(mode, "auto" | "hf" | "slow")) {
         return None;
     }
-    option_value(argv, "--tokenizer").or_else(|| model_of_command(argv))
+    flag_value(argv, "--tokenizer").or_else(|| model_of_command(argv))
 }
 
 /// Model that a command line names: `--model`, otherwise the argument after `serve`.
 fn model_of_command(argv: &[String]) -> Option<&str> {
     let served_model = argv.iter().skip_while(|argument| *argument != "serve").nth(1);
     let served_model = served_model.filter(|model| !model.starts_with('-')).map(String::as_str);
-    option_value(argv, "--model").or(served_model)
+    flag_value(argv, "--model").or(served_model)
 }
 
 /// Whether this is the command line of a Dynamo worker. It has the client of the engine core that API servers have, and answers Dynamo's
