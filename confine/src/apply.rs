@@ -15,7 +15,7 @@ impl Plan {
             Outcome { missing: Vec::new(), kept: Capabilities::empty(), user: None, landlock: false, seccomp: false };
         let thread_count = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
         if thread_count > 1 {
-            outcome.add_missing(format!(
+            outcome.add_missing(&format!(
                 "{thread_count} threads were started earlier and keep their capabilities and file access"
             ));
         }
@@ -23,7 +23,7 @@ impl Plan {
         let rules = LandlockRules::from_plan(self);
         // A crash must not write memory to a disk.
         if let Err(error) = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }) {
-            outcome.add_missing(format!("cannot disable core dumps: {error}"));
+            outcome.add_missing(&format!("cannot disable core dumps: {error}"));
         }
         match caps::drop_capabilities(self) {
             Ok(DroppedRights { kept, user_change }) => {
@@ -31,22 +31,22 @@ impl Plan {
                 match user_change {
                     Some(Ok(id)) => outcome.user = Some(id),
                     Some(Err(error)) => {
-                        outcome.add_missing(format!("still running as root with write access to its files: {error}"));
+                        outcome.add_missing(&format!("still running as root with write access to its files: {error}"));
                     }
                     None => {}
                 }
             }
-            Err(error) => outcome.add_missing(format!("cannot drop capabilities: {error}")),
+            Err(error) => outcome.add_missing(&format!("cannot drop capabilities: {error}")),
         }
         // Its memory could otherwise be written to by a process with its user id, which then had its rights.
         if matches!(self.work, Work::Attach | Work::Open)
             && let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable)
         {
-            outcome.add_missing(format!("cannot protect the memory from processes of the same user: {error}"));
+            outcome.add_missing(&format!("cannot protect the memory from processes of the same user: {error}"));
         }
         // Landlock and seccomp require it.
         if let Err(error) = set_no_new_privs(true) {
-            outcome.add_missing(format!("cannot set no_new_privs: {error}"));
+            outcome.add_missing(&format!("cannot set no_new_privs: {error}"));
             return outcome;
         }
         if !self.work.observes_processes() {
@@ -56,17 +56,17 @@ impl Plan {
                     if self.work == Work::Network
                         && let Some(gap) = landlock_rules::unrestricted_access(landlock)
                     {
-                        outcome.add_missing(gap.to_owned());
+                        outcome.add_missing(gap);
                     }
                 }
-                Err(why) => outcome.add_missing(format!(
+                Err(why) => outcome.add_missing(&format!(
                     "file access is not restricted: {why}; this needs Linux 5.13 or later with landlock in lsm="
                 )),
             }
         }
         match seccomp::install_filters(self.work) {
             Ok(()) => outcome.seccomp = true,
-            Err(why) => outcome.add_missing(format!("system calls are not filtered: {why}")),
+            Err(why) => outcome.add_missing(&format!("system calls are not filtered: {why}")),
         }
         outcome
     }
@@ -88,7 +88,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    fn add_missing(&mut self, why: String) {
+    fn add_missing(&mut self, why: &str) {
         self.missing.push(format!("confinement: {why}"));
     }
 }
