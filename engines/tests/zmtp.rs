@@ -4,7 +4,7 @@ mod common;
 
 use proptest::prelude::*;
 
-use zmq_tap::zmtp::{Command, Garbage, Mark, Opaque, Pending, Scanner, Span};
+use zmq_tap::zmtp::{Garbage, Mark, Opaque, Pending, Scanner, Span, ZmtpCommand};
 
 const PING: &[u8] = b"\x04\x07\x04PING\0\0";
 
@@ -32,7 +32,7 @@ struct Built {
 impl Built {
     fn greeted() -> Self {
         let mut built = Self { bytes: greeting("NULL"), marks: Vec::new() };
-        built.command(Command::Ready, b"\x05READY\x0bSocket-Type\0\0\0\x04PUSH");
+        built.command(ZmtpCommand::Ready, b"\x05READY\x0bSocket-Type\0\0\0\x04PUSH");
         built
     }
 
@@ -41,7 +41,7 @@ impl Built {
         self.marks.push(Mark::Frame { span, more });
     }
 
-    fn command(&mut self, command: Command, body: &[u8]) {
+    fn command(&mut self, command: ZmtpCommand, body: &[u8]) {
         let span = self.span(4, body);
         self.marks.push(Mark::Command(command, span));
     }
@@ -72,7 +72,7 @@ fn real_messages_are_framed_in_one_read_and_byte_by_byte() {
     for (n, message) in real_messages().iter().enumerate() {
         built.frame(message, n % 7 == 0);
         if n % 5 == 0 {
-            built.command(Command::Heartbeat, &PING[2..]);
+            built.command(ZmtpCommand::Heartbeat, &PING[2..]);
         }
     }
     built.frame(b"", false);
@@ -107,7 +107,7 @@ fn an_incomplete_message_is_reported_from_its_first_byte() {
 #[test]
 fn version_2_and_encrypted_streams_are_recognised() {
     let first = |bytes: &[u8]| scan(&mut Scanner::from_greeting(), bytes, 1);
-    let identity = |at: u64| Mark::Command(Command::Other, Span { header: at, body: at + 2, end: at + 2 });
+    let identity = |at: u64| Mark::Command(ZmtpCommand::Other, Span { header: at, body: at + 2, end: at + 2 });
     let message = |at: u64| Mark::Frame { span: Span { header: at, body: at + 2, end: at + 5 }, more: false };
     // A 2.0 peer, and a 3.x peer in 2.0 mode: socket type in place of a minor version, then the identity.
     for revision in [1, 3] {
@@ -121,7 +121,7 @@ fn version_2_and_encrypted_streams_are_recognised() {
     let hidden = first(&[greeting("CURVE"), vec![4, 200]].concat());
     assert!(matches!(hidden[..], [Mark::Opaque(Opaque::Encrypted(by))] if by.to_string() == "CURVE"), "{hidden:?}");
     let plain = first(&[&greeting("PLAIN")[..], b"\x04\x06\x05HELLO\0\x03abc"].concat());
-    assert!(matches!(plain[..], [Mark::Command(Command::Other, _), Mark::Frame { .. }]));
+    assert!(matches!(plain[..], [Mark::Command(ZmtpCommand::Other, _), Mark::Frame { .. }]));
     let unknown = first(&greeting("SCRAM"));
     assert!(matches!(unknown[..], [Mark::Opaque(why)] if why.to_string() == "encrypted by SCRAM"), "{unknown:?}");
 }
@@ -145,7 +145,7 @@ fn a_stream_joined_anywhere_syncs_at_a_frame_boundary() {
     for (n, message) in messages.iter().filter(|message| message.len() < 3_000).step_by(11).enumerate() {
         built.frame(message, false);
         if n % 4 == 0 {
-            built.command(Command::Heartbeat, &PING[2..]);
+            built.command(ZmtpCommand::Heartbeat, &PING[2..]);
         }
     }
     let headers: Vec<u64> = built.marks.iter().filter_map(|mark| frame_header(*mark)).collect();

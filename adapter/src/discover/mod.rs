@@ -17,6 +17,6 @@ pub use recognise::{
     Codec, Disaggregation, Edge, EngineKind, Engines, Evidence, InnerServer, Launcher, Node, Package, PackageRelease,
     Reading, Recognise, RoleWithSource, Settings, Wire, role_among, role_words,
 };
-pub use release::{Release, Stage};
+pub use release::{Release, ReleaseStage};
 pub use role::{Function, Rank, Role, RoleSource};
 pub use setting::{Origin, Setting};

@@ -9,12 +9,12 @@ pub struct Release {
     /// Major, minor, patch.
     pub number: [u16; 3],
     /// Position among the releases with the same number.
-    pub stage: Stage,
+    pub stage: ReleaseStage,
 }
 
 /// Position before, at or after the final release of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Stage {
+pub enum ReleaseStage {
     /// A pre-release: `rc0`, `a1`, `b2`.
     Candidate(u16),
     /// The final release.
@@ -26,19 +26,19 @@ pub enum Stage {
 impl Release {
     /// Creates a final release.
     pub const fn new(major: u16, minor: u16, patch: u16) -> Self {
-        Self { number: [major, minor, patch], stage: Stage::Final }
+        Self { number: [major, minor, patch], stage: ReleaseStage::Final }
     }
 
     /// Returns post-release `n` of the same number.
     #[must_use]
     pub const fn post(self, n: u16) -> Self {
-        Self { number: self.number, stage: Stage::Post(n) }
+        Self { number: self.number, stage: ReleaseStage::Post(n) }
     }
 
     /// Returns release candidate `n` of the same number.
     #[must_use]
     pub const fn rc(self, n: u16) -> Self {
-        Self { number: self.number, stage: Stage::Candidate(n) }
+        Self { number: self.number, stage: ReleaseStage::Candidate(n) }
     }
 }
 
@@ -60,11 +60,11 @@ impl FromStr for Release {
         }
         // Alpha and beta releases come before the final one, as candidates do.
         let stage = if let Some(n) = ["rc", "a", "b"].iter().find_map(|prefix| number_after(rest, prefix)) {
-            Stage::Candidate(n)
+            ReleaseStage::Candidate(n)
         } else if let Some(n) = number_after(rest, ".post") {
-            Stage::Post(n)
+            ReleaseStage::Post(n)
         } else {
-            Stage::Final
+            ReleaseStage::Final
         };
         Ok(Self { number, stage })
     }
@@ -84,9 +84,9 @@ impl fmt::Display for Release {
         let [major, minor, patch] = self.number;
         write!(f, "{major}.{minor}.{patch}")?;
         match self.stage {
-            Stage::Candidate(n) => write!(f, "rc{n}"),
-            Stage::Final => Ok(()),
-            Stage::Post(n) => write!(f, ".post{n}"),
+            ReleaseStage::Candidate(n) => write!(f, "rc{n}"),
+            ReleaseStage::Final => Ok(()),
+            ReleaseStage::Post(n) => write!(f, ".post{n}"),
         }
     }
 }

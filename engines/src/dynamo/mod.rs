@@ -18,7 +18,7 @@ use crate::sglang::discover::role::TOKENIZER;
 use crate::sglang::discover::streaming::{self, LauncherDefaults, origin_of_absence};
 use crate::unread::UnreadLog;
 
-pub use request_plane::Requests;
+pub use request_plane::RequestPlaneParser;
 pub use response_plane::RESPONSE_PLANE;
 
 /// What tokengap knows of it.
@@ -95,7 +95,7 @@ impl Recognise for Dynamo {
     }
 
     fn request_parser(&self) -> Option<Box<dyn ParseRequests>> {
-        Some(Box::new(Requests::default()))
+        Some(Box::new(RequestPlaneParser::default()))
     }
 
     fn settings(&self, evidence: &Evidence<'_>) -> Settings {

@@ -15,7 +15,7 @@ const TCP: &str = "tcp_server";
 
 /// Parser of one connection from a frontend.
 #[derive(Clone, Debug, Default)]
-pub struct Requests {
+pub struct RequestPlaneParser {
     /// The incomplete message, up to its ids.
     partial: Vec<u8>,
     /// Remaining bytes of the current message's body.
@@ -37,11 +37,11 @@ struct Control<'a> {
     #[serde(borrow)]
     id: BorrowedText<'a>,
     #[serde(borrow)]
-    connection_info: Connection<'a>,
+    connection_info: ConnectionInfo<'a>,
 }
 
 #[derive(Deserialize)]
-struct Connection<'a> {
+struct ConnectionInfo<'a> {
     #[serde(borrow)]
     transport: BorrowedText<'a>,
     /// JSON text inside a JSON string.
@@ -61,7 +61,7 @@ struct Invalid;
 /// A part of a message, and the bytes behind it; `None` if more bytes are needed.
 type Part<'a> = Option<(&'a [u8], &'a [u8])>;
 
-impl ParseRequests for Requests {
+impl ParseRequests for RequestPlaneParser {
     fn is_other(&self) -> bool {
         self.unread > MAX_HEADER_BYTES
     }
@@ -71,7 +71,8 @@ impl ParseRequests for Requests {
             self.skip -= bytes;
         } else {
             self.partial.clear();
-            (self.skip, self.out_of_sync) = (0, true);
+            self.skip = 0;
+            self.out_of_sync = true;
         }
     }
 
@@ -97,6 +98,7 @@ impl ParseRequests for Requests {
             match parse_message(bytes, emit) {
                 Ok(Some((used, follow))) => {
                     input = &input[used.saturating_sub(before).min(input.len())..];
+                    // The body holds the prompt, which is not read.
                     self.skip = follow;
                 }
                 Ok(None) => {

@@ -12,7 +12,7 @@ use serde::de::IgnoredAny;
 
 /// Dynamo's response plane.
 pub const RESPONSE_PLANE: StreamProtocol =
-    StreamProtocol { begins: begins_stream, parser: |limits| Box::new(Frames::new(limits)) };
+    StreamProtocol { begins: begins_stream, parser: |limits| Box::new(ResponseFrames::new(limits)) };
 
 /// Prefix length: big-endian lengths of header and body, and a checksum that is 0 in release builds.
 pub(super) const PREFIX: usize = 24;
@@ -21,7 +21,7 @@ const MAX_HEADER_BYTES: u64 = 64 << 10;
 
 /// Frame parser of one connection.
 #[derive(Debug)]
-struct Frames {
+struct ResponseFrames {
     limits: Limits,
     framed: Framed<PREFIX>,
     /// Name of the connection.
@@ -97,7 +97,7 @@ fn frame_length(prefix: &[u8; PREFIX]) -> Result<u64, Unreadable> {
     is_valid.then(|| header + body).ok_or(Unreadable::Frames)
 }
 
-impl ParseStream for Frames {
+impl ParseStream for ResponseFrames {
     fn parse(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
         let mut framed = std::mem::take(&mut self.framed);
         while !self.ended
@@ -113,7 +113,7 @@ impl ParseStream for Frames {
     }
 }
 
-impl Frames {
+impl ResponseFrames {
     fn new(limits: Limits) -> Self {
         Self { limits, framed: Framed::default(), subject: String::new(), ended: false }
     }

@@ -7,14 +7,14 @@ pub(crate) fn count_equal_words(b: &[u8], at: usize, mask: u64, pattern: u64) ->
     let blocks = words.as_chunks::<4>().0;
     let equal_blocks = blocks
         .iter()
-        .take_while(|block| block.iter().fold(0, |bits, word| bits | differing_bits(word, mask, pattern)) == 0);
+        .take_while(|block| block.iter().fold(0, |bits, word| bits | differing_bits(*word, mask, pattern)) == 0);
     let in_blocks = 4 * equal_blocks.count();
-    in_blocks + words[in_blocks..].iter().take_while(|word| differing_bits(word, mask, pattern) == 0).count()
+    in_blocks + words[in_blocks..].iter().take_while(|word| differing_bits(**word, mask, pattern) == 0).count()
 }
 
 #[inline]
-fn differing_bits(word: &[u8; 8], mask: u64, pattern: u64) -> u64 {
-    (u64::from_le_bytes(*word) ^ pattern) & mask
+fn differing_bits(word: [u8; 8], mask: u64, pattern: u64) -> u64 {
+    (u64::from_le_bytes(word) ^ pattern) & mask
 }
 
 /// Number of immediate repetitions of the `N` bytes at `at`: as long as each byte equals the one `N` further on.

@@ -101,6 +101,7 @@ fn check_pickle_opening(body: &[u8], length: u64) -> Opening {
 }
 
 fn check_msgpack_opening(body: &[u8], length: u64) -> Opening {
+    // A message is an array that begins with the name of its class.
     let string = match *body {
         [0x91..=0x9f, ref rest @ ..] | [0xdc, _, _, ref rest @ ..] => rest,
         [0xdc, ..] => return Opening::More,

@@ -109,6 +109,7 @@ impl Decoder {
             None => shape_of(CLASS, envelope.releases, None, Kind::Control),
         };
         if self.ids_wanted {
+            // The ids of all chunks are in one list, in order.
             let mut ids = self.ids.as_slice();
             for chunk in &mut chunks {
                 (chunk.ids, ids) = ids.split_at(chunk.listed.unwrap_or(0) as usize);
@@ -252,6 +253,7 @@ impl OutputReader<'_, '_> {
         let others = envelope.layouts.iter().filter(|layout| !last.is_some_and(|last| std::ptr::eq(last, *layout)));
         let mut refused = Undecoded::Layout { class: OUTPUT, fields: fields as usize, what: UNLISTED };
         for layout in last.into_iter().chain(others).filter(|layout| layout.len == fields) {
+            // An attempt with another layout may have left some.
             self.chunks.clear();
             self.times.clear();
             if let Some(ids) = &mut self.ids {
@@ -297,8 +299,9 @@ impl OutputReader<'_, '_> {
             at = if !bytes.is_empty() && b[end..].starts_with(bytes) {
                 end + bytes.len()
             } else {
-                let (next, read) = read_tail(b, end, row, layout)?;
-                (bytes, tail) = (&b[end..next], read);
+                let next;
+                (next, tail) = read_tail(b, end, row, layout)?;
+                bytes = &b[end..next];
                 next
             };
             pooled &= tail.pooled;
@@ -387,7 +390,11 @@ fn read_tail(b: &[u8], mut at: usize, row: usize, layout: &OutputLayout) -> Resu
         } else if column == prefill {
             match value {
                 Head::Nil => {}
-                Head::Map { len } => (tail.prompt, tail.cached) = read_prefill_stats(b, first, len)?,
+                Head::Map { len } => {
+                    let PrefillStats { prompt_tokens, cached_tokens } = read_prefill_stats(b, first, len)?;
+                    tail.prompt = prompt_tokens;
+                    tail.cached = cached_tokens;
+                }
                 _ => return Err(column_error(b, at, "prefill_stats", row, "not a map")),
             }
         } else if column == pooling {
@@ -423,9 +430,14 @@ fn parse_finish_reason(b: &[u8], value: Head, first: usize) -> Result<Option<Fin
 }
 
 /// Lengths of the prompt and of its cached part.
-fn read_prefill_stats(b: &[u8], mut at: usize, len: u32) -> Result<(Option<u32>, Option<u32>), Undecoded> {
-    let mut prompt = None;
-    let mut cached = None;
+#[derive(Default)]
+struct PrefillStats {
+    prompt_tokens: Option<u32>,
+    cached_tokens: Option<u32>,
+}
+
+fn read_prefill_stats(b: &[u8], mut at: usize, len: u32) -> Result<PrefillStats, Undecoded> {
+    let mut stats = PrefillStats::default();
     for _ in 0..len {
         let value = skip_value(b, at)?;
         let next = skip_value(b, value)?;
@@ -434,13 +446,13 @@ fn read_prefill_stats(b: &[u8], mut at: usize, len: u32) -> Result<(Option<u32>,
             _ => None,
         };
         match read_string(b, at) {
-            Some((b"num_prompt_tokens", _)) => prompt = count,
-            Some((b"num_cached_tokens", _)) => cached = count,
+            Some((b"num_prompt_tokens", _)) => stats.prompt_tokens = count,
+            Some((b"num_cached_tokens", _)) => stats.cached_tokens = count,
             _ => {}
         }
         at = next;
     }
-    Ok((prompt, cached))
+    Ok(stats)
 }
 
 /// Times of the events of one request. `None` unless it entered the queue: a later output may have an event of a preempted request that

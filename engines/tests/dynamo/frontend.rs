@@ -2,7 +2,7 @@
 
 use adapter::requests::ParseRequests as _;
 use engines::PROTOCOLS;
-use engines::dynamo::Requests;
+use engines::dynamo::RequestPlaneParser;
 use proptest::prelude::*;
 use responses::{ResponseReader, Server};
 use trace::MonoNs;
@@ -39,7 +39,7 @@ impl Pair {
     fn announced() -> Self {
         let mut pair = Self::new();
         let bytes = recording("dynamo/requests", "v1.6.1-frontend");
-        Requests::default().parse(&bytes, true, &mut |request| {
+        RequestPlaneParser::default().parse(&bytes, true, &mut |request| {
             if let Some(subject) = request.subject {
                 pair.server.record_announced_stream(subject, request.context, request.rid);
             }

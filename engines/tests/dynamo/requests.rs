@@ -1,7 +1,7 @@
 //! Dynamo's request plane, recorded from real frontends: the ids must be found wherever the bytes are cut.
 
 use adapter::requests::ParseRequests as _;
-use engines::dynamo::Requests;
+use engines::dynamo::RequestPlaneParser;
 use proptest::prelude::*;
 
 use super::{recorded, recording};
@@ -10,7 +10,7 @@ use super::{recorded, recording};
 type Ids = Vec<(Option<String>, String, Option<String>)>;
 
 fn read(pieces: &[&[u8]]) -> Ids {
-    let (mut requests, mut ids) = (Requests::default(), Ids::new());
+    let (mut requests, mut ids) = (RequestPlaneParser::default(), Ids::new());
     for piece in pieces {
         requests.parse(piece, true, &mut |request| {
             let own = |text: Option<&str>| text.map(str::to_owned);
@@ -65,13 +65,13 @@ fn a_gap_in_a_prompt_loses_nothing_and_a_gap_in_a_header_loses_its_request() {
     let second = bytes[1..].windows(27).position(|window| window == start).map_or(0, |at| at + 1);
     assert!(second > 600);
     let (head, rest) = bytes.split_at(second - 100);
-    let mut requests = Requests::default();
+    let mut requests = RequestPlaneParser::default();
     let mut count = 0;
     requests.parse(head, true, &mut |_| count += 1);
     requests.missed(50);
     requests.parse(&rest[50..], false, &mut |_| count += 1);
     assert_eq!(count, 4);
-    let mut requests = Requests::default();
+    let mut requests = RequestPlaneParser::default();
     let mut count = 0;
     requests.parse(&bytes[..second + 10], true, &mut |_| count += 1);
     requests.missed(30);
@@ -98,7 +98,7 @@ proptest! {
 
     #[test]
     fn arbitrary_bytes_never_panic(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..20), missed in 0_u64..1000) {
-        let mut requests = Requests::default();
+        let mut requests = RequestPlaneParser::default();
         for (n, piece) in pieces.iter().enumerate() {
             requests.parse(piece, n % 2 == 0, &mut |_| {});
             requests.missed(missed);

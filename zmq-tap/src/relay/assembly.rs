@@ -6,7 +6,7 @@ use std::ops::Range;
 use trace::MonoNs;
 
 use super::observation::{NotKept, Unread};
-use crate::zmtp::{Command, Mark, Pending};
+use crate::zmtp::{Mark, Pending, ZmtpCommand};
 
 /// A message that has been read completely. Positions are stream offsets.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl MessageAssembly {
                 self.unread.push(why.into());
             }
             Mark::Synced { .. } => self.start_message(),
-            Mark::Command(Command::Error, _) => self.is_rejected = true,
+            Mark::Command(ZmtpCommand::Error, _) => self.is_rejected = true,
             Mark::Command(..) => {}
         }
     }

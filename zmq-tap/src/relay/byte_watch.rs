@@ -8,7 +8,7 @@ use trace::MonoNs;
 use super::journal::{Journal, Reporter};
 use super::observation::{Direction, Observed};
 use super::stream_window::StreamWindow;
-use super::zmtp_watch::Observer;
+use super::zmtp_watch::StreamObserver;
 use crate::zmtp::Pending;
 
 /// Observer of one direction of a connection without ZMTP.
@@ -30,7 +30,7 @@ impl ByteWatch {
     }
 }
 
-impl Observer for ByteWatch {
+impl StreamObserver for ByteWatch {
     fn bytes_to_keep(&mut self) -> Pending {
         // Nothing is kept after it is written: the reader of the observations joins events that span several writes.
         Pending { start: u64::MAX, frame_end: None }

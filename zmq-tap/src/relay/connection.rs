@@ -20,7 +20,7 @@ use super::socket::Socket;
 use super::stream_window::StreamWindow;
 use super::thread::Signal;
 use super::upstream::{UpstreamChanged, UpstreamSocket};
-use super::zmtp_watch::{Observer, ZmtpWatch};
+use super::zmtp_watch::{StreamObserver, ZmtpWatch};
 
 /// A pair, and the signal that its connections wait for before they are connected to the upstream.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ pub(super) async fn serve_connection(
 }
 
 /// Relays both directions. Returns the cause of the end and the side that ended first.
-async fn relay_both_directions<W: Observer>(
+async fn relay_both_directions<W: StreamObserver>(
     journal: &Arc<Journal>,
     accepted: &Socket,
     upstream: &Socket,
@@ -219,6 +219,7 @@ async fn connect_with_retries(route: &RelayRoute, peer: &Socket, patience: Durat
             Err(_) => return Err(ConnectFailure::Unanswered),
         }
         let next = Instant::now() + pause;
+        // A peer that has closed its connection does not wait any more.
         if upstream.speaks_http() || next >= deadline || peer.is_closed_by_peer().await {
             return Err(ConnectFailure::Unanswered);
         }

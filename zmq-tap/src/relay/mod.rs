@@ -254,6 +254,7 @@ async fn relay_pairs(
             Err(error) => drop(ready.send(Err(error))),
         }
     }
+    // Connections that have not ended by then are cut.
     let all = async { while pairs.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(shared.options.drain + GRACE, all).await;
 }

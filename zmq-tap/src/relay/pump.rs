@@ -6,7 +6,7 @@ use trace::MonoNs;
 
 use super::socket::Socket;
 use super::stream_window::StreamWindow;
-use super::zmtp_watch::Observer;
+use super::zmtp_watch::StreamObserver;
 
 /// Bytes after which a busy direction yields to the others.
 const YIELD_BYTES: usize = 1 << 20;
@@ -39,7 +39,7 @@ pub(super) enum DirectionEnd {
 pub(super) async fn copy_until_end(
     from: &Socket,
     to: &Socket,
-    watch: &mut impl Observer,
+    watch: &mut impl StreamObserver,
     mut window: StreamWindow,
 ) -> DirectionEnd {
     let mut bytes_since_yield = 0;
@@ -99,7 +99,7 @@ pub(super) async fn copy_until_end(
     }
 }
 
-fn source_failed(error: &io::Error, to: &Socket, watch: &impl Observer) -> DirectionEnd {
+fn source_failed(error: &io::Error, to: &Socket, watch: &impl StreamObserver) -> DirectionEnd {
     let has_relayed = watch.has_relayed();
     if has_relayed {
         // The end of the stream stays in order, behind the bytes that the kernel still holds for the sink.

@@ -14,7 +14,7 @@ use super::stream_window::StreamWindow;
 use crate::zmtp::{Opaque, Pending, Scanner};
 
 /// Observer of the bytes of one direction while they are copied. It neither delays nor changes them.
-pub(super) trait Observer {
+pub(super) trait StreamObserver {
     /// Bytes that the window must keep for the incomplete message.
     fn bytes_to_keep(&mut self) -> Pending;
 
@@ -92,7 +92,7 @@ fn slice_of_stream(bytes: &Bytes, base: u64, part: Range<u64>) -> Option<Bytes> 
     (start <= end && end <= bytes.len() as u64).then(|| bytes.slice(start as usize..end as usize))
 }
 
-impl Observer for ZmtpWatch {
+impl StreamObserver for ZmtpWatch {
     fn bytes_to_keep(&mut self) -> Pending {
         let pending = self.scanner.pending().filter(|pending| self.assembly.is_kept(*pending));
         pending.unwrap_or(Pending { start: self.scanner.position(), frame_end: None })

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use super::HeldFile;
-use crate::zmtp::{Command, Mark, Scanner};
+use crate::zmtp::{Mark, Scanner, ZmtpCommand};
 
 /// Maximum wait for the listener's part of the handshake, which an I/O thread sends.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ pub fn read_socket_type(socket: &HeldFile) -> io::Result<String> {
         bytes.extend_from_slice(&buffer[..read]);
         let mut found = None;
         scanner.feed(&buffer[..read], &mut |mark| match mark {
-            Mark::Command(Command::Ready, span) => {
+            Mark::Command(ZmtpCommand::Ready, span) => {
                 found = bytes.get(span.body as usize..span.end as usize).map(parse_ready_command);
             }
             Mark::Opaque(why) => found = Some(Err(io::Error::other(why))),

@@ -9,7 +9,7 @@
 //! The search holds fewer bytes than one anchor needs, and at most [`MAX_CANDIDATES`] candidates.
 
 use super::greeting::ZmtpVersion;
-use super::header::{self, Command, CommandName};
+use super::header::{self, CommandName, ZmtpCommand};
 use adapter::decode::{Format, Opening};
 
 /// Limit of anchors that wait for a successor. The farthest ones are discarded first.
@@ -161,7 +161,7 @@ fn test_heartbeat(bytes: &[u8]) -> FrameTest {
             let mut name = CommandName::default();
             name.append(body);
             match name.command() {
-                Command::Heartbeat => FrameTest::Yes { length: 2 + u64::from(length), tail: None },
+                ZmtpCommand::Heartbeat => FrameTest::Yes { length: 2 + u64::from(length), tail: None },
                 _ if body.len() < 5 => FrameTest::More,
                 _ => FrameTest::No,
             }

@@ -51,9 +51,13 @@ pub(super) struct GreetingReader {
 /// Result of reading the greeting up to the current byte.
 pub(super) enum GreetingStep {
     More,
-    /// The greeting is complete: its framing, a mechanism that may hide the messages, and a byte of the next frame, if one was needed to
-    /// decide.
-    Complete(ZmtpVersion, Option<Mechanism>, Option<u8>),
+    Complete {
+        version: ZmtpVersion,
+        /// A mechanism that may hide the messages.
+        hidden_by: Option<Mechanism>,
+        /// Whether the byte is the first of the next frame, which was needed to decide.
+        has_begun_frame: bool,
+    },
     Invalid(Opaque),
 }
 
@@ -75,13 +79,18 @@ impl GreetingReader {
             // An even last byte of the signature is the flag byte of a long ZMTP 1.0 frame (libzmq makes the same test).
             (10, last) if last & 1 == 0 => GreetingStep::Invalid(Opaque::Version1),
             (11, 0) => GreetingStep::Invalid(Opaque::Version1),
-            (V2_LENGTH, _) if self.bytes[10] < 3 => GreetingStep::Complete(ZmtpVersion::V2, None, None),
-            (filled, 0) if filled == DECIDING_BYTE + 1 => GreetingStep::Complete(ZmtpVersion::V2, None, Some(0)),
+            (V2_LENGTH, _) if self.bytes[10] < 3 => {
+                GreetingStep::Complete { version: ZmtpVersion::V2, hidden_by: None, has_begun_frame: false }
+            }
+            (filled, 0) if filled == DECIDING_BYTE + 1 => {
+                GreetingStep::Complete { version: ZmtpVersion::V2, hidden_by: None, has_begun_frame: true }
+            }
             (V3_LENGTH, _) => {
                 let mechanism = Mechanism(std::array::from_fn(|index| self.bytes[12 + index]));
                 // NULL has no protection, and PLAIN protects only the handshake.
                 let hides = !matches!(mechanism.name(), b"NULL" | b"PLAIN");
-                GreetingStep::Complete(ZmtpVersion::V3, hides.then_some(mechanism), None)
+                let hidden_by = hides.then_some(mechanism);
+                GreetingStep::Complete { version: ZmtpVersion::V3, hidden_by, has_begun_frame: false }
             }
             _ => GreetingStep::More,
         }

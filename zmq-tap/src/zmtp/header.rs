@@ -66,7 +66,7 @@ pub(super) fn parse_header(bytes: &[u8], version: ZmtpVersion) -> Result<Option<
 
 /// A command, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Command {
+pub enum ZmtpCommand {
     /// Ends the handshake; carries the socket type.
     Ready,
     /// The peer refuses the connection.
@@ -93,12 +93,12 @@ impl CommandName {
         self.filled += added;
     }
 
-    pub(super) fn command(&self) -> Command {
+    pub(super) fn command(&self) -> ZmtpCommand {
         match &self.buffer[..self.filled] {
-            b"\x05READY" => Command::Ready,
-            b"\x05ERROR" => Command::Error,
-            [4, b'P', b'I' | b'O', b'N', b'G', ..] => Command::Heartbeat,
-            _ => Command::Other,
+            b"\x05READY" => ZmtpCommand::Ready,
+            b"\x05ERROR" => ZmtpCommand::Error,
+            [4, b'P', b'I' | b'O', b'N', b'G', ..] => ZmtpCommand::Heartbeat,
+            _ => ZmtpCommand::Other,
         }
     }
 }

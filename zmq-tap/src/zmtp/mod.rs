@@ -11,6 +11,6 @@ mod reader;
 mod scanner;
 
 pub use greeting::{Mechanism, Opaque};
-pub use header::{Command, Garbage};
+pub use header::{Garbage, ZmtpCommand};
 pub use reader::{Element, Frame, FrameReader, Framing};
 pub use scanner::{Mark, Pending, Scanner, Span};

@@ -2,7 +2,7 @@
 
 use super::boundary_search::BoundarySearch;
 use super::greeting::{GreetingReader, GreetingStep, Opaque, V2_LENGTH, ZmtpVersion};
-use super::header::{self, Command, CommandName, FrameHeader, Garbage};
+use super::header::{self, CommandName, FrameHeader, Garbage, ZmtpCommand};
 use adapter::decode::Format;
 
 /// Position of a frame, in offsets from the first byte fed.
@@ -20,7 +20,7 @@ pub struct Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// A complete command (or a ZMTP 2.0 identity).
-    Command(Command, Span),
+    Command(ZmtpCommand, Span),
     /// A complete message frame.
     Frame {
         /// Position of the frame.
@@ -175,12 +175,12 @@ impl Scanner {
         match step {
             GreetingStep::More => {}
             GreetingStep::Invalid(why) => self.stop_reading(why, mark),
-            GreetingStep::Complete(version, hides, next) => {
+            GreetingStep::Complete { version, hidden_by, has_begun_frame } => {
                 self.version = version;
-                let mut buffer = [0; header::MAX_HEADER_BYTES];
-                buffer[0] = next.unwrap_or_default();
-                self.state = ScannerState::Header { buffer, filled: usize::from(next.is_some()) };
-                if let Some(mechanism) = hides {
+                // A frame that has begun did so with a zero byte.
+                let buffer = [0; header::MAX_HEADER_BYTES];
+                self.state = ScannerState::Header { buffer, filled: usize::from(has_begun_frame) };
+                if let Some(mechanism) = hidden_by {
                     self.stop_reading(Opaque::Encrypted(mechanism), mark);
                 }
             }
@@ -248,7 +248,7 @@ impl Scanner {
         self.state = NO_HEADER;
         // A ZMTP 2.0 stream's first frame is its sender's identity.
         if self.version == ZmtpVersion::V2 && span.header == V2_LENGTH as u64 {
-            mark(Mark::Command(Command::Other, span));
+            mark(Mark::Command(ZmtpCommand::Other, span));
         } else if header.is_command {
             mark(Mark::Command(name.command(), span));
         } else {

@@ -13,11 +13,11 @@ pub(super) fn read_wires(wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -
 }
 
 fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>], bound: &BoundEndpoints<'_>) -> Option<Reading> {
-    let (to, known) = role_among(&ROLES, roles[wire.acceptor])?;
+    let (to, known) = role_among(ROLES, roles[wire.acceptor])?;
     let Some(connector) = wire.connector else {
         return read_one_sided_wire(to);
     };
-    let (from, by) = role_among(&ROLES, roles[connector])?;
+    let (from, by) = role_among(ROLES, roles[connector])?;
     let confidence = Confidence::of_sources([by, known]);
     match (from, to) {
         (SCHEDULER, DETOKENIZER | DETOKENIZER_ROUTER)

@@ -47,9 +47,11 @@ fn infer_from_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
             let (node, found) = match (known_role(roles, from), known_role(roles, to)) {
                 (None, Some(DETOKENIZER | DETOKENIZER_ROUTER)) => (from, Some(SCHEDULER)),
                 (None, Some(TOKENIZER | ROUTER)) => {
-                    (from, Some(if receives(edges, from) { DETOKENIZER } else { SCHEDULER }))
+                    (from, Some(if has_incoming_edge(edges, from) { DETOKENIZER } else { SCHEDULER }))
                 }
-                (Some(SCHEDULER), None) => (to, Some(if sends(edges, to) { DETOKENIZER } else { TOKENIZER })),
+                (Some(SCHEDULER), None) => {
+                    (to, Some(if has_outgoing_edge(edges, to) { DETOKENIZER } else { TOKENIZER }))
+                }
                 (Some(DETOKENIZER_ROUTER), None) => (to, Some(DETOKENIZER)),
                 (Some(DETOKENIZER), None) => {
                     // A detokenizer connects to every worker and also to the main process.
@@ -76,7 +78,7 @@ fn infer_from_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
 fn infer_unnamed(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     let free: Vec<bool> = roles.iter().enumerate().map(|(i, r)| r.is_none() && nodes[i].zmq).collect();
     let guesses: Vec<Option<Role>> = (0..nodes.len())
-        .map(|node| match (receives(edges, node), sends(edges, node)) {
+        .map(|node| match (has_incoming_edge(edges, node), has_outgoing_edge(edges, node)) {
             _ if !free[node] => None,
             (false, true) => Some(SCHEDULER),
             (true, true) => Some(DETOKENIZER),
@@ -101,11 +103,11 @@ fn infer_unnamed(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     }
 }
 
-fn receives(edges: &[Edge], node: usize) -> bool {
+fn has_incoming_edge(edges: &[Edge], node: usize) -> bool {
     edges.iter().any(|&(_, to)| to == node)
 }
 
-fn sends(edges: &[Edge], node: usize) -> bool {
+fn has_outgoing_edge(edges: &[Edge], node: usize) -> bool {
     edges.iter().any(|&(from, _)| from == node)
 }
 

@@ -2,7 +2,8 @@
 //! result is `None`. The rules cover SGLang 0.4.0 to 0.5.23 and Dynamo 0.5 to 1.6 as released.
 
 use adapter::discover::{
-    Carries, Codec, Disaggregation, End, Evidence, HopSeen, Origin, PythonVersion, Release, Setting, Settings, Stage,
+    Carries, Codec, Disaggregation, End, Evidence, HopSeen, Origin, PythonVersion, Release, ReleaseStage, Setting,
+    Settings,
 };
 use trace::engine::{Mode, Waiter};
 
@@ -68,8 +69,8 @@ pub(crate) fn infer_settings(evidence: &Evidence<'_>, unset: &LauncherDefaults) 
     }
 }
 
-fn setting_by_release<T>(release: Release, value: T) -> Option<Setting<T>> {
-    Some(Setting::new(value, Origin::Release(format!("SGLang {release}"))))
+fn setting_by_release<T>(release: Release, value: T) -> Setting<T> {
+    Setting::new(value, Origin::Release(format!("SGLang {release}")))
 }
 
 /// A scheduler connects to the detokenizer or, when told to skip it, a second time to the tokenizer.
@@ -107,7 +108,7 @@ impl StreamingRules<'_> {
     fn codec(&self) -> Option<Setting<Codec>> {
         let release = self.release?;
         if release < Release::new(0, 5, 15).rc(0) {
-            return setting_by_release(release, Codec::Pickle);
+            return Some(setting_by_release(release, Codec::Pickle));
         }
         if let Some(pickle) = self.environment_switch(PICKLE_SWITCH) {
             let codec = if pickle.value { Codec::Pickle } else { Codec::Msgpack };
@@ -161,10 +162,10 @@ impl StreamingRules<'_> {
         let waiter = match release {
             _ if self.output_avoids_zmq().is_some() => Waiter::YieldsAll,
             r if r < Release::new(0, 5, 10).rc(0) => Waiter::KeepsLast,
-            r if r.number == [0, 5, 10] && matches!(r.stage, Stage::Candidate(_)) => Waiter::YieldsAll,
+            r if r.number == [0, 5, 10] && matches!(r.stage, ReleaseStage::Candidate(_)) => Waiter::YieldsAll,
             _ => Waiter::Merges,
         };
-        setting_by_release(release, waiter)
+        Some(setting_by_release(release, waiter))
     }
 
     /// Number of event-loop turns from the wake-up of a waiter to its run. Up to `CPython` 3.11, `asyncio.wait_for` creates an additional
@@ -180,12 +181,12 @@ impl StreamingRules<'_> {
         let release = self.release?;
         // Deltas exist on the skip path from 0.4.3.post4, on every path from 0.5.0, and depend on the flag alone from 0.5.6.
         if release < Release::new(0, 4, 3).post(4) {
-            return setting_by_release(release, Mode::Cumulative);
+            return Some(setting_by_release(release, Mode::Cumulative));
         }
         if release < Release::new(0, 5, 6).rc(0) {
             let text_path = if release < Release::new(0, 5, 0).rc(0) { Mode::Cumulative } else { Mode::Incremental };
             return match skip {
-                Some(false) => setting_by_release(release, text_path),
+                Some(false) => Some(setting_by_release(release, text_path)),
                 Some(true) => self.mode_by_flag(),
                 // Without the flag, both paths of 0.4.x are cumulative.
                 None => self.mode_by_flag().filter(|flag| flag.value == text_path),

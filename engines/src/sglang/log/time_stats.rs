@@ -19,7 +19,7 @@ enum ServerRole {
 }
 
 /// A duration of the line, and the stage at its end.
-struct Phase {
+struct LoggedPhase {
     ns: u64,
     end: &'static str,
 }
@@ -181,7 +181,7 @@ fn first_stage(times: &LineFields<'_>, role: ServerRole) -> &'static str {
 }
 
 /// Phases of a request in order, by the names of all releases.
-fn read_phases(times: &LineFields<'_>, role: ServerRole) -> Result<Vec<Phase>, Impossible> {
+fn read_phases(times: &LineFields<'_>, role: ServerRole) -> Result<Vec<LoggedPhase>, Impossible> {
     // The start is unset, so the durations that count from it are none.
     if times.number(&["start_time", "start"]) == Some(0.0) {
         return Err(Impossible);
@@ -199,7 +199,7 @@ fn read_phases(times: &LineFields<'_>, role: ServerRole) -> Result<Vec<Phase>, I
             let stages = ["decode_bootstrap_done", "decode_transfer_queue_entry"];
             add_bootstrap(times, whole_ns, stages, &mut phases)?;
             let transfer_ns = times.duration_ns(&["transfer_duration"])?;
-            phases.extend(transfer_ns.map(|ns| Phase { ns, end: "decode_wait_queue_entry" }));
+            phases.extend(transfer_ns.map(|ns| LoggedPhase { ns, end: "decode_wait_queue_entry" }));
         }
     }
     let queue_ns = times.duration_ns(&["queue_duration"])?.ok_or(Impossible)?;
@@ -210,8 +210,8 @@ fn read_phases(times: &LineFields<'_>, role: ServerRole) -> Result<Vec<Phase>, I
         ServerRole::Prefill => ["prefill_forward_entry", "prefill_completion"],
         ServerRole::Decode => ["decode_forward_entry", "decode_completion"],
     };
-    phases.push(Phase { ns: queue_ns, end: forward_entry });
-    phases.push(Phase { ns: forward_ns, end: completion });
+    phases.push(LoggedPhase { ns: queue_ns, end: forward_entry });
+    phases.push(LoggedPhase { ns: forward_ns, end: completion });
     Ok(phases)
 }
 
@@ -220,17 +220,17 @@ fn add_bootstrap(
     times: &LineFields<'_>,
     whole_ns: Option<u64>,
     [bootstrapped, allocated]: [&'static str; 2],
-    phases: &mut Vec<Phase>,
+    phases: &mut Vec<LoggedPhase>,
 ) -> Result<(), Impossible> {
     let bootstrap_ns = times.duration_ns(&["bootstrap_duration", "bootstrap"])?;
     // 0.5.5 to 0.5.9 write parts that they do not measure, with a rest.
     let bootstrap_ns = bootstrap_ns.filter(|_| times.value_of(&["other"]).is_none());
     let alloc_ns = times.duration_ns(&["alloc_wait_duration", "alloc_wait"])?;
     if let (Some(bootstrap_ns), Some(alloc_ns)) = (bootstrap_ns, alloc_ns) {
-        phases.push(Phase { ns: bootstrap_ns, end: bootstrapped });
-        phases.push(Phase { ns: alloc_ns, end: allocated });
+        phases.push(LoggedPhase { ns: bootstrap_ns, end: bootstrapped });
+        phases.push(LoggedPhase { ns: alloc_ns, end: allocated });
     } else if let Some(ns) = bootstrap_ns.or(whole_ns) {
-        phases.push(Phase { ns, end: allocated });
+        phases.push(LoggedPhase { ns, end: allocated });
     }
     Ok(())
 }

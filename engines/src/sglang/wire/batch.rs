@@ -69,6 +69,6 @@ impl<'a> Batch<'a> {
     /// The finish reason of a chunk, unchanged from the wire; `None` when the request continues.
     pub fn finish(&self, row: usize) -> Option<Value<'a>> {
         let node = *self.finished.get(row)?;
-        (!self.doc.is_nil(node)).then(|| Value::of(self.doc, node))
+        (!self.doc.is_nil(node)).then(|| Value::of_node(self.doc, node))
     }
 }

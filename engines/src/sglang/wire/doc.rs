@@ -76,10 +76,12 @@ impl<'a> Doc<'a> {
         match node {
             Node::List(seq) | Node::Tuple(seq) => Some(self.items_of_seq(seq)),
             Node::Ints { len, at } => {
-                Some(Items { doc: self, run: Run::Flat { at: at as usize }, left: u32::from(len), next: NONE })
+                Some(Items { doc: self, run: ItemRun::Flat { at: at as usize }, left: u32::from(len), next: NONE })
             }
             Node::Pack(at) => match msgpack::read_head(self.bytes, at as usize)? {
-                (Head::Array { len }, at) => Some(Items { doc: self, run: Run::Pack { at }, left: len, next: NONE }),
+                (Head::Array { len }, at) => {
+                    Some(Items { doc: self, run: ItemRun::Pack { at }, left: len, next: NONE })
+                }
                 _ => None,
             },
             _ => None,
@@ -117,7 +119,7 @@ impl<'a> Doc<'a> {
             Node::Pack(at) => match msgpack::read_head(self.bytes, at as usize)? {
                 (Head::Map { len }, at) => {
                     let left = len.checked_mul(2)?;
-                    Some(Items { doc: self, run: Run::Pack { at }, left, next: NONE })
+                    Some(Items { doc: self, run: ItemRun::Pack { at }, left, next: NONE })
                 }
                 _ => None,
             },
@@ -189,7 +191,7 @@ impl<'a> Doc<'a> {
 
     fn items_of_seq(self, id: u32) -> Items<'a> {
         let seq = self.arena.seqs[id as usize];
-        Items { doc: self, run: Run::of(&seq), left: seq.len, next: seq.next }
+        Items { doc: self, run: ItemRun::of(&seq), left: seq.len, next: seq.next }
     }
 }
 
@@ -197,7 +199,7 @@ impl<'a> Doc<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct Items<'a> {
     pub(super) doc: Doc<'a>,
-    pub(super) run: Run,
+    pub(super) run: ItemRun,
     /// Number of items left in this run.
     pub(super) left: u32,
     /// Index of the next run's [`Seq`].
@@ -206,7 +208,7 @@ pub(super) struct Items<'a> {
 
 /// Position of the next item in a run.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Run {
+pub(super) enum ItemRun {
     /// Next position in a flat run of pickle opcodes.
     Flat { at: usize },
     /// Next index in the cells.
@@ -215,7 +217,7 @@ pub(super) enum Run {
     Pack { at: usize },
 }
 
-impl Run {
+impl ItemRun {
     pub(super) fn of(seq: &Seq) -> Self {
         let at = seq.start as usize;
         if seq.flat { Self::Flat { at } } else { Self::Cells { at } }
@@ -228,20 +230,22 @@ impl Iterator for Items<'_> {
     fn next(&mut self) -> Option<Node> {
         while self.left == 0 {
             let seq = self.doc.arena.seqs.get(self.next as usize)?;
-            (self.run, self.left, self.next) = (Run::of(seq), seq.len, seq.next);
+            self.run = ItemRun::of(seq);
+            self.left = seq.len;
+            self.next = seq.next;
         }
         self.left -= 1;
         match &mut self.run {
-            Run::Flat { at } => {
+            ItemRun::Flat { at } => {
                 let (node, next) = pickle::flat_item(self.doc.bytes, *at, &self.doc.arena.memo)?;
                 *at = next;
                 Some(node)
             }
-            Run::Cells { at } => {
+            ItemRun::Cells { at } => {
                 *at += 1;
                 self.doc.arena.cells.get(*at - 1).copied()
             }
-            Run::Pack { at } => {
+            ItemRun::Pack { at } => {
                 let start = *at;
                 *at = msgpack::skip_validated(self.doc.bytes, start)?;
                 Some(Node::Pack(start as u32))

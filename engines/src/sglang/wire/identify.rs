@@ -3,7 +3,7 @@
 use super::arena::Node;
 use super::columns::RowBuffers;
 use super::doc::Doc;
-use super::schema::{self, ColumnIndices, Form, MessageLayout};
+use super::schema::{self, ColumnIndices, MessageForm, MessageLayout};
 use super::{Limits, Undecoded, not_a_codec};
 use crate::msgpack::{self, Head};
 use trace::event::Kind;
@@ -60,16 +60,16 @@ pub(super) fn identify_pickle(
 }
 
 /// Class and state of a message: `Class()` with a state dict, or msgspec's `rebuild(Class, dict)`.
-fn split_message_object(doc: Doc<'_>, value: Node) -> Result<(&[u8], Form, Node), Undecoded> {
+fn split_message_object(doc: Doc<'_>, value: Node) -> Result<(&[u8], MessageForm, Node), Undecoded> {
     let (class, form, state) = match value {
         Node::Object(id) => match doc.recorded_call(id) {
             (b"msgspec._utils", b"rebuild", object) => {
                 let mut args = doc.list_items(object.args).into_iter().flatten();
-                (args.next(), Form::Struct, args.next().unwrap_or(Node::Nil))
+                (args.next(), MessageForm::Struct, args.next().unwrap_or(Node::Nil))
             }
-            (_, _, object) => (Some(object.callable), Form::Dataclass, object.state),
+            (_, _, object) => (Some(object.callable), MessageForm::Dataclass, object.state),
         },
-        _ => (None, Form::Dataclass, Node::Nil),
+        _ => (None, MessageForm::Dataclass, Node::Nil),
     };
     match class.and_then(|class| doc.module_and_name(class)) {
         Some((MODULE, name)) => Ok((name, form, state)),
@@ -101,10 +101,11 @@ fn split_state(doc: Doc<'_>, state: Node, rows: &mut RowBuffers) -> bool {
 fn find_layout(
     doc: Doc<'_>,
     class: &[u8],
-    form: Form,
+    form: MessageForm,
     names: &[Node],
     last: Option<&'static MessageLayout>,
 ) -> Result<FoundLayout, Undecoded> {
+    // Nearly all messages have the layout of the one before.
     if let Some(last) = last
         && last.class.as_bytes() == class
         && last.form == form
@@ -143,7 +144,8 @@ pub(super) fn identify_msgpack(
         None => return Err(Undecoded::Truncated { at }),
     };
     let layouts = schema::layouts_of_class(class);
-    let newest = layouts.last().filter(|layout| layout.form == Form::Struct).ok_or_else(|| unknown_class(class))?;
+    let newest =
+        layouts.last().filter(|layout| layout.form == MessageForm::Struct).ok_or_else(|| unknown_class(class))?;
     let fields = len as usize - 1;
     if fields > limits.items {
         return Err(Undecoded::Limit { limit: "items", value: limits.items });
@@ -156,7 +158,7 @@ pub(super) fn identify_msgpack(
         return Err(Undecoded::Malformed { at, what: "data after the end of the message" });
     }
     // If several layouts have the same length, use the newest. They differ only in names, which msgpack does not carry.
-    let mut fitting = layouts.iter().rev().filter(|layout| layout.form == Form::Struct);
+    let mut fitting = layouts.iter().rev().filter(|layout| layout.form == MessageForm::Struct);
     match fitting.find(|layout| layout.has_fields(fields)) {
         Some(layout) => Ok(FoundLayout::Listed(layout)),
         // The first fields of a batch have had the same positions since 0.5.15, and their columns are validated as usual.

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::arena::{NONE, Node, Seq, kinds};
-use super::doc::{Doc, Items, Run};
+use super::doc::{Doc, ItemRun, Items};
 use super::pickle;
 use super::words;
 use crate::msgpack::{self, Head};
@@ -13,7 +13,7 @@ use crate::msgpack::{self, Head};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ColumnPart<'a> {
     doc: Doc<'a>,
-    run: Run,
+    run: ItemRun,
     /// Index of its first item in the list.
     first: usize,
     len: u32,
@@ -76,7 +76,7 @@ impl<'a> Iterator for ColumnParts<'a> {
             self.next = seq.next;
             self.part = Some(ColumnPart {
                 doc: self.doc,
-                run: Run::of(seq),
+                run: ItemRun::of(seq),
                 first: part.row_range().end,
                 len: seq.len,
                 end: seq.end as usize,
@@ -96,7 +96,7 @@ impl<'a> ColumnPart<'a> {
     /// Its items, if they are stored in the arena's cells.
     fn arena_cells(self) -> Option<&'a [Node]> {
         match self.run {
-            Run::Cells { at } => self.doc.arena.cells.get(at..at + self.len as usize),
+            ItemRun::Cells { at } => self.doc.arena.cells.get(at..at + self.len as usize),
             _ => None,
         }
     }
@@ -111,7 +111,7 @@ impl<'a> ColumnPart<'a> {
         match (self.arena_cells(), self.run) {
             // The lists and arrays of a pickle are contiguous cells.
             (Some(cells), _) => nodes.extend_from_slice(cells),
-            (None, Run::Pack { mut at }) => {
+            (None, ItemRun::Pack { mut at }) => {
                 for _ in self.row_range() {
                     if let Some((first, words)) = words::parse_short_array(self.doc.bytes, at) {
                         nodes.push(Node::Words { words, at: first as u32 });
@@ -143,7 +143,7 @@ impl<'a> ColumnPart<'a> {
     ) -> Result<(), E> {
         let doc = self.doc;
         match self.run {
-            Run::Flat { at } if self.kinds == kinds::STR => {
+            ItemRun::Flat { at } if self.kinds == kinds::STR => {
                 let mut rest = doc.bytes.get(at..).unwrap_or_default();
                 for row in self.row_range() {
                     let Some((text, next)) = pickle::flat_string(rest) else {
@@ -154,7 +154,7 @@ impl<'a> ColumnPart<'a> {
                 }
                 Ok(())
             }
-            Run::Pack { mut at } => {
+            ItemRun::Pack { mut at } => {
                 for row in self.row_range() {
                     let Some((text, next)) = msgpack::read_string(doc.bytes, at) else {
                         return f(row, None);
@@ -172,11 +172,11 @@ impl<'a> ColumnPart<'a> {
     pub(super) fn small_ints(self) -> Option<SmallInts<'a>> {
         match self.run {
             // The shortest opcode takes two bytes, so a run with two bytes per item has no other opcode.
-            Run::Flat { at } if self.kinds == kinds::INT => {
+            ItemRun::Flat { at } if self.kinds == kinds::INT => {
                 let (run, rest) = self.doc.bytes.get(at..self.end)?.as_chunks();
                 (run.len() == self.len as usize && rest.is_empty()).then_some(SmallInts::Pickled(run))
             }
-            Run::Pack { at } => {
+            ItemRun::Pack { at } => {
                 // If this many bytes are all small integers, they are exactly the items.
                 let run = self.doc.bytes.get(at..at + self.len as usize)?;
                 run.iter().all(|value| *value < 0x80).then_some(SmallInts::Packed(run))
@@ -189,7 +189,7 @@ impl<'a> ColumnPart<'a> {
     pub(super) fn for_each_int<E>(self, mut f: impl FnMut(usize, IntItem) -> Result<(), E>) -> Result<(), E> {
         let doc = self.doc;
         match self.run {
-            Run::Flat { mut at } if self.kinds == kinds::INT => {
+            ItemRun::Flat { mut at } if self.kinds == kinds::INT => {
                 for row in self.row_range() {
                     let Some((value, next)) = pickle::flat_int(doc.bytes, at) else {
                         return f(row, IntItem::Other);
@@ -199,7 +199,7 @@ impl<'a> ColumnPart<'a> {
                 }
                 Ok(())
             }
-            Run::Pack { mut at } => {
+            ItemRun::Pack { mut at } => {
                 for row in self.row_range() {
                     let item = match msgpack::read_head(doc.bytes, at) {
                         Some((Head::Int(value), next)) => {

@@ -8,7 +8,7 @@ use trace::event::{DispatchKind, DispatchedRequest};
 
 use super::identify::{MODULE, unknown_class};
 use super::pickle::{PickleWalk, RequestField, WalkItem, field_int_at, ids_len_at, is_true_at, text_at};
-use super::schema::{Form, MessageLayout, layouts_of_class};
+use super::schema::{MessageForm, MessageLayout, layouts_of_class};
 use super::{Limits, Undecoded, not_a_codec};
 use crate::msgpack::{Head, be_bytes, payload_span, read_head, read_string, skip_in_excerpt, utf8};
 
@@ -31,7 +31,7 @@ enum RequestClass {
 }
 
 impl RequestClass {
-    fn named(name: &[u8]) -> Result<Self, Undecoded> {
+    fn of_name(name: &[u8]) -> Result<Self, Undecoded> {
         match name {
             b"TokenizedGenerateReqInput" | b"TokenizedEmbeddingReqInput" => Ok(Self::Single),
             b"BatchTokenizedGenerateReqInput" | b"BatchTokenizedEmbeddingReqInput" => Ok(Self::Batch),
@@ -95,7 +95,7 @@ fn read_pickled_class(walk: &mut PickleWalk<'_>) -> Result<RequestClass, Undecod
             WalkItem::Global { module: b"msgspec._utils", name: b"rebuild" } | WalkItem::Field { .. } => {}
             WalkItem::Global { module: MODULE, name } if name.starts_with(b"MultiTokenizerW") => is_wrapped = true,
             // The module is a reference to the wrapper's.
-            WalkItem::Global { module, name } if module == MODULE || is_wrapped => return RequestClass::named(name),
+            WalkItem::Global { module, name } if module == MODULE || is_wrapped => return RequestClass::of_name(name),
             WalkItem::Global { module, name } => return Err(unknown_class(&[module, b".", name].concat())),
         }
     }
@@ -215,7 +215,7 @@ fn read_msgpack<'a>(
     requests: &mut Vec<DispatchedRequest<'a>>,
 ) -> Result<DispatchKind, Undecoded> {
     let object = PackedObject::open(message, 0)?;
-    match RequestClass::named(object.class)? {
+    match RequestClass::of_name(object.class)? {
         RequestClass::Single => {
             requests.push(object.read_request()?.0);
             Ok(DispatchKind::Requests)
@@ -315,7 +315,7 @@ impl<'a> PackedObject<'a> {
 
     /// The known layout with this number of fields.
     fn layout(&self) -> Option<&'static MessageLayout> {
-        let mut layouts = layouts_of_class(self.class).iter().rev().filter(|layout| layout.form == Form::Struct);
+        let mut layouts = layouts_of_class(self.class).iter().rev().filter(|layout| layout.form == MessageForm::Struct);
         layouts.find(|layout| layout.has_fields(self.fields as usize))
     }
 

@@ -12,7 +12,7 @@ use crate::sglang::releases::ReleaseBehaviour;
 
 /// How a class is declared, which determines how it is serialised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum MessageForm {
     /// Serialised only as pickle.
     Dataclass,
     /// `msgspec.Struct`: serialised as pickle or msgpack.
@@ -23,7 +23,7 @@ pub(super) enum Form {
 #[derive(Debug)]
 pub(super) struct MessageLayout {
     pub(super) class: &'static str,
-    pub(super) form: Form,
+    pub(super) form: MessageForm,
     /// Releases for display: `0.5.9`, `0.5.12..0.5.13.post1`, or several spans separated by commas.
     pub(super) releases: &'static str,
     /// Field names in wire order; none if the class is not read.
@@ -145,7 +145,7 @@ fn parse_layout(line: &'static str) -> Option<MessageLayout> {
         (_, _, ids) => ids.unwrap_or(IdColumn::Undecided),
     };
     let columns = ColumnIndices::find(fields.iter().map(|name| name.as_bytes()));
-    let form = if form == "struct" { Form::Struct } else { Form::Dataclass };
+    let form = if form == "struct" { MessageForm::Struct } else { MessageForm::Dataclass };
     Some(MessageLayout { class, form, releases, fields, columns, kind, ids, waiter: release.behaviour.waiter })
 }
 
@@ -205,7 +205,8 @@ mod tests {
     #[test]
     fn msgpack_batches_are_identified_by_their_length() {
         for class in ["BatchTokenIDOutput", "BatchStrOutput", "BatchEmbeddingOutput", "AbortReq"] {
-            let structs = || layouts_of_class(class.as_bytes()).iter().filter(|layout| layout.form == Form::Struct);
+            let structs =
+                || layouts_of_class(class.as_bytes()).iter().filter(|layout| layout.form == MessageForm::Struct);
             let lengths: std::collections::HashSet<usize> = structs().map(|layout| layout.fields.len()).collect();
             assert_eq!(lengths.len(), structs().count(), "{class}");
         }
@@ -215,7 +216,8 @@ mod tests {
     fn msgpack_requests_have_their_fields_where_they_are_read() {
         let mut rooms = std::collections::HashMap::new();
         for class in ["TokenizedGenerateReqInput", "TokenizedEmbeddingReqInput"] {
-            for layout in layouts_of_class(class.as_bytes()).iter().filter(|layout| layout.form == Form::Struct) {
+            for layout in layouts_of_class(class.as_bytes()).iter().filter(|layout| layout.form == MessageForm::Struct)
+            {
                 assert_eq!(layout.fields[..4], ["rid", "http_worker_ipc", "input_text", "input_ids"], "{layout:?}");
                 let room = *rooms.entry((class, layout.fields.len())).or_insert(layout.columns.room);
                 assert_eq!(room, layout.columns.room, "equal lengths: {layout:?}");

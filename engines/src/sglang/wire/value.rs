@@ -40,7 +40,7 @@ impl<'a> Iterator for List<'a> {
     type Item = Value<'a>;
 
     fn next(&mut self) -> Option<Value<'a>> {
-        self.1.next().map(|node| Value::of(self.0, node))
+        self.1.next().map(|node| Value::of_node(self.0, node))
     }
 }
 
@@ -50,12 +50,12 @@ impl<'a> Iterator for Map<'a> {
     fn next(&mut self) -> Option<(Value<'a>, Value<'a>)> {
         let key = self.1.next()?;
         let value = self.1.next()?;
-        Some((Value::of(self.0, key), Value::of(self.0, value)))
+        Some((Value::of_node(self.0, key), Value::of_node(self.0, value)))
     }
 }
 
 impl<'a> Value<'a> {
-    pub(super) fn of(doc: Doc<'a>, node: Node) -> Self {
+    pub(super) fn of_node(doc: Doc<'a>, node: Node) -> Self {
         if let Some(int) = doc.int_value(node) {
             return Self::Int(int);
         }

@@ -68,7 +68,8 @@ impl PickleMachine<'_, '_> {
             && let Some(after) = rest.get(next..)
         {
             arena.cells.push(Node::Ints { len, at: (at + first) as u32 });
-            (at, rest) = (at + next, after);
+            at += next;
+            rest = after;
             budget -= 1;
         }
         arena.memo.extend_from_slice(&arena.cells[first..]);

@@ -14,7 +14,7 @@ fn shown(opcodes: &[u8]) -> Result<String, Undecoded> {
     let (mut arena, mut scratch) = (Arena::default(), Scratch::default());
     let (node, protocol) = load(&message, &mut arena, &mut scratch, &Limits::default())?;
     assert_eq!(protocol, 4);
-    Ok(text(Value::of(Doc { bytes: &message, arena: &arena }, node), 4))
+    Ok(text(Value::of_node(Doc { bytes: &message, arena: &arena }, node), 4))
 }
 
 /// Limits the output to four levels, since a list may contain itself.
