@@ -89,8 +89,8 @@ impl Btf {
         }
         let header_bytes = btf.header_word(4)?;
         // Sections are positioned from the end of the header.
-        let types = section(header_bytes, btf.header_word(8)?, btf.header_word(12)?);
-        btf.strings = section(header_bytes, btf.header_word(16)?, btf.header_word(20)?);
+        let types = section_range(header_bytes, btf.header_word(8)?, btf.header_word(12)?);
+        btf.strings = section_range(header_bytes, btf.header_word(16)?, btf.header_word(20)?);
         if header_bytes < HEADER_BYTES || types.end > btf.data.len() || btf.strings.end > btf.data.len() {
             return Err(BtfError::Malformed("a section extends past the end"));
         }
@@ -232,7 +232,7 @@ impl Btf {
     }
 }
 
-fn section(header_bytes: usize, offset: usize, length: usize) -> Range<usize> {
+fn section_range(header_bytes: usize, offset: usize, length: usize) -> Range<usize> {
     let start = header_bytes.saturating_add(offset);
     start..start.saturating_add(length)
 }

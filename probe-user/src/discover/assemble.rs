@@ -154,7 +154,7 @@ fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candi
     let main_id = engine.main_process()?.id;
     let main = group.iter().map(|&index| candidates[index]).find(|candidate| candidate.id == main_id)?;
     engine.launcher = main.launcher;
-    engine.releases = releases(engine.kind, main, group.iter().map(|&index| candidates[index]));
+    engine.releases = releases_of_engine(engine.kind, main, group.iter().map(|&index| candidates[index]));
     let evidence = Evidence {
         pid: main.id.pid,
         launcher: main.launcher,
@@ -172,7 +172,7 @@ fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candi
 }
 
 /// Releases of the engine, and of programs that run engines inside. Other engines may be installed next to them.
-fn releases<'a>(
+fn releases_of_engine<'a>(
     kind: Option<EngineKind>,
     main: &Candidate,
     mut all: impl Iterator<Item = &'a Candidate>,

@@ -10,7 +10,7 @@ use foreign::kernel;
 
 use super::blind_spot::ProcPart;
 use super::libzmq::{self, LibZmq};
-use super::package::{self, InstalledReleases, Interpreter};
+use super::package::{self, InstalledReleases, PythonInterpreter};
 use super::python_version::find_python_version;
 use super::spec::RoleSpec;
 use super::topology::{Process, ProcessId};
@@ -148,15 +148,15 @@ pub(crate) fn examine_process(
         libzmq_error: unread_maps,
         ..Candidate::default()
     };
-    let environment = candidate.accept(ProcPart::Environment, process.environment(MAX_ARGUMENT_BYTES));
+    let environment = candidate.value_if_readable(ProcPart::Environment, process.environment(MAX_ARGUMENT_BYTES));
     candidate.environment = environment.and_then(|bytes| kept_variables(&bytes, engines));
-    candidate.net_ns = candidate.accept(ProcPart::Namespaces, process.network_namespace());
+    candidate.net_ns = candidate.value_if_readable(ProcPart::Namespaces, process.network_namespace());
     if let Some(file) = libzmq_file {
         candidate.libzmq = Some(LibZmq::from_mapped(file));
         let error = process.open_library(file).err();
         candidate.libzmq_error = error.map(|error| (file.path.clone(), error));
     }
-    let exe = candidate.accept(ProcPart::Root, process.link(ProcessLink::Program));
+    let exe = candidate.value_if_readable(ProcPart::Root, process.link(ProcessLink::Program));
     let dirs = candidate.import_directories(&process, &argv, &files, exe.as_deref());
     candidate.installed = InstalledReleases::find(&process, &dirs, engines);
     Ok(Examination::Candidate(Box::new(candidate), process))
@@ -187,7 +187,7 @@ impl StatedRole {
 
 impl Candidate {
     /// The value of a part that could be read. Records a refusal; missing or oversized parts remain unknown.
-    fn accept<T>(&mut self, part: ProcPart, result: Result<T, ReadError>) -> Option<T> {
+    fn value_if_readable<T>(&mut self, part: ProcPart, result: Result<T, ReadError>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
             Err(error) => {
@@ -213,7 +213,7 @@ impl Candidate {
         let cwd = process.link(ProcessLink::WorkingFolder).ok();
         // The title replaces the command, so neither interpreter nor script is known.
         let argv = if matches!(self.stated, Some((_, RoleSource::Title))) { &[] } else { argv };
-        package::import_path(Interpreter {
+        package::import_path(PythonInterpreter {
             files,
             version: self.python.as_ref().map(|p| p.value),
             argv0: argv.first().map(String::as_str),

@@ -16,7 +16,7 @@ const MAX_METADATA_BYTES: usize = 4 << 20;
 
 /// Properties of a process that determine its import path.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Interpreter<'a> {
+pub(crate) struct PythonInterpreter<'a> {
     pub(crate) files: &'a [MappedFile],
     pub(crate) version: Option<PythonVersion>,
     /// `argv[0]`. It is inside the virtual environment, whereas `exe` is the interpreter that the environment was made from.
@@ -28,7 +28,7 @@ pub(crate) struct Interpreter<'a> {
     pub(crate) virtual_env: Option<&'a str>,
 }
 
-impl Interpreter<'_> {
+impl PythonInterpreter<'_> {
     fn absolute(&self, path: &Path) -> Option<PathBuf> {
         if path.is_absolute() { Some(path.to_owned()) } else { self.cwd.map(|cwd| cwd.join(path)) }
     }
@@ -48,7 +48,7 @@ fn prefix_of_program(program: &Path) -> Option<PathBuf> {
 }
 
 /// Import directories in Python's order: script or working directory, `PYTHONPATH`, the environment.
-pub(crate) fn import_path(interpreter: Interpreter<'_>) -> Vec<PathBuf> {
+pub(crate) fn import_path(interpreter: PythonInterpreter<'_>) -> Vec<PathBuf> {
     let mut dirs = Vec::new();
     match interpreter.script {
         Some(script) => {
@@ -90,6 +90,7 @@ impl InstalledReleases {
             };
             let names: Vec<&str> = names.iter().filter_map(|n| n.to_str()).collect();
             for &engine in engines {
+                // As in Python, the first directory that has the package decides.
                 if found.release(engine).is_none()
                     && let Some(package) = engine.package()
                     && let Some(release) = release_in_metadata(&root, dir, &names, package.name)
@@ -167,7 +168,7 @@ mod tests {
             is_deleted: false,
             range: AddressRange { start: 0, end: 1 },
         }];
-        let interpreter = Interpreter {
+        let interpreter = PythonInterpreter {
             files: &files,
             version: Some(PythonVersion { major: 3, minor: 11 }),
             argv0: Some("python"),
@@ -188,7 +189,7 @@ mod tests {
             "/usr/lib/python3/dist-packages",
         ];
         assert_eq!(dirs, expected.map(PathBuf::from));
-        let by_script = import_path(Interpreter { script: Some("bench/race.py"), ..interpreter });
+        let by_script = import_path(PythonInterpreter { script: Some("bench/race.py"), ..interpreter });
         assert_eq!(by_script[0], Path::new("/srv/bench"));
     }
 

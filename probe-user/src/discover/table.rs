@@ -42,7 +42,7 @@ impl fmt::Display for Topology {
 impl fmt::Display for Engine {
     /// Writes a headline, the processes and the hops. Hops with the same name and endpoint share a line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&headline(self))?;
+        f.write_str(&engine_headline(self))?;
         let rows: Vec<[String; 6]> = self.processes.iter().map(process_row).collect();
         write_table(f, ["pid", "role", "rank", "libzmq", "python", "known by"], &rows)?;
         let mut lines: Vec<[String; 5]> = Vec::new();
@@ -60,7 +60,7 @@ impl fmt::Display for Engine {
     }
 }
 
-fn headline(engine: &Engine) -> String {
+fn engine_headline(engine: &Engine) -> String {
     let hosting = engine.releases.iter().filter(|known| Some(known.engine) != engine.kind);
     let mut parts: Vec<String> =
         hosting.map(|known| format!("{} {}", known.engine.title(), known.release.value)).collect();

@@ -131,6 +131,7 @@ impl Helper {
         loop {
             let received = channel::receive_message(socket.as_fd(), &mut buffer).map_err(|_| helper_exited())?;
             let message = &buffer[..received.bytes];
+            // A refusal is a reply instead of content.
             let Some(piece) = parse_piece(message) else {
                 parse_reply(message).ok_or_else(helper_exited)??;
                 return Err(helper_exited());

@@ -27,11 +27,11 @@ pub(crate) enum ImageError {
 /// The parsed file.
 pub(super) struct Image<'a> {
     elf: ElfFile64<'a>,
-    pub(super) segments: Vec<Segment<'a>>,
+    pub(super) segments: Vec<LoadedSegment<'a>>,
 }
 
 /// A segment that is loaded into memory.
-pub(super) struct Segment<'a> {
+pub(super) struct LoadedSegment<'a> {
     pub(super) address: u64,
     pub(super) size: u64,
     pub(super) bytes: &'a [u8],
@@ -40,7 +40,7 @@ pub(super) struct Segment<'a> {
     pub(super) is_executable: bool,
 }
 
-impl<'a> Segment<'a> {
+impl<'a> LoadedSegment<'a> {
     fn from_header(header: &ProgramHeader64<Endianness>, endian: Endianness, file: &'a [u8]) -> Option<Self> {
         (header.p_type(endian) == elf::PT_LOAD).then_some(())?;
         Some(Self {
@@ -63,7 +63,7 @@ impl<'a> Segment<'a> {
 }
 
 /// An exported function or variable.
-pub(super) struct Export {
+pub(super) struct ExportedSymbol {
     pub(super) name: &'static str,
     pub(super) address: u64,
 }
@@ -82,8 +82,8 @@ impl<'a> Image<'a> {
         let elf = ElfFile64::<Endianness>::parse(file)?;
         let headers = elf.elf_program_headers();
         check_limit("segments", headers.len(), MAX_SEGMENTS)?;
-        let segments: Vec<Segment<'a>> =
-            headers.iter().filter_map(|header| Segment::from_header(header, elf.endian(), file)).collect();
+        let segments: Vec<LoadedSegment<'a>> =
+            headers.iter().filter_map(|header| LoadedSegment::from_header(header, elf.endian(), file)).collect();
         let loaded_bytes: usize = segments.iter().map(|segment| segment.bytes.len()).sum();
         if loaded_bytes > file.len().saturating_mul(2) {
             return Err(ImageError::Overlap);
@@ -92,7 +92,7 @@ impl<'a> Image<'a> {
     }
 
     /// The exports that have one of these names, in the order of the file.
-    pub(super) fn exports(&self, names: &[&'static str]) -> Result<Vec<Export>, ImageError> {
+    pub(super) fn exports(&self, names: &[&'static str]) -> Result<Vec<ExportedSymbol>, ImageError> {
         let table = self.elf.elf_dynamic_symbol_table();
         check_limit("exported symbols", table.len(), MAX_SYMBOLS)?;
         let endian = self.elf.endian();
@@ -105,7 +105,7 @@ impl<'a> Image<'a> {
             let name =
                 names.find(|name| text.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0)));
             let is_defined = !symbol.is_undefined(endian);
-            name.filter(|_| is_defined).map(|name| Export { name, address: symbol.st_value(endian) })
+            name.filter(|_| is_defined).map(|name| ExportedSymbol { name, address: symbol.st_value(endian) })
         });
         Ok(exports.collect())
     }

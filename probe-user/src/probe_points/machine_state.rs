@@ -40,12 +40,12 @@ pub(super) struct MachineState {
     /// Values in the frame by their offset.
     slots: BTreeMap<i64, TrackedValue>,
     /// The comparison that set the flags.
-    compared: Option<Comparison>,
+    compared: Option<ComparedOperands>,
 }
 
 /// Two numbers whose comparison sets the flags.
 #[derive(Clone, Copy, Debug)]
-struct Comparison {
+struct ComparedOperands {
     left: i32,
     right: i32,
 }
@@ -235,7 +235,7 @@ impl MachineState {
 
     /// Whether a conditional branch is taken, if known numbers decide it.
     fn takes_branch(&self, branch: &Instruction) -> Option<bool> {
-        let Comparison { left, right } = self.compared?;
+        let ComparedOperands { left, right } = self.compared?;
         let below = (left as u32) < right as u32;
         let order = left.cmp(&right);
         Some(match branch.condition_code() {
@@ -270,7 +270,7 @@ impl MachineState {
     }
 
     /// The comparison that a 32-bit instruction makes of known numbers.
-    fn comparison(&self, instruction: &Instruction) -> Option<Comparison> {
+    fn comparison(&self, instruction: &Instruction) -> Option<ComparedOperands> {
         let tests_common_bits = match instruction.code() {
             Code::Cmp_rm32_imm8 | Code::Cmp_rm32_imm32 | Code::Cmp_EAX_imm32 => false,
             Code::Test_rm32_r32 | Code::Test_rm32_imm32 | Code::Test_EAX_imm32 => true,
@@ -279,7 +279,11 @@ impl MachineState {
         };
         let left = self.operand_number(instruction, 0)?;
         let right = self.operand_number(instruction, 1)?;
-        Some(if tests_common_bits { Comparison { left: left & right, right: 0 } } else { Comparison { left, right } })
+        Some(if tests_common_bits {
+            ComparedOperands { left: left & right, right: 0 }
+        } else {
+            ComparedOperands { left, right }
+        })
     }
 
     /// Forgets registers and flags that a callee may change in the System V ABI.

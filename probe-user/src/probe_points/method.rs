@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::ImageError;
-use super::image::{DynamicRelocation, Image, MAX_NAMES, Segment, check_limit};
+use super::image::{DynamicRelocation, Image, LoadedSegment, MAX_NAMES, check_limit};
 
 /// Offsets in a table entry from the pointer to the name.
 const FUNCTION: u64 = 8;
@@ -47,7 +47,7 @@ struct NameOccurrence {
     length_bytes: u64,
 }
 
-fn find_name<'s>(segments: &'s [Segment<'_>], method: &str) -> impl Iterator<Item = NameOccurrence> + use<'s> {
+fn find_name<'s>(segments: &'s [LoadedSegment<'_>], method: &str) -> impl Iterator<Item = NameOccurrence> + use<'s> {
     let name = [method.as_bytes(), &[0]].concat();
     let data = segments.iter().filter(|segment| !segment.is_executable);
     data.flat_map(move |segment| {
@@ -61,19 +61,19 @@ fn find_name<'s>(segments: &'s [Segment<'_>], method: &str) -> impl Iterator<Ite
 }
 
 /// Whether the pointer at this address, to a name of this length, is a field of a table entry.
-fn is_name_field(segments: &[Segment<'_>], address: u64, length_bytes: u64) -> bool {
+fn is_name_field(segments: &[LoadedSegment<'_>], address: u64, length_bytes: u64) -> bool {
     let length = address.checked_add(LENGTH).and_then(|at| word_at(segments, at));
     let flags = address.checked_add(FLAGS).and_then(|at| word_at(segments, at));
     length == Some(length_bytes) && flags.is_some_and(|flags| flags as u32 == FAST_WITH_KEYWORDS)
 }
 
-fn word_at(segments: &[Segment<'_>], address: u64) -> Option<u64> {
+fn word_at(segments: &[LoadedSegment<'_>], address: u64) -> Option<u64> {
     let bytes = segments.iter().find_map(|segment| segment.bytes_from(address))?;
     Some(u64::from_le_bytes(*bytes.first_chunk()?))
 }
 
 /// Offset in the file of code at an address.
-fn file_offset_of_code(segments: &[Segment<'_>], address: u64) -> Option<u64> {
+fn file_offset_of_code(segments: &[LoadedSegment<'_>], address: u64) -> Option<u64> {
     let mut code = segments.iter().filter(|segment| segment.is_executable);
     code.find_map(|segment| {
         segment.bytes_from(address).filter(|bytes| !bytes.is_empty())?;

@@ -12,7 +12,7 @@ use foreign::RegularFile;
 
 pub(crate) use find::{ReceivedPoint, SocketPoint};
 pub(crate) use image::ImageError;
-use image::{Export, Image};
+use image::{ExportedSymbol, Image};
 use machine_state::MachineCode;
 
 use crate::discover::ReadError;
@@ -107,7 +107,7 @@ impl ProbePoints {
         let mut probe_points = Self::default();
         let mut tls_write = None;
         let mut tls_write_ex = None;
-        for Export { name, address } in exports {
+        for ExportedSymbol { name, address } in exports {
             let known = FUNCTIONS.iter().zip(&mut probe_points.functions).find(|(function, _)| **function == name);
             // A symbol may have several versions; use the first.
             let Some((_, function @ None)) = known else { continue };

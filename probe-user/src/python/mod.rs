@@ -20,7 +20,7 @@ use trace::{MonoNs, SamplingCost};
 
 use crate::capability::{Feature, Permissions};
 use crate::degraded::Degraded;
-use stack_reader::{OpenError, StackReader};
+use stack_reader::{StackReader, StackReaderError};
 pub use stack_tally::{Function, Hits, ThreadStacks};
 
 /// Maximum number of undelivered intervals.
@@ -183,6 +183,7 @@ impl SamplingThread {
             }
             next += period;
             let now = Instant::now();
+            // Readings that are late are counted and not made up for.
             if let Some(behind) = now.checked_duration_since(next) {
                 let missed = behind.as_nanos() / period.as_nanos();
                 lock(&self.shared).cost.late += missed as u64;
@@ -221,8 +222,8 @@ impl SamplingThread {
                     process.reader = Some(reader);
                     true
                 }
-                Err(OpenError::Gone) => false,
-                Err(OpenError::Refused(why)) => {
+                Err(StackReaderError::Gone) => false,
+                Err(StackReaderError::Refused(why)) => {
                     process.tries += 1;
                     process.next_try = now + RETRY_INTERVAL;
                     let feature = Feature::PythonStacks;

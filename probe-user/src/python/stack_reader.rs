@@ -17,7 +17,7 @@ use crate::proc::stat::parse_ns_pids;
 const LIST_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(super) enum OpenError {
+pub(super) enum StackReaderError {
     /// The process has exited.
     Gone,
     /// Error from py-spy.
@@ -34,7 +34,7 @@ pub(super) struct StackReader {
 
 impl StackReader {
     /// Finds the interpreter in the process's memory and reads it once.
-    pub(super) fn open(pid: u32) -> Result<Self, OpenError> {
+    pub(super) fn open(pid: u32) -> Result<Self, StackReaderError> {
         let config = Config {
             blocking: LockingStrategy::NonBlocking,
             native: false,
@@ -43,12 +43,12 @@ impl StackReader {
             ..Config::default()
         };
         let Ok(target) = i32::try_from(pid) else {
-            return Err(OpenError::Gone);
+            return Err(StackReaderError::Gone);
         };
         match open_readable(target, &config) {
             Ok(spy) => Ok(Self { pid, thread_ids: ThreadIds::of_process(pid), spy, tallies: BTreeMap::new() }),
-            Err(_) if !is_alive(pid) => Err(OpenError::Gone),
-            Err(why) => Err(OpenError::Refused(why)),
+            Err(_) if !is_alive(pid) => Err(StackReaderError::Gone),
+            Err(why) => Err(StackReaderError::Refused(why)),
         }
     }
 
