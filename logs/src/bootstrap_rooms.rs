@@ -54,6 +54,7 @@ impl BootstrapRooms {
         }
         *halves.rid_of(half) = Some(half.rid.into());
         let RoomHalves { prefill: Some(prefill), decode: Some(decode) } = halves else { return };
+        // A client may give both halves the same rid.
         if prefill == decode || self.prefill_rids.contains_key(decode) {
             return;
         }

@@ -18,7 +18,7 @@ use super::line_reader::LineReader;
 use super::log_files;
 use super::log_source::{LogSource, PROBED_LINES};
 use super::recogniser::LogLines;
-use super::record_reader::RecordReader;
+use super::record_reader::LogRecordReader;
 use super::statement_queue::{DueSlot, StatementQueue};
 
 /// Lines read from one file before another gets its turn.
@@ -28,7 +28,7 @@ const MAX_OFFSET_SEARCH_BYTES: u64 = 256 * 1024;
 
 /// Reads timestamps without a zone at the offset that each file shows. A file that shows none gets the offset of the others, if they agree.
 fn derive_offsets(sources: &mut [LogSource], engines: &'static [&'static dyn LogLines], options: &ImportOptions) {
-    let mut reader = RecordReader::new(engines, ImportStats::default(), 0, false);
+    let mut reader = LogRecordReader::new(engines, ImportStats::default(), 0, false);
     let mut offsets = BTreeSet::new();
     for source in &mut *sources {
         derive_offset(source, &mut reader, options);
@@ -44,7 +44,7 @@ fn derive_offsets(sources: &mut [LogSource], engines: &'static [&'static dyn Log
 }
 
 /// Reads lines of a file until one shows the offset of its timestamps.
-fn derive_offset(source: &mut LogSource, reader: &mut RecordReader, options: &ImportOptions) {
+fn derive_offset(source: &mut LogSource, reader: &mut LogRecordReader, options: &ImportOptions) {
     if !source.is_regular() {
         return;
     }
@@ -77,7 +77,7 @@ pub struct ImportProgress {
 /// An import in progress.
 pub struct Import {
     options: ImportOptions,
-    reader: RecordReader,
+    reader: LogRecordReader,
     /// Files not opened yet, the earliest last.
     waiting: Vec<LogSource>,
     active: Vec<LogSource>,
@@ -108,9 +108,10 @@ impl Import {
                 Err(why) => stats.add_skipped_file(why),
             }
         }
+        // The latest first: files are opened from the end of the list.
         waiting.sort_by(|a, b| b.first_ns.cmp(&a.first_ns).then_with(|| b.file.path.cmp(&a.file.path)));
         Ok(Self {
-            reader: RecordReader::new(engines, stats, options.max_rids, has_several_logs),
+            reader: LogRecordReader::new(engines, stats, options.max_rids, has_several_logs),
             queue: StatementQueue::new(options.window_ns),
             options,
             waiting,

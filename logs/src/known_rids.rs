@@ -56,17 +56,17 @@ impl KnownRids {
         }
         let text_hash = self.hash_text(rid);
         let known = self.by_text.find(NumberedRid::table_hash(text_hash), |known| {
-            known.text_hash == text_hash && **self.text_of(known) == *rid
+            known.text_hash == text_hash && **self.text_of(*known) == *rid
         });
         let rid = match known {
-            Some(known) => Rc::clone(self.text_of(known)),
+            Some(known) => Rc::clone(self.text_of(*known)),
             None => self.insert_rid(rid, text_hash, stats),
         };
         self.last = Some(Rc::clone(&rid));
         rid
     }
 
-    fn text_of(&self, known: &NumberedRid) -> &Rc<str> {
+    fn text_of(&self, known: NumberedRid) -> &Rc<str> {
         // Both numbers wrap, so their difference is the index.
         &self.order[known.number.wrapping_sub(self.oldest_number) as usize]
     }

@@ -175,6 +175,7 @@ impl BufferedLines {
         self.next_mark = None;
         let mut copied_bytes = 0;
         while self.complete == 0 && !self.is_at_end {
+            // The line is longer than the buffer.
             if self.filled == self.buffer.len() {
                 copied_bytes += self.copy_up_to(self.filled, limit);
             }
@@ -183,6 +184,7 @@ impl BufferedLines {
             let added = &self.buffer[read_from..self.filled];
             self.complete = memrchr(b'\n', added).map_or(0, |at| read_from + at + 1);
         }
+        // The last line of a file may lack its end.
         if self.is_at_end && self.complete == 0 {
             self.complete = self.filled;
         }

@@ -31,7 +31,7 @@ const MAX_BRACKET_BYTES: usize = 64;
 /// Rooms are kept only until both halves of a request are known.
 const ROOMS_PER_RID: usize = 4;
 
-pub(super) struct RecordReader {
+pub(super) struct LogRecordReader {
     pub(super) stats: ImportStats,
     pub(super) recogniser: Rc<Recogniser>,
     pub(super) unread_lines: UnreadLineCounter,
@@ -52,7 +52,7 @@ pub(super) struct RecordReader {
     is_engine_named: bool,
 }
 
-impl RecordReader {
+impl LogRecordReader {
     pub(super) fn new(
         engines: &'static [&'static dyn LogLines],
         stats: ImportStats,
@@ -86,6 +86,7 @@ impl RecordReader {
         let mut has_more = true;
         let mut lines_read = 0;
         while has_more && lines_read < limit {
+            // Further unknown lines are only counted, which a search for the engines' marks does without parsing.
             if self.has_enough_unknown_lines() {
                 let skipped = lines.skip_unmarked_lines(&recogniser, limit - lines_read);
                 self.stats.unknown += skipped as u64;
@@ -242,6 +243,7 @@ impl RecordReader {
         }
         let by = &*self.writers[usize::from(queued.writer)];
         let rid = complete_rid(queued, &mut self.rids, &mut self.stats);
+        // Both halves of a disaggregated request are one request, under the prefill server's rid.
         let rid = match self.rooms.prefill_rid(&rid) {
             Some(prefill) => Cow::Borrowed(prefill),
             None => rid,
@@ -279,7 +281,7 @@ struct ReadTarget<'t> {
 
 /// Destination of the statements of one record.
 struct RecordSink<'s, 't> {
-    reader: &'s mut RecordReader,
+    reader: &'s mut LogRecordReader,
     target: &'s mut ReadTarget<'t>,
     stamp: Option<LogTimestamp>,
     rank: &'s str,
@@ -291,7 +293,7 @@ struct RecordSink<'s, 't> {
 
 impl<'s, 't> RecordSink<'s, 't> {
     fn new(
-        reader: &'s mut RecordReader,
+        reader: &'s mut LogRecordReader,
         target: &'s mut ReadTarget<'t>,
         stamp: Option<LogTimestamp>,
         rank: &'s str,
@@ -314,6 +316,7 @@ impl<'s, 't> RecordSink<'s, 't> {
                 );
             }
             StatementKind::ProcessState(state) => {
+                // Its writer is stored with the queued statement, as an index.
                 let kind = QueuedKind::ProcessState(Box::new(LoggedState { by: "", ..state }));
                 self.queue_statement(statement, "", state.by, kind);
             }

@@ -299,6 +299,7 @@ fn parse_epoch(text: &[u8]) -> Option<(LogTimestamp, &[u8])> {
         _ => (None, rest),
     };
     let wall_ns = number.checked_mul(unit)?.checked_add(nanos.unwrap_or(0))?;
+    // From 2001 to 2096: other numbers of as many digits are no times.
     if !(SECOND_NS * 1_000_000_000..SECOND_NS * 4_000_000_000).contains(&wall_ns)
         || after.first().is_some_and(u8::is_ascii_alphanumeric)
     {
