@@ -44,7 +44,7 @@ fn analyse(group: &mut BenchmarkGroup<'_, WallTime>, id: String, live: usize, mu
     stream.announce(&mut analysis);
     measure(group, id, live, |frames| stream.frames(frames, &mut analysis));
     let totals = analysis.ledger().totals();
-    assert!(totals.wire_loss.1 == 0, "the ledger misread the benchmark's traffic");
+    assert!(totals.wire_loss.total == 0, "the ledger misread the benchmark's traffic");
 }
 
 /// Measures `work` on one second of traffic after another.

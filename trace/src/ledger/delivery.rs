@@ -47,7 +47,7 @@ impl Ledger {
             delivery.completion_tokens = None;
         }
         let Some(ticket) = self.table.ticket_of(delivery.rid) else {
-            self.early.remember(delivery.rid, at, delivery.completion_tokens.unwrap_or(0));
+            self.early.record_delivery(delivery.rid, at, delivery.completion_tokens.unwrap_or(0));
             return;
         };
         if self.record_shared_delivery(at, ticket, &delivery) {

@@ -70,7 +70,7 @@ pub(crate) struct EarlyMoments {
 
 /// A dispatched request without a chunk.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct WaitingRequest {
     pub(super) rid: Arc<str>,
     pub(super) times: RequestDispatch,
     /// Hop of its message.
@@ -112,7 +112,7 @@ const MAX_PAUSE_NS: u64 = 1_000_000_000;
 #[derive(Debug, Default)]
 pub(super) struct DispatchedRequests {
     /// By number, in the order of dispatch.
-    pub(super) waiting: BTreeMap<u64, Waiting>,
+    pub(super) waiting: BTreeMap<u64, WaitingRequest>,
     /// Number of the next request.
     next_number: u64,
     by_rid: HashMap<Arc<str>, u64>,
@@ -162,7 +162,7 @@ impl DispatchedRequests {
         };
         self.by_rid.insert(Arc::clone(&rid), number);
         let hop = frame.hop;
-        let waiting = Waiting { rid, times, hop, abort: None, missed_before, overtaken: None, is_unanswered: false };
+        let waiting = WaitingRequest { rid, times, hop, abort: None, missed_before, overtaken: None, is_unanswered: false };
         self.waiting.insert(number, waiting);
         if received.is_none() {
             // Where receives are not observed, all remain.
@@ -195,7 +195,7 @@ impl DispatchedRequests {
     }
 
     /// Removes the request with this id, whose first chunk was observed, and marks those before it on its hop as overtaken.
-    pub(super) fn take_answered(&mut self, at: MonoNs, rid: &str) -> Option<Waiting> {
+    pub(super) fn take_answered(&mut self, at: MonoNs, rid: &str) -> Option<WaitingRequest> {
         // Without a watched tokenizer there are none, and every new request asks.
         if self.by_rid.is_empty() {
             return None;
@@ -217,7 +217,7 @@ impl DispatchedRequests {
     }
 
     /// Removes the request with this id.
-    pub(super) fn remove(&mut self, rid: &str) -> Option<Waiting> {
+    pub(super) fn remove(&mut self, rid: &str) -> Option<WaitingRequest> {
         let number = self.by_rid.remove(rid)?;
         let removed = self.waiting.remove(&number)?;
         self.aborted -= usize::from(removed.abort.is_some());
@@ -254,7 +254,7 @@ impl DispatchedRequests {
     }
 
     /// Requests that wait and were not aborted, oldest first.
-    fn iter(&self) -> impl Iterator<Item = &Waiting> {
+    fn iter(&self) -> impl Iterator<Item = &WaitingRequest> {
         self.waiting.values().filter(|waiting| waiting.abort.is_none())
     }
 

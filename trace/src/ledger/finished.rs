@@ -36,6 +36,7 @@ impl FinishedRequests {
             && (self.len() >= limits.summaries || self.rid_bytes + summary.rid.len() > limits.rid_bytes)
         {
             let evicted = match self.recent.pop_front() {
+                // It moves to a list of its own, and is evicted only if too many are notable.
                 Some(oldest) if is_notable(&oldest) => {
                     self.notable.push_back(oldest);
                     if self.notable.len() > limits.summaries / 2 { self.notable.pop_front() } else { None }

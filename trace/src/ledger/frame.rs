@@ -1,7 +1,7 @@
 //! Entry of frames into the ledger.
 
 use super::Ledger;
-use super::hop::Roles;
+use super::hop::HopRoles;
 use super::hops::Hops;
 use super::lane::{FrameLoad, Lane};
 use super::request_table::PREFETCHED_RECORDS;
@@ -21,7 +21,7 @@ pub(super) struct FrameContext {
     pub(super) hop: HopId,
     pub(super) lane: u16,
     pub(super) group: usize,
-    pub(super) roles: Roles,
+    pub(super) roles: HopRoles,
     pub(super) epoch: u32,
     pub(super) is_origin: bool,
     pub(super) is_last_hop: bool,
@@ -89,9 +89,11 @@ impl Ledger {
         let hop = &mut self.hops.all[hop_index];
         let missed = hop.lanes.entry(id.lane).or_default().record_frame(id.seq, at);
         if missed > 0 {
+            // The frames crossed the hop unobserved, so nothing is judged across the gap.
             self.silences.forget_current();
             hop.epoch += 1;
             self.delivery_epoch += u32::from(hop.tracks_deliveries);
+            // The source may have reported the same loss.
             let reported_missed = missed.min(hop.reported_missed);
             hop.reported_missed -= reported_missed;
             if missed > reported_missed {
@@ -173,6 +175,7 @@ impl Ledger {
             self.dispatched.record_output(at);
         }
         let mut sums = FrameSums::default();
+        // The requests of a block are looked up before any is updated, so that their records are loaded in parallel.
         for block in frame.chunks.chunks(PREFETCHED_RECORDS) {
             let Self { touched, table, .. } = self;
             let first = touched.len();

@@ -78,7 +78,7 @@ pub(crate) struct Burst {
 
 impl Burst {
     /// Adds a frame and returns its position. A wait or another wakeup of the receiver begins a burst.
-    pub(crate) fn position_of_next(&mut self, receiver: Receiver, wakeup: u64, has_waited: bool) -> BurstPosition {
+    pub(crate) fn position_of_next(&mut self, receiver: BurstReceiver, wakeup: u64, has_waited: bool) -> BurstPosition {
         if self.number == 0 || has_waited || wakeup != self.wakeup {
             self.wakeup = wakeup;
             self.number += 1;
@@ -93,7 +93,7 @@ impl Burst {
 /// Position of a received frame within its receiver's bursts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BurstPosition {
-    pub(crate) receiver: Receiver,
+    pub(crate) receiver: BurstReceiver,
     /// Number of the receiver's burst (1-based).
     pub(crate) burst: u64,
     /// Index of the frame within the burst, over all hops: each frame takes the same number of event-loop turns.
@@ -102,7 +102,7 @@ pub(crate) struct BurstPosition {
 
 /// Receiver of a frame, for counting its wakeups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Receiver {
+pub(crate) enum BurstReceiver {
     Thread(ThreadId),
     /// The thread is not observed; each hop is assumed to have its own.
     OfHop(HopId),
@@ -110,12 +110,12 @@ pub(crate) enum Receiver {
 
 /// Roles at a hop's ends, as indices into the list of processing stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Roles {
+pub(crate) struct HopRoles {
     pub(crate) from: u16,
     pub(crate) to: u16,
 }
 
-impl Default for Roles {
+impl Default for HopRoles {
     fn default() -> Self {
         Self { from: u16::MAX, to: u16::MAX }
     }
@@ -129,7 +129,7 @@ pub struct Hop {
     pub id: HopId,
     /// Index of its group in [`super::Ledger::groups`].
     pub group: usize,
-    pub(crate) ends: Roles,
+    pub(crate) ends: HopRoles,
     /// Endpoint in ZMQ notation; empty when unknown.
     pub endpoint: Box<str>,
     /// Number of the tokenizer worker that receives.

@@ -13,7 +13,7 @@ use crate::id::HopId;
 use crate::path::{Ends, UNKNOWN};
 use crate::stats::{Buckets, Distribution, Rate, Trend};
 
-use super::hop::{Hop, Roles};
+use super::hop::{Hop, HopRoles};
 
 /// Hops of one name, reported together.
 #[derive(Debug, Default)]
@@ -140,7 +140,8 @@ impl Hops {
         let group = self.group_or_add(ends);
         let mut hop = Hop::new(id, group);
         hop.ends = self.roles_of(ends);
-        (hop.shows.sent, hop.capabilities.sent) = (true, true);
+        hop.shows.sent = true;
+        hop.capabilities.sent = true;
         self.all.push(hop);
         self.by_id.insert(id, self.all.len() - 1);
         Some(self.all.len() - 1)
@@ -221,8 +222,8 @@ impl Hops {
         }
     }
 
-    fn roles_of(&mut self, ends: Ends<&str>) -> Roles {
-        Roles {
+    fn roles_of(&mut self, ends: Ends<&str>) -> HopRoles {
+        HopRoles {
             from: self.processing_stages.role_index_or_add(ends.from),
             to: self.processing_stages.role_index_or_add(ends.to),
         }

@@ -95,6 +95,7 @@ impl LossMemory {
         to.since.get_or_insert(at);
         to.last_at = Some(at);
         if self.ids + range.ids.len() > limits.token_ids {
+            // The positions of the tokens are kept without their ids.
             range.ids.clear();
             limits.count_reached("token_ids");
         }

@@ -44,7 +44,7 @@ impl ProcessingStage {
 
 /// Side of a chunk's processing stage whose time is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
+enum StageSide {
     Received,
     SentOn,
 }
@@ -62,21 +62,21 @@ pub(crate) struct TimedCount {
 #[derive(Clone, Debug)]
 pub(crate) struct InProcess {
     role: u16,
-    side: Side,
+    side: StageSide,
     waiting: VecDeque<TimedCount>,
 }
 
 impl InProcess {
     /// Receive time of the oldest chunk that `role` has not forwarded yet.
     pub(crate) fn oldest_receive(&self, role: u16) -> Option<MonoNs> {
-        if self.role != role || self.side != Side::Received {
+        if self.role != role || self.side != StageSide::Received {
             return None;
         }
         self.waiting.front().map(|oldest| oldest.at)
     }
 
     /// Returns the time of the other side for the chunk, if it is known. Otherwise the chunk waits for it.
-    fn take_other_side(&mut self, side: Side, chunk: TimedCount) -> Option<MonoNs> {
+    fn take_other_side(&mut self, side: StageSide, chunk: TimedCount) -> Option<MonoNs> {
         if self.side != side {
             while self.waiting.pop_front_if(|waiting| waiting.count < chunk.count).is_some() {}
             if let Some(matched) = self.waiting.pop_front_if(|waiting| waiting.count == chunk.count) {
@@ -148,7 +148,7 @@ impl ProcessingStages {
             processing_stage.through_sum.record_n(chunk.at, ns, 1);
         }
         if processing_stage.shows_receives {
-            let received = pair_sides(&mut self.waiting, in_process, sender, Side::SentOn, chunk, limits);
+            let received = pair_sides(&mut self.waiting, in_process, sender, StageSide::SentOn, chunk, limits);
             if let Some(received) = received.filter(|&received| received <= chunk.at) {
                 processing_stage.record_inside(chunk.at, chunk.at.since(received), is_first_chunk);
             }
@@ -167,7 +167,7 @@ impl ProcessingStages {
         let Some(processing_stage) = self.all.get_mut(usize::from(role)) else {
             return;
         };
-        let sent = pair_sides(&mut self.waiting, in_process, role, Side::Received, chunk, limits);
+        let sent = pair_sides(&mut self.waiting, in_process, role, StageSide::Received, chunk, limits);
         if let Some(sent) = sent.filter(|&sent| sent >= chunk.at) {
             processing_stage.record_inside(sent, sent.since(chunk.at), is_first_chunk);
         }
@@ -185,7 +185,7 @@ fn pair_sides(
     all_waiting: &mut usize,
     in_process: &mut Vec<InProcess>,
     role: u16,
-    side: Side,
+    side: StageSide,
     chunk: TimedCount,
     limits: &mut CountedLimits,
 ) -> Option<MonoNs> {

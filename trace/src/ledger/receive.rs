@@ -90,7 +90,8 @@ impl Ledger {
         group.backlog += 1;
         group.backlog_slot = group.backlog_slot.max(group.backlog);
         if group.backlog > group.backlog_max {
-            (group.backlog_max, group.backlog_max_at) = (group.backlog, at);
+            group.backlog_max = group.backlog;
+            group.backlog_max_at = at;
         }
     }
 
@@ -117,6 +118,7 @@ impl Ledger {
         self.history.record_receive(at, id, received.wakeup);
         self.dispatched.record_received(at, id);
         self.clientless.record_received_abort(at, id);
+        // A frame that comes with its receive was not observed at its sender, and is registered here.
         let hop_index = match &received.frame {
             Some(_) => self.register_frame(at, id),
             None => self.hops.index_or_add(id.hop, self.limits.hops),
@@ -145,6 +147,7 @@ impl Ledger {
         } else if let Some(sent) = sent {
             self.record_queue_wait(receive, at.since(sent));
         } else if hop.shows.sent && !hop.lanes.get(&id.lane).is_some_and(|lane| lane.is_past(id.seq)) {
+            // Its send has not been observed yet.
             if hop.early_receives.len() >= self.limits.early_receives {
                 self.limits.count_reached("early_receives");
             }
@@ -274,6 +277,7 @@ impl Ledger {
         }
         if chunk.is_first && receive.is_observed && request.received_first.is_none() {
             request.received_first = Some(at);
+            // Where deliveries are observed, TTFT ends with the first one.
             if !self.hops.any_delivered {
                 Self::record_ttft(&mut self.ttft, request);
             }
@@ -354,14 +358,14 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    use super::super::hop::{Burst, Receiver};
+    use super::super::hop::{Burst, BurstReceiver};
     use crate::id::HopId;
 
     #[test]
     fn a_wait_for_a_frame_starts_a_new_burst() {
         let mut burst = Burst::default();
         let mut add_frame = |wakeup, has_waited| {
-            let position = burst.position_of_next(Receiver::OfHop(HopId(0)), wakeup, has_waited);
+            let position = burst.position_of_next(BurstReceiver::OfHop(HopId(0)), wakeup, has_waited);
             (position.burst, position.frame_index)
         };
         assert_eq!((add_frame(7, false), add_frame(7, false)), ((1, 0), (1, 1)));

@@ -1,6 +1,6 @@
 //! State of the receivers' threads and sockets.
 
-use super::hop::{BurstPosition, Receiver};
+use super::hop::{BurstPosition, BurstReceiver};
 use super::{Hop, Ledger, Thread};
 use crate::clock::MonoNs;
 use crate::event::{CpuSample, QueueSample};
@@ -114,9 +114,9 @@ impl Ledger {
         if let Some(id) = receiver
             && let Some(thread) = self.threads.get_mut(id)
         {
-            return thread.burst.position_of_next(Receiver::Thread(id), wakeup, has_waited);
+            return thread.burst.position_of_next(BurstReceiver::Thread(id), wakeup, has_waited);
         }
-        hop.burst.position_of_next(Receiver::OfHop(hop.id), wakeup, has_waited)
+        hop.burst.position_of_next(BurstReceiver::OfHop(hop.id), wakeup, has_waited)
     }
 
     /// Presumed receiver of a hop without observed receives: the main thread of the only process of that role. After an attach, a consumer

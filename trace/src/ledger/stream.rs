@@ -1,6 +1,6 @@
 //! One request on one hop.
 
-use super::hop::Roles;
+use super::hop::HopRoles;
 use super::stream_count::{CountStep, Evidence, ReportedCounts, StreamCount};
 use crate::clock::MonoNs;
 use crate::event::{Chunk, IdColumn};
@@ -16,7 +16,7 @@ pub struct Stream {
     /// The hop.
     pub hop: HopId,
     /// The roles at the hop's ends.
-    pub(crate) ends: Roles,
+    pub(crate) ends: HopRoles,
     /// Tokens that did not reach this hop, by its own counts.
     pub(crate) missing_tokens: u32,
     retractions: u16,
@@ -36,7 +36,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub(crate) fn new(hop: HopId, group: usize, ends: Roles, at: MonoNs) -> Self {
+    pub(crate) fn new(hop: HopId, group: usize, ends: HopRoles, at: MonoNs) -> Self {
         Self { hop, group: group as u32, ends, first_at: at, last_at: at, ..Self::default() }
     }
 

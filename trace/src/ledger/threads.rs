@@ -69,6 +69,7 @@ impl Thread {
     }
 
     fn add_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, kept: usize) {
+        // Samples of receiving threads are limited only in number.
         let keep_ns = if self.has_received { u64::MAX } else { KEPT_SAMPLES_NS };
         if self.timeline.is_empty() {
             let begin = MonoNs(at.0.saturating_sub(sample.interval_ns));

@@ -6,7 +6,7 @@
 use hashbrown::HashMap;
 
 use super::Ledger;
-use super::dispatched::{RequestDispatch, UNJUDGED, Waiting};
+use super::dispatched::{RequestDispatch, UNJUDGED, WaitingRequest};
 use super::engine_silence::MIN_TIMES_USUAL;
 use crate::clock::MonoNs;
 use crate::id::HopId;
@@ -37,7 +37,7 @@ impl Ledger {
     pub fn unanswered_requests(&self) -> impl Iterator<Item = UnansweredRequest<'_>> {
         let missed = self.hops.missed_messages();
         // Messages missed since may contain the answer.
-        let is_unanswered = move |waiting: &&Waiting| {
+        let is_unanswered = move |waiting: &&WaitingRequest| {
             waiting.is_unanswered && waiting.abort.is_none() && waiting.missed_before == missed
         };
         self.dispatched.waiting.values().filter(is_unanswered).map(move |waiting| UnansweredRequest {
