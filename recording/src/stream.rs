@@ -37,19 +37,19 @@ impl StreamPacker {
     }
 
     /// Compresses a block.
-    pub fn block(&mut self, block: &OpenBlock) -> io::Result<&[u8]> {
+    pub fn pack_block(&mut self, block: &OpenBlock) -> io::Result<&[u8]> {
         let (_, sealed) = self.packer.pack_section(block, self.run, self.seq)?;
         self.seq += 1;
         Ok(sealed)
     }
 
     /// The source's own state, for reports of the run so far.
-    pub fn status(&self, status: &ReportInput) -> io::Result<Vec<u8>> {
+    pub fn pack_status(&self, status: &ReportInput) -> io::Result<Vec<u8>> {
         self.pack_json(kind::STATUS, status)
     }
 
     /// The end of the run.
-    pub fn end(&self, closing: &ReportInput) -> io::Result<Vec<u8>> {
+    pub fn pack_end(&self, closing: &ReportInput) -> io::Result<Vec<u8>> {
         self.pack_json(kind::END, &EndSection { why: EndReason::Finished, dropped: 0, closing: Some(closing.clone()) })
     }
 

@@ -50,24 +50,22 @@ impl Position {
     /// a time from the start, `+10s` or `-1m` one from the current position. The error names the run's range.
     pub fn parse_target(&self, text: &str) -> Result<u64, String> {
         let text = text.trim();
-        let moment_of = |text: &str| {
-            let examples = "expected a time: 14:59:08, 1:23, 3.9s, +10s, -1m";
-            units::parse_moment(text).ok_or_else(|| examples.to_owned())
-        };
-        let is_in_run = |target_ns: &u64| *target_ns <= self.whole_ns;
-        let target_ns = if let Some(ahead) = text.strip_prefix('+') {
-            self.at_ns.checked_add(moment_of(ahead)?)
-        } else if let Some(back) = text.strip_prefix('-') {
-            self.at_ns.checked_sub(moment_of(back)?)
+        let ahead = text.strip_prefix('+');
+        let back = text.strip_prefix('-');
+        let clock = text.strip_suffix('Z').unwrap_or(text);
+        let moment_ns = units::parse_moment(ahead.or(back).unwrap_or(clock))
+            .ok_or_else(|| "expected a time: 14:59:08, 1:23, 3.9s, +10s, -1m".to_owned())?;
+        let target_ns = if ahead.is_some() {
+            self.at_ns.checked_add(moment_ns)
+        } else if back.is_some() {
+            self.at_ns.checked_sub(moment_ns)
         } else {
-            let clock = text.strip_suffix('Z').unwrap_or(text);
-            let moment_ns = moment_of(clock)?;
             let by_clock = self.start_wall_ns().map(|start_ns| units::offset_of_time_of_day(moment_ns, start_ns));
             // The screen prints a time of day with three parts.
-            let by_clock = by_clock.filter(|target_ns| clock.split(':').count() == 3 && is_in_run(target_ns));
+            let by_clock = by_clock.filter(|target_ns| clock.split(':').count() == 3 && *target_ns <= self.whole_ns);
             by_clock.or((clock == text).then_some(moment_ns))
         };
-        target_ns.filter(is_in_run).ok_or_else(|| self.outside_message())
+        target_ns.filter(|target_ns| *target_ns <= self.whole_ns).ok_or_else(|| self.outside_message())
     }
 
     /// Why a time outside the run is refused: `outside the run: 14:59:02Z to 14:59:15Z, 0:00 to 0:12`.
@@ -82,8 +80,10 @@ impl Position {
 
     /// `14:59:02Z to 14:59:15Z, 0:00 to 0:12`.
     fn range_text(&self) -> String {
-        let wall = |at_ns: u64| units::format_wall_time(self.start_wall_ns()?.checked_add(at_ns)?);
-        let clock = wall(0).zip(wall(self.whole_ns)).map_or_else(String::new, |(from, to)| format!("{from} to {to}, "));
+        let [from, to] = [0, self.whole_ns].map(|at_ns| {
+            self.start_wall_ns().and_then(|start_ns| units::format_wall_time(start_ns.checked_add(at_ns)?))
+        });
+        let clock = from.zip(to).map_or_else(String::new, |(from, to)| format!("{from} to {to}, "));
         format!("{clock}{} to {}", units::format_clock(0), units::format_clock(self.whole_ns))
     }
 }

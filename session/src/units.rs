@@ -31,17 +31,20 @@ pub fn format_clock(ns: u64) -> String {
     }
 }
 
+/// Parses digits with an optional fraction. Rust's own parser also reads `1e9`, `inf` and signs.
+fn parse_decimal(text: &str) -> Option<f64> {
+    let is_decimal = text.starts_with(|c: char| c.is_ascii_digit()) && !text.contains(['e', 'E', '+', '-']);
+    text.parse().ok().filter(|_| is_decimal)
+}
+
 /// Parses a time typed by a user into nanoseconds: `1:23`, `1:02:03.5`, `83`, `3.9s`, `2m`.
 pub fn parse_moment(text: &str) -> Option<u64> {
     const LONGEST_S: u64 = u64::MAX / 1_000_000_000 - 1;
     let text = text.trim();
-    let is_decimal =
-        |part: &&str| part.starts_with(|c: char| c.is_ascii_digit()) && !part.contains(['e', 'E', '+', '-']);
-    let parse_seconds = |part: &str| Some(part).filter(is_decimal)?.parse::<f64>().ok();
     let seconds = if let Some((unit, factor)) =
         [('s', 1.0), ('m', 60.0), ('h', 3_600.0)].iter().find(|(unit, _)| text.ends_with(*unit))
     {
-        parse_seconds(text.strip_suffix(*unit)?)? * factor
+        parse_decimal(text.strip_suffix(*unit)?)? * factor
     } else {
         // Only the last part may have decimals.
         let (leading, last) = text.rsplit_once(':').map_or(("", text), |(leading, last)| (leading, last));
@@ -51,7 +54,7 @@ pub fn parse_moment(text: &str) -> Option<u64> {
         let parts = leading.split(':').filter(|_| !leading.is_empty());
         let leading =
             parts.into_iter().try_fold(0u64, |sum, part| sum.checked_mul(60)?.checked_add(part.parse().ok()?))?;
-        leading as f64 * 60.0 + parse_seconds(last)?
+        leading as f64 * 60.0 + parse_decimal(last)?
     };
     (seconds <= LONGEST_S as f64).then(|| (seconds * 1e9).round() as u64)
 }

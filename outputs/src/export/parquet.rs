@@ -25,7 +25,7 @@ pub(super) struct Parquet<'w> {
     out: Box<dyn Write + 'w>,
     // The writer must be `Send`, and `out` need not be.
     file: SerializedFileWriter<Vec<u8>>,
-    columns: Vec<Column>,
+    columns: Vec<ParquetColumn>,
     rows: usize,
     recording: Option<String>,
     start_ns: u64,
@@ -38,7 +38,7 @@ impl<'w> Parquet<'w> {
         Ok(Self {
             out,
             file: open_writer(&columns, opening).map_err(io_error_of)?,
-            columns: columns.iter().map(|(_, kind)| Column::new(*kind)).collect(),
+            columns: columns.iter().map(|(_, kind)| ParquetColumn::new(*kind)).collect(),
             rows: 0,
             recording: options.recording.clone(),
             start_ns: clock.wall_ns(clock.start),
@@ -83,7 +83,7 @@ impl Exporter for Parquet<'_> {
 }
 
 /// Values of a column in the row group to be written next.
-struct Column {
+struct ParquetColumn {
     values: Values,
     /// 1 for a value, 0 for a null.
     levels: Vec<i16>,
@@ -95,7 +95,7 @@ enum Values {
     Flag(Vec<bool>),
 }
 
-impl Column {
+impl ParquetColumn {
     fn new(kind: ColumnKind) -> Self {
         let values = match kind {
             ColumnKind::Text => Values::Text(Vec::new()),
@@ -143,7 +143,7 @@ fn write_values<T: DataType>(
     Ok(())
 }
 
-fn write_columns(file: &mut SerializedFileWriter<Vec<u8>>, columns: &mut [Column]) -> Result<()> {
+fn write_columns(file: &mut SerializedFileWriter<Vec<u8>>, columns: &mut [ParquetColumn]) -> Result<()> {
     let mut group = file.next_row_group()?;
     for column in columns {
         if let Some(mut writer) = group.next_column()? {

@@ -4,7 +4,7 @@ use self::Unit::{Bytes, Info, Of, Ratio, Seconds};
 
 /// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// Only grows, from 0 at the start of the run.
     Counter,
     /// Goes up and down.
@@ -57,7 +57,7 @@ pub struct Definition {
     /// OpenTelemetry name: words separated by dots, without the unit.
     pub name: &'static str,
     /// Type of its values.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// Unit of its values.
     pub unit: Unit,
     /// Names of its labels.
@@ -75,7 +75,7 @@ impl Definition {
     /// Prometheus name, equal to the collectors' translation of [`Self::name`].
     pub fn prometheus(&self) -> String {
         let mut name = self.stem();
-        let total = if self.kind == Kind::Counter { "total" } else { "" };
+        let total = if self.kind == MetricKind::Counter { "total" } else { "" };
         for part in [self.unit.suffix(), total] {
             if !part.is_empty() {
                 name.push('_');
@@ -91,7 +91,7 @@ macro_rules! metrics {
     ($($metric:ident = $kind:ident($name:literal, $unit:expr, [$($label:literal),*]) $help:literal;)+) => {
         $(pub(super) const $metric: Definition = Definition {
             name: $name,
-            kind: Kind::$kind,
+            kind: MetricKind::$kind,
             unit: $unit,
             labels: &[$($label),*],
             help: $help,
@@ -281,7 +281,7 @@ mod tests {
             );
             assert!(known.insert(name.clone()), "{name} is there twice");
             assert!(!metric.help.ends_with('.') && !metric.help.is_empty(), "{name}");
-            assert_eq!(name.ends_with("_total"), metric.kind == Kind::Counter, "{name}");
+            assert_eq!(name.ends_with("_total"), metric.kind == MetricKind::Counter, "{name}");
             let never = ["rid", "pid", "tid", "endpoint", "function"];
             assert!(metric.labels.iter().all(|label| !never.contains(label)), "{name}");
         }

@@ -6,7 +6,7 @@ mod definition;
 mod family;
 
 pub use collect::{EndpointUse, Input, Pushed, PushedItems, collect};
-pub use definition::{ALL, Definition, Kind, Unit};
+pub use definition::{ALL, Definition, MetricKind, Unit};
 pub use family::{Family, Histogram, Point, Value};
 
 /// Maximum number of hop names as labels. Others are left out and counted in `tokengap_self_labels_left_out`.

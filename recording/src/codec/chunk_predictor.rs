@@ -26,7 +26,7 @@ pub(super) const IDS: u8 = 1 << 7;
 
 /// Relation of the number of listed ids to the token count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Listing {
+enum ListingKind {
     /// Equal to the number of new tokens.
     #[default]
     New,
@@ -46,7 +46,7 @@ pub(super) fn flag_if(is_set: bool, flag: u8) -> u8 {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ChunkPredictor {
     pub(super) has_begun: bool,
-    listing: Listing,
+    listing: ListingKind,
     /// Its chunks carry ids.
     pub(super) has_ids: bool,
     completion: Option<u32>,
@@ -65,7 +65,7 @@ impl ChunkPredictor {
     pub(super) fn for_new_request(first: &Self) -> Self {
         Self {
             has_begun: false,
-            listing: Listing::New,
+            listing: ListingKind::New,
             completion: Some(0),
             completion_step: 1,
             listed: None,
@@ -81,9 +81,9 @@ impl ChunkPredictor {
     fn predicted_listed(&self, completion: Option<u32>) -> Option<u32> {
         match self.listing {
             _ if !self.has_begun => Some(1),
-            Listing::New => completion.zip(self.completion).map(|(n, before)| n.wrapping_sub(before)),
-            Listing::All => completion,
-            Listing::Same => self.listed,
+            ListingKind::New => completion.zip(self.completion).map(|(n, before)| n.wrapping_sub(before)),
+            ListingKind::All => completion,
+            ListingKind::Same => self.listed,
         }
     }
 
@@ -96,18 +96,18 @@ impl ChunkPredictor {
             let step = completion.zip(self.completion).map(|(n, before)| n.wrapping_sub(before));
             self.completion_step = step.unwrap_or(1);
             self.listing = if listed == step {
-                Listing::New
+                ListingKind::New
             } else if listed == completion {
-                Listing::All
+                ListingKind::All
             } else {
-                Listing::Same
+                ListingKind::Same
             };
         } else {
             self.has_begun = true;
             self.listing = match listed {
-                None => Listing::Same,
-                Some(n) if n > 1 && listed == completion => Listing::All,
-                Some(_) => Listing::New,
+                None => ListingKind::Same,
+                Some(n) if n > 1 && listed == completion => ListingKind::All,
+                Some(_) => ListingKind::New,
             };
         }
         self.completion = completion;

@@ -150,6 +150,7 @@ impl Encoder {
         }
         let lane_index = self.begin_frame_record(op, FrameStage::Received, at, received.id);
         let lane = self.state.lanes.lane_mut(lane_index);
+        // Wakeups are numbered in order, so the distance from the last one usually takes one byte.
         let distance = received.wakeup.map(|wakeup| wakeup.wrapping_sub(lane.wakeup) as i64);
         self.columns.wakeup.put_optional(distance.map(zigzag));
         lane.wakeup = received.wakeup.unwrap_or(lane.wakeup);

@@ -281,6 +281,7 @@ pub(super) fn create_file(
     run: u64,
     is_ring: bool,
 ) -> Result<StartedFile, RecordError> {
+    // Links are not followed: the file that one names may lie in another folder.
     let existing = fs::symlink_metadata(path).ok();
     if existing.as_ref().is_some_and(|existing| !existing.is_file()) {
         return Err(RecordError::NotAFile(path.to_owned()));

@@ -40,10 +40,10 @@ fn stream(inputs: &[Record<'_>], block: usize) -> Vec<u8> {
         for input in part {
             write(&mut blocks, input);
         }
-        bytes.extend_from_slice(packer.block(&blocks.close().expect("records")).expect("packed"));
-        bytes.extend(packer.status(&ReportInput::for_source("model")).expect("JSON"));
+        bytes.extend_from_slice(packer.pack_block(&blocks.close().expect("records")).expect("packed"));
+        bytes.extend(packer.pack_status(&ReportInput::for_source("model")).expect("JSON"));
     }
-    bytes.extend(packer.end(&ReportInput { slowest: 7, ..ReportInput::for_source("model") }).expect("JSON"));
+    bytes.extend(packer.pack_end(&ReportInput { slowest: 7, ..ReportInput::for_source("model") }).expect("JSON"));
     bytes
 }
 

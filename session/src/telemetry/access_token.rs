@@ -24,6 +24,14 @@ impl fmt::Debug for AccessToken {
     }
 }
 
+/// Reads at most one byte more than a token may have.
+fn read_secret(file: File) -> io::Result<Vec<u8>> {
+    secret_file::check_secret(&file, OTHER_USERS)?;
+    let mut text = Vec::new();
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text)?;
+    Ok(text)
+}
+
 impl AccessToken {
     /// Reads the token from a file that other users cannot read. Surrounding white space is ignored.
     pub fn read(path: &Path) -> io::Result<Self> {
@@ -33,23 +41,20 @@ impl AccessToken {
     /// Reads the token from the file that was opened at this path.
     pub fn of_file(path: &Path, opened: io::Result<File>) -> io::Result<Self> {
         let shown = path.display();
-        let failed =
-            |error: io::Error| io::Error::new(error.kind(), format!("cannot read the token in {shown}: {error}"));
-        let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidData, format!("the token file {shown} {why}"));
-        let file = opened.map_err(failed)?;
-        secret_file::check_secret(&file, OTHER_USERS).map_err(failed)?;
-        let mut text = Vec::new();
-        file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
+        let text = opened
+            .and_then(read_secret)
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot read the token in {shown}: {error}")))?;
         let token = text.trim_ascii();
-        if text.len() as u64 > MAX_FILE_BYTES {
-            Err(refused("is longer than 4096 bytes; create one with `openssl rand -hex 32`"))
+        let why = if text.len() as u64 > MAX_FILE_BYTES {
+            "is longer than 4096 bytes; create one with `openssl rand -hex 32`"
         } else if token.is_empty() {
-            Err(refused("is empty; create a token with `openssl rand -hex 32`"))
+            "is empty; create a token with `openssl rand -hex 32`"
         } else if !token.iter().all(u8::is_ascii_graphic) {
-            Err(refused("must contain one word of ASCII characters; create a token with `openssl rand -hex 32`"))
+            "must contain one word of ASCII characters; create a token with `openssl rand -hex 32`"
         } else {
-            Ok(Self(token.into()))
-        }
+            return Ok(Self(token.into()));
+        };
+        Err(io::Error::new(io::ErrorKind::InvalidData, format!("the token file {shown} {why}")))
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {

@@ -224,10 +224,10 @@ async fn run_connection(
     state: Arc<ConnectionState>,
 ) {
     rustix::net::sockopt::set_socket_send_buffer_size(&stream, KERNEL_BUFFER_BYTES).ok();
-    let is_stream = || state.is_stream.load(Ordering::Relaxed);
     let time_limit = async {
         sleep(limits.connection_timeout).await;
-        if is_stream() {
+        // A stream lasts as long as the run.
+        if state.is_stream.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
     };

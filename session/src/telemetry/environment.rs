@@ -48,8 +48,9 @@ fn pairs(text: &str) -> anyhow::Result<Vec<(String, String)>> {
         .map(|entry| {
             let both = entry.split_once('=').filter(|(name, _)| !name.trim().is_empty());
             let (name, value) = both.with_context(|| format!("{entry:?} is not of the form name=value"))?;
-            let decoded = |part: &str| percent_decode_str(part.trim()).decode_utf8().map(String::from);
-            Ok((decoded(name)?, decoded(value)?))
+            let name = percent_decode_str(name.trim()).decode_utf8()?;
+            let value = percent_decode_str(value.trim()).decode_utf8()?;
+            Ok((name.into_owned(), value.into_owned()))
         })
         .collect()
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use outputs::metrics::{Definition, Family, Kind, Point, Unit, Value};
+use outputs::metrics::{Definition, Family, MetricKind, Point, Unit, Value};
 use outputs::report::hostile::{self, EscapeForm};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet, text};
@@ -23,7 +23,7 @@ pub(super) fn encode_metrics(runs: Vec<RunFamilies>, accept: &str) -> Result<(&'
     let counters: Vec<String> = runs
         .iter()
         .flat_map(|run| &run.families)
-        .filter(|family| family.definition.kind == Kind::Counter)
+        .filter(|family| family.definition.kind == MetricKind::Counter)
         .map(|family| family.definition.prometheus())
         .collect();
     let mut registry = Registry::default();
@@ -70,9 +70,9 @@ impl Collector for MetricCollector {
         }
         for definition in definitions {
             let kind = match definition.kind {
-                Kind::Counter => MetricType::Counter,
-                Kind::Gauge => MetricType::Gauge,
-                Kind::Histogram => MetricType::Histogram,
+                MetricKind::Counter => MetricType::Counter,
+                MetricKind::Gauge => MetricType::Gauge,
+                MetricKind::Histogram => MetricType::Histogram,
             };
             // The encoder appends the two units it knows to the name.
             let (name, unit) = match definition.unit {
@@ -103,12 +103,12 @@ impl Collector for MetricCollector {
 
 fn encode_value<S: EncodeLabelSet>(
     metric: &mut MetricEncoder<'_>,
-    kind: Kind,
+    kind: MetricKind,
     point: &Point,
 ) -> Result<(), fmt::Error> {
     match (kind, &point.value) {
-        (Kind::Counter, Value::Int(value)) => metric.encode_counter::<S, _, f64>(value, None),
-        (Kind::Counter, Value::Float(value)) => metric.encode_counter::<S, _, f64>(value, None),
+        (MetricKind::Counter, Value::Int(value)) => metric.encode_counter::<S, _, f64>(value, None),
+        (MetricKind::Counter, Value::Float(value)) => metric.encode_counter::<S, _, f64>(value, None),
         (_, Value::Int(value)) => metric.encode_gauge(value),
         (_, Value::Float(value)) => metric.encode_gauge(value),
         (_, Value::Histogram(h)) => {

@@ -7,18 +7,16 @@ use std::os::unix::fs::MetadataExt as _;
 /// Refuses a file with a secret that belongs to another user than this process's and root, or that others may access: those in `others`, mode
 /// bits.
 pub(super) fn check_secret(file: &File, others: u32) -> io::Result<()> {
-    let refused = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
     let found = file.metadata()?;
-    if found.mode() & others != 0 {
-        return Err(refused(
-            "other users can read it: run chmod 600 on it, and create a new one if it may have been read".into(),
-        ));
-    }
     let owner = found.uid();
-    if owner != 0 && owner != rustix::process::geteuid().as_raw() {
-        return Err(refused(format!("it belongs to user {owner}, who can read it: use a file of your own")));
-    }
-    Ok(())
+    let why = if found.mode() & others != 0 {
+        "other users can read it: run chmod 600 on it, and create a new one if it may have been read".to_owned()
+    } else if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+        format!("it belongs to user {owner}, who can read it: use a file of your own")
+    } else {
+        return Ok(());
+    };
+    Err(io::Error::new(io::ErrorKind::InvalidData, why))
 }
 
 #[cfg(test)]

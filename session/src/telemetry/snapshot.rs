@@ -60,8 +60,10 @@ impl<T> SnapshotClient<T> {
     /// Current snapshot; `None` if the run does not answer within `patience`.
     pub(super) async fn fetch(&self, patience: Duration) -> Option<Arc<T>> {
         let mut latest = self.latest.clone();
-        let is_fresh = |latest: &Latest<T>| latest.last || latest.at.elapsed() < FRESH;
-        if let Some(known) = latest.borrow_and_update().as_ref().filter(|latest| is_fresh(latest)) {
+        // The last one of a run stays valid.
+        if let Some(known) = latest.borrow_and_update().as_ref()
+            && (known.last || known.at.elapsed() < FRESH)
+        {
             return Some(Arc::clone(&known.content));
         }
         self.requested.store(true, Ordering::Relaxed);

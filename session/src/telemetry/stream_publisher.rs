@@ -34,9 +34,9 @@ impl StreamJob {
     /// Encodes the section.
     pub(super) fn encode(&self, packer: &mut StreamPacker) -> io::Result<Bytes> {
         match self {
-            Self::Block(block) => packer.block(block).map(Bytes::copy_from_slice),
-            Self::Status(status) => packer.status(status).map(Bytes::from),
-            Self::End(closing, _) => packer.end(closing).map(Bytes::from),
+            Self::Block(block) => packer.pack_block(block).map(Bytes::copy_from_slice),
+            Self::Status(status) => packer.pack_status(status).map(Bytes::from),
+            Self::End(closing, _) => packer.pack_end(closing).map(Bytes::from),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::envelope::{METRICS, Resource, text, wrap};
 use crate::export::json::{Array, Object};
-use crate::metrics::{Family, Kind, Point, Value};
+use crate::metrics::{Family, MetricKind, Point, Value};
 
 /// `AGGREGATION_TEMPORALITY_CUMULATIVE`.
 const CUMULATIVE: u64 = 2;
@@ -24,16 +24,16 @@ fn write_family(o: &mut Object<'_>, family: &Family, [from, to]: [u64; 2]) {
     let of = family.definition;
     o.put("name", of.name).put("description", of.help).put("unit", of.unit.ucum());
     let data = match of.kind {
-        Kind::Counter => "sum",
-        Kind::Gauge => "gauge",
-        Kind::Histogram => "histogram",
+        MetricKind::Counter => "sum",
+        MetricKind::Gauge => "gauge",
+        MetricKind::Histogram => "histogram",
     };
     o.object(data, |o| {
         o.array("dataPoints", |list| {
             for point in &family.points {
                 list.object(|o| {
                     o.array("attributes", |a| write_labels(a, of.labels, point));
-                    if of.kind != Kind::Gauge {
+                    if of.kind != MetricKind::Gauge {
                         o.int_text("startTimeUnixNano", from);
                     }
                     o.int_text("timeUnixNano", to);
@@ -41,10 +41,10 @@ fn write_family(o: &mut Object<'_>, family: &Family, [from, to]: [u64; 2]) {
                 });
             }
         });
-        if of.kind != Kind::Gauge {
+        if of.kind != MetricKind::Gauge {
             o.put("aggregationTemporality", CUMULATIVE);
         }
-        if of.kind == Kind::Counter {
+        if of.kind == MetricKind::Counter {
             o.put("isMonotonic", true);
         }
     });

@@ -30,7 +30,7 @@ struct Gauge {
 
 /// Numbers of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct RequestCounts {
+struct InFlightCounts {
     in_flight: usize,
     /// Waiting for the first token.
     waiting: usize,
@@ -41,11 +41,11 @@ fn percent(ns: u64, of_ns: u64) -> f64 {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct CounterTracks {
     /// Backlogs, indexed as the ledger's groups.
     backlogs: Vec<Gauge>,
     /// The numbers that were drawn last.
-    requests: Option<RequestCounts>,
+    requests: Option<InFlightCounts>,
 }
 
 impl Perfetto<'_> {
@@ -96,7 +96,7 @@ impl Perfetto<'_> {
             }
         }
         let waiting = context.ledger.requests().filter(|r| r.waiting_since().is_some()).count();
-        let counts = RequestCounts { in_flight: context.ledger.timeline_count(), waiting };
+        let counts = InFlightCounts { in_flight: context.ledger.timeline_count(), waiting };
         if self.counters.requests.replace(counts) == Some(counts) {
             return;
         }

@@ -22,7 +22,7 @@ const CONNECTIONS: usize = 16_384;
 
 /// A frame sent and not yet received.
 #[derive(Clone, Copy, Debug)]
-struct Sent {
+struct SentFrame {
     seq: u64,
     at: MonoNs,
     bytes: u64,
@@ -34,13 +34,13 @@ struct Sent {
 struct Open {
     id: FrameId,
     at: MonoNs,
-    sent: Option<Sent>,
+    sent: Option<SentFrame>,
     wakeup: Option<u64>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Frames {
-    waiting: HashMap<(HopId, u32), VecDeque<Sent>>,
+pub(super) struct FrameSlices {
+    waiting: HashMap<(HopId, u32), VecDeque<SentFrame>>,
     open: HashMap<Track, Open>,
     /// Thread of the last receive on each hop.
     receiving_thread: HashMap<HopId, Track>,
@@ -51,7 +51,7 @@ pub(super) struct Frames {
 impl Perfetto<'_> {
     pub(super) fn frame_sent(&mut self, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
         let id = frame.id;
-        let sent = Sent { seq: id.seq, at, bytes: frame.bytes, chunks: frame.chunks.len() as u32 };
+        let sent = SentFrame { seq: id.seq, at, bytes: frame.bytes, chunks: frame.chunks.len() as u32 };
         self.draw_send(id, sent, context, |args| {
             args.put("chunks", sent.chunks).put("kind", frame.kind);
         });
@@ -77,7 +77,7 @@ impl Perfetto<'_> {
         if dispatch.index > 0 {
             return;
         }
-        let sent = Sent { seq: dispatch.id.seq, at, bytes: dispatch.bytes, chunks: 0 };
+        let sent = SentFrame { seq: dispatch.id.seq, at, bytes: dispatch.bytes, chunks: 0 };
         let rid = dispatch.request.map(|request| request.rid).filter(|rid| context.options.wants_rid(rid));
         self.draw_send(dispatch.id, sent, context, |args| {
             args.put("kind", dispatch.kind).known("rid", rid);
@@ -87,7 +87,7 @@ impl Perfetto<'_> {
     fn draw_send(
         &mut self,
         id: FrameId,
-        sent: Sent,
+        sent: SentFrame,
         context: &ExportContext<'_>,
         content: impl FnOnce(&mut Object<'_>),
     ) {
@@ -167,8 +167,8 @@ impl Perfetto<'_> {
     }
 }
 
-impl Frames {
-    fn push_sent(&mut self, id: FrameId, sent: Sent) {
+impl FrameSlices {
+    fn push_sent(&mut self, id: FrameId, sent: SentFrame) {
         if self.waiting.len() >= CONNECTIONS && !self.waiting.contains_key(&(id.hop, id.lane)) {
             self.waiting.retain(|_, frames| !frames.is_empty());
         }
@@ -180,7 +180,7 @@ impl Frames {
     }
 
     /// Removes the frame's send, and all frames ahead of it on its connection.
-    fn take_sent(&mut self, id: FrameId) -> Option<Sent> {
+    fn take_sent(&mut self, id: FrameId) -> Option<SentFrame> {
         let frames = self.waiting.get_mut(&(id.hop, id.lane))?;
         let place = frames.binary_search_by_key(&id.seq, |f| f.seq).ok()?;
         frames.drain(..=place).next_back()

@@ -16,15 +16,15 @@ use trace::event::{Event, What};
 use super::json::{Object, ObjectStream, fields};
 use super::{ExportContext, ExportedRequest, Exporter, Opening};
 use crate::report::Report;
-use counters::Counters;
-use frames::Frames;
+use counters::CounterTracks;
+use frames::FrameSlices;
 use tracks::{Track, Tracks};
 
 pub(super) struct Perfetto<'w> {
     out: ObjectStream<'w>,
     tracks: Tracks,
-    frames: Frames,
-    counters: Counters,
+    frames: FrameSlices,
+    counters: CounterTracks,
 }
 
 impl<'w> Perfetto<'w> {
@@ -32,8 +32,8 @@ impl<'w> Perfetto<'w> {
         let mut perfetto = Self {
             out: ObjectStream::array(out),
             tracks: Tracks::new(opening),
-            frames: Frames::default(),
-            counters: Counters::default(),
+            frames: FrameSlices::default(),
+            counters: CounterTracks::default(),
         };
         perfetto.name_fixed_tracks();
         let clock = opening.clock();

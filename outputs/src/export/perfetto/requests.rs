@@ -36,7 +36,7 @@ impl Perfetto<'_> {
         let always = delivery.finished
             || context.ledger.judged_chunks().any(|(_, judged)| judged.outcome == ChunkOutcome::Dropped);
         if let Some(id) = row_if_shown(0, always, context) {
-            RequestRow { out: &mut self.out, id, context }.draw_point("delivered", at, |args| {
+            RequestRowWriter { out: &mut self.out, id, context }.draw_point("delivered", at, |args| {
                 args.put("tokens", delivery.tokens).put("mode", delivery.mode);
                 args.known("completion_tokens", delivery.completion_tokens);
             });
@@ -63,7 +63,7 @@ pub(super) fn draw_request(out: &mut ObjectStream<'_>, request: &ExportedRequest
     let ExportedRequest { summary, timeline, .. } = *request;
     let (from, to) = request_stage::span_of_request(request);
     let id = RequestRowId { rid: &summary.rid, first_at: summary.first_at, has_reused_rid: timeline.has_reused_rid };
-    let mut row = RequestRow { out, id, context };
+    let mut row = RequestRowWriter { out, id, context };
     row.draw_event("b", &summary.rid, from, |o| {
         o.object("args", |args| write_facts(args, request, context));
     });
@@ -116,13 +116,13 @@ struct RequestRowId<'a> {
     has_reused_rid: bool,
 }
 
-struct RequestRow<'a, 'w, 'c> {
+struct RequestRowWriter<'a, 'w, 'c> {
     out: &'a mut ObjectStream<'w>,
     id: RequestRowId<'a>,
     context: &'a ExportContext<'c>,
 }
 
-impl RequestRow<'_, '_, '_> {
+impl RequestRowWriter<'_, '_, '_> {
     fn draw_event(&mut self, phase: &'static str, name: &str, at: MonoNs, more: impl FnOnce(&mut Object<'_>)) {
         self.out.object(|o| {
             write_name_and_time(o, phase, name, at, self.context);

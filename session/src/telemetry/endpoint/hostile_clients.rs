@@ -2,7 +2,6 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream as Client};
-use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use outputs::metrics::{Point, Value};
@@ -60,8 +59,7 @@ impl RunEndpoint {
     }
 
     fn counted(&self) -> (u64, u64) {
-        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        (of(&self.counts.displaced), of(&self.counts.failed))
+        (self.counts.displaced.load(Ordering::Relaxed), self.counts.failed.load(Ordering::Relaxed))
     }
 
     fn until(&self, what: &str, is: impl Fn((u64, u64)) -> bool) {
@@ -189,14 +187,14 @@ fn a_client_that_never_reads_is_closed_in_time() {
     let server = endpoint(QUICK);
     // Exceeds the kernel's buffers for a client that does not read.
     let label = "x".repeat(1_000);
-    let family = || Family {
+    let family = Family {
         definition: outputs::metrics::ALL
             .iter()
             .find(|one| one.name == "tokengap.hop.chunks")
             .expect("a metric with a label"),
         points: (0..20_000).map(|n| Point { labels: vec![format!("{n}{label}")], value: Value::Int(n) }).collect(),
     };
-    server.metrics.publish(vec![family()], true);
+    server.metrics.publish(vec![family], true);
     let began = Instant::now();
     let not_reading: Vec<Client> = (0..4)
         .map(|_| {
