@@ -170,7 +170,9 @@ impl Http2Parser {
             } else {
                 let (piece, rest) = input.split_at(input.len().min(HEAD - self.known));
                 self.head[self.known..][..piece.len()].copy_from_slice(piece);
-                (self.known, input) = (self.known + piece.len(), rest);
+                self.known += piece.len();
+                input = rest;
+                // The head of a frame may arrive in several pieces.
                 let Some(head) = FrameHead::parse(&self.head[..self.known]) else { return Ok(()) };
                 self.begin_frame(head).ok_or(Unreadable::Frames)?
             };
@@ -218,7 +220,8 @@ impl Http2Parser {
             padding
         } else {
             let (length, rest) = piece.split_first()?;
-            (piece, self.left) = (rest, self.left - 1);
+            piece = rest;
+            self.left -= 1;
             let length = u32::from(*length);
             *self.padding.insert(Some(length).filter(|length| *length <= self.left)?)
         };
@@ -399,6 +402,7 @@ impl FieldDecoder {
             b"content-encoding" => compressed = !value.eq_ignore_ascii_case(b"identity"),
             _ => {}
         });
+        // The sender's table of fields has changed with this block, so later blocks cannot be read either.
         if read.is_err() {
             self.forget_table();
             return ResponseHead::Unknown;

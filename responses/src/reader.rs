@@ -203,6 +203,7 @@ impl ResponseReader {
         if let Parser::Seeking(_) = self.parser {
             return;
         }
+        // The skipped bytes may hold the beginning of a response.
         if std::mem::take(&mut self.skipped_bytes) > 0 {
             self.mark_incomplete(sink);
         }
@@ -261,15 +262,17 @@ impl ResponseReader {
     }
 }
 
-/// Arrival of the request of a response that begins.
+/// Arrival of the request of a response that begins; `None` where arrivals are not observed.
 fn take_arrival(
     next: &mut Option<Result<ArrivalTimes, UnknownArrival>>,
     other_protocol: Option<UnknownArrival>,
 ) -> Option<Result<ArrivalTimes, UnknownArrival>> {
     let taken = *next;
+    // Each request has its own times, so the next response without new ones belongs to a request whose arrival was missed.
     if let Some(Ok(_)) = taken {
         *next = Some(Err(UnknownArrival::Missed));
     }
+    // Several requests share the connection, and nothing tells whose times these are.
     match other_protocol {
         Some(why) if taken != Some(Err(UnknownArrival::Tls)) => taken.map(|_| Err(why)),
         _ => taken,

@@ -158,7 +158,8 @@ impl ComparedRequest {
 
     fn stop_comparison(&mut self) {
         self.held.clear();
-        (self.sent, self.unmatched) = (None, None);
+        self.sent = None;
+        self.unmatched = None;
     }
 
     /// Text that is compared event by event.

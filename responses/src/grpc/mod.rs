@@ -77,7 +77,8 @@ impl GrpcParser {
         let parsed = if prefix[0] == 0 { GrpcMessage::parse(message) } else { GrpcMessage::Other };
         match parsed {
             GrpcMessage::Output(mut output) => {
-                (self.begun, self.ended) = (true, output.last);
+                self.begun = true;
+                self.ended = output.last;
                 output.whole = self.count == 1 && output.last;
                 if self.decide_first_field(&output, prefix, message, limit, emit) {
                     self.emit_output(output, emit);
@@ -86,7 +87,8 @@ impl GrpcParser {
             GrpcMessage::Json { json, whole } => {
                 // Results of other calls are JSON as well.
                 if memmem::find(json, b"\"choices\"").is_some() {
-                    (self.begun, self.ended) = (true, whole);
+                    self.begun = true;
+                    self.ended = whole;
                 }
                 if whole {
                     parse_body(json, emit);
@@ -177,7 +179,8 @@ impl GrpcParser {
             output.whole = only && output.last;
             self.emit_output(output, emit);
         }
-        (self.undecided, self.waiting) = (BoundedBuffer::default(), 0);
+        self.undecided = BoundedBuffer::default();
+        self.waiting = 0;
     }
 
     fn emit_output(&self, output: GrpcOutput<'_>, emit: &mut Emit<'_>) {

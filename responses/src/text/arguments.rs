@@ -172,6 +172,7 @@ fn plain_characters(text: &str) -> Vec<CharSpan> {
         let mut to = from + char.len_utf8();
         let char = match char {
             '\\' => {
+                // An escape that is cut at the end of the text.
                 let Some((decoded, len)) = unescape(&text[from..]) else {
                     break;
                 };
@@ -273,12 +274,14 @@ fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
     let mut from = None;
     while let Some(unit) = written.get(at) {
         if sent.get(in_sent) == Some(unit) {
-            (at, in_sent) = (at + 1, in_sent + 1);
+            at += 1;
+            in_sent += 1;
             continue;
         }
         if unit.char != REPLACEMENT {
             return None;
         }
+        // The run stands for all characters up to the next one that both texts have.
         let first = in_sent;
         at += written[at..].iter().take_while(|unit| unit.char == REPLACEMENT).count();
         while sent.get(in_sent).is_some_and(|unit| !unit.char.is_ascii())

@@ -183,11 +183,16 @@ impl ResponseCalls {
 }
 
 impl ResponseCall {
-    /// Number of the event with the byte before this place, and whether an event ends there.
-    fn event_before(&self, cut: Cut) -> (u32, bool) {
+    /// Number of the event with the byte before this place; 0 if there is none.
+    fn event_before(&self, cut: Cut) -> u32 {
         let at = self.ends.partition_point(|end| (*end as usize) < cut.after);
-        let ends = cut.after == 0 || self.ends.get(at).is_some_and(|end| *end as usize <= cut.before);
-        (if cut.after == 0 { 0 } else { at as u32 + 1 }, ends)
+        if cut.after == 0 { 0 } else { at as u32 + 1 }
+    }
+
+    /// Whether an event ends at this place, or it is before the first one.
+    fn has_event_end(&self, cut: Cut) -> bool {
+        let at = self.ends.partition_point(|end| (*end as usize) < cut.after);
+        cut.after == 0 || self.ends.get(at).is_some_and(|end| *end as usize <= cut.before)
     }
 
     /// Number of the event with the byte behind this place; 0 if there is none.
@@ -198,16 +203,16 @@ impl ResponseCall {
 
     /// Whether an event ends at each of these places.
     fn ends_at(&self, part: &DifferingPart) -> bool {
-        part.cuts.iter().all(|cut| self.event_before(*cut).1)
+        part.cuts.iter().all(|cut| self.has_event_end(*cut))
     }
 
     /// Events at both ends of a part.
     fn events_around(&self, part: &DifferingPart) -> [u32; 2] {
         let [first, _, last] = part.cuts;
         if first == last {
-            return [self.event_before(first).0, self.event_behind(first)];
+            return [self.event_before(first), self.event_behind(first)];
         }
-        [self.event_behind(first), self.event_before(last).0]
+        [self.event_behind(first), self.event_before(last)]
     }
 
     fn compare_arguments(
