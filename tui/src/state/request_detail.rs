@@ -48,7 +48,7 @@ pub(crate) struct PathStage {
 
 /// A row of ticks on the time axis that all tracks share.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Track {
+pub(crate) struct TickTrack {
     pub(crate) label: String,
     pub(crate) ticks: Vec<Tick>,
 }
@@ -75,7 +75,7 @@ pub(crate) struct RequestDetail {
     pub(crate) stages: Vec<PathStage>,
     /// Breakdown of the time to first token.
     pub(crate) first_token_path: Vec<Segment>,
-    pub(crate) tracks: Vec<Track>,
+    pub(crate) tracks: Vec<TickTrack>,
     pub(crate) chunks: Vec<ChunkLine>,
     /// Roles that receive the chunks, in the order of the path.
     pub(crate) receiving_roles: Vec<String>,
@@ -375,7 +375,7 @@ fn in_parentheses(name: &str) -> String {
     if name.is_empty() { String::new() } else { format!(" ({name})") }
 }
 
-fn tracks(legs: &[HopLeg<'_>], hops: &[HopEnds], history: &RequestHistory, lines: &[ChunkLine]) -> Vec<Track> {
+fn tracks(legs: &[HopLeg<'_>], hops: &[HopEnds], history: &RequestHistory, lines: &[ChunkLine]) -> Vec<TickTrack> {
     let mut tracks = Vec::new();
     for hop in hops {
         let Some(leg_index) = legs.iter().position(|leg| leg.hop.id == hop.id) else { continue };
@@ -386,15 +386,15 @@ fn tracks(legs: &[HopLeg<'_>], hops: &[HopEnds], history: &RequestHistory, lines
             let status = (leg_index == 0).then(|| lines[chunk_index].status);
             Some(status.map_or(Tick::plain(at), |status| Tick { at, symbol: status.tick_symbol() }))
         });
-        tracks.push(Track { label: format!("{} sent", hop.ends.from), ticks: sent.collect() });
+        tracks.push(TickTrack { label: format!("{} sent", hop.ends.from), ticks: sent.collect() });
         if hop.observes_received {
             let received = chunks.iter().filter_map(|chunk| chunk.received).map(Tick::plain);
-            tracks.push(Track { label: format!("{} received", hop.ends.to), ticks: received.collect() });
+            tracks.push(TickTrack { label: format!("{} received", hop.ends.to), ticks: received.collect() });
         }
     }
     if !history.deliveries.is_empty() {
         let deliveries = history.deliveries.iter().map(|delivery| Tick::plain(delivery.at));
-        tracks.push(Track { label: "client".into(), ticks: deliveries.collect() });
+        tracks.push(TickTrack { label: "client".into(), ticks: deliveries.collect() });
     }
     tracks
 }

@@ -20,15 +20,15 @@ const LONGEST_KIND: u16 = 24;
 
 /// A line of the list.
 #[derive(Clone, Copy)]
-enum FindingLine<'a> {
+enum FindingListItem<'a> {
     Finding(&'a Finding),
     /// An observation that is missing.
     Degraded(&'a str),
 }
 
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
-    let degraded = model.run.degraded.iter().map(|text| FindingLine::Degraded(text));
-    let lines: Vec<FindingLine<'_>> = model.findings.iter().map(FindingLine::Finding).chain(degraded).collect();
+    let degraded = model.run.degraded.iter().map(|text| FindingListItem::Degraded(text));
+    let lines: Vec<FindingListItem<'_>> = model.findings.iter().map(FindingListItem::Finding).chain(degraded).collect();
     let y = u16::from(model.findings.is_empty());
     if y > 0 {
         pad.draw_text(1, 0, "no findings", Ink::Plain);
@@ -37,8 +37,8 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let selected = ui.selected_index(Tab::Findings);
     let y = pad.draw_list(y, &List { items: &lines, selected, max_items }, |pad, y, _, line| {
         match line {
-            FindingLine::Finding(finding) => draw_finding(pad, y, model, finding),
-            FindingLine::Degraded(text) => {
+            FindingListItem::Finding(finding) => draw_finding(pad, y, model, finding),
+            FindingListItem::Degraded(text) => {
                 let x = pad.draw_text(1, y, "! degraded", Ink::Health(Health::Warning));
                 pad.draw_text(x + 2, y, text, Ink::Plain);
             }
@@ -47,8 +47,8 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     });
     match lines.get(selected) {
         None => {}
-        Some(FindingLine::Finding(finding)) => draw_finding_detail(pad, y, model, finding),
-        Some(FindingLine::Degraded(text)) => {
+        Some(FindingListItem::Finding(finding)) => draw_finding_detail(pad, y, model, finding),
+        Some(FindingListItem::Degraded(text)) => {
             pad.draw_heading(y, "degraded");
             let max_rows = pad.height().saturating_sub(y + 1).max(1);
             pad.draw_paragraph(1, y + 1, max_rows, text, Ink::Plain);

@@ -14,7 +14,7 @@ use crate::state::action::Tab;
 use crate::state::chunk_status::ChunkStatus;
 use crate::state::filter::RunClock;
 use crate::state::flags::{Flag, Health};
-use crate::state::request_detail::{ChunkLine, RequestDetail, TimeSpan, Track};
+use crate::state::request_detail::{ChunkLine, RequestDetail, TickTrack, TimeSpan};
 use crate::state::request_row::RequestRow;
 use crate::state::ui::Ui;
 use crate::theme::Ink;
@@ -179,7 +179,7 @@ fn draw_tracks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16 {
     y + 1 + rows
 }
 
-fn draw_track(pad: &mut Pad<'_>, y: u16, track: &Track, span: TimeSpan) {
+fn draw_track(pad: &mut Pad<'_>, y: u16, track: &TickTrack, span: TimeSpan) {
     pad.draw_clipped(1, y, LABEL_WIDTH, &track.label, Ink::Head);
     let width = pad.width().saturating_sub(LABEL_WIDTH + 3);
     let mut cells: Vec<Option<char>> = vec![None; width.into()];
