@@ -57,13 +57,16 @@ fn shares_mounts_and_root(pid: u32) -> io::Result<bool> {
     Ok((their_root.dev(), their_root.ino()) == (our_root.dev(), our_root.ino()))
 }
 
+fn socket_path(endpoint: &Endpoint) -> Option<&Path> {
+    if let Endpoint::Path(path) = endpoint { Some(path) } else { None }
+}
+
 /// User for a relay between these endpoints that root has started: the owner of the upstreams' sockets, else of the folders of socket files.
 /// Without socket files, a user without any files.
 #[expect(clippy::disallowed_methods, reason = "/etc/passwd, a file of root")]
 pub fn account_for_endpoints(listens: &[Endpoint], upstreams: &[Endpoint]) -> anyhow::Result<Account> {
-    let path_of = |endpoint: &Endpoint| if let Endpoint::Path(path) = endpoint { Some(path.clone()) } else { None };
-    let upstream_paths: Vec<_> = upstreams.iter().filter_map(path_of).collect();
-    let paths: Vec<_> = listens.iter().filter_map(path_of).chain(upstream_paths.iter().cloned()).collect();
+    let upstream_paths: Vec<&Path> = upstreams.iter().filter_map(socket_path).collect();
+    let paths: Vec<&Path> = listens.iter().filter_map(socket_path).chain(upstream_paths.iter().copied()).collect();
     for path in &upstream_paths {
         ensure!(
             socket_owners(path).is_some(),

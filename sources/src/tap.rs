@@ -218,12 +218,14 @@ impl Tap {
         };
         if self.hops.tapped[usize::from(id.hop.0)].hop.carries_requests {
             self.hops.announce(id.hop, at, sink);
-            let not_kept = |reason: &str| Refused { reason: "not-kept", detail: reason.to_owned() };
             let mut requests = Vec::new();
-            let content = parts.map_err(not_kept).and_then(|parts| {
-                let parts: Vec<_> = parts.iter().map(|part| Excerpt::whole(part)).collect();
-                self.translator.read_requests(&parts, &mut requests)
-            });
+            let content = match parts {
+                Ok(parts) => {
+                    let parts: Vec<_> = parts.iter().map(|part| Excerpt::whole(part)).collect();
+                    self.translator.read_requests(&parts, &mut requests)
+                }
+                Err(reason) => Err(Refused { reason: "not-kept", detail: reason.to_owned() }),
+            };
             return DispatchedMessage { id, at, bytes, requests: &requests }.emit(content, sink);
         }
         // Clocks of two machines are not comparable.

@@ -75,9 +75,9 @@ impl Join {
     pub(super) fn settle(&mut self, now: MonoNs, all: bool, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
         let mut any = false;
         loop {
-            let late = |limit: Duration| move |at| Duration::from_nanos(now.since(at)) >= limit;
-            let given_up = self.reports.front().is_some_and(|report| all || late(PATIENCE)(report.at));
-            if !given_up && !self.next_is_due(late(HOLD)) {
+            let age = self.reports.front().map(|report| Duration::from_nanos(now.since(report.at)));
+            let is_given_up = age.is_some_and(|age| all || age >= PATIENCE);
+            if !is_given_up && !self.next_is_due(|at| Duration::from_nanos(now.since(at)) >= HOLD) {
                 return any;
             }
             self.pass_on(sink);

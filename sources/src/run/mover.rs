@@ -259,18 +259,18 @@ impl SocketWatch {
 
     /// Sends the engine if its properties have changed, and reports hops whose sockets are outside the folder.
     fn update_engine(&mut self, topology: &Topology) {
-        let of_child = |engine: &&Engine| engine.processes.iter().any(|p| descends(p.id.pid, self.child));
-        if let Some(engine) = topology.engines.iter().find(of_child)
+        let of_child: Vec<&Engine> = (topology.engines.iter())
+            .filter(|engine| engine.processes.iter().any(|process| descends(process.id.pid, self.child)))
+            .collect();
+        if let Some(&engine) = of_child.first()
             && self.engine.as_ref().map(Engine::to_event) != Some(engine.to_event())
         {
             self.engine = Some(engine.clone());
             let _ = self.sender.send(MoverEvent::Engine(Box::new(engine.clone())));
         }
         let inside = format!("ipc://{}/", self.place.display());
-        let bypassing: Vec<String> = topology
-            .engines
-            .iter()
-            .filter(of_child)
+        let bypassing: Vec<String> = of_child
+            .into_iter()
             .flat_map(|engine| &engine.hops)
             .filter(|hop| hop.carries != Carries::Requests && !hop.endpoint.starts_with(&inside))
             .map(|hop| {
@@ -324,10 +324,11 @@ impl SocketWatch {
 
 /// Returns whether `pid` is `ancestor` or one of its descendants.
 fn descends(pid: u32, ancestor: u32) -> bool {
-    let parent = |pid: &u32| -> Option<u32> {
-        let status = kernel::read(format!("/proc/{pid}/status"), kernel::MAX_STATUS_BYTES).ok()?;
-        kernel::status_field(&status, "PPid:")?.parse().ok()
-    };
     // Deeper than any process tree.
-    std::iter::successors(Some(pid), parent).take(1_000).any(|pid| pid == ancestor)
+    std::iter::successors(Some(pid), |pid| parent_of(*pid)).take(1_000).any(|pid| pid == ancestor)
+}
+
+fn parent_of(pid: u32) -> Option<u32> {
+    let status = kernel::read(format!("/proc/{pid}/status"), kernel::MAX_STATUS_BYTES).ok()?;
+    kernel::status_field(&status, "PPid:")?.parse().ok()
 }

@@ -263,17 +263,20 @@ pub struct Rate {
     pub by: &'static str,
 }
 
+fn count_sends(witness: Option<&Witness>, engine: &Engine, senders: &[u32]) -> Option<u64> {
+    match witness {
+        Some(witness) => Some(witness.seen().sent),
+        None => wakeups(engine, senders),
+    }
+}
+
 /// Rate counted by the probe. Without a probe, estimated from wake-ups of the senders' I/O threads: about one per message while they keep
 /// up.
 pub(super) fn measure(witness: Option<&Witness>, engine: &Engine, senders: &[u32]) -> Option<Rate> {
-    let count = || match witness {
-        Some(witness) => Some(witness.seen().sent),
-        None => wakeups(engine, senders),
-    };
     let began = Instant::now();
-    let before = count()?;
+    let before = count_sends(witness, engine, senders)?;
     thread::sleep(WINDOW);
-    let grown = count()?.saturating_sub(before);
+    let grown = count_sends(witness, engine, senders)?.saturating_sub(before);
     Some(Rate {
         per_second: (grown as f64 / began.elapsed().as_secs_f64()).ceil() as u64,
         by: match witness {

@@ -20,10 +20,10 @@ pub(super) struct Detokenizer {
 /// Reads a `tokenizer.json`.
 pub(super) fn parse_tokenizer(json: &[u8]) -> Result<Detokenizer, String> {
     let tokenizer = Tokenizer::from_bytes(json).map_err(|error| format!("not a tokenizer.json: {error}"))?;
-    let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_lowercase());
     let word = (0..MAX_TRIED_IDS).find_map(|id| {
         let prefix = tokenizer.decode(&[id], true).ok()?;
-        is_word(&prefix).then_some((id, prefix))
+        let is_word = !prefix.is_empty() && prefix.bytes().all(|byte| byte.is_ascii_lowercase());
+        is_word.then_some((id, prefix))
     });
     let (id, prefix) = word.ok_or("none of its first tokens is a word")?;
     let after_word = TokenStream { ids: vec![id], prefix, next: 1 };

@@ -134,10 +134,11 @@ impl Inbox {
     async fn bind(hop: &HopPlan, in_flight: InFlight) -> anyhow::Result<Self> {
         let mut socket = PullSocket::new();
         socket.bind(&hop.upstream).await.with_context(|| format!("cannot bind {}", hop.upstream))?;
-        let (inbox, hop) = (Self::default(), hop.id);
+        let inbox = Self::default();
         let filled = inbox.clone();
+        let hop_id = hop.id;
         tokio::spawn(async move {
-            if let Err(error) = filled.pull(socket, hop, &in_flight).await {
+            if let Err(error) = filled.pull(socket, hop_id, &in_flight).await {
                 tracing::error!("a demo peer cannot receive: {error:#}");
             }
         });
