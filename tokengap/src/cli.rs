@@ -40,9 +40,9 @@ const EVERYDAY: &[&str] = &[
 
 /// The command line with everyday flags only in the short help of live commands.
 pub(crate) fn with_short_help(command: clap::Command) -> clap::Command {
-    let is_live = |command: &clap::Command| command.get_arguments().any(|arg| arg.get_id() == "headless");
     command.mut_subcommands(|command| {
-        if !is_live(&command) {
+        // The flag that all live commands have.
+        if command.get_arguments().all(|arg| arg.get_id() != "headless") {
             return command;
         }
         command.mut_args(|arg| {

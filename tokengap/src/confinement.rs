@@ -38,9 +38,11 @@ pub(crate) fn is_disabled() -> bool {
 pub(crate) fn confine_to_files(read: &[&Path], make: &[Option<&Path>]) {
     let mut plan = Plan::new(Work::Files);
     // `-` is standard input or output.
-    let is_named = |path: &&&Path| **path != Path::new("-");
-    plan.read.extend(read.iter().filter(is_named).map(PathBuf::from));
-    make.iter().flatten().filter(is_named).for_each(|path| plan.permit_creation(path));
+    let standard = Path::new("-");
+    plan.read.extend(read.iter().filter(|path| **path != standard).map(PathBuf::from));
+    for path in make.iter().flatten().filter(|path| **path != standard) {
+        plan.permit_creation(path);
+    }
     apply(&plan);
 }
 
@@ -367,11 +369,14 @@ pub(crate) fn apply(plan: &Plan) {
     } else {
         outcome.kept.iter_names().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
     };
-    let word = |on| if on { "on" } else { "off" };
     tracing::info!(
         "confined: user {}, Landlock {}, seccomp {}, capabilities kept: {kept}",
         rustix::process::geteuid().as_raw(),
-        word(outcome.landlock),
-        word(outcome.seccomp)
+        on_or_off(outcome.landlock),
+        on_or_off(outcome.seccomp)
     );
+}
+
+fn on_or_off(is_on: bool) -> &'static str {
+    if is_on { "on" } else { "off" }
 }

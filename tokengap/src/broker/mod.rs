@@ -166,17 +166,17 @@ pub(crate) fn serve(socket: BorrowedFd<'_>, mut rules: Rules) -> io::Result<()> 
 }
 
 fn execute_request(rules: &mut Rules, request: &[u8]) -> io::Result<Option<File>> {
-    let invalid = || io::Error::from(Errno::INVAL);
-    let (&operation, paths) = request.split_first().ok_or_else(invalid)?;
-    let between = paths.iter().position(|&byte| byte == 0).ok_or_else(invalid)?;
-    let path = |bytes| Path::new(OsStr::from_bytes(bytes));
-    let (path, to) = (path(&paths[..between]), path(&paths[between + 1..]));
+    let (&operation, paths) = request.split_first().ok_or(Errno::INVAL)?;
+    // A second path follows a zero byte; it is empty if the operation has one path.
+    let between = paths.iter().position(|&byte| byte == 0).ok_or(Errno::INVAL)?;
+    let path = Path::new(OsStr::from_bytes(&paths[..between]));
+    let to = Path::new(OsStr::from_bytes(&paths[between + 1..]));
     match operation {
         START => Ok(None),
         CREATE => rules.create(path).map(Some),
         RENAME => rules.rename(path, to).map(|()| None),
         REMOVE => rules.remove(path).map(|()| None),
-        _ => Err(invalid()),
+        _ => Err(Errno::INVAL.into()),
     }
 }
 

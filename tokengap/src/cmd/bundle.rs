@@ -118,7 +118,8 @@ impl Bundle {
 
 /// Header of a file in a tar archive, in the format `ustar` of POSIX. Its mode is 0600, because the files name requests and endpoints.
 fn tar_header(folder: &str, name: &str, bytes: u64, modified: Timestamp) -> [u8; TAR_BLOCK] {
-    let (size, seconds) = (bytes.min(TAR_MAX_OCTAL), modified.as_second());
+    let size = bytes.min(TAR_MAX_OCTAL);
+    let seconds = modified.as_second();
     let start = format!("{name:\0<100}0000600\x000000000\x000000000\0{size:011o}\0{seconds:011o}\0        0");
     let mut header = [0; TAR_BLOCK];
     header[..start.len()].copy_from_slice(start.as_bytes());
@@ -167,14 +168,14 @@ fn copy_without_token_ids(original: &Recording, folder: &Path) -> anyhow::Result
     let created = created.with_context(|| format!("cannot copy the recording into {}", folder.display()))?;
     let (mut copy, path) = created.into_parts();
     let mut progress = Progress::labelled("copying");
-    let mut write = |record: &Record<'_>| match record {
+    let mut write_record = |record: &Record<'_>| match record {
         Record::Event(event) => copy.event(event),
         Record::Tick(now) => copy.tick(*now),
         Record::Anchor(anchor) => copy.anchor(*anchor),
         Record::Closing(_) => {}
     };
     // The input lists what the original misses.
-    let input = read_records(original, &mut write, &mut |done, all| progress.set_position(done, all))?;
+    let input = read_records(original, &mut write_record, &mut |done, all| progress.set_position(done, all))?;
     match copy.finish(&input)?.stopped {
         Some(why) => bail!("{why}"),
         None => Ok(path),

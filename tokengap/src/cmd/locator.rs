@@ -35,12 +35,13 @@ fn start_analyses() -> anyhow::Result<()> {
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         signal_hook::flag::register(signal, std::sync::Arc::default())?;
     }
-    let command = |number: u32| {
-        let mut command = Command::new("/proc/self/exe");
-        command.arg("locator").arg(format!("--sought={number}"));
-        command
-    };
-    locator::supervise(stdin(), command).context("cannot analyse libraries")
+    locator::supervise(stdin(), analysis_command).context("cannot analyse libraries")
+}
+
+fn analysis_command(sought: u32) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("locator").arg(format!("--sought={sought}"));
+    command
 }
 
 fn analyse(number: u32) -> anyhow::Result<()> {

@@ -87,25 +87,27 @@ fn served_run_offers() -> Vec<SourceOffer> {
     offers
 }
 
+/// Value of a flag, as `--flag value` or `--flag=value`.
+fn flag_value<'a>(words: &[&'a str], flag: &str) -> Option<&'a str> {
+    words.iter().enumerate().find_map(|(at, word)| match word.strip_prefix(flag)? {
+        "" => words.get(at + 1).copied(),
+        rest => rest.strip_prefix('='),
+    })
+}
+
 /// Arguments to watch the run served by a tokengap with this command line.
 fn watch_arguments(words: &[&str]) -> Option<Vec<String>> {
     if !Path::new(words.first()?).ends_with("tokengap") {
         return None;
     }
-    let value = |flag: &str| {
-        words.iter().enumerate().find_map(|(at, word)| match word.strip_prefix(flag)? {
-            "" => words.get(at + 1).copied(),
-            rest => rest.strip_prefix('='),
-        })
-    };
-    let address = value("--metrics")?;
+    let address = flag_value(words, "--metrics")?;
     let (host, port) = address.rsplit_once(':').unwrap_or(("127.0.0.1", address));
     // For port 0, the command line does not contain the actual port.
     port.parse::<u16>().ok().filter(|port| *port > 0)?;
     // An address that means all of the machine's.
     let host = if matches!(host, "0.0.0.0" | "[::]") { "127.0.0.1" } else { host };
     let mut command = vec!["watch".to_owned(), format!("{host}:{port}")];
-    if let Some(token) = value("--token-file") {
+    if let Some(token) = flag_value(words, "--token-file") {
         command.extend(["--token-file".into(), token.into()]);
     }
     Some(command)

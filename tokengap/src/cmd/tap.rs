@@ -119,6 +119,14 @@ fn state(upstream: &Endpoint) -> &'static str {
     }
 }
 
+/// Pairs with the same name are workers of one hop, numbered in the order of the command line. `None` for the only pair of a name.
+fn worker_number(names: &[Option<&String>], index: usize) -> Option<u16> {
+    let name = names[index]?;
+    let pairs_of_hop = names.iter().filter(|other| **other == Some(name)).count();
+    let before = names[..index].iter().filter(|other| **other == Some(name)).count();
+    (pairs_of_hop > 1).then_some(before as u16)
+}
+
 fn hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
     let listens = args.listen.len();
     let upstreams = args.upstream.len();
@@ -133,18 +141,12 @@ fn hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
     let mut names = args.hop.iter();
     let named: Vec<Option<&String>> =
         args.listen.iter().map(|listen| if listen.speaks_http() { None } else { names.next() }).collect();
-    // Pairs with the same name are workers of one hop.
-    let place = |i: usize| {
-        let same = (0..listens).filter(|&other| named[other].is_some() && named[other] == named[i]);
-        let (count, before) = same.fold((0, 0_u16), |(all, before), other| (all + 1, before + u16::from(other < i)));
-        (count > 1).then_some(before)
-    };
     let pairs = args.listen.iter().cloned().zip(args.upstream.iter().cloned());
     Ok(pairs
         .enumerate()
         .map(|(i, (listen, upstream))| TapHop {
             ends: named[i].map(|name| Ends::from(name.as_str()).to_owned()),
-            worker: place(i),
+            worker: worker_number(&named, i),
             ..TapHop::new(Pair { listen, upstream })
         })
         .collect())

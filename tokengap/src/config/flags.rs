@@ -28,23 +28,31 @@ pub(super) fn long_name(arg: &Arg) -> &str {
 /// Command-line words that set the flag to the value; none if it is off.
 pub(super) fn flag_words(arg: &Arg, value: &Value) -> Result<Vec<OsString>, String> {
     let flag = format!("--{}", long_name(arg));
-    let wants = |what: &str| format!("{} must be {what}, not {}", long_name(arg), with_article(value));
-    let word = |value: &Value, expected: &str| match value {
-        Value::String(text) => Ok(format!("{flag}={}", text.value()).into()),
-        Value::Integer(number) => Ok(format!("{flag}={}", number.value()).into()),
-        Value::Float(number) => Ok(format!("{flag}={}", number.value()).into()),
-        _ => Err(wants(expected)),
+    let (words, expected) = match (arg.get_action(), value) {
+        (ArgAction::SetTrue, Value::Boolean(on)) => {
+            return Ok(on.value().then(|| flag.into()).into_iter().collect());
+        }
+        (ArgAction::SetTrue, _) => (None, "true or false"),
+        (ArgAction::Count, _) => {
+            let count = value.as_integer().filter(|count| (0..=255).contains(count));
+            (count.map(|count| vec![flag.into(); count as usize]), "a number from 0 to 255")
+        }
+        (ArgAction::Append, Value::Array(several)) => {
+            (several.iter().map(|one| flag_with_value(&flag, one)).collect(), "a list of values")
+        }
+        (ArgAction::Append, one) => (flag_with_value(&flag, one).map(|word| vec![word]), "a list of values"),
+        _ => (flag_with_value(&flag, value).map(|word| vec![word]), "a string or a number"),
     };
-    match (arg.get_action(), value) {
-        (ArgAction::SetTrue, Value::Boolean(on)) => Ok(on.value().then(|| flag.into()).into_iter().collect()),
-        (ArgAction::SetTrue, _) => Err(wants("true or false")),
-        (ArgAction::Count, _) => match value.as_integer() {
-            Some(n @ 0..=255) => Ok(vec![flag.into(); n as usize]),
-            _ => Err(wants("a number from 0 to 255")),
-        },
-        (ArgAction::Append, Value::Array(several)) => several.iter().map(|one| word(one, "a list of values")).collect(),
-        (ArgAction::Append, one) => Ok(vec![word(one, "a list of values")?]),
-        _ => Ok(vec![word(value, "a string or a number")?]),
+    words.ok_or_else(|| format!("{} must be {expected}, not {}", long_name(arg), with_article(value)))
+}
+
+/// `None` for a table, a list, a boolean or a date.
+fn flag_with_value(flag: &str, value: &Value) -> Option<OsString> {
+    match value {
+        Value::String(text) => Some(format!("{flag}={}", text.value()).into()),
+        Value::Integer(number) => Some(format!("{flag}={}", number.value()).into()),
+        Value::Float(number) => Some(format!("{flag}={}", number.value()).into()),
+        _ => None,
     }
 }
 

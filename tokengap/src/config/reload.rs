@@ -63,8 +63,7 @@ impl Configured {
 /// Lists the changed flags, and those that take effect at the next start.
 fn describe_changes(old: &str, new: &str) -> String {
     let changed = old.lines().zip(new.lines()).filter(|(old, new)| old != new);
-    let name = |line: &str| line.trim_start_matches("# ").split(' ').next().unwrap_or_default().to_owned();
-    let names = changed.map(|(_, new)| name(new));
+    let names = changed.map(|(_, new)| new.trim_start_matches("# ").split(' ').next().unwrap_or_default().to_owned());
     let (now, later): (Vec<String>, Vec<String>) = names.partition(|name| RELOADABLE_FLAGS.contains(&name.as_str()));
     let mut parts = Vec::new();
     if !now.is_empty() {

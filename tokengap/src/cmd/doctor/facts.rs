@@ -53,11 +53,12 @@ pub(super) fn machine_facts() -> Vec<Fact> {
 
 /// Version of the cgroup hierarchy visible here, from which CPU limits are read.
 fn cgroup_version() -> Option<&'static str> {
-    let there = |file: &str| std::path::Path::new("/sys/fs/cgroup").join(file).exists();
-    if there("cgroup.controllers") {
+    let root = std::path::Path::new("/sys/fs/cgroup");
+    if root.join("cgroup.controllers").exists() {
         return Some("version 2");
     }
-    (there("cpu") || there("cpu,cpuacct")).then_some("version 1")
+    // Distributions mount the controller alone or together with that of the accounting.
+    ["cpu", "cpu,cpuacct"].iter().any(|folder| root.join(folder).exists()).then_some("version 1")
 }
 
 fn kernel_types() -> String {
@@ -76,15 +77,17 @@ fn uprobe_support() -> String {
     }
 }
 
+fn join_names(capabilities: impl Iterator<Item = Capability>) -> String {
+    let names: Vec<String> = capabilities.map(|capability| capability.to_string()).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
 /// Relevant capabilities: effective ones, and those available only to root here.
 fn capability_summary() -> String {
     let here = Permissions::current();
-    let list = |keep: &dyn Fn(Capability) -> bool| {
-        let names: Vec<String> = Capability::ALL.into_iter().filter(|c| keep(*c)).map(|c| c.to_string()).collect();
-        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
-    };
-    let effective = list(&|c| here.has(c));
-    let bounding = list(&|c| !here.has(c) && here.may_have(c));
+    let all = Capability::ALL.into_iter();
+    let effective = join_names(all.clone().filter(|capability| here.has(*capability)));
+    let bounding = join_names(all.filter(|capability| !here.has(*capability) && here.may_have(*capability)));
     let worth = if here.is_in_user_namespace() { "; from a user namespace, so they do not allow tracing" } else { "" };
     format!("{effective}; root would also have: {bounding}{worth}")
 }
