@@ -91,11 +91,11 @@ fn count(line: &str) -> anyhow::Result<(String, u64)> {
 fn baseline() -> anyhow::Result<(String, BTreeMap<String, u64>)> {
     let lines = std::fs::read_to_string(BASELINE).unwrap_or_default();
     let compiler = lines.lines().next().and_then(|line| line.strip_prefix("# "));
-    let count = |line: &str| -> anyhow::Result<(String, u64)> {
+    let mut counts = BTreeMap::new();
+    for line in lines.lines().skip(1) {
         let (name, count) = line.split_once(' ').with_context(|| format!("{BASELINE}: {line:?}"))?;
-        Ok((name.into(), count.parse()?))
-    };
-    let counts = lines.lines().skip(1).map(count).collect::<anyhow::Result<_>>()?;
+        counts.insert(name.into(), count.parse()?);
+    }
     Ok((compiler.unwrap_or_default().into(), counts))
 }
 

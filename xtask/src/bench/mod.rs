@@ -55,19 +55,18 @@ enum Name {
 }
 
 pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
-    let is_count = |name: &Name| *name == Name::Count;
     let everything = bench.names.is_empty() && !bench.quick;
-    if everything || bench.names.iter().any(is_count) {
+    if everything || bench.names.contains(&Name::Count) {
         count::run(bench.bless)?;
     }
-    if bench.bless || (!bench.names.is_empty() && bench.names.iter().all(is_count)) {
+    if bench.bless || (!bench.names.is_empty() && bench.names.iter().all(|name| *name == Name::Count)) {
         return Ok(());
     }
     let mut python = Command::new("python3");
     python.arg("-B").arg(project_root().join("xtask/src/bench/run.py"));
     python.args(bench.quick.then_some("--quick"));
     python.args(bench.write.then_some("--write"));
-    for name in bench.names.iter().filter(|name| !is_count(name)) {
+    for name in bench.names.iter().filter(|name| **name != Name::Count) {
         python.args(name.to_possible_value().map(|value| value.get_name().to_owned()));
     }
     run_to_success(&mut python)

@@ -25,16 +25,17 @@ pub(crate) struct DistOptions {
 
 pub(crate) fn run(options: &DistOptions) -> Result<()> {
     let scripts = project_root().join("xtask/src/dist");
-    let build = |what: &str, target: &str| run_to_success(Command::new(scripts.join("build.sh")).args([what, target]));
+    let build_script = scripts.join("build.sh");
     if let Some(target) = &options.check {
-        build("check", target)?;
+        run_to_success(Command::new(&build_script).args(["check", target]))?;
         println!("{target}: compiled, not linked or run");
         return Ok(());
     }
     let here = host_target();
-    build("zigbuild", &here)?;
-    for target in options.targets.iter().filter(|target| **target != here) {
-        build("zigbuild", target)?;
+    // This machine's own program runs in the packing script.
+    let others = options.targets.iter().filter(|target| **target != here);
+    for target in [&here].into_iter().chain(others) {
+        run_to_success(Command::new(&build_script).args(["zigbuild", target]))?;
     }
     let writer = format!("target/{here}/dist/tokengap");
     let default = [here];

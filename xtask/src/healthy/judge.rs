@@ -99,11 +99,11 @@ impl Response {
 
     /// Number of generated tokens.
     pub(super) fn tokens(&self) -> u64 {
-        let tokens = |step: &Step| match step {
+        let tokens = self.steps.iter().map(|step| match step {
             Step::Chunk(_, _, tokens, ..) => u64::from(*tokens),
             Step::Written(_) => 0,
-        };
-        self.steps.iter().map(tokens).sum()
+        });
+        tokens.sum()
     }
 
     /// Verdicts on its choices.
@@ -307,13 +307,15 @@ impl Run {
 /// Why the number of delivered tokens is unknown.
 fn reason(degraded: &[String]) -> &'static str {
     let all = degraded.join("; ");
-    let differs = |how: &str| all.contains(&format!("{how} in ")) && !all.contains(&format!("{how} in 0"));
-    if differs("changed") {
-        "text changed by its parser"
-    } else if differs("missing") {
-        "text left out or moved by its parser"
-    } else if differs("repeated") {
-        "text repeated by its parser"
+    let reasons = [
+        ("changed", "text changed by its parser"),
+        ("missing", "text left out or moved by its parser"),
+        ("repeated", "text repeated by its parser"),
+    ];
+    let found =
+        reasons.iter().find(|(how, _)| all.contains(&format!("{how} in ")) && !all.contains(&format!("{how} in 0")));
+    if let Some((_, reason)) = found {
+        reason
     } else if all.contains("in tool calls or other fields") {
         "text in other fields"
     } else {

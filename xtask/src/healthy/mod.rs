@@ -100,8 +100,8 @@ fn judge_responses(
         let line = line?;
         let response: Response = serde_json::from_str(&line)?;
         let verdicts = response.judge(engine, version);
-        let is_accused = |verdict: &&Verdict| matches!(verdict, Verdict::Accused(_) | Verdict::Changed);
-        if let (Some(file), Some(first)) = (&mut *accused, verdicts.iter().find(is_accused)) {
+        let first = verdicts.iter().find(|verdict| matches!(verdict, Verdict::Accused(_) | Verdict::Changed));
+        if let (Some(file), Some(first)) = (&mut *accused, first) {
             writeln!(file, "{{\"release\":\"{}\",\"verdict\":\"{first:?}\",\"response\":{line}}}", row.release)?;
         }
         row.add_response(&response, verdicts);
@@ -144,11 +144,10 @@ fn print_tables(rows: &[ReleaseResults]) {
         "| release | responses | tokens | text equal | calls equal | unjudged | changed by its parser | accused |"
     );
     println!("|---|--:|--:|--:|--:|--:|--:|--:|");
-    let sum = |counts: &BTreeMap<&'static str, u64>| counts.values().sum::<u64>();
     for ReleaseResults { release, responses, tokens, equal, equal_calls, unjudged, changed, accused } in rows {
-        let unjudged = sum(unjudged);
+        let unjudged = unjudged.values().sum::<u64>();
         let changed = changed.values().sum::<u64>();
-        let accused = sum(accused);
+        let accused = accused.values().sum::<u64>();
         println!(
             "| {release} | {responses} | {tokens} | {equal} | {equal_calls} | {unjudged} | {changed} | {accused} |"
         );

@@ -102,11 +102,11 @@ pub(super) fn together(long: bool, endpoint: &str, checks: &mut FaultChecks) -> 
 fn resources(pid: u32) -> Result<[u64; 4]> {
     let proc = format!("/proc/{pid}");
     let status = fs::read_to_string(format!("{proc}/status")).with_context(|| format!("reading {proc}/status"))?;
-    let number = |name: &str| -> u64 {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
-    };
+    let [threads, resident] = ["Threads:", "VmRSS:"].map(|name| {
+        let value = status.lines().find_map(|line| line.strip_prefix(name));
+        value.and_then(|value| value.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    });
     let files = fs::read_dir(format!("{proc}/fd"))?.count() as u64;
     let mappings = fs::read_to_string(format!("{proc}/maps"))?.lines().count() as u64;
-    Ok([files, number("Threads:"), mappings, number("VmRSS:")])
+    Ok([files, threads, mappings, resident])
 }
