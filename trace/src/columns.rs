@@ -79,7 +79,8 @@ columns! {
     duration("ttft_queue_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Queued));
     duration("ttft_prefill_ns", |n| TtftPath::new(n).leg_from(TtftMoment::BatchEntered));
     duration("ttft_output_ns", |n| TtftPath::new(n).leg_from(TtftMoment::FirstSent));
-    duration("ttft_delivery_ns", |n| TtftPath::new(n).leg_from(TtftMoment::FirstReceived));
+    duration("ttft_processing_ns", |n| TtftPath::new(n).leg_from(TtftMoment::FirstReceived));
+    duration("ttft_delivery_ns", |n| TtftPath::new(n).leg_from(TtftMoment::Processed));
     duration("longest_silence_ns", |n| n.silence_ns)
         => "silence" 7 11 None "longest time between two chunks sent by the scheduler";
     count("tokens_sent", |n| Some(n.tokens_sent.into())) => "sent" 6 7 None "tokens that the scheduler sent";

@@ -162,6 +162,10 @@ impl Facts for SgLang {
          its log)"
     }
 
+    fn step_relief(&self) -> &'static str {
+        "a smaller --chunked-prefill-size shortens its steps"
+    }
+
     fn drops(&self) -> Option<Drops> {
         Some(Drops { fixed_in: DROPS_FIXED_IN, flag: "--stream-output" })
     }

@@ -91,6 +91,10 @@ impl Facts for Vllm {
         "add replicas; a higher --max-num-seqs or --gpu-memory-utilization makes room if memory allows (`Waiting` in its log)"
     }
 
+    fn step_relief(&self) -> &'static str {
+        "a smaller --max-num-batched-tokens shortens its steps"
+    }
+
     fn relief(&self, role: &str) -> &'static str {
         match role {
             "api-server" | "API server" => {

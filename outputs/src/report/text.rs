@@ -376,23 +376,24 @@ fn ttft(out: &mut String, report: &Report) {
     let Some(main) = report.ttft.as_ref().and_then(TtftReport::main_group) else { return };
     let _ = writeln!(
         out,
-        "{:LEG$}  {:>9} {:>9} {:>9} {:>9} {:>8}",
-        "WHERE TTFT GOES", "MEAN", "P50", "P99", "MAX", "SHARE"
+        "{:LEG$}  {:>9} {:>9} {:>9} {:>9} {:>8} {:>9}",
+        "WHERE TTFT GOES", "MEAN", "P50", "P99", "MAX", "SHARE", "LAST 10 S"
     );
     for leg in &main.legs {
         let name: String = plain(&leg.words).chars().take(LEG).collect();
-        ttft_row(out, &name, leg.mean_ns, &leg.ns, &percent(leg.share));
+        let shares = format!("{:>8} {:>9}", percent(leg.share), known_or_dash(leg.recent_share, percent));
+        ttft_row(out, &name, leg.mean_ns, &leg.ns, &shares);
     }
-    ttft_row(out, &format!("in all, {}", plural(main.ns.count, "request")), main.mean_ns, &main.ns, "");
+    ttft_row(out, &format!("in total, {}", plural(main.ns.count, "request")), main.mean_ns, &main.ns, "");
     for line in brief::ttft_limits(report) {
         wrap(out, &line, "  ", "  ");
     }
     let _ = writeln!(out);
 }
 
-fn ttft_row(out: &mut String, name: &str, mean_ns: u64, ns: &Spread, share: &str) {
+fn ttft_row(out: &mut String, name: &str, mean_ns: u64, ns: &Spread, shares: &str) {
     let [mean, p50, p99, max] = [mean_ns, ns.p50, ns.p99, ns.max].map(duration);
-    let row = format!("{name:LEG$}  {mean:>9} {p50:>9} {p99:>9} {max:>9} {share:>8}");
+    let row = format!("{name:LEG$}  {mean:>9} {p50:>9} {p99:>9} {max:>9} {shares}");
     let _ = writeln!(out, "{}", row.trim_end());
 }
 

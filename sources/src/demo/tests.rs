@@ -91,7 +91,7 @@ fn check_moments(report: &Value, account: &DemoTruth) {
     let ttft = &report["ttft"];
     let legs = ttft["groups"][0]["legs"].as_array().expect("legs").iter();
     let legs: Vec<_> = legs.filter_map(|leg| leg["name"].as_str()).collect();
-    let all = ["socket", "preparation", "dispatch", "intake", "queue", "prefill", "output", "delivery"];
+    let all = ["socket", "preparation", "dispatch", "intake", "queue", "prefill", "output", "processing", "delivery"];
     assert_eq!(legs, all, "{ttft:#}");
     let requests = ttft["groups"][0]["ns"]["count"].as_u64();
     // Requests that only warm up the prefix cache have no first token.

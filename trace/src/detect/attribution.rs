@@ -219,6 +219,15 @@ fn share_of(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }
 
+/// State of the threads that requests waited for on their way to the scheduler.
+pub(super) fn scheduler_state(ledger: &Ledger) -> ThreadState {
+    let hops = ledger.hops().iter().filter(|hop| hop.carries_requests);
+    let (spent, away) = hops.fold(<(TimeUse, AwayTimes)>::default(), |(spent, away), hop| {
+        (spent.plus(hop.while_waiting), away.plus(hop.away))
+    });
+    thread_state(&spent, &away, None)
+}
+
 fn wait_leg<'l>(
     ledger: &'l Ledger,
     group: &'l HopGroup,

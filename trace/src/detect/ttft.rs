@@ -1,9 +1,11 @@
 //! Requests whose first token comes late because of what happens before the scheduler sends it.
 
+use super::attribution::{self, ThreadState};
 use super::thresholds::{GAP_WARNING_NS, gap_severity};
-use super::{DetectContext, Severity, Verdicts, advice};
-use crate::ledger::TtftMoment;
-use crate::words::{duration, percent, plural};
+use super::{DetectContext, Severity, Verdict, Verdicts, advice};
+use crate::event::AwayState;
+use crate::ledger::{LateLeg, TtftMoment, WorstGap};
+use crate::words::{count, duration, percent, plural};
 
 /// A part of the time to first token that is smaller than this is information: another part matters more.
 pub(super) const MIN_LATE_SHARE: f64 = 0.25;
@@ -11,72 +13,113 @@ pub(super) const MIN_LATE_SHARE: f64 = 0.25;
 /// Requests that wait in the server's socket until it reads them.
 pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts) {
     let receiver = context.facts().receiver();
-    let advice = format!(
-        "the {receiver}'s event loop is busy or held up; {}",
-        advice::own_work_advice(context.facts(), receiver)
-    );
-    detect_late_leg(
-        context,
-        TtftMoment::Arrived,
-        &format!("in the server's socket until the {receiver} reads them"),
-        advice,
-        out,
-    );
+    if let Some(verdict) = detect_late_leg(context, TtftMoment::Arrived, "in the server's socket", out) {
+        let work = advice::own_work_advice(context.facts(), receiver);
+        verdict.advice(format!("the {receiver}'s event loop is busy or held up; {work}"));
+    }
 }
 
 /// Requests that stay long in the tokenizer before it sends them to the scheduler.
 pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, out: &mut Verdicts) {
-    let receiver = context.facts().receiver();
-    let advice = "tokenisation, the chat template or images take this time, or clients send long requests slowly: `--python-stacks` names the \
-                  functions";
-    detect_late_leg(
-        context,
-        TtftMoment::Read,
-        &format!("in the {receiver} before it dispatches them"),
-        advice.to_owned(),
-        out,
-    );
+    let place = format!("in the {} before dispatch", context.facts().receiver());
+    if let Some(verdict) = detect_late_leg(context, TtftMoment::Read, &place, out) {
+        verdict.advice(
+            "tokenisation, the chat template or images take this time, or clients send long requests slowly: `--python-stacks` names the \
+             functions",
+        );
+    }
+}
+
+/// Requests that the scheduler receives late.
+pub(super) fn detect_late_receives(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let (facts, source) = (context.facts(), context.facts().source());
+    let place = format!("on the way to the {source}");
+    let Some(verdict) = detect_leg_without_silence(context, TtftMoment::Dispatched, &place, out) else { return };
+    let state = attribution::scheduler_state(context.ledger);
+    let cure = match state {
+        ThreadState::Starved => advice::STARVED,
+        ThreadState::Throttled => advice::THROTTLED,
+        ThreadState::Stopped => advice::not_running_advice(AwayState::Stopped, ""),
+        ThreadState::Frozen => advice::not_running_advice(AwayState::Frozen, ""),
+        _ => facts.step_relief(),
+    };
+    let cause = match state {
+        ThreadState::Unknown => format!("the {source} receives requests between its steps"),
+        _ => format!("the {source} receives requests between its steps, and was {}", state.as_str()),
+    };
+    verdict.with("thread", state.as_str()).advice(format!("{cause}: {cure}"));
 }
 
 /// Requests that wait long in the scheduler's queue.
 pub(super) fn detect_queued_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
     let facts = context.facts();
-    // While the engine stands still, its queue does, too.
-    let is_silence = |wait_end: u64, wait_ns: u64| {
-        let silence = context.ledger.engine_silences().longest.as_ref();
-        silence.is_some_and(|silence| {
-            let wait_start = wait_end.saturating_sub(wait_ns);
-            let overlap_ns = silence.to.0.min(wait_end).saturating_sub(silence.from.0.max(wait_start));
-            overlap_ns > wait_ns / 2
-        })
-    };
-    let late = context.ledger.ttft().late_leg(TtftMoment::Queued);
-    if late.and_then(|late| late.worst.as_ref()).is_some_and(|worst| is_silence(worst.at.0, worst.ns)) {
-        return;
+    let place = format!("in the {}'s queue", facts.source());
+    if let Some(verdict) = detect_leg_without_silence(context, TtftMoment::Queued, &place, out) {
+        verdict.advice(format!("more requests arrive than fit into its batches: {}", facts.queue_relief()));
     }
-    let advice = format!("more requests arrive than fit into its batches: {}", facts.queue_relief());
-    detect_late_leg(context, TtftMoment::Queued, &format!("in the {}'s queue", facts.source()), advice, out);
 }
 
-fn detect_late_leg(context: &DetectContext<'_>, from: TtftMoment, place: &str, advice: String, out: &mut Verdicts) {
+/// Requests whose prefill is slow beside others with as much work.
+pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let source = context.facts().source();
+    let place = "in slow prefills";
+    let Some(verdict) = detect_leg_without_silence(context, TtftMoment::BatchEntered, place, out) else { return };
+    if let Some(slowest) = context.ledger.ttft().slowest_prefill() {
+        let usual = format!("; usual: {} for {} tokens", duration(slowest.usual_ns), count(slowest.tokens));
+        verdict.summary.push_str(&usual);
+        verdict.with("usual_ns", slowest.usual_ns).with("tokens", slowest.tokens);
+    }
+    verdict.advice(format!(
+        "neither prompt length nor the prefix cache explains it: other work on its device, a compilation, a retraction or a transfer of its \
+         cache; read the {source}'s log of that time"
+    ));
+}
+
+/// Like [`detect_late_leg`], unless the engine was silent meanwhile: all requests waited then.
+fn detect_leg_without_silence<'v>(
+    context: &DetectContext<'_>,
+    from: TtftMoment,
+    place: &str,
+    out: &'v mut Verdicts,
+) -> Option<&'v mut Verdict> {
+    let worst = context.ledger.ttft().late_leg(from)?.worst.as_ref()?;
+    if is_mostly_silence(context, worst) { None } else { detect_late_leg(context, from, place, out) }
+}
+
+/// Whether the engine was silent for more than half of a wait.
+fn is_mostly_silence(context: &DetectContext<'_>, wait: &WorstGap) -> bool {
+    let (from, to) = (wait.at.0.saturating_sub(wait.ns), wait.at.0);
+    let mut silences = context.ledger.engine_silences().possible_silences(context.now);
+    silences.any(|silence| silence.to.0.min(to).saturating_sub(silence.from.0.max(from)) > wait.ns / 2)
+}
+
+/// Adds a verdict on the leg that begins at `from`, without advice.
+fn detect_late_leg<'v>(
+    context: &DetectContext<'_>,
+    from: TtftMoment,
+    place: &str,
+    out: &'v mut Verdicts,
+) -> Option<&'v mut Verdict> {
     let ttft = context.ledger.ttft();
-    let Some((late, worst)) = ttft.late_leg(from).and_then(|late| Some((late, late.worst.as_ref()?))) else { return };
-    let Some(severity) = gap_severity(worst.ns) else { return };
+    let late: &LateLeg = ttft.late_leg(from)?;
+    let worst = late.worst.as_ref()?;
+    let severity = gap_severity(worst.ns)?;
     let severity = if late.share() < MIN_LATE_SHARE { Severity::Info } else { severity };
     let summary = format!(
-        "{} of {} wait {} or more {place}, up to {}: {} of their time to first token",
-        late.requests,
-        plural(ttft.requests(), "request"),
-        duration(GAP_WARNING_NS),
-        duration(worst.ns),
+        "{} of TTFT is spent {place}: up to {}, {} or more in {} of {}",
         percent(late.share()),
+        duration(worst.ns),
+        duration(GAP_WARNING_NS),
+        count(late.requests),
+        plural(ttft.requests(), "request"),
     );
-    out.add_verdict(severity, summary)
+    let verdict = out.add_verdict(severity, summary);
+    verdict
         .rid(&worst.rid)
         .occurrences(late.requests)
         .weighed("longest_ns", worst.ns)
         .with("requests", ttft.requests())
         .with("requests_late", late.requests)
-        .with("ttft_share", super::consumer::round_share(late.share()))
-        .advice(advice);
+        .with("ttft_share", super::consumer::round_share(late.share()));
+    Some(verdict)
 }

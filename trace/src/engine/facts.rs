@@ -58,6 +58,11 @@ pub trait Facts: fmt::Debug + Sync {
         "add replicas, or send fewer requests at once"
     }
 
+    /// How to shorten a step of that process.
+    fn step_relief(&self) -> &'static str {
+        "let a step process fewer tokens"
+    }
+
     /// Name, in sentences, of the process that generates tokens.
     fn source(&self) -> &'static str {
         "sender"

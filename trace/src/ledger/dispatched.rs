@@ -66,6 +66,8 @@ pub(crate) struct EarlyMoments {
     pub(super) arrival: Option<Result<ArrivalTimes, UnknownArrival>>,
     pub(super) dispatch: Option<RequestDispatch>,
     pub(super) engine_times: Option<EngineTimes>,
+    /// When the tokenizer had processed the message with its first chunk.
+    pub(super) processed: Option<MonoNs>,
 }
 
 /// A dispatched request without a chunk.
@@ -321,10 +323,14 @@ impl Ledger {
         self.totals.engine_times.impossible += u64::from(found.impossible);
         let ticket = self.table.ticket_of(found.rid);
         let Some(request) = ticket.and_then(|ticket| self.table.get_mut(ticket)) else { return };
-        if found.times != EngineTimes::default() && request.engine_times().is_none() {
+        if request.engine_times().is_some() {
+            return;
+        }
+        if found.times != EngineTimes::default() {
             request.early.get_or_insert_default().engine_times = Some(found.times);
             self.totals.engine_times.requests += 1;
         }
+        self.record_prefill(found.rid);
     }
 
     /// Why the engine's times are absent from requests without them.
@@ -407,6 +413,31 @@ mod tests {
             (2, 2, 1800, 0)
         );
         assert_eq!(hop.queue_wait().max(), Some(600));
+    }
+
+    /// A receive that is not followed by the call for the next message leaves the moment unknown.
+    #[test]
+    fn a_first_chunk_is_processed_at_the_call_for_the_next_message() {
+        for is_observed in [true, false] {
+            let mut path = Path { step_ns: 5, ..Path::new(Config::default()) };
+            let capabilities = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::PROCESSED;
+            path.announce(0, "scheduler->tokenizer", [true, true], capabilities | Capabilities::DELIVERED);
+            path.apply(What::Hop(Hop::with_requests(REQUESTS, "tokenizer->scheduler", Capabilities::SENT)));
+            path.analysis.apply(&Event::new(MonoNs(1), dispatch(0, 0, DispatchKind::Requests, "a")));
+            let first = path.send(0, IdColumn::Delta, &[Chunk::counted("a", 1, 1)]);
+            path.receive(first);
+            path.now += 7;
+            let processed = if is_observed { first } else { FrameId { seq: 9, ..first } };
+            path.apply(What::Processed(processed));
+            path.deliver(1, Some(1), false);
+            let ttft = path.ledger().ttft();
+            let legs = ttft.main_group().expect("a request").legs().iter();
+            let legs: Vec<_> = legs.map(|leg| (leg.leg.to_string(), leg.sum().ns)).collect();
+            let expected: &[_] =
+                if is_observed { &[("processing", 7), ("delivery", 5)] } else { &[("processing+delivery", 12)] };
+            let expected: Vec<_> = expected.iter().map(|(name, ns)| ((*name).to_owned(), *ns)).collect();
+            assert_eq!(legs[2..], expected);
+        }
     }
 
     #[test]

@@ -87,6 +87,12 @@ impl EndedSilence {
 }
 
 impl EngineSilences {
+    /// The longest confirmed silence, and one that has just ended and may be confirmed.
+    pub(crate) fn possible_silences(&self, now: MonoNs) -> impl Iterator<Item = &EngineSilence> {
+        let ended = self.ended_silence.as_ref().map(|ended| &ended.silence);
+        self.longest.iter().chain(ended.filter(move |silence| now.since(silence.to) <= MAX_RESUME_NS))
+    }
+
     /// Forgets the current silence: observations were missed.
     pub(super) fn forget_current(&mut self) {
         self.last_frame = None;

@@ -10,12 +10,14 @@ use super::limits::push_bounded;
 use super::time_use::TimeUse;
 use crate::clock::MonoNs;
 use crate::event::Capabilities;
-use crate::id::{FrameId, HopId, ThreadId};
+use crate::id::{FrameId, HopId, ThreadId, Ticket};
 use crate::stats::{Buckets, Tally, WindowedSum};
 
 /// Maximum number of distinct reasons for undecoded frames; further ones share an entry.
 const MAX_UNDECODED_REASONS: usize = 32;
 
+/// Maximum number of requests whose first chunks are in such frames.
+const MAX_UNPROCESSED_REQUESTS: usize = 4_096;
 /// Maximum number of received, unprocessed frames remembered per hop.
 const MAX_UNPROCESSED_FRAMES: usize = 1_024;
 /// Traffic on a hop.
@@ -165,6 +167,8 @@ pub struct Hop {
     pub(crate) lanes: HashMap<u32, Lane>,
     pub(crate) early_receives: VecDeque<EarlyReceive>,
     unprocessed: VecDeque<UnprocessedFrame>,
+    /// Requests whose first chunk is in a frame that its receiver has not processed, with the receive.
+    unprocessed_requests: VecDeque<(MonoNs, Ticket)>,
     /// Thread of the last receive.
     pub(crate) last_receiver: Option<ThreadId>,
     /// Queue wait (received minus sent) on this hop.
@@ -263,6 +267,19 @@ impl Hop {
         if self.shows.processed {
             push_bounded(&mut self.unprocessed, UnprocessedFrame { id, received_at }, MAX_UNPROCESSED_FRAMES);
         }
+    }
+
+    /// Remembers a request whose first chunk is in the frame received at this time.
+    pub(crate) fn add_unprocessed_request(&mut self, received_at: MonoNs, ticket: Ticket) {
+        if self.shows.processed {
+            push_bounded(&mut self.unprocessed_requests, (received_at, ticket), MAX_UNPROCESSED_REQUESTS);
+        }
+    }
+
+    /// Returns a request whose first chunk is in the frame received at this time. Forgets those of earlier frames.
+    pub(crate) fn take_unprocessed_request(&mut self, received_at: MonoNs) -> Option<Ticket> {
+        while self.unprocessed_requests.pop_front_if(|request| request.0 < received_at).is_some() {}
+        Some(self.unprocessed_requests.pop_front_if(|request| request.0 == received_at)?.1)
     }
 
     /// Returns the receive time of the processed frame. A receiver processes frames in the order received.

@@ -41,6 +41,7 @@ impl Ledger {
         self.dispatched.drop_older_than(MonoNs(now.0.saturating_sub(self.limits.orphan_after_ns)));
         self.advance_engine_silences(now);
         self.judge_unanswered_requests(now);
+        self.judge_prefills(now);
         for group in &mut self.hops.groups {
             group.trend.sample(now, group.backlog);
         }

@@ -27,6 +27,7 @@ mod limits;
 mod losses;
 mod marked_frames;
 mod outcome;
+mod prefill;
 mod processing_stage;
 mod receive;
 mod receiver;
@@ -67,6 +68,9 @@ pub use lane::LaneCounts;
 pub use limits::{BOUNDS, Bound, Limits, ReachedLimit};
 pub use losses::{Losses, Lossy, LostRange};
 pub use outcome::{ChunkOutcome, JudgedChunks, OutcomeCounts, UnjudgedCause};
+pub use prefill::PrefillComparison;
+#[cfg(test)]
+pub(crate) use prefill::{MIN_OTHERS, MIN_TIMES_OTHERS};
 pub use processing_stage::ProcessingStage;
 pub use request::{ItlEnds, Request, RequestNumbers, RequestSummary};
 pub use request_timeline::{ClosedRequest, FrameTimes, HopTimes, NoteKind, RequestNote, RequestTimeline, TimedRequest};

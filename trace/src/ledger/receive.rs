@@ -102,7 +102,13 @@ impl Ledger {
         let hop = &mut self.hops.all[hop_index];
         hop.requested_at = Some(at);
         let receiver = hop.last_receiver;
-        let processing_ns = hop.take_unprocessed(id).map(|received_at| at.since(received_at));
+        let received_at = hop.take_unprocessed(id);
+        let processing_ns = received_at.map(|received_at| at.since(received_at));
+        while let Some(ticket) = received_at.and_then(|received_at| hop.take_unprocessed_request(received_at)) {
+            if let Some(early) = self.table.get_mut(ticket).and_then(|request| request.early.as_mut()) {
+                early.processed = Some(at);
+            }
+        }
         if let Some(ns) = processing_ns {
             hop.counts.busy_ns = hop.counts.busy_ns.saturating_add(ns);
             self.hops.groups[hop.group].processing.record(at, ns);
@@ -277,6 +283,7 @@ impl Ledger {
         }
         if chunk.is_first && receive.is_observed && request.received_first.is_none() {
             request.received_first = Some(at);
+            self.hops.all[receive.hop_index].add_unprocessed_request(at, chunk.ticket);
             // Where deliveries are observed, TTFT ends with the first one.
             if !self.hops.any_delivered {
                 Self::record_ttft(&mut self.ttft, request);

@@ -226,6 +226,7 @@ impl Request {
             engine_times: self.engine_times(),
             sent_first: self.sent_first,
             received_first: self.received_first,
+            processed_first: self.early.as_ref().and_then(|early| early.processed),
             delivered_first: self.delivered_first,
             gap_ns: self.gap_ns,
             silence_ns: self.silence_ns.map(NonZeroU64::get),
@@ -314,6 +315,8 @@ pub struct RequestNumbers {
     pub sent_first: Option<MonoNs>,
     /// When the tokenizer received its first chunk; `None` if not observed.
     pub received_first: Option<MonoNs>,
+    /// When the tokenizer had processed the message with its first chunk; `None` if that or the request's dispatch was not observed.
+    pub processed_first: Option<MonoNs>,
     /// When its first tokens were accepted for its client; `None` if not observed.
     pub delivered_first: Option<MonoNs>,
     /// First receive by the tokenizer minus first send by the scheduler, in nanoseconds.

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
+use super::prefill::{PrefillComparison, PrefillSpan, Prefills, SlowPrefill};
 use super::request::{Request, RequestNumbers};
 use super::{GAP_WARNING_NS, Ledger, WorstGap};
 use crate::clock::MonoNs;
@@ -32,12 +33,15 @@ pub enum TtftMoment {
     FirstSent,
     /// The tokenizer received its first token.
     FirstReceived,
+    /// The tokenizer had processed the message with its first token.
+    Processed,
     /// Its first token was accepted for its client.
     FirstDelivered,
 }
 
 use TtftMoment::{
-    Arrived, BatchEntered, Dispatched, FirstDelivered, FirstReceived, FirstSent, Queued, Read, SchedulerReceived,
+    Arrived, BatchEntered, Dispatched, FirstDelivered, FirstReceived, FirstSent, Processed, Queued, Read,
+    SchedulerReceived,
 };
 
 names! {
@@ -50,6 +54,7 @@ names! {
         BatchEntered = "batch_entered",
         FirstSent = "first_sent",
         FirstReceived = "first_received",
+        Processed = "processed",
         FirstDelivered = "first_delivered",
     }
 }
@@ -57,7 +62,7 @@ names! {
 const MOMENTS: usize = TtftMoment::ALL.len();
 /// The leg that begins at each moment but the last.
 const LEG_NAMES: [&str; MOMENTS - 1] =
-    ["socket", "preparation", "dispatch", "intake", "queue", "prefill", "output", "delivery"];
+    ["socket", "preparation", "dispatch", "intake", "queue", "prefill", "output", "processing", "delivery"];
 
 impl TtftMoment {
     fn index(self) -> usize {
@@ -77,6 +82,7 @@ impl TtftMoment {
             BatchEntered => format!("{source} began its prefill"),
             FirstSent => format!("{source} sent its first token"),
             FirstReceived => format!("{receiver} received its first token"),
+            Processed => format!("{receiver} processed its first token"),
             FirstDelivered => "first token accepted for the client".to_owned(),
         }
     }
@@ -119,17 +125,20 @@ impl TtftLeg {
             Queued => format!("{source}'s queue"),
             BatchEntered => "prefill".to_owned(),
             FirstSent => format!("output on its way to the {receiver}"),
-            FirstReceived | FirstDelivered => format!("inside the {receiver}, until written"),
+            FirstReceived => format!("inside the {receiver}, until processed"),
+            Processed | FirstDelivered => format!("inside the {receiver}, until written"),
         });
-        // The engine's own times are often absent.
-        if (self.from, self.to) == (SchedulerReceived, FirstSent) {
-            return format!("inside the {source}: queue, prefill");
+        // The moments between are often absent.
+        match (self.from, self.to) {
+            (SchedulerReceived, FirstSent) => return format!("inside the {source}: queue, prefill"),
+            (FirstReceived, FirstDelivered) => return format!("inside the {receiver}, until written"),
+            _ => {}
         }
         parts.collect::<Vec<String>>().join(" + ")
     }
 }
 
-/// Its name: `socket`, `preparation`, `dispatch`, `intake`, `queue`, `prefill`, `output` or `delivery`, joined by `+` if the moments between
+/// Its name: `socket`, `preparation`, `dispatch`, `intake`, `queue`, `prefill`, `output`, `processing` or `delivery`, joined by `+` if the moments between
 /// them were not observed.
 impl fmt::Display for TtftLeg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -150,6 +159,12 @@ pub struct TimedLeg {
     pub at: MonoNs,
     /// Its length in nanoseconds.
     pub ns: u64,
+}
+
+impl TimedLeg {
+    fn end(self) -> MonoNs {
+        MonoNs(self.at.0 + self.ns)
+    }
 }
 
 /// The observed moments of one request until its first token.
@@ -174,13 +189,15 @@ impl TtftPath {
                 engine.batch_entered,
                 numbers.sent_first,
                 numbers.received_first,
+                // Without a delivery, its time to first token ends with the receive.
+                numbers.processed_first.filter(|_| numbers.delivered_first.is_some()),
                 numbers.delivered_first,
             ],
         };
-        // Messages and deliveries are observed, so they come first; the rest is related to them by a connection, or by the engine's own
-        // clock.
+        // Messages and deliveries are observed, so they come first; the rest is related to them by a connection, the next call, or the
+        // engine's own clock.
         let observed = [Dispatched, SchedulerReceived, FirstSent, FirstReceived, FirstDelivered];
-        let related = [Arrived, Read, Queued, BatchEntered];
+        let related = [Arrived, Read, Queued, BatchEntered, Processed];
         let mut checked = Self::default();
         for moment in observed.into_iter().chain(related) {
             let index = moment.index();
@@ -297,7 +314,7 @@ impl TtftGroup {
     }
 
     fn record(&mut self, path: &TtftPath, whole: TimedLeg) {
-        let end = MonoNs(whole.at.0 + whole.ns);
+        let end = whole.end();
         self.times.record(end, whole.ns);
         self.sum.record_n(end, whole.ns, 1);
         let mut legs_ns = 0;
@@ -335,7 +352,7 @@ impl TtftGroup {
     }
 }
 
-/// Requests that spent a second or more on a leg between neighbouring moments.
+/// Requests that spent a second or more on a leg between neighbouring moments; on the prefill, only those that are slow beside others.
 #[derive(Clone, Debug, Default)]
 pub struct LateLeg {
     /// Number of such requests.
@@ -349,6 +366,13 @@ pub struct LateLeg {
 }
 
 impl LateLeg {
+    fn record(&mut self, rid: &str, ns: u64, end: MonoNs, ttft_ns: u64) {
+        self.requests += 1;
+        self.ns += u128::from(ns);
+        self.whole_ns += u128::from(ttft_ns);
+        self.worst.get_or_insert_default().keep_longest(end, rid, ns);
+    }
+
     /// Share of the leg in the time to first token of these requests, from 0 to 1.
     pub fn share(&self) -> f64 {
         if self.whole_ns == 0 { 0.0 } else { self.ns as f64 / self.whole_ns as f64 }
@@ -364,6 +388,8 @@ pub struct Ttft {
     groups: SmallVec<[TtftGroup; 1]>,
     /// By the moment at which the leg begins.
     late_legs: [LateLeg; LEG_NAMES.len()],
+    pub(super) prefills: Prefills,
+    slowest_prefill: Option<PrefillComparison>,
     /// Requests that are not streamed: the response is one body, or its first chunk has several tokens.
     pub not_streamed: u64,
     /// Requests of further groups than are kept.
@@ -374,13 +400,13 @@ impl Ttft {
     fn record(&mut self, rid: &str, path: &TtftPath) {
         // From the first send on, the gap and the wait for delivery are the legs.
         let (Some(whole), Some(_)) = (path.whole(), path.ttft_ns()) else { return };
-        for timed in path.legs().filter(|timed| timed.ns >= GAP_WARNING_NS && timed.leg.parts().len() == 1) {
-            let late = &mut self.late_legs[timed.leg.from.index()];
-            late.requests += 1;
-            late.ns += u128::from(timed.ns);
-            late.whole_ns += u128::from(whole.ns);
-            let end = MonoNs(timed.at.0 + timed.ns);
-            late.worst.get_or_insert_default().keep_longest(end, rid, timed.ns);
+        for timed in path.legs().filter(|timed| timed.leg.parts().len() == 1) {
+            if timed.leg.from == BatchEntered {
+                let span = PrefillSpan { from: timed.at, to: timed.end() };
+                self.prefills.add_unjudged(rid, span, whole.ns);
+            } else if timed.ns >= GAP_WARNING_NS {
+                self.late_legs[timed.leg.from.index()].record(rid, timed.ns, timed.end(), whole.ns);
+            }
         }
         let observed = path.observed();
         let index = match self.groups.iter().position(|group| group.observed == observed) {
@@ -395,6 +421,20 @@ impl Ttft {
             }
         };
         self.groups[index].record(path, whole);
+    }
+
+    pub(super) fn record_slow_prefill(&mut self, slow: &SlowPrefill) {
+        let late = &mut self.late_legs[BatchEntered.index()];
+        let ns = slow.span.to.since(slow.span.from);
+        if late.worst.as_ref().is_none_or(|worst| worst.ns <= ns) {
+            self.slowest_prefill = Some(slow.comparison);
+        }
+        late.record(&slow.rid, ns, slow.span.to, slow.ttft_ns);
+    }
+
+    /// Comparison of the slowest prefill that is slow beside others; `None` without any.
+    pub fn slowest_prefill(&self) -> Option<PrefillComparison> {
+        self.slowest_prefill
     }
 
     /// Groups of requests, in the order of their first one.
@@ -468,11 +508,11 @@ mod tests {
     #[test]
     fn legs_lie_between_the_observed_moments_and_sum_to_the_whole() {
         let all = path([Some(100), Some(130), Some(400), Some(450), Some(470)]);
-        let expected = [("dispatch", 30), ("intake+queue+prefill", 270), ("output", 50), ("delivery", 20)];
+        let expected = [("dispatch", 30), ("intake+queue+prefill", 270), ("output", 50), ("processing+delivery", 20)];
         assert_eq!(legs(&all), expected.map(|(name, ns)| (name.to_owned(), ns)));
         assert_eq!(all.whole().map(|whole| whole.ns), Some(370));
         let some = path([Some(100), None, Some(400), None, Some(470)]);
-        let expected = [("dispatch+intake+queue+prefill", 300), ("output+delivery", 70)];
+        let expected = [("dispatch+intake+queue+prefill", 300), ("output+processing+delivery", 70)];
         assert_eq!(legs(&some), expected.map(|(name, ns)| (name.to_owned(), ns)));
         assert_eq!(path([None, None, Some(400), None, None]).whole(), None);
     }

@@ -343,7 +343,8 @@ fn path_stages(
 ) -> Vec<PathStage> {
     let log_names = engine.stages();
     let mut stages = Vec::new();
-    for (moment, at) in facts.ttft_path.moments().filter(|(moment, _)| *moment < TtftMoment::FirstSent) {
+    let is_beside_hops = |moment: TtftMoment| moment < TtftMoment::FirstSent || moment == TtftMoment::Processed;
+    for (moment, at) in facts.ttft_path.moments().filter(|(moment, _)| is_beside_hops(*moment)) {
         stages.push(PathStage { at, text: moment.describe(engine) });
     }
     for (index, leg) in legs.iter().enumerate() {

@@ -9,7 +9,7 @@ use super::super::thresholds::{
 use super::super::{backlog, consumer_away, drops, late, merging, own, ttft, wire, worker_imbalance};
 use super::{ALL, Severity};
 use crate::ledger::stages::ABANDONED_NS;
-use crate::ledger::{MIN_STREAMS, MIN_TIMES_USUAL, UNANSWERED_NS};
+use crate::ledger::{MIN_OTHERS, MIN_STREAMS, MIN_TIMES_OTHERS, MIN_TIMES_USUAL, UNANSWERED_NS};
 use crate::words::{count, duration, percent};
 
 /// When detectors report, and with which severity.
@@ -84,8 +84,18 @@ fn rules() -> Vec<Rule> {
         )
         .or_critical_wait(),
         rule(
-            &["late-read", "late-dispatch", "queued"],
+            &["late-read", "late-dispatch", "late-receive", "queued"],
             format!("a request that waits there for {wait} before its first token"),
+            Warning,
+        )
+        .or_critical_wait()
+        .or(Info, format!("below {} of its TTFT", percent(ttft::MIN_LATE_SHARE))),
+        rule(
+            &["slow-prefill"],
+            format!(
+                "a prefill of {wait} and {MIN_TIMES_OTHERS} times as long as 90 % of at least {MIN_OTHERS} others with as many tokens to \
+                 compute"
+            ),
             Warning,
         )
         .or_critical_wait()

@@ -4,12 +4,14 @@ use super::{MS, SECOND, Scene};
 use crate::clock::MonoNs;
 use crate::detect::Severity;
 use crate::event::{
-    Arrival, ArrivalTimes, Capabilities, Dispatch, DispatchKind, DispatchedRequest, EngineTimes, Hop, RequestTimes,
-    What,
+    Arrival, ArrivalTimes, Capabilities, Chunk, Dispatch, DispatchKind, DispatchedRequest, EngineTimes, Hop, Received,
+    RequestTimes, What,
 };
-use crate::id::{FrameId, HopId};
+use crate::id::{FrameId, HopId, ThreadId};
 
 const REQUESTS: HopId = HopId(7);
+
+const KINDS: [&str; 5] = ["late-read", "late-dispatch", "late-receive", "queued", "slow-prefill"];
 
 /// When a request of a scene was where.
 #[derive(Clone, Copy)]
@@ -17,46 +19,66 @@ struct Moments {
     arrived: u64,
     read: u64,
     dispatched: u64,
+    received: u64,
     queued: u64,
     batch_entered: u64,
     sent: u64,
 }
 
-/// Requests, 10 ms after the other, each with these moments after its arrival.
-fn scene_of(requests: usize, moments: Moments) -> Scene {
+/// Adds a request that arrives at `start`, with these moments after it and this many tokens of its prompt not in the cache.
+fn add_request(scene: &mut Scene, number: u64, start: u64, moments: Moments, tokens: Option<u32>) {
+    let rid = number.to_string();
+    let at = |ns: u64| start + ns;
+    let id = FrameId::new(REQUESTS, 0, number);
+    let request = Some(DispatchedRequest { prompt_tokens: tokens.map(|n| n + 64), ..DispatchedRequest::new(&rid) });
+    let dispatch = Dispatch { id, bytes: 900, kind: DispatchKind::Requests, index: 0, request };
+    scene.apply(at(moments.dispatched), What::Dispatched(dispatch));
+    scene.apply(at(moments.received), What::Received(Received::new(id)));
+    scene.send_chunk(0, at(moments.sent), Chunk { cached_tokens: Some(64), ..Chunk::counted(&rid, 1, 1) });
+    let times = EngineTimes {
+        queued: Some(MonoNs(at(moments.queued))),
+        batch_entered: Some(MonoNs(at(moments.batch_entered))),
+        prefill_finished: None,
+    };
+    scene.apply(at(moments.sent), What::RequestTimes(RequestTimes { rid: &rid, times, impossible: 0 }));
+    let times = ArrivalTimes { arrived: MonoNs(at(moments.arrived)), read: MonoNs(at(moments.read)), connection: None };
+    scene.apply(at(moments.sent), What::Arrived(Arrival { rid: &rid, times: Ok(times) }));
+    let last = scene.next[0] - 1;
+    scene.receive(at(moments.sent) + MS, last);
+    scene.deliver(at(moments.sent) + 2 * MS, &rid, 1, 1, false);
+}
+
+fn empty_scene() -> Scene {
     let mut scene = Scene::delivering();
     scene.hop(Hop::with_requests(REQUESTS, "tokenizer->scheduler", Capabilities::SENT | Capabilities::RECEIVED));
-    for number in 0..requests as u64 {
-        let rid = number.to_string();
-        let at = |ns: u64| 100 * MS + number * 10 * MS + ns;
-        let id = FrameId::new(REQUESTS, 0, number);
-        let request = Some(DispatchedRequest::new(&rid));
-        let dispatch = Dispatch { id, bytes: 900, kind: DispatchKind::Requests, index: 0, request };
-        scene.apply(at(moments.dispatched), What::Dispatched(dispatch));
-        scene.send(at(moments.sent), &[(&rid, 1, 1)]);
-        let times = EngineTimes {
-            queued: Some(MonoNs(at(moments.queued))),
-            batch_entered: Some(MonoNs(at(moments.batch_entered))),
-            prefill_finished: None,
-        };
-        scene.apply(at(moments.sent), What::RequestTimes(RequestTimes { rid: &rid, times, impossible: 0 }));
-        let times =
-            ArrivalTimes { arrived: MonoNs(at(moments.arrived)), read: MonoNs(at(moments.read)), connection: None };
-        scene.apply(at(moments.sent), What::Arrived(Arrival { rid: &rid, times: Ok(times) }));
-        scene.receive(at(moments.sent) + MS, number);
-        scene.deliver(at(moments.sent) + 2 * MS, &rid, 1, 1, false);
+    scene.tick(0);
+    scene
+}
+
+/// Requests, 10 ms after the other, each with these moments after its arrival.
+fn scene_of(requests: u64, moments: Moments) -> Scene {
+    let mut scene = empty_scene();
+    for number in 0..requests {
+        add_request(&mut scene, number, 100 * MS + number * 10 * MS, moments, None);
     }
     scene
 }
 
-const QUICK: Moments =
-    Moments { arrived: 0, read: MS, dispatched: 3 * MS, queued: 4 * MS, batch_entered: 5 * MS, sent: 15 * MS };
+const QUICK: Moments = Moments {
+    arrived: 0,
+    read: MS,
+    dispatched: 2 * MS,
+    received: 3 * MS,
+    queued: 4 * MS,
+    batch_entered: 5 * MS,
+    sent: 15 * MS,
+};
 
 #[test]
 fn quick_requests_have_no_finding() {
     let scene = scene_of(5, QUICK);
     assert_eq!(scene.ledger.ttft().requests(), 5);
-    for kind in ["late-read", "late-dispatch", "queued"] {
+    for kind in KINDS {
         assert!(scene.check(kind, SECOND).is_empty(), "{kind}");
     }
 }
@@ -67,25 +89,112 @@ fn each_leg_names_itself() {
     let read = Moments {
         read: later(QUICK.read),
         dispatched: later(QUICK.dispatched),
+        received: later(QUICK.received),
         queued: later(QUICK.queued),
         batch_entered: later(QUICK.batch_entered),
         sent: later(QUICK.sent),
         ..QUICK
     };
     let dispatched = Moments { read: QUICK.read, ..read };
-    let queued = Moments { dispatched: QUICK.dispatched, queued: QUICK.queued, ..dispatched };
-    for (moments, kind) in [(read, "late-read"), (dispatched, "late-dispatch"), (queued, "queued")] {
+    let received = Moments { dispatched: QUICK.dispatched, ..dispatched };
+    let queued = Moments { received: QUICK.received, queued: QUICK.queued, ..received };
+    let late = [(read, "late-read"), (dispatched, "late-dispatch"), (received, "late-receive"), (queued, "queued")];
+    for (moments, kind) in late {
         let scene = scene_of(3, moments);
-        for other in ["late-read", "late-dispatch", "queued"] {
+        for other in KINDS {
             let found = scene.check(other, 4 * SECOND);
             assert_eq!(found.len(), usize::from(kind == other), "{kind}: {other}");
             if let [verdict] = &*found {
                 assert_eq!((verdict.severity, &verdict.evidence["requests_late"]), (Severity::Warning, &3.into()));
-                assert!(verdict.summary.starts_with("3 of 3 requests wait 1.000 s or more"), "{}", verdict.summary);
-                assert!(verdict.summary.ends_with("99 % of their time to first token"), "{}", verdict.summary);
+                assert!(verdict.summary.starts_with("99 % of TTFT is spent "), "{}", verdict.summary);
+                assert!(verdict.summary.ends_with(", 1.000 s or more in 3 of 3 requests"), "{}", verdict.summary);
             }
         }
     }
+}
+
+/// The state of the scheduler while a request waited for it decides the advice.
+#[test]
+fn a_late_receive_names_the_state_of_the_scheduler() {
+    let mut scene = empty_scene();
+    let late =
+        Moments { received: 2_500 * MS, queued: 2_501 * MS, batch_entered: 2_502 * MS, sent: 2_512 * MS, ..QUICK };
+    add_request(&mut scene, 0, 0, QUICK, None);
+    let by = Some(ThreadId { pid: 7, tid: 7 });
+    for seq in [1, 2] {
+        let id = FrameId::new(REQUESTS, 0, seq);
+        let dispatch = Dispatch { id, bytes: 900, kind: DispatchKind::Control, index: 0, request: None };
+        scene.apply(seq * 20 * MS, What::Dispatched(dispatch));
+        if seq == 1 {
+            scene.apply(30 * MS, What::Received(Received { by, ..Received::new(id) }));
+        }
+    }
+    for n in 2..25 {
+        scene.cpu(n * 100 * MS, 7, [10, 90, 0]);
+    }
+    add_request(&mut scene, 3, 0, late, None);
+    let found = scene.check("late-receive", 3 * SECOND);
+    assert_eq!(found[0].evidence["thread"], "waiting for a CPU", "{found:?}");
+    assert!(found[0].advice.as_ref().is_some_and(|advice| advice.contains("dedicated CPUs")), "{found:?}");
+}
+
+/// Requests of 200 tokens, 100 ms after the other, and then a last one with these moments and tokens.
+fn scene_of_prefills(usual: u64, last: Moments, tokens: Option<u32>) -> Scene {
+    let mut scene = empty_scene();
+    for number in 0..usual {
+        add_request(&mut scene, number, number * 100 * MS, QUICK, Some(200));
+    }
+    add_request(&mut scene, usual, usual * 100 * MS, last, tokens);
+    scene.tick(60 * SECOND);
+    scene
+}
+
+const SLOW_PREFILL: Moments = Moments { sent: QUICK.batch_entered + 3 * SECOND, ..QUICK };
+
+#[test]
+fn a_prefill_that_takes_long_beside_others_is_slow() {
+    let found = scene_of_prefills(30, SLOW_PREFILL, Some(220)).check("slow-prefill", 60 * SECOND);
+    assert_eq!((found[0].severity, &*found[0].rid), (Severity::Warning, "30"));
+    let summary = "100 % of TTFT is spent in slow prefills: up to 3.000 s, 1.000 s or more in 1 of 31 requests; usual: 10.0 ms for 220 tokens";
+    assert_eq!(found[0].summary, summary);
+}
+
+#[test]
+fn a_prefill_without_comparable_others_is_not_slow() {
+    for (usual, tokens) in [(10, Some(220)), (30, Some(10_000)), (30, None)] {
+        let scene = scene_of_prefills(usual, SLOW_PREFILL, tokens);
+        assert!(scene.check("slow-prefill", 60 * SECOND).is_empty(), "{usual} {tokens:?}");
+    }
+}
+
+/// A short request waits for the chunks of a long prompt that is in a prefill at the same time.
+#[test]
+fn a_long_prompt_in_the_batch_explains_a_long_prefill() {
+    let mut scene = empty_scene();
+    for number in 0..30 {
+        add_request(&mut scene, number, number * 100 * MS, QUICK, Some(200));
+    }
+    let long = Moments { sent: SLOW_PREFILL.sent + SECOND, ..SLOW_PREFILL };
+    // The scheduler dispatches the long one first, and its first token comes after that of the short one.
+    let id = FrameId::new(REQUESTS, 0, 31);
+    let request = Some(DispatchedRequest { prompt_tokens: Some(50_000), ..DispatchedRequest::new("31") });
+    let dispatch = Dispatch { id, bytes: 900, kind: DispatchKind::Requests, index: 0, request };
+    scene.apply(4 * SECOND, What::Dispatched(dispatch));
+    add_request(&mut scene, 30, 4 * SECOND + MS, SLOW_PREFILL, Some(200));
+    scene.tick(8 * SECOND);
+    assert!(scene.check("slow-prefill", 8 * SECOND).is_empty(), "the long one is not known yet");
+    add_request(&mut scene, 31, 4 * SECOND, long, Some(50_000));
+    scene.tick(60 * SECOND);
+    assert!(scene.check("slow-prefill", 60 * SECOND).is_empty());
+}
+
+#[test]
+fn a_missed_message_makes_prefills_incomparable() {
+    let mut scene = scene_of_prefills(30, QUICK, Some(200));
+    add_request(&mut scene, 31, 61 * SECOND, SLOW_PREFILL, Some(200));
+    scene.lose(1);
+    scene.tick(70 * SECOND);
+    assert!(scene.check("slow-prefill", 70 * SECOND).is_empty());
 }
 
 /// A queue of a second before a prefill of nine is not what makes the request late.

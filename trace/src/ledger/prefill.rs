@@ -1,0 +1,160 @@
+//! Prefills that take long beside others with as much work.
+//!
+//! The work of a prefill is the number of prompt tokens, without those found in the prefix cache, of all requests that were in a prefill
+//! meanwhile. So neither a long prompt in the same batch nor a cache miss makes a request slow.
+
+use std::collections::VecDeque;
+
+use super::{GAP_WARNING_NS, Ledger};
+use crate::clock::MonoNs;
+use crate::stats::Tally;
+
+/// A slow prefill takes at least this many times as long as nine of ten others with as much work.
+pub(crate) const MIN_TIMES_OTHERS: u64 = 4;
+/// Number of other prefills with as much work below which none is judged.
+pub(crate) const MIN_OTHERS: u64 = 20;
+/// Number of classes of work, by doublings.
+const CLASSES: usize = 32;
+/// Maximum number of prefills kept, and of those that are not judged yet.
+const MAX_PREFILLS: usize = 4_096;
+/// A request that is unanswered for longer has not begun its prefill.
+const MAX_UNANSWERED_NS: u64 = 60_000_000_000;
+
+/// A prefill of one request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prefill {
+    pub(super) span: PrefillSpan,
+    /// Prompt tokens that were not in the prefix cache.
+    pub(super) tokens: u32,
+}
+
+/// The prefill of a streamed request whose concurrent prefills are not all known yet.
+#[derive(Debug)]
+struct UnjudgedPrefill {
+    rid: Box<str>,
+    span: PrefillSpan,
+    ttft_ns: u64,
+}
+
+/// Begin and end of a prefill.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PrefillSpan {
+    pub(super) from: MonoNs,
+    pub(super) to: MonoNs,
+}
+
+/// A prefill that took long.
+#[derive(Clone, Debug)]
+pub(super) struct SlowPrefill {
+    pub(super) rid: Box<str>,
+    pub(super) span: PrefillSpan,
+    /// Time to first token of its request.
+    pub(super) ttft_ns: u64,
+    pub(super) comparison: PrefillComparison,
+}
+
+/// Comparison of a prefill with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrefillComparison {
+    /// Its work in tokens.
+    pub tokens: u64,
+    /// 90th percentile of others with as much work, in nanoseconds.
+    pub usual_ns: u64,
+}
+
+/// Prefills so far.
+#[derive(Debug, Default)]
+pub(super) struct Prefills {
+    /// By their end.
+    known: VecDeque<Prefill>,
+    /// Those that began before may have had unknown ones beside them.
+    known_since: MonoNs,
+    missed_before: u64,
+    unjudged: VecDeque<UnjudgedPrefill>,
+    /// Lengths by work.
+    lengths: [Tally; CLASSES],
+}
+
+impl Prefills {
+    pub(super) fn add_known(&mut self, prefill: Prefill) {
+        if self.known.len() >= MAX_PREFILLS
+            && let Some(evicted) = self.known.pop_front()
+        {
+            self.mark_unknown_until(evicted.span.to);
+        }
+        self.known.insert(self.known.partition_point(|known| known.span.to <= prefill.span.to), prefill);
+    }
+
+    /// Marks prefills that began before this time as not comparable.
+    pub(super) fn mark_unknown_until(&mut self, at: MonoNs) {
+        self.known_since = self.known_since.max(at);
+    }
+
+    pub(super) fn add_unjudged(&mut self, rid: &str, span: PrefillSpan, ttft_ns: u64) {
+        if self.unjudged.len() >= MAX_PREFILLS {
+            self.unjudged.pop_front();
+        }
+        self.unjudged.push_back(UnjudgedPrefill { rid: rid.into(), span, ttft_ns });
+    }
+
+    /// Removes the next prefill to be judged if it ended before `until`.
+    fn take_unjudged(&mut self, until: MonoNs) -> Option<UnjudgedPrefill> {
+        self.unjudged.pop_front_if(|next| next.span.to < until)
+    }
+
+    /// Compares a prefill with earlier ones; `None` unless it is slow.
+    fn judge(&mut self, prefill: UnjudgedPrefill) -> Option<SlowPrefill> {
+        let UnjudgedPrefill { rid, span, ttft_ns } = prefill;
+        if span.from < self.known_since {
+            return None;
+        }
+        let length_ns = span.to.since(span.from);
+        let first = self.known.partition_point(|known| known.span.to <= span.from);
+        let concurrent = self.known.range(first..).filter(|known| known.span.from < span.to);
+        let tokens: u64 = concurrent.map(|known| u64::from(known.tokens)).sum();
+        let class = ((u64::BITS - tokens.leading_zeros()) as usize).min(CLASSES - 1);
+        let is_common = self.lengths[class].count() >= MIN_OTHERS;
+        // More work takes at least as long as less.
+        let comparable = self.lengths[..=class].iter().filter(|lengths| is_common && lengths.count() >= MIN_OTHERS);
+        let usual_ns = comparable.filter_map(|lengths| lengths.quantile(0.9)).max();
+        self.lengths[class].record(length_ns, 1);
+        let is_slow = |usual_ns: &u64| length_ns >= GAP_WARNING_NS.max(usual_ns.saturating_mul(MIN_TIMES_OTHERS));
+        let usual_ns = usual_ns.filter(is_slow)?;
+        Some(SlowPrefill { rid, span, ttft_ns, comparison: PrefillComparison { tokens, usual_ns } })
+    }
+}
+
+impl Ledger {
+    /// Keeps the prefill of a request whose first chunk was observed.
+    pub(super) fn record_prefill(&mut self, rid: &str) {
+        let prefills = &mut self.ttft.prefills;
+        let Some(request) = self.table.ticket_of(rid).and_then(|ticket| self.table.get(ticket)) else { return };
+        let times = request.engine_times().unwrap_or_default();
+        let prompt_tokens = request.prompt_tokens.or(request.dispatch().and_then(|dispatch| dispatch.prompt_tokens));
+        let tokens = prompt_tokens.zip(request.cached_tokens).map(|(prompt, cached)| prompt.saturating_sub(cached));
+        // With more tokens, it had been decoding before its first chunk.
+        let end = times.prefill_finished.or(request.sent_first.filter(|_| request.starts_with_one_token));
+        match (times.batch_entered, end, tokens) {
+            (Some(from), Some(to), Some(tokens)) => {
+                prefills.add_known(Prefill { span: PrefillSpan { from, to }, tokens });
+            }
+            _ => prefills.mark_unknown_until(request.sent_first.unwrap_or(self.now)),
+        }
+    }
+
+    /// Judges prefills beside which no other can have been that is not known yet.
+    pub(super) fn judge_prefills(&mut self, now: MonoNs) {
+        let missed = self.hops.missed_output();
+        if self.ttft.prefills.missed_before != missed {
+            self.ttft.prefills.missed_before = missed;
+            self.ttft.prefills.mark_unknown_until(now);
+        }
+        let oldest_unanswered = self.dispatched.waiting.values().next().map_or(now, |oldest| oldest.times.sent);
+        let until = oldest_unanswered.max(MonoNs(now.0.saturating_sub(MAX_UNANSWERED_NS)));
+        while let Some(prefill) = self.ttft.prefills.take_unjudged(until) {
+            if let Some(slow) = self.ttft.prefills.judge(prefill) {
+                self.ttft.record_slow_prefill(&slow);
+            }
+        }
+    }
+}
