@@ -18,14 +18,28 @@ use super::text::ChoiceText;
 const LONGEST_RID: usize = 4096;
 
 /// First HTTP status of an error.
-pub(super) const FIRST_ERROR_STATUS: u16 = 400;
+const FIRST_ERROR_STATUS: u16 = 400;
+/// Body of Starlette for a path that the server does not have, and for a method that the path does not have.
+const NO_SUCH_PATH: &str = r#"{"detail":"Not Found"}"#;
+const NO_SUCH_METHOD: &str = r#"{"detail":"Method Not Allowed"}"#;
+
+/// Whether a response rejects a request to the engine, by its status and the length of its body. Health checks fail without a body, and
+/// frameworks answer with a fixed one for paths that do not exist (`/metrics` if metrics are off).
+pub(super) fn is_rejection(status: u16, body_bytes: Option<u64>) -> bool {
+    let fixed_length = match status {
+        404 => NO_SUCH_PATH.len() as u64,
+        405 => NO_SUCH_METHOD.len() as u64,
+        _ => 0,
+    };
+    status >= FIRST_ERROR_STATUS && body_bytes.is_none_or(|bytes| bytes > 0 && bytes != fixed_length)
+}
 
 /// An element found in the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResponseElement<'a> {
     /// Start of a response.
     Began,
-    /// HTTP status of the response, from 400 on.
+    /// HTTP status of a response that rejects a request to the engine, from 400 on.
     Rejected(u16),
     /// Start of a worker's stream to a frontend, with the stream's name, which is not the request id.
     StreamNamed(&'a str),

@@ -2,7 +2,7 @@
 
 use super::body_parser::BodyParser;
 use super::chunked::ChunkedDecoder;
-use super::event::{Emit, FIRST_ERROR_STATUS, ResponseElement};
+use super::event::{Emit, ResponseElement, is_rejection};
 use super::framed::take_bytes;
 use super::sse::EventParser;
 use super::{Limits, Unreadable};
@@ -120,17 +120,17 @@ impl HttpParser {
         *input = &input[length - before..];
         self.partial.clear();
         let Some(DeclaredBody { state, parser, unreadable }) = body else { return Ok(()) };
-        let is_empty = matches!(state, HttpState::Length { left: 0, .. });
+        let body_bytes = if let HttpState::Length { left, .. } = state { Some(left) } else { None };
         self.state = state;
         self.body = parser;
         emit(ResponseElement::Began);
-        if let Some(status @ FIRST_ERROR_STATUS..) = status {
+        if let Some(status) = status.filter(|status| is_rejection(*status, body_bytes)) {
             emit(ResponseElement::Rejected(status));
         }
         if let Some(why) = unreadable {
             emit(ResponseElement::Unreadable(why));
         }
-        if is_empty {
+        if body_bytes == Some(0) {
             self.end_body(emit);
         }
         Ok(())

@@ -7,7 +7,7 @@ use loona_hpack::Decoder;
 
 use super::body_parser::BodyParser;
 use super::buffer::BoundedBuffer;
-use super::event::{FIRST_ERROR_STATUS, ResponseElement};
+use super::event::{ResponseElement, is_rejection};
 use super::grpc::{self, GrpcParser};
 use super::sse::EventParser;
 use super::{Limits, Unreadable};
@@ -272,8 +272,9 @@ impl Http2Parser {
         let (body, unreadable) = match response {
             _ if promised => return,
             ResponseHead::Informational => return,
-            ResponseHead::Final { body, unreadable, status } => {
-                error_status = status.filter(|status| *status >= FIRST_ERROR_STATUS);
+            ResponseHead::Final { body, unreadable, status, body_bytes } => {
+                let body_bytes = if ends_stream { Some(0) } else { body_bytes };
+                error_status = status.filter(|status| is_rejection(*status, body_bytes));
                 (Some(StreamBody::Known(body)), unreadable)
             }
             // They may be trailers if they end a stream of which nothing was observed.
@@ -358,6 +359,7 @@ enum ResponseHead {
         /// Why a body of interest cannot be read.
         unreadable: Option<Unreadable>,
         status: Option<u16>,
+        body_bytes: Option<u64>,
     },
     /// The fields cannot be decompressed.
     Unknown,
@@ -396,8 +398,10 @@ impl FieldDecoder {
         let mut kind = None;
         let mut compressed = false;
         let mut status: Option<u16> = None;
+        let mut body_bytes: Option<u64> = None;
         let read = decoder.decode_with_cb(block, |name, value| match &*name {
             b":status" => status = std::str::from_utf8(&value).ok().and_then(|digits| digits.parse().ok()),
+            b"content-length" => body_bytes = std::str::from_utf8(&value).ok().and_then(|digits| digits.parse().ok()),
             b"content-type" => kind = Some(value.into_owned()),
             b"content-encoding" => compressed = !value.eq_ignore_ascii_case(b"identity"),
             _ => {}
@@ -411,6 +415,6 @@ impl FieldDecoder {
             return ResponseHead::Informational;
         }
         let (body, unreadable) = BodyParser::for_content(kind.as_deref(), compressed);
-        ResponseHead::Final { body, unreadable, status }
+        ResponseHead::Final { body, unreadable, status, body_bytes }
     }
 }

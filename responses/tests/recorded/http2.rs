@@ -57,12 +57,15 @@ fn of_recording() -> Answers {
 #[test]
 fn an_error_status_is_a_rejection() {
     let mut encoder = Encoder::new();
-    let blocks = ["200", "429", "503"].map(|status| encoder.encode([(&b":status"[..], status.as_bytes())]));
-    let heads =
-        blocks.iter().zip([1, 3, 5]).map(|(block, stream)| frame(HEADERS, END_HEADERS | END_STREAM, stream, block));
+    let encode = |(status, length): (&str, &str)| {
+        encoder.encode([(&b":status"[..], status.as_bytes()), (&b"content-length"[..], length.as_bytes())])
+    };
+    // The 404 of 22 bytes is one of the framework, for a path that does not exist.
+    let blocks = [("200", "9"), ("429", "9"), ("404", "22"), ("404", "90"), ("503", "9")].map(encode);
+    let heads = blocks.iter().zip([1, 3, 5, 7, 9]).map(|(block, stream)| frame(HEADERS, END_HEADERS, stream, block));
     let bytes = [vec![settings()], heads.collect()].concat().concat();
     let connection = read(&bytes, &[usize::MAX]);
-    assert_eq!(connection.events, [Observed::Rejected(429), Observed::Rejected(503)]);
+    assert_eq!(connection.events, [429, 404, 503].map(Observed::Rejected));
 }
 
 #[test]

@@ -93,15 +93,23 @@ fn a_client_disconnect_is_not_reported_as_a_loss() {
 }
 
 #[test]
-fn an_error_status_is_a_rejection() {
+fn only_errors_of_the_engine_s_endpoints_are_rejections() {
     let mut connection = Connection::new(None);
-    for head in ["HTTP/1.1 200 OK", "HTTP/1.1 429 Too Many Requests", "HTTP/1.1 503 Service Unavailable"] {
-        let body = r#"{"error":{"message":"no"}}"#;
+    let error = r#"{"error":{"message":"no"}}"#;
+    for (head, body) in [
+        ("200 OK", error),
+        ("429 Too Many Requests", error),
+        ("503 Service Unavailable", ""),
+        ("404 Not Found", r#"{"detail":"Not Found"}"#),
+        ("405 Method Not Allowed", r#"{"detail":"Method Not Allowed"}"#),
+        ("404 Not Found", r#"{"error":{"message":"no such model"}}"#),
+        ("503 Service Unavailable", error),
+    ] {
         let length = body.len();
-        let response = format!("{head}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}");
-        connection.pieces(response.as_bytes(), &[7, 1, 30]);
+        let head = format!("HTTP/1.1 {head}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n");
+        connection.pieces(format!("{head}{body}").as_bytes(), &[7, 1, 30]);
     }
-    assert_eq!(connection.events, [Observed::Rejected(429), Observed::Rejected(503)]);
+    assert_eq!(connection.events, [429, 404, 503].map(Observed::Rejected));
 }
 
 fn any_recorded() -> impl Strategy<Value = (String, Vec<u8>)> {
