@@ -286,8 +286,8 @@ impl Ledger {
         let is_answer = !is_repeat && request.streams.iter().all(|stream| stream.chunks == 0) && !is_ambiguous();
         if is_answer && let Some(answered) = self.dispatched.take_answered(context.at, chunk.rid) {
             request.early.get_or_insert_default().dispatch = Some(answered.times);
-            if let Some(abort) = answered.abort {
-                self.clientless.watch_aborted(ticket, abort, request);
+            if let Some(message) = answered.abort {
+                self.clientless.watch_aborted(ticket, context.at, message);
             }
         }
         let stream = &mut request.streams[stream_index];

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use hashbrown::HashMap;
 
 use super::Ledger;
-use super::dispatched::RequestAbort;
+use super::dispatched::{AbortMessage, RequestAbort};
 use super::request::Request;
 use super::stages::{ABANDONED_NS, AbandonedRequest, AbandonedRequests};
 use crate::clock::MonoNs;
@@ -50,11 +50,6 @@ impl ClientlessRequests {
         self.watched.iter_mut().find(|watched| watched.ticket == ticket)
     }
 
-    /// Watches a request that was aborted before its first chunk.
-    pub(super) fn watch_aborted(&mut self, ticket: Ticket, abort: RequestAbort, request: &Request) {
-        self.watch(WatchedRequest { abort: Some(abort), ..WatchedRequest::new(ticket, abort.sent, request) });
-    }
-
     /// Records that the scheduler was asked to abort all requests.
     pub(super) fn record_abort_of_all(&mut self, abort: RequestAbort) {
         for watched in &mut self.watched {
@@ -67,6 +62,24 @@ impl ClientlessRequests {
             self.watched.pop_front();
         }
         self.watched.push_back(request);
+    }
+
+    /// Watches a request that has its first chunk although the scheduler was asked to abort it before.
+    pub(super) fn watch_aborted(&mut self, ticket: Ticket, first_chunk_at: MonoNs, message: AbortMessage) {
+        let AbortMessage { id, abort } = message;
+        let request = Request::default();
+        self.watch(WatchedRequest { abort: Some(abort), ..WatchedRequest::new(ticket, first_chunk_at, &request) });
+        self.await_receive(ticket, id, abort);
+    }
+
+    fn await_receive(&mut self, ticket: Ticket, frame: FrameId, abort: RequestAbort) {
+        if abort.received.is_none() {
+            // Where receives are not observed, all remain.
+            if self.unreceived_aborts.len() >= MAX_WATCHED_REQUESTS {
+                self.unreceived_aborts.clear();
+            }
+            self.unreceived_aborts.entry(frame).or_default().push(ticket);
+        }
     }
 
     /// Records the receive of a message, which may contain aborts.
@@ -125,13 +138,7 @@ impl Ledger {
         // A process between the tokenizer and the scheduler sends it again: the last receive is the scheduler's.
         let first_sent = watched.abort.map_or(abort.sent, |before| before.sent);
         watched.abort = Some(RequestAbort { sent: first_sent, ..abort });
-        if abort.received.is_none() {
-            // Where receives are not observed, all remain.
-            if self.clientless.unreceived_aborts.len() >= MAX_WATCHED_REQUESTS {
-                self.clientless.unreceived_aborts.clear();
-            }
-            self.clientless.unreceived_aborts.entry(frame).or_default().push(ticket);
-        }
+        self.clientless.await_receive(ticket, frame, abort);
         true
     }
 
@@ -197,7 +204,8 @@ impl Ledger {
         let chunks = request.chunks_sent.saturating_sub(watched.chunks_sent);
         // Until the scheduler receives an abort, a request with a client is not abandoned.
         let received = watched.abort.filter(|_| !watched.has_client_left).and_then(|abort| abort.received);
-        let is_short = last.since(received.unwrap_or(watched.left_at)) < ABANDONED_NS;
+        let since = received.map_or(watched.left_at, |received| received.max(watched.left_at));
+        let is_short = last.since(since) < ABANDONED_NS;
         if may_have_client || is_short || tokens == 0 || chunks < MIN_ABANDONED_CHUNKS {
             return None;
         }
@@ -282,6 +290,28 @@ mod tests {
         path.apply(What::Received(Received::new(id)));
     }
 
+    /// An abort of a request in the queue that the scheduler ignores.
+    #[test]
+    fn a_request_that_was_aborted_before_its_first_chunk_and_goes_on_is_abandoned() {
+        for (chunks, expected) in [(80, 1), (40, 0)] {
+            let mut path = Path { step_ns: STEP_NS, ..Path::new(Config::default()) };
+            path.announce(0, "scheduler->tokenizer", [true, true], Capabilities::SENT | Capabilities::DELIVERED);
+            path.apply(What::Hop(Hop::with_requests(HopId(7), "tokenizer->scheduler", Capabilities::SENT)));
+            let request = Some(DispatchedRequest::new("a"));
+            let id = FrameId::new(HopId(7), 0, 0);
+            path.apply(What::Dispatched(Dispatch { id, bytes: 900, kind: DispatchKind::Requests, index: 0, request }));
+            let id = FrameId::new(HopId(7), 0, 1);
+            path.apply(What::Dispatched(Dispatch { id, bytes: 80, kind: DispatchKind::Aborts, index: 0, request }));
+            path.now += STEP_NS;
+            path.apply(What::Received(Received::new(id)));
+            send_further(&mut path, 1..=chunks);
+            let abandoned = path.ledger().clientless_requests();
+            assert_eq!(abandoned.requests, expected, "{chunks}");
+            let ignored = abandoned.longest().iter().filter(|request| request.has_ignored_abort()).count();
+            assert_eq!(ignored as u64, expected);
+        }
+    }
+
     fn send_further(path: &mut Path, counts: std::ops::RangeInclusive<u32>) {
         counts.for_each(|count| {
             path.send(0, IdColumn::Delta, &[Chunk::counted("a", 1, count)]);
@@ -333,21 +363,6 @@ mod tests {
         assert_eq!(path.ledger().clientless_requests().requests, 0);
         send_further(&mut path, 8..=8);
         assert_eq!(path.ledger().clientless_requests().requests, 1);
-    }
-
-    #[test]
-    fn an_abort_before_the_first_chunk_may_be_ignored_too() {
-        let mut path = Path { step_ns: STEP_NS, ..Path::new(Config::default()) };
-        path.announce(0, "scheduler->tokenizer", [true, true], Capabilities::SENT | Capabilities::DELIVERED);
-        path.apply(What::Hop(Hop::with_requests(HopId(7), "tokenizer->scheduler", Capabilities::SENT)));
-        let request = Some(DispatchedRequest::new("a"));
-        let id = FrameId::new(HopId(7), 0, 1);
-        path.apply(What::Dispatched(Dispatch { id, bytes: 900, kind: DispatchKind::Requests, index: 0, request }));
-        let sent = MonoNs(path.now);
-        abort(&mut path);
-        send_further(&mut path, 1..=80);
-        let all = path.ledger().clientless_requests();
-        assert_eq!((all.requests, all.longest()[0].abort.map(|abort| abort.sent)), (1, Some(sent)));
     }
 
     #[test]

@@ -35,6 +35,13 @@ pub struct RequestAbort {
     pub received: Option<MonoNs>,
 }
 
+/// An abort, and its message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AbortMessage {
+    pub(super) id: FrameId,
+    pub(super) abort: RequestAbort,
+}
+
 /// When a request was on its way to the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestDispatch {
@@ -78,7 +85,7 @@ pub(super) struct WaitingRequest {
     /// Hop of its message.
     pub(super) hop: HopId,
     /// The message that asked the scheduler to abort it.
-    pub(super) abort: Option<RequestAbort>,
+    pub(super) abort: Option<AbortMessage>,
     /// [`missed_messages`](super::hops::Hops::missed_messages) when it was dispatched, or [`UNJUDGED`].
     pub(super) missed_before: u64,
     /// When a request that was dispatched later on its hop had its first chunk.
@@ -184,8 +191,10 @@ impl DispatchedRequests {
     /// Records the receive of a message.
     pub(super) fn record_received(&mut self, at: MonoNs, frame: FrameId) {
         for number in self.unreceived.remove(&frame).unwrap_or_default() {
-            if let Some(waiting) = self.waiting.get_mut(&number) {
-                waiting.times.received = Some(at);
+            let Some(waiting) = self.waiting.get_mut(&number) else { continue };
+            match &mut waiting.abort {
+                Some(message) if message.id == frame => message.abort.received = Some(at),
+                _ => waiting.times.received = Some(at),
             }
         }
     }
@@ -227,18 +236,27 @@ impl DispatchedRequests {
     }
 
     /// Marks all requests as aborted whose ids begin so.
-    fn mark_aborted_with_prefix(&mut self, prefix: &str, abort: RequestAbort) {
-        for waiting in self.waiting.values_mut().filter(|waiting| waiting.rid.starts_with(prefix)) {
-            self.aborted += usize::from(waiting.abort.replace(abort).is_none());
-        }
+    fn mark_aborted_with_prefix(&mut self, prefix: &str, message: AbortMessage) {
+        let numbered = self.waiting.iter().filter(|(_, waiting)| waiting.rid.starts_with(prefix));
+        let numbers: Vec<u64> = numbered.map(|(number, _)| *number).collect();
+        numbers.into_iter().for_each(|number| self.mark_number_aborted(number, message));
     }
 
     /// Marks the request with this id as aborted. Returns whether there is one.
-    fn mark_aborted(&mut self, rid: &str, abort: RequestAbort) -> bool {
+    fn mark_aborted(&mut self, rid: &str, message: AbortMessage) -> bool {
         let number = self.by_rid.get(rid).copied();
-        let Some(waiting) = number.and_then(|number| self.waiting.get_mut(&number)) else { return false };
-        self.aborted += usize::from(waiting.abort.replace(abort).is_none());
-        true
+        if let Some(number) = number {
+            self.mark_number_aborted(number, message);
+        }
+        number.is_some()
+    }
+
+    fn mark_number_aborted(&mut self, number: u64, message: AbortMessage) {
+        let Some(waiting) = self.waiting.get_mut(&number) else { return };
+        self.aborted += usize::from(waiting.abort.replace(message).is_none());
+        if message.abort.received.is_none() {
+            self.unreceived.entry(message.id).or_default().push(number);
+        }
     }
 
     /// Removes requests dispatched before `until`, of which no chunk will be recognised.
@@ -283,8 +301,9 @@ impl Ledger {
         }
         let received = self.dispatched.early_receive(dispatch.id);
         let abort = RequestAbort { sent: at, received };
+        let message = AbortMessage { id: dispatch.id, abort };
         if dispatch.kind == DispatchKind::Aborts && dispatch.request.is_none() {
-            self.dispatched.mark_aborted_with_prefix("", abort);
+            self.dispatched.mark_aborted_with_prefix("", message);
             self.clientless.record_abort_of_all(abort);
         }
         let Some(request) = dispatch.request.filter(|request| !self.engine.is_health_check(request.rid)) else {
@@ -305,10 +324,10 @@ impl Ledger {
             DispatchKind::Aborts => {
                 self.totals.dispatched.aborts += 1;
                 // A retry with the rid of a finished request may be waiting.
-                let is_waiting = self.dispatched.mark_aborted(request.rid, abort);
+                let is_waiting = self.dispatched.mark_aborted(request.rid, message);
                 let is_known = self.record_abort_of_live(request.rid, dispatch.id, abort) || is_waiting;
                 if !is_known && self.engine.facts().aborts_by_prefix() {
-                    self.dispatched.mark_aborted_with_prefix(request.rid, abort);
+                    self.dispatched.mark_aborted_with_prefix(request.rid, message);
                 }
             }
             DispatchKind::Control => {}

@@ -8,6 +8,7 @@ use hashbrown::HashMap;
 use super::Ledger;
 use super::dispatched::{RequestDispatch, UNJUDGED, WaitingRequest};
 use super::engine_silence::MIN_TIMES_USUAL;
+use super::request::RequestNumbers;
 use crate::clock::MonoNs;
 use crate::id::HopId;
 use crate::stats::Spread;
@@ -30,6 +31,20 @@ pub struct UnansweredRequest<'a> {
     pub answered_since: u64,
     /// Hop of its message.
     pub hop: HopId,
+}
+
+impl UnansweredRequest<'_> {
+    /// Its numbers at `now`.
+    pub fn numbers(&self, now: MonoNs) -> RequestNumbers {
+        let RequestDispatch { sent, prompt_tokens, .. } = self.dispatch;
+        RequestNumbers {
+            first_at: sent,
+            last_at: now,
+            dispatch: Some(self.dispatch),
+            prompt_tokens,
+            ..RequestNumbers::default()
+        }
+    }
 }
 
 impl Ledger {
@@ -165,21 +180,26 @@ mod tests {
             self.path.send(0, IdColumn::Delta, &[Chunk::counted(rid, 1, 1)]);
         }
 
-        /// A request each second, answered after this time, while a stream gets a token each 100 ms.
+        /// A request each second, answered after this time, while a stream gets tokens.
         fn serve(&mut self, seconds: u64, wait_ms: u64) {
             for _ in 0..seconds {
                 let rid = format!("served {}", self.next);
                 self.dispatch(&rid);
                 for step in 0..10 {
-                    self.path.now += 98 * MS;
-                    self.chunks += 1;
-                    self.path.send(0, IdColumn::Delta, &[Chunk::counted("stream", 1, self.chunks)]);
+                    self.stream();
                     if step == wait_ms / 100 {
                         self.answer(&rid);
                     }
-                    self.path.analysis.tick(MonoNs(self.path.now));
                 }
             }
+        }
+
+        /// 100 ms in which the stream gets a token.
+        fn stream(&mut self) {
+            self.path.now += 99 * MS;
+            self.chunks += 1;
+            self.path.send(0, IdColumn::Delta, &[Chunk::counted("stream", 1, self.chunks)]);
+            self.path.analysis.tick(MonoNs(self.path.now));
         }
 
         fn unanswered(&self) -> Vec<&str> {
@@ -255,12 +275,7 @@ mod tests {
         engine.serve(5, 0);
         // Nobody overtakes it, and then those that do wait for so long that its own wait is usual.
         engine.dispatch("first");
-        for _ in 0..400 {
-            engine.path.now += 100 * MS;
-            engine.chunks += 1;
-            engine.path.send(0, IdColumn::Delta, &[Chunk::counted("stream", 1, engine.chunks)]);
-            engine.path.analysis.tick(MonoNs(engine.path.now));
-        }
+        (0..400).for_each(|_| engine.stream());
         assert!(engine.unanswered().is_empty(), "no other was answered");
         let mut engine = Engine::new();
         engine.dispatch("queued");

@@ -11,7 +11,7 @@ use trace::detect::Severity;
 use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
 use trace::engine::{Mode, Waiter};
 use trace::event::Finish;
-use trace::ledger::{Ledger, Request, RequestNumbers, RequestSummary};
+use trace::ledger::{Ledger, Request, RequestNumbers, RequestSummary, TtftPath, UnansweredRequest};
 use trace::stats::{PerSecond, Spread};
 
 use super::curves::Curves;
@@ -70,6 +70,9 @@ impl Model {
         for request in ledger.requests() {
             writer.write_live(request, self.table.add_row());
         }
+        for request in ledger.unanswered_requests() {
+            writer.write_unanswered(&request, self.table.add_row());
+        }
         let finished_count = ledger.finished_count();
         self.rows_left_out = finished_count.saturating_sub(max_finished) as u64;
         self.rows_evicted = ledger.totals().requests.closed.saturating_sub(finished_count as u64);
@@ -109,8 +112,11 @@ impl Model {
         let mut row = RequestRow::default();
         let request = ledger.request(rid);
         let mut summary = None;
+        let unanswered = ledger.unanswered_requests().find(|unanswered| unanswered.rid == rid);
         if let Some(request) = request {
             writer.write_live(request, &mut row);
+        } else if let Some(unanswered) = unanswered {
+            writer.write_unanswered(&unanswered, &mut row);
         } else {
             // The newest one if the rid was reused.
             let finished = ledger.finished().rev().find(|summary| &*summary.rid == rid);
@@ -119,8 +125,11 @@ impl Model {
         if let Some(summary) = summary {
             writer.write_finished(summary, &mut row);
         }
-        let is_known = request.is_some() || summary.is_some();
-        let facts = RequestFacts::from_ledger(ledger, request, summary, rid);
+        let is_known = request.is_some() || unanswered.is_some() || summary.is_some();
+        let mut facts = RequestFacts::from_ledger(ledger, request, summary, rid);
+        if request.is_none() && unanswered.is_some() {
+            facts.ttft_path = TtftPath::new(&row.numbers);
+        }
         self.detail = Some(RequestDetail::new(
             rid,
             &pinned.longest_history(ledger, rid),
@@ -214,6 +223,10 @@ impl<'a> RowWriter<'a> {
         self.write_row(row, &request.rid, state, numbers, is_stalled);
     }
 
+    fn write_unanswered(&self, request: &UnansweredRequest<'_>, row: &mut RequestRow) {
+        self.write_row(row, request.rid, RequestState::Waiting, request.numbers(self.ledger.now()), true);
+    }
+
     fn write_finished(&self, summary: &RequestSummary, row: &mut RequestRow) {
         let state = match summary.finish {
             Some(Finish::Abort) => RequestState::Aborted,
@@ -296,8 +309,9 @@ mod tests {
     use super::super::filter::RequestFilter;
     use super::super::request_table::SortOrder;
     use super::*;
-    use trace::event::Capabilities;
+    use trace::event::{Capabilities, Dispatch, DispatchKind, DispatchedRequest, Hop, What};
     use trace::ledger::Limits;
+    use trace::{FrameId, HopId};
 
     use crate::state::scene::{MS, Scene};
 
@@ -350,6 +364,33 @@ mod tests {
         rids.sort_unstable();
         assert_eq!(rids, ["r0", "r1", "r5"]);
         assert_eq!((model.rows_left_out, model.rows_evicted), (3, 0));
+    }
+
+    #[test]
+    fn an_unanswered_request_has_a_row_and_a_detail() {
+        let mut scene = Scene::delivering();
+        let hop = Hop::with_requests(HopId(7), "tokenizer->scheduler", Capabilities::SENT);
+        scene.emit(0, What::Hop(hop));
+        for number in 0..400_u64 {
+            let (at, rid) = (number * 100 * MS, format!("r{number}"));
+            let request = Some(DispatchedRequest { prompt_tokens: Some(9), ..DispatchedRequest::new(&rid) });
+            let id = FrameId::new(HopId(7), 0, number);
+            let dispatch = Dispatch { id, bytes: 900, kind: DispatchKind::Requests, index: 0, request };
+            scene.emit(at, What::Dispatched(dispatch));
+            if number > 0 {
+                scene.send(at + MS, &[(&rid, 1, 1)]);
+            }
+            scene.tick(at + 2 * MS);
+        }
+        let mut model = Model::default();
+        let rows = rows(&mut model, &scene, FINISHED_SHOWN, &BTreeSet::new());
+        let row = rows.iter().find(|row| row.rid == "r0").expect("a row");
+        assert_eq!((row.state, row.prompt_tokens), (RequestState::Waiting, Some(9)));
+        assert!(row.flags.contains(Flag::Stall));
+        model.refresh_detail(&scene.analysis, &PinnedHistories::default(), "r0");
+        let detail = model.detail.as_ref().expect("a detail");
+        assert_eq!((detail.stages.len(), detail.evidence.len()), (1, 1));
+        assert!(detail.evidence[0].1.contains("answered later requests"), "{:?}", detail.evidence);
     }
 
     #[test]

@@ -123,6 +123,9 @@ fn evidence_of_flag(flag: Flag, row: &RequestRow, engine: &EngineState, facts: &
             "completion_tokens increased by more than the frames list: {} tokens were lost on the wire",
             format_count(row.wire_missing.into())
         ),
+        Flag::Stall if row.chunks_sent == 0 => {
+            format!("the {source} has sent nothing for it, although it answered later requests")
+        }
         Flag::Stall | Flag::Moved => flag.explanation().to_owned(),
         Flag::Inflated => format!("{}: sums count tokens repeatedly", flag.explanation()),
         Flag::Aborted => format!("it was aborted by the client, the {source} or an error"),

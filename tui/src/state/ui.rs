@@ -59,7 +59,7 @@ const MAX_TEXT_CHARS: usize = 200;
 const MAX_PINS: usize = 16;
 
 /// Filters for the requests that a kind of finding is about.
-pub(crate) const FILTERS_OF_FINDINGS: [(&str, &str); 10] = [
+pub(crate) const FILTERS_OF_FINDINGS: [(&str, &str); 11] = [
     ("dropped-chunks", "drop>0"),
     ("dropped-chunks-predicted", "flag:DROPPED?"),
     ("merged-chunks", "merged>0"),
@@ -70,6 +70,7 @@ pub(crate) const FILTERS_OF_FINDINGS: [(&str, &str); 10] = [
     ("wire-loss", "flag:WIRE-LOSS"),
     ("inflation", "flag:INFLATE"),
     ("stalled-stream", "flag:STALL"),
+    ("unanswered-requests", "flag:STALL state:waiting"),
 ];
 
 /// Limits of the state kept per run, and the saved filters.
