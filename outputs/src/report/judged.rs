@@ -105,7 +105,7 @@ fn unjudged_loss(ledger: &Ledger) -> Option<&'static str> {
     } else if ledger.dropped_predicted().is_some() && totals.chunks.received > 0 {
         return None;
     } else if ledger.observes_receives() {
-        "deliveries are not observed, and what this release does with queued chunks is not known"
+        "deliveries are not observed, and it is unknown whether this release drops queued chunks"
     } else {
         "neither receives nor deliveries are observed"
     };
@@ -158,12 +158,12 @@ pub fn headline_of_finding(ended_at: Option<String>, summary: &str) -> String {
     ended_at.map_or_else(|| summary.to_owned(), |ended_at| format!("ended {ended_at}: {summary}"))
 }
 
-/// What a run without a warning has instead.
+/// Describes the findings of a run without a warning: `no findings`.
 pub fn describe_absence(has_findings: bool) -> &'static str {
     if has_findings { "no warnings" } else { "no findings" }
 }
 
-/// What the headline is about: requests or, if only those were observed, responses.
+/// Number of requests in a headline, or of responses if no request was observed.
 pub fn describe_seen(requests: u64, responses: u64) -> String {
     if requests == 0 { plural(responses, "response") } else { plural(requests, "request") }
 }

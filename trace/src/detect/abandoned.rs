@@ -1,4 +1,4 @@
-//! Requests that the scheduler continues although nobody takes their outputs.
+//! Requests that the scheduler continues after their clients disconnected or they were aborted.
 
 use std::fmt::Write as _;
 
@@ -28,7 +28,7 @@ pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut V
             describe_aborts(context, &abandoned),
         ),
         None => format!(
-            "the {source} continues {requests} whose state the {} deleted (their client left, or they were aborted): for up to \
+            "the {source} continues {requests} whose state the {} deleted (client disconnected, or aborted): for up to \
              {length}, {} thrown away; {listed}",
             engine.receiver(),
             plural(abandoned.outputs, "output"),
@@ -56,30 +56,30 @@ pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut V
     }
 }
 
-/// Why nobody takes the outputs of observed requests.
+/// Describes why observed requests are abandoned.
 fn describe_cause(abandoned: &AbandonedRequests) -> &'static str {
     let has_left = |one: &AbandonedRequest| one.has_client_left;
     if abandoned.longest().iter().all(has_left) {
-        "whose client left"
+        "whose client disconnected"
     } else if abandoned.longest().iter().any(has_left) {
-        "whose client left, or that it was told to abort"
+        "whose client disconnected or that were aborted"
     } else {
-        "that it was told to abort"
+        "that were aborted"
     }
 }
 
-/// What became of the aborts of the listed requests; empty where messages to the scheduler are not observed.
+/// Describes the aborts of the listed requests; empty where messages to the scheduler are not observed.
 fn describe_aborts(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -> String {
     if !context.ledger.observes_aborts() {
         return String::new();
     }
-    let count_of = |is_it: fn(&AbandonedRequest) -> bool| abandoned.longest().iter().filter(|one| is_it(one)).count();
-    let unsent = count_of(|one| one.abort.is_none());
-    let ignored = count_of(AbandonedRequest::has_ignored_abort);
+    let longest = abandoned.longest();
+    let unsent = longest.iter().filter(|one| one.abort.is_none()).count();
+    let ignored = longest.iter().filter(|one| one.has_ignored_abort()).count();
     let mut words = String::new();
-    for (requests, what) in [(unsent, "without an abort"), (ignored, "ignored its abort")] {
+    for (requests, state) in [(unsent, "without an abort"), (ignored, "ignored its abort")] {
         if requests > 0 {
-            let _ = write!(words, "; {requests} {what}");
+            let _ = write!(words, "; {requests} {state}");
         }
     }
     words

@@ -78,17 +78,17 @@ fn an_abort_without_effect_is_part_of_the_finding() {
         (
             true,
             true,
-            "whose client left: for up to 8.600 s, 86 tokens generated for nobody; a for 8.600 s, 86 tokens; 1 ignored its abort",
+            "whose client disconnected: for up to 8.600 s, 86 tokens generated for nobody; a for 8.600 s, 86 tokens; 1 ignored its abort",
         ),
         (
             true,
             false,
-            "whose client left: for up to 8.600 s, 86 tokens generated for nobody; a for 8.600 s, 86 tokens; 1 without an abort",
+            "whose client disconnected: for up to 8.600 s, 86 tokens generated for nobody; a for 8.600 s, 86 tokens; 1 without an abort",
         ),
         (
             false,
             true,
-            "that it was told to abort: for up to 8.600 s, 86 tokens generated for nobody; a for 8.600 s, 86 tokens; 1 ignored its abort",
+            "that were aborted: for up to 8.600 s, 86 tokens generated for nobody; a for 8.600 s, 86 tokens; 1 ignored its abort",
         ),
     ] {
         let mut scene = scene();
