@@ -12,18 +12,20 @@ pub(super) const MIN_RISING_SECONDS: usize = 3;
 /// Frames that pile up between send and receive.
 pub(super) fn detect_growing_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (place, group) in context.ledger.output_groups() {
-        let Some((seconds, from, to)) = group.trend.rising_span() else {
-            continue;
-        };
-        if to < BACKLOG_FRAMES || seconds < MIN_RISING_SECONDS {
-            continue;
-        }
         let oldest = context.ledger.hops_of_group(place).filter_map(Hop::oldest_waiting).min();
         let waited = oldest.map_or(0, |at| context.now.since(at));
         // On a hop with many small frames, a backlog of a hundred clears within milliseconds.
-        if waited < LATE_NS {
+        if group.backlog < BACKLOG_FRAMES || waited < LATE_NS {
             continue;
         }
+        let span = group.trend.rising_span();
+        let Some((seconds, from, _)) =
+            span.filter(|&(seconds, _, to)| to >= BACKLOG_FRAMES && seconds >= MIN_RISING_SECONDS)
+        else {
+            // Its frames wait until they are received, even if it grows no more.
+            out.lasting_hops.push(group.name.clone());
+            continue;
+        };
         let severity = Severity::critical_if(group.backlog >= BACKLOG_CRITICAL_FRAMES);
         let summary = format!(
             "{} waiting on {}, grew by {} in {} s; the oldest for {}",
@@ -47,21 +49,25 @@ pub(super) fn detect_growing_backlog(context: &DetectContext<'_>, out: &mut Verd
 /// detectors measure whether tokens wait or are lost.
 pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (place, group) in context.ledger.output_groups() {
-        // Includes the wakeup still in progress.
-        let max = context.ledger.hops_of_group(place).map(|h| h.counts.wakeup_frames_max).max();
-        let max = u64::from(max.unwrap_or(0));
-        if max < BURST_FRAMES {
+        let hops = || context.ledger.hops_of_group(place);
+        let max = u64::from(hops().map(|hop| hop.counts.wakeup_frames_max).max().unwrap_or(0));
+        let is_first_wakeup_long = hops().any(|hop| u64::from(hop.first_wakeup_frames()) >= BURST_FRAMES);
+        if max < BURST_FRAMES && !is_first_wakeup_long {
             continue;
         }
-        let frames = plural(max, "frame");
-        let mut summary = match (group.wakeups.quantile(0.5), group.wakeups.quantile(0.99)) {
-            (Some(median), Some(p99)) => format!(
-                "up to {frames} of {} are received at once (median {}, p99 {})",
+        let quantiles = group.wakeups.quantile(0.5).zip(group.wakeups.quantile(0.99));
+        let mut summary = match quantiles.filter(|_| max >= BURST_FRAMES) {
+            Some((median, p99)) => format!(
+                "up to {} of {} are received in one wakeup (median {}, p99 {})",
+                plural(max, "frame"),
                 group.name,
                 count(median),
                 count(p99),
             ),
-            _ => format!("{frames} of {} are being received at once", group.name),
+            None => format!(
+                "a receiver of {} has not waited for a frame since its first: its frames per wakeup are not known",
+                group.name
+            ),
         };
         let away = share_away_from_poll(context, place);
         if let Some(share) = away {
@@ -72,12 +78,13 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
         verdict
             .hop(&group.name)
             .with("wakeups_ended", group.wakeups.count())
-            .weighed("frames_max", max)
+            .with_known("frames_max", (max > 0).then_some(max))
+            .weight(max)
             .with_known("frames_p50", group.wakeups.quantile(0.5))
             .with_known("frames_p99", group.wakeups.quantile(0.99))
             .with_known("away_from_poll", away.map(round_share));
         // Before the first wakeup ends, the burst is a state.
-        if group.wakeups.count() > 0 {
+        if max >= BURST_FRAMES {
             verdict.occurrences(group.wakeups.count_above(BURST_FRAMES - 1));
         }
     }

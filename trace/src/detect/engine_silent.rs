@@ -33,7 +33,7 @@ pub(super) fn detect_engine_silence(context: &DetectContext<'_>, out: &mut Verdi
         let _ = write!(summary, "; {} such silences, {} in total", count(silences.count), duration(silences.total_ns));
     }
     report_silence(context, longest, summary, out);
-    if let Some(verdict) = out.0.last_mut() {
+    if let Some(verdict) = out.list.last_mut() {
         verdict
             .occurrences(silences.count)
             .with("silences", silences.count)

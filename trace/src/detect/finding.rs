@@ -113,13 +113,17 @@ impl Verdict {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Verdicts(pub(super) Vec<Verdict>);
+pub(super) struct Verdicts {
+    pub(super) list: Vec<Verdict>,
+    /// Hops on which a problem found before lasts, although it would not be found now.
+    pub(super) lasting_hops: Vec<String>,
+}
 
 impl Verdicts {
     pub(super) fn add_verdict(&mut self, severity: Severity, summary: String) -> &mut Verdict {
-        let place = self.0.len();
-        self.0.push(Verdict { severity, summary, ..Verdict::default() });
-        &mut self.0[place]
+        let place = self.list.len();
+        self.list.push(Verdict { severity, summary, ..Verdict::default() });
+        &mut self.list[place]
     }
 }
 
@@ -160,9 +164,13 @@ impl Findings {
         for detector in ALL {
             (detector.check)(context, &mut found);
             for finding in self.list.iter_mut().filter(|f| f.kind == detector.kind) {
-                finding.active = false;
+                finding.active &= found.lasting_hops.contains(&finding.verdict.hop);
+                if finding.active {
+                    finding.last_at = context.now;
+                }
             }
-            for verdict in found.0.drain(..) {
+            found.lasting_hops.clear();
+            for verdict in found.list.drain(..) {
                 self.add_verdict(detector, verdict, context.now);
             }
         }

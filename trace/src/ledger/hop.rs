@@ -43,7 +43,7 @@ pub struct HopCounts {
     pub backlog: u64,
     /// Maximum backlog.
     pub backlog_max: u64,
-    /// Maximum number of frames received in one wakeup.
+    /// Maximum number of frames received in one wakeup; 0 until the first one has ended.
     pub wakeup_frames_max: u32,
     /// Observations missed here.
     pub lost: u64,
@@ -259,8 +259,16 @@ impl Hop {
             previous => (1, previous.map(|previous| previous.frames)),
         };
         self.wakeup = Some(CurrentWakeup { number: wakeup, frames });
-        self.counts.wakeup_frames_max = self.counts.wakeup_frames_max.max(frames);
+        // A receiver that has waited for no frame since its first may never have returned to its poll.
+        if finished.is_some() || self.counts.wakeup_frames_max > 0 {
+            self.counts.wakeup_frames_max = self.counts.wakeup_frames_max.max(frames).max(finished.unwrap_or(0));
+        }
         finished
+    }
+
+    /// Frames received in the first wakeup, until it ends.
+    pub(crate) fn first_wakeup_frames(&self) -> u32 {
+        self.wakeup.as_ref().filter(|_| self.counts.wakeup_frames_max == 0).map_or(0, |wakeup| wakeup.frames)
     }
 
     pub(crate) fn add_unprocessed(&mut self, id: FrameId, received_at: MonoNs) {

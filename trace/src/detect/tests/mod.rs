@@ -233,11 +233,11 @@ impl Scene {
         let detector = ALL.iter().find(|detector| detector.kind == kind).expect("a detector");
         let mut found = Verdicts::default();
         (detector.check)(&DetectContext::new(&self.ledger, MonoNs(now)), &mut found);
-        for verdict in &found.0 {
+        for verdict in &found.list {
             let harmless = verdict.severity == Severity::Info;
             assert!(harmless || verdict.advice.is_some(), "no action for {verdict:?}");
             assert!(rules::is_documented(kind, verdict.severity), "{kind} {:?} is not documented", verdict.severity);
         }
-        found.0
+        found.list
     }
 }

@@ -4,7 +4,7 @@ use super::{MS, SECOND, Scene};
 use crate::clock::MonoNs;
 use crate::detect::attribution::busy;
 use crate::detect::late::add_busiest_threads;
-use crate::detect::{DetectContext, Severity, Verdict};
+use crate::detect::{DetectContext, Findings, Severity, Verdict};
 use crate::engine::{Engines, Facts};
 use crate::event::{Capabilities, CpuSample, Delivery, FrontendWait, PollUse, Response, SendWait, ThreadPart, What};
 use crate::id::{HopId, ThreadId};
@@ -62,6 +62,34 @@ fn only_a_growing_backlog_is_reported() {
 }
 
 #[test]
+fn a_backlog_that_grows_no_more_lasts_until_it_is_received() {
+    let mut scene = Scene::skip_path();
+    let mut findings = Findings::default();
+    let mut end_at = |scene: &Scene, second: u64| {
+        findings.update(&DetectContext::new(&scene.ledger, MonoNs(second * SECOND)));
+        findings.sorted().iter().find(|finding| finding.kind == "backlog-growing").map(|finding| finding.ended_at())
+    };
+    for second in 0..5 {
+        for n in 0..30 {
+            scene.send(second * SECOND + n, &[]);
+        }
+        scene.tick(second * SECOND + 100);
+    }
+    assert_eq!(end_at(&scene, 5), Some(None));
+    scene.receive(5 * SECOND, 0);
+    scene.tick(6 * SECOND);
+    assert!(scene.check("backlog-growing", 6 * SECOND).is_empty());
+    assert_eq!(end_at(&scene, 6), Some(None), "149 frames wait");
+    for seq in 1..100 {
+        scene.receive(7 * SECOND, seq);
+    }
+    scene.tick(7 * SECOND);
+    assert_eq!(end_at(&scene, 7), Some(Some(MonoNs(6 * SECOND))));
+    scene.tick(8 * SECOND);
+    assert_eq!(end_at(&scene, 8), Some(Some(MonoNs(6 * SECOND))), "what is left does not begin it again");
+}
+
+#[test]
 fn a_short_queue_spike_is_not_a_backlog() {
     let mut scene = Scene::skip_path();
     let mut seq = 0;
@@ -96,6 +124,7 @@ fn bursts_are_reported_from_a_minimum_of_frames_per_wakeup() {
     let found = endless.check("burst", 20);
     assert_eq!(found[0].severity, Severity::Info);
     assert_eq!(found[0].evidence.get("frames_p50"), None);
+    assert_eq!(found[0].evidence.get("frames_max"), None, "the receiver may never have returned to its poll");
     for n in 7..57 {
         scene.send(n * MS, &[]);
         scene.receive_in_wakeup(n * MS + 1, n, n);
