@@ -144,7 +144,7 @@ impl Ledger {
 
     /// Judges prefills beside which no other can have been that is not known yet.
     pub(super) fn judge_prefills(&mut self, now: MonoNs) {
-        let missed = self.hops.missed_output();
+        let missed = self.hops.missed_messages();
         if self.ttft.prefills.missed_before != missed {
             self.ttft.prefills.missed_before = missed;
             self.ttft.prefills.mark_unknown_until(now);
