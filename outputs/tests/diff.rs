@@ -1,8 +1,10 @@
 //! Comparisons of runs with known differences: the false-positive rate of equal runs, and detection of a real change.
 
 use outputs::diff::{ChangeVerdict, ComparedMeasure, Diff, DiffOptions, NamedRun};
-use outputs::report::{Gap, Report, Series, SpreadSeries};
-use trace::engine::Mode;
+use outputs::report::{FindingLine, Gap, LegLine, Report, Series, SpreadSeries};
+use serde_json::json;
+use trace::detect::attribution::LegKind;
+use trace::engine::{Mode, Waiter};
 use trace::event::{Capabilities, Event, Hop, What};
 use trace::stats::Spread;
 use trace::{Analysis, Config, HopId, MonoNs, ReportInput};
@@ -167,6 +169,101 @@ fn fixed_losses_outweigh_newly_merged_chunks() {
     assert_eq!(measure(&forward, "chunks merged").b, Some(0.3), "the headline's share, of the whole run");
     assert!(!forward.is_worse() && reverse.is_worse());
     assert!(reverse.verdict.starts_with("REGRESSED: lost tokens 0 -> 21,000"), "{}", reverse.verdict);
+}
+
+#[test]
+fn a_share_of_chunks_is_that_of_the_whole_run_in_every_comparison() {
+    let (mut a, b) = lossy_and_merging(7);
+    a.chunks.dropped_predicted = a.chunks.dropped_confirmed;
+    let chunks = &mut a.series.as_mut().expect("slots").chunks;
+    chunks.dropped_confirmed.as_mut().expect("drops")[3] = 5_000;
+    chunks.dropped_predicted.clone_from(&chunks.dropped_confirmed);
+    for diff in [compare(&a, &a), compare(&a, &b)] {
+        for name in ["chunks dropped, confirmed", "chunks dropped, predicted"] {
+            assert_eq!(measure(&diff, name).a, Some(700.0 / 8_000.0), "{name}: {}", diff.to_text());
+        }
+    }
+}
+
+fn finding(kind: &str, severity: &str, summary: &str) -> FindingLine {
+    let line = json!({
+        "kind": kind, "severity": severity, "rid": "", "hop": null, "at_ns": 0, "summary": summary, "evidence": {}, "advice": null,
+    });
+    serde_json::from_value(line).expect("a finding")
+}
+
+/// Sets the inter-token latency at clients.
+fn set_latency(report: &mut Report, p99: u64) {
+    report.itl_ns.delivered_by_token =
+        Some(Spread { count: 5_000, p50: 40_000_000, p90: 50_000_000, p99: p99 * 1_000_000, max: p99 * 1_000_000 });
+}
+
+#[test]
+fn lost_tokens_that_remain_or_are_not_observed_any_more_are_in_the_first_line() {
+    let (mut a, _) = lossy_and_merging(7);
+    a.findings = vec![finding("dropped-chunks", "critical", "21,000 chunks never delivered")];
+    let mut b = a.clone();
+    b.chunks.tokens_lost = Some(25_000);
+    set_latency(&mut a, 400);
+    set_latency(&mut b, 60);
+    let (forward, reverse) = (compare(&a, &b), compare(&b, &a));
+    let expected =
+        "STILL CRITICAL: lost tokens 21,000 -> 25,000; IMPROVED: inter-token latency p99 400.0 ms -> 60.0 ms";
+    assert_eq!(forward.verdict, expected);
+    assert!(
+        reverse.verdict.starts_with("STILL CRITICAL: lost tokens 25,000 -> 21,000; REGRESSED"),
+        "{}",
+        reverse.verdict
+    );
+    assert!(!forward.is_worse() && reverse.is_worse());
+    b.findings.clear();
+    b.chunks.dropped_confirmed = None;
+    let unobserved = compare(&a, &b).verdict;
+    let expected = "NOT COMPARABLE CRITICAL: dropped-chunks: 21,000 chunks never delivered (second run: deliveries are not \
+                    observed); IMPROVED: inter-token latency";
+    assert!(unobserved.starts_with(expected), "{unobserved}");
+}
+
+#[test]
+fn the_first_line_has_the_size_of_a_finding_that_is_gone() {
+    let (mut a, b) = (run(1, 1.0, Mode::Incremental), run(2, 1.0, Mode::Incremental));
+    let summary = "chunks of 16 requests went to more than one receiver on a->b: b decodes them wrongly";
+    a.findings = vec![finding("rid-changed-worker", "warning", summary)];
+    let expected = "GONE WARNING: rid-changed-worker: chunks of 16 requests went to more than one receiver on a->b";
+    assert_eq!(compare(&a, &b).verdict, expected);
+}
+
+#[test]
+fn each_change_has_its_own_cause() {
+    let leg = |name: &str, kind, ms: u64| LegLine {
+        name: name.to_owned(),
+        kind,
+        ns: None,
+        mean_ns: ms * 1_000_000,
+        share: 1.0,
+        recent_share: None,
+        first_token_mean_ns: None,
+        first_token_share: None,
+        recent_first_token_share: None,
+        busy: None,
+        thread: None,
+        worker: None,
+    };
+    let (mut a, mut b) = lossy_and_merging(SLOTS - 2);
+    (a.source.waiter, b.source.waiter) = (Some(Waiter::KeepsLast), Some(Waiter::Merges));
+    (a.source.engine_version, b.source.engine_version) = (Some("0.5.9".into()), Some("0.5.13".into()));
+    let only_merged = compare(&a, &b).verdict;
+    assert!(only_merged.ends_with("; cause: queue handling changed: 0.5.9 to 0.5.13"), "{only_merged}");
+    set_latency(&mut a, 60);
+    set_latency(&mut b, 400);
+    a.path = vec![leg("scheduler->tokenizer", LegKind::Wait, 5)];
+    b.path = vec![leg("router->detokenizer", LegKind::Wait, 1_400), leg("detokenizer", LegKind::Inside, 5)];
+    "router->detokenizer".clone_into(&mut b.hops[0].name);
+    b.hops[0].busy = Some(0.92);
+    let verdict = compare(&a, &b).verdict;
+    let causes = "; cause (lost tokens, merged chunks): queue handling changed: 0.5.9 to 0.5.13; cause (inter-token latency): the \
+                  detokenizer, new on the path, needs 5.0 ms a chunk and is busy 92 %";
+    assert!(verdict.ends_with(causes), "{verdict}");
 }
 
 #[test]

@@ -6,11 +6,11 @@ use trace::engine::{Mode, Waiter};
 use trace::path::Ends;
 use trace::words::{duration, percent};
 
-use super::wait_shift::{LegChange, LegShift, WaitShift};
+use super::wait_shift::{CHANGED_NS, LegChange, LegShift, WaitShift};
 use super::{ProblemOutcome, ProblemState};
 use crate::report::{FindingLine, HopLine, Report};
 
-/// CPU share that makes a receiving thread CPU-bound.
+/// Share of its time on a CPU, or in work on frames, that makes a receiver the cause of its queue.
 const CPU_BOUND: f64 = 0.9;
 
 /// A known pattern that matches the change.
@@ -39,7 +39,7 @@ pub(super) fn find_patterns(
     causes.extend(find_cpu_bound_receiver(a, b, outcomes));
     let legs = wait.map_or(&[][..], |wait| &wait.legs);
     causes.extend(compare_workers(a, b, outcomes, legs));
-    causes.extend(compare_processing(outcomes, legs));
+    causes.extend(compare_processing(outcomes, legs).or_else(|| find_slow_new_receiver(b, outcomes, legs)));
     causes.retain(|cause| !cause.explains.is_empty());
     causes.extend(compare_paths(a, b));
     causes.extend(compare_inflation(a, b));
@@ -172,6 +172,19 @@ fn compare_processing(outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<
     let title = format!("the {receiver} needs {after} a chunk instead of {before}");
     let summary = format!("Chunks wait on {} for it.", wait.name);
     Some(ChangePattern::new("processing", title, summary).explaining(problems_following(outcomes, change)))
+}
+
+/// A receiver that only the second run has, and for which chunks wait.
+fn find_slow_new_receiver(b: &Report, outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<ChangePattern> {
+    let new_waits = legs.iter().filter(|leg| leg.kind == LegKind::Wait && leg.a_ns.is_none());
+    let wait = new_waits.max_by_key(|leg| leg.b_ns).filter(|leg| leg.b_ns >= Some(CHANGED_NS))?;
+    let busy = b.hops.iter().find(|hop| hop.name == wait.name)?.busy.filter(|busy| *busy >= CPU_BOUND)?;
+    let receiver = Ends::from(&*wait.name).to;
+    let inside = legs.iter().find(|leg| leg.kind == LegKind::Inside && leg.name == receiver && leg.a_ns.is_none())?;
+    let (time, busy) = (duration(inside.b_ns?), percent(busy));
+    let title = format!("the {receiver}, new on the path, needs {time} a chunk and is busy {busy}");
+    let summary = format!("Chunks wait on {} for it.", wait.name);
+    Some(ChangePattern::new("processing", title, summary).explaining(problems_following(outcomes, LegChange::Longer)))
 }
 
 fn count_workers(hop: &HopLine) -> usize {

@@ -14,9 +14,10 @@ const KINDS_OF_PROBLEMS: [(&str, &str); 4] = [
     ("merged-chunks", "merged chunks"),
 ];
 
-/// A change of a problem or of a finding.
+/// A change of a problem or of a finding, or a critical finding that did not change or cannot be compared.
 pub(super) struct RankedChange {
-    pub(super) is_worse: bool,
+    /// `None` if it is no change.
+    pub(super) is_worse: Option<bool>,
     /// `FIXED`, `NEW CRITICAL`.
     state: String,
     text: String,
@@ -28,20 +29,35 @@ fn became_critical(change: &FindingChange) -> bool {
 
 /// Whether the finding is the cause of a problem that changed.
 fn is_about_problem(change: &FindingChange, outcome: &ProblemOutcome) -> bool {
-    let problem = KINDS_OF_PROBLEMS.iter().find(|(kind, _)| *kind == change.kind).map(|(_, problem)| *problem);
-    outcome.state.is_change() && problem == Some(outcome.name.as_str())
+    outcome.state.is_change() && problem_of_kind(&change.kind) == Some(outcome.name.as_str())
+}
+
+/// The problem that findings of this kind cause.
+fn problem_of_kind(kind: &str) -> Option<&'static str> {
+    KINDS_OF_PROBLEMS.iter().find(|(known, _)| *known == kind).map(|(_, problem)| *problem)
 }
 
 /// Changes by weight: findings that became critical, then problems that users notice, then other findings.
 pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChange]) -> Vec<RankedChange> {
-    let critical = findings.iter().filter(|change| became_critical(change));
-    let mut ranked: Vec<RankedChange> = critical.clone().map(rank_finding).collect();
-    // A problem that a critical finding states is not listed again.
-    let changed = outcomes.iter().filter(|outcome| {
-        outcome.state.is_change() && !critical.clone().any(|change| is_about_problem(change, outcome))
+    let mut ranked: Vec<RankedChange> = findings.iter().filter(|change| became_critical(change)).map(rank_finding).collect();
+    // Without them, the sentence about two runs that lose tokens would be an improvement elsewhere.
+    let remaining = findings.iter().filter(|change| match change.state {
+        FindingState::Unchanged => !outcomes.iter().any(|outcome| is_about_problem(change, outcome)),
+        state => state == FindingState::NotComparable,
     });
+    let remaining = remaining.filter(|change| change.severity() == Severity::Critical);
+    ranked.extend(remaining.map(|change| {
+        let problem = outcomes.iter().find(|outcome| problem_of_kind(&change.kind) == Some(outcome.name.as_str()));
+        match problem.filter(|_| change.state == FindingState::Unchanged) {
+            Some(problem) => RankedChange { text: name_with_numbers(problem), ..rank_finding(change) },
+            None => rank_finding(change),
+        }
+    }));
+    let stated_by_findings =
+        |outcome: &&ProblemOutcome| findings.iter().any(|change| became_critical(change) && is_about_problem(change, outcome));
+    let changed = outcomes.iter().filter(|outcome| outcome.state.is_change() && !stated_by_findings(outcome));
     ranked.extend(changed.map(|outcome| RankedChange {
-        is_worse: outcome.state == ProblemState::Regressed,
+        is_worse: Some(outcome.state == ProblemState::Regressed),
         state: outcome.state.as_str().to_owned(),
         text: name_with_numbers(outcome),
     }));
@@ -63,15 +79,18 @@ fn rank_finding(change: &FindingChange) -> RankedChange {
     let after = change.b.as_ref().map(|side| side.severity.as_str().to_uppercase());
     let state = match (before, after) {
         (Some(before), Some(after)) if before != after => format!("{before} -> {after}"),
+        (_, Some(after)) if change.state == FindingState::Unchanged => format!("STILL {after}"),
         (before, after) => format!("{} {}", change.state.as_str(), after.or(before).unwrap_or_default()),
     };
-    let text = match (&change.b, change.state) {
-        (Some(after), FindingState::New) => format!("{}: {}", change.kind, numbers_of_summary(&after.summary)),
+    let text = match (&change.a, &change.b) {
+        (None, Some(new)) => format!("{}: {}", change.kind, numbers_of_summary(&new.summary)),
+        (Some(gone), None) => format!("{}: {}", change.kind, gone.summary.split(": ").next().unwrap_or_default()),
         _ if change.numbers.is_empty() => change.name(),
         _ => format!("{} {}", change.name(), change.numbers),
     };
     let note = change.note.as_ref().map_or_else(String::new, |note| format!(" ({note})"));
-    RankedChange { is_worse: change.state.is_worse(), state, text: text + &note }
+    let is_change = change.state.is_worse() || change.state.is_better();
+    RankedChange { is_worse: is_change.then(|| change.state.is_worse()), state, text: text + &note }
 }
 
 /// The clauses of a summary up to the first without a number, which explains and can be read below.
@@ -91,7 +110,9 @@ pub(super) fn summarise(
 ) -> String {
     let mut sentence = String::new();
     let mut last_state = "";
-    for change in ranked {
+    let is_unchanged = ranked.iter().all(|change| change.is_worse.is_none());
+    let unchanged = if is_unchanged { describe_measures(outcomes, measures) } else { String::new() };
+    for change in ranked.iter().filter(|change| !unchanged.contains(&change.text)) {
         if change.state == last_state {
             sentence += ", ";
         } else {
@@ -101,12 +122,27 @@ pub(super) fn summarise(
         sentence += &change.text;
         last_state = &change.state;
     }
-    let causes: Vec<&str> =
-        patterns.iter().filter(|pattern| !pattern.explains.is_empty()).map(|pattern| pattern.title.as_str()).collect();
-    if !causes.is_empty() {
-        let _ = write!(sentence, "; cause: {}", causes.join(", "));
+    if is_unchanged {
+        let separator = if sentence.is_empty() { "" } else { "; " };
+        return sentence + separator + &unchanged;
     }
-    if ranked.is_empty() { describe_measures(outcomes, measures) } else { sentence }
+    let mut last_explained = None;
+    for pattern in patterns.iter().filter(|pattern| !pattern.explains.is_empty()) {
+        let is_unexplained =
+            |outcome: &ProblemOutcome| outcome.state.is_change() && !pattern.explains.contains(&outcome.name);
+        // A cause of one change may have nothing to do with the others.
+        let explained = if outcomes.iter().any(is_unexplained) {
+            format!(" ({})", pattern.explains.join(", "))
+        } else {
+            String::new()
+        };
+        let separator =
+            if last_explained.as_ref() == Some(&explained) { ", " } else { &format!("; cause{explained}: ") };
+        sentence += separator;
+        sentence += &pattern.title;
+        last_explained = Some(explained);
+    }
+    sentence
 }
 
 /// `lost tokens 12 -> 0`.

@@ -5,8 +5,9 @@ use std::ops::Range;
 use trace::words::count;
 
 use super::mann_whitney::{self, MannWhitney};
-use super::{ChangeVerdict, ComparedMeasure, DiffOptions, MeasureUnit, problem_outcome};
-use crate::report::{HopSeries, Report, Series, SpreadSeries, ThreadSeries};
+use super::problem_outcome::{self, DROPPED_CONFIRMED, DROPPED_PREDICTED, MERGED};
+use super::{ChangeVerdict, ComparedMeasure, DiffOptions, MeasureUnit};
+use crate::report::{Chunks, HopSeries, Report, Series, SpreadSeries, ThreadSeries};
 
 /// Direction of improvement.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,6 +24,8 @@ struct Measure {
     good: GoodDirection,
     a: Option<Vec<f64>>,
     b: Option<Vec<f64>>,
+    /// Shares of all chunks of both runs, shown instead of the mean of slots.
+    whole_runs: Option<[Option<f64>; 2]>,
     /// Exact totals of both runs, if a count is conclusive: none against some needs no test for noise.
     exact: Option<ExactTotals>,
 }
@@ -32,8 +35,6 @@ struct Measure {
 struct ExactTotals {
     a: u64,
     b: u64,
-    /// Both as shares of the chunks sent.
-    shares: [f64; 2],
 }
 
 /// What all measures of a comparison have in common.
@@ -56,7 +57,7 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
         return Vec::new();
     };
     let mut measures = list_measures(series_a, series_b);
-    set_exact_totals(&mut measures, a, b);
+    set_whole_runs(&mut measures, a, b);
     let tests: Vec<Option<MannWhitney>> = measures.iter().map(|measure| test_measure(measure, options)).collect();
     let p_values = tests.iter().flatten().map(MannWhitney::p_value).collect();
     let criteria = Criteria {
@@ -84,10 +85,7 @@ fn test_measure(measure: &Measure, options: &DiffOptions) -> Option<MannWhitney>
 
 fn judge_measure(measure: Measure, test: Option<&MannWhitney>, criteria: &Criteria<'_>) -> ComparedMeasure {
     let counted = judge_exact_totals(&measure);
-    let [a, b] = match measure.exact.filter(|_| counted.is_some()) {
-        Some(exact) => exact.shares.map(Some),
-        None => [mean(measure.a.as_deref()), mean(measure.b.as_deref())],
-    };
+    let [a, b] = measure.whole_runs.unwrap_or_else(|| [mean(measure.a.as_deref()), mean(measure.b.as_deref())]);
     let p = test.map(MannWhitney::p_value);
     let interval = test.and_then(|test| test.shift_interval(criteria.level));
     let ends = a.zip(b);
@@ -136,10 +134,10 @@ fn mean(values: Option<&[f64]>) -> Option<f64> {
 /// Proven losses, or many merged chunks, after a run without any are a fact, regardless of the number of slots.
 fn judge_exact_totals(measure: &Measure) -> Option<Judged> {
     let (verdict, note) = match measure.exact? {
-        ExactTotals { a: 0, b, .. } if b > 0 => {
+        ExactTotals { a: 0, b } if b > 0 => {
             (ChangeVerdict::Worse, format!("none before, {} after: counted, not sampled", count(b)))
         }
-        ExactTotals { a, b: 0, .. } if a > 0 => {
+        ExactTotals { a, b: 0 } if a > 0 => {
             (ChangeVerdict::Better, format!("{} before, none after: counted, not sampled", count(a)))
         }
         _ => return None,
@@ -215,7 +213,7 @@ impl MeasureList<'_> {
         let a = samples_of(self.a);
         let b = samples_of(self.b);
         if a.is_some() || b.is_some() {
-            self.measures.push(Measure { name: name.to_owned(), unit, good, a, b, exact: None });
+            self.measures.push(Measure { name: name.to_owned(), unit, good, a, b, whole_runs: None, exact: None });
         }
     }
 
@@ -280,7 +278,7 @@ impl MeasureList<'_> {
         use GoodDirection::Less;
         use MeasureUnit::Share;
         self.add(MERGED, Share, Less, |s| Some(ratio(s, s.chunks.merged.as_ref()?, &s.chunks.sent)));
-        self.add("chunks dropped, predicted", Share, Less, |s| {
+        self.add(DROPPED_PREDICTED, Share, Less, |s| {
             Some(ratio(s, s.chunks.dropped_predicted.as_ref()?, &s.chunks.sent))
         });
         self.add(DROPPED_CONFIRMED, Share, Less, |s| {
@@ -288,10 +286,6 @@ impl MeasureList<'_> {
         });
     }
 }
-
-/// Names of the measures that have exact totals.
-const DROPPED_CONFIRMED: &str = "chunks dropped, confirmed";
-const MERGED: &str = "chunks merged";
 
 fn list_measures(a: &Series, b: &Series) -> Vec<Measure> {
     let mut list = MeasureList { a, b, measures: Vec::new() };
@@ -314,30 +308,28 @@ fn list_measures(a: &Series, b: &Series) -> Vec<Measure> {
     list.measures
 }
 
-/// Sets the totals of proven drops and of merged chunks, if both runs have them. A few merged chunks depend on the load.
-fn set_exact_totals(measures: &mut [Measure], a: &Report, b: &Report) {
+/// Sets the shares of all chunks, and the conclusive totals: those of proven drops and of merged chunks, if both runs have them. A few merged
+/// chunks depend on the load.
+fn set_whole_runs(measures: &mut [Measure], a: &Report, b: &Report) {
     /// Smallest share of the chunks of a run that counts as many.
     const MANY_MERGED: f64 = 0.02;
-    let dropped = ExactTotals::of_runs(a, b, |report| report.chunks.dropped_confirmed);
-    let merged = ExactTotals::of_runs(a, b, |report| report.chunks.merged).filter(|totals| {
-        let [a_share, b_share] = totals.shares;
-        (totals.a == 0 || a_share >= MANY_MERGED) && (totals.b == 0 || b_share >= MANY_MERGED)
-    });
-    for (name, totals) in [(DROPPED_CONFIRMED, dropped), (MERGED, merged)] {
-        if let Some(measure) = measures.iter_mut().find(|measure| measure.name == name)
-            && totals.is_some()
+    let counts: [(&str, fn(&Chunks) -> Option<u64>); 3] = [
+        (DROPPED_CONFIRMED, |chunks| chunks.dropped_confirmed),
+        (DROPPED_PREDICTED, |chunks| chunks.dropped_predicted),
+        (MERGED, |chunks| chunks.merged),
+    ];
+    for (name, count_of) in counts {
+        let Some(measure) = measures.iter_mut().find(|measure| measure.name == name) else { continue };
+        let totals = [a, b].map(|run| count_of(&run.chunks));
+        let shares = [a, b].map(|run| Some(count_of(&run.chunks)? as f64 / run.chunks.sent.max(1) as f64));
+        measure.whole_runs = Some(shares);
+        let are_many = shares.iter().flatten().all(|share| *share == 0.0 || *share >= MANY_MERGED);
+        let is_conclusive = name == DROPPED_CONFIRMED || name == MERGED && are_many;
+        if let [Some(a), Some(b)] = totals
+            && is_conclusive
         {
-            measure.exact = totals;
+            measure.exact = Some(ExactTotals { a, b });
         }
-    }
-}
-
-impl ExactTotals {
-    fn of_runs(a: &Report, b: &Report, chunks_of: fn(&Report) -> Option<u64>) -> Option<Self> {
-        let before = chunks_of(a)?;
-        let after = chunks_of(b)?;
-        let shares = [share_of_chunks(before, a), share_of_chunks(after, b)];
-        Some(Self { a: before, b: after, shares })
     }
 }
 

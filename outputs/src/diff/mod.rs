@@ -200,9 +200,9 @@ pub struct ComparedMeasure {
     pub name: String,
     /// Unit of the numbers.
     pub unit: MeasureUnit,
-    /// Mean over the slots of the first run; `null` if not observed.
+    /// Mean over the slots of the first run, or share of all its chunks; `null` if not observed.
     pub a: Option<f64>,
-    /// Mean over the slots of the second run; `null` if not observed.
+    /// Mean over the slots of the second run, or share of all its chunks; `null` if not observed.
     pub b: Option<f64>,
     /// `b / a - 1`; `null` if `a` is 0 or either is unknown.
     pub change: Option<f64>,
@@ -262,8 +262,8 @@ impl Diff {
 
     /// Whether the most severe change is for the worse or, if no problem or finding changed, any measure is worse.
     pub fn is_worse(&self) -> bool {
-        match headline::rank_changes(&self.outcomes, &self.findings).first() {
-            Some(change) => change.is_worse,
+        match headline::rank_changes(&self.outcomes, &self.findings).iter().find_map(|change| change.is_worse) {
+            Some(is_worse) => is_worse,
             None => self.measures.iter().any(|m| m.verdict == ChangeVerdict::Worse),
         }
     }

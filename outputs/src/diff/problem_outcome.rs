@@ -55,6 +55,10 @@ impl ProblemState {
     }
 }
 
+/// Names of the measures of all chunks.
+pub(super) const DROPPED_CONFIRMED: &str = "chunks dropped, confirmed";
+pub(super) const DROPPED_PREDICTED: &str = "chunks dropped, predicted";
+pub(super) const MERGED: &str = "chunks merged";
 /// Measures of the first-token gap: of all requests, which need no slots, then of slots.
 const GAP_MEASURES: [&str; 5] =
     ["gap of all requests, p99", "gap of all requests, p90", "gap of all requests, median", "gap, p99", "gap, median"];
@@ -82,7 +86,7 @@ pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure
         },
         ProblemOutcome {
             name: String::from("merged chunks"),
-            state: state_by_measures(measures, &["chunks merged"], b.chunks.merged == Some(0)),
+            state: state_by_measures(measures, &[MERGED], b.chunks.merged == Some(0)),
             numbers: before_and_after(merged_share(a), merged_share(b), |share| share),
         },
     ];
@@ -117,7 +121,7 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
     let are_confirmed = a.chunks.dropped_confirmed.is_some() && b.chunks.dropped_confirmed.is_some();
     let [lost_a, lost_b] =
         [a, b].map(|run| if are_confirmed { run.chunks.tokens_lost } else { run.chunks.dropped_predicted });
-    let measure = if are_confirmed { "chunks dropped, confirmed" } else { "chunks dropped, predicted" };
+    let measure = if are_confirmed { DROPPED_CONFIRMED } else { DROPPED_PREDICTED };
     let is_unjudged =
         |run: &Report| run.judged.iter().any(|judgement| judgement.fault == FaultKind::LostTokens && !judgement.judged);
     let name = String::from("lost tokens");
@@ -281,7 +285,8 @@ fn compare_quantile(quantile: Quantile, least_time_ns: u64) -> ComparedMeasure {
 
 pub(super) fn describe_method(options: &DiffOptions) -> String {
     format!(
-        "Mann-Whitney U test over time slots, with a smaller effective sample size if neighbouring slots correlate, corrected to {} over \
+        "Rates, times and sizes are means of slots; shares of chunks, ITL and what is of all requests are of the whole run. Mann-Whitney U \
+         test over time slots, with a smaller effective sample size if neighbouring slots correlate, corrected to {} over \
          all measures together (Benjamini-Hochberg); the interval has the shifts that this test does not reject (Hodges-Lehmann); a change \
          counts when the test rejects zero and the change is at least {}, for times at least {} and by half; an unconfirmed difference of \
          that size needs {} slots to be called noise",

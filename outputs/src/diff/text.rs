@@ -42,8 +42,7 @@ pub(super) fn render_text(diff: &Diff) -> String {
         write_legs(&mut out, wait);
     }
     if !diff.measures.is_empty() {
-        let _ =
-            writeln!(out, "{:NAME_WIDTH$} {:>11} {:>11} {:>8}  VERDICT", "MEASURE, MEAN OF SLOTS", "A", "B", "CHANGE");
+        let _ = writeln!(out, "{:NAME_WIDTH$} {:>11} {:>11} {:>8}  VERDICT", "MEASURE", "A", "B", "CHANGE");
     }
     for measure in &diff.measures {
         write_measure(&mut out, measure, diff);
@@ -165,7 +164,7 @@ pub(super) fn render_markdown(diff: &Diff) -> String {
     let measures = Table::new(
         &diff.measures,
         [
-            ("measure, mean of slots", Text, &|m| escaped(&m.name)),
+            ("measure", Text, &|m| escaped(&m.name)),
             ("A", Number, &|m| m.unit.format_value(m.a)),
             ("B", Number, &|m| m.unit.format_value(m.b)),
             ("change", Number, &|m| m.change_text()),

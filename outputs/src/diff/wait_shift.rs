@@ -12,7 +12,7 @@ const MOVED: f64 = 0.2;
 /// A path that takes less than this part of its former time has no significant wait left.
 const NEGLIGIBLE: f64 = 0.1;
 /// Minimum change of a wait that at least doubles or halves.
-const CHANGED_NS: u64 = 20_000_000;
+pub(super) const CHANGED_NS: u64 = 20_000_000;
 
 /// Legs of both runs, with the longest of each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
