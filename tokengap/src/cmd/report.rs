@@ -20,8 +20,7 @@ use crate::{app, args, confinement};
 /// the slowest requests, lost tokens with their evidence, and missing observations.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A recording, or a JSON report as printed by --json, which keeps its list of slowest requests; - reads a report from
-    /// standard input.
+    /// A recording, or a JSON report, which keeps its list of slowest requests; - reads a report from standard input.
     file: PathBuf,
 
     #[command(flatten)]
@@ -29,7 +28,7 @@ pub(crate) struct Args {
 
     /// Write one archive for a vendor instead (tar, zstd): the report as JSON and Markdown, the recording without token ids, the output of
     /// `tokengap doctor` on this machine, and a manifest with versions and checksums.
-    #[arg(long, value_name = "OUT", conflicts_with_all = ["format", "output"])]
+    #[arg(long, value_name = "OUT", conflicts_with_all = ["format", "json", "output"])]
     bundle: Option<PathBuf>,
 
     #[command(flatten)]
@@ -42,6 +41,10 @@ pub(crate) struct ReportOutput {
     /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+
+    /// Short for --format json.
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,
@@ -101,8 +104,9 @@ impl ReportOutput {
     /// Writes `report` in the requested format and returns the exit code for `--fail-on`.
     pub(crate) fn write(&self, report: &Report) -> anyhow::Result<ExitCode> {
         let clock = Clock::of(report, self.zone.clone());
-        let form = if self.format == Format::Json { EscapeForm::Json } else { EscapeForm::Text };
-        let text = match self.format {
+        let format = if self.json { Format::Json } else { self.format };
+        let form = if format == Format::Json { EscapeForm::Json } else { EscapeForm::Text };
+        let text = match format {
             Format::Text => report.to_text(&clock),
             Format::Json => report.to_json() + "\n",
             Format::Markdown => report.to_markdown(&clock),
