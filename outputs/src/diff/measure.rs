@@ -333,10 +333,6 @@ fn set_whole_runs(measures: &mut [Measure], a: &Report, b: &Report) {
     }
 }
 
-fn share_of_chunks(chunks: u64, run: &Report) -> f64 {
-    chunks as f64 / run.chunks.sent.max(1) as f64
-}
-
 /// Names in the order in which they first occur.
 fn distinct_names<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
     let mut seen = Vec::new();

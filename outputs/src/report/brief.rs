@@ -26,6 +26,11 @@ pub(crate) fn engine(report: &Report) -> String {
     format!("{} {release}{mode}", source.engine)
 }
 
+/// Why a thread's throttled time is not known.
+pub const NO_THROTTLING: &str = "no CPU quota, or not read";
+/// Why the time that a thread waits for a CPU is not known.
+pub const NO_WAITS: &str = "kernel without CONFIG_SCHED_INFO";
+
 /// Text for a value that no source observed.
 pub(super) fn unknown() -> String {
     String::from("not observed")
@@ -149,7 +154,7 @@ pub(super) fn not_observed(report: &Report) -> Vec<String> {
         None => add(true, "CPU of the engine's threads (state of the receiving threads)"),
         Some(lines) => {
             let is_unthrottled = lines.iter().any(|line| line.throttled.is_none());
-            add(is_unthrottled, "throttling of some threads: they have no CPU quota, or its cgroup was not read");
+            add(is_unthrottled, &format!("throttling of some threads: {NO_THROTTLING}"));
         }
     }
     missing

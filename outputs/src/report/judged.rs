@@ -158,14 +158,18 @@ pub fn headline_of_finding(ended_at: Option<String>, summary: &str) -> String {
     ended_at.map_or_else(|| summary.to_owned(), |ended_at| format!("ended {ended_at}: {summary}"))
 }
 
-/// Describes the findings of a run without a warning: `no findings`.
-pub fn describe_absence(has_findings: bool) -> &'static str {
-    if has_findings { "no warnings" } else { "no findings" }
-}
-
-/// Number of requests in a headline, or of responses if no request was observed.
-pub fn describe_seen(requests: u64, responses: u64) -> String {
-    if requests == 0 { plural(responses, "response") } else { plural(requests, "request") }
+/// Headline of a run without a warning, over its requests or, if only those were observed, its responses. A run that could not have shown a
+/// fault is not called healthy.
+pub fn headline_without_warning(judged: &[Judgement], requests: u64, responses: u64, has_findings: bool) -> String {
+    let found = if has_findings { "no warnings" } else { "no findings" };
+    let seen = if requests == 0 { plural(responses, "response") } else { plural(requests, "request") };
+    match not_judged(judged) {
+        None => format!("HEALTHY: {found}"),
+        Some(rest) if judged.iter().all(|judgement| !judgement.judged) => {
+            format!("NOT JUDGED: {seen}, {found}; {rest}")
+        }
+        Some(rest) => format!("{} in {seen}; not judged: {rest}", found.to_uppercase()),
+    }
 }
 
 /// Summary in one sentence: the worst finding, or else the judged kinds of faults and those that were not judged.
@@ -181,15 +185,7 @@ pub(super) fn headline(report: &Report, clock: &Clock) -> String {
     if report.requests.seen == 0 && responses == 0 {
         return format!("NOTHING OBSERVED: {}", absence_of_requests(report));
     }
-    let seen = describe_seen(report.requests.seen, responses);
-    let found = describe_absence(!report.findings.is_empty());
-    match not_judged(&report.judged, true) {
-        None => format!("HEALTHY: {found}"),
-        Some(rest) if report.judged.iter().all(|judgement| !judgement.judged) => {
-            format!("NOT JUDGED: {seen}, {found}; {rest}")
-        }
-        Some(rest) => format!("{} in {seen}; not judged: {rest}", found.to_uppercase()),
-    }
+    headline_without_warning(&report.judged, report.requests.seen, responses, !report.findings.is_empty())
 }
 
 /// Says where there was no request.
@@ -204,18 +200,18 @@ fn absence_of_requests(report: &Report) -> String {
 }
 
 /// Kinds of faults that were not judged, those with one reason together; `None` if all were judged.
-pub fn not_judged(judgements: &[Judgement], with_reasons: bool) -> Option<String> {
+fn not_judged(judgements: &[Judgement]) -> Option<String> {
     let mut words = String::new();
     let mut rest = judgements.iter().filter(|judgement| !judgement.judged).peekable();
     while let Some(Judgement { fault, reason, .. }) = rest.next() {
         words.push_str(fault.as_str());
         let next = rest.peek();
         let ends_group = next.is_none_or(|next| next.reason != *reason);
-        if let Some(reason) = reason.as_ref().filter(|_| with_reasons && ends_group) {
+        if let Some(reason) = reason.as_ref().filter(|_| ends_group) {
             let _ = write!(words, " ({reason})");
         }
         if next.is_some() {
-            words.push_str(if with_reasons && ends_group { "; " } else { ", " });
+            words.push_str(if ends_group { "; " } else { ", " });
         }
     }
     (!words.is_empty()).then_some(words)

@@ -34,9 +34,9 @@ use trace::{Analysis, ReportInput, SamplingCost};
 
 pub use abandoned::{AbandonedReport, AbandonedRow, AbortRow};
 pub(crate) use brief::wrap;
-pub use brief::{Clock, is_identifier};
+pub use brief::{Clock, NO_THROTTLING, NO_WAITS, is_identifier};
 pub use frontend::FrontendCounts;
-pub use judged::{FaultKind, Judgement, describe_absence, describe_seen, headline_of_finding, judgements, not_judged};
+pub use judged::{FaultKind, Judgement, headline_of_finding, headline_without_warning, judgements};
 pub use losses::{LossLine, LossList, Losses, ids, places};
 pub use modes::{ModeLine, Modes};
 pub use path::LegLine;
@@ -412,7 +412,7 @@ pub struct HopLine {
     pub processing_ns: Option<Spread>,
     /// Received minus requested: how long receivers waited for a frame. Near zero while they are behind.
     pub recv_wait_ns: Option<Spread>,
-    /// Maximum number of frames received in one wakeup.
+    /// Maximum number of frames received in one wakeup; `null` until a receiver has waited for a frame again.
     pub wakeup_frames_max: Option<u32>,
     /// Number of frames received in one wakeup, over finished wakeups.
     pub wakeup_frames: Option<Spread>,

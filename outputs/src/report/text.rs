@@ -314,8 +314,8 @@ fn hops(out: &mut String, report: &Report) {
     let widest = report.hops.iter().map(|h| h.name.chars().count()).max().unwrap_or(0).clamp(12, 31);
     let _ = writeln!(
         out,
-        "{:widest$}  {:>9} {:>9} {:>10} {:>9} {:>8} {:>9} {:>9}",
-        "HOP", "SENT", "RECEIVED", "CHUNKS", "BYTES", "BACKLOG", "WAIT P50", "WAIT MAX"
+        "{:widest$}  {:>9} {:>9} {:>10} {:>6} {:>11} {:>9} {:>9}",
+        "HOP", "SENT", "RECEIVED", "CHUNKS", "BYTES", "MAX BACKLOG", "WAIT P50", "WAIT MAX"
     );
     for hop in &report.hops {
         let name: String = plain(&hop.name).chars().take(widest).collect();
@@ -357,7 +357,7 @@ fn detail(out: &mut String, hop: &HopLine) {
         parts.push(format!("{max} in the kernel"));
     }
     if let Some(frames) = hop.wakeup_frames_max.filter(|&n| n > 1) {
-        parts.push(format!("up to {frames} frames per wakeup"));
+        parts.push(format!("up to {} per wakeup", plural(frames.into(), "frame")));
     }
     if let Some(busy) = hop.busy {
         parts.push(format!("receiver busy for {}", percent(busy)));
@@ -474,19 +474,22 @@ fn cpu(out: &mut String, report: &Report) {
     let Some(lines) = report.cpu.as_ref().filter(|c| !c.is_empty()) else {
         return;
     };
-    let share = |of: Option<f64>, what| brief::observed(of, |share| format!("{:.1} %", 100.0 * share), what);
+    let share = |of: Option<f64>, what, unknown: &str| {
+        of.map_or_else(|| format!("{what}: {unknown}"), |share| format!("{:.1} % {what}", 100.0 * share))
+    };
     for line in lines {
-        let (on, wait) = (share(line.on_cpu, "on cpu"), share(line.run_wait, "waiting for a CPU"));
+        let on = share(line.on_cpu, "on cpu", &brief::unknown());
+        let wait = share(line.run_wait, "waiting for a CPU", brief::NO_WAITS);
         let mut text = format!(
             "{} ({}/{} {}): {on}, {wait}, {}",
             line.role,
             line.pid,
             line.tid,
             line.name,
-            share(line.throttled, "throttled")
+            share(line.throttled, "throttled", brief::NO_THROTTLING)
         );
         if let Some(away) = line.away_from_poll {
-            let _ = write!(text, ", {}", share(Some(away), "away from its poll"));
+            let _ = write!(text, ", {}", share(Some(away), "away from its poll", ""));
         }
         row(out, "cpu", &text);
     }

@@ -64,17 +64,6 @@ impl Curves {
         values
     }
 
-    /// Number of whole seconds since the last one in which the scheduler sent a token, or at least that of the kept seconds. 0 before the
-    /// first such second is over.
-    pub(crate) fn seconds_without_tokens(&self) -> u64 {
-        let newest = self.seconds.newest();
-        let kept = self.seconds.len() as u64;
-        let since_tokens =
-            (0..kept).find(|back| self.seconds.second(newest - back).is_some_and(|slot| slot.passed.tokens_sent > 0));
-        let has_evicted_seconds = newest >= kept;
-        since_tokens.unwrap_or(if has_evicted_seconds { kept } else { 0 })
-    }
-
     /// Values of the kept ones of these seconds, both included.
     fn slots(&self, first: u64, last: u64) -> impl Iterator<Item = &SlotValues> {
         (first..=last).filter_map(|second| self.seconds.second(second.checked_sub(self.offset_s)?))
@@ -116,15 +105,6 @@ mod tests {
         let curves = Curves { offset_s: 3, ..Curves::from_token_counts([5]) };
         assert_eq!((curves.newest_second(), curves.seconds_before_newest()), (3, 0));
         assert_eq!(curves.column_values(&tokens, 3, 1, 2), [None, Some(5.0)]);
-    }
-
-    #[test]
-    fn seconds_without_tokens_end_at_the_newest() {
-        assert_eq!(Curves::from_token_counts([5, 0, 0]).seconds_without_tokens(), 2);
-        assert_eq!(Curves::from_token_counts([0, 5]).seconds_without_tokens(), 0);
-        assert_eq!(Curves::from_token_counts([0, 0]).seconds_without_tokens(), 0, "the first is in the current second");
-        let hour = std::iter::once(5).chain(std::iter::repeat_n(0, 3_600));
-        assert_eq!(Curves::from_token_counts(hour).seconds_without_tokens(), 3_600);
     }
 
     #[test]

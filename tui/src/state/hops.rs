@@ -33,10 +33,10 @@ pub(crate) fn summarise_hops(ledger: &Ledger, findings: &[Finding]) -> Vec<HopSu
     summaries
 }
 
-/// Health by the worst active finding about this hop.
+/// Health by the worst finding about this hop: one that is over keeps its severity, as on every other screen.
 fn health_from_findings(findings: &[Finding], hop_name: &str) -> Health {
-    let active = findings.iter().filter(|finding| finding.active && finding.verdict.hop == hop_name);
-    let severities = active.map(|finding| finding.verdict.severity).filter(|severity| *severity >= Severity::Warning);
+    let of_hop = findings.iter().filter(|finding| finding.verdict.hop == hop_name);
+    let severities = of_hop.map(|finding| finding.verdict.severity).filter(|severity| *severity >= Severity::Warning);
     severities.max().map_or(Health::Unknown, Health::from)
 }
 
@@ -152,6 +152,8 @@ fn queue_wait_histogram(waits: &Distribution) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
+    use trace::MonoNs;
+    use trace::detect::Verdict;
     use trace::event::Capabilities;
 
     use super::*;
@@ -180,6 +182,13 @@ mod tests {
         assert_eq!((at(&scene).health, at(&scene).queue_wait_histogram), (Health::Good, vec![0, 0, 1, 0, 0, 0, 0, 0]));
         scene.tick(6_000 * MS);
         assert_eq!((at(&scene).health, at(&scene).backlog_frames), (Health::Critical, Some(1)));
+        let verdict = Verdict { severity: Severity::Warning, hop: at(&scene).name, ..Verdict::default() };
+        let moment = MonoNs(MS);
+        let over = Finding { kind: "burst", began: moment, last_at: moment, active: false, verdict, occurrences: 0 };
+        scene.receive(6_000 * MS, 1, 2);
+        assert_eq!(at(&scene).health, Health::Good);
+        let health = summarise_hops(scene.analysis.ledger(), &[over]).remove(0).health;
+        assert_eq!(health, Health::Warning, "a finding that is over keeps its severity");
         let mut tapped = Scene::tapped();
         tapped.send(0, &[("a", 1, 1)]);
         assert_eq!((at(&tapped).health, at(&tapped).backlog_frames), (Health::Unknown, None));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use outputs::report::bar::Segment;
 use outputs::report::{Chunks, Itl, Requests, StackLine, Tokens, TtftGroupLine};
-use session::playback::Position;
+use session::playback::{PlaybackState, Position};
 use session::sink::OutputStatus;
 use session::units::{format_clock, format_wall_time};
 use trace::MonoNs;
@@ -87,9 +87,16 @@ impl Model {
         finding.began.since(self.started_at)
     }
 
-    /// End of the finding on the run's clock, or `now` while it lasts.
+    /// Whether the shown moment is the last of a run that is over, so that nothing lasts.
+    pub(crate) fn is_at_end(&self) -> bool {
+        let replay_ended = self.position.as_ref().is_some_and(|position| position.doing == PlaybackState::Ended);
+        replay_ended || self.run.stage == "ended"
+    }
+
+    /// End of the finding on the run's clock; while it lasts, `now` or the end of the run.
     pub(crate) fn format_finding_end(&self, finding: &Finding) -> String {
-        finding.ended_at().map_or_else(|| "now".to_owned(), |at| format_clock(at.since(self.started_at)))
+        let lasting = if self.is_at_end() { "end" } else { "now" };
+        finding.ended_at().map_or_else(|| lasting.to_owned(), |at| format_clock(at.since(self.started_at)))
     }
 
     /// Time of day if known, else the time since the start of the run.
@@ -147,6 +154,7 @@ pub(crate) struct HopSummary {
     pub(crate) processing_time: Option<Spread>,
     /// Share of the run during which receivers were processing a frame.
     pub(crate) busy_share: Option<f64>,
+    /// `None` until a receiver has waited for a frame again.
     pub(crate) wakeup_frames_max: Option<u64>,
     /// Bytes in the receivers' kernel queues.
     pub(crate) kernel_queue: Option<KernelQueueBytes>,
@@ -193,4 +201,22 @@ pub(crate) struct RunValues {
     /// Set by the refresh.
     pub(crate) missed: u64,
     pub(crate) undecoded: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use trace::detect::Verdict;
+
+    use super::*;
+
+    #[test]
+    fn nothing_lasts_now_after_the_end_of_the_run() {
+        let [began, last_at] = [MonoNs(1), MonoNs(2)];
+        let lasting =
+            Finding { kind: "burst", began, last_at, active: true, verdict: Verdict::default(), occurrences: 1 };
+        let mut model = Model::default();
+        assert_eq!(model.format_finding_end(&lasting), "now");
+        model.run.stage = "ended";
+        assert_eq!(model.format_finding_end(&lasting), "end");
+    }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use outputs::report::{
-    Chunks, Itl, LegLine, Requests, StackLine, Tokens, TtftReport, bar, describe_absence, describe_seen,
-    headline_of_finding, judgements, not_judged,
+    Chunks, Itl, LegLine, Requests, StackLine, Tokens, TtftReport, bar, headline_of_finding, headline_without_warning,
+    judgements,
 };
 use trace::Analysis;
 use trace::detect::Severity;
@@ -147,23 +147,14 @@ impl Model {
             let text = headline_of_finding(ended_at, &worst.verdict.summary);
             return RunVerdict { health: worst.verdict.severity.into(), text };
         }
-        let responses = ledger.totals().answers.seen;
+        let responses = ledger.totals().answers.seen + self.rejected_requests;
         if self.chunks.sent == 0 && responses == 0 {
             return RunVerdict { health: Health::Unknown, text: "no tokens observed yet".into() };
         }
-        let found = describe_absence(!self.findings.is_empty());
-        let seen = describe_seen(self.requests.seen, responses);
-        let flow = match self.curves.seconds_without_tokens() {
-            _ if self.chunks.sent == 0 => String::new(),
-            seconds @ 2.. => format!("; no token sent for {seconds} s"),
-            _ => "; tokens are flowing".into(),
-        };
-        let text = format!("{found} in {seen}{flow}");
-        // The report's headline says the same. A run that could not have shown a fault is not called good.
-        match not_judged(&judgements(ledger), false) {
-            None => RunVerdict { health: Health::Good, text },
-            Some(rest) => RunVerdict { health: Health::Info, text: format!("{text}; not judged: {rest}") },
-        }
+        let judged = judgements(ledger);
+        let text = headline_without_warning(&judged, self.requests.seen, responses, !self.findings.is_empty());
+        let is_good = judged.iter().all(|judgement| judgement.judged);
+        RunVerdict { health: if is_good { Health::Good } else { Health::Info }, text }
     }
 }
 

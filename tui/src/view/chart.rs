@@ -132,9 +132,10 @@ impl TimeWindow {
         }
     }
 
-    /// Span of the last value beside a series.
+    /// Start of the span of the last value beside a series: the current second is not over.
     pub(super) fn describe_last(self) -> String {
-        format!("last {} s", self.step)
+        let first = (self.end + 1).saturating_sub(self.step);
+        format!("{} {}", if self.step == 1 { "at" } else { "from" }, format_clock(first * SECOND_NS))
     }
 
     /// Draws the heading of charts, with the titles of the numbers beside them.

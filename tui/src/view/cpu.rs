@@ -1,11 +1,10 @@
 //! CPU tab: how the engine's threads spend their time (running, waiting for a CPU, throttled by a quota, asleep).
 
-use outputs::report::StackLine;
+use outputs::report::{NO_THROTTLING, NO_WAITS, StackLine};
 use session::units::{format_count, known_or_dash};
 use trace::time_series::SlotValues;
 
 use super::chart::{self, ChartSeries, TimeWindow};
-use super::overview::{NO_CPU_QUOTA, UNKNOWN_WITHOUT_SCHED_INFO};
 use super::pad::{CellRow, List, Pad};
 use crate::state::Model;
 use crate::state::action::Tab;
@@ -29,8 +28,8 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let mut recent = threads.iter().filter_map(|thread| thread.recent);
     let mut title = "last 10 s; * receives frames".to_owned();
     for (is_unknown, columns, reason) in [
-        (recent.clone().any(|shares| shares.throttled.is_none()), "quota", NO_CPU_QUOTA),
-        (recent.any(|shares| shares.waiting.is_none()), "waits", UNKNOWN_WITHOUT_SCHED_INFO),
+        (recent.clone().any(|shares| shares.throttled.is_none()), "quota", NO_THROTTLING),
+        (recent.any(|shares| shares.waiting.is_none()), "waits", NO_WAITS),
     ] {
         if is_unknown {
             title = format!("{title}; {columns} -: {reason}");

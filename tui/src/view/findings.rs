@@ -86,9 +86,10 @@ fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Findi
     let last = model.format_moment(finding.last_at.since(model.started_at));
     let duration_ns = finding.last_at.since(finding.began);
     let after = format!("at {last} (after {})", format_duration(duration_ns));
+    let lasting = if model.is_at_end() { "lasted to the end of the run" } else { "lasts now" };
     let span = match (finding.active, duration_ns) {
-        (true, 0) => format!("began at {began}, lasts now"),
-        (true, _) => format!("began at {began}, lasts now, last occurred {after}"),
+        (true, 0) => format!("began at {began}, {lasting}"),
+        (true, _) => format!("began at {began}, {lasting}, last occurred {after}"),
         (false, 0) => format!("occurred at {began}"),
         (false, _) => format!("began at {began}, ended {after}"),
     };

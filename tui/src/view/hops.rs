@@ -2,7 +2,8 @@
 
 use session::units::{format_bytes, format_count, format_duration, format_rate, known_or_dash};
 use trace::stats::Spread;
-use trace::words::plural;
+use trace::time_series::SlotValues;
+use trace::words::{percent, plural};
 
 use super::chart::{self, ChartSeries, TimeWindow};
 use super::pad::{CellRow, List, Pad, text_width};
@@ -76,17 +77,17 @@ const COLUMNS: [HopColumn; 7] = [
         priority: HopColumnPriority::Always,
     },
     HopColumn {
-        heading: "max",
+        heading: "run max",
         format: |hop| known_or_dash(hop.backlog_max_frames, format_count),
         priority: HopColumnPriority::HiddenSecond,
     },
     HopColumn {
-        heading: "p50",
+        heading: "run p50",
         format: |hop| known_or_dash(hop.queue_wait, |wait| format_duration(wait.p50)),
         priority: HopColumnPriority::Always,
     },
     HopColumn {
-        heading: "p99",
+        heading: "run p99",
         format: |hop| known_or_dash(hop.queue_wait, |wait| format_duration(wait.p99)),
         priority: HopColumnPriority::Always,
     },
@@ -165,7 +166,7 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
         ("queue wait", known_or_dash(hop.queue_wait, format_quantiles)),
         ("in the relay", known_or_dash(hop.relay_delay, format_quantiles)),
         ("processing", describe_processing(hop)),
-        ("per wakeup", known_or_dash(hop.wakeup_frames_max, |n| format!("up to {n} frames"))),
+        ("per wakeup", known_or_dash(hop.wakeup_frames_max, |frames| format!("up to {}", plural(frames, "frame")))),
         ("kernel queue", describe_queues(hop)),
         ("oldest", describe_oldest(hop)),
     ];
@@ -208,7 +209,7 @@ fn format_quantiles(spread: Spread) -> String {
 
 /// Processing time per frame and busy share of the receivers.
 fn describe_processing(hop: &HopSummary) -> String {
-    let busy = hop.busy_share.map_or_else(String::new, |busy| format!("  busy {:.0} %", 100.0 * busy));
+    let busy = hop.busy_share.map_or_else(String::new, |busy| format!("  busy {}", percent(busy)));
     known_or_dash(hop.processing_time, format_quantiles) + &busy
 }
 
@@ -263,7 +264,7 @@ fn draw_trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopSummary, model: &Mode
         let numbers = match &values {
             Ok(values) => {
                 let [last, max] = series.format_numbers(values);
-                format!(" {} {last}, max {max} ", window.describe_last())
+                format!(" {}: {last}, max {max} ", window.describe_last())
             }
             Err(reason) => format!(" {reason} "),
         };
@@ -312,15 +313,15 @@ fn draw_members(pad: &mut Pad<'_>, y: u16, hop: &HopSummary) -> u16 {
         let not_shown = hop.members.len() - shown;
         let is_last = row + 1 == shown;
         let branch = if is_last { pad.theme.rich_or_ascii("└", "`") } else { pad.theme.rich_or_ascii("├", "|") };
-        let share = 100.0 * member.chunks as f64 / total_chunks as f64;
+        let share = percent(member.chunks as f64 / total_chunks as f64);
         let name = format!("{branch} {}", known_or_dash(member.worker, |w| format!("worker {w}")));
         let more = if is_last && not_shown > 0 { format!("(and {not_shown} more)  ") } else { String::new() };
         let numbers = format!(
-            "{:>8} frames  {:>8} chunks {share:>5.1}%  backlog {:>6}  busy {:>4}  {more}",
+            "{:>8} frames  {:>8} chunks {share:>5}  backlog {:>6}  busy {:>5}  {more}",
             format_count(member.frames),
             format_count(member.chunks),
             known_or_dash(member.backlog_frames, format_count),
-            known_or_dash(member.busy_share, |busy| format!("{:.0}%", 100.0 * busy))
+            known_or_dash(member.busy_share, percent)
         );
         let x = pad.draw_clipped(3, y, 14, &name, Ink::Strong).max(16);
         let x = pad.draw_text(x, y, &numbers, Ink::Plain);

@@ -1,6 +1,6 @@
 //! Overview tab: health of the engine, and where and when problems occur.
 
-use outputs::report::TtftGroupLine;
+use outputs::report::{NO_THROTTLING, NO_WAITS, TtftGroupLine};
 use ratatui::layout::Rect;
 use session::units::{format_clock, format_count, format_duration, format_rate, known_or_dash};
 use trace::stats::Spread;
@@ -8,7 +8,7 @@ use trace::time_series::SlotValues;
 
 use super::chart::{self, ChartSeries, TimeWindow};
 use super::draw_itl;
-use super::pad::{CellRow, Pad};
+use super::pad::{CellRow, Pad, text_width};
 use super::path;
 use crate::state::Model;
 use crate::state::action::{Action, Tab};
@@ -21,9 +21,6 @@ use crate::theme::Ink;
 const MAX_CHART_ROWS: u16 = 4;
 /// Findings listed below the time series if there is room.
 const MAX_FINDINGS: u16 = 8;
-/// Reasons for unknown shares of a thread's time.
-pub(super) const UNKNOWN_WITHOUT_SCHED_INFO: &str = "kernel without CONFIG_SCHED_INFO";
-pub(super) const NO_CPU_QUOTA: &str = "no CPU quota";
 /// Below this height, lines that say little are left out.
 const LOW_ROWS: u16 = 20;
 /// First cell of the rid with the longest gap.
@@ -98,6 +95,7 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let longest_wait = format_duration(longest_wait_ns);
     let waiting = match requests {
         0 => "no first token is waiting now".to_owned(),
+        1 if longest_wait_ns == 0 => "1 first token is waiting".to_owned(),
         1 => format!("1 first token is waiting, for {longest_wait}"),
         _ => format!("{} first tokens are waiting, the longest for {longest_wait}", format_count(requests)),
     };
@@ -201,6 +199,7 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
 
 /// Draws how the thread that receives tokens spends its time, if threads are observed.
 fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
+    const TIME: &str = "(10 s)";
     let last_role = model.hops.last().map(|hop| &*hop.ends.to);
     let mut receivers =
         model.threads.iter().flatten().filter(|thread| thread.is_receiver && Some(&*thread.role) == last_role);
@@ -210,19 +209,23 @@ fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let x = pad.draw_text(1, y, &thread.role, Ink::Head);
     let shown = [
         (Some(shares.running), "running", ""),
-        (shares.waiting, "waiting for a CPU", UNKNOWN_WITHOUT_SCHED_INFO),
-        (shares.throttled, "throttled", NO_CPU_QUOTA),
-        (shares.blocked, "asleep", UNKNOWN_WITHOUT_SCHED_INFO),
+        (shares.waiting, "waiting for a CPU", NO_WAITS),
+        (shares.throttled, "throttled", NO_THROTTLING),
+        (shares.blocked, "asleep", NO_WAITS),
     ];
     let known = shown.iter().filter_map(|(share, name, _)| Some(format!("{} {name}", format_share((*share)?))));
-    let unknown =
-        shown.iter().filter(|(share, ..)| share.is_none()).map(|(_, name, reason)| format!("{name}: {reason}"));
-    pad.draw_text(x + 1, y, &known.chain(unknown).collect::<Vec<_>>().join("  "), Ink::Plain);
+    let mut x = pad.draw_text(x + 1, y, &known.collect::<Vec<_>>().join("  "), Ink::Plain);
+    if x + 2 + text_width(TIME) <= pad.width() {
+        x = pad.draw_text(x + 2, y, TIME, Ink::Dim);
+    }
+    for (_, name, reason) in shown.iter().filter(|(share, ..)| share.is_none()) {
+        x = pad.draw_text(x + 2, y, &format!("{name}: {reason}"), Ink::Dim);
+    }
     y + 1
 }
 
 fn format_share(share: f64) -> String {
-    format!("{:.0}%", share * 100.0)
+    format!("{:.1}%", share * 100.0)
 }
 
 /// Draws `text`, highlighted as critical if `count` is not 0.

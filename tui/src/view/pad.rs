@@ -269,11 +269,12 @@ pub(super) fn shorten_to_number(text: &str, width: u16) -> Cow<'_, str> {
     }
     let mut words: Vec<Cow<'_, str>> = text.split(' ').map(Cow::from).collect();
     while text_width(&words.join(" ")) > width {
-        let numbers: Vec<usize> =
-            (0..words.len()).filter(|index| words[*index].starts_with(|c: char| c.is_ascii_digit())).collect();
-        // A remark in brackets, or the number of workers.
-        if words.len() > 1 && words.last().is_some_and(|last| last.starts_with(['(', 'x'])) {
-            words.pop();
+        let is_number = |index: &usize| words[*index].starts_with(|c: char| c.is_ascii_digit());
+        let numbers: Vec<usize> = (0..words.len()).filter(is_number).collect();
+        // A remark in brackets.
+        let remark = words.iter().rposition(|word| word.starts_with('(')).filter(|index| *index > 0);
+        if let Some(remark) = remark.filter(|_| words.last().is_some_and(|last| last.ends_with(')'))) {
+            words.truncate(remark);
             continue;
         }
         match numbers[..] {
@@ -386,7 +387,7 @@ mod tests {
             ("9,999", 4, "10k"),
             ("backlog 1,427 1.97 s", 19, "backlog 1,427"),
             ("dropped 12.3k", 12, "dropped 12k"),
-            ("200 frames/s x4", 14, "200 frames/s"),
+            ("200 frames/s (10 s)", 14, "200 frames/s"),
             ("29.8 frames/s", 12, "30 frames/s"),
             ("lost 4.07k tok", 13, "lost 4.1k tok"),
             ("delivery unknown", 10, "delivery unknown"),

@@ -89,6 +89,12 @@ fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16)
 fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
     let name_widths = arrows.iter().map(|arrow| text_width(&arrow.ends.from) + text_width(&arrow.ends.to) + 4);
     let texts_x = name_widths.max().unwrap_or(0) + 5;
+    let widest_in = |column: usize, has_remarks: bool| {
+        let texts = arrows.iter().map(|arrow| text_width(remark_if(&arrow.lines[column], has_remarks)));
+        texts.max().unwrap_or(0) + 2
+    };
+    // A narrow list has no room for the remark what a number is taken over.
+    let has_remarks = texts_x + (0..3).map(|column| widest_in(column, true)).sum::<u16>() <= pad.width() + 2;
     for (row, arrow) in arrows.iter().enumerate() {
         let y = y + row as u16;
         pad.add_click_area(Rect::new(0, y, pad.width(), 1), arrow.click_action());
@@ -103,21 +109,20 @@ fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
         let mut x = texts_x;
         for (column, text) in arrow.lines.iter().enumerate() {
             // A text is aligned with those of other arrows, and left out rather than cut.
-            let column_width = arrows.iter().map(|arrow| text_width(without_remark(&arrow.lines[column]))).max();
             let free_width = pad.width().saturating_sub(x);
-            let text = shorten_to_number(without_remark(text), free_width);
+            let text = shorten_to_number(remark_if(text, has_remarks), free_width);
             if text_width(&text) <= free_width {
                 pad.draw_text(x, y, &text, if column == 0 { ink } else { Ink::Plain });
             }
-            x += column_width.unwrap_or(0) + 2;
+            x += widest_in(column, has_remarks);
         }
     }
     y + arrows.len() as u16
 }
 
-/// A list has no room for the remark what a number is taken over, or for the number of workers.
-fn without_remark(text: &str) -> &str {
-    text.split_once(" (run)").or(text.split_once(" x")).map_or(text, |(number, _)| number)
+/// The text, without its remark in brackets unless `has_remarks`.
+fn remark_if(text: &str, has_remarks: bool) -> &str {
+    text.split_once(" (").filter(|_| !has_remarks).map_or(text, |(number, _)| number)
 }
 
 /// Indices of hops that form a chain from the first one on. The Hops tab shows all hops.
@@ -135,17 +140,16 @@ fn chain_of_hops(hops: &[HopSummary]) -> Vec<usize> {
 }
 
 fn hop_arrow(index: usize, hop: &HopSummary) -> Arrow {
-    let workers = if hop.members.len() > 1 { format!(" x{}", hop.members.len()) } else { String::new() };
     let wait = match (hop.queue_wait, hop.relay_delay) {
         (Some(spread), _) => format!("wait p99 {} (run)", format_duration(spread.p99)),
-        (None, Some(relay)) => format!("relay {} p99", format_duration(relay.p99)),
+        (None, Some(relay)) => format!("relay {} p99 (run)", format_duration(relay.p99)),
         (None, None) => "wait not observed".into(),
     };
     let backlog = match hop.backlog_frames {
         Some(frames) => format!("backlog {}", format_count(frames)),
         None => "backlog unknown".into(),
     };
-    let mut lines = [format!("{} frames/s{workers}", format_rate(hop.rates.frames)), backlog, wait];
+    let mut lines = [format!("{} frames/s (10 s)", format_rate(hop.rates.frames)), backlog, wait];
     // Frames that wait on an unhealthy hop come first.
     let has_problem = hop.health >= Health::Warning && hop.backlog_frames.is_some_and(|frames| frames > 0);
     if has_problem {
@@ -203,9 +207,25 @@ pub(super) fn draw_breakdown(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Se
     y + 1
 }
 
-/// Symbol and style of the part with this index, different from those of its neighbours.
+/// Symbol and style of the part with this index: neighbours differ in the bar, and in the legend, which has another order.
 fn breakdown_symbol(index: usize, theme: Theme) -> (&'static str, Ink) {
-    let symbols = theme.rich_or_ascii(["█", "▒", "░"], ["#", "=", "-"]);
+    let symbols = theme.rich_or_ascii(["█", "▒", "░", "▚", "▄", "▌"], ["#", "=", "-", "+", ":", "."]);
     let inks = [Ink::Series, Ink::Head, Ink::Dim];
     (symbols[index % symbols.len()], inks[index % inks.len()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn six_parts_of_a_bar_have_six_symbols() {
+        for locale in ["C", "C.UTF-8"] {
+            let theme = Theme::for_environment(None, |name| if name == "LC_ALL" { locale } else { "" }.to_owned());
+            let mut symbols: Vec<&str> = (0..6).map(|index| breakdown_symbol(index, theme).0).collect();
+            symbols.sort_unstable();
+            symbols.dedup();
+            assert_eq!(symbols.len(), 6);
+        }
+    }
 }

@@ -8,7 +8,7 @@ use session::playback::{Play, PlaybackState, Position};
 use session::units::{format_clock, format_count, format_wall_time};
 
 use super::draw_degraded;
-use super::pad::Pad;
+use super::pad::{Pad, text_width};
 use crate::state::Model;
 use crate::state::action::Action;
 use crate::state::flags::Health;
@@ -16,8 +16,6 @@ use crate::theme::Ink;
 
 const BAR_MIN_WIDTH: u16 = 16;
 const BAR_MAX_WIDTH: u16 = 80;
-/// Cells reserved right of the bar.
-const RIGHT_WIDTH: u16 = 22;
 
 pub(super) fn draw_position(pad: &mut Pad<'_>, model: &Model, position: &Position) {
     let state = match position.doing {
@@ -34,7 +32,8 @@ pub(super) fn draw_position(pad: &mut Pad<'_>, model: &Model, position: &Positio
         x = pad.draw_text(x, 0, &format!("({wall_time}) "), Ink::Dim);
     }
     let end = format!(" {}", format_clock(position.whole_ns));
-    let spare_width = pad.width().saturating_sub(x + end.len() as u16 + RIGHT_WIDTH);
+    let missed = format!("missed {}  undecoded {}", format_count(model.run.missed), format_count(model.run.undecoded));
+    let spare_width = pad.width().saturating_sub(x + text_width(&end) + 2 + text_width(&missed));
     let bar_width = spare_width.clamp(BAR_MIN_WIDTH, BAR_MAX_WIDTH);
     draw_bar(pad, x, bar_width, model, position);
     let x = pad.draw_text(x + bar_width, 0, &end, Ink::Plain) + 2;
@@ -42,8 +41,6 @@ pub(super) fn draw_position(pad: &mut Pad<'_>, model: &Model, position: &Positio
         let text = format!("! begun at {}", format_clock(since));
         pad.draw_text(x, 0, &text, Ink::Health(Health::Warning));
     } else if !draw_degraded(pad, x, model) {
-        let missed =
-            format!("missed {}  undecoded {}", format_count(model.run.missed), format_count(model.run.undecoded));
         pad.draw_text(x, 0, &missed, Ink::Dim);
     }
 }
