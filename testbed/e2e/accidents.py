@@ -209,14 +209,18 @@ def another_machine(run: Run) -> str:
 
 def two_engines(run: Run) -> str:
     """One `attach` watches two engines whose requests have equal ids. The tokenizer of one stops for a while."""
-    stopped, running = (Session(run, steady(40), None, run.place(name)) for name in ("stopped", "running"))
+    # A round takes a second. The tokenizer knows the requests of eight rounds ahead, so that it may stop for some of them.
+    # Both engines start one after the other, before their limits of time begin to matter.
+    patient = ("--deadline", "240")
+    setting = steady(6, gap_ms=8, receiver=patient, sender=patient)
+    stopped, running = (Session(run, setting, None, run.place(name)) for name in ("stopped", "running"))
     watch = run.start("attach", [run.program, "attach", "--headless", "--json", "--slowest", "0", "--duration", "300s"])
     watch.wait_for_stderr("attached to", 60, 2)
     for session in (stopped, running):
         session.go()
     time.sleep(1)
     stopped.receiver.signal(signal.SIGSTOP)
-    time.sleep(3)
+    time.sleep(2)
     stopped.receiver.signal(signal.SIGCONT)
     outcomes = [session.finish() for session in (stopped, running)]
     watch.signal(signal.SIGINT)
@@ -236,12 +240,11 @@ def two_engines(run: Run) -> str:
                 "self/events_missed": 0,
             },
         )
-    verdicts = [by_pid[session.receiver.pid]["report"]["severity"] for session in (stopped, running)]
-    run.checks.true(f"the stopped engine has a finding: {verdicts}", verdicts[0] in ("warning", "critical"))
-    run.checks.true(f"the other is healthy: {verdicts}", verdicts[1] in (None, "info"))
-    worst = by_pid[stopped.receiver.pid]
-    run.checks.equal("worst engine", worst["name"], whole["worst"]["name"])
-    return f"{len(whole['runs'])} engines; {worst['report']['verdict']}"
+    kinds = [{f["kind"] for f in findings(by_pid[session.receiver.pid]["report"])} for session in (stopped, running)]
+    run.checks.true(f"the stopped engine is named: {kinds[0]}", "consumer-stopped" in kinds[0])
+    # A busy machine may delay its frames.
+    run.checks.equal("findings of the other", set(), kinds[1] & (LOSS_FINDINGS | {"consumer-stopped"}))
+    return f"{len(whole['runs'])} engines; worst: {whole['worst']['verdict']}"
 
 
 def three_lifetimes(run: Run) -> str:
