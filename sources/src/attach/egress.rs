@@ -16,9 +16,10 @@ use trace::MonoNs;
 use trace::event::{ArrivalTimes, ConnectionTimes, UnknownArrival};
 
 use super::frontends::FrontendWatch;
+use super::inbox::RunId;
 use super::lanes::Sink;
 use super::log_thread::LogThread;
-use super::node::{Node, RunId};
+use super::node::Node;
 use super::requests::RequestPlane;
 use crate::tokenizer::{self, TokenizerThread};
 use crate::translate::{Clients, read_step};

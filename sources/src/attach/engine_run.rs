@@ -10,7 +10,8 @@ use trace::event::{Event, Missed, MissedCause, What};
 use trace::{MonoNs, SamplingCost};
 
 use super::engine_search::{EngineSearch, FoundEngine, unique_name};
-use super::node::{NodeHandle, RunId};
+use super::inbox::RunId;
+use super::node::NodeHandle;
 use super::paths::HopIds;
 use super::{Attach, AttachOptions, start_node};
 use crate::open_files;

@@ -4,14 +4,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use probe_user::discover::{self, Engine, PickError, ProcessId, Topology};
+use probe_user::egress::{ListeningPorts, listening_ports};
 
-use super::lookout::{Ports, find_ports};
 use super::response_id_of;
 
 /// Maximum wait for an engine whose processes still change or are not connected; they open their sockets one by one.
 const SETTLING: Duration = Duration::from_secs(20);
 /// Time after which the only processes that look like an engine are watched although no connection confirms it.
 const ALONE: Duration = Duration::from_secs(40);
+
+/// Ports on which a process listens, or why they are unknown.
+pub(super) type Ports = Result<ListeningPorts, String>;
+
+/// Looks up the ports of a process. Blocks.
+pub(super) fn find_ports(pid: u32) -> Ports {
+    listening_ports(pid).map_err(|error| format!("cannot read where pid {pid} listens: {error}"))
+}
 
 /// An engine, with what was read of its processes.
 #[derive(Debug)]
@@ -148,7 +156,6 @@ pub(super) mod tests {
     use adapter::discover::{Rank, RoleSource};
     use engines::sglang::discover::role::SCHEDULER;
     use probe_user::discover::Process;
-    use probe_user::egress::ListeningPorts;
 
     use super::*;
 

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use probe_user::discover::{Engine, ProcessId};
 use responses::Frontends;
 
-use super::node::{Node, RunId};
+use super::inbox::RunId;
+use super::node::Node;
 
 /// Maximum number of frontends observed.
 const MAX_FRONTENDS: usize = 16;

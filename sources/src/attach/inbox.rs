@@ -5,6 +5,9 @@ use std::ops::Range;
 use probe_user::egress::{Head, Kind, Record};
 use probe_user::{Call, Loss, Message, Observation};
 
+/// Index of an engine's run in this process.
+pub(super) type RunId = usize;
+
 /// Copied observations, in their order, until the engine's run takes them.
 pub(super) struct Inbox {
     max_bytes: usize,

@@ -10,11 +10,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use probe_user::discover::{BlindSpot, DiscoverOptions, Engine, Process, ProcessId, Topology, Watcher};
-use probe_user::egress::{ListeningPorts, listening_ports};
 use probe_user::library::LibraryReader;
 
-use super::engine_search::{EngineSearch, FoundEngine};
-use super::node::RunId;
+use super::engine_search::{EngineSearch, FoundEngine, Ports, find_ports};
+use super::inbox::RunId;
 use super::trial::with_remedy;
 
 /// Interval between searches for new workers and exits.
@@ -24,14 +23,6 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const STALLED: Duration = Duration::from_secs(5);
 /// Maximum number of processes whose files and ports are read at a search. Those of connected engines come first.
 const MAX_READ: usize = 256;
-
-/// Ports on which a process listens, or why they are unknown.
-pub(super) type Ports = Result<ListeningPorts, String>;
-
-/// Looks up the ports of a process. Blocks.
-pub(super) fn find_ports(pid: u32) -> Ports {
-    listening_ports(pid).map_err(|error| format!("cannot read where pid {pid} listens: {error}"))
-}
 
 /// Ports by process, as the thread last found them.
 #[derive(Debug, Default)]

@@ -8,9 +8,10 @@ use probe_user::discover::{Engine, Process};
 use trace::MonoNs;
 
 use super::egress::Egress;
+use super::engine_search::Ports;
+use super::inbox::RunId;
 use super::lanes::{Lanes, Sink};
-use super::lookout::{DiscoveryThread, Ports};
-use super::node::RunId;
+use super::lookout::DiscoveryThread;
 use super::socket_reads::SocketReads;
 
 /// Time during which a tokenizer without a listening port is checked again; it opens the port once the model is loaded.

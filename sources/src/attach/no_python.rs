@@ -6,8 +6,8 @@ use probe_user::discover::Process;
 use trace::SamplingCost;
 use trace::words::missing_feature;
 
+use super::inbox::RunId;
 use super::lanes::Sink;
-use super::node::RunId;
 
 /// Options of the sampler, which this build cannot have.
 #[derive(Clone, Debug)]

@@ -8,12 +8,9 @@ use probe_user::discover::{Engine, ProcessId};
 use probe_user::{Degraded, Observation, Probe, ProbeError, ProbeOptions};
 
 use super::engine_search::{FoundEngine, unique_name};
-use super::inbox::Inbox;
+use super::inbox::{Inbox, RunId};
 use super::lookout::DiscoveryThread;
 use super::python::PythonWatch;
-
-/// Index of an engine's run in this process.
-pub(super) type RunId = usize;
 
 /// A node, shared by its runs. All of them are polled by one thread.
 #[derive(Clone)]

@@ -8,8 +8,8 @@ use probe_user::discover::Process;
 use trace::event::{Event, StackSample, What};
 use trace::{MonoNs, SamplingCost, ThreadId};
 
+use super::inbox::RunId;
 use super::lanes::Sink;
-use super::node::RunId;
 use crate::stacks::{FunctionHits, StackReader, ThreadSamples};
 
 /// Maximum number of samples kept for the runs that they are of.

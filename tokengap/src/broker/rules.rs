@@ -124,6 +124,19 @@ mod tests {
     }
 
     #[test]
+    fn each_of_several_runs_is_recorded_to_its_own_file() {
+        let path = recording::path_of_run(Path::new("/var/tmp/run.tgap"), "pod-7:5600");
+        assert_eq!(path, Path::new("/var/tmp/run-pod-7-5600.tgap"));
+        assert_eq!(recording::path_of_run(Path::new("run"), "[::1]:1"), Path::new("run----1--1"));
+        let rules =
+            Rules::new(ResultFiles { file: vec![PathBuf::from("/var/tmp/run.tgap")], ..ResultFiles::default() });
+        assert!(rules.is_result(&path));
+        for other in ["/var/run-pod-7-5600.tgap", "/var/tmp/run-pod.html", "/var/tmp/runs.tgap"] {
+            assert!(!rules.is_result(Path::new(other)), "{other}");
+        }
+    }
+
+    #[test]
     fn only_result_files_are_created_and_only_created_files_removed() {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name);
@@ -136,7 +149,7 @@ mod tests {
             folder: vec![folder.path().to_owned()],
             force: false,
         });
-        for name in ["run.tgap", "run.1.tgap", ".run.tgap.7.new", "tokengap-1.tgap"] {
+        for name in ["run.tgap", "run.1.tgap", ".run.tgap.7.new", "tokengap-1.tgap", "run-vllm-8000.1.tgap"] {
             rules.create(&at(name)).expect(name);
         }
         for name in

@@ -312,7 +312,7 @@ fn the_palette_finds_an_action_by_its_words_and_executes_it() {
 #[test]
 fn the_palette_lists_every_applicable_action() {
     let fixture = Fixture::new();
-    let other_places = ["in a replay", "in watch"];
+    let other_places = ["in a replay", "several runs"];
     let all = keys::BINDINGS.iter().filter(|b| !other_places.contains(&b.context_name())).count();
     assert_eq!(keys::palette_entries("", &fixture.ui).len(), all - 1, "all but the list itself");
 }

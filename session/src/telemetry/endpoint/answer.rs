@@ -52,20 +52,26 @@ pub(super) struct RequestHandler {
 
 /// Metrics of the runs that one endpoint serves, each with the name of its engine.
 #[derive(Clone, Default)]
-pub(in crate::telemetry) struct RunMetrics(Arc<Mutex<Vec<(String, SnapshotClient<Vec<Family>>)>>>);
+pub(in crate::telemetry) struct RunMetrics(Arc<Mutex<Vec<EngineMetrics>>>);
+
+#[derive(Clone)]
+struct EngineMetrics {
+    engine: String,
+    client: SnapshotClient<Vec<Family>>,
+}
 
 impl RunMetrics {
     /// Adds a run, which publishes its metrics through the returned value.
     pub(in crate::telemetry) fn add_run(&self, engine: &str) -> SnapshotPublisher<Vec<Family>> {
         let (publisher, client) = snapshot_pair();
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((engine.to_owned(), client));
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(EngineMetrics { engine: engine.to_owned(), client });
         publisher
     }
 
     /// Names the engine of the first run, which may have been found only later.
     pub(in crate::telemetry) fn name_first_run(&self, engine: &str) {
-        if let Some((name, _)) = self.0.lock().unwrap_or_else(PoisonError::into_inner).first_mut() {
-            engine.clone_into(name);
+        if let Some(first) = self.0.lock().unwrap_or_else(PoisonError::into_inner).first_mut() {
+            engine.clone_into(&mut first.engine);
         }
     }
 }
@@ -133,7 +139,7 @@ impl RequestHandler {
         let clients = self.metrics.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let are_several = clients.len() > 1;
         let mut runs = Vec::new();
-        for (engine, client) in clients {
+        for EngineMetrics { engine, client } in clients {
             let Some(families) = client.fetch(SNAPSHOT_TIMEOUT).await else {
                 return no_answer_response();
             };
