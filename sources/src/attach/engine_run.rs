@@ -160,7 +160,9 @@ pub struct EngineNames(pub BTreeSet<String>);
 impl EngineNames {
     fn into_search(self, options: &AttachOptions, found: &[FoundEngine]) -> EngineSearch {
         let mut search = EngineSearch::new(self.0, options.may_read_tokenizers());
-        found.iter().for_each(|found| search.ignore_engine(&found.engine));
+        for found in found {
+            search.ignore_engine(&found.engine);
+        }
         search
     }
 

@@ -69,7 +69,7 @@ impl DiscoveryThread {
         let search_began = Arc::<Mutex<Option<Instant>>>::default();
         let search = Search {
             watcher,
-            engine_search,
+            for_engines: engine_search,
             libraries: LibraryReader::default(),
             read: attached.iter().flat_map(|found| &found.engine.processes).map(|process| process.id).collect(),
             ports: Arc::clone(&ports),
@@ -186,7 +186,7 @@ struct Search {
     /// `None` until the first search.
     watcher: Option<Watcher>,
     /// `None` if no engine is looked for.
-    engine_search: Option<EngineSearch>,
+    for_engines: Option<EngineSearch>,
     libraries: LibraryReader,
     /// Processes whose files were read.
     read: BTreeSet<ProcessId>,
@@ -245,7 +245,7 @@ impl Search {
 
     /// Engines that were not found before, once what a run needs of them was read. An error says why there is none.
     fn find_engines(&mut self) -> Result<Vec<FoundEngine>, String> {
-        let (Some(search), Some(watcher)) = (&mut self.engine_search, &self.watcher) else {
+        let (Some(search), Some(watcher)) = (&mut self.for_engines, &self.watcher) else {
             return Ok(Vec::new());
         };
         let engines = search.find_new_engines(watcher.topology()).map_err(|error| error.to_string())?;

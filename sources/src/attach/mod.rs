@@ -143,14 +143,14 @@ impl Attach {
     ) -> anyhow::Result<Self> {
         let handle = node.clone();
         let mut guard = node.lock();
-        let attached = Self::attach(handle, &mut guard, run, found, options, is_ring_read);
+        let attached = Self::attach_to(handle, &mut guard, run, found, options, is_ring_read);
         if attached.is_err() {
             guard.release(run);
         }
         attached
     }
 
-    fn attach(
+    fn attach_to(
         handle: NodeHandle,
         node: &mut Node,
         run: RunId,

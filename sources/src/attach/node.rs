@@ -202,7 +202,7 @@ impl Node {
         let is_of_another = move |pid: u32| {
             self.receivers.get(&pid).is_some_and(|known| !known.runs.is_empty() && !known.runs.contains(&run))
         };
-        let degraded = self.probe.iter().flat_map(|probe| probe.degraded());
+        let degraded = self.probe.iter().flat_map(Probe::degraded);
         degraded.filter(move |degraded| degraded.pid.is_none_or(|pid| !is_of_another(pid)))
     }
 

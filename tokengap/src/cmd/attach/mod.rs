@@ -247,7 +247,9 @@ fn watch_engines(
         }
         let mut run = create_run(engine, outputs, run_count);
         run_count += 1;
-        problem.into_iter().for_each(|problem| run.session.give_up(problem));
+        if let Some(problem) = problem {
+            run.session.give_up(problem);
+        }
         run.session.notify(format!("{name} has started"));
         Some(run)
     };
