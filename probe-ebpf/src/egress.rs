@@ -6,6 +6,8 @@
 
 use core::mem::{offset_of, size_of};
 
+use crate::traceparent::CallerSpan;
+
 /// First word of every egress record.
 pub const MARK: u64 = u64::MAX;
 
@@ -37,7 +39,7 @@ pub enum Kind {
     Tls = 5,
     /// The process freed a TLS connection.
     TlsClosed = 6,
-    /// The process begins to answer a request: the payload is its [`RequestTimes`]. Precedes the record of the write.
+    /// The process begins to answer a request: the payload is its [`RequestTimes`] and [`CallerSpan`]. Precedes the record of the write.
     Request = 7,
 }
 
@@ -170,6 +172,8 @@ pub struct Stream {
     pub ignored: u32,
     /// Times of the request that the process has not begun to answer.
     pub request: RequestTimes,
+    /// Span of that request's caller.
+    pub caller: CallerSpan,
     /// When the first byte arrived that the process has not read; 0 if it has read all.
     pub unread_since_ns: u64,
 }
@@ -204,6 +208,8 @@ pub struct Serves {
     pub written: u32,
     /// Limit for a read.
     pub read: u32,
+    /// 1 to search the heads of requests for the spans of their callers.
+    pub callers: u32,
 }
 
 /// Maximum number of listening ports of serving processes.

@@ -15,6 +15,7 @@ pub mod offsets;
 pub mod probe_point;
 pub mod record;
 pub mod thread;
+pub mod traceparent;
 
 pub use call::Call;
 pub use loss::Loss;

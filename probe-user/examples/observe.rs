@@ -86,7 +86,7 @@ fn socket_reads(pid: u32) -> Result<Probe, Box<dyn Error>> {
 fn writes(pid: u32, options: ProbeOptions) -> Result<Probe, Box<dyn Error>> {
     let mut probe = Probe::attach(&[], options)?;
     let (written, read) = (CAPTURE, 0);
-    probe.observe_serving(pid, Serves { written, read })?;
+    probe.observe_serving(pid, Serves { written, read, ..Serves::default() })?;
     probe.add_targets(&[Target { pid, capture: Capture::default() }])?;
     Ok(probe)
 }

@@ -34,8 +34,8 @@ mod tests {
         assert_eq!(size_of::<Offsets>(), 4 * 4);
         assert_eq!(size_of::<Thread>(), 4 * 4 + 10 * 8);
         assert_eq!(size_of::<Places>(), 33 * 4);
-        assert_eq!(size_of::<Serves>(), 2 * 4);
-        assert_eq!(size_of::<Stream>(), 2 * 4 + 5 * 8);
+        assert_eq!(size_of::<Serves>(), 3 * 4);
+        assert_eq!(size_of::<Stream>(), 4 * 4 + 8 * 8);
         assert_eq!(size_of::<TlsConnection>(), 2 * 4);
         assert_eq!(size_of::<ZmtpConnection>(), 8 + 2 * 4);
     }

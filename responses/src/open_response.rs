@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use trace::event::{
-    Answer, AnswerContent, AnswerEnd, AnswerForm, Arrival, ArrivalTimes, Rejection, UnjudgedReason, UnknownArrival,
-    What,
+    Answer, AnswerContent, AnswerEnd, AnswerForm, Arrival, ArrivalTimes, Rejection, TraceParent, Traced,
+    UnjudgedReason, UnknownArrival, What,
 };
 
 use super::content::StreamTokens;
@@ -25,6 +25,8 @@ pub(super) struct OpenResponse {
     pub(super) whole: bool,
     /// When its request reached the server; `None` where that is not observed.
     pub(super) arrival: Option<Result<ArrivalTimes, UnknownArrival>>,
+    /// Span of the caller of its request, if the request names one.
+    pub(super) trace_parent: Option<TraceParent>,
     short_writes: u32,
     /// The request of a stream, if a request plane announced it.
     name: Option<Named>,
@@ -208,6 +210,9 @@ impl OpenResponse {
         };
         if let (None, Some(times)) = (part, self.arrival.filter(|_| self.parts.len() < limits.requests)) {
             sink.emit(What::Arrived(Arrival { rid: &completion.rid, times }));
+            if let Some(parent) = self.trace_parent {
+                sink.emit(What::Traced(Traced { rid: &completion.rid, parent }));
+            }
         }
         if let Some(delivery) = delivery {
             sink.emit(What::Delivered(delivery));

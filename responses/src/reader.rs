@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use trace::MonoNs;
-use trace::event::{AnswerEnd, ArrivalTimes, Event, UnknownArrival};
+use trace::event::{AnswerEnd, ArrivalTimes, Event, TraceParent, UnknownArrival};
 
 use super::event::{EventSink, ResponseElement};
 use super::frontend::TimedResponse;
@@ -24,6 +24,8 @@ pub struct ResponseReader {
     responses: OpenResponses,
     /// Arrival of the request that the next response answers; `None` where arrivals are not observed.
     arrival: Option<Result<ArrivalTimes, UnknownArrival>>,
+    /// Span of the caller of that request.
+    trace_parent: Option<TraceParent>,
     /// The current response of a frontend, whose responses are only timed.
     frontend: Option<TimedResponse>,
 }
@@ -77,8 +79,8 @@ impl ResponseReader {
         Self { arrival: Some(Err(unknown)), ..self }
     }
 
-    /// Records when the request reached the server that the next response answers.
-    pub fn record_arrival(&mut self, times: ArrivalTimes) {
+    /// Records when the request reached the server that the next response answers, and the span of its caller if its head names one.
+    pub fn record_arrival(&mut self, times: ArrivalTimes, trace_parent: Option<TraceParent>) {
         let open = self.responses.get(&0).filter(|response| response.begun);
         if open.is_some_and(|response| response.whole) {
             // Of this and all later requests of the connection, it is unknown which arrived when.
@@ -86,6 +88,7 @@ impl ResponseReader {
         } else if open.is_none() && self.arrival == Some(Err(UnknownArrival::Missed)) {
             // A later one is of the same request, if the server has written `100 Continue`.
             self.arrival = Some(Ok(times));
+            self.trace_parent = trace_parent;
         }
     }
 
@@ -211,7 +214,7 @@ impl ResponseReader {
     }
 
     fn parse_bytes(&mut self, bytes: &[u8], server: &mut Server, sink: &mut EventSink<'_>) {
-        let Self { limits, parser, responses, frontend, arrival, .. } = self;
+        let Self { limits, parser, responses, frontend, arrival, trace_parent, .. } = self;
         let other_protocol = match parser {
             Parser::Http2(_) => Some(UnknownArrival::Http2),
             Parser::Stream(_) => Some(UnknownArrival::Protocol),
@@ -225,6 +228,8 @@ impl ResponseReader {
             record_element(responses, stream, element, limits, server, sink);
             if begins && let Some(response) = responses.get_mut(&stream) {
                 response.arrival = take_arrival(arrival, other_protocol);
+                response.trace_parent =
+                    trace_parent.take().filter(|_| response.arrival.is_some_and(|times| times.is_ok()));
             }
         };
         let parsed = match parser {

@@ -61,14 +61,14 @@ MIN_LOST_OF_ROW = 100
 class Attach:
     """Runs `tokengap attach` on a server in a `with` block; its report is available afterwards."""
 
-    def __init__(self, tokengap: Path, server: Server, folder: Path):
+    def __init__(self, tokengap: Path, server: Server, folder: Path, *flags: str):
         self.recording = folder / "run.tgap"
         self.errors = folder / "attach.err"
         self.report_file = folder / "report.json"
         pid = str(server.pids()["tokenizer"])
         self.command = [
             *(str(tokengap), "attach", "--pid", pid, "--headless", "--json", "--slowest", "100000"),
-            *("--duration", f"{LOAD_SECONDS + 60}s", "--record", str(self.recording)),
+            *("--duration", f"{LOAD_SECONDS + 60}s", "--record", str(self.recording), *flags),
         ]
 
     def __enter__(self):

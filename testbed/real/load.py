@@ -12,6 +12,8 @@ import aiohttp
 # Number of events after which a leaving client disconnects.
 LEAVES_AFTER = 5
 TIMEOUT_SECONDS = 300
+# Must appear in no output of tokengap.
+PRIVATE = {"authorization": "Bearer canary-key", "tracestate": "vendor=canary-state", "cookie": "canary-cookie"}
 
 
 def options() -> argparse.Namespace:
@@ -28,6 +30,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--cumulative", action="store_true", help="each event of the server has all ids so far")
     parser.add_argument("--grpc", metavar="ADDRESS", help="send the other requests than chats to this address over gRPC")
     parser.add_argument("--ids", action="store_true", help="send prompts as token ids, for a server without tokenizer")
+    parser.add_argument("--traceparent", action="store_true", help="begin a trace with each request")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--truth", required=True, help="file for one line of JSON per request")
     return parser.parse_args()
@@ -65,6 +68,8 @@ class Load:
             # By CLOCK_MONOTONIC: before the request is sent, and when the first part of its stream is read.
             "sent_ns": None,
             "first_ns": None,
+            # Draws nothing without the flag, as above.
+            "trace": [f"{self.random.getrandbits(bits):0{bits // 4}x}" for bits in (128, 64) if wanted.traceparent],
         }
 
     async def ask(self, session: aiohttp.ClientSession, record: dict) -> None:
@@ -98,9 +103,10 @@ class Load:
             await self.grpc.ask(self, record, body, LEAVES_AFTER)
             self.done.append(record)
             return
+        headers = {"traceparent": "00-{}-{}-01".format(*record["trace"])} if record["trace"] else {}
         record["sent_ns"] = time.monotonic_ns()
         try:
-            async with session.post(self.wanted.url + path, json=body) as response:
+            async with session.post(self.wanted.url + path, json=body, headers=headers | PRIVATE) as response:
                 response.raise_for_status()
                 if record["kind"] == "whole":
                     self.event(record, await response.json())

@@ -18,7 +18,7 @@ use crate::engine::Mode;
 use crate::id::{FrameId, HopId, ThreadId};
 use crate::path::Ends;
 use crate::words::names;
-pub use arrival::{Arrival, ArrivalTimes, ConnectionTimes, UnknownArrival};
+pub use arrival::{Arrival, ArrivalTimes, ConnectionTimes, TraceParent, Traced, UnknownArrival};
 pub use dispatch::{Dispatch, DispatchKind, DispatchedRequest};
 pub use engine_times::{EngineTimes, RequestTimes};
 pub use samples::{Away, AwayState, CpuSample, PollUse, QueueSample, StackSample, ThreadPart};
@@ -56,6 +56,8 @@ pub enum What<'a> {
     Processed(FrameId),
     /// A request, whose response begins, had reached the server.
     Arrived(Arrival<'a>),
+    /// A request belongs to a trace of its caller.
+    Traced(Traced<'a>),
     /// Tokens of one request were accepted for the client.
     Delivered(Delivery<'a>),
     /// A response to a client ended.

@@ -159,6 +159,12 @@ impl Exporter for Events<'_> {
                     }
                 });
             }
+            What::Traced(traced) if context.options.wants_rid(traced.rid) => {
+                self.line("traced", at, context, |o| {
+                    o.put("rid", traced.rid).put("trace_id", traced.parent.trace_id());
+                    o.put("parent_span_id", traced.parent.span_id()).put("sampled", traced.parent.is_sampled);
+                });
+            }
             What::Delivered(delivery) if !delivery.is_uncounted() && context.options.wants_rid(delivery.rid) => {
                 let timeline = context.ledger.request_of_chunk(0).and_then(|timed| timed.timeline);
                 let received = timeline.and_then(|timeline| timeline.first_delivered);
@@ -218,6 +224,7 @@ impl Exporter for Events<'_> {
             }),
             What::Dispatched(_)
             | What::Arrived(_)
+            | What::Traced(_)
             | What::RequestTimes(_)
             | What::Delivered(_)
             | What::Answered(_)

@@ -1,18 +1,23 @@
 //! Trace and span ids. Exporting a capture twice gives the same ids.
 //!
-//! Output frames contain no trace context, so the engine's own trace ids are not available. But a rid that consists of 32 hex
+//! A request whose head names a trace of its caller joins it. Otherwise, a rid that consists of 32 hex
 //! digits (a UUID) can be a trace id. Behind Dynamo 0.8.0 to 1.5.0 with tracing it *is* the W3C trace id of the request.
 //! Such a rid is used unchanged, so that the spans join those of the frontend.
+
+use trace::event::TraceParent;
 
 pub(super) struct TraceId {
     /// 32 lower-case hex digits, not all zero.
     pub(super) hex: String,
-    /// Origin: `rid` or `hash`.
+    /// Origin: `traceparent`, `rid` or `hash`.
     pub(super) from: &'static str,
 }
 
 impl TraceId {
-    pub(super) fn of_request(rid: &str, first_wall_ns: u64) -> Self {
+    pub(super) fn of_request(rid: &str, trace_parent: Option<TraceParent>, first_wall_ns: u64) -> Self {
+        if let Some(parent) = trace_parent {
+            return Self { hex: parent.trace_id(), from: "traceparent" };
+        }
         let hex: String = rid.chars().filter(|&c| c != '-').map(|c| c.to_ascii_lowercase()).collect();
         let dashes = rid.len() - hex.len();
         let is_id = hex.len() == 32 && (dashes == 0 || dashes == 4) && hex.bytes().all(|b| b.is_ascii_hexdigit());
@@ -44,6 +49,14 @@ impl SpanIds {
         Self { seed: hash_bytes(trace.hex.as_bytes(), first_wall_ns), given: 0 }
     }
 
+    /// Ids of a request in a trace that further requests may have.
+    pub(super) fn of_request(trace: &TraceId, rid: &str, first_wall_ns: u64) -> Self {
+        match trace.from {
+            "traceparent" => Self { seed: fold(rid.as_bytes(), Self::of(trace, first_wall_ns).seed), given: 0 },
+            _ => Self::of(trace, first_wall_ns),
+        }
+    }
+
     /// Next span id: 16 hex digits, not all zero.
     pub(super) fn next(&mut self) -> String {
         self.given += 1;
@@ -70,8 +83,8 @@ mod tests {
 
     #[test]
     fn a_uuid_is_its_own_trace_id_with_dashes_or_without() {
-        let plain = TraceId::of_request("5b8efff798038103d269b633813fc60c", 1);
-        let dashed = TraceId::of_request("5B8EFFF7-9803-8103-D269-B633813FC60C", 2);
+        let plain = TraceId::of_request("5b8efff798038103d269b633813fc60c", None, 1);
+        let dashed = TraceId::of_request("5B8EFFF7-9803-8103-D269-B633813FC60C", None, 2);
         assert_eq!((plain.hex.as_str(), plain.from), ("5b8efff798038103d269b633813fc60c", "rid"));
         assert_eq!(dashed.hex, plain.hex);
     }
@@ -79,12 +92,22 @@ mod tests {
     #[test]
     fn any_other_rid_gets_a_stable_unique_id() {
         for rid in ["", "my-request", "00000000000000000000000000000000", "zz8efff798038103d269b633813fc60c"] {
-            let (one, again, later) =
-                (TraceId::of_request(rid, 7), TraceId::of_request(rid, 7), TraceId::of_request(rid, 8));
+            let (one, again, later) = [7, 7, 8].map(|wall_ns| TraceId::of_request(rid, None, wall_ns)).into();
             assert_eq!((one.from, one.hex.len()), ("hash", 32), "{rid}");
             assert_eq!(one.hex, again.hex);
             assert_ne!(one.hex, later.hex, "a reused rid is another request");
         }
+    }
+
+    #[test]
+    fn requests_of_a_callers_trace_have_its_id_and_spans_of_their_own() {
+        let parent = TraceParent { trace_id_high: 0xab, trace_id_low: 1, parent_id: 2, is_sampled: true };
+        let [one, other] = ["5b8efff798038103d269b633813fc60c", "b"].map(|rid| {
+            let trace = TraceId::of_request(rid, Some(parent), 7);
+            assert_eq!((&*trace.hex, trace.from), ("00000000000000ab0000000000000001", "traceparent"));
+            SpanIds::of_request(&trace, rid, 7).next()
+        });
+        assert_ne!(one, other);
     }
 
     #[test]

@@ -24,6 +24,9 @@ pub struct SlowLine {
     /// Why the time of its arrival is unknown; `null` if it is known.
     #[serde(default)]
     pub arrival_unknown: Option<String>,
+    /// Trace of its caller: 32 hexadecimal digits; `null` if its head names none or was not observed.
+    #[serde(default)]
+    pub trace_id: Option<String>,
     /// Time when it was sent to the scheduler; `null` if not observed.
     #[serde(default)]
     pub dispatched_ns: Option<u64>,
@@ -131,6 +134,7 @@ impl SlowLine {
                 Some(Err(why)) => Some(why.as_str().to_owned()),
                 None => Some(String::from("not-observed")),
             },
+            trace_id: numbers.trace_parent.map(|parent| parent.trace_id()),
             dispatched_ns: after(numbers.dispatch.map(|dispatch| dispatch.sent)),
             scheduler_received_ns: after(numbers.dispatch.and_then(|dispatch| dispatch.received)),
             queued_ns: after_start(by_engine.queued),

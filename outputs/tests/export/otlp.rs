@@ -42,6 +42,21 @@ fn every_request_and_the_capture_have_a_trace() {
 }
 
 #[test]
+fn a_request_joins_the_trace_of_its_caller() {
+    let options = Options { rids: vec!["request-4".into()], ..Options::default() };
+    let (text, report) = export(Format::Otlp, options);
+    let lines = lines(&text);
+    let (root, stages) = spans(&lines[0]).split_first().expect("the request");
+    assert_eq!((&root["parentSpanId"], &root["flags"]), (&Value::from("00f067aa0ba902b7"), &Value::from(0x301)));
+    assert_eq!(attributes(root)["tokengap.trace_id_from"]["stringValue"], "traceparent");
+    assert!(stages.iter().all(|stage| stage["flags"] == 1) && !stages.is_empty());
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    assert!(spans(&lines[0]).iter().all(|span| span["traceId"] == trace), "{root}");
+    let listed = report.slowest.iter().find(|line| line.rid == "request-4").expect("a listed request");
+    assert_eq!(listed.trace_id.as_deref(), Some(trace));
+}
+
+#[test]
 fn child_spans_do_not_exceed_their_parents() {
     let (text, _) = export(Format::Otlp, Options::default());
     let mut names = BTreeSet::new();

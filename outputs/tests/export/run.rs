@@ -6,7 +6,7 @@ use trace::event::{
     Answer, AnswerEnd, Arrival, ArrivalTimes, Capabilities, Chunk, ConnectionTimes, CpuSample, Delivery, Dispatch,
     DispatchKind, DispatchedRequest, Engine, EngineTimes, Event, Finish, Frame, FrontendWait, Hop, Kind, LoggedState,
     Merged, Missed, MissedCause, PollUse, QueueSample, Received, Rejection, RequestTimes, SendWait, StackSample, Stage,
-    Undecoded, UnknownArrival, What,
+    TraceParent, Traced, Undecoded, UnknownArrival, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -176,6 +176,13 @@ fn samples(enter: &mut impl FnMut(u64, What<'static>)) {
     for (rid, times) in [("request-4", Ok(times)), ("request-5", Err(UnknownArrival::Tls))] {
         enter(START + 335 * MS, What::Arrived(Arrival { rid, times }));
     }
+    let parent = TraceParent {
+        trace_id_high: 0x4bf9_2f35_77b3_4da6,
+        trace_id_low: 0xa3ce_929d_0e0e_4736,
+        parent_id: 0xf067_aa0b_a902_b7,
+        is_sampled: true,
+    };
+    enter(START + 335 * MS, What::Traced(Traced { rid: "request-4", parent }));
     let merged = Merged { rid: "request-4", chunks: 21, by: "tokenizer" };
     enter(START + 340 * MS, What::Merged(merged));
     let answer = Answer {

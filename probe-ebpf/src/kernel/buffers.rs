@@ -12,6 +12,7 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::PerCpuArray;
 use probe_ebpf::Loss;
 use probe_ebpf::egress::{Head, Places, SEGMENT};
+use probe_ebpf::traceparent::{CallerSpan, HeadSearch, MAX_HEAD, MAX_STEPS};
 
 use crate::fields::read_field;
 use crate::maps::{RECORDS, lost};
@@ -21,6 +22,10 @@ static SEGMENTS: PerCpuArray<Segment> = PerCpuArray::with_max_entries(1, 0);
 
 #[map]
 static WALKS: PerCpuArray<Walk> = PerCpuArray::with_max_entries(1, 0);
+
+/// Apart from [`SEGMENTS`], because on preemptible kernels another program may run while the one that fills it is preempted.
+#[map]
+static HEAD_SEARCHES: PerCpuArray<HeadSearch> = PerCpuArray::with_max_entries(1, 0);
 
 /// Maximum number of segments copied per call. The rest of a longer one is not copied; user space sees the gap in the byte count.
 const STEPS: u32 = 512;
@@ -76,6 +81,48 @@ pub(crate) fn shape(places: &Places, registers: u64, calls: [u32; 4]) -> Option<
     }
 }
 
+/// Address and size of the call's buffer, or of its vector.
+#[inline(always)]
+fn arguments(places: &Places, registers: u64, shape: Shape) -> Option<[u64; 2]> {
+    let address: u64 = read_field(registers, places.arguments[1])?;
+    if matches!(shape, Shape::Message) {
+        // SAFETY: a read of the target's memory; a fault is an error value.
+        return unsafe { bpf_probe_read_user((address + VECTOR) as *const [u64; 2]) }.ok();
+    }
+    Some([address, read_field(registers, places.arguments[2])?])
+}
+
+/// Searches the head of a request of which the call has read the first `read_bytes`. Only its first buffer is searched.
+#[inline(always)]
+pub(crate) fn find_caller(places: &Places, registers: u64, shape: Shape, read_bytes: u64) -> Option<CallerSpan> {
+    let [mut address, mut size] = arguments(places, registers, shape)?;
+    if !matches!(shape, Shape::Single) {
+        // SAFETY: a read of the target's memory; a fault is an error value.
+        [address, size] = unsafe { bpf_probe_read_user(address as *const [u64; 2]) }.ok()?;
+    }
+    let search = HEAD_SEARCHES.get_ptr_mut(0)?;
+    // SAFETY: a per-CPU slot, checked for null, of the only program that uses it. The length is read back as in `copy`.
+    unsafe {
+        (*search).length = size.min(read_bytes).min(MAX_HEAD as u64) as usize;
+        let length = (&raw const (*search).length).read_volatile().min(MAX_HEAD);
+        if read_user((&raw mut (*search).words).cast(), length as u32, address as *const _) != 0 {
+            return None;
+        }
+        if !(*search).begin(length) {
+            return Some(CallerSpan::ABSENT);
+        }
+        bpf_loop(MAX_STEPS, search_step as *mut c_void, null_mut(), 0);
+        Some((*search).caller)
+    }
+}
+
+/// A callback of `bpf_loop`: a step of the search. Returns 1 after the last one.
+extern "C" fn search_step(_: u32, _: *mut c_void) -> i64 {
+    // SAFETY: as in `find_caller`.
+    let goes_on = HEAD_SEARCHES.get_ptr_mut(0).is_some_and(|search| unsafe { (*search).step() });
+    i64::from(!goes_on)
+}
+
 /// Where the loop over the steps of a copy runs.
 #[derive(Clone, Copy)]
 pub(crate) enum Repeat {
@@ -96,15 +143,7 @@ pub(crate) fn send(
     limit: u64,
     head: Head,
 ) -> Option<()> {
-    let place: u64 = read_field(registers, places.arguments[1])?;
-    let size: u64 = read_field(registers, places.arguments[2])?;
-    let (vector, vectors) = if matches!(shape, Shape::Message) {
-        // SAFETY: a read of the target's memory; a fault is an error value.
-        let [vector, vectors] = unsafe { bpf_probe_read_user((place + VECTOR) as *const [u64; 2]) }.ok()?;
-        (vector, vectors)
-    } else {
-        (place, size)
-    };
+    let [place, size] = arguments(places, registers, shape)?;
     let walk = WALKS.get_ptr_mut(0)?;
     let segment = SEGMENTS.get_ptr_mut(0)?;
     let whole = if head.accepted > 0 { head.accepted as u64 } else { 0 };
@@ -114,7 +153,7 @@ pub(crate) fn send(
         *walk = if single {
             Walk { left: whole.min(limit), at: place, here: size, vector: 0, vectors: 0 }
         } else {
-            Walk { left: whole.min(limit), at: 0, here: 0, vector, vectors }
+            Walk { left: whole.min(limit), at: 0, here: 0, vector: place, vectors: size }
         };
         (*segment).head = head;
         (*segment).head.asked = if single { size } else { 0 };

@@ -19,6 +19,7 @@ use aya_ebpf::programs::{RawTracePointContext, RetProbeContext};
 use probe_ebpf::egress::{
     CLOSE, ESTABLISHED, Head, Kind, MARK, MAX_LISTENERS, Places, RequestTimes, SYN_RECV, Serves, Stream, listener_key,
 };
+use probe_ebpf::traceparent::CallerSpan;
 use probe_ebpf::{Loss, MAX_TARGETS};
 
 use crate::buffers::{self, Repeat};
@@ -199,6 +200,7 @@ const NEW_STREAM: Stream = Stream {
     target: 0,
     ignored: 0,
     request: RequestTimes { opened_ns: 0, accepted_ns: 0, arrived_ns: 0, read_ns: 0 },
+    caller: CallerSpan::ABSENT,
     unread_since_ns: 0,
 };
 
@@ -228,7 +230,8 @@ pub(crate) fn request_read(ctx: RawTracePointContext) -> i32 {
     let Some(stream) = STREAMS.get_ptr_mut(socket) else {
         return 0;
     };
-    if ctx.arg::<u32>(1) as i32 <= 0 || ctx.arg::<u32>(2) & MSG_PEEK != 0 {
+    let read_bytes: u32 = ctx.arg(1);
+    if read_bytes as i32 <= 0 || ctx.arg::<u32>(2) & MSG_PEEK != 0 {
         return 0;
     }
     let places = PLACES.load();
@@ -237,12 +240,24 @@ pub(crate) fn request_read(ctx: RawTracePointContext) -> i32 {
     unsafe {
         if (*stream).request.arrived_ns != 0 && (*stream).request.read_ns == 0 {
             (*stream).request.read_ns = here::now();
+            if SERVING.get((*stream).target).is_some_and(|serves| serves.callers != 0) {
+                (*stream).caller = find_caller(&places, read_bytes).unwrap_or(CallerSpan::INCOMPLETE);
+            }
         }
         if has_read_all {
             (*stream).unread_since_ns = 0;
         }
     }
     0
+}
+
+/// Searches the head of a request that the current thread has begun to read.
+#[inline(always)]
+fn find_caller(places: &Places, read_bytes: u32) -> Option<CallerSpan> {
+    // SAFETY: helpers on the current task, which exists while this program runs.
+    let registers = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as u64;
+    let shape = buffers::shape(places, registers, places.reads)?;
+    buffers::find_caller(places, registers, shape, u64::from(read_bytes))
 }
 
 /// Return of `int accept(int fd, ..)` and `int accept4(int fd, ..)`.
@@ -264,26 +279,30 @@ pub(crate) fn accepted(ctx: RetProbeContext) -> u32 {
 struct RequestRecord {
     head: Head,
     times: RequestTimes,
+    caller: CallerSpan,
 }
 
 /// Reports the request that this write begins to answer, if its arrival was observed, and prepares for the next one.
 #[inline(always)]
 fn report_request(places: &Places, stream: *mut Stream, target: u32, socket: u64) {
     // SAFETY: a map value, checked for null, as in `returned`.
-    let times = unsafe { (*stream).request };
+    let (times, caller) = unsafe { ((*stream).request, (*stream).caller) };
     if times.read_ns == 0 {
         return;
     }
     // A client may have received this very write, and the server's next request may be here before the write returns.
     // SAFETY: as above.
-    unsafe { (*stream).request = RequestTimes { arrived_ns: (*stream).unread_since_ns, ..NEW_STREAM.request } };
+    unsafe {
+        (*stream).request = RequestTimes { arrived_ns: (*stream).unread_since_ns, ..NEW_STREAM.request };
+        (*stream).caller = CallerSpan::ABSENT;
+    }
     let Some(mut slot) = RECORDS.reserve::<RequestRecord>(0) else {
         return lost(Loss::RingFull);
     };
     let mut head = head(places, Kind::Request, target, socket);
-    head.captured = size_of::<RequestTimes>() as u32;
+    head.captured = (size_of::<RequestTimes>() + size_of::<CallerSpan>()) as u32;
     // SAFETY: inside the reservation.
-    unsafe { slot.as_mut_ptr().write(RequestRecord { head, times }) };
+    unsafe { slot.as_mut_ptr().write(RequestRecord { head, times, caller }) };
     slot.submit(u64::from(BPF_RB_NO_WAKEUP));
 }
 

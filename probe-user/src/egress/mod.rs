@@ -11,6 +11,7 @@ pub(crate) use offsets::find_egress_offsets;
 pub use connection_tracker::{ConnectionStep, ConnectionTracker};
 pub use offsets::MissingField;
 pub use probe_ebpf::egress::{Head, Kind, Record, RequestTimes, Serves};
+pub use probe_ebpf::traceparent::{CallerSpan, MAX_HEAD, UnknownSpan};
 
 use crate::discover::ReadError;
 use crate::proc::ProcDir;

@@ -36,7 +36,7 @@ pub(super) fn change_to_numbers(change: TableChange) -> ChangeNumbers {
         }
         TableChange::EnterTarget { target, pid } => [ENTER_TARGET, target, pid, 0, 0],
         TableChange::RemoveTarget { pid } => [REMOVE_TARGET, 0, pid, 0, 0],
-        TableChange::Serve { target, serves } => [SERVE, target, serves.written, serves.read, 0],
+        TableChange::Serve { target, serves } => [SERVE, target, serves.written, serves.read, serves.callers],
         TableChange::EnterListener { target, namespace, port } => [ENTER_LISTENER, target, namespace, port.into(), 0],
         TableChange::RemoveListener { namespace, port } => [REMOVE_LISTENER, 0, namespace, port.into(), 0],
         TableChange::EnterZmtp { target, inode } => [ENTER_ZMTP, target, low_half(inode), high_half(inode), 0],
@@ -56,7 +56,9 @@ pub(super) fn parse_change(numbers: ChangeNumbers) -> Option<TableChange> {
         }
         [ENTER_TARGET, target, pid, 0, 0] => TableChange::EnterTarget { target, pid },
         [REMOVE_TARGET, 0, pid, 0, 0] => TableChange::RemoveTarget { pid },
-        [SERVE, target, written, read, 0] => TableChange::Serve { target, serves: Serves { written, read } },
+        [SERVE, target, written, read, callers] => {
+            TableChange::Serve { target, serves: Serves { written, read, callers } }
+        }
         [ENTER_LISTENER, target, namespace, port, 0] => {
             TableChange::EnterListener { target, namespace, port: port.try_into().ok()? }
         }
@@ -156,7 +158,10 @@ pub(super) mod tests {
             }
             1 => TableChange::EnterTarget { target, pid: first },
             2 => TableChange::RemoveTarget { pid: first },
-            3 => TableChange::Serve { target, serves: Serves { written: first, read: second } },
+            3 => {
+                let serves = Serves { written: first, read: second, callers: flag.into() };
+                TableChange::Serve { target, serves }
+            }
             4 => TableChange::EnterZmtp { target, inode: id },
             5 => TableChange::RemoveZmtp { inode: id },
             6 => TableChange::IgnoreStream { socket: id },

@@ -109,7 +109,7 @@ impl Probe {
     /// Observes only the writes of `pid` to TCP sockets: it gets no uprobes. Returns whether they are observed. In a separate pid namespace
     /// they are not, because there the kernel side learns a process by its uprobes.
     pub fn observe_writes(&mut self, pid: u32) -> Result<bool, ProbeError> {
-        let limits = Serves { written: CAPTURE, read: 0 };
+        let limits = Serves { written: CAPTURE, ..Serves::default() };
         if !load::is_in_initial_pid_namespace() || !self.observe_serving(pid, limits)? {
             return Ok(false);
         }

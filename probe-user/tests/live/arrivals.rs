@@ -1,26 +1,26 @@
 //! Arrivals of requests at a process that serves clients.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use probe_user::egress::{CAPTURE, Kind, ListeningPorts, RequestTimes, Serves, listening_ports};
+use probe_user::egress::{CAPTURE, CallerSpan, Kind, ListeningPorts, MAX_HEAD, RequestTimes, Serves, listening_ports};
 use probe_user::{Capture, Feature, Observation, Probe, ProbeOptions, Target};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 use trace::MonoNs;
 
-/// A single-threaded server that answers requests of fixed length in one write each.
+/// A single-threaded server that answers requests, which end as its argument says, in one write each.
 const SERVER: &str = "
-import asyncio
+import asyncio, sys
 
 async def answer(reader, writer):
     try:
         while True:
-            await reader.readexactly(100)
+            await (reader.readuntil(sys.argv[1].encode()) if sys.argv[1] else reader.readexactly(100))
             writer.write(b'answer')
             await writer.drain()
     except asyncio.IncompleteReadError:
@@ -43,9 +43,15 @@ struct Server {
 }
 
 impl Server {
+    /// Requests have a fixed length.
     fn start() -> Self {
+        Self::start_with_end("")
+    }
+
+    /// Requests end with `end`.
+    fn start_with_end(end: &str) -> Self {
         let mut child =
-            Command::new("python3").args(["-c", SERVER]).stdout(Stdio::piped()).spawn().expect("python starts");
+            Command::new("python3").args(["-c", SERVER, end]).stdout(Stdio::piped()).spawn().expect("python starts");
         let mut line = String::new();
         let stdout = child.stdout.take().expect("stdout is piped");
         BufReader::new(stdout).read_line(&mut line).expect("the server writes its port");
@@ -74,11 +80,17 @@ impl Drop for Server {
 /// Observes the writes of a process, and arrivals at its ports.
 fn observe(pid: u32) -> Probe {
     let mut probe = Probe::attach(&[], ProbeOptions::default()).expect("root may attach");
-    assert!(probe.observe_serving(pid, Serves { written: CAPTURE, read: 0 }).expect("maps exist"));
+    find_callers(&mut probe, pid, true);
     let listening = listening_ports(pid).expect("its sockets are readable");
     assert!(probe.observe_arrivals(pid, listening).expect("maps exist"), "{:?}", probe.degraded());
     probe.add_targets(&[Target { pid, capture: Capture::default() }]).expect("it exists");
     probe
+}
+
+/// Observes the writes of a process, and the spans of its requests' callers if this is set.
+fn find_callers(probe: &mut Probe, pid: u32, callers: bool) {
+    let serves = Serves { written: CAPTURE, read: 0, callers: callers.into() };
+    assert!(probe.observe_serving(pid, serves).expect("maps exist"));
 }
 
 /// Requests that the server has begun to answer, with the client's port.
@@ -214,6 +226,129 @@ fn other_ports_and_processes_are_not_observed() {
         read_answer(&mut client);
         let expected = usize::from(std::ptr::eq(server, &raw const watched));
         assert_eq!(observed(&mut probe, expected).len(), expected);
+    }
+}
+
+const TRACEPARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+/// The span that [`TRACEPARENT`] names, with this number as the trace's last half.
+fn caller(trace_id_low: u64) -> CallerSpan {
+    CallerSpan { trace_id: [0x4bf9_2f35_77b3_4da6, trace_id_low], span_id: 0x00f0_67aa_0ba9_02b7, flags: 1, unknown: 0 }
+}
+
+fn traceparent(trace_id_low: u64) -> String {
+    format!("traceparent: {}\r\n", TRACEPARENT.replace("a3ce929d0e0e4736", &format!("{trace_id_low:016x}")))
+}
+
+/// A request with these headers, and with words that must not leave the kernel.
+fn request(headers: &str) -> String {
+    let others = "Host: canary-host\r\nAuthorization: Bearer canary-key\r\ntracestate: vendor=canary-state\r\n";
+    let last = "Cookie: canary-cookie\r\n\r\n{\"prompt\":\"canary-prompt\\r\\ntraceparent: 00-canary\"}END";
+    format!("POST /canary-path HTTP/1.1\r\n{others}{headers}{last}")
+}
+
+#[test]
+fn each_request_has_the_span_of_its_own_head_and_nothing_else_of_it_leaves_the_kernel() {
+    if !crate::is_permitted(Feature::Arrivals) {
+        return;
+    }
+    let server = Server::start_with_end("END");
+    let mut probe = observe(server.child.id());
+    let mut expected = Vec::new();
+    let mut client = server.connect();
+    let mut ask = |packets: &[&str], span: CallerSpan| {
+        for (n, packet) in packets.iter().enumerate() {
+            if n > 0 {
+                thread::sleep(Duration::from_millis(20));
+            }
+            client.write_all(packet.as_bytes()).expect("space in the socket");
+        }
+        read_answer(&mut client);
+        expected.push(span);
+    };
+    ask(&[&request(&traceparent(1))], caller(1));
+    ask(&[&request("")], CallerSpan::ABSENT);
+    ask(&[&request(&traceparent(3).to_uppercase().replace("TRACEPARENT", "TraceParent"))], CallerSpan::MALFORMED);
+    let whole = request(&traceparent(4));
+    let (first, rest) = whole.split_at(whole.find("Cookie").expect("a header") + 2);
+    ask(&[first, rest], caller(4));
+    let (first, rest) = whole.split_at(whole.find("traceparent").expect("a header") + 20);
+    ask(&[first, rest], CallerSpan::INCOMPLETE);
+    // No byte of the head before completes this one.
+    ask(&["POST / HTTP/1.1\r\n", &request("")], CallerSpan::INCOMPLETE);
+    let long = format!("X: {}\r\n", "canary".repeat(MAX_HEAD / 6));
+    ask(&[&request(&(long.clone() + &traceparent(5)))], CallerSpan::INCOMPLETE);
+    ask(&[&request(&(traceparent(6) + &long))], caller(6));
+    ask(&[&request(&(traceparent(7))).replace("POST", "\x16\x03\x01")], CallerSpan::ABSENT);
+    let serving = server.child.id();
+    find_callers(&mut probe, serving, false);
+    ask(&[&request(&traceparent(8))], CallerSpan::ABSENT);
+    // Two requests in one packet: the second one's arrival and span are unknown.
+    find_callers(&mut probe, serving, true);
+    ask(&[&(request(&traceparent(9)) + &request(&traceparent(10)))], caller(9));
+    read_answer(&mut client);
+    let mut spans = Vec::new();
+    for _ in 0..20 {
+        let see = |observation: Observation<'_>| {
+            let Observation::Egress { record, .. } = observation else { return };
+            assert!(!record.payload.windows(6).any(|bytes| bytes == b"canary"), "{:?}", record.kind);
+            if record.kind == Kind::Request {
+                spans.push(CallerSpan::parse(&record.payload[size_of::<RequestTimes>()..]).expect("a span"));
+                assert_eq!(record.payload.len(), size_of::<RequestTimes>() + size_of::<CallerSpan>());
+            }
+        };
+        probe.poll(Duration::from_millis(20), see).expect("the probe reads");
+    }
+    assert_eq!(spans, expected);
+}
+
+/// Prints what the search of a head costs the server's read, in alternated rounds.
+#[test]
+fn a_search_of_a_head_costs_a_read_little() {
+    const ROUNDS: usize = 60;
+    const REQUESTS: usize = 200;
+    if !crate::is_permitted(Feature::Arrivals) {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let pid = std::process::id();
+    let mut probe = observe(pid);
+    let mut client = TcpStream::connect(listener.local_addr().expect("a bound socket")).expect("it listens");
+    let (mut server, _) = listener.accept().expect("a connection");
+    let mut buffer = vec![0; 1 << 16];
+    let headers = |bytes: usize| format!("X: {}\r\n", "x".repeat(bytes));
+    let body = "p".repeat(8000);
+    for (what, request) in [
+        ("head of 300 bytes that ends with the header", request(&(headers(100) + &traceparent(1)))),
+        ("head of 1,000 bytes without the header", request(&headers(860))),
+        ("head of 1,000 bytes without the header, with a body of 8,000", request(&headers(860)) + &body),
+        ("head that exceeds the limit", request(&headers(MAX_HEAD))),
+    ] {
+        let mut round = |probe: &mut Probe, callers: bool| {
+            find_callers(probe, pid, callers);
+            let mut spent = 0;
+            for _ in 0..REQUESTS {
+                client.write_all(request.as_bytes()).expect("space in the socket");
+                let begin = cpu_ns();
+                let read = server.read(&mut buffer).expect("a request");
+                spent += cpu_ns() - begin;
+                assert_eq!(read, request.len());
+                server.write_all(b"answer").expect("space in the socket");
+                read_answer(&mut client);
+            }
+            probe.poll(Duration::ZERO, |_| {}).expect("the probe reads");
+            spent as f64 / REQUESTS as f64
+        };
+        let mut added: Vec<f64> = Vec::new();
+        for n in 0..ROUNDS {
+            let first = round(&mut probe, n % 2 == 0);
+            let second = round(&mut probe, n % 2 != 0);
+            added.push(if n % 2 == 0 { first - second } else { second - first });
+        }
+        added.sort_by(f64::total_cmp);
+        let (low, median, high) = (added[ROUNDS / 4], added[ROUNDS / 2], added[ROUNDS * 3 / 4]);
+        println!("a {what}: +{median:.0} ns (quartiles {low:.0}..{high:.0})");
+        assert!(median < 20_000.0, "{median} ns");
     }
 }
 

@@ -445,7 +445,7 @@ fn both_capture_methods_see_every_byte_written_to_a_client() {
         let options = ProbeOptions { every_call, ..ProbeOptions::default() };
         let mut probe = Probe::attach(&[], options).expect("root may attach");
         let pid = std::process::id();
-        let serves = Serves { written: CAPTURE, read: 0 };
+        let serves = Serves { written: CAPTURE, ..Serves::default() };
         assert!(probe.observe_serving(pid, serves).expect("serving starts"), "{:?}", probe.degraded());
         let capture = Capture::default();
         probe.add_targets(&[Target { pid, capture }]).expect("it exists");

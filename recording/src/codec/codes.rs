@@ -75,6 +75,7 @@ pub(super) mod op {
     pub(in crate::codec) const ARRIVED: u8 = 24;
     pub(in crate::codec) const REQUEST_TIMES: u8 = 23;
     pub(in crate::codec) const REJECTED: u8 = 25;
+    pub(in crate::codec) const TRACED: u8 = 26;
 
     /// Mask of the bits with the kind.
     pub(in crate::codec) const KIND_MASK: u8 = 0x1f;

@@ -347,6 +347,7 @@ fn missed_if_too_large(what: &What<'_>, writes_token_ids: bool) -> Option<Missed
         }
         What::Delivered(delivery) => (None, text_bytes(&[delivery.rid])),
         What::Arrived(arrival) => (None, text_bytes(&[arrival.rid])),
+        What::Traced(traced) => (None, text_bytes(&[traced.rid])),
         What::Answered(answer) => (None, text_bytes(&[answer.rid])),
         What::FrontendWait(wait) => (None, text_bytes(&[wait.rid])),
         What::RequestTimes(times) => (None, text_bytes(&[times.rid])),

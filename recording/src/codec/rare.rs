@@ -5,8 +5,8 @@ use trace::clock::MonoNs;
 use trace::event::{
     Answer, AnswerContent, AnswerEnd, ArgumentsPart, Arrival, ArrivalTimes, Away, Capabilities, ConnectionTimes,
     CpuSample, Dispatch, DispatchedRequest, Engine, EngineTimes, FrontendWait, Hop, LoggedState, Merged, Missed,
-    PollUse, QueueSample, Rejection, RequestTimes, SendWait, StackSample, Stage, ToolCallOutcome, ToolCalls, Undecoded,
-    UnjudgedReason, UnknownArrival, What,
+    PollUse, QueueSample, Rejection, RequestTimes, SendWait, StackSample, Stage, ToolCallOutcome, ToolCalls,
+    TraceParent, Traced, Undecoded, UnjudgedReason, UnknownArrival, What,
 };
 use trace::id::{FrameId, HopId, ThreadId};
 
@@ -65,6 +65,7 @@ records! {
     MISSED Missed
     DISPATCHED Dispatched
     ARRIVED Arrived
+    TRACED Traced
     REQUEST_TIMES RequestTimes
     REJECTED Rejected
 }
@@ -102,6 +103,8 @@ structs! {
     DispatchedRequest<'b> { rid, prompt_tokens, room, arrived_unix_ns }
     Arrival<'b> { rid, times }
     ArrivalTimes { arrived, read, connection }
+    Traced<'b> { rid, parent }
+    TraceParent { trace_id_high, trace_id_low, parent_id, is_sampled }
     ConnectionTimes { opened, accepted }
     Away<'b> { state, place }
     PollUse { interval_ns, polled_ns, wakeups }

@@ -12,7 +12,7 @@ use trace::event::{
     Chunk, ConnectionTimes, CpuSample, Delivery, Dispatch, DispatchKind, DispatchedRequest, Engine, EngineTimes, Event,
     Finish, Frame, FrontendWait, Hop, IdColumn, Kind, LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample,
     Received, Rejection, RequestTimes, Response, SendWait, StackSample, Stage, ThreadPart, ToolCallOutcome, ToolCalls,
-    Undecoded, UnjudgedReason, UnknownArrival, What,
+    TraceParent, Traced, Undecoded, UnjudgedReason, UnknownArrival, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -246,6 +246,15 @@ fn arrival() -> impl Strategy<Value = Arrival<'static>> {
     any!(Arrival { rid: text(), times: prop_oneof![3 => times.prop_map(Ok), 1 => unknown] })
 }
 
+fn trace_parent() -> impl Strategy<Value = TraceParent> {
+    any!(TraceParent {
+        trace_id_high: any::<u64>(),
+        trace_id_low: any::<u64>(),
+        parent_id: any::<u64>(),
+        is_sampled: any::<bool>(),
+    })
+}
+
 /// Any observation.
 pub(crate) fn what() -> impl Strategy<Value = What<'static>> {
     let engine = any!(Engine {
@@ -281,6 +290,7 @@ pub(crate) fn what() -> impl Strategy<Value = What<'static>> {
         }),
         2 => id().prop_map(What::Processed),
         1 => arrival().prop_map(What::Arrived),
+        1 => any!(Traced { rid: text(), parent: trace_parent() }).prop_map(What::Traced),
         5 => delivery().prop_map(What::Delivered),
         1 => undecoded.prop_map(What::Undecoded),
         1 => cpu().prop_map(What::Cpu),

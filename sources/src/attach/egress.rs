@@ -8,12 +8,13 @@ use adapter::discover::EngineKind;
 use probe_user::Probe;
 use probe_user::discover::{Engine, Process};
 use probe_user::egress::{
-    CAPTURE, CAPTURE_READ, ConnectionStep, ConnectionTracker, Kind, ListeningPorts, Record, RequestTimes, Serves,
+    CAPTURE, CAPTURE_READ, CallerSpan, ConnectionStep, ConnectionTracker, Kind, ListeningPorts, MAX_HEAD, Record,
+    RequestTimes, Serves, UnknownSpan,
 };
 use responses::{Detokenize, ResponseReader, Tls};
 use serde_json::{Value, json};
 use trace::MonoNs;
-use trace::event::{ArrivalTimes, ConnectionTimes, UnknownArrival};
+use trace::event::{ArrivalTimes, ConnectionTimes, TraceParent, UnknownArrival};
 
 use super::frontends::FrontendWatch;
 use super::inbox::RunId;
@@ -53,6 +54,42 @@ pub(super) struct Egress {
     left_out: u64,
     /// Set if arrivals of requests are observed.
     observes_arrivals: bool,
+    /// Set if the spans of requests' callers are not observed.
+    pub(super) ignores_callers: bool,
+    unknown_spans: UnknownSpans,
+}
+
+/// Requests that may name their callers' spans, which are unknown.
+#[derive(Debug, Default)]
+struct UnknownSpans {
+    malformed: u64,
+    incomplete: u64,
+}
+
+impl UnknownSpans {
+    /// Span of the caller in a record of a request; `None` if the request names none.
+    fn parse_caller(&mut self, payload: &[u8]) -> Option<TraceParent> {
+        let caller = CallerSpan::parse(payload.get(size_of::<RequestTimes>()..)?)?;
+        match caller.unknown() {
+            Some(UnknownSpan::Malformed) => self.malformed += 1,
+            Some(UnknownSpan::Incomplete) => self.incomplete += 1,
+            None => {}
+        }
+        let CallerSpan { trace_id: [trace_id_high, trace_id_low], span_id: parent_id, flags, .. } = caller;
+        (parent_id != 0).then_some(TraceParent { trace_id_high, trace_id_low, parent_id, is_sampled: flags & 1 != 0 })
+    }
+
+    fn degraded(&self) -> impl Iterator<Item = String> {
+        let malformed = (self.malformed > 0)
+            .then(|| format!("egress: {} malformed traceparent headers were ignored", self.malformed));
+        let incomplete = (self.incomplete > 0).then(|| {
+            let count = self.incomplete;
+            format!(
+                "egress: {count} request heads were not in one read or exceed {MAX_HEAD} bytes: their trace is unknown"
+            )
+        });
+        malformed.into_iter().chain(incomplete)
+    }
 }
 
 /// The times in a record of a request; `None` if it has none.
@@ -124,7 +161,11 @@ impl Egress {
         if plane.is_none() && ports.is_empty() {
             return Ok(false);
         }
-        let serves = Serves { written: CAPTURE, read: if plane.is_some() { CAPTURE_READ } else { 0 } };
+        let serves = Serves {
+            written: CAPTURE,
+            read: if plane.is_some() { CAPTURE_READ } else { 0 },
+            callers: u32::from(!self.ignores_callers),
+        };
         let observed = probe.observe_serving(pid, serves).map_err(|error| error.to_string())?;
         self.clients.is_observed |= observed;
         if observed && plane.is_none() {
@@ -226,7 +267,7 @@ impl Egress {
         let (track, reader) = connection;
         if record.kind == Kind::Request {
             if let Some(times) = parse_arrival(record.payload) {
-                reader.record_arrival(times);
+                reader.record_arrival(times, self.unknown_spans.parse_caller(record.payload));
             }
             return;
         }
@@ -279,6 +320,7 @@ impl Egress {
         {
             degraded.push(format!("egress: their text cannot be compared with token ids: {why}"));
         }
+        degraded.extend(self.unknown_spans.degraded());
         if self.left_out > 0 {
             degraded.push(format!("egress: {} writes on connections beyond the limit", self.left_out));
         }
@@ -289,7 +331,7 @@ impl Egress {
 #[cfg(test)]
 mod tests {
     use probe_user::egress::Head;
-    use trace::event::{Arrival, Event, What};
+    use trace::event::{Arrival, Event, Traced, What};
 
     use super::*;
 
@@ -330,6 +372,7 @@ mod tests {
         written: u32,
         tls: bool,
         arrivals: Vec<Result<ArrivalTimes, UnknownArrival>>,
+        traces: Vec<String>,
     }
 
     impl Connection {
@@ -343,18 +386,27 @@ mod tests {
         fn write(mut self, bytes: &[u8]) -> Self {
             self.written += bytes.len() as u32;
             let kind = if self.tls { Kind::Tls } else { Kind::Wrote };
-            let Self { egress, arrivals, written, .. } = &mut self;
+            let Self { egress, arrivals, traces, written, .. } = &mut self;
             egress.read_record(1, &record(kind, *written, bytes), &mut |event| {
                 if let What::Arrived(Arrival { rid: "cmpl-1", times }) = event.what {
                     arrivals.push(times);
+                }
+                if let What::Traced(Traced { rid: "cmpl-1", parent }) = event.what {
+                    traces.push(parent.trace_id());
                 }
             });
             self
         }
 
         /// The server begins to answer a request that arrived at `arrived_ns`, 10 ns after its connection was opened.
-        fn answer(mut self, arrived_ns: u64) -> Self {
-            let words = [arrived_ns - 10, 0, arrived_ns, arrived_ns + 5];
+        fn answer(self, arrived_ns: u64) -> Self {
+            self.answer_caller(arrived_ns, CallerSpan::ABSENT)
+        }
+
+        fn answer_caller(mut self, arrived_ns: u64, caller: CallerSpan) -> Self {
+            let CallerSpan { trace_id: [high, low], span_id, flags, unknown } = caller;
+            let last = u64::from(flags) | u64::from(unknown) << 32;
+            let words = [arrived_ns - 10, 0, arrived_ns, arrived_ns + 5, high, low, span_id, last];
             let payload: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
             self.egress.read_record(1, &record(Kind::Request, self.written, &payload), &mut |_| {});
             self
@@ -413,6 +465,43 @@ mod tests {
     fn arrivals_on_encrypted_connections_are_unknown() {
         let connection = Connection { tls: true, ..Connection::observed() };
         assert_eq!(connection.write(&response()).arrived_ns(), [Err(UnknownArrival::Tls)]);
+    }
+
+    /// Span of a caller in trace `trace_id`.
+    fn caller(trace_id: u64) -> CallerSpan {
+        CallerSpan { trace_id: [0, trace_id], span_id: 7, flags: 1, unknown: 0 }
+    }
+
+    #[test]
+    fn each_response_has_the_trace_of_its_own_request() {
+        let response = response();
+        let connection = Connection::observed().answer_caller(100, caller(1)).write(&response);
+        // The second names no span, and the record of the third is missed.
+        let connection = connection.answer(200).write(&response).write(&response);
+        let malformed = CallerSpan { unknown: UnknownSpan::Malformed as u32, ..CallerSpan::ABSENT };
+        let connection = connection.answer_caller(400, malformed).write(&response);
+        let connection = connection.answer_caller(500, CallerSpan::INCOMPLETE).write(&response);
+        let connection = connection.answer_caller(600, caller(0xab)).write(&response);
+        assert_eq!(connection.traces, [format!("{:032x}", 1), format!("{:032x}", 0xab)]);
+        assert_eq!(connection.arrivals.len(), 6);
+        let reasons = connection.egress.degraded();
+        assert!(reasons.iter().any(|line| line.contains("1 malformed")), "{reasons:?}");
+        assert!(reasons.iter().any(|line| line.contains("1 request heads were not in one read")), "{reasons:?}");
+    }
+
+    #[test]
+    fn traces_are_unknown_where_arrivals_are() {
+        let response = response();
+        let (begin, rest) = response.split_at(response.len() - 5);
+        let connection = Connection::observed().answer_caller(100, caller(1)).write(begin);
+        let connection = connection.answer_caller(200, caller(2)).write(rest).write(&response);
+        assert_eq!(connection.traces, [format!("{:032x}", 1)]);
+        // The body that follows `100 Continue` may begin as a request does.
+        let connection = Connection::observed().answer_caller(100, caller(1)).write(b"HTTP/1.1 100 Continue\r\n\r\n");
+        let connection = connection.answer_caller(200, caller(2)).write(&response);
+        assert_eq!(connection.traces, [format!("{:032x}", 1)]);
+        let connection = Connection::observed().answer_caller(100, caller(1)).reopen().write(&response);
+        assert_eq!(connection.traces, [""; 0]);
     }
 
     #[test]

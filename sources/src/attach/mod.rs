@@ -76,6 +76,8 @@ pub struct AttachOptions {
     pub capture: u32,
     /// Observe writes to clients.
     pub egress: bool,
+    /// Read the callers' traces in the heads of requests.
+    pub traceparent: bool,
     /// Logs of Dynamo workers, in addition to files that receive their standard output and error.
     pub logs: Vec<PathBuf>,
     /// Tokenizer of the model, if the user named one.
@@ -187,6 +189,7 @@ impl Attach {
         server.texts.exact = exact_text;
         let response_id = response_id_of(engine);
         let mut egress = Egress::new(Clients { server, response_id, ..Clients::default() });
+        egress.ignores_callers = !options.traceparent;
         match &options.tokenizer {
             // The ids of its batches are not read.
             _ if engine.processes.iter().any(|process| process.inner_server.is_some()) => egress.has_no_ids(),

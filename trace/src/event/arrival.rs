@@ -1,4 +1,4 @@
-//! When requests reached the server.
+//! When requests reached the server, and the traces of their callers.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,40 @@ pub struct ConnectionTimes {
     pub opened: MonoNs,
     /// When the server had accepted it; `None` if not observed.
     pub accepted: Option<MonoNs>,
+}
+
+/// The span in which the caller sent a request. Emitted behind its [`Arrival`], if its head names one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Traced<'a> {
+    /// The engine's request id.
+    pub rid: &'a str,
+    /// Span of the caller.
+    pub parent: TraceParent,
+}
+
+/// A caller's span: the header `traceparent` of W3C Trace Context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct TraceParent {
+    /// Upper half of the trace's id.
+    pub trace_id_high: u64,
+    /// Lower half of the trace's id.
+    pub trace_id_low: u64,
+    /// Id of the span; not 0.
+    pub parent_id: u64,
+    /// Whether the caller may have recorded its span.
+    pub is_sampled: bool,
+}
+
+impl TraceParent {
+    /// The trace's id: 32 hexadecimal digits.
+    pub fn trace_id(&self) -> String {
+        format!("{:016x}{:016x}", self.trace_id_high, self.trace_id_low)
+    }
+
+    /// The span's id: 16 hexadecimal digits.
+    pub fn span_id(&self) -> String {
+        format!("{:016x}", self.parent_id)
+    }
 }
 
 /// Why it is unknown when a request reached the server.

@@ -7,7 +7,7 @@ use super::shared_rid::late_deliveries_until;
 use super::stream_count::Evidence;
 use crate::clock::MonoNs;
 use crate::engine::Mode;
-use crate::event::{Arrival, Delivery, Response};
+use crate::event::{Arrival, Delivery, Response, Traced};
 use crate::id::Ticket;
 
 /// Number of excess tokens that a consumer may count without a finding. They are ids of the prompt's tail, and one id that a release
@@ -30,6 +30,13 @@ impl Ledger {
     pub(super) fn record_arrival(&mut self, arrival: &Arrival<'_>) {
         if let Some(request) = self.table.ticket_of(arrival.rid).and_then(|ticket| self.table.get_mut(ticket)) {
             request.early.get_or_insert_default().arrival.get_or_insert(arrival.times);
+        }
+    }
+
+    /// Records the span of a request's caller. Of several responses to it, the first counts, as for its arrival.
+    pub(super) fn record_trace_parent(&mut self, traced: &Traced<'_>) {
+        if let Some(request) = self.table.ticket_of(traced.rid).and_then(|ticket| self.table.get_mut(ticket)) {
+            request.early.get_or_insert_default().trace_parent.get_or_insert(traced.parent);
         }
     }
 

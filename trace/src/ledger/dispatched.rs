@@ -10,7 +10,7 @@ use super::lane::FrameLoad;
 use crate::clock::MonoNs;
 use crate::engine::{AbsentEngineTimes, SentTime};
 use crate::event::{
-    ArrivalTimes, Dispatch, DispatchKind, DispatchedRequest, EngineTimes, RequestTimes, UnknownArrival,
+    ArrivalTimes, Dispatch, DispatchKind, DispatchedRequest, EngineTimes, RequestTimes, TraceParent, UnknownArrival,
 };
 use crate::id::{FrameId, HopId};
 use crate::stats::Distribution;
@@ -71,6 +71,8 @@ pub struct EngineTimesCounts {
 pub(crate) struct EarlyMoments {
     /// When it reached the server; `None` until its response begins, and where that is not observed.
     pub(super) arrival: Option<Result<ArrivalTimes, UnknownArrival>>,
+    /// Span of its caller; `None` unless its head was observed and names one.
+    pub(super) trace_parent: Option<TraceParent>,
     pub(super) dispatch: Option<RequestDispatch>,
     pub(super) engine_times: Option<EngineTimes>,
     /// When the tokenizer had processed the message with its first chunk.

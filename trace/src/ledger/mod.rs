@@ -237,6 +237,7 @@ impl Ledger {
             What::Received(received) => self.record_received_frame(at, received),
             What::Processed(id) => self.record_processed(at, *id),
             What::Arrived(arrival) => self.record_arrival(arrival),
+            What::Traced(traced) => self.record_trace_parent(traced),
             What::Delivered(delivery) => self.record_delivery(at, delivery),
             What::Answered(answer) => self.record_answer(at, answer),
             What::Rejected(rejection) => self.totals.answers.count_rejection(rejection.status),

@@ -17,7 +17,7 @@ use super::processing_stage::InProcess;
 use super::stages::StageMarks;
 use super::stream::Stream;
 use crate::clock::MonoNs;
-use crate::event::{AnswerEnd, ArrivalTimes, EngineTimes, Finish, UnknownArrival};
+use crate::event::{AnswerEnd, ArrivalTimes, EngineTimes, Finish, TraceParent, UnknownArrival};
 use crate::stats::{Spread, Tally};
 
 /// A request that is live, or waits for its last receive or delivery. Fields keep the order written here: those that every chunk reads
@@ -222,6 +222,7 @@ impl Request {
             first_at: self.first_at,
             last_at: self.last_at,
             arrival: self.arrival(),
+            trace_parent: self.early.as_ref().and_then(|early| early.trace_parent),
             dispatch: self.dispatch(),
             engine_times: self.engine_times(),
             sent_first: self.sent_first,
@@ -307,6 +308,8 @@ pub struct RequestNumbers {
     pub last_at: MonoNs,
     /// When it reached the server; `None` until its response begins, and where that is not observed.
     pub arrival: Option<Result<ArrivalTimes, UnknownArrival>>,
+    /// Span of its caller; `None` unless its head was observed and names one.
+    pub trace_parent: Option<TraceParent>,
     /// Its dispatch to the scheduler; `None` if not observed.
     pub dispatch: Option<RequestDispatch>,
     /// The engine's own times; `None` if no observed message has any.

@@ -1,4 +1,5 @@
-"""Prometheus scrapes a demo that also pushes to a collector. Both must have the same numbers as the report.
+"""Prometheus scrapes a demo that also pushes to a collector. Both must have the same numbers as the report. As root, a real engine's
+requests join their clients' traces in a collector.
 
 usage: check.py TOKENGAP
 
@@ -7,6 +8,7 @@ Needs the packages rotel (a collector) and opentelemetry-proto (protobuf classes
 
 import gzip
 import json
+import os
 import pathlib
 import shutil
 import socket
@@ -252,13 +254,21 @@ def dashboard(query):
     print(f"dashboard: {len(expressions)} expressions return data, or use metrics of attach only")
 
 
+def rotel_command(http, receiver):
+    agent = pathlib.Path(rotel.__file__).parent / "rotel-agent"
+    return [agent, "start", "--otlp-http-endpoint", f"127.0.0.1:{http}", "--otlp-grpc-endpoint",
+            f"127.0.0.1:{free_port()}", "--exporter", "otlp", "--otlp-exporter-protocol", "http",
+            "--otlp-exporter-endpoint", f"http://127.0.0.1:{receiver.port}"]
+
+
+def listens(port):
+    with socket.create_connection(("127.0.0.1", port), 1):
+        return True
+
+
 def against_collector():
     receiver, http = Receiver(), free_port()
-    agent = pathlib.Path(rotel.__file__).parent / "rotel-agent"
-    command = [agent, "start", "--otlp-http-endpoint", f"127.0.0.1:{http}", "--otlp-grpc-endpoint",
-               f"127.0.0.1:{free_port()}", "--exporter", "otlp", "--otlp-exporter-protocol", "http",
-               "--otlp-exporter-endpoint", f"http://127.0.0.1:{receiver.port}"]
-    through_collector(command, receiver, http)
+    through_collector(rotel_command(http, receiver), receiver, http)
 
 
 def against_opentelemetry_collector():
@@ -275,7 +285,7 @@ def against_opentelemetry_collector():
 def through_collector(command, receiver, http):
     """A collector at the port `http` passes everything on to `receiver`."""
     with running(*command, log="collector.log"):
-        wait_for("the collector", lambda: socket.create_connection(("127.0.0.1", http), 1).close() or True)
+        wait_for("the collector", lambda: listens(http))
         env = {"PATH": "/usr/bin:/bin", "OTEL_SERVICE_NAME": "llm", "OTEL_RESOURCE_ATTRIBUTES": "k8s.pod.name=pod%2D7"}
         report, log = demo("race", "--otlp", f"http://127.0.0.1:{http}", "--otlp-requests", "all",
                             "--otlp-interval", "1s", env=env)
@@ -340,10 +350,63 @@ def against_a_receiver_in_trouble():
     print(degraded[0])
 
 
+def traces_of_clients():
+    """A real server's requests, each in the trace that its client began, with the legs of the report."""
+    home = pathlib.Path(os.environ.get("TOKENGAP_SGLANG") or pathlib.Path.home() / ".cache/tokengap/sglang")
+    if os.geteuid() != 0 or not (home / "venv-0.5.23").is_dir():
+        print("SKIPPED: traces of clients need root and SGLang 0.5.23 (testbed/real/install.sh)")
+        return
+    sys.path.insert(0, str(ROOT))
+    from testbed.real.__main__ import Attach, load
+    from testbed.real.server import Server
+
+    receiver, http = Receiver(), free_port()
+    flags = ["--cumulative", "--streams", "4", "--seconds", "4", "--traceparent"]
+    with running(*rotel_command(http, receiver), log="collector.log"), \
+            Server(home, "0.5.23", ["--enable-metrics"], FOLDER / "server.log") as server:
+        wait_for("the collector", lambda: listens(http))
+        push = ["--otlp", f"http://127.0.0.1:{http}", "--otlp-requests", "all"]
+        with Attach(pathlib.Path(TOKENGAP), server, FOLDER, *push) as attach:
+            truth = load(server, FOLDER / "truth.jsonl", *flags)
+        wait_for("the capture's span", lambda: any(span.name == "capture" for _, span in receiver.spans), 15)
+        time.sleep(1)
+    report = attach.report()
+    events = subprocess.run([TOKENGAP, "export", attach.recording, "--format", "events"],
+                            check=True, capture_output=True, text=True).stdout
+    equal("degraded", report["self"]["degraded"], [])
+    lines = {line["rid"]: line for line in report["slowest"]}
+    clients = {request["rid"]: request for request in truth}
+    requests = [span for _, span in receiver.spans if span.name == "request"]
+    equal("requests", len(requests), len(clients))
+    for request in requests:
+        about = attributes(request.attributes)
+        rid = about["gen_ai.response.id"]
+        line, client = lines[rid], clients[rid]
+        trace, caller = client["trace"]
+        equal(f"{rid}: trace", request.trace_id.hex(), trace)
+        equal(f"{rid}: trace in the report", line["trace_id"], trace)
+        equal(f"{rid}: parent", request.parent_span_id.hex(), caller)
+        equal(f"{rid}: flags", request.flags, 0x301)
+        equal(f"{rid}: origin of its trace", about["tokengap.trace_id_from"], "traceparent")
+        spans = {span.span_id: span for _, span in receiver.spans if span.trace_id.hex() == trace}
+        parents = {span.parent_span_id for span in spans.values() if span is not request}
+        equal(f"{rid}: parents outside of the trace's spans", parents - spans.keys(), set())
+        stages = {span.name: span.end_time_unix_nano - span.start_time_unix_nano for span in spans.values()}
+        # Behind the first send, spans show hops instead.
+        legs = {leg["name"]: leg["ns"] for leg in line["ttft_legs"] if not {"output", "delivery"} & set(leg["name"].split("+"))}
+        equal(f"{rid}: legs", {name: stages.get(name) for name in legs}, legs)
+        equal(f"{rid}: first legs", list(legs)[:3], ["socket", "preparation", "dispatch"])
+    everything = events + json.dumps(report) + str(receiver.spans)
+    for private in ["canary", *(client["prompt"] for client in truth)]:
+        equal(f"{private!r} in outputs", private in everything, False)
+    print(f"{len(requests)} requests joined their clients' traces; legs: {list(legs)}")
+
+
 for tool in ["prometheus", "promtool"]:
     if not shutil.which(tool):
         sys.exit(f"cannot find {tool}: install prometheus (Debian: apt-get install prometheus)")
-for part in [against_prometheus, against_collector, against_opentelemetry_collector, against_a_receiver_in_trouble]:
+for part in [against_prometheus, against_collector, against_opentelemetry_collector, against_a_receiver_in_trouble,
+             traces_of_clients]:
     started = time.monotonic()
     part()
     print(f"{part.__name__.replace('_', ' ')}: ok, {time.monotonic() - started:.0f} s")

@@ -18,6 +18,9 @@ use crate::report::Report;
 /// `SPAN_KIND_INTERNAL`, `SPAN_KIND_SERVER`.
 const INTERNAL: u64 = 1;
 const SERVER: u64 = 2;
+/// `flags`: the trace's own flag, and `SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK | SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK`.
+const SAMPLED: u64 = 1;
+const REMOTE_PARENT: u64 = 0x300;
 /// `STATUS_CODE_ERROR`.
 const ERROR: u64 = 2;
 
@@ -27,13 +30,20 @@ pub(super) fn write_request_spans(
     request: &ExportedRequest<'_>,
     context: &ExportContext<'_>,
 ) -> usize {
-    let trace = TraceId::of_request(&request.summary.rid, context.clock.wall_ns(request.summary.first_at));
-    let mut ids = SpanIds::of(&trace, context.clock.wall_ns(request.summary.first_at));
+    let summary = request.summary;
+    let first_wall_ns = context.clock.wall_ns(summary.first_at);
+    let trace = TraceId::of_request(&summary.rid, summary.trace_parent, first_wall_ns);
+    let mut ids = SpanIds::of_request(&trace, &summary.rid, first_wall_ns);
     let root = ids.next();
+    let caller = summary.trace_parent.map(|parent| parent.span_id());
+    let flags = u64::from(summary.trace_parent.is_none_or(|parent| parent.is_sampled));
+    let root_flags = if caller.is_some() { flags | REMOTE_PARENT } else { flags };
     let stages = request_stage::stages_of_request(request, context.ledger);
     let (from, to) = request_stage::span_of_request(request);
     spans.object(|o| {
-        let head = SpanHead { trace: &trace, id: &root, parent: None, name: "request", kind: SERVER, from, to };
+        let parent = caller.as_deref();
+        let head =
+            SpanHead { trace: &trace, id: &root, parent, flags: root_flags, name: "request", kind: SERVER, from, to };
         head.write(o, context.clock);
         o.array("attributes", |a| write_request_attributes(a, request, &trace, context));
         o.array("events", |list| {
@@ -51,8 +61,8 @@ pub(super) fn write_request_spans(
         let id = ids.next();
         let RequestStage { name, from, to, .. } = stage;
         spans.object(|o| {
-            let parent = above.last();
-            SpanHead { trace: &trace, id: &id, parent, name, kind: INTERNAL, from: *from, to: *to }
+            let parent = above.last().map(String::as_str);
+            SpanHead { trace: &trace, id: &id, parent, flags, name, kind: INTERNAL, from: *from, to: *to }
                 .write(o, context.clock);
             o.array("attributes", |a| write_stage_attributes(a, stage, context));
         });
@@ -68,7 +78,8 @@ pub(super) fn write_capture_span(spans: &mut Array<'_>, source: &str, report: &R
     let trace = TraceId::of_capture(source, began);
     let id = SpanIds::of(&trace, began).next();
     spans.object(|o| {
-        SpanHead { trace: &trace, id: &id, parent: None, name: "capture", kind: INTERNAL, from, to }.write(o, clock);
+        SpanHead { trace: &trace, id: &id, parent: None, flags: SAMPLED, name: "capture", kind: INTERNAL, from, to }
+            .write(o, clock);
         o.array("attributes", |a| write_totals(a, report));
         o.array("events", |list| {
             for finding in &report.findings {
@@ -117,8 +128,8 @@ pub(super) fn write_finding_span(
     let verdict = &finding.verdict;
     let Episode { from, to, .. } = *episode;
     spans.object(|o| {
-        let parent = Some(&parent);
-        SpanHead { trace: &trace, id: &id, parent, name: finding.kind, kind: INTERNAL, from, to }.write(o, clock);
+        let parent = Some(parent.as_str());
+        SpanHead { trace: &trace, id: &id, parent, flags: SAMPLED, name: finding.kind, kind: INTERNAL, from, to }.write(o, clock);
         o.array("attributes", |a| {
             text(a, "tokengap.finding.state", if episode.over { "over" } else { "began" });
             FindingAttributes {
@@ -184,7 +195,8 @@ impl FindingAttributes<'_> {
 struct SpanHead<'a> {
     trace: &'a TraceId,
     id: &'a str,
-    parent: Option<&'a String>,
+    parent: Option<&'a str>,
+    flags: u64,
     name: &'a str,
     kind: u64,
     from: MonoNs,
@@ -194,7 +206,7 @@ struct SpanHead<'a> {
 impl SpanHead<'_> {
     fn write(&self, o: &mut Object<'_>, clock: &CaptureClock) {
         o.put("traceId", &self.trace.hex).put("spanId", self.id).known("parentSpanId", self.parent);
-        o.put("flags", 1_u64).put("name", self.name).put("kind", self.kind);
+        o.put("flags", self.flags).put("name", self.name).put("kind", self.kind);
         o.int_text("startTimeUnixNano", clock.wall_ns(self.from));
         o.int_text("endTimeUnixNano", clock.wall_ns(self.to));
     }

@@ -105,6 +105,7 @@ impl Exporter for Perfetto<'_> {
             What::Hop(_)
             | What::SendWait(_)
             | What::Arrived(_)
+            | What::Traced(_)
             | What::RequestTimes(_)
             | What::Delivered(_)
             | What::Answered(_)

@@ -49,6 +49,10 @@ pub(crate) struct Args {
     #[arg(long)]
     no_egress: bool,
 
+    /// Do not read the header traceparent of requests: exported spans do not join the callers' traces.
+    #[arg(long)]
+    no_traceparent: bool,
+
     /// Read TLS responses: probes on OpenSSL in the processes that answer clients show their plain bytes before encryption.
     #[arg(long, conflicts_with = "no_egress")]
     tls: bool,
@@ -113,6 +117,7 @@ impl Args {
             named: self.pid.iter().map(|spec| spec.pid).collect(),
             capture: self.capture,
             egress: !self.no_egress,
+            traceparent: !self.no_traceparent,
             logs: self.worker_log.clone(),
             tokenizer: self.tokenizer.as_deref().map(tokenizer::read_tokenizer).transpose()?,
             probe: self.probe_options(),
