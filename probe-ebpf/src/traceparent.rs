@@ -4,8 +4,11 @@
 /// Maximum number of bytes of a request that are searched.
 pub const MAX_HEAD: usize = 4000;
 
-/// Maximum number of [`HeadSearch::step`]s: one for each word and line. A head of more, shorter lines is not searched to its end.
-pub const MAX_STEPS: u32 = 1024;
+/// Maximum number of [`HeadSearch::step`]s: one for each line and [`STEP_WORDS`]. A head of more lines is not searched to its end.
+pub const MAX_STEPS: u32 = 512;
+
+/// Maximum number of words searched in a step, whose call costs as much as some of them.
+const STEP_WORDS: usize = 8;
 
 const NAME: &[u8; 12] = b"traceparent:";
 /// Length of a value of version 00, the only version.
@@ -89,18 +92,20 @@ impl HeadSearch {
         length < 5 || word & 0x00ff_ffff_ffff == POST || word & 0xffff_ffff == PUT
     }
 
-    /// Searches up to the end of the next word or line. Returns whether the search goes on.
+    /// Searches up to the end of the next line, or of [`STEP_WORDS`]. Returns whether the search goes on.
     #[inline(always)]
     pub fn step(&mut self) -> bool {
-        let at = self.at;
-        if at >= self.length {
-            return false;
+        let (mut at, mut line_ends) = (self.at, 0);
+        for _ in 0..STEP_WORDS {
+            line_ends = find_byte(self.words[at / 8 & (WORDS - 1)], b'\n') & u64::MAX << (at % 8 * 8);
+            if line_ends != 0 {
+                break;
+            }
+            at = (at | 7) + 1;
         }
-        let searched = self.words[at / 8 & (WORDS - 1)];
-        let line_ends = find_byte(searched, b'\n') & u64::MAX << (at % 8 * 8);
         if line_ends == 0 {
-            self.at = (at | 7) + 1;
-            return true;
+            self.at = at;
+            return at < self.length;
         }
         let line = (at & !7) + bytes_up_to_first(line_ends);
         self.at = line;

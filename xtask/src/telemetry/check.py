@@ -1,7 +1,7 @@
 """Prometheus scrapes a demo that also pushes to a collector. Both must have the same numbers as the report. As root, a real engine's
 requests join their clients' traces in a collector.
 
-usage: check.py TOKENGAP
+usage: check.py TOKENGAP [PART...]
 
 Needs the packages rotel (a collector) and opentelemetry-proto (protobuf classes). Everything listens on loopback.
 """
@@ -10,6 +10,7 @@ import gzip
 import json
 import os
 import pathlib
+import re
 import shutil
 import socket
 import subprocess
@@ -150,6 +151,9 @@ def demo(scenario, *flags, env=None, tail=0.0):
 
 
 def against_prometheus():
+    for tool in ["prometheus", "promtool"]:
+        if not shutil.which(tool):
+            sys.exit(f"cannot find {tool}: install prometheus (Debian: apt-get install prometheus)")
     metrics, web = free_port(), free_port()
     (FOLDER / "prometheus.yml").write_text(f"""
 global: {{scrape_interval: 1s, evaluation_interval: 1s}}
@@ -397,16 +401,15 @@ def traces_of_clients():
         equal(f"{rid}: legs", {name: stages.get(name) for name in legs}, legs)
         equal(f"{rid}: first legs", list(legs)[:3], ["socket", "preparation", "dispatch"])
     everything = events + json.dumps(report) + str(receiver.spans)
-    for private in ["canary", *(client["prompt"] for client in truth)]:
-        equal(f"{private!r} in outputs", private in everything, False)
+    # Private headers, and two words of a prompt.
+    equal("private text in outputs", re.findall(r"canary|w\d+ w\d+", everything), [])
     print(f"{len(requests)} requests joined their clients' traces; legs: {list(legs)}")
 
 
-for tool in ["prometheus", "promtool"]:
-    if not shutil.which(tool):
-        sys.exit(f"cannot find {tool}: install prometheus (Debian: apt-get install prometheus)")
 for part in [against_prometheus, against_collector, against_opentelemetry_collector, against_a_receiver_in_trouble,
              traces_of_clients]:
+    if sys.argv[2:] and part.__name__ not in sys.argv[2:]:
+        continue
     started = time.monotonic()
     part()
     print(f"{part.__name__.replace('_', ' ')}: ok, {time.monotonic() - started:.0f} s")
