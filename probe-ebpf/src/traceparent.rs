@@ -97,7 +97,7 @@ impl HeadSearch {
     pub fn step(&mut self) -> bool {
         let (mut at, mut line_ends) = (self.at, 0);
         for _ in 0..STEP_WORDS {
-            line_ends = find_byte(self.words[at / 8 & (WORDS - 1)], b'\n') & u64::MAX << (at % 8 * 8);
+            line_ends = find_byte(self.words[(at / 8) & (WORDS - 1)], b'\n') & (u64::MAX << (at % 8 * 8));
             if line_ends != 0 {
                 break;
             }
@@ -140,11 +140,12 @@ impl HeadSearch {
             is_hex &= is_number;
             number
         };
-        let trace_id = [3, 19].map(|part| number(self.word_at(at + part)) << 32 | number(self.word_at(at + part + 8)));
-        let span_id = number(self.word_at(at + 36)) << 32 | number(self.word_at(at + 44));
+        let trace_id =
+            [3, 19].map(|part| (number(self.word_at(at + part)) << 32) | number(self.word_at(at + part + 8)));
+        let span_id = (number(self.word_at(at + 36)) << 32) | number(self.word_at(at + 44));
         // The separator, both digits of the flags and the end.
         let end = self.word_at(at + 52);
-        let flags = number(u64::from(end as u32 >> 8 & 0xffff) << 48 | u64::from(b'0') * (EVERY_BYTE >> 16));
+        let flags = number((u64::from((end >> 8) as u16) << 48) | (u64::from(b'0') * (EVERY_BYTE >> 16)));
         let is_separated = self.word_at(at) & 0xff_ffff == VERSION
             && self.word_at(at + 35) as u8 == b'-'
             && end as u8 == b'-'
@@ -159,8 +160,8 @@ impl HeadSearch {
     /// The eight bytes from this one on. Words are read aligned, as the compiler reads others byte by byte.
     #[inline(always)]
     fn word_at(&self, at: usize) -> u64 {
-        let (index, shift) = (at / 8 & (WORDS - 1), at % 8 * 8);
-        self.words[index] >> shift | self.words[index + 1] << 1 << (63 - shift)
+        let (index, shift) = ((at / 8) & (WORDS - 1), at % 8 * 8);
+        (self.words[index] >> shift) | (self.words[index + 1] << 1 << (63 - shift))
     }
 }
 
@@ -175,14 +176,14 @@ fn is_name(begin: u64, rest: u64) -> bool {
     const LETTERS: u64 = EVERY_BYTE << 5;
     const BEGIN: u64 = u64::from_le_bytes(*b"tracepar");
     const REST: u64 = u64::from_le_bytes(*b"ent:\0\0\0\0");
-    begin | LETTERS == BEGIN && (rest | LETTERS & 0xff_ffff) & 0xffff_ffff == REST
+    begin | LETTERS == BEGIN && (rest | (LETTERS & 0xff_ffff)) & 0xffff_ffff == REST
 }
 
 /// Sets the high bit of each byte that equals `wanted`, and no other bit.
 #[inline(always)]
 fn find_byte(word: u64, wanted: u8) -> u64 {
-    let differs = word ^ u64::from(wanted) * EVERY_BYTE;
-    !((differs & !HIGH_BITS) + !HIGH_BITS | differs) & HIGH_BITS
+    let differs = word ^ (u64::from(wanted) * EVERY_BYTE);
+    !(((differs & !HIGH_BITS) + !HIGH_BITS) | differs) & HIGH_BITS
 }
 
 /// Number of bytes up to the first with its high bit set, inclusive.
@@ -201,11 +202,11 @@ fn parse_hex(digits: u64) -> (u64, bool) {
         (low + u64::from(0x80 - first) * EVERY_BYTE) & !(low + u64::from(0x7f - last) * EVERY_BYTE) & HIGH_BITS
     };
     let is_number = (between(b'0', b'9') | between(b'a', b'f')) & !digits & HIGH_BITS == HIGH_BITS;
-    let values = (low & EVERY_BYTE * 15) + (low >> 6 & EVERY_BYTE) * 9;
+    let values = (low & (EVERY_BYTE * 15)) + ((low >> 6) & EVERY_BYTE) * 9;
     let pairs = values.swap_bytes();
-    let bytes = (pairs >> 4 | pairs) & 0x00ff_00ff_00ff_00ff;
-    let halves = (bytes >> 8 | bytes) & 0x0000_ffff_0000_ffff;
-    ((halves >> 16 | halves) & 0xffff_ffff, is_number)
+    let bytes = ((pairs >> 4) | pairs) & 0x00ff_00ff_00ff_00ff;
+    let halves = ((bytes >> 8) | bytes) & 0x0000_ffff_0000_ffff;
+    (((halves >> 16) | halves) & 0xffff_ffff, is_number)
 }
 
 #[cfg(test)]
@@ -233,7 +234,7 @@ mod tests {
         for bytes in [earlier, request] {
             for (at, byte) in bytes.iter().take(MAX_HEAD).enumerate() {
                 let shift = at % 8 * 8;
-                search.words[at / 8] = search.words[at / 8] & !(0xff << shift) | u64::from(*byte) << shift;
+                search.words[at / 8] = (search.words[at / 8] & !(0xff << shift)) | (u64::from(*byte) << shift);
             }
         }
         if !search.begin(request.len().min(MAX_HEAD)) {
@@ -278,7 +279,7 @@ mod tests {
         for at in 0..VALUE.len() {
             for byte in ["g", "F", "/", ":", "`", "\u{e4}", "-", "0"] {
                 let value = format!("{}{byte}{}", &VALUE[..at], &VALUE[at + 1..]);
-                if value != VALUE && !(byte == "0" && !VALUE[at..].starts_with('-')) {
+                if value != VALUE && (byte != "0" || VALUE[at..].starts_with('-')) {
                     values.push(value);
                 }
             }

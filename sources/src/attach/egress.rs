@@ -405,7 +405,7 @@ mod tests {
 
         fn answer_caller(mut self, arrived_ns: u64, caller: CallerSpan) -> Self {
             let CallerSpan { trace_id: [high, low], span_id, flags, unknown } = caller;
-            let last = u64::from(flags) | u64::from(unknown) << 32;
+            let last = u64::from(flags) | (u64::from(unknown) << 32);
             let words = [arrived_ns - 10, 0, arrived_ns, arrived_ns + 5, high, low, span_id, last];
             let payload: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
             self.egress.read_record(1, &record(Kind::Request, self.written, &payload), &mut |_| {});
