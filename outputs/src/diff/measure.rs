@@ -7,7 +7,7 @@ use trace::words::count;
 use super::mann_whitney::{self, MannWhitney};
 use super::problem_outcome::{self, DROPPED_CONFIRMED, DROPPED_PREDICTED, MERGED};
 use super::{ChangeVerdict, ComparedMeasure, DiffOptions, MeasureUnit};
-use crate::report::{Chunks, HopSeries, Report, Series, SpreadSeries, ThreadSeries};
+use crate::report::{HopSeries, Report, Series, SpreadSeries, ThreadSeries};
 
 /// Direction of improvement.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -313,15 +313,15 @@ fn list_measures(a: &Series, b: &Series) -> Vec<Measure> {
 fn set_whole_runs(measures: &mut [Measure], a: &Report, b: &Report) {
     /// Smallest share of the chunks of a run that counts as many.
     const MANY_MERGED: f64 = 0.02;
-    let counts: [(&str, fn(&Chunks) -> Option<u64>); 3] = [
-        (DROPPED_CONFIRMED, |chunks| chunks.dropped_confirmed),
-        (DROPPED_PREDICTED, |chunks| chunks.dropped_predicted),
-        (MERGED, |chunks| chunks.merged),
-    ];
-    for (name, count_of) in counts {
+    for name in [DROPPED_CONFIRMED, DROPPED_PREDICTED, MERGED] {
         let Some(measure) = measures.iter_mut().find(|measure| measure.name == name) else { continue };
-        let totals = [a, b].map(|run| count_of(&run.chunks));
-        let shares = [a, b].map(|run| Some(count_of(&run.chunks)? as f64 / run.chunks.sent.max(1) as f64));
+        let totals = [a, b].map(|run| match name {
+            DROPPED_CONFIRMED => run.chunks.dropped_confirmed,
+            DROPPED_PREDICTED => run.chunks.dropped_predicted,
+            _ => run.chunks.merged,
+        });
+        let sent = [a, b].map(|run| run.chunks.sent.max(1) as f64);
+        let shares = [0, 1].map(|run| Some(totals[run]? as f64 / sent[run]));
         measure.whole_runs = Some(shares);
         let are_many = shares.iter().flatten().all(|share| *share == 0.0 || *share >= MANY_MERGED);
         let is_conclusive = name == DROPPED_CONFIRMED || name == MERGED && are_many;
