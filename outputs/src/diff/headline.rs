@@ -39,7 +39,8 @@ fn problem_of_kind(kind: &str) -> Option<&'static str> {
 
 /// Changes by weight: findings that became critical, then problems that users notice, then other findings.
 pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChange]) -> Vec<RankedChange> {
-    let mut ranked: Vec<RankedChange> = findings.iter().filter(|change| became_critical(change)).map(rank_finding).collect();
+    let mut ranked: Vec<RankedChange> =
+        findings.iter().filter(|change| became_critical(change)).map(rank_finding).collect();
     // Without them, the sentence about two runs that lose tokens would be an improvement elsewhere.
     let remaining = findings.iter().filter(|change| match change.state {
         FindingState::Unchanged => !outcomes.iter().any(|outcome| is_about_problem(change, outcome)),
@@ -53,8 +54,9 @@ pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChang
             None => rank_finding(change),
         }
     }));
-    let stated_by_findings =
-        |outcome: &&ProblemOutcome| findings.iter().any(|change| became_critical(change) && is_about_problem(change, outcome));
+    let stated_by_findings = |outcome: &&ProblemOutcome| {
+        findings.iter().any(|change| became_critical(change) && is_about_problem(change, outcome))
+    };
     let changed = outcomes.iter().filter(|outcome| outcome.state.is_change() && !stated_by_findings(outcome));
     ranked.extend(changed.map(|outcome| RankedChange {
         is_worse: Some(outcome.state == ProblemState::Regressed),

@@ -160,7 +160,7 @@ impl Exporter for Events<'_> {
                 });
             }
             What::Traced(traced) if context.options.wants_rid(traced.rid) => {
-                self.line("traced", at, context, |o| {
+                self.write_line("traced", at, context, |o| {
                     o.put("rid", traced.rid).put("trace_id", traced.parent.trace_id());
                     o.put("parent_span_id", traced.parent.span_id()).put("sampled", traced.parent.is_sampled);
                 });

@@ -52,7 +52,7 @@ impl SpanIds {
     /// Ids of a request in a trace that further requests may have.
     pub(super) fn of_request(trace: &TraceId, rid: &str, first_wall_ns: u64) -> Self {
         match trace.from {
-            "traceparent" => Self { seed: fold(rid.as_bytes(), Self::of(trace, first_wall_ns).seed), given: 0 },
+            "traceparent" => Self { seed: hash_bytes(rid.as_bytes(), Self::of(trace, first_wall_ns).seed), given: 0 },
             _ => Self::of(trace, first_wall_ns),
         }
     }

@@ -179,7 +179,7 @@ fn samples(enter: &mut impl FnMut(u64, What<'static>)) {
     let parent = TraceParent {
         trace_id_high: 0x4bf9_2f35_77b3_4da6,
         trace_id_low: 0xa3ce_929d_0e0e_4736,
-        parent_id: 0xf067_aa0b_a902_b7,
+        parent_id: 0x00f0_67aa_0ba9_02b7,
         is_sampled: true,
     };
     enter(START + 335 * MS, What::Traced(Traced { rid: "request-4", parent }));

@@ -487,10 +487,8 @@ impl Ledger {
         };
         request.last_at = request.last_at.max(at);
         let never_sent = request.streams.is_empty();
-        if never_sent {
-            if let Some(aborted) = self.dispatched.remove(rid) {
-                request.early.get_or_insert_default().dispatch = Some(aborted.times);
-            }
+        if never_sent && let Some(aborted) = self.dispatched.remove(rid) {
+            request.early.get_or_insert_default().dispatch = Some(aborted.times);
         }
         self.totals.requests.aborted += 1;
         self.finish_request(ticket, at, Finish::Abort);

@@ -173,7 +173,8 @@ impl DispatchedRequests {
         };
         self.by_rid.insert(Arc::clone(&rid), number);
         let hop = frame.hop;
-        let waiting = WaitingRequest { rid, times, hop, abort: None, missed_before, overtaken: None, is_unanswered: false };
+        let waiting =
+            WaitingRequest { rid, times, hop, abort: None, missed_before, overtaken: None, is_unanswered: false };
         self.waiting.insert(number, waiting);
         if received.is_none() {
             // Where receives are not observed, all remain.
@@ -241,7 +242,9 @@ impl DispatchedRequests {
     fn mark_aborted_with_prefix(&mut self, prefix: &str, message: AbortMessage) {
         let numbered = self.waiting.iter().filter(|(_, waiting)| waiting.rid.starts_with(prefix));
         let numbers: Vec<u64> = numbered.map(|(number, _)| *number).collect();
-        numbers.into_iter().for_each(|number| self.mark_number_aborted(number, message));
+        for number in numbers {
+            self.mark_number_aborted(number, message);
+        }
     }
 
     /// Marks the request with this id as aborted. Returns whether there is one.

@@ -2,7 +2,6 @@
 
 use session::units::{format_bytes, format_count, format_duration, format_rate, known_or_dash};
 use trace::stats::Spread;
-use trace::time_series::SlotValues;
 use trace::words::{percent, plural};
 
 use super::chart::{self, ChartSeries, TimeWindow};

@@ -129,7 +129,8 @@ pub(super) fn write_finding_span(
     let Episode { from, to, .. } = *episode;
     spans.object(|o| {
         let parent = Some(parent.as_str());
-        SpanHead { trace: &trace, id: &id, parent, flags: SAMPLED, name: finding.kind, kind: INTERNAL, from, to }.write(o, clock);
+        SpanHead { trace: &trace, id: &id, parent, flags: SAMPLED, name: finding.kind, kind: INTERNAL, from, to }
+            .write(o, clock);
         o.array("attributes", |a| {
             text(a, "tokengap.finding.state", if episode.over { "over" } else { "began" });
             FindingAttributes {
