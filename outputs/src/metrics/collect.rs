@@ -119,7 +119,10 @@ fn add_requests(f: &mut Families, ledger: &Ledger) {
     let abandoned = ledger.abandoned_requests();
     if observes_requests || ledger.observes_deliveries() {
         f.put_int(&n::REQUESTS_ABANDONED, [], abandoned.requests);
-        f.put_int(&n::TOKENS_ABANDONED, [], abandoned.tokens.unwrap_or(0));
+        // A log does not count the tokens.
+        if abandoned.requests == 0 || !abandoned.is_logged() {
+            f.put_int(&n::TOKENS_ABANDONED, [], abandoned.tokens.unwrap_or(0));
+        }
     }
     f.put_int(&n::REQUESTS_LIVE, [], requests.live);
     f.put_int(&n::HEALTH_CHECKS, [], requests.health_checks);

@@ -128,7 +128,7 @@ metrics! {
         "Requests that the scheduler does not answer while it answers later ones";
     REQUESTS_ABANDONED = Gauge("tokengap.requests.abandoned", Of("{request}"), [])
         "Requests of the run that continued after their client left or after an abort";
-    TOKENS_ABANDONED = Gauge("tokengap.tokens.abandoned", Of("{token}"), []) "Tokens generated for nobody in them";
+    TOKENS_ABANDONED = Gauge("tokengap.tokens.abandoned", Of("{token}"), []) "Tokens generated for abandoned requests";
     REQUESTS_LIVE = Gauge("tokengap.requests.live", Of("{request}"), []) "Requests that have not ended";
     HEALTH_CHECKS = Counter("tokengap.health_checks", Of("{request}"), [])
         "The server's own health checks, which are not judged";

@@ -175,7 +175,7 @@ fn rejected(by_status: &BTreeMap<u16, u64>) -> Option<String> {
     let all: u64 = by_status.values().sum();
     let each: Vec<String> =
         by_status.iter().map(|(status, responses)| format!("{} with {status}", count(*responses))).collect();
-    (all > 0).then(|| format!("{} rejected: {}", plural(all, "request"), each.join(", ")))
+    (all > 0).then(|| format!("{} with an error status: {}", plural(all, "response"), each.join(", ")))
 }
 
 /// Finished responses, and what they show about themselves.

@@ -76,10 +76,13 @@ fn describe_aborts(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -
     let longest = abandoned.longest();
     let unsent = longest.iter().filter(|one| one.abort.is_none()).count();
     let ignored = longest.iter().filter(|one| one.has_ignored_abort()).count();
+    let aborts = if ignored == 1 { "ignored its abort" } else { "ignored their aborts" };
     let mut words = String::new();
-    for (requests, state) in [(unsent, "without an abort"), (ignored, "ignored its abort")] {
+    for (requests, state) in [(unsent, "without an abort"), (ignored, aborts)] {
         if requests > 0 {
-            let _ = write!(words, "; {requests} {state}");
+            let is_part = words.is_empty() && abandoned.requests > longest.len() as u64;
+            let scope = if is_part { format!("of the {} longest, ", longest.len()) } else { String::new() };
+            let _ = write!(words, "; {scope}{requests} {state}");
         }
     }
     words

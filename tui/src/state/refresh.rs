@@ -300,7 +300,7 @@ mod tests {
     use super::super::filter::RequestFilter;
     use super::super::request_table::SortOrder;
     use super::*;
-    use trace::event::{Capabilities, Dispatch, DispatchKind, DispatchedRequest, Hop, What};
+    use trace::event::{Capabilities, Dispatch, DispatchKind, DispatchedRequest, Hop, Received, What};
     use trace::ledger::Limits;
     use trace::{FrameId, HopId};
 
@@ -360,8 +360,8 @@ mod tests {
     #[test]
     fn an_unanswered_request_has_a_row_and_a_detail() {
         let mut scene = Scene::delivering();
-        let hop = Hop::with_requests(HopId(7), "tokenizer->scheduler", Capabilities::SENT);
-        scene.emit(0, What::Hop(hop));
+        let both = Capabilities::SENT | Capabilities::RECEIVED;
+        scene.emit(0, What::Hop(Hop::with_requests(HopId(7), "tokenizer->scheduler", both)));
         for number in 0..400_u64 {
             let (at, rid) = (number * 100 * MS, format!("r{number}"));
             let request = Some(DispatchedRequest { prompt_tokens: Some(9), ..DispatchedRequest::new(&rid) });
@@ -369,6 +369,7 @@ mod tests {
             let dispatch = Dispatch { id, bytes: 900, kind: DispatchKind::Requests, index: 0, request };
             scene.emit(at, What::Dispatched(dispatch));
             if number > 0 {
+                scene.emit(at, What::Received(Received::new(id)));
                 scene.send(at + MS, &[(&rid, 1, 1)]);
             }
             scene.tick(at + 2 * MS);

@@ -5,6 +5,7 @@ use ratatui::layout::Rect;
 use session::units::{format_clock, format_count, format_duration, format_rate, known_or_dash};
 use trace::stats::Spread;
 use trace::time_series::SlotValues;
+use trace::words::plural;
 
 use super::chart::{self, ChartSeries, TimeWindow};
 use super::draw_itl;
@@ -130,11 +131,7 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
         if pad.width() >= 100 { format!("  {} frames/s (10 s)", format_rate(rates.frames)) } else { " (10 s)".into() };
     let now = format!("{} tok/s{rest}  {} live", format_rate(rates.tokens), format_count(requests.live));
     let mut x = pad.draw_text(x + 5, y, &now, Ink::Strong);
-    for (requests, state) in [
-        (model.abandoned_requests, "abandoned"),
-        (model.unanswered_requests, "unanswered"),
-        (model.rejected_requests, "rejected"),
-    ] {
+    for (requests, state) in [(model.abandoned_requests, "abandoned"), (model.unanswered_requests, "unanswered")] {
         if requests > 0 {
             let ink = Ink::Health(Health::Warning);
             x = pad.draw_text(x + 2, y, pad.theme.health_symbol(Health::Warning), ink);
@@ -147,7 +144,11 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
         known_or_dash(requests.completed, format_count),
         format_count(requests.aborted)
     );
-    pad.draw_text(x + 1, y, &sums, Ink::Dim);
+    let x = pad.draw_text(x + 1, y, &sums, Ink::Dim);
+    if model.rejected_requests > 0 {
+        let rejected = plural(model.rejected_requests, "error response");
+        pad.draw_text(x, y, &format!("; {rejected}"), Ink::Dim);
+    }
 }
 
 fn count_or_reason(count: Option<u64>, what: &str, unobserved: &str) -> String {
