@@ -192,7 +192,7 @@ fn a_signal_restores_the_terminal() {
     let Some(tmux) = Tmux::run("demo --scenario healthy") else {
         return;
     };
-    tmux.wait_for("not judged: clients");
+    tmux.wait_for(" live of ");
     assert_eq!(tmux.value("alternate_on"), "1");
     let pid = tmux.value("pane_pid");
     assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs").success());
@@ -205,7 +205,7 @@ fn a_closed_terminal_ends_the_run() {
     let Some(tmux) = Tmux::run("demo --scenario healthy") else {
         return;
     };
-    tmux.wait_for("not judged: clients");
+    tmux.wait_for(" live of ");
     let process = format!("/proc/{}", tmux.value("pane_pid"));
     assert!(Path::new(&process).exists(), "{process} is the demo");
     tmux.command(&["kill-server"]);
