@@ -24,7 +24,7 @@ ROWS = [
     ("frames, tokens, gap", "root: frames"),
     ("losses, deliveries", "root: losses"),
     ("thread states", "root: thread states"),
-    ("wakeups", "root: wakeups"),
+    ("wakeups", "doctor: wakeups"),
     ("kernel queues", "root: kernel queues"),
     ("socket reads", "doctor: socket reads"),
     ("request arrivals", "doctor: arrivals"),

@@ -128,7 +128,6 @@ def attached(options, under: tuple[str, ...]) -> dict[str, Cell]:
     # A number that only the feature gives.
     numbers = {
         "thread states": next((thread["run_wait"] for thread in report["cpu"] if thread["run_wait"] is not None), None),
-        "wakeups": hop["wakeup_frames_max"],
         "kernel queues": hop["kernel_bytes_max"],
     }
     reasons = "; ".join(report["self"]["degraded"])
