@@ -67,7 +67,7 @@ use crate::translate::Clients;
 /// Time to read the ring buffer after the end, which a busy engine goes on filling.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// `ProbeOptions` set by the user.
+/// Options of an attach, set by the user.
 #[derive(Clone, Debug, Default)]
 pub struct AttachOptions {
     /// Processes named by the user, watched regardless of their connections.
@@ -84,7 +84,7 @@ pub struct AttachOptions {
     pub tokenizer: Option<Arc<dyn Detokenize>>,
     /// Limits of the probe.
     pub probe: ProbeOptions,
-    /// `ProbeOptions` for sampling Python stacks, if enabled.
+    /// Options for sampling Python stacks, if enabled.
     pub python: Option<PythonOptions>,
 }
 

@@ -1,4 +1,4 @@
-//! Detail of one request: stages, and what became of each chunk.
+//! Detail of one request: its stages, and the outcome of each chunk.
 
 use outputs::report::bar::{Segment, gathered};
 use trace::detect::attribution::LegKind;
@@ -42,7 +42,7 @@ pub(crate) struct NextChunk {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PathStage {
     pub(crate) at: MonoNs,
-    /// What happened, with the stage's name in the engine's logs, if any.
+    /// Text of the stage, with its name in the engine's logs, if any.
     pub(crate) text: String,
 }
 
@@ -195,7 +195,7 @@ fn hops_crossed<'a>(history: &RequestHistory, hops: &'a [HopEnds], facts: &Reque
 }
 
 /// Follows each chunk of the first hop through all hops by token count. A process between two hops may merge chunks, so a chunk continues
-/// in the first one whose count is not below its own. What became of that one became of the chunk.
+/// in the first one whose count is not below its own, and has the outcome of that one.
 fn follow_chunks(legs: &[HopLeg<'_>], predicted_losses: Option<&Losses>) -> Vec<ChunkLine> {
     let Some((origin, further_legs)) = legs.split_first() else {
         return Vec::new();

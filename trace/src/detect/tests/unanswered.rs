@@ -21,7 +21,7 @@ fn dispatch(scene: &mut Scene, at: u64, seq: u64, kind: DispatchKind, rid: &str)
     scene.apply(at, What::Dispatched(Dispatch { id, bytes: 900, kind, index: 0, request }));
 }
 
-/// One request a second, answered after 10 ms, beside one that was sent at second 1 and is not answered.
+/// Sends a request each second and answers it after 10 ms. A first one, sent at second 1, gets no answer.
 fn scene_with_lost_request(seconds: u64, is_received: bool) -> Scene {
     let mut scene = scene();
     dispatch(&mut scene, SECOND, 0, DispatchKind::Requests, "lost");
