@@ -1,45 +1,50 @@
-//! Progress bar on stderr for long work, shown only on a terminal.
+//! Progress of long work: one line on stderr, only on a terminal.
 
+use std::io::{IsTerminal as _, Write as _, stderr};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use recording::{ReadError, Recording, analyse};
 use trace::{Analysis, ReportInput};
 
-/// Delay before the bar is shown.
-const MOMENT: Duration = Duration::from_millis(300);
+/// Delay before the line is shown.
+const DELAY: Duration = Duration::from_millis(300);
+const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The bar, removed on drop.
+/// The line, removed on drop.
 pub(crate) struct Progress {
-    what: &'static str,
-    began: Instant,
-    bar: Option<ProgressBar>,
+    /// One word such as `exporting`.
+    activity: &'static str,
+    started_at: Instant,
+    drawn_at: Option<Instant>,
 }
 
 impl Progress {
-    /// Creates a bar labelled `what`, one word such as `exporting`.
-    pub(crate) fn labelled(what: &'static str) -> Self {
-        Self { what, began: Instant::now(), bar: None }
+    /// Creates a line labelled `activity`, one word such as `exporting`.
+    pub(crate) fn labelled(activity: &'static str) -> Self {
+        Self { activity, started_at: Instant::now(), drawn_at: None }
     }
 
     /// Reports `done` of `all` bytes.
     pub(crate) fn set_position(&mut self, done: u64, all: u64) {
-        if self.bar.is_none() && self.began.elapsed() < MOMENT {
+        let elapsed = self.started_at.elapsed();
+        let was_drawn_just_now = self.drawn_at.is_some_and(|drawn| drawn.elapsed() < REDRAW_INTERVAL);
+        if elapsed < DELAY || was_drawn_just_now || !stderr().is_terminal() {
             return;
         }
-        let bar = self.bar.get_or_insert_with(|| {
-            let style = ProgressStyle::with_template("{msg} {wide_bar} {percent:>3} %  {bytes_per_sec}  {eta} left");
-            ProgressBar::with_draw_target(Some(all), ProgressDrawTarget::stderr())
-                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-                .with_message(self.what)
-                .with_elapsed(self.began.elapsed())
-        });
-        bar.set_length(all);
-        bar.set_position(done);
+        self.drawn_at = Some(Instant::now());
+        let share = done as f64 / all.max(1) as f64;
+        // Nothing is known about the rest before the first byte is done.
+        let left = if done == 0 {
+            String::new()
+        } else {
+            format!(", {:.0} s left", elapsed.as_secs_f64() * (1.0 - share).max(0.0) / share)
+        };
+        // A terminal that is gone is no reason to stop the work.
+        let _ = write!(stderr(), "\r\x1b[K{} {:.0} %{left}", self.activity, 100.0 * share);
     }
 }
 
-/// Replays `recording` completely, with a bar.
+/// Replays `recording` completely, with a progress line.
 pub(crate) fn analyse_recording(recording: &Recording) -> Result<(Analysis, ReportInput), ReadError> {
     let mut progress = Progress::labelled("reading");
     analyse(recording, engines::FACTS, &mut |done, all| progress.set_position(done, all))
@@ -47,8 +52,8 @@ pub(crate) fn analyse_recording(recording: &Recording) -> Result<(Analysis, Repo
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
+        if self.drawn_at.is_some() {
+            let _ = write!(stderr(), "\r\x1b[K");
         }
     }
 }

@@ -29,13 +29,17 @@ def cargo(*words):
     subprocess.run(["cargo", *words], cwd=ROOT, check=True)
 
 
+# The profile close to the shipped program's. Its results lie in the folder of `release`.
+PROFILE = ("--profile", "bench")
+
+
 def tokengap():
-    cargo("build", "--quiet", "--release", "--package", "tokengap")
+    cargo("build", "--quiet", *PROFILE, "--package", "tokengap")
     return TARGET / "release/tokengap"
 
 
 def example(package, name):
-    cargo("build", "--quiet", "--release", "--package", package, "--example", name)
+    cargo("build", "--quiet", *PROFILE, "--package", package, "--example", name)
     return TARGET / "release/examples" / name
 
 
