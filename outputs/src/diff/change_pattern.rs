@@ -181,7 +181,8 @@ fn find_slow_new_receiver(b: &Report, outcomes: &[ProblemOutcome], legs: &[LegSh
     let busy = b.hops.iter().find(|hop| hop.name == wait.name)?.busy.filter(|busy| *busy >= CPU_BOUND)?;
     let receiver = Ends::from(&*wait.name).to;
     let inside = legs.iter().find(|leg| leg.kind == LegKind::Inside && leg.name == receiver && leg.a_ns.is_none())?;
-    let (time, busy) = (duration(inside.b_ns?), percent(busy));
+    let time = duration(inside.b_ns?);
+    let busy = percent(busy);
     let title = format!("the {receiver}, new on the path, needs {time} a chunk and is busy {busy}");
     let summary = format!("Chunks wait on {} for it.", wait.name);
     Some(ChangePattern::new("processing", title, summary).explaining(problems_following(outcomes, LegChange::Longer)))

@@ -54,10 +54,11 @@ pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChang
             None => rank_finding(change),
         }
     }));
-    let stated_by_findings = |outcome: &&ProblemOutcome| {
-        findings.iter().any(|change| became_critical(change) && is_about_problem(change, outcome))
-    };
-    let changed = outcomes.iter().filter(|outcome| outcome.state.is_change() && !stated_by_findings(outcome));
+    // A critical finding at the top already states the change of its problem.
+    let changed = outcomes.iter().filter(|outcome| {
+        let is_stated = findings.iter().any(|change| became_critical(change) && is_about_problem(change, outcome));
+        outcome.state.is_change() && !is_stated
+    });
     ranked.extend(changed.map(|outcome| RankedChange {
         is_worse: Some(outcome.state == ProblemState::Regressed),
         state: outcome.state.as_str().to_owned(),
@@ -130,10 +131,9 @@ pub(super) fn summarise(
     }
     let mut last_explained = None;
     for pattern in patterns.iter().filter(|pattern| !pattern.explains.is_empty()) {
-        let is_unexplained =
-            |outcome: &ProblemOutcome| outcome.state.is_change() && !pattern.explains.contains(&outcome.name);
+        let mut changed = outcomes.iter().filter(|outcome| outcome.state.is_change());
         // A cause of one change may have nothing to do with the others.
-        let explained = if outcomes.iter().any(is_unexplained) {
+        let explained = if changed.any(|outcome| !pattern.explains.contains(&outcome.name)) {
             format!(" ({})", pattern.explains.join(", "))
         } else {
             String::new()

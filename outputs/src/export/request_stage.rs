@@ -44,9 +44,11 @@ pub(super) enum StageKind {
 
 pub(super) fn span_of_request(request: &ExportedRequest<'_>) -> (MonoNs, MonoNs) {
     let ExportedRequest { summary, timeline, .. } = request;
+    // A request begins with its first known moment, such as its arrival, which may precede its first frame.
     let times = [timeline.first_time(), TtftPath::new(summary).moments().next().map(|(_, at)| at)];
     let from = times.into_iter().flatten().fold(summary.first_at, MonoNs::min);
     let to = timeline.last_time().map_or(summary.last_at, |at| at.max(summary.last_at));
+    // Clocks of observers differ slightly, and a span must not end before it begins.
     (from, to.max(summary.first_at).max(from))
 }
 
@@ -92,6 +94,7 @@ pub(super) fn stages_of_request<'a>(request: &ExportedRequest<'_>, ledger: &'a L
         }
     }
     let last_received = arrival.and_then(|h| h.last?.received);
+    // `None` is less than any time.
     if let Some(last) = timeline.last_delivered.max(last_received) {
         list.add("streaming".into(), (list.now, last), None, StageKind::Streaming, |_| {});
     }
@@ -117,6 +120,7 @@ impl<'a> StageList<'a> {
         inside: impl FnOnce(&mut Self),
     ) -> bool {
         let from = span.0.max(self.now);
+        // Clocks of observers differ slightly: a stage starts where its sibling ended and ends within its parent.
         let to = span.1.min(self.end);
         if to < from {
             return false;
@@ -152,6 +156,7 @@ impl<'a> StageList<'a> {
             let is_added = whole.is_some_and(|span| {
                 self.add((&*group.name).into(), span, frame, StageKind::Hop, |list| list.add_relay(first))
             });
+            // Without both ends of the hop, the relay's part is directly on the path.
             if !is_added {
                 self.add_relay(first);
             }

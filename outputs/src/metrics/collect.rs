@@ -219,6 +219,7 @@ fn add_hop_group(f: &mut Families, group: &HopGroup, members: &[&Hop], now: Mono
     if sent && received {
         let load = members
             .iter()
+            // If the load of one hop is unknown, the sum is.
             .try_fold((0, 0), |(chunks, bytes), hop| hop.waiting_load().map(|load| (chunks + load.0, bytes + load.1)));
         let oldest = members.iter().filter_map(|h| h.oldest_waiting()).min();
         f.put_int(&n::HOP_BACKLOG_FRAMES, name, group.backlog);
@@ -301,6 +302,7 @@ fn add_threads(f: &mut Families, ledger: &Ledger) {
 
 fn add_receivers<'a>(f: &mut Families, role: &str, receivers: impl Iterator<Item = &'a Thread>, now: MonoNs) {
     let from = MonoNs(now.0.saturating_sub(WINDOW_NS));
+    // A thread without a sample in the window has no share.
     let recent = receivers.filter_map(|thread| thread.between(from, now)).filter(|spent| spent.interval_ns > 0);
     if let Some(spent) = recent.max_by(|a, b| a.share(a.on_ns).total_cmp(&b.share(b.on_ns))) {
         for (state, ns) in ns_by_cpu_state(&spent) {
@@ -320,6 +322,7 @@ fn add_findings(f: &mut Families, findings: &Findings) {
     }
     let mut active: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     for finding in all {
+        // An ended finding keeps its series, with 0.
         *active.entry((finding.kind, finding.verdict.severity.as_str())).or_default() += u64::from(finding.active);
     }
     for ((kind, severity), count) in active {

@@ -55,28 +55,33 @@ pub struct AbortRow {
     pub ignored: bool,
 }
 
+impl AbandonedRow {
+    fn new(one: &AbandonedRequest, from: MonoNs) -> Self {
+        Self {
+            rid: one.rid.to_string(),
+            since_ns: one.since.since(from),
+            length_ns: one.length_ns(),
+            outputs: one.outputs,
+            tokens: one.tokens,
+            abort: one.abort.map(|abort| AbortRow {
+                sent_ns: abort.sent.since(from),
+                received_ns: abort.received.map(|received| received.since(from)),
+                ignored: one.has_ignored_abort(),
+            }),
+        }
+    }
+}
+
 /// `None` without abandoned requests.
 pub(super) fn abandoned(ledger: &Ledger, from: MonoNs) -> Option<AbandonedReport> {
     let all = ledger.abandoned_requests();
-    let row = |one: &AbandonedRequest| AbandonedRow {
-        rid: one.rid.to_string(),
-        since_ns: one.since.since(from),
-        length_ns: one.length_ns(),
-        outputs: one.outputs,
-        tokens: one.tokens,
-        abort: one.abort.map(|abort| AbortRow {
-            sent_ns: abort.sent.since(from),
-            received_ns: abort.received.map(|received| received.since(from)),
-            ignored: one.has_ignored_abort(),
-        }),
-    };
     (all.requests > 0).then(|| AbandonedReport {
         by: all.source_name().to_owned(),
         requests: all.requests,
         outputs: all.outputs,
         tokens: all.tokens,
         aborts_observed: !all.is_logged() && ledger.observes_aborts(),
-        longest: all.longest().iter().map(row).collect(),
+        longest: all.longest().iter().map(|one| AbandonedRow::new(one, from)).collect(),
     })
 }
 

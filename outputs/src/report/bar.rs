@@ -21,10 +21,10 @@ pub struct Segment {
 /// Legs of the first tokens' time, or of the chunks' time if no first token was observed; empty without either.
 pub fn segments(path: &[LegLine]) -> Vec<Segment> {
     let first = path.iter().any(|leg| leg.first_token_share.is_some_and(|share| share > 0.0));
-    let share = |leg: &LegLine| {
-        if first { leg.first_token_share.unwrap_or(0.0) } else { leg.share }
-    };
-    gathered(path.iter().map(|leg| Segment { name: leg.words(), share: share(leg) }))
+    gathered(path.iter().map(|leg| Segment {
+        name: leg.words(),
+        share: if first { leg.first_token_share.unwrap_or(0.0) } else { leg.share },
+    }))
 }
 
 /// The parts large enough for their own segment, and one segment for all others.
@@ -49,22 +49,25 @@ pub fn cells(segments: &[Segment], width: usize) -> Vec<usize> {
     cells
 }
 
+fn sign(index: usize) -> char {
+    char::from(SIGNS[index.min(SIGNS.len() - 1)])
+}
+
 /// `[####=-]  # 94 % waiting on a->b, = 5 % inside the b`
 pub(super) fn line(path: &[LegLine], width: usize) -> Option<String> {
     let segments = segments(path);
     if segments.is_empty() {
         return None;
     }
-    let sign = |place: usize| char::from(SIGNS[place.min(SIGNS.len() - 1)]);
     let bar: String = cells(&segments, width)
         .into_iter()
         .enumerate()
-        .flat_map(|(place, cells)| std::iter::repeat_n(sign(place), cells))
+        .flat_map(|(index, cells)| std::iter::repeat_n(sign(index), cells))
         .collect();
     let labels: Vec<String> = segments
         .iter()
         .enumerate()
-        .map(|(place, segment)| format!("{} {} {}", sign(place), percent(segment.share), segment.name))
+        .map(|(index, segment)| format!("{} {} {}", sign(index), percent(segment.share), segment.name))
         .collect();
     Some(format!("[{bar}] {}", labels.join(", ")))
 }

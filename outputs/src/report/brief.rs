@@ -9,7 +9,7 @@ use trace::engine::{Mode, Waiter};
 use trace::ledger::TtftMoment;
 use trace::words::{self, count, duration, known_or_dash, plural};
 
-use super::{FindingLine, Gap, HopLine, Report, Requests, SlowLine, TtftGroupLine};
+use super::{FindingLine, Gap, HopLine, Report, Requests, TtftGroupLine};
 
 /// The engine: `NAME 0.5.9, incremental`. Unknown until a request or a release was seen.
 pub(crate) fn engine(report: &Report) -> String {
@@ -118,46 +118,51 @@ pub(crate) fn known_to_lose(report: &Report) -> String {
 
 /// What was not observed, with the numbers that need it: the reason for each `-`.
 pub(super) fn not_observed(report: &Report) -> Vec<String> {
-    let hops_without = |is_missing: fn(&HopLine) -> bool| {
-        let names: Vec<&str> = report.hops.iter().filter(|hop| is_missing(hop)).map(|hop| hop.name.as_str()).collect();
-        if names.len() == report.hops.len() { String::new() } else { format!(" on {}", names.join(", ")) }
-    };
-    let has_unknown = |is_unknown: fn(&SlowLine) -> bool| report.slowest.iter().any(is_unknown);
     let mut missing = Vec::new();
-    let mut add = |is_missing: bool, what: &str| {
-        if is_missing {
-            missing.push(what.to_owned());
-        }
-    };
-    add(report.is_log_only(), "any frame: all times come from the engine's log");
-    if report.hops.iter().any(|hop| hop.frames_sent.is_none()) {
-        let hops = hops_without(|hop| hop.frames_sent.is_none());
-        add(true, &format!("when frames are sent{hops} (backlog, queue wait)"));
+    if report.is_log_only() {
+        missing.push(String::from("any frame: all times come from the engine's log"));
     }
-    if report.hops.iter().any(|hop| hop.frames_received.is_none()) {
-        let hops = hops_without(|hop| hop.frames_received.is_none());
-        add(true, &format!("when frames are received{hops} (gap, backlog, queue wait, wakeups, busy receivers)"));
-    } else {
-        add(report.hops.is_empty() && !report.is_log_only(), "frames of any hop (gap, backlog, queue wait)");
+    if let Some(hops) = hops_without(report, |hop| hop.frames_sent.is_none()) {
+        missing.push(format!("when frames are sent{hops} (backlog, queue wait)"));
     }
-    let has_unknown_queues = report.hops.iter().any(|hop| hop.kernel_bytes_max.is_none());
-    add(has_unknown_queues, "the kernel's queues (bytes in the kernel, frames in libzmq's inbox)");
-    let is_unpredicted = report.chunks.dropped_predicted.is_none() && report.tokens.received.is_some();
-    add(is_unpredicted, "the frames of each wakeup, or the engine's behaviour with them (predicted drops)");
+    if let Some(hops) = hops_without(report, |hop| hop.frames_received.is_none()) {
+        missing.push(format!("when frames are received{hops} (gap, backlog, queue wait, wakeups, busy receivers)"));
+    } else if report.hops.is_empty() && !report.is_log_only() {
+        missing.push(String::from("frames of any hop (gap, backlog, queue wait)"));
+    }
+    if report.hops.iter().any(|hop| hop.kernel_bytes_max.is_none()) {
+        missing.push(String::from("the kernel's queues (bytes in the kernel, frames in libzmq's inbox)"));
+    }
+    // Without receives there is no prediction either, which the line about receives says.
+    if report.chunks.dropped_predicted.is_none() && report.tokens.received.is_some() {
+        missing.push(String::from("the frames of each wakeup, or the engine's behaviour with them (predicted drops)"));
+    }
     if report.tokens.delivered.is_none() {
-        add(true, "deliveries to clients (lost tokens, confirmed drops, merging, inter-token latency of clients)");
-    } else {
-        add(has_unknown(|line| line.tokens_lost.is_none()), "all of a response (lost tokens of some requests)");
+        let needed_for = "lost tokens, confirmed drops, merging, inter-token latency of clients";
+        missing.push(format!("deliveries to clients ({needed_for})"));
+    } else if report.slowest.iter().any(|line| line.tokens_lost.is_none()) {
+        missing.push(String::from("all of a response (lost tokens of some requests)"));
     }
-    add(has_unknown(|line| line.finish.is_none()), "the end of some requests (finish)");
+    if report.slowest.iter().any(|line| line.finish.is_none()) {
+        missing.push(String::from("the end of some requests (finish)"));
+    }
     match &report.cpu {
-        None => add(true, "CPU of the engine's threads (state of the receiving threads)"),
-        Some(lines) => {
-            let is_unthrottled = lines.iter().any(|line| line.throttled.is_none());
-            add(is_unthrottled, &format!("throttling of some threads: {NO_THROTTLING}"));
+        None => missing.push(String::from("CPU of the engine's threads (state of the receiving threads)")),
+        Some(lines) if lines.iter().any(|line| line.throttled.is_none()) => {
+            missing.push(format!("throttling of some threads: {NO_THROTTLING}"));
         }
+        Some(_) => {}
     }
     missing
+}
+
+/// The hops with something missing: ` on a->b, c->d`, or nothing to add if it is missing on all. `None` if it is missing on none.
+fn hops_without(report: &Report, is_missing: fn(&HopLine) -> bool) -> Option<String> {
+    let names: Vec<&str> = report.hops.iter().filter(|hop| is_missing(hop)).map(|hop| hop.name.as_str()).collect();
+    if names.is_empty() {
+        return None;
+    }
+    Some(if names.len() == report.hops.len() { String::new() } else { format!(" on {}", names.join(", ")) })
 }
 
 /// Describes the targets that could not be attached, and disabled features.

@@ -3,8 +3,8 @@
 use serde_json::Value;
 use trace::clock::MonoNs;
 use trace::detect::attribution::busy;
-use trace::detect::{Findings, imbalance};
-use trace::event::{Capabilities, ThreadPart};
+use trace::detect::{Finding, Findings, imbalance};
+use trace::event::ThreadPart;
 use trace::ledger::{Hop, HopGroup, Ledger, Thread};
 use trace::stats::Spread;
 use trace::{Analysis, ReportInput};
@@ -59,7 +59,7 @@ pub(super) fn build(analysis: &Analysis, input: &ReportInput) -> Report {
         engine_times: EngineTimesCounts::of(ledger),
         tokens: Tokens::of(ledger),
         gap_ns: ledger.observes_gaps().then(|| gap(ledger)),
-        slowest: slowest(ledger, input.slowest, (from, to)),
+        slowest: slowest(ledger, input.slowest, [from, to]),
         chunks: Chunks::of(ledger),
         losses: losses(ledger, from),
         answers: answers(ledger),
@@ -69,12 +69,12 @@ pub(super) fn build(analysis: &Analysis, input: &ReportInput) -> Report {
         frontend: frontend(ledger),
         itl_ns: Itl::of(ledger),
         modes: modes::modes(ledger),
-        hops: (0..ledger.groups().len()).filter_map(|place| hop(ledger, place, to.since(from))).collect(),
+        hops: (0..ledger.groups().len()).filter_map(|index| hop(ledger, index, to.since(from))).collect(),
         path: LegLine::all(&analysis.attribution()),
         cpu: cpu(ledger),
         stages: stages::stages(ledger, input.slowest, from),
         stacks: StackLine::all(ledger),
-        series: series(ledger, analysis.time_series(), (from, to)),
+        series: series(ledger, analysis.time_series(), [from, to]),
         findings: finding_lines(&findings, from),
         own: own(ledger, input),
         limits: ledger
@@ -162,12 +162,12 @@ impl Tokens {
 impl Itl {
     /// Inter-token latency so far.
     pub fn of(ledger: &Ledger) -> Self {
-        let delivered = |values| Spread::of_distribution(values).filter(|_| ledger.observes_deliveries());
+        let is_observed = ledger.observes_deliveries();
         Self {
             sent: Spread::of_distribution(ledger.itl_sent()),
-            delivered: delivered(ledger.itl_delivered()),
+            delivered: Spread::of_distribution(ledger.itl_delivered()).filter(|_| is_observed),
             sent_by_token: Spread::of_distribution(ledger.itl_sent_by_token()),
-            delivered_by_token: delivered(ledger.itl_delivered_by_token()),
+            delivered_by_token: Spread::of_distribution(ledger.itl_delivered_by_token()).filter(|_| is_observed),
         }
     }
 }
@@ -189,7 +189,8 @@ impl Chunks {
     /// Chunks so far.
     pub fn of(ledger: &Ledger) -> Self {
         let totals = ledger.totals();
-        let (counts, outcomes) = (totals.chunks, totals.chunks.outcomes);
+        let counts = totals.chunks;
+        let outcomes = counts.outcomes;
         let delivered = ledger.observes_deliveries();
         Self {
             sent: counts.sent,
@@ -225,32 +226,31 @@ fn answers(ledger: &Ledger) -> Option<AnswerCounts> {
     })
 }
 
-fn hop(ledger: &Ledger, place: usize, window_ns: u64) -> Option<HopLine> {
-    let group: &HopGroup = &ledger.groups()[place];
-    let members: Vec<&Hop> = ledger.hops_of_group(place).collect();
+fn hop(ledger: &Ledger, index: usize, window_ns: u64) -> Option<HopLine> {
+    let group: &HopGroup = &ledger.groups()[index];
+    let members: Vec<&Hop> = ledger.hops_of_group(index).collect();
     // Renaming a hop can leave its old line without hops.
     if members.is_empty() {
         return None;
     }
-    let capabilities = |what: fn(Capabilities) -> bool| members.iter().any(|h| what(h.capabilities()));
-    let sum = |what: fn(&Hop) -> u64| members.iter().map(|h| what(h)).sum::<u64>();
-    let (sent, received) = (capabilities(|s| s.sent), capabilities(|s| s.received));
-    let seconds = window_ns as f64 / 1e9;
-    let per_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
-    let chunks = sum(|h| h.counts.chunks);
-    let frames = sum(|h| h.counts.frames_sent.max(h.counts.frames_received));
+    let sent = members.iter().any(|hop| hop.capabilities().sent);
+    let forwarded = members.iter().any(|hop| hop.capabilities().forwarded);
+    let received = members.iter().any(|hop| hop.capabilities().received);
+    let chunks = sum(&members, |h| h.counts.chunks);
+    // A hop that observes one end only has zero frames at the other.
+    let frames = sum(&members, |h| h.counts.frames_sent.max(h.counts.frames_received));
     let wakeups = members.iter().map(|h| h.counts.wakeup_frames_max).max().filter(|&n| n > 0);
     Some(HopLine {
         name: group.name.clone(),
         carries_requests: group.carries_requests,
-        frames_sent: sent.then(|| sum(|h| h.counts.frames_sent)),
-        frames_forwarded: capabilities(|s| s.forwarded).then(|| sum(|h| h.counts.frames_forwarded)),
-        frames_received: received.then(|| sum(|h| h.counts.frames_received)),
+        frames_sent: sent.then(|| sum(&members, |h| h.counts.frames_sent)),
+        frames_forwarded: forwarded.then(|| sum(&members, |h| h.counts.frames_forwarded)),
+        frames_received: received.then(|| sum(&members, |h| h.counts.frames_received)),
         chunks,
-        tokens: sum(|h| h.counts.tokens),
-        bytes: sum(|h| h.counts.bytes),
-        frames_per_s: per_second(frames),
-        chunks_per_s: per_second(chunks),
+        tokens: sum(&members, |h| h.counts.tokens),
+        bytes: sum(&members, |h| h.counts.bytes),
+        frames_per_s: per_second(frames, window_ns),
+        chunks_per_s: per_second(chunks, window_ns),
         backlog_frames: (sent && received).then_some(group.backlog),
         backlog_max_frames: (sent && received).then_some(group.backlog_max),
         queue_wait_ns: Spread::of_distribution(&group.queue_wait),
@@ -264,7 +264,7 @@ fn hop(ledger: &Ledger, place: usize, window_ns: u64) -> Option<HopLine> {
         kernel_bytes_max: group.kernel.bytes_max,
         inbox_max_frames: group.kernel.inbox_max,
         undecoded: ledger
-            .undecoded_by_reason(place)
+            .undecoded_by_reason(index)
             .into_iter()
             .map(|(reason, count)| (reason.to_owned(), count))
             .collect(),
@@ -275,6 +275,15 @@ fn hop(ledger: &Ledger, place: usize, window_ns: u64) -> Option<HopLine> {
         workers: (members.len() > 1).then(|| members.iter().map(|h| worker(ledger, h, chunks, window_ns)).collect()),
         lanes: lanes(&members, chunks),
     })
+}
+
+fn sum(hops: &[&Hop], value: fn(&Hop) -> u64) -> u64 {
+    hops.iter().map(|hop| value(hop)).sum()
+}
+
+/// Zero before any time has passed.
+fn per_second(n: u64, window_ns: u64) -> f64 {
+    if window_ns > 0 { n as f64 / (window_ns as f64 / 1e9) } else { 0.0 }
 }
 
 fn share(part: u64, whole: u64) -> Option<f64> {
@@ -304,7 +313,8 @@ fn lanes(members: &[&Hop], chunks: u64) -> Option<Vec<LaneLine>> {
 }
 
 fn worker(ledger: &Ledger, hop: &Hop, chunks: u64, window_ns: u64) -> WorkerLine {
-    let (counts, capabilities) = (hop.counts, hop.capabilities());
+    let counts = hop.counts;
+    let capabilities = hop.capabilities();
     WorkerLine {
         tokens: counts.tokens,
         share: share(counts.chunks, chunks),
@@ -321,20 +331,24 @@ fn worker(ledger: &Ledger, hop: &Hop, chunks: u64, window_ns: u64) -> WorkerLine
 }
 
 fn finding_lines(findings: &Findings, from: MonoNs) -> Vec<FindingLine> {
-    let line = |f: &trace::detect::Finding| FindingLine {
-        kind: f.kind.to_owned(),
-        severity: f.verdict.severity,
-        rid: f.verdict.rid.clone(),
-        hop: (!f.verdict.hop.is_empty()).then(|| f.verdict.hop.clone()),
-        at_ns: f.began.since(from),
-        last_at_ns: f.last_at.since(from),
-        ended_at_ns: f.ended_at().map(|at| at.since(from)),
-        duration_ns: f.last_at.since(f.began),
-        summary: f.verdict.summary.clone(),
-        evidence: f.verdict.evidence.clone(),
-        advice: f.verdict.advice.clone(),
-    };
-    findings.sorted().into_iter().map(line).collect()
+    findings.sorted().into_iter().map(|finding| finding_line(finding, from)).collect()
+}
+
+fn finding_line(finding: &Finding, from: MonoNs) -> FindingLine {
+    let verdict = &finding.verdict;
+    FindingLine {
+        kind: finding.kind.to_owned(),
+        severity: verdict.severity,
+        rid: verdict.rid.clone(),
+        hop: (!verdict.hop.is_empty()).then(|| verdict.hop.clone()),
+        at_ns: finding.began.since(from),
+        last_at_ns: finding.last_at.since(from),
+        ended_at_ns: finding.ended_at().map(|at| at.since(from)),
+        duration_ns: finding.last_at.since(finding.began),
+        summary: verdict.summary.clone(),
+        evidence: verdict.evidence.clone(),
+        advice: verdict.advice.clone(),
+    }
 }
 
 fn own(ledger: &Ledger, input: &ReportInput) -> Own {
@@ -355,9 +369,12 @@ fn own(ledger: &Ledger, input: &ReportInput) -> Own {
 /// Processes in the order first observed, main threads first; `None` without samples.
 fn cpu(ledger: &Ledger) -> Option<Vec<CpuLine>> {
     let sampled: Vec<&Thread> = ledger.threads().iter().filter(|t| t.total().is_some()).collect();
-    let first_seen = |pid: u32| sampled.iter().position(|t| t.id.pid == pid);
     let mut relevant: Vec<&Thread> = sampled.iter().copied().filter(|t| is_relevant(t)).collect();
-    relevant.sort_by_key(|t| (first_seen(t.id.pid), t.part != Some(ThreadPart::Main), !t.is_receiver(), t.id.tid));
+    relevant.sort_by_key(|thread| {
+        let process_index = sampled.iter().position(|sampled| sampled.id.pid == thread.id.pid);
+        // `false` sorts before `true`.
+        (process_index, thread.part != Some(ThreadPart::Main), !thread.is_receiver(), thread.id.tid)
+    });
     (!sampled.is_empty()).then(|| relevant.into_iter().filter_map(cpu_line).collect())
 }
 
@@ -367,7 +384,8 @@ fn is_relevant(thread: &Thread) -> bool {
 }
 
 fn cpu_line(thread: &Thread) -> Option<CpuLine> {
-    let (spent, id) = (thread.total()?, thread.id);
+    let spent = thread.total()?;
+    let id = thread.id;
     let poll = thread.poll.filter(|poll| poll.interval_ns > 0);
     Some(CpuLine {
         role: thread.role.to_string(),

@@ -36,14 +36,14 @@ pub(super) fn frontend(ledger: &Ledger) -> Option<FrontendCounts> {
 impl FrontendCounts {
     /// One sentence for each kind of token.
     pub(super) fn lines(&self) -> Vec<String> {
-        let kinds = [("first", self.first_token_ns), ("last", self.last_token_ns)];
-        let line = |(which, waits): (&str, Option<Spread>)| {
-            let Spread { count, p50, p90, p99, max } = waits?;
+        let mut lines = Vec::new();
+        for (which, waits) in [("first", self.first_token_ns), ("last", self.last_token_ns)] {
+            let Some(Spread { count, p50, p90, p99, max }) = waits else { continue };
             let [p50, p90, p99, max] = [p50, p90, p99, max].map(duration);
             let responses = plural(count, "response");
-            Some(format!("{which} tokens wait: median {p50}, p90 {p90}, p99 {p99}, max {max} over {responses}"))
-        };
-        kinds.into_iter().filter_map(line).collect()
+            lines.push(format!("{which} tokens wait: median {p50}, p90 {p90}, p99 {p99}, max {max} over {responses}"));
+        }
+        lines
     }
 }
 

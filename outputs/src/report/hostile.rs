@@ -66,8 +66,7 @@ fn is_active(c: char) -> bool {
 /// Whether all bytes are printable ASCII, tabs and line feeds, as nearly all output is.
 fn is_plain_text(bytes: &[u8]) -> bool {
     // Counts over all bytes instead of stopping early, so that the compiler can vectorise the loop.
-    let is_plain = |byte: &&u8| matches!(byte, b'\t' | b'\n' | b' '..=b'~');
-    bytes.iter().filter(is_plain).count() == bytes.len()
+    bytes.iter().filter(|byte| matches!(byte, b'\t' | b'\n' | b' '..=b'~')).count() == bytes.len()
 }
 
 /// Escapes finished output. Borrows it if nothing needs escaping.

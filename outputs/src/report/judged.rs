@@ -59,7 +59,11 @@ pub struct Judgement {
 
 /// Judgements of all kinds of faults, in the order of [`FaultKind::ALL`].
 pub fn judgements(ledger: &Ledger) -> Vec<Judgement> {
-    let reason_of = |fault| match fault {
+    FaultKind::ALL.iter().map(|&fault| judgement(ledger, fault)).collect()
+}
+
+fn judgement(ledger: &Ledger, fault: FaultKind) -> Judgement {
+    let reason = match fault {
         FaultKind::FirstTokenGap => unjudged_gap(ledger),
         FaultKind::LostTokens => unjudged_loss(ledger),
         FaultKind::EngineSilence => unjudged_silence(ledger),
@@ -67,11 +71,7 @@ pub fn judgements(ledger: &Ledger) -> Vec<Judgement> {
         FaultKind::Delivery => unjudged_delivery(ledger),
         FaultKind::Clients => unjudged_clients(ledger),
     };
-    let judgement = |&fault: &FaultKind| {
-        let reason = reason_of(fault).map(str::to_owned);
-        Judgement { fault, judged: reason.is_none(), reason }
-    };
-    FaultKind::ALL.iter().map(judgement).collect()
+    Judgement { fault, judged: reason.is_none(), reason: reason.map(str::to_owned) }
 }
 
 /// Reason that concerns all that frames show; `None` if frames are observed.
@@ -83,8 +83,8 @@ fn without_frames(ledger: &Ledger, of_log: &'static str) -> Option<&'static str>
 }
 
 fn unjudged_gap(ledger: &Ledger) -> Option<&'static str> {
-    let is_waiting = || ledger.requests().any(|request| request.waiting_since().is_some());
-    if ledger.observes_gaps() && (ledger.gap().count() > 0 || is_waiting()) {
+    // A first token that still waits is a gap without an end.
+    if ledger.observes_gaps() && (ledger.gap().count() > 0 || ledger.requests().any(|r| r.waiting_since().is_some())) {
         return None;
     }
     let of_log = "the log has not both times of a first token";
@@ -126,11 +126,15 @@ fn unjudged_silence(ledger: &Ledger) -> Option<&'static str> {
 }
 
 fn unjudged_queues(ledger: &Ledger) -> Option<&'static str> {
-    let has_both_ends = |hop: &Hop| !hop.carries_requests && hop.capabilities().sent && hop.capabilities().received;
-    if ledger.hops().iter().any(has_both_ends) {
+    if ledger.hops().iter().any(observes_output_queue) {
         return None;
     }
     Some(without_frames(ledger, OF_LOG).unwrap_or("receives are not observed"))
+}
+
+/// A queue is the difference of both ends.
+fn observes_output_queue(hop: &Hop) -> bool {
+    !hop.carries_requests && hop.capabilities().sent && hop.capabilities().received
 }
 
 fn unjudged_delivery(ledger: &Ledger) -> Option<&'static str> {

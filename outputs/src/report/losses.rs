@@ -136,10 +136,12 @@ impl LossLine {
 /// Formats positions: `3, 7-9, ...`.
 pub fn places(ranges: impl ExactSizeIterator<Item = [u32; 2]>, limit: usize, unlisted: u64) -> String {
     let more = if ranges.len() > limit || unlisted > 0 { ", ..." } else { "" };
-    let word = |[first, last]: [u32; 2]| {
-        if first == last { first.to_string() } else { format!("{first}-{last}") }
-    };
-    ranges.take(limit).map(word).collect::<Vec<_>>().join(", ") + more
+    let shown: Vec<String> = ranges.take(limit).map(range).collect();
+    shown.join(", ") + more
+}
+
+fn range([first, last]: [u32; 2]) -> String {
+    if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
 /// Formats ids: `13, 14, ...`.

@@ -54,10 +54,6 @@ impl ModeLine {
             return None;
         }
         let repeated = listed.saturating_sub(tokens);
-        let with = |ids: u64| {
-            let (more, less) = (ids.saturating_sub(listed), listed.saturating_sub(ids));
-            bytes.map(|bytes| (bytes + more * BYTES_PER_ID).saturating_sub(less * BYTES_PER_ID))
-        };
         Some(Self {
             name: name.to_owned(),
             bytes,
@@ -67,10 +63,18 @@ impl ModeLine {
             ids_repeated: repeated,
             ids_if_cumulative: cumulative,
             bytes_repeated_estimate: repeated * BYTES_PER_ID,
-            bytes_if_incremental_estimate: with(tokens),
-            bytes_if_cumulative_estimate: with(cumulative),
+            bytes_if_incremental_estimate: bytes.map(|bytes| bytes_with_ids(bytes, listed, tokens)),
+            bytes_if_cumulative_estimate: bytes.map(|bytes| bytes_with_ids(bytes, listed, cumulative)),
         })
     }
+}
+
+/// Estimated bytes of frames with `ids` ids instead of the `listed` ones.
+fn bytes_with_ids(bytes: u64, listed: u64, ids: u64) -> u64 {
+    let more = ids.saturating_sub(listed);
+    let less = listed.saturating_sub(ids);
+    // Ids may take less than the assumed size, so the repeated ones may seem larger than the frames.
+    (bytes + more * BYTES_PER_ID).saturating_sub(less * BYTES_PER_ID)
 }
 
 /// Mode observed in deliveries; `None` if they are inconclusive or contradictory.
@@ -83,15 +87,14 @@ pub(super) fn delivered(ledger: &Ledger) -> Option<Mode> {
 }
 
 pub(super) fn modes(ledger: &Ledger) -> Modes {
-    let hop = |place: usize| {
-        let group = &ledger.groups()[place];
-        let bytes = ledger.hops_of_group(place).map(|hop| hop.counts.bytes).sum();
+    let hops = ledger.groups().iter().enumerate().filter_map(|(index, group)| {
+        let bytes = ledger.hops_of_group(index).map(|hop| hop.counts.bytes).sum();
         ModeLine::of(&group.name, Some(bytes), group.ids)
-    };
+    });
     let client = ModeLine::of("client", None, ledger.totals().delivered_ids);
     Modes {
         delivered: delivered(ledger),
-        hops: (0..ledger.groups().len()).filter_map(hop).collect(),
+        hops: hops.collect(),
         client: client.filter(|_| ledger.observes_deliveries()),
         bytes_per_id: BYTES_PER_ID,
     }

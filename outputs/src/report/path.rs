@@ -56,18 +56,21 @@ impl LegLine {
     }
 }
 
+fn observed_share(time: LegTime) -> Option<f64> {
+    (time.sum.count > 0).then_some(time.share)
+}
+
 fn line(leg: &Leg<'_>) -> LegLine {
-    let share = |time: LegTime| (time.sum.count > 0).then_some(time.share);
     LegLine {
         name: leg.name.to_owned(),
         kind: leg.kind,
         ns: Spread::of_distribution(leg.spread),
         mean_ns: leg.chunk[0].sum.mean().unwrap_or(0),
         share: leg.chunk[0].share,
-        recent_share: share(leg.chunk[1]),
+        recent_share: observed_share(leg.chunk[1]),
         first_token_mean_ns: leg.first_token[0].sum.mean(),
-        first_token_share: share(leg.first_token[0]),
-        recent_first_token_share: share(leg.first_token[1]),
+        first_token_share: observed_share(leg.first_token[0]),
+        recent_first_token_share: observed_share(leg.first_token[1]),
         busy: leg.busy,
         thread: (leg.kind == LegKind::Wait).then_some(leg.thread),
         worker: leg.worker.clone(),

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use trace::clock::MonoNs;
-use trace::event::Capabilities;
 use trace::ledger::{Ledger, Thread, TimeUse};
 use trace::stats::Tally;
 use trace::time_series::{HopSlot, SlotCounts, SlotValues, TimeSeries};
@@ -186,89 +185,101 @@ impl ThreadSeries {
 }
 
 /// Time series of a run; `None` before the first event.
-pub(super) fn series(ledger: &Ledger, time_series: &TimeSeries, (from, to): (MonoNs, MonoNs)) -> Option<Series> {
-    let (begun, moments) = (time_series.begun()?, time_series.moments(ledger));
+pub(super) fn series(ledger: &Ledger, time_series: &TimeSeries, [from, to]: [MonoNs; 2]) -> Option<Series> {
+    let begun = time_series.begun()?;
+    let moments = time_series.moments(ledger);
     let delivered = ledger.observes_deliveries();
-    let column = |what: fn(&SlotCounts) -> u64| moments.iter().map(|m| what(&m.passed)).collect::<Vec<u64>>();
     let names = ledger.groups().iter().enumerate();
     Some(Series {
         slot_ns: time_series.slot_ns(),
         from_ns: begun.since(from),
         to_ns: to.since(from),
         requests: RequestSeries {
-            begun: column(|p| p.begun),
-            finished: column(|p| p.finished),
+            begun: count_column(&moments, |p| p.begun),
+            finished: count_column(&moments, |p| p.finished),
             live: moments.iter().map(|m| m.live).collect(),
         },
         tokens: TokenSeries {
-            sent: column(|p| p.tokens_sent),
-            received: ledger.observes_receives().then(|| column(|p| p.tokens_received)),
-            delivered: delivered.then(|| column(|p| p.tokens_delivered)),
-            lost: delivered.then(|| column(|p| p.tokens_lost)),
+            sent: count_column(&moments, |p| p.tokens_sent),
+            received: ledger.observes_receives().then(|| count_column(&moments, |p| p.tokens_received)),
+            delivered: delivered.then(|| count_column(&moments, |p| p.tokens_delivered)),
+            lost: delivered.then(|| count_column(&moments, |p| p.tokens_lost)),
         },
         chunks: ChunkSeries {
-            sent: column(|p| p.chunks_sent),
-            merged: delivered.then(|| column(|p| p.chunks_merged)),
-            dropped_predicted: ledger.dropped_predicted().map(|_| column(|p| p.dropped_predicted)),
-            dropped_confirmed: delivered.then(|| column(|p| p.chunks_dropped)),
+            sent: count_column(&moments, |p| p.chunks_sent),
+            merged: delivered.then(|| count_column(&moments, |p| p.chunks_merged)),
+            dropped_predicted: ledger.dropped_predicted().map(|_| count_column(&moments, |p| p.dropped_predicted)),
+            dropped_confirmed: delivered.then(|| count_column(&moments, |p| p.chunks_dropped)),
         },
         gap_ns: ledger.observes_gaps().then(|| spread(&moments.iter().map(|m| Some(&m.gap)))),
-        hops: names.filter_map(|(place, group)| hop(ledger, place, &group.name, &moments)).collect(),
+        hops: names.filter_map(|(index, group)| hop(ledger, index, &group.name, &moments)).collect(),
         threads: time_series.threads(ledger).filter_map(|(index, of)| thread(of, index, &moments)).collect(),
-        events_missed: column(|p| p.events_missed),
+        events_missed: count_column(&moments, |p| p.events_missed),
     })
+}
+
+fn count_column(moments: &[SlotValues], count: fn(&SlotCounts) -> u64) -> Vec<u64> {
+    moments.iter().map(|moment| count(&moment.passed)).collect()
 }
 
 fn spread<'a>(tallies: &(impl Iterator<Item = Option<&'a Tally>> + Clone)) -> SpreadSeries {
-    let column = |what: fn(&Tally) -> Option<u64>| tallies.clone().map(|t| t.and_then(what)).collect();
     SpreadSeries {
-        count: tallies.clone().map(|t| t.map_or(0, Tally::count)).collect(),
-        p50: column(|t| t.quantile(0.5)),
-        p99: column(|t| t.quantile(0.99)),
-        max: column(Tally::max),
+        count: tallies.clone().map(|tally| tally.map_or(0, Tally::count)).collect(),
+        p50: tallies.clone().map(|tally| tally?.quantile(0.5)).collect(),
+        p99: tallies.clone().map(|tally| tally?.quantile(0.99)).collect(),
+        max: tallies.clone().map(|tally| tally?.max()).collect(),
     }
 }
 
-fn hop(ledger: &Ledger, place: usize, name: &str, moments: &[SlotValues]) -> Option<HopSeries> {
+fn hop(ledger: &Ledger, index: usize, name: &str, moments: &[SlotValues]) -> Option<HopSeries> {
     // Renaming a hop can leave its old line without hops, and hops beyond the limit have no series.
-    ledger.hops_of_group(place).next()?;
-    moments.iter().find(|m| m.hops.len() > place)?;
-    let capabilities = |what: fn(Capabilities) -> bool| ledger.hops_of_group(place).any(|h| what(h.capabilities()));
-    let (sent, received) = (capabilities(|s| s.sent), capabilities(|s| s.received));
-    let slots = moments.iter().map(|m| m.hops.get(place));
-    let column = |what: fn(&HopSlot) -> u64| slots.clone().map(|s| s.map_or(0, what)).collect::<Vec<u64>>();
-    let kernel: Vec<Option<u64>> = slots.clone().map(|s| s?.kernel_bytes_max).collect();
-    let wakeups = column(|h| h.passed.wakeups);
+    ledger.hops_of_group(index).next()?;
+    moments.iter().find(|m| m.hops.len() > index)?;
+    let sent = ledger.hops_of_group(index).any(|hop| hop.capabilities().sent);
+    let received = ledger.hops_of_group(index).any(|hop| hop.capabilities().received);
+    let slots: Vec<Option<&HopSlot>> = moments.iter().map(|m| m.hops.get(index)).collect();
+    let kernel: Vec<Option<u64>> = slots.iter().map(|s| (*s)?.kernel_bytes_max).collect();
+    let wakeups = hop_column(&slots, |h| h.passed.wakeups);
     Some(HopSeries {
         name: name.to_owned(),
-        frames_sent: sent.then(|| column(|h| h.passed.frames_sent)),
-        frames_received: received.then(|| column(|h| h.passed.frames_received)),
-        chunks: column(|h| h.passed.chunks),
-        bytes: column(|h| h.passed.bytes),
+        frames_sent: sent.then(|| hop_column(&slots, |h| h.passed.frames_sent)),
+        frames_received: received.then(|| hop_column(&slots, |h| h.passed.frames_received)),
+        chunks: hop_column(&slots, |h| h.passed.chunks),
+        bytes: hop_column(&slots, |h| h.passed.bytes),
         wakeups: wakeups.iter().any(|&n| n > 0).then_some(wakeups),
-        backlog_max_frames: (sent && received).then(|| column(|h| h.backlog_max)),
+        backlog_max_frames: (sent && received).then(|| hop_column(&slots, |h| h.backlog_max)),
         kernel_bytes_max: kernel.iter().any(Option::is_some).then_some(kernel),
-        queue_wait_ns: (sent && received).then(|| spread(&slots.clone().map(|s| s.map(|s| &s.queue_wait)))),
+        queue_wait_ns: (sent && received).then(|| spread(&slots.iter().map(|s| s.map(|s| &s.queue_wait)))),
     })
 }
 
-fn thread(of: &Thread, place: usize, moments: &[SlotValues]) -> Option<ThreadSeries> {
-    let spent = moments.iter().map(|m| m.threads.get(place).copied().flatten());
-    spent.clone().find(Option::is_some)?;
-    let column = |what: fn(&TimeUse) -> Option<u64>| -> Vec<Option<f64>> {
-        // Samples justify no more than four digits.
-        let share = |s: TimeUse| what(&s).map(|ns| (s.share(ns) * 1e4).round() / 1e4);
-        spent.clone().map(|s| s.and_then(share)).collect()
-    };
-    let known = |column: Vec<Option<f64>>| column.iter().any(Option::is_some).then_some(column);
+fn hop_column(slots: &[Option<&HopSlot>], value: fn(&HopSlot) -> u64) -> Vec<u64> {
+    slots.iter().map(|slot| slot.map_or(0, value)).collect()
+}
+
+fn thread(of: &Thread, index: usize, moments: &[SlotValues]) -> Option<ThreadSeries> {
+    let spent: Vec<Option<TimeUse>> = moments.iter().map(|m| m.threads.get(index).copied().flatten()).collect();
+    spent.iter().find(|slot| slot.is_some())?;
+    let run_wait = share_column(&spent, TimeUse::starved_ns);
+    let throttled = share_column(&spent, TimeUse::throttled_ns);
     Some(ThreadSeries {
         role: of.role.to_string(),
         pid: of.id.pid,
         tid: of.id.tid,
         name: of.name.to_string(),
         receives: of.is_receiver(),
-        on_cpu: column(|s| Some(s.on_ns)),
-        run_wait: known(column(TimeUse::starved_ns)),
-        throttled: known(column(TimeUse::throttled_ns)),
+        on_cpu: share_column(&spent, |s| Some(s.on_ns)),
+        // Without a known value the whole column is not observable.
+        run_wait: run_wait.iter().any(Option::is_some).then_some(run_wait),
+        throttled: throttled.iter().any(Option::is_some).then_some(throttled),
     })
+}
+
+fn share_column(spent: &[Option<TimeUse>], part_ns: fn(&TimeUse) -> Option<u64>) -> Vec<Option<f64>> {
+    spent.iter().map(|slot| share(slot.as_ref()?, part_ns)).collect()
+}
+
+fn share(spent: &TimeUse, part_ns: fn(&TimeUse) -> Option<u64>) -> Option<f64> {
+    // Samples justify no more than four digits.
+    Some((spent.share(part_ns(spent)?) * 1e4).round() / 1e4)
 }

@@ -1,5 +1,7 @@
 //! Requests with the longest waits, by rid, to look them up in the engine's own logs.
 
+use std::cmp::Ordering;
+
 use serde::{Deserialize, Serialize};
 
 use trace::clock::MonoNs;
@@ -77,31 +79,49 @@ pub struct SlowLine {
 
 /// The `limit` slowest requests kept by the ledger, worst gap first. A request whose first token still waits ranks by its wait until `to`.
 /// Requests of unknown gap come last.
-pub(super) fn slowest(ledger: &Ledger, limit: usize, (from, to): (MonoNs, MonoNs)) -> Vec<SlowLine> {
+pub(super) fn slowest(ledger: &Ledger, limit: usize, [from, to]: [MonoNs; 2]) -> Vec<SlowLine> {
     if limit == 0 {
         return Vec::new();
     }
-    let wait = |r: &Request| r.gap_ns.or_else(|| Some(to.since(r.waiting_since()?)));
-    let live = ledger.requests().map(|request| (wait(request), &*request.rid, Record::Live(request)));
-    let over = ledger.finished().map(|summary| (summary.gap_ns, &*summary.rid, Record::Over(summary)));
+    let live = ledger.requests().map(|request| Ranked {
+        wait_ns: request.gap_ns.or_else(|| Some(to.since(request.waiting_since()?))),
+        rid: &request.rid,
+        record: RequestRecord::Live(request),
+    });
+    let over = ledger.finished().map(|summary| Ranked {
+        wait_ns: summary.gap_ns,
+        rid: &summary.rid,
+        record: RequestRecord::Over(summary),
+    });
     let mut ranked: Vec<Ranked<'_>> = live.chain(over).collect();
-    let worst_first = |a: &Ranked<'_>, b: &Ranked<'_>| (b.0, a.1).cmp(&(a.0, b.1));
+    // The ledger may keep thousands of requests of which few are listed: sort only these.
     if limit < ranked.len() {
-        ranked.select_nth_unstable_by(limit, worst_first);
+        ranked.select_nth_unstable_by(limit, Ranked::worst_first);
         ranked.truncate(limit);
     }
-    ranked.sort_unstable_by(worst_first);
-    let lines = ranked.into_iter().map(|(_, rid, record)| match record {
-        Record::Live(request) => SlowLine::new(rid, &ledger.numbers(request), from),
-        Record::Over(summary) => SlowLine::new(rid, summary, from),
+    ranked.sort_unstable_by(Ranked::worst_first);
+    let lines = ranked.into_iter().map(|Ranked { rid, record, .. }| match record {
+        RequestRecord::Live(request) => SlowLine::new(rid, &ledger.numbers(request), from),
+        RequestRecord::Over(summary) => SlowLine::new(rid, summary, from),
     });
     lines.collect()
 }
 
-/// Wait, rid and record of a request.
-type Ranked<'l> = (Option<u64>, &'l str, Record<'l>);
+/// A request with the wait by which it ranks.
+struct Ranked<'l> {
+    wait_ns: Option<u64>,
+    rid: &'l str,
+    record: RequestRecord<'l>,
+}
 
-enum Record<'l> {
+impl Ranked<'_> {
+    /// Orders by falling wait; the rid decides between equal ones, so that two reports of a run agree.
+    fn worst_first(&self, other: &Ranked<'_>) -> Ordering {
+        (other.wait_ns, self.rid).cmp(&(self.wait_ns, other.rid))
+    }
+}
+
+enum RequestRecord<'l> {
     Live(&'l Request),
     Over(&'l RequestSummary),
 }
@@ -119,35 +139,33 @@ impl SlowLine {
 
     fn new(rid: &str, numbers: &RequestNumbers, from: MonoNs) -> Self {
         let path = TtftPath::new(numbers);
-        let after = |at: Option<MonoNs>| at.map(|at| at.since(from));
         let arrival = numbers.arrival.and_then(Result::ok);
         let by_engine = numbers.engine_times.unwrap_or_default();
-        // The engine may have written a time before the capture began.
-        let after_start = |at: Option<MonoNs>| at.and_then(|at| at.checked_since(from));
         Self {
             rid: rid.to_owned(),
             gap_ns: numbers.gap_ns,
-            arrived_ns: after(arrival.map(|times| times.arrived)),
-            read_ns: after(arrival.map(|times| times.read)),
+            arrived_ns: arrival.map(|times| times.arrived.since(from)),
+            read_ns: arrival.map(|times| times.read.since(from)),
             arrival_unknown: match numbers.arrival {
                 Some(Ok(_)) => None,
                 Some(Err(why)) => Some(why.as_str().to_owned()),
                 None => Some(String::from("not-observed")),
             },
             trace_id: numbers.trace_parent.map(|parent| parent.trace_id()),
-            dispatched_ns: after(numbers.dispatch.map(|dispatch| dispatch.sent)),
-            scheduler_received_ns: after(numbers.dispatch.and_then(|dispatch| dispatch.received)),
-            queued_ns: after_start(by_engine.queued),
-            batch_entered_ns: after_start(by_engine.batch_entered),
-            prefill_finished_ns: after_start(by_engine.prefill_finished),
-            first_sent_ns: after(numbers.sent_first),
-            first_received_ns: after(numbers.received_first),
+            dispatched_ns: numbers.dispatch.map(|dispatch| dispatch.sent.since(from)),
+            scheduler_received_ns: numbers.dispatch.and_then(|dispatch| Some(dispatch.received?.since(from))),
+            // The engine may have written a time before the capture began.
+            queued_ns: by_engine.queued.and_then(|at| at.checked_since(from)),
+            batch_entered_ns: by_engine.batch_entered.and_then(|at| at.checked_since(from)),
+            prefill_finished_ns: by_engine.prefill_finished.and_then(|at| at.checked_since(from)),
+            first_sent_ns: numbers.sent_first.map(|at| at.since(from)),
+            first_received_ns: numbers.received_first.map(|at| at.since(from)),
             ttft_ns: path.ttft_ns(),
             ttft_legs: path.ttft_ns().map(|_| path.legs().map(RequestLegLine::new).collect()).unwrap_or_default(),
             tokens_sent: numbers.tokens_sent.into(),
             tokens_received: numbers.tokens_received.map(u64::from),
             chunks_sent: numbers.chunks_sent.into(),
-            first_delivered_ns: after(numbers.delivered_first),
+            first_delivered_ns: numbers.delivered_first.map(|at| at.since(from)),
             tokens_delivered: numbers.tokens_delivered.map(u64::from),
             itl_ns: numbers.itl,
             dropped: numbers.dropped.map(u64::from),

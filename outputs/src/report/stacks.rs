@@ -87,8 +87,12 @@ fn function(role: &StackRole, function: &StackFunction) -> StackFunctionLine {
     }
 }
 
+/// Share of `n` in `whole`, at most 1.
+fn part(n: u64, whole: u64) -> f64 {
+    (n as f64 / whole.max(1) as f64).min(1.0)
+}
+
 fn share(hits: StackHits, of: StackCounts, gil_observed: bool) -> StackShare {
-    let part = |n: u64, of: u64| (n as f64 / of.max(1) as f64).min(1.0);
     StackShare {
         own: part(hits.own, of.running),
         total: part(hits.total, of.running),
@@ -105,7 +109,7 @@ pub(super) fn text(out: &mut String, lines: &[StackLine], cost: Option<&Sampling
                 Some(file) if !file.is_empty() => format!("{} ({file})", function.function),
                 _ => function.function.clone(),
             };
-            let (all, growing) = (function.all, function.growing);
+            let StackFunctionLine { all, growing, .. } = *function;
             let shares = [
                 Some(all.own),
                 Some(all.total),

@@ -134,7 +134,8 @@ pub struct MergedLine {
 
 /// `None` if the engine logged nothing.
 pub(super) fn stages(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<StageReport> {
-    let (log, names) = (ledger.stages(), ledger.engine().facts().stages());
+    let log = ledger.stages();
+    let names = ledger.engine().facts().stages();
     let merged = &log.merged;
     if log.counts.logged == 0 && log.processes().is_empty() && merged.times == 0 {
         return None;
@@ -228,7 +229,8 @@ pub(super) fn render(out: &mut String, report: &Report, clock: &Clock) {
             parts.push(format!("CPU up to {} of a core", percent(cpu)));
         }
         if let Some(wait) = &process.recv_wait_ns {
-            let (median, messages) = (duration(wait.p50), plural(process.messages, "message"));
+            let median = duration(wait.p50);
+            let messages = plural(process.messages, "message");
             parts.push(format!("waited {median} for a message (median of {messages})"));
         }
         if let Some(more) = process.more_ready {
@@ -290,17 +292,22 @@ fn table(out: &mut String, slow: &StageTable, clock: &Clock) {
     let _ = writeln!(out);
 }
 
+impl Between {
+    fn stages(&self) -> String {
+        format!("{} -> {}", self.from, self.to)
+    }
+}
+
 fn pairs(out: &mut String, log: &StageReport) {
     if log.between.is_empty() {
         return;
     }
-    let pair = |b: &Between| format!("{} -> {}", b.from, b.to);
     let shown = &log.between[..log.between.len().min(PAIRS)];
-    let widest = shown.iter().map(|b| pair(b).chars().count()).max().unwrap_or(0).min(58);
+    let widest = shown.iter().map(|between| between.stages().chars().count()).max().unwrap_or(0).min(58);
     let _ =
         writeln!(out, "{:widest$}  {:>9} {:>10} {:>10} {:>10}", "BETWEEN STAGES", "REQUESTS", "MEDIAN", "P99", "MAX");
     for between in shown {
-        let name: String = pair(between).chars().take(widest).collect();
+        let name: String = between.stages().chars().take(widest).collect();
         let ns = &between.ns;
         let _ = writeln!(
             out,

@@ -1,11 +1,10 @@
 //! Tables of the report that Markdown and HTML have in common.
 
-use trace::stats::Spread;
 use trace::words::{bytes, count, duration, known_or_dash, percent};
 
 use super::hostile::plain;
 use super::stages::StageTable;
-use super::{Clock, HopLine, LegLine, LossLine, LossList, Report, StackLine, TtftGroupLine, text};
+use super::{Clock, HopLine, LegLine, LossList, Report, StackLine, TtftGroupLine, text};
 
 /// Content of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +37,6 @@ impl<'a, const N: usize, C> Table<'a, N, C> {
 
 /// The `limit` worst requests that lost tokens, each with as many `places`.
 pub(super) fn losses(list: &LossList, clock: &Clock, limit: usize, places: usize) -> Table<'static, 7> {
-    let ids = |line: &LossLine| Some(line.ids(places)).filter(|ids| !ids.is_empty());
     Table::new(
         list.lines.iter().take(limit),
         [
@@ -49,7 +47,8 @@ pub(super) fn losses(list: &LossList, clock: &Clock, limit: usize, places: usize
             ("Chunks", Number, &|line| count(line.chunks)),
             ("First and last loss", Number, &|line| line.span(clock)),
             ("Positions in the output, from 1", Text, &|line| {
-                line.places(places) + &ids(line).map_or_else(String::new, |ids| format!(" (ids {ids})"))
+                let ids = line.ids(places);
+                line.places(places) + &if ids.is_empty() { String::new() } else { format!(" (ids {ids})") }
             }),
         ],
     )
@@ -86,12 +85,12 @@ pub(super) fn path(legs: &[LegLine]) -> Table<'static, 6> {
 }
 
 pub(super) fn hops(report: &Report) -> Option<Table<'static, 12>> {
-    let wait = |hop: &HopLine, of: fn(&Spread) -> u64| known_or_dash(hop.queue_wait_ns.as_ref().map(of), duration);
-    let workers = |hop: &HopLine| text::behind(hop).map_or_else(String::new, |workers| format!(" ({workers})"));
     let table = Table::new(
         &report.hops,
         [
-            ("Hop", Hop, &|hop| hop.name.clone() + &workers(hop)),
+            ("Hop", Hop, &|hop| {
+                hop.name.clone() + &text::behind(hop).map_or_else(String::new, |workers| format!(" ({workers})"))
+            }),
             ("Frames sent", Number, &|hop| known_or_dash(hop.frames_sent, count)),
             ("Received", Number, &|hop| known_or_dash(hop.frames_received, count)),
             ("Chunks", Number, &HopLine::chunk_count),
@@ -99,26 +98,29 @@ pub(super) fn hops(report: &Report) -> Option<Table<'static, 12>> {
             ("Backlog, max", Number, &|hop| known_or_dash(hop.backlog_max_frames, count)),
             ("In libzmq's inbox, max", Number, &|hop| known_or_dash(hop.inbox_max_frames, count)),
             ("In the kernel, max", Number, &|hop| known_or_dash(hop.kernel_bytes_max, bytes)),
-            ("Queue wait p50", Number, &|hop| wait(hop, |s| s.p50)),
-            ("p99", Number, &|hop| wait(hop, |s| s.p99)),
-            ("max", Number, &|hop| wait(hop, |s| s.max)),
+            ("Queue wait p50", Number, &|hop| known_or_dash(hop.queue_wait_ns, |wait| duration(wait.p50))),
+            ("p99", Number, &|hop| known_or_dash(hop.queue_wait_ns, |wait| duration(wait.p99))),
+            ("max", Number, &|hop| known_or_dash(hop.queue_wait_ns, |wait| duration(wait.max))),
             ("Frames per wakeup, max", Number, &|hop| known_or_dash(hop.wakeup_frames_max.map(u64::from), count)),
         ],
     );
     (!report.hops.is_empty()).then_some(table)
 }
 
+fn share_or_dash(share: Option<f64>) -> String {
+    known_or_dash(share, |share| format!("{:.1} %", 100.0 * share))
+}
+
 pub(super) fn cpu(report: &Report) -> Option<Table<'static, 6>> {
     let lines = report.cpu.as_ref().filter(|lines| !lines.is_empty())?;
-    let share = |of: Option<f64>| known_or_dash(of, |share| format!("{:.1} %", 100.0 * share));
     Some(Table::new(
         lines,
         [
             ("Thread", Text, &|line| format!("{} {}/{} {}", line.role, line.pid, line.tid, plain(&line.name))),
-            ("On a CPU", Number, &|line| share(line.on_cpu)),
-            ("Waiting for a CPU", Number, &|line| share(line.run_wait)),
-            ("Throttled", Number, &|line| share(line.throttled)),
-            ("Away from its poll", Number, &|line| share(line.away_from_poll)),
+            ("On a CPU", Number, &|line| share_or_dash(line.on_cpu)),
+            ("Waiting for a CPU", Number, &|line| share_or_dash(line.run_wait)),
+            ("Throttled", Number, &|line| share_or_dash(line.throttled)),
+            ("Away from its poll", Number, &|line| share_or_dash(line.away_from_poll)),
             ("Receives frames", Text, &|line| String::from(if line.receives { "yes" } else { "no" })),
         ],
     ))

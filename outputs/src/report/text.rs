@@ -56,15 +56,11 @@ fn truth(out: &mut String, report: &Report) {
     let Some(truth) = report.demo.as_ref().and_then(|demo| demo.get("truth")) else {
         return;
     };
-    let of = |name: &str| count(truth.get(name).and_then(Value::as_u64).unwrap_or_default());
+    let names = ["requests", "chunks", "tokens", "chunks_merged", "chunks_dropped", "tokens_lost"];
+    let numbers = names.map(|name| count(truth.get(name).and_then(Value::as_u64).unwrap_or_default()));
+    let [requests, chunks, tokens, merged, dropped, lost] = numbers;
     let line = format!(
-        "{} requests, {} chunks and {} tokens sent, {} merged, {} dropped, {} tokens lost",
-        of("requests"),
-        of("chunks"),
-        of("tokens"),
-        of("chunks_merged"),
-        of("chunks_dropped"),
-        of("tokens_lost")
+        "{requests} requests, {chunks} chunks and {tokens} tokens sent, {merged} merged, {dropped} dropped, {lost} tokens lost"
     );
     wrap(out, &line, "demo's truth  ", "              ");
     out.push('\n');
@@ -72,7 +68,8 @@ fn truth(out: &mut String, report: &Report) {
 
 fn head(out: &mut String, report: &Report, clock: &Clock) {
     wrap(out, &headline(report, clock), "", "  ");
-    let (engine, capture) = (brief::engine(report), clock.capture(report.window_ns[1]));
+    let engine = brief::engine(report);
+    let capture = clock.capture(report.window_ns[1]);
     wrap(out, &format!("{} of {engine}, {capture}", report.source.kind), "", "  ");
     let _ = writeln!(out);
 }
@@ -237,7 +234,8 @@ fn mode_of_client(line: &ModeLine) -> String {
 /// Requests that lost tokens: the worst few, with their missing positions.
 fn losses(out: &mut String, report: &Report, clock: &Clock) {
     let losses = &report.losses;
-    let (confirmed, predicted) = (losses.confirmed.as_ref(), losses.predicted.as_ref());
+    let confirmed = losses.confirmed.as_ref();
+    let predicted = losses.predicted.as_ref();
     let proven = confirmed.filter(|list| !list.lines.is_empty());
     // If deliveries are observed, they decide. The prediction only matters for judging its accuracy.
     let expected = predicted.filter(|list| confirmed.is_none() && !list.lines.is_empty());
@@ -319,7 +317,6 @@ fn hops(out: &mut String, report: &Report) {
     );
     for hop in &report.hops {
         let name: String = plain(&hop.name).chars().take(widest).collect();
-        let queue_wait = |of: fn(&Spread) -> u64| known_or_dash(hop.queue_wait_ns.as_ref().map(of), duration);
         let _ = writeln!(
             out,
             "{name:widest$}  {:>9} {:>9} {:>10} {:>9} {:>8} {:>9} {:>9}",
@@ -328,8 +325,8 @@ fn hops(out: &mut String, report: &Report) {
             hop.chunk_count(),
             bytes(hop.bytes),
             known_or_dash(hop.backlog_max_frames, count),
-            queue_wait(|s| s.p50),
-            queue_wait(|s| s.max),
+            known_or_dash(hop.queue_wait_ns, |wait| duration(wait.p50)),
+            known_or_dash(hop.queue_wait_ns, |wait| duration(wait.max)),
         );
         detail(out, hop);
     }
@@ -470,26 +467,28 @@ fn load(chunks: u64, tokens: u64, share: Option<f64>) -> String {
     format!("{share}{} with {} tokens", count(chunks), count(tokens))
 }
 
+/// `12.5 % on cpu`, or why it is unknown.
+fn share_of_time(share: Option<f64>, what: &str, unknown: &str) -> String {
+    share.map_or_else(|| format!("{what}: {unknown}"), |share| format!("{:.1} % {what}", 100.0 * share))
+}
+
 fn cpu(out: &mut String, report: &Report) {
     let Some(lines) = report.cpu.as_ref().filter(|c| !c.is_empty()) else {
         return;
     };
-    let share = |of: Option<f64>, what, unknown: &str| {
-        of.map_or_else(|| format!("{what}: {unknown}"), |share| format!("{:.1} % {what}", 100.0 * share))
-    };
     for line in lines {
-        let on = share(line.on_cpu, "on cpu", &brief::unknown());
-        let wait = share(line.run_wait, "waiting for a CPU", brief::NO_WAITS);
+        let on = share_of_time(line.on_cpu, "on cpu", &brief::unknown());
+        let wait = share_of_time(line.run_wait, "waiting for a CPU", brief::NO_WAITS);
         let mut text = format!(
             "{} ({}/{} {}): {on}, {wait}, {}",
             line.role,
             line.pid,
             line.tid,
             line.name,
-            share(line.throttled, "throttled", brief::NO_THROTTLING)
+            share_of_time(line.throttled, "throttled", brief::NO_THROTTLING)
         );
         if let Some(away) = line.away_from_poll {
-            let _ = write!(text, ", {}", share(Some(away), "away from its poll", ""));
+            let _ = write!(text, ", {}", share_of_time(Some(away), "away from its poll", ""));
         }
         row(out, "cpu", &text);
     }
@@ -534,7 +533,8 @@ fn not_observed(out: &mut String, report: &Report) {
 
 fn own(out: &mut String, report: &Report) {
     let own = &report.own;
-    let (events, undecoded) = (plural(own.events, "event"), plural(own.frames_undecoded, "frame"));
+    let events = plural(own.events, "event");
+    let undecoded = plural(own.frames_undecoded, "frame");
     let mut line = format!("{events}, {} missed, {undecoded} undecoded", count(own.missed()));
     if let Some(cpu) = own.cpu_ns {
         let _ = write!(line, ", {} of CPU", duration(cpu));

@@ -60,18 +60,18 @@ pub struct ToolCallLine {
 /// Converts the responses kept by the ledger. `None` if no response had tool calls.
 pub(super) fn tool_calls(ledger: &Ledger, from: MonoNs) -> Option<ToolCallCounts> {
     let responses = ledger.tool_calls();
-    let of = |outcome| responses.outcomes.get(&outcome).copied().unwrap_or_default();
-    (!responses.outcomes.is_empty()).then(|| ToolCallCounts {
-        complete: of(ToolCallOutcome::Complete),
-        rewritten: of(ToolCallOutcome::Rewritten),
-        unfinished: of(ToolCallOutcome::Unfinished),
-        unjudged: of(ToolCallOutcome::Unjudged),
+    let outcomes = &responses.outcomes;
+    (!outcomes.is_empty()).then(|| ToolCallCounts {
+        complete: number_of(outcomes, ToolCallOutcome::Complete),
+        rewritten: number_of(outcomes, ToolCallOutcome::Rewritten),
+        unfinished: number_of(outcomes, ToolCallOutcome::Unfinished),
+        unjudged: number_of(outcomes, ToolCallOutcome::Unjudged),
         unjudged_by_reason: responses.unjudged.clone(),
-        absent: of(ToolCallOutcome::Absent),
-        garbled: of(ToolCallOutcome::Garbled),
-        swapped: of(ToolCallOutcome::Swapped),
-        repeated: of(ToolCallOutcome::Repeated),
-        missing: of(ToolCallOutcome::Missing),
+        absent: number_of(outcomes, ToolCallOutcome::Absent),
+        garbled: number_of(outcomes, ToolCallOutcome::Garbled),
+        swapped: number_of(outcomes, ToolCallOutcome::Swapped),
+        repeated: number_of(outcomes, ToolCallOutcome::Repeated),
+        missing: number_of(outcomes, ToolCallOutcome::Missing),
         lines: responses
             .latest()
             .map(|response| ToolCallLine {
@@ -82,6 +82,10 @@ pub(super) fn tool_calls(ledger: &Ledger, from: MonoNs) -> Option<ToolCallCounts
             })
             .collect(),
     })
+}
+
+fn number_of(outcomes: &BTreeMap<ToolCallOutcome, u64>, outcome: ToolCallOutcome) -> u64 {
+    outcomes.get(&outcome).copied().unwrap_or_default()
 }
 
 /// The party that changed the arguments.
@@ -226,11 +230,11 @@ impl ToolCallCounts {
 
     /// Request and explanation of the first few responses that were compared and whose arguments are not complete.
     pub(super) fn notable(&self) -> impl Iterator<Item = (String, String)> {
-        let is_compared = |calls: &ToolCalls| calls.reason.is_none_or(|reason| reason == UnjudgedReason::Differs);
-        let notable = self
-            .lines
-            .iter()
-            .filter(move |line| line.calls.outcome >= ToolCallOutcome::Unfinished && is_compared(&line.calls));
+        let notable = self.lines.iter().filter(|line| {
+            // Texts that differ were compared, but their difference proves no loss.
+            let is_compared = line.calls.reason.is_none_or(|reason| reason == UnjudgedReason::Differs);
+            line.calls.outcome >= ToolCallOutcome::Unfinished && is_compared
+        });
         notable.take(LIMIT).map(|line| (plain(&line.rid), explain_tool_calls(&line.calls)))
     }
 }

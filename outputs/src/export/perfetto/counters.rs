@@ -78,6 +78,7 @@ impl Perfetto<'_> {
         let before = gauge.drawn.replace(last).map(|drawn| drawn.frames);
         gauge.peak = last;
         let name = format!("backlog {}", context.ledger.groups()[place].name);
+        // A peak is drawn if it exceeds both neighbours; otherwise one of them shows it.
         let has_peaked = peak.frames > last.frames && Some(peak.frames) > before;
         let has_changed = before != Some(last.frames);
         for sample in [has_peaked.then_some(peak), has_changed.then_some(last)].into_iter().flatten() {

@@ -113,6 +113,7 @@ impl Perfetto<'_> {
             Some(by) => self.track_of_thread(by, hop.map_or("", |h| &context.ledger.groups()[h.group].ends.to), ""),
             None => self.track_of_row(SyntheticRow::Receives(id.hop), context.ledger),
         };
+        // The next receive of a thread ends its previous frame, whose own end was not observed.
         if let Some(before) = self.frames.open.remove(&track) {
             self.draw_receive(track, &before, at, false, context);
         }
@@ -170,6 +171,7 @@ impl Perfetto<'_> {
 impl FrameSlices {
     fn push_sent(&mut self, id: FrameId, sent: SentFrame) {
         if self.waiting.len() >= CONNECTIONS && !self.waiting.contains_key(&(id.hop, id.lane)) {
+            // Connections without queued frames are probably closed.
             self.waiting.retain(|_, frames| !frames.is_empty());
         }
         let frames = self.waiting.entry((id.hop, id.lane)).or_default();
@@ -183,6 +185,7 @@ impl FrameSlices {
     fn take_sent(&mut self, id: FrameId) -> Option<SentFrame> {
         let frames = self.waiting.get_mut(&(id.hop, id.lane))?;
         let place = frames.binary_search_by_key(&id.seq, |f| f.seq).ok()?;
+        // ZMQ keeps the order of a connection: no receive of an earlier frame follows.
         frames.drain(..=place).next_back()
     }
 

@@ -69,6 +69,7 @@ pub(super) fn draw_request(out: &mut ObjectStream<'_>, request: &ExportedRequest
     });
     let mut open: Vec<RequestStage<'_>> = Vec::new();
     for stage in request_stage::stages_of_request(request, context.ledger) {
+        // A stage ends its sibling and everything inside that.
         row.end_stages(open.drain(stage.depth.min(open.len())..));
         row.draw_event("b", &stage.name, stage.from, |o| {
             if let Some(frame) = stage.frame {

@@ -67,6 +67,7 @@ impl Tracks {
             threads: HashSet::new(),
             processes: HashSet::new(),
             roles: HashMap::new(),
+            // Above the fixed tracks.
             last: SYNTHETIC + 100,
         }
     }
@@ -142,6 +143,7 @@ impl Perfetto<'_> {
             pid
         });
         if self.tracks.is_full() {
+            // Not remembered, so that the map stays bounded.
             return Track { pid, tid: pid };
         }
         let track = Track { pid, tid: self.tracks.next_id() };

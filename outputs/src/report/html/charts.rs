@@ -6,7 +6,8 @@ use trace::words::{bytes, count, duration, percent};
 use super::super::brief::span_of;
 use super::super::hostile::plain;
 use super::super::{Clock, FaultKind, FrontendCounts, Report, Series, ThreadSeries};
-use super::plot::{Axis, Plot};
+use super::percent_or_unobserved;
+use super::plot::{Axis, Band, Plot};
 
 /// Maximum number of marked findings.
 const MARKS: usize = 12;
@@ -43,6 +44,35 @@ fn reason(report: &Report, fault: FaultKind) -> String {
     reason.map_or_else(String::new, |reason| format!(": {reason}"))
 }
 
+/// Text of a chart.
+struct ChartText<'a> {
+    id: &'a str,
+    heading: &'a str,
+    /// For screen readers.
+    description: &'a str,
+}
+
+/// A named line of a chart, with a value for each slot.
+struct Curve<'a> {
+    class: &'static str,
+    name: &'a str,
+    values: Vec<Option<f64>>,
+}
+
+impl<'a> Curve<'a> {
+    fn of_counts(class: &'static str, name: &'a str, column: &[u64]) -> Self {
+        Self { class, name, values: column.iter().map(|&n| Some(n as f64)).collect() }
+    }
+
+    fn of_durations(class: &'static str, name: &'a str, column: &[Option<u64>]) -> Self {
+        Self { class, name, values: column.iter().map(|ns| ns.map(|ns| ns as f64)).collect() }
+    }
+
+    fn max(&self) -> f64 {
+        self.values.iter().copied().flatten().fold(0.0, f64::max)
+    }
+}
+
 struct TimeSeries<'a> {
     report: &'a Report,
     series: &'a Series,
@@ -55,64 +85,63 @@ impl TimeSeries<'_> {
         self.series.begin_ns(slot) as f64 / 1e9 + self.series.seconds(slot) / 2.0
     }
 
-    fn line(&self, plot: &mut Plot, class: &'static str, name: &str, value: impl Fn(usize) -> Option<f64>) {
-        let points = (0..self.series.len()).map(|slot| value(slot).map(|v| (self.middle(slot), v)));
-        plot.line(class, name, &points.collect::<Vec<_>>());
-    }
-
-    /// A chart with a tooltip for each slot and marked findings.
-    fn chart(
-        &self,
-        [id, heading, description]: [&str; 3],
-        (y, label): (Axis, fn(f64) -> String),
-        draw: impl FnOnce(&mut Plot),
-        tooltip: impl Fn(usize) -> String,
-    ) -> Markup {
+    /// A plot over the time of the run, without curves.
+    fn empty_plot(&self, y: Axis, label: fn(f64) -> String) -> Plot {
         let mut plot = Plot::new(Axis::linear(0.0, self.report.window_ns[1] as f64 / 1e9), y, HEIGHT);
         plot.y_ticks(label);
         plot.x_ticks(|s| (seconds(s), self.clock.time_of_day((s * 1e9) as u64)));
-        draw(&mut plot);
+        plot
+    }
+
+    fn draw_curves(&self, plot: &mut Plot, curves: &[Curve<'_>]) {
+        for curve in curves {
+            let points = curve.values.iter().enumerate().map(|(slot, value)| value.map(|v| (self.middle(slot), v)));
+            plot.line(curve.class, curve.name, &points.collect::<Vec<_>>());
+        }
+    }
+
+    /// Adds a tooltip for each slot and marks the findings.
+    fn finish(&self, mut plot: Plot, text: &ChartText<'_>, tooltip: impl Fn(usize) -> String) -> Markup {
+        // SVG shows the tooltip of the topmost element under the pointer, so the slots come after the curves.
         for slot in 0..self.series.len() {
             let from = self.series.begin_ns(slot);
+            // The last slot may be shorter than the others.
             let to = (self.series.begin_ns(slot + 1)).min(self.series.to_ns);
             let text = format!("{}: {}", self.clock.moment(from), tooltip(slot));
-            plot.hover((from as f64 / 1e9, to as f64 / 1e9), &text);
+            plot.hover(from as f64 / 1e9..to as f64 / 1e9, &text);
         }
         for (n, finding) in self.report.findings.iter().take(MARKS).enumerate() {
             let tooltip = format!("{} {}: {}", finding.kind, span_of(finding, self.clock), finding.summary);
             plot.finding(n + 1, finding.severity.as_str(), finding.at_ns as f64 / 1e9, &tooltip);
         }
-        plot.finish(id, heading, description)
+        plot.finish(text.id, text.heading, text.description)
+    }
+
+    /// Tokens per second of a column.
+    fn rate_curve<'n>(&self, class: &'static str, name: &'n str, column: &[u64]) -> Curve<'n> {
+        let rate = column.iter().enumerate().map(|(slot, &tokens)| {
+            let seconds = self.series.seconds(slot);
+            // A last slot shorter than a quarter of the others gives no reliable rate.
+            (seconds * 4e9 >= self.series.slot_ns as f64).then(|| tokens as f64 / seconds)
+        });
+        Curve { class, name, values: rate.collect() }
     }
 
     fn tokens(&self) -> Markup {
         let tokens = &self.series.tokens;
-        let rate = |column: &[u64], slot: usize| {
-            let seconds = self.series.seconds(slot);
-            // A short last slot gives no reliable rate.
-            (seconds * 4e9 >= self.series.slot_ns as f64).then(|| column[slot] as f64 / seconds)
-        };
-        let columns: Vec<(&str, &str, &[u64])> = [
-            ("c0", "sent", Some(&tokens.sent)),
-            ("c1 dashed", "received", tokens.received.as_ref()),
-            ("c2 dotted", "delivered", tokens.delivered.as_ref()),
-        ]
-        .into_iter()
-        .filter_map(|(class, name, column)| Some((class, name, column?.as_slice())))
-        .collect();
-        let slots = 0..self.series.len();
-        let max = columns.iter().flat_map(|c| slots.clone().filter_map(|s| rate(c.2, s))).fold(0.0, f64::max);
+        let mut curves = vec![self.rate_curve("c0", "sent", &tokens.sent)];
+        curves.extend(tokens.received.as_ref().map(|column| self.rate_curve("c1 dashed", "received", column)));
+        curves.extend(tokens.delivered.as_ref().map(|column| self.rate_curve("c2 dotted", "delivered", column)));
+        let max = curves.iter().map(Curve::max).fold(0.0, f64::max);
         let description = format!("Tokens per second; the maximum of a slot is {}.", count(max as u64));
-        let draw = |plot: &mut Plot| {
-            for (class, name, column) in &columns {
-                self.line(plot, class, name, |slot| rate(column, slot));
+        let text = ChartText { id: "tokens", heading: "Tokens per second", description: &description };
+        let mut plot = self.empty_plot(Axis::counting(max), short);
+        self.draw_curves(&mut plot, &curves);
+        self.finish(plot, &text, |slot| {
+            let mut parts = Vec::new();
+            for curve in &curves {
+                parts.extend(curve.values[slot].map(|rate| format!("{} tokens/s {}", count(rate as u64), curve.name)));
             }
-        };
-        self.chart(["tokens", "Tokens per second", &description], (Axis::counting(max), short), draw, |slot| {
-            let each = |(_, name, column): &(&str, &str, &[u64])| {
-                rate(column, slot).map(|r| format!("{} tokens/s {name}", count(r as u64)))
-            };
-            let mut parts: Vec<String> = columns.iter().filter_map(each).collect();
             parts.push(format!("{} requests live", count(self.series.requests.live[slot])));
             parts.join(", ")
         })
@@ -120,25 +149,27 @@ impl TimeSeries<'_> {
 
     fn gaps(&self) -> Option<Markup> {
         let gap = self.series.gap_ns.as_ref()?;
-        let all = || gap.p50.iter().chain(&gap.max).flatten().map(|&ns| ns as f64);
-        let (min, max) = (all().fold(f64::MAX, f64::min), all().fold(0.0, f64::max));
+        let known: Vec<f64> = gap.p50.iter().chain(&gap.max).flatten().map(|&ns| ns as f64).collect();
+        let min = known.iter().copied().fold(f64::MAX, f64::min);
+        let max = known.iter().copied().fold(0.0, f64::max);
+        // A logarithmic axis needs a positive value.
         if max == 0.0 {
             return None;
         }
         let description =
             format!("First-token gap by slot on a logarithmic scale; the maximum is {}.", duration(max as u64));
-        let words = ["gap-series", "Gap of the first tokens received in each slot", &description];
-        let draw = |plot: &mut Plot| {
-            for (class, name, column) in
-                [("c0", "median", &gap.p50), ("c1 dashed", "p99", &gap.p99), ("c3 dotted", "largest", &gap.max)]
-            {
-                self.line(plot, class, name, |slot| column[slot].map(|ns| ns as f64));
-            }
-        };
-        Some(self.chart(words, (Axis::decades(min.max(1e3), max), nanoseconds), draw, |slot| {
-            let d = |ns: Option<u64>| ns.map_or_else(|| String::from("none"), duration);
-            let (p50, p99, max) = (gap.p50[slot], gap.p99[slot], gap.max[slot]);
-            format!("{} first tokens, median {}, p99 {}, largest {}", count(gap.count[slot]), d(p50), d(p99), d(max))
+        let heading = "Gap of the first tokens received in each slot";
+        let text = ChartText { id: "gap-series", heading, description: &description };
+        let curves = [
+            Curve::of_durations("c0", "median", &gap.p50),
+            Curve::of_durations("c1 dashed", "p99", &gap.p99),
+            Curve::of_durations("c3 dotted", "largest", &gap.max),
+        ];
+        let mut plot = self.empty_plot(Axis::decades(min.max(1e3), max), nanoseconds);
+        self.draw_curves(&mut plot, &curves);
+        Some(self.finish(plot, &text, |slot| {
+            let [p50, p99, max] = [gap.p50[slot], gap.p99[slot], gap.max[slot]].map(duration_or_none);
+            format!("{} first tokens, median {p50}, p99 {p99}, largest {max}", count(gap.count[slot]))
         }))
     }
 
@@ -147,13 +178,13 @@ impl TimeSeries<'_> {
             self.series.hops.iter().filter_map(|h| Some((h, h.backlog_max_frames.as_ref()?))).take(LIMIT).collect();
         let max = hops.iter().flat_map(|h| h.1).copied().max()?;
         let description = format!("Frames sent but not received, by hop; the maximum is {}.", count(max));
-        let words = ["backlog", "Backlog: frames sent but not yet received, maximum of each slot", &description];
-        let draw = |plot: &mut Plot| {
-            for (n, (hop, backlog)) in hops.iter().enumerate() {
-                self.line(plot, style(n), &hop.name, |slot| Some(backlog[slot] as f64));
-            }
-        };
-        Some(self.chart(words, (Axis::counting(max as f64), short), draw, |slot| {
+        let heading = "Backlog: frames sent but not yet received, maximum of each slot";
+        let text = ChartText { id: "backlog", heading, description: &description };
+        let curves: Vec<Curve<'_>> =
+            hops.iter().enumerate().map(|(n, (hop, backlog))| Curve::of_counts(style(n), &hop.name, backlog)).collect();
+        let mut plot = self.empty_plot(Axis::counting(max as f64), short);
+        self.draw_curves(&mut plot, &curves);
+        Some(self.finish(plot, &text, |slot| {
             let each = hops.iter().map(|(hop, backlog)| {
                 let kernel = hop.kernel_bytes_max.as_ref().and_then(|k| k[slot]);
                 let kernel = kernel.map_or_else(String::new, |b| format!(", {} of it in the kernel", bytes(b)));
@@ -171,67 +202,78 @@ impl TimeSeries<'_> {
     }
 
     fn thread(&self, n: usize, thread: &ThreadSeries) -> Markup {
-        let of = |column: &Option<Vec<Option<f64>>>, slot: usize| column.as_ref().and_then(|c| c[slot]);
+        let name = format!("{} {}/{} {}", thread.role, thread.pid, thread.tid, plain(&thread.name));
+        let heading = format!("CPU of {name}, share of one core");
+        let description =
+            format!("How the thread {name} spent its time: on a CPU, waiting for one, throttled by its quota.");
+        let id = format!("cpu-{n}");
+        let text = ChartText { id: &id, heading: &heading, description: &description };
+        let mut plot = self.empty_plot(Axis::linear(0.0, 1.0), percent);
+        self.stack_shares(&mut plot, thread);
+        self.finish(plot, &text, |slot| {
+            let run_wait = thread.run_wait.as_ref().and_then(|column| column[slot]);
+            let throttled = thread.throttled.as_ref().and_then(|column| column[slot]);
+            let [on_cpu, run_wait, throttled] = [thread.on_cpu[slot], run_wait, throttled].map(percent_or_unobserved);
+            format!("{on_cpu} on CPU, {run_wait} waiting for a CPU, {throttled} throttled")
+        })
+    }
+
+    /// Draws the parts of a thread's time on top of each other.
+    fn stack_shares(&self, plot: &mut Plot, thread: &ThreadSeries) {
         let parts = [
             ("c0", "on a CPU", Some(&thread.on_cpu)),
             ("c4", "waiting for one", thread.run_wait.as_ref()),
             ("c3", "throttled", thread.throttled.as_ref()),
         ];
-        let draw = |plot: &mut Plot| {
-            let mut below = vec![0.0; self.series.len()];
-            for (class, name, column) in parts {
-                let Some(column) = column else { continue };
-                let mut points = Vec::new();
-                for (slot, below) in below.iter_mut().enumerate().filter(|(slot, _)| thread.on_cpu[*slot].is_some()) {
-                    let above = *below + column[slot].unwrap_or(0.0);
-                    points.push((self.middle(slot), *below, above));
-                    *below = above;
-                }
-                plot.area(class, &points);
-                plot.name(class, name, points.last().map_or(0.0, |p| f64::midpoint(p.1, p.2)));
+        let mut below = vec![0.0; self.series.len()];
+        for (class, name, column) in parts {
+            let Some(column) = column else { continue };
+            let mut bands = Vec::new();
+            // Slots without a sample of the thread are left out, not drawn as idle.
+            for (slot, below) in below.iter_mut().enumerate().filter(|(slot, _)| thread.on_cpu[*slot].is_some()) {
+                let above = *below + column[slot].unwrap_or(0.0);
+                bands.push(Band { x: self.middle(slot), below: *below, above });
+                *below = above;
             }
-        };
-        let name = format!("{} {}/{} {}", thread.role, thread.pid, thread.tid, plain(&thread.name));
-        let heading = format!("CPU of {name}, share of one core");
-        let description =
-            format!("How the thread {name} spent its time: on a CPU, waiting for one, throttled by its quota.");
-        let words = [&*format!("cpu-{n}"), &heading, &description];
-        self.chart(words, (Axis::linear(0.0, 1.0), percent), draw, |slot| {
-            let share = |s: Option<f64>| s.map_or_else(|| String::from("not observed"), percent);
-            format!(
-                "{} on CPU, {} waiting for a CPU, {} throttled",
-                share(thread.on_cpu[slot]),
-                share(of(&thread.run_wait, slot)),
-                share(of(&thread.throttled, slot))
-            )
-        })
+            plot.area(class, &bands);
+            plot.name(class, name, bands.last().map_or(0.0, |band| f64::midpoint(band.below, band.above)));
+        }
     }
 
     /// Chunks dropped or merged.
     fn fates(&self) -> Option<Markup> {
         let chunks = &self.series.chunks;
-        let columns: Vec<(&str, &str, &Vec<u64>)> = [
+        let columns = [
             ("c3", "dropped (confirmed)", &chunks.dropped_confirmed),
             ("c4 dashed", "dropped (predicted)", &chunks.dropped_predicted),
             ("c1 dotted", "merged", &chunks.merged),
-        ]
-        .into_iter()
-        .filter_map(|(class, name, column)| Some((class, name, column.as_ref()?)))
-        .filter(|c| c.2.iter().any(|&n| n > 0))
-        .collect();
-        let max = columns.iter().flat_map(|c| c.2).copied().max()?;
-        let description = format!("Chunks dropped or merged in each slot; the maximum is {}.", count(max));
-        let words = ["fates", "Chunks dropped and merged, in each slot", &description];
-        let draw = |plot: &mut Plot| {
-            for (class, name, column) in &columns {
-                self.line(plot, class, name, |slot| Some(column[slot] as f64));
-            }
-        };
-        Some(self.chart(words, (Axis::counting(max as f64), short), draw, |slot| {
-            let each = columns.iter().map(|(_, name, column)| format!("{} chunks {name}", count(column[slot])));
+        ];
+        let observed = columns.into_iter().filter_map(|(class, name, column)| {
+            let column = column.as_ref()?;
+            Some(Curve::of_counts(class, name, column))
+        });
+        let curves: Vec<Curve<'_>> = observed.filter(|curve| curve.max() > 0.0).collect();
+        if curves.is_empty() {
+            return None;
+        }
+        let max = curves.iter().map(Curve::max).fold(0.0, f64::max);
+        let description = format!("Chunks dropped or merged in each slot; the maximum is {}.", count(max as u64));
+        let heading = "Chunks dropped and merged, in each slot";
+        let text = ChartText { id: "fates", heading, description: &description };
+        let mut plot = self.empty_plot(Axis::counting(max), short);
+        self.draw_curves(&mut plot, &curves);
+        Some(self.finish(plot, &text, |slot| {
+            let each = curves.iter().map(|curve| {
+                let chunks = curve.values[slot].unwrap_or(0.0) as u64;
+                format!("{} chunks {}", count(chunks), curve.name)
+            });
             each.collect::<Vec<_>>().join(", ")
         }))
     }
+}
+
+fn duration_or_none(ns: Option<u64>) -> String {
+    ns.map_or_else(|| String::from("none"), duration)
 }
 
 fn style(n: usize) -> &'static str {
@@ -296,9 +338,10 @@ fn distribution(id: &str, heading: &str, unit: &str, classes: &[[u64; 3]], quant
     let mut plot = Plot::new(Axis::decades(first[0] as f64, last[1] as f64), Axis::counting(max as f64), 190.0);
     plot.y_ticks(|n| count(n as u64));
     plot.x_ticks(|ns| (nanoseconds(ns), None));
+    // `max(1)`: a logarithmic axis has no zero.
     for &[from, to, n] in classes {
         let tooltip = format!("{} to {}: {} {unit}", duration(from), duration(to), count(n));
-        plot.bar("c0", (from.max(1) as f64, to as f64), n as f64, &tooltip);
+        plot.bar("c0", from.max(1) as f64..to as f64, n as f64, &tooltip);
     }
     for (row, (name, ns)) in marks.iter().enumerate() {
         plot.vertical_line(name, (*ns).max(1) as f64, row);

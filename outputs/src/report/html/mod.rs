@@ -6,8 +6,7 @@ mod plot;
 mod tables;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use trace::stats::Spread;
-use trace::words::{count, duration, share};
+use trace::words::{count, duration, percent, share};
 
 use super::brief::{self, unknown as not_observed};
 use super::hostile::lines;
@@ -92,14 +91,10 @@ fn head(report: &Report, clock: &Clock, headline: &str) -> Markup {
 
 /// Key numbers, each with the total it is part of.
 fn facts(report: &Report) -> Markup {
-    let fact = |name: &str, value: String, note: String| {
-        html! { div { dt { (name) } dd { (value) small { (note) } } } }
-    };
-    let observed = |n: Option<u64>| n.map_or_else(not_observed, count);
-    let time = |ns: Option<u64>| ns.map_or_else(not_observed, duration);
-    let p99 = |of: Option<Spread>| of.map_or_else(not_observed, |s| duration(s.p99));
-    let percent = |share: Option<f64>| share.map_or_else(not_observed, trace::words::percent);
-    let (requests, tokens, chunks, itl) = (&report.requests, &report.tokens, &report.chunks, &report.itl_ns);
+    let requests = &report.requests;
+    let tokens = &report.tokens;
+    let chunks = &report.chunks;
+    let itl = &report.itl_ns;
     let gap = report.gap_ns.as_ref();
     let backlog = report.hops.iter().filter_map(|h| Some((h.backlog_max_frames?, &h.name)));
     let backlog = backlog.max();
@@ -110,19 +105,24 @@ fn facts(report: &Report) -> Markup {
             (fact("Requests", count(requests.seen), brief::outcomes(requests)))
             (fact(
                 "Gap, median",
-                time(gap.and_then(|g| g.p50)),
+                duration_or_unobserved(gap.and_then(|g| g.p50)),
                 gap.map_or_else(not_observed, |g| {
-                    format!("p90 {}, p99 {}, max {}", time(g.p90), time(g.p99), time(g.max))
+                    let [p90, p99, max] = [g.p90, g.p99, g.max].map(duration_or_unobserved);
+                    format!("p90 {p90}, p99 {p99}, max {max}")
                 }),
             ))
             (fact(
                 "Tokens sent",
                 count(tokens.sent),
-                format!("{} received, {} delivered", observed(tokens.received), observed(tokens.delivered)),
+                format!(
+                    "{} received, {} delivered",
+                    count_or_unobserved(tokens.received),
+                    count_or_unobserved(tokens.delivered)
+                ),
             ))
             (fact(
                 "Tokens lost, confirmed",
-                observed(chunks.tokens_lost),
+                count_or_unobserved(chunks.tokens_lost),
                 match (chunks.dropped_confirmed, chunks.dropped_predicted) {
                     (Some(n), _) => format!("in {} chunks, {} of all", count(n), share(n, chunks.sent)),
                     (None, Some(n)) => format!("{} chunks predicted to be lost", count(n)),
@@ -131,8 +131,8 @@ fn facts(report: &Report) -> Markup {
             ))
             (fact(
                 "Inter-token latency p99, client",
-                p99(itl.delivered_by_token),
-                format!("as the engine sent {}", p99(itl.sent_by_token)),
+                duration_or_unobserved(itl.delivered_by_token.map(|spread| spread.p99)),
+                format!("as the engine sent {}", duration_or_unobserved(itl.sent_by_token.map(|spread| spread.p99))),
             ))
             (fact(
                 "Backlog, max",
@@ -141,14 +141,30 @@ fn facts(report: &Report) -> Markup {
             ))
             (fact(
                 "Busiest consumer, on CPU",
-                busiest.map_or_else(not_observed, |c| percent(c.on_cpu)),
+                busiest.map_or_else(not_observed, |c| percent_or_unobserved(c.on_cpu)),
                 busiest.map_or_else(String::new, |c| {
-                    let (wait, throttled) = (percent(c.run_wait), percent(c.throttled));
+                    let [wait, throttled] = [c.run_wait, c.throttled].map(percent_or_unobserved);
                     format!("{} {}: {wait} waiting for a CPU, {throttled} throttled", c.role, c.tid)
                 }),
             ))
         }
     }
+}
+
+fn fact(name: &str, value: String, note: String) -> Markup {
+    html! { div { dt { (name) } dd { (value) small { (note) } } } }
+}
+
+fn count_or_unobserved(n: Option<u64>) -> String {
+    n.map_or_else(not_observed, count)
+}
+
+fn duration_or_unobserved(ns: Option<u64>) -> String {
+    ns.map_or_else(not_observed, duration)
+}
+
+fn percent_or_unobserved(share: Option<f64>) -> String {
+    share.map_or_else(not_observed, percent)
 }
 
 fn findings(report: &Report, clock: &Clock) -> Markup {

@@ -1,6 +1,7 @@
 //! Charts with two axes, as inline SVG. The page's style sheet defines colours and dashes as classes.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use maud::{Markup, PreEscaped, html};
 
@@ -16,6 +17,8 @@ const BOTTOM: f64 = 36.0;
 const NAME: usize = 31;
 /// Width of a finding marker.
 const RING: f64 = 18.0;
+/// Bound on ticks whatever the numbers of a report file; an axis asks for about eight.
+const MAX_TICKS: usize = 40;
 /// Smallest distance between two names.
 const LINE_HEIGHT: f64 = 13.0;
 
@@ -34,7 +37,7 @@ impl Axis {
         Self { from, to, log: false }
     }
 
-    /// Linear scale from zero to a round number of at least `most`.
+    /// Linear scale from zero to a round number of at least `max`.
     pub(super) fn counting(max: f64) -> Self {
         let max = if max > 0.0 { max } else { 1.0 };
         let step = round_step(max / 4.0);
@@ -49,23 +52,26 @@ impl Axis {
     }
 
     fn share(&self, value: f64) -> f64 {
-        let of = |v: f64| if self.log { v.max(self.from).log10() } else { v };
-        ((of(value) - of(self.from)) / (of(self.to) - of(self.from))).clamp(0.0, 1.0)
+        let start = self.linearised(self.from);
+        let length = self.linearised(self.to) - start;
+        ((self.linearised(value) - start) / length).clamp(0.0, 1.0)
     }
 
-    /// About `most` round tick values; on a logarithmic axis its decades.
+    /// The value itself, or on a logarithmic axis its logarithm. A decades axis starts above zero, so the logarithm is finite.
+    fn linearised(&self, value: f64) -> f64 {
+        if self.log { value.max(self.from).log10() } else { value }
+    }
+
+    /// About `max` round tick values; on a logarithmic axis its decades.
     fn ticks(&self, max: f64) -> Vec<f64> {
-        let steps = |step: f64| {
-            let first = (self.from / step).ceil();
-            let count = ((self.to / step - first).floor().max(0.0) as usize).min(40);
-            (0..=count).map(|n| (first + n as f64) * step).collect()
-        };
         if self.log {
             let decades = (self.to / self.from).log10().round() as i32;
-            (0..=decades).map(|n| self.from * 10_f64.powi(n)).collect()
-        } else {
-            steps(round_step((self.to - self.from) / max))
+            return (0..=decades).map(|n| self.from * 10_f64.powi(n)).collect();
         }
+        let step = round_step((self.to - self.from) / max);
+        let first = (self.from / step).ceil();
+        let count = ((self.to / step - first).floor().max(0.0) as usize).min(MAX_TICKS);
+        (0..=count).map(|n| (first + n as f64) * step).collect()
     }
 }
 
@@ -73,11 +79,27 @@ impl Axis {
 fn round_step(step: f64) -> f64 {
     let decade = 10_f64.powf(step.max(1e-12).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|n| n * decade);
+    // Rounding of the division above must not select the next step for a value that is one of them.
     steps.into_iter().find(|&n| n >= step * 0.999).unwrap_or(10.0 * decade)
 }
 
 pub(super) fn at(n: f64) -> String {
     format!("{n:.1}")
+}
+
+/// One position of an area, with its lower and upper edge.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Band {
+    pub(super) x: f64,
+    pub(super) below: f64,
+    pub(super) above: f64,
+}
+
+/// Name beside the plot at the height where its curve ends.
+struct CurveName {
+    y: f64,
+    class: &'static str,
+    text: String,
 }
 
 pub(super) struct Plot {
@@ -87,7 +109,7 @@ pub(super) struct Plot {
     body: String,
     /// Drawn over the body, so that no line crosses a text.
     notes: String,
-    names: Vec<(f64, &'static str, String)>,
+    names: Vec<CurveName>,
     /// Position of the finding markers.
     rings: Vec<f64>,
 }
@@ -147,8 +169,8 @@ impl Plot {
         for (n, point) in points.iter().enumerate() {
             let Some((x, y)) = *point else { continue };
             let begun = n > 0 && points[n - 1].is_some();
-            let (x, y) = (self.x_at(x), self.y_at(y));
-            let _ = write!(path, "{}{x:.1} {y:.1}", if begun { 'L' } else { 'M' });
+            let command = if begun { 'L' } else { 'M' };
+            let _ = write!(path, "{command}{:.1} {:.1}", self.x_at(x), self.y_at(y));
             if !begun && points.get(n + 1).copied().flatten().is_none() {
                 // For a single point, the round line cap draws a dot.
                 path.push_str("h.1");
@@ -160,31 +182,31 @@ impl Plot {
         }
     }
 
-    /// Area between two series of `y`.
-    pub(super) fn area(&mut self, class: &'static str, points: &[(f64, f64, f64)]) {
-        let (Some(first), false) = (points.first(), points.len() < 2) else {
-            return;
-        };
-        let mut path = format!("M{:.1} {:.1}", self.x_at(first.0), self.y_at(first.1));
-        for &(x, _, above) in points {
-            let _ = write!(path, "L{:.1} {:.1}", self.x_at(x), self.y_at(above));
+    /// Area between the lower and the upper edges.
+    pub(super) fn area(&mut self, class: &'static str, bands: &[Band]) {
+        // A single position has no area.
+        let [first, _, ..] = bands else { return };
+        let mut path = format!("M{:.1} {:.1}", self.x_at(first.x), self.y_at(first.below));
+        for band in bands {
+            let _ = write!(path, "L{:.1} {:.1}", self.x_at(band.x), self.y_at(band.above));
         }
-        for &(x, below, _) in points.iter().rev() {
-            let _ = write!(path, "L{:.1} {:.1}", self.x_at(x), self.y_at(below));
+        for band in bands.iter().rev() {
+            let _ = write!(path, "L{:.1} {:.1}", self.x_at(band.x), self.y_at(band.below));
         }
         self.draw(&html! { path.area.(class) d={ (path) "Z" } {} });
     }
 
     /// Name on the right at height `y`.
     pub(super) fn name(&mut self, class: &'static str, name: &str, y: f64) {
-        self.names.push((self.y_at(y), class, name.to_owned()));
+        self.names.push(CurveName { y: self.y_at(y), class, text: name.to_owned() });
     }
 
-    /// Bar over `from..to` with a tooltip.
-    pub(super) fn bar(&mut self, class: &'static str, (from, to): (f64, f64), value: f64, tooltip: &str) {
-        let (x, y) = (self.x_at(from), self.y_at(value));
-        let width = (self.x_at(to) - x - 0.6).max(0.8);
-        let height = (self.bottom() - y).max(if value > 0.0 { 1.0 } else { 0.0 });
+    /// Bar over an interval of the x axis, with a tooltip.
+    pub(super) fn bar(&mut self, class: &'static str, interval: Range<f64>, value: f64, tooltip: &str) {
+        let x = self.x_at(interval.start);
+        // A narrow space separates neighbours, and a bar of a narrow interval or a small count stays visible.
+        let width = (self.x_at(interval.end) - x - 0.6).max(0.8);
+        let height = (self.bottom() - self.y_at(value)).max(if value > 0.0 { 1.0 } else { 0.0 });
         let top = self.bottom() - height;
         self.draw(&html! {
             rect.bar.(class) x=(at(x)) y=(at(top)) width=(at(width)) height=(at(height)) { title { (tooltip) } }
@@ -192,9 +214,10 @@ impl Plot {
     }
 
     /// Tooltip of an interval of the x axis.
-    pub(super) fn hover(&mut self, (from, to): (f64, f64), tooltip: &str) {
-        let x = self.x_at(from);
-        let (width, height) = ((self.x_at(to) - x).max(0.5), self.bottom() - TOP);
+    pub(super) fn hover(&mut self, interval: Range<f64>, tooltip: &str) {
+        let x = self.x_at(interval.start);
+        let width = (self.x_at(interval.end) - x).max(0.5);
+        let height = self.bottom() - TOP;
         self.draw(&html! {
             rect.hover x=(at(x)) y=(TOP) width=(at(width)) height=(at(height)) { title { (tooltip) } }
         });
@@ -222,7 +245,8 @@ impl Plot {
 
     /// Named vertical line; its name is in one of several rows.
     pub(super) fn vertical_line(&mut self, name: &str, value: f64, row: usize) {
-        let (x, y) = (self.x_at(value), TOP + 9.0 + row as f64 * LINE_HEIGHT);
+        let x = self.x_at(value);
+        let y = TOP + 9.0 + row as f64 * LINE_HEIGHT;
         let bottom = self.bottom();
         self.draw(&html! { path.upright d={ "M" (at(x)) " " (TOP) "V" (at(bottom)) } {} });
         self.notes.push_str(&html! { text.note x=(at(x + 4.0)) y=(at(y)) { (name) } }.0);
@@ -231,17 +255,18 @@ impl Plot {
     /// Renders the chart with a heading and a text description for screen readers.
     pub(super) fn finish(mut self, id: &str, heading: &str, description: &str) -> Markup {
         let mut names = std::mem::take(&mut self.names);
-        names.sort_by(|a, b| a.0.total_cmp(&b.0));
+        names.sort_by(|a, b| a.y.total_cmp(&b.y));
         let mut min = TOP;
         let max = self.bottom() + 4.0;
         let space = max - LINE_HEIGHT * names.len() as f64;
-        for (n, (y, class, name)) in names.into_iter().enumerate() {
+        for (n, CurveName { y, class, text }) in names.into_iter().enumerate() {
+            // High enough that the names below it have room, low enough not to cover the one above it.
             let y = y.min(space + LINE_HEIGHT * (n + 1) as f64).max(min);
             min = y + LINE_HEIGHT;
-            let short: String = if name.chars().count() > NAME {
-                name.chars().take(NAME - 1).chain(['\u{2026}']).collect()
+            let short: String = if text.chars().count() > NAME {
+                text.chars().take(NAME - 1).chain(['\u{2026}']).collect()
             } else {
-                name
+                text
             };
             let x = WIDTH - RIGHT + 8.0;
             self.draw(&html! {

@@ -11,21 +11,24 @@ use super::super::table::{self as report_table, Table};
 use super::super::{Clock, LossList, ModeLine, Report, SlowLine, TtftReport, bar, brief};
 use super::plot::at;
 
-/// Renders a table; in a narrow page, each row becomes a paragraph of labelled values. Values that are text are escaped.
-pub(super) fn draw<R: Render, const N: usize>(Table { columns, rows }: Table<'_, N, R>) -> Markup {
-    let class = |kind: Kind| match kind {
+fn cell_class(kind: Kind) -> Option<&'static str> {
+    match kind {
         Text => None,
         Number => Some("n"),
         Rid => Some("rid"),
         Hop => Some("hop"),
-    };
+    }
+}
+
+/// Renders a table; in a narrow page, each row becomes a paragraph of labelled values. Values that are text are escaped.
+pub(super) fn draw<R: Render, const N: usize>(Table { columns, rows }: Table<'_, N, R>) -> Markup {
     html! {
         div.scroll.wide[N > 6] {
             table {
                 thead {
                     tr {
                         @for (name, kind) in columns {
-                            th class=[class(kind).filter(|_| kind == Number)] { (name) }
+                            th class=[cell_class(kind).filter(|_| kind == Number)] { (name) }
                         }
                     }
                 }
@@ -33,7 +36,7 @@ pub(super) fn draw<R: Render, const N: usize>(Table { columns, rows }: Table<'_,
                     @for row in rows {
                         tr {
                             @for (cell, (name, kind)) in row.into_iter().zip(columns) {
-                                td class=[class(kind)] data-label=(name) { (cell) }
+                                td class=[cell_class(kind)] data-label=(name) { (cell) }
                             }
                         }
                     }
@@ -60,19 +63,22 @@ pub(super) fn ttft(report: &Report) -> Option<Markup> {
     })
 }
 
+fn colour(index: usize) -> &'static str {
+    COLOURS[index.min(COLOURS.len() - 1)]
+}
+
 /// Parts of a whole as a bar with a legend.
 fn shares(segments: &[Segment]) -> Markup {
-    let colour = |place: usize| COLOURS[place.min(COLOURS.len() - 1)];
     html! {
         p.shares {
-            @for (place, part) in segments.iter().enumerate() {
-                span.bar.(colour(place)) style={ "flex:" (format!("{:.4}", part.share)) }
+            @for (index, part) in segments.iter().enumerate() {
+                span.bar.(colour(index)) style={ "flex:" (format!("{:.4}", part.share)) }
                     title={ (percent(part.share)) " " (part.name) } {}
             }
         }
         p {
-            @for (place, part) in segments.iter().enumerate() {
-                span.leg { span.key.(colour(place)) {} " " (percent(part.share)) " " (part.name) } " "
+            @for (index, part) in segments.iter().enumerate() {
+                span.leg { span.key.(colour(index)) {} " " (percent(part.share)) " " (part.name) } " "
             }
         }
     }
@@ -80,7 +86,9 @@ fn shares(segments: &[Segment]) -> Markup {
 
 /// Chunks by outcome, with the evidence for it.
 pub(super) fn losses(report: &Report, clock: &Clock) -> Markup {
-    let (c, losses) = (&report.chunks, &report.losses);
+    let c = &report.chunks;
+    let losses = &report.losses;
+    // Confirmed losses replace the prediction.
     let predicted = losses.predicted.as_ref().filter(|_| losses.confirmed.is_none());
     let outcomes = [
         (
@@ -238,8 +246,12 @@ fn itl(itl: Option<Spread>) -> String {
     known_or_dash(itl, |s| [s.p50, s.p90, s.p99].map(duration).join(", "))
 }
 
+/// Position of a time in the drawing. A margin of 3 on both sides keeps the round marker inside.
+fn x_of(ns: u64, window: u64) -> f64 {
+    3.0 + (ns.min(window) as f64 / window as f64) * (WIDTH - 6.0)
+}
+
 fn drawing(line: &SlowLine, window: u64) -> Markup {
-    let x = |ns: u64| 3.0 + (ns.min(window) as f64 / window as f64) * (WIDTH - 6.0);
     let label = match (line.first_sent_ns.map(duration), line.first_received_ns.map(duration)) {
         (Some(sent), Some(received)) => format!("first sent at {sent}, first received at {received}"),
         (Some(sent), None) => format!("first sent at {sent}, receive not observed"),
@@ -251,12 +263,13 @@ fn drawing(line: &SlowLine, window: u64) -> Markup {
             title { (label) }
             path.grid d={ "M0 9H" (WIDTH) } {}
             @if let Some(sent) = line.first_sent_ns {
-                @let (from, to) = (x(sent), x(line.first_received_ns.unwrap_or(window)));
+                @let from = x_of(sent, window);
+                @let to = x_of(line.first_received_ns.unwrap_or(window), window);
                 rect.wait x=(at(from)) y="4" width=(at((to - from).max(1.5))) height="10" rx="2" {}
                 path.axis d={ "M" (at(from)) " 1v16" } {}
             }
             @if let Some(received) = line.first_received_ns {
-                circle.event cx=(at(x(received))) cy="9" r="2.6" {}
+                circle.event cx=(at(x_of(received, window))) cy="9" r="2.6" {}
             }
         }
     }
