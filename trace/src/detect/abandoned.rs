@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::json;
 
 use super::{DetectContext, Severity, Verdicts};
-use crate::ledger::{AbandonedRequest, AbandonedRequests};
+use crate::ledger::AbandonedRequests;
 use crate::words::{duration, plural};
 
 /// Maximum number of requests named in the summary; the evidence has more.
@@ -58,10 +58,10 @@ pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut V
 
 /// Describes why observed requests are abandoned.
 fn describe_cause(abandoned: &AbandonedRequests) -> &'static str {
-    let has_left = |one: &AbandonedRequest| one.has_client_left;
-    if abandoned.longest().iter().all(has_left) {
+    let longest = abandoned.longest();
+    if longest.iter().all(|one| one.has_client_left) {
         "whose client disconnected"
-    } else if abandoned.longest().iter().any(has_left) {
+    } else if longest.iter().any(|one| one.has_client_left) {
         "whose client disconnected or that were aborted"
     } else {
         "that were aborted"

@@ -49,9 +49,9 @@ pub(super) fn detect_growing_backlog(context: &DetectContext<'_>, out: &mut Verd
 /// detectors measure whether tokens wait or are lost.
 pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (place, group) in context.ledger.output_groups() {
-        let hops = || context.ledger.hops_of_group(place);
-        let max = u64::from(hops().map(|hop| hop.counts.wakeup_frames_max).max().unwrap_or(0));
-        let is_first_wakeup_long = hops().any(|hop| u64::from(hop.first_wakeup_frames()) >= BURST_FRAMES);
+        let hops: Vec<&Hop> = context.ledger.hops_of_group(place).collect();
+        let max = u64::from(hops.iter().map(|hop| hop.counts.wakeup_frames_max).max().unwrap_or(0));
+        let is_first_wakeup_long = hops.iter().any(|hop| u64::from(hop.first_wakeup_frames()) >= BURST_FRAMES);
         if max < BURST_FRAMES && !is_first_wakeup_long {
             continue;
         }

@@ -114,6 +114,7 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
                 known.frames += hop.counts.backlog;
                 continue;
             }
+            // Samples are kept for little longer than this.
             let from = MonoNs(oldest.0.max(context.now.0.saturating_sub(MAX_LOOKBACK_NS)));
             let Some(thread) = ledger.thread(by) else { continue };
             let Some(spent) = thread.between(from, context.now) else {
@@ -197,19 +198,23 @@ pub(super) fn describe_other_shares(spent: &TimeUse) -> String {
 
 /// A runnable consumer that gets no CPU because other threads have it.
 pub(super) fn detect_starved_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
+    report_waiting_consumers(context, out, STARVED_SHARE, starved_share, "is waiting for a CPU", advice::STARVED);
+}
+
+fn starved_share(late: &LateConsumer<'_>) -> Option<f64> {
     // A stopped or mostly throttled thread does not lack a CPU: another verdict names its cause. The kernel counts a throttled period
     // when it ends, so a period in progress looks like waiting for a CPU.
-    let starved_share = |late: &LateConsumer<'_>| {
-        let suspended_ns = late.away.time_in_any(&SUSPENDED).max(late.spent.throttled_ns().unwrap_or(0));
-        let starved_ns = late.spent.starved_ns().filter(|ns| *ns > suspended_ns)?;
-        Some(late.spent.share(starved_ns))
-    };
-    report_waiting_consumers(context, out, STARVED_SHARE, starved_share, "is waiting for a CPU", advice::STARVED);
+    let suspended_ns = late.away.time_in_any(&SUSPENDED).max(late.spent.throttled_ns().unwrap_or(0));
+    let starved_ns = late.spent.starved_ns().filter(|ns| *ns > suspended_ns)?;
+    Some(late.spent.share(starved_ns))
+}
+
+fn throttled_share(late: &LateConsumer<'_>) -> Option<f64> {
+    Some(late.spent.share(late.spent.throttled_ns()?))
 }
 
 /// A consumer that cannot run because its container's CPU quota is used up.
 pub(super) fn detect_throttled_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
-    let throttled_share = |late: &LateConsumer<'_>| Some(late.spent.share(late.spent.throttled_ns()?));
     let state = "is throttled by its CPU limit";
     report_waiting_consumers(context, out, THROTTLED_SHARE, throttled_share, state, advice::THROTTLED);
 }

@@ -16,16 +16,17 @@ pub(super) const MIN_SHARE: f64 = 0.5;
 /// Reports consumers whose thread is off the CPU in one of these states.
 pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdicts, states: &[AwayState]) {
     let may_run = !states.iter().any(|state| SUSPENDED.contains(state));
+    // A consumer without work sleeps for much of its time; a stopped one has no such excuse.
     let threshold = if may_run { MIN_SHARE } else { STARVED_SHARE };
-    let share = |late: &LateConsumer<'_>| {
+    let worst = worst_consumer_of_each_group(context, threshold, |late| {
         // A scheduler that computes a step is in system calls of its device.
         let is_working = may_run && late.group.carries_requests;
         if late.spent.interval_ns < MIN_SAMPLED_NS || is_working || (may_run && has_other_explanation(context, late)) {
             return None;
         }
         Some(late.spent.share(late.away.time_in_any(states)))
-    };
-    for (one, share) in worst_consumer_of_each_group(context, threshold, share) {
+    });
+    for (one, share) in worst {
         let longest = states.iter().copied().max_by_key(|state| one.away.time_in(*state));
         let state = longest.unwrap_or(states[0]);
         let place = one.thread.away_in(state, one.from, context.now);

@@ -34,10 +34,13 @@ fn share_of_response_writes(context: &DetectContext<'_>, role: &str) -> Option<f
     Some(writing as f64 / running as f64)
 }
 
+/// `None` for a scheduler, which is on a CPU while it computes a step.
+fn share_on_cpu(one: &LateConsumer<'_>) -> Option<f64> {
+    (!one.group.carries_requests).then(|| one.spent.share(one.spent.on_ns))
+}
+
 pub(super) fn detect_cpu_bound_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
-    // A scheduler that computes a step is on a CPU.
-    let on_cpu = |one: &LateConsumer<'_>| (!one.group.carries_requests).then(|| one.spent.share(one.spent.on_ns));
-    for (one, share) in worst_consumer_of_each_group(context, CPU_BOUND_SHARE, on_cpu) {
+    for (one, share) in worst_consumer_of_each_group(context, CPU_BOUND_SHARE, share_on_cpu) {
         let mut summary =
             format!("{} is on CPU {} of the time {}", one.describe_thread(), percent(share), one.meanwhile());
         let recv_wait = one.group.recv_wait.quantile(0.5);
@@ -58,6 +61,7 @@ pub(super) fn detect_cpu_bound_consumer(context: &DetectContext<'_>, out: &mut V
             let _ = write!(summary, "; {} of its stack samples were writing HTTP responses", percent(share));
         }
         let engine = context.facts();
+        // Only a profile shows what the thread does; without one, the advice names the engine's usual work.
         let advice = match writes {
             Some(share) if share >= 0.5 => advice::own_writes_advice(engine, role),
             _ => advice::own_work_advice(engine, role),

@@ -184,6 +184,7 @@ impl Findings {
         {
             let is_state = verdict.occurrences.is_none();
             let occurrences = verdict.occurrences.unwrap_or(0);
+            // A count that does not grow means that nothing happened since the last check.
             if is_state || occurrences > known.occurrences {
                 known.last_at = now;
                 known.occurrences = known.occurrences.max(occurrences);
@@ -195,7 +196,8 @@ impl Findings {
                 known.verdict = verdict;
             }
         } else {
-            let (began, occurrences) = (verdict.since.unwrap_or(now), verdict.occurrences.unwrap_or(0));
+            let began = verdict.since.unwrap_or(now);
+            let occurrences = verdict.occurrences.unwrap_or(0);
             self.list.push(Finding { kind, began, last_at: now, active: true, verdict, occurrences });
         }
     }

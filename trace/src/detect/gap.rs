@@ -35,8 +35,10 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
     let Some(severity) = gap_severity(worst) else {
         return;
     };
-    let quantile = |q| gap.quantile(q).unwrap_or(0);
+    let median_ns = gap.quantile(0.5).unwrap_or(0);
+    let p90_ns = gap.quantile(0.9).unwrap_or(0);
     let over = gap.count_above(GAP_WARNING_NS);
+    // Gaps may still be open: then only the waits so far are known.
     let mut summary = if gap.count() == 0 {
         format!("the {} has received no first token yet", engine.receiver())
     } else {
@@ -45,8 +47,8 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
             duration(worst_received),
             engine.source(),
             engine.receiver(),
-            duration(quantile(0.5)),
-            duration(quantile(0.9)),
+            duration(median_ns),
+            duration(p90_ns),
             count(over),
             plural(gap.count(), "request"),
             duration(GAP_WARNING_NS),

@@ -60,6 +60,7 @@ pub(super) fn detect_late_deliveries(context: &DetectContext<'_>, out: &mut Verd
     let delivered_ns = ledger.itl_delivered().max().unwrap_or(0);
     // A wait on a hop before the receive is reported by the findings about that hop.
     let on_hop_ns = ledger.output_groups().filter_map(|(_, group)| group.queue_wait.max()).max().unwrap_or(0);
+    // A pause of the engine, or a wait on a hop, appears at the client, too.
     let explained_ns = sent_ns.saturating_mul(MIN_TIMES_LONGER).max(on_hop_ns.saturating_mul(2));
     let silence_ns = if delivered_ns > explained_ns { delivered_ns } else { 0 };
     let worst = first_ns.max(silence_ns);

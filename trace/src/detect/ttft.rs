@@ -32,7 +32,8 @@ pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, out: &mut Verd
 
 /// Requests that the scheduler receives late.
 pub(super) fn detect_late_receives(context: &DetectContext<'_>, out: &mut Verdicts) {
-    let (facts, source) = (context.facts(), context.facts().source());
+    let facts = context.facts();
+    let source = facts.source();
     let place = format!("on the way to the {source}");
     let Some(verdict) = detect_leg_without_silence(context, TtftMoment::Dispatched, &place, out) else { return };
     let state = attribution::scheduler_state(context.ledger);
@@ -88,7 +89,8 @@ fn detect_leg_without_silence<'v>(
 
 /// Whether the engine was silent for more than half of a wait.
 fn is_mostly_silence(context: &DetectContext<'_>, wait: &WorstGap) -> bool {
-    let (from, to) = (wait.at.0.saturating_sub(wait.ns), wait.at.0);
+    let to = wait.at.0;
+    let from = to.saturating_sub(wait.ns);
     let mut silences = context.ledger.engine_silences().possible_silences(context.now);
     silences.any(|silence| silence.to.0.min(to).saturating_sub(silence.from.0.max(from)) > wait.ns / 2)
 }

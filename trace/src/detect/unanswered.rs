@@ -19,12 +19,11 @@ pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut 
     let unanswered: Vec<_> = ledger.unanswered_requests().collect();
     let Some(oldest) = unanswered.first() else { return };
     let source = context.facts().source();
-    let waits_ns = |sent| context.now.since(sent);
     let named: Vec<String> = (unanswered.iter().take(MAX_NAMED))
         .map(|one| {
             let prompt = one.dispatch.prompt_tokens.map(|tokens| plural(tokens.into(), "prompt token"));
             let prompt = prompt.map_or_else(String::new, |prompt| format!(", {prompt}"));
-            format!("{} for {}{prompt}", one.rid, duration(waits_ns(one.dispatch.sent)))
+            format!("{} for {}{prompt}", one.rid, duration(context.now.since(one.dispatch.sent)))
         })
         .collect();
     let more = if unanswered.len() > MAX_NAMED { ", .." } else { "" };
@@ -32,7 +31,7 @@ pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut 
     let summary = format!(
         "the {source} has sent nothing for {} for up to {}, although it answered {} others meanwhile: {}{more}",
         plural(requests, "request"),
-        duration(waits_ns(oldest.dispatch.sent)),
+        duration(context.now.since(oldest.dispatch.sent)),
         count(oldest.answered_since),
         named.join("; "),
     );
@@ -41,7 +40,7 @@ pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut 
             let dispatch = one.dispatch;
             json!({
                 "rid": one.rid,
-                "wait_ns": waits_ns(dispatch.sent),
+                "wait_ns": context.now.since(dispatch.sent),
                 "prompt_tokens": dispatch.prompt_tokens,
                 "received": dispatch.received.is_some(),
             })
@@ -62,7 +61,7 @@ pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut 
         .rid(oldest.rid)
         .since(Some(oldest.dispatch.sent))
         .weighed("requests", requests)
-        .with("longest_ns", waits_ns(oldest.dispatch.sent))
+        .with("longest_ns", context.now.since(oldest.dispatch.sent))
         .with("requests_answered_since", oldest.answered_since)
         .with_known("usual_wait_ns", ledger.usual_first_chunk_wait_ns(oldest.hop, context.now))
         .with("longest", rows)

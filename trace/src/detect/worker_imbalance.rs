@@ -50,9 +50,14 @@ fn receivers_with_load<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
         one.frames += hop.counts.frames_sent.max(hop.counts.frames_received);
         one.backlog_max = one.backlog_max.max(hop.counts.backlog_max);
     }
-    // A socket that carries only control messages may serve another purpose: requests take the opposite direction on it.
-    let serves = |one: &Receiver<'_>| one.chunks > 0 || one.frames == 0 || one.hop.worker.is_some();
-    receivers.into_values().filter(serves).collect()
+    receivers.into_values().filter(Receiver::may_serve_output).collect()
+}
+
+impl Receiver<'_> {
+    /// False for a socket that carries only control messages. It may serve another purpose: requests take the opposite direction on it.
+    fn may_serve_output(&self) -> bool {
+        self.chunks > 0 || self.frames == 0 || self.hop.worker.is_some()
+    }
 }
 
 pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Verdicts) {

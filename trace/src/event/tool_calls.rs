@@ -48,8 +48,8 @@ pub struct ArgumentsPart {
 impl ToolCalls {
     /// Whether a parser changed the arguments: neither chunks nor events end where the difference does.
     pub fn is_by_parser(&self) -> bool {
-        let is_inside = |part: ArgumentsPart| !part.whole_chunks && !part.whole_events;
-        self.outcome.is_damaged() && self.outcome != ToolCallOutcome::Garbled && self.part.is_some_and(is_inside)
+        let is_inside = self.part.is_some_and(|part| !part.whole_chunks && !part.whole_events);
+        self.outcome.is_damaged() && self.outcome != ToolCallOutcome::Garbled && is_inside
     }
 }
 

@@ -47,6 +47,7 @@ impl Ledger {
 
     /// Keeps how the response of a request ended, whose record may have closed before. A rid in use twice has none.
     fn keep_response_end(&mut self, answer: &Answer<'_>) {
+        // The response may end before or after the record is closed, so both are tried.
         if let Some(request) = self.table.ticket_of(answer.rid).and_then(|ticket| self.table.get_mut(ticket)) {
             if !request.is_shared() {
                 request.response_end = Some(answer.end);

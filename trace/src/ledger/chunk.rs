@@ -42,6 +42,7 @@ impl Ledger {
         } else {
             self.table.ticket_of(chunk.rid).unwrap_or_else(|| self.admit_request(chunk.rid, context.at))
         };
+        // A request's first chunk lists all the ids that it counts; no other chunk can begin one.
         if lists_all_counted_ids(chunk) {
             if self.begins_new_request(ticket, context) {
                 ticket = self.restart_stream(ticket, 0, context, chunk.rid);
@@ -51,6 +52,7 @@ impl Ledger {
             }
         }
         let mut checked = self.check_chunk_count(ticket, context, chunk);
+        // Nearly every chunk fits and no rid is shared: the hot path ends here.
         if checked.step.verdict != CountVerdict::Fits || self.has_shared_rids() {
             checked.step = self.resolve_shared_rid(checked, context, chunk);
         }
@@ -125,6 +127,7 @@ impl Ledger {
         let sum = chunk.completion_tokens.filter(|&count| may_be_sum && count > request.streams[0].count.high);
         let is_sum =
             sum.is_some_and(|sum| self.totals.record_summed_counts(context.at, &self.hops, request, sum, stream_index));
+        // Outside the branch, because `chunk` borrows it.
         let without_count;
         let chunk = if is_sum {
             without_count = Chunk { completion_tokens: None, ..*chunk };
@@ -151,6 +154,7 @@ impl Ledger {
                 && may_be_late_chunk(request, stream_index, context, chunk)
             {
                 if step.verdict == CountVerdict::Overlap {
+                    // The chunk is late, so it is no contradiction.
                     step.verdict = CountVerdict::Fits;
                 }
                 let out_of_order = &mut self.hops.groups[context.group].out_of_order;
@@ -203,7 +207,9 @@ impl Ledger {
             let is_of_this_engine = !request.is_after_engine_end || stream.count.epoch == context.epoch;
             is_of_this_engine && (is_unfinished || is_final_in_transit || stream.count.may_mix_requests())
         });
+        // Ends the borrow of the record.
         let live_stream = live_stream.cloned();
+        // The old record stays until its receives and deliveries have come, and is found by its ticket. The rid leads to the new one.
         self.table.unmap(ticket);
         if is_unfinished {
             self.totals.requests.overwritten += 1;
@@ -212,6 +218,7 @@ impl Ledger {
         let new = self.admit_request(rid, context.at);
         let predecessor = match live_stream {
             Some(stream) => Some(Predecessor { ticket, stream }),
+            // This request has ended, but the one before it may be live.
             None => self.predecessors.get(&ticket).cloned(),
         };
         if let Some(predecessor) = predecessor {
@@ -233,6 +240,7 @@ impl Ledger {
         };
         let totals = &mut self.totals;
         match checked.step.verdict {
+            // On its later hops, the same request joins late again.
             CountVerdict::JoinedLate if request.streams.len() == 1 => totals.requests.joined_late += 1,
             CountVerdict::Loss { missing } => {
                 let is_first_loss = request.wire_missing == 0;
@@ -273,17 +281,19 @@ impl Ledger {
         let Some(request) = self.table.get_mut(ticket) else {
             return;
         };
+        // Until the scheduler is known, the first hop on which the request was seen stands for it.
         let is_from_scheduler = if any_origin { context.is_origin } else { stream_index == 0 };
         let is_repeat = step.verdict == CountVerdict::Repeat;
         request.last_at = request.last_at.max(context.at);
         request.prompt_tokens = chunk.prompt_tokens.or(request.prompt_tokens);
         request.cached_tokens = chunk.cached_tokens.or(request.cached_tokens);
         request.retractions = request.retractions.max(chunk.retractions.unwrap_or(0));
+        let is_first = request.streams[stream_index].chunks == 0;
         // Behind the first hop it may be a late chunk of the previous request with this rid.
-        let is_shared = request.is_shared();
-        let is_ambiguous = || !is_from_scheduler && (is_shared || self.predecessors.contains_key(&ticket));
+        let is_ambiguous_first =
+            is_first && !is_from_scheduler && (request.is_shared() || self.predecessors.contains_key(&ticket));
         // The scheduler may run on another machine, where its chunks are not observed.
-        let is_answer = !is_repeat && request.streams.iter().all(|stream| stream.chunks == 0) && !is_ambiguous();
+        let is_answer = !is_repeat && request.streams.iter().all(|stream| stream.chunks == 0) && !is_ambiguous_first;
         if is_answer && let Some(answered) = self.dispatched.take_answered(context.at, chunk.rid) {
             request.early.get_or_insert_default().dispatch = Some(answered.times);
             if let Some(message) = answered.abort {
@@ -291,7 +301,6 @@ impl Ledger {
             }
         }
         let stream = &mut request.streams[stream_index];
-        let is_first = stream.chunks == 0;
         if is_from_scheduler && !is_repeat {
             sums.chunks_from_scheduler += 1;
             sums.tokens_from_scheduler += u64::from(step.new);
@@ -323,10 +332,11 @@ impl Ledger {
                     let itl = request.itl.get_or_insert_default();
                     itl.sent.record(token_ns, step.new);
                 }
+                // At least 1 ns: with `NonZeroU64`, the `Option` takes no more memory than the number.
                 request.silence_ns = request.silence_ns.max(NonZeroU64::new(silence_ns.max(1)));
             }
         }
-        request.first_receive_missed |= is_first && (context.hides_receives || is_ambiguous());
+        request.first_receive_missed |= is_first && context.hides_receives || is_ambiguous_first;
         let number = stream.chunks + 1;
         let reported_count = chunk.completion_tokens.unwrap_or(0);
         if !is_repeat {
@@ -346,12 +356,13 @@ impl Ledger {
                 tokens: if matches!(step.verdict, CountVerdict::Loss { .. }) { step.carried } else { step.new },
                 end_count,
                 number,
-                is_first: is_first && is_whole && !is_ambiguous(),
+                is_first: is_first && is_whole && !is_ambiguous_first,
                 is_last: chunk.finish.is_some(),
                 is_repeat,
             });
         }
         if let Some(count) = count {
+            // Its receive begins the time inside the process that forwards it.
             if context.is_forwarded {
                 self.pending_receive.push(PendingChunk {
                     ticket,
@@ -363,6 +374,7 @@ impl Ledger {
                     is_repeat,
                 });
             }
+            // Its send on a later hop ends the time inside the process before that hop.
             if context.is_sent && !is_from_scheduler {
                 self.hops.processing_stages.record_send(
                     &request.streams,
@@ -445,6 +457,7 @@ impl Ledger {
         if tracker.is_text_only {
             self.totals.tokens.uncounted += u64::from(tokens);
         }
+        // Memory is counted by difference: subtracted before the tracker changes, added after.
         tracker.subtract_from_memory_use(&mut self.loss_memory);
         let judged = tracker.push_chunk(entry, ids, has_room);
         tracker.add_to_memory_use(&mut self.loss_memory);
@@ -464,6 +477,7 @@ impl Ledger {
                 return;
             }
         }
+        // One of several requests with this rid has ended; their record stays for the others.
         if request.sharing_requests > 1 {
             request.sharing_requests -= 1;
             self.totals.requests.finished += 1;
@@ -471,6 +485,7 @@ impl Ledger {
         } else if !request.finish_seen {
             request.finish_seen = true;
             self.totals.requests.finished += 1;
+            // An `AbortReq` may already have counted its outcome.
             if request.finish.is_none() {
                 let outcomes = &mut self.totals.requests;
                 *if finish == Finish::Abort { &mut outcomes.aborted } else { &mut outcomes.completed } += 1;

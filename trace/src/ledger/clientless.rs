@@ -67,6 +67,7 @@ impl ClientlessRequests {
     /// Watches a request that has its first chunk although the scheduler was asked to abort it before.
     pub(super) fn watch_aborted(&mut self, ticket: Ticket, first_chunk_at: MonoNs, message: AbortMessage) {
         let AbortMessage { id, abort } = message;
+        // It has no chunk yet, so its numbers are those of an empty record.
         let request = Request::default();
         self.watch(WatchedRequest { abort: Some(abort), ..WatchedRequest::new(ticket, first_chunk_at, &request) });
         self.await_receive(ticket, id, abort);
@@ -84,6 +85,7 @@ impl ClientlessRequests {
 
     /// Records the receive of a message, which may contain aborts.
     pub(super) fn record_received_abort(&mut self, at: MonoNs, frame: FrameId) {
+        // Every received frame asks, and few are aborts.
         if self.unreceived_aborts.is_empty() {
             return;
         }
@@ -119,6 +121,7 @@ impl Ledger {
         if let Some(before) = self.clientless.stop_watching(ticket) {
             watched.abort = before.abort;
             if before.abort.is_some() && before.tokens_delivered == delivered {
+                // Nothing was delivered since the abort, so the request counts as left from then on.
                 watched = WatchedRequest { has_client_left: true, ..before };
             }
         }

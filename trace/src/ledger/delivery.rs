@@ -54,6 +54,7 @@ impl Ledger {
             delivery.completion_tokens = None;
         }
         let Some(ticket) = self.table.ticket_of(delivery.rid) else {
+            // Its first chunk may not have been reported yet.
             self.early.record_delivery(delivery.rid, at, delivery.completion_tokens.unwrap_or(0));
             return;
         };
@@ -105,6 +106,7 @@ impl Ledger {
         }
         request.tokens_delivered = request.tokens_delivered.saturating_add(result.new_tokens);
         if result.missed_deliveries {
+            // The time since the last observed delivery is none between two deliveries.
             tracker.last_delivery_at = None;
         }
         if result.new_tokens > 0 {
@@ -115,6 +117,7 @@ impl Ledger {
                 self.itl_delivered_by_token.record_n(at, token_ns, result.new_tokens.into());
                 let itl = request.itl.get_or_insert_default();
                 itl.delivered.record(token_ns, result.new_tokens);
+            // This is the first delivery, and none before it was missed.
             } else if !tracker.is_incomplete && request.tokens_delivered == result.new_tokens {
                 request.delivered_first = Some(at);
                 let from = if self.hops.observes_receives() { request.received_first } else { request.sent_first };

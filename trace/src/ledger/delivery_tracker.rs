@@ -251,6 +251,7 @@ impl DeliveryTracker {
         let after_gap = chunk.follows_gap && self.has_begun;
         if !self.has_begun {
             self.has_begun = true;
+            // Tokens before the first observed chunk are not waited for.
             self.delivered_to = self.delivered_to.max(end.saturating_sub(tokens));
         }
         if self.is_text_only || (tokens > 0 && end <= self.delivered_to && self.in_flight.is_empty()) {
@@ -267,6 +268,7 @@ impl DeliveryTracker {
                     last.ids += tokens;
                     self.ids.extend(ids);
                 } else {
+                    // Without some of its ids, the entry's ids could not be assigned to its tokens.
                     self.ids.truncate(self.ids.len() - last.ids as usize);
                     last.ids = 0;
                 }
@@ -297,6 +299,7 @@ impl DeliveryTracker {
         let has_missed_deliveries = self.epoch != epoch;
         self.epoch = epoch;
         self.is_incomplete |= has_missed_deliveries;
+        // Uncertain was this delivery; whether the next one is follows from it.
         let was_uncertain = std::mem::take(&mut self.is_uncertain);
         // While counts run behind, a delivery may match an entry with the same count whose own delivery was missed.
         let is_ambiguous = self.is_incomplete && self.entries_behind > 0;
@@ -380,6 +383,7 @@ impl DeliveryTracker {
             }
             self.pop_entry();
             if entry.tokens == 0 || start >= from {
+                // An empty chunk has nothing to lose, so it counts as carried.
                 inside = entry.tokens.saturating_add(inside);
                 entry.add_carried(self.delivered_to, &mut judged, &mut has_carrier);
                 continue;
@@ -401,6 +405,7 @@ impl DeliveryTracker {
                 ranges.push(self.lost_range(&entry, start, start + lost));
             }
         }
+        // If the tokens do not add up, the delivery contains a chunk that was not observed.
         self.is_uncertain = (self.is_incomplete || gap) && inside != delivery.tokens;
         DeliveryResult {
             judged,
@@ -479,6 +484,7 @@ impl DeliveryTracker {
             min_tokens = min_tokens.saturating_add(*tokens.start());
             max_tokens = max_tokens.saturating_add(*tokens.end());
             if (min_tokens..=max_tokens).contains(&delivery.tokens) {
+                // From the last chunk backwards, the first number that fits is the minimum.
                 let carriers = index + 1;
                 counts = Some(CarrierCounts { min: counts.map_or(carriers, |counts| counts.min), max: carriers });
             }
@@ -571,6 +577,7 @@ impl DeliveryTracker {
         let mut to = self.delivered_to;
         while let Some(entry) = self.in_flight.front().copied() {
             let left = tokens - covered;
+            // The delivery ends before this chunk.
             if entry.tokens > left || left == 0 {
                 break;
             }
@@ -595,6 +602,7 @@ impl DeliveryTracker {
         let entry = self.in_flight.pop_front()?;
         self.chunks_in_flight -= u64::from(entry.chunks);
         self.entries_behind -= u32::from(entry.reported_count < entry.end_count);
+        // Kept for `lost_range`, which runs after the entry was removed.
         self.removed_ids.clear();
         self.removed_ids.extend(self.ids.drain(..entry.ids as usize));
         Some(entry)
@@ -605,6 +613,7 @@ impl DeliveryTracker {
         let skipped = (from as usize + entry.tokens as usize).saturating_sub(entry.end_count as usize);
         let ids = self.removed_ids.get(skipped..skipped + (to - from) as usize);
         LostRange {
+            // Positions count from 1.
             tokens: [from + 1, to],
             chunks: (entry.chunks == 1).then_some([entry.first_number; 2]),
             ids: ids.unwrap_or_default().to_vec(),

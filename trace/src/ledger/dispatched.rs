@@ -218,6 +218,7 @@ impl DispatchedRequests {
         let answered = self.remove(rid)?;
         let of_hop = self.answered.entry(answered.hop).or_default();
         of_hop.first_chunk_waits.record(at, at.since(answered.times.sent));
+        // Each waiting request is marked once, by the first later one that has a chunk. Earlier marks need no second look.
         if number > of_hop.overtaken_below {
             let progress = OutputProgress { busy_ns: self.busy_ns, answered: of_hop.count };
             let before = self.waiting.range_mut(of_hop.overtaken_below..number).map(|entry| entry.1);
@@ -258,6 +259,7 @@ impl DispatchedRequests {
 
     fn mark_number_aborted(&mut self, number: u64, message: AbortMessage) {
         let Some(waiting) = self.waiting.get_mut(&number) else { return };
+        // A second abort of the request replaces the first, but counts once.
         self.aborted += usize::from(waiting.abort.replace(message).is_none());
         if message.abort.received.is_none() {
             self.unreceived.entry(message.id).or_default().push(number);
@@ -269,6 +271,7 @@ impl DispatchedRequests {
         while self.waiting.first_key_value().is_some_and(|oldest| oldest.1.times.sent < until) && self.remove_oldest() {
         }
         if self.by_rid.is_empty() {
+            // Without waiting requests, a receive would find nothing to record.
             self.unreceived.clear();
         }
     }
@@ -302,12 +305,14 @@ impl Ledger {
             self.dispatched.last = Some(LastMessage { id: dispatch.id, received_early });
             self.hops.groups[hop.group].rate.record(at, 0, 0, bytes);
             self.pending_receive.clear();
+            // The message counts once, with its first request. It has no chunks.
             self.queue_sent_frame(at, dispatch.id, hop_index, FrameLoad::new(0, dispatch.bytes), None);
         }
         let received = self.dispatched.early_receive(dispatch.id);
         let abort = RequestAbort { sent: at, received };
         let message = AbortMessage { id: dispatch.id, abort };
         if dispatch.kind == DispatchKind::Aborts && dispatch.request.is_none() {
+            // An abort without a rid is for all requests: every rid begins with an empty one.
             self.dispatched.mark_aborted_with_prefix("", message);
             self.clientless.record_abort_of_all(abort);
         }

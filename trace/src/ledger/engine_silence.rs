@@ -95,6 +95,7 @@ impl EngineSilences {
 
     /// Forgets the current silence: observations were missed.
     pub(super) fn forget_current(&mut self) {
+        // Without the last frame, the next one ends no silence.
         self.last_frame = None;
         self.ended_silence = None;
     }
@@ -162,6 +163,7 @@ impl Ledger {
     /// Records a frame on the hop at `hop_index` before its chunks: the end of a silence, if the hop is the engine's.
     pub(super) fn end_engine_silence(&mut self, at: MonoNs, hop_index: usize, forwarded: Option<MonoNs>) {
         let hop = &self.hops.all[hop_index];
+        // Behind the scheduler, another process may hold frames back.
         if self.hops.any_origin && !hop.origin {
             return;
         }
@@ -170,6 +172,7 @@ impl Ledger {
         let Some(from) = self.silences.record_frame(at, end) else { return };
         let hop = self.hops.groups[hop.group].name.as_str().into();
         let Some(usual_ns) = self.usual_silence_ns(at.since(from)) else { return };
+        // Without a usual pace, no pause is long.
         let Some(usual_token_ns) = self.itl_sent_by_token.quantile(0.5) else { return };
         let silence = EngineSilence { from, to: at, streams: 0, usual_ns, hop, main_thread: None };
         self.silences.ended_silence =

@@ -199,6 +199,7 @@ impl Hop {
             *count += 1;
         } else {
             let key = if self.undecoded.len() < MAX_UNDECODED_REASONS { reason } else { "other reasons" };
+            // A reason may contain text from the wire, so the number of keys is limited.
             *self.undecoded.entry(key.to_owned()).or_default() += 1;
         }
     }
@@ -286,6 +287,7 @@ impl Hop {
 
     /// Returns a request whose first chunk is in the frame received at this time. Forgets those of earlier frames.
     pub(crate) fn take_unprocessed_request(&mut self, received_at: MonoNs) -> Option<Ticket> {
+        // Frames are processed in order: an earlier one's end was not observed and does not follow.
         while self.unprocessed_requests.pop_front_if(|request| request.0 < received_at).is_some() {}
         Some(self.unprocessed_requests.pop_front_if(|request| request.0 == received_at)?.1)
     }

@@ -140,6 +140,7 @@ impl Hops {
         let group = self.group_or_add(ends);
         let mut hop = Hop::new(id, group);
         hop.ends = self.roles_of(ends);
+        // Presumed until its announcement, which may say otherwise.
         hop.shows.sent = true;
         hop.capabilities.sent = true;
         self.all.push(hop);
@@ -163,6 +164,7 @@ impl Hops {
             return false;
         };
         let before = self.all[hop_index].group;
+        // A late name of a single hop is a rename: its group keeps its history.
         let alone = !self.all.iter().any(|h| h.group == before && h.id != announced.id);
         if alone && self.group_between(announced.ends).is_none() {
             // The whole group takes the new name, with its history.

@@ -90,6 +90,7 @@ impl Lane {
         self.counts.tokens += tokens;
         if chunks > 0 {
             if self.recent_sends.is_empty() {
+                // Connections without chunks, such as those of requests, never need it.
                 self.recent_sends.reserve_exact(RECENT_SENDS);
             }
             push_bounded(&mut self.recent_sends, at, RECENT_SENDS);
@@ -107,6 +108,7 @@ impl Lane {
 
     /// Moves the oldest `count` chunks to `to`.
     pub(crate) fn pop_chunks(&mut self, count: usize, to: &mut Vec<PendingChunk>) {
+        // Two copies of slices are cheaper than a move of each chunk.
         let (front, back) = self.chunks.as_slices();
         let split = count.min(front.len());
         to.extend_from_slice(&front[..split]);

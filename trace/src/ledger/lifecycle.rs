@@ -50,6 +50,7 @@ impl Ledger {
     /// Closes requests that have been silent for the orphan timeout, in the part of the table that this tick examines.
     fn close_silent_requests(&mut self, now: MonoNs) {
         let slots = self.table.slot_count();
+        // A part of the table, so that no tick of a large one delays events.
         let examined = MIN_SLOTS_PER_TICK.max(slots / TICKS_PER_ROUND).min(slots);
         for _ in 0..examined {
             let Some(ticket) = self.table.step_cursor() else { continue };
@@ -67,6 +68,7 @@ impl Ledger {
     /// Creates a record for an unknown request.
     pub(super) fn admit_request(&mut self, rid: &str, at: MonoNs) -> Ticket {
         while self.table.len() >= self.limits.live_rids.max(1) && self.evict_one_request("live_rids") {}
+        // The other half is for summaries: see `Limits::rid_bytes`.
         let limit = self.limits.rid_bytes / 2;
         while self.table.rid_bytes + rid.len() > limit && self.evict_one_request("rid_bytes") {}
         self.totals.requests.seen += 1;
@@ -225,6 +227,7 @@ impl Ledger {
         }
         // Half of the bytes of rids are for live requests: see `Limits::rid_bytes`.
         let limits = SummaryLimits { summaries: self.limits.finished_kept, rid_bytes: self.limits.rid_bytes / 2 };
+        // Taken out, because `is_notable` borrows the ledger.
         let mut finished = std::mem::take(&mut self.finished);
         finished.add_summary(summary, limits, |summary| self.is_notable(summary));
         self.finished = finished;

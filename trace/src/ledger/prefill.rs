@@ -82,6 +82,7 @@ impl Prefills {
         {
             self.mark_unknown_until(evicted.span.to);
         }
+        // Prefills end nearly in order, so few entries move.
         self.known.insert(self.known.partition_point(|known| known.span.to <= prefill.span.to), prefill);
     }
 
@@ -117,10 +118,11 @@ impl Prefills {
         // More work takes at least as long as less.
         let comparable = self.lengths[..=class].iter().filter(|lengths| is_common && lengths.count() >= MIN_OTHERS);
         let usual_ns = comparable.filter_map(|lengths| lengths.quantile(0.9)).max();
+        // A slow one counts, too, but after the comparison.
         self.lengths[class].record(length_ns, 1);
-        let is_slow = |usual_ns: &u64| length_ns >= GAP_WARNING_NS.max(usual_ns.saturating_mul(MIN_TIMES_OTHERS));
-        let usual_ns = usual_ns.filter(is_slow)?;
-        Some(SlowPrefill { rid, span, ttft_ns, comparison: PrefillComparison { tokens, usual_ns } })
+        let usual_ns = usual_ns?;
+        let is_slow = length_ns >= GAP_WARNING_NS.max(usual_ns.saturating_mul(MIN_TIMES_OTHERS));
+        is_slow.then_some(SlowPrefill { rid, span, ttft_ns, comparison: PrefillComparison { tokens, usual_ns } })
     }
 }
 
@@ -138,6 +140,7 @@ impl Ledger {
             (Some(from), Some(to), Some(tokens)) => {
                 prefills.add_known(Prefill { span: PrefillSpan { from, to }, tokens });
             }
+            // An unknown prefill may have run beside others and slowed them.
             _ => prefills.mark_unknown_until(request.sent_first.unwrap_or(self.now)),
         }
     }

@@ -35,7 +35,7 @@ struct FrameReceive {
 }
 
 impl Ledger {
-    /// Records the send of a frame. `scratch` holds its chunks that wait for a receive.
+    /// Records the send of a frame, whose chunks are in `pending_receive`.
     pub(super) fn queue_sent_frame(
         &mut self,
         at: MonoNs,
@@ -54,9 +54,11 @@ impl Ledger {
         let Some(lane) = hop.lanes.get_mut(&id.lane) else {
             return;
         };
+        // Without receives, the queue would only grow.
         if !hop.shows.received {
             return;
         }
+        // The two ends of a hop may be reported in either order.
         let early = hop.early_receives.iter().position(|e| e.id == id).and_then(|at| hop.early_receives.remove(at));
         if let Some(early) = early {
             let receive = FrameReceive {
@@ -71,6 +73,7 @@ impl Ledger {
         while self.pending_frames >= self.limits.pending_frames
             || self.pending_chunks + chunks > self.limits.pending_chunks
         {
+            // The limits are for the whole run, but the connection that grows evicts its own frames.
             let for_chunks = self.pending_frames < self.limits.pending_frames;
             self.limits.count_reached(if for_chunks { "pending_chunks" } else { "pending_frames" });
             // The newest frame of a lane is never evicted.
@@ -165,7 +168,7 @@ impl Ledger {
         }
     }
 
-    /// Records a queue wait, and the receive of the chunks in `scratch`, of which the frame consists.
+    /// Records a queue wait, and the receive of the chunks in `pending_receive`, of which the frame consists.
     fn record_queue_wait(&mut self, receive: FrameReceive, ns: u64) {
         let hop = &mut self.hops.all[receive.hop_index];
         hop.queue_wait.record(ns);
@@ -176,7 +179,7 @@ impl Ledger {
         self.receive_pending_chunks(receive);
     }
 
-    /// Removes a received frame from its lane, moves its chunks to `scratch`, and returns when it was sent; `None` if it is not queued. A lane
+    /// Removes a received frame from its lane, moves its chunks to `pending_receive`, and returns when it was sent; `None` if it is not queued. A lane
     /// keeps its order, so frames sent before it were received too, unobserved.
     fn dequeue_frame(&mut self, id: FrameId, hop_index: usize, at: MonoNs) -> Option<MonoNs> {
         let hop = &mut self.hops.all[hop_index];
@@ -185,6 +188,7 @@ impl Ledger {
         let evicted = lane.take_evicted_before(id.seq);
         hop.counts.backlog -= evicted;
         self.hops.groups[hop.group].backlog -= evicted;
+        // Otherwise the evicted frame is this one, which the caller has counted.
         if overtaken {
             hop.counts.frames_received += evicted;
         }
@@ -213,6 +217,7 @@ impl Ledger {
     }
 
     fn receive_pending_chunks(&mut self, receive: FrameReceive) {
+        // Moved out and back, so that its memory is reused.
         let chunks = std::mem::take(&mut self.pending_receive);
         let hop = &self.hops.all[receive.hop_index];
         let last = hop.last;
@@ -227,6 +232,7 @@ impl Ledger {
         }
         for block in chunks.chunks(PREFETCHED_RECORDS) {
             for chunk in block {
+                // All records of a block are on their way from memory before the first is used.
                 self.table.prefetch_record(chunk.ticket);
             }
             for chunk in block {
@@ -278,6 +284,7 @@ impl Ledger {
             return;
         };
         request.tokens_received = request.tokens_received.saturating_add(chunk.tokens);
+        // If this is not the observed receive of the first chunk, that one was missed.
         if request.received_first.is_none() && !(chunk.is_first && receive.is_observed) {
             request.first_receive_missed = true;
         }
@@ -325,6 +332,7 @@ impl Ledger {
                     let chunks = request.predicted.as_ref().map_or(0, |losses| losses.chunks);
                     self.totals.predicted_drops.record_request(at, &request.rid, chunks, is_first_drop);
                 }
+                // The last chunk has the tokens of those that it replaces.
                 (Some(Waiter::KeepsLast), Some(Mode::Cumulative)) => {
                     predicted.merged += 1;
                     predicted.replaced += 1;
@@ -336,6 +344,7 @@ impl Ledger {
             let is_first_burst = !std::mem::replace(&mut request.burst_seen, true);
             self.totals.bursts.record_request(at, &request.rid, u64::from(request.burst), is_first_burst);
         } else {
+            // The waiter has run, so this chunk wakes it again.
             request.last_wakeup = position;
             request.burst = 1;
         }

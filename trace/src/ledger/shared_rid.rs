@@ -118,6 +118,7 @@ impl Ledger {
             return;
         };
         if !request.is_shared() {
+            // At least two, even if the record of the other one is closed.
             request.sharing_requests = u8::try_from(predecessors.len() + 1).unwrap_or(u8::MAX).max(2);
             self.totals.requests.shared += 1;
             let rid = request.rid.clone();
@@ -135,6 +136,7 @@ impl Ledger {
     /// Remembers a rid whose later requests cannot be judged.
     pub(super) fn add_shared_rid(&mut self, rid: Box<str>) {
         if self.shared_rids.len() >= MAX_SHARED_RIDS {
+            // The set is sorted by name: the dropped rid is arbitrary.
             self.shared_rids.pop_first();
         }
         self.shared_rids.insert(rid);

@@ -209,17 +209,8 @@ impl StackCounts {
 
 impl Ledger {
     pub(super) fn record_stack_sample(&mut self, at: MonoNs, sample: &StackSample<'_>) {
-        let pid = sample.thread.pid;
-        let Hops { all: hops, groups, .. } = &self.hops;
-        let count_waiting_frames = || {
-            let into_process = hops.iter().filter(|hop| match hop.last_receiver {
-                Some(receiver) => receiver.pid == pid,
-                // A consumer far behind may not have received any frame sent since the attach. Then the hop's name identifies its role.
-                None => hop.shows.received && *groups[hop.group].ends.to == *sample.role,
-            });
-            into_process.map(|hop| hop.counts.backlog).reduce(|sum, backlog| sum + backlog)
-        };
-        let has_room = self.stacks.add_sample(at, sample, count_waiting_frames, self.limits.stack_functions);
+        let limit = self.limits.stack_functions;
+        let has_room = self.stacks.add_sample(at, sample, || count_waiting_frames(&self.hops, sample), limit);
         if !has_room {
             self.limits.count_reached("stack_functions");
         }
@@ -229,6 +220,16 @@ impl Ledger {
     pub fn stacks(&self) -> &[StackRole] {
         &self.stacks.roles
     }
+}
+
+/// Frames that wait for the process of a sample; `None` if it is not seen to receive frames.
+fn count_waiting_frames(hops: &Hops, sample: &StackSample<'_>) -> Option<u64> {
+    let into_process = hops.all.iter().filter(|hop| match hop.last_receiver {
+        Some(receiver) => receiver.pid == sample.thread.pid,
+        // A consumer far behind may not have received any frame sent since the attach. Then the hop's name identifies its role.
+        None => hop.shows.received && *hops.groups[hop.group].ends.to == *sample.role,
+    });
+    into_process.map(|hop| hop.counts.backlog).reduce(|sum, backlog| sum + backlog)
 }
 
 #[cfg(test)]

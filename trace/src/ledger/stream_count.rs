@@ -128,6 +128,7 @@ impl StreamCount {
         if self.is_finished {
             let lists_ids = reported.listed.is_some_and(|listed| listed > 0);
             let has_new_tokens = lists_ids && self.meaning_of_ids(reported.claim) == Evidence::Delta;
+            // A retracted request that recomputes ends with a count below its highest.
             let has_known_count = completion == self.high || completion == self.last;
             let is_repeat = reported.finish.is_some() && has_known_count && !has_new_tokens;
             return CountStep::new(0, 0, if is_repeat { CountVerdict::Repeat } else { CountVerdict::Restart });
@@ -315,6 +316,7 @@ impl StreamCount {
             self.epoch = epoch;
             self.contradicting_chunks = 0;
             self.catch_up = if listed == 0 { CatchUpState::SinceLoss } else { CatchUpState::No };
+            // With ids, the count is the new base. Without, a retracted request may be recomputing, with lower counts.
             self.high = if listed > 0 { completion } else { self.high.max(completion) };
             return CountStep::new(new, new.min(listed), CountVerdict::Rebased);
         }

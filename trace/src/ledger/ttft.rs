@@ -126,6 +126,7 @@ impl TtftLeg {
             BatchEntered => "prefill".to_owned(),
             FirstSent => format!("output on its way to the {receiver}"),
             FirstReceived => format!("inside the {receiver}, until processed"),
+            // No leg begins at the last moment; the arm only completes the match.
             Processed | FirstDelivered => format!("inside the {receiver}, until written"),
         });
         // The moments between are often absent.

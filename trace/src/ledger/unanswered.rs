@@ -6,7 +6,7 @@
 use hashbrown::HashMap;
 
 use super::Ledger;
-use super::dispatched::{RequestDispatch, UNJUDGED, WaitingRequest};
+use super::dispatched::{RequestDispatch, UNJUDGED};
 use super::engine_silence::MIN_TIMES_USUAL;
 use super::request::RequestNumbers;
 use crate::clock::MonoNs;
@@ -52,10 +52,11 @@ impl Ledger {
     pub fn unanswered_requests(&self) -> impl Iterator<Item = UnansweredRequest<'_>> {
         let missed = self.hops.missed_messages();
         // Messages missed since may contain the answer.
-        let is_unanswered = move |waiting: &&WaitingRequest| {
-            waiting.is_unanswered && waiting.abort.is_none() && waiting.missed_before == missed
-        };
-        self.dispatched.waiting.values().filter(is_unanswered).map(move |waiting| UnansweredRequest {
+        let unanswered =
+            self.dispatched.waiting.values().filter(move |waiting| {
+                waiting.is_unanswered && waiting.abort.is_none() && waiting.missed_before == missed
+            });
+        unanswered.map(move |waiting| UnansweredRequest {
             rid: &waiting.rid,
             dispatch: waiting.times,
             answered_since: waiting.overtaken.map_or(0, |then| self.answered_requests(waiting.hop) - then.answered),

@@ -86,15 +86,21 @@ impl AbandonedRequests {
         if at.since(since) < ABANDONED_NS && !discarded.is_abandoned {
             return;
         }
+        // The outputs before it was known to be abandoned are added at once.
         let new_outputs = if discarded.is_abandoned { 1 } else { discarded.outputs };
         self.requests += u64::from(!discarded.is_abandoned);
         self.outputs += new_outputs;
         self.since = Some(self.since.map_or(since, |first| first.min(since)));
         discarded.is_abandoned = true;
-        let outputs = discarded.outputs;
-        let (has_client_left, abort) = (false, None);
-        let rid = rid.into();
-        self.keep_longest(AbandonedRequest { rid, since, last: at, outputs, tokens: None, has_client_left, abort });
+        self.keep_longest(AbandonedRequest {
+            rid: rid.into(),
+            since,
+            last: at,
+            outputs: discarded.outputs,
+            tokens: None,
+            has_client_left: false,
+            abort: None,
+        });
     }
 
     /// Adds an abandoned request with all its outputs.

@@ -27,6 +27,7 @@ impl Ledger {
             return;
         };
         request.last_at = request.last_at.max(at);
+        // Lines of several log files are only nearly in order.
         request.first_at = request.first_at.min(at);
         let stages = &mut self.stages;
         let marks = request.marks.get_or_insert_with(|| {
@@ -45,6 +46,7 @@ impl Ledger {
         match marks.insert_mark(mark) {
             MarkPlacement::Last { after } => {
                 let after = before_in_chain.unwrap_or(after);
+                // A repeated stage is no step from one stage to another.
                 if let Some((from, ns)) = after.filter(|(from, _)| *from != name) {
                     let known = stages.between.len() < MAX_STAGE_PAIRS || stages.between.contains_key(&(from, name));
                     if known {
@@ -129,6 +131,7 @@ impl Ledger {
             && let (Some(sent), Some(received)) =
                 (stages.names.id_of(names.first_sent), stages.names.id_of(names.first_received))
         {
+            // A request that went through two servers has two gaps.
             for gap in marks.take_new_gaps(sent, received) {
                 let end = gap.end.at;
                 let ns = end.since(gap.begin.at);
