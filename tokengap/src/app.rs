@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use outputs::report::hostile::EscapeForm;
-use outputs::report::{Clock, HopLine, Report};
+use outputs::report::{Clock, Report};
 use recording::{RecordedPayload, RecordingHeader};
 use serde::Serialize;
 use session::sink::{OutputFiles, Sink};
@@ -22,8 +22,7 @@ use crate::output;
 
 /// Returns whether the run observed no traffic.
 pub(crate) fn saw_nothing(report: &Report) -> bool {
-    let frames = |hop: &HopLine| hop.frames_sent.max(hop.frames_received).unwrap_or(0);
-    report.hops.iter().all(|hop| frames(hop) == 0)
+    report.hops.iter().all(|hop| hop.frames_sent.max(hop.frames_received).unwrap_or(0) == 0)
         && report.own.frames_undecoded == 0
         && report.answers.as_ref().is_none_or(|answers| answers.seen == 0)
 }

@@ -82,14 +82,18 @@ fn engine_headline(engine: &Engine) -> String {
     parts.join(", ")
 }
 
+/// Cell of an unknown value.
+fn dash() -> String {
+    "-".to_owned()
+}
+
 fn process_row(process: &Process) -> [String; 6] {
-    let unknown = || "-".to_owned();
     [
         process.id.pid.to_string(),
         process.role.to_string(),
         process.rank.to_string(),
-        process.libzmq.as_ref().map_or_else(unknown, |l| l.release.map_or_else(|| "?".into(), |r| r.to_string())),
-        process.python.as_ref().map_or_else(unknown, |v| v.value.to_string()),
+        process.libzmq.as_ref().map_or_else(dash, |l| l.release.map_or_else(|| "?".into(), |r| r.to_string())),
+        process.python.as_ref().map_or_else(dash, |v| v.value.to_string()),
         format!("{} ({})", process.role_source, process.title),
     ]
 }

@@ -220,6 +220,6 @@ impl Topology {
 
 /// Whether these groups of processes are engines of their own, and not parts of one whose connections are not visible.
 fn are_separate(engines: &[&Engine]) -> bool {
-    let has_main_process = |engine: &&&Engine| engine.processes.iter().any(|process| process.role.is_main());
-    engines.iter().all(|engine| engine.is_confirmed) || engines.iter().filter(has_main_process).count() > 1
+    let with_main_process = engines.iter().filter(|engine| engine.processes.iter().any(|p| p.role.is_main()));
+    engines.iter().all(|engine| engine.is_confirmed) || with_main_process.count() > 1
 }

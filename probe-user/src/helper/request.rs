@@ -206,11 +206,12 @@ pub(crate) fn reply_to_bytes(reply: &HelperReply) -> Vec<u8> {
 /// Parses a reply; `None` if it is none.
 pub(crate) fn parse_reply(bytes: &[u8]) -> Option<HelperReply> {
     let (head, text) = bytes.split_at_checked(REPLY_HEAD)?;
-    let number = |at: usize| Some(u32::from_le_bytes(head.get(at..at + 4)?.try_into().ok()?));
+    let (status, head) = head.split_first_chunk()?;
+    let (facts, _) = head.split_first_chunk()?;
     let text = String::from_utf8_lossy(text).into_owned();
-    match number(0)? {
+    match u32::from_le_bytes(*status) {
         DONE => {
-            let facts = number(4)?;
+            let facts = u32::from_le_bytes(*facts);
             Some(Ok(LoadedFacts { observes_sleep: facts & 1 != 0, uses_perf_events: facts & 2 != 0 }))
         }
         REFUSED => Some(Err(Refusal::Kernel(text))),

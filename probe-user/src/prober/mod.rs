@@ -212,19 +212,19 @@ impl ProberServer {
 
     /// Attaches the set. The process must live on until it is attached, so that its id cannot mean another one in between.
     fn attach_library(&self, target: u32, library: &ClaimedLibrary<'_>, peer: BorrowedFd<'_>) -> Result<(), Refusal> {
-        let gone = || Refusal::Kernel(format!("process {} has exited", library.pid));
-        let id = i32::try_from(library.pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
+        let id = i32::try_from(library.pid).ok().and_then(Pid::from_raw);
+        let id = id.ok_or_else(|| process_has_exited(library.pid))?;
         let pidfd = pidfd_open(id, PidfdFlags::empty()).map_err(|error| Refusal::from_error(&error))?;
         let batches = self.find_probe_points(target, library, peer)?;
         self.with_kernel(|kernel| {
             for batch in &batches {
-                let pid = NonZeroU32::new(library.pid).ok_or_else(gone)?;
+                let pid = NonZeroU32::new(library.pid).ok_or_else(|| process_has_exited(library.pid))?;
                 kernel.attach_uprobes(target, pid, batch, library.file)?;
             }
             let has_exited = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&Timespec::default()));
             if has_exited.is_ok_and(|ready| ready > 0) {
                 kernel.detach_target(target);
-                return Err(gone());
+                return Err(process_has_exited(library.pid));
             }
             Ok(())
         })
@@ -253,6 +253,10 @@ fn send_content(socket: BorrowedFd<'_>, content: Result<Vec<u8>, Refusal>) -> io
 
 fn send_reply(socket: BorrowedFd<'_>, reply: &HelperReply, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     Ok(channel::send_message(socket, &reply_to_bytes(reply), descriptors)?)
+}
+
+fn process_has_exited(pid: u32) -> Refusal {
+    Refusal::Kernel(format!("process {pid} has exited"))
 }
 
 fn not_a_request() -> Refusal {

@@ -22,14 +22,17 @@ pub fn analyse(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(Analysis, ReportInput), ReadError> {
     let mut analysis = Analysis::new(Config { engines, ..recording.header().config });
-    let mut apply_record = |record: &Record<'_>| match record {
+    let mut input = read_records(recording, &mut |record| apply_record(&mut analysis, record), progress)?;
+    input.wall.get_or_insert(recording.header().anchor);
+    Ok((analysis, input))
+}
+
+fn apply_record(analysis: &mut Analysis, record: &Record<'_>) {
+    match record {
         Record::Event(event) => analysis.apply(event),
         Record::Tick(now) => analysis.tick(*now),
         Record::Anchor(_) | Record::Closing(_) => {}
-    };
-    let mut input = read_records(recording, &mut apply_record, progress)?;
-    input.wall.get_or_insert(recording.header().anchor);
-    Ok((analysis, input))
+    }
 }
 
 /// Reads a whole recording and calls `visit` for each record. Damaged blocks are skipped; missing parts are listed in the returned input's

@@ -57,30 +57,7 @@ impl HopPlan {
 
 /// Hops of `route`, in the order of the path, then those with requests, with their sockets in `folder`.
 pub(super) fn hops(engine: Engine, route: Route, folder: &Path) -> Vec<HopPlan> {
-    let mut plans: Vec<HopPlan> = Vec::new();
-    let mut add = |from, to, receiver: Receiver, count: usize| {
-        for worker in 0..count {
-            let worker = (count > 1).then_some(worker);
-            let upstream = format!("ipc://{}/{}", folder.display(), plans.len());
-            // The checksum of its endpoint determines the detokenizer of a tokenizer worker. Try names until the workers are distributed
-            // evenly.
-            let is_even = |listen: &String| match (receiver, worker, route.detokenizers) {
-                (Receiver::Tokenizer, Some(worker), several @ 2..) => {
-                    detokenizer_of(listen, several) == worker % several
-                }
-                _ => true,
-            };
-            plans.push(HopPlan {
-                // The tap assigns two ids per pair, the forward hop first.
-                id: HopId(2 * plans.len() as u16),
-                ends: Ends::new(from, to),
-                worker: worker.map(|worker| worker as u16),
-                to: receiver,
-                listen: (0..=u32::MAX).map(|i| format!("{upstream}-{i}")).find(is_even).unwrap_or_default(),
-                upstream,
-            });
-        }
-    };
+    let mut planner = HopPlanner { folder, detokenizers: route.detokenizers, plans: Vec::new() };
     let (last, tokenizer) = match (engine, route.detokenizers, route.workers) {
         (Engine::Vllm, ..) => ("engine-core", "api-server"),
         (_, 0, _) => ("scheduler", "tokenizer"),
@@ -89,16 +66,56 @@ pub(super) fn hops(engine: Engine, route: Route, folder: &Path) -> Vec<HopPlan> 
     };
     match route.detokenizers {
         0 => {}
-        1 => add("scheduler", "detokenizer", Receiver::Detokenizer, 1),
+        1 => planner.add_hops(Ends::new("scheduler", "detokenizer"), Receiver::Detokenizer, 1),
         several => {
-            add("scheduler", "detokenizer-router", Receiver::Router, 1);
-            add("detokenizer-router", "detokenizer", Receiver::Detokenizer, several);
+            planner.add_hops(Ends::new("scheduler", "detokenizer-router"), Receiver::Router, 1);
+            planner.add_hops(Ends::new("detokenizer-router", "detokenizer"), Receiver::Detokenizer, several);
         }
     }
-    add(last, tokenizer, Receiver::Tokenizer, route.workers);
+    planner.add_hops(Ends::new(last, tokenizer), Receiver::Tokenizer, route.workers);
     let scheduler = if engine == Engine::Vllm { "engine-core" } else { "scheduler" };
-    add(tokenizer, scheduler, Receiver::Scheduler, route.schedulers);
-    plans
+    planner.add_hops(Ends::new(tokenizer, scheduler), Receiver::Scheduler, route.schedulers);
+    planner.plans
+}
+
+/// Hops so far, and what the next ones depend on.
+struct HopPlanner<'f> {
+    folder: &'f Path,
+    /// Number of detokenizers.
+    detokenizers: usize,
+    plans: Vec<HopPlan>,
+}
+
+impl HopPlanner<'_> {
+    /// Adds a hop to each of `count` receivers.
+    fn add_hops(&mut self, ends: Ends<&'static str>, receiver: Receiver, count: usize) {
+        for worker in 0..count {
+            let worker = (count > 1).then_some(worker);
+            let upstream = format!("ipc://{}/{}", self.folder.display(), self.plans.len());
+            self.plans.push(HopPlan {
+                // The tap assigns two ids per pair, the forward hop first.
+                id: HopId(2 * self.plans.len() as u16),
+                ends,
+                worker: worker.map(|worker| worker as u16),
+                to: receiver,
+                listen: self.name_listener(&upstream, receiver, worker),
+                upstream,
+            });
+        }
+    }
+
+    /// Endpoint at which the tap listens. The checksum of its endpoint determines the detokenizer of a tokenizer worker, so names are tried
+    /// until the workers are distributed evenly.
+    fn name_listener(&self, upstream: &str, receiver: Receiver, worker: Option<usize>) -> String {
+        let mut names = (0..=u32::MAX).map(|i| format!("{upstream}-{i}"));
+        let found = match (receiver, worker, self.detokenizers) {
+            (Receiver::Tokenizer, Some(worker), several @ 2..) => {
+                names.find(|listen| detokenizer_of(listen, several) == worker % several)
+            }
+            _ => names.next(),
+        };
+        found.unwrap_or_default()
+    }
 }
 
 /// `crc32(http_worker_ipc) mod N`, as the router of 0.5.12 and later distributes requests over its detokenizers.

@@ -17,7 +17,7 @@ use anyhow::Context;
 use foreign::kernel;
 use probe_user::discover::{self, Engine, Topology, Watcher};
 use probe_user::handoff::disconnect_sender;
-use probe_user::peers::{PeerConnection, Peers, find_holders};
+use probe_user::peers::{Holder, PeerConnection, Peers, find_holders};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use rustix::io::Errno;
@@ -287,7 +287,6 @@ impl SocketWatch {
     /// Finds the processes at both ends of the relay, which determine the hop names.
     fn find_hop_names(&mut self, topology: &Topology) {
         let Some(peers) = &self.peers else { return };
-        let us = std::process::id();
         self.unnamed.retain_mut(|socket| {
             let path = self.place.join(&socket.name);
             let connections = peers.connections_to(&socket.bound).unwrap_or_default();
@@ -300,15 +299,8 @@ impl SocketWatch {
             socket.attempts += 1;
             // Reads every process's descriptors, so the number of attempts is limited.
             let holders_by_inode = find_holders(&[senders.as_slice(), &receivers].concat());
-            let roles = |inodes: &[u64]| -> BTreeSet<Role> {
-                let holders = inodes.iter().filter_map(|inode| holders_by_inode.get(inode)).flatten();
-                let pids = holders.map(|holder| holder.pid).filter(|pid| *pid != us);
-                pids.filter_map(|pid| topology.engines.iter().find_map(|engine| engine.process_with_pid(pid)))
-                    .map(|process| process.role)
-                    .collect()
-            };
-            let from = roles(&senders);
-            let to = roles(&receivers);
+            let from = roles_of_holders(&senders, &holders_by_inode, topology);
+            let to = roles_of_holders(&receivers, &holders_by_inode, topology);
             if let (1, Some(from), 1, Some(to)) = (from.len(), from.first(), to.len(), to.first()) {
                 let _ = self.sender.send(MoverEvent::Hop(path, Ends::new(from.word(), to.word())));
                 return false;
@@ -320,6 +312,16 @@ impl SocketWatch {
     fn report(&self, message: String) {
         let _ = self.sender.send(MoverEvent::Bypass(message));
     }
+}
+
+/// Roles of the engine's processes that hold one of these sockets. tokengap holds the relay's ends and has no role.
+fn roles_of_holders(inodes: &[u64], holders: &HashMap<u64, Vec<Holder>>, topology: &Topology) -> BTreeSet<Role> {
+    let us = std::process::id();
+    let holders = inodes.iter().filter_map(|inode| holders.get(inode)).flatten();
+    let others = holders.filter(|holder| holder.pid != us);
+    let processes =
+        others.filter_map(|holder| topology.engines.iter().find_map(|engine| engine.process_with_pid(holder.pid)));
+    processes.map(|process| process.role).collect()
 }
 
 /// Returns whether `pid` is `ancestor` or one of its descendants.

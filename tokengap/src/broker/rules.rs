@@ -28,8 +28,11 @@ impl Rules {
     pub(crate) fn new(results: ResultFiles) -> Self {
         let of_files = results.file.iter().filter_map(|file| file.parent());
         let paths: HashSet<&Path> = of_files.chain(results.folder.iter().map(PathBuf::as_path)).collect();
-        let open = |path: &Path| Some((path.to_owned(), Folder::open(or_working_folder(path), path).ok()?));
-        let folders = paths.into_iter().map(or_working_folder).filter_map(open).collect();
+        let opened = paths.into_iter().filter_map(|path| {
+            let path = or_working_folder(path);
+            Some((path.to_owned(), Folder::open(path, path).ok()?))
+        });
+        let folders = opened.collect();
         Self { results, folders, created: HashSet::new() }
     }
 

@@ -168,17 +168,23 @@ fn copy_without_token_ids(original: &Recording, folder: &Path) -> anyhow::Result
     let created = created.with_context(|| format!("cannot copy the recording into {}", folder.display()))?;
     let (mut copy, path) = created.into_parts();
     let mut progress = Progress::labelled("copying");
-    let mut write_record = |record: &Record<'_>| match record {
-        Record::Event(event) => copy.event(event),
-        Record::Tick(now) => copy.tick(*now),
-        Record::Anchor(anchor) => copy.anchor(*anchor),
-        Record::Closing(_) => {}
-    };
     // The input lists what the original misses.
-    let input = read_records(original, &mut write_record, &mut |done, all| progress.set_position(done, all))?;
+    let input = read_records(original, &mut |record| copy_record(&mut copy, record), &mut |done, all| {
+        progress.set_position(done, all);
+    })?;
     match copy.finish(&input)?.stopped {
         Some(why) => bail!("{why}"),
         None => Ok(path),
+    }
+}
+
+fn copy_record(copy: &mut Recorder, record: &Record<'_>) {
+    match record {
+        Record::Event(event) => copy.event(event),
+        Record::Tick(now) => copy.tick(*now),
+        Record::Anchor(anchor) => copy.anchor(*anchor),
+        // `finish` writes the copy's own.
+        Record::Closing(_) => {}
     }
 }
 

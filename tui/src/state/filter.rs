@@ -186,11 +186,10 @@ impl RequestFilter {
     /// Refuses times that a recording does not cover, because no request can match them.
     pub(crate) fn check_times(&self, recording: &Position) -> Result<(), FilterSyntaxError> {
         let wall_start_ns = recording.start_wall_ns();
-        let offset_ns = |time: TypedTime| time.offset_ns(wall_start_ns);
         for term in &self.terms {
             let begin_ns = match term.condition {
-                Condition::InFlight { from, to } => offset_ns(from).min(offset_ns(to)),
-                Condition::BegunSince(since) => offset_ns(since),
+                Condition::InFlight { from, to } => from.offset_ns(wall_start_ns).min(to.offset_ns(wall_start_ns)),
+                Condition::BegunSince(since) => since.offset_ns(wall_start_ns),
                 _ => continue,
             };
             if begin_ns > recording.whole_ns {

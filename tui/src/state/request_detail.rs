@@ -343,9 +343,11 @@ fn path_stages(
 ) -> Vec<PathStage> {
     let log_names = engine.stages();
     let mut stages = Vec::new();
-    let is_beside_hops = |moment: TtftMoment| moment < TtftMoment::FirstSent || moment == TtftMoment::Processed;
-    for (moment, at) in facts.ttft_path.moments().filter(|(moment, _)| is_beside_hops(*moment)) {
-        stages.push(PathStage { at, text: moment.describe(engine) });
+    for (moment, at) in facts.ttft_path.moments() {
+        // The hops below show the other moments, with their own names.
+        if moment < TtftMoment::FirstSent || moment == TtftMoment::Processed {
+            stages.push(PathStage { at, text: moment.describe(engine) });
+        }
     }
     for (index, leg) in legs.iter().enumerate() {
         let ends = &leg.hop.ends;

@@ -269,8 +269,8 @@ pub(super) fn shorten_to_number(text: &str, width: u16) -> Cow<'_, str> {
     }
     let mut words: Vec<Cow<'_, str>> = text.split(' ').map(Cow::from).collect();
     while text_width(&words.join(" ")) > width {
-        let is_number = |index: &usize| words[*index].starts_with(|c: char| c.is_ascii_digit());
-        let numbers: Vec<usize> = (0..words.len()).filter(is_number).collect();
+        let numbered = words.iter().enumerate().filter(|(_, word)| word.starts_with(|c: char| c.is_ascii_digit()));
+        let numbers: Vec<usize> = numbered.map(|(index, _)| index).collect();
         // A remark in brackets.
         let remark = words.iter().rposition(|word| word.starts_with('(')).filter(|index| *index > 0);
         if let Some(remark) = remark.filter(|_| words.last().is_some_and(|last| last.ends_with(')'))) {

@@ -89,12 +89,8 @@ fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16)
 fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
     let name_widths = arrows.iter().map(|arrow| text_width(&arrow.ends.from) + text_width(&arrow.ends.to) + 4);
     let texts_x = name_widths.max().unwrap_or(0) + 5;
-    let widest_in = |column: usize, has_remarks: bool| {
-        let texts = arrows.iter().map(|arrow| text_width(remark_if(&arrow.lines[column], has_remarks)));
-        texts.max().unwrap_or(0) + 2
-    };
     // A narrow list has no room for the remark what a number is taken over.
-    let has_remarks = texts_x + (0..3).map(|column| widest_in(column, true)).sum::<u16>() <= pad.width() + 2;
+    let has_remarks = texts_x + (0..3).map(|column| column_width(arrows, column, true)).sum::<u16>() <= pad.width() + 2;
     for (row, arrow) in arrows.iter().enumerate() {
         let y = y + row as u16;
         pad.add_click_area(Rect::new(0, y, pad.width(), 1), arrow.click_action());
@@ -114,10 +110,16 @@ fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
             if text_width(&text) <= free_width {
                 pad.draw_text(x, y, &text, if column == 0 { ink } else { Ink::Plain });
             }
-            x += widest_in(column, has_remarks);
+            x += column_width(arrows, column, has_remarks);
         }
     }
     y + arrows.len() as u16
+}
+
+/// Width of the widest text of a column, with the space behind it.
+fn column_width(arrows: &[Arrow], column: usize, has_remarks: bool) -> u16 {
+    let texts = arrows.iter().map(|arrow| text_width(remark_if(&arrow.lines[column], has_remarks)));
+    texts.max().unwrap_or(0) + 2
 }
 
 /// The text, without its remark in brackets unless `has_remarks`.

@@ -196,17 +196,18 @@ impl PoolBlocks {
 
     /// Frees every block that nothing refers to.
     fn free_unused(&mut self) {
-        let allocated = &mut self.allocated;
-        let mut is_in_use = |block: &mut ReadBlock| {
-            let is_unused = block.try_reclaim();
-            if is_unused {
-                *allocated -= block.size;
-            }
-            !is_unused
-        };
-        self.open.retain_mut(&mut is_in_use);
-        self.retired.retain_mut(&mut is_in_use);
+        self.open.retain_mut(|block| !free_if_unused(block, &mut self.allocated));
+        self.retired.retain_mut(|block| !free_if_unused(block, &mut self.allocated));
     }
+}
+
+/// Returns whether nothing refers to the block, whose memory then no longer counts as allocated.
+fn free_if_unused(block: &mut ReadBlock, allocated: &mut usize) -> bool {
+    let is_unused = block.try_reclaim();
+    if is_unused {
+        *allocated -= block.size;
+    }
+    is_unused
 }
 
 #[cfg(test)]

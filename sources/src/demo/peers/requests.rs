@@ -132,6 +132,10 @@ pub(super) struct Clients {
     turn: usize,
 }
 
+fn fresh_rid(random: &mut Random) -> String {
+    format!("{:016x}{:016x}", random.next(), random.next())
+}
+
 /// Number of tokens after which a client leaves: at least, at most.
 const LEAVES_AFTER: (u32, u32) = (5, 60);
 /// Number of prompts in a batch, and of samples of a prompt.
@@ -169,21 +173,20 @@ impl Clients {
 
     /// Rid of the next request, and the number of tokens at which it ends if only prefill is requested.
     fn name(&mut self, random: &mut Random) -> (String, Option<u32>) {
-        let mut fresh = || format!("{:016x}{:016x}", random.next(), random.next());
         match self.load.come {
-            Requests::Single => (fresh(), None),
+            Requests::Single => (fresh_rid(random), None),
             Requests::Chats => (format!("chatcmpl-{:016x}-{:08x}", random.next(), random.next() as u32), None),
-            Requests::Prefill => (fresh(), Some(1)),
+            Requests::Prefill => (fresh_rid(random), Some(1)),
             Requests::Groups => self.together.pop_front().unwrap_or_else(|| {
                 self.groups += 1;
-                let own = fresh();
+                let own = fresh_rid(random);
                 if self.groups % 2 == 1 {
                     // In a batch with one rid from the client, the prompts are numbered.
                     self.together.extend((0..GROUP).map(|n| (format!("{own}_{n}"), None)));
                 } else {
                     // For n samples of a prompt: one request for the prefix alone, then one per sample, each with its own rid.
                     self.together.push_back((own, Some(0)));
-                    self.together.extend((0..GROUP).map(|_| (fresh(), None)));
+                    self.together.extend((0..GROUP).map(|_| (fresh_rid(random), None)));
                 }
                 self.together.pop_front().unwrap_or_default()
             }),

@@ -64,8 +64,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         _ => choose_engines(topology, &args.pid)?.pop(),
     };
     let diagnosis = diagnose(watcher, engine, args.attach);
-    let json = || serde_json::to_string_pretty(&diagnosis).map(|json| json + "\n");
-    let text = if args.json { json()? } else { diagnosis_text(&diagnosis) };
+    let text = if args.json { serde_json::to_string_pretty(&diagnosis)? + "\n" } else { diagnosis_text(&diagnosis) };
     output::write_result(None, &text, app::form(args.json), false)?;
     let all_work = diagnosis.features.iter().all(|row| row.state == State::Works);
     Ok(ExitCode::from(u8::from(!all_work)))

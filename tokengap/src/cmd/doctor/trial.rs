@@ -48,10 +48,9 @@ pub(super) fn try_on_tokengap() -> Vec<Row> {
     let read = probe.observe_zmtp_reads(std::process::id(), &BTreeSet::new());
     let uprobe = probe_self_with_multi_uprobe();
     let permissions = Permissions::current();
-    let row = |feature: Feature| {
+    let rows = Feature::ALL.into_iter().map(|feature| {
         let mut reasons: Vec<Reason> =
             probe.degraded().iter().filter(|d| d.feature == feature).map(Reason::from).collect();
-        let lacking = |missing| Reason::from(&Degraded { feature, pid: None, missing });
         let tried = match feature {
             Feature::Messages | Feature::Processed | Feature::Polls | Feature::Tls => {
                 reasons.extend(uprobe.as_ref().err().map(|own| Reason::from(&Degraded { feature, ..own.clone() })));
@@ -75,11 +74,12 @@ pub(super) fn try_on_tokengap() -> Vec<Row> {
         let capabilities = permissions.missing_for(feature);
         // Reading one's own memory always works; that of another user's process needs capabilities.
         if reasons.is_empty() && !capabilities.is_empty() {
-            reasons.push(lacking(Missing::Capabilities(capabilities)));
+            let missing = Missing::Capabilities(capabilities);
+            reasons.push(Reason::from(&Degraded { feature, pid: None, missing }));
         }
         Row::of(feature.name(), tried, reasons)
-    };
-    Feature::ALL.into_iter().map(row).collect()
+    });
+    rows.collect()
 }
 
 fn refused_rows(reason: &Reason, tried: &str) -> Vec<Row> {

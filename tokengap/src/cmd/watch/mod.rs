@@ -99,16 +99,16 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
         chunk_history: args.screen.chunk_history(args.outcome),
         recent_seconds: ScreenArgs::recent_seconds(args.outcome),
     };
-    let pod = |(place, remote)| {
+    let runs = remotes.into_iter().enumerate().map(|(run_index, remote)| {
         let observer: Box<dyn Observer> = match &screen {
-            Some(screen) => Box::new(RunView { screen: Rc::clone(screen), run_index: place }),
+            Some(screen) => Box::new(RunView { screen: Rc::clone(screen), run_index }),
             None => Box::new(Progress::default()),
         };
         let session = Session::new(&config, observer, Sink::none("watch", &config), args.report.slowest);
-        let screen = screen.clone().map(|screen| RunView { screen, run_index: place });
+        let screen = screen.clone().map(|screen| RunView { screen, run_index });
         Running::new(Pod::new(remote, screen, args, several), session)
-    };
-    let mut runs: Vec<_> = remotes.into_iter().enumerate().map(pod).collect();
+    });
+    let mut runs: Vec<_> = runs.collect();
     let run_options = RunOptions { join: None, duration: args.duration, reload: None, alarm: &app::print_message };
     session::run(&mut runs, &signals, run_options);
     // Restore the terminal before printing anything.

@@ -97,11 +97,10 @@ fn overflow(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> 
     pair.sender.go()?;
     let mut counts = Counts::default();
     // Read rarely, so that the ring buffer often alternates between full and empty.
-    let both = |counts: &Counts| counts.sent + counts.received + counts.overflowed;
     for _ in 0..3_000 {
         thread::sleep(Duration::from_millis(20));
         counts.read_for(&mut probe, Duration::from_millis(1))?;
-        if both(&counts) >= 2 * wanted {
+        if counts.sent + counts.received + counts.overflowed >= 2 * wanted {
             break;
         }
     }

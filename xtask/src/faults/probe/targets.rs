@@ -64,10 +64,13 @@ pub(super) fn execs(_: bool, endpoint: &str, checks: &mut FaultChecks) -> Result
     Ok(())
 }
 
+fn set_stopped(sender: &Peer, stop: bool) -> Result<()> {
+    sender.signal(if stop { Signal::STOP } else { Signal::CONT })
+}
+
 /// SIGSTOP before the attach and SIGCONT after it.
 pub(super) fn stopped(_: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
-    let set_frozen = |sender: &Peer, freeze| sender.signal(if freeze { Signal::STOP } else { Signal::CONT });
-    frozen(&set_frozen, endpoint, checks)
+    frozen(&set_stopped, endpoint, checks)
 }
 
 /// Checks that attaching to a frozen process takes no longer than usual, and that its later messages are observed.
