@@ -62,6 +62,7 @@ impl KernelSide {
             }
         }
         let settings = LoadSettings {
+            // The kernel accepts powers of two only.
             ring_bytes: options.ring_bytes.clamp(64 << 10, 1 << 30).next_power_of_two(),
             offsets,
             accounting: options.scheduler || options.polls,
@@ -162,6 +163,7 @@ impl KernelSide {
 
     /// Attaches a group of programs, unless it is attached.
     pub(crate) fn attach_group(&mut self, group: Group) -> Result<(), Refusal> {
+        // One attachment serves all targets.
         if self.groups.contains_key(&group) {
             return Ok(());
         }
@@ -210,6 +212,7 @@ impl KernelSide {
         batch: &Batch,
         library: BorrowedFd<'_>,
     ) -> Result<(), Refusal> {
+        // The kernel takes a path. This one leads to the examined file even if its name leads to another one.
         let path = PathBuf::from(format!("/proc/self/fd/{}", library.as_raw_fd()));
         let links = self
             .attach_method
@@ -221,6 +224,7 @@ impl KernelSide {
 
     /// Detaches a target's links on another thread, because it takes a grace period of the kernel.
     pub(crate) fn detach_target(&mut self, target: u32) {
+        // Detaching waits for a grace period of the kernel, so another thread does it.
         let links = self.targets.remove(&target).unwrap_or_default();
         // If no thread can be started, the closure drops its links here.
         let _ = std::thread::Builder::new().spawn(move || attach::detach_links(links));

@@ -70,6 +70,7 @@ struct AlignedObject([u8; OBJECT.len()]);
 fn object_without_tail_calls() -> Box<AlignedObject> {
     let mut bytes: [u8; OBJECT.len()] = std::array::from_fn(|index| OBJECT[index]);
     for range in uprobe_code() {
+        // An eBPF instruction has eight bytes.
         for instruction in bytes[range].as_chunks_mut().0 {
             if *instruction == TAIL_CALL {
                 *instruction = NO_CALL;

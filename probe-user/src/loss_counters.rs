@@ -33,6 +33,7 @@ struct MapLookupAttribute {
 
 impl LossCounters {
     pub(crate) fn new() -> Self {
+        // The kernel writes a value for each possible processor, however many there are.
         Self { values: vec![0; MAX_PROCESSORS].into_boxed_slice() }
     }
 

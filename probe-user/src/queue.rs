@@ -102,6 +102,7 @@ impl Queues {
                 (namespace, self.diag_socket(namespace).and_then(|diag| diag.query_tcp_depth(socket.inode, ends)))
             }
         };
+        // The result is kept, so that a closed socket is not searched again.
         let ended = match queried {
             (_, Ok(Some(depth))) => return Ok(Some(depth)),
             (_, Ok(None)) => Ok(SocketQuery::Closed),

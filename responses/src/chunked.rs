@@ -61,6 +61,7 @@ impl ChunkedDecoder {
         let line = self.line.trim_ascii_end();
         match self.state {
             ChunkedState::Size => {
+                // Extensions may follow the size.
                 let digits = line.split(|byte| *byte == b';').next()?.trim_ascii();
                 let size = parse_hex(digits).filter(|_| line.len() <= LONGEST_LINE)?;
                 self.state = if size == 0 { ChunkedState::Trailer } else { ChunkedState::Data(size) };
@@ -79,6 +80,7 @@ impl ChunkedDecoder {
 
 /// Parses up to 15 hexadecimal digits, upper or lower case.
 pub(super) fn parse_hex(digits: &[u8]) -> Option<u64> {
+    // 15 digits fit into 64 bits.
     if digits.is_empty() || digits.len() > 15 {
         return None;
     }

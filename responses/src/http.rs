@@ -48,6 +48,7 @@ impl HttpParser {
     /// Processes the end of the connection, which ends a body without a declared length.
     pub(super) fn end_connection(&mut self, emit: &mut Emit<'_>) {
         let is_inside_event = matches!(&self.body, BodyParser::Events(events) if events.is_inside());
+        // Without a length, a body ends with its connection. Inside an event, it was cut.
         if matches!(self.state, HttpState::UntilClosed) && !is_inside_event {
             self.end_body(emit);
         }
@@ -108,8 +109,11 @@ impl HttpParser {
         };
         let status = response.code;
         let body = match status {
+            // Another protocol follows, such as that of websockets.
             Some(101) => return Err(Unreadable::Upgraded),
+            // Interim: the response itself follows.
             Some(100..=199) => None,
+            // Never with a body, whatever the head says.
             Some(204 | 304) => Some(DeclaredBody {
                 state: HttpState::Length { left: 0, begun: false },
                 parser: BodyParser::Other,
@@ -152,6 +156,7 @@ fn header_value<'a>(response: &'a httparse::Response<'_, '_>, name: &str) -> Opt
 
 fn declared_body(response: &httparse::Response<'_, '_>) -> DeclaredBody {
     let coding = header_value(response, "transfer-encoding");
+    // A transfer coding overrides a length.
     let state = match (coding, header_value(response, "content-length")) {
         (Some(coding), _) if coding.to_ascii_lowercase().ends_with(b"chunked") => {
             HttpState::Chunked(ChunkedDecoder::default())

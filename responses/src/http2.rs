@@ -102,6 +102,7 @@ impl FrameHead {
             length: u32::from_be_bytes([0, *a, *b, *c]),
             kind: *kind,
             flags: *flags,
+            // The highest bit is reserved.
             stream: u32::from_be_bytes(*stream) & 0x7fff_ffff,
         })
     }
@@ -113,8 +114,10 @@ impl FrameHead {
     /// Whether a server may send it. Clients open the streams with odd numbers.
     fn is_valid(&self) -> bool {
         match self.kind {
+            // Streams of requests are odd.
             DATA | HEADERS | PUSH_PROMISE | CONTINUATION => self.stream % 2 == 1,
             RST_STREAM => self.stream != 0 && self.length == 4,
+            // Six bytes for each setting.
             SETTINGS => self.stream == 0 && self.length.is_multiple_of(6),
             _ => true,
         }
@@ -205,6 +208,7 @@ impl Http2Parser {
             self.block.bytes.clear();
             (self.block.stream, self.block.promised, self.block.open) = (head.stream, promised, true);
             self.block.ends_stream = !promised && head.has_flag(END_STREAM);
+            // The id of the promised stream, or the priority, precede the fields.
             self.block.skip = match (promised, head.has_flag(PRIORITY)) {
                 (true, _) => 4,
                 (false, true) => 5,
@@ -234,6 +238,7 @@ impl Http2Parser {
                 let skipped = self.block.skip.min(piece.len());
                 self.block.skip -= skipped;
                 let piece = &piece[skipped..];
+                // One byte more than the limit shows that the block exceeds it.
                 let space = (self.limits.head_bytes + 1).saturating_sub(self.block.bytes.len());
                 self.block.bytes.extend_from_slice(&piece[..piece.len().min(space)]);
             }
@@ -263,6 +268,7 @@ impl Http2Parser {
         self.block.open = false;
         let FieldBlock { stream, promised, ends_stream, .. } = self.block;
         let response = if self.block.bytes.len() > self.limits.head_bytes {
+            // A block that is not decoded leaves the sender's table unknown.
             self.fields.forget_table();
             ResponseHead::Unknown
         } else {
@@ -270,6 +276,7 @@ impl Http2Parser {
         };
         let mut error_status = None;
         let (body, unreadable) = match response {
+            // Decoded only for the table: no request asked for a pushed response.
             _ if promised => return,
             ResponseHead::Informational => return,
             ResponseHead::Final { body, unreadable, status, body_bytes } => {

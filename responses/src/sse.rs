@@ -84,6 +84,7 @@ impl EventParser {
         let (Some(first), second) = (lines.next(), lines.next()) else {
             return;
         };
+        // Nearly every event has one line of data, which needs no copy.
         let Some(second) = second else {
             return emit(Some(first));
         };

@@ -81,6 +81,7 @@ impl Decoder {
         let found = rows.read_outputs(envelope, self.last_layout, outputs, count);
         let whole = found.and_then(|(layout, pooled, end)| {
             let mut made_at = None;
+            // A message that fits the layout also ends where its last field does.
             let behind = (envelope.outputs + 1..len).try_fold(end, |at, field| {
                 if envelope.timestamp == Some(field) {
                     made_at = read_timestamp(message, at);
@@ -144,12 +145,14 @@ pub(super) fn classify_other_message(parts: &[&[u8]]) -> Option<OtherMessage> {
         }
         // The first message of an engine, in releases that do not send a dictionary.
         [[]] => Some(OtherMessage::control("empty", "none")),
+        // A map (of either length) whose first key is a string.
         [[0x81..=0x8f, 0xa0..=0xbf | 0xd9, ..] | [0xde, _, _, 0xa0..=0xbf | 0xd9, ..]] => {
             let end = skip_value(parts[0], 0).ok()?;
             (end == parts[0].len()).then(|| OtherMessage::control("handshake", "msgpack"))
         }
         // Between the coordinator of data-parallel engines and the others: subscriptions, and `(counts, wave, running)` or `(engine, wave)`.
         [[0 | 1] | b"READY"] => Some(OtherMessage::control("coordination", "text")),
+        // An array of two or three values.
         [[0x92 | 0x93, ..]] => is_wave(parts[0]).then(|| OtherMessage::control("coordination", "msgpack")),
         // ADD, ABORT, START_DP_WAVE, UTILITY, EXECUTOR_FAILED, WAKEUP.
         [[0..=5], ..] if parts.len() > 1 => Some(OtherMessage::control("EngineCoreRequest", "msgpack")),
@@ -249,8 +252,10 @@ impl OutputReader<'_, '_> {
             }
             None => return Err(Undecoded::Truncated { at }),
         };
+        // Layouts are entries of a static table, so their address identifies them.
         let last = last.filter(|last| std::ptr::eq(last.envelope, envelope)).map(|last| last.output);
         let others = envelope.layouts.iter().filter(|layout| !last.is_some_and(|last| std::ptr::eq(last, *layout)));
+        // Replaced by the error of the last layout that was tried.
         let mut refused = Undecoded::Layout { class: OUTPUT, fields: fields as usize, what: UNLISTED };
         for layout in last.into_iter().chain(others).filter(|layout| layout.len == fields) {
             // An attempt with another layout may have left some.
@@ -288,6 +293,7 @@ impl OutputReader<'_, '_> {
                 return Err(Undecoded::Limit { limit: "text", value: MAX_RID_BYTES });
             }
             let rid = utf8(rid).ok_or_else(|| column_error(b, at, "request_id", row, "not UTF-8"))?;
+            // Where ids are not kept, the length of the list is enough.
             let (new, end) = match one_id_len(&b[next..]).filter(|_| self.ids.is_none()) {
                 Some(length) => (1, next + length),
                 None => self.read_new_ids(next, row)?,
@@ -317,6 +323,7 @@ impl OutputReader<'_, '_> {
             });
         }
         if pooled {
+            // A pooling result has no tokens.
             self.chunks.iter_mut().for_each(|chunk| chunk.listed = None);
         }
         Ok((pooled, at))
@@ -357,6 +364,7 @@ fn read_output_head(b: &[u8], at: usize, fields: u32) -> Result<usize, Undecoded
 #[inline]
 fn one_id_len(b: &[u8]) -> Option<usize> {
     match b {
+        // An array of one (0x91), then an unsigned integer of 7, 8, 16 or 32 bits.
         [0x91, 0x00..=0x7f, ..] => Some(2),
         [0x91, 0xcc, _, ..] => Some(3),
         [0x91, 0xcd, _, _, ..] => Some(4),
@@ -464,6 +472,7 @@ fn read_events(b: &[u8], mut at: usize, count: u32) -> Option<EngineSeconds> {
             let moment = match kind {
                 1 => &mut seconds.queued,
                 2 => &mut seconds.batch_entered,
+                // Times of other events are written to a temporary value.
                 _ => &mut 0.0,
             };
             // Only the first of each: a preempted request enters a batch again.

@@ -128,6 +128,7 @@ fn parse_table(text: &'static str) -> ParsedTable {
             releases = words.collect();
             continue;
         }
+        // Behind the class come the kind, `array`, and the releases.
         let label = words.nth(1).unwrap_or_default();
         let (first, last) = label.split_once("..").unwrap_or((label, label));
         let first = releases.iter().position(|release| *release == first);

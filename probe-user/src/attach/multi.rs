@@ -167,6 +167,7 @@ fn create_link(
         flags: 0,
         path: file.as_ptr() as u64,
         offsets: offsets.as_ptr() as u64,
+        // Reference counters are for USDT probes.
         counters: 0,
         cookies: cookies.as_ptr() as u64,
         count: points.len() as u32,

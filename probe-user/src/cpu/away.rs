@@ -29,6 +29,7 @@ impl Away {
         match state_char {
             'T' => return Some(Self::nowhere(AwayState::Stopped)),
             't' => return Some(Self::nowhere(AwayState::Traced)),
+            // Asleep, asleep without interruption, idle, parked.
             'S' | 'D' | 'I' | 'P' => {}
             _ => return None,
         }
@@ -37,6 +38,7 @@ impl Away {
         let function = read_thread_text(&process, tid, ThreadFile::WaitFunction).filter(|name| name != "0");
         let function = function.unwrap_or_default();
         // The files of the cgroup are read only if the function does not tell.
+        // Version 1 of the freezer leaves threads in state D.
         let may_be_frozen = state_char == 'D' || function.is_empty();
         if FROZEN_IN.contains(&&*function) || may_be_frozen && is_frozen(pid) {
             return Some(Self::nowhere(AwayState::Frozen));

@@ -41,6 +41,7 @@ impl Cgroup {
     pub(super) fn take_throttled_ns(&mut self) -> Option<u64> {
         let stat = read_cpu_stat(&self.file)?;
         let last_ns = std::mem::replace(&mut self.last_throttled_ns, stat.throttled_ns);
+        // Without a limit, no period is counted.
         (stat.periods > 0).then(|| stat.throttled_ns.saturating_sub(last_ns))
     }
 }
@@ -61,8 +62,10 @@ fn cpu_stat_paths(text: &str) -> Vec<PathBuf> {
         }
         let path = path.trim_start_matches('/');
         if controllers.is_empty() {
+            // Version 2, alone or beside version 1.
             folders.extend([mount.join(path), mount.join("unified").join(path)]);
         } else if controllers.split(',').any(|controller| controller == "cpu") {
+            // Version 1, mounted under the names of its controllers or as a link.
             folders.extend([mount.join(controllers).join(path), mount.join("cpu").join(path)]);
         }
     }

@@ -182,6 +182,7 @@ impl CpuSampler {
             .collect();
         found.sort_unstable_by_key(|thread| (!thread.is_main_or_zmq(pid), thread.tid));
         for ListedThread { tid, name } in found.into_iter().take(self.range.end).skip(self.range.start) {
+            // A thread sets its own name, perhaps after it was found.
             if let Some(known) = self.threads.get_mut(&tid) {
                 known.name = name;
             } else if let Some(file) = ThreadTimesFile::open(pid, tid)

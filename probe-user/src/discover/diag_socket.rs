@@ -191,6 +191,7 @@ impl DiagSocket {
             Ok((found.inode == inode).then_some(found.depth))
         });
         match answer {
+            // Without its module, the kernel answers the same: see `check_unix_support`.
             Err(error) if error == refused(Errno::NOENT) => Ok(None),
             answer => answer,
         }
@@ -205,6 +206,7 @@ impl DiagSocket {
         parse: impl FnOnce(Option<&[u8]>) -> Result<T, DiagError>,
     ) -> Result<T, DiagError> {
         self.send_request(request, flags)?;
+        // The description of one socket is far shorter.
         match parse_replies(self.receive(&mut [0; 1024])?).next() {
             Some(DiagReply::Refused(errno)) => Err(refused(errno)),
             Some(DiagReply::Socket(body)) => parse(Some(body)),
@@ -250,6 +252,7 @@ fn tcp_request(family: u8, socket_id: SocketId) -> SockDiagMessage {
 fn parse_replies(mut rest: &[u8]) -> impl Iterator<Item = DiagReply<'_>> {
     let messages = std::iter::from_fn(move || {
         let message = NetlinkBuffer::new_checked(rest).ok()?;
+        // Netlink aligns messages to four bytes.
         rest = rest.get((message.length() as usize).next_multiple_of(4)..).unwrap_or_default();
         Some((message.message_type(), message.payload()))
     });
@@ -319,6 +322,7 @@ fn parse_unix_header(body: &[u8]) -> Option<UnixResponseHeader> {
 }
 
 fn parse_attributes(body: &[u8]) -> impl Iterator<Item = Nla> {
+    // Length of `struct unix_diag_msg`.
     const HEADER: usize = 16;
     let attributes = NlasIterator::new(body.get(HEADER..).unwrap_or_default()).map_while(Result::ok);
     attributes.filter_map(|attribute| Nla::parse(&attribute).ok())

@@ -110,6 +110,7 @@ impl ProcessCache {
         let before = self.reported_state();
         let listed: HashSet<u32> = pids.iter().copied().collect();
         self.processes.retain(|pid, _| listed.contains(pid));
+        // Processes that have exited leave room for others.
         self.kept_counts = CandidateCounts::default();
         for entry in self.processes.values() {
             self.kept_counts.add(&entry.state);
@@ -191,6 +192,7 @@ impl ProcessCache {
         } else {
             candidate::examine_process(process, &stat, by_hand, is_parent, self.room(), self.engines)?
         };
+        // The role and libzmq of a process do not change; all else may still appear.
         let is_complete = match &state {
             Examination::Candidate(candidate, _) => candidate.stated.is_some() && candidate.libzmq.is_some(),
             _ => stat.is_kernel_thread,
@@ -232,6 +234,7 @@ impl ProcessCache {
     pub(crate) fn frontends(&self) -> Vec<ProcessId> {
         let mut found: Vec<ProcessId> =
             self.processes.iter().filter_map(|(&pid, entry)| entry.frontend_id(pid)).collect();
+        // The map has no order.
         found.sort();
         found
     }
@@ -357,6 +360,7 @@ fn read_running_stat(process: &ProcDir) -> Result<Option<ProcessStat>, ReadError
 fn process_age(start_time: u64) -> Duration {
     // USER_HZ: the unit in /proc/PID/stat is a hundredth of a second on every architecture.
     let started = Duration::from_millis(start_time.saturating_mul(10));
+    // The start time counts from the boot, suspended time included.
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let now = Duration::new(now.tv_sec.try_into().unwrap_or(0), now.tv_nsec.try_into().unwrap_or(0));
     now.saturating_sub(started)

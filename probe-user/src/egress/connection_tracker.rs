@@ -61,6 +61,7 @@ impl ConnectionTracker {
             (ESTABLISHED, CLOSE_WAIT | CLOSE) => AnswerEnd::ClientLeft,
             _ => AnswerEnd::ServerLeft,
         };
+        // The first change of state shows who closed first; later ones follow from it.
         let end = *self.end.get_or_insert(end);
         let unacknowledged = Some(head.unacknowledged.into());
         (head.state == CLOSE).then_some(ConnectionStep::Closed { end, unacknowledged })
@@ -73,9 +74,11 @@ impl ConnectionTracker {
         let Ok(accepted) = u32::try_from(head.accepted) else {
             return [Some(ConnectionStep::HeldUp), None, None];
         };
+        // A long write comes in several records, of which the first counts.
         let held_up = (head.from == 0 && head.asked > u64::from(accepted)).then_some(ConnectionStep::HeldUp);
         // The kernel's count of written bytes has 32 bits and includes this write.
         let position = head.written.wrapping_sub(accepted).wrapping_add(head.from);
+        // Before its first record, nothing is known to be missing.
         let missed = self.next_position.map_or(0, |next| position.wrapping_sub(next));
         self.next_position = Some(position.wrapping_add(record.payload.len() as u32));
         let bytes = ConnectionStep::Bytes { bytes: record.payload, begins: head.from == 0 };

@@ -48,6 +48,7 @@ pub fn listening_ports(pid: u32) -> Result<ListeningPorts, ReadError> {
         ports.extend(own.map(|socket| socket.local.port()));
     }
     ports.sort_unstable();
+    // A server may listen on one port with several sockets or in both families.
     ports.dedup();
     Ok(ListeningPorts { ports, network_namespace: process.network_namespace()? })
 }

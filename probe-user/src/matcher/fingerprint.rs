@@ -33,6 +33,7 @@ impl Fingerprint {
         let is_whole = payload.len() as u64 == length_bytes;
         if is_whole && payload.len() <= 2 * END_BYTES {
             let whole = Some(hash_bytes(payload));
+            // Both ends cover the whole frame.
             return Self { length_bytes, ends: whole, whole };
         }
         let whole = is_whole.then(|| hash_bytes(payload));
@@ -75,6 +76,7 @@ fn hash_bytes(bytes: &[u8]) -> u64 {
     for chunk in blocks.remainder().chunks(8) {
         state = mix_word(state, padded_word(chunk));
     }
+    // A multiplication mixes upwards only; this brings the high bits down.
     state ^ state >> 29
 }
 

@@ -34,6 +34,7 @@ impl IdenticalFrames {
     /// Whether the receipt of each frame in `skipped`, a run of frames of `lane`, was matched to a twin instead. If so, those twins are
     /// expected from now on.
     pub(super) fn explain_skipped(&mut self, lane: usize, skipped: &[Fingerprint]) -> bool {
+        // A copy, because a partial explanation must change nothing.
         let mut ambiguous = self.ambiguous.clone();
         let mut expected = Vec::new();
         for frame in skipped {

@@ -83,6 +83,7 @@ impl SendingLane {
         if self.in_flight.back().is_some_and(|entry| entry.seq == seq) {
             self.in_flight.pop_back();
             self.sent -= 1;
+            // The kernel side gives the number to the next frame.
             self.next_seq = seq;
         }
     }
@@ -102,6 +103,7 @@ impl SendingLane {
 
     /// Removes the frame at `position`. With a single receiver, the earlier frames must have been received unobserved and are removed too.
     pub(super) fn remove_received(&mut self, position: usize) -> Option<RemovedFrame> {
+        // With several receivers, an earlier frame may be another one's, still to be received.
         let before = if self.receivers.len() > 1 { 0 } else { position.min(self.in_flight.len()) };
         self.in_flight.drain(..before);
         self.received += before as u64;

@@ -106,6 +106,7 @@ impl Probe {
             ProbeError::Unavailable(Degraded::explain(Feature::Messages, None, permissions, refusal))
         })?;
         if facts.uses_perf_events {
+            // Perf events need other capabilities, which the hint on a refusal names.
             permissions = permissions.with_perf_events();
         }
         let mut probe = Self {
@@ -198,6 +199,7 @@ impl Probe {
         let is_initial_namespace = load::is_in_initial_pid_namespace();
         let threads = self.kernel.read_threads().map_err(|refusal| tables_error(&refusal))?;
         let known = threads.into_iter().filter_map(|ThreadEntry { key, mut thread }| {
+            // A thread's id in our namespace is learned at its process's first call. In the initial namespace it is the key.
             if thread.tid == 0 && is_initial_namespace {
                 thread.tid = key;
             }
@@ -231,6 +233,7 @@ impl Probe {
 
     /// Assigns an entry to the process. Its sends are not observed yet.
     fn register_target(&mut self, target: Target) -> Result<usize, ProbeError> {
+        // Shows the exit of the process, whose id may then belong to another.
         let pidfd =
             Pid::from_raw(target.pid as i32).and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
         let slot = TargetSlot {
@@ -248,6 +251,7 @@ impl Probe {
             self.targets.push(slot);
             self.targets.len() - 1
         };
+        // Sends are enabled later: see `add_targets`.
         self.update_watched(index, false)?;
         self.change_table(TableChange::EnterTarget { target: index as u32, pid: target.pid })?;
         self.update_serving(target.pid, index as u32)?;
@@ -276,6 +280,7 @@ impl Probe {
             self.targets[index].observes_polls =
                 in_kernel || self.attach_uprobes(Feature::Polls, index, library::open_libc(pid));
         }
+        // Such a process is probed in the server's method instead of libzmq.
         if let Some(server) = self.inner_servers.get(&pid).copied() {
             if let Err(error) = self.attach_method(index, &server) {
                 self.add_degraded(Feature::Messages, Some(pid), &error);
@@ -283,6 +288,7 @@ impl Probe {
             return;
         }
         match library::open_libzmq(pid) {
+            // Its ZMTP sockets are read instead.
             Ok(found) if found.is_empty() && self.zmtp.sockets.contains_key(&pid) => {}
             Ok(found) if found.is_empty() => {
                 self.degraded.push(Degraded { feature: Feature::Messages, pid: Some(pid), missing: Missing::Libzmq });
@@ -334,6 +340,7 @@ impl Probe {
         sought: Sought,
         library: &Library,
     ) -> Result<(), AttachError> {
+        // No process has the id 0.
         let Some(pid) = NonZeroU32::new(self.targets[index].pid) else {
             return Ok(());
         };

@@ -46,6 +46,7 @@ pub(super) fn find_entry_point(code: MachineCode<'_>, function: u64) -> u64 {
         if is_emulated(&instruction) {
             return ip;
         }
+        // Behind such a write, the probe would read another value than the caller passed.
         let changes_argument = PASSED.iter().any(|passed| writes_register(&instruction, *passed));
         if instruction.flow_control() != FlowControl::Next || changes_argument {
             break;
@@ -59,6 +60,7 @@ pub(super) fn find_entry_point(code: MachineCode<'_>, function: u64) -> u64 {
 pub(super) fn find_inner_tls_write(code: MachineCode<'_>, write: u64, write_ex: u64) -> Option<u64> {
     const PASSED: [Reg; 4] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX];
     let inner = first_call_target(code, write_ex, &PASSED)?;
+    // The target must be in the examined code.
     code.decode_at(inner)?;
     // `SSL_write` passes a length of its own.
     (first_call_target(code, write, &PASSED[..2]) == Some(inner)).then_some(inner)

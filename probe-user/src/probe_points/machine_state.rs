@@ -75,6 +75,7 @@ impl MachineCode<'_> {
             reached.insert(instruction.ip());
             None::<()>
         });
+        // At the limit, more may be reachable.
         (reached.len() < MAX_INSTRUCTIONS).then_some(reached)
     }
 
@@ -99,6 +100,7 @@ impl MachineCode<'_> {
             state.execute(&instruction);
             let next = instruction.next_ip();
             match instruction.flow_control() {
+                // Callees are not entered.
                 FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall => pending.push((next, state)),
                 FlowControl::UnconditionalBranch => pending.push((instruction.near_branch_target(), state)),
                 FlowControl::ConditionalBranch => {
@@ -303,6 +305,7 @@ impl MachineState {
         }
         if let Some(comparison) = self.comparison(instruction) {
             self.compared = Some(comparison);
+            // Unlike a comparison, `and` keeps its result.
             if is_and_with_register(instruction) {
                 self.set_register(instruction.op0_register(), TrackedValue::Number(comparison.left));
             }
@@ -314,6 +317,7 @@ impl MachineState {
                 let value = self.pop_value();
                 return self.set_register(instruction.op0_register(), value);
             }
+            // `mov rsp, rbp` and `pop rbp`.
             Code::Leaveq => {
                 self.set_register(Reg::RSP, self.register(Reg::RBP));
                 let value = self.pop_value();
@@ -327,6 +331,7 @@ impl MachineState {
             Code::Sub_rm64_imm8 | Code::Sub_rm64_imm32 | Code::Add_rm64_imm8 | Code::Add_rm64_imm32
                 if instruction.op0_register() == Reg::RSP =>
             {
+                // Room in the frame is reserved and released so.
                 let by = instruction.immediate(1) as i64;
                 let by = if instruction.mnemonic() == Mnemonic::Sub { by.wrapping_neg() } else { by };
                 if let TrackedValue::Frame(top) = self.register(Reg::RSP) {

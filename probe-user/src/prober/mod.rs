@@ -111,6 +111,7 @@ impl ProberServer {
         loop {
             self.wait_for_request(socket)?;
             let received = match channel::receive_message(socket, &mut buffer) {
+                // A longer message than any request: refused, but the connection goes on.
                 Err(Errno::MSGSIZE) => {
                     send_reply(socket, &Err(not_a_request()), &[])?;
                     continue;
@@ -174,6 +175,7 @@ impl ProberServer {
             HelperRequest::Analyse { pid, set } => match files {
                 [library] => {
                     let library = ClaimedLibrary { pid, set, file: library.as_fd() };
+                    // Only fills the cache of analyses.
                     self.find_probe_points(0, &library, socket).map(drop)
                 }
                 _ => Err(not_a_request()),
@@ -204,6 +206,7 @@ impl ProberServer {
         let code = check::check_library(pid, set, file, &self.servers).map_err(Refusal::Kernel)?;
         let found = self.locator.find_probe_points(code.sought, code.identity, file, peer).map_err(Refusal::Kernel)?;
         let batches = batches::batches_of_set(set, &found, target).map_err(|error| Refusal::from_error(&error))?;
+        // The analysis runs elsewhere on bytes that the target controls, so its answer is checked.
         if !batches.iter().all(|batch| code.contains(batch)) {
             return Err(Refusal::Kernel(format!("a probe point is outside the code of process {pid}")));
         }
@@ -221,6 +224,7 @@ impl ProberServer {
                 let pid = NonZeroU32::new(library.pid).ok_or_else(|| process_has_exited(library.pid))?;
                 kernel.attach_uprobes(target, pid, batch, library.file)?;
             }
+            // A pidfd is readable once its process has exited. After the attach: an id reused before it would be noticed here, too.
             let has_exited = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&Timespec::default()));
             if has_exited.is_ok_and(|ready| ready > 0) {
                 kernel.detach_target(target);

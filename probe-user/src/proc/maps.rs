@@ -53,10 +53,12 @@ fn parse_new_file(line: &[u8], seen: &mut HashSet<FileKey>) -> Option<MappedFile
     let mut fields = head.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let (major, minor) = fields.nth(2)?.split_once(':')?;
+    // Anonymous memory has inode 0.
     let inode = fields.next()?.parse().ok().filter(|&inode| inode != 0)?;
     let device_major = u32::from_str_radix(major, 16).ok()?;
     let device_minor = u32::from_str_radix(minor, 16).ok()?;
     let range = parse_range(start, end)?;
+    // A further word before the path: another format.
     if fields.next().is_some() || !seen.insert(FileKey { device_major, device_minor, inode }) {
         return None;
     }

@@ -108,6 +108,7 @@ async fn relay_both_directions<W: StreamObserver>(
                 () = stop.received(), if !is_stopping => {
                     is_stopping = true;
                     if options.ask_to_leave {
+                        // libzmq closes in response, between two of its writes, so that its last bytes are whole messages.
                         accepted.end_writing();
                         leave_deadline = Some(Instant::now() + options.drain / 2);
                     } else {
@@ -118,6 +119,7 @@ async fn relay_both_directions<W: StreamObserver>(
                 // The peer did not close its connection in response.
                 () = wait_until(leave_deadline) => {
                     leave_deadline = None;
+                    // What the kernel has accepted is still read.
                     accepted.end_reading();
                     upstream.end_reading();
                 }
@@ -237,6 +239,7 @@ async fn connect_to_upstream(route: &RelayRoute) -> io::Result<Socket> {
             Socket::unix(UnixStream::connect(address).await?)
         }
         Endpoint::Tcp { host, port, .. } => {
+            // An endpoint for all addresses is reached by this one, too.
             let host = host.as_deref().unwrap_or("127.0.0.1");
             Socket::tcp(TcpStream::connect((host, *port)).await?)
         }

@@ -136,6 +136,7 @@ impl Pool {
     pub(super) fn acquire_unbudgeted(&self, wanted: usize) -> ReadBlock {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let free = self.limits.shared_bytes.saturating_sub(blocks.shared);
+        // A part of what is free, so that receivers that do not read shorten the reads of others, but never stop them.
         let shared = wanted.saturating_sub(LEAST_READ).min(free / SHARE);
         blocks.shared += shared;
         let size = LEAST_READ + shared;
@@ -162,6 +163,7 @@ impl Pool {
         } else if block.spare_bytes() >= min_spare {
             blocks.open.push(block);
         } else {
+            // Too little is free to read into. It waits until no observation refers to it.
             blocks.retired.push_back(block);
         }
     }

@@ -113,6 +113,7 @@ impl StreamWindow {
         };
         let length = length.min(block.bytes.len());
         self.base += length as u64;
+        // Without a copy: the observation shares the block's memory.
         (base, block.bytes.split_to(length).freeze())
     }
 

@@ -71,6 +71,7 @@ impl ZmtpWatch {
             read_at: message.read_at,
             written_at,
             bytes: message.bytes,
+            // What is no longer in the window was discarded for the budget.
             payload: payload.unwrap_or(Payload::NotKept(NotKept::Budget)),
         }));
     }

@@ -184,6 +184,7 @@ fn find_own_socket(folder: &Folder, name: &str) -> io::Result<HeldFile> {
 /// Gives a socket file the owner and mode of `model`, so that the same peers may connect.
 fn copy_permissions(socket: &HeldFile, model: &Metadata) -> io::Result<()> {
     let now = socket.metadata();
+    // Changing the owner needs rights, which the engine's own user may lack.
     if (now.uid(), now.gid()) != (model.uid(), model.gid()) {
         socket.set_owner(model.uid(), model.gid())?;
     }

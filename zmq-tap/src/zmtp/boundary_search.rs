@@ -79,6 +79,7 @@ impl BoundarySearch {
 
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Option<FrameBoundary> {
         let mut consumed = 0;
+        // In pieces, so that a large read is not buffered whole.
         for piece in bytes.chunks(PIECE) {
             self.buffer.extend_from_slice(piece);
             consumed += piece.len();
@@ -140,6 +141,7 @@ impl BoundarySearch {
     fn add_candidate(&mut self, end: u64, tail: Option<u8>) {
         self.candidates.push(AnchorCandidate { end, tail });
         if self.candidates.len() > MAX_CANDIDATES {
+            // The farthest one takes longest to be confirmed.
             let farthest = (0..self.candidates.len()).max_by_key(|&index| self.candidates[index].end);
             if let Some(index) = farthest {
                 self.candidates.swap_remove(index);
@@ -157,6 +159,7 @@ impl BoundarySearch {
 fn test_heartbeat(bytes: &[u8]) -> FrameTest {
     match *bytes {
         [4] => FrameTest::More,
+        // A command (flag 4) of at least the five bytes of `PING` with its length.
         [4, length @ 5..128, ref body @ ..] => {
             let mut name = CommandName::default();
             name.append(body);
@@ -188,6 +191,7 @@ enum FrameTest {
 
 /// Whether an anchor may begin with this byte: only single-part messages, with flags 0 (short) or 2 (long).
 fn may_begin_with(flags: u8) -> bool {
+    // The last frame of a message: only the flag of a long one may be set.
     flags & !2 == 0
 }
 

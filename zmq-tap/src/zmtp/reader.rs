@@ -97,6 +97,7 @@ impl FrameReader {
             return;
         };
         let start = scanner.pending().map(|pending| pending.start);
+        // Until a frame is recognised, a search beside the presumption may disprove it.
         let mut is_wrong = assembly.has_unknown;
         search.feed(bytes, &mut |mark| match mark {
             Mark::Synced { at } => is_wrong |= Some(at) != start,
@@ -179,9 +180,11 @@ impl FrameAssembly {
             return;
         }
         if self.framing == Framing::Searched {
+            // While searching, only the latest bytes can belong to the next frame.
             self.kept.drain(..surplus);
             self.start = end - MAX_KEPT_BYTES as u64;
         } else {
+            // Both ends of a frame are kept, and what lies between them is dropped.
             let front = header::MAX_HEADER_BYTES + END_BYTES;
             self.kept.drain(front..front + surplus);
         }

@@ -210,6 +210,7 @@ impl<'a> MessageColumns<'a, '_> {
         for part in self.doc.column_parts(column) {
             let rows = chunks.get_mut(part.row_range()).unwrap_or_default();
             match part.small_ints() {
+                // Pairs of an opcode and its value.
                 Some(SmallInts::Pickled(run)) => {
                     for (chunk, [_, value]) in rows.iter_mut().zip(run) {
                         *place(chunk) = Some((*value).into());
@@ -256,6 +257,7 @@ impl<'a> MessageColumns<'a, '_> {
             Some(b"length") => Finish::Length,
             Some(b"stop") => Finish::Stop,
             Some(b"abort") => Finish::Abort,
+            // A later release may add types.
             _ => Finish::Other,
         }))
     }

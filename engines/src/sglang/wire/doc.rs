@@ -16,6 +16,7 @@ impl<'a> Doc<'a> {
     pub(super) fn is_nil(self, node: Node) -> bool {
         match node {
             Node::Nil => true,
+            // msgpack's nil.
             Node::Pack(at) => self.bytes.get(at as usize) == Some(&0xc0),
             _ => false,
         }

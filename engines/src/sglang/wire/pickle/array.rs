@@ -35,6 +35,7 @@ impl PickleMachine<'_, '_> {
                 Some(Node::Array(data))
             }
             (b"array", &[Node::Str(code), list @ Node::List(seq)]) if self.string_at(code) == Some(b"q") => {
+                // The array stands for its list. A list that grows later would no longer be equal to it.
                 self.arena.seqs[seq as usize].copied = true;
                 Some(list)
             }
@@ -68,6 +69,7 @@ impl PickleMachine<'_, '_> {
         let Some(known) = known.first_chunk::<N>() else {
             return at;
         };
+        // A call takes three memo slots and one value.
         let memo = self.limits.memo.saturating_sub(self.arena.memo.len()) / 3;
         let mut budget = memo.min(self.limits.stack.saturating_sub(self.stack.len()));
         let mut rest = self.message.get(at..).unwrap_or_default();
@@ -98,16 +100,20 @@ impl PickleMachine<'_, '_> {
                     break;
                 }
                 let data = (at + N - 1) as u32;
+                // The words follow the opcode and the length.
                 let array = Node::Words { words: u16::from(len / 8), at: data + 2 };
+                // The slots of the data, of the arguments, and of the result.
                 *numbered = [Node::Bytes(data), Node::Unbuilt, array];
                 *value = array;
                 rest = &close[5..];
                 at += N + 1 + usize::from(len) + 5;
                 count += 1;
             }
+            // What was reserved and not used is given back.
             self.arena.memo.truncate(slots + 3 * count);
             self.stack.truncate(values + count);
             budget -= count;
+            // A call of another form, the end of the message, or of the budget.
             if count < FEW {
                 return at;
             }

@@ -44,6 +44,7 @@ pub(super) fn scan_items(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limi
                 set |= kinds::INT;
                 at += 2;
                 if b.get(at) == Some(&op::BININT1) {
+                    // Four `BININT1` (0x4b) with a value each are a word whose even bytes are known.
                     let run = count_equal_words(b, at, 0x00ff_00ff_00ff_00ff, 0x004b_004b_004b_004b);
                     len += 4 * run;
                     at += 8 * run;
@@ -59,6 +60,7 @@ pub(super) fn scan_items(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limi
                 set |= kinds::OTHER;
                 at += 1;
                 if matches!(b.get(at), Some(&(op::NEWTRUE | op::NEWFALSE))) {
+                    // `NEWTRUE` (0x88) and `NEWFALSE` (0x89) differ in the lowest bit only.
                     let run = 8 * count_equal_words(b, at, 0xfefe_fefe_fefe_fefe, 0x8888_8888_8888_8888);
                     len += run;
                     at += run;
@@ -82,6 +84,7 @@ pub(super) fn scan_items(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limi
                 set |= kinds::STR;
                 let (next, more) = scan_strings(b, at, memo, memo_limit);
                 if more > 0 {
+                    // The end of the loop counts one of them.
                     len += more - 1;
                     at = next;
                 } else {
@@ -91,6 +94,7 @@ pub(super) fn scan_items(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limi
             }
             op::BINGET | op::LONG_BINGET => {
                 let (slot, next) = read_get(b, at)?;
+                // The machine reports a reference to a slot that is not set.
                 if slot >= memo.len() {
                     return None;
                 }
@@ -192,6 +196,7 @@ pub(super) fn parse_short_int_list(b: &[u8]) -> Option<ShortIntList> {
         return None;
     }
     match nth_byte(head, 2) {
+        // Picklers append a single number without a mark.
         op @ (op::BININT | op::BININT2) if nth_byte(head, 2 + wide_int_len(op) as u32) == op::APPEND => {
             Some(ShortIntList { len: 1, first: 2, next: 3 + wide_int_len(op) })
         }
@@ -281,6 +286,7 @@ fn memoize_node(b: &[u8], node: Node, at: usize, memo: &mut Vec<Node>, memo_limi
         op::MEMOIZE => (memo.len(), at + 1),
         op::BINPUT => (usize::from(*b.get(at + 1)?), at + 2),
         op::LONG_BINPUT => (u32::from_le_bytes(*b.get(at + 1..)?.first_chunk()?) as usize, at + 5),
+        // An optimised pickle has no unused slots.
         _ => return Some(at),
     };
     if slot != memo.len() || slot >= memo_limit {

@@ -86,8 +86,10 @@ impl<'a> PickleWalk<'a> {
                 op::STOP => return Ok(None),
                 op::MEMOIZE => {
                     self.memo_len += 1;
+                    // `MEMOIZE` and `FRAME` may stand between an empty dict and its first key.
                     self.follows_empty_dict = follows_empty_dict;
                 }
+                // The opcode and the version.
                 op::PROTO => self.at = at + 2,
                 op::FRAME => {
                     self.at = at + 9;
@@ -144,6 +146,7 @@ impl<'a> PickleWalk<'a> {
                     (_, self.at) = scalar::payload_span(self.bytes, at).ok_or(Undecoded::Truncated { at })?;
                     self.height += 1;
                 }
+                // Takes one value and leaves one.
                 op::TUPLE1 => {}
                 op::REDUCE | op::NEWOBJ | op::BUILD | op::APPEND | op::TUPLE2 | op::POP => self.pop(1)?,
                 op::SETITEM | op::TUPLE3 | op::NEWOBJ_EX => self.pop(2)?,
@@ -156,11 +159,13 @@ impl<'a> PickleWalk<'a> {
 
     /// Enters a string, which may be the name of a field. The only field of an object has no mark before it.
     fn push_string(&mut self, text: &'a [u8], is_only_field: bool) -> Option<WalkItem<'a>> {
+        // `STACK_GLOBAL` takes module and name from the last two strings.
         self.strings = [self.strings[1], text];
         let is_memoized = self.bytes.get(self.at) == Some(&op::MEMOIZE);
         self.at += usize::from(is_memoized);
         let field = FIELDS.iter().position(|(_, name)| *name == text).filter(|_| is_only_field || self.is_at_key());
         if let Some(field) = field.filter(|_| is_memoized) {
+            // A name is written once; further objects refer to its slot.
             self.name_slots[field].get_or_insert(self.memo_len);
         }
         let item = field.map(|field| self.field_item(field, is_only_field));
@@ -306,6 +311,7 @@ fn array_len(b: &[u8], mut at: usize) -> Option<u32> {
             op::FRAME => at + 9,
             op::MEMOIZE | op::STACK_GLOBAL | op::MARK => at + 1,
             op::BININT1 => {
+                // The only number before the data.
                 format = b.get(at + 1).copied();
                 at + 2
             }

@@ -59,14 +59,17 @@ pub(super) fn read_short_int(b: &[u8], at: usize) -> Option<(i32, usize)> {
 
 /// Decodes two's complement, little endian, in the minimum number of bytes.
 fn decode_long(digits: &[u8]) -> Option<i64> {
+    // The highest bit of the last byte is the sign; an empty number is 0.
     let negative = digits.last().is_some_and(|top| top & 0x80 != 0);
     let mut wide = [if negative { 0xff } else { 0 }; 8];
+    // More than eight bytes do not fit.
     wide.get_mut(..digits.len())?.copy_from_slice(digits);
     Some(i64::from_le_bytes(wide))
 }
 
 /// Float of the `BINFLOAT` at `at`.
 pub(in super::super) fn read_float(b: &[u8], at: usize) -> Option<f64> {
+    // Big endian, unlike the integers.
     Some(f64::from_be_bytes(*b.get(at + 1..)?.first_chunk()?))
 }
 

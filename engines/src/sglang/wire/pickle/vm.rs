@@ -91,8 +91,10 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                 op::NEWTRUE => self.push_value(Node::Bool(true))?,
                 op::NEWFALSE => self.push_value(Node::Bool(false))?,
                 op::EMPTY_LIST => self.push_list()?,
+                // Its items are added later, as to a list.
                 op::EMPTY_SET => self.push_empty(Node::List)?,
                 op::EMPTY_DICT => self.push_empty(Node::Dict)?,
+                // An object without arguments, which `repeat_last_object` compares with the following ones.
                 op::EMPTY_TUPLE if self.message.get(self.at) == Some(&op::NEWOBJ) => {
                     self.at += 1;
                     let callable = self.pop_value()?;
@@ -136,12 +138,14 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                     let global = self.read_text_global()?;
                     self.push_value(global)?;
                 }
+                // Nothing is called: constructions are only recorded.
                 op::REDUCE | op::NEWOBJ => {
                     let args = self.pop_value()?;
                     let callable = self.pop_value()?;
                     self.construct(callable, args)?;
                 }
                 op::NEWOBJ_EX => {
+                    // Keyword arguments are not read.
                     let _kwargs = self.pop_value()?;
                     let args = self.pop_value()?;
                     let callable = self.pop_value()?;
@@ -176,6 +180,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                         return Err(Undecoded::Truncated { at });
                     }
                 }
+                // At an open mark, `POP` removes the mark, as in CPython.
                 op::POP if self.stack.len() > self.stack_base() => {
                     self.stack.pop();
                 }
@@ -205,6 +210,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
             && self.stack.len() > self.stack_base()
         {
             if self.message.get(self.at) == Some(&op::EMPTY_LIST) {
+                // Lists in a list, such as the ids of each request.
                 if self.read_flat_lists(seq)? {
                     return Ok(());
                 }
@@ -247,6 +253,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
     fn push_memoized(&mut self, at: usize, slot: usize) -> Result<(), Undecoded> {
         let node = *self.arena.memo.get(slot).ok_or_else(|| self.malformed("a reference to an unset memo"))?;
         match (node, self.message.get(self.at)) {
+            // A call with arguments of a known function: nearly always the reconstructor of an array.
             (Node::Global(_), Some(&op::MARK)) if self.process_repeated_calls(at) => Ok(()),
             (Node::Global(_), Some(&op::EMPTY_TUPLE)) => {
                 self.array_calls.last_start = at;
