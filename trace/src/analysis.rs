@@ -60,6 +60,7 @@ impl Analysis {
     /// Applies an event. This is the hot path: a chunk of a known request allocates nothing.
     pub fn apply(&mut self, event: &Event<'_>) {
         fault::here("ledger");
+        // Before the event, which belongs to the next slot if the last one has ended.
         self.time_series.advance_to(event.at, &mut self.ledger);
         self.ledger.apply(event);
     }

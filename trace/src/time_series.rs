@@ -170,6 +170,7 @@ impl SlotStart {
                     passed: hop_counts_so_far(ledger, place)
                         .combine_with(self.hops.get(place).copied().unwrap_or_default(), u64::saturating_sub),
                     backlog_max: group.backlog_slot,
+                    // Until now: the slot ends with this call.
                     kernel_bytes_max: group.kernel.max_between(self.at, MonoNs(u64::MAX)),
                     queue_wait: group.queue_wait_slot.tally(),
                 })
@@ -337,6 +338,7 @@ impl TimeSeries {
             self.slot_end = MonoNs(now.0.saturating_add(SLOT_NS));
             return;
         };
+        // The clock of a damaged recording may be at its end.
         if self.slot_end.0 == u64::MAX {
             return;
         }
@@ -349,6 +351,7 @@ impl TimeSeries {
         self.recent.add_slots(&ended, 1, self.max_recent_seconds);
         let silent_slots = now.since(self.slot_end) / SLOT_NS;
         if silent_slots > 0 {
+            // Seconds without events differ in nothing, so they share their values.
             let empty = Arc::new(self.slot_start.values_since(ledger));
             series.add_slots(&empty, silent_slots);
             self.recent.add_slots(&empty, silent_slots, self.max_recent_seconds);

@@ -34,6 +34,7 @@ pub(super) fn detect_engine_failure(context: &DetectContext<'_>, out: &mut Verdi
         .advice("read the engine's log for the error and restart the engine: it makes no more tokens");
     // It lasts until an engine sends frames again.
     if context.ledger.output_groups().any(|(_, group)| group.rate.recent(context.now).frames > 0.0) {
+        // An occurrence that does not recur ends; a state lasts.
         verdict.occurrences(1);
     }
 }

@@ -164,6 +164,7 @@ impl Findings {
         for detector in ALL {
             (detector.check)(context, &mut found);
             for finding in self.list.iter_mut().filter(|f| f.kind == detector.kind) {
+                // Inactive until a verdict finds it again, unless its detector says that it lasts.
                 finding.active &= found.lasting_hops.contains(&finding.verdict.hop);
                 if finding.active {
                     finding.last_at = context.now;

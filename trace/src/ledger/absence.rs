@@ -66,6 +66,7 @@ impl Absence {
     /// Part of its time between `from` and `to`, assumed to be spread evenly.
     fn asleep_ns_between(&self, from: MonoNs, to: MonoNs) -> u64 {
         let shared = self.to.min(to).since(self.from.max(from));
+        // A stretch without length must not divide by zero.
         let share = shared as f64 / self.to.since(self.from).max(1) as f64;
         (self.asleep_ns as f64 * share) as u64
     }
@@ -83,6 +84,7 @@ impl Absences {
         if let Some(last) = self.0.back_mut()
             && last.state == away.state
             && *last.place == *away.place
+            // Samples are not exactly as far apart as their intervals are long.
             && from.since(last.to) <= sample.interval_ns / 2
         {
             last.to = last.to.max(at);

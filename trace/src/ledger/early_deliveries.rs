@@ -40,12 +40,14 @@ impl EarlyDeliveries {
             EarlyDelivery { rid_hash: hash_rid(rid), at, end_count },
             MAX_EARLY_DELIVERIES,
         );
+        // `None` is less than any time.
         self.last_eviction_at = self.last_eviction_at.max(evicted.map(|early| early.at));
     }
 
     /// Count reached by early deliveries of a request whose first chunk was sent at `since`; `None` without any.
     pub(super) fn count_reached(&self, rid: &str, since: MonoNs) -> Option<u32> {
         let may_be_evicted = self.last_eviction_at.is_some_and(|evicted_at| evicted_at >= since);
+        // Count 0 says nothing but makes the request incomplete, so that it proves no loss.
         let otherwise = may_be_evicted.then_some(0);
         // Each new request asks, so nothing is hashed without need.
         if self.deliveries.is_empty() {
@@ -70,6 +72,7 @@ impl Ledger {
     pub(super) fn count_health_check(&mut self, rid: &str) {
         let rid_hash = hash_rid(rid);
         if !self.health_checks.contains(&rid_hash) {
+            // A health check may have several chunks and log lines with one rid.
             push_bounded(&mut self.health_checks, rid_hash, MAX_HEALTH_CHECKS);
             self.totals.requests.health_checks += 1;
         }

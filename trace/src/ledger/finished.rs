@@ -32,6 +32,7 @@ impl FinishedRequests {
         if limits.summaries == 0 || summary.rid.len() > limits.rid_bytes {
             return;
         }
+        // Each step moves or evicts one summary, so it ends.
         while self.len() > 0
             && (self.len() >= limits.summaries || self.rid_bytes + summary.rid.len() > limits.rid_bytes)
         {

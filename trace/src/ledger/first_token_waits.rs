@@ -63,6 +63,7 @@ pub(crate) struct FirstTokenWaits {
 impl FirstTokenWaits {
     pub(crate) fn add_wait(&mut self, wait: FirstTokenWait) {
         let evicted = push_bounded(&mut self.pending, wait, MAX_PENDING_WAITS);
+        // Evicted before the samples of its receiver came.
         self.unjudged += u64::from(evicted.is_some());
     }
 
@@ -70,10 +71,12 @@ impl FirstTokenWaits {
     pub(crate) fn judge_covered(&mut self, receiver: ThreadId, threads: &Threads, groups: &[HopGroup]) {
         let Some(thread) = threads.get(receiver) else { return };
         let Some(sampled_until) = thread.timeline.last_sample_end() else { return };
+        // Taken out, because a judged wait changes the totals.
         let mut pending = std::mem::take(&mut self.pending);
         pending.retain(|wait| {
             let is_covered = wait.receiver == receiver && wait.received_at <= sampled_until;
             if is_covered {
+                // Before that hop, the token waited for other threads.
                 let time_use = thread.between(wait.sent_on_last_hop, wait.received_at);
                 self.judge_wait(wait, time_use, &groups[wait.group]);
             }

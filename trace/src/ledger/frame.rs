@@ -66,6 +66,7 @@ pub(super) struct FrameSums {
 impl Ledger {
     pub(super) fn record_sent_frame(&mut self, at: MonoNs, frame: &Frame<'_>) {
         let Some(hop_index) = self.register_frame(at, frame.id) else { return };
+        // Before the chunks, which show whether the streams go on after it.
         self.end_engine_silence(at, hop_index, frame.forwarded);
         self.pending_receive.clear();
         self.record_content(at, hop_index, frame, true);

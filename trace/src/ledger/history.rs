@@ -127,6 +127,7 @@ impl ChunkHistory {
             return;
         }
         let FrameId { hop, lane, seq } = id;
+        // The number of the wakeup takes the place of the tokens, which a receive does not have.
         let tokens = wakeup.unwrap_or(0) as u32;
         let kind = MomentKind::Received(wakeup.is_some());
         self.push(Moment { at, rid_hash: 0, seq, lane, number: 0, tokens, end: NO_COUNT, hop, kind });
@@ -156,6 +157,7 @@ impl ChunkHistory {
         self.push(Moment {
             at,
             rid_hash: self.hasher.hash_one(rid),
+            // The number of chunks takes the place of the frame number, which an outcome does not have.
             seq: chunks.count.into(),
             lane: 0,
             number: chunks.first,
@@ -205,6 +207,7 @@ impl ChunkHistory {
             }
         }
         for moment in &self.moments {
+            // A receive names a frame, not a request.
             let MomentKind::Received(is_known) = moment.kind else { continue };
             for &chunk_index in by_frame.get(&moment.frame_id()).into_iter().flatten() {
                 history.chunks[chunk_index].received = Some(moment.at);
@@ -219,6 +222,7 @@ impl ChunkHistory {
                 }
             }
         }
+        // With its first chunk, nothing of the request was evicted: it is the oldest moment of it.
         let is_whole = history.chunks.first().is_some_and(|chunk| chunk.number == 1);
         history.since = self.moments.front().filter(|_| self.has_evicted && !is_whole).map(|moment| moment.at);
         history

@@ -94,6 +94,7 @@ impl Ledger {
             let Some(tracker) = request.tracker.as_mut().filter(|_| request.streams.iter().any(|s| s.hop == id)) else {
                 continue;
             };
+            // Sorted by request and number.
             let first_queued = queued.partition_point(|chunk| chunk.ticket < ticket);
             let first_queued = queued.get(first_queued).filter(|chunk| chunk.ticket == ticket);
             tracker.subtract_from_memory_use(&mut self.loss_memory);

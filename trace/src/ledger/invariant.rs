@@ -35,6 +35,7 @@ impl Ledger {
             }
             in_flight += tracker.chunks_in_flight;
         }
+        // Those of closed requests stay undelivered.
         let settled = chunks.outcomes.chunks() + in_flight + chunks.undelivered;
         check_equal("chunks expected and their outcomes", chunks.tracked, settled)?;
         let live = self.table.iter().filter(|request| request.is_mapped && request.finish.is_none()).count() as u64;

@@ -38,6 +38,7 @@ impl KernelQueue {
         let Some(bytes) = sample.receive_bytes else { return };
         self.bytes_max = self.bytes_max.max(Some(bytes));
         if let Some(backlog) = backlog {
+            // Rounded up, so that the inbox is not overestimated.
             let in_kernel = bytes.div_ceil(mean_bytes.max(1));
             self.inbox_max = self.inbox_max.max(Some(backlog.saturating_sub(in_kernel)));
         }
@@ -46,6 +47,7 @@ impl KernelQueue {
 
     /// Maximum bytes of the samples between `from` and `to`; `None` without samples.
     pub(crate) fn max_between(&self, from: MonoNs, to: MonoNs) -> Option<u64> {
+        // Samples are in order of time.
         let first = self.samples.partition_point(|sample| sample.at < from);
         let between = self.samples.range(first..).take_while(|sample| sample.at <= to);
         between.map(|sample| sample.bytes).max()

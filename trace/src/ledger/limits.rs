@@ -87,6 +87,7 @@ impl Limits {
             let lower = bound.get(self).min(bound.get(other));
             bound.set(&mut self, lower);
         }
+        // Limits without a description are not in `BOUNDS`.
         self.live_rids = self.live_rids.min(other.live_rids);
         self.finished_kept = self.finished_kept.min(other.finished_kept);
         self

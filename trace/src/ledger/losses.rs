@@ -107,6 +107,7 @@ impl LossMemory {
         self.ranges += usize::from(is_new_range);
         let is_listed = to.unlisted == unlisted_before;
         if is_listed {
+            // Ids of a range that is not listed were not kept.
             self.ids += id_count;
         } else if is_request_full {
             limits.count_reached("lost_ranges_per_rid");

@@ -64,6 +64,7 @@ impl MarkedFrames {
         capabilities: Capabilities,
     ) -> Option<EarlyStages> {
         if self.lanes.len() >= MAX_LANES && !self.lanes.contains_key(&(id.hop, id.lane)) {
+            // Lanes without marked frames are probably closed.
             self.lanes.retain(|_, lane| !lane.frames.is_empty());
         }
         let lane = self.lanes.entry((id.hop, id.lane)).or_default();

@@ -112,6 +112,7 @@ impl ProcessingStages {
             return index as u16;
         }
         if self.all.len() >= MAX_ROLES {
+            // Beyond the limit, roles share an index without an entry.
             return u16::MAX;
         }
         self.all.push(ProcessingStage { role: role.to_owned(), ..ProcessingStage::default() });
@@ -139,6 +140,7 @@ impl ProcessingStages {
         let Some(processing_stage) = self.all.get_mut(usize::from(sender)) else {
             return;
         };
+        // Without a hop into the process, it is the first of the path.
         let Some(incoming) = streams.iter().find(|stream| stream.ends.to == sender) else {
             return;
         };
@@ -149,6 +151,7 @@ impl ProcessingStages {
         }
         if processing_stage.shows_receives {
             let received = pair_sides(&mut self.waiting, in_process, sender, StageSide::SentOn, chunk, limits);
+            // A process cannot send a chunk before its receive: the counts matched another one.
             if let Some(received) = received.filter(|&received| received <= chunk.at) {
                 processing_stage.record_inside(chunk.at, chunk.at.since(received), is_first_chunk);
             }

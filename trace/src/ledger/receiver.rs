@@ -42,6 +42,7 @@ impl Ledger {
         if self.threads.get(sample.thread).is_some_and(Thread::is_receiver) {
             self.waits.judge_covered(sample.thread, &self.threads, &self.hops.groups);
         }
+        // Only a sample that frames waited for entirely shows what they waited for.
         let interval_start = MonoNs(at.0.saturating_sub(sample.interval_ns));
         let stages = &self.hops.processing_stages.all;
         for hop in &mut self.hops.all {
@@ -73,6 +74,7 @@ impl Ledger {
         }
         let group = &mut self.hops.groups[group_index];
         let backlog = is_backlog_known.then_some(group.backlog);
+        // The kernel counts bytes; with their mean length, they are converted to frames.
         let mean_bytes = bytes / u64::max(frames, 1);
         group.kernel.add_sample(at, sample, backlog, mean_bytes);
     }

@@ -82,6 +82,7 @@ impl RequestTable {
     /// Prefetches a record's cache lines.
     pub(crate) fn prefetch_record(&self, ticket: Ticket) {
         if let Some(request) = self.get(ticket) {
+            // A read whose result is used for nothing would be removed by the compiler.
             black_box(request.touch_cache_lines());
         }
     }
@@ -107,6 +108,7 @@ impl RequestTable {
 
     fn map_rid(&mut self, slot: u32, rid: &str) {
         let Self { by_rid, hasher, slots, .. } = self;
+        // The index has slots only: a growing table asks for their hashes.
         by_rid.insert_unique(hasher.hash_one(rid), slot, |&s| {
             hasher.hash_one(slots[s as usize].request.as_ref().map_or("", |r| &r.rid))
         });
@@ -144,10 +146,12 @@ impl RequestTable {
         self.get(ticket)?;
         let was_mapped = self.remove_mapping(ticket);
         let slot = &mut self.slots[ticket.slot as usize];
+        // A ticket of the removed record no longer matches.
         slot.age = slot.age.wrapping_add(1);
         self.free.push(ticket.slot);
         let request = slot.request.take()?;
         self.rid_bytes -= request.rid.len();
+        // The rid leads to another request, so its records were counted by rid.
         if !was_mapped && let EntryRef::Occupied(mut count) = self.unmapped.entry_ref(&*request.rid) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {

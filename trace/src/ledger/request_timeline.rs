@@ -201,6 +201,7 @@ impl Timelines {
     pub(super) fn close_timeline(&mut self, ticket: Ticket, summary: RequestSummary) {
         let open = self.open.get_mut(ticket.slot as usize).and_then(Option::take);
         self.closed_count += usize::from(open.is_some());
+        // A request whose chunks came before timelines were kept has none.
         let timeline = open.map(|open| *open.timeline).unwrap_or_default();
         self.closed.push(ClosedRequest { summary, timeline });
     }
@@ -227,6 +228,7 @@ impl Timelines {
         if self.open.len() <= index {
             self.open.resize_with(index + 1, || None);
         }
+        // A slot of the table is empty before another request has it: closing takes its timeline.
         let slot = &mut self.open[index];
         if slot.is_none() {
             self.count += 1;
@@ -314,6 +316,7 @@ impl Timelines {
 
     /// Enters a later stage of a frame for the first and finishing chunks in it.
     fn stamp_frame(&mut self, id: FrameId, stamp: impl Fn(&mut FrameTimes)) {
+        // Taken out, because stamps change the timelines.
         let marked = std::mem::take(&mut self.marked_frames);
         for mark in marked.marks(id) {
             let on = self.get_mut(mark.ticket).and_then(|timeline| timeline.hops.get_mut(usize::from(mark.hop_index)));
@@ -398,8 +401,10 @@ impl Ledger {
 
     /// Enters an applied event into the timelines of its requests.
     pub(super) fn update_timelines(&mut self, event: &Event<'_>) {
+        // Taken out, because they read the ledger.
         let Some(mut timelines) = self.timelines.take() else { return };
         if let What::Delivered(delivery) = &event.what {
+            // A delivery has no chunks of its own to name its request.
             self.touched.extend(self.table.ticket_of(delivery.rid));
         }
         timelines.apply_event(event, self);

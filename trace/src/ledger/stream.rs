@@ -49,6 +49,7 @@ impl Stream {
         watched: Option<u64>,
     ) -> CountStep {
         let max = u32::from(u16::MAX);
+        // Capped, so the cast keeps the number.
         let retractions = chunk.retractions.map_or(self.retractions, |n| n.min(max) as u16);
         let retracted = retractions > self.retractions;
         self.retractions = retractions;

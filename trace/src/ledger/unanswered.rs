@@ -92,6 +92,7 @@ impl Ledger {
         for (&number, waiting) in &self.dispatched.waiting {
             let times = waiting.times;
             if now.since(times.sent) < UNANSWERED_NS {
+                // Oldest first: the others wait for less.
                 break;
             }
             let Some(overtaken) = waiting.overtaken.filter(|_| waiting.missed_before == missed) else { continue };
@@ -107,6 +108,7 @@ impl Ledger {
         for (number, has_chunks) in found {
             let Some(waiting) = self.dispatched.waiting.get_mut(&number) else { continue };
             if has_chunks {
+                // It has chunks, which were not recognised as its answer.
                 waiting.missed_before = UNJUDGED;
             } else if !std::mem::replace(&mut waiting.is_unanswered, true) {
                 self.totals.dispatched.unanswered += u64::from(waiting.abort.is_none());

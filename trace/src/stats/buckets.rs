@@ -93,6 +93,7 @@ impl Tally {
                 let known = &mut self.counts[index];
                 known.count = known.count.saturating_add(times);
             }
+            // A tally has few distinct buckets, so an ordered list is short.
             Err(index) => self.counts.insert(index, BucketCount { bucket, count: times }),
         }
     }

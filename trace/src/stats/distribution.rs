@@ -47,6 +47,7 @@ impl Distribution {
         let inner = self.inner.get_or_insert_default();
         inner.max = inner.max.max(ns);
         inner.sum += u128::from(ns) * u128::from(times);
+        // A duration beyond the longest counts in the last bucket.
         inner.whole.0.saturating_record_n(ns, times);
         if let Some(slice) = inner.slices.slice_at(at, |slice| slice.0.reset()) {
             slice.0.saturating_record_n(ns, u32::try_from(times).unwrap_or(u32::MAX));
@@ -61,6 +62,7 @@ impl Distribution {
     /// Value of `quantile` (0 to 1), in nanoseconds; `None` without values.
     pub fn quantile(&self, quantile: f64) -> Option<u64> {
         let inner = self.inner.as_ref()?;
+        // A quantile is the upper bound of its bucket, which may exceed the maximum.
         Some(inner.whole.0.value_at_quantile(quantile).min(inner.max))
     }
 
@@ -177,6 +179,7 @@ pub(crate) struct EqualDurations {
 impl EqualDurations {
     /// Records a duration `times` times, now or together with the following equal ones. All end at `at`.
     pub(crate) fn record_n(&mut self, to: &mut Distribution, at: MonoNs, ns: u64, times: u64) {
+        // One step into the histogram for all equal durations.
         if ns != self.ns {
             self.record_pending(to, at);
             self.ns = ns;

@@ -60,6 +60,7 @@ impl Rate {
         let Some(first_at) = self.first_at else { return PerSecond::default() };
         let first_second = (now.0 / SECOND_NS).saturating_sub(SECONDS as u64 - 1);
         let begin = MonoNs(first_second * SECOND_NS).max(first_at);
+        // A rate over a moment would be huge.
         let seconds = now.since(begin).max(SHORTEST_NS) as f64 / SECOND_NS as f64;
         let mut sums = SecondCounts::default();
         for counts in self.seconds.iter().filter(|counts| counts.second >= first_second) {

@@ -23,6 +23,7 @@ pub(crate) struct Series<S> {
 impl<S: SeriesSlot> Series<S> {
     /// Starts at `begun` with slots of `base_ns`; keeps at most `max` of them (an even number, at least 2).
     pub(crate) fn new(begun: MonoNs, base_ns: u64, max: usize) -> Self {
+        // Even, so that slots can be joined in pairs.
         let max = (max - max % 2).max(2);
         Self {
             start: begun,
@@ -50,6 +51,7 @@ impl<S: SeriesSlot> Series<S> {
         if let Some(running) = running {
             join_or_start(&mut last, running);
         }
+        // The last slot may be incomplete.
         slots.extend(last);
         slots
     }

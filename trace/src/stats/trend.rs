@@ -43,6 +43,7 @@ impl Trend {
         let top = newer;
         let mut seconds = 0;
         for &older in self.samples.iter().rev().skip(1) {
+            // Backwards in time: a fall ends the span.
             if older > newer {
                 break;
             }

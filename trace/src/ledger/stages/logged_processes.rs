@@ -112,6 +112,7 @@ impl StateSeries {
         // Earlier values count in the first step, since timestamps may go back slightly.
         let mut index = at.since(self.from) / self.step_ns;
         while index >= MAX_STEPS as u64 {
+            // At the limit, two steps become one of twice the length.
             let halves = self.steps.chunks(2).map(|two| two.iter().copied().flatten().max());
             self.steps = halves.collect();
             self.step_ns = self.step_ns.saturating_mul(2);
@@ -182,6 +183,7 @@ impl LoggedProcesses {
                 process.last_states = Some(LoggedValue { at, value: states });
             }
         }
+        // A log may contain any text that parses as a number.
         if let Some(cpu) = logged.cpu.filter(|cpu| cpu.is_finite()) {
             process.cpu_logged += 1;
             if process.cpu_max.is_none_or(|max| cpu > max.value) {

@@ -75,6 +75,7 @@ impl StageMarks {
         if self.list.len() == MAX_STAGES {
             return MarkPlacement::Full;
         }
+        // Of two stages at the same time, the one logged first comes first.
         let index = self.list.partition_point(|m| m.at <= mark.at);
         let after = self.list.last().map(|last| (last.name, mark.at.since(last.at)));
         if index == self.list.len() {
@@ -123,6 +124,7 @@ pub struct SlowRequest {
 /// Enters a request into the list of those with the worst gaps, or updates it with new data.
 pub(super) fn offer_slowest(slowest: &mut Vec<SlowRequest>, rid: &str, gap_ns: u64, marks: &StageMarks) {
     let full = slowest.len() >= MAX_SLOWEST;
+    // Sorted, the last has the shortest gap.
     if full && slowest.last().is_some_and(|min| min.gap_ns > gap_ns) {
         return;
     }

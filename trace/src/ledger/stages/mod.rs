@@ -158,6 +158,7 @@ pub struct MergedCounts {
 impl Stages {
     /// Meaning of the stage whose name has this index.
     fn meaning_of(&mut self, name: u8, facts: &dyn Facts) -> StageMeaning {
+        // Names are only added, so meanings are derived for the new ones.
         let unknown = self.names.0.iter().skip(self.meanings.len());
         self.meanings.extend(unknown.map(|name| StageMeaning::from_facts(name, facts)));
         self.meanings[usize::from(name)]
