@@ -244,6 +244,7 @@ impl Permissions {
         Self {
             effective: capability_bits(&status, "CapEff:").unwrap_or(0),
             bounding: capability_bits(&status, "CapBnd:").unwrap_or(0),
+            // An unknown version counts as too old for everything.
             kernel: KernelVersion::parse(&release).unwrap_or(KernelVersion::new(0, 0)),
             is_in_user_namespace: NamespaceKind::User.is_initial() == Some(false),
             uses_perf_events: false,

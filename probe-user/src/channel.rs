@@ -24,6 +24,7 @@ pub(crate) fn send_message(
         if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
             return Err(Errno::MSGSIZE);
         }
+        // A peer that has exited must not end this process by SIGPIPE.
         sendmsg(socket, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL)
     })
     .map(drop)
@@ -47,6 +48,7 @@ pub(crate) fn receive_message(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Resu
             descriptors.extend(passed);
         }
     }
+    // After the descriptors were taken out: dropping closes those of a refused message.
     if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
         return Err(Errno::MSGSIZE);
     }

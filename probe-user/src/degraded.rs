@@ -55,6 +55,7 @@ impl Degraded {
         let lacking = permissions.missing_for(feature);
         let missing = if permissions.kernel() < feature.oldest_kernel() {
             Missing::Kernel { needs: feature.oldest_kernel(), runs: permissions.kernel() }
+        // In a user namespace, capabilities look effective and are refused by the kernel.
         } else if permissions.is_in_user_namespace() && (feature.is_in_kernel() || lacking.is_empty()) {
             Missing::UserNamespace
         } else if !lacking.is_empty() {
@@ -74,6 +75,7 @@ impl Degraded {
         match &self.missing {
             Missing::Capabilities(lacking) => {
                 let needs = self.feature.required_capabilities(Permissions::current().kernel());
+                // Perf events may need capabilities that this version would not.
                 let others = lacking.iter().filter(|capability| !needs.contains(capability));
                 environment.grant_remedy(&needs.iter().chain(others).copied().collect::<Vec<_>>())
             }

@@ -148,6 +148,7 @@ fn own_program() -> String {
     let Some(path) = path.filter(|path| !path.contains(char::is_control)) else {
         return "$(command -v tokengap)".to_owned();
     };
+    // Anything else is quoted, so that a shell takes it as one word.
     let is_plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+@".contains(c));
     if is_plain { path } else { format!("'{}'", path.replace('\'', r"'\''")) }
 }

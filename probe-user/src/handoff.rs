@@ -37,6 +37,7 @@ pub fn check_duplicable(holder: Holder) -> Result<(), String> {
 pub fn disconnect_sender(holder: Holder, inode: u64, patience: Duration) -> Result<Instant, String> {
     let socket = duplicate_socket(holder)?;
     let Holder { pid, fd } = holder;
+    // The process may have closed the descriptor and reused its number since it was listed.
     let is_expected = rustix::fs::fstat(&socket).is_ok_and(|found| found.st_ino == inode);
     if !is_expected {
         return Err(format!("descriptor {fd} of process {pid} now refers to another socket: try again"));
@@ -57,6 +58,7 @@ pub fn disconnect_sender(holder: Holder, inode: u64, patience: Duration) -> Resu
         }
     }
     // The duplicated descriptor closes on return; while it is open, the connection outlives the sender's own descriptor.
+    // libzmq reads an end of file, closes the connection and connects again.
     let shut = rustix::net::shutdown(&socket, Shutdown::Read);
     shut.map_err(|errno| format!("cannot shut down reading on descriptor {fd} of process {pid}: {errno}"))?;
     Ok(Instant::now())

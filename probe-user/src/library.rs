@@ -82,6 +82,7 @@ fn read_mapped_files(pid: u32) -> Result<(ProcDir, Vec<MappedFile>), ReadError> 
 }
 
 fn open_all(process: &ProcDir, files: &[&MappedFile]) -> Result<Vec<Library>, ReadError> {
+    // A process may map files of any name.
     if files.len() > MAX_FILES_PER_LIBRARY {
         return Err(ReadError::TooMany(MAX_FILES_PER_LIBRARY));
     }
@@ -137,6 +138,7 @@ impl LibraryReader {
 
     fn read_once(&mut self, pid: u32, library: &Library, set: PointSet) {
         if self.read_files.len() == MAX_CACHED {
+            // Read again at most, which costs time only.
             self.read_files.clear();
         }
         if !self.read_files.insert((library.file.device, library.file.inode)) {

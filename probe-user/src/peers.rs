@@ -59,6 +59,7 @@ impl Peers {
                 Some(PeerConnection { connector: found.connector?, acceptor: found.acceptor })
             })
             .collect();
+        // A socket dump has no order, and lists a connection at each of its ends.
         connections.sort_unstable();
         connections.dedup();
         Ok(connections)

@@ -43,6 +43,7 @@ pub(crate) fn apply_change(ebpf: &mut Ebpf, change: TableChange) -> Result<(), M
             hash_table_mut::<u64, u32>(ebpf, "LISTENERS")?.remove(&listener_key(namespace, port))
         }
         TableChange::EnterZmtp { target, inode } => {
+            // Unix sockets have no byte count in the kernel, so this entry counts from 0.
             let connection = ZmtpConnection { read: 0, target, limit: CAPTURE_READ };
             hash_table_mut::<u64, Plain<ZmtpConnection>>(ebpf, "ZMTP")?.insert(inode, Plain(connection), 0)
         }
@@ -67,6 +68,7 @@ pub(crate) fn apply_change(ebpf: &mut Ebpf, change: TableChange) -> Result<(), M
 
 fn remove_threads(ebpf: &mut Ebpf, target: u32) -> Result<(), MapError> {
     let mut threads = hash_table_mut::<u32, Plain<Thread>>(ebpf, "THREADS")?;
+    // Collected first, because a removal would disturb the walk through the table.
     let of_target = threads.iter().flatten().filter(|(_, Plain(thread))| thread.target == target);
     let ended: Vec<u32> = of_target.map(|(key, _)| key).collect();
     for key in ended {

@@ -78,6 +78,7 @@ pub(crate) fn assemble_engines(
             }
         }
     }
+    // `false` sorts first: confirmed engines, then named ones, then the oldest.
     engines.sort_by_key(|engine| {
         let oldest_start = engine.processes.iter().map(|process| process.id.start_time).min();
         (!engine.is_confirmed, !engine.is_named(), oldest_start)
@@ -95,12 +96,14 @@ fn infer_roles(
     let ends = links.iter().filter_map(|link| Some((link.connector?.candidate, link.acceptor.candidate)));
     let mut edges: Vec<(usize, usize)> = ends.collect();
     edges.sort_unstable();
+    // Several sockets may connect the same two processes.
     edges.dedup();
     let mut roles: Vec<Option<RoleWithSource>> = nodes.iter().map(|node| node.stated).collect();
     for engine in known {
         engine.infer(nodes, &edges, &mut roles);
     }
     for (role, candidate) in roles.iter_mut().zip(candidates) {
+        // While its peers are gone, a process keeps its role.
         *role = role.or(candidate.last_role);
     }
     roles

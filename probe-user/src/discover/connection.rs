@@ -52,6 +52,7 @@ pub(crate) fn pair_tcp_sockets(sockets: &[TcpSocket]) -> Vec<SocketConnection> {
         listening.iter().filter(|a| a.ip().is_unspecified()).map(SocketAddr::port).collect();
     let is_listened_on = |local: &SocketAddr| listening.contains(local) || ports_on_any_address.contains(&local.port());
     ends.iter()
+        // The accepted end has the listener's port.
         .filter(|((local, remote), _)| is_listened_on(local) && !is_listened_on(remote))
         .filter_map(|((local, remote), &acceptor)| {
             let connector = Some(*ends.get(&(*remote, *local))?);

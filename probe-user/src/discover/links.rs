@@ -110,6 +110,7 @@ pub(crate) fn find_links(
         found.links.extend(links);
     }
     found.links.sort_unstable();
+    // A connection may be listed at both of its ends.
     found.links.dedup();
     found
 }

@@ -54,6 +54,7 @@ pub fn hides_processes() -> bool {
 
 /// Whether the procfs mounted at `/proc` hides other users' processes.
 fn mount_hides_pids(mountinfo: &str) -> bool {
+    // The fifth field is the mount point; the last has the options of the file system.
     mountinfo.lines().filter(|line| line.split(' ').nth(4) == Some("/proc")).any(|line| {
         let options = line.rsplit(' ').next().unwrap_or_default();
         let hidden = options.split(',').find_map(|option| option.strip_prefix("hidepid="));

@@ -55,6 +55,7 @@ pub(crate) fn import_path(interpreter: PythonInterpreter<'_>) -> Vec<PathBuf> {
             let script = interpreter.absolute(Path::new(script));
             dirs.extend(script.and_then(|script| script.parent().map(Path::to_owned)));
         }
+        // Without a script, as with `python -m`, the working folder comes first.
         None => dirs.extend(interpreter.cwd.map(Path::to_owned)),
     }
     let python_path = interpreter.python_path.unwrap_or_default().split(':').filter(|entry| !entry.is_empty());

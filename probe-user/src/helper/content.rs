@@ -49,6 +49,7 @@ pub(super) fn change_to_numbers(change: TableChange) -> ChangeNumbers {
 
 /// The change with these numbers; `None` if there is none.
 pub(super) fn parse_change(numbers: ChangeNumbers) -> Option<TableChange> {
+    // Inodes and addresses have 64 bits and take two numbers.
     let id = u64::from(numbers[2]) | u64::from(numbers[3]) << 32;
     Some(match numbers {
         [WATCH, target, sent, received, sends @ 0..=1] => {

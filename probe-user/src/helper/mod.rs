@@ -140,6 +140,7 @@ impl Helper {
             if piece.is_last {
                 return Ok(content);
             }
+            // The helper is trusted no more than its own memory: a broken one must not fill ours.
             if content.len() > MAX_CONTENT_BYTES {
                 return Err(helper_exited());
             }

@@ -114,6 +114,7 @@ impl HelperRequest {
             [DIAG_SOCKET, 0, pid, 0, 0] => Self::DiagSocket { pid },
             [LOSSES, 0, 0, 0, 0] => Self::Losses,
             [THREADS, 0, 0, 0, 0] => Self::Threads,
+            // Operations of changes have numbers of their own.
             change => Self::ChangeTable(parse_change(change)?),
         })
     }
@@ -155,6 +156,7 @@ pub(crate) struct ContentPiece<'b> {
 
 /// Messages with this content, of which the last is marked.
 pub(crate) fn content_to_pieces(content: &[u8]) -> Vec<Vec<u8>> {
+    // Empty content is one empty piece.
     let count = content.len().div_ceil(MAX_PIECE).max(1);
     let pieces = (0..count).map(|index| {
         let part = &content[index * MAX_PIECE..content.len().min((index + 1) * MAX_PIECE)];
@@ -199,6 +201,7 @@ pub(crate) fn reply_to_bytes(reply: &HelperReply) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(REPLY_BYTES);
     bytes.extend_from_slice(&status.to_le_bytes());
     bytes.extend_from_slice(&facts.to_le_bytes());
+    // A cut character is replaced when it is read.
     bytes.extend_from_slice(&text.as_bytes()[..text.len().min(MAX_TEXT)]);
     bytes
 }

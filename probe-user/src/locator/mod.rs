@@ -114,6 +114,7 @@ fn ends_in_time(child: &Child, socket: BorrowedFd<'_>) -> io::Result<bool> {
 
 /// Waits until `file` is readable or closed. False once `deadline` has passed or `peer` is closed.
 fn is_readable_in_time(file: BorrowedFd<'_>, peer: BorrowedFd<'_>, deadline: Instant) -> Result<bool, Errno> {
+    // Without a requested event, a poll still reports that the peer has closed.
     let mut watched = [PollFd::new(&file, PollFlags::IN), PollFd::new(&peer, PollFlags::empty())];
     retry_on_intr(|| {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -154,6 +155,7 @@ impl Locator {
         let answer = asked.unwrap_or_else(|error| Err(format!("cannot analyse its code: {error}")));
         let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         if cached.len() == MAX_CACHED {
+            // Analysed again at most, which costs time only.
             cached.clear();
         }
         cached.insert((identity, sought), answer.clone());
@@ -177,6 +179,7 @@ fn request_analysis(
     // Otherwise the pipe would stay open when the process has ended.
     drop(answer_writer);
     let deadline = Instant::now() + TIME_LIMIT + GRACE;
+    // The analysed file decides what the process writes, so the answer has a fixed length.
     let mut bytes = [0; ANSWER_BYTES];
     let mut filled = 0;
     while filled < bytes.len() {

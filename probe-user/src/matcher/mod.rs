@@ -149,6 +149,7 @@ impl Matcher {
         let Call { socket, seq, at, .. } = message.call;
         let limit = self.limits.max_in_flight;
         let known = self.lane_of_sender.get(&socket).copied();
+        // A new socket at the address of an old one gets a lane of its own.
         let known = known.filter(|lane| self.lanes[*lane].continues_with(seq, limit));
         let lane = known.unwrap_or_else(|| {
             let index = self.lanes.len();
@@ -189,6 +190,7 @@ impl Matcher {
             return Err(self.count_unmatched(socket, &fingerprint));
         };
         let receiver = self.receivers.entry(socket).or_default();
+        // Receipts that were missed explain as many of the frames before this one.
         let skipped = removed_before.saturating_sub(receiver.unassigned);
         self.misses.skipped = self.misses.skipped.saturating_add(skipped);
         receiver.unassigned = receiver.unassigned.saturating_sub(removed_before);
@@ -238,6 +240,7 @@ impl Matcher {
     /// known receiver. Then by order: at the position given by the number of unobserved receipts, including that of a lost record.
     fn find_frame(&mut self, socket: SocketId, fingerprint: &Fingerprint) -> Option<(FramePosition, MatchMethod)> {
         let receiver = self.receivers.entry(socket).or_default();
+        // A copy, because a match may add a lane.
         let own_lanes = receiver.lanes.clone();
         let unassigned = receiver.unassigned as usize;
         let head = self.best_head(&own_lanes, fingerprint);
@@ -278,6 +281,7 @@ impl Matcher {
             let next = self.lanes[lane].frame_at(unassigned).copied()?;
             let is_acceptable = match next.observed {
                 Some(send) => send.fingerprint.agreement_with(fingerprint) == Agreement::Length,
+                // Without missed receipts, the lane's next frame is this one.
                 None => unassigned == 0,
             };
             return is_acceptable.then_some((FramePosition { lane, position: unassigned }, MatchMethod::Order));
@@ -327,6 +331,7 @@ impl Matcher {
                 Some(FramePosition { lane: index, position })
             })
         };
+        // A lane that already has a receiver needs more proof.
         search(false, Agreement::Ends).or_else(|| search(true, Agreement::Whole))
     }
 }

@@ -38,10 +38,12 @@ pub(crate) fn message_batches(
         } else {
             entries.push((done.at, received));
             if wanted.processed {
+                // A receive marks the previous message as processed when it begins.
                 entries.push((recv, Cookie::new(ProbePoint::Recv, target)));
             }
         }
     } else {
+        // Code that was not understood: both ends of the call are probed.
         entries.push((recv, Cookie::new(ProbePoint::Recv, target).and_return()));
         returns.push((recv, Cookie::new(ProbePoint::RecvReturn, target)));
     }

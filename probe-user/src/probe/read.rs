@@ -44,6 +44,7 @@ impl Probe {
         let timeout = patience.try_into().ok();
         let mut fds = [PollFd::new(&self.records, PollFlags::IN)];
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
+            // A signal only shortens the wait.
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(ProbeError::Wait(error.into())),
         }
@@ -76,6 +77,7 @@ impl Probe {
                 self.release_target(index);
             }
         }
+        // Their problems are no problems of the remaining processes.
         self.degraded.retain(|degraded| degraded.pid.is_none_or(|pid| !pids.contains(&pid)));
     }
 

@@ -47,6 +47,7 @@ impl Probe {
         self.serving.capture_limits.insert(pid, limits);
         if let Some(index) = self.index_of(pid) {
             self.update_serving(pid, index as u32)?;
+            // A process that is a target already gets its probes now; another one when it is added.
             self.attach_tls(index);
         }
         Ok(true)
@@ -62,6 +63,7 @@ impl Probe {
             }
             self.serving.observes_arrivals = true;
         }
+        // The call of `accept` is probed once, however often the ports change.
         let is_new = !self.serving.listeners.contains_key(&pid);
         self.release_listeners(pid);
         self.serving.listeners.insert(pid, listening);

@@ -27,6 +27,7 @@ impl Probe {
             }
             self.zmtp.is_attached = true;
         }
+        // Sockets that stay keep their entry, and with it their byte count.
         let previous = self.zmtp.sockets.insert(pid, inodes.clone()).unwrap_or_default();
         if let Some(index) = self.index_of(pid) {
             self.remove_zmtp_sockets(previous.difference(inodes));

@@ -85,6 +85,7 @@ impl<'a> Image<'a> {
         let segments: Vec<LoadedSegment<'a>> =
             headers.iter().filter_map(|header| LoadedSegment::from_header(header, elf.endian(), file)).collect();
         let loaded_bytes: usize = segments.iter().map(|segment| segment.bytes.len()).sum();
+        // All segments of a hostile file may be the same bytes, which would be searched once for each.
         if loaded_bytes > file.len().saturating_mul(2) {
             return Err(ImageError::Overlap);
         }

@@ -38,6 +38,7 @@ pub(super) fn find_method_offset(image: &[u8], methods: &[&str]) -> Result<Optio
         .filter(|relocation| function_fields.contains(&relocation.address))
         .filter_map(|relocation| file_offset_of_code(segments, relocation.addend));
     let first = functions.next();
+    // With two different functions, it is unknown which one is called.
     Ok(first.filter(|first| functions.all(|other| other == *first)))
 }
 
@@ -49,6 +50,7 @@ struct NameOccurrence {
 
 fn find_name<'s>(segments: &'s [LoadedSegment<'_>], method: &str) -> impl Iterator<Item = NameOccurrence> + use<'s> {
     let name = [method.as_bytes(), &[0]].concat();
+    // Names are in the data.
     let data = segments.iter().filter(|segment| !segment.is_executable);
     data.flat_map(move |segment| {
         let found: Vec<usize> = memchr::memmem::find_iter(segment.bytes, &name).take(MAX_NAMES + 1).collect();

@@ -198,6 +198,7 @@ impl ProbePointCache {
         }
         let probe_points = Arc::new(ProbePoints::find_in_image(sought, &read_library(file)?)?);
         if self.0.len() == MAX_CACHED {
+            // Analysed again at most, which costs time only.
             self.0.clear();
         }
         self.0.insert(key, Arc::clone(&probe_points));

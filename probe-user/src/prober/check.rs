@@ -60,6 +60,7 @@ pub(super) fn check_library(
         };
         if is_this_file {
             code.sought = sought;
+            // A library may have its code in several mappings.
             code.ranges.push(mapping.file_range());
         }
     }

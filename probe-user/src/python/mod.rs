@@ -254,12 +254,14 @@ impl SamplingThread {
             let threads = reader.take_stacks();
             if !threads.is_empty() {
                 let interval = StackInterval { pid: process.pid, at, interval_ns, threads };
+                // The thread does not wait for a reader that does not keep up.
                 if let Err(TrySendError::Full(_)) = sender.try_send(interval) {
                     lock(shared).cost.dropped += 1;
                 }
             }
             reader.is_alive()
         });
+        // This thread does nothing but sampling.
         let spent = clock_gettime(ClockId::ThreadCPUTime);
         lock(shared).cost.cpu_ns = spent.tv_sec as u64 * 1_000_000_000 + spent.tv_nsec as u64;
     }

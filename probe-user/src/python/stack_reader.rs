@@ -36,6 +36,7 @@ impl StackReader {
     /// Finds the interpreter in the process's memory and reads it once.
     pub(super) fn open(pid: u32) -> Result<Self, StackReaderError> {
         let config = Config {
+            // The process must not be stopped.
             blocking: LockingStrategy::NonBlocking,
             native: false,
             collect_thread_names: false,
