@@ -101,6 +101,7 @@ impl Btf {
             btf.types.push(position);
             if info.kind == STRUCT {
                 let name = btf.string_at(btf.word_at(position).unwrap_or(0)).to_vec();
+                // The name is the first word. Of several types with one name, the first is taken.
                 btf.structs.entry(name).or_insert(id);
             }
             position += RECORD_BYTES + trailer_bytes(info).ok_or(BtfError::Malformed("unknown kind of type"))?;
@@ -157,6 +158,7 @@ impl Btf {
         if self.type_info(pointer)?.kind != POINTER {
             return None;
         }
+        // The third word of a pointer's record is the type it points to.
         self.word_at(pointer + 8)
     }
 
@@ -221,6 +223,7 @@ impl Btf {
             if member_name == name {
                 return Some(Member { bit_offset, type_id: member_type });
             }
+            // Their members are named like those of the outer struct.
             if member_name.is_empty()
                 && depth > 0
                 && let Some(inner) = self.find_member(member_type, name, depth - 1)

@@ -12,5 +12,6 @@ pub fn discarded_output() -> io::Result<Stdio> {
     if Path::new("/dev/null").exists() {
         return Ok(Stdio::null());
     }
+    // The child gets a copy of the descriptor, which `CLOEXEC` does not close.
     Ok(memfd_create("discarded", MemfdFlags::CLOEXEC)?.into())
 }

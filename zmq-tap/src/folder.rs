@@ -49,6 +49,7 @@ impl Folder {
     /// Opens the folder that a process with the root folder `root` sees at `path`. Links do not lead out of `root`.
     pub fn open_in_root(root: &Path, path: &Path) -> io::Result<Self> {
         let root = openat(CWD, root, LOCATE | OFlags::DIRECTORY, Mode::empty())?;
+        // Links such as those in `/proc/PID/fd` lead out of any root.
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         let fd = openat2(root, path, LOCATE | OFlags::DIRECTORY, Mode::empty(), resolve)?;
         Ok(Self { fd: Arc::new(fd), shown_path: path.to_owned() })

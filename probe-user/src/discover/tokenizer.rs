@@ -51,6 +51,7 @@ fn read_named_tokenizer(process: &ProcDir, name: &str) -> Result<Vec<u8>, String
     let root = process.root().map_err(|error| format!("the root of process {}: {error}", process.pid))?;
     let missing = match root.read(&local, MAX_TOKENIZER_BYTES) {
         Ok(json) => return Ok(json),
+        // Then it may be the name of a model in the cache.
         Err(error @ ReadError::Gone) => format!("{}: {error}", local.display()),
         Err(error) => return Err(format!("{}: {error}", local.display())),
     };
@@ -59,6 +60,7 @@ fn read_named_tokenizer(process: &ProcDir, name: &str) -> Result<Vec<u8>, String
     let revision = root.read(&model.join("refs/main"), 1 << 10);
     let revision = revision.map_err(|_| missing)?;
     let revision = String::from_utf8_lossy(&revision);
+    // The cache has a folder for each revision, and `refs/main` names the current one.
     let cached = model.join("snapshots").join(revision.trim()).join(FILE_NAME);
     root.read(&cached, MAX_TOKENIZER_BYTES).map_err(|error| format!("{}: {error}", cached.display()))
 }

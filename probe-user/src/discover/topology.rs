@@ -178,6 +178,7 @@ impl Topology {
             several if named.is_empty() && several.iter().all(|engine| !engine.is_confirmed) => {
                 Err(PickError::Unconfirmed(self.candidate_pids()))
             }
+            // Engines that the user named must not be parts of one whose connections are not visible.
             several if named.is_empty() || are_separate(several) => Ok(choice),
             several => Err(PickError::Unconnected(several.len())),
         }

@@ -50,6 +50,7 @@ impl ExaminedProcesses {
 
     pub(super) fn contains(&self, process: &ProcDir) -> Result<bool, ReadError> {
         let inode = process.inode()?;
+        // The inode of a directory in `/proc` differs for a later process with the same id.
         if self.named.iter().any(|named| named.inode() == Ok(inode)) {
             return Ok(true);
         }

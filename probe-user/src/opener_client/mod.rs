@@ -107,6 +107,7 @@ impl Opener {
         let control = lock(&self.control);
         let mut state = [PollFd::new(&*control, PollFlags::empty())];
         let is_ready = poll(&mut state, Some(&Timespec::default()));
+        // Without requested events, only the end of the connection makes it ready.
         is_ready.is_ok_and(|ready| ready > 0) && state[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
 }

@@ -155,6 +155,7 @@ impl OpenRequest {
         let (head, path) = bytes.split_at_checked(HEAD_BYTES)?;
         let RequestHead { operation, pid, inode, first, second } = RequestHead::parse(head)?;
         let needs_path = matches!(operation, METADATA_FILE | PACKAGE_NAMES);
+        // The process that asks is not trusted.
         let is_path = path.first() == Some(&b'/') && path.len() <= MAX_PATH && !path.contains(&0);
         if needs_path != is_path || (!needs_path && !path.is_empty()) {
             return None;

@@ -53,6 +53,7 @@ fn parse_tcp_line(line: &[u8]) -> Option<TcpSocket> {
         "0A" => TcpState::Listening,
         _ => TcpState::Other,
     };
+    // Queues, timer, retransmissions, user and timeout come between.
     let inode = fields.nth(5)?.parse().ok().filter(|&inode| inode != 0)?;
     Some(TcpSocket { local, remote, state, inode })
 }
@@ -101,6 +102,7 @@ pub(crate) fn parse_unix_table(text: &[u8], limit: usize) -> Listing<UnixSocket>
 fn parse_unix_line(line: &[u8]) -> Option<UnixSocket> {
     const SO_ACCEPTCON: u32 = 0x1_0000;
     let mut rest = line;
+    // The fields before the name cannot be split off at once, because the name may contain spaces.
     let _address = next_field(&mut rest)?;
     let _reference_count = next_field(&mut rest)?;
     let _protocol = next_field(&mut rest)?;

@@ -20,6 +20,7 @@ impl ProcessStat {
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         const PF_KTHREAD: u64 = 0x0020_0000;
         let open = text.iter().position(|&b| b == b'(')?;
+        // The last one, since no later field has parentheses.
         let close = text.iter().rposition(|&b| b == b')')?;
         let comm = text.get(open + 1..close)?;
         let fields: Vec<&str> = fields_after_name(text)?.collect();

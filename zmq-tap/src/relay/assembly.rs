@@ -70,6 +70,7 @@ impl MessageAssembly {
                         earlier_parts,
                     });
                     self.start_message();
+                // The last part is not in `parts`, so there must be room for it.
                 } else if self.parts.len() + 1 >= self.max_parts {
                     self.discard(NotKept::TooManyParts);
                 } else if self.not_kept.is_none() {
@@ -81,6 +82,7 @@ impl MessageAssembly {
                 self.start_message();
                 self.unread.push(why.into());
             }
+            // What was read before belongs to another message.
             Mark::Synced { .. } => self.start_message(),
             Mark::Command(ZmtpCommand::Error, _) => self.is_rejected = true,
             Mark::Command(..) => {}

@@ -26,6 +26,7 @@ impl ByteWatch {
     }
 
     fn is_reported(&self) -> bool {
+        // Only what the server sends has tokens.
         self.reporter.direction == Direction::Backward
     }
 }

@@ -62,6 +62,7 @@ pub(super) fn separate_file_table(receiver: &ListenerReceiver) -> io::Result<()>
         let target = fs::read_link(entry.path());
         !target.is_ok_and(|target| target.to_string_lossy().starts_with("anon_inode:[event"))
     });
+    // Collected first, because closing would change the list while it is read.
     let files: Vec<i32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     for file in files {
         if file > LAST_STANDARD_STREAM && file != receiver.0.as_raw_fd() {

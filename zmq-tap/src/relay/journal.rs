@@ -61,6 +61,7 @@ impl Journal {
             return;
         };
         let opened = self.observation(Observed::Opened(self.opened_at));
+        // Late observations are read in order, so this one precedes all others of its connection.
         let opened = (!self.is_announced.swap(true, Ordering::Relaxed)).then_some(opened);
         for late in opened.into_iter().chain([observation]) {
             if !self.shared.observations.push_late(late) {
@@ -78,6 +79,7 @@ impl Journal {
 impl Drop for Journal {
     fn drop(&mut self) {
         let recorded = self.ending.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // No cause was set: the task panicked, or the relay dropped it.
         let unrecorded = if std::thread::panicking() { Ending::Panicked } else { Ending::Stopped };
         let (why, first) = recorded.unwrap_or((unrecorded, None));
         self.push_rare(Observed::Closed { at: MonoNs::now(), first, why });
@@ -101,6 +103,7 @@ impl Reporter {
     /// Queues an observation, behind the number of earlier ones that were not queued. `None` stands for bytes that were not kept.
     pub(super) fn report(&mut self, what: Option<Observed>) {
         let queued = what.is_some_and(|what| {
+            // The reader must learn of the gap before it gets what follows.
             if self.unreported > 0 && self.journal.push(self.loss(self.unreported, MissedCause::QueueFull)).is_ok() {
                 self.unreported = 0;
             }

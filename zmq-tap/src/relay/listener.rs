@@ -68,6 +68,7 @@ pub(super) enum Listener {
 impl Listener {
     /// Wraps the bound listener of `endpoint`. Needs a runtime's context.
     pub(super) fn new(bound: OwnedFd, endpoint: &Endpoint) -> io::Result<Self> {
+        // The runtime requires it, and sockets are created without it.
         ioctl_fionbio(&bound, true)?;
         Ok(match endpoint {
             Endpoint::Path(_) | Endpoint::Abstract(_) => Self::Unix(UnixListener::from_std(bound.into())?),
@@ -92,6 +93,7 @@ pub(super) async fn accept_connections(shared: Arc<RelayState>, route: RelayRout
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok(socket) => {
+                    // Dropping the socket closes the connection.
                     if !shared.admit_connection() {
                         continue;
                     }
@@ -114,6 +116,7 @@ pub(super) async fn accept_connections(shared: Arc<RelayState>, route: RelayRout
             () = stop.received() => break,
         }
     }
+    // From here on, a peer that connects is refused instead of waiting for nobody.
     drop(listener);
     while let Some(ended) = connections.join_next().await {
         record_panic(&shared, &ended);

@@ -66,7 +66,9 @@ impl RelayOptions {
         self.queue_frames = self.queue_frames.max(1);
         self.buffer_bytes = self.buffer_bytes.max(LEAST_READ);
         self.block_bytes = self.block_bytes.max(self.buffer_bytes);
+        // The other half is left for connections.
         self.budget_bytes = self.budget_bytes.min(self.max_buffered_bytes / 2);
+        // A connection reads in both directions.
         let fitting_connections = (self.max_buffered_bytes - self.budget_bytes) / (2 * LEAST_READ);
         self.max_connections = self.max_connections.min(fitting_connections).max(1);
         self.max_parts = self.max_parts.max(1);

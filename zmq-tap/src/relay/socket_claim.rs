@@ -155,6 +155,7 @@ impl SocketNote {
                 Some(found) if !is_own(found.metadata()) => return Err(RelayError::ForeignNote(shown)),
                 Some(found) => found.open_content().map_err(failed)?,
                 None if !create => return Ok(None),
+                // Another process may create it in between, which the lock below then decides.
                 None => match folder.create_file(&name) {
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                     created => created.map_err(failed)?,
@@ -200,6 +201,7 @@ impl SocketNote {
 
     /// Replaces the text of the note.
     pub(crate) fn write(&self, text: &str) -> io::Result<()> {
+        // A note that is cut short by a kill is not taken for a valid one.
         self.file.set_len(0)?;
         (&self.file).rewind()?;
         (&self.file).write_all(text.as_bytes())
@@ -226,6 +228,7 @@ struct BoundSocket {
 /// Binds `path`, which is `entry`, with at most the permissions of the socket file `upstream`. While `upstream` does not exist, others get no
 /// write permission.
 fn bind_socket_file(path: &Path, entry: &FolderEntry, upstream: Option<&Path>) -> io::Result<BoundSocket> {
+    // No one else can connect before the mode is set.
     let umask = rustix::process::umask(Mode::RWXG | Mode::RWXO);
     // By its path, since the kernel shows this name to tools that list sockets.
     let bound = UnixListener::bind(path);
@@ -262,6 +265,7 @@ pub(crate) fn is_listening(socket: &HeldFile) -> io::Result<bool> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     match connect(&probe, &SocketAddrUnix::new(socket.path())?) {
+        // `PROTOTYPE` means a listener for another type of socket.
         Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Ok(true),
         Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(false),
         Err(error) => Err(error.into()),

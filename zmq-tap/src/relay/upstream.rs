@@ -48,6 +48,7 @@ impl UpstreamSocket {
     pub(super) async fn connect(&self, path: &Path) -> io::Result<UnixStream> {
         match &self.held {
             Some(held) => UnixStream::connect(descriptor_path(held)).await,
+            // The file at the path may be another one at each connection.
             None => UnixStream::connect(self.open_checked(path)?.path()).await,
         }
     }

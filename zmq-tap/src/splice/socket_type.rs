@@ -18,6 +18,7 @@ const MAX_HANDSHAKE_BYTES: usize = 4096;
 pub fn read_socket_type(socket: &HeldFile) -> io::Result<String> {
     let mut stream = UnixStream::connect(socket.path())?;
     let mut greeting = [0; 64];
+    // Signature, version 3.0, and the mechanism; the rest are zeros. No READY follows, so the peer never counts this connection.
     greeting[..16].copy_from_slice(b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL");
     stream.write_all(&greeting)?;
     let mut scanner = Scanner::from_greeting();
@@ -25,6 +26,7 @@ pub fn read_socket_type(socket: &HeldFile) -> io::Result<String> {
     let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
     while bytes.len() < MAX_HANDSHAKE_BYTES {
         let left = deadline.saturating_duration_since(Instant::now());
+        // Zero would mean no timeout.
         stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
         let mut buffer = [0; 512];
         let read = match stream.read(&mut buffer) {

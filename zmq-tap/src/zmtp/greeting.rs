@@ -79,6 +79,7 @@ impl GreetingReader {
             // An even last byte of the signature is the flag byte of a long ZMTP 1.0 frame (libzmq makes the same test).
             (10, last) if last & 1 == 0 => GreetingStep::Invalid(Opaque::Version1),
             (11, 0) => GreetingStep::Invalid(Opaque::Version1),
+            // The byte after the signature is the version.
             (V2_LENGTH, _) if self.bytes[10] < 3 => {
                 GreetingStep::Complete { version: ZmtpVersion::V2, hidden_by: None, has_begun_frame: false }
             }

@@ -47,6 +47,7 @@ pub(super) fn parse_header(bytes: &[u8], version: ZmtpVersion) -> Result<Option<
     };
     let is_command = is_command(flags);
     let more = flags & MORE != 0;
+    // RFC 23: a command is a single frame.
     if flags & !known != 0 || (is_command && more) {
         return Err(Garbage::Flags(flags));
     }
