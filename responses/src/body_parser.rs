@@ -51,6 +51,7 @@ impl BodyParser {
                 });
             }
             Self::Json(json) => {
+                // The byte beyond the limit shows that the body exceeds it.
                 let space = (limits.event_bytes + 1).saturating_sub(json.len());
                 if json.extend(&piece[..piece.len().min(space)]).is_err() {
                     *self = Self::UnkeptJson;

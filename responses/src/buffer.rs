@@ -22,6 +22,7 @@ pub(super) struct Full;
 
 impl MemoryBudget {
     fn reserve(&self, bytes: usize, limit: usize) -> Result<(), Full> {
+        // Added before the test, because other threads reserve at the same time.
         if self.0.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= limit {
             return Ok(());
         }
@@ -39,6 +40,7 @@ impl BoundedBuffer {
     pub(super) fn extend(&mut self, bytes: &[u8]) -> Result<(), Full> {
         let needed = self.0.len() + bytes.len();
         if needed > self.0.capacity() {
+            // Doubled, so that a body that arrives in small pieces is copied few times.
             let capacity = needed.max(self.0.capacity() * 2);
             let more = capacity - self.0.capacity();
             TOTAL.reserve(more, if capacity <= GRANTED { usize::MAX } else { MAX_TOTAL })?;

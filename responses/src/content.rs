@@ -76,6 +76,7 @@ impl ContentMatcher {
         }
         let Some(sent) = self.sent.values.get_mut(rid) else { return };
         let new = (count as usize).checked_sub(sent.marks.len());
+        // With more new tokens than ids, a chunk was missed.
         let fits = new.filter(|&new| new <= ids.len() && count as usize <= MAX_TOKENS);
         let Some(new) = fits.filter(|_| !sent.incomplete) else {
             sent.incomplete = true;
@@ -83,6 +84,7 @@ impl ContentMatcher {
             sent.marks = Vec::new();
             return;
         };
+        // Cumulative chunks list the earlier tokens first.
         sent.marks.extend(ids[ids.len() - new..].iter().map(|&id| token_mark(key, id as u32)));
         self.marks += new;
         while self.marks > MAX_MARKS && self.sent.values.len() > 1 {
@@ -116,6 +118,7 @@ impl ContentMatcher {
         let of_length = self.sent.values.iter().filter(|(_, sent)| sent.marks.len() == count as usize);
         let mut fitting = of_length.filter(|(_, sent)| received.occurs_in(&sent.marks));
         let first = fitting.next().map(|(rid, _)| rid.clone());
+        // Equal outputs, such as those of equal prompts, cannot be told apart.
         let second = fitting.next().is_some();
         let Some(rid) = first.filter(|_| !second) else {
             *(if second { &mut self.ambiguous } else { &mut self.unknown }) += 1;

@@ -48,12 +48,14 @@ impl fmt::Debug for Digest {
 }
 
 fn add_modulo(a: u64, b: u64) -> u64 {
+    // Both are below 2^61, so the sum fits.
     let sum = a + b;
     if sum >= PRIME { sum - PRIME } else { sum }
 }
 
 fn mul_modulo(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
+    // 2^61 is 1 modulo this prime, so the upper bits are added to the lower ones.
     add_modulo(product as u64 & PRIME, (product >> 61) as u64)
 }
 

@@ -164,6 +164,7 @@ impl<'a> ResponseJson<'a> {
         let completion = if let Some(meta) = self.meta_info {
             Completion {
                 rid: meta.id?.0,
+                // The name depends on the engine.
                 tokens: self.output_ids.or(self.token_ids).as_deref().map(count_items),
                 stated: meta.completion_tokens,
                 finished: meta.finish_reason.is_some(),

@@ -88,6 +88,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
             finished: choices.finished || choice.finish_reason.is_some(),
             len: choices.len.saturating_add(1),
             index: choice.index,
+            // The values are those of the last choice; with several, they are not used.
             tokens: choice.token_ids.as_deref().map(count_items),
             logprobs: choice.logprobs.generated_tokens(),
             text: choice.choice_text(),
@@ -135,6 +136,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for ChatMessage<'a> {
                 while let Some(BorrowedText(name)) = fields.next_key::<BorrowedText<'_>>()? {
                     if name == "tool_calls" {
                         let json = fields.next_value::<&RawValue>()?.get();
+                        // An event without calls may still list none.
                         let blank = json == "null" || json.trim_matches(['[', ']', ' ', '\n', '\r', '\t']).is_empty();
                         message.tool_calls = if blank { "" } else { json };
                         continue;
@@ -224,6 +226,7 @@ impl<'de> Deserialize<'de> for Outline {
                 while let Some((BorrowedText(name), value)) = fields.next_entry::<BorrowedText<'_>, Outline>()? {
                     outline.filled |= value.filled;
                     match &*name {
+                        // Log probabilities of chats and of completions.
                         "content" | "tokens" => outline.len = value.len,
                         "token_logprobs" => outline.nulls = value.nulls,
                         _ => {}

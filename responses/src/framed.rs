@@ -25,6 +25,7 @@ impl<const N: usize> Framed<N> {
         length: impl Fn(&[u8; N]) -> Result<u64, Unreadable>,
     ) -> Result<Option<Found<'a, N>>, Unreadable> {
         take_bytes(input, &mut self.skip);
+        // The last message was borrowed from the buffer until now.
         if std::mem::take(&mut self.returned) {
             self.buffer.clear();
         }
@@ -50,6 +51,7 @@ impl<const N: usize> Framed<N> {
             if input.is_empty() {
                 return Ok(None);
             }
+            // The prefix first, and then as many bytes as it states.
             let (now, rest) = input.split_at(input.len().min(needed - self.buffer.len()));
             if self.buffer.extend(now).is_err() {
                 self.skip_message(stated.ok_or(Unreadable::Frames)?);

@@ -141,6 +141,7 @@ impl TimedResponse {
             }
             ResponseElement::Completion(completion) if completion.form == ResponseForm::OpenAi => {
                 let id = without_prefix(&completion.rid);
+                // All events of a response have the same id.
                 if self.id.is_empty() && id.len() <= LONGEST_ID {
                     self.id.push_str(id);
                 }
@@ -216,6 +217,7 @@ impl Frontends {
         };
         match self.waiting.remove(id).map(|(_, ended)| ended) {
             Some(Ended::Frontend(frontend)) => self.join_sides(rid, &writes, &frontend, sink),
+            // With two streams of one id, it is unknown whose tokens the response has.
             Some(Ended::Worker { .. } | Ended::Workers) => self.keep_ended(sink.at, id, Ended::Workers),
             None => {
                 let rid = rid.to_owned();
@@ -248,6 +250,7 @@ impl Frontends {
         if let Some(why) = why_unusable(worker, frontend) {
             return self.count_unknown(why);
         }
+        // Otherwise the first parts on both sides may hold different tokens.
         let one_to_one = frontend.parts == worker.parts;
         let first_token_ns =
             ns_between(worker.first, frontend.first).filter(|_| one_to_one && !frontend.short_write_before_first);
@@ -272,6 +275,7 @@ impl Frontends {
     pub fn degraded(&self) -> Vec<String> {
         let mut unknown = self.unknown.clone();
         let without_response = self.waiting.values().filter(|(_, ended)| !matches!(ended, Ended::Frontend(_)));
+        // Younger ones may still be written.
         let overdue = without_response.filter(|(at, _)| self.latest.since(*at) >= OVERDUE_NS).count() as u64;
         if overdue > 0 {
             add_to_count(&mut unknown, UnknownWait::NoResponse, overdue);

@@ -54,6 +54,7 @@ impl ResponseIds {
         };
         match choices.iter_mut().find(|(known, _)| *known == choice) {
             Some((_, known)) if known.as_deref() == Some(rid) => {}
+            // Better no request than the wrong one.
             Some((_, known)) => *known = None,
             None => choices.push((choice, Some(rid.to_owned()))),
         }

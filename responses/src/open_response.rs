@@ -350,6 +350,7 @@ impl OpenResponse {
         let named = self.name.as_ref().is_some_and(|name| name.rid.is_some());
         let context = self.name.as_ref().map(|name| &*name.context);
         let lacks_end = self.whole && end == AnswerEnd::Whole && !self.says_end;
+        // Recorded once for the whole response.
         let mut writes = self.plane.then_some(self.writes);
         for part in &self.parts {
             // The events before the first frame named the response by the id that it shows. Its answer has the request's id.

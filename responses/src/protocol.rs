@@ -67,12 +67,14 @@ pub(super) fn detect_protocol(bytes: &[u8], protocols: &[StreamProtocol]) -> Det
         _ if protocols.iter().any(|protocol| (protocol.begins)(bytes).is_none()) => return Detected::Short,
         _ => {}
     }
+    // A record of TLS: its type, and its version.
     if let [0x14..=0x17, 0x03, 0..=4, ..] = bytes {
         return Detected::Unreadable(Unreadable::Tls);
     }
     if REQUESTS.iter().any(|word| bytes.starts_with(word)) {
         return Detected::Unreadable(Unreadable::Request);
     }
+    // The signature of a ZMTP greeting.
     if bytes[0] == 0xff && bytes.get(9) == Some(&0x7f) {
         return Detected::Unreadable(Unreadable::Zmq);
     }
@@ -94,6 +96,7 @@ fn size_line(bytes: &[u8]) -> Option<usize> {
 /// Offset of the first chunk whose data begins with an event.
 pub(super) fn event_within(bytes: &[u8]) -> Option<usize> {
     memmem::find_iter(bytes, b"\r\ndata:").find_map(|end| {
+        // The size line is read backwards from its end.
         let digits = bytes[..end].iter().rev().take_while(|byte| byte.is_ascii_hexdigit()).count();
         let at = end - digits;
         let after_line_end = at == 0 || bytes[..at].ends_with(b"\r\n");

@@ -146,6 +146,7 @@ impl ResponseReader {
         if kept.is_empty() {
             self.seek_protocol(bytes, begins, server, sink);
         } else {
+            // Bytes are kept only from the start of a write or of the connection.
             self.seek_protocol(&[&kept[..], bytes].concat(), true, server, sink);
         }
     }
@@ -179,6 +180,7 @@ impl ResponseReader {
 
     /// Looks for a readable position, and parses the bytes from there on.
     fn seek_protocol(&mut self, bytes: &[u8], begins: bool, server: &mut Server, sink: &mut EventSink<'_>) {
+        // Otherwise the bytes may be from the middle of a response.
         let is_start = begins || self.skipped_bytes == 0;
         let mut found = if is_start { detect_protocol(bytes, self.protocols) } else { Detected::Unknown };
         let mut offset = 0;

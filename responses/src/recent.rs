@@ -21,6 +21,7 @@ impl<V> Recent<V> {
     /// Inserts or replaces a value. Evicts and returns the oldest one if there are `limit`.
     pub(super) fn insert(&mut self, id: &str, value: V, limit: usize) -> Option<V> {
         let evicted = if self.order.len() >= limit { self.remove_oldest() } else { None };
+        // A replaced value keeps its place in the order.
         if self.values.insert(id.to_owned(), value).is_none() {
             self.order.push_back(id.to_owned());
         }

@@ -61,6 +61,7 @@ pub struct Tls {
 impl Tls {
     /// Number of connections that hide their responses, because another library encrypts them.
     fn hidden_connections(self) -> u64 {
+        // Where plain bytes are seen, the same connections are also seen encrypted, at their sockets.
         if self.plain == 0 { self.encrypted } else { 0 }
     }
 }

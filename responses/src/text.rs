@@ -54,6 +54,7 @@ impl ChoiceText<'_> {
     }
 
     fn non_empty_pieces(self) -> impl Iterator<Item = Digest> {
+        // A model reasons first, so an event with both has them in this order.
         [self.reasoning, self.content].into_iter().filter(|piece| !piece.is_empty())
     }
 }
@@ -241,6 +242,7 @@ impl Texts {
             self.stop_comparison(rid);
             return None;
         }
+        // The parser of a chat may remove text, which is then not lost.
         let may_skip = all_observed && sent.begins && (self.exact || text.completion);
         let bytes = sent.kept_bytes();
         let begin = sent.carried.tokens;

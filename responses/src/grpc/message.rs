@@ -54,6 +54,7 @@ impl<'a> GrpcMessage<'a> {
                 (2, FieldValue::Bytes(entry)) => meta.record_entry(entry)?,
                 // `finished`: field 3 of `GenerateResponse`, 2 of `OpenAIStreamChunk`.
                 (2 | 3, FieldValue::Number(value)) => last = value != 0,
+                // The field is not repeated in any message of interest.
                 (1, FieldValue::Bytes(_)) => return None,
                 _ => {}
             }
@@ -73,6 +74,7 @@ impl<'a> GrpcMessage<'a> {
 impl GrpcOutput<'_> {
     /// Number of token ids in field 1. `None` if it can only be text.
     pub(super) fn count_ids(&self) -> Option<u32> {
+        // Packed varints: the last byte of each has its upper bit clear.
         let complete = self.ids.last().is_none_or(|byte| *byte < 0x80);
         let count = self.ids.iter().filter(|byte| **byte < 0x80).count();
         complete.then(|| u32::try_from(count).ok())?
@@ -143,6 +145,7 @@ fn take_field<'a>(rest: &mut &'a [u8]) -> Option<(u64, FieldValue<'a>)> {
     let tag = take_varint(rest)?;
     let value = match tag & 7 {
         0 => FieldValue::Number(take_varint(rest)?),
+        // The wire types of protobuf: 0 varint, 1 and 5 fixed, 2 with a length.
         1 => take_bytes(rest, 8).map(|_| FieldValue::Fixed)?,
         2 => {
             let length = take_varint(rest)?;

@@ -54,12 +54,14 @@ pub(super) fn begins_with_message(start: &[u8], frame: Option<u32>) -> Option<bo
     if !fits || size == 0 {
         return Some(false);
     }
+    // Tags of the fields 1 and 2 of wire type 2.
     message.first().map(|tag| matches!(tag, 0x0a | 0x12))
 }
 
 impl GrpcParser {
     /// Parses a piece of the body. Messages longer than `limit` bytes are skipped.
     pub(super) fn parse(&mut self, mut piece: &[u8], limit: usize, emit: &mut Emit<'_>) {
+        // The messages borrow from it while `self` changes.
         let mut framed = std::mem::take(&mut self.framed);
         while let Ok(Some(found)) = framed.next_message(&mut piece, limit, |prefix| Ok(message_length(*prefix).into()))
         {
@@ -114,6 +116,7 @@ impl GrpcParser {
             return true;
         }
         let full = self.waiting == MAX_UNDECIDED || self.undecided.len() + PREFIX + message.len() > limit;
+        // Ids below 128 are also valid text, and ASCII text is also a valid list of ids.
         let is_undecided = !output.has_ids() && output.count_ids().is_some() && !full;
         if is_undecided && self.undecided.extend(&[&prefix, message].concat()).is_ok() {
             self.waiting += 1;

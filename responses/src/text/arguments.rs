@@ -133,6 +133,7 @@ fn compare_unfinished(written: &str, sent: &str) -> Comparison {
     let written = plain_characters(written);
     let sent = plain_characters(sent);
     let common = common_length(written.iter(), sent.iter());
+    // A parser that completes the JSON adds only such characters.
     let rest = written[common..].iter();
     if !rest.into_iter().all(|unit| matches!(unit.char, '"' | ']' | '}')) {
         return Comparison::new(ToolCallOutcome::Unjudged);
@@ -207,6 +208,7 @@ fn unescape(text: &str) -> Option<(char, usize)> {
             }
             Some((char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER), 6))
         }
+        // Blanks are left out, so any of them serves.
         b'n' | b'r' | b't' => Some((' ', 2)),
         _ => {
             let char = text[1..].chars().next()?;
@@ -235,6 +237,7 @@ fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget)
     if len == 0 {
         return find_swapped(written, sent, begin, end, budget);
     }
+    // The equal ends do not cover the shorter text, so more than one part differs.
     if begin + end < shorter {
         return None;
     }
@@ -311,6 +314,7 @@ fn find_swapped(
     budget: &mut StepBudget,
 ) -> Option<Comparison> {
     let until = sent.len().checked_sub(end).filter(|until| *until > begin)?;
+    // The search below tries each place for the boundary.
     if until - begin > MAX_SWAPPED {
         return None;
     }

@@ -171,15 +171,18 @@ impl SentText {
     /// Finds the chunks with this text, the earliest ones if several have it. Skips earlier chunks only if `may_skip`.
     fn carry_text(&mut self, text: Digest, may_skip: bool) -> Option<CarriedChunks> {
         let starts = std::iter::once(self.carried).chain(self.pending.iter().copied());
+        // Without skipping, the text must begin where the last event ended.
         let candidates = if may_skip { usize::MAX } else { 1 };
         let (skipped, start, place) = starts.take(candidates).enumerate().find_map(|(skipped, start)| {
             let len = start.text.len() + text.len();
+            // Chunks only add text, so their ends are sorted.
             let place = self.pending.partition_point(|end| end.text.len() < len);
             let end = self.pending.get(place)?;
             (end.text.len() == len && end.text == start.text.then(text)).then_some((skipped, start, place))
         })?;
         let without_text = self.without_text(skipped, place, start);
         let carried = self.pending.drain(..=place).next_back()?;
+        // Kept only to search tool calls in the text that no event has carried.
         self.text.drain(..(carried.text.len() - self.carried.text.len()) as usize);
         self.carried = carried;
         self.event = text;
@@ -197,6 +200,7 @@ impl SentText {
     fn classify_difference(&self, text: Digest) -> Difference {
         if text == self.event {
             Difference::Repeated
+        // On a copy, because carrying removes the chunks.
         } else if self.clone().carry_text(text, true).is_some() {
             Difference::Missing
         } else {

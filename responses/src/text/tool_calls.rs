@@ -90,6 +90,7 @@ impl ResponseCalls {
             self.bytes += name.as_ref().map_or(0, String::len);
             self.bytes += arguments.as_ref().map_or(0, String::len) + size_of::<u32>();
             if self.bytes > MAX_BYTES || known.is_none() && self.found.len() == MAX_CALLS {
+                // A part of the calls would be of no use.
                 *self = Self { unknown: true, ..Self::default() };
             }
             if self.unknown {
@@ -172,6 +173,7 @@ impl ResponseCalls {
         let mut found = vec![None; self.found.len()];
         let mut until = text.len();
         for (place, call) in self.found.iter().enumerate().rev() {
+            // Backwards, because the last occurrence of a name is the one that counts.
             let Some((name, object)) = object_behind(&call.name, &text[..until], until == text.len(), budget) else {
                 break;
             };
