@@ -243,7 +243,7 @@ impl SocketWatch {
         }
     }
 
-    fn reconnect(&mut self, name: &str, connection: PeerConnection, holder: probe_user::peers::Holder) {
+    fn reconnect(&mut self, name: &str, connection: PeerConnection, holder: Holder) {
         let comm = std::fs::read_to_string(format!("/proc/{}/comm", holder.pid)).unwrap_or_default();
         let peer = format!("{name}: process {} ({})", holder.pid, comm.trim_end());
         if !self.reported.insert(format!("{peer} {}", connection.connector)) {

@@ -108,9 +108,9 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
     // Before any receive, there is no distribution of gaps.
     if gap.count() > 0 {
         verdict
-            .with("p50_ns", quantile(0.5))
-            .with("p90_ns", quantile(0.9))
-            .with("p99_ns", quantile(0.99))
+            .with("p50_ns", median_ns)
+            .with("p90_ns", p90_ns)
+            .with("p99_ns", gap.quantile(0.99).unwrap_or(0))
             .with("max_ns", worst_received);
     }
     if waits.total.requests > 0 {
