@@ -7,6 +7,7 @@ macro_rules! gather {
         const LISTS: [&[$type]; ENGINES.len()] = {
             let mut lists: [&[$type]; ENGINES.len()] = [&[]; ENGINES.len()];
             let mut index = 0;
+            // Loops, because constants cannot use iterators.
             while index < ENGINES.len() {
                 let $engine = &ENGINES[index];
                 lists[index] = $list;
@@ -36,6 +37,7 @@ pub(crate) const fn join<T: Copy, const N: usize>(lists: &[&[T]]) -> [T; N] {
     while lists[index].is_empty() {
         index += 1;
     }
+    // Any item serves as the first content of the array; all are replaced.
     let mut joined = [lists[index][0]; N];
     let mut length = 0;
     while index < lists.len() {

@@ -88,10 +88,12 @@ pub(crate) fn read_head(b: &[u8], at: usize) -> Option<(Head, usize)> {
             sized_head(b, at, len, |end| Head::Str { end })
         }
         0xdc | 0xdd => {
+            // No array has a one-byte length, so the two types stand for 2 and 4 bytes.
             let (len, at) = read_length(b, at, first - 0xdb)?;
             Some((Head::Array { len: len as u32 }, at))
         }
         0xde | 0xdf => {
+            // As for arrays.
             let (len, at) = read_length(b, at, first - 0xdd)?;
             Some((Head::Map { len: len as u32 }, at))
         }
@@ -184,6 +186,7 @@ pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64) -> Option<u64> {
             continue;
         }
         left -= 1;
+        // By its length, since the payload may not have been captured.
         if let Some((_, end)) = payload_span(b) {
             at += end;
             continue;
@@ -278,11 +281,14 @@ pub(crate) fn skip_value(b: &[u8], mut at: usize) -> Result<usize, InvalidMsgpac
 /// Number of further one-byte values, at most `left`, that follow the first value in `b`. A small integer is followed by any small
 /// integers, another value by identical ones.
 fn fixint_run(b: &[u8], left: u64) -> usize {
+    // The first value itself counts too.
     let max = usize::try_from(left).map_or(b.len(), |left| b.len().min(left + 1));
     let b = b.get(..max).unwrap_or_default();
+    // Small integers are the only values whose one byte may differ from the next one.
     if !matches!(b, [0x00..=0x7f, ..]) {
         return count_repeats::<1>(b, 0);
     }
+    // Eight at a time: none has its upper bit set.
     let aligned = 8 * count_equal_words(b, 0, 0x8080_8080_8080_8080, 0);
     aligned + b[aligned..].iter().take_while(|first| **first < 0x80).count() - 1
 }

@@ -67,6 +67,7 @@ impl ParseRequests for RequestPlaneParser {
     }
 
     fn missed(&mut self, bytes: u64) {
+        // The missed bytes are of a body, which would not be read anyway.
         if self.skip >= bytes && self.skip > 0 {
             self.skip -= bytes;
         } else {
@@ -89,6 +90,7 @@ impl ParseRequests for RequestPlaneParser {
             }
             let mut pending = std::mem::take(&mut self.partial);
             let before = pending.len();
+            // Without copying, if the message begins in this input.
             let bytes = if pending.is_empty() {
                 input
             } else {
@@ -97,6 +99,7 @@ impl ParseRequests for RequestPlaneParser {
             };
             match parse_message(bytes, emit) {
                 Ok(Some((used, follow))) => {
+                    // The message began in the bytes that were kept.
                     input = &input[used.saturating_sub(before).min(input.len())..];
                     // The body holds the prompt, which is not read.
                     self.skip = follow;
@@ -123,6 +126,7 @@ fn parse_message(bytes: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Result<O
     };
     let Some((headers, rest)) = split_part(rest, |headers| headers.starts_with(b"{"))? else { return Ok(None) };
     let headers = serde_json::from_slice(headers).map_err(|_| Invalid)?;
+    // Header and body follow as one payload, whose length is stated twice.
     let Some((length, rest)) = rest.split_first_chunk() else { return Ok(None) };
     let Some((prefix, rest)) = rest.split_first_chunk::<PREFIX>() else { return Ok(None) };
     let [header, body] = header_and_body_lengths(prefix);
@@ -150,10 +154,12 @@ fn emit_ids(path: &[u8], headers: &Headers<'_>, control: &[u8], emit: &mut dyn F
     let Ok(Control { id, connection_info }) = serde_json::from_slice(control) else {
         return;
     };
+    // JSON within a JSON string.
     let info: Option<Info<'_>> = serde_json::from_str(&connection_info.info.0).ok();
     let subject = info.and_then(|info| info.subject);
     // Releases from 1.6 on name the component in the path, and generate their own request id.
     let by_trace = memchr_iter(b'/', path).count() == 1;
+    // The second part of `traceparent` is the trace id.
     let trace = headers.traceparent.as_ref().and_then(|parent| parent.0.split('-').nth(1));
     emit(RequestIds {
         subject: subject.as_ref().map(|subject| &*subject.0),

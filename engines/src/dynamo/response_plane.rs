@@ -132,6 +132,7 @@ impl ResponseFrames {
 
     fn parse_chunk(&mut self, body: &[u8], emit: &mut Emit<'_>) {
         let outer: Option<Outer<'_>> = match body.first() {
+            // The codec depends on the release.
             Some(b'{') => serde_json::from_slice(body).ok(),
             _ => rmp_serde::from_slice(body).ok(),
         };
@@ -157,6 +158,7 @@ impl ResponseFrames {
 
 /// Lengths of a frame's header and body.
 pub(super) fn header_and_body_lengths(prefix: &[u8; PREFIX]) -> [u64; 2] {
+    // The third number is a checksum.
     [0, 8].map(|at| u64::from_be_bytes(std::array::from_fn(|i| prefix[at + i])))
 }
 

@@ -135,6 +135,7 @@ fn read_batch<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a>>) -> Result<u32,
     for _ in READ_COLUMNS..columns {
         at = skip_value(message, at)?;
     }
+    // A message that only looks like a batch rarely ends where its columns do.
     if at != message.len() {
         return Err(malformed(at, "bytes after the end of the message"));
     }

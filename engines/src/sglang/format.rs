@@ -92,6 +92,7 @@ fn check_pickle_opening(body: &[u8], length: u64) -> Opening {
                 let fits = frame_length.is_some_and(|frame_length| {
                     frame == frame_length || (frame >= 4 && frame < frame_length && frame_length > 65_536)
                 });
+                // The opcode STOP is the last byte of each pickle.
                 if fits { Opening::Yes(Some(b'.')) } else { Opening::No }
             }
         },
@@ -117,6 +118,7 @@ fn check_msgpack_opening(body: &[u8], length: u64) -> Opening {
         return Opening::No;
     }
     let name = &name[..name.len().min(name_length)];
+    // A Python class name, as far as it has been captured.
     let sound = name.iter().enumerate().all(|(at, byte)| match at {
         0 => byte.is_ascii_uppercase(),
         _ => byte.is_ascii_alphanumeric() || *byte == b'_',

@@ -119,6 +119,7 @@ fn read_trace(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) 
         sink(&stage_statement(rid, Stage { tokens, pending, ..Stage::new(rid.text, name, by) }));
         return Ok(());
     }
+    // A line about a whole batch.
     let rids = body.split_once("batch_rids=").ok_or(MalformedLine)?.1;
     let end = match rids.strip_prefix(['[', '(']) {
         Some(list) => 1 + list.find([']', ')']).unwrap_or(list.len()),

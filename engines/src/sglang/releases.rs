@@ -78,6 +78,7 @@ impl ReleaseBehaviour {
         let (Some(first), Some(last)) = (row_in_force(range.first), row_in_force(range.last)) else {
             return Self::default();
         };
+        // A range has only the behaviour that all of its releases share.
         let rows = &ROWS[first..=last];
         Self {
             behaviour: Behaviour {

@@ -193,6 +193,7 @@ fn mark_launchers(nodes: &[Node], roles: &mut [Option<RoleWithSource>]) {
     for child in nodes {
         if let (Some((API_SERVER, RoleSource::Title | RoleSource::CommandLine)), Some(parent)) =
             (child.stated, child.parent)
+            // A launcher has the command line of a server and serves no clients itself.
             && let Some((API_SERVER, source @ RoleSource::CommandLine)) = roles[parent]
         {
             roles[parent] = Some((LAUNCHER, source));

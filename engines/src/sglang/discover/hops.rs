@@ -65,6 +65,7 @@ impl<'a> BoundEndpoints<'a> {
         let of_schedulers = self.endpoints_with(wire.acceptor, SCHEDULER);
         let others = of_schedulers.iter().filter(|endpoint| !output.contains(endpoint)).count();
         let Some(output) = output.first() else {
+            // One of these sockets has the output, and of several only the traffic shows which.
             let carries = if others == 1 { Carries::Output } else { Carries::Unknown };
             return Some(Reading::forward(carries, Confidence::Inferred));
         };

@@ -11,6 +11,7 @@ use super::role::{DETOKENIZER, DETOKENIZER_ROUTER, ROLES, ROUTER, SCHEDULER, TOK
 pub(super) fn infer_roles(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     infer_from_children(nodes, roles);
     infer_from_neighbours(nodes, edges, roles);
+    // The order matters: what is stated goes before what is guessed.
     infer_unnamed(nodes, edges, roles);
     mark_routers(nodes, edges, roles);
 }
@@ -47,6 +48,7 @@ fn infer_from_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
             let (node, found) = match (known_role(roles, from), known_role(roles, to)) {
                 (None, Some(DETOKENIZER | DETOKENIZER_ROUTER)) => (from, Some(SCHEDULER)),
                 (None, Some(TOKENIZER | ROUTER)) => {
+                    // Only a detokenizer stands between two others.
                     (from, Some(if has_incoming_edge(edges, from) { DETOKENIZER } else { SCHEDULER }))
                 }
                 (Some(SCHEDULER), None) => {

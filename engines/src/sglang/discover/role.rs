@@ -48,6 +48,7 @@ pub(super) fn role_of_title(title: &str) -> Option<(Role, Rank)> {
         return None;
     }
     let mut rank = Rank::default();
+    // Other roles may have numbers of another meaning, such as a worker's pid.
     for part in rest.split(['_', ' ']).filter(|_| role == SCHEDULER) {
         let digits = part.find(|c: char| c.is_ascii_digit()).unwrap_or(part.len());
         let (name, number) = part.split_at(digits);

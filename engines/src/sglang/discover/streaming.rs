@@ -114,6 +114,7 @@ impl StreamingRules<'_> {
             let codec = if pickle.value { Codec::Pickle } else { Codec::Msgpack };
             return Some(Setting::new(codec, pickle.origin));
         }
+        // An environment that could not be read proves nothing.
         let absent = self.evidence.environment.is_some() && self.evidence.variable(PICKLE_SWITCH).is_none();
         absent.then(|| {
             Setting::new(Codec::Pickle, Origin::NoVariable { pid: self.evidence.pid, variable: PICKLE_SWITCH })

@@ -25,6 +25,7 @@ pub(super) fn read_failed_check(
         let asked_ago_s = (line_s % QUARTER_S + QUARTER_S - asked_s % QUARTER_S) % QUARTER_S;
         // A line that is that late, or another clock's: the wait in the line is certain.
         let asked_ago_s = if asked_ago_s < waited_s { waited_s } else { asked_ago_s };
+        // The last message may have come before midnight.
         let silent_before_s = (asked_s + DAY_S - last_message_s) % DAY_S;
         state.unanswered_since = Some(MonoNs(line_ns.saturating_sub(asked_ago_s * SECOND_NS)));
         state.recv_wait_ns = Some((asked_ago_s + silent_before_s) * SECOND_NS);

@@ -73,6 +73,7 @@ fn string_length(text: &[u8]) -> Option<usize> {
         if text[at] == quote {
             return Some(at + 1);
         }
+        // A backslash, and the character that it escapes.
         at += 2;
     }
 }

@@ -140,6 +140,7 @@ fn emit_times(
     let tokens = number(TOKENS).filter(|tokens| (0.0..4e9).contains(tokens));
     let first_token = number(ARRIVAL).zip(number(FIRST_TOKEN_LATENCY));
     let first_token = first_token.and_then(|(arrival, latency)| epoch_seconds_to_ns(arrival + latency));
+    // Several releases have the same stage under different names.
     let times = TIMES.map(|(key, name, by)| (name, by, number(key).and_then(epoch_seconds_to_ns)));
     let prefill_finished =
         times.iter().find(|time| time.0 == PREFILL_FINISHED && time.2.is_some()).and_then(|time| time.2);

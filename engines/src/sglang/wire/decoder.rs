@@ -66,6 +66,7 @@ impl Decoder {
             return Err(Undecoded::Limit { limit: "message", value: self.limits.message });
         }
         let Self { limits, payload, text, arena, scratch, rows, chunks: home, last_layout: last } = self;
+        // The buffers keep their memory for the next message.
         rows.clear();
         let (codec, found) = match message {
             // A pickle ends with the opcode STOP.
@@ -96,6 +97,7 @@ impl Decoder {
                     }
                     let mut ids = ids.as_slice();
                     for chunk in &mut chunks {
+                        // All ids are in one buffer, one chunk after the other.
                         (chunk.ids, ids) = ids.split_at(chunk.listed.unwrap_or(0) as usize);
                     }
                 }

@@ -119,6 +119,7 @@ fn find_layout(
             return Ok(FoundLayout::Listed(layout));
         }
     }
+    // An unknown release: the fields are found by their names.
     let newest = layouts.last().ok_or_else(|| unknown_class(class))?;
     let names = names.iter().map(|name| doc.string_bytes(*name).unwrap_or_default());
     Ok(FoundLayout::Unlisted(newest, ColumnIndices::find(names)))

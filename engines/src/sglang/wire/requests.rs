@@ -68,6 +68,7 @@ fn read_rid(rid: Option<&[u8]>) -> Result<&str, Undecoded> {
 }
 
 fn read_pickle<'a>(message: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a>>) -> Result<DispatchKind, Undecoded> {
+    // Of a long message, only the first and the last bytes were captured.
     let end = if message.tail.is_empty() { message.head } else { message.tail };
     if end.last() != Some(&b'.') {
         return Err(Undecoded::Truncated { at: end.len() });
@@ -157,6 +158,7 @@ fn read_pickled_batch<'a>(
         let WalkItem::Field { field, value_at, depth, is_first } = item else {
             continue;
         };
+        // A client may also choose the key `rid` in a dict of its own, which is nested deeper.
         if field == RequestField::Rid && is_first && depth <= request_depth {
             requests.push(DispatchedRequest::new(read_rid(text_at(message, value_at))?));
             if request_depth == usize::MAX {
@@ -231,6 +233,7 @@ fn read_packed_batch<'a>(
     batch: &PackedObject<'a>,
     requests: &mut Vec<DispatchedRequest<'a>>,
 ) -> Result<DispatchKind, Undecoded> {
+    // The requests are the last field of a batch.
     let last = batch.fields.checked_sub(1).ok_or(batch.truncated())?;
     let list = batch.skip_fields(batch.first_field, last)?;
     let Some((Head::Array { len }, payload)) = batch.head_at(list) else {

@@ -114,6 +114,7 @@ static LAYOUTS: LazyLock<Vec<MessageLayout>> = LazyLock::new(|| {
 });
 
 pub(super) fn layouts_of_class(class: &[u8]) -> &'static [MessageLayout] {
+    // The table is sorted by class, and then by release.
     let from = LAYOUTS.partition_point(|layout| layout.class.as_bytes() < class);
     let to = LAYOUTS.partition_point(|layout| layout.class.as_bytes() <= class);
     &LAYOUTS[from..to]

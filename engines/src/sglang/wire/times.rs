@@ -18,6 +18,7 @@ const SEARCHED_BYTES: usize = 256;
 impl MessageColumns<'_, '_> {
     /// Reads the times of requests whose first tokens are in this message. Later messages repeat them.
     pub(super) fn read_times(&self, chunks: &[Chunk<'_>], nested: &mut NestedPickle, times: &mut Vec<ChunkSeconds>) {
+        // Most messages end here.
         if !chunks.iter().any(has_first_tokens) {
             return;
         }

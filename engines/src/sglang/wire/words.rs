@@ -8,6 +8,7 @@ use crate::msgpack::{Head, be_bytes, read_head};
 pub(super) fn parse_short_array(b: &[u8], at: usize) -> Option<(usize, u16)> {
     // `c7 LENGTH 01 00000002 a1 71`.
     let rest = b.get(at..)?;
+    // Eight bytes are compared at once; the mask leaves out the length.
     let head = u64::from_le_bytes(*rest.first_chunk()?);
     let len = usize::from(rest[1]);
     let whole = head & !0xff00 == 0xa102_0000_0001_00c7 && rest.get(8) == Some(&b'q') && rest.len() >= 3 + len;
