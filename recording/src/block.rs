@@ -122,6 +122,7 @@ impl BlockReader {
         self.first_record.get_or_insert(section.first_record);
         let skipped = self.continue_at(section.first_record);
         let missed = (skipped > 0).then(|| Missed::new(None, skipped, MissedCause::QueueFull));
+        // The announcements of engine and hops may be among the missing records.
         let wants_standing = starts_late || skipped > 0;
         let mut block = self.buffers.decode_block(&section.content, wants_standing, missed).map_err(damaged_block)?;
         while block.advance().map_err(damaged_block)? {

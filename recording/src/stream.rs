@@ -114,6 +114,7 @@ pub struct StreamSplitter {
 impl StreamSplitter {
     /// Adds received bytes.
     pub fn extend(&mut self, bytes: &[u8]) {
+        // Only here, so that the rest moves once for each read and not for each section.
         self.bytes.drain(..self.processed_bytes);
         self.processed_bytes = 0;
         self.bytes.extend_from_slice(bytes);
@@ -133,6 +134,7 @@ impl StreamSplitter {
             if self.run.is_some_and(|run| section.run != run) {
                 return Err(damaged("a section belongs to another run"));
             }
+            // The sender may be any program, and the section is kept until it is complete.
             if section.kind != kind::BLOCK && section.packed_bytes > MAX_JSON_BYTES {
                 return Err(damaged("a section is too long"));
             }
@@ -166,6 +168,7 @@ impl StreamSplitter {
     /// Checks the preamble. Returns `false` if more bytes are needed.
     fn read_preamble(&mut self) -> Result<bool, StreamError> {
         let expected = Preamble::new(false).to_bytes();
+        // Compared as far as received, so that another protocol is recognised from its first byte.
         let received = self.bytes.len().min(8);
         if self.bytes[..received] != expected[..received] {
             return Err(StreamError::NotARecording);

@@ -82,6 +82,7 @@ impl<'a> ColumnCursor<'a> {
     /// Reads the rest of a number that starts with `first`, at most 70 bits.
     fn finish_long_number(&mut self, first: u8) -> Result<u128, MalformedBlock> {
         let mut value = u128::from(first & 0x7f);
+        // An optional number may be one more than 64 bits hold.
         for shift in (7..70).step_by(7) {
             let byte = self.read_byte()?;
             value |= u128::from(byte & 0x7f) << shift;

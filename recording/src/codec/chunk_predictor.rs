@@ -80,6 +80,7 @@ impl ChunkPredictor {
     /// Predicted number of listed ids for a token count.
     fn predicted_listed(&self, completion: Option<u32>) -> Option<u32> {
         match self.listing {
+            // Most first chunks have one token.
             _ if !self.has_begun => Some(1),
             ListingKind::New => completion.zip(self.completion).map(|(n, before)| n.wrapping_sub(before)),
             ListingKind::All => completion,
@@ -93,6 +94,7 @@ impl ChunkPredictor {
         let listed = chunk.listed;
         let completion = chunk.completion_tokens;
         if self.has_begun {
+            // Most requests get the same number of tokens at each step.
             let step = completion.zip(self.completion).map(|(n, before)| n.wrapping_sub(before));
             self.completion_step = step.unwrap_or(1);
             self.listing = if listed == step {

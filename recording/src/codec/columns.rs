@@ -97,6 +97,7 @@ impl<'a> BlockColumns<ColumnCursor<'a>> {
     pub(crate) fn from_bytes(bytes: &'a [u8]) -> Result<Self, MalformedBlock> {
         let mut cursor = ColumnCursor::new(bytes);
         let stored_count = cursor.read_number()?;
+        // Each length takes at least one byte, so a damaged count is found before the loop below.
         if stored_count > bytes.len() as u64 {
             return Err(MalformedBlock("more columns than bytes"));
         }

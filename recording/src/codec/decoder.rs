@@ -56,6 +56,7 @@ impl DecodeBuffers {
         texts.fill(&mut columns)?;
         ids.clear();
         while !columns.ids.is_empty() {
+            // Read at once, so that chunks can borrow their part.
             ids.push(columns.ids.read_signed()?);
         }
         state.clear();
@@ -108,6 +109,7 @@ impl<'b> DecodedBlock<'b> {
         if let Record::Event(Event { what, .. }) = &mut record
             && let What::Sent(frame) | What::Received(Received { frame: Some(frame), .. }) = what
         {
+            // The chunks live in this block and not in the record, so that their memory is reused.
             frame.chunks = &self.chunks;
         }
         Some(record)
@@ -142,6 +144,7 @@ impl<'b> DecodedBlock<'b> {
                 return Ok(record);
             }
         }
+        // A writer states exact numbers, so anything left over is a sign of damage.
         if self.columns.op.is_empty() && self.chunks_left == 0 {
             Ok(None)
         } else {
@@ -164,6 +167,7 @@ impl<'b> DecodedBlock<'b> {
                 let frame = self.read_frame(lane_frame)?;
                 What::Sent(Frame { forwarded, ..frame })
             }
+            // Written before 2.6. It is read only because it changes the predictions.
             op::FORWARDED => {
                 self.read_frame_id(op, FrameStage::Forwarded)?;
                 return Ok(None);
@@ -281,6 +285,7 @@ impl<'b> DecodedBlock<'b> {
                 let listed = i64::from(chunk.listed.unwrap_or(0));
                 let id_count = listed.checked_add(self.columns.id_count.read_signed()?);
                 let id_count = id_count.and_then(|count| usize::try_from(count).ok()).filter(|&count| count > 0);
+                // The next ids of the block are those of this chunk.
                 let split = id_count.and_then(|count| self.ids.split_at_checked(count));
                 (chunk.ids, self.ids) = split.ok_or(MalformedBlock("reference to unknown ids"))?;
             }

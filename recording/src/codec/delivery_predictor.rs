@@ -97,6 +97,7 @@ impl DeliveryPredictor {
             let known = if text.is_new { None } else { links.get(&(NO_LINK, text.index)).copied() };
             known.unwrap_or_else(|| {
                 let index = self.order.add_request(text.index, DeliveryState::default());
+                // Deliveries are one stream of all lanes, which has no lane's number.
                 links.insert((NO_LINK, text.index), index);
                 index
             })
@@ -137,6 +138,7 @@ impl DeliveryPredictor {
             let text = column.read_u32()?;
             texts.get_or_take_new(text)?;
             index = column.read_u32()?;
+            // The index after the last one stands for a new request.
             if index as usize == self.order.len() {
                 self.order.add_request(text, DeliveryState::default());
             }

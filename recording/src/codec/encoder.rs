@@ -125,6 +125,7 @@ impl Encoder {
         content.from = content.from.min(at);
         content.to = content.to.max(at);
         self.columns.op.push(op);
+        // A difference takes fewer bytes than the time itself.
         self.columns.time.put_signed(at.0.wrapping_sub(self.last_record_ns) as i64);
         self.last_record_ns = at.0;
     }
@@ -219,6 +220,7 @@ impl Encoder {
                 self.columns.chunk_flags.put_number(predicted_chunks);
                 self.columns.chunk_flags.push(flags);
                 predicted_chunks = 0;
+                // Copies, because the same function also reads into them.
                 let written = predictor.transfer_fields(flags, &mut self.columns, &mut { *chunk }, &mut { worker });
                 written.expect("a column in memory takes every field");
             }
@@ -233,6 +235,7 @@ impl Encoder {
             let is_new = !predictor.has_begun;
             predictor.update(chunk, worker, !ids.is_empty());
             if is_new {
+                // Requests of one lane often begin alike, such as with the same prompt length.
                 newest_request = *predictor;
             }
             link.is_finished = chunk.finish.is_some();

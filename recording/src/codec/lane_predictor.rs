@@ -120,6 +120,7 @@ impl LanePredictors {
             *next_seq = next_seq.wrapping_add(columns.seq.read_signed()? as u64);
         }
         self.last[stage as usize] = index;
+        // The corrected prediction is now this very frame.
         self.take_predicted(stage)
     }
 }

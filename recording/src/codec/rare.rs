@@ -168,7 +168,9 @@ impl<'b> RareReader<'b> {
         let length = column.read_number()?;
         let new_texts = column.read_u32()?;
         let fields = ColumnCursor::new(column.read_bytes(length as usize)?);
+        // The texts of a record of an unknown kind must be counted, too.
         texts.skip_new(new_texts);
+        // A copy: fields refer to texts by index.
         Ok(Self { fields, texts: *texts })
     }
 
@@ -460,6 +462,7 @@ impl<'b> RareField<'b> for Engine<'b> {
     fn read(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
         let has_version = bool::read(from)?;
         Ok(Self {
+            // The text is always present, even if it stands for none.
             version: Some(RareField::read(from)?).filter(|_| has_version),
             mode: RareField::read(from)?,
             waiter: RareField::read(from)?,

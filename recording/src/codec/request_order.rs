@@ -74,6 +74,7 @@ impl<S> RequestOrder<S> {
     /// Predicted next request if the order is unchanged.
     pub(super) fn predict_next(&self, position: StreamPosition) -> u32 {
         match self.skip_finished(self.get(position.last).map_or(NO_LINK, |last| last.next)) {
+            // A new request has no successor yet: it came between two others, and the order continues with the one that it displaced.
             NO_LINK => self.skip_finished(position.skipped),
             next => next,
         }
@@ -92,6 +93,7 @@ impl<S> RequestOrder<S> {
     /// Advances the stream to request `actual`, where `predicted` was predicted.
     pub(super) fn advance(&mut self, position: &mut StreamPosition, predicted: u32, actual: u32) {
         if let Some(last) = self.links.get_mut(position.last as usize) {
+            // The order of the last frame is the prediction for the next.
             last.next = actual;
         }
         if actual != predicted {

@@ -66,6 +66,7 @@ impl TextTable {
     /// Returns the text's index. A new text is written.
     pub(super) fn add(&mut self, text: &str, columns: &mut BlockColumns<Vec<u8>>) -> TextIndex {
         let Self { arena, indices, hasher } = self;
+        // The table has indices only, and compares texts where they are.
         let hash = hasher.hash_one(text);
         if let Some(&index) = indices.find(hash, |&index| arena.get(index) == Some(text)) {
             return TextIndex { index, is_new: false };
@@ -115,6 +116,7 @@ fn decode_hex(text: &[u8]) -> Option<[u8; 16]> {
 }
 
 fn hex_digit(c: u8) -> Option<u8> {
+    // Upper case would not be restored.
     char::from(c).to_digit(16).filter(|_| !c.is_ascii_uppercase()).map(|digit| digit as u8)
 }
 

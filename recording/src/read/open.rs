@@ -130,6 +130,7 @@ impl Recording {
         let bytes = metadata.len();
         let FileStart { preamble, run, header, sections_offset } = read_start(&file, &path, bytes)?;
         let mut missing = MissingParts::default();
+        // A ring is overwritten while it is in use, so it has no index at its end.
         let index = if preamble.is_ring { None } else { read_index(&file, run, bytes) };
         let is_indexed = index.is_some();
         let mut sections = if let Some(sections) = index {
@@ -291,12 +292,14 @@ fn read_index(file: &File, run: u64, bytes: u64) -> Option<Vec<LocatedSection>> 
     let mut trailer = [0; TRAILER_BYTES];
     let trailer_offset = bytes.checked_sub(TRAILER_BYTES as u64)?;
     file.read_exact_at(&mut trailer, trailer_offset).ok()?;
+    // A file that was cut short ends with other bytes.
     let index_offset = parse_trailer(&trailer).filter(|&offset| offset < trailer_offset)?;
     let index = read_section(file, run, index_offset, trailer_offset).ok()??;
     if index.kind != kind::INDEX || index_offset + index.total_bytes() != trailer_offset {
         return None;
     }
     let packed = read_intact_payload(file, &LocatedSection { offset: index_offset, section: index })?;
+    // Limited, because the stated length may be damaged.
     let entries = zstd::bulk::decompress(&packed, index.raw_bytes.min(MAX_PAYLOAD_BYTES) as usize).ok()?;
     let (entries, []) = entries.as_chunks::<ENTRY_BYTES>() else {
         return None;
@@ -308,6 +311,7 @@ fn read_index(file: &File, run: u64, bytes: u64) -> Option<Vec<LocatedSection>> 
         let offset = u64::from_le_bytes(*offset);
         let section = Section::parse(section.try_into().ok()?)?;
         let end = offset.checked_add(section.total_bytes())?;
+        // Checked, because the index alone decides where blocks are read.
         if section.run != run || offset < last_end || end > index_offset {
             return None;
         }

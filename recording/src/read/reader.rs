@@ -103,6 +103,7 @@ impl RecordReader<'_> {
         }
         self.unknown += block.borrow_dependent().unknown_records;
         let finished = &self.recording.blocks()[self.next_block - 1];
+        // Only at its end, so that the records of a damaged block count as missed.
         self.next_record = Some(finished.next_record());
         self.last_seq = finished.seq;
         self.buffers = block.into_owner().into_inner();
@@ -114,6 +115,7 @@ impl RecordReader<'_> {
         let skipped = self.next_record.map_or(0, |next| block.first_record.saturating_sub(next));
         let starts_late = self.next_record.is_none() && block.first_record > 0;
         self.next_record.get_or_insert(block.first_record);
+        // Before any error, so that the next call continues after this block.
         self.next_block += 1;
         let loaded = load_block(&self.recording.file, block, &mut self.packed);
         let section = loaded.map_err(|error| {
@@ -147,6 +149,7 @@ impl RecordReader<'_> {
 fn load_block(file: &File, block: &BlockInfo, packed: &mut Vec<u8>) -> io::Result<Option<Section>> {
     let mut header = [0; SECTION_HEADER_BYTES];
     file.read_exact_at(&mut header, block.offset)?;
+    // A ring may have been overwritten since it was opened.
     let section = Section::parse(&header).filter(|section| BlockInfo::new(block.offset, section) == *block);
     Ok(match section {
         Some(section) if read_payload(file, block.offset, &section, packed)? => Some(section),

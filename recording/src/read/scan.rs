@@ -47,6 +47,7 @@ pub(super) fn scan_sections(
                 offset += section.total_bytes();
             }
             _ => {
+                // The length in a damaged header is not reliable, so the next section is searched byte by byte.
                 let Some(found) = find_section(file, run, offset + 1, range.end, &mut buffer)? else {
                     // A truncated header, or other data at the end of the file.
                     scan.cut_bytes = range.end - offset;

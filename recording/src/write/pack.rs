@@ -80,6 +80,7 @@ impl BlockPacker {
     /// Like [`Self::pack_section`], for any bytes.
     pub(crate) fn pack_bytes(&mut self, bytes: &[u8], section: &mut Section) -> io::Result<&[u8]> {
         self.packed.clear();
+        // The compressor does not enlarge the buffer itself.
         self.packed.reserve(zstd::zstd_safe::compress_bound(bytes.len()));
         self.zstd.compress_to_buffer(bytes, &mut self.packed)?;
         section.raw_bytes = bytes.len() as u32;

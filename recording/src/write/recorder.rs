@@ -100,6 +100,7 @@ impl Recorder {
         options: RecordOptions,
     ) -> Result<Self, RecordError> {
         let io_error = |error| RecordError::io("start writing to", path, error);
+        // Bounded, so that a slow disk cannot fill the memory.
         let (jobs, inbox) = sync_channel(QUEUE_BLOCKS);
         let (emptied, empties) = channel();
         let shared = Arc::new(WriterState { path: path.to_owned(), ..WriterState::default() });
@@ -190,6 +191,7 @@ impl Recorder {
 
     fn submit_or_drop(&mut self, job: WriterJob) {
         let submitted = if self.options.wait {
+            // Events of a file can wait, and events of a live run cannot.
             self.jobs.send(job).map_err(|error| TrySendError::Disconnected(error.0))
         } else {
             self.jobs.try_send(job)
@@ -197,6 +199,7 @@ impl Recorder {
         match submitted {
             Err(TrySendError::Full(WriterJob::Block(block))) => {
                 self.shared.dropped.fetch_add(block.content.records.into(), Ordering::Relaxed);
+                // Kept for the next block, as the thread returns only buffers that it got.
                 self.spare = Some(block.columns);
             }
             // Jobs that need a reply use `submit_or_fail` instead.

@@ -101,6 +101,7 @@ impl RecordingFiles {
         }
         let mut grown_bytes = 0;
         if let Some(max_bytes) = self.options.max_bytes {
+            // The end of the file must fit as well: index, end section and trailer.
             let index_bytes = (self.current.blocks + 1) * (8 + SECTION_HEADER_BYTES as u64);
             let needed_bytes = self.current.bytes + section.total_bytes() + index_bytes + END_BYTES;
             // The first block is written even if it is larger than the limit.
@@ -288,6 +289,7 @@ pub(super) fn create_file(
     }
     let is_replaced = force && existing.is_some();
     let mut new_name = OsString::from(".");
+    // Hidden, and in the same folder, since a file can be renamed only within its file system.
     new_name.push(path.file_name().unwrap_or_default());
     new_name.push(format!(".{}.new", std::process::id()));
     let created_path = if is_replaced { path.with_file_name(new_name) } else { path.to_owned() };

@@ -79,10 +79,12 @@ impl RingFile {
             // Data left here is one lap older than the data overwritten next.
             let lap_end = self.next_offset;
             self.blocks.retain(|block| block.offset < lap_end);
+            // A block is never divided, so the rest of the ring's end stays unused.
             self.next_offset = self.first_offset;
         }
         let start = self.next_offset;
         let end = start + length;
+        // The blocks that the new one overwrites.
         while self.blocks.front().is_some_and(|block| (start..end).contains(&block.offset)) {
             self.blocks.pop_front();
         }

@@ -70,6 +70,7 @@ impl WriterThread {
         while let Ok(job) = jobs.recv() {
             match job {
                 WriterJob::Block(block) => {
+                    // Blocks that are still queued after a stop are only returned.
                     if self.shared.stopped.get().is_none() {
                         self.write_block(&block);
                     }

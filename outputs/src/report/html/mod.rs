@@ -102,19 +102,19 @@ fn facts(report: &Report) -> Markup {
     let busiest = receivers.max_by(|a, b| a.on_cpu.unwrap_or(0.0).total_cmp(&b.on_cpu.unwrap_or(0.0)));
     html! {
         dl.facts {
-            (fact("Requests", count(requests.seen), brief::outcomes(requests)))
+            (fact("Requests", &count(requests.seen), &brief::outcomes(requests)))
             (fact(
                 "Gap, median",
-                duration_or_unobserved(gap.and_then(|g| g.p50)),
-                gap.map_or_else(not_observed, |g| {
+                &duration_or_unobserved(gap.and_then(|g| g.p50)),
+                &gap.map_or_else(not_observed, |g| {
                     let [p90, p99, max] = [g.p90, g.p99, g.max].map(duration_or_unobserved);
                     format!("p90 {p90}, p99 {p99}, max {max}")
                 }),
             ))
             (fact(
                 "Tokens sent",
-                count(tokens.sent),
-                format!(
+                &count(tokens.sent),
+                &format!(
                     "{} received, {} delivered",
                     count_or_unobserved(tokens.received),
                     count_or_unobserved(tokens.delivered)
@@ -122,8 +122,8 @@ fn facts(report: &Report) -> Markup {
             ))
             (fact(
                 "Tokens lost, confirmed",
-                count_or_unobserved(chunks.tokens_lost),
-                match (chunks.dropped_confirmed, chunks.dropped_predicted) {
+                &count_or_unobserved(chunks.tokens_lost),
+                &match (chunks.dropped_confirmed, chunks.dropped_predicted) {
                     (Some(n), _) => format!("in {} chunks, {} of all", count(n), share(n, chunks.sent)),
                     (None, Some(n)) => format!("{} chunks predicted to be lost", count(n)),
                     (None, None) => not_observed(),
@@ -131,18 +131,18 @@ fn facts(report: &Report) -> Markup {
             ))
             (fact(
                 "Inter-token latency p99, client",
-                duration_or_unobserved(itl.delivered_by_token.map(|spread| spread.p99)),
-                format!("as the engine sent {}", duration_or_unobserved(itl.sent_by_token.map(|spread| spread.p99))),
+                &duration_or_unobserved(itl.delivered_by_token.map(|spread| spread.p99)),
+                &format!("as the engine sent {}", duration_or_unobserved(itl.sent_by_token.map(|spread| spread.p99))),
             ))
             (fact(
                 "Backlog, max",
-                backlog.map_or_else(not_observed, |(n, _)| format!("{} frames", count(n))),
-                backlog.map_or_else(String::new, |(_, name)| name.clone()),
+                &backlog.map_or_else(not_observed, |(n, _)| format!("{} frames", count(n))),
+                &backlog.map_or_else(String::new, |(_, name)| name.clone()),
             ))
             (fact(
                 "Busiest consumer, on CPU",
-                busiest.map_or_else(not_observed, |c| percent_or_unobserved(c.on_cpu)),
-                busiest.map_or_else(String::new, |c| {
+                &busiest.map_or_else(not_observed, |c| percent_or_unobserved(c.on_cpu)),
+                &busiest.map_or_else(String::new, |c| {
                     let [wait, throttled] = [c.run_wait, c.throttled].map(percent_or_unobserved);
                     format!("{} {}: {wait} waiting for a CPU, {throttled} throttled", c.role, c.tid)
                 }),
@@ -151,7 +151,7 @@ fn facts(report: &Report) -> Markup {
     }
 }
 
-fn fact(name: &str, value: String, note: String) -> Markup {
+fn fact(name: &str, value: &str, note: &str) -> Markup {
     html! { div { dt { (name) } dd { (value) small { (note) } } } }
 }
 
