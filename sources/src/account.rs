@@ -75,11 +75,13 @@ pub fn account_for_endpoints(listens: &[Endpoint], upstreams: &[Endpoint]) -> an
         );
     }
     let sockets: BTreeSet<u32> = upstream_paths.iter().filter_map(|path| socket_owners(path)?.socket).collect();
+    // A folder of root, such as `/tmp`, says nothing about its users.
     let folders: BTreeSet<u32> =
         paths.iter().filter_map(|path| Some(socket_owners(path)?.folder)).filter(|owner| *owner != ROOT).collect();
     let owners: Vec<u32> = if sockets.is_empty() { folders } else { sockets }.into_iter().collect();
     let user = match *owners {
         [] if paths.is_empty() => return confine::unused_account().context(NO_UNUSED_USER),
+        // All folders are root's, so root is the user of the sockets.
         [] => ROOT,
         [user] => user,
         [first, second, ..] => bail!(

@@ -36,6 +36,7 @@ impl Guard {
         account: Option<Account>,
         afterwards: Option<Cleanup<'_>>,
     ) -> anyhow::Result<Self> {
+        // The program that runs now, even if its file was replaced meanwhile.
         let mut command = Command::new("/proc/self/exe");
         command.arg("guard");
         for folder in folders {
@@ -52,6 +53,7 @@ impl Guard {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let started = command.spawn();
         for folder in folders {
+            // Also if the start failed.
             folder.set_inheritable(false).context("cannot take back a folder passed to the guard")?;
         }
         let mut process = started.context("cannot start the guard")?;

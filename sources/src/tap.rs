@@ -148,6 +148,7 @@ impl Tap {
         match what {
             Observed::Refused => {
                 let tapped = &mut self.hops.tapped[usize::from(forward.0)];
+                // Once, since peers connect again and again.
                 if tapped.refused == 0 {
                     let upstream = &tapped.hop.pair.upstream;
                     tracing::warn!("a connection was closed because nothing is listening on {upstream}");
@@ -204,6 +205,7 @@ impl Tap {
         payload: &Payload,
         sink: &mut dyn FnMut(&Event<'_>),
     ) {
+        // Declared here, because `parts` borrows from one of them. A single part needs no allocation.
         let (one, several): ([&[u8]; 1], Vec<&[u8]>);
         let parts = match payload {
             Payload::Whole(message) => {

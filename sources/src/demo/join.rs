@@ -56,6 +56,7 @@ impl Join {
     /// Passes on an event of the tap, after all earlier reports.
     pub(super) fn seen(&mut self, event: &Event<'_>, sink: &mut dyn FnMut(&Event<'_>)) {
         match &event.what {
+            // The wire does not reveal the mode, so the demo's own announcement counts.
             What::Engine(_) => return,
             What::Sent(frame) => {
                 self.frames.insert(frame.id);
@@ -65,6 +66,7 @@ impl Join {
             }
             _ => {}
         }
+        // What the peers did before this event goes first.
         while self.next_is_due(|at| at < event.at) {
             self.pass_on(sink);
         }

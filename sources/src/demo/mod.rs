@@ -145,6 +145,7 @@ impl LiveSource for Demo {
             add_reports(reports, join);
             join.seen(event, sink);
         });
+        // After the tap's end, no further frame can belong to a waiting report.
         let (seen, all) = (flow == Flow::Busy, flow == Flow::Ended && !reported);
         let settled = self.join.settle(MonoNs::now(), all, sink);
         match (reported || seen || settled, all) {
@@ -226,6 +227,7 @@ impl Drop for Play {
 /// Creates a folder that no other user's process can access.
 fn private_folder() -> anyhow::Result<TempDir> {
     let parent = std::env::temp_dir();
+    // The path of a socket has a limit of about 100 bytes.
     let parent = if parent.as_os_str().len() > LONGEST_PARENT { Path::new("/tmp") } else { &parent };
     let within = |parent: &Path| {
         tempfile::Builder::new().prefix("tokengap-").permissions(Permissions::from_mode(0o700)).tempdir_in(parent)

@@ -27,6 +27,7 @@ pub struct Forwarding(SignalsInfo<WithOrigin>);
 impl Forwarding {
     /// Catches the signals. Ignored ones remain ignored, also in the child (`nohup`).
     pub fn install() -> anyhow::Result<Self> {
+        // Read before the signals are caught, which would hide it.
         let ignored = ignored();
         let wanted = SIGNALS.iter().filter(|&&signal| ignored & (1 << (signal - 1)) == 0);
         let caught = SignalsInfo::new(wanted.copied()).context("cannot listen for signals")?;

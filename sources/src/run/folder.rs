@@ -25,6 +25,7 @@ impl Private {
         if let Some(path) = named {
             let made = DirBuilder::new().mode(0o700).recursive(true).create(path);
             made.with_context(|| format!("cannot create the folder {}", path.display()))?;
+            // Links may be changed later.
             let path = path.canonicalize()?;
             let held = open(&path)?;
             let found = held.metadata()?;

@@ -97,6 +97,7 @@ impl Run {
     /// Handles the exit of the child: no more sockets are moved, and the relay drains.
     fn drain(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         self.ending = true;
+        // Waits for its thread, so that the events below are complete.
         self.mover = None;
         self.process_events(sink);
         self.tap.stop();
@@ -151,6 +152,7 @@ impl LiveSource for Run {
             }
         }
         let flow = self.tap.poll(sink);
+        // Dropping them puts the engine's own sockets back.
         if flow == Flow::Ended {
             self.places.clear();
         }

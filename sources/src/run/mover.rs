@@ -135,6 +135,7 @@ impl SocketWatch {
                 let place = self.place.display();
                 return self.report(format!("stopped watching {place} for sockets: {error}"));
             }
+            // Peers connect shortly after a socket appears, so searching often is needed only then.
             let settled = self.moved.is_none_or(|at| at.elapsed() >= SETTLED);
             if last_scan.elapsed() >= if settled { DISCOVER_EVERY } else { TURN } {
                 last_scan = Instant::now();
@@ -223,6 +224,7 @@ impl SocketWatch {
             let found = peers.connections_to(&self.place.join(name)).unwrap_or_default();
             open.extend(found.into_iter().map(|connection| (name.clone(), connection)));
         }
+        // The kernel reuses numbers of sockets.
         self.known_connections.retain(|known| open.iter().any(|(_, connection)| connection == known));
         open.retain(|(_, connection)| !self.known_connections.contains(connection));
         if open.is_empty() {
@@ -237,6 +239,7 @@ impl SocketWatch {
                 continue;
             };
             self.known_connections.insert(connection);
+            // The relay's own connection is not one that bypasses it.
             if socket_holders.iter().all(|holder| holder.pid != us) {
                 self.reconnect(&name, connection, socket_holders[0]);
             }
@@ -287,6 +290,7 @@ impl SocketWatch {
     /// Finds the processes at both ends of the relay, which determine the hop names.
     fn find_hop_names(&mut self, topology: &Topology) {
         let Some(peers) = &self.peers else { return };
+        // The relay connects both: senders to the original path, and the relay to the moved socket.
         self.unnamed.retain_mut(|socket| {
             let path = self.place.join(&socket.name);
             let connections = peers.connections_to(&socket.bound).unwrap_or_default();

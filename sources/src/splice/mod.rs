@@ -96,6 +96,7 @@ impl Prepared {
         let mut tap =
             Tap::start(Vec::new(), RelayOptions { formats: engines::FORMATS, ask_to_leave: true, ..options.clone() })?;
         let mut paths = Vec::new();
+        // Connections of senders wait here until the receivers have read everything of the old ones.
         let gate = Signal::default();
         for one in &self.planned {
             let (listener, path) = HeldPath::take_over(&one.folder, &one.file, one.socket.clone())?;
@@ -197,6 +198,7 @@ fn wait_until_caught_up(planned: &[Planned]) -> bool {
     let until = Instant::now() + CATCH_UP;
     planned.iter().all(|one| {
         let mut asleep = 0;
+        // Several times in a row, since a receiver may sleep for a moment between two messages.
         while asleep < ASLEEP {
             match sleeps_in_poll(one.receiver, one.receiver) {
                 Ok(true) => asleep += 1,

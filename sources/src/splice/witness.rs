@@ -85,6 +85,7 @@ impl Witness {
             }
         });
         let thread = thread.map_err(|error| error.to_string())?;
+        // Waits until the probe is attached or has failed.
         receiver.recv().unwrap_or(Err("its thread failed".into()))?;
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -290,6 +291,7 @@ pub(super) fn measure(witness: Option<&Witness>, engine: &Engine, senders: &[u32
 fn wakeups(engine: &Engine, senders: &[u32]) -> Option<u64> {
     let processes = engine.processes.iter().filter(|p| senders.contains(&p.id.pid));
     let threads = processes.flat_map(|p| p.io_threads.iter().map(|tid| (p.id.pid, *tid)));
+    // One unreadable thread makes the sum useless.
     threads.map(|(pid, tid)| voluntary_switches(pid, tid)).sum::<Option<u64>>().filter(|&sum| sum > 0)
 }
 

@@ -65,6 +65,7 @@ impl StackReader {
         let mut command = Command::new("/proc/self/exe");
         command.arg("stacks").stdin(OwnedFd::from(child_end)).stdout(discarded_output().context(failed)?);
         let started = command.spawn();
+        // It holds the child's end of the socket. If that stayed open here, the child's exit would go unnoticed.
         drop(command);
         started.context(failed)?;
         let from = BufReader::new(socket.try_clone().context(failed)?);
@@ -101,6 +102,7 @@ impl StackReader {
 
     /// Passes the samples since the last call to `each`. Never waits.
     pub(crate) fn poll(&self, mut each: impl FnMut(ThreadSamples)) {
+        // At most one queue, so that a fast reader cannot keep this loop busy.
         for samples in lock(&self.samples).try_iter().take(QUEUE) {
             each(samples);
         }
@@ -181,6 +183,7 @@ fn receive(mut from: BufReader<UnixStream>, shared: &Mutex<ReaderState>, sender:
         match message {
             StackMessage::Samples(samples) => {
                 if let Err(TrySendError::Full(_)) = sender.try_send(samples) {
+                    // In `earlier`, because the next status replaces the current cost.
                     lock(shared).earlier.dropped += 1;
                 }
             }

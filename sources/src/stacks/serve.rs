@@ -82,6 +82,7 @@ fn send_samples(requests: &Receiver<StackRequest>, to: &mut UnixStream) -> anyho
     stacks.sample_processes(&first.pids);
     let mut reported_at: Option<Instant> = None;
     loop {
+        // Each request lists all processes, so only the last one counts.
         if let Some(request) = requests.try_iter().last() {
             stacks.sample_processes(&request.pids);
         }

@@ -69,6 +69,7 @@ impl Tapped {
         if let Some(ends) = self.carries.format(formats).and_then(|format| (format.hop)(kind)) {
             self.ends = ends.to_owned();
             self.named = true;
+            // The better name must be announced, too.
             self.announced = false;
         }
     }
@@ -133,6 +134,7 @@ impl RelayHops {
 
     /// Names the hop that listens at `listen`.
     pub(super) fn name(&mut self, listen: &Endpoint, ends: Ends<&str>, at: MonoNs, sink: Sink<'_>) {
+        // Each pair has two entries: forward, then backward.
         let directions = [ends.to_owned(), ends.reversed()];
         for (id, ends) in (0..self.tapped.len()).zip(directions.iter().cycle()) {
             let tapped = &mut self.tapped[id];

@@ -27,9 +27,11 @@ pub(super) fn parse_tokenizer(json: &[u8]) -> Result<Detokenizer, String> {
     });
     let (id, prefix) = word.ok_or("none of its first tokens is a word")?;
     let after_word = TokenStream { ids: vec![id], prefix, next: 1 };
+    // In a vocabulary of bytes, most tokens have the same text anywhere.
     let whole = match tokenizer.get_decoder() {
         Some(DecoderWrapper::ByteLevel(_)) => (0..tokenizer.get_vocab_size(true) as u32)
             .map(|id| tokenizer.decode(&[id], true).unwrap_or_default())
+            // A part of a character has no text of its own.
             .map(|text| if text.contains('\u{fffd}') { String::new() } else { text }.into_boxed_str())
             .collect(),
         _ => Vec::new(),
@@ -45,6 +47,7 @@ impl Detokenize for Detokenizer {
     fn step(&self, stream: &mut TokenStream, id: u32, text: &mut String) -> bool {
         let TokenStream { ids, prefix, next } = stream;
         if let Some(whole) = self.whole.get(id as usize).filter(|whole| !whole.is_empty())
+            // No character is incomplete.
             && ids.len() == *next
         {
             text.push_str(whole);

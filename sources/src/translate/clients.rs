@@ -55,6 +55,7 @@ pub fn read_step(
     sink: Sink<'_>,
 ) {
     match step {
+        // A new connection may have the number of an earlier one.
         ConnectionStep::Opened => reader.restart(),
         ConnectionStep::Bytes { bytes, begins } => reader.read_bytes(at, bytes, begins, server, sink),
         ConnectionStep::Missed(_) => reader.record_gap(at, sink),

@@ -163,6 +163,7 @@ impl Translator {
             requests.clear();
             match (format.read_requests)(parts, requests) {
                 Ok(kind) => return Ok(kind),
+                // The reason of the first format stands for all.
                 Err(why) => refused = refused.or(Some(why)),
             }
         }
@@ -216,6 +217,7 @@ impl Translator {
         }
         let format = hops.socket_format(source).format(self.formats);
         let frame = Frame { forwarded, ..decoded.frame(id, bytes) };
+        // Before the event, because the response may follow at once.
         for clients in clients {
             clients.record_frame(&frame, format.and_then(|format| format.response_id));
         }

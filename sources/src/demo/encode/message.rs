@@ -284,6 +284,7 @@ impl Columns<'_> {
             }),
             "finished_reasons" => self.each(p, |p, row| finish(p, row.finish)),
             "decoded_texts" => self.each(p, |p, _| p.interned("")),
+            // Python has only one empty string, so the pickle refers to it.
             "output_strs" => self.each(p, |p, row| {
                 if row.text.is_empty() {
                     p.interned("");

@@ -29,6 +29,7 @@ impl Pickler {
     pub(in crate::demo) fn new() -> Self {
         let mut out = Vec::with_capacity(4096);
         out.extend_from_slice(&[0x80, 4, 0x95]);
+        // The length of the frame, which `finish` writes.
         out.extend_from_slice(&[0; 8]);
         Self { out, memo: 0, memo_of_shared: HashMap::new(), array: None }
     }
@@ -89,6 +90,7 @@ impl Pickler {
         self.out.push(b']');
         self.memoize();
         for batch in items.chunks(BATCH) {
+            // A batch of one has an opcode of its own.
             if let [one] = batch {
                 item(self, one);
                 self.out.push(b'a');
@@ -118,6 +120,7 @@ impl Pickler {
     /// Writes an instance of a plain class (a dataclass without slots); `state` writes its `__dict__`.
     pub(in crate::demo) fn instance(&mut self, class: (&'static str, &'static str), state: impl FnOnce(&mut Self)) {
         self.write_global(class.0, class.1);
+        // An empty tuple, then NEWOBJ.
         self.out.extend_from_slice(&[b')', 0x81]);
         self.memoize();
         state(self);

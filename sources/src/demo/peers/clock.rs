@@ -71,6 +71,7 @@ impl Busy {
     /// Spends `time` being busy.
     pub(super) async fn spend(&mut self, time: Duration) {
         let now = Instant::now();
+        // Sums up short times, because the runtime's timer cannot sleep for less than a millisecond.
         self.until = self.until.max(now.checked_sub(RESOLUTION).unwrap_or(now)) + time;
         if self.until - now >= RESOLUTION {
             sleep_until(self.until).await;

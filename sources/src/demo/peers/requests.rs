@@ -149,6 +149,7 @@ impl Clients {
     /// Sends requests until the simulation ends.
     pub(super) async fn run(mut self, stage: Stage) -> anyhow::Result<()> {
         let schedulers = stage.script.route.schedulers;
+        // So that the load is typical from the start.
         for _ in 0..self.load.running / 2 * schedulers {
             self.send_request(&stage);
         }

@@ -54,6 +54,7 @@ impl Scheduler {
             let ending = self.stage.ending.load(Ordering::Relaxed);
             self.fill_batch(load.running);
             // The forward pass.
+            // Without catching up after a delay, as a GPU would not.
             step = (step + load.step).max(Instant::now());
             sleep_until(step).await;
             if !self.running.is_empty() {

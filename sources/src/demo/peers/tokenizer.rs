@@ -104,6 +104,7 @@ impl Tokenizer {
             }
             self.turn += 1;
             self.serve_requests().await?;
+            // Between two messages, the loop runs other tasks for some turns.
             if self.turn >= next_take
                 && let Some((id, message)) = self.inbox.take()
             {
@@ -193,6 +194,7 @@ impl Tokenizer {
                 continue;
             };
             state.queue(chunk.listed.unwrap_or(0), chunk.completion_tokens, chunk.finish.is_some());
+            // Further chunks until the waiter runs wait in its list.
             if !std::mem::replace(&mut state.woken, true) {
                 let turn = self.stage.script.waiter_turns.map(|turns| self.turn + u64::from(turns));
                 self.due.push_back(WokenWaiter { turn, rid: Arc::clone(state.rid()) });
