@@ -34,6 +34,7 @@ fn derive_offsets(sources: &mut [LogSource], engines: &'static [&'static dyn Log
         derive_offset(source, &mut reader, options);
         offsets.extend(source.parser.derived_offset_s());
     }
+    // A zone that the user states, or offsets that differ, leave nothing to assume.
     if options.zone.is_some() || offsets.len() != 1 {
         return;
     }
@@ -125,6 +126,7 @@ impl Import {
     /// Reads some lines and passes on the events that are due. Returns `false` at the end.
     pub fn read_some(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
         self.open_due_files();
+        // The file that is furthest behind goes first, so that few events wait for it.
         let lagging = (0..self.active.len()).min_by_key(|&at| self.active[at].frontier_ns);
         let Some(at) = lagging else {
             self.pass_events_before(u64::MAX, sink);
@@ -135,6 +137,7 @@ impl Import {
             self.active.swap_remove(at);
         }
         self.pass_events_before(self.horizon_ns(), sink);
+        // The earliest events then go first, and a later line may prove them to be early.
         while self.queue.len() > self.options.max_held_lines {
             let Some(early) = self.queue.pop_slot_before(u64::MAX) else {
                 break;

@@ -40,6 +40,7 @@ impl<'l> JsonRecord<'l> {
     }
 
     fn read_fields(&mut self, json: &'l str, use_of: &dyn Fn(&str) -> FieldUse) -> Option<()> {
+        // Most messages are text, for which the parser would prepare an error.
         let mut parser = serde_json::Deserializer::from_str(json.starts_with('{').then_some(json)?);
         parser.deserialize_map(FieldReader(self, use_of)).ok()?;
         parser.end().ok()

@@ -122,6 +122,7 @@ impl<'l> JsonSearch<'_, 'l> {
     fn set_missing_times(&mut self, first: usize, times: &TimesOfObject) {
         let Some(best) = &times.best else { return };
         for found in &mut self.found[first..] {
+            // A time that is nearer to the record has been set already.
             found.stamp = found.stamp.or(Some(best.stamp));
         }
     }
@@ -135,6 +136,7 @@ struct TimesOfObject {
 impl TimesOfObject {
     fn offer_time(&mut self, kind: KeyKind, json: &str, parser: &mut TimestampParser) {
         let Some(stamp) = parse_whole_time(json, kind, parser) else { return };
+        // The earliest of equal rank: the line was written before anything that collected it.
         let rank = TimeRank { key: kind, lacks_zone: stamp.zone == ZoneSource::Assumed, wall_ns: stamp.wall_ns };
         if self.best.as_ref().is_none_or(|best| rank < best.rank) {
             self.best = Some(TimeCandidate { rank, stamp });

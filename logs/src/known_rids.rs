@@ -107,6 +107,7 @@ impl KnownRids {
     pub(super) fn complete_rid(&mut self, prefix: &str, stats: &mut ImportStats) -> Option<&str> {
         // In sorted order, all rids with the prefix follow it.
         let from = (Bound::Included(prefix), Bound::Unbounded);
+        // Only logs with truncated rids need the order.
         let sorted = self.sorted.get_or_insert_with(|| self.order.iter().cloned().collect());
         let mut fitting = sorted.range::<str, _>(from).take_while(|rid| rid.starts_with(prefix));
         match (fitting.next(), fitting.next()) {

@@ -84,6 +84,7 @@ struct DateInText<'l> {
 /// Finds the last timestamp that starts with a year.
 fn find_last_date<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<DateInText<'l>> {
     let bytes = text.as_bytes();
+    // The logger's own date stands close to the record.
     let mut at = bytes.len().saturating_sub(SEARCHED_BYTES);
     let mut last = None;
     while let Some(offset) = bytes[at..].iter().position(u8::is_ascii_digit) {

@@ -80,8 +80,10 @@ impl LineReader {
     /// Opens a plain, gzip or zstd file; `read_bytes` counts the bytes read from the disk.
     pub(super) fn open(path: &Path, max_line_bytes: usize, read_bytes: Arc<AtomicU64>) -> io::Result<Self> {
         let mut file = CountingFile { file: File::open(path)?, read_bytes };
+        // By its content, because names of rotated files vary.
         let mut magic = Vec::with_capacity(MAGIC_BYTES);
         file.by_ref().take(MAGIC_BYTES as u64).read_to_end(&mut magic)?;
+        // A pipe cannot be rewound, so the bytes are read again from memory.
         let whole = io::Cursor::new(magic.clone()).chain(file);
         let source: Box<dyn Read> = match magic[..] {
             [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(BufReader::with_capacity(BUFFER_BYTES, whole))),
@@ -182,6 +184,7 @@ impl BufferedLines {
             let read_from = self.filled;
             self.fill_buffer()?;
             let added = &self.buffer[read_from..self.filled];
+            // Only in the added bytes: the earlier ones have no line end.
             self.complete = memrchr(b'\n', added).map_or(0, |at| read_from + at + 1);
         }
         // The last line of a file may lack its end.

@@ -41,6 +41,7 @@ pub(super) fn find_log_files(
     options: &ImportOptions,
     stats: &mut ImportStats,
 ) -> Result<Vec<LogFile>, ImportError> {
+    // Each file once, even if several arguments lead to it.
     let mut found: BTreeMap<PathBuf, LogFile> = BTreeMap::new();
     let mut folders: Vec<SearchedFolder> = Vec::new();
     for path in paths {

@@ -86,6 +86,7 @@ impl LogSource {
             if UTF_16_MARKS.iter().any(|mark| line.text.starts_with(mark)) {
                 return Err(self.refusal("UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`"));
             }
+            // 0x80 begins a pickle.
             if line.text.contains(&0) || line.text.starts_with(&[0x80]) {
                 return Err(self.refusal("no text"));
             }

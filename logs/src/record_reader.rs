@@ -142,6 +142,7 @@ impl LogRecordReader {
         json_depth: usize,
         target: &mut ReadTarget<'_>,
     ) {
+        // Nearly all lines end here.
         let Some(mark) = mark else { return };
         let start = if json_depth > 0 { find_json_start(text, mark.start) } else { None };
         let Some(start) = start else { return self.read_records_of_line(text, mark, outer, target) };
@@ -422,6 +423,7 @@ fn word_index(words: &mut Vec<Box<str>>, word: &str) -> u16 {
     if words.len() >= MAX_WORDS {
         return words.iter().position(|w| &**w == OTHER).unwrap_or(MAX_WORDS - 1) as u16;
     }
+    // The last place stands for all further words.
     let word = if words.len() == MAX_WORDS - 1 { OTHER } else { word };
     words.push(word.into());
     (words.len() - 1) as u16

@@ -107,6 +107,7 @@ fn parse_cri_part(line: &[u8]) -> Option<LinePart<'_>> {
 /// Parses `{"log":"text","stream":"stderr","time":".."}`.
 fn parse_docker_part(line: &[u8]) -> Option<LinePart<'_>> {
     let log = line.strip_prefix(DOCKER_BEGIN)?;
+    // The last one, because the text may quote such a record.
     let end = memmem::rfind(log, DOCKER_STREAM)?;
     let (text, suffix) = log.split_at(end);
     let stream = stream_index(&suffix[DOCKER_STREAM.len() - b"std".len()..])?;

@@ -111,6 +111,7 @@ impl TimestampParser {
         let used_s = self.zone.to_offset(written).seconds();
         let Some(shown_s) = used_s.checked_add(ahead_s) else { return };
         let offset_s = (shown_s + QUARTER_S / 2).div_euclid(QUARTER_S) * QUARTER_S;
+        // A line is written within minutes after its event. Anything else shows no offset.
         let is_written_after = (-1..=WRITTEN_WITHIN_S).contains(&(shown_s - offset_s));
         if !is_written_after || !is_zone_offset(offset_s) {
             return;
