@@ -137,7 +137,7 @@ impl Import {
             self.active.swap_remove(at);
         }
         self.pass_events_before(self.horizon_ns(), sink);
-        // The earliest events then go first, and a later line may prove them to be early.
+        // The earliest go first. A line that is read later may belong before them.
         while self.queue.len() > self.options.max_held_lines {
             let Some(early) = self.queue.pop_slot_before(u64::MAX) else {
                 break;
