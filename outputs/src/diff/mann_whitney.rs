@@ -11,6 +11,7 @@ pub(super) struct MannWhitney {
 
 impl MannWhitney {
     pub(super) fn of_samples(a: &[f64], b: &[f64]) -> Self {
+        // U counts the positive ones, and their median is the shift.
         let mut differences: Vec<f64> = a.iter().flat_map(|a| b.iter().map(move |b| b - a)).collect();
         differences.sort_by(f64::total_cmp);
         let na = a.len() as f64;
@@ -24,6 +25,7 @@ impl MannWhitney {
 
     /// Two-sided p-value, corrected for ties, that both samples have the same distribution; 1 if either is empty or all values are equal.
     pub(super) fn p_value(&self) -> f64 {
+        // Half the difference of both counts is the distance of U from its mean.
         let below = self.differences.partition_point(|d| *d < 0.0);
         let above = self.differences.len() - self.differences.partition_point(|d| *d <= 0.0);
         // Continuity correction, since U is discrete.

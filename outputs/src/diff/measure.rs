@@ -59,6 +59,7 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
     let mut measures = list_measures(series_a, series_b);
     set_whole_runs(&mut measures, a, b);
     let tests: Vec<Option<MannWhitney>> = measures.iter().map(|measure| test_measure(measure, options)).collect();
+    // All tests together set the level, since many tests find a difference somewhere by chance.
     let p_values = tests.iter().flatten().map(MannWhitney::p_value).collect();
     let criteria = Criteria {
         level: mann_whitney::significance_level(p_values, options.alpha),
@@ -84,6 +85,7 @@ fn test_measure(measure: &Measure, options: &DiffOptions) -> Option<MannWhitney>
 }
 
 fn judge_measure(measure: Measure, test: Option<&MannWhitney>, criteria: &Criteria<'_>) -> ComparedMeasure {
+    // Goes before any test.
     let counted = judge_exact_totals(&measure);
     let [a, b] = measure.whole_runs.unwrap_or_else(|| [mean(measure.a.as_deref()), mean(measure.b.as_deref())]);
     let p = test.map(MannWhitney::p_value);
@@ -147,6 +149,7 @@ fn judge_exact_totals(measure: &Measure) -> Option<Judged> {
 
 /// Whether the slots shifted in the direction of the mean, and perhaps as far as matters. A single slot can move the mean.
 fn is_shifted_as_far(unit: MeasureUnit, a: f64, b: f64, [low, high]: [f64; 2], options: &DiffOptions) -> bool {
+    // The end of the interval that is farthest in this direction.
     let (is_beyond_zero, far_end) = if b > a { (low >= 0.0, high) } else { (high <= 0.0, low) };
     is_beyond_zero && matters(unit, a, a + far_end, options)
 }
@@ -185,8 +188,10 @@ fn matters(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> bool {
     let distance = (b - a).abs();
     // Relative to the larger value, so that a rise and the fall back to the old value count the same.
     let relative = distance / a.abs().max(b.abs()).max(f64::MIN_POSITIVE);
+    // The same limit, relative to the larger value.
     let min = options.least_change / (1.0 + options.least_change);
     match unit {
+        // A third of the larger value is half of the smaller one.
         MeasureUnit::Ns => distance >= options.least_time_ns as f64 && relative >= 1.0 / 3.0,
         MeasureUnit::PerSecond | MeasureUnit::Number => relative >= min,
         // A change within a few hundredths is not meaningful.
@@ -355,6 +360,7 @@ pub(super) fn loaded_slots(series: &Series) -> Range<usize> {
     let last_begun = (0..series.len()).rfind(|&slot| begun[slot] > 0);
     let last = last_begun.or_else(|| sent.iter().take(series.len()).rposition(|&tokens| tokens > 0));
     match (first, last) {
+        // At least two slots must be left.
         (Some(first), Some(last)) if first + 2 < last => first + 1..last,
         _ => 0..0,
     }

@@ -220,6 +220,7 @@ impl ComparedMeasure {
     /// Formats the relative change, or the difference if there is no ratio.
     fn change_text(&self) -> String {
         match (self.change, self.a, self.b) {
+            // Large factors are easier to read than percentages.
             (Some(change), _, _) if change.abs() >= 9.95 => format!("x{:.0}", change + 1.0),
             (Some(change), _, _) => format!("{:+.0} %", 100.0 * change),
             (None, Some(a), Some(b)) => self.unit.format_signed(b - a),

@@ -151,6 +151,7 @@ fn before_and_after<T>(a: Option<T>, b: Option<T>, format_number: impl Fn(T) -> 
 fn numbers_of_measures(measures: &[ComparedMeasure], names: &[&str]) -> String {
     let Some(measure) = deciding_measure(measures, names) else { return String::new() };
     let quantile = measure.name.rsplit(", ").next().unwrap_or_default();
+    // Only measures of slots have a test.
     let slots = if measure.p.is_some() { " of slots" } else { "" };
     let numbers = before_and_after(measure.a, measure.b, |value| measure.unit.format_value(Some(value)));
     if numbers.is_empty() { numbers } else { format!("{quantile}{slots} {numbers}") }
@@ -201,6 +202,7 @@ pub(super) fn compare_whole_runs(a: &Report, b: &Report, least_time_ns: u64, are
     let mut quantiles = Vec::new();
     let groups = [a, b].map(|run| run.ttft.as_ref().and_then(TtftReport::main_group));
     if let [Some(a), Some(b)] = groups
+        // Times between other points are not comparable.
         && (a.from, a.to) == (b.from, b.to)
     {
         // As for the gap: the highest quantile beyond which ten requests lie.

@@ -184,6 +184,7 @@ fn legs_of_both(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
     // A process comes after the hops that lead to it.
     legs.sort_by_key(|leg| {
         let Ends { from, to } = Ends::from(&*leg.name);
+        // Twice, so that processes get the numbers between those of hops.
         let depth = 2 * path::depth(&hops, from);
         if from == to { depth.saturating_sub(1) } else { depth }
     });

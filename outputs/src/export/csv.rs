@@ -33,6 +33,7 @@ impl Exporter for Csv<'_> {
             }
             .map_err(io_error_of)?;
         }
+        // Ends the record.
         self.out.write_record(None::<&[u8]>).map_err(io_error_of)
     }
 

@@ -150,6 +150,7 @@ impl<'a> Object<'a> {
         self.put(name, ns / 1_000);
         let rest = ns % 1_000;
         if rest > 0 {
+            // A float of many microseconds would lose these digits.
             let digits = [b'.', b'0' + (rest / 100) as u8, b'0' + (rest / 10 % 10) as u8, b'0' + (rest % 10) as u8];
             self.0.extend_from_slice(&digits);
         }
@@ -243,6 +244,7 @@ impl<'w> ObjectStream<'w> {
             self.buf.push(b'\n');
         }
         self.objects += 1;
+        // After a failure, nothing more is written until the caller has seen it.
         if self.buf.len() >= FLUSH && self.written.is_ok() {
             self.written = self.out.write_all(&self.buf);
             self.buf.clear();

@@ -192,6 +192,7 @@ impl<'w> Export<'w> {
             #[cfg(not(feature = "parquet"))]
             Format::Parquet => return Err(io::ErrorKind::Unsupported.into()),
         };
+        // Without the data that only the screen shows.
         let mut analysis = Analysis::new(Config { chunk_history: 0, recent_seconds: 0, ..config });
         analysis.keep_timelines();
         Ok(Self { analysis, selection: Selection::new(opening.clock(), options), exporter })

@@ -39,6 +39,7 @@ impl Opening {
         if event.at.since(start) > AHEAD_NS {
             return false;
         }
+        // Events may be out of order.
         self.start = Some(start.min(event.at));
         if let What::Cpu(sample) = &event.what
             && sample.part == ThreadPart::Main

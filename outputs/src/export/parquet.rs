@@ -106,6 +106,7 @@ impl ParquetColumn {
     }
 
     fn push(&mut self, cell: Option<Cell<'_>>) {
+        // The level says whether the row has a value; missing values are not stored.
         self.levels.push(i16::from(cell.is_some()));
         match (&mut self.values, cell) {
             (Values::Text(values), Some(Cell::Text(text))) => values.push(ByteArray::from(&*text)),

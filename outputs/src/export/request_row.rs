@@ -171,6 +171,7 @@ fn lost_places(s: &RequestSummary, lost: u32, context: &ExportContext<'_>) -> St
     if lost == 0 {
         return String::new();
     }
+    // The same rid may have been used before.
     let closed = (context.ledger.lossy_requests().rev())
         .find(|lossy| lossy.rid == s.rid && lossy.first_at == s.first_at)
         .and_then(|lossy| lossy.confirmed.as_deref());

@@ -28,6 +28,7 @@ impl Selection {
         analysis: &Analysis,
         exporter: &mut dyn Exporter,
     ) -> io::Result<()> {
+        // Later events refer to hops and the engine, even if these were announced before the range.
         if matches!(event.what, What::Hop(_) | What::Engine(_)) || self.overlaps_range(event.at, event.at) {
             exporter.write_event(event, &self.context(analysis))?;
         }

@@ -21,6 +21,7 @@ impl TraceId {
         let hex: String = rid.chars().filter(|&c| c != '-').map(|c| c.to_ascii_lowercase()).collect();
         let dashes = rid.len() - hex.len();
         let is_id = hex.len() == 32 && (dashes == 0 || dashes == 4) && hex.bytes().all(|b| b.is_ascii_hexdigit());
+        // A trace id of zeros is invalid.
         if is_id && hex.bytes().any(|b| b != b'0') {
             return Self { hex, from: "rid" };
         }
@@ -33,6 +34,7 @@ impl TraceId {
 
     fn hashed(name: &str, time: u64) -> Self {
         let high = mix_bits(hash_bytes(name.as_bytes(), time));
+        // The other half must not be a copy of the first.
         let low = mix_bits(high ^ 0x9e37_79b9_7f4a_7c15);
         Self { hex: format!("{high:016x}{:016x}", low.max(1)), from: "hash" }
     }

@@ -147,6 +147,7 @@ impl Histogram {
     pub(super) fn add(&mut self, other: &Self) {
         self.count += other.count;
         self.sum += other.sum;
+        // The first values of a default histogram, which has no buckets yet.
         if self.at_most.is_empty() {
             self.at_most.clone_from(&other.at_most);
             return;

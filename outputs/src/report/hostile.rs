@@ -14,6 +14,7 @@ const LONGEST: usize = 200;
 pub fn plain(text: &str) -> String {
     let mut out: String = text.chars().take(LONGEST).map(|c| if is_unprintable(c) { '\u{fffd}' } else { c }).collect();
     if text.chars().nth(LONGEST).is_some() {
+        // Shows that the text was longer.
         out.push('\u{2026}');
     }
     out
@@ -160,7 +161,9 @@ pub(crate) fn markdown(text: &str) -> String {
 pub(crate) fn markdown_code(text: &str) -> String {
     let text = plain(text).replace('|', "\\|");
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
+    // Code ends at a fence of the same length only.
     let fence = "`".repeat(longest + 1);
+    // A blank on both sides is not shown.
     let pad = if text.starts_with('`') || text.ends_with('`') || text.is_empty() { " " } else { "" };
     format!("{fence}{pad}{text}{pad}{fence}")
 }

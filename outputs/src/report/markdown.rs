@@ -158,6 +158,7 @@ fn slowest(out: &mut String, report: &Report, clock: &Clock) {
 
 fn ttft(out: &mut String, report: &Report) {
     let Some(main) = report.ttft.as_ref().and_then(TtftReport::main_group) else { return };
+    // The heading is its first line; a paragraph follows.
     let mut heading = format!("Where TTFT goes\n\n{}", brief::ttft(main));
     for line in brief::ttft_limits(report) {
         let _ = write!(heading, "; {line}");

@@ -52,6 +52,7 @@ impl Resource {
             text(a, "tokengap.source", &self.source);
             let ours = ["service.name", "tokengap.source"];
             for (at, (name, value)) in self.more.iter().enumerate() {
+                // Attributes must be unique, and the last value of a name counts.
                 let replaced = self.more.iter().skip(at + 1).any(|later| later.0 == *name);
                 let known = name == "service.version" && self.version.is_some();
                 if !replaced && !known && !ours.contains(&name.as_str()) {

@@ -37,6 +37,7 @@ pub(super) fn write_request_spans(
     let root = ids.next();
     let caller = summary.trace_parent.map(|parent| parent.span_id());
     let flags = u64::from(summary.trace_parent.is_none_or(|parent| parent.is_sampled));
+    // Only the root has a parent in another process.
     let root_flags = if caller.is_some() { flags | REMOTE_PARENT } else { flags };
     let stages = request_stage::stages_of_request(request, context.ledger);
     let (from, to) = request_stage::span_of_request(request);
@@ -57,6 +58,7 @@ pub(super) fn write_request_spans(
     // Ids of the open spans, the outermost first.
     let mut above: Vec<String> = vec![root];
     for stage in &stages {
+        // Stages are in the order of a tree: those below a stage follow it.
         above.truncate(stage.depth + 1);
         let id = ids.next();
         let RequestStage { name, from, to, .. } = stage;

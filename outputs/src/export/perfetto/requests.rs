@@ -14,6 +14,7 @@ use crate::export::{ExportContext, ExportedRequest};
 impl Perfetto<'_> {
     /// Draws the chunks of a sent frame as points on the rows of their requests.
     pub(super) fn chunks_sent(&mut self, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
+        // Each chunk once, where it is first sent.
         if !context.ledger.is_origin(frame.id.hop) || frame.kind == Message::Abort {
             return;
         }
@@ -91,6 +92,7 @@ pub(super) fn draw_request(out: &mut ObjectStream<'_>, request: &ExportedRequest
     if request.open {
         row.draw_point("capture ended", to, |_| {});
     }
+    // Last, since events of a row must be nested.
     row.draw_event("e", &summary.rid, to, |_| {});
 }
 
