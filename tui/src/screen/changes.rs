@@ -37,6 +37,7 @@ struct ShownState {
 
 impl ChangeTracker {
     pub(super) fn count_event(&mut self, event: &Event<'_>) {
+        // Samples come at any load, so they alone do not make a refresh worth its cost.
         let is_sample = matches!(event.what, What::Cpu(_) | What::Queue(_) | What::Stack(_));
         self.events += u64::from(!is_sample);
     }

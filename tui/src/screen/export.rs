@@ -61,6 +61,7 @@ impl ScreenExporter {
         let path = describe_path(&name);
         let message = format!("writing the trace for Perfetto to {path}");
         let engines = run.analysis.ledger().engine().known();
+        // Written on another thread, because a long recording takes seconds.
         let (sender, receiver) = channel();
         thread::Builder::new().name("export".into()).spawn(move || {
             let result = match write_trace(&recording, engines, &file) {
@@ -108,6 +109,7 @@ fn create_file(what: &str, extension: &str) -> anyhow::Result<NewFile> {
     let second = trace::clock::wall_now_ns() / 1_000_000_000;
     for copy in 0..100 {
         let suffix = if copy == 0 { String::new() } else { format!("-{copy}") };
+        // Another export of the same second must not be overwritten.
         let name = format!("tokengap-{what}-{second}{suffix}.{extension}");
         match storage::create(Path::new(&name)) {
             Ok(file) => return Ok(NewFile { name, file }),

@@ -228,6 +228,7 @@ impl Screen {
             let of_findings = model.findings.iter().map(|finding| finding.verdict.rid.as_str());
             let of_user = self.ui.selected_rid.iter().chain(&self.ui.pins).map(String::as_str);
             let rids: Vec<&str> = of_findings.filter(|rid| !rid.is_empty()).chain(of_user).collect();
+            // The ledger soon overwrites the chunks of a finished request.
             histories.keep_only(run.analysis.ledger(), &rids);
         }
         if self.ui.paused_at_second.is_some() {
@@ -241,6 +242,7 @@ impl Screen {
         }
         self.refresh_model(run, needs_rows);
         if needs_rows {
+            // The longer a refresh takes, the rarer it is.
             self.next_row_refresh = now + now.elapsed() * ROWS_SHARE;
         }
     }
@@ -314,6 +316,7 @@ impl Screen {
             return Ok(command);
         }
         let now = Instant::now();
+        // A turn may be called thousands of times a second.
         if now < self.next_key_read {
             return Ok(ScreenCommand::Stay);
         }

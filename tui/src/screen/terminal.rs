@@ -47,6 +47,7 @@ impl Terminal {
         IS_TAKEN_OVER.store(true, Ordering::Release);
         let opened = execute!(io::stdout(), EnterAlternateScreen, EnableMouseCapture, Hide)
             .and_then(|()| ratatui::Terminal::new(CrosstermBackend::new(writer)))
+            // The alternate screen may have old content.
             .and_then(|mut inner| inner.clear().map(|()| inner));
         match opened {
             Ok(inner) => Ok(Self { inner, frame_slot, has_failed: false }),

@@ -56,6 +56,7 @@ impl FrameSlot {
 impl TerminalWriter {
     /// Starts the thread that writes to `terminal`.
     pub(super) fn start(terminal: impl Write + Send + 'static) -> io::Result<Self> {
+        // The slot admits one frame at a time, so sending never blocks.
         let (frames, inbox) = sync_channel(1);
         let slot = FrameSlot::default();
         let thread_slot = slot.clone();

@@ -174,6 +174,7 @@ impl RequestFilter {
             if !word.is_empty() {
                 terms.push(parse_term(word, position)?);
             }
+            // In characters, as the cursor counts.
             position += word.chars().count() + 1;
         }
         Ok(Self { text: text.trim_matches(' ').to_owned(), terms })
@@ -220,6 +221,7 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
     if body.is_empty() {
         return Err(FilterSyntaxError { position, message: "missing term after the minus sign".into() });
     }
+    // The first sign ends the name; later ones belong to the value.
     let (name, rest) = body.split_at(body.find([':', '<', '>', '=']).unwrap_or(body.len()));
     let comparison = COMPARISONS.iter().find_map(|&(sign, compare)| Some((sign, compare, rest.strip_prefix(sign)?)));
     let Some((sign, compare, value)) = comparison else {
@@ -266,6 +268,7 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
             return Ok(FilterTerm { position, is_negated, condition });
         }
     };
+    // Only numbers have an order; their term has returned above.
     if sign != "=" && sign != ":" {
         let message = format!("{name} cannot be compared; use {name}:{value}");
         return Err(FilterSyntaxError { position: sign_position, message });

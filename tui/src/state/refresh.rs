@@ -71,6 +71,7 @@ impl Model {
             writer.write_live(request, self.table.add_row());
         }
         for request in ledger.unanswered_requests() {
+            // These have no entry among the requests, since the scheduler sent nothing for them.
             writer.write_unanswered(&request, self.table.add_row());
         }
         let finished_count = ledger.finished_count();
@@ -207,6 +208,7 @@ impl<'a> RowWriter<'a> {
             None => RequestState::Live,
         };
         if numbers.finish.is_none() || waiting_since.is_some() {
+            // It is still in flight, for filters by time.
             numbers.last_at = now;
         }
         numbers.gap_ns = numbers.gap_ns.or(waiting_since.map(|at| now.since(at)));

@@ -287,6 +287,7 @@ fn mark_damaged_tool_call(chunks: &mut [ChunkLine], calls: &ToolCalls) {
             continue;
         };
         let start = end.saturating_sub(chunk.tokens);
+        // Tokens are counted from 1: the chunk has those from `start + 1` to `end`.
         let contains_part = first_token <= end && start < end_token;
         chunk.tool_call = contains_part.then_some(calls.outcome);
     }
@@ -369,6 +370,7 @@ fn path_stages(
     if let [_, .., latest] = history.deliveries.as_slice() {
         stages.push(PathStage { at: latest.at, text: "latest tokens accepted for the client".into() });
     }
+    // Moments of several sources, each in its own order.
     stages.sort_by_key(|stage| stage.at);
     stages
 }

@@ -159,6 +159,7 @@ impl RequestTable {
 
     /// Position of `rid` among the shown rows; the first one if a rid was used twice.
     pub(crate) fn position_of(&self, rid: &str) -> Option<usize> {
+        // A number is compared faster than a text.
         let prefix = rid_prefix(rid);
         let mut with_rid = (self.shown.iter().enumerate())
             .filter(|(_, shown)| shown.rid_prefix == prefix && self.row(shown).rid == rid)

@@ -124,6 +124,7 @@ impl Ui {
     /// Applies `action` to the user interface and returns the remaining work for the run loop.
     pub(crate) fn apply(&mut self, action: Action, model: &Model) -> Option<Effect> {
         self.message = None;
+        // Any other key cancels the question.
         let is_second_quit = std::mem::take(&mut self.is_quit_requested);
         // Any action but typing and moving closes a list of actions.
         if matches!(self.dialog, Dialog::Palette { .. } | Dialog::Export)
@@ -483,6 +484,7 @@ impl Ui {
 
     fn apply_filter(&mut self, filter: RequestFilter) {
         self.filter = filter;
+        // The selected request may not match.
         self.choose_request(None);
         self.dialog = Dialog::None;
     }
