@@ -65,6 +65,7 @@ impl<'a> Excerpt<'a> {
     pub fn bytes_from(&self, at: u64) -> Option<&'a [u8]> {
         let tail_at = self.length.checked_sub(self.tail.len() as u64)?;
         match usize::try_from(at).ok().and_then(|at| self.head.get(at..)) {
+            // An offset at the end of the head may be in the tail.
             Some(bytes) if !bytes.is_empty() => Some(bytes),
             _ => self.tail.get(usize::try_from(at.checked_sub(tail_at)?).ok()?..),
         }

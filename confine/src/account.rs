@@ -42,8 +42,10 @@ pub(crate) fn change_user(account: Account) -> Result<()> {
     }
     let user = Uid::from_raw(account.user);
     let group = Gid::from_raw(account.group);
+    // Otherwise the change from root drops the permitted capabilities, too.
     set_keep_capabilities(true)?;
     set_thread_groups(&[])?;
     set_thread_res_gid(group, group, group)?;
+    // Last, because no capability is in effect from then on.
     set_thread_res_uid(user, user, user)
 }

@@ -61,6 +61,7 @@ pub(crate) fn drop_capabilities(plan: &Plan) -> Result<DroppedRights> {
         Ok(()) | Err(Errno::INVAL) => {}
         Err(error) => return Err(error),
     }
+    // Before the capabilities that it needs are dropped.
     let user_change = match plan.account {
         Some(account) => Some(change_user(account).map(|()| account.user)),
         None => plan.unprivileged.then(drop_root),

@@ -64,6 +64,7 @@ impl LandlockRules {
     /// Refuses all other access from now on. Returns the version of Landlock, on which the kinds of access depend.
     pub(crate) fn restrict(self) -> Result<ABI, String> {
         let ruleset = Ruleset::default()
+            // An older kernel restricts what it can.
             .set_compatibility(CompatLevel::BestEffort)
             .handle_access(AccessFs::from_all(NEWEST))
             .and_then(|ruleset| ruleset.handle_access(AccessNet::from_all(NEWEST)))

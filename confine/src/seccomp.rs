@@ -63,6 +63,7 @@ const NETWORK: u64 = libc::CLONE_NEWNET as u64;
 /// Installs both filters on all threads.
 pub(crate) fn install_filters(work: Work) -> Result<(), String> {
     let refused = match work {
+        // Such a command makes no forbidden call, unless the content of a file has taken it over.
         Work::Files => SeccompAction::KillProcess,
         // Traffic passes through the process, or it observes a target: the caller reports the refused call, and the run continues.
         _ => SeccompAction::Errno(libc::EPERM as u32),

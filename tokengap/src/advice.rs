@@ -6,6 +6,7 @@ use std::io::{Error, ErrorKind};
 pub(crate) fn error_line(error: &anyhow::Error) -> String {
     let message = error.chain().map(ToString::to_string).fold(String::new(), |line, cause| match line.as_str() {
         "" => cause,
+        // Many errors already name their cause.
         message if message.contains(&cause) => line,
         _ => format!("{line}: {cause}"),
     });

@@ -58,6 +58,7 @@ pub(crate) fn run_to_report(
     run_live(&mut runs, args, signals, None)?;
     let Running { source, session, .. } = runs.remove(0);
     let report = session.finish(&source, &print_message);
+    // The report is complete, so a reader of the metrics gets the final state.
     keep_serving(args, signals);
     if let Some(failure) = source.failure()
         && saw_nothing(&report)

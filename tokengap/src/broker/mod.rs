@@ -74,10 +74,12 @@ pub(crate) fn start(results: &ResultFiles) -> anyhow::Result<()> {
         command.arg("--force");
     }
     let started = command.stdin(child_end).stdout(discarded_output()?).spawn();
+    // It holds the child's end, and while that is open, the child's exit goes unnoticed.
     drop(command);
     started.context("cannot start the process that creates files")?;
     let broker = Broker(Mutex::new(our_end));
     let nothing = Path::new("");
+    // Waits until the process has opened the folders, which this one may lose access to.
     broker.request(START, nothing, nothing)?;
     recording::storage::delegate(Box::new(broker));
     Ok(())
@@ -153,6 +155,7 @@ pub(crate) fn serve(socket: BorrowedFd<'_>, mut rules: Rules) -> io::Result<()> 
             return Ok(());
         }
         let done = execute_request(&mut rules, &request[..got.bytes]);
+        // Zero means success; an error without a number counts as one of input and output.
         let number = done.as_ref().err().map_or(0, |error| error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()));
         let file = done.ok().flatten();
         let files: Vec<BorrowedFd<'_>> = file.iter().map(AsFd::as_fd).collect();

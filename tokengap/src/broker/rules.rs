@@ -50,8 +50,10 @@ impl Rules {
     /// Renames a file created here to a result. Replaces an existing file only with `--force`.
     pub(super) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         let entry = self.find_entry(to)?;
+        // A file created here is this run's own.
         let replaces = entry.folder.find_file(entry.name)?.is_some() && !self.created.contains(to);
         let permitted = self.created.contains(from) && self.is_result(to) && (!replaces || self.results.force);
+        // A result is written next to the file that it replaces.
         if !permitted || from.parent() != to.parent() {
             return Err(Errno::PERM.into());
         }

@@ -59,6 +59,7 @@ impl Bundle {
         let copy_folder = archive.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let recording = copy_without_token_ids(&original, copy_folder)?;
         let name = archive.file_name().unwrap_or_default().to_string_lossy();
+        // The archive unpacks into a folder of its own name.
         let stem = name.split('.').find(|part| !part.is_empty()).unwrap_or("bundle");
         Ok(Self {
             report: saved::load_report(&recording, slowest)?,
@@ -120,16 +121,19 @@ impl Bundle {
 fn tar_header(folder: &str, name: &str, bytes: u64, modified: Timestamp) -> [u8; TAR_BLOCK] {
     let size = bytes.min(TAR_MAX_OCTAL);
     let seconds = modified.as_second();
+    // Name, mode, owner, group, size, time, and a checksum of blanks, over which it is computed.
     let start = format!("{name:\0<100}0000600\x000000000\x000000000\0{size:011o}\0{seconds:011o}\0        0");
     let mut header = [0; TAR_BLOCK];
     header[..start.len()].copy_from_slice(start.as_bytes());
     header[257..265].copy_from_slice(b"ustar\x0000");
+    // The prefix, which readers put before the name.
     header[345..345 + folder.len()].copy_from_slice(folder.as_bytes());
     if bytes > TAR_MAX_OCTAL {
         // A binary number, as GNU tar, libarchive and Python write and read it.
         header[124..136].copy_from_slice(&((1 << 95) | u128::from(bytes)).to_be_bytes()[4..]);
     }
     let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
+    // The checksum replaces its blanks; the last one stays.
     header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
     header
 }

@@ -55,10 +55,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         confinement::change_account(Account { user, group }, plan)?;
     }
     let child = args.child.and_then(|pid| Pid::from_raw(pid as i32));
+    // Opened now, because the pid may be reused later.
     let child = child.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     output::raw_stdout().write_all(READY)?;
     let mut message = String::new();
     let _ = std::io::stdin().read_to_string(&mut message);
+    // tokengap has restored the sockets itself.
     if !message.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
@@ -69,6 +71,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     }
     if let (Some(child), Some(folder)) = (child, &args.remove) {
+        // The command may still use its folder.
         while poll(&mut [PollFd::new(&child, PollFlags::IN)], None).is_err() {}
         let _ = std::fs::remove_dir_all(folder);
     }

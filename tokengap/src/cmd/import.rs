@@ -122,6 +122,7 @@ fn read_logs(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recor
             }
             let due = *next_tick.get_or_insert(MonoNs(event.at.0.saturating_add(TICK_NS)));
             if event.at >= due {
+                // Before the event, as in a live run.
                 tick_all(&mut analysis, recorder.as_mut(), event.at);
                 next_tick = Some(MonoNs(event.at.0.saturating_add(TICK_NS)));
             }
@@ -239,6 +240,7 @@ fn parse_zone(text: &str) -> Result<TimeZone, String> {
     if text.starts_with(['+', '-'])
         && let Ok(pieces) = jiff::fmt::temporal::DateTimeParser::new().parse_timestamp(&offset)
     {
+        // The seconds of the epoch at that midnight in UTC.
         let seconds = 946_684_800 - pieces.as_second();
         let offset = jiff::tz::Offset::from_seconds(i32::try_from(seconds).map_err(|e| e.to_string())?);
         return offset.map(TimeZone::fixed).map_err(|e| e.to_string());

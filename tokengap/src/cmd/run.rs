@@ -89,6 +89,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     lower_priority();
     let watched = app::run_to_report(source, &args.live, endpoint, &Signals::none());
     let code = child.exit_code(PATIENCE, &app::print_message);
+    // Removed only after the command has ended.
     drop(folder);
     let report = watched?;
     let text = app::report_text(&report, args.live.outcome.json)?;

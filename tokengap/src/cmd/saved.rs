@@ -28,6 +28,7 @@ pub(crate) fn load_report(file: &Path, slowest: usize) -> anyhow::Result<Report>
     let mut content = File::open(file).with_context(unreadable)?;
     let length = content.read(&mut begin).with_context(unreadable)?;
     if begin[..length].trim_ascii_start().first() == Some(&b'{') || length == 0 {
+        // From the beginning again.
         let text = File::open(file).map_err(anyhow::Error::from).and_then(read_limited).with_context(unreadable)?;
         return parse_named_report(&text, &name.to_string());
     }

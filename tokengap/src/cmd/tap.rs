@@ -78,6 +78,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.queue_bytes,
         args.max_buffered
     );
+    // The relay needs no right of root.
     let account = if rustix::process::geteuid().is_root() {
         account::account_for_endpoints(&args.listen, &args.upstream)?
     } else {

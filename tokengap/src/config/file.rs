@@ -50,6 +50,7 @@ impl ConfigFile<'_> {
                 return Err(self.error_at(key_offset(root, name, item), &what));
             }
             if name != SHARED_SECTION && name != section {
+                // Only to find its errors.
                 self.section_entries(root, command, name, name)?;
             }
         }
@@ -66,6 +67,7 @@ impl ConfigFile<'_> {
         let mut known = settable_flags(command, of);
         if name == SHARED_SECTION {
             let shared = SOURCES.map(|source| settable_flags(command, source));
+            // Only flags that all sources have.
             known.retain(|arg| shared.iter().all(|flags| flags.iter().any(|flag| long_name(flag) == long_name(arg))));
         }
         let mut entries = Vec::new();

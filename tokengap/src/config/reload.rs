@@ -62,6 +62,7 @@ impl Configured {
 
 /// Lists the changed flags, and those that take effect at the next start.
 fn describe_changes(old: &str, new: &str) -> String {
+    // Both texts list the same flags in the same order.
     let changed = old.lines().zip(new.lines()).filter(|(old, new)| old != new);
     let names = changed.map(|(_, new)| new.trim_start_matches("# ").split(' ').next().unwrap_or_default().to_owned());
     let (now, later): (Vec<String>, Vec<String>) = names.partition(|name| RELOADABLE_FLAGS.contains(&name.as_str()));

@@ -112,6 +112,7 @@ impl Serialize for Chunk<'_> {
         fields.serialize_field("prompt_tokens", &chunk.prompt_tokens)?;
         fields.serialize_field("cached_tokens", &chunk.cached_tokens)?;
         fields.serialize_field("retractions", &chunk.retractions)?;
+        // A value may contain itself.
         let values_left = Cell::new(MAX_SHOWN_VALUES);
         match message.finish_reason(row) {
             Some(value) => fields

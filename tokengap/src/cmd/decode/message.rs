@@ -26,6 +26,7 @@ impl MessageReader {
     }
 
     pub(super) fn read<'a>(&'a mut self, message: &'a [u8]) -> Result<AnyMessage<'a>, String> {
+        // Its own decoder also has the finish reason as it was sent.
         if self.sglang.recognises(&[message]) {
             let batch = self.sglang.decode(message).map_err(|why| why.to_string())?;
             let mut requests = Vec::new();

@@ -83,6 +83,7 @@ impl Source for Pod {
             return Flow::Ended;
         }
         let mut flow = Flow::Idle;
+        // Limited, so that all runs get their turn.
         for _ in 0..SECTIONS_A_TURN {
             match self.remote.poll() {
                 None => break,
@@ -205,6 +206,7 @@ impl Pod {
                 session.notify(message);
             }
             session.notify(format!("{} was restarted: this is the new run", self.name));
+            // A recording holds one run.
             self.record = None;
         }
         let mut config = header.config;
@@ -234,6 +236,7 @@ impl Pod {
         }
         let mut reader = mem::take(&mut self.reader);
         let lost = reader.lost();
+        // An error in the analysis of one run must not end the others.
         let read = catch_unwind(AssertUnwindSafe(|| {
             reader.read(block, &mut |record| match record {
                 Record::Event(event) => session.event(&event),
