@@ -179,8 +179,8 @@ impl Ledger {
         self.receive_pending_chunks(receive);
     }
 
-    /// Removes a received frame from its lane, moves its chunks to `pending_receive`, and returns when it was sent; `None` if it is not queued. A lane
-    /// keeps its order, so frames sent before it were received too, unobserved.
+    /// Removes a received frame from its lane, moves its chunks to `pending_receive`, and returns when it was sent; `None` if it is not queued.
+    /// A lane keeps its order, so frames sent before it were received too, unobserved.
     fn dequeue_frame(&mut self, id: FrameId, hop_index: usize, at: MonoNs) -> Option<MonoNs> {
         let hop = &mut self.hops.all[hop_index];
         let lane = hop.lanes.get_mut(&id.lane)?;
