@@ -26,7 +26,7 @@ pub(super) fn plain_text(line: &[u8]) -> Cow<'_, str> {
 }
 
 /// Removes ASCII characters that match from both ends.
-pub fn trim_ascii_matches(text: &str, is_match: impl Fn(u8) -> bool) -> &str {
+pub(crate) fn trim_ascii_matches(text: &str, is_match: impl Fn(u8) -> bool) -> &str {
     let bytes = text.as_bytes();
     let is_kept = |&byte: &u8| !byte.is_ascii() || !is_match(byte);
     let Some(start) = bytes.iter().position(is_kept) else { return "" };

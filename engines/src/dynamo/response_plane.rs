@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 /// Dynamo's response plane.
-pub const RESPONSE_PLANE: StreamProtocol =
+pub(crate) const RESPONSE_PLANE: StreamProtocol =
     StreamProtocol { begins: begins_stream, parser: |limits| Box::new(ResponseFrames::new(limits)) };
 
 /// Prefix length: big-endian lengths of header and body, and a checksum that is 0 in release builds.

@@ -78,7 +78,7 @@ impl FindingState {
     }
 
     /// Whether it is a change for the better.
-    pub fn is_better(self) -> bool {
+    pub(crate) fn is_better(self) -> bool {
         matches!(self, Self::Better | Self::Gone)
     }
 }

@@ -257,7 +257,7 @@ impl Clock {
     }
 
     /// Hours, minutes and seconds.
-    pub fn time_of_day(&self, at_ns: u64) -> Option<String> {
+    pub(crate) fn time_of_day(&self, at_ns: u64) -> Option<String> {
         self.format(at_ns, "%H:%M:%S")
     }
 

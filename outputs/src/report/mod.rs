@@ -152,7 +152,7 @@ impl Report {
     }
 
     /// Whether all data comes from the engine's own log. Then no frame was observed, and counts of 0 frames, chunks or tokens mean nothing.
-    pub fn is_log_only(&self) -> bool {
+    pub(crate) fn is_log_only(&self) -> bool {
         self.hops.is_empty() && self.stages.is_some()
     }
 

@@ -243,7 +243,7 @@ impl TtftPath {
     }
 
     /// Length of the leg between this moment and the next one that exists; `None` unless both were observed.
-    pub fn leg_from(&self, moment: TtftMoment) -> Option<u64> {
+    pub(crate) fn leg_from(&self, moment: TtftMoment) -> Option<u64> {
         let end = *self.times.get(moment.index() + 1)?;
         Some(end?.since(self.times[moment.index()]?))
     }
@@ -434,7 +434,7 @@ impl Ttft {
     }
 
     /// Comparison of the slowest prefill that is slow beside others; `None` without any.
-    pub fn slowest_prefill(&self) -> Option<PrefillComparison> {
+    pub(crate) fn slowest_prefill(&self) -> Option<PrefillComparison> {
         self.slowest_prefill
     }
 
@@ -449,7 +449,7 @@ impl Ttft {
     }
 
     /// Requests that spent long on the leg that begins at this moment.
-    pub fn late_leg(&self, from: TtftMoment) -> Option<&LateLeg> {
+    pub(crate) fn late_leg(&self, from: TtftMoment) -> Option<&LateLeg> {
         self.late_legs.get(from.index())
     }
 

@@ -69,7 +69,7 @@ impl Ledger {
     }
 
     /// Longest usual time from the dispatch on this hop to the first chunk, in the last ten seconds; `None` without an answered request.
-    pub fn usual_first_chunk_wait_ns(&self, hop: HopId, now: MonoNs) -> Option<u64> {
+    pub(crate) fn usual_first_chunk_wait_ns(&self, hop: HopId, now: MonoNs) -> Option<u64> {
         Some(Spread::recent(&self.dispatched.answered.get(&hop)?.first_chunk_waits, now)?.p99)
     }
 
