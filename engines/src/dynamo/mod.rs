@@ -19,7 +19,7 @@ use crate::sglang::discover::streaming::{self, LauncherDefaults, origin_of_absen
 use crate::unread::UnreadLog;
 
 pub use request_plane::RequestPlaneParser;
-pub use response_plane::RESPONSE_PLANE;
+use response_plane::RESPONSE_PLANE;
 
 /// What tokengap knows of it.
 pub(crate) const SUPPORT: EngineSupport = EngineSupport {
