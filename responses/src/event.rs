@@ -51,8 +51,10 @@ pub enum ResponseElement<'a> {
     Undecoded,
     /// End of a complete response.
     Ended,
-    /// The response was aborted by a failure of the server.
+    /// The server wrote an error instead of the rest.
     Failed,
+    /// The server ended the response before its last event.
+    CutShort,
     /// Number of gRPC messages that were not read.
     Unread(u64),
     /// A body, or the rest of the connection, cannot be read.

@@ -255,7 +255,7 @@ impl Http2Parser {
             DATA if head.has_flag(END_STREAM) => self.end_stream(head.stream, emit),
             HEADERS | PUSH_PROMISE | CONTINUATION if head.has_flag(END_HEADERS) => self.begin_response(emit),
             RST_STREAM if self.streams.remove(&head.stream).is_some() => {
-                emit(head.stream, ResponseElement::Failed);
+                emit(head.stream, ResponseElement::CutShort);
                 emit(head.stream, ResponseElement::Ended);
             }
             _ => {}

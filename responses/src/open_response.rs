@@ -124,7 +124,9 @@ impl OpenResponse {
             }
             ResponseElement::Completion(completion) => self.record_completion(completion, limits, server, sink),
             ResponseElement::Rejected(status) => sink.emit(What::Rejected(Rejection { status })),
-            ResponseElement::Failed => self.end = Some(AnswerEnd::ServerLeft),
+            ResponseElement::Failed => self.end = Some(AnswerEnd::Failed),
+            // An error that was written before says more.
+            ResponseElement::CutShort => _ = self.end.get_or_insert(AnswerEnd::ServerLeft),
             ResponseElement::Undecoded => {
                 self.mark_incomplete();
                 sink.report_missed_event();
@@ -377,7 +379,7 @@ impl OpenResponse {
             let differs = compared.differs;
             let tool_calls = compared.tool_calls.unwrap_or_else(|reason| {
                 let reason = match end {
-                    AnswerEnd::ClientLeft | AnswerEnd::ServerLeft => UnjudgedReason::EndedEarly,
+                    AnswerEnd::ClientLeft | AnswerEnd::ServerLeft | AnswerEnd::Failed => UnjudgedReason::EndedEarly,
                     _ if !self.whole || end == AnswerEnd::Unknown => UnjudgedReason::Missed,
                     _ => reason,
                 };

@@ -314,7 +314,7 @@ NEWEST = [
     ("dynamo, frontend stopped", MERGES, dict(frontend=True, standstill="frontend"), [frontend_waits, frontend_late]),
     ("dynamo, stopped clients", MERGES, dict(frontend=True, standstill="clients"), [frontend_in_time, no_loss_warnings]),
     ("dynamo, clients leave", MERGES, dict(client=("--leave-at", "3")), [ended_by("client_left")]),
-    ("dynamo, failures", MERGES, dict(worker=("--fail-at", "3")), [ended_by("server_left")]),
+    ("dynamo, failures", MERGES, dict(worker=("--fail-at", "3")), [ended_by("failed")]),
     ("dynamo, TLS", MERGES, dict(tls=True), [hidden("it is encrypted (TLS)")]),
     ("dynamo, QUIC", MERGES, dict(environment={"DYN_RESPONSE_PLANE": "quic"}), [hidden("its responses use QUIC or another transport than TCP")]),
 ]

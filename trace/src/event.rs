@@ -369,6 +369,8 @@ pub enum AnswerEnd {
     ClientLeft,
     /// The server closed the connection first.
     ServerLeft,
+    /// The server wrote an error instead of the rest: an event, or the whole body.
+    Failed,
     /// The connection closed; which side closed it first is unknown.
     Unknown,
 }
@@ -501,7 +503,9 @@ names! {
     }
     DispatchKind { Requests = "requests", Aborts = "aborts", Control = "control" }
     Finish { Length = "length", Stop = "stop", Abort = "abort", Other = "other" }
-    AnswerEnd { Whole = "whole", ClientLeft = "client-left", ServerLeft = "server-left", Unknown = "unknown" }
+    AnswerEnd {
+        Whole = "whole", ClientLeft = "client-left", ServerLeft = "server-left", Failed = "failed", Unknown = "unknown"
+    }
     MissedCause {
         QueueFull = "queue-full",
         Unframed = "unframed",

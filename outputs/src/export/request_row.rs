@@ -68,7 +68,17 @@ static EXPORT_COLUMNS: [ExportColumn; 20] = [
     ExportColumn {
         name: "response_end",
         kind: ColumnKind::Text,
-        cell_of: |r, _| Some(text_cell(r.summary.response_end?.as_str())),
+        cell_of: |r, _| Some(text_cell(r.summary.response_end?.end.as_str())),
+    },
+    ExportColumn {
+        name: "response_tokens",
+        kind: ColumnKind::Number,
+        cell_of: |r, _| Some(Number(r.summary.response_end?.carried_tokens?.into())),
+    },
+    ExportColumn {
+        name: "response_tokens_claimed",
+        kind: ColumnKind::Number,
+        cell_of: |r, _| Some(Number(r.summary.response_end?.claimed_tokens?.into())),
     },
     ExportColumn {
         name: "dispatched_ns",

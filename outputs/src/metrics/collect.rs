@@ -192,10 +192,11 @@ fn add_answers(f: &mut Families, ledger: &Ledger) {
     if answers.seen == 0 {
         return;
     }
-    let left = answers.client_left + answers.server_left;
+    let left = answers.client_left + answers.server_left + answers.failed;
     f.put_int(&n::ANSWERS, ["whole"], answers.seen.saturating_sub(left));
     f.put_int(&n::ANSWERS, ["client_left"], answers.client_left);
     f.put_int(&n::ANSWERS, ["server_left"], answers.server_left);
+    f.put_int(&n::ANSWERS, ["failed"], answers.failed);
     f.put_int(&n::ANSWERS_SHORT_WRITES, [], answers.short_writes);
     f.put_int(&n::ANSWERS_UNCOUNTED, [], answers.uncounted);
     f.put_int(&n::ANSWERS_TOKENS_LOST, [], answers.judged_alone_tokens_lost);

@@ -212,6 +212,7 @@ fn answers(ledger: &Ledger) -> Option<AnswerCounts> {
         seen: answers.seen,
         client_left: answers.client_left,
         server_left: answers.server_left,
+        failed: answers.failed,
         short_writes: answers.short_writes,
         uncounted: answers.uncounted,
         judged_alone: answers.judged_alone,

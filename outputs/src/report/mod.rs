@@ -279,8 +279,11 @@ pub struct AnswerCounts {
     pub seen: u64,
     /// Closed early by the client.
     pub client_left: u64,
-    /// Closed early by the server.
+    /// Ended early by the server without an error.
     pub server_left: u64,
+    /// Ended by an error that the server wrote: an event, or the whole body.
+    #[serde(default)]
+    pub failed: u64,
     /// Responses with a partial or refused socket write: the client read more slowly than the server wrote.
     pub short_writes: u64,
     /// Responses whose tokens could not be counted: text only, or partly observed.

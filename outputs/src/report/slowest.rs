@@ -72,9 +72,19 @@ pub struct SlowLine {
     pub tokens_lost: Option<u64>,
     /// Finish reason: `length`, `stop`, `abort` or `other`; `null` if no frame has one.
     pub finish: Option<String>,
-    /// How its response ended: `whole`, `client-left`, `server-left` or `unknown`; `null` before that, and where responses are not observed.
+    /// How its response ended: `whole`, `client-left`, `server-left`, `failed` or `unknown`; `null` before that, and where responses are not
+    /// observed.
     #[serde(default)]
     pub response_end: Option<String>,
+    /// Whether its response was written to its end with neither a finish reason nor `[DONE]`; `null` if its events were not read.
+    #[serde(default)]
+    pub response_lacks_finish: Option<bool>,
+    /// Tokens in its response; `null` if it carries text only, or was observed in part.
+    #[serde(default)]
+    pub response_tokens: Option<u32>,
+    /// Tokens that the last event of its response claims; `null` if it claims none.
+    #[serde(default)]
+    pub response_tokens_claimed: Option<u32>,
 }
 
 /// The `limit` slowest requests kept by the ledger, worst gap first. A request whose first token still waits ranks by its wait until `to`.
@@ -171,7 +181,10 @@ impl SlowLine {
             dropped: numbers.dropped.map(u64::from),
             tokens_lost: numbers.tokens_lost.map(u64::from),
             finish: numbers.finish.map(|finish| finish.as_str().to_owned()),
-            response_end: numbers.response_end.map(|end| end.as_str().to_owned()),
+            response_end: numbers.response_end.map(|response| response.end.as_str().to_owned()),
+            response_lacks_finish: numbers.response_end.and_then(|response| response.lacks_finish),
+            response_tokens: numbers.response_end.and_then(|response| response.carried_tokens),
+            response_tokens_claimed: numbers.response_end.and_then(|response| response.claimed_tokens),
         }
     }
 }

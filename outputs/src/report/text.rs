@@ -181,6 +181,7 @@ fn responses(answers: &AnswerCounts) -> String {
     for (n, what) in [
         (answers.client_left, "by their clients"),
         (answers.server_left, "early by the server"),
+        (answers.failed, "with an error"),
         (answers.short_writes, "with a client that read slowly"),
         (answers.lacking_end, "without a finish reason"),
     ] {

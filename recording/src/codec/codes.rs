@@ -38,7 +38,7 @@ codes! {
     Response { Streamed = 0, Whole = 1, Text = 2 }
     ToolCallOutcome { Complete = 0, Rewritten = 1, Unfinished = 2, Unjudged = 3, Swapped = 4, Repeated = 5, Missing = 6, Absent = 7, Garbled = 8 }
     UnjudgedReason { Differs = 0, Missed = 1, EndedEarly = 2, NoText = 3, Unreadable = 4 }
-    AnswerEnd { Whole = 0, ClientLeft = 1, ServerLeft = 2, Unknown = 3 }
+    AnswerEnd { Whole = 0, ClientLeft = 1, ServerLeft = 2, Unknown = 3, Failed = 4 }
     AnswerForm { Generate = 0, OpenAi = 1 }
     DispatchKind { Requests = 0, Aborts = 1, Control = 2 }
     UnknownArrival { Http2 = 0, Tls = 1, Pipelined = 2, Protocol = 3, Missed = 4 }

@@ -140,7 +140,7 @@ impl GrpcParser {
         }
         // The server ended the response before its last message.
         if self.begun && !self.ended {
-            emit(ResponseElement::Failed);
+            emit(ResponseElement::CutShort);
         }
     }
 

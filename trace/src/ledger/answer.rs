@@ -4,6 +4,30 @@ use super::Ledger;
 use crate::clock::MonoNs;
 use crate::event::{Answer, AnswerEnd, AnswerForm, Finish};
 
+/// How the response of a request ended, and how many tokens it had by its own account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResponseEnd {
+    /// Which side ended it, and how.
+    pub end: AnswerEnd,
+    /// Whether a stream was written to its end with neither a finish reason nor `[DONE]`; `None` if its events were not read.
+    pub lacks_finish: Option<bool>,
+    /// Tokens in it; `None` if it carries text only, or was observed in part.
+    pub carried_tokens: Option<u32>,
+    /// Tokens that its last event claims; `None` if it claims none.
+    pub claimed_tokens: Option<u32>,
+}
+
+impl ResponseEnd {
+    fn new(answer: &Answer<'_>) -> Self {
+        Self {
+            end: answer.end,
+            lacks_finish: answer.content.map(|content| content.lacks_end),
+            carried_tokens: answer.tokens,
+            claimed_tokens: answer.completion_tokens,
+        }
+    }
+}
+
 impl Ledger {
     pub(super) fn record_answer(&mut self, at: MonoNs, answer: &Answer<'_>) {
         if answer.rid.is_empty() || self.engine.is_health_check(answer.rid) {
@@ -50,12 +74,12 @@ impl Ledger {
         // The response may end before or after the record is closed, so both are tried.
         if let Some(request) = self.table.ticket_of(answer.rid).and_then(|ticket| self.table.get_mut(ticket)) {
             if !request.is_shared() {
-                request.response_end = Some(answer.end);
+                request.details.get_or_insert_default().response_end = Some(ResponseEnd::new(answer));
             }
         } else if !self.shared_rids.contains(answer.rid)
             && let Some(summary) = self.finished.newest_mut(answer.rid)
         {
-            summary.numbers.response_end = Some(answer.end);
+            summary.numbers.response_end = Some(ResponseEnd::new(answer));
         }
     }
 
@@ -77,6 +101,7 @@ impl Ledger {
             AnswerEnd::Whole | AnswerEnd::Unknown => {}
             AnswerEnd::ClientLeft => answers.client_left += 1,
             AnswerEnd::ServerLeft => answers.server_left += 1,
+            AnswerEnd::Failed => answers.failed += 1,
         }
         answers.short_writes += u64::from(answer.short_writes > 0);
         answers.uncounted += u64::from(answer.tokens.is_none());
@@ -160,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_request_knows_how_its_response_ended() {
-        for end in [AnswerEnd::Whole, AnswerEnd::ClientLeft, AnswerEnd::ServerLeft] {
+        for end in [AnswerEnd::Whole, AnswerEnd::ClientLeft, AnswerEnd::ServerLeft, AnswerEnd::Failed] {
             let mut path = Path::new(Config::default());
             path.announce(0, "scheduler->tokenizer", [true, true], Capabilities::SENT | Capabilities::DELIVERED);
             path.send(0, IdColumn::Delta, &[Chunk { finish: Some(Finish::Stop), ..Chunk::counted("a", 1, 1) }]);
@@ -172,10 +197,15 @@ mod tests {
             if end == AnswerEnd::ServerLeft {
                 path.wait(10);
             }
-            path.apply(What::Answered(Answer { end, ..Answer::new("a", Some(1), Some(1)) }));
+            let content =
+                AnswerContent { form: AnswerForm::OpenAi, events: 1, event_tokens_max: Some(1), lacks_end: true };
+            let answer = Answer { end, content: Some(content), ..Answer::new("a", Some(1), Some(2)) };
+            path.apply(What::Answered(answer));
             path.wait(10);
             let finished: Vec<_> = path.ledger().finished().map(|summary| summary.response_end).collect();
-            assert_eq!(finished, [Some(end)]);
+            let response_end =
+                ResponseEnd { end, lacks_finish: Some(true), carried_tokens: Some(1), claimed_tokens: Some(2) };
+            assert_eq!(finished, [Some(response_end)]);
         }
     }
 

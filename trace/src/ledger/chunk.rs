@@ -295,7 +295,7 @@ impl Ledger {
         // The scheduler may run on another machine, where its chunks are not observed.
         let is_answer = !is_repeat && request.streams.iter().all(|stream| stream.chunks == 0) && !is_ambiguous_first;
         if is_answer && let Some(answered) = self.dispatched.take_answered(context.at, chunk.rid) {
-            request.early.get_or_insert_default().dispatch = Some(answered.times);
+            request.details.get_or_insert_default().dispatch = Some(answered.times);
             if let Some(message) = answered.abort {
                 self.clientless.watch_aborted(ticket, context.at, message);
             }
@@ -503,7 +503,7 @@ impl Ledger {
         request.last_at = request.last_at.max(at);
         let never_sent = request.streams.is_empty();
         if never_sent && let Some(aborted) = self.dispatched.remove(rid) {
-            request.early.get_or_insert_default().dispatch = Some(aborted.times);
+            request.details.get_or_insert_default().dispatch = Some(aborted.times);
         }
         self.totals.requests.aborted += 1;
         self.finish_request(ticket, at, Finish::Abort);

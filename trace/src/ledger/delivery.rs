@@ -29,14 +29,14 @@ impl Ledger {
     /// Records when a request reached the server. Of several responses to it, the first counts.
     pub(super) fn record_arrival(&mut self, arrival: &Arrival<'_>) {
         if let Some(request) = self.table.ticket_of(arrival.rid).and_then(|ticket| self.table.get_mut(ticket)) {
-            request.early.get_or_insert_default().arrival.get_or_insert(arrival.times);
+            request.details.get_or_insert_default().arrival.get_or_insert(arrival.times);
         }
     }
 
     /// Records the span of a request's caller. Of several responses to it, the first counts, as for its arrival.
     pub(super) fn record_trace_parent(&mut self, traced: &Traced<'_>) {
         if let Some(request) = self.table.ticket_of(traced.rid).and_then(|ticket| self.table.get_mut(ticket)) {
-            request.early.get_or_insert_default().trace_parent.get_or_insert(traced.parent);
+            request.details.get_or_insert_default().trace_parent.get_or_insert(traced.parent);
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use super::Ledger;
+use super::answer::ResponseEnd;
 use super::lane::FrameLoad;
 use crate::clock::MonoNs;
 use crate::engine::{AbsentEngineTimes, SentTime};
@@ -66,9 +67,9 @@ pub struct EngineTimesCounts {
     pub impossible: u64,
 }
 
-/// Moments of a request before its first token. Kept apart from its other data, because chunks do not need them.
+/// Moments of a request before its first token, and how its response ended. Kept apart from its other data, because chunks do not need them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct EarlyMoments {
+pub(crate) struct RequestDetails {
     /// When it reached the server; `None` until its response begins, and where that is not observed.
     pub(super) arrival: Option<Result<ArrivalTimes, UnknownArrival>>,
     /// Span of its caller; `None` unless its head was observed and names one.
@@ -77,6 +78,15 @@ pub(crate) struct EarlyMoments {
     pub(super) engine_times: Option<EngineTimes>,
     /// When the tokenizer had processed the message with its first chunk.
     pub(super) processed: Option<MonoNs>,
+    /// `None` before that, and where responses are not observed.
+    pub(super) response_end: Option<ResponseEnd>,
+}
+
+impl RequestDetails {
+    /// Whether a moment before the first token is known.
+    pub(super) fn has_early_moment(&self) -> bool {
+        self.arrival.is_some() || self.dispatch.is_some() || self.engine_times.is_some()
+    }
 }
 
 /// A dispatched request without a chunk.
@@ -356,7 +366,7 @@ impl Ledger {
             return;
         }
         if found.times != EngineTimes::default() {
-            request.early.get_or_insert_default().engine_times = Some(found.times);
+            request.details.get_or_insert_default().engine_times = Some(found.times);
             self.totals.engine_times.requests += 1;
         }
         self.record_prefill(found.rid);

@@ -54,6 +54,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use absence::AwayTimes;
+pub use answer::ResponseEnd;
 pub use dispatched::{DispatchCounts, EngineTimesCounts, RequestAbort, RequestDispatch};
 pub use engine_silence::{EngineSilence, EngineSilences};
 #[cfg(test)]

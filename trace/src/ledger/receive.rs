@@ -108,8 +108,8 @@ impl Ledger {
         let received_at = hop.take_unprocessed(id);
         let processing_ns = received_at.map(|received_at| at.since(received_at));
         while let Some(ticket) = received_at.and_then(|received_at| hop.take_unprocessed_request(received_at)) {
-            if let Some(early) = self.table.get_mut(ticket).and_then(|request| request.early.as_mut()) {
-                early.processed = Some(at);
+            if let Some(details) = self.table.get_mut(ticket).and_then(|request| request.details.as_mut()) {
+                details.processed = Some(at);
             }
         }
         if let Some(ns) = processing_ns {

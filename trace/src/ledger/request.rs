@@ -7,8 +7,9 @@ use smallvec::SmallVec;
 
 use serde::{Deserialize, Serialize};
 
+use super::answer::ResponseEnd;
 use super::delivery_tracker::DeliveryTracker;
-use super::dispatched::{EarlyMoments, RequestDispatch};
+use super::dispatched::{RequestDetails, RequestDispatch};
 use super::hop::BurstPosition;
 use super::limits::CountedLimits;
 use super::losses::{LossMemory, Losses, Lossy, LostRange};
@@ -17,7 +18,7 @@ use super::processing_stage::InProcess;
 use super::stages::StageMarks;
 use super::stream::Stream;
 use crate::clock::MonoNs;
-use crate::event::{AnswerEnd, ArrivalTimes, EngineTimes, Finish, TraceParent, UnknownArrival};
+use crate::event::{ArrivalTimes, EngineTimes, Finish, TraceParent, UnknownArrival};
 use crate::stats::{Spread, Tally};
 
 /// A request that is live, or waits for its last receive or delivery. Fields keep the order written here: those that every chunk reads
@@ -88,8 +89,8 @@ pub struct Request {
     pub(crate) in_process: Vec<InProcess>,
     /// When it was first seen, on any hop.
     pub first_at: MonoNs,
-    /// Moments before its first token; `None` without any.
-    pub(crate) early: Option<Box<EarlyMoments>>,
+    /// Moments before its first token, and the end of its response; `None` without any.
+    pub(crate) details: Option<Box<RequestDetails>>,
     /// First send by the scheduler, if it was the request's first chunk.
     pub sent_first: Option<MonoNs>,
     /// Nanoseconds from its first send by the scheduler to its first receive by the tokenizer; `None` unless both are observed.
@@ -98,8 +99,6 @@ pub struct Request {
     pub tokens_delivered: u32,
     /// Number of live requests with its rid, once it was shared; 1 after the others have ended. 0 if never shared.
     pub(crate) sharing_requests: u8,
-    /// How its response ended; `None` before that, and where responses are not observed.
-    pub(crate) response_end: Option<AnswerEnd>,
     /// When its first tokens were accepted for its client, if that was observed.
     pub delivered_first: Option<MonoNs>,
     pub(crate) marks: Option<Box<StageMarks>>,
@@ -115,17 +114,17 @@ impl Request {
 
     /// When it reached the server; `None` until its response begins, and where that is not observed.
     pub fn arrival(&self) -> Option<Result<ArrivalTimes, UnknownArrival>> {
-        self.early.as_ref()?.arrival
+        self.details.as_ref()?.arrival
     }
 
     /// Its dispatch to the scheduler; `None` if not observed.
     pub fn dispatch(&self) -> Option<RequestDispatch> {
-        self.early.as_ref()?.dispatch
+        self.details.as_ref()?.dispatch
     }
 
     /// The engine's own times; `None` if no observed message has any: see [`super::Ledger::absent_engine_times`].
     pub fn engine_times(&self) -> Option<EngineTimes> {
-        self.early.as_ref()?.engine_times
+        self.details.as_ref()?.engine_times
     }
 
     /// Receive time of the oldest chunk that the process at the end of this stream's hop has not forwarded yet; `None` without one.
@@ -222,12 +221,12 @@ impl Request {
             first_at: self.first_at,
             last_at: self.last_at,
             arrival: self.arrival(),
-            trace_parent: self.early.as_ref().and_then(|early| early.trace_parent),
+            trace_parent: self.details.as_ref().and_then(|details| details.trace_parent),
             dispatch: self.dispatch(),
             engine_times: self.engine_times(),
             sent_first: self.sent_first,
             received_first: self.received_first,
-            processed_first: self.early.as_ref().and_then(|early| early.processed),
+            processed_first: self.details.as_ref().and_then(|details| details.processed),
             delivered_first: self.delivered_first,
             gap_ns: self.gap_ns,
             silence_ns: self.silence_ns.map(NonZeroU64::get),
@@ -242,7 +241,7 @@ impl Request {
             prompt_tokens: self.prompt_tokens,
             cached_tokens: self.cached_tokens,
             finish: self.finish,
-            response_end: self.response_end,
+            response_end: self.details.as_ref().and_then(|details| details.response_end),
             retractions: self.retractions,
             inflated: self.inflated,
             bursts: self.burst_seen,
@@ -349,7 +348,7 @@ pub struct RequestNumbers {
     /// How it ended; `None` if it is live, or was removed unfinished.
     pub finish: Option<Finish>,
     /// How its response ended; `None` before that, and where responses are not observed.
-    pub response_end: Option<AnswerEnd>,
+    pub response_end: Option<ResponseEnd>,
     /// How often the scheduler retracted it.
     pub retractions: u32,
     /// One of its streams listed more ids than new tokens.

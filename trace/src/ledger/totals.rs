@@ -235,6 +235,8 @@ pub struct AnswerTotals {
     pub client_left: u64,
     /// Those that the server ended early.
     pub server_left: u64,
+    /// Those in which it wrote an error.
+    pub failed: u64,
     /// Those whose socket at some time accepted less data than was written.
     pub short_writes: u64,
     /// Those without token ids, so the number of their tokens is unknown.

@@ -467,7 +467,8 @@ impl Ledger {
 
     /// Enters a request whose first token has been delivered, or that ends.
     pub(super) fn record_ttft(ttft: &mut Ttft, request: &mut Request) {
-        if request.early.is_none() || request.sent_first.is_none() || request.is_ttft_recorded {
+        let has_early_moment = request.details.as_ref().is_some_and(|details| details.has_early_moment());
+        if !has_early_moment || request.sent_first.is_none() || request.is_ttft_recorded {
             return;
         }
         request.is_ttft_recorded = true;

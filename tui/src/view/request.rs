@@ -4,6 +4,7 @@ use outputs::report::explain_tool_calls;
 use session::units::{format_count, format_duration, known_or_dash};
 use trace::MonoNs;
 use trace::event::{AnswerEnd, ToolCallOutcome};
+use trace::ledger::ResponseEnd;
 use trace::words::plural;
 
 use super::draw_itl;
@@ -101,6 +102,30 @@ fn draw_frontend_waits(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16
     y + 1
 }
 
+/// A complete response is the usual case, and the narrow screen has no room to say so.
+fn describe_response_end(response: ResponseEnd) -> Option<String> {
+    let text = match response.end {
+        AnswerEnd::Whole if response.lacks_finish == Some(true) => "response without a finish reason",
+        AnswerEnd::Whole => return None,
+        AnswerEnd::ClientLeft => "response ended by the client",
+        AnswerEnd::ServerLeft => "response ended early by the server",
+        AnswerEnd::Failed => "response ended by an error",
+        AnswerEnd::Unknown => "connection closed",
+    };
+    Some(text.to_owned())
+}
+
+/// Compares a complete response with its own claim. The engine's endpoint may also list the end of the prompt, so more tokens show nothing.
+fn describe_claimed_tokens(response: ResponseEnd) -> Option<String> {
+    let claimed = response.claimed_tokens.filter(|_| response.end == AnswerEnd::Whole)?;
+    let carried = response.carried_tokens.filter(|carried| *carried < claimed)?;
+    Some(format!(
+        "response claims {} tokens and carries {}",
+        format_count(claimed.into()),
+        format_count(carried.into())
+    ))
+}
+
 fn describe_totals(row: &RequestRow) -> String {
     let worker = row.worker.map(|worker| format!("worker {worker}"));
     let prompt = row.prompt_tokens.map(|tokens| format!("prompt {} tokens", format_count(tokens.into())));
@@ -111,14 +136,9 @@ fn describe_totals(row: &RequestRow) -> String {
     );
     let sent = format!("{} tokens sent", format_count(row.tokens_sent.into()));
     let chunks = plural(row.chunks_sent.into(), "chunk");
-    // A complete response is the usual case, and the narrow screen has no room to say so.
-    let response_end = match row.response_end {
-        None | Some(AnswerEnd::Whole) => None,
-        Some(AnswerEnd::ClientLeft) => Some("response ended by the client".to_owned()),
-        Some(AnswerEnd::ServerLeft) => Some("response ended early by the server".to_owned()),
-        Some(AnswerEnd::Unknown) => Some("connection closed".to_owned()),
-    };
-    [Some(gap), worker, prompt, Some(sent), Some(delivered), Some(chunks), response_end]
+    let response_end = row.response_end.and_then(describe_response_end);
+    let claim = row.response_end.and_then(describe_claimed_tokens);
+    [Some(gap), worker, prompt, Some(sent), Some(delivered), Some(chunks), response_end, claim]
         .into_iter()
         .flatten()
         .collect::<Vec<_>>()
