@@ -42,7 +42,7 @@ struct ExportColumn {
 }
 
 /// Columns that only exports have, before those of [`COLUMNS`].
-static EXPORT_COLUMNS: [ExportColumn; 20] = [
+static EXPORT_COLUMNS: [ExportColumn; 22] = [
     ExportColumn { name: "rid", kind: ColumnKind::Text, cell_of: |r, _| Some(text_cell(&*r.summary.rid)) },
     ExportColumn {
         name: "first_seen",

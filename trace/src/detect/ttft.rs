@@ -4,7 +4,7 @@ use super::attribution::{self, ThreadState};
 use super::thresholds::{GAP_WARNING_NS, gap_severity};
 use super::{DetectContext, Severity, Verdict, Verdicts, advice};
 use crate::event::AwayState;
-use crate::ledger::{LateLeg, TtftMoment, WorstGap};
+use crate::ledger::{LateLeg, TtftMoment};
 use crate::words::{count, duration, percent, plural};
 
 /// A part of the time to first token that is smaller than this is information: another part matters more.
@@ -35,7 +35,7 @@ pub(super) fn detect_late_receives(context: &DetectContext<'_>, out: &mut Verdic
     let facts = context.facts();
     let source = facts.source();
     let place = format!("on the way to the {source}");
-    let Some(verdict) = detect_leg_without_silence(context, TtftMoment::Dispatched, &place, out) else { return };
+    let Some(verdict) = detect_late_leg(context, TtftMoment::Dispatched, &place, out) else { return };
     let state = attribution::scheduler_state(context.ledger);
     let cure = match state {
         ThreadState::Starved => advice::STARVED,
@@ -55,7 +55,7 @@ pub(super) fn detect_late_receives(context: &DetectContext<'_>, out: &mut Verdic
 pub(super) fn detect_queued_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
     let facts = context.facts();
     let place = format!("in the {}'s queue", facts.source());
-    if let Some(verdict) = detect_leg_without_silence(context, TtftMoment::Queued, &place, out) {
+    if let Some(verdict) = detect_late_leg(context, TtftMoment::Queued, &place, out) {
         verdict.advice(format!("more requests arrive than fit into its batches: {}", facts.queue_relief()));
     }
 }
@@ -64,7 +64,7 @@ pub(super) fn detect_queued_requests(context: &DetectContext<'_>, out: &mut Verd
 pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, out: &mut Verdicts) {
     let source = context.facts().source();
     let place = "in slow prefills";
-    let Some(verdict) = detect_leg_without_silence(context, TtftMoment::BatchEntered, place, out) else { return };
+    let Some(verdict) = detect_late_leg(context, TtftMoment::BatchEntered, place, out) else { return };
     if let Some(slowest) = context.ledger.ttft().slowest_prefill() {
         let usual = format!("; usual: {} for {} tokens", duration(slowest.usual_ns), count(slowest.tokens));
         verdict.summary.push_str(&usual);
@@ -74,25 +74,6 @@ pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, out: &mut Verdic
         "neither prompt length nor the prefix cache explains it: other work on its device, a compilation, a retraction or a transfer of its \
          cache; read the {source}'s log of that time"
     ));
-}
-
-/// Like [`detect_late_leg`], unless the engine was silent meanwhile: all requests waited then.
-fn detect_leg_without_silence<'v>(
-    context: &DetectContext<'_>,
-    from: TtftMoment,
-    place: &str,
-    out: &'v mut Verdicts,
-) -> Option<&'v mut Verdict> {
-    let worst = context.ledger.ttft().late_leg(from)?.worst.as_ref()?;
-    if is_mostly_silence(context, worst) { None } else { detect_late_leg(context, from, place, out) }
-}
-
-/// Whether the engine was silent for more than half of a wait.
-fn is_mostly_silence(context: &DetectContext<'_>, wait: &WorstGap) -> bool {
-    let to = wait.at.0;
-    let from = to.saturating_sub(wait.ns);
-    let mut silences = context.ledger.engine_silences().possible_silences(context.now);
-    silences.any(|silence| silence.to.0.min(to).saturating_sub(silence.from.0.max(from)) > wait.ns / 2)
 }
 
 /// Adds a verdict on the leg that begins at `from`, without advice.
@@ -107,13 +88,14 @@ fn detect_late_leg<'v>(
     let worst = late.worst.as_ref()?;
     let severity = gap_severity(worst.ns)?;
     let severity = if late.share() < MIN_LATE_SHARE { Severity::Info } else { severity };
+    // The share is that of the late requests alone: with all others it would be unrelated to what their clients saw.
     let summary = format!(
-        "{} of TTFT is spent {place}: up to {}, {} or more in {} of {}",
+        "{} of the TTFT of {} of {} is spent {place}: {} or more, up to {}",
         percent(late.share()),
-        duration(worst.ns),
-        duration(GAP_WARNING_NS),
         count(late.requests),
         plural(ttft.requests(), "request"),
+        duration(GAP_WARNING_NS),
+        duration(worst.ns),
     );
     let verdict = out.add_verdict(severity, summary);
     verdict

@@ -177,7 +177,7 @@ impl Ledger {
         request.has_one_body |= delivery.response == Response::Whole;
         // A receive that is observed later completes the path when the request is closed.
         if is_path_complete {
-            Self::record_ttft(&mut self.ttft, request);
+            self.ttft.record_request(request, &self.silences, &mut self.limits);
         }
         self.record_outcomes(at, ticket, &result.judged);
         if delivery.finished {

@@ -94,8 +94,8 @@ impl RequestDetails {
 pub(super) struct WaitingRequest {
     pub(super) rid: Arc<str>,
     pub(super) times: RequestDispatch,
-    /// Hop of its message.
-    pub(super) hop: HopId,
+    /// Its message.
+    pub(super) message: FrameId,
     /// The message that asked the scheduler to abort it.
     pub(super) abort: Option<AbortMessage>,
     /// [`missed_messages`](super::hops::Hops::missed_messages) when it was dispatched, or [`UNJUDGED`].
@@ -182,9 +182,15 @@ impl DispatchedRequests {
             arrived_unix_ns: request.arrived_unix_ns,
         };
         self.by_rid.insert(Arc::clone(&rid), number);
-        let hop = frame.hop;
-        let waiting =
-            WaitingRequest { rid, times, hop, abort: None, missed_before, overtaken: None, is_unanswered: false };
+        let waiting = WaitingRequest {
+            rid,
+            times,
+            message: frame,
+            abort: None,
+            missed_before,
+            overtaken: None,
+            is_unanswered: false,
+        };
         self.waiting.insert(number, waiting);
         if received.is_none() {
             // Where receives are not observed, all remain.
@@ -205,9 +211,11 @@ impl DispatchedRequests {
     pub(super) fn record_received(&mut self, at: MonoNs, frame: FrameId) {
         for number in self.unreceived.remove(&frame).unwrap_or_default() {
             let Some(waiting) = self.waiting.get_mut(&number) else { continue };
-            match &mut waiting.abort {
-                Some(message) if message.id == frame => message.abort.received = Some(at),
-                _ => waiting.times.received = Some(at),
+            if waiting.message == frame {
+                waiting.times.received = Some(at);
+            } else if let Some(message) = waiting.abort.as_mut().filter(|message| message.id == frame) {
+                // The receive of an earlier abort says nothing of the last one.
+                message.abort.received = Some(at);
             }
         }
     }
@@ -226,13 +234,13 @@ impl DispatchedRequests {
         }
         let number = *self.by_rid.get(rid)?;
         let answered = self.remove(rid)?;
-        let of_hop = self.answered.entry(answered.hop).or_default();
+        let of_hop = self.answered.entry(answered.message.hop).or_default();
         of_hop.first_chunk_waits.record(at, at.since(answered.times.sent));
         // Each waiting request is marked once, by the first later one that has a chunk. Earlier marks need no second look.
         if number > of_hop.overtaken_below {
             let progress = OutputProgress { busy_ns: self.busy_ns, answered: of_hop.count };
             let before = self.waiting.range_mut(of_hop.overtaken_below..number).map(|entry| entry.1);
-            for waiting in before.filter(|waiting| waiting.hop == answered.hop) {
+            for waiting in before.filter(|waiting| waiting.message.hop == answered.message.hop) {
                 waiting.overtaken.get_or_insert(progress);
             }
             of_hop.overtaken_below = number;
@@ -542,6 +550,19 @@ mod tests {
         path.send(0, IdColumn::Delta, &[Chunk::counted("a", 1, 1)]);
         path.apply(times("a", 1_000, 0));
         assert_ne!(path.ledger().absent_engine_times().entries, entries);
+    }
+
+    #[test]
+    fn the_receive_of_an_earlier_abort_is_not_that_of_the_request() {
+        let mut path = path(Limits::default());
+        for (seq, kind) in [(0, DispatchKind::Requests), (1, DispatchKind::Aborts), (2, DispatchKind::Aborts)] {
+            path.analysis.apply(&Event::new(MonoNs(1_000 + seq), dispatch(seq, 0, kind, "a")));
+        }
+        for seq in [0, 1] {
+            receive(&mut path, seq, 2_000 + seq);
+        }
+        let received: Vec<_> = path.ledger().dispatched.waiting.values().map(|one| one.times.received).collect();
+        assert_eq!(received, [Some(MonoNs(2_000))]);
     }
 
     #[test]

@@ -4,6 +4,9 @@
 //! tokens that a working engine would have made meanwhile. Frames that only arrived late (a blocked connection, a starved relay) bring these
 //! tokens at once. A time with missed observations, or in which tokengap itself did not run, proves nothing.
 
+use std::collections::VecDeque;
+
+use super::limits::push_bounded;
 use super::time_use::TimeUse;
 use super::{GAP_WARNING_NS, Ledger, Request};
 use crate::clock::MonoNs;
@@ -19,6 +22,8 @@ pub(crate) const MIN_STREAMS: u64 = 2;
 const OWN_STALL_NS: u64 = 500_000_000;
 /// Queued frames above which the receiver may have blocked the engine's sends.
 const BLOCKING_FRAMES: u64 = 64;
+/// Number of silences kept for the requests that waited meanwhile. Each is at least a second long.
+const MAX_RECENT: usize = 64;
 /// Time after a silence in which its streams are counted.
 const MAX_RESUME_NS: u64 = 1_000_000_000;
 
@@ -59,6 +64,21 @@ pub struct EngineSilences {
     last_frame: Option<MonoNs>,
     last_tick: Option<MonoNs>,
     ended_silence: Option<EndedSilence>,
+    /// The last confirmed ones.
+    recent: VecDeque<SilentTime>,
+}
+
+/// Begin and end of a confirmed silence.
+#[derive(Clone, Copy, Debug)]
+struct SilentTime {
+    from: MonoNs,
+    to: MonoNs,
+}
+
+impl SilentTime {
+    fn overlap_ns(self, from: MonoNs, to: MonoNs) -> u64 {
+        self.to.min(to).since(self.from.max(from))
+    }
 }
 
 /// A silence that has ended and whose streams are being counted.
@@ -87,10 +107,12 @@ impl EndedSilence {
 }
 
 impl EngineSilences {
-    /// The longest confirmed silence, and one that has just ended and may be confirmed.
-    pub(crate) fn possible_silences(&self, now: MonoNs) -> impl Iterator<Item = &EngineSilence> {
-        let ended = self.ended_silence.as_ref().map(|ended| &ended.silence);
-        self.longest.iter().chain(ended.filter(move |silence| now.since(silence.to) <= MAX_RESUME_NS))
+    /// Whether the engine was silent for more than half of a wait that has just ended: all requests waited then.
+    pub(super) fn explains(&self, from: MonoNs, to: MonoNs) -> bool {
+        let ended = self.ended_silence.as_ref().filter(|ended| !ended.is_confirmed).map(|ended| &ended.silence);
+        let ended = ended.map(|silence| SilentTime { from: silence.from, to: silence.to });
+        let silent_ns: u64 = self.recent.iter().chain(&ended).map(|silent| silent.overlap_ns(from, to)).sum();
+        silent_ns > to.since(from) / 2
     }
 
     /// Forgets the current silence: observations were missed.
@@ -151,6 +173,8 @@ impl EngineSilences {
         if !std::mem::replace(&mut ended.is_confirmed, true) {
             self.count += 1;
             self.total_ns = self.total_ns.saturating_add(ended.silence.ns());
+            let silent = SilentTime { from: ended.silence.from, to: ended.silence.to };
+            push_bounded(&mut self.recent, silent, MAX_RECENT);
             ended.silence.main_thread = main_thread;
         }
         if self.longest.as_ref().is_none_or(|longest| ended.silence.ns() >= longest.ns()) {

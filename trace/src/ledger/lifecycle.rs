@@ -219,7 +219,7 @@ impl Ledger {
         if let Some(lossy) = request.take_losses() {
             self.keep_lossy_request(lossy);
         }
-        Self::record_ttft(&mut self.ttft, &mut request);
+        self.ttft.record_request(&mut request, &self.silences, &mut self.limits);
         let numbers = self.numbers(&request);
         let summary = RequestSummary { rid: request.rid, numbers };
         if let Some(timelines) = &mut self.timelines {

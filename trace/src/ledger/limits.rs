@@ -45,6 +45,8 @@ limits! {
     pending_chunks: usize = 2_097_152, "chunks in frames sent and not yet received";
     /// Requests sent to the scheduler of which no chunk was observed.
     dispatched_requests: usize = 65_536, "requests sent to the scheduler, without a chunk yet";
+    /// Prefills with which others are compared, and of those not compared yet.
+    prefills: usize = 4_096, "prefills with which others are compared";
     /// Receives observed before their sends, per hop.
     early_receives: usize = 4_096, "receives observed before their sends, of one hop";
     /// Chunks of one request sent and not yet delivered; beyond this, neighbours share an entry.

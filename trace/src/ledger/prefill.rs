@@ -1,12 +1,17 @@
 //! Prefills that take long beside others with as much work.
 //!
 //! The work of a prefill is the number of prompt tokens, without those found in the prefix cache, of all requests that were in a prefill
-//! meanwhile. So neither a long prompt in the same batch nor a cache miss makes a request slow.
+//! meanwhile. So neither a long prompt in the same batch nor a cache miss makes a request slow. A long prompt is computed in chunks, beside
+//! several others: the one that is judged has all of its work, those with which it is compared only the part in proportion to time. Which
+//! connections belong to one scheduler is not known, so the work is that of all, and a length is kept for comparison only if the prefill's
+//! own connection had most of it.
 
 use std::collections::VecDeque;
 
-use super::{GAP_WARNING_NS, Ledger};
+use super::limits::push_bounded;
+use super::{GAP_WARNING_NS, Ledger, Request};
 use crate::clock::MonoNs;
+use crate::id::HopId;
 use crate::stats::Tally;
 
 /// A slow prefill takes at least this many times as long as nine of ten others with as much work.
@@ -15,8 +20,6 @@ pub(crate) const MIN_TIMES_OTHERS: u64 = 4;
 pub(crate) const MIN_OTHERS: u64 = 20;
 /// Number of classes of work, by doublings.
 const CLASSES: usize = 32;
-/// Maximum number of prefills kept, and of those that are not judged yet.
-const MAX_PREFILLS: usize = 4_096;
 /// A request that is unanswered for longer has not begun its prefill.
 const MAX_UNANSWERED_NS: u64 = 60_000_000_000;
 
@@ -26,6 +29,20 @@ pub(super) struct Prefill {
     pub(super) span: PrefillSpan,
     /// Prompt tokens that were not in the prefix cache.
     pub(super) tokens: u32,
+    pub(super) connection: SchedulerConnection,
+}
+
+/// Connection on which a scheduler sends the chunks of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct SchedulerConnection {
+    hop: HopId,
+    lane: u16,
+}
+
+impl SchedulerConnection {
+    pub(super) fn of_request(request: &Request) -> Self {
+        request.streams.first().map_or_else(Self::default, |stream| Self { hop: stream.hop, lane: stream.lane })
+    }
 }
 
 /// The prefill of a streamed request whose concurrent prefills are not all known yet.
@@ -33,6 +50,7 @@ pub(super) struct Prefill {
 struct UnjudgedPrefill {
     rid: Box<str>,
     span: PrefillSpan,
+    connection: SchedulerConnection,
     ttft_ns: u64,
 }
 
@@ -41,6 +59,33 @@ struct UnjudgedPrefill {
 pub(super) struct PrefillSpan {
     pub(super) from: MonoNs,
     pub(super) to: MonoNs,
+}
+
+impl PrefillSpan {
+    fn ns(self) -> u64 {
+        self.to.since(self.from)
+    }
+
+    /// Time in which both were in progress.
+    fn overlap_ns(self, other: Self) -> u64 {
+        self.to.min(other.to).since(self.from.max(other.from))
+    }
+}
+
+/// Work of a prefill, in tokens.
+#[derive(Clone, Copy, Debug, Default)]
+struct PrefillWork {
+    /// Whole prompts of all requests that were in a prefill meanwhile.
+    at_most: u64,
+    /// The part of these prompts in proportion to time.
+    in_proportion: u64,
+    /// The same of the prefill's own connection.
+    own_in_proportion: u64,
+}
+
+/// Class of this number of tokens, by doublings.
+fn class_of(tokens: u64) -> usize {
+    ((u64::BITS - tokens.leading_zeros()) as usize).min(CLASSES - 1)
 }
 
 /// A prefill that took long.
@@ -76,14 +121,20 @@ pub(super) struct Prefills {
 }
 
 impl Prefills {
-    pub(super) fn add_known(&mut self, prefill: Prefill) {
-        if self.known.len() >= MAX_PREFILLS
-            && let Some(evicted) = self.known.pop_front()
-        {
+    /// Keeps a prefill. Returns whether the oldest of `max` was evicted: those that began before its end are not judged.
+    fn add_known(&mut self, prefill: Prefill, max: usize) -> bool {
+        let evicted = if self.known.len() < max { None } else { self.known.pop_front() };
+        if let Some(evicted) = evicted {
             self.mark_unknown_until(evicted.span.to);
         }
         // Prefills end nearly in order, so few entries move.
         self.known.insert(self.known.partition_point(|known| known.span.to <= prefill.span.to), prefill);
+        evicted.is_some()
+    }
+
+    /// Forgets the prefills of an engine that has ended: the next one may be slower by design.
+    pub(super) fn restart(&mut self, at: MonoNs) {
+        *self = Self { known_since: at, missed_before: self.missed_before, ..Self::default() };
     }
 
     /// Marks prefills that began before this time as not comparable.
@@ -91,11 +142,11 @@ impl Prefills {
         self.known_since = self.known_since.max(at);
     }
 
-    pub(super) fn add_unjudged(&mut self, rid: &str, span: PrefillSpan, ttft_ns: u64) {
-        if self.unjudged.len() >= MAX_PREFILLS {
-            self.unjudged.pop_front();
-        }
-        self.unjudged.push_back(UnjudgedPrefill { rid: rid.into(), span, ttft_ns });
+    /// Keeps the prefill of a request with this time to first token. Returns whether the oldest of `max` was evicted.
+    pub(super) fn add_unjudged(&mut self, request: &Request, span: PrefillSpan, ttft_ns: u64, max: usize) -> bool {
+        let connection = SchedulerConnection::of_request(request);
+        let unjudged = UnjudgedPrefill { rid: request.rid.clone(), span, connection, ttft_ns };
+        push_bounded(&mut self.unjudged, unjudged, max).is_some()
     }
 
     /// Removes the next prefill to be judged if it ended before `until`.
@@ -105,24 +156,38 @@ impl Prefills {
 
     /// Compares a prefill with earlier ones; `None` unless it is slow.
     fn judge(&mut self, prefill: UnjudgedPrefill) -> Option<SlowPrefill> {
-        let UnjudgedPrefill { rid, span, ttft_ns } = prefill;
+        let UnjudgedPrefill { rid, span, connection, ttft_ns } = prefill;
         if span.from < self.known_since {
             return None;
         }
-        let length_ns = span.to.since(span.from);
-        let first = self.known.partition_point(|known| known.span.to <= span.from);
-        let concurrent = self.known.range(first..).filter(|known| known.span.from < span.to);
-        let tokens: u64 = concurrent.map(|known| u64::from(known.tokens)).sum();
-        let class = ((u64::BITS - tokens.leading_zeros()) as usize).min(CLASSES - 1);
+        let length_ns = span.ns();
+        let work = self.work_during(span, connection);
+        let class = class_of(work.at_most);
         let is_common = self.lengths[class].count() >= MIN_OTHERS;
         // More work takes at least as long as less.
         let comparable = self.lengths[..=class].iter().filter(|lengths| is_common && lengths.count() >= MIN_OTHERS);
         let usual_ns = comparable.filter_map(|lengths| lengths.quantile(0.9)).max();
-        // A slow one counts, too, but after the comparison.
-        self.lengths[class].record(length_ns, 1);
+        // A slow one counts, too, but after the comparison. Beside a scheduler with much work, one with little is quick.
+        if work.own_in_proportion >= work.in_proportion - work.own_in_proportion {
+            self.lengths[class_of(work.in_proportion)].record(length_ns, 1);
+        }
         let usual_ns = usual_ns?;
         let is_slow = length_ns >= GAP_WARNING_NS.max(usual_ns.saturating_mul(MIN_TIMES_OTHERS));
-        is_slow.then_some(SlowPrefill { rid, span, ttft_ns, comparison: PrefillComparison { tokens, usual_ns } })
+        let comparison = PrefillComparison { tokens: work.at_most, usual_ns };
+        is_slow.then_some(SlowPrefill { rid, span, ttft_ns, comparison })
+    }
+
+    fn work_during(&self, span: PrefillSpan, connection: SchedulerConnection) -> PrefillWork {
+        let first = self.known.partition_point(|known| known.span.to <= span.from);
+        let mut work = PrefillWork::default();
+        for known in self.known.range(first..).filter(|known| known.span.from < span.to) {
+            let token_ns = u128::from(known.span.overlap_ns(span)) * u128::from(known.tokens);
+            let in_proportion = (token_ns / u128::from(known.span.ns().max(1))) as u64;
+            work.at_most += u64::from(known.tokens);
+            work.in_proportion += in_proportion;
+            work.own_in_proportion += if known.connection == connection { in_proportion } else { 0 };
+        }
+        work
     }
 }
 
@@ -138,7 +203,11 @@ impl Ledger {
         let end = times.prefill_finished.or(request.sent_first.filter(|_| request.starts_with_one_token));
         match (times.batch_entered, end, tokens) {
             (Some(from), Some(to), Some(tokens)) => {
-                prefills.add_known(Prefill { span: PrefillSpan { from, to }, tokens });
+                let connection = SchedulerConnection::of_request(request);
+                let prefill = Prefill { span: PrefillSpan { from, to }, tokens, connection };
+                if prefills.add_known(prefill, self.limits.prefills) {
+                    self.limits.count_reached("prefills");
+                }
             }
             // An unknown prefill may have run beside others and slowed them.
             _ => prefills.mark_unknown_until(request.sent_first.unwrap_or(self.now)),
@@ -155,7 +224,9 @@ impl Ledger {
         let oldest_unanswered = self.dispatched.waiting.values().next().map_or(now, |oldest| oldest.times.sent);
         let until = oldest_unanswered.max(MonoNs(now.0.saturating_sub(MAX_UNANSWERED_NS)));
         while let Some(prefill) = self.ttft.prefills.take_unjudged(until) {
-            if let Some(slow) = self.ttft.prefills.judge(prefill) {
+            if let Some(slow) = self.ttft.prefills.judge(prefill)
+                && !self.silences.explains(slow.span.from, slow.span.to)
+            {
                 self.ttft.record_slow_prefill(&slow);
             }
         }

@@ -293,7 +293,7 @@ impl Ledger {
             self.hops.all[receive.hop_index].add_unprocessed_request(at, chunk.ticket);
             // Where deliveries are observed, TTFT ends with the first one.
             if !self.hops.any_delivered {
-                Self::record_ttft(&mut self.ttft, request);
+                self.ttft.record_request(request, &self.silences, &mut self.limits);
             }
             if let Some(sent) = request.sent_first.filter(|_| !request.is_after_engine_end) {
                 let gap_ns = at.since(sent);

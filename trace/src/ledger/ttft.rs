@@ -5,6 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
+use super::engine_silence::EngineSilences;
+use super::limits::CountedLimits;
 use super::prefill::{PrefillComparison, PrefillSpan, Prefills, SlowPrefill};
 use super::request::{Request, RequestNumbers};
 use super::{GAP_WARNING_NS, Ledger, WorstGap};
@@ -398,17 +400,54 @@ pub struct Ttft {
 }
 
 impl Ttft {
-    fn record(&mut self, rid: &str, path: &TtftPath) {
-        // From the first send on, the gap and the wait for delivery are the legs.
-        let (Some(whole), Some(_)) = (path.whole(), path.ttft_ns()) else { return };
+    /// Enters a request whose first token has been delivered, or that ends.
+    pub(super) fn record_request(
+        &mut self,
+        request: &mut Request,
+        silences: &EngineSilences,
+        limits: &mut CountedLimits,
+    ) {
+        let has_early_moment = request.details.as_ref().is_some_and(|details| details.has_early_moment());
+        if !has_early_moment || request.sent_first.is_none() || request.is_ttft_recorded {
+            return;
+        }
+        request.is_ttft_recorded = true;
+        if request.starts_with_one_token && !request.has_one_body {
+            let path = TtftPath::new(&request.numbers(None, true));
+            self.record_late_legs(request, &path, silences, limits);
+            self.record_path(&path);
+        } else {
+            self.not_streamed += 1;
+        }
+    }
+
+    fn record_late_legs(
+        &mut self,
+        request: &Request,
+        path: &TtftPath,
+        silences: &EngineSilences,
+        limits: &mut CountedLimits,
+    ) {
+        let Some(ttft_ns) = path.ttft_ns() else { return };
         for timed in path.legs().filter(|timed| timed.leg.parts().len() == 1) {
             if timed.leg.from == BatchEntered {
                 let span = PrefillSpan { from: timed.at, to: timed.end() };
-                self.prefills.add_unjudged(rid, span, whole.ns);
-            } else if timed.ns >= GAP_WARNING_NS {
-                self.late_legs[timed.leg.from.index()].record(rid, timed.ns, timed.end(), whole.ns);
+                if self.prefills.add_unjudged(request, span, ttft_ns, limits.prefills) {
+                    limits.count_reached("prefills");
+                }
+                continue;
+            }
+            // While the engine is silent, no request goes on: that is another finding.
+            let waits_for_engine = matches!(timed.leg.from, Dispatched | Queued);
+            if timed.ns >= GAP_WARNING_NS && !(waits_for_engine && silences.explains(timed.at, timed.end())) {
+                self.late_legs[timed.leg.from.index()].record(&request.rid, timed.ns, timed.end(), ttft_ns);
             }
         }
+    }
+
+    fn record_path(&mut self, path: &TtftPath) {
+        // From the first send on, the gap and the wait for delivery are the legs.
+        let (Some(whole), Some(_)) = (path.whole(), path.ttft_ns()) else { return };
         let observed = path.observed();
         let index = match self.groups.iter().position(|group| group.observed == observed) {
             Some(index) => index,
@@ -463,20 +502,6 @@ impl Ledger {
     /// Times to first token of all requests whose arrival or dispatch was observed.
     pub fn ttft(&self) -> &Ttft {
         &self.ttft
-    }
-
-    /// Enters a request whose first token has been delivered, or that ends.
-    pub(super) fn record_ttft(ttft: &mut Ttft, request: &mut Request) {
-        let has_early_moment = request.details.as_ref().is_some_and(|details| details.has_early_moment());
-        if !has_early_moment || request.sent_first.is_none() || request.is_ttft_recorded {
-            return;
-        }
-        request.is_ttft_recorded = true;
-        if request.starts_with_one_token && !request.has_one_body {
-            ttft.record(&request.rid, &TtftPath::new(&request.numbers(None, true)));
-        } else {
-            ttft.not_streamed += 1;
-        }
     }
 }
 
@@ -543,11 +568,11 @@ mod tests {
     #[test]
     fn requests_with_the_same_moments_are_a_group_whose_legs_sum_to_its_times() {
         let mut ttft = Ttft::default();
-        ttft.record("a", &path([Some(100), Some(130), Some(400), Some(450), Some(470)]));
-        ttft.record("a", &path([Some(200), Some(210), Some(900), Some(950), Some(990)]));
-        ttft.record("a", &path([Some(200), None, Some(900), Some(950), Some(990)]));
+        ttft.record_path(&path([Some(100), Some(130), Some(400), Some(450), Some(470)]));
+        ttft.record_path(&path([Some(200), Some(210), Some(900), Some(950), Some(990)]));
+        ttft.record_path(&path([Some(200), None, Some(900), Some(950), Some(990)]));
         // Without a moment before the first send there is no time to first token.
-        ttft.record("a", &path([None, None, Some(900), Some(950), Some(990)]));
+        ttft.record_path(&path([None, None, Some(900), Some(950), Some(990)]));
         assert_eq!((ttft.groups().len(), ttft.requests()), (2, 3));
         let main = ttft.main_group().expect("recorded");
         assert_eq!((main.sum().count, main.sum().ns, main.times().max()), (2, 370 + 790, Some(790)));
@@ -568,7 +593,7 @@ mod tests {
                 arrival: time(3, 0).map(|_| Ok(times)),
                 ..numbers([Some(100), time(0, 200), Some(300), time(1, 400), time(2, 500)])
             };
-            ttft.record("a", &TtftPath::new(&numbers));
+            ttft.record_path(&TtftPath::new(&numbers));
         }
         // Four of the requests ended before their first token was received or delivered.
         assert_eq!((ttft.groups().len(), ttft.requests(), ttft.others), (MAX_GROUPS, 8, 4));

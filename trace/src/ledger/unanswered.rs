@@ -59,8 +59,10 @@ impl Ledger {
         unanswered.map(move |waiting| UnansweredRequest {
             rid: &waiting.rid,
             dispatch: waiting.times,
-            answered_since: waiting.overtaken.map_or(0, |then| self.answered_requests(waiting.hop) - then.answered),
-            hop: waiting.hop,
+            answered_since: waiting
+                .overtaken
+                .map_or(0, |then| self.answered_requests(waiting.message.hop) - then.answered),
+            hop: waiting.message.hop,
         })
     }
 
@@ -96,8 +98,8 @@ impl Ledger {
                 break;
             }
             let Some(overtaken) = waiting.overtaken.filter(|_| waiting.missed_before == missed) else { continue };
-            let shortest_ns = *(shortest_waits_ns.entry(waiting.hop))
-                .or_insert_with(|| self.shortest_unanswered_wait_ns(waiting.hop, now));
+            let shortest_ns = *(shortest_waits_ns.entry(waiting.message.hop))
+                .or_insert_with(|| self.shortest_unanswered_wait_ns(waiting.message.hop, now));
             let prefill_ns = u64::from(times.prompt_tokens.unwrap_or(0)).saturating_mul(PREFILL_NS_PER_TOKEN);
             if shortest_ns
                 .is_some_and(|ns| self.dispatched.busy_ns - overtaken.busy_ns >= ns.saturating_add(prefill_ns))
