@@ -4,7 +4,7 @@ use std::fmt;
 
 use trace::engine::Waiter;
 use trace::event::{
-    Chunk, DispatchKind, DispatchedRequest, EngineTimes, Frame, IdColumn, Kind, RequestTimes, SendWait,
+    Chunk, DispatchKind, DispatchedRequest, EngineTimes, Frame, IdColumn, Kind, PairMessage, RequestTimes, SendWait,
 };
 use trace::path::Ends;
 use trace::{FrameId, HopId, MonoNs};
@@ -33,11 +33,22 @@ pub struct Format {
     pub response_id: Option<ReadResponseId>,
     /// Reads messages to the scheduler.
     pub read_requests: ReadRequests,
+    /// Reads messages from the scheduler of one server of a pair to the other's.
+    pub read_pair_message: ReadPairMessage,
 }
 
 /// Reads what identifies the requests in the parts of one message to the scheduler, and adds it to the list. Reads neither prompt nor text,
 /// and allocates nothing but the list's memory. On error the list may hold a part of the requests.
 pub type ReadRequests = for<'a> fn(&[Excerpt<'a>], &mut Vec<DispatchedRequest<'a>>) -> Result<DispatchKind, Refused>;
+
+/// Reads a message from one scheduler to another from its first parts, at most [`PAIR_MESSAGE_PARTS`], and its number of parts. `None` if it
+/// tells nothing of a request.
+pub type ReadPairMessage = fn(&[Excerpt<'_>], u64) -> Option<PairMessage>;
+
+/// Number of parts of a message between schedulers that are read.
+pub const PAIR_MESSAGE_PARTS: usize = 3;
+/// Maximum length of such a part in bytes.
+pub const PAIR_MESSAGE_PART_BYTES: u64 = 32;
 
 /// The captured bytes of one part of a message: all of it, or both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -142,6 +142,7 @@ const TOY: Format = Format {
     receivers: &[],
     response_id: None,
     read_requests: |_, _| Err(Refused { reason: "codec", detail: "requests are not observed".to_owned() }),
+    read_pair_message: |_, _| None,
 };
 
 /// The toy is one engine of several.

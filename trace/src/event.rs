@@ -7,6 +7,7 @@ mod arrival;
 mod dispatch;
 mod engine_times;
 mod new;
+mod pair_message;
 mod samples;
 mod tool_calls;
 
@@ -21,6 +22,7 @@ use crate::words::names;
 pub use arrival::{Arrival, ArrivalTimes, ConnectionTimes, TraceParent, Traced, UnknownArrival};
 pub use dispatch::{Dispatch, DispatchKind, DispatchedRequest};
 pub use engine_times::{EngineTimes, RequestTimes};
+pub use pair_message::{PairMessage, PairMessageKind};
 pub use samples::{Away, AwayState, CpuSample, PollUse, QueueSample, StackSample, ThreadPart};
 pub use tool_calls::{ArgumentsPart, ToolCallOutcome, ToolCalls, UnjudgedReason};
 
@@ -44,6 +46,8 @@ pub enum What<'a> {
     Hop(Hop<'a>),
     /// A message, or a further request of one, entered the hop to the scheduler. Its receive is a `Received` event.
     Dispatched(Dispatch<'a>),
+    /// The scheduler of one server of a pair told the other's something about a request.
+    PairMessage(PairMessage),
     /// A frame entered a hop (`zmq_msg_send`, or its last byte reached the relay). Carries the decoded content.
     Sent(Frame<'a>),
     /// Content of a frame waited in the sender before the frame was sent. Emitted behind `Sent`.

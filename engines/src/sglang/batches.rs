@@ -22,6 +22,7 @@ pub const BATCHES: Format = Format {
     read_requests: |_, _| {
         Err(Refused { reason: "codec", detail: String::from("the Rust server passes its requests inside the process") })
     },
+    read_pair_message: |_, _| None,
 };
 
 const CLASS: &str = "BatchHeader";

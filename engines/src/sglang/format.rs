@@ -13,6 +13,7 @@ use trace::event::Kind;
 use trace::path::Ends;
 
 use super::NAME;
+use super::pair::read_pair_message;
 use super::wire::{Decoder, Limits, read_requests};
 
 /// SGLang's message format.
@@ -32,6 +33,7 @@ pub const FORMAT: Format = Format {
         &[message] => Ok(read_requests(message, requests)?),
         _ => Err(multipart(parts.len())),
     },
+    read_pair_message,
 };
 
 const MIN_NAME: usize = 8;

@@ -5,6 +5,7 @@ pub mod discover;
 mod facts;
 mod format;
 mod log;
+mod pair;
 mod releases;
 pub mod wire;
 

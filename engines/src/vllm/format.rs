@@ -25,6 +25,7 @@ pub const FORMAT: Format = Format {
     receivers: &["api-server"],
     response_id: Some(response_id),
     read_requests,
+    read_pair_message: |_, _| None,
 };
 
 /// Characters of a request id that are tested.

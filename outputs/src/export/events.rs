@@ -111,6 +111,9 @@ impl Exporter for Events<'_> {
                     o.put("arrived_unix_ns", dispatch.request.and_then(|request| request.arrived_unix_ns));
                 });
             }
+            What::PairMessage(message) => {
+                self.write_line("pair_message", at, context, |o| fields!(o, message, room, kind));
+            }
             What::SendWait(wait) => self.write_line("send_wait", at, context, |o| {
                 put_hop(o, wait.hop, context);
                 o.put("ns", wait.ns);

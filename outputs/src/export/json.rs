@@ -10,7 +10,8 @@ use serde_json::Value;
 use trace::detect::Severity;
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    AnswerEnd, AwayState, DispatchKind, Finish, Kind, MissedCause, ThreadPart, ToolCallOutcome, UnknownArrival,
+    AnswerEnd, AwayState, DispatchKind, Finish, Kind, MissedCause, PairMessageKind, ThreadPart, ToolCallOutcome,
+    UnknownArrival,
 };
 use trace::ledger::UnjudgedCause;
 
@@ -56,7 +57,7 @@ values! { buf, value: push(buf, value); u8, u16, u32, u64, f64, bool, [i64], Vec
 values! { buf, value: push_text(buf, value); str, String, Box<str>, Cow<'_, str> }
 values! {
     buf, value: push_text(buf, value.as_str());
-    AnswerEnd, AwayState, DispatchKind, Finish, Kind, MissedCause, Mode, Severity, ThreadPart, ToolCallOutcome, UnjudgedCause, UnknownArrival, Waiter
+    AnswerEnd, AwayState, DispatchKind, PairMessageKind, Finish, Kind, MissedCause, Mode, Severity, ThreadPart, ToolCallOutcome, UnjudgedCause, UnknownArrival, Waiter
 }
 
 impl<T: Json + ?Sized> Json for &T {

@@ -5,8 +5,8 @@ use trace::engine::{Mode, Waiter};
 use trace::event::{
     Answer, AnswerEnd, Arrival, ArrivalTimes, Capabilities, Chunk, ConnectionTimes, CpuSample, Delivery, Dispatch,
     DispatchKind, DispatchedRequest, Engine, EngineTimes, Event, Finish, Frame, FrontendWait, Hop, Kind, LoggedState,
-    Merged, Missed, MissedCause, PollUse, QueueSample, Received, Rejection, RequestTimes, SendWait, StackSample, Stage,
-    TraceParent, Traced, Undecoded, UnknownArrival, What,
+    Merged, Missed, MissedCause, PairMessage, PairMessageKind, PollUse, QueueSample, Received, Rejection, RequestTimes,
+    SendWait, StackSample, Stage, TraceParent, Traced, Undecoded, UnknownArrival, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -183,6 +183,9 @@ fn samples(enter: &mut impl FnMut(u64, What<'static>)) {
         is_sampled: true,
     };
     enter(START + 335 * MS, What::Traced(Traced { rid: "request-4", parent }));
+    for kind in [PairMessageKind::Allocated, PairMessageKind::Failed] {
+        enter(START + 335 * MS, What::PairMessage(PairMessage { room: 7, kind }));
+    }
     let merged = Merged { rid: "request-4", chunks: 21, by: "tokenizer" };
     enter(START + 340 * MS, What::Merged(merged));
     let answer = Answer {

@@ -2,8 +2,8 @@
 
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    AnswerEnd, AnswerForm, AwayState, DispatchKind, Finish, IdColumn, Kind, MissedCause, Response, ThreadPart,
-    ToolCallOutcome, UnjudgedReason, UnknownArrival,
+    AnswerEnd, AnswerForm, AwayState, DispatchKind, Finish, IdColumn, Kind, MissedCause, PairMessageKind, Response,
+    ThreadPart, ToolCallOutcome, UnjudgedReason, UnknownArrival,
 };
 
 use super::bytes::{EnumCode, MalformedBlock};
@@ -41,6 +41,7 @@ codes! {
     AnswerEnd { Whole = 0, ClientLeft = 1, ServerLeft = 2, Unknown = 3, Failed = 4 }
     AnswerForm { Generate = 0, OpenAi = 1 }
     DispatchKind { Requests = 0, Aborts = 1, Control = 2 }
+    PairMessageKind { Allocated = 0, Transferred = 1, Failed = 2 }
     UnknownArrival { Http2 = 0, Tls = 1, Pipelined = 2, Protocol = 3, Missed = 4 }
     MissedCause { QueueFull = 0, Unframed = 1, TooLarge = 2, CutShort = 3, Ended = 4 }
 }
@@ -76,6 +77,7 @@ pub(super) mod op {
     pub(in crate::codec) const REQUEST_TIMES: u8 = 23;
     pub(in crate::codec) const REJECTED: u8 = 25;
     pub(in crate::codec) const TRACED: u8 = 26;
+    pub(in crate::codec) const PAIR_MESSAGE: u8 = 27;
 
     /// Mask of the bits with the kind.
     pub(in crate::codec) const KIND_MASK: u8 = 0x1f;

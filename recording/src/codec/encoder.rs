@@ -366,9 +366,12 @@ fn missed_if_too_large(what: &What<'_>, writes_token_ids: bool) -> Option<Missed
         What::Stage(stage) => (None, text_bytes(&[stage.rid, stage.name, stage.by])),
         What::LoggedState(logged) => (None, text_bytes(&[logged.by])),
         What::Merged(merged) => (None, text_bytes(&[merged.rid, merged.by])),
-        What::SendWait(_) | What::Processed(_) | What::Missed(_) | What::Received(_) | What::Rejected(_) => {
-            return None;
-        }
+        What::SendWait(_)
+        | What::Processed(_)
+        | What::Missed(_)
+        | What::Received(_)
+        | What::Rejected(_)
+        | What::PairMessage(_) => return None,
     };
     (bytes > MAX_EVENT_BYTES).then_some(Missed::new(hop, 1, MissedCause::TooLarge))
 }

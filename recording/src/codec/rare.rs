@@ -5,8 +5,8 @@ use trace::clock::MonoNs;
 use trace::event::{
     Answer, AnswerContent, AnswerEnd, ArgumentsPart, Arrival, ArrivalTimes, Away, Capabilities, ConnectionTimes,
     CpuSample, Dispatch, DispatchedRequest, Engine, EngineTimes, FrontendWait, Hop, LoggedState, Merged, Missed,
-    PollUse, QueueSample, Rejection, RequestTimes, SendWait, StackSample, Stage, ToolCallOutcome, ToolCalls,
-    TraceParent, Traced, Undecoded, UnjudgedReason, UnknownArrival, What,
+    PairMessage, PollUse, QueueSample, Rejection, RequestTimes, SendWait, StackSample, Stage, ToolCallOutcome,
+    ToolCalls, TraceParent, Traced, Undecoded, UnjudgedReason, UnknownArrival, What,
 };
 use trace::id::{FrameId, HopId, ThreadId};
 
@@ -64,6 +64,7 @@ records! {
     FRONTEND_WAIT FrontendWait
     MISSED Missed
     DISPATCHED Dispatched
+    PAIR_MESSAGE PairMessage
     ARRIVED Arrived
     TRACED Traced
     REQUEST_TIMES RequestTimes
@@ -96,6 +97,7 @@ structs! {
     Merged<'b> { rid, chunks, by }
     AnswerContent { form, events, event_tokens_max, lacks_end }
     Rejection { status }
+    PairMessage { room, kind }
     FrontendWait<'b> { rid, first_token_ns, last_token_ns }
     Missed { hop, count, cause }
     Dispatch<'b> { id, bytes, kind, index, request }

@@ -10,9 +10,9 @@ use trace::engine::{Mode, Waiter};
 use trace::event::{
     Answer, AnswerContent, AnswerEnd, AnswerForm, ArgumentsPart, Arrival, ArrivalTimes, Away, AwayState, Capabilities,
     Chunk, ConnectionTimes, CpuSample, Delivery, Dispatch, DispatchKind, DispatchedRequest, Engine, EngineTimes, Event,
-    Finish, Frame, FrontendWait, Hop, IdColumn, Kind, LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample,
-    Received, Rejection, RequestTimes, Response, SendWait, StackSample, Stage, ThreadPart, ToolCallOutcome, ToolCalls,
-    TraceParent, Traced, Undecoded, UnjudgedReason, UnknownArrival, What,
+    Finish, Frame, FrontendWait, Hop, IdColumn, Kind, LoggedState, Merged, Missed, MissedCause, PairMessage,
+    PairMessageKind, PollUse, QueueSample, Received, Rejection, RequestTimes, Response, SendWait, StackSample, Stage,
+    ThreadPart, ToolCallOutcome, ToolCalls, TraceParent, Traced, Undecoded, UnjudgedReason, UnknownArrival, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -281,6 +281,7 @@ pub(crate) fn what() -> impl Strategy<Value = What<'static>> {
         1 => engine.prop_map(What::Engine),
         1 => hop().prop_map(What::Hop),
         2 => dispatch().prop_map(What::Dispatched),
+        1 => any!(PairMessage { room: large(), kind: select(PairMessageKind::ALL) }).prop_map(What::PairMessage),
         2 => request_times().prop_map(What::RequestTimes),
         8 => (frame(), forwarded()).prop_map(|(frame, forwarded)| What::Sent(Frame { forwarded, ..frame })),
         1 => any!(SendWait { hop: any::<u16>().prop_map(HopId), ns: large() }).prop_map(What::SendWait),

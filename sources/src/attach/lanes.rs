@@ -4,13 +4,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use adapter::decode::LONGEST;
+use adapter::decode::{Excerpt, LONGEST, PAIR_MESSAGE_PARTS};
 use probe_user::matcher::{FrameRef, MatcherLimits, NumberedSend, Unmatched};
 use probe_user::{Call, Matcher, Message, SocketId};
-use trace::event::{DispatchKind, Event, Missed, MissedCause, Received, SendWait, What};
+use trace::event::{DispatchKind, Event, Missed, MissedCause, PairMessage, Received, SendWait, What};
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
-use super::multipart::{Multiparts, Part, excerpt};
+use super::known_rooms::KnownRooms;
+use super::multipart::{MessageUse, Multipart, Multiparts, Part, excerpt};
 use super::paths::{MessageSource, Paths};
 use super::roles::Roles;
 use super::sight::Observability;
@@ -19,14 +20,14 @@ use crate::translate::{Clients, DispatchedMessage, ObservedBy, ObservedMessage, 
 
 /// Time after the last message during which messages count as flowing.
 const FLOWS_NS: u64 = 1_000_000_000;
-/// Number of parts of a message to the scheduler that are read: a router's identity, the type, the request.
-const REQUEST_PARTS: usize = 3;
 
 pub(super) struct Lanes {
     pub(super) matcher: Matcher,
     multiparts: Multiparts,
     pub(super) translator: Translator,
     pub(super) paths: Paths,
+    /// Rooms of requests sent to the scheduler.
+    rooms: KnownRooms,
     sent_at: Option<MonoNs>,
     /// The last frame sent by each process: its socket, number on the socket, hop and time.
     last_sent: HashMap<u32, (SocketId, u64, HopId, MonoNs)>,
@@ -45,6 +46,7 @@ impl Lanes {
             multiparts: Multiparts::default(),
             translator: Translator::new(engines::FORMATS, LONGEST),
             paths: Paths::new(roles, sight),
+            rooms: KnownRooms::default(),
             sent_at: None,
             last_sent: HashMap::new(),
             receivers: HashSet::new(),
@@ -64,10 +66,18 @@ impl Lanes {
         if self.paths.roles.of(socket.pid).sends_requests() {
             return self.sent_request(message, name, sink);
         }
-        let (number, bytes, first, part_count) = match self.multiparts.sent(message, name, 1) {
+        let (number, bytes, first, part_count) = match self.multiparts.sent(message, name, MessageUse::Output) {
             Part::Whole(number) => (number, message.bytes, complete_payload(message), 1),
             Part::Incomplete => return,
-            Part::Last(whole) => (whole.number, whole.bytes, whole.first_part(), 2),
+            Part::Last(whole) => {
+                let may_be_for_a_scheduler = !self.rooms.is_empty()
+                    && self.paths.of_lane(name.lane as usize).is_none()
+                    && self.paths.roles.of(socket.pid).is_scheduler();
+                if may_be_for_a_scheduler && let Some(found) = read_pair_message(&self.translator, whole, &self.rooms) {
+                    return sink(&Event::new(at, What::PairMessage(found)));
+                }
+                (whole.number, whole.bytes, whole.first_part(), 2)
+            }
         };
         // Parts after the first hold raw arrays, which no decoder reads.
         let parts = [first.unwrap_or_default(), &[]];
@@ -91,13 +101,16 @@ impl Lanes {
     /// Processes a message to the scheduler, of which only what identifies its requests is read.
     fn sent_request(&mut self, message: &Message<'_>, name: FrameRef, sink: Sink<'_>) {
         let Call { socket, at, .. } = message.call;
-        let (number, bytes, parts) = match self.multiparts.sent(message, name, REQUEST_PARTS) {
+        let (number, bytes, parts) = match self.multiparts.sent(message, name, MessageUse::Requests) {
             Part::Whole(number) => (number, message.bytes, vec![excerpt(message.bytes, message.payload)]),
             Part::Incomplete => return,
             Part::Last(whole) => (whole.number, whole.bytes, whole.excerpts().collect()),
         };
         let mut requests = Vec::new();
         let content = self.translator.read_requests(&parts, &mut requests);
+        if let Ok(DispatchKind::Requests) = content {
+            requests.iter().filter_map(|request| request.room).for_each(|room| self.rooms.add(room));
+        }
         let names_requests = matches!(content, Ok(DispatchKind::Requests | DispatchKind::Aborts));
         let Some(hop) = self.paths.dispatched(name.lane as usize, socket, names_requests, at, sink) else { return };
         let id = FrameId::new(hop, self.paths.ids.generation, number);
@@ -229,6 +242,18 @@ impl Lanes {
         };
         self.translator.translate_message(message, &mut self.paths, std::iter::empty(), sink);
     }
+}
+
+/// Reads a message from one scheduler to another about a request of this engine.
+fn read_pair_message(translator: &Translator, message: &Multipart, rooms: &KnownRooms) -> Option<PairMessage> {
+    let mut parts = [Excerpt::whole(&[]); PAIR_MESSAGE_PARTS];
+    let mut part_count = 0;
+    for (slot, part) in parts.iter_mut().zip(message.excerpts()) {
+        *slot = part;
+        part_count += 1;
+    }
+    let found = translator.read_pair_message(&parts[..part_count], message.part_count)?;
+    rooms.contains(found.room).then_some(found)
 }
 
 /// Bytes of the message, if they were captured completely.

@@ -8,6 +8,7 @@ mod engine_search;
 mod frontends;
 mod inbox;
 mod interpreter;
+mod known_rooms;
 mod lanes;
 mod log_thread;
 mod lookout;

@@ -2,12 +2,37 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use adapter::decode::Excerpt;
+use adapter::decode::{Excerpt, PAIR_MESSAGE_PART_BYTES, PAIR_MESSAGE_PARTS};
 use probe_user::matcher::FrameRef;
 use probe_user::{Message, SocketId};
 
 /// Maximum number of multipart messages remembered per lane until their parts are received.
 const IN_FLIGHT: usize = 4096;
+/// Number of parts of a message to the scheduler that are read: a router's identity, the type, the request.
+const REQUEST_PARTS: usize = 3;
+
+/// What the messages of a sender are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MessageUse {
+    /// Requests to the scheduler.
+    Requests,
+    /// The engine's output, or messages to the scheduler of another engine.
+    Output,
+}
+
+impl MessageUse {
+    /// Whether the next part of a message is kept, which has this many bytes.
+    fn keeps_part(self, open: &Multipart, bytes: u64) -> bool {
+        match self {
+            Self::Requests => open.kept.len() < REQUEST_PARTS,
+            // Later parts of the output are arrays, which no decoder reads.
+            Self::Output => {
+                let are_all_kept = open.kept.len() as u64 == open.parts;
+                are_all_kept && open.kept.len() < PAIR_MESSAGE_PARTS && open.has_short_parts(bytes)
+            }
+        }
+    }
+}
 
 /// A multipart message, of which the content of the first parts is kept.
 #[derive(Debug)]
@@ -18,6 +43,8 @@ pub(super) struct Multipart {
     name: FrameRef,
     /// Number of parts so far; 0 if the last message is complete.
     parts: u64,
+    /// Number of parts of the complete message.
+    pub(super) part_count: u64,
     /// Length of all parts.
     pub(super) bytes: u64,
     /// The first parts.
@@ -45,6 +72,11 @@ impl Multipart {
     pub(super) fn excerpts(&self) -> impl Iterator<Item = Excerpt<'_>> {
         let starts = std::iter::once(0).chain(self.kept.iter().map(|part| part.end));
         self.kept.iter().zip(starts).map(|(part, start)| excerpt(part.length, &self.captured[start..part.end]))
+    }
+
+    /// Whether the kept parts, and a further one with this many bytes, are as short as those of messages between schedulers.
+    fn has_short_parts(&self, bytes: u64) -> bool {
+        self.kept.iter().all(|part| part.length <= PAIR_MESSAGE_PART_BYTES) && bytes <= PAIR_MESSAGE_PART_BYTES
     }
 
     fn keep(&mut self, message: &Message<'_>) {
@@ -125,8 +157,8 @@ impl Later {
 }
 
 impl Multiparts {
-    /// Enters a sent part, and keeps the content of up to `kept_parts` of its message.
-    pub(super) fn sent(&mut self, message: &Message<'_>, name: FrameRef, kept_parts: usize) -> Part<'_> {
+    /// Enters a sent part, and keeps the content of the first ones of its message.
+    pub(super) fn sent(&mut self, message: &Message<'_>, name: FrameRef, usage: MessageUse) -> Part<'_> {
         let socket = message.call.socket;
         let continues =
             |open: &Multipart| open.parts > 0 && open.name.lane == name.lane && open.name.seq + open.parts == name.seq;
@@ -135,17 +167,18 @@ impl Multiparts {
             let Some(open) = self.open.get_mut(&socket) else {
                 return Part::Whole(number);
             };
-            open.parts += 1;
-            open.bytes += message.bytes;
-            if open.kept.len() < kept_parts {
+            if usage.keeps_part(open, message.bytes) {
                 open.keep(message);
             }
+            open.parts += 1;
+            open.bytes += message.bytes;
             if message.more {
                 return Part::Incomplete;
             }
-            open.parts = 0;
+            open.part_count = std::mem::take(&mut open.parts);
             // Requests to vLLM's engine cores begin with the address of a router's peer, all other messages with a part that is received.
-            let is_routed = kept_parts > 1 && open.kept.first().is_some_and(|first| first.length != 1);
+            let may_be_routed = usage == MessageUse::Requests;
+            let is_routed = may_be_routed && open.kept.first().is_some_and(|first| first.length != 1);
             let later = self.later.entry(name.lane).or_default();
             later.push(open.name.seq + 1, name.seq, is_routed.then_some(open.number));
             return Part::Last(open);
@@ -157,6 +190,7 @@ impl Multiparts {
             number,
             name,
             parts: 0,
+            part_count: 0,
             bytes: 0,
             kept: Vec::new(),
             captured: Vec::new(),

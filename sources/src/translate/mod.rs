@@ -6,7 +6,9 @@ mod engine;
 
 use adapter::decode::{Decoders, Excerpt, Format, Refused, Shape, SocketFormat};
 use probe_user::discover::Engine;
-use trace::event::{Dispatch, DispatchKind, DispatchedRequest, Event, Frame, Kind, Received, Undecoded, What};
+use trace::event::{
+    Dispatch, DispatchKind, DispatchedRequest, Event, Frame, Kind, PairMessage, Received, Undecoded, What,
+};
 use trace::{FrameId, MonoNs, ThreadId, fault};
 
 pub use clients::{Clients, read_step};
@@ -169,6 +171,11 @@ impl Translator {
         }
         requests.clear();
         Err(refused.unwrap_or(Refused { reason: "codec", detail: "no engine is known".to_owned() }))
+    }
+
+    /// Reads a message from one scheduler to another from its first parts; it has `part_count`.
+    pub(crate) fn read_pair_message(&self, parts: &[Excerpt<'_>], part_count: u64) -> Option<PairMessage> {
+        self.formats.iter().find_map(|format| (format.read_pair_message)(parts, part_count))
     }
 
     /// Decodes a message and emits its frame, after passing a sent one to `clients`.

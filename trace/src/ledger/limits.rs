@@ -47,6 +47,8 @@ limits! {
     dispatched_requests: usize = 65_536, "requests sent to the scheduler, without a chunk yet";
     /// Prefills with which others are compared, and of those not compared yet.
     prefills: usize = 4_096, "prefills with which others are compared";
+    /// Requests with a message between the schedulers of a pair.
+    pair_rooms: usize = 32_768, "requests with a message between a prefill and a decode server";
     /// Receives observed before their sends, per hop.
     early_receives: usize = 4_096, "receives observed before their sends, of one hop";
     /// Chunks of one request sent and not yet delivered; beyond this, neighbours share an entry.

@@ -27,6 +27,7 @@ mod limits;
 mod losses;
 mod marked_frames;
 mod outcome;
+mod pair_messages;
 mod prefill;
 mod processing_stage;
 mod receive;
@@ -69,6 +70,7 @@ pub use lane::LaneCounts;
 pub use limits::{BOUNDS, Bound, Limits, ReachedLimit};
 pub use losses::{Losses, Lossy, LostRange};
 pub use outcome::{ChunkOutcome, JudgedChunks, OutcomeCounts, UnjudgedCause};
+pub use pair_messages::{PairMessageCounts, PairTimes};
 pub use prefill::PrefillComparison;
 #[cfg(test)]
 pub(crate) use prefill::{MIN_OTHERS, MIN_TIMES_OTHERS};
@@ -102,6 +104,7 @@ use self::lane::{FrameLoad, PendingChunk};
 use self::limits::CountedLimits;
 use self::losses::LossMemory;
 use self::outcome::JudgedList;
+use self::pair_messages::PairMessages;
 use self::request_table::RequestTable;
 use self::request_timeline::Timelines;
 use self::shared_rid::Predecessor;
@@ -194,6 +197,7 @@ pub struct Ledger {
     delivery_epoch: u32,
     early: EarlyDeliveries,
     dispatched: DispatchedRequests,
+    pair_messages: PairMessages,
     ttft: Ttft,
     tool_calls: ToolCallResponses,
     frontend: FrontendWaits,
@@ -232,6 +236,7 @@ impl Ledger {
             }
             What::Hop(hop) => self.announce_hop(hop),
             What::Dispatched(dispatch) => self.record_dispatch(at, dispatch),
+            What::PairMessage(message) => self.record_pair_message(at, *message),
             What::Sent(frame) => self.record_sent_frame(at, frame),
             What::SendWait(wait) => self.hops.record_send_wait(at, *wait),
             What::RequestTimes(times) => self.record_request_times(times),

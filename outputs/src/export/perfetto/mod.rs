@@ -103,6 +103,7 @@ impl Exporter for Perfetto<'_> {
             }),
             // An answer is drawn on its request's own row after that has ended.
             What::Hop(_)
+            | What::PairMessage(_)
             | What::SendWait(_)
             | What::Arrived(_)
             | What::Traced(_)

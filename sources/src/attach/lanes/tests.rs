@@ -6,7 +6,7 @@ use engines::sglang::discover::role;
 use outputs::report::Report;
 use probe_user::{Call, Message, SocketId, discover};
 use trace::detect::Severity;
-use trace::event::{Event, What};
+use trace::event::{Event, PairMessageKind, What};
 use trace::{Analysis, Config, FrameId, HopId, MonoNs, ReportInput};
 
 use super::super::roles::Roles;
@@ -367,4 +367,43 @@ fn frames_of_an_exited_receiver_are_neither_backlog_nor_lost() {
     let waiting = engine.analysis.ledger().hops().iter().map(|hop| hop.counts.backlog);
     assert_eq!(waiting.sum::<u64>(), 1);
     assert_eq!(engine.warnings(), [""; 0]);
+}
+
+/// The parts between schedulers are written after the description of recorded messages; the request is a recorded one.
+#[test]
+fn messages_to_another_scheduler_are_read_if_they_name_a_room_of_this_engine() {
+    const REQUEST: &[u8] = include_bytes!("../../../../zmq-tap/fixtures/messages/0.5.23/req_room_3000tok.pkl");
+    const ROOM: u64 = 1_311_768_467_463_790_320;
+    let parts = [(SCHEDULER, role::SCHEDULER), (FIRST, role::TOKENIZER)];
+    let mut lanes = Lanes::new(Roles::with_parts(&parts, &[(SCHEDULER, FIRST)]), Observability::new(true, true));
+    let mut found = Vec::new();
+    let mut note = |event: &Event<'_>| match event.what {
+        What::PairMessage(message) => found.push((message.room, message.kind)),
+        What::Hop(hop) => assert!(hop.carries_requests, "{hop:?}"),
+        What::Dispatched(_) => {}
+        other => panic!("{other:?}"),
+    };
+    let mut seq = 0;
+    let room = ROOM.to_string();
+    let other_room = (ROOM + 1).to_string();
+    let memory = [b"10.0.0.1", &b"40000"[..], &[7; 300], b"", b"3", b"1", b"0"];
+    let mut send = |lanes: &mut Lanes, parts: &[&[u8]]| {
+        for (index, bytes) in parts.iter().enumerate() {
+            let call = Call { socket: SocketId { pid: SCHEDULER, address: 0x2000 }, ..message(1, seq, bytes).call };
+            let part = Message { call, more: index + 1 < parts.len(), ..message(1, seq, bytes) };
+            lanes.sent(&part, &mut Clients::default(), &mut note);
+            seq += 1;
+        }
+    };
+    send(&mut lanes, &[room.as_bytes(), b"4", b"0"]);
+    lanes.sent(&message(FIRST, 0, REQUEST), &mut Clients::default(), &mut |_| {});
+    send(&mut lanes, &[&[room.as_bytes()], &memory[..]].concat());
+    send(&mut lanes, &[other_room.as_bytes(), b"4", b"0"]);
+    send(&mut lanes, &[b"None", b"10.0.0.1", b"40000"]);
+    send(&mut lanes, &[room.as_bytes(), b"4", b"0"]);
+    send(&mut lanes, &[room.as_bytes(), b"0", b"0"]);
+    assert_eq!(
+        found,
+        [PairMessageKind::Allocated, PairMessageKind::Transferred, PairMessageKind::Failed].map(|kind| (ROOM, kind))
+    );
 }

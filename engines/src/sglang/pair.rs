@@ -1,0 +1,79 @@
+//! Messages between the schedulers of a prefill and a decode server (`--disaggregation-mode`), which name a request by its room.
+
+use adapter::decode::Excerpt;
+use trace::event::{PairMessage, PairMessageKind};
+
+/// First part of messages of the backend nixl.
+const NIXL_GUARD: &[u8] = b"NixlMsgGuard";
+/// `KVPoll` of SGLang's `disaggregation/base/conn.py`.
+const SUCCESS: &[u8] = b"4";
+const FAILED: &[u8] = b"0";
+/// Minimum number of parts behind the guard in which a decode server describes the memory of a request. 0.5.9 sends 8, 0.5.23 sends 10.
+const MEMORY_PARTS: u64 = 6;
+
+/// Reads a message of the backends mooncake and nixl. With nixl the end of a transfer is no message.
+pub(super) fn read_pair_message(parts: &[Excerpt<'_>], part_count: u64) -> Option<PairMessage> {
+    let (first, rest) = parts.split_first()?;
+    if first.is_whole() && first.head == NIXL_GUARD {
+        let room = read_room(rest.first()?)?;
+        return (part_count > MEMORY_PARTS).then_some(PairMessage { room, kind: PairMessageKind::Allocated });
+    }
+    let room = read_room(first)?;
+    let kind = match (part_count, rest.first().map(|status| status.head)) {
+        (2..=3, Some(SUCCESS)) => PairMessageKind::Transferred,
+        (2..=3, Some(FAILED)) => PairMessageKind::Failed,
+        (MEMORY_PARTS.., _) => PairMessageKind::Allocated,
+        _ => return None,
+    };
+    Some(PairMessage { room, kind })
+}
+
+/// A room in decimal. Health checks use 0.
+fn read_room(part: &Excerpt<'_>) -> Option<u64> {
+    let is_decimal = part.is_whole() && !part.head.is_empty() && part.head.iter().all(u8::is_ascii_digit);
+    let room = std::str::from_utf8(part.head).ok().filter(|_| is_decimal)?.parse().ok()?;
+    (room > 0).then_some(room)
+}
+
+#[cfg(test)]
+mod tests {
+    use PairMessageKind::{Allocated, Failed, Transferred};
+
+    use super::*;
+
+    fn read(parts: &[&[u8]], part_count: u64) -> Option<(u64, PairMessageKind)> {
+        let parts: Vec<Excerpt<'_>> = parts.iter().map(|part| Excerpt::whole(part)).collect();
+        read_pair_message(&parts, part_count).map(|message| (message.room, message.kind))
+    }
+
+    /// The parts are written after the description of recorded messages, not recorded themselves.
+    #[test]
+    fn messages_between_schedulers_name_a_room() {
+        const ROOM: &[u8] = b"9223372036854775807";
+        let room = i64::MAX as u64;
+        for part_count in [8, 10] {
+            assert_eq!(read(&[ROOM, b"10.0.0.1", b"40000"], part_count), Some((room, Allocated)));
+        }
+        assert_eq!(read(&[ROOM, b"4", b"0"], 3), Some((room, Transferred)));
+        assert_eq!(read(&[ROOM, b"0", b"1"], 3), Some((room, Failed)));
+        assert_eq!(read(&[NIXL_GUARD, ROOM, b"10.0.0.1"], 8), Some((room, Allocated)));
+    }
+
+    #[test]
+    fn other_messages_name_none() {
+        for (parts, part_count) in [
+            (&[&b"None"[..], b"10.0.0.1", b"40000"][..], 10),
+            (&[NIXL_GUARD, b"None", b"10.0.0.1"], 8),
+            (&[b"AUX_DATA", b"17", b"0"], 7),
+            (&[b"17", b"2", b"0"], 3),
+            (&[b"17"], 1),
+            (&[b"0", b"4", b"0"], 3),
+            (&[b"99999999999999999999", b"4", b"0"], 3),
+            (&[b"-1", b"4", b"0"], 3),
+            (&[b"", b"4", b"0"], 3),
+            (&[], 0),
+        ] {
+            assert_eq!(read(parts, part_count), None, "{parts:?}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Messages between the schedulers of a prefill and a decode server, by room.
+
+use std::collections::VecDeque;
+
+use hashbrown::HashMap;
+
+use super::Ledger;
+use crate::clock::MonoNs;
+use crate::event::{PairMessage, PairMessageKind};
+
+/// When the messages about one room were sent. With several ranks, the last of each kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PairTimes {
+    /// The decode server had allocated memory.
+    pub allocated: Option<MonoNs>,
+    /// The cache was transferred.
+    pub transferred: Option<MonoNs>,
+    /// The transfer failed.
+    pub failed: Option<MonoNs>,
+}
+
+/// Numbers of messages that a server's scheduler sent to that of the other server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PairMessageCounts {
+    /// Only a decode server sends them.
+    pub allocated: u64,
+    /// Only a prefill server sends them, as the next.
+    pub transferred: u64,
+    /// Failed transfers.
+    pub failed: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct PairMessages {
+    by_room: HashMap<u64, PairTimes>,
+    /// Rooms in the order of their first message.
+    oldest_first: VecDeque<u64>,
+    counts: PairMessageCounts,
+}
+
+impl PairMessages {
+    /// Returns whether the oldest room was evicted because `max` are kept.
+    fn record(&mut self, at: MonoNs, message: PairMessage, max: usize) -> bool {
+        let is_new = !self.by_room.contains_key(&message.room);
+        let is_full = is_new && self.oldest_first.len() >= max.max(1);
+        if is_full && let Some(oldest) = self.oldest_first.pop_front() {
+            self.by_room.remove(&oldest);
+        }
+        if is_new {
+            self.oldest_first.push_back(message.room);
+        }
+        let times = self.by_room.entry(message.room).or_default();
+        let (time, count) = match message.kind {
+            PairMessageKind::Allocated => (&mut times.allocated, &mut self.counts.allocated),
+            PairMessageKind::Transferred => (&mut times.transferred, &mut self.counts.transferred),
+            PairMessageKind::Failed => (&mut times.failed, &mut self.counts.failed),
+        };
+        *time = (*time).max(Some(at));
+        *count += 1;
+        is_full
+    }
+}
+
+impl Ledger {
+    pub(super) fn record_pair_message(&mut self, at: MonoNs, message: PairMessage) {
+        if self.pair_messages.record(at, message, self.limits.pair_rooms) {
+            self.limits.count_reached("pair_rooms");
+        }
+    }
+
+    /// When this server's scheduler sent messages about a room to that of the other server.
+    pub fn pair_times(&self, room: u64) -> PairTimes {
+        self.pair_messages.by_room.get(&room).copied().unwrap_or_default()
+    }
+
+    /// Numbers of messages that this server's scheduler sent to that of another server.
+    pub fn pair_message_counts(&self) -> PairMessageCounts {
+        self.pair_messages.counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Event, What};
+    use crate::ledger::Limits;
+
+    fn record(ledger: &mut Ledger, at: u64, room: u64, kind: PairMessageKind) {
+        ledger.apply(&Event::new(MonoNs(at), What::PairMessage(PairMessage { room, kind })));
+    }
+
+    #[test]
+    fn the_last_message_of_several_ranks_counts() {
+        let mut ledger = Ledger::new(Limits::default());
+        for at in [5, 9, 7] {
+            record(&mut ledger, at, 3, PairMessageKind::Allocated);
+        }
+        record(&mut ledger, 11, 3, PairMessageKind::Failed);
+        let times = PairTimes { allocated: Some(MonoNs(9)), transferred: None, failed: Some(MonoNs(11)) };
+        assert_eq!((ledger.pair_times(3), ledger.pair_times(4)), (times, PairTimes::default()));
+        let counts = PairMessageCounts { allocated: 3, transferred: 0, failed: 1 };
+        assert_eq!(ledger.pair_message_counts(), counts);
+    }
+
+    #[test]
+    fn the_oldest_room_is_evicted_at_the_limit() {
+        let mut ledger = Ledger::new(Limits { pair_rooms: 2, ..Limits::default() });
+        for room in [1, 2, 1, 3] {
+            record(&mut ledger, room, room, PairMessageKind::Transferred);
+        }
+        let known = [1, 2, 3].map(|room| ledger.pair_times(room).transferred.is_some());
+        assert_eq!(known, [false, true, true]);
+        let reached = ledger.limits().into_iter().find(|limit| limit.name == "pair_rooms");
+        assert_eq!(reached.map(|limit| limit.times), Some(1));
+    }
+}
