@@ -16,6 +16,7 @@ pub mod fault;
 pub mod id;
 pub mod ledger;
 pub mod named_file;
+pub mod pair;
 pub mod path;
 mod report_input;
 pub mod stats;

@@ -25,7 +25,7 @@ pub(crate) const BURST_FRAMES: u64 = 8;
 pub const STALLED_NS: u64 = 30 * SECOND;
 
 /// Severity of tokens that wait this long; `None` if it is not worth a finding.
-pub(super) fn gap_severity(ns: u64) -> Option<Severity> {
+pub(crate) fn gap_severity(ns: u64) -> Option<Severity> {
     match ns {
         GAP_CRITICAL_NS.. => Some(Severity::Critical),
         GAP_WARNING_NS.. => Some(Severity::Warning),

@@ -399,6 +399,11 @@ impl Ledger {
         self.dispatched.by_rid.len() - self.dispatched.aborted
     }
 
+    /// Requests that were sent to the scheduler, and of which no chunk was observed, with their rids; aborted ones included.
+    pub fn waiting_requests(&self) -> impl Iterator<Item = (&str, RequestDispatch)> {
+        self.dispatched.waiting.values().map(|waiting| (&*waiting.rid, waiting.times))
+    }
+
     /// Dispatch of the request that waits longest for its first chunk, with its rid; `None` if none waits.
     pub fn oldest_dispatched(&self) -> Option<(&str, RequestDispatch)> {
         self.dispatched.iter().next().map(|oldest| (&*oldest.rid, oldest.times))

@@ -117,6 +117,11 @@ impl Request {
         self.details.as_ref()?.arrival
     }
 
+    /// Whether its response is streamed: it is not one body, and its first chunk has one token.
+    pub(crate) fn is_streamed(&self) -> bool {
+        self.starts_with_one_token && !self.has_one_body
+    }
+
     /// Its dispatch to the scheduler; `None` if not observed.
     pub fn dispatch(&self) -> Option<RequestDispatch> {
         self.details.as_ref()?.dispatch
@@ -247,6 +252,7 @@ impl Request {
             bursts: self.burst_seen,
             damaged_call: self.damaged_call,
             changed_receiver: self.changed_receiver,
+            is_streamed: self.is_streamed(),
             itl: self.itl(),
             worker,
         }
@@ -359,6 +365,8 @@ pub struct RequestNumbers {
     pub damaged_call: bool,
     /// Its chunks went to more than one receiver of a hop.
     pub changed_receiver: bool,
+    /// Its response is streamed, so that it has a time to first token.
+    pub is_streamed: bool,
     /// Inter-token latency at both ends; empty if deliveries are not observed.
     pub itl: ItlEnds,
     /// Its tokenizer worker; `None` if there is only one, or it is unknown.

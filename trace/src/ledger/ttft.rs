@@ -215,6 +215,11 @@ impl TtftPath {
         before.iter().flatten().all(|earlier| *earlier <= at) && after.iter().flatten().all(|later| at <= *later)
     }
 
+    /// When a moment was; `None` if that is not known.
+    pub fn time_of(&self, moment: TtftMoment) -> Option<MonoNs> {
+        self.times[moment.index()]
+    }
+
     /// The observed moments, in order.
     pub fn moments(&self) -> impl Iterator<Item = (TtftMoment, MonoNs)> {
         TtftMoment::ALL.iter().zip(self.times).filter_map(|(moment, time)| Some((*moment, time?)))
@@ -412,7 +417,7 @@ impl Ttft {
             return;
         }
         request.is_ttft_recorded = true;
-        if request.starts_with_one_token && !request.has_one_body {
+        if request.is_streamed() {
             let path = TtftPath::new(&request.numbers(None, true));
             self.record_late_legs(request, &path, silences, limits);
             self.record_path(&path);

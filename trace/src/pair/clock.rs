@@ -1,0 +1,131 @@
+//! The clocks of the two servers of a pair.
+
+use super::moment::PairMoment::{
+    Allocated, DecodeBatch, DecodeFrame, DecodeQueued, PrefillEnded, PrefillFrame, PrefillQueued, PrefillStarted,
+    Transferred,
+};
+use super::request::ServerRequest;
+use crate::clock::{Anchor, MonoNs};
+
+/// Anchors of recordings of one boot differ by less: their wall clock was not set meanwhile.
+const SAME_CLOCK_NS: u64 = 50_000_000;
+
+/// What is known of the clocks before requests are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PairClocks {
+    /// One host: both use one clock.
+    Same,
+    /// Two hosts, whose wall clocks say that the decode server's clock is ahead by this much.
+    ByWallClock {
+        /// In nanoseconds; negative if it is behind.
+        ahead_ns: i64,
+    },
+}
+
+impl PairClocks {
+    /// The clocks of two recordings with these anchors.
+    pub fn of_anchors(prefill: Anchor, decode: Anchor) -> Self {
+        let boot_ns = |anchor: Anchor| i128::from(anchor.wall_ns) - i128::from(anchor.mono.0);
+        let ahead_ns = boot_ns(prefill) - boot_ns(decode);
+        if ahead_ns.unsigned_abs() <= u128::from(SAME_CLOCK_NS) {
+            return Self::Same;
+        }
+        let limit = i128::from(i64::MAX / 2);
+        Self::ByWallClock { ahead_ns: ahead_ns.clamp(-limit, limit) as i64 }
+    }
+}
+
+/// How times of the prefill server are compared with those of the decode server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClockUse {
+    /// Exactly: both use one clock.
+    Same,
+    /// The decode server's clock is ahead.
+    Offset {
+        /// By this much, in nanoseconds.
+        ahead_ns: i64,
+        /// Maximum error of that, from the order of messages; `None` if no messages bound it on both sides.
+        uncertainty_ns: Option<u64>,
+        /// The wall clocks contradict the order of the messages by this much.
+        wall_error_ns: u64,
+    },
+    /// Not at all: the order of messages contradicts every offset by at least this much, so that the clocks drift apart.
+    Drifting {
+        /// In nanoseconds.
+        by_ns: u64,
+    },
+}
+
+impl ClockUse {
+    /// A time of the prefill server on the decode server's clock; `None` if they cannot be compared.
+    pub(super) fn on_decode_clock(self, at: MonoNs) -> Option<MonoNs> {
+        match self {
+            Self::Same => Some(at),
+            Self::Offset { ahead_ns, .. } => at.0.checked_add_signed(ahead_ns).map(MonoNs),
+            Self::Drifting { .. } => None,
+        }
+    }
+
+    /// Maximum error of such a time; `None` if it is unknown.
+    pub fn uncertainty_ns(self) -> Option<u64> {
+        match self {
+            Self::Same => Some(0),
+            Self::Offset { uncertainty_ns, .. } => uncertainty_ns,
+            Self::Drifting { .. } => None,
+        }
+    }
+}
+
+/// Limits of the decode server's lead, from the order of messages.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ClockBounds {
+    least_ns: Option<i64>,
+    most_ns: Option<i64>,
+}
+
+impl ClockBounds {
+    /// Narrows the limits by one request of both servers.
+    pub(super) fn add_request(&mut self, prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) {
+        // Prefill begins once memory is allocated.
+        let behind_allocation = [PrefillQueued, PrefillStarted, PrefillEnded, Transferred, PrefillFrame];
+        let first = behind_allocation.into_iter().find_map(|moment| prefill.prefill_time(moment));
+        if let (Some(allocated), Some(first)) = (decode.decode_time(Allocated), first) {
+            self.least_ns = self.least_ns.max(Some(difference(allocated, first)));
+        }
+        // Decode begins once the cache is transferred.
+        let before_decode = [Transferred, PrefillEnded, PrefillStarted, PrefillQueued];
+        let last = before_decode.into_iter().find_map(|moment| prefill.prefill_time(moment));
+        let decoding = [DecodeQueued, DecodeBatch, DecodeFrame];
+        let next = decoding.into_iter().find_map(|moment| decode.decode_time(moment));
+        if let (Some(last), Some(next)) = (last, next) {
+            let most_ns = difference(next, last);
+            self.most_ns = Some(self.most_ns.map_or(most_ns, |known| known.min(most_ns)));
+        }
+    }
+
+    /// The use of these clocks.
+    pub(super) fn clock_use(self, clocks: PairClocks) -> ClockUse {
+        let PairClocks::ByWallClock { ahead_ns: by_wall_ns } = clocks else {
+            return ClockUse::Same;
+        };
+        let least_ns = self.least_ns.unwrap_or(i64::MIN);
+        let most_ns = self.most_ns.unwrap_or(i64::MAX);
+        if least_ns > most_ns {
+            return ClockUse::Drifting { by_ns: least_ns.abs_diff(most_ns) };
+        }
+        let ahead_ns = by_wall_ns.clamp(least_ns, most_ns);
+        let is_bounded = self.least_ns.is_some() && self.most_ns.is_some();
+        let error_ns = ahead_ns.abs_diff(least_ns).max(ahead_ns.abs_diff(most_ns));
+        ClockUse::Offset {
+            ahead_ns,
+            uncertainty_ns: is_bounded.then_some(error_ns),
+            wall_error_ns: ahead_ns.abs_diff(by_wall_ns),
+        }
+    }
+}
+
+/// `later` minus `earlier` of two clocks.
+fn difference(later: MonoNs, earlier: MonoNs) -> i64 {
+    let limit = i128::from(i64::MAX / 2);
+    (i128::from(later.0) - i128::from(earlier.0)).clamp(-limit, limit) as i64
+}

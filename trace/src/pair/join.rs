@@ -1,0 +1,272 @@
+//! The join of both servers' requests, and its sums.
+
+use std::collections::BTreeMap;
+use std::hash::Hash;
+
+use hashbrown::HashMap;
+
+use super::clock::{ClockBounds, ClockUse, PairClocks};
+use super::moment::{PairLeg, PairMoment};
+use super::request::ServerRequest;
+use super::row::{PairRow, PrefillPart};
+use crate::ledger::Ledger;
+use crate::stats::{Spread, Tally};
+
+/// A prefill server, and how its clock relates to that of the decode server.
+#[derive(Clone, Copy, Debug)]
+pub struct PrefillServer<'a> {
+    /// Its analysis.
+    pub ledger: &'a Ledger,
+    /// Both clocks.
+    pub clocks: PairClocks,
+}
+
+/// A decode server's requests with those of its prefill servers.
+#[derive(Clone, Debug)]
+pub struct Pair<'a> {
+    decode: &'a Ledger,
+    prefill: Vec<PrefillServer<'a>>,
+    clock_uses: Vec<ClockUse>,
+    rows: Vec<PairRow<'a>>,
+    /// Requests of the prefill servers without one on the decode server.
+    pub prefill_only: u64,
+    legs: Vec<PairLegLengths>,
+    ttft: Tally,
+    ttft_sum_ns: u128,
+}
+
+/// Lengths of a leg over requests.
+#[derive(Clone, Debug)]
+pub struct PairLegLengths {
+    /// Which leg.
+    pub leg: PairLeg,
+    lengths: Tally,
+    /// Exact sum in nanoseconds.
+    pub sum_ns: u128,
+    /// Number of requests.
+    pub requests: u64,
+}
+
+impl PairLegLengths {
+    /// Summary, with quantiles accurate to 6 %.
+    pub fn spread(&self) -> Spread {
+        Spread::of_tally(&self.lengths).unwrap_or_default()
+    }
+
+    /// Mean length.
+    pub fn mean_ns(&self) -> u64 {
+        mean(self.sum_ns, self.requests)
+    }
+}
+
+fn mean(sum_ns: u128, count: u64) -> u64 {
+    (sum_ns / u128::from(count.max(1))) as u64
+}
+
+/// A request of a prefill server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RequestPosition {
+    server: usize,
+    request: usize,
+}
+
+/// Positions by key; `None` for a key that several requests have, so that none is joined wrongly.
+struct UniquePositions<K>(HashMap<K, Option<RequestPosition>>);
+
+impl<K: Eq + Hash> UniquePositions<K> {
+    fn new(keyed: impl Iterator<Item = (K, RequestPosition)>) -> Self {
+        let mut positions = HashMap::new();
+        for (key, position) in keyed {
+            positions.entry(key).and_modify(|known| *known = None).or_insert(Some(position));
+        }
+        Self(positions)
+    }
+
+    fn find(&self, key: &K) -> Option<RequestPosition> {
+        self.0.get(key).copied().flatten()
+    }
+}
+
+/// The unique rooms of requests, and the unique ids of those without a room.
+struct RequestIndex<'a> {
+    by_room: UniquePositions<u64>,
+    by_rid: UniquePositions<&'a str>,
+}
+
+/// All requests of these servers, with their positions.
+fn numbered_requests<'r, 'a>(
+    servers: &'r [Vec<ServerRequest<'a>>],
+) -> impl Iterator<Item = (&'r ServerRequest<'a>, RequestPosition)> {
+    servers.iter().enumerate().flat_map(|(server, requests)| {
+        let positions = requests.iter().enumerate();
+        positions.map(move |(index, request)| (request, RequestPosition { server, request: index }))
+    })
+}
+
+impl<'a> RequestIndex<'a> {
+    fn new(servers: &[Vec<ServerRequest<'a>>]) -> Self {
+        let with_room = numbered_requests(servers).filter_map(|(request, position)| Some((request.room?, position)));
+        let without_room = numbered_requests(servers).filter(|(request, _)| request.room.is_none());
+        Self {
+            by_room: UniquePositions::new(with_room),
+            by_rid: UniquePositions::new(without_room.map(|(request, position)| (request.rid, position))),
+        }
+    }
+
+    fn find(&self, request: &ServerRequest<'a>) -> Option<RequestPosition> {
+        match request.room {
+            Some(room) => self.by_room.find(&room),
+            None => self.by_rid.find(&request.rid),
+        }
+    }
+}
+
+impl<'a> Pair<'a> {
+    /// Joins the requests of a decode server with those of its prefill servers: by room, and by id where neither has a room. A room or an id
+    /// that several requests of a side have joins none.
+    pub fn join(prefill: Vec<PrefillServer<'a>>, decode: &'a Ledger) -> Self {
+        let prefill_requests: Vec<Vec<ServerRequest<'a>>> =
+            prefill.iter().map(|server| ServerRequest::list(server.ledger)).collect();
+        let prefill_index = RequestIndex::new(&prefill_requests);
+        let mut decode_servers = [ServerRequest::list(decode)];
+        let decode_index = RequestIndex::new(&decode_servers);
+        let decode_requests = std::mem::take(&mut decode_servers[0]);
+        let mut joined = Vec::with_capacity(decode_requests.len());
+        let mut bounds = vec![ClockBounds::default(); prefill.len()];
+        for request in &decode_requests {
+            // Its room or id is that of no other request of the decode server.
+            let position = decode_index.find(request).and_then(|_| prefill_index.find(request));
+            if let Some(position) = position {
+                bounds[position.server].add_request(&prefill_requests[position.server][position.request], request);
+            }
+            joined.push((request, position));
+        }
+        let clock_uses: Vec<ClockUse> =
+            bounds.iter().zip(&prefill).map(|(bounds, server)| bounds.clock_use(server.clocks)).collect();
+        let rows = joined.into_iter().map(|(request, position)| {
+            let prefill = position.map(|RequestPosition { server, request }| PrefillPart {
+                server,
+                request: &prefill_requests[server][request],
+                clock: clock_uses[server],
+            });
+            PairRow::new(request, prefill)
+        });
+        let rows: Vec<PairRow<'a>> = rows.collect();
+        let all_prefill: usize = prefill_requests.iter().map(Vec::len).sum();
+        let joined = rows.iter().filter(|row| row.prefill_rid.is_some()).count();
+        let mut pair = Self {
+            decode,
+            prefill,
+            clock_uses,
+            rows,
+            prefill_only: all_prefill.saturating_sub(joined) as u64,
+            legs: Vec::new(),
+            ttft: Tally::default(),
+            ttft_sum_ns: 0,
+        };
+        pair.add_up_legs();
+        pair
+    }
+
+    fn add_up_legs(&mut self) {
+        let mut legs: BTreeMap<PairLeg, PairLegLengths> = BTreeMap::new();
+        let judged = self.rows.iter().filter(|row| row.prefill_rid.is_some());
+        for (row, ttft_ns) in judged.filter_map(|row| Some((row, row.ttft_ns?))) {
+            self.ttft.record(ttft_ns, 1);
+            self.ttft_sum_ns += u128::from(ttft_ns);
+            for (leg, ns) in row.legs() {
+                let lengths = legs.entry(leg).or_insert_with(|| PairLegLengths {
+                    leg,
+                    lengths: Tally::default(),
+                    sum_ns: 0,
+                    requests: 0,
+                });
+                lengths.lengths.record(ns, 1);
+                lengths.sum_ns += u128::from(ns);
+                lengths.requests += 1;
+            }
+        }
+        self.legs = legs.into_values().collect();
+    }
+
+    /// Requests of the decode server.
+    pub fn rows(&self) -> &[PairRow<'a>] {
+        &self.rows
+    }
+
+    /// Those that the prefill servers have, too.
+    pub fn joined(&self) -> impl Iterator<Item = &PairRow<'a>> {
+        self.rows.iter().filter(|row| row.prefill_rid.is_some())
+    }
+
+    /// Those of one prefill server.
+    pub fn joined_with(&self, server: usize) -> impl Iterator<Item = &PairRow<'a>> {
+        self.rows.iter().filter(move |row| row.prefill_server == Some(server))
+    }
+
+    /// How the times of each prefill server are compared with those of the decode server.
+    pub fn clock_uses(&self) -> &[ClockUse] {
+        &self.clock_uses
+    }
+
+    /// Legs of joined requests, in order. Their sums add up to the sum of the requests' times to first token.
+    pub fn legs(&self) -> &[PairLegLengths] {
+        &self.legs
+    }
+
+    /// Time to first token of joined requests; `None` without any.
+    pub fn ttft(&self) -> Option<Spread> {
+        Spread::of_tally(&self.ttft)
+    }
+
+    /// Sum of these times in nanoseconds.
+    pub fn ttft_sum_ns(&self) -> u128 {
+        self.ttft_sum_ns
+    }
+
+    /// Mean of these times.
+    pub fn ttft_mean_ns(&self) -> u64 {
+        mean(self.ttft_sum_ns, self.ttft.count())
+    }
+
+    /// Share of a leg in the time to first token of all joined requests, from 0 to 1.
+    pub fn share(&self, leg: &PairLegLengths) -> f64 {
+        if self.ttft_sum_ns == 0 { 0.0 } else { leg.sum_ns as f64 / self.ttft_sum_ns as f64 }
+    }
+
+    /// The leg with the greatest share; `None` without any time to first token.
+    pub fn worst_leg(&self) -> Option<&PairLegLengths> {
+        self.legs.iter().max_by_key(|lengths| lengths.sum_ns)
+    }
+
+    /// Why a moment of a request is not known; `None` if it is.
+    pub fn absence(&self, row: &PairRow<'a>, moment: PairMoment) -> Option<&'static str> {
+        if row.time_of(moment).is_some() {
+            return None;
+        }
+        let server = row.prefill_server.filter(|_| moment.is_of_prefill());
+        let ledger = match server {
+            _ if !moment.is_of_prefill() => self.decode,
+            None => return Some("the request was not found on the prefill server"),
+            Some(server) if matches!(self.clock_uses[server], ClockUse::Drifting { .. }) => {
+                return Some("the clocks of the two hosts cannot be compared");
+            }
+            Some(server) => self.prefill[server].ledger,
+        };
+        let counts = ledger.pair_message_counts();
+        Some(match moment {
+            PairMoment::Allocated if counts.allocated == 0 => NO_MESSAGES,
+            PairMoment::Transferred if row.has_failed => "the transfer failed",
+            PairMoment::Transferred if counts.transferred == 0 => NO_MESSAGES,
+            PairMoment::Allocated | PairMoment::Transferred => "its message was not observed, or not sent yet",
+            PairMoment::PrefillQueued
+            | PairMoment::PrefillStarted
+            | PairMoment::DecodeQueued
+            | PairMoment::DecodeBatch => ledger.absent_engine_times().entries,
+            PairMoment::PrefillEnded => ledger.absent_engine_times().prefill_end,
+            _ => "not observed, or not reached",
+        })
+    }
+}
+
+const NO_MESSAGES: &str = "no message between the schedulers was read: an older recording, or another transfer backend";

@@ -1,0 +1,84 @@
+//! The requests of one server of a pair, as its ledger knows them.
+
+use super::moment::PairMoment;
+use crate::clock::MonoNs;
+use crate::ledger::{Ledger, PairTimes, RequestNumbers, TtftMoment, TtftPath};
+
+/// One attempt of a request on one server.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ServerRequest<'a> {
+    pub(super) rid: &'a str,
+    pub(super) room: Option<u64>,
+    path: TtftPath,
+    prefill_ended: Option<MonoNs>,
+    pub(super) messages: PairTimes,
+    /// Its response is streamed.
+    pub(super) is_streamed: bool,
+}
+
+impl<'a> ServerRequest<'a> {
+    fn new(ledger: &Ledger, rid: &'a str, numbers: &RequestNumbers) -> Self {
+        // Health checks have the room 0.
+        let room = numbers.dispatch.and_then(|dispatch| dispatch.room).filter(|room| *room > 0);
+        Self {
+            rid,
+            room,
+            path: TtftPath::new(numbers),
+            prefill_ended: numbers.engine_times.and_then(|times| times.prefill_finished),
+            messages: room.map(|room| ledger.pair_times(room)).unwrap_or_default(),
+            is_streamed: numbers.is_streamed,
+        }
+    }
+
+    /// Finished requests, live ones, and those without a token yet.
+    pub(super) fn list(ledger: &'a Ledger) -> Vec<Self> {
+        let finished = ledger.finished().map(|summary| Self::new(ledger, &summary.rid, summary));
+        let live = ledger.requests().map(|request| Self::new(ledger, &request.rid, &ledger.numbers(request)));
+        let waiting = ledger.waiting_requests().map(|(rid, dispatch)| {
+            let numbers = RequestNumbers { dispatch: Some(dispatch), ..RequestNumbers::default() };
+            Self::new(ledger, rid, &numbers)
+        });
+        finished.chain(live).chain(waiting).collect()
+    }
+
+    /// Time to first token; `None` unless it is observed and the response is streamed.
+    pub(super) fn ttft_ns(&self) -> Option<u64> {
+        self.path.ttft_ns().filter(|_| self.is_streamed)
+    }
+
+    /// The time of a moment of the decode server, if this is its request.
+    pub(super) fn decode_time(&self, moment: PairMoment) -> Option<MonoNs> {
+        let own = match moment {
+            PairMoment::Allocated => return self.messages.allocated,
+            PairMoment::DecodeArrived => TtftMoment::Arrived,
+            PairMoment::DecodeRead => TtftMoment::Read,
+            PairMoment::DecodeRequest => TtftMoment::Dispatched,
+            PairMoment::DecodeReceived => TtftMoment::SchedulerReceived,
+            PairMoment::DecodeQueued => TtftMoment::Queued,
+            PairMoment::DecodeBatch => TtftMoment::BatchEntered,
+            PairMoment::DecodeFrame => TtftMoment::FirstSent,
+            PairMoment::TokenReceived => TtftMoment::FirstReceived,
+            PairMoment::TokenProcessed => TtftMoment::Processed,
+            PairMoment::Delivered => TtftMoment::FirstDelivered,
+            _ => return None,
+        };
+        self.path.time_of(own)
+    }
+
+    /// The time of a moment of the prefill server by its own clock, if this is its request.
+    pub(super) fn prefill_time(&self, moment: PairMoment) -> Option<MonoNs> {
+        let own = match moment {
+            PairMoment::Transferred => return self.messages.transferred,
+            PairMoment::PrefillEnded => return self.prefill_ended,
+            PairMoment::PrefillArrived => TtftMoment::Arrived,
+            PairMoment::PrefillRequest => TtftMoment::Dispatched,
+            PairMoment::PrefillReceived => TtftMoment::SchedulerReceived,
+            PairMoment::PrefillQueued => TtftMoment::Queued,
+            PairMoment::PrefillStarted => TtftMoment::BatchEntered,
+            PairMoment::PrefillFrame => TtftMoment::FirstSent,
+            PairMoment::PrefillDelivered => TtftMoment::FirstDelivered,
+            _ => return None,
+        };
+        self.path.time_of(own)
+    }
+}

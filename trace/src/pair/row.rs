@@ -1,0 +1,110 @@
+//! One request of a decode server, with what the prefill server did for it.
+
+use super::clock::ClockUse;
+use super::moment::{MOMENTS, PATH_MOMENTS, PairLeg, PairMoment, TimedPairLeg};
+use super::request::ServerRequest;
+use crate::clock::MonoNs;
+
+/// The same request on a prefill server.
+#[derive(Clone, Copy)]
+pub(super) struct PrefillPart<'r, 'a> {
+    /// Index of the server.
+    pub(super) server: usize,
+    pub(super) request: &'r ServerRequest<'a>,
+    pub(super) clock: ClockUse,
+}
+
+impl PrefillPart<'_, '_> {
+    fn time_of(&self, moment: PairMoment) -> Option<MonoNs> {
+        self.request.prefill_time(moment).and_then(|at| self.clock.on_decode_clock(at))
+    }
+}
+
+/// An attempt of a request. All times are on the decode server's clock.
+#[derive(Clone, Debug)]
+pub struct PairRow<'a> {
+    /// Its room; `None` if it was joined by its id.
+    pub room: Option<u64>,
+    /// Its id on the decode server.
+    pub decode_rid: &'a str,
+    /// Its id on the prefill server; `None` if it was not found there.
+    pub prefill_rid: Option<&'a str>,
+    /// Index of its prefill server.
+    pub(super) prefill_server: Option<usize>,
+    /// Time to first token on the decode server.
+    pub ttft_ns: Option<u64>,
+    /// The transfer failed.
+    pub has_failed: bool,
+    times: [Option<MonoNs>; MOMENTS],
+    path: [Option<MonoNs>; PATH_MOMENTS],
+}
+
+impl<'a> PairRow<'a> {
+    pub(super) fn new(decode: &ServerRequest<'a>, prefill: Option<PrefillPart<'_, 'a>>) -> Self {
+        let mut times = [None; MOMENTS];
+        for moment in PairMoment::ALL {
+            times[moment.index()] = match prefill {
+                Some(prefill) if moment.is_of_prefill() => prefill.time_of(*moment),
+                _ => decode.decode_time(*moment),
+            };
+        }
+        let ttft_ns = decode.ttft_ns();
+        Self {
+            room: decode.room,
+            decode_rid: decode.rid,
+            prefill_rid: prefill.map(|prefill| prefill.request.rid),
+            prefill_server: prefill.map(|prefill| prefill.server),
+            ttft_ns,
+            has_failed: prefill.is_some_and(|prefill| prefill.request.messages.failed.is_some()),
+            times,
+            path: if ttft_ns.is_some() { place_on_path(&times) } else { [None; PATH_MOMENTS] },
+        }
+    }
+
+    /// When a moment was; `None` if that is not known.
+    pub fn time_of(&self, moment: PairMoment) -> Option<MonoNs> {
+        self.times[moment.index()]
+    }
+
+    /// The first known moment.
+    pub fn first_time(&self) -> Option<MonoNs> {
+        self.times.iter().flatten().min().copied()
+    }
+
+    /// Parts of its time to first token, in order. Their lengths sum to it.
+    pub fn legs(&self) -> impl Iterator<Item = (PairLeg, u64)> {
+        self.timed_legs().map(|timed| (timed.leg, timed.ns()))
+    }
+
+    pub(super) fn timed_legs(&self) -> impl Iterator<Item = TimedPairLeg> {
+        let next = self.path_moments().skip(1);
+        self.path_moments().zip(next).map(|((from, at), (to, end))| TimedPairLeg {
+            leg: PairLeg { from, to },
+            from: at,
+            to: end,
+        })
+    }
+
+    fn path_moments(&self) -> impl Iterator<Item = (PairMoment, MonoNs)> {
+        PairMoment::ALL.iter().zip(self.path).filter_map(|(moment, at)| Some((*moment, at?)))
+    }
+}
+
+/// The moments between the first and the last of the decode server, as far as their order is right. What the prefill server did before the
+/// decode server waited for it takes no time of the path.
+fn place_on_path(times: &[Option<MonoNs>; MOMENTS]) -> [Option<MonoNs>; PATH_MOMENTS] {
+    let mut path = [None; PATH_MOMENTS];
+    for moment in PairMoment::BY_TRUST {
+        let index = moment.index();
+        let Some(at) = times[index] else { continue };
+        let before = path[..index].iter().flatten().max().copied();
+        let after = path[index + 1..].iter().flatten().min().copied();
+        let at = if moment.is_concurrent() { before.map_or(at, |before| at.max(before)) } else { at };
+        // The time to first token begins and ends on the decode server.
+        let is_inside = before.is_some_and(|before| before <= at) && after.is_some_and(|after| at <= after);
+        if is_inside || !moment.is_added_to_decode() {
+            path[index] = Some(at);
+        }
+    }
+    path
+}
