@@ -56,6 +56,7 @@ pub(super) fn build(analysis: &Analysis, input: &ReportInput) -> Report {
         requests: Requests::of(ledger),
         dispatched: Dispatched::of(ledger, from),
         ttft: TtftReport::new(ledger),
+        pair: None,
         engine_times: EngineTimesCounts::of(ledger),
         tokens: Tokens::of(ledger),
         gap_ns: ledger.observes_gaps().then(|| gap(ledger)),

@@ -22,6 +22,7 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     lossy(&mut out, report, clock);
     tool_calls(&mut out, report);
     slowest(&mut out, report, clock);
+    pair(&mut out, report);
     ttft(&mut out, report);
     path(&mut out, report);
     if let Some(hops) = table::hops(report) {
@@ -154,6 +155,13 @@ fn slowest(out: &mut String, report: &Report, clock: &Clock) {
         ],
     );
     section(out, "Worst requests", worst);
+}
+
+fn pair(out: &mut String, report: &Report) {
+    if let Some(pair) = &report.pair {
+        let heading = format!("Where TTFT goes on both servers\n\n{}", markdown(&pair.paragraphs().join("; ")));
+        section(out, &heading, table::pair(&pair.legs));
+    }
 }
 
 fn ttft(out: &mut String, report: &Report) {

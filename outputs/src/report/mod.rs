@@ -12,6 +12,7 @@ mod judged;
 mod losses;
 pub(crate) mod markdown;
 mod modes;
+mod pair;
 mod path;
 mod series;
 mod slowest;
@@ -39,6 +40,7 @@ pub use frontend::FrontendCounts;
 pub use judged::{FaultKind, Judgement, headline_of_finding, headline_without_warning, judgements};
 pub use losses::{LossLine, LossList, Losses, ids, places};
 pub use modes::{ModeLine, Modes};
+pub use pair::{AbsentMomentLine, PairLegLine, PairReport, PairRequestLine, PrefillName, PrefillServerLine};
 pub use path::LegLine;
 pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, ThreadSeries, TokenSeries};
 pub use slowest::SlowLine;
@@ -76,6 +78,9 @@ pub struct Report {
     /// Where the time to first token goes; `null` if no message to the scheduler was observed.
     #[serde(default)]
     pub ttft: Option<TtftReport>,
+    /// Of a decode server: what its prefill servers did for its requests; absent unless both were observed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pair: Option<Box<PairReport>>,
     /// Times of requests that the engine itself sends; `null` if none of its output was observed.
     #[serde(default)]
     pub engine_times: Option<EngineTimesCounts>,

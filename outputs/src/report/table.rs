@@ -4,7 +4,7 @@ use trace::words::{bytes, count, duration, known_or_dash, percent};
 
 use super::hostile::plain;
 use super::stages::StageTable;
-use super::{Clock, HopLine, LegLine, LossList, Report, StackLine, TtftGroupLine, text};
+use super::{Clock, HopLine, LegLine, LossList, PairLegLine, Report, StackLine, TtftGroupLine, text};
 
 /// Content of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +62,21 @@ pub(super) fn ttft(group: &TtftGroupLine) -> Table<'static, 7> {
             ("Leg", Text, &|leg| leg.words.clone()),
             ("Share", Number, &|leg| percent(leg.share)),
             ("Last 10 s", Number, &|leg| known_or_dash(leg.recent_share, percent)),
+            ("Mean", Number, &|leg| duration(leg.mean_ns)),
+            ("p50", Number, &|leg| duration(leg.ns.p50)),
+            ("p99", Number, &|leg| duration(leg.ns.p99)),
+            ("max", Number, &|leg| duration(leg.ns.max)),
+        ],
+    )
+}
+
+/// Where the time to first token of a pair goes.
+pub(super) fn pair(legs: &[PairLegLine]) -> Table<'static, 6> {
+    Table::new(
+        legs,
+        [
+            ("Leg", Text, &|leg| leg.words.clone()),
+            ("Share", Number, &|leg| percent(leg.share)),
             ("Mean", Number, &|leg| duration(leg.mean_ns)),
             ("p50", Number, &|leg| duration(leg.ns.p50)),
             ("p99", Number, &|leg| duration(leg.ns.p99)),

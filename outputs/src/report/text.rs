@@ -38,6 +38,7 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     slowest(&mut out, report, clock);
     stages::render(&mut out, report, clock);
     hops(&mut out, report);
+    pair(&mut out, report);
     ttft(&mut out, report);
     path(&mut out, report);
     cpu(&mut out, report);
@@ -385,6 +386,32 @@ fn ttft(out: &mut String, report: &Report) {
     ttft_row(out, &format!("in total, {}", plural(main.ns.count, "request")), main.mean_ns, &main.ns, "");
     for line in brief::ttft_limits(report) {
         wrap(out, &line, "  ", "  ");
+    }
+    let _ = writeln!(out);
+}
+
+/// Where the time to first token goes on both servers of a pair.
+fn pair(out: &mut String, report: &Report) {
+    let Some(pair) = &report.pair else { return };
+    let _ = writeln!(
+        out,
+        "{:LEG$}  {:>9} {:>9} {:>9} {:>9} {:>8}",
+        "WHERE TTFT GOES ON BOTH SERVERS", "MEAN", "P50", "P99", "MAX", "SHARE"
+    );
+    for leg in &pair.legs {
+        let name: String = leg.words.chars().take(LEG).collect();
+        ttft_row(out, &name, leg.mean_ns, &leg.ns, &format!("{:>8}", percent(leg.share)));
+    }
+    if let Some(ttft) = &pair.ttft_ns {
+        ttft_row(out, &format!("in total, {}", plural(ttft.count, "request")), pair.ttft_mean_ns, ttft, "");
+    }
+    for line in pair.paragraphs() {
+        wrap(out, &plain(&line), "  ", "    ");
+    }
+    for absent in &pair.absent {
+        let line =
+            format!("not known: {} of {} ({})", absent.moment, plural(absent.requests, "request"), absent.reason);
+        wrap(out, &line, "  ", "    ");
     }
     let _ = writeln!(out);
 }

@@ -20,6 +20,7 @@ pub(crate) mod import;
 pub(crate) mod locator;
 #[cfg(target_os = "linux")]
 pub(crate) mod opener;
+pub(crate) mod pair;
 #[cfg(target_os = "linux")]
 pub(crate) mod pick;
 #[cfg(target_os = "linux")]

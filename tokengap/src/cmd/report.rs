@@ -10,6 +10,7 @@ use trace::detect::Severity;
 
 use crate::args::{OutputArgs, ReportArgs};
 use crate::cmd::bundle::{self, Bundle};
+use crate::cmd::pair;
 use crate::cmd::saved;
 use crate::output::{ResultFile, destination_file};
 use crate::{app, args, confinement};
@@ -18,10 +19,16 @@ use crate::{app, args, confinement};
 ///
 /// The HTML page is one file without scripts or external resources: distributions, backlog and CPU over time with findings,
 /// the slowest requests, lost tokens with their evidence, and missing observations.
+///
+/// Two recordings, of a prefill and a decode server, give the decode server's report with the way of its requests through both.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// A recording, or a JSON report, which keeps its list of slowest requests; - reads a report from standard input.
     file: PathBuf,
+
+    /// The recording of the other server of a prefill/decode pair.
+    #[arg(conflicts_with = "bundle")]
+    other: Option<PathBuf>,
 
     #[command(flatten)]
     report: ReportArgs,
@@ -74,8 +81,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(archive) = &args.bundle {
         return write_bundle(args, archive);
     }
-    confinement::confine_to_files(&[&args.file], &[args.report_output.output.file()]);
-    let report = saved::load_report(&args.file, args.report.slowest)?;
+    let files: Vec<&Path> = [&args.file].into_iter().chain(&args.other).map(PathBuf::as_path).collect();
+    confinement::confine_to_files(&files, &[args.report_output.output.file()]);
+    let report = match &args.other {
+        Some(other) => pair::report_of_recordings([&args.file, other], args.report.slowest)?,
+        None => saved::load_report(&args.file, args.report.slowest)?,
+    };
     args.report_output.write(&report)
 }
 

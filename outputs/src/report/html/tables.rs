@@ -54,6 +54,14 @@ pub(super) fn path(report: &Report) -> Option<Markup> {
     (!segments.is_empty()).then(|| html! { (shares(&segments)) (draw(report_table::path(&report.path))) })
 }
 
+pub(super) fn pair(report: &Report) -> Option<Markup> {
+    let pair = report.pair.as_ref()?;
+    Some(html! {
+        @for line in pair.paragraphs() { p { (line) } }
+        (draw(report_table::pair(&pair.legs)))
+    })
+}
+
 pub(super) fn ttft(report: &Report) -> Option<Markup> {
     let main = report.ttft.as_ref().and_then(TtftReport::main_group)?;
     Some(html! {

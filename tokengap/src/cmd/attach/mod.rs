@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use probe_user::discover::{self, BlindSpot, Engine, PickError, RoleSpec, Topology, Watcher};
 use probe_user::{Feature, Permissions, ProbeOptions, RunEnvironment};
 
+use outputs::report::PairReport;
 use recording::RecordedPayload;
 use session::sink::Sink;
 use session::telemetry::{MetricsOptions, SharedEndpoint};
@@ -22,6 +23,7 @@ use tui::RunView;
 use self::watched_engine::WatchedEngine;
 use crate::app::{self, FinishedRun, RunOutputs};
 use crate::args::{LiveArgs, TUNING};
+use crate::cmd::pair::{self, KnownSide, RunningServer};
 use crate::cmd::prober;
 use crate::confinement::{self, HelperOptions};
 use crate::headless::Progress;
@@ -266,7 +268,9 @@ fn watch_engines(
     }
     drop(screen);
     let failure = runs.iter().find_map(|run| run.source.failure());
-    let finished: Vec<FinishedRun> = runs.into_iter().map(|run| run.source.finish(run.session)).collect();
+    let pairs = join_pairs(&runs, live.report.slowest);
+    let mut finished: Vec<FinishedRun> = runs.into_iter().map(|run| run.source.finish(run.session)).collect();
+    pair::add_to_reports(&mut finished, pairs);
     app::keep_serving(live, signals);
     if let Some(failure) = failure
         && finished.iter().all(|run| app::saw_nothing(&run.report))
@@ -274,6 +278,23 @@ fn watch_engines(
         bail!(failure);
     }
     app::print_reports(&finished, live.outcome)
+}
+
+/// The prefill/decode pairs among the engines, each with the index of its decode server.
+fn join_pairs(runs: &[Running<WatchedEngine>], slowest: usize) -> Vec<(usize, PairReport)> {
+    let servers: Vec<RunningServer<'_>> = runs
+        .iter()
+        .map(|run| {
+            let analysis = run.session.analysis();
+            RunningServer {
+                name: run.source.name(),
+                analysis,
+                side: KnownSide::find(run.source.side(), analysis),
+                anchor: None,
+            }
+        })
+        .collect();
+    pair::join_runs(&servers, slowest)
 }
 
 /// Reports a run that ended before it observed an engine.

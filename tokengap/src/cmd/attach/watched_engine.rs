@@ -62,6 +62,15 @@ impl WatchedEngine {
         self.engine.side().map_or_else(|| name.clone(), |side| format!("{name} {side}"))
     }
 
+    pub(super) fn name(&self) -> String {
+        self.engine.name()
+    }
+
+    /// Side of a pair, while the engine runs.
+    pub(super) fn side(&self) -> Option<&'static str> {
+        self.engine.side()
+    }
+
     /// Drops the screen, which the last of its runs closes.
     pub(super) fn leave_screen(&mut self) {
         self.screen = None;

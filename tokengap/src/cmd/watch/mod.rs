@@ -19,6 +19,7 @@ use tui::{RunView, Screen};
 use self::pod::Pod;
 use crate::app::FinishedRun;
 use crate::args::{LimitArgs, OutcomeArgs, ReportArgs, ScreenArgs, parse_duration, parse_size};
+use crate::cmd::pair::{self, RunningServer};
 use crate::headless::Progress;
 use crate::{app, confinement, named_file};
 
@@ -117,7 +118,12 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
         run.session.remove_observer();
     }
     drop(screen);
-    Ok(runs.into_iter().map(|run| run.source.finish(run.session)).collect())
+    let servers: Option<Vec<RunningServer<'_>>> =
+        runs.iter().map(|run| run.source.as_pair_server(run.session.analysis())).collect();
+    let pairs = servers.map_or_else(Vec::new, |servers| pair::join_runs(&servers, args.report.slowest));
+    let mut finished: Vec<FinishedRun> = runs.into_iter().map(|run| run.source.finish(run.session)).collect();
+    pair::add_to_reports(&mut finished, pairs);
+    Ok(finished)
 }
 
 /// Parses `HOST:PORT`, also as a URL.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use outputs::report::hostile;
 use recording::{BlockReader, Record, RecordOptions, RecordingHeader, StreamSection};
+use serde_json::Value;
 use session::remote::{RemoteEvent, RemoteRun};
 use session::units::{format_count, format_duration};
 use session::{About, Flow, Session, Source};
@@ -18,6 +19,7 @@ use tui::pods::{KeyFigures, PodLine, PodState};
 
 use super::Args;
 use crate::app::{self, FinishedRun};
+use crate::cmd::pair::{KnownSide, RunningServer};
 
 /// Interval of connection checks and updates of the run list.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(500);
@@ -341,6 +343,17 @@ impl Pod {
     /// Drops the screen, which the last of its runs closes.
     pub(super) fn leave_screen(&mut self) {
         self.screen = None;
+    }
+
+    /// This run as a server of a pair; `None` before its clocks are known.
+    pub(super) fn as_pair_server<'a>(&self, analysis: &'a Analysis) -> Option<RunningServer<'a>> {
+        let mode = self.closing.wire.as_ref().and_then(|wire| wire.pointer("/disaggregation/mode"));
+        Some(RunningServer {
+            name: self.name.clone(),
+            analysis,
+            side: KnownSide::find(mode.and_then(Value::as_str), analysis),
+            anchor: Some(self.anchor?),
+        })
     }
 
     pub(super) fn finish(mut self, session: Session) -> FinishedRun {

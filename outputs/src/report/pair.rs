@@ -1,0 +1,343 @@
+//! A decode server's report with what its prefill servers did for its requests.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use trace::clock::MonoNs;
+use trace::detect::Severity;
+use trace::pair::{ClockUse, Pair, PairFinding, PairMoment, PairRow};
+use trace::stats::{Spread, WINDOW_NS};
+use trace::words::{count, duration, percent, plural};
+
+use super::judged::headline;
+use super::ttft::RequestLegLine;
+use super::{Clock, FindingLine, Report};
+
+/// The pair of a decode server, whose requests have their whole way here. Its tokens are those of the decode server's report: the token of
+/// each request that the prefill server sends is the first one of the decode server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PairReport {
+    /// The leg that takes most of the time to first token.
+    pub headline: String,
+    /// What shows that this is the decode server.
+    pub decode_by: String,
+    /// Its prefill servers.
+    pub prefill: Vec<PrefillServerLine>,
+    /// Requests of the decode server that were found on a prefill server.
+    pub requests: u64,
+    /// Requests of the decode server that were not.
+    pub decode_only: u64,
+    /// Requests of the prefill servers that were not found on this server; `null` if there are other decode servers.
+    pub prefill_only: Option<u64>,
+    /// Time to first token on the decode server, of requests of both; `null` without any.
+    pub ttft_ns: Option<Spread>,
+    /// Its mean.
+    pub ttft_mean_ns: u64,
+    /// Its parts, in order. Their shares add up to 1.
+    pub legs: Vec<PairLegLine>,
+    /// Moments that some requests of both servers lack.
+    pub absent: Vec<AbsentMomentLine>,
+    /// Requests with the longest time to first token.
+    pub slowest: Vec<PairRequestLine>,
+    /// Findings, which are among those of the report.
+    #[serde(skip)]
+    findings: Vec<FindingLine>,
+}
+
+/// A prefill server of a pair.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PrefillServerLine {
+    /// Name of the engine, or of its recording.
+    pub name: String,
+    /// What shows that it is a prefill server.
+    pub side_by: String,
+    /// Requests of both servers.
+    pub requests: u64,
+    /// How its times are compared with those of the decode server: `same`, `offset` or `drifting`.
+    pub clock: String,
+    /// How far the decode server's clock is ahead; `null` unless the clocks are those of two hosts and can be compared.
+    pub clock_ahead_ns: Option<i64>,
+    /// Maximum error of its times; `null` if unknown.
+    pub clock_uncertainty_ns: Option<u64>,
+    /// The two wall clocks differ at least so much, by the order of messages.
+    pub wall_clock_error_ns: Option<u64>,
+    /// Tokens that it sent, which are not added to those of the decode server.
+    pub tokens_sent: Option<u64>,
+    /// Headline of its own report.
+    pub verdict: Option<String>,
+    /// Its worst severity.
+    pub severity: Option<Severity>,
+}
+
+/// A part of the time to first token.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PairLegLine {
+    /// Its name; several joined by `+` if moments between them were not observed.
+    pub name: String,
+    /// The same in words.
+    pub words: String,
+    /// Moment at which it begins.
+    pub from: String,
+    /// Moment at which it ends.
+    pub to: String,
+    /// Its length over requests; quantiles are accurate to 6 %.
+    pub ns: Spread,
+    /// Mean length.
+    pub mean_ns: u64,
+    /// Share in the time to first token of all requests, from 0 to 1.
+    pub share: f64,
+}
+
+/// A moment that is not known of some requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AbsentMomentLine {
+    /// Its name.
+    pub moment: String,
+    /// Number of requests without it.
+    pub requests: u64,
+    /// Why.
+    pub reason: String,
+}
+
+/// A request of both servers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PairRequestLine {
+    /// Its room, as text: JSON numbers are too short; `null` if it was joined by its id.
+    pub room: Option<String>,
+    /// Its id on the prefill server.
+    pub prefill_rid: String,
+    /// Its id on the decode server.
+    pub decode_rid: String,
+    /// Time to first token on the decode server.
+    pub ttft_ns: u64,
+    /// Its moments since the start of the decode server's capture, negative before it; `null` if unknown.
+    pub moments: BTreeMap<String, Option<i64>>,
+    /// Why moments are `null`.
+    pub absent: BTreeMap<String, String>,
+    /// Parts of `ttft_ns`, in order. They sum to it.
+    pub legs: Vec<RequestLegLine>,
+}
+
+/// A prefill server whose requests were joined.
+#[derive(Clone, Debug)]
+pub struct PrefillName {
+    /// Name of the engine, or of its recording.
+    pub name: String,
+    /// What shows that it is a prefill server.
+    pub side_by: String,
+}
+
+impl PairReport {
+    /// The joined requests of a decode server, of which the `slowest` are listed; `None` if none was joined. `prefill` names the prefill
+    /// servers in the order of the join.
+    pub fn new(
+        pair: &Pair<'_>,
+        prefill: &[PrefillName],
+        decode_by: &str,
+        from: MonoNs,
+        slowest: usize,
+    ) -> Option<Self> {
+        let requests = pair.joined().count() as u64;
+        if requests == 0 {
+            return None;
+        }
+        let legs: Vec<PairLegLine> = pair
+            .legs()
+            .iter()
+            .map(|lengths| PairLegLine {
+                name: lengths.leg.to_string(),
+                words: lengths.leg.describe(),
+                from: lengths.leg.from.as_str().to_owned(),
+                to: lengths.leg.to.as_str().to_owned(),
+                ns: lengths.spread(),
+                mean_ns: lengths.mean_ns(),
+                share: pair.share(lengths),
+            })
+            .collect();
+        let servers = prefill.iter().enumerate().map(|(index, server)| {
+            PrefillServerLine::new(server, pair.clock_uses()[index], pair.joined_with(index).count() as u64)
+        });
+        Some(Self {
+            headline: describe_worst_leg(pair),
+            decode_by: decode_by.to_owned(),
+            prefill: servers.filter(|server| server.requests > 0).collect(),
+            requests,
+            decode_only: pair.rows().len() as u64 - requests,
+            prefill_only: Some(pair.prefill_only),
+            ttft_ns: pair.ttft(),
+            ttft_mean_ns: pair.ttft_mean_ns(),
+            legs,
+            absent: absent_moments(pair),
+            slowest: slowest_requests(pair, from, slowest),
+            findings: pair.findings().into_iter().map(|finding| finding_line(finding, from)).collect(),
+        })
+    }
+
+    /// Adds the result of a prefill server's own report.
+    pub fn add_prefill_report(&mut self, name: &str, report: &Report) {
+        for server in self.prefill.iter_mut().filter(|server| server.name == name) {
+            server.tokens_sent = Some(report.tokens.sent);
+            server.verdict = Some(report.verdict.clone());
+            server.severity = report.severity;
+        }
+    }
+
+    /// Its servers, number of requests and worst leg, as one paragraph each.
+    pub(super) fn paragraphs(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for server in &self.prefill {
+            let result =
+                server.verdict.as_deref().map_or_else(String::new, |verdict| format!("; its report: {verdict}"));
+            lines.push(format!(
+                "prefill server {}: {}, {}{result}",
+                super::hostile::plain(&server.name),
+                plural(server.requests, "request"),
+                server.describe_clock()
+            ));
+        }
+        let mut others = Vec::new();
+        if self.decode_only > 0 {
+            others.push(format!("{} only on this server", count(self.decode_only)));
+        }
+        if let Some(only) = self.prefill_only.filter(|only| *only > 0) {
+            others.push(format!("{} only on the prefill server", count(only)));
+        }
+        if !others.is_empty() {
+            lines.push(format!("requests of one server: {}", others.join(", ")));
+        }
+        lines.push(self.headline.clone());
+        lines
+    }
+}
+
+impl PrefillServerLine {
+    fn new(server: &PrefillName, clock: ClockUse, requests: u64) -> Self {
+        let clock_uncertainty_ns = clock.uncertainty_ns();
+        let (clock, clock_ahead_ns, wall_clock_error_ns) = match clock {
+            ClockUse::Same => ("same", None, None),
+            ClockUse::Offset { ahead_ns, wall_error_ns, .. } => ("offset", Some(ahead_ns), Some(wall_error_ns)),
+            ClockUse::Drifting { .. } => ("drifting", None, None),
+        };
+        Self {
+            name: server.name.clone(),
+            side_by: server.side_by.clone(),
+            requests,
+            clock: clock.to_owned(),
+            clock_ahead_ns,
+            clock_uncertainty_ns,
+            wall_clock_error_ns: wall_clock_error_ns.filter(|error| *error > 0),
+            tokens_sent: None,
+            verdict: None,
+            severity: None,
+        }
+    }
+
+    fn describe_clock(&self) -> String {
+        match (self.clock.as_str(), self.clock_uncertainty_ns, self.wall_clock_error_ns) {
+            ("same", ..) => String::from("times exact (one host)"),
+            ("drifting", ..) => String::from("times not compared: the clocks of the two hosts drift apart"),
+            (_, None, _) => String::from("times of two hosts, by their wall clocks, with unknown error"),
+            (_, Some(error), None) => format!("times of two hosts, exact to {}", duration(error)),
+            (_, Some(error), Some(wall)) => format!(
+                "times of two hosts, exact to {} (their wall clocks differ by {} or more)",
+                duration(error),
+                duration(wall)
+            ),
+        }
+    }
+}
+
+impl Report {
+    /// Adds the prefill servers' part of this decode server's requests. The findings of the pair join its findings.
+    pub fn add_pair(&mut self, mut pair: PairReport) {
+        let has_queued = self.findings.iter().any(|own| own.kind == "queued" && own.severity > Severity::Info);
+        let mut findings = std::mem::take(&mut pair.findings);
+        findings.retain(|finding| finding.kind != "decode-queue" || !has_queued);
+        let window_ns = self.window_ns[1];
+        for finding in &mut findings {
+            // It lasts, as a finding of one server does.
+            finding.ended_at_ns.take_if(|ended_at_ns| window_ns.saturating_sub(*ended_at_ns) < WINDOW_NS);
+        }
+        findings.append(&mut self.findings);
+        findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+        self.findings = findings;
+        self.severity = self.findings.first().map(|worst| worst.severity);
+        self.pair = Some(Box::new(pair));
+        self.verdict = headline(self, &Clock::of(self, None));
+    }
+}
+
+fn describe_worst_leg(pair: &Pair<'_>) -> String {
+    let Some(worst) = pair.worst_leg() else {
+        return String::from("no time to first token was observed on the decode server");
+    };
+    format!(
+        "most of TTFT: {}, {} of it (mean {} of {} over {})",
+        worst.leg.describe(),
+        percent(pair.share(worst)),
+        duration(worst.mean_ns()),
+        duration(pair.ttft_mean_ns()),
+        plural(pair.ttft().map_or(0, |ttft| ttft.count), "request"),
+    )
+}
+
+fn absent_moments(pair: &Pair<'_>) -> Vec<AbsentMomentLine> {
+    let mut absent: BTreeMap<(PairMoment, &str), u64> = BTreeMap::new();
+    for row in pair.joined() {
+        for moment in PairMoment::ALL {
+            if let Some(reason) = pair.absence(row, *moment) {
+                *absent.entry((*moment, reason)).or_default() += 1;
+            }
+        }
+    }
+    let lines = absent.into_iter().map(|((moment, reason), requests)| AbsentMomentLine {
+        moment: moment.as_str().to_owned(),
+        requests,
+        reason: reason.to_owned(),
+    });
+    lines.collect()
+}
+
+fn slowest_requests(pair: &Pair<'_>, from: MonoNs, limit: usize) -> Vec<PairRequestLine> {
+    let mut rows: Vec<&PairRow<'_>> = pair.joined().filter(|row| row.ttft_ns.is_some()).collect();
+    rows.sort_by_key(|row| (std::cmp::Reverse(row.ttft_ns), row.decode_rid));
+    rows.truncate(limit);
+    rows.into_iter().filter_map(|row| request_line(pair, row, from)).collect()
+}
+
+fn request_line<'a>(pair: &Pair<'a>, row: &PairRow<'a>, from: MonoNs) -> Option<PairRequestLine> {
+    let moments = PairMoment::ALL.iter().map(|moment| {
+        let since = row.time_of(*moment).map(|at| at.0.cast_signed().wrapping_sub(from.0.cast_signed()));
+        (moment.as_str().to_owned(), since)
+    });
+    let absent = PairMoment::ALL.iter().filter_map(|moment| {
+        let reason = pair.absence(row, *moment)?;
+        Some((moment.as_str().to_owned(), reason.to_owned()))
+    });
+    Some(PairRequestLine {
+        room: row.room.map(|room| room.to_string()),
+        prefill_rid: row.prefill_rid?.to_owned(),
+        decode_rid: row.decode_rid.to_owned(),
+        ttft_ns: row.ttft_ns?,
+        moments: moments.collect(),
+        absent: absent.collect(),
+        legs: row.legs().map(|(leg, ns)| RequestLegLine { name: leg.to_string(), ns }).collect(),
+    })
+}
+
+fn finding_line(finding: PairFinding, from: MonoNs) -> FindingLine {
+    let [began, last] = finding.span;
+    FindingLine {
+        kind: finding.kind.to_owned(),
+        severity: finding.severity,
+        rid: finding.rid,
+        hop: None,
+        at_ns: began.since(from),
+        last_at_ns: last.since(from),
+        ended_at_ns: Some(last.since(from)),
+        duration_ns: last.since(began),
+        summary: finding.summary,
+        evidence: finding.evidence,
+        advice: Some(finding.advice),
+    }
+}

@@ -1,0 +1,176 @@
+//! The servers of prefill/decode pairs: two recordings, runs of this machine, or watched runs.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use outputs::report::{PairReport, PrefillName, Report};
+use recording::{OpenError, Recording};
+use serde_json::Value;
+use trace::clock::Anchor;
+use trace::pair::{Pair, PairClocks, PairSide, PrefillServer};
+use trace::{Analysis, MonoNs, ReportInput};
+
+use crate::app::FinishedRun;
+use crate::progress;
+
+/// What shows the side of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KnownSide {
+    pub(crate) side: PairSide,
+    pub(crate) by: &'static str,
+}
+
+impl KnownSide {
+    /// The side by the server's command line, which `flag` names, or else by its messages to the other server.
+    pub(crate) fn find(flag: Option<&str>, analysis: &Analysis) -> Option<Self> {
+        let by_flag = flag.and_then(PairSide::of_name).map(|side| Self { side, by: "--disaggregation-mode" });
+        let by_messages = || {
+            let side = PairSide::of_messages(analysis.ledger())?;
+            Some(Self { side, by: "its messages to the other scheduler" })
+        };
+        by_flag.or_else(by_messages)
+    }
+
+    fn of_other(side: PairSide) -> Self {
+        let side = match side {
+            PairSide::Prefill => PairSide::Decode,
+            PairSide::Decode => PairSide::Prefill,
+        };
+        Self { side, by: "assumed: nothing shows it but the side of the other server" }
+    }
+}
+
+/// A recorded server.
+struct RecordedServer {
+    name: String,
+    analysis: Analysis,
+    input: ReportInput,
+    anchor: Anchor,
+    side: Option<KnownSide>,
+}
+
+impl RecordedServer {
+    fn read(file: &Path) -> anyhow::Result<Self> {
+        let recording = match Recording::open(file) {
+            Err(OpenError::NotARecording { .. }) => {
+                bail!("{} is no recording: two recordings are joined, not reports", file.display())
+            }
+            opened => opened?,
+        };
+        let (analysis, input) = progress::analyse_recording(&recording)?;
+        let mode = input.wire.as_ref().and_then(|wire| wire.pointer("/disaggregation/mode"));
+        let side = KnownSide::find(mode.and_then(Value::as_str), &analysis);
+        Ok(Self { name: file.display().to_string(), analysis, input, anchor: recording.header().anchor, side })
+    }
+
+    fn side_by(&self) -> &'static str {
+        self.side.map_or("", |known| known.by)
+    }
+
+    fn report(&self, slowest: usize) -> Report {
+        Report::of(&self.analysis, &ReportInput { wall: Some(self.anchor), slowest, ..self.input.clone() })
+    }
+}
+
+/// Report of a decode server with the part of its prefill server, from the recordings of both in any order.
+pub(crate) fn report_of_recordings(files: [&Path; 2], slowest: usize) -> anyhow::Result<Report> {
+    let [first, second] = files;
+    let mut first = RecordedServer::read(first)?;
+    let mut second = RecordedServer::read(second)?;
+    complete_sides(&mut first, &mut second)?;
+    let is_first_decode = first.side.is_some_and(|known| known.side == PairSide::Decode);
+    let (prefill, decode) = if is_first_decode { (&second, &first) } else { (&first, &second) };
+    let clocks = PairClocks::of_anchors(prefill.anchor, decode.anchor);
+    let pair = Pair::join(vec![PrefillServer { ledger: prefill.analysis.ledger(), clocks }], decode.analysis.ledger());
+    let names = [PrefillName { name: prefill.name.clone(), side_by: prefill.side_by().to_owned() }];
+    let mut report = decode.report(slowest);
+    let start = MonoNs(report.window_mono_ns[0]);
+    let mut joined = PairReport::new(&pair, &names, decode.side_by(), start, slowest).with_context(|| {
+        format!("no request of {} is in {}: neither a room nor an id is in both", decode.name, prefill.name)
+    })?;
+    joined.add_prefill_report(&prefill.name, &prefill.report(0));
+    report.add_pair(joined);
+    Ok(report)
+}
+
+/// Checks that one is the prefill server and the other one the decode server. The side of one tells that of the other.
+fn complete_sides(first: &mut RecordedServer, second: &mut RecordedServer) -> anyhow::Result<()> {
+    match (first.side, second.side) {
+        (Some(known), None) => second.side = Some(KnownSide::of_other(known.side)),
+        (None, Some(known)) => first.side = Some(KnownSide::of_other(known.side)),
+        (Some(one), Some(other)) if one.side == other.side => {
+            bail!("{} and {} are both of a {} server", first.name, second.name, one.side.as_str())
+        }
+        (None, None) => bail!(
+            "neither {} nor {} shows whether it is of a prefill or a decode server: no --disaggregation-mode, and no message between the \
+             schedulers",
+            first.name,
+            second.name
+        ),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Adds the pairs to the reports of their decode servers.
+pub(crate) fn add_to_reports(finished: &mut [FinishedRun], pairs: Vec<(usize, PairReport)>) {
+    for (index, mut pair) in pairs {
+        for run in finished.iter() {
+            pair.add_prefill_report(&run.name, &run.report);
+        }
+        if let Some(decode) = finished.get_mut(index) {
+            decode.report.add_pair(pair);
+        }
+    }
+}
+
+/// A run that may be of a server of a pair.
+pub(crate) struct RunningServer<'a> {
+    pub(crate) name: String,
+    pub(crate) analysis: &'a Analysis,
+    pub(crate) side: Option<KnownSide>,
+    /// Its clocks; `None` if it runs on this machine.
+    pub(crate) anchor: Option<Anchor>,
+}
+
+/// The part of the prefill servers in the requests of each decode server, with the index of that server.
+pub(crate) fn join_runs(servers: &[RunningServer<'_>], slowest: usize) -> Vec<(usize, PairReport)> {
+    let names: Vec<PrefillName> = servers_of_side(servers, PairSide::Prefill)
+        .map(|(_, server)| PrefillName { name: server.name.clone(), side_by: server.side_by().to_owned() })
+        .collect();
+    let is_only_decode = servers_of_side(servers, PairSide::Decode).count() == 1;
+    let mut joined = Vec::new();
+    for (index, decode) in servers_of_side(servers, PairSide::Decode) {
+        let prefill = servers_of_side(servers, PairSide::Prefill)
+            .map(|(_, server)| PrefillServer { ledger: server.analysis.ledger(), clocks: server.clocks_with(decode) });
+        let ledger = decode.analysis.ledger();
+        let pair = Pair::join(prefill.collect(), ledger);
+        let start = ledger.started().unwrap_or(ledger.now());
+        if let Some(mut report) = PairReport::new(&pair, &names, decode.side_by(), start, slowest) {
+            report.prefill_only = report.prefill_only.filter(|_| is_only_decode);
+            joined.push((index, report));
+        }
+    }
+    joined
+}
+
+/// The servers of a side, with their indices.
+fn servers_of_side<'s, 'a>(
+    servers: &'s [RunningServer<'a>],
+    side: PairSide,
+) -> impl Iterator<Item = (usize, &'s RunningServer<'a>)> {
+    servers.iter().enumerate().filter(move |(_, server)| server.side.is_some_and(|known| known.side == side))
+}
+
+impl RunningServer<'_> {
+    fn clocks_with(&self, decode: &Self) -> PairClocks {
+        match (self.anchor, decode.anchor) {
+            (Some(prefill), Some(decode)) => PairClocks::of_anchors(prefill, decode),
+            _ => PairClocks::Same,
+        }
+    }
+
+    fn side_by(&self) -> &'static str {
+        self.side.map_or("", |known| known.by)
+    }
+}
