@@ -159,7 +159,9 @@ fn slowest(out: &mut String, report: &Report, clock: &Clock) {
 
 fn pair(out: &mut String, report: &Report) {
     if let Some(pair) = &report.pair {
-        let heading = format!("Where TTFT goes on both servers\n\n{}", markdown(&pair.paragraphs().join("; ")));
+        let mut lines = vec![pair.headline.clone()];
+        lines.extend(pair.paragraphs());
+        let heading = format!("Where TTFT goes on both servers\n\n{}", markdown(&lines.join("; ")));
         section(out, &heading, table::pair(&pair.legs));
     }
 }

@@ -182,7 +182,7 @@ impl PairReport {
         }
     }
 
-    /// Its servers, number of requests and worst leg, as one paragraph each.
+    /// Its servers and their requests, as one paragraph each.
     pub(super) fn paragraphs(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for server in &self.prefill {
@@ -205,8 +205,17 @@ impl PairReport {
         if !others.is_empty() {
             lines.push(format!("requests of one server: {}", others.join(", ")));
         }
-        lines.push(self.headline.clone());
         lines
+    }
+
+    /// Moments that are not known, those with one reason together: `of 12 requests: prefill_queued, prefill_started (reason)`.
+    pub(super) fn describe_absent(&self) -> Vec<String> {
+        let groups = self.absent.chunk_by(|one, next| (one.requests, &one.reason) == (next.requests, &next.reason));
+        let lines = groups.map(|group| {
+            let moments: Vec<&str> = group.iter().map(|absent| absent.moment.as_str()).collect();
+            format!("of {}: {} ({})", plural(group[0].requests, "request"), moments.join(", "), group[0].reason)
+        });
+        lines.collect()
     }
 }
 

@@ -90,6 +90,9 @@ fn numbers(out: &mut String, report: &Report) {
     if let Some(dispatched) = &report.dispatched {
         row(out, "to scheduler", &to_scheduler(report, dispatched));
     }
+    if let Some(pair) = &report.pair {
+        row(out, "pair", &pair.headline);
+    }
     if !report.is_log_only() {
         let t = &report.tokens;
         let (received, delivered) =
@@ -408,10 +411,8 @@ fn pair(out: &mut String, report: &Report) {
     for line in pair.paragraphs() {
         wrap(out, &plain(&line), "  ", "    ");
     }
-    for absent in &pair.absent {
-        let line =
-            format!("not known: {} of {} ({})", absent.moment, plural(absent.requests, "request"), absent.reason);
-        wrap(out, &line, "  ", "    ");
+    for absent in pair.describe_absent() {
+        wrap(out, &format!("not known {absent}"), "  ", "    ");
     }
     let _ = writeln!(out);
 }

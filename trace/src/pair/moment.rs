@@ -89,7 +89,7 @@ pub(super) const PATH_MOMENTS: usize = Delivered as usize + 1;
 /// Name and description of the leg that begins at each moment of the path but the last.
 const LEGS: [(&str, &str); PATH_MOMENTS - 1] = [
     ("socket", "waiting in decode's socket"),
-    ("preparation", "inside decode's tokenizer, until sent"),
+    ("preparation", "decode's tokenizer, until sent"),
     ("dispatch", "waiting for decode's scheduler"),
     ("decode-allocation", "decode: until memory is allocated"),
     ("prefill-arrival", "until prefill's tokenizer sent it"),
@@ -101,9 +101,9 @@ const LEGS: [(&str, &str); PATH_MOMENTS - 1] = [
     ("transfer-notice", "until decode noticed its end"),
     ("decode-queue", "decode's queue"),
     ("decode-start", "decode: from batch to first token"),
-    ("output", "output on its way to decode's tokenizer"),
-    ("processing", "inside decode's tokenizer, processing"),
-    ("delivery", "inside decode's tokenizer, until written"),
+    ("output", "output to decode's tokenizer"),
+    ("processing", "decode's tokenizer, until processed"),
+    ("delivery", "decode's tokenizer, until written"),
 ];
 
 impl PairMoment {
@@ -181,6 +181,10 @@ impl PairLeg {
 
     /// Describes it: the descriptions of its parts joined by ` + ` if it has several.
     pub fn describe(self) -> String {
+        if (self.from, self.to) == (TokenReceived, Delivered) {
+            // Where the moment between them is not observed, the last part describes both.
+            return LEGS[TokenProcessed.index()].1.to_owned();
+        }
         let parts: Vec<&str> = self.parts().iter().map(|part| part.1).collect();
         parts.join(" + ")
     }

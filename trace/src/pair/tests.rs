@@ -64,6 +64,8 @@ fn the_legs_of_a_pair_sum_to_the_ttft_of_the_decode_server() {
         ("processing+delivery", 1),
     ];
     assert_eq!(legs(row), named(&expected));
+    let words: Vec<String> = row.legs().map(|(leg, _)| leg.describe()).collect();
+    assert!(words.iter().all(|words| words.chars().count() <= 38), "a line of the report has room for 38: {words:?}");
     let ttft = decode.ledger().ttft().main_group().expect("a first token").sum().ns;
     assert_eq!((pair.ttft_sum_ns(), row.ttft_ns), (ttft, Some(160 * MS)));
     assert_eq!(row.legs().map(|(_, ns)| ns).sum::<u64>(), 160 * MS);

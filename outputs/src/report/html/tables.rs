@@ -57,6 +57,7 @@ pub(super) fn path(report: &Report) -> Option<Markup> {
 pub(super) fn pair(report: &Report) -> Option<Markup> {
     let pair = report.pair.as_ref()?;
     Some(html! {
+        p { b { (pair.headline) } }
         @for line in pair.paragraphs() { p { (line) } }
         (draw(report_table::pair(&pair.legs)))
     })

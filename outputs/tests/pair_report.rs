@@ -1,0 +1,58 @@
+//! The report of a decode server with its prefill server, as text.
+
+#[path = "../../trace/tests/common/engine.rs"]
+mod engine;
+#[path = "../../trace/tests/common/pair.rs"]
+mod events;
+
+use events::{MS, Request, server_events};
+use outputs::report::{Clock, PairReport, PrefillName, Report};
+use trace::event::Event;
+use trace::pair::{Pair, PairClocks, PrefillServer};
+use trace::{Analysis, MonoNs, ReportInput};
+
+const RIDS: [&str; 12] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
+
+/// The analysis of a server with a request every 100 ms.
+fn analyse(of: fn(&'static str, u64, u64) -> Request<'static>, ahead: u64) -> Analysis {
+    let requests: Vec<Request<'static>> = (1..).zip(RIDS).map(|(number, rid)| of(rid, number, 100 * number)).collect();
+    let mut analysis = Analysis::new(engine::config());
+    for (at, what) in server_events(&requests, ahead) {
+        analysis.apply(&Event::new(MonoNs(at), what));
+    }
+    analysis
+}
+
+/// A prefill server that has all requests but the last, and another one.
+fn prefill_request(rid: &'static str, room: u64, from: u64) -> Request<'static> {
+    let room = if rid == "l" { 99 } else { room };
+    Request::of_prefill(rid, room, from)
+}
+
+/// The decode server holds its queue for 400 ms.
+fn decode_request(rid: &'static str, room: u64, from: u64) -> Request<'static> {
+    let request = Request::of_decode(rid, room, from);
+    Request {
+        batch: request.batch.map(|at| at + 400),
+        frame: request.frame + 400,
+        token_received: request.token_received + 400,
+        delivered: request.delivered + 400,
+        ..request
+    }
+}
+
+#[test]
+fn the_report_of_a_pair_as_text() {
+    let prefill = analyse(prefill_request, 0);
+    let decode = analyse(decode_request, 5_000);
+    let clocks = PairClocks::ByWallClock { ahead_ns: 5_000 * MS as i64 };
+    let pair = Pair::join(vec![PrefillServer { ledger: prefill.ledger(), clocks }], decode.ledger());
+    let names = [PrefillName { name: "p.tgap".to_owned(), side_by: "--disaggregation-mode".to_owned() }];
+    let mut report = Report::of(&decode, &ReportInput::for_source("attach"));
+    let start = MonoNs(report.window_mono_ns[0]);
+    let mut joined = PairReport::new(&pair, &names, "--disaggregation-mode", start, 10).expect("joined");
+    joined.add_prefill_report("p.tgap", &Report::of(&prefill, &ReportInput::for_source("attach")));
+    report.add_pair(joined);
+    insta::assert_snapshot!("pair_as_text", report.to_text(&Clock::of(&report, None)));
+    insta::assert_snapshot!("pair_as_markdown", report.to_markdown(&Clock::of(&report, None)));
+}
