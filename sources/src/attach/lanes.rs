@@ -74,7 +74,8 @@ impl Lanes {
                     && self.paths.of_lane(name.lane as usize).is_none()
                     && self.paths.roles.of(socket.pid).is_scheduler();
                 if may_be_for_a_scheduler && let Some(found) = read_pair_message(&self.translator, whole, &self.rooms) {
-                    return sink(&Event::new(at, What::PairMessage(found)));
+                    // The sender may lose its CPU between the parts, of which the first follows the allocation.
+                    return sink(&Event::new(whole.begun_at, What::PairMessage(found)));
                 }
                 (whole.number, whole.bytes, whole.first_part(), 2)
             }

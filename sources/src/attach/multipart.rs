@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use adapter::decode::{Excerpt, PAIR_MESSAGE_PART_BYTES, PAIR_MESSAGE_PARTS};
 use probe_user::matcher::FrameRef;
 use probe_user::{Message, SocketId};
+use trace::MonoNs;
 
 /// Maximum number of multipart messages remembered per lane until their parts are received.
 const IN_FLIGHT: usize = 4096;
@@ -43,6 +44,8 @@ pub(super) struct Multipart {
     name: FrameRef,
     /// Number of parts so far; 0 if the last message is complete.
     parts: u64,
+    /// When its first part was sent.
+    pub(super) begun_at: MonoNs,
     /// Number of parts of the complete message.
     pub(super) part_count: u64,
     /// Length of all parts.
@@ -189,6 +192,7 @@ impl Multiparts {
         let open = self.open.entry(socket).or_insert_with(|| Multipart {
             number,
             name,
+            begun_at: message.call.at,
             parts: 0,
             part_count: 0,
             bytes: 0,
@@ -196,6 +200,7 @@ impl Multiparts {
             captured: Vec::new(),
         });
         (open.number, open.name, open.parts) = (number, name, 1);
+        open.begun_at = message.call.at;
         open.bytes = message.bytes;
         open.kept.clear();
         open.captured.clear();

@@ -12,9 +12,9 @@ use crate::detect::Severity;
 use crate::detect::thresholds::{GAP_WARNING_NS, LATE_NS, gap_severity};
 use crate::words::{count, duration, percent, plural};
 
-/// Minimum number, and share, of late requests: the first transfer of a run sets up connections.
-pub(super) const MIN_LATE: u64 = 3;
-pub(super) const MIN_LATE_REQUESTS: f64 = 0.02;
+/// Minimum number, and share, of late requests: the first transfers of a run set up connections, and a busy machine delays a few.
+pub(super) const MIN_LATE: u64 = 5;
+pub(super) const MIN_LATE_REQUESTS: f64 = 0.05;
 /// Minimum share of a leg in the time to first token of the late requests.
 pub(super) const MIN_LATE_SHARE: f64 = 0.25;
 /// A leg is usually long if it takes [`LATE_NS`] in half of at least so many requests, and half of all time to first token.
@@ -71,8 +71,8 @@ pub(super) const LEG_RULES: [LegRule; 4] = [
         from: PairMoment::PrefillEnded,
         to: PairMoment::Transferred,
         place: "in the transfer of the cache",
-        advice: "the network between the servers, or the transfer backend, is the bottleneck: check --disaggregation-ib-device and that the \
-                 backend uses RDMA and not TCP",
+        advice: "the network between the servers, the transfer backend, or CPUs for its threads are the bottleneck: check \
+                 --disaggregation-ib-device, that the backend uses RDMA and not TCP, and the CPU of both servers",
     },
     LegRule {
         kind: "decode-queue",

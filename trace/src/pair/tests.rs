@@ -261,8 +261,8 @@ fn an_overloaded_decode_server_is_found_and_a_few_late_requests_are_not() {
     });
     assert_eq!(found(&overloaded).iter().map(|finding| finding.0).collect::<Vec<_>>(), ["decode-queue"]);
     let first = many(
-        |room, request| transfer_later(if room <= 2 { 2_000 } else { 0 }, request),
-        |room, request| decode_later(if room <= 2 { 2_000 } else { 0 }, request),
+        |room, request| transfer_later(if room <= 4 { 2_000 } else { 0 }, request),
+        |room, request| decode_later(if room <= 4 { 2_000 } else { 0 }, request),
     );
     assert_eq!(found(&first), [], "the first transfers set up connections");
 }
