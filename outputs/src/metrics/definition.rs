@@ -67,6 +67,13 @@ pub struct Definition {
 }
 
 impl Definition {
+    /// Whether its values are of this process, and not of a run, of which a process may have several.
+    pub fn is_of_process(&self) -> bool {
+        const OF_PROCESS: [Definition; 6] =
+            [BUILD, SELF_CPU, SELF_MEMORY, SELF_STREAM_CLIENTS, SELF_STREAM_DROPPED, SELF_REFUSED];
+        OF_PROCESS.iter().any(|definition| definition.name == self.name)
+    }
+
     /// Prometheus name without the suffixes for unit and type.
     pub fn stem(&self) -> String {
         self.name.replace('.', "_")
@@ -105,7 +112,7 @@ macro_rules! metrics {
 metrics! {
     // The run and the engine.
     BUILD = Gauge("tokengap.build.info", Info, ["version"]) "Version of tokengap";
-    ENGINE = Gauge("tokengap.engine.info", Info, ["engine", "version", "mode", "waiter"])
+    ENGINE = Gauge("tokengap.engine.info", Info, ["kind", "version", "mode", "waiter"])
         "Engine; labels are empty if unknown";
     ENGINE_ENDED = Counter("tokengap.engine.ended", Of("{time}"), [])
         "Number of times the engine exited; with --follow, tokengap waits for the next one";

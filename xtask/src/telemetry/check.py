@@ -249,7 +249,7 @@ def dashboard(query):
     """Every expression of the dashboard returns data, except for metrics that the demo lacks."""
     board = json.loads((ROOT / "deploy/grafana/tokengap.json").read_text())
     expressions = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
-    for name, setting in {"$__rate_interval": "1m", "$__range": "2m", "$job": ".*", "$instance": ".*"}.items():
+    for name, setting in {"$__rate_interval": "1m", "$__range": "2m", "$job": ".*", "$instance": ".*", "$engine": ".*"}.items():
         expressions = [expression.replace(name, setting) for expression in expressions]
     empty = [expression for expression in expressions if query(f"last_over_time(({expression})[2m:1s])") is None]
     empty = [expression for expression in empty if not any(name in expression for name in NOT_IN_THE_DEMO)]

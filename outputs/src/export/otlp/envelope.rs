@@ -7,6 +7,14 @@ use crate::export::json::{Array, Object};
 /// Semantic conventions that define the `gen_ai.*` attributes.
 const CONVENTIONS: &str = "https://opentelemetry.io/schemas/1.37.0";
 
+/// Name and port of an engine, among those of a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RunEngine {
+    pub(super) name: String,
+    /// Port of its HTTP server, if known.
+    pub(super) port: Option<u16>,
+}
+
 /// The observed service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resource {
@@ -18,6 +26,8 @@ pub struct Resource {
     pub version: Option<String>,
     /// `tokengap.source`: `demo`, `tap`, `attach`, ...
     pub source: String,
+    /// `tokengap.engine` and `server.port`, if the source names engines.
+    pub(super) run_engine: Option<RunEngine>,
     /// Further attributes. The last of several with one name wins; none overrides the fields above.
     pub more: Vec<(String, String)>,
     /// Version of tokengap.
@@ -32,6 +42,7 @@ impl Resource {
             engine: String::new(),
             version: None,
             source: source.to_owned(),
+            run_engine: None,
             more: Vec::new(),
             tokengap: tokengap.to_owned(),
         }
@@ -50,12 +61,19 @@ impl Resource {
                 text(a, "service.version", version);
             }
             text(a, "tokengap.source", &self.source);
+            if let Some(engine) = &self.run_engine {
+                text(a, "tokengap.engine", &engine.name);
+                int(a, "server.port", engine.port);
+            }
             let ours = ["service.name", "tokengap.source"];
+            let of_engine = ["tokengap.engine", "server.port"];
             for (at, (name, value)) in self.more.iter().enumerate() {
                 // Attributes must be unique, and the last value of a name counts.
                 let replaced = self.more.iter().skip(at + 1).any(|later| later.0 == *name);
                 let known = name == "service.version" && self.version.is_some();
-                if !replaced && !known && !ours.contains(&name.as_str()) {
+                let is_ours =
+                    ours.contains(&name.as_str()) || (self.run_engine.is_some() && of_engine.contains(&name.as_str()));
+                if !replaced && !known && !is_ours {
                     text(a, name, value);
                 }
             }

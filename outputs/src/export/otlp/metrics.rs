@@ -1,6 +1,6 @@
 //! Metrics: all families with their points, cumulative since the start of the run.
 
-use super::envelope::{METRICS, Resource, text, wrap};
+use super::envelope::{METRICS, Resource, RunEngine, text, wrap};
 use crate::export::json::{Array, Object};
 use crate::metrics::{Family, MetricKind, Point, Value};
 
@@ -13,16 +13,18 @@ pub fn metrics_data(families: &[Family], resource: &Resource, times: [u64; 2]) -
     Object::write(&mut out, |o| {
         wrap(o, METRICS, resource, |list| {
             for family in families {
-                list.object(|o| write_family(o, family, times));
+                list.object(|o| write_family(o, family, resource, times));
             }
         });
     });
     (out, families.iter().map(|family| family.points.len() as u64).sum())
 }
 
-fn write_family(o: &mut Object<'_>, family: &Family, [from, to]: [u64; 2]) {
+fn write_family(o: &mut Object<'_>, family: &Family, resource: &Resource, [from, to]: [u64; 2]) {
     let of = family.definition;
     o.put("name", of.name).put("description", of.help).put("unit", of.unit.ucum());
+    // As in the endpoint's metrics: receivers that drop attributes of resources keep the engines apart.
+    let engine = resource.run_engine.as_ref().filter(|_| !of.is_of_process());
     let data = match of.kind {
         MetricKind::Counter => "sum",
         MetricKind::Gauge => "gauge",
@@ -32,7 +34,7 @@ fn write_family(o: &mut Object<'_>, family: &Family, [from, to]: [u64; 2]) {
         o.array("dataPoints", |list| {
             for point in &family.points {
                 list.object(|o| {
-                    o.array("attributes", |a| write_labels(a, of.labels, point));
+                    o.array("attributes", |a| write_labels(a, of.labels, point, engine));
                     if of.kind != MetricKind::Gauge {
                         o.int_text("startTimeUnixNano", from);
                     }
@@ -50,9 +52,15 @@ fn write_family(o: &mut Object<'_>, family: &Family, [from, to]: [u64; 2]) {
     });
 }
 
-fn write_labels(a: &mut Array<'_>, names: &[&str], point: &Point) {
+fn write_labels(a: &mut Array<'_>, names: &[&str], point: &Point, engine: Option<&RunEngine>) {
     for (name, value) in names.iter().zip(&point.labels) {
         text(a, name, value);
+    }
+    if let Some(engine) = engine {
+        text(a, "engine", &engine.name);
+        if let Some(port) = engine.port {
+            text(a, "port", &port.to_string());
+        }
     }
 }
 

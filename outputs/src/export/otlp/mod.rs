@@ -15,7 +15,7 @@ use trace::analysis::Analysis;
 use trace::clock::MonoNs;
 use trace::event::Event;
 
-use self::envelope::{TRACES, wrap};
+use self::envelope::{RunEngine, TRACES, wrap};
 use self::spans::Episode;
 use super::json::{Array, Object, ObjectStream};
 use super::selection::Selection;
@@ -109,6 +109,11 @@ impl LiveSpans {
             known: HashSet::new(),
             episodes: 0,
         }
+    }
+
+    /// Names the engine of the run.
+    pub fn set_run_engine(&mut self, name: String, port: Option<u16>) {
+        self.resource.run_engine = Some(RunEngine { name, port });
     }
 
     /// Whether requests are exported, for which the analysis must keep timelines.

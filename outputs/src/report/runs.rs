@@ -1,0 +1,188 @@
+//! Reports of several runs in one document: those of the engines of a machine, or of watched pods.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use trace::words::{count, duration, known_or_dash, percent};
+
+use super::hostile::plain;
+use super::{HopLine, Report, TtftGroupLine};
+
+/// Schema name of the document.
+const SCHEMA: &str = "tokengap.watch/2";
+
+/// Report of one of several runs.
+#[derive(Debug, Serialize)]
+pub struct RunReport {
+    /// Name of the engine, or of the pod.
+    pub name: String,
+    /// Address of a watched run; `null` for an engine of this machine.
+    pub endpoint: Option<String>,
+    /// Side of a pair of servers: `prefill` or `decode`.
+    pub side: Option<&'static str>,
+    /// Port of the engine's HTTP server; `null` if unknown, and for a watched run.
+    pub port: Option<u16>,
+    /// Name of its model, as the port.
+    pub model: Option<String>,
+    /// State of the connection or engine.
+    pub state: String,
+    /// Records of a watched run before the first received one; `null` if nothing was received.
+    pub records_before: Option<u64>,
+    /// Missed records of a watched run, and the number of gaps they form.
+    pub records_missed: Option<u64>,
+    /// Number of gaps that the missed records form.
+    pub gaps: Option<u64>,
+    /// Its report.
+    pub report: Report,
+}
+
+impl RunReport {
+    /// Times to first token of most requests; `None` without any.
+    fn ttft(&self) -> Option<&TtftGroupLine> {
+        self.report.ttft.as_ref()?.main_group()
+    }
+
+    /// Part of the time to first token with the largest share.
+    fn longest_part(&self) -> Option<String> {
+        let longest = self.ttft()?.legs.iter().max_by(|a, b| a.share.total_cmp(&b.share))?;
+        Some(format!("{} {}", percent(longest.share), longest.name))
+    }
+
+    /// Name of the run, with the side of a pair or the address.
+    pub fn title(&self) -> String {
+        let more = self.side.map(str::to_owned).or_else(|| self.endpoint.clone());
+        more.map_or_else(|| self.name.clone(), |more| format!("{} ({more})", self.name))
+    }
+}
+
+/// The reports of several runs.
+#[derive(Debug, Serialize)]
+pub struct RunsReport<'a> {
+    schema: &'static str,
+    /// Name and headline of the run with the worst finding.
+    worst: WorstRun<'a>,
+    runs: &'a [RunReport],
+}
+
+#[derive(Debug, Serialize)]
+struct WorstRun<'a> {
+    name: &'a str,
+    verdict: &'a str,
+}
+
+impl<'a> RunsReport<'a> {
+    /// Document with these reports; `None` if there are none.
+    pub fn of(runs: &'a [RunReport]) -> Option<Self> {
+        let worst = worst_run(runs)?;
+        let worst = WorstRun { name: &worst.name, verdict: &worst.report.verdict };
+        Some(Self { schema: SCHEMA, worst, runs })
+    }
+}
+
+/// Column of the list of runs.
+struct ListColumn {
+    heading: &'static str,
+    cell: fn(&RunReport) -> String,
+}
+
+/// Columns in their order.
+const COLUMNS: [ListColumn; 11] = [
+    ListColumn { heading: "run", cell: |run| plain(&run.name) },
+    ListColumn {
+        heading: "role",
+        cell: |run| run.side.unwrap_or(if run.endpoint.is_some() { "-" } else { "single" }).to_owned(),
+    },
+    ListColumn { heading: "port", cell: |run| run.port.map_or_else(|| "-".to_owned(), |port| port.to_string()) },
+    ListColumn { heading: "model", cell: |run| run.model.as_deref().map_or_else(|| "-".to_owned(), plain) },
+    ListColumn { heading: "state", cell: |run| run.state.clone() },
+    ListColumn { heading: "requests", cell: |run| count(run.report.requests.seen) },
+    ListColumn { heading: "TTFT p50", cell: |run| known_or_dash(run.ttft().map(|ttft| ttft.ns.p50), duration) },
+    ListColumn { heading: "TTFT p99", cell: |run| known_or_dash(run.ttft().map(|ttft| ttft.ns.p99), duration) },
+    ListColumn { heading: "longest part", cell: |run| run.longest_part().unwrap_or_else(|| "-".to_owned()) },
+    ListColumn { heading: "lost", cell: |run| known_or_dash(run.report.chunks.tokens_lost, count) },
+    ListColumn {
+        heading: "finding",
+        cell: |run| run.report.findings.first().map_or_else(|| "-".to_owned(), |finding| finding.kind.clone()),
+    },
+];
+
+/// One line for each run, with headings.
+pub fn list_runs(runs: &[RunReport]) -> String {
+    let mut rows = vec![COLUMNS.map(|column| column.heading.to_owned())];
+    rows.extend(runs.iter().map(|run| COLUMNS.map(|column| (column.cell)(run))));
+    let mut out = String::new();
+    for row in &rows {
+        let mut line = String::new();
+        for (index, cell) in row.iter().enumerate() {
+            let width = rows.iter().map(|row| row[index].chars().count()).max().unwrap_or(0);
+            let _ = write!(line, "{cell:width$}  ");
+        }
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+    out
+}
+
+/// The first of the runs with the most severe finding. Without findings, one that observed nothing is worse than one without problems.
+pub fn worst_run(runs: &[RunReport]) -> Option<&RunReport> {
+    runs.iter().rev().max_by_key(|run| (run.report.severity, run.report.saw_nothing()))
+}
+
+impl Report {
+    /// Whether no traffic was observed.
+    pub fn saw_nothing(&self) -> bool {
+        let frames = |hop: &HopLine| hop.frames_sent.max(hop.frames_received).unwrap_or(0);
+        self.hops.iter().all(|hop| frames(hop) == 0)
+            && self.own.frames_undecoded == 0
+            && self.answers.as_ref().is_none_or(|answers| answers.seen == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trace::detect::Severity;
+    use trace::{Analysis, Config, ReportInput};
+
+    use super::*;
+
+    fn run(name: &str, severity: Option<Severity>, undecoded: u64) -> RunReport {
+        let mut report = Report::of(&Analysis::new(Config::default()), &ReportInput::for_source("attach"));
+        report.severity = severity;
+        report.own.frames_undecoded = undecoded;
+        RunReport {
+            name: name.to_owned(),
+            endpoint: None,
+            side: None,
+            port: Some(30_000),
+            model: Some("model".to_owned()),
+            state: "live".to_owned(),
+            records_before: None,
+            records_missed: None,
+            gaps: None,
+            report,
+        }
+    }
+
+    #[test]
+    fn a_run_that_observed_nothing_is_worse_than_one_without_findings() {
+        let worst = |runs: &[RunReport]| worst_run(runs).map(|run| run.name.clone());
+        let healthy = || run("healthy", None, 1);
+        let unobserved = || run("unobserved", None, 0);
+        let sick = || run("sick", Some(Severity::Info), 1);
+        assert_eq!(worst(&[healthy(), unobserved(), run("second", None, 0)]).as_deref(), Some("unobserved"));
+        assert_eq!(worst(&[unobserved(), sick(), run("second", Some(Severity::Info), 1)]).as_deref(), Some("sick"));
+        assert_eq!(worst(&[]), None);
+    }
+
+    #[test]
+    fn the_list_has_one_aligned_line_for_each_run() {
+        let decode = RunReport { side: Some("decode"), ..run("sglang:30000-2", None, 0) };
+        let watched =
+            RunReport { endpoint: Some("gpu-7:9464".to_owned()), port: None, model: None, ..run("gpu-7", None, 0) };
+        let expected = "\
+run             role    port   model  state  requests  TTFT p50  TTFT p99  longest part  lost  finding
+sglang:30000-2  decode  30000  model  live   0         -         -         -             -     -
+gpu-7           -       -      -      live   0         -         -         -             -     -
+";
+        assert_eq!(list_runs(&[decode, watched]), expected);
+    }
+}
