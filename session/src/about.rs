@@ -9,6 +9,21 @@ use trace::{ReportInput, SamplingCost};
 use crate::own;
 use crate::playback::Position;
 
+/// The engine of a run, among those that one process watches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EngineIdentity {
+    /// Name that it has again after a restart. Empty until an engine was found.
+    pub name: String,
+    /// Port of its HTTP server, if known.
+    pub port: Option<u16>,
+    /// Last part of the name of its model, if known.
+    pub model: Option<String>,
+    /// Side of a pair of servers: `prefill` or `decode`.
+    pub side: Option<&'static str>,
+    /// Whether it is observed: `live`, `waiting` or `ended`.
+    pub state: &'static str,
+}
+
 /// Information about a run that a report needs. The defaults are those of a live source.
 pub trait About {
     /// Name of the source in the report.
@@ -22,6 +37,11 @@ pub trait About {
     /// Whether the source is connected to an engine. One that follows engines may wait for the next.
     fn is_attached(&self) -> bool {
         true
+    }
+
+    /// The engine of the run, if the source watches engines of this machine.
+    fn engine(&self) -> Option<EngineIdentity> {
+        None
     }
 
     /// Description of the work that remains after the source was asked to end, if draining can take a while.

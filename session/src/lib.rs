@@ -16,7 +16,7 @@ mod source;
 pub mod telemetry;
 pub mod units;
 
-pub use about::About;
+pub use about::{About, EngineIdentity};
 pub use observer::{NoObserver, Notice, Observer, Run, RunStage, ScreenCommand};
 pub use replay::Playback;
 pub use run::{RunOptions, Running, SHORT_SLEEP, run};

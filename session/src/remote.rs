@@ -1,6 +1,9 @@
-//! The recording of a run on another machine or of another process, read from its endpoint.
+//! The recordings of runs on another machine or of another process, read from their endpoint.
 
+use std::collections::BTreeSet;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -9,12 +12,13 @@ use hyper::header::{AUTHORIZATION, HOST, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use recording::{StreamSection, StreamSplitter};
+use serde_json::Value;
 use tokio::net::TcpStream;
-use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::telemetry::{AccessToken, HOST_HEADER, next_part};
+use crate::telemetry::{AccessToken, HOST_HEADER, encode_name, next_part};
 
 /// Sections received but not polled. Beyond this limit the connection is not read, and the source sees a slow client.
 const WAITING_SECTIONS: usize = 8;
@@ -24,12 +28,20 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const SILENT: Duration = Duration::from_secs(15);
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Interval of requests for the engines of a source.
+const ENGINES_INTERVAL: Duration = Duration::from_secs(2);
+/// Maximum size of the list of engines that is read, in bytes.
+const MAX_LIST_BYTES: usize = 256 << 10;
+/// Maximum number of engines of one source.
+const MAX_ENGINES: usize = 256;
 
 /// Address of a run, and access to it.
 #[derive(Clone, Debug)]
 pub struct RemoteOptions {
     /// Address as `HOST:PORT`.
     pub address: String,
+    /// Name of the engine; `None` for all of the source.
+    pub engine: Option<String>,
     /// Token of the source, if it has one.
     pub token: Option<AccessToken>,
 }
@@ -48,30 +60,72 @@ pub enum RemoteEvent {
 /// Connection to the endpoint of a run, made again whenever it ends.
 #[derive(Debug)]
 pub struct RemoteRun {
-    address: String,
+    target: RunTarget,
     events: Receiver<RemoteEvent>,
 }
 
-impl RemoteRun {
-    /// Follows all sources on one thread.
-    pub fn start(sources: Vec<RemoteOptions>) -> io::Result<Vec<Self>> {
+/// The run that a connection reads.
+#[derive(Clone, Debug)]
+struct RunTarget {
+    address: String,
+    token: Option<AccessToken>,
+    /// Name of its engine, once it is known.
+    engine: Arc<OnceLock<String>>,
+    /// Whether its source has several engines.
+    is_one_of_several: Arc<AtomicBool>,
+}
+
+/// The engines of the sources that are found later.
+#[derive(Debug)]
+pub struct RemoteRuns {
+    further: UnboundedReceiver<RemoteRun>,
+}
+
+impl RemoteRuns {
+    /// Follows all sources on one thread. Returns the first run of each.
+    pub fn start(sources: Vec<RemoteOptions>) -> io::Result<(Self, Vec<RemoteRun>)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        let (add_run, further) = unbounded_channel();
         let mut runs = Vec::new();
         let mut tasks = JoinSet::new();
         for options in sources {
             let (sender, events) = channel(WAITING_SECTIONS);
-            runs.push(Self { address: options.address.clone(), events });
-            tasks.spawn_on(async move { follow_source(&options, &sender).await }, runtime.handle());
+            let target = RunTarget::of_source(&options);
+            runs.push(RemoteRun { target: target.clone(), events });
+            if options.engine.is_some() {
+                tasks.spawn_on(follow_run(target, sender), runtime.handle());
+            } else {
+                tasks.spawn_on(follow_all_engines(target, sender, add_run.clone()), runtime.handle());
+            }
         }
         thread::Builder::new()
             .name("watch".into())
             .spawn(move || runtime.block_on(async { while tasks.join_next().await.is_some() {} }))?;
-        Ok(runs)
+        Ok((Self { further }, runs))
     }
 
+    /// Run of a further engine of a source, if one was found.
+    pub fn next_run(&mut self) -> Option<RemoteRun> {
+        self.further.try_recv().ok()
+    }
+}
+
+impl RemoteRun {
     /// Address of the source.
     pub fn address(&self) -> &str {
-        &self.address
+        &self.target.address
+    }
+
+    /// Name of the engine, if the source has several or the user named it.
+    pub fn engine(&self) -> Option<&str> {
+        let engine = self.target.engine.get().map(String::as_str);
+        engine.filter(|_| self.target.is_one_of_several.load(Ordering::Relaxed))
+    }
+
+    /// Address of the run as `HOST:PORT`, or `HOST:PORT/ENGINE`.
+    pub fn endpoint(&self) -> String {
+        let address = self.address();
+        self.engine().map_or_else(|| address.to_owned(), |engine| format!("{address}/{engine}"))
     }
 
     /// Returns the next event, if there is one.
@@ -81,12 +135,80 @@ impl RemoteRun {
     }
 }
 
+impl RunTarget {
+    fn of_source(options: &RemoteOptions) -> Self {
+        Self {
+            address: options.address.clone(),
+            token: options.token.clone(),
+            engine: Arc::new(options.engine.clone().map_or_else(OnceLock::new, OnceLock::from)),
+            is_one_of_several: Arc::new(AtomicBool::new(options.engine.is_some())),
+        }
+    }
+
+    /// The run of another engine of the same source.
+    fn of_engine(&self, name: &str) -> Self {
+        Self { engine: Arc::new(OnceLock::from(name.to_owned())), ..self.clone() }
+    }
+}
+
+/// Follows the first engine of a source, and each further one once the source lists it.
+async fn follow_all_engines(first: RunTarget, events: Sender<RemoteEvent>, add_run: UnboundedSender<RemoteRun>) {
+    let is_over = events.clone();
+    let mut waiting = Some(events);
+    let mut known = BTreeSet::new();
+    let mut tasks = JoinSet::new();
+    while !is_over.is_closed() {
+        // A source that lists no engines has one run.
+        let names = timeout(PATIENCE, read_engine_names(&first)).await.ok().and_then(Result::ok).unwrap_or_default();
+        for name in names {
+            if known.len() == MAX_ENGINES || known.contains(&name) {
+                continue;
+            }
+            known.insert(name.clone());
+            if known.len() == MAX_ENGINES {
+                tracing::warn!("{} has more than {MAX_ENGINES} engines: the others are not watched", first.address);
+            }
+            // The first run of the source may be connected already, to its only engine.
+            if first.engine.set(name.clone()).is_ok() {
+                continue;
+            }
+            first.is_one_of_several.store(true, Ordering::Relaxed);
+            let (sender, events) = channel(WAITING_SECTIONS);
+            let target = first.of_engine(&name);
+            if add_run.send(RemoteRun { target: target.clone(), events }).is_err() {
+                return;
+            }
+            tasks.spawn(follow_run(target, sender));
+        }
+        if let Some(events) = waiting.take() {
+            tasks.spawn(follow_run(first.clone(), events));
+        }
+        sleep(ENGINES_INTERVAL).await;
+    }
+}
+
+/// Names of the source's engines, according to its health.
+async fn read_engine_names(target: &RunTarget) -> anyhow::Result<Vec<String>> {
+    let mut connection = JoinSet::new();
+    let mut body = send_request(target, "/healthz", &mut connection).await?.into_body();
+    let mut text = Vec::new();
+    while text.len() < MAX_LIST_BYTES
+        && let Some(part) = next_part(&mut body).await
+    {
+        text.extend_from_slice(&part?);
+    }
+    let health: Value = serde_json::from_slice(&text)?;
+    let engines = health["engines"].as_array().into_iter().flatten();
+    let names = engines.filter_map(|engine| engine["engine"].as_str()).filter(|name| !name.is_empty());
+    Ok(names.map(str::to_owned).collect())
+}
+
 /// Connects repeatedly until the receiver is dropped.
-async fn follow_source(options: &RemoteOptions, events: &Sender<RemoteEvent>) {
+async fn follow_run(target: RunTarget, events: Sender<RemoteEvent>) {
     let mut pause = FIRST_PAUSE;
     while !events.is_closed() {
         let mut is_reached = false;
-        let ended = read_source(options, events, &mut is_reached).await;
+        let ended = read_run(&target, &events, &mut is_reached).await;
         if is_reached {
             pause = FIRST_PAUSE;
         }
@@ -100,15 +222,14 @@ async fn follow_source(options: &RemoteOptions, events: &Sender<RemoteEvent>) {
 }
 
 /// Reads the recording until the connection ends.
-async fn read_source(
-    options: &RemoteOptions,
-    events: &Sender<RemoteEvent>,
-    is_reached: &mut bool,
-) -> anyhow::Result<()> {
+async fn read_run(target: &RunTarget, events: &Sender<RemoteEvent>, is_reached: &mut bool) -> anyhow::Result<()> {
     let mut connection = JoinSet::new();
-    let response = timeout(PATIENCE, request_recording(options, &mut connection)).await;
+    let engine = target.engine.get();
+    let path =
+        engine.map_or_else(|| "/recording".to_owned(), |name| format!("/recording?engine={}", encode_name(name)));
+    let response = timeout(PATIENCE, send_request(target, &path, &mut connection)).await;
     let response = response.map_err(|_| anyhow::anyhow!("it does not answer"))??;
-    check_status(&response, options.token.is_some())?;
+    check_status(&response, target)?;
     *is_reached = true;
     let host = response.headers().get(HOST_HEADER).and_then(|host| host.to_str().ok()).map(str::to_owned);
     if events.send(RemoteEvent::Up(host)).await.is_err() {
@@ -131,15 +252,16 @@ async fn read_source(
     }
 }
 
-async fn request_recording(
-    options: &RemoteOptions,
+async fn send_request(
+    target: &RunTarget,
+    path: &str,
     connection: &mut JoinSet<hyper::Result<()>>,
 ) -> anyhow::Result<Response<Incoming>> {
-    let stream = TcpStream::connect(&options.address).await?;
+    let stream = TcpStream::connect(&target.address).await?;
     let (mut sender, io) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     connection.spawn(io);
-    let mut request = Request::get("/recording").header(HOST, &options.address);
-    if let Some(token) = &options.token {
+    let mut request = Request::get(path).header(HOST, &target.address);
+    if let Some(token) = &target.token {
         request = request.header(AUTHORIZATION, token.bearer());
     }
     let response = sender.send_request(request.body(String::new())?).await;
@@ -147,14 +269,20 @@ async fn request_recording(
 }
 
 /// Explains a response other than the recording.
-fn check_status(response: &Response<Incoming>, has_token: bool) -> anyhow::Result<()> {
+fn check_status(response: &Response<Incoming>, target: &RunTarget) -> anyhow::Result<()> {
     match response.status() {
         StatusCode::OK => Ok(()),
-        StatusCode::UNAUTHORIZED if has_token => anyhow::bail!("it refuses the token: use that of its --token-file"),
+        StatusCode::UNAUTHORIZED if target.token.is_some() => {
+            anyhow::bail!("it refuses the token: use that of its --token-file")
+        }
         StatusCode::UNAUTHORIZED => {
             anyhow::bail!("it requires a token: use --token-file with that of its --token-file")
         }
         StatusCode::SERVICE_UNAVAILABLE => anyhow::bail!("it has too many clients"),
+        StatusCode::BAD_REQUEST => anyhow::bail!("it watches several engines: name one as HOST:PORT/ENGINE"),
+        StatusCode::NOT_FOUND if target.engine.get().is_some() => {
+            anyhow::bail!("it watches no engine named {}", target.engine.get().map_or("", String::as_str))
+        }
         StatusCode::NOT_FOUND => anyhow::bail!("it serves no /recording: use the address of tokengap's --metrics"),
         other => anyhow::bail!("it answers with status {other}: use the address of tokengap's --metrics"),
     }

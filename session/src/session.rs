@@ -85,7 +85,7 @@ impl Session {
         let slowest = self.slowest;
         let input = || report_input(about, all_degraded(about, &output_problems, degraded), slowest);
         self.sink.tick(now, &self.analysis, &input);
-        self.telemetry.tick(now, &self.analysis, &input);
+        self.telemetry.tick(now, &self.analysis, &input, &|| about.engine());
         for message in [self.sink.take_message(), self.telemetry.take_message()].into_iter().flatten() {
             self.notify(message);
         }

@@ -5,11 +5,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use outputs::report::hostile::EscapeForm;
-use outputs::report::{Clock, Report};
+use outputs::report::{Clock, Report, RunReport, RunsReport, list_runs, worst_run};
 use recording::{RecordedPayload, RecordingHeader};
-use serde::Serialize;
 use session::sink::{OutputFiles, Sink};
-use session::telemetry::{MetricsOptions, SharedEndpoint, Telemetry};
+use session::telemetry::{MetricsOptions, SharedTelemetry, Telemetry};
 use session::{LiveSource, Observer, RunOptions, Running, Session, Signals, Source};
 use trace::Config;
 use trace::detect::Severity;
@@ -19,13 +18,6 @@ use crate::args::{LiveArgs, OutcomeArgs, ScreenArgs};
 use crate::config::Configured;
 use crate::headless::{self, Progress};
 use crate::output;
-
-/// Returns whether the run observed no traffic.
-pub(crate) fn saw_nothing(report: &Report) -> bool {
-    report.hops.iter().all(|hop| hop.frames_sent.max(hop.frames_received).unwrap_or(0) == 0)
-        && report.own.frames_undecoded == 0
-        && report.answers.as_ref().is_none_or(|answers| answers.seen == 0)
-}
 
 /// Runs `source` until it ends, `--duration` is over, the user quits or a signal arrives. Then prints the report.
 ///
@@ -61,7 +53,7 @@ pub(crate) fn run_to_report(
     // The report is complete, so a reader of the metrics gets the final state.
     keep_serving(args, signals);
     if let Some(failure) = source.failure()
-        && saw_nothing(&report)
+        && report.saw_nothing()
     {
         bail!(failure);
     }
@@ -98,15 +90,32 @@ impl RunOutputs {
         Ok(Self { config, sink, telemetry })
     }
 
-    /// Outputs of a further run. `sink` is `None` if its files could not be opened.
-    pub(crate) fn of_further_run(args: &LiveArgs, sink: Option<Sink>, telemetry: Telemetry) -> Self {
-        let config = live_config(args);
-        Self { config, sink: sink.unwrap_or_else(|| Sink::none("attach", &config)), telemetry }
+    /// Outputs of a further run with these files. Its telemetry is that of the first.
+    pub(crate) fn open_further(
+        args: &LiveArgs,
+        kind: &str,
+        files: &OutputFiles,
+        shared: &SharedTelemetry,
+    ) -> anyhow::Result<Self> {
+        let sink = Sink::open(files, kind, &live_config(args))?;
+        Ok(Self { sink, ..Self::without_files(args, kind, files.payload, shared) })
     }
 
-    /// The endpoint, for the metrics of further runs.
-    pub(crate) fn shared_endpoint(&self) -> SharedEndpoint {
-        self.telemetry.shared_endpoint()
+    /// Outputs of a further run whose files could not be opened.
+    pub(crate) fn without_files(
+        args: &LiveArgs,
+        kind: &str,
+        payload: RecordedPayload,
+        shared: &SharedTelemetry,
+    ) -> Self {
+        let config = live_config(args);
+        let telemetry = shared.add_run(&RecordingHeader { payload, ..RecordingHeader::of(kind, config) });
+        Self { config, sink: Sink::none(kind, &config), telemetry }
+    }
+
+    /// Endpoint and push, for further runs.
+    pub(crate) fn shared_telemetry(&self) -> SharedTelemetry {
+        self.telemetry.shared()
     }
 
     pub(crate) fn into_session(self, args: &LiveArgs, observer: Box<dyn Observer>) -> Session {
@@ -165,66 +174,19 @@ pub(crate) fn keep_serving(args: &LiveArgs, signals: &Signals) {
     args.telemetry.keep_serving(|| signals.seen() > before);
 }
 
-/// Result of one of several runs.
-#[derive(Serialize)]
-pub(crate) struct FinishedRun {
-    /// Name of the engine, or of the pod.
-    pub(crate) name: String,
-    /// Address of a watched run; `null` for an engine of this machine.
-    pub(crate) endpoint: Option<String>,
-    /// Side of a pair of servers: `prefill` or `decode`.
-    pub(crate) side: Option<&'static str>,
-    /// State of the connection or engine at the end.
-    pub(crate) state: String,
-    /// Records of a watched run before the first received one; `null` if nothing was received.
-    pub(crate) records_before: Option<u64>,
-    /// Missed records of a watched run, and the number of gaps they form.
-    pub(crate) records_missed: Option<u64>,
-    pub(crate) gaps: Option<u64>,
-    pub(crate) report: Report,
-}
-
-impl FinishedRun {
-    /// The run's name, with the side of a pair or the address.
-    fn title(&self) -> String {
-        let more = self.side.map(str::to_owned).or_else(|| self.endpoint.clone());
-        more.map_or_else(|| self.name.clone(), |more| format!("{} ({more})", self.name))
-    }
-}
-
-/// Schema name of several reports in one document.
-const RUNS_SCHEMA: &str = "tokengap.watch/2";
-
-#[derive(Serialize)]
-struct RunsReport<'a> {
-    schema: &'static str,
-    /// Name and headline of the run with the worst finding.
-    worst: WorstRun<'a>,
-    runs: &'a [FinishedRun],
-}
-
-#[derive(Serialize)]
-struct WorstRun<'a> {
-    name: &'a str,
-    verdict: &'a str,
-}
-
 /// Prints the reports and returns the exit code for `--fail-on` over all of them.
-pub(crate) fn print_reports(runs: &[FinishedRun], outcome: OutcomeArgs) -> anyhow::Result<ExitCode> {
-    // The first of several equal ones.
-    let worst = runs.iter().rev().max_by_key(|run| run.report.severity);
-    let (Some(worst), [_, _, ..]) = (worst, runs) else {
+pub(crate) fn print_reports(runs: &[RunReport], outcome: OutcomeArgs) -> anyhow::Result<ExitCode> {
+    let (Some(worst), [_, _, ..]) = (worst_run(runs), runs) else {
         let one = runs.first().context("there was no run")?;
         return print_report(&one.report, outcome);
     };
     let mut out = output::stdout(form(outcome.json));
     if outcome.json {
-        let worst = WorstRun { name: &worst.name, verdict: &worst.report.verdict };
-        serde_json::to_writer(&mut out, &RunsReport { schema: RUNS_SCHEMA, worst, runs })
-            .map_err(std::io::Error::from)?;
+        serde_json::to_writer(&mut out, &RunsReport::of(runs)).map_err(std::io::Error::from)?;
         writeln!(out)?;
     } else {
         writeln!(out, "worst of {}: {}: {}\n", runs.len(), worst.title(), worst.report.verdict)?;
+        writeln!(out, "{}", list_runs(runs))?;
         for run in runs {
             writeln!(out, "=== {}: {}\n", run.title(), run.state)?;
             write!(out, "{}", run.report.to_text(&Clock::of(&run.report, None)))?;

@@ -1,9 +1,10 @@
-//! The endpoint of a run: HTTP/1.1 on its own thread, with limits on clients, request size and time. Snapshots of the run are made at most
+//! The endpoint of the runs of a process: HTTP/1.1 on its own thread, with limits on clients, request size and time. Snapshots of a run are made at most
 //! four times a second, regardless of the number of requests; streams read what the endpoint keeps. No client delays the run.
 
 mod answer;
 mod body;
 mod follow;
+mod served_runs;
 mod store;
 
 use std::collections::VecDeque;
@@ -21,21 +22,25 @@ use outputs::metrics::{EndpointUse, Family};
 use outputs::report::Report;
 use recording::{RecordingHeader, StreamPacker};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 use trace::engine::Engines;
 
-pub(super) use self::answer::RunMetrics;
 use self::answer::{ConnectionState, RequestHandler};
-use self::store::SectionStore;
+pub(crate) use self::served_runs::encode_name;
+use self::served_runs::{ServedRun, ServedRuns};
+use self::store::{PastLimit, SectionStore};
 use super::endpoint_counts::{EndpointCounts, load_count};
 use super::health::RunHealth;
 use super::served_path::{MAX_CONNECTIONS, ServedPath};
 use super::snapshot::{SnapshotPublisher, snapshot_pair};
 use super::stream_publisher::{StreamJob, StreamPublisher};
 use super::{EndpointStatus, MetricsOptions};
+use crate::about::EngineIdentity;
+use crate::units::format_count;
 
 /// Limits of the endpoint.
 #[derive(Clone, Copy, Debug)]
@@ -65,18 +70,91 @@ const KERNEL_BUFFER_BYTES: usize = 64 << 10;
 /// Maximum time for the clients of streams to receive the end of the run.
 const LAST_READ_TIMEOUT: Duration = Duration::from_millis(1_500);
 
-/// A served endpoint.
+/// The server of an endpoint, which all runs of this process share.
+pub(super) struct EndpointServer {
+    pub(super) listen_address: SocketAddr,
+    pub(super) counts: Arc<EndpointCounts>,
+    runs: ServedRuns,
+    past_limit: Arc<PastLimit>,
+    /// Permits for clients of each path, in the order of [`ServedPath::ALL`].
+    client_permits: [Arc<Semaphore>; ServedPath::ALL.len()],
+    runtime: Handle,
+}
+
+/// A run at its endpoint.
 pub(super) struct RunEndpoint {
     pub(super) metrics: SnapshotPublisher<Vec<Family>>,
-    /// Adds the metrics of further runs.
-    pub(super) further_metrics: RunMetrics,
     pub(super) report: SnapshotPublisher<Report>,
     pub(super) health: SnapshotPublisher<RunHealth>,
     pub(super) stream: StreamPublisher,
-    pub(super) listen_address: SocketAddr,
-    pub(super) counts: Arc<EndpointCounts>,
-    /// Permits for clients of each path, in the order of [`ServedPath::ALL`].
-    client_permits: [Arc<Semaphore>; ServedPath::ALL.len()],
+    pub(super) server: Arc<EndpointServer>,
+    run: Arc<ServedRun>,
+    /// Whether it reports what concerns all runs.
+    pub(super) is_first: bool,
+}
+
+impl EndpointServer {
+    /// Starts to serve. There is no run yet.
+    fn start(options: MetricsOptions, engines: Engines, limits: EndpointLimits) -> anyhow::Result<Arc<Self>> {
+        let MetricsOptions { address, token, past_bytes } = options;
+        let context = || format!("cannot serve metrics at {address}; choose another with --metrics HOST:PORT");
+        let listener = StdListener::bind(address).with_context(context)?;
+        listener.set_nonblocking(true).with_context(context)?;
+        let listen_address = listener.local_addr().with_context(context)?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().with_context(context)?;
+        let client_permits = ServedPath::ALL.map(|path| Arc::new(Semaphore::new(path.max_clients())));
+        let server = Arc::new(Self {
+            listen_address,
+            counts: Arc::default(),
+            runs: ServedRuns::default(),
+            past_limit: Arc::new(PastLimit::new(past_bytes)),
+            client_permits,
+            runtime: runtime.handle().clone(),
+        });
+        let handler = Arc::new(RequestHandler {
+            token,
+            counts: Arc::clone(&server.counts),
+            runs: server.runs.clone(),
+            engines,
+            client_permits: server.client_permits.clone(),
+            read_timeout: limits.read_timeout,
+        });
+        thread::Builder::new()
+            .name("metrics".into())
+            .spawn(move || {
+                if let Err(error) = runtime.block_on(accept_connections(listener, limits, &handler)) {
+                    tracing::warn!("metrics are no longer served: {error}");
+                }
+            })
+            .with_context(context)?;
+        Ok(server)
+    }
+
+    /// Serves a further run, which `header` describes.
+    pub(super) fn add_run(self: &Arc<Self>, header: &RecordingHeader) -> anyhow::Result<RunEndpoint> {
+        let packer = StreamPacker::new(header.clone()).context("cannot start a recording for /recording")?;
+        let start = packer.start().context("cannot start a recording for /recording")?;
+        let store = Arc::new(SectionStore::new(start.into(), Arc::clone(&self.past_limit)));
+        let (metrics, metrics_client) = snapshot_pair();
+        let (report, report_client) = snapshot_pair();
+        let (health, health_client) = snapshot_pair();
+        let (stream, jobs) = StreamPublisher::new(header.payload, Arc::clone(&store.blocks_dropped));
+        self.runtime.spawn(keep_sections(jobs, packer, Arc::clone(&store)));
+        let run = Arc::new(ServedRun::new(metrics_client, report_client, health_client, store));
+        let runs_before = self.runs.add(Arc::clone(&run));
+        if runs_before > 0 {
+            // A watcher of the whole machine needs a stream for each run.
+            let permits = &self.client_permits[ServedPath::Recording as usize];
+            permits.add_permits(ServedPath::Recording.max_clients());
+        }
+        Ok(RunEndpoint { metrics, report, health, stream, server: Arc::clone(self), run, is_first: runs_before == 0 })
+    }
+
+    fn stream_clients(&self) -> [(&'static str, u64); 2] {
+        [ServedPath::Recording, ServedPath::Events]
+            .map(|path| (path.name(), RequestHandler::client_count(&self.client_permits, path, self.runs.count())))
+    }
 }
 
 impl RunEndpoint {
@@ -87,63 +165,46 @@ impl RunEndpoint {
         engines: Engines,
         limits: EndpointLimits,
     ) -> anyhow::Result<Self> {
-        let MetricsOptions { address, token, past_bytes } = options;
-        let context = || format!("cannot serve metrics at {address}; choose another with --metrics HOST:PORT");
-        let listener = StdListener::bind(address).with_context(context)?;
-        listener.set_nonblocking(true).with_context(context)?;
-        let listen_address = listener.local_addr().with_context(context)?;
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().with_context(context)?;
-        let packer = StreamPacker::new(header.clone()).with_context(context)?;
-        let store = Arc::new(SectionStore::new(packer.start().with_context(context)?.into(), past_bytes));
-        let further_metrics = RunMetrics::default();
-        let metrics = further_metrics.add_run("");
-        let (report, report_client) = snapshot_pair();
-        let (health, health_client) = snapshot_pair();
-        let counts = Arc::<EndpointCounts>::default();
-        let (stream, jobs) = StreamPublisher::new(header.payload, Arc::clone(&counts));
-        let client_permits = ServedPath::ALL.map(|path| Arc::new(Semaphore::new(path.max_clients())));
-        let server = Arc::new(RequestHandler {
-            token,
-            counts: Arc::clone(&counts),
-            metrics: further_metrics.clone(),
-            report: report_client,
-            health: health_client,
-            store: Arc::clone(&store),
-            engines,
-            client_permits: client_permits.clone(),
-            read_timeout: limits.read_timeout,
-        });
-        thread::Builder::new()
-            .name("metrics".into())
-            .spawn(move || {
-                runtime.spawn(keep_sections(jobs, packer, store, Arc::clone(&server.counts)));
-                if let Err(error) = runtime.block_on(accept_connections(listener, limits, &server)) {
-                    tracing::warn!("metrics are no longer served: {error}");
-                }
-            })
-            .with_context(context)?;
-        Ok(Self { metrics, further_metrics, report, health, stream, listen_address, counts, client_permits })
+        EndpointServer::start(options, engines, limits)?.add_run(header)
+    }
+
+    /// Sets the engine of the run.
+    pub(super) fn set_engine(&self, engine: Option<EngineIdentity>) {
+        self.run.set_engine(engine);
     }
 
     /// Summary for the screen.
     pub(super) fn status(&self) -> EndpointStatus {
+        let server = &self.server;
         EndpointStatus {
-            address: self.listen_address,
-            clients: sum_counts(&self.stream_clients()),
-            dropped: sum_counts(&self.counts.dropped()),
-            refused: sum_counts(&self.counts.refused()),
+            address: server.listen_address,
+            clients: sum_counts(&server.stream_clients()),
+            dropped: sum_counts(&server.counts.dropped()),
+            refused: sum_counts(&server.counts.refused()),
         }
     }
 
-    /// Summary for the metrics.
-    pub(super) fn usage(&self) -> EndpointUse {
-        EndpointUse { clients: self.stream_clients(), dropped: self.counts.dropped(), refused: self.counts.refused() }
+    /// Summary for the metrics of the first run.
+    pub(super) fn usage(&self) -> Option<EndpointUse> {
+        let server = &self.server;
+        self.is_first.then(|| EndpointUse {
+            clients: server.stream_clients(),
+            dropped: server.counts.dropped(),
+            refused: server.counts.refused(),
+        })
     }
 
-    fn stream_clients(&self) -> [(&'static str, u64); 2] {
-        [ServedPath::Recording, ServedPath::Events]
-            .map(|path| (path.name(), RequestHandler::client_count(&self.client_permits, path)))
+    /// Problems for the report: those of the run's streams, and in the first run those of all clients.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let mut problems = if self.is_first { self.server.counts.problems() } else { Vec::new() };
+        let blocks_dropped = load_count(&self.run.store.blocks_dropped);
+        if blocks_dropped > 0 {
+            problems.push(format!(
+                "metrics: {} blocks are missing in /recording and /events because this machine was too busy",
+                format_count(blocks_dropped)
+            ));
+        }
+        problems
     }
 }
 
@@ -152,24 +213,19 @@ fn sum_counts(counts: &[(&str, u64)]) -> u64 {
 }
 
 /// Keeps the sections of the run, in order, until its end.
-async fn keep_sections(
-    mut jobs: Receiver<StreamJob>,
-    mut packer: StreamPacker,
-    store: Arc<SectionStore>,
-    counts: Arc<EndpointCounts>,
-) {
+async fn keep_sections(mut jobs: Receiver<StreamJob>, mut packer: StreamPacker, store: Arc<SectionStore>) {
     while let Some(job) = jobs.recv().await {
         match job.encode(&mut packer) {
             Ok(section) => store.push(section),
             Err(error) => {
                 tracing::warn!("metrics: cannot encode a part of the recording: {error}");
-                counts.blocks_dropped.fetch_add(1, Ordering::Relaxed);
+                store.blocks_dropped.fetch_add(1, Ordering::Relaxed);
             }
         }
         if let StreamJob::End(_, done) = job {
             store.end();
             let received = async {
-                while load_count(&counts.streaming) > 0 {
+                while load_count(&store.streaming) > 0 {
                     sleep(Duration::from_millis(10)).await;
                 }
             };
@@ -201,7 +257,7 @@ async fn accept_connections(
             }
         };
         // The paths of streams have limits of their own.
-        open.retain(|(state, task)| !task.is_finished() && !state.is_stream.load(Ordering::Relaxed));
+        open.retain(|(state, task)| !task.is_finished() && !state.is_stream());
         if open.len() >= limits.connections {
             // An idle client must not block one that sends a request.
             let silent = open.iter().position(|(state, _)| !state.has_request.load(Ordering::Relaxed));
@@ -227,11 +283,11 @@ async fn run_connection(
     let time_limit = async {
         sleep(limits.connection_timeout).await;
         // A stream lasts as long as the run.
-        if state.is_stream.load(Ordering::Relaxed) {
+        if state.is_stream() {
             std::future::pending::<()>().await;
         }
     };
-    let _streaming = StreamingCount { counts: &server.counts, connection: &state };
+    let _streaming = StreamingCount { connection: &state };
     let has_failed = tokio::select! {
         // A client that disconnects by itself is not counted.
         ended = serve_connection(stream, limits, &server, &state) => {
@@ -270,19 +326,20 @@ async fn serve_connection(
 
 /// Counts a connection that streams until it ends.
 struct StreamingCount<'a> {
-    counts: &'a EndpointCounts,
     connection: &'a ConnectionState,
 }
 
 impl Drop for StreamingCount<'_> {
     fn drop(&mut self) {
-        if self.connection.is_stream.load(Ordering::Relaxed) {
-            self.counts.streaming.fetch_sub(1, Ordering::Relaxed);
+        if let Some(run) = self.connection.streamed_run.get() {
+            run.store.streaming.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
 #[cfg(test)]
 mod hostile_clients;
+#[cfg(test)]
+mod several_runs;
 #[cfg(test)]
 mod stream_clients;

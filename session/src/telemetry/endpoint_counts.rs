@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::served_path::{MAX_CONNECTIONS, ServedPath};
-use crate::units::format_count;
 
 /// Clients that got no response, or lost theirs.
 #[derive(Debug, Default)]
@@ -20,10 +19,6 @@ pub(super) struct EndpointCounts {
     pub(super) slow_recording: AtomicU64,
     /// Clients of `/events` that read too slowly.
     pub(super) slow_events: AtomicU64,
-    /// Connections that stream.
-    pub(super) streaming: AtomicU64,
-    /// Blocks of the recording that the endpoint's thread was too slow to take.
-    pub(super) blocks_dropped: AtomicU64,
 }
 
 impl EndpointCounts {
@@ -55,7 +50,6 @@ impl EndpointCounts {
     pub(super) fn problems(&self) -> Vec<String> {
         let [(_, displaced), (_, failed), (_, unauthorized), (_, over_limit)] = self.refused();
         let slow: u64 = self.dropped().iter().map(|(_, dropped)| dropped).sum();
-        let blocks_dropped = load_count(&self.blocks_dropped);
         let lines = [
             (displaced + failed > 0).then(|| {
                 format!(
@@ -75,12 +69,6 @@ impl EndpointCounts {
             (slow > 0).then(|| {
                 format!(
                     "metrics: {slow} clients of /recording and /events were dropped because they read too slowly; they can connect again"
-                )
-            }),
-            (blocks_dropped > 0).then(|| {
-                format!(
-                    "metrics: {} blocks are missing in /recording and /events because this machine was too busy",
-                    format_count(blocks_dropped)
                 )
             }),
         ];

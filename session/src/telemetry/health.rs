@@ -1,10 +1,12 @@
-//! State of the run for `/healthz`, which needs no token and therefore contains no names.
+//! State of the runs for `/healthz`, which needs no token. Names of engines are only for clients with access.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use trace::MonoNs;
 use trace::clock::Anchor;
 use trace::event::{Event, What};
+
+use crate::about::EngineIdentity;
 
 /// A pause that ends the flow of tokens, in nanoseconds.
 const PAUSE_NS: u64 = 10_000_000_000;
@@ -45,7 +47,50 @@ pub(super) struct RunHealth {
     pub(super) now: Anchor,
 }
 
+/// State of one of the runs; `None` if it does not answer.
+pub(super) struct EngineHealth {
+    /// Its engine, if the client may know it.
+    pub(super) engine: Option<EngineIdentity>,
+    pub(super) health: Option<RunHealth>,
+}
+
+/// State of all runs together, with that of each if there are several, or if its engine is named.
+pub(super) fn health_of_runs(runs: &[EngineHealth]) -> Value {
+    const NO_ANSWER: &str = "the run failed or is overloaded";
+    let answered = runs.iter().map(|run| run.health).collect::<Option<Vec<RunHealth>>>();
+    let combined = answered.and_then(|answered| answered.into_iter().reduce(RunHealth::combine));
+    let mut json = combined.map_or_else(|| RunHealth::dead(NO_ANSWER), RunHealth::to_json);
+    if runs.len() > 1 || runs.iter().any(|run| run.engine.is_some()) {
+        let each = runs.iter().map(|run| {
+            let mut json = run.health.map_or_else(|| RunHealth::dead(NO_ANSWER), RunHealth::to_json);
+            if let Some(engine) = &run.engine {
+                json["engine"] = engine.name.clone().into();
+                json["port"] = engine.port.into();
+            }
+            json
+        });
+        json["engines"] = each.collect();
+    }
+    json
+}
+
 impl RunHealth {
+    /// State of two runs: alive if both are, attached if one is, with the tokens of both.
+    fn combine(self, other: Self) -> Self {
+        let is_flowing = |run: &Self| run.flow.last.is_some_and(|last| run.now.mono.since(last) < PAUSE_NS);
+        let since = match (is_flowing(&self), is_flowing(&other)) {
+            (true, true) => self.flow.since.min(other.flow.since),
+            (true, false) => self.flow.since,
+            (false, _) => other.flow.since,
+        };
+        Self {
+            is_running: self.is_running && other.is_running,
+            is_attached: self.is_attached || other.is_attached,
+            flow: TokenFlow { since, last: self.flow.last.max(other.flow.last) },
+            now: other.now,
+        }
+    }
+
     pub(super) fn to_json(self) -> Value {
         let Self { is_running, is_attached, flow, now } = self;
         if !is_running {
@@ -104,5 +149,33 @@ mod tests {
         );
         let paused = json(flow, 47);
         assert_eq!((&paused["tokens_since"], &paused["no_tokens_reason"]), (&Value::Null, &json!("no token for 12 s")));
+    }
+    #[test]
+    fn several_runs_are_alive_together_and_flow_if_one_does() {
+        let now = Anchor { mono: MonoNs(40 * SECOND), wall_ns: 1_040 * SECOND };
+        let run = |is_running, is_attached, seconds: &[u64]| {
+            let mut flow = TokenFlow::default();
+            for second in seconds {
+                send(&mut flow, *second);
+            }
+            RunHealth { is_running, is_attached, flow, now }
+        };
+        let named = |name: &str, health| {
+            let engine = EngineIdentity { name: name.to_owned(), port: Some(30_000), ..EngineIdentity::default() };
+            EngineHealth { engine: Some(engine), health }
+        };
+        let waiting = || named("vllm:8000", Some(run(true, false, &[])));
+        let health = health_of_runs(&[named("sglang:30000", Some(run(true, true, &[35, 38]))), waiting()]);
+        assert_eq!((&health["alive"], &health["attached"]), (&json!(true), &json!(true)));
+        assert_eq!(health["tokens_since"], "1970-01-01T00:17:15Z");
+        let of_second = &health["engines"][1];
+        assert_eq!((&of_second["engine"], &of_second["attached"]), (&json!("vllm:8000"), &json!(false)));
+        assert_eq!(of_second["no_tokens_reason"], "no token was observed yet");
+        for dead in [None, Some(run(false, false, &[35]))] {
+            let health = health_of_runs(&[named("sglang:30000", dead), waiting()]);
+            assert_eq!((&health["alive"], &health["engines"][1]["alive"]), (&json!(false), &json!(true)));
+        }
+        let one = health_of_runs(&[EngineHealth { engine: None, health: Some(run(true, true, &[39])) }]);
+        assert_eq!((&one["alive"], &one["engines"]), (&json!(true), &Value::Null));
     }
 }

@@ -16,6 +16,7 @@ mod stream_publisher;
 
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use hyper::header::HeaderName;
 
@@ -27,13 +28,15 @@ use trace::engine::Engines;
 use trace::{Analysis, Event, MonoNs, ReportInput};
 
 pub use access_token::AccessToken;
-use endpoint::{RunEndpoint, RunMetrics};
+pub(crate) use endpoint::encode_name;
+use endpoint::{EndpointServer, RunEndpoint};
 use health::{RunHealth, TokenFlow};
-use push::OtlpPush;
 pub use push::PushOptions;
+use push::{OtlpPush, PushTarget};
 pub(crate) use push_queue::next_part;
 pub use push_queue::receiver_port;
-use snapshot::SnapshotPublisher;
+
+use crate::about::EngineIdentity;
 
 /// Response header with the name of the source's machine; in Kubernetes, that of the pod.
 pub(crate) const HOST_HEADER: HeaderName = HeaderName::from_static("tokengap-host");
@@ -48,7 +51,7 @@ pub struct MetricsOptions {
     pub address: SocketAddr,
     /// Token that every client must send; `None` serves all.
     pub token: Option<AccessToken>,
-    /// Maximum size of the run's past that a new client of a stream gets, in bytes.
+    /// Maximum size of the past of all runs together that new clients of streams get, in bytes.
     pub past_bytes: usize,
 }
 
@@ -69,8 +72,6 @@ pub struct EndpointStatus {
 #[derive(Default)]
 pub struct Telemetry {
     endpoint: Option<RunEndpoint>,
-    /// Metrics that the endpoint of another run serves.
-    served_metrics: Option<SnapshotPublisher<Vec<Family>>>,
     push: Option<OtlpPush>,
     flow: TokenFlow,
     /// Message about a crash.
@@ -86,7 +87,7 @@ impl Telemetry {
         engines: Engines,
     ) -> anyhow::Result<Self> {
         let push = match push {
-            Some(options) => Some(OtlpPush::open(options, &header.source)?),
+            Some(options) => Some(PushTarget::open(options)?.add_run(&header.source)),
             None => None,
         };
         let endpoint = match metrics {
@@ -96,14 +97,17 @@ impl Telemetry {
         Ok(Self { endpoint, push, ..Self::default() })
     }
 
-    /// The endpoint, for the metrics of further runs.
-    pub fn shared_endpoint(&self) -> SharedEndpoint {
-        SharedEndpoint(self.endpoint.as_ref().map(|endpoint| endpoint.further_metrics.clone()))
+    /// Endpoint and push, for further runs of this process.
+    pub fn shared(&self) -> SharedTelemetry {
+        SharedTelemetry {
+            server: self.endpoint.as_ref().map(|endpoint| Arc::clone(&endpoint.server)),
+            push: self.push.as_ref().map(OtlpPush::target),
+        }
     }
 
     /// Address of the endpoint, if there is one.
     pub fn listen_address(&self) -> Option<SocketAddr> {
-        self.endpoint.as_ref().map(|endpoint| endpoint.listen_address)
+        self.endpoint.as_ref().map(|endpoint| endpoint.server.listen_address)
     }
 
     /// State of the endpoint, if there is one.
@@ -120,20 +124,30 @@ impl Telemetry {
         }
     }
 
-    /// Processes a tick after `analysis`.
-    pub fn tick(&mut self, now: MonoNs, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
-        let usage = self.endpoint_use();
+    /// Processes a tick after `analysis`. `engine` is that of the run.
+    pub fn tick(
+        &mut self,
+        now: MonoNs,
+        analysis: &Analysis,
+        input: &dyn Fn() -> ReportInput,
+        engine: &dyn Fn() -> Option<EngineIdentity>,
+    ) {
+        let endpoint_use = self.endpoint.as_ref().and_then(RunEndpoint::usage);
         self.with_push(|push| {
-            push.tick(now, analysis, &|pushed| collect_metrics(analysis, &input(), Some(pushed), usage));
+            push.set_engine(engine());
+            let is_first = push.is_first;
+            push.tick(now, analysis, &|pushed| {
+                MetricSource { analysis, pushed: Some(pushed), endpoint_use, is_first }.collect(&input())
+            });
         });
-        self.with_endpoint(|endpoint| endpoint.stream.tick(now, input));
+        self.with_endpoint(|endpoint| {
+            endpoint.set_engine(engine());
+            endpoint.stream.tick(now, input);
+        });
     }
 
     /// Answers pending requests. Called between two turns of the run loop.
     pub(crate) fn answer_requests(&mut self, analysis: &Analysis, input: &dyn Fn() -> ReportInput, is_attached: bool) {
-        if self.served_metrics.as_ref().is_some_and(SnapshotPublisher::take_request) {
-            self.catch_panic(|telemetry| telemetry.publish_metrics(analysis, &input(), false));
-        }
         let Some(endpoint) = &self.endpoint else {
             return;
         };
@@ -152,9 +166,12 @@ impl Telemetry {
 
     /// Pushes the rest at the end of a run with `report`.
     pub(crate) fn push_rest(&mut self, analysis: &Analysis, report: &Report, input: &ReportInput) {
-        let usage = self.endpoint_use();
+        let endpoint_use = self.endpoint.as_ref().and_then(RunEndpoint::usage);
         self.with_push(|push| {
-            push.finish(analysis, report, &|pushed| collect_metrics(analysis, input, Some(pushed), usage));
+            let is_first = push.is_first;
+            push.finish(analysis, report, &|pushed| {
+                MetricSource { analysis, pushed: Some(pushed), endpoint_use, is_first }.collect(input)
+            });
         });
     }
 
@@ -180,25 +197,22 @@ impl Telemetry {
 
     /// Problems, for the report.
     pub fn problems(&self) -> Vec<String> {
-        let push = self.push.as_ref().and_then(|push| push.queue.problem());
-        let refused = self.endpoint.iter().flat_map(|endpoint| endpoint.counts.problems());
+        let push = self.push.as_ref().and_then(OtlpPush::problem);
+        let refused = self.endpoint.iter().flat_map(RunEndpoint::problems);
         push.into_iter().chain(refused).chain(self.failure.clone()).collect()
     }
 
     /// Message for the user since the last call.
     pub(crate) fn take_message(&self) -> Option<String> {
-        self.push.as_ref()?.queue.take_message()
+        self.push.as_ref()?.take_message()
     }
 
     fn publish_metrics(&mut self, analysis: &Analysis, input: &ReportInput, is_final: bool) {
-        let pushed = self.push.as_ref().map(|push| push.queue.pushed());
-        if let Some(metrics) = &self.served_metrics {
-            // The first run has those of the process.
-            let input = ReportInput { cpu_ns: None, rss_bytes: None, ..input.clone() };
-            metrics.publish(collect_metrics(analysis, &input, None, None), is_final);
-        }
+        let pushed = self.push.as_ref().map(OtlpPush::pushed);
         if let Some(endpoint) = &self.endpoint {
-            endpoint.metrics.publish(collect_metrics(analysis, input, pushed, self.endpoint_use()), is_final);
+            let is_first = endpoint.is_first;
+            let source = MetricSource { analysis, pushed, endpoint_use: endpoint.usage(), is_first };
+            endpoint.metrics.publish(source.collect(input), is_final);
         }
     }
 
@@ -207,10 +221,6 @@ impl Telemetry {
             let health = RunHealth { is_running, is_attached, flow: self.flow, now: Anchor::now() };
             endpoint.health.publish(health, !is_running);
         }
-    }
-
-    fn endpoint_use(&self) -> Option<EndpointUse> {
-        self.endpoint.as_ref().map(RunEndpoint::usage)
     }
 
     /// Runs `act` with the endpoint, if there is one.
@@ -244,30 +254,43 @@ impl Telemetry {
     }
 }
 
-/// The endpoint of the first of several runs, which serves the metrics of all.
+/// Endpoint and push of the first of several runs, for the others.
 #[derive(Clone, Default)]
-pub struct SharedEndpoint(Option<RunMetrics>);
+pub struct SharedTelemetry {
+    server: Option<Arc<EndpointServer>>,
+    push: Option<PushTarget>,
+}
 
-impl SharedEndpoint {
-    /// Telemetry of a further run, of this engine.
-    pub fn add_run(&self, engine: &str) -> Telemetry {
-        let served_metrics = self.0.as_ref().map(|metrics| metrics.add_run(engine));
-        Telemetry { served_metrics, ..Telemetry::default() }
-    }
-
-    /// Names the engine of the first run.
-    pub fn name_first_run(&self, engine: &str) {
-        if let Some(metrics) = &self.0 {
-            metrics.name_first_run(engine);
+impl SharedTelemetry {
+    /// Telemetry of a further run, which `header` describes. If that fails, the run goes on without.
+    pub fn add_run(&self, header: &RecordingHeader) -> Telemetry {
+        let push = self.push.as_ref().map(|push| push.add_run(&header.source));
+        let endpoint = self.server.as_ref().map(|server| server.add_run(header)).transpose();
+        match endpoint {
+            Ok(endpoint) => Telemetry { endpoint, push, ..Telemetry::default() },
+            Err(error) => Telemetry {
+                push,
+                failure: Some(format!("metrics: this engine is not served: {error:#}")),
+                ..Telemetry::default()
+            },
         }
     }
 }
 
-fn collect_metrics(
-    analysis: &Analysis,
-    report: &ReportInput,
+/// Where the metrics of a run come from.
+struct MetricSource<'a> {
+    analysis: &'a Analysis,
     pushed: Option<Pushed>,
-    endpoint: Option<EndpointUse>,
-) -> Vec<Family> {
-    collect(analysis, &Input { report, version: VERSION, pushed, endpoint })
+    endpoint_use: Option<EndpointUse>,
+    /// Whether the metrics of the process are among them.
+    is_first: bool,
+}
+
+impl MetricSource<'_> {
+    fn collect(&self, report: &ReportInput) -> Vec<Family> {
+        let input = Input { report, version: VERSION, pushed: self.pushed, endpoint: self.endpoint_use };
+        let mut families = collect(self.analysis, &input);
+        families.retain(|family| self.is_first || !family.definition.is_of_process());
+        families
+    }
 }

@@ -10,12 +10,25 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncod
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit as Base};
 
+use crate::about::EngineIdentity;
+
 /// Metrics of a run.
 #[derive(Debug)]
 pub(super) struct RunFamilies {
-    /// Value of the label `engine`, which only metrics of several engines have.
-    pub(super) engine: Option<String>,
-    pub(super) families: Vec<Family>,
+    /// Labels of its engine: name, and port if known.
+    engine_labels: Vec<(&'static str, String)>,
+    families: Vec<Family>,
+}
+
+impl RunFamilies {
+    /// Metrics of the run of this engine; without labels if the source does not name engines.
+    pub(super) fn of_run(engine: Option<EngineIdentity>, families: Vec<Family>) -> Self {
+        let engine = engine.unwrap_or_default();
+        let port = engine.port.map(|port| port.to_string());
+        let labels = [("engine", Some(engine.name)), ("port", port)];
+        let known = labels.into_iter().filter_map(|(label, value)| Some((label, value.filter(|v| !v.is_empty())?)));
+        Self { engine_labels: known.collect(), families }
+    }
 }
 
 /// Encodes the metrics of `runs`, as `OpenMetrics` if `accept` contains it. Returns the content type and the body.
@@ -82,13 +95,16 @@ impl Collector for MetricCollector {
                 Unit::Of(_) => (definition.stem(), None),
             };
             let mut metric = encoder.encode_descriptor(&name, definition.help, unit.as_ref(), kind)?;
-            for RunFamilies { engine, families } in &self.0 {
+            for RunFamilies { engine_labels, families } in &self.0 {
                 let of_run = families.iter().filter(|family| family.definition.name == definition.name);
                 for point in of_run.flat_map(|family| &family.points) {
                     // The encoder escapes quotes and line breaks only.
                     let values = point.labels.iter().map(|label| hostile::output(label, EscapeForm::Text));
                     let mut labels: Vec<(&str, Cow<'_, str>)> = definition.labels.iter().copied().zip(values).collect();
-                    labels.extend(engine.iter().map(|name| ("engine", hostile::output(name, EscapeForm::Text))));
+                    if !definition.is_of_process() {
+                        let of_engine = engine_labels.iter();
+                        labels.extend(of_engine.map(|(name, value)| (*name, hostile::output(value, EscapeForm::Text))));
+                    }
                     if labels.is_empty() {
                         encode_value::<NoLabelSet>(&mut metric, definition.kind, point)?;
                     } else {
@@ -137,7 +153,7 @@ mod tests {
     }
 
     fn sample_runs() -> Vec<RunFamilies> {
-        vec![RunFamilies { engine: None, families: sample_families() }]
+        vec![RunFamilies::of_run(None, sample_families())]
     }
 
     fn sample_families() -> Vec<Family> {
@@ -172,16 +188,24 @@ mod tests {
     }
 
     #[test]
-    fn metrics_of_several_engines_have_a_label() {
-        let run = |engine: &str, families| RunFamilies { engine: Some(engine.to_owned()), families };
+    fn metrics_of_engines_have_their_name_and_port() {
+        let run = |name: &str, port, families| {
+            let engine = EngineIdentity { name: name.to_owned(), port, ..EngineIdentity::default() };
+            RunFamilies::of_run(Some(engine), families)
+        };
+        let of_process = vec![family("tokengap.self.cpu", &[], Value::Float(0.5))];
         let one_family = vec![family("tokengap.requests.aborted", &[], Value::Int(1))];
-        let runs = vec![run("vllm:8000", one_family), run("sglang:30000", sample_families())];
+        let runs = vec![
+            run("vllm:pid-7", None, [one_family, of_process].concat()),
+            run("sglang:30000", Some(30_000), sample_families()),
+        ];
         let (_, body) = encode_metrics(runs, "*/*").expect("text");
         for line in [
-            "tokengap_requests_aborted_total{engine=\"vllm:8000\"} 1",
-            "tokengap_requests_aborted_total{engine=\"sglang:30000\"} 7",
-            "tokengap_consumer_cpu_ratio{role=\"tokenizer\",state=\"on_cpu\",engine=\"sglang:30000\"} 0.25",
-            "tokengap_gap_seconds_bucket{le=\"0.5\",engine=\"sglang:30000\"} 2",
+            "tokengap_requests_aborted_total{engine=\"vllm:pid-7\"} 1",
+            "tokengap_requests_aborted_total{engine=\"sglang:30000\",port=\"30000\"} 7",
+            "tokengap_consumer_cpu_ratio{role=\"tokenizer\",state=\"on_cpu\",engine=\"sglang:30000\",port=\"30000\"} 0.25",
+            "tokengap_gap_seconds_bucket{le=\"0.5\",engine=\"sglang:30000\",port=\"30000\"} 2",
+            "tokengap_self_cpu_seconds_total 0.5",
         ] {
             assert!(body.lines().any(|l| l == line), "{line}\n{body}");
         }

@@ -13,13 +13,14 @@ use trace::{Analysis, Event, MonoNs};
 
 use super::VERSION;
 use super::environment::Environment;
-use super::push_queue::{PushBody, PushQueue, PushSender, PushSignal};
+use super::push_queue::{PushBody, PushQueue, PushRunId, PushSender, PushSignal};
+use crate::about::EngineIdentity;
 
 /// Maximum time that spans are gathered for one request.
 const GATHER_TIME: Duration = Duration::from_secs(1);
 /// Maximum bytes of spans per request.
 const MAX_SPANS_BYTES: usize = 256 * 1024;
-/// Maximum wait for in-flight requests at the end of a run.
+/// Maximum wait for in-flight requests at the end of the runs.
 const FLUSH: Duration = Duration::from_secs(5);
 
 /// Receiver and limits of a push.
@@ -37,18 +38,29 @@ pub struct PushOptions {
     pub queue_bytes: u64,
 }
 
+/// Receiver of a push, with the queue that all runs of this process share.
+#[derive(Clone)]
+pub(super) struct PushTarget {
+    options: PushOptions,
+    queue: Arc<PushQueue>,
+    environment: Environment,
+}
+
+/// The push of a run.
 pub(super) struct OtlpPush {
     spans: LiveSpans,
-    pub(super) queue: Arc<PushQueue>,
-    interval: Duration,
+    target: PushTarget,
+    run: PushRunId,
+    /// Whether it pushes the metrics of the process.
+    pub(super) is_first: bool,
     gathered: Instant,
     measured: Instant,
     anchor: Anchor,
 }
 
-impl OtlpPush {
+impl PushTarget {
     /// Starts the sender.
-    pub(super) fn open(options: &PushOptions, source: &str) -> anyhow::Result<Self> {
+    pub(super) fn open(options: &PushOptions) -> anyhow::Result<Self> {
         let environment = Environment::read(|name| std::env::var(name).ok())?;
         let sender = PushSender::new(&options.url, &environment)?;
         let queue_bytes = usize::try_from(options.queue_bytes).unwrap_or(usize::MAX);
@@ -58,19 +70,54 @@ impl OtlpPush {
             .name("otlp".into())
             .spawn(move || sender.run(&for_thread))
             .context("cannot start pushing to the OTLP receiver")?;
+        Ok(Self { options: options.clone(), queue, environment })
+    }
+
+    /// Pushes a run of this source, too.
+    pub(super) fn add_run(&self, source: &str) -> OtlpPush {
         let mut resource = Resource::of(source, VERSION);
-        resource.service = environment.service;
-        resource.more = environment.attributes;
+        resource.service.clone_from(&self.environment.service);
+        resource.more.clone_from(&self.environment.attributes);
         let anchor = Anchor::now();
-        let opening = Opening::new(source, VERSION, anchor);
-        Ok(Self {
-            spans: LiveSpans::new(options.requests.clone(), opening, resource),
-            queue,
-            interval: options.interval,
+        let run = self.queue.add_run();
+        OtlpPush {
+            spans: LiveSpans::new(self.options.requests.clone(), Opening::new(source, VERSION, anchor), resource),
+            target: self.clone(),
+            run,
+            is_first: run == PushRunId::default(),
             gathered: Instant::now(),
             measured: Instant::now(),
             anchor,
-        })
+        }
+    }
+}
+
+impl OtlpPush {
+    /// The receiver, for further runs.
+    pub(super) fn target(&self) -> PushTarget {
+        self.target.clone()
+    }
+
+    /// Sets the engine of the run.
+    pub(super) fn set_engine(&mut self, engine: Option<EngineIdentity>) {
+        if let Some(EngineIdentity { name, port, .. }) = engine.filter(|engine| !engine.name.is_empty()) {
+            self.spans.set_run_engine(name, port);
+        }
+    }
+
+    /// Numbers of the run's items sent so far.
+    pub(super) fn pushed(&self) -> Pushed {
+        self.target.queue.pushed(self.run)
+    }
+
+    /// Problems of the run, for the report.
+    pub(super) fn problem(&self) -> Option<String> {
+        self.target.queue.problem(self.run)
+    }
+
+    /// Message for the user since the last call.
+    pub(super) fn take_message(&self) -> Option<String> {
+        self.target.queue.take_message(self.run)
     }
 
     pub(super) fn has_requests(&self) -> bool {
@@ -90,7 +137,7 @@ impl OtlpPush {
         if self.gathered.elapsed() >= GATHER_TIME {
             self.send_spans(analysis);
         }
-        if self.measured.elapsed() >= self.interval {
+        if self.measured.elapsed() >= self.target.options.interval {
             self.send_metrics(now, analysis, metrics);
         }
     }
@@ -100,7 +147,7 @@ impl OtlpPush {
         self.spans.finish(analysis, report);
         self.send_spans(analysis);
         self.send_metrics(MonoNs::now(), analysis, metrics);
-        self.queue.close(Instant::now() + FLUSH);
+        self.target.queue.close_run(self.run, Instant::now() + FLUSH);
     }
 
     fn send_spans(&mut self, analysis: &Analysis) {
@@ -113,12 +160,12 @@ impl OtlpPush {
     fn send_metrics(&mut self, now: MonoNs, analysis: &Analysis, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
         self.measured = Instant::now();
         let times = [analysis.ledger().started().unwrap_or(now), now].map(|at| self.anchor.wall_ns_at(at));
-        let families = metrics(self.queue.pushed());
+        let families = metrics(self.pushed());
         let (json, items) = metrics_data(&families, self.spans.learn(analysis), times);
         self.send(PushSignal::Metrics, json, items);
     }
 
     fn send(&self, signal: PushSignal, json: Vec<u8>, items: u64) {
-        self.queue.push(PushBody { signal, json, items, since: Instant::now() });
+        self.target.queue.push(PushBody { run: self.run, signal, json, items, since: Instant::now() });
     }
 }

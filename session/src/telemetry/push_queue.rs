@@ -1,4 +1,4 @@
-//! Queue of the push, and the thread that empties it. The run never blocks: the queue is limited in bytes, and in bytes of spans per minute. The
+//! Queue of the push, which all runs share, and the thread that empties it. A run never blocks: the queue is limited in bytes, and in bytes of spans per minute. The
 //! thread sends one body after another to an OTLP/HTTP receiver, with exponential backoff up to a time limit.
 
 use std::collections::VecDeque;
@@ -31,9 +31,14 @@ pub(super) enum PushSignal {
     Metrics,
 }
 
+/// Number of a run among those that push.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct PushRunId(usize);
+
 /// Body of a request.
 #[derive(Debug)]
 pub(super) struct PushBody {
+    pub(super) run: PushRunId,
     pub(super) signal: PushSignal,
     pub(super) json: Vec<u8>,
     /// Number of spans or points in it.
@@ -48,18 +53,26 @@ struct SpanMinute {
     bytes: u64,
 }
 
+/// What became of the bodies of a run.
 #[derive(Debug, Default)]
-struct PushState {
-    waiting: VecDeque<PushBody>,
-    minute: Option<SpanMinute>,
-    /// Set while a body is being sent.
-    sending: bool,
-    closed: bool,
+struct RunPush {
     pushed: Pushed,
     /// Reason of the last dropped body.
     drop_reason: Option<String>,
     /// Message not yet shown to the user.
     message: Option<String>,
+    is_closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct PushState {
+    waiting: VecDeque<PushBody>,
+    minute: Option<SpanMinute>,
+    /// Run whose body is being sent.
+    sending: Option<PushRunId>,
+    runs: Vec<RunPush>,
+    /// When waiting bodies are dropped, set when the first run ends.
+    deadline: Option<Instant>,
     failing: bool,
 }
 
@@ -76,11 +89,18 @@ impl PushQueue {
         Self { max, max_per_minute, state: Mutex::default(), changed: Condvar::new() }
     }
 
+    /// Adds a run. The queue ends with the last one.
+    pub(super) fn add_run(&self) -> PushRunId {
+        let mut state = self.state();
+        state.runs.push(RunPush::default());
+        PushRunId(state.runs.len() - 1)
+    }
+
     fn state(&self) -> MutexGuard<'_, PushState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a body. Metrics are cumulative, so newer ones replace queued ones. A body that does not fit is dropped and counted. One that
+    /// Adds a body. Metrics are cumulative, so newer ones replace queued ones of the run. A body that does not fit is dropped and counted. One that
     /// starts within the limit per minute is sent completely.
     pub(super) fn push(&self, body: PushBody) {
         let mut state = self.state();
@@ -88,17 +108,17 @@ impl PushQueue {
             let minute = state.minute.filter(|minute| body.since.duration_since(minute.began) < MINUTE);
             let mut minute = minute.unwrap_or(SpanMinute { began: body.since, bytes: 0 });
             if minute.bytes >= self.max_per_minute {
-                state.give_up(body.signal, body.items, "the limit per minute is reached (--otlp-rate)");
+                state.give_up(&body, body.items, "the limit per minute is reached (--otlp-rate)");
                 return;
             }
             minute.bytes += body.json.len() as u64;
             state.minute = Some(minute);
         } else {
-            state.waiting.retain(|waiting| waiting.signal != PushSignal::Metrics);
+            state.waiting.retain(|waiting| waiting.signal != PushSignal::Metrics || waiting.run != body.run);
         }
         let bytes: usize = state.waiting.iter().map(|waiting| waiting.json.len()).sum();
         if bytes + body.json.len() > self.max {
-            state.give_up(body.signal, body.items, "the queue is full (--otlp-queue)");
+            state.give_up(&body, body.items, "the queue is full (--otlp-queue)");
             return;
         }
         state.waiting.push_back(body);
@@ -110,24 +130,25 @@ impl PushQueue {
         let mut state = self.state();
         loop {
             if let Some(body) = state.waiting.pop_front() {
-                state.sending = true;
+                state.sending = Some(body.run);
                 return Some(body);
             }
-            if state.closed {
+            if state.is_over() {
                 return None;
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Waits between two attempts, but ends early when the queue is closed.
+    /// Waits between two attempts, but ends early when a run ends.
     pub(super) fn wait_for_retry(&self, max: Duration) {
         let state = self.state();
-        drop(self.changed.wait_timeout_while(state, max, |state| !state.closed));
+        drop(self.changed.wait_timeout_while(state, max, |state| state.deadline.is_none()));
     }
 
-    pub(super) fn is_closed(&self) -> bool {
-        self.state().closed
+    /// Whether a run has ended, after which a body is sent only once.
+    pub(super) fn is_closing(&self) -> bool {
+        self.state().deadline.is_some()
     }
 
     /// Records that a body was sent and accepted, except `rejected` of its items.
@@ -135,12 +156,12 @@ impl PushQueue {
         let mut state = self.state();
         let rejected = rejected.min(body.items);
         let accepted = body.items - rejected;
-        state.items_of(body.signal).accepted += accepted;
+        state.items_of(body).accepted += accepted;
         state.failing &= accepted == 0;
         if rejected > 0 {
-            state.give_up(body.signal, rejected, why);
+            state.give_up(body, rejected, why);
         }
-        state.sending = false;
+        state.sending = None;
         self.changed.notify_all();
     }
 
@@ -148,55 +169,76 @@ impl PushQueue {
     pub(super) fn record_failure(&self, why: &str) {
         let mut state = self.state();
         if !std::mem::replace(&mut state.failing, true) {
-            state.message = Some(format!("! otlp: {why}; retrying"));
+            // One run shows it.
+            if let Some(run) = state.runs.iter_mut().find(|run| !run.is_closed) {
+                run.message = Some(format!("! otlp: {why}; retrying"));
+            }
         }
     }
 
-    /// Closes the queue: waits until `deadline` for the rest to be sent, then drops it.
-    pub(super) fn close(&self, deadline: Instant) {
+    /// Ends the pushes of a run: waits until `deadline` for the rest of its bodies to be sent, then drops them. Runs that end after the first
+    /// have its deadline.
+    pub(super) fn close_run(&self, run: PushRunId, deadline: Instant) {
         let mut state = self.state();
-        state.closed = true;
+        let deadline = *state.deadline.get_or_insert(deadline);
+        if let Some(run) = state.runs.get_mut(run.0) {
+            run.is_closed = true;
+        }
         self.changed.notify_all();
         let left = deadline.saturating_duration_since(Instant::now());
-        let waited = self.changed.wait_timeout_while(state, left, |state| state.sending || !state.waiting.is_empty());
+        let is_pending =
+            |state: &mut PushState| state.sending == Some(run) || state.waiting.iter().any(|body| body.run == run);
+        let waited = self.changed.wait_timeout_while(state, left, is_pending);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        for body in std::mem::take(&mut state.waiting) {
-            state.give_up(body.signal, body.items, "the run ended before they were accepted");
+        let waiting = std::mem::take(&mut state.waiting).into_iter();
+        let (dropped, kept): (VecDeque<PushBody>, VecDeque<PushBody>) = waiting.partition(|body| body.run == run);
+        state.waiting = kept;
+        for body in dropped {
+            state.give_up(&body, body.items, "the run ended before they were accepted");
         }
     }
 
-    pub(super) fn pushed(&self) -> Pushed {
-        self.state().pushed
+    pub(super) fn pushed(&self, run: PushRunId) -> Pushed {
+        self.state().runs.get(run.0).map(|run| run.pushed).unwrap_or_default()
     }
 
-    /// Problems, for the report.
-    pub(super) fn problem(&self) -> Option<String> {
+    /// Problems of a run, for the report.
+    pub(super) fn problem(&self, run: PushRunId) -> Option<String> {
         let state = self.state();
-        let spans = state.pushed.spans.dropped;
-        let points = state.pushed.points.dropped;
-        let why = state.drop_reason.as_ref()?;
+        let run = state.runs.get(run.0)?;
+        let spans = run.pushed.spans.dropped;
+        let points = run.pushed.points.dropped;
+        let why = run.drop_reason.as_ref()?;
         Some(format!("otlp: dropped {spans} spans and {points} metric points; last reason: {why}"))
     }
 
-    pub(super) fn take_message(&self) -> Option<String> {
-        self.state().message.take()
+    pub(super) fn take_message(&self, run: PushRunId) -> Option<String> {
+        self.state().runs.get_mut(run.0)?.message.take()
     }
 }
 
 impl PushState {
-    fn items_of(&mut self, signal: PushSignal) -> &mut PushedItems {
-        match signal {
-            PushSignal::Traces => &mut self.pushed.spans,
-            PushSignal::Metrics => &mut self.pushed.points,
+    /// Whether no run pushes any more.
+    fn is_over(&self) -> bool {
+        !self.runs.is_empty() && self.runs.iter().all(|run| run.is_closed)
+    }
+
+    fn items_of(&mut self, body: &PushBody) -> &mut PushedItems {
+        let pushed = &mut self.runs[body.run.0].pushed;
+        match body.signal {
+            PushSignal::Traces => &mut pushed.spans,
+            PushSignal::Metrics => &mut pushed.points,
         }
     }
 
-    fn give_up(&mut self, signal: PushSignal, items: u64, why: &str) {
-        self.items_of(signal).dropped += items;
-        if self.drop_reason.is_none() {
-            self.message = Some(format!("! otlp: spans or metric points dropped: {why}"));
+    /// Counts dropped items of a body.
+    fn give_up(&mut self, body: &PushBody, items: u64, why: &str) {
+        self.items_of(body).dropped += items;
+        let run = &mut self.runs[body.run.0];
+        if run.drop_reason.is_none() {
+            run.message = Some(format!("! otlp: spans or metric points dropped: {why}"));
         }
-        self.drop_reason = Some(why.to_owned());
+        run.drop_reason = Some(why.to_owned());
     }
 }
 
@@ -292,7 +334,7 @@ impl PushSender {
                 Ok((rejected, why)) => return queue.record_sent(body, rejected, &why),
                 Err((named, why)) => {
                     let wait = named.unwrap_or(pause).min(PATIENCE);
-                    if queue.is_closed() || body.since.elapsed() + wait > PATIENCE {
+                    if queue.is_closing() || body.since.elapsed() + wait > PATIENCE {
                         return queue.record_sent(body, body.items, &why);
                     }
                     queue.record_failure(&why);
@@ -403,52 +445,79 @@ fn partial_success(answer: &str) -> (u64, String) {
 mod tests {
     use super::*;
 
+    const RUN: PushRunId = PushRunId(0);
+
+    fn queue_of_one_run(max: usize, max_per_minute: u64) -> PushQueue {
+        let queue = PushQueue::new(max, max_per_minute);
+        assert_eq!(queue.add_run(), RUN);
+        queue
+    }
+
     fn body(signal: PushSignal, bytes: usize, items: u64) -> PushBody {
-        PushBody { signal, json: vec![0; bytes], items, since: Instant::now() }
+        PushBody { run: RUN, signal, json: vec![0; bytes], items, since: Instant::now() }
     }
 
     #[test]
     fn the_limit_per_minute_is_reset_every_minute() {
-        let queue = PushQueue::new(10_000, 100);
+        let queue = queue_of_one_run(10_000, 100);
         let begun = Instant::now();
         let admits = |bytes, after| {
-            let dropped = queue.pushed().spans.dropped;
+            let dropped = queue.pushed(RUN).spans.dropped;
             queue.push(PushBody { since: begun + Duration::from_secs(after), ..body(PushSignal::Traces, bytes, 1) });
-            queue.pushed().spans.dropped == dropped
+            queue.pushed(RUN).spans.dropped == dropped
         };
         assert!(admits(60, 0) && admits(60, 1));
         assert!(!admits(1, 2) && !admits(1, 59));
         assert!(admits(500, 61) && !admits(1, 62));
-        assert!(queue.problem().is_some_and(|t| t.contains("--otlp-rate")));
+        assert!(queue.problem(RUN).is_some_and(|t| t.contains("--otlp-rate")));
     }
 
     #[test]
     fn overflow_is_counted_and_newer_metrics_replace_older_ones() {
-        let queue = PushQueue::new(100, u64::MAX);
+        let queue = queue_of_one_run(100, u64::MAX);
         queue.push(body(PushSignal::Metrics, 40, 5));
         queue.push(body(PushSignal::Traces, 60, 7));
         queue.push(body(PushSignal::Metrics, 30, 6));
         queue.push(body(PushSignal::Traces, 11, 3));
-        assert_eq!(queue.pushed().spans, PushedItems { accepted: 0, dropped: 3 });
-        assert_eq!(queue.pushed().points, PushedItems::default());
-        assert!(queue.problem().is_some_and(|t| t.contains("--otlp-queue")));
-        assert!(queue.take_message().is_some() && queue.take_message().is_none());
+        assert_eq!(queue.pushed(RUN).spans, PushedItems { accepted: 0, dropped: 3 });
+        assert_eq!(queue.pushed(RUN).points, PushedItems::default());
+        assert!(queue.problem(RUN).is_some_and(|t| t.contains("--otlp-queue")));
+        assert!(queue.take_message(RUN).is_some() && queue.take_message(RUN).is_none());
         let first = queue.next_body().expect("there are two");
         assert_eq!((first.signal, first.items), (PushSignal::Traces, 7));
         queue.record_sent(&first, 2, "two were bad");
-        assert_eq!(queue.pushed().spans, PushedItems { accepted: 5, dropped: 5 });
+        assert_eq!(queue.pushed(RUN).spans, PushedItems { accepted: 5, dropped: 5 });
         assert_eq!(queue.next_body().map(|b| b.items), Some(6));
     }
 
     #[test]
     fn close_waits_until_its_deadline() {
-        let queue = PushQueue::new(100, u64::MAX);
+        let queue = queue_of_one_run(100, u64::MAX);
         queue.push(body(PushSignal::Traces, 10, 4));
         let began = Instant::now();
-        queue.close(began + Duration::from_millis(50));
+        queue.close_run(RUN, began + Duration::from_millis(50));
         assert!(began.elapsed() >= Duration::from_millis(50) && began.elapsed() < Duration::from_secs(5));
-        assert_eq!(queue.pushed().spans, PushedItems { accepted: 0, dropped: 4 });
+        assert_eq!(queue.pushed(RUN).spans, PushedItems { accepted: 0, dropped: 4 });
         assert!(queue.next_body().is_none());
+    }
+
+    #[test]
+    fn runs_share_the_queue_and_end_one_after_another() {
+        let queue = queue_of_one_run(100, u64::MAX);
+        let second = queue.add_run();
+        queue.push(body(PushSignal::Metrics, 40, 5));
+        queue.push(PushBody { run: second, ..body(PushSignal::Metrics, 40, 3) });
+        queue.push(PushBody { run: second, ..body(PushSignal::Traces, 40, 2) });
+        assert_eq!(queue.pushed(second).spans, PushedItems { accepted: 0, dropped: 2 }, "the limit is that of both");
+        let began = Instant::now();
+        queue.close_run(RUN, began + Duration::from_millis(50));
+        assert_eq!(queue.pushed(RUN).points, PushedItems { accepted: 0, dropped: 5 });
+        let of_second = queue.next_body().expect("the second goes on");
+        queue.record_sent(&of_second, 0, "");
+        assert_eq!(queue.pushed(second).points, PushedItems { accepted: 3, dropped: 0 });
+        queue.close_run(second, began + Duration::from_mins(1));
+        assert!(queue.next_body().is_none() && began.elapsed() < Duration::from_secs(30));
+        assert_eq!(queue.problem(RUN).map(|text| text.contains("0 spans and 5 metric points")), Some(true));
     }
 
     #[test]
@@ -493,14 +562,20 @@ mod tests {
     fn an_unreachable_receiver_does_not_block_close() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port");
         let sender = PushSender::new(&format!("http://{free}"), &Environment::default()).expect("a URL");
-        let queue = PushQueue::new(1_000, u64::MAX);
-        queue.push(PushBody { signal: PushSignal::Traces, json: b"{}".to_vec(), items: 2, since: Instant::now() });
+        let queue = queue_of_one_run(1_000, u64::MAX);
+        queue.push(PushBody {
+            run: RUN,
+            signal: PushSignal::Traces,
+            json: b"{}".to_vec(),
+            items: 2,
+            since: Instant::now(),
+        });
         std::thread::scope(|scope| {
             let run = scope.spawn(|| sender.run(&queue));
-            queue.close(Instant::now() + Duration::from_secs(5));
+            queue.close_run(RUN, Instant::now() + Duration::from_secs(5));
             run.join().expect("no panic");
         });
-        assert_eq!(queue.pushed().spans, PushedItems { accepted: 0, dropped: 2 });
-        assert!(queue.problem().is_some_and(|t| t.contains("v1/traces")));
+        assert_eq!(queue.pushed(RUN).spans, PushedItems { accepted: 0, dropped: 2 });
+        assert!(queue.problem(RUN).is_some_and(|t| t.contains("v1/traces")));
     }
 }

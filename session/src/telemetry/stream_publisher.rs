@@ -1,7 +1,7 @@
 //! The run's side of the streams: collects records into blocks and passes them to the endpoint's thread, which never delays the run.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use std::{io, thread};
@@ -11,8 +11,6 @@ use recording::{BlockWriter, OpenBlock, RecordedPayload, StreamPacker};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use trace::{Event, MonoNs, ReportInput};
-
-use super::endpoint_counts::EndpointCounts;
 
 /// Capacity of the queue to the endpoint's thread.
 const JOBS: usize = 64;
@@ -46,14 +44,15 @@ pub(super) struct StreamPublisher {
     jobs: Sender<StreamJob>,
     blocks: BlockWriter,
     last_status: Option<MonoNs>,
-    counts: Arc<EndpointCounts>,
+    /// Blocks that the endpoint's thread was too slow to take.
+    blocks_dropped: Arc<AtomicU64>,
 }
 
 impl StreamPublisher {
     /// Creates the publisher, and the queue that the endpoint reads.
-    pub(super) fn new(payload: RecordedPayload, counts: Arc<EndpointCounts>) -> (Self, Receiver<StreamJob>) {
+    pub(super) fn new(payload: RecordedPayload, blocks_dropped: Arc<AtomicU64>) -> (Self, Receiver<StreamJob>) {
         let (jobs, inbox) = channel(JOBS);
-        (Self { jobs, blocks: BlockWriter::new(payload), last_status: None, counts }, inbox)
+        (Self { jobs, blocks: BlockWriter::new(payload), last_status: None, blocks_dropped }, inbox)
     }
 
     /// Writes an event that the analysis has already applied.
@@ -80,7 +79,7 @@ impl StreamPublisher {
             && self.jobs.try_send(StreamJob::Block(Box::new(block))).is_err()
         {
             // Readers notice the gap in the numbers of the records.
-            self.counts.blocks_dropped.fetch_add(1, Ordering::Relaxed);
+            self.blocks_dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 

@@ -5,28 +5,30 @@ use std::time::{Duration, Instant};
 
 use probe_user::discover::{Engine, Watcher};
 use serde_json::Value;
-use session::{About, Flow, LiveSource};
+use session::{About, EngineIdentity, Flow, LiveSource};
 use trace::event::{Event, Missed, MissedCause, What};
 use trace::{MonoNs, SamplingCost};
 
-use super::engine_search::{EngineSearch, FoundEngine, unique_name};
+use super::engine_search::{EngineSearch, FoundEngine};
 use super::inbox::RunId;
 use super::node::NodeHandle;
 use super::paths::HopIds;
-use super::{Attach, AttachOptions, start_node};
+use super::start::start_node;
+use super::{Attach, AttachOptions};
 use crate::open_files;
 
 /// Delay before retrying after a failed attach.
 const RETRY_DELAY: Duration = Duration::from_secs(15);
-/// Maximum number of engines, each of which needs memory of its own.
-const MAX_ENGINES: usize = 64;
+/// Maximum number of lines that are kept about engines that have ended.
+const MAX_PAST_DEGRADED: usize = 32;
 
 /// The engines of this machine that are watched, and the search for further ones.
 pub struct EngineRuns {
     node: NodeHandle,
     options: AttachOptions,
     is_following: bool,
-    run_count: usize,
+    /// Logged last: the engines beyond the limit.
+    limit_note: Option<String>,
 }
 
 /// An engine, across restarts.
@@ -37,6 +39,17 @@ pub struct EngineRun {
     /// The run waits for an engine as long as it takes, and its engine's exit is an event of the run.
     is_following: bool,
     state: State,
+    /// When the exit of the watched engine was noticed.
+    exited_at: Option<Instant>,
+    /// Port of the engine's HTTP server, and its model, as last known.
+    port: Option<u16>,
+    model: Option<String>,
+    /// Side of a pair, as last known.
+    side: Option<&'static str>,
+    /// Observed processes of the engine that was watched last.
+    last_wire: Option<Value>,
+    /// Degradations of the engines that have ended, which lasted until then.
+    past_degraded: Vec<String>,
     /// Hop ids used so far.
     ids: HopIds,
     keep_ids: bool,
@@ -68,6 +81,17 @@ pub enum EngineState {
     Ended,
 }
 
+impl EngineState {
+    /// Word for it in reports.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Attached => "live",
+            Self::Waiting => "waiting",
+            Self::Ended => "ended",
+        }
+    }
+}
+
 impl EngineRuns {
     /// Attaches to these engines. Further ones join once they have started if `engine_search`.
     pub fn attach(
@@ -77,12 +101,13 @@ impl EngineRuns {
         engine_search: Option<EngineNames>,
     ) -> anyhow::Result<(Self, Vec<EngineRun>)> {
         let inspect = |engine| FoundEngine::inspect(engine, options.may_read_tokenizers());
-        let found: Vec<FoundEngine> = engines.into_iter().map(inspect).collect();
+        let mut found: Vec<FoundEngine> = engines.into_iter().map(inspect).collect();
         let search = engine_search.map(|names| names.into_search(&options, &found));
+        let beyond_limit = found.split_off(found.len().min(usize::from(options.max_engines.0)));
         let node = start_node(Some(watcher), &found, search, &options)?;
-        let names: Vec<String> = found.iter().map(|found| unused_name(&node, found)).collect();
-        let ids: Vec<RunId> = names.into_iter().map(|name| node.lock().add_run(name)).collect();
-        let mut runs = Self { node, options, is_following: false, run_count: 0 };
+        node.lock().lookout.found = beyond_limit;
+        let ids: Vec<RunId> = found.iter().map(|found| node.lock().add_run(Some(&found.traits))).collect();
+        let runs = Self { node, options, is_following: false, limit_note: None };
         let mut attached = Vec::new();
         let is_only_engine = found.len() == 1;
         let mut last_error = None;
@@ -94,6 +119,8 @@ impl EngineRuns {
                 Ok(()) => {}
             }
             attached.push(engine_run);
+            // Nobody reads the ring until all are attached.
+            runs.node.lock().keep_observations();
         }
         match last_error.filter(|_| attached.iter().all(|run| run.watched().is_none())) {
             Some(error) => Err(error),
@@ -108,19 +135,18 @@ impl EngineRuns {
         let node = start_node(None, &[], Some(search), &options)?;
         // An error is reported when an engine is there.
         let _ = node.lock().load_probe();
-        let run = node.lock().add_run(String::new());
-        let mut runs = Self { node, options, is_following: true, run_count: 0 };
+        let run = node.lock().add_run(None);
+        let runs = Self { node, options, is_following: true, limit_note: None };
         let first = runs.create_run(run);
         Ok((runs, first))
     }
 
-    /// Name of the first run's engine. Empty if no engine was found yet.
-    pub fn first_name(&self) -> String {
-        self.node.lock().name_of(0).to_owned()
+    /// States which engines are not watched because of the limit, if it is reached.
+    pub fn limit_note(&self) -> Option<String> {
+        self.node.lock().limit_note()
     }
 
-    fn create_run(&mut self, run: RunId) -> EngineRun {
-        self.run_count += 1;
+    fn create_run(&self, run: RunId) -> EngineRun {
         let now = Instant::now();
         EngineRun {
             node: self.node.clone(),
@@ -128,6 +154,12 @@ impl EngineRuns {
             options: self.options.clone(),
             is_following: self.is_following,
             state: State::Waiting { since: now, retry_at: now },
+            exited_at: None,
+            port: None,
+            model: None,
+            side: None,
+            last_wire: None,
+            past_degraded: Vec::new(),
             ids: HopIds::default(),
             keep_ids: false,
             stopping: false,
@@ -139,15 +171,20 @@ impl EngineRuns {
 
     /// A run for an engine that no run waits for, if one was found.
     pub fn next_run(&mut self) -> Option<EngineRun> {
-        if self.run_count == MAX_ENGINES {
-            // Engines that have ended count, because the report contains them.
-            return None;
-        }
         let run = {
             let mut node = self.node.lock();
-            let name = node.new_run_name()?;
-            tracing::info!("a further engine has started: {name}");
-            node.add_run(name)
+            if node.is_full() {
+                let note = node.limit_note();
+                if let Some(note) = note.as_ref().filter(|_| note != self.limit_note) {
+                    tracing::warn!("{note}");
+                }
+                self.limit_note = note;
+                return None;
+            }
+            let engine = node.next_new_engine()?;
+            let run = node.add_run(Some(&engine));
+            tracing::info!("a further engine has started: {}", node.name_of(run));
+            run
         };
         Some(self.create_run(run))
     }
@@ -172,17 +209,13 @@ impl EngineNames {
             return Ok(engines);
         }
         let found: Vec<FoundEngine> = engines.into_iter().map(|engine| FoundEngine::inspect(engine, false)).collect();
-        let names: Vec<&str> = found.iter().map(|found| found.name.as_str()).collect();
-        if let Some(unknown) = self.0.iter().find(|name| !names.contains(&name.as_str())) {
+        let names: BTreeSet<&str> = found.iter().map(|found| found.traits.name.as_str()).collect();
+        if let Some(unknown) = self.0.iter().find(|name| !names.contains(name.as_str())) {
+            let names: Vec<&str> = names.into_iter().collect();
             anyhow::bail!("no engine is named {unknown}: running are {}", names.join(", "));
         }
-        Ok(found.into_iter().filter(|found| self.0.contains(&found.name)).map(|found| found.engine).collect())
+        Ok(found.into_iter().filter(|found| self.0.contains(&found.traits.name)).map(|found| found.engine).collect())
     }
-}
-
-/// Name of an engine that no run has.
-fn unused_name(node: &NodeHandle, found: &FoundEngine) -> String {
-    node.lock().name_for_new_run(found).unwrap_or_else(|| unique_name(found))
 }
 
 impl EngineRun {
@@ -191,9 +224,24 @@ impl EngineRun {
         self.node.lock().name_of(self.run).to_owned()
     }
 
+    /// Port of the engine's HTTP server, if known.
+    pub fn port(&self) -> Option<u16> {
+        self.port
+    }
+
+    /// Last part of the name of the engine's model, if known.
+    pub fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+
+    /// States which engines are not watched because of the limit, if it is reached.
+    pub fn limit_note(&self) -> Option<String> {
+        self.node.lock().limit_note()
+    }
+
     /// Side of a pair of servers: `prefill` or `decode`.
     pub fn side(&self) -> Option<&'static str> {
-        Some(self.watched()?.disaggregation()?.value.word)
+        self.side
     }
 
     /// The attach to the engine, while there is one.
@@ -249,6 +297,9 @@ impl EngineRun {
         let State::Waiting { since, .. } = self.state else {
             return Ok(());
         };
+        self.port = found.traits.port;
+        self.model.clone_from(&found.traits.model);
+        self.side = found.engine.settings.disaggregation.as_ref().map(|side| side.value.word);
         let attached = Attach::join(&self.node, self.run, &found, &self.options, is_ring_read);
         let attached = attached.and_then(|attach| match attach.refusal() {
             Some(refusal) => {
@@ -265,7 +316,7 @@ impl EngineRun {
                 }
                 self.away += since.elapsed();
                 self.refused = None;
-                tracing::info!("attached to {} processes of {}", attach.watched(), found.name);
+                tracing::info!("attached to {} processes of {}", attach.watched(), found.traits.name);
                 self.node.lock().set_waiting(self.run, false);
                 self.state = State::Watching(Box::new(attach));
                 Ok(())
@@ -273,7 +324,7 @@ impl EngineRun {
             Err(error) => {
                 let why = format!("{error:#}");
                 if self.refused.as_ref() != Some(&why) {
-                    tracing::warn!("{}: {why}; trying again every {} s", found.name, RETRY_DELAY.as_secs());
+                    tracing::warn!("{}: {why}; trying again every {} s", found.traits.name, RETRY_DELAY.as_secs());
                 }
                 self.refused = Some(why);
                 self.node.lock().return_engine(found);
@@ -283,24 +334,60 @@ impl EngineRun {
         }
     }
 
-    /// Handles the exit of the engine: frames queued on its hops were never received.
-    fn end(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
-        self.ended += 1;
-        tracing::warn!("the engine exited (exit {} of {}); waiting for the next one", self.ended, self.name());
-        self.stop_watching(sink);
+    /// Notes the exit of the engine, with which the next one of its traits continues this run.
+    fn note_exit(&mut self) {
+        if let State::Watching(attach) = &self.state
+            && self.exited_at.is_none()
+            && attach.has_ended()
+        {
+            self.exited_at = Some(Instant::now());
+            self.node.lock().set_waiting(self.run, true);
+        }
     }
 
-    fn stop_watching(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
-        let now = Instant::now();
-        let next = State::Waiting { since: now, retry_at: now };
-        let State::Watching(attach) = std::mem::replace(&mut self.state, next) else {
+    /// Leaves an engine that has ended, or that is none. Attaches to the one that continues the run.
+    fn change_engine(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
+        let are_several = self.node.lock().has_several_runs();
+        if let State::Watching(attach) = &self.state {
+            if let Some(exited_at) = self.exited_at {
+                // The only engine stays in the report as it was last, unless it starts again.
+                if self.is_following || are_several || self.node.lock().has_engine_for(self.run) {
+                    self.end(exited_at, sink);
+                }
+            } else if self.is_following && !are_several && attach.is_superseded() {
+                tracing::warn!("a connected engine was found; the watched processes have no connection and are left");
+                self.leave_engine(Instant::now());
+            }
+        }
+        self.attach_when_found();
+    }
+
+    /// Handles the exit of the engine: frames queued on its hops were never received.
+    fn end(&mut self, exited_at: Instant, sink: &mut dyn FnMut(&Event<'_>)) {
+        self.ended += 1;
+        tracing::warn!("the engine exited (exit {} of {}); waiting for the next one", self.ended, self.name());
+        self.leave_engine(exited_at);
+        sink(&Event::new(MonoNs::now(), What::Missed(Missed::new(None, 0, MissedCause::Ended))));
+    }
+
+    /// Waits for the next engine, `since` when there is none.
+    fn leave_engine(&mut self, since: Instant) {
+        let State::Watching(attach) =
+            std::mem::replace(&mut self.state, State::Waiting { since, retry_at: Instant::now() })
+        else {
             return;
         };
+        self.exited_at = None;
+        self.last_wire = attach.wire();
+        for line in attach.degraded() {
+            if self.past_degraded.len() < MAX_PAST_DEGRADED && !self.past_degraded.contains(&line) {
+                self.past_degraded.push(line);
+            }
+        }
         self.ids = attach.interpreter.lanes.paths.ids.clone();
         self.ids.generation += 1;
         attach.release();
         self.node.lock().set_waiting(self.run, true);
-        sink(&Event::new(MonoNs::now(), What::Missed(Missed::new(None, 0, MissedCause::Ended))));
     }
 }
 
@@ -313,8 +400,18 @@ impl About for EngineRun {
         self.watched().is_some()
     }
 
+    fn engine(&self) -> Option<EngineIdentity> {
+        Some(EngineIdentity {
+            name: self.name(),
+            port: self.port,
+            model: self.model.clone(),
+            side: self.side(),
+            state: self.engine_state().word(),
+        })
+    }
+
     fn wire(&self) -> Option<Value> {
-        self.watched()?.wire()
+        self.watched().map_or_else(|| self.last_wire.clone(), About::wire)
     }
 
     fn sampling(&self) -> Option<SamplingCost> {
@@ -322,11 +419,17 @@ impl About for EngineRun {
     }
 
     fn cost(&self) -> (Option<u64>, Option<u64>) {
+        // That of the process, which all runs share.
+        if self.run != 0 {
+            return (None, None);
+        }
         super::own_cost(self.options.python.as_ref())
     }
 
     fn degraded(&self) -> Vec<String> {
         let mut degraded = self.watched().map(About::degraded).unwrap_or_default();
+        let past: Vec<String> = self.past_degraded.iter().filter(|line| !degraded.contains(line)).cloned().collect();
+        degraded.extend(past);
         let waiting = match &self.state {
             State::Waiting { since, .. } => since.elapsed(),
             State::Watching(_) => Duration::ZERO,
@@ -338,6 +441,14 @@ impl About for EngineRun {
                 (self.away + waiting).as_secs_f64()
             ));
         }
+        if let Some(attach) = self.watched()
+            && let Some(shared) = self.node.lock().shared_name(self.run)
+        {
+            let pid = attach.main_pid().unwrap_or_default();
+            degraded.push(format!("engine: main pid {pid}; {shared} is another engine with the same port or model"));
+        }
+        // All runs share the limit.
+        degraded.extend((self.run == 0).then(|| self.limit_note()).flatten());
         degraded.extend(self.obstacle().map(|why| format!("engine: no engine is watched: {why}")));
         degraded
     }
@@ -358,23 +469,15 @@ impl LiveSource for EngineRun {
             State::Waiting { .. } => Flow::Idle,
         };
         // It ends unasked if the probe has failed, which all runs share.
-        if flow != Flow::Idle || self.stopping {
+        if flow == Flow::Ended || self.stopping {
             return flow;
         }
-        if let State::Watching(attach) = &self.state {
-            let can_go_on = self.is_following || self.node.lock().has_engine_for(self.run);
-            if !can_go_on {
-                return flow;
-            }
-            if attach.has_ended() {
-                self.end(sink);
-            } else if self.is_following && attach.is_superseded() {
-                tracing::warn!("a connected engine was found; the watched processes have no connection and are left");
-                self.stop_watching(sink);
-            }
+        self.note_exit();
+        // Other engines may keep the ring busy.
+        if self.watched().is_none_or(|attach| attach.is_quiet) {
+            self.change_engine(sink);
         }
-        self.attach_when_found();
-        Flow::Idle
+        flow
     }
 
     fn stop(&mut self) {

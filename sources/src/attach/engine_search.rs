@@ -8,10 +8,22 @@ use probe_user::egress::{ListeningPorts, listening_ports};
 
 use super::response_id_of;
 
+/// Maximum length of the name of a model, in characters.
+const MAX_MODEL_CHARS: usize = 64;
 /// Maximum wait for an engine whose processes still change or are not connected; they open their sockets one by one.
 const SETTLING: Duration = Duration::from_secs(20);
 /// Time after which the only processes that look like an engine are watched although no connection confirms it.
 const ALONE: Duration = Duration::from_secs(40);
+
+/// Maximum number of engines, each of which needs memory of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineLimit(pub u16);
+
+impl Default for EngineLimit {
+    fn default() -> Self {
+        Self(64)
+    }
+}
 
 /// Ports on which a process listens, or why they are unknown.
 pub(super) type Ports = Result<ListeningPorts, String>;
@@ -21,11 +33,61 @@ pub(super) fn find_ports(pid: u32) -> Ports {
     listening_ports(pid).map_err(|error| format!("cannot read where pid {pid} listens: {error}"))
 }
 
+/// What an engine keeps across a restart. Its container may be a new one, with another network namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EngineTraits {
+    /// Its kind with the port that it serves, otherwise with its model and rank, otherwise with its main process.
+    pub name: String,
+    /// Port of its HTTP server, if known.
+    pub port: Option<u16>,
+    /// Last part of the name of its model, if known.
+    pub model: Option<String>,
+    /// Network namespace of its server, if known.
+    network_namespace: Option<u64>,
+}
+
+impl EngineTraits {
+    /// Reads the command lines of an engine and the ports on which it listens. Blocks.
+    pub fn read(engine: &Engine) -> Self {
+        Self::with_ports(engine, &find_serving_ports(engine))
+    }
+
+    fn with_ports(engine: &Engine, ports: &BTreeMap<u32, Ports>) -> Self {
+        let port = discover::served_port(engine).or_else(|| open_port(engine, ports));
+        // Its command line chooses the name, which becomes a label and a part of file names.
+        let model = discover::model_name(engine).map(|model| model.chars().take(MAX_MODEL_CHARS).collect::<String>());
+        let network_namespace =
+            ports.values().flatten().map(|listening| listening.network_namespace).find(|id| *id > 0);
+        Self { name: name_engine(engine, port, model.as_deref()), port, model, network_namespace }
+    }
+
+    #[cfg(test)]
+    pub(super) fn for_test(name: &str, model: Option<&str>, network_namespace: u64) -> Self {
+        Self {
+            name: name.to_owned(),
+            port: None,
+            model: model.map(str::to_owned),
+            network_namespace: Some(network_namespace),
+        }
+    }
+
+    /// Whether both have the same name in the same network namespace.
+    pub(super) fn has_same_address(&self, other: &Self) -> bool {
+        self.name == other.name
+            && self.network_namespace == other.network_namespace
+            && (self.network_namespace.is_some() || self.model == other.model)
+    }
+
+    /// Whether both have the same name and model.
+    pub(super) fn has_same_model(&self, other: &Self) -> bool {
+        self.name == other.name && self.model.is_some() && self.model == other.model
+    }
+}
+
 /// An engine, with what was read of its processes.
 #[derive(Debug)]
 pub(super) struct FoundEngine {
-    /// Name that the engine has again after a restart.
-    pub(super) name: String,
+    pub(super) traits: EngineTraits,
     pub(super) engine: Engine,
     /// Ports of its processes that answer clients.
     pub(super) ports: BTreeMap<u32, Ports>,
@@ -36,21 +98,26 @@ pub(super) struct FoundEngine {
 impl FoundEngine {
     /// Reads the ports of an engine, and its tokenizer if `may_read_tokenizer`. Blocks.
     pub(super) fn inspect(engine: Engine, may_read_tokenizer: bool) -> Self {
-        let serving = engine.processes.iter().filter(|process| process.answers_clients());
-        let ports = serving.map(|process| (process.id.pid, find_ports(process.id.pid))).collect();
+        let ports = find_serving_ports(&engine);
         let needs_tokenizer = may_read_tokenizer && response_id_of(&engine).is_some();
         let tokenizer = needs_tokenizer.then(|| discover::read_tokenizer(&engine));
-        Self { name: name_engine(&engine, &ports), engine, ports, tokenizer }
+        Self { traits: EngineTraits::with_ports(&engine, &ports), engine, ports, tokenizer }
     }
 }
 
+/// Looks up the ports of the processes that answer clients. Blocks.
+fn find_serving_ports(engine: &Engine) -> BTreeMap<u32, Ports> {
+    let serving = engine.processes.iter().filter(|process| process.answers_clients());
+    serving.map(|process| (process.id.pid, find_ports(process.id.pid))).collect()
+}
+
 /// Name of an engine: its kind with the port that it serves, otherwise with its model and rank, otherwise with its main process.
-fn name_engine(engine: &Engine, ports: &BTreeMap<u32, Ports>) -> String {
+fn name_engine(engine: &Engine, port: Option<u16>, model: Option<&str>) -> String {
     let kind = engine.kind.map_or("engine", |kind| kind.name());
-    if let Some(port) = discover::served_port(engine).or_else(|| open_port(engine, ports)) {
+    if let Some(port) = port {
         return format!("{kind}:{port}");
     }
-    if let Some(model) = discover::model_name(engine) {
+    if let Some(model) = model {
         let dp = engine.processes.iter().find_map(|process| process.rank.dp);
         return format!("{kind}:{model}{}", dp.map_or_else(String::new, |dp| format!("-dp{dp}")));
     }
@@ -65,16 +132,11 @@ fn open_port(engine: &Engine, ports: &BTreeMap<u32, Ports>) -> Option<u16> {
     open.flat_map(|listening| &listening.ports).copied().filter(|port| !carries_messages(port)).min()
 }
 
-/// Name of an engine beside another one with the same name, in another network namespace.
-pub(super) fn unique_name(found: &FoundEngine) -> String {
-    format!("{} (pid {})", found.name, found.engine.main_process().map_or(0, |process| process.id.pid))
-}
-
 /// Engines that the search has found so far, and processes that may become one.
 #[derive(Default)]
 pub(super) struct EngineSearch {
     /// Names to which the search is restricted; empty for all engines.
-    pub(super) names: BTreeSet<String>,
+    names: BTreeSet<String>,
     pub(super) may_read_tokenizers: bool,
     /// Processes that looked like engines at the last search.
     settling: Vec<SeenProcesses>,
@@ -102,6 +164,18 @@ impl EngineSearch {
     /// Does not find this engine again while it runs.
     pub(super) fn ignore_engine(&mut self, engine: &Engine) {
         self.reported.extend(process_ids(engine).into_iter().map(|id| (id, engine.is_confirmed)));
+    }
+
+    /// Whether engines of this name are looked for. A search for names must see the port of an engine, which may open late.
+    pub(super) fn accepts_name(&self, traits: &EngineTraits) -> bool {
+        self.names.is_empty() || self.names.contains(&traits.name)
+    }
+
+    /// Finds this engine again at the next search.
+    pub(super) fn reconsider_engine(&mut self, engine: &Engine) {
+        for process in &engine.processes {
+            self.reported.remove(&process.id);
+        }
     }
 
     /// Returns complete engines that were not found before. An error says why there is none.
@@ -233,7 +307,10 @@ pub(super) mod tests {
             let ports = ListeningPorts { ports: ports.to_vec(), ..ListeningPorts::default() };
             BTreeMap::from([(4_000_000, Ok(ports))])
         };
-        assert_eq!(name_engine(&engine, &listening(&[30_007, 30_001])), "engine:30001");
-        assert_eq!(name_engine(&engine, &listening(&[])), "engine:pid-4000000");
+        assert_eq!(open_port(&engine, &listening(&[30_007, 30_001])), Some(30_001));
+        assert_eq!(open_port(&engine, &listening(&[])), None);
+        assert_eq!(name_engine(&engine, Some(30_001), Some("model")), "engine:30001");
+        assert_eq!(name_engine(&engine, None, Some("model")), "engine:model");
+        assert_eq!(name_engine(&engine, None, None), "engine:pid-4000000");
     }
 }

@@ -13,6 +13,8 @@ pub(super) struct Inbox {
     max_bytes: usize,
     payloads: Vec<u8>,
     entries: Vec<CopiedObservation>,
+    /// Number of entries that were passed on.
+    passed: usize,
     /// Observations that did not fit.
     dropped: u64,
 }
@@ -38,7 +40,7 @@ enum CopiedObservation {
 impl Inbox {
     /// An empty inbox of a limited size.
     pub(super) fn with_limit(max_bytes: usize) -> Self {
-        Self { max_bytes, payloads: Vec::new(), entries: Vec::new(), dropped: 0 }
+        Self { max_bytes, payloads: Vec::new(), entries: Vec::new(), passed: 0, dropped: 0 }
     }
 
     /// Copies an observation. Only losses and exits are kept beyond the limit.
@@ -47,6 +49,15 @@ impl Inbox {
         let is_record = !matches!(observation, Observation::Lost { .. } | Observation::Exited { .. });
         if is_record && used_bytes + payload_of(observation).len() > self.max_bytes {
             self.dropped += 1;
+            return;
+        }
+        if let (
+            Observation::Lost { cause, count },
+            Some(CopiedObservation::Lost { cause: last_cause, count: last_count }),
+        ) = (observation, self.entries.last_mut())
+            && cause == last_cause
+        {
+            *last_count += count;
             return;
         }
         let begin = self.payloads.len();
@@ -79,7 +90,10 @@ impl Inbox {
             more: copied.more,
             payload: &payloads[copied.payload.clone()],
         };
-        for entry in &self.entries {
+        let drained = self.entries.len() - self.passed;
+        for entry in &self.entries[self.passed..] {
+            // One that makes the analysis fail is not passed again.
+            self.passed += 1;
             emit(&match entry {
                 CopiedObservation::Sent(copied) => Observation::Sent(message(copied)),
                 CopiedObservation::Received(copied) => Observation::Received(message(copied)),
@@ -94,9 +108,9 @@ impl Inbox {
                 CopiedObservation::Exited { pid } => Observation::Exited { pid: *pid },
             });
         }
-        let drained = self.entries.len();
         self.payloads.clear();
         self.entries.clear();
+        self.passed = 0;
         let dropped = std::mem::take(&mut self.dropped);
         if dropped > 0 {
             emit(&Observation::Lost { cause: Loss::RingFull, count: dropped });
@@ -144,5 +158,31 @@ mod tests {
         let expected: Vec<String> = expected.iter().chain([&lost]).map(|one| format!("{one:?}")).collect();
         assert_eq!(passed, expected);
         assert_eq!(inbox.drain(&mut |_| panic!("it is empty")), 0);
+    }
+
+    #[test]
+    fn losses_of_one_cause_are_added_up() {
+        let mut inbox = Inbox::with_limit(1_000);
+        for count in [3, 4] {
+            inbox.push(&Observation::Lost { cause: Loss::RingFull, count });
+        }
+        let mut lost = Vec::new();
+        inbox.drain(&mut |observation| lost.push(format!("{observation:?}")));
+        assert_eq!(lost, [format!("{:?}", Observation::Lost { cause: Loss::RingFull, count: 7 })]);
+    }
+
+    #[test]
+    fn an_observation_that_makes_the_analysis_fail_is_passed_once() {
+        let mut inbox = Inbox::with_limit(1_000);
+        for pid in [1, 2] {
+            inbox.push(&Observation::Exited { pid });
+        }
+        let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            inbox.drain(&mut |_| std::panic::resume_unwind(Box::new("a defect")));
+        }));
+        assert!(failed.is_err());
+        let mut passed = Vec::new();
+        assert_eq!(inbox.drain(&mut |observation| passed.push(format!("{observation:?}"))), 1);
+        assert_eq!(passed, [format!("{:?}", Observation::Exited { pid: 2 })]);
     }
 }

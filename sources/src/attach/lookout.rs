@@ -256,8 +256,11 @@ impl Search {
                 self.libraries.read_libraries_of(process.id.pid, process.inner_server);
             }
             let engine = FoundEngine::inspect(engine, search.may_read_tokenizers);
-            if search.names.is_empty() || search.names.contains(&engine.name) {
+            if search.accepts_name(&engine.traits) {
                 found.push(engine);
+            } else if engine.traits.port.is_none() {
+                // Its name may change once it listens.
+                search.reconsider_engine(&engine.engine);
             }
         }
         Ok(found)

@@ -23,6 +23,7 @@ mod requests;
 mod roles;
 mod sight;
 mod socket_reads;
+mod start;
 mod submitted;
 mod targets;
 mod trial;
@@ -34,10 +35,9 @@ use std::time::{Duration, Instant};
 
 use adapter::decode::{Format, ReadResponseId};
 use adapter::discover::{Disaggregation, Setting};
-use anyhow::Context;
-use probe_user::discover::{BlindSpot, Engine, ProcPart, Process, Watcher};
+use probe_user::discover::{BlindSpot, Engine, ProcPart, Process};
 use probe_user::{Degraded, Feature, ProbeOptions, Target};
-use responses::{Detokenize, Server};
+use responses::Detokenize;
 use serde_json::{Value, json};
 use session::{About, Flow, LiveSource, own};
 use trace::event::Event;
@@ -45,25 +45,18 @@ use trace::{MonoNs, SamplingCost};
 
 pub use background::{StartUp, Unattached};
 use cpu::CpuWatch;
-use egress::Egress;
 pub use engine_run::{EngineNames, EngineRun, EngineRuns, EngineState};
-use engine_search::{EngineSearch, FoundEngine};
+pub use engine_search::{EngineLimit, EngineTraits};
 use inbox::RunId;
 pub use interpreter::Interpreter;
-use lanes::{Lanes, Sink};
-use lookout::DiscoveryThread;
+use lanes::Sink;
 use newcomers::LateProcesses;
 use node::{Node, NodeHandle, ReadCounts};
 pub use python::PythonOptions;
 use python::PythonWatch;
 use queues::{QueueProblems, QueueWatch};
-use roles::Roles;
-use sight::Observability;
-use socket_reads::SocketReads;
 use targets::{has_libzmq, observe_inner_servers, speaks_zmq, target, targets, without_libzmq};
 pub use trial::{Reason, Row, State};
-
-use crate::translate::Clients;
 
 /// Time to read the ring buffer after the end, which a busy engine goes on filling.
 const DRAIN: Duration = Duration::from_millis(500);
@@ -87,6 +80,8 @@ pub struct AttachOptions {
     pub probe: ProbeOptions,
     /// Options for sampling Python stacks, if enabled.
     pub python: Option<PythonOptions>,
+    /// Maximum number of engines.
+    pub max_engines: EngineLimit,
 }
 
 impl AttachOptions {
@@ -115,6 +110,9 @@ pub struct Attach {
     of_others: BTreeMap<u32, String>,
     /// When the source was asked to end.
     stopped_at: Option<Instant>,
+    /// Whether the last poll read no observation of this engine, and whether any did.
+    is_quiet: bool,
+    has_observed: bool,
     degraded: Vec<String>,
 }
 
@@ -127,124 +125,6 @@ fn response_id_of(engine: &Engine) -> Option<ReadResponseId> {
 }
 
 impl Attach {
-    /// Attaches to every process of `engine` on the token path.
-    pub fn start(watcher: Watcher, engine: Engine, options: &AttachOptions) -> anyhow::Result<Self> {
-        let found = FoundEngine::inspect(engine, options.may_read_tokenizers());
-        let node = start_node(Some(watcher), std::slice::from_ref(&found), None, options)?;
-        let run = node.lock().add_run(found.name.clone());
-        Self::join(&node, run, &found, options, false)
-    }
-
-    /// Attaches to an engine as a run of the node. `is_ring_read` says whether other runs read the ring meanwhile, so that this must not
-    /// wait for files.
-    fn join(
-        node: &NodeHandle,
-        run: RunId,
-        found: &FoundEngine,
-        options: &AttachOptions,
-        is_ring_read: bool,
-    ) -> anyhow::Result<Self> {
-        let handle = node.clone();
-        let mut guard = node.lock();
-        let attached = Self::attach_to(handle, &mut guard, run, found, options, is_ring_read);
-        if attached.is_err() {
-            guard.release(run);
-        }
-        attached
-    }
-
-    fn attach_to(
-        handle: NodeHandle,
-        node: &mut Node,
-        run: RunId,
-        found: &FoundEngine,
-        options: &AttachOptions,
-        is_ring_read: bool,
-    ) -> anyhow::Result<Self> {
-        let FoundEngine { engine, ports, tokenizer, .. } = found;
-        let refused = "cannot attach the probe; `tokengap tap` watches a hop without privileges";
-        node.load_probe().context(refused)?;
-        node.receive_from(run, engine);
-        let has_several_runs = node.has_several_runs();
-        let targets = targets(engine, &options.named, options.capture);
-        let probed: BTreeSet<u32> = targets.iter().map(|target| target.pid).collect();
-        let mut degraded = Vec::new();
-        let is_own = |pid: &&u32| !has_several_runs || engine.process_with_pid(**pid).is_some();
-        for pid in options.named.difference(&probed).filter(is_own) {
-            degraded.push(format!("pid {pid} from --pid is not watched: it has no libzmq that can be probed"));
-        }
-        if !options.probe.polls {
-            degraded.push(format!("{} (--no-wakeups)", Feature::Polls.consequence_of_lack()));
-        }
-        let blind_spots = &node.lookout.topology().blind_spots;
-        let unavailable = blind_spots.iter().filter(|blind| !blind.is_limit());
-        let of_engine = unavailable.filter(|blind| !has_several_runs || concerns_engine(blind, engine));
-        degraded.extend(of_engine.map(trial::with_remedy));
-        degraded.extend(cpu::clocks());
-        let followed_changes = node.lookout.changes();
-
-        let roles = Roles::of_engine(engine);
-        let mode = engine.settings.mode.as_ref().map(|mode| mode.value);
-        let exact_text = engine.settings.exact_text.as_ref().is_some_and(|exact| exact.value);
-        let mut server = Server::new(mode);
-        server.texts.exact = exact_text;
-        let response_id = response_id_of(engine);
-        let mut egress = Egress::new(Clients { server, response_id, ..Clients::default() });
-        egress.ignores_callers = !options.traceparent;
-        match &options.tokenizer {
-            // The ids of its batches are not read.
-            _ if engine.processes.iter().any(|process| process.inner_server.is_some()) => egress.has_no_ids(),
-            Some(tokenizer) => egress.detokenize(tokenizer.clone()),
-            None => tokenizer.iter().for_each(|json| egress.read_tokenizer(json.clone())),
-        }
-        let (probe, _) = node.parts().context(refused)?;
-        let mut newcomers = LateProcesses::default();
-        let serving = engine.processes.iter().filter(|_| options.egress);
-        let served = serving
-            .map(|process| newcomers.serve(process, ports.get(&process.id.pid).cloned(), &mut egress, probe, engine));
-        let refusals = served.filter_map(|served| Some(format!("egress: {}", served.err()?)));
-        let mut refusals: Vec<String> = refusals.collect();
-        for log in &options.logs {
-            egress.follow(log, is_ring_read).with_context(|| format!("cannot follow the log {}", log.display()))?;
-        }
-        let mut reads = SocketReads::default();
-        reads.rewire(engine, without_libzmq(engine, &probed), probe).map_err(anyhow::Error::msg)?;
-        observe_inner_servers(&engine.processes, probe);
-        probe.add_targets(&targets).context(refused)?;
-        let mut sight = Observability::new(options.probe.processed, egress.capabilities());
-        for pid in probed.iter().filter(|pid| engine.process_with_pid(**pid).is_some_and(has_libzmq)) {
-            sight.watch(*pid, MonoNs(0));
-        }
-        for pid in newcomers.take_served() {
-            sight.serve(pid, MonoNs(0));
-        }
-        reads.settle(&mut sight, MonoNs(0));
-        refusals.append(&mut degraded);
-        let mut lanes = Lanes::new(roles, sight);
-        lanes.translator.set_engine(engine.clone());
-        let mut cpu = CpuWatch::default();
-        for process in &engine.processes {
-            refusals.extend(watch_threads(process, &mut cpu, node, run));
-        }
-        let queues = QueueWatch::start().context("cannot start a thread that reads the queues of sockets")?;
-        queues.rewire(engine);
-        Ok(Self {
-            node: handle,
-            run,
-            interpreter: Interpreter::new(lanes, egress, reads),
-            cpu,
-            queues,
-            options: options.clone(),
-            engine: engine.clone(),
-            probed,
-            newcomers,
-            followed_changes,
-            of_others: BTreeMap::new(),
-            stopped_at: None,
-            degraded: refusals,
-        })
-    }
-
     /// Ends the observation of the engine, whose run goes on.
     fn release(&self) {
         self.node.lock().release(self.run);
@@ -259,13 +139,13 @@ impl Attach {
         !self.engine.processes.iter().filter(watched).any(|p| topology.processes().any(|now| now.id == p.id))
     }
 
-    /// Returns whether no connection confirms that the watched processes are an engine, and another one is confirmed.
+    /// Returns whether neither connections nor messages confirm that the watched processes are an engine, and another one is confirmed.
     fn is_superseded(&self) -> bool {
         let node = self.node.lock();
         let topology = node.lookout.topology();
         let is_unconfirmed =
             topology.unconfirmed_engines().flat_map(|engine| &engine.processes).any(|process| self.knows(process));
-        is_unconfirmed && topology.confirmed_engines().next().is_some()
+        is_unconfirmed && !self.has_observed && topology.confirmed_engines().next().is_some()
     }
 
     /// Parts of the probe that are missing for this engine.
@@ -333,6 +213,11 @@ impl Attach {
         self.engine.settings.disaggregation.as_ref()
     }
 
+    /// Main process of the engine.
+    pub fn main_pid(&self) -> Option<u32> {
+        self.engine.main_process().map(|process| process.id.pid)
+    }
+
     /// Number of processes with probes attached.
     pub fn watched(&self) -> usize {
         self.probed.len()
@@ -361,6 +246,7 @@ impl Attach {
             return;
         };
         self.queues.rewire(&engine);
+        self.of_others.clear();
         let unknown = engine.processes.iter().filter(|p| !self.knows(p) && speaks_zmq(p)).cloned();
         let (new, of_others): (Vec<Process>, Vec<Process>) =
             unknown.partition(|process| node.other_receiver(self.run, process.id).is_none());
@@ -594,6 +480,9 @@ impl LiveSource for Attach {
         }
         self.prepare_reading();
         let observed = self.read_observations(sink);
+        let own = observed.as_ref().map_or(0, |counts| counts.own);
+        self.is_quiet = own == 0;
+        self.has_observed |= own > 0;
         self.report_capabilities(sink);
         self.decide_flow(observed)
     }
@@ -603,35 +492,12 @@ impl LiveSource for Attach {
     }
 }
 
-/// Starts the discovery that the runs of `attached` engines share, and of those that `engine_search` finds.
-fn start_node(
-    watcher: Option<Watcher>,
-    attached: &[FoundEngine],
-    engine_search: Option<EngineSearch>,
-    options: &AttachOptions,
-) -> anyhow::Result<NodeHandle> {
-    let lookout = DiscoveryThread::start(watcher, attached, engine_search)
-        .context("cannot start a thread that looks for new workers")?;
-    let python = options.python.clone().map(PythonWatch::start);
-    Ok(NodeHandle::new(Node::new(options.probe, lookout, python)))
-}
-
 /// Watches the threads of a process. Returns why not.
 fn watch_threads(process: &Process, cpu: &mut CpuWatch, node: &mut Node, run: RunId) -> Option<String> {
     if let Some(python) = &mut node.python {
         python.add(run, process);
     }
     cpu.add(process).err().map(|why| format!("cpu: {why}"))
-}
-
-/// Whether unavailable information is of this engine, or of the machine.
-fn concerns_engine(blind: &BlindSpot, engine: &Engine) -> bool {
-    let is_own = |pid: &u32| engine.process_with_pid(*pid).is_some();
-    match blind {
-        BlindSpot::LibZmq { pid, .. } | BlindSpot::NoZmqOutput { pid, .. } => is_own(pid),
-        BlindSpot::Unreadable { pids, .. } => pids.iter().any(is_own),
-        _ => true,
-    }
 }
 
 /// CPU time and memory of tokengap, with those of the process that reads stacks.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use probe_user::discover::{Engine, ProcessId};
 use probe_user::{Degraded, Observation, Probe, ProbeError, ProbeOptions};
 
-use super::engine_search::{FoundEngine, unique_name};
+use super::engine_search::{EngineLimit, EngineTraits, FoundEngine};
 use super::inbox::{Inbox, RunId};
 use super::lookout::DiscoveryThread;
 use super::python::PythonWatch;
@@ -39,10 +39,14 @@ pub(super) struct Node {
     receivers: HashMap<u32, Receivers>,
     /// Error that ended the probe.
     failure: Option<String>,
+    max_runs: EngineLimit,
 }
 
 struct RunEntry {
+    /// Unique name.
     name: String,
+    /// Its engine as last found; `None` before the first.
+    engine: Option<EngineTraits>,
     /// It waits for an engine of its name.
     is_waiting: bool,
     inbox: Inbox,
@@ -63,7 +67,12 @@ pub(super) struct ReadCounts {
 }
 
 impl Node {
-    pub(super) fn new(probe_options: ProbeOptions, lookout: DiscoveryThread, python: Option<PythonWatch>) -> Self {
+    pub(super) fn new(
+        probe_options: ProbeOptions,
+        lookout: DiscoveryThread,
+        python: Option<PythonWatch>,
+        max_runs: EngineLimit,
+    ) -> Self {
         Self {
             probe: None,
             probe_options,
@@ -72,6 +81,7 @@ impl Node {
             runs: BTreeMap::new(),
             receivers: HashMap::new(),
             failure: None,
+            max_runs,
         }
     }
 
@@ -93,12 +103,20 @@ impl Node {
         self.probe.as_ref()
     }
 
-    /// Adds a run of an engine with this name, which must be unique; an empty one stands for any engine.
-    pub(super) fn add_run(&mut self, name: String) -> RunId {
+    /// Adds a run of this engine; without one, of any.
+    pub(super) fn add_run(&mut self, engine: Option<&EngineTraits>) -> RunId {
         let run = self.runs.len();
         let inbox = Inbox::with_limit(self.probe_options.ring_bytes as usize);
-        self.runs.insert(run, RunEntry { name, is_waiting: true, inbox });
+        let name = engine.map_or_else(String::new, |engine| self.unused_name(engine));
+        self.runs.insert(run, RunEntry { name, engine: engine.cloned(), is_waiting: true, inbox });
         run
+    }
+
+    /// Name of the engine, with a number if another one has it: in another network namespace, or of the same model.
+    fn unused_name(&self, engine: &EngineTraits) -> String {
+        let is_free = |name: &String| self.runs.values().all(|entry| entry.name != *name);
+        let numbered = (2..).map(|number: u32| format!("{}-{number}", engine.name));
+        std::iter::once(engine.name.clone()).chain(numbered).find(is_free).unwrap_or_default()
     }
 
     /// Whether more than one engine has a run.
@@ -106,8 +124,38 @@ impl Node {
         self.runs.len() > 1
     }
 
+    /// Whether no further engine can have a run. Those of ended engines count, because the report contains them.
+    pub(super) fn is_full(&self) -> bool {
+        self.runs.len() >= usize::from(self.max_runs.0)
+    }
+
+    /// States which engines are not watched because of the limit, if it is reached.
+    pub(super) fn limit_note(&self) -> Option<String> {
+        const SHOWN: usize = 8;
+        if !self.is_full() {
+            return None;
+        }
+        let beyond: Vec<&str> = self.engines_without_run().map(|engine| engine.name.as_str()).collect();
+        let shown = beyond.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
+        let more = if beyond.len() > SHOWN { ", ..." } else { "" };
+        (!beyond.is_empty()).then(|| {
+            format!(
+                "engine: limit of {} reached (--max-engines), {} not watched: {shown}{more}",
+                self.max_runs.0,
+                beyond.len()
+            )
+        })
+    }
+
     pub(super) fn name_of(&self, run: RunId) -> &str {
         self.runs.get(&run).map_or("", |entry| &entry.name)
+    }
+
+    /// Name of another engine that the engine of this run shares, in another network namespace or as a worker without a port.
+    pub(super) fn shared_name(&self, run: RunId) -> Option<&str> {
+        let entry = self.runs.get(&run)?;
+        let name = entry.engine.as_ref()?.name.as_str();
+        (entry.name != name).then_some(name)
     }
 
     pub(super) fn set_waiting(&mut self, run: RunId, is_waiting: bool) {
@@ -116,17 +164,17 @@ impl Node {
         }
     }
 
-    /// Takes a found engine for a waiting run: one of its name, or any if this is the only run.
+    /// Takes the found engine that a waiting run continues with.
     pub(super) fn take_engine(&mut self, run: RunId) -> Option<FoundEngine> {
         self.drop_watched_engines();
-        let accepts_any = !self.has_several_runs();
-        let entry = self.runs.get_mut(&run)?;
-        let accepts = |found: &FoundEngine| accepts_any || found.name == entry.name || unique_name(found) == entry.name;
-        let index = self.lookout.found.iter().position(accepts)?;
+        let index = self.lookout.found.iter().position(|found| self.run_waiting_for(&found.traits) == Some(run))?;
         let found = self.lookout.found.remove(index);
-        if accepts_any {
-            entry.name.clone_from(&found.name);
+        let is_only_run = !self.has_several_runs();
+        let entry = self.runs.get_mut(&run)?;
+        if is_only_run {
+            entry.name.clone_from(&found.traits.name);
         }
+        entry.engine = Some(found.traits.clone());
         Some(found)
     }
 
@@ -135,26 +183,43 @@ impl Node {
         self.lookout.found.push(engine);
     }
 
-    /// Whether a found engine has this run's name.
-    pub(super) fn has_engine_for(&self, run: RunId) -> bool {
-        self.lookout.found.iter().any(|found| found.name == self.name_of(run))
-    }
-
-    /// Name for the run of a found engine that no run waits for.
-    pub(super) fn new_run_name(&mut self) -> Option<String> {
+    /// Whether the run, whose engine has ended, continues with a found one.
+    pub(super) fn has_engine_for(&mut self, run: RunId) -> bool {
         self.drop_watched_engines();
-        self.lookout.found.iter().find_map(|found| self.name_for_new_run(found))
+        let is_of_run = |found: &FoundEngine| {
+            let known = self.runs.get(&run).and_then(|entry| entry.engine.as_ref());
+            known.is_some_and(|known| known.has_same_address(&found.traits) || known.has_same_model(&found.traits))
+        };
+        self.lookout.found.iter().any(is_of_run)
     }
 
-    /// Name for a new run of this engine; `None` if a run waits for it.
-    pub(super) fn name_for_new_run(&self, found: &FoundEngine) -> Option<String> {
-        let run_named = |name: &str| self.runs.values().find(|entry| entry.name == name);
-        match run_named(&found.name) {
-            None => Some(found.name.clone()),
-            Some(entry) if entry.is_waiting => None,
-            // Another engine with this port, in another network namespace.
-            Some(_) => Some(unique_name(found)).filter(|name| run_named(name).is_none()),
+    /// The waiting run that continues with this engine: the only run with any, otherwise one whose engine had the same address, or the only
+    /// one with the same model.
+    fn run_waiting_for(&self, engine: &EngineTraits) -> Option<RunId> {
+        let mut waiting = self.runs.iter().filter(|(_, entry)| entry.is_waiting);
+        if !self.has_several_runs() {
+            return waiting.next().map(|(run, _)| *run);
         }
+        let known = waiting.filter_map(|(run, entry)| Some((*run, entry.engine.as_ref()?)));
+        if let Some((run, _)) = known.clone().find(|(_, known)| known.has_same_address(engine)) {
+            return Some(run);
+        }
+        let mut with_model = known.filter(|(_, known)| known.has_same_model(engine)).map(|(run, _)| run);
+        let first = with_model.next();
+        // Which of several it continues is not known.
+        first.filter(|_| with_model.next().is_none())
+    }
+
+    /// The next found engine that no run waits for.
+    pub(super) fn next_new_engine(&mut self) -> Option<EngineTraits> {
+        self.drop_watched_engines();
+        self.engines_without_run().next().cloned()
+    }
+
+    /// Found engines that no run waits for.
+    fn engines_without_run(&self) -> impl Iterator<Item = &EngineTraits> {
+        let found = self.lookout.found.iter().map(|found| &found.traits);
+        found.filter(|engine| self.run_waiting_for(engine).is_none())
     }
 
     /// Drops found engines of which a run watches a process.
@@ -235,7 +300,11 @@ impl Node {
                 }
             };
             match pid_of(&observation).filter(|_| !is_only_run) {
-                None => runs.iter_mut().for_each(|(receiver, entry)| deliver(*receiver, entry)),
+                None => {
+                    // A run without an engine misses nothing.
+                    let missing = runs.iter_mut().filter(|(receiver, entry)| **receiver == run || !entry.is_waiting);
+                    missing.for_each(|(receiver, entry)| deliver(*receiver, entry));
+                }
                 Some(pid) => {
                     for receiver in receivers.get(&pid).iter().flat_map(|known| &known.runs) {
                         if let Some(entry) = runs.get_mut(receiver) {
@@ -253,6 +322,12 @@ impl Node {
                 Err(why)
             }
         }
+    }
+
+    /// Copies new observations into the inboxes of their runs, so that the ring does not fill up while none of them reads it.
+    pub(super) fn keep_observations(&mut self) {
+        // An error is returned again to the run that reads next.
+        let _ = self.read_observations(RunId::MAX, &mut |_| {});
     }
 
     /// Ends the observation of a run's processes, and drops their observations that were not read.
@@ -300,51 +375,130 @@ mod tests {
     use super::super::engine_search::tests::titled;
     use super::*;
 
+    fn node(max_runs: EngineLimit) -> Node {
+        let lookout = DiscoveryThread::start(None, &[], None).expect("a thread");
+        Node::new(ProbeOptions::default(), lookout, None, max_runs)
+    }
+
     fn found(name: &str, pid: u32) -> FoundEngine {
-        let (name, engine) = (name.to_owned(), titled(pid, Vec::new()));
-        FoundEngine { name, engine, ports: BTreeMap::new(), tokenizer: None }
+        found_in(1, name, "", pid)
+    }
+
+    /// An engine in this network namespace, with this model.
+    fn found_in(network_namespace: u64, name: &str, model: &str, pid: u32) -> FoundEngine {
+        let traits = EngineTraits::for_test(name, Some(model).filter(|model| !model.is_empty()), network_namespace);
+        FoundEngine { traits, engine: titled(pid, Vec::new()), ports: BTreeMap::new(), tokenizer: None }
+    }
+
+    /// Adds a run of the engine, which it watches.
+    fn watch(node: &mut Node, found: &FoundEngine) -> RunId {
+        let run = node.add_run(Some(&found.traits));
+        node.receive_from(run, &found.engine);
+        node.set_waiting(run, false);
+        run
+    }
+
+    fn end(node: &mut Node, run: RunId) {
+        node.release(run);
+        node.set_waiting(run, true);
+    }
+
+    fn taken_pid(node: &mut Node, run: RunId) -> Option<u32> {
+        node.take_engine(run).map(|found| found.engine.processes[0].id.pid)
+    }
+
+    fn next_name(node: &mut Node) -> Option<String> {
+        node.next_new_engine().map(|engine| engine.name)
     }
 
     #[test]
     fn a_restarted_engine_continues_its_run_and_another_one_gets_its_own() {
-        let lookout = DiscoveryThread::start(None, &[], None).expect("a thread");
-        let mut node = Node::new(ProbeOptions::default(), lookout, None);
-        let first = node.add_run("sglang:30000".to_owned());
-        let second = node.add_run("vllm:8000".to_owned());
-        node.lookout.found = vec![found("sglang:30000", 1), found("vllm:8000", 2)];
-        assert_eq!(node.new_run_name(), None, "runs wait for both");
-        for (run, pid) in [(first, 1), (second, 2)] {
-            let engine = node.take_engine(run).expect("its engine").engine;
-            assert_eq!(engine.processes[0].id.pid, pid);
-            node.receive_from(run, &engine);
-            node.set_waiting(run, false);
-        }
+        let mut node = node(EngineLimit::default());
+        let first = watch(&mut node, &found("sglang:30000", 1));
+        let second = watch(&mut node, &found("vllm:8000", 2));
 
         // The same port in another network namespace, while the first engine runs.
-        node.lookout.found = vec![found("sglang:30000", 3), found("sglang:30000", 1)];
-        let name = node.new_run_name().expect("a further engine");
-        assert_eq!(name, "sglang:30000 (pid 3)");
-        let third = node.add_run(name);
-        assert_eq!(node.take_engine(third).map(|found| found.engine.processes[0].id.pid), Some(3));
+        node.lookout.found = vec![found_in(2, "sglang:30000", "", 3), found("sglang:30000", 1)];
+        let engine = node.next_new_engine().expect("a further engine");
+        let third = node.add_run(Some(&engine));
+        assert_eq!(node.name_of(third), "sglang:30000-2");
+        assert_eq!((node.shared_name(third), node.shared_name(first)), (Some("sglang:30000"), None));
+        assert_eq!(taken_pid(&mut node, third), Some(3));
         assert!(node.lookout.found.is_empty(), "the first is watched");
 
-        node.release(second);
-        node.set_waiting(second, true);
+        end(&mut node, second);
         node.lookout.found = vec![found("vllm:8000", 4)];
         assert!(node.has_engine_for(second) && !node.has_engine_for(first));
-        assert_eq!(node.new_run_name(), None);
-        assert_eq!(node.take_engine(second).map(|found| found.engine.processes[0].id.pid), Some(4));
+        assert_eq!(next_name(&mut node), None);
+        assert_eq!(taken_pid(&mut node, second), Some(4));
+    }
+
+    #[test]
+    fn engines_with_equal_names_have_runs_of_different_names_from_the_start() {
+        let mut node = node(EngineLimit::default());
+        let runs = [1, 2, 3].map(|pid| watch(&mut node, &found_in(u64::from(pid), "sglang:30000", "", pid)));
+        let names = runs.map(|run| node.name_of(run).to_owned());
+        assert_eq!(names, ["sglang:30000", "sglang:30000-2", "sglang:30000-3"]);
+    }
+
+    #[test]
+    fn a_process_of_two_engines_is_known_as_one_of_the_first() {
+        let mut node = node(EngineLimit::default());
+        let first = watch(&mut node, &found("sglang:30000", 1));
+        let second = watch(&mut node, &found("sglang:30001", 2));
+        let shared = titled(1, Vec::new()).processes[0].id;
+        assert_eq!(node.other_receiver(second, shared), Some("sglang:30000"));
+        assert_eq!(node.other_receiver(first, shared), None);
+        // The pid of another process, later.
+        assert_eq!(node.other_receiver(second, ProcessId { start_time: 9, ..shared }), None);
+    }
+
+    #[test]
+    fn a_new_container_continues_the_run_of_its_model_only() {
+        let mut node = node(EngineLimit::default());
+        let first = watch(&mut node, &found_in(1, "sglang:30000", "qwen", 1));
+        let second = watch(&mut node, &found_in(2, "sglang:30000", "llama", 2));
+        end(&mut node, first);
+        end(&mut node, second);
+        node.lookout.found = vec![found_in(3, "sglang:30000", "mistral", 3)];
+        assert_eq!(next_name(&mut node).as_deref(), Some("sglang:30000"), "another model is another engine");
+        node.lookout.found = vec![found_in(4, "sglang:30000", "llama", 4)];
+        assert_eq!((taken_pid(&mut node, first), taken_pid(&mut node, second)), (None, Some(4)));
+        node.set_waiting(second, false);
+
+        // Two of one model: which of them has started again is not known.
+        let third = watch(&mut node, &found_in(5, "sglang:30000", "qwen", 5));
+        end(&mut node, third);
+        node.lookout.found = vec![found_in(6, "sglang:30000", "qwen", 6)];
+        assert_eq!(next_name(&mut node).as_deref(), Some("sglang:30000"));
+        node.lookout.found = vec![found_in(5, "sglang:30000", "qwen", 7)];
+        assert_eq!((taken_pid(&mut node, first), taken_pid(&mut node, third)), (None, Some(7)));
     }
 
     #[test]
     fn the_only_run_takes_any_engine() {
-        let lookout = DiscoveryThread::start(None, &[], None).expect("a thread");
-        let mut node = Node::new(ProbeOptions::default(), lookout, None);
-        let run = node.add_run(String::new());
+        let mut node = node(EngineLimit::default());
+        let run = node.add_run(None);
         for name in ["sglang:30000", "sglang:30001"] {
             node.lookout.found = vec![found(name, 1)];
             assert!(node.take_engine(run).is_some());
             assert_eq!(node.name_of(run), name);
         }
+    }
+
+    #[test]
+    fn engines_beyond_the_limit_are_named() {
+        let mut node = node(EngineLimit(2));
+        watch(&mut node, &found("sglang:30000", 1));
+        node.lookout.found = vec![found("vllm:8000", 2)];
+        assert!(!node.is_full() && node.limit_note().is_none(), "it will get a run");
+        let second = watch(&mut node, &found("vllm:8000", 2));
+        node.lookout.found = (1..=9).map(|port| found(&format!("vllm:900{port}"), 10 + port)).collect();
+        let note = node.limit_note().expect("engines without a run");
+        assert!(note.starts_with("engine: limit of 2 reached (--max-engines), 9 not watched: vllm:9001, "), "{note}");
+        assert!(note.ends_with("vllm:9008, ..."), "{note}");
+        end(&mut node, second);
+        node.lookout.found = vec![found("vllm:8000", 3)];
+        assert_eq!(node.limit_note(), None, "a run waits for it");
     }
 }

@@ -33,7 +33,8 @@ pub(crate) struct TelemetryArgs {
     #[arg(long, requires = "metrics", conflicts_with = "token_file")]
     pub(crate) insecure: bool,
 
-    /// Maximum size of the run's past, compressed and in memory, that new clients of /recording and /events get before live data.
+    /// Maximum size of the past of all engines together, compressed and in memory, that new clients of /recording and /events get
+    /// before live data.
     #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = parse_size, requires = "metrics")]
     pub(crate) metrics_past: u64,
 

@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if code != 0 {
         return Ok(ExitCode::from(code));
     }
-    if app::saw_nothing(&report) {
+    if report.saw_nothing() {
         bail!(
             "nothing was relayed: {} created no socket in its directory for temporary files (TMPDIR), or sent nothing",
             child.name()

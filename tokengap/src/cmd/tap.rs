@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let signals = Signals::install().context("cannot listen for signals")?;
     let report = app::run_to_report(tap, &args.live, endpoint, &signals)?;
     let code = app::print_report(&report, args.live.outcome)?;
-    if app::saw_nothing(&report) {
+    if report.saw_nothing() {
         bail!("nothing passed through the relay; check that the sender connects to the endpoint of --listen");
     }
     Ok(code)

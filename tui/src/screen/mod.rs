@@ -79,6 +79,7 @@ pub struct Screen {
     shown_run: usize,
     /// Lines of the run list; empty for a single run.
     pods: Vec<PodLine>,
+    run_list_note: Option<String>,
 }
 
 #[derive(Default)]
@@ -120,6 +121,7 @@ impl Screen {
             runs: vec![RunState::default()],
             shown_run: 0,
             pods: Vec::new(),
+            run_list_note: None,
         })
     }
 
@@ -154,6 +156,11 @@ impl Screen {
         if let Some(pod) = self.pods.get_mut(run_index) {
             *pod = line;
         }
+    }
+
+    /// Sets the remark below the run list.
+    pub fn set_run_list_note(&mut self, note: Option<String>) {
+        self.run_list_note = note;
     }
 
     fn show_run(&mut self, run_index: usize) {
@@ -297,6 +304,7 @@ impl Screen {
         model.position = run.about.position();
         model.writing = (run.writing)();
         model.pods.clone_from(&self.pods);
+        model.run_list_note.clone_from(&self.run_list_note);
         model.shown_pod = self.shown_run;
         let ui = &self.ui;
         let theme = self.theme;

@@ -71,6 +71,8 @@ pub(crate) struct Model {
     /// Runs served by other tokengap processes, and the index of the shown one; empty for other sources.
     pub(crate) pods: Vec<PodLine>,
     pub(crate) shown_pod: usize,
+    /// Remark below the list of runs.
+    pub(crate) run_list_note: Option<String>,
     pub(crate) curves: Curves,
     /// Wall clock at the start of the run, in nanoseconds since the epoch; `None` if unknown.
     pub(crate) wall_start_ns: Option<u64>,

@@ -1,4 +1,4 @@
-//! Watched runs of other tokengap processes: one line each, and their sum.
+//! Runs of the engines of a machine, or of other tokengap processes: one line each, and their sum.
 
 use super::flags::RunVerdict;
 
@@ -27,6 +27,12 @@ labelled! {
 pub struct PodLine {
     /// Name reported by the source, or its address until the name is known.
     pub name: String,
+    /// Role of the engine: `prefill` or `decode`, otherwise `single`; empty if it is not known.
+    pub role: &'static str,
+    /// Port of the engine's HTTP server, if known.
+    pub port: Option<u16>,
+    /// Name of the model; empty if it is not known.
+    pub model: String,
     /// State of the connection.
     pub state: PodState,
     /// Time in this connection state, in nanoseconds.
@@ -47,17 +53,32 @@ pub struct KeyFigures {
     pub(crate) tokens_per_s: f64,
     pub(crate) requests_live: u64,
     pub(crate) requests_seen: u64,
+    /// Time to first token over the run.
+    pub(crate) ttft_p50_ns: Option<u64>,
+    pub(crate) ttft_p99_ns: Option<u64>,
+    /// The longest part of the time to first token.
+    pub(crate) worst_leg: Option<WorstLeg>,
     /// First-token gap over the last ten seconds.
     pub(crate) gap_p99_ns: Option<u64>,
     /// Frames sent but not received.
     pub(crate) backlog_frames: Option<u64>,
     /// Tokens proven lost.
     pub(crate) tokens_lost: Option<u64>,
+    /// Kind of the worst active finding, if it is at least a warning.
+    pub(crate) finding: Option<&'static str>,
     pub(crate) verdict: RunVerdict,
 }
 
+/// Part of the time to first token with the largest share.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct WorstLeg {
+    pub(crate) name: String,
+    /// From 0 to 1.
+    pub(crate) share: f64,
+}
+
 impl KeyFigures {
-    /// Key figures of all runs: sums, the longest gap and the worst verdict.
+    /// Key figures of all runs: sums, the longest times and the worst verdict.
     pub(crate) fn combine(pods: &[PodLine]) -> Self {
         let mut combined = Self::default();
         for figures in pods.iter().map(|pod| &pod.figures) {
@@ -66,6 +87,7 @@ impl KeyFigures {
             combined.requests_seen += figures.requests_seen;
             // `None` is less than any known gap.
             combined.gap_p99_ns = combined.gap_p99_ns.max(figures.gap_p99_ns);
+            combined.ttft_p99_ns = combined.ttft_p99_ns.max(figures.ttft_p99_ns);
         }
         combined.backlog_frames = sum_known(pods.iter().map(|pod| pod.figures.backlog_frames));
         combined.tokens_lost = sum_known(pods.iter().map(|pod| pod.figures.tokens_lost));

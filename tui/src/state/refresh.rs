@@ -19,7 +19,7 @@ use super::filter::RunClock;
 use super::flags::{Flag, FlagSet, Health, RunVerdict};
 use super::model::{FirstTokenGap, Model, RunValues, WaitingRequests};
 use super::pinned::PinnedHistories;
-use super::pods::{KeyFigures, sum_known};
+use super::pods::{KeyFigures, WorstLeg, sum_known};
 use super::request_detail::RequestDetail;
 use super::request_facts::RequestFacts;
 use super::request_row::{RequestRow, RequestState};
@@ -164,7 +164,14 @@ impl KeyFigures {
     pub fn from_analysis(analysis: &Analysis) -> Self {
         let mut model = Model::default();
         model.refresh(analysis, RunValues::default());
+        let ttft = model.ttft.as_ref().filter(|ttft| ttft.ns.count > 0);
+        let longest = ttft.and_then(|ttft| ttft.legs.iter().max_by(|a, b| a.share.total_cmp(&b.share)));
+        let active = model.findings.iter().find(|finding| finding.active);
         Self {
+            ttft_p50_ns: ttft.map(|ttft| ttft.ns.p50),
+            ttft_p99_ns: ttft.map(|ttft| ttft.ns.p99),
+            worst_leg: longest.map(|leg| WorstLeg { name: leg.name.clone(), share: leg.share }),
+            finding: active.filter(|finding| finding.verdict.severity > Severity::Info).map(|finding| finding.kind),
             tokens_per_s: model.send_rates.tokens,
             requests_live: model.requests.live,
             requests_seen: model.requests.seen,

@@ -1,8 +1,8 @@
-//! Pods tab: one line per watched run, and the sum of all.
+//! Runs tab: one line for each engine or watched run, and the sum of all.
 
 use session::units::{format_count, format_duration, format_rate, known_or_dash};
 
-use super::pad::{CellRow, List, Pad};
+use super::pad::{List, Pad};
 use crate::state::Model;
 use crate::state::action::Tab;
 use crate::state::flags::Health;
@@ -10,99 +10,186 @@ use crate::state::pods::{KeyFigures, PodLine, PodState};
 use crate::state::ui::Ui;
 use crate::theme::Ink;
 
-/// Columns of numbers, and how a narrow screen without the last two is divided.
-const HEADINGS: [&str; 6] = ["token/s", "gap p99", "backlog", "tok lost", "live", "missed"];
-
-/// Division of the width between names, states and numbers.
-struct PodTableLayout {
-    numbers_x: u16,
-    number_count: usize,
-    pitch: u16,
+/// Column of the table, after the name.
+struct RunColumn {
+    heading: &'static str,
+    width: u16,
+    /// Width of the narrowest screen that shows it.
+    min_screen: u16,
+    align: Align,
+    text: fn(&PodLine) -> String,
 }
 
-impl PodTableLayout {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Align {
+    Left,
+    Right,
+}
+
+impl RunColumn {
+    const fn left(heading: &'static str, width: u16, min_screen: u16, text: fn(&PodLine) -> String) -> Self {
+        Self { heading, width, min_screen, align: Align::Left, text }
+    }
+
+    const fn right(heading: &'static str, width: u16, min_screen: u16, text: fn(&PodLine) -> String) -> Self {
+        Self { heading, width, min_screen, align: Align::Right, text }
+    }
+}
+
+/// Columns in their order.
+const COLUMNS: [RunColumn; 15] = [
+    RunColumn::left("state", 15, 0, |run| format!("{} {}", run.state.label(), format_duration(run.state_age_ns))),
+    RunColumn::left("role", 8, 96, |run| run.role.to_owned()),
+    RunColumn::left("port", 6, 132, |run| run.port.map_or_else(String::new, |port| port.to_string())),
+    RunColumn::left("model", 15, 140, |run| run.model.clone()),
+    RunColumn::right("token/s", 8, 96, |run| if_observed(run, format_rate(run.figures.tokens_per_s))),
+    RunColumn::right("requests", 9, 0, |run| if_observed(run, format_count(run.figures.requests_seen))),
+    RunColumn::right("live", 6, 170, |run| if_observed(run, format_count(run.figures.requests_live))),
+    RunColumn::right("TTFT p50", 9, 80, |run| known_or_dash(run.figures.ttft_p50_ns, format_duration)),
+    RunColumn::right("TTFT p99", 9, 0, |run| known_or_dash(run.figures.ttft_p99_ns, format_duration)),
+    RunColumn::left(" longest part", 14, 80, |run| format!(" {}", longest_part(&run.figures))),
+    RunColumn::right("gap p99", 8, 170, |run| known_or_dash(run.figures.gap_p99_ns, format_duration)),
+    RunColumn::right("backlog", 8, 170, |run| known_or_dash(run.figures.backlog_frames, format_count)),
+    RunColumn::right("lost", 6, 0, |run| known_or_dash(run.figures.tokens_lost, format_count)),
+    RunColumn::right("missed", 8, 170, |run| format_count(run.records_missed)),
+    RunColumn::left("  finding", 26, 140, |run| format!("  {}", run.figures.finding.unwrap_or_default())),
+];
+
+/// Hides the zeros of a run that was not observed yet.
+fn if_observed(run: &PodLine, text: String) -> String {
+    let is_unobserved = matches!(run.state, PodState::Away | PodState::Waiting) && run.figures.requests_seen == 0;
+    if is_unobserved { "-".to_owned() } else { text }
+}
+
+/// Part of the time to first token that takes longest, with its share.
+fn longest_part(figures: &KeyFigures) -> String {
+    figures.worst_leg.as_ref().map_or_else(String::new, |leg| format!("{:.0}% {}", leg.share * 100.0, leg.name))
+}
+
+/// Division of the width between the name and the other columns.
+struct RunTableLayout {
+    columns: Vec<&'static RunColumn>,
+    columns_x: u16,
+}
+
+impl RunTableLayout {
+    const NAME_X: u16 = 3;
+    const MIN_NAME: u16 = 15;
+    const MAX_NAME: u16 = 30;
+
     fn for_width(width: u16) -> Self {
-        const MAX_NUMBERS_X: u16 = 42;
-        let number_count = if width < 76 { HEADINGS.len() - 2 } else { HEADINGS.len() };
-        let pitch = if width < 96 { 8 } else { 9 };
-        let numbers_x = width.saturating_sub(number_count as u16 * pitch).min(MAX_NUMBERS_X);
-        Self { numbers_x, number_count, pitch }
+        let columns: Vec<&RunColumn> = COLUMNS.iter().filter(|column| width >= column.min_screen).collect();
+        // The last column is clipped at the edge.
+        let fixed: u16 = columns.iter().map(|column| column.width).sum();
+        let columns_x = width.saturating_sub(fixed).clamp(Self::NAME_X + Self::MIN_NAME, Self::NAME_X + Self::MAX_NAME);
+        Self { columns, columns_x }
     }
 
-    fn state_x(&self) -> u16 {
-        self.numbers_x.saturating_sub(14)
+    fn draw_headings(&self, pad: &mut Pad<'_>) {
+        pad.draw_text(Self::NAME_X, 0, "run", Ink::Dim);
+        let mut x = self.columns_x;
+        for column in &self.columns {
+            draw_cell(pad, x, 0, column, column.heading, Ink::Dim);
+            x += column.width;
+        }
     }
 
-    fn number_cells(&self, y: u16) -> CellRow {
-        CellRow { x: self.numbers_x, y, pitch: self.pitch, width: self.pitch }
+    fn draw_run(&self, pad: &mut Pad<'_>, y: u16, run: &PodLine) {
+        let mut x = self.columns_x;
+        for column in &self.columns {
+            draw_cell(pad, x, y, column, &(column.text)(run), ink_of_cell(column.heading, run));
+            x += column.width;
+        }
+    }
+
+    /// Draws the totals, without what only a single run has.
+    fn draw_totals(&self, pad: &mut Pad<'_>, y: u16, all: &PodLine) {
+        let mut x = self.columns_x;
+        for column in &self.columns {
+            if column.align == Align::Right && column.heading != "TTFT p50" {
+                draw_cell(pad, x, y, column, &(column.text)(all), Ink::Plain);
+            }
+            x += column.width;
+        }
+    }
+}
+
+fn draw_cell(pad: &mut Pad<'_>, x: u16, y: u16, column: &RunColumn, text: &str, ink: Ink) {
+    match column.align {
+        Align::Left => {
+            pad.draw_clipped(x, y, column.width.saturating_sub(1), text, ink);
+        }
+        Align::Right => pad.draw_right_aligned(x, y, column.width, text, ink),
+    }
+}
+
+fn ink_of_cell(heading: &str, run: &PodLine) -> Ink {
+    let needs_attention = match heading {
+        "state" => !matches!(run.state, PodState::Live | PodState::Ended),
+        "lost" => run.figures.tokens_lost.is_some_and(|lost| lost > 0),
+        "missed" => run.records_missed > 0,
+        _ => false,
+    };
+    match heading {
+        _ if needs_attention => Ink::Health(Health::Warning),
+        "state" | "missed" => Ink::Dim,
+        "  finding" => Ink::Health(run.figures.verdict.health),
+        _ => Ink::Plain,
     }
 }
 
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
-    let layout = PodTableLayout::for_width(pad.width());
-    pad.draw_text(3, 0, "run", Ink::Dim);
-    pad.draw_text(layout.state_x(), 0, "state", Ink::Dim);
-    pad.draw_cells(layout.number_cells(0), HEADINGS.iter().take(layout.number_count), Ink::Dim);
-    let max_rows = pad.height().saturating_sub(8).max(2);
+    let layout = RunTableLayout::for_width(pad.width());
+    layout.draw_headings(pad);
+    let max_rows = pad.height().saturating_sub(9).max(2);
     let selected = ui.selected_index(Tab::Pods);
     let list = List { items: &model.pods, selected, max_items: max_rows };
-    let y = pad.draw_list(1, &list, |pad, y, index, pod| {
-        draw_pod(pad, y, &layout, pod, index == model.shown_pod);
+    let y = pad.draw_list(1, &list, |pad, y, index, run| {
+        let health = run.figures.verdict.health;
+        pad.draw_text(1, y, pad.theme.health_symbol(health), Ink::Health(health));
+        let name = pad.shorten_id(&run.name, layout.columns_x.saturating_sub(RunTableLayout::NAME_X + 1));
+        let ink = if index == model.shown_pod { Ink::Strong } else { Ink::Plain };
+        pad.draw_text(RunTableLayout::NAME_X, y, &name, ink);
+        layout.draw_run(pad, y, run);
         y + 1
     });
-    let all = KeyFigures::combine(&model.pods);
     let records_missed = model.pods.iter().map(|pod| pod.records_missed).sum();
-    pad.draw_text(3, y, &format!("all {}", model.pods.len()), Ink::Strong);
-    draw_figures(pad, y, &layout, &all, records_missed);
-    if let Some(pod) = model.pods.get(selected) {
-        draw_pod_detail(pad, y + 2, pod);
+    let figures = KeyFigures::combine(&model.pods);
+    let all = PodLine { figures, records_missed, state: PodState::Live, ..PodLine::default() };
+    pad.draw_text(RunTableLayout::NAME_X, y, &format!("all {}", model.pods.len()), Ink::Strong);
+    layout.draw_totals(pad, y, &all);
+    let mut y = y + 1;
+    if let Some(note) = &model.run_list_note {
+        pad.draw_text(1, y, note, Ink::Health(Health::Warning));
+        y += 1;
+    }
+    if let Some(run) = model.pods.get(selected) {
+        draw_run_detail(pad, y + 1, run);
     }
 }
 
-fn draw_pod(pad: &mut Pad<'_>, y: u16, layout: &PodTableLayout, pod: &PodLine, is_shown: bool) {
-    let health = pod.figures.verdict.health;
-    pad.draw_text(1, y, pad.theme.health_symbol(health), Ink::Health(health));
-    let name = pad.shorten_id(&pod.name, layout.state_x().saturating_sub(4));
-    pad.draw_text(3, y, &name, if is_shown { Ink::Strong } else { Ink::Plain });
-    let state = format!("{} {}", pod.state.label(), format_duration(pod.state_age_ns));
-    let ink = match pod.state {
-        PodState::Live | PodState::Ended => Ink::Dim,
-        PodState::Away | PodState::Silent | PodState::Lost | PodState::Waiting => Ink::Health(Health::Warning),
-    };
-    pad.draw_text(layout.state_x(), y, &state, ink);
-    draw_figures(pad, y, layout, &pod.figures, pod.records_missed);
-}
-
-fn draw_figures(pad: &mut Pad<'_>, y: u16, layout: &PodTableLayout, figures: &KeyFigures, records_missed: u64) {
-    let cells = [
-        format_rate(figures.tokens_per_s),
-        known_or_dash(figures.gap_p99_ns, format_duration),
-        known_or_dash(figures.backlog_frames, format_count),
-        known_or_dash(figures.tokens_lost, format_count),
-        format_count(figures.requests_live),
-    ];
-    let row = layout.number_cells(y);
-    let missed_x = row.x + cells.len() as u16 * row.pitch;
-    let has_missed = layout.number_count > cells.len();
-    pad.draw_cells(row, cells.into_iter().take(layout.number_count), Ink::Plain);
-    if has_missed {
-        let ink = if records_missed > 0 { Ink::Health(Health::Warning) } else { Ink::Dim };
-        pad.draw_right_aligned(missed_x, y, row.width, &format_count(records_missed), ink);
-    }
-}
-
-fn draw_pod_detail(pad: &mut Pad<'_>, y: u16, pod: &PodLine) {
-    let verdict = &pod.figures.verdict;
+/// Draws what the table may be too narrow for.
+fn draw_run_detail(pad: &mut Pad<'_>, y: u16, run: &PodLine) {
+    let verdict = &run.figures.verdict;
     let x = pad.draw_text(1, y, verdict.health.label(), Ink::Health(verdict.health));
     pad.draw_text(x + 2, y, &verdict.text, Ink::Strong);
-    if !pod.reason.is_empty() {
-        pad.draw_text(1, y + 1, &pod.reason, Ink::Health(Health::Warning));
+    let port = run.port.map_or_else(String::new, |port| format!("port {port}"));
+    let longest = longest_part(&run.figures);
+    let longest = if longest.is_empty() { longest } else { format!("longest part of TTFT: {longest}") };
+    let facts = [run.name.as_str(), run.role, port.as_str(), run.model.as_str(), longest.as_str()];
+    let facts: Vec<&str> = facts.into_iter().filter(|fact| !fact.is_empty()).collect();
+    pad.draw_text(1, y + 1, &facts.join(", "), Ink::Dim);
+    if !run.reason.is_empty() {
+        pad.draw_text(1, y + 2, &run.reason, Ink::Health(Health::Warning));
     }
-    if pod.records_missed > 0 {
+    if run.records_missed > 0 {
         let text = format!(
             "{} records missed: lost on the way to this screen, not in the engine",
-            format_count(pod.records_missed)
+            format_count(run.records_missed)
         );
-        pad.draw_text(1, y + 2, &text, Ink::Dim);
+        pad.draw_text(1, y + 3, &text, Ink::Dim);
     }
 }
+
+#[cfg(test)]
+mod tests;

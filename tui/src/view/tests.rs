@@ -27,10 +27,10 @@ use crate::state::scene::{MS, Scene};
 const SIZES: [(u16, u16); 2] = [(80, 24), (200, 50)];
 
 /// Model and user interface state, with the scene they are drawn from.
-struct Fixture {
-    scene: Scene,
-    model: Model,
-    ui: Ui,
+pub(super) struct Fixture {
+    pub(super) scene: Scene,
+    pub(super) model: Model,
+    pub(super) ui: Ui,
 }
 
 impl Fixture {
@@ -38,7 +38,7 @@ impl Fixture {
         Self { scene, model: Model::default(), ui: Ui::default() }
     }
 
-    fn refresh(&mut self) {
+    pub(super) fn refresh(&mut self) {
         let (cpu, rss_bytes) = (Some(0.042), Some(24 << 20));
         let values =
             RunValues { source: "demo".into(), stage: "live", cpu_share: cpu, rss_bytes, ..RunValues::default() };
@@ -63,7 +63,7 @@ impl Fixture {
         }
     }
 
-    fn drawn(&self, size: (u16, u16), locale: &str) -> String {
+    pub(super) fn drawn(&self, size: (u16, u16), locale: &str) -> String {
         on_terminal(size, |frame| drop(draw_screen(&self.model, &self.ui, theme(locale), frame)))
     }
 
@@ -98,7 +98,7 @@ fn on_terminal((width, height): (u16, u16), draw: impl FnOnce(&mut Frame<'_>)) -
 }
 
 /// A 0.5.9 engine under load whose tokenizer falls behind for seconds, receives in bursts, and loses queued chunks.
-fn race() -> Fixture {
+pub(super) fn race() -> Fixture {
     let mut fixture = Fixture::of(Scene::delivering());
     let rids: Vec<String> =
         (0..24).map(|n| format!("{:032x}", 0x5b92_f00d_u128.wrapping_mul(0x9e37_79b9_7f4a_7c15 * (n + 1)))).collect();

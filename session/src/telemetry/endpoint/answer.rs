@@ -2,31 +2,31 @@
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
     ACCEPT, ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, Response, StatusCode};
-use outputs::metrics::Family;
-use outputs::report::Report;
 use outputs::report::hostile::{self, EscapeForm};
+use outputs::report::{RunReport, RunsReport};
+use serde_json::Value;
 use tokio::sync::mpsc::channel;
 use tokio::sync::{Notify, Semaphore};
 use trace::engine::Engines;
 
 use super::body::ReplyBody;
 use super::follow::StreamClient;
-use super::store::SectionStore;
+use super::served_runs::{ServedRun, ServedRuns};
 use crate::telemetry::HOST_HEADER;
 use crate::telemetry::access_token::AccessToken;
 use crate::telemetry::endpoint_counts::EndpointCounts;
-use crate::telemetry::health::RunHealth;
+use crate::telemetry::health::{EngineHealth, health_of_runs};
 use crate::telemetry::prometheus_text::{RunFamilies, encode_metrics};
 use crate::telemetry::served_path::ServedPath;
-use crate::telemetry::snapshot::{SnapshotClient, SnapshotPublisher, snapshot_pair};
+use crate::telemetry::snapshot::SnapshotClient;
 
 /// Maximum wait for the run, which normally answers within milliseconds.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,56 +39,55 @@ const WAITING_PARTS: usize = 1;
 pub(super) struct RequestHandler {
     pub(super) token: Option<AccessToken>,
     pub(super) counts: Arc<EndpointCounts>,
-    /// Metrics of each run, with the name of its engine.
-    pub(super) metrics: RunMetrics,
-    pub(super) report: SnapshotClient<Report>,
-    pub(super) health: SnapshotClient<RunHealth>,
-    pub(super) store: Arc<SectionStore>,
+    pub(super) runs: ServedRuns,
     pub(super) engines: Engines,
     /// Free permits for clients of each path, in the order of [`ServedPath::ALL`].
     pub(super) client_permits: [Arc<Semaphore>; ServedPath::ALL.len()],
     pub(super) read_timeout: Duration,
 }
 
-/// Metrics of the runs that one endpoint serves, each with the name of its engine.
-#[derive(Clone, Default)]
-pub(in crate::telemetry) struct RunMetrics(Arc<Mutex<Vec<EngineMetrics>>>);
-
-#[derive(Clone)]
-struct EngineMetrics {
-    engine: String,
-    client: SnapshotClient<Vec<Family>>,
-}
-
-impl RunMetrics {
-    /// Adds a run, which publishes its metrics through the returned value.
-    pub(in crate::telemetry) fn add_run(&self, engine: &str) -> SnapshotPublisher<Vec<Family>> {
-        let (publisher, client) = snapshot_pair();
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(EngineMetrics { engine: engine.to_owned(), client });
-        publisher
-    }
-
-    /// Names the engine of the first run, which may have been found only later.
-    pub(in crate::telemetry) fn name_first_run(&self, engine: &str) {
-        if let Some(first) = self.0.lock().unwrap_or_else(PoisonError::into_inner).first_mut() {
-            engine.clone_into(&mut first.engine);
-        }
-    }
-}
-
 /// A connection, as seen by the answers to its request.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct ConnectionState {
     pub(super) has_request: AtomicBool,
-    pub(super) is_stream: AtomicBool,
+    /// The run that it streams, if it does.
+    pub(super) streamed_run: OnceLock<Arc<ServedRun>>,
     /// Closes the connection.
     pub(super) close: Arc<Notify>,
 }
 
+impl ConnectionState {
+    pub(super) fn is_stream(&self) -> bool {
+        self.streamed_run.get().is_some()
+    }
+}
+
+/// Maximum number of concurrent clients of a path that serves this number of runs.
+fn max_clients(path: ServedPath, run_count: usize) -> usize {
+    let streams = if path == ServedPath::Recording { run_count.max(1) } else { 1 };
+    path.max_clients() * streams
+}
+
+/// Snapshots of all runs, each `None` if its run does not answer. Together they take no longer than `patience`.
+async fn fetch_all<T>(clients: Vec<SnapshotClient<T>>, patience: Duration) -> Vec<Option<Arc<T>>> {
+    // All runs work on their snapshots at the same time.
+    clients.iter().for_each(SnapshotClient::request);
+    let until = Instant::now() + patience;
+    let mut snapshots = Vec::new();
+    for client in clients {
+        snapshots.push(client.fetch(until.saturating_duration_since(Instant::now())).await);
+    }
+    snapshots
+}
+
 impl RequestHandler {
     /// Number of current clients of a path.
-    pub(super) fn client_count(permits: &[Arc<Semaphore>; ServedPath::ALL.len()], path: ServedPath) -> u64 {
-        (path.max_clients() - permits[path as usize].available_permits()) as u64
+    pub(super) fn client_count(
+        permits: &[Arc<Semaphore>; ServedPath::ALL.len()],
+        path: ServedPath,
+        run_count: usize,
+    ) -> u64 {
+        max_clients(path, run_count).saturating_sub(permits[path as usize].available_permits()) as u64
     }
 
     pub(super) async fn answer(
@@ -115,17 +114,15 @@ impl RequestHandler {
         };
         let Ok(permit) = Arc::clone(&self.client_permits[path as usize]).try_acquire_owned() else {
             self.counts.over_limit.fetch_add(1, Ordering::Relaxed);
-            let why = format!("too many clients: {} has a limit of {}\n", path.name(), path.max_clients());
+            let max_clients = max_clients(path, self.runs.count());
+            let why = format!("too many clients: {} has a limit of {max_clients}\n", path.name());
             return Ok(with_header(text_response(StatusCode::SERVICE_UNAVAILABLE, &why), RETRY_AFTER, "5"));
         };
         let response = match path {
             ServedPath::Metrics => self.answer_metrics(&request).await,
-            ServedPath::Report => self.answer_report().await,
-            ServedPath::Health => self.answer_health().await,
-            ServedPath::Recording | ServedPath::Events if request.method() == Method::HEAD => {
-                stream_response(path, ReplyBody::whole(Bytes::new()))
-            }
-            ServedPath::Recording | ServedPath::Events => self.start_stream(path, connection),
+            ServedPath::Report => self.answer_report(&request).await,
+            ServedPath::Health => self.answer_health(self.is_authorized(&request)).await,
+            ServedPath::Recording | ServedPath::Events => self.answer_stream(path, &request, connection),
         };
         Ok(response.map(|body| body.holding(permit)))
     }
@@ -135,18 +132,29 @@ impl RequestHandler {
         self.token.as_ref().is_none_or(|token| token.is_sent_in(sent))
     }
 
+    /// The runs that the request asks for. An error names the known engines.
+    fn select_runs(&self, request: &Request<Incoming>) -> Result<Vec<Arc<ServedRun>>, String> {
+        self.runs.select(request.uri().query()).map_err(|unknown| {
+            let addresses = self.runs.addresses(request.uri().path());
+            format!("no engine is named {}; there are:\n{addresses}", hostile::plain(&unknown))
+        })
+    }
+
     async fn answer_metrics(&self, request: &Request<Incoming>) -> Response<ReplyBody> {
-        let clients = self.metrics.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let are_several = clients.len() > 1;
-        let mut runs = Vec::new();
-        for EngineMetrics { engine, client } in clients {
-            let Some(families) = client.fetch(SNAPSHOT_TIMEOUT).await else {
-                return no_answer_response();
-            };
-            runs.push(RunFamilies { engine: are_several.then_some(engine), families: families.to_vec() });
+        let runs = match self.select_runs(request) {
+            Ok(runs) => runs,
+            Err(why) => return text_response(StatusCode::NOT_FOUND, &why),
+        };
+        let snapshots = fetch_all(runs.iter().map(|run| run.metrics.clone()).collect(), SNAPSHOT_TIMEOUT).await;
+        // A run that failed has no metrics; those of the others are served.
+        let answered = runs.iter().zip(&snapshots).filter_map(|(run, families)| Some((run, families.as_ref()?)));
+        let families: Vec<RunFamilies> =
+            answered.map(|(run, families)| RunFamilies::of_run(run.engine(), families.to_vec())).collect();
+        if families.is_empty() {
+            return no_answer_response(&runs);
         }
         let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
-        match encode_metrics(runs, accept.unwrap_or_default()) {
+        match encode_metrics(families, accept.unwrap_or_default()) {
             Ok((content_type, body)) => response(StatusCode::OK, content_type, body),
             Err(error) => {
                 text_response(StatusCode::INTERNAL_SERVER_ERROR, &format!("cannot encode metrics: {error}\n"))
@@ -154,11 +162,36 @@ impl RequestHandler {
         }
     }
 
-    async fn answer_report(&self) -> Response<ReplyBody> {
-        let Some(report) = self.report.fetch(SNAPSHOT_TIMEOUT).await else {
-            return no_answer_response();
+    async fn answer_report(&self, request: &Request<Incoming>) -> Response<ReplyBody> {
+        let runs = match self.select_runs(request) {
+            Ok(runs) => runs,
+            Err(why) => return text_response(StatusCode::NOT_FOUND, &why),
         };
-        match serde_json::to_string(&*report) {
+        let snapshots = fetch_all(runs.iter().map(|run| run.report.clone()).collect(), SNAPSHOT_TIMEOUT).await;
+        let mut reports = Vec::new();
+        for (run, report) in runs.iter().zip(snapshots) {
+            let Some(report) = report else {
+                return no_answer_response(std::slice::from_ref(run));
+            };
+            let engine = run.engine().unwrap_or_default();
+            reports.push(RunReport {
+                name: engine.name,
+                endpoint: None,
+                side: engine.side,
+                port: engine.port,
+                model: engine.model,
+                state: engine.state.to_owned(),
+                records_before: None,
+                records_missed: None,
+                gaps: None,
+                report: (*report).clone(),
+            });
+        }
+        let json = match reports.as_slice() {
+            [one] => serde_json::to_string(&one.report),
+            several => serde_json::to_string(&RunsReport::of(several)),
+        };
+        match json {
             Ok(json) => response(
                 StatusCode::OK,
                 "application/json",
@@ -170,23 +203,56 @@ impl RequestHandler {
         }
     }
 
-    async fn answer_health(&self) -> Response<ReplyBody> {
-        let (status, health) = match self.health.fetch(HEALTH_TIMEOUT).await {
-            Some(health) if health.is_running => (StatusCode::OK, health.to_json()),
-            Some(health) => (StatusCode::SERVICE_UNAVAILABLE, health.to_json()),
-            None => (StatusCode::SERVICE_UNAVAILABLE, RunHealth::dead("the run failed or is overloaded")),
-        };
+    /// Answers with the state of all runs. Only clients that `may_see_names` of engines get them.
+    async fn answer_health(&self, may_see_names: bool) -> Response<ReplyBody> {
+        let runs = self.runs.list();
+        let snapshots = fetch_all(runs.iter().map(|run| run.health.clone()).collect(), HEALTH_TIMEOUT).await;
+        let states = runs.iter().zip(snapshots).map(|(run, health)| EngineHealth {
+            engine: run.engine().filter(|_| may_see_names),
+            health: health.as_deref().copied(),
+        });
+        let health = health_of_runs(&states.collect::<Vec<_>>());
+        let is_alive = health["alive"] == Value::Bool(true);
+        let status = if is_alive { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         with_header(response(status, "application/json", format!("{health}\n")), CACHE_CONTROL, "no-store")
     }
 
-    fn start_stream(&self, path: ServedPath, connection: &ConnectionState) -> Response<ReplyBody> {
-        connection.is_stream.store(true, Ordering::Relaxed);
-        self.counts.streaming.fetch_add(1, Ordering::Relaxed);
+    /// Starts a stream of the only run, or of that of the named engine.
+    fn answer_stream(
+        &self,
+        path: ServedPath,
+        request: &Request<Incoming>,
+        connection: &ConnectionState,
+    ) -> Response<ReplyBody> {
+        let runs = match self.select_runs(request) {
+            Ok(runs) => runs,
+            Err(why) => return text_response(StatusCode::NOT_FOUND, &why),
+        };
+        let [run] = runs.as_slice() else {
+            let addresses = self.runs.addresses(path.name());
+            let why = format!("several engines are watched; choose one:\n{addresses}");
+            return text_response(StatusCode::BAD_REQUEST, &why);
+        };
+        if request.method() == Method::HEAD {
+            return stream_response(path, ReplyBody::whole(Bytes::new()));
+        }
+        self.start_stream(path, run, connection)
+    }
+
+    fn start_stream(
+        &self,
+        path: ServedPath,
+        run: &Arc<ServedRun>,
+        connection: &ConnectionState,
+    ) -> Response<ReplyBody> {
+        if connection.streamed_run.set(Arc::clone(run)).is_ok() {
+            run.store.streaming.fetch_add(1, Ordering::Relaxed);
+        }
         let (parts, outgoing) = channel(WAITING_PARTS);
         let is_complete = Arc::<AtomicBool>::default();
         let client = StreamClient {
             path,
-            cursor: self.store.cursor(),
+            cursor: run.store.cursor(),
             parts,
             is_complete: Arc::clone(&is_complete),
             close: Arc::clone(&connection.close),
@@ -211,8 +277,11 @@ fn index_page() -> String {
     format!("<!doctype html>\n<title>tokengap</title>\n<ul>\n{}</ul>\n", links.concat())
 }
 
-fn no_answer_response() -> Response<ReplyBody> {
-    text_response(StatusCode::SERVICE_UNAVAILABLE, "no response from the run: it failed or is overloaded\n")
+fn no_answer_response(runs: &[Arc<ServedRun>]) -> Response<ReplyBody> {
+    let names = runs.iter().map(|run| run.name()).filter(|name| !name.is_empty()).collect::<Vec<_>>().join(", ");
+    let of_names = if names.is_empty() { names } else { format!(" of {}", hostile::plain(&names)) };
+    let why = format!("no response from the run{of_names}: it failed or is overloaded\n");
+    text_response(StatusCode::SERVICE_UNAVAILABLE, &why)
 }
 
 fn stream_response(path: ServedPath, body: ReplyBody) -> Response<ReplyBody> {

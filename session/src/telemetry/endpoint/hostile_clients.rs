@@ -37,7 +37,7 @@ pub(super) fn endpoint_keeping(past_bytes: usize, token: Option<AccessToken>, bo
 
 impl RunEndpoint {
     pub(super) fn connect(&self) -> Client {
-        let client = Client::connect(self.listen_address).expect("it listens");
+        let client = Client::connect(self.server.listen_address).expect("it listens");
         client.set_read_timeout(Some(SOON)).expect("set");
         client
     }
@@ -59,7 +59,7 @@ impl RunEndpoint {
     }
 
     fn counted(&self) -> (u64, u64) {
-        (self.counts.displaced.load(Ordering::Relaxed), self.counts.failed.load(Ordering::Relaxed))
+        (self.server.counts.displaced.load(Ordering::Relaxed), self.server.counts.failed.load(Ordering::Relaxed))
     }
 
     fn until(&self, what: &str, is: impl Fn((u64, u64)) -> bool) {
@@ -99,7 +99,7 @@ fn only_clients_with_the_token_get_a_response() {
     // A probe of Kubernetes cannot read a token.
     let health = server.ask("GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n");
     assert!(health.starts_with("HTTP/1.1 503 ") && health.contains("\"alive\":false"), "{health}");
-    let trouble = server.counts.problems();
+    let trouble = server.server.counts.problems();
     assert!(matches!(&*trouble, [line] if line.starts_with("metrics: 7 requests without the token")), "{trouble:?}");
 }
 
@@ -118,7 +118,7 @@ fn only_known_paths_and_methods_are_served() {
     assert!(other_path.starts_with("HTTP/1.1 404 "), "{other_path}");
     let posted = server.ask("POST /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n");
     assert!(posted.starts_with("HTTP/1.1 405 ") && posted.contains("allow: GET, HEAD"), "{posted}");
-    assert_eq!(server.counts.problems(), Vec::<String>::new());
+    assert_eq!(server.server.counts.problems(), Vec::<String>::new());
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn oversized_and_malformed_heads_are_refused_and_counted() {
         assert!(!answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
     }
     server.until("counted", |(_, failed)| failed == heads.len() as u64);
-    let problem = server.counts.problems().pop().expect("a report line");
+    let problem = server.server.counts.problems().pop().expect("a report line");
     assert!(problem.contains("0 replaced by newer ones") && problem.contains("4 too slow"), "{problem}");
 }
 
@@ -226,5 +226,5 @@ fn a_half_closed_client_is_answered() {
         client.shutdown(Shutdown::Both).ok();
     }
     server.answers_at_once(ENDPOINT_LIMITS);
-    assert_eq!(server.counts.problems(), Vec::<String>::new());
+    assert_eq!(server.server.counts.problems(), Vec::<String>::new());
 }

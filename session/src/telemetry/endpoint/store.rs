@@ -1,6 +1,7 @@
 //! Sections of the run's recording that clients can still get: a bounded past, then each new one.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hyper::body::Bytes;
@@ -10,15 +11,35 @@ use tokio::sync::Notify;
 /// behind is dropped.
 const MIN_SLACK_BYTES: usize = 1 << 20;
 
-/// The kept sections, shared by the endpoint and its clients.
+/// Maximum size of the past that new clients get of all runs together, in bytes.
+#[derive(Debug)]
+pub(super) struct PastLimit {
+    bytes: usize,
+    runs: AtomicUsize,
+}
+
+impl PastLimit {
+    pub(super) fn new(bytes: usize) -> Self {
+        Self { bytes, runs: AtomicUsize::new(0) }
+    }
+
+    fn bytes_per_run(&self) -> usize {
+        self.bytes / self.runs.load(Ordering::Relaxed).max(1)
+    }
+}
+
+/// The kept sections of a run, shared by the endpoint and its clients.
 #[derive(Debug)]
 pub(super) struct SectionStore {
     /// Preamble and header of the recording.
     start: Bytes,
-    /// Maximum size of the past that a new client gets, in bytes.
-    past_bytes: usize,
+    past_limit: Arc<PastLimit>,
     kept: Mutex<KeptSections>,
     arrived: Notify,
+    /// Connections that stream the run.
+    pub(super) streaming: AtomicU64,
+    /// Blocks of the recording that the endpoint's thread was too slow to take.
+    pub(super) blocks_dropped: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
@@ -37,17 +58,26 @@ impl KeptSections {
 }
 
 impl SectionStore {
-    pub(super) fn new(start: Bytes, past_bytes: usize) -> Self {
-        Self { start, past_bytes, kept: Mutex::default(), arrived: Notify::new() }
+    pub(super) fn new(start: Bytes, past_limit: Arc<PastLimit>) -> Self {
+        past_limit.runs.fetch_add(1, Ordering::Relaxed);
+        Self {
+            start,
+            past_limit,
+            kept: Mutex::default(),
+            arrived: Notify::new(),
+            streaming: AtomicU64::new(0),
+            blocks_dropped: Arc::default(),
+        }
     }
 
     /// Adds a section, and removes the oldest beyond the limit. The newest is kept, however large it is.
     pub(super) fn push(&self, section: Bytes) {
+        let past_bytes = self.past_limit.bytes_per_run();
         let mut kept = self.kept();
         kept.bytes += section.len();
         kept.sections.push_back(section);
-        let slack_bytes = (self.past_bytes / 4).max(MIN_SLACK_BYTES);
-        while kept.bytes > self.past_bytes.saturating_add(slack_bytes) && kept.sections.len() > 1 {
+        let slack_bytes = (past_bytes / 4).max(MIN_SLACK_BYTES);
+        while kept.bytes > past_bytes.saturating_add(slack_bytes) && kept.sections.len() > 1 {
             let removed = kept.sections.pop_front().map_or(0, |section| section.len());
             kept.bytes -= removed;
             kept.first += 1;
@@ -69,11 +99,12 @@ impl SectionStore {
 
     /// Number of the oldest section of the past that a new client gets.
     fn past(&self, kept: &KeptSections) -> u64 {
+        let past_bytes = self.past_limit.bytes_per_run();
         let mut bytes = 0;
         let newest_first = kept.sections.iter().rev();
         let within = newest_first.take_while(|section| {
             bytes += section.len();
-            bytes <= self.past_bytes
+            bytes <= past_bytes
         });
         kept.end() - within.count() as u64
     }
@@ -143,8 +174,25 @@ mod tests {
     }
 
     #[test]
+    fn runs_share_the_limit_of_the_past() {
+        let limit = Arc::new(PastLimit::new(3_000));
+        let stores = [(); 3].map(|()| Arc::new(SectionStore::new(section(1), Arc::clone(&limit))));
+        for store in &stores {
+            for _ in 0..5 {
+                store.push(section(600));
+            }
+            let mut client = store.cursor();
+            let mut sections = 0;
+            while client.try_next().is_some() {
+                sections += 1;
+            }
+            assert_eq!(sections, 2, "the start, and 600 of its 1,000 bytes");
+        }
+    }
+
+    #[test]
     fn a_new_client_gets_the_past_within_its_limit_and_a_slow_one_falls_behind() {
-        let store = Arc::new(SectionStore::new(section(1), 3_000));
+        let store = Arc::new(SectionStore::new(section(1), Arc::new(PastLimit::new(3_000))));
         for _ in 0..5 {
             store.push(section(1_000));
         }

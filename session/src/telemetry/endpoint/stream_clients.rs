@@ -110,7 +110,7 @@ fn a_stream_is_a_recording_of_the_whole_run_for_early_and_late_clients() {
     let mut endpoint = endpoint_with(None, ENDPOINT_LIMITS);
     let early = request(&endpoint, "/recording");
     let events = request(&endpoint, "/events");
-    wait_until("two clients", || endpoint.stream_clients().iter().all(|(_, clients)| *clients == 1));
+    wait_until("two clients", || endpoint.server.stream_clients().iter().all(|(_, clients)| *clients == 1));
     assert!(stream_records(&mut endpoint, 0..2_000));
     let late = request(&endpoint, "/recording");
     wait_until("three clients", || endpoint.status().clients == 3);
@@ -129,7 +129,7 @@ fn a_stream_is_a_recording_of_the_whole_run_for_early_and_late_clients() {
         .expect("exported");
     assert!(lines.len() > 100_000, "{} bytes", lines.len());
     assert!(events.bytes == lines, "the stream has the lines of the export");
-    assert_eq!(endpoint.counts.problems(), Vec::<String>::new());
+    assert_eq!(endpoint.server.counts.problems(), Vec::<String>::new());
 }
 
 #[test]
@@ -157,15 +157,17 @@ fn a_client_that_does_not_read_is_dropped_and_does_not_delay_others() {
     let reader = thread::spawn(move || read_chunked(reading));
     wait_until("three clients", || endpoint.status().clients == 3);
     let began = Instant::now();
-    while endpoint.counts.dropped().iter().any(|(_, dropped)| *dropped == 0) {
+    while endpoint.server.counts.dropped().iter().any(|(_, dropped)| *dropped == 0) {
         stream_records(&mut endpoint, 0..usize::MAX);
-        assert!(began.elapsed() < 3 * SOON, "{:?}", endpoint.counts.dropped());
+        assert!(began.elapsed() < 3 * SOON, "{:?}", endpoint.server.counts.dropped());
     }
     wait_until("places are free again", || endpoint.status().clients == 1);
     endpoint.stream.finish(&ReportInput::for_source("demo"));
     let ResponseBody { bytes, is_complete } = reader.join().expect("no panic");
     assert!(is_complete && bytes.len() > 100_000, "{} bytes", bytes.len());
-    assert!(endpoint.counts.problems()[0].starts_with("metrics: 2 clients of /recording and /events were dropped"));
+    assert!(
+        endpoint.server.counts.problems()[0].starts_with("metrics: 2 clients of /recording and /events were dropped")
+    );
 }
 
 #[test]
@@ -177,6 +179,6 @@ fn clients_beyond_the_limit_of_a_path_are_refused_and_counted() {
     assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("retry-after"), "{refused}");
     let metrics = endpoint.ask("GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n");
     assert!(metrics.starts_with("HTTP/1.1 200 "), "{metrics}");
-    assert_eq!(endpoint.counts.refused()[3], ("over_limit", 1));
-    assert!(endpoint.counts.problems()[0].starts_with("metrics: 1 requests were refused because the path"));
+    assert_eq!(endpoint.server.counts.refused()[3], ("over_limit", 1));
+    assert!(endpoint.server.counts.problems()[0].starts_with("metrics: 1 requests were refused because the path"));
 }

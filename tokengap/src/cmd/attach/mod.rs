@@ -11,17 +11,18 @@ use anyhow::{Context, bail};
 use probe_user::discover::{self, BlindSpot, Engine, PickError, RoleSpec, Topology, Watcher};
 use probe_user::{Feature, Permissions, ProbeOptions, RunEnvironment};
 
-use outputs::report::PairReport;
+use outputs::report::{PairReport, RunReport};
 use recording::RecordedPayload;
-use session::sink::Sink;
-use session::telemetry::{MetricsOptions, SharedEndpoint};
+use session::telemetry::{MetricsOptions, SharedTelemetry};
 use session::{About as _, LiveSource as _, Observer, Running, Signals};
-use sources::attach::{AttachOptions, EngineNames, EngineRun, EngineRuns, PythonOptions, StartUp, Unattached};
+use sources::attach::{
+    AttachOptions, EngineLimit, EngineNames, EngineRun, EngineRuns, PythonOptions, StartUp, Unattached,
+};
 use sources::{open_files, tokenizer};
 use tui::RunView;
 
 use self::watched_engine::WatchedEngine;
-use crate::app::{self, FinishedRun, RunOutputs};
+use crate::app::{self, RunOutputs};
 use crate::args::{LiveArgs, TUNING};
 use crate::cmd::pair::{self, KnownSide, RunningServer};
 use crate::cmd::prober;
@@ -91,6 +92,11 @@ pub(crate) struct Args {
     #[command(flatten)]
     live: LiveArgs,
 
+    /// Maximum number of engines watched, including those that have ended. Each needs memory of its own. Further ones are named in
+    /// the report.
+    #[arg(long, value_name = "N", default_value_t = EngineLimit::default().0, value_parser = clap::value_parser!(u16).range(1..), help_heading = TUNING)]
+    max_engines: u16,
+
     /// Maximum bytes copied of a message. Longer messages are counted as undecoded.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, help_heading = TUNING)]
     capture: u32,
@@ -124,6 +130,7 @@ impl Args {
             tokenizer: self.tokenizer.as_deref().map(tokenizer::read_tokenizer).transpose()?,
             probe: self.probe_options(),
             python,
+            max_engines: EngineLimit(self.max_engines),
         })
     }
 }
@@ -158,6 +165,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return end_early(args, endpoint, &signals, "the attach to the engine's processes");
     };
     print_attached(&attached);
+    if let Some(note) = engines.limit_note() {
+        errln!("tokengap: {note}");
+    }
     watch_engines(args, engines, attached, endpoint, &signals)
 }
 
@@ -170,11 +180,12 @@ fn print_attached(engines: &[EngineRun]) {
     }
     for engine in engines {
         let name = if are_several { engine.name() } else { String::from("this") };
-        let of_name = if are_several { format!(" of {name}") } else { String::new() };
         let Some(attach) = engine.watched() else {
             errln!("tokengap: {name} is not watched yet: {}", engine.obstacle().unwrap_or_default());
             continue;
         };
+        let pid = attach.main_pid().unwrap_or_default();
+        let of_name = if are_several { format!(" of {name} (main pid {pid})") } else { String::new() };
         if let Some(side) = attach.disaggregation() {
             errln!(
                 "tokengap: {name} is the {} server of a pair ({}); it sends {}",
@@ -203,19 +214,16 @@ fn watch_engines(
     let files = live.record.recording_files();
     let are_several = first.len() > 1;
     let mut endpoint = Some(endpoint);
-    let mut shared_endpoint = SharedEndpoint::default();
+    let mut telemetry = SharedTelemetry::default();
     let mut outputs = Vec::new();
     for engine in &first {
-        let name = engine.name();
-        let files = if are_several { files.of_run(&name) } else { files.clone() };
+        let files = if are_several { files.of_run(&engine.name()) } else { files.clone() };
         outputs.push(if let Some(endpoint) = endpoint.take() {
             let first = RunOutputs::open(live, engine.kind(), &files, endpoint)?;
-            shared_endpoint = first.shared_endpoint();
-            shared_endpoint.name_first_run(&name);
+            telemetry = first.shared_telemetry();
             first
         } else {
-            let sink = Sink::open(&files, engine.kind(), &app::live_config(live))?;
-            RunOutputs::of_further_run(live, Some(sink), shared_endpoint.add_run(&name))
+            RunOutputs::open_further(live, engine.kind(), &files, &telemetry)?
         });
     }
     let screen = app::open_screen(live)?.map(|screen| Rc::new(RefCell::new(screen)));
@@ -232,11 +240,7 @@ fn watch_engines(
             Some(view) => Box::new(view),
             None => Box::new(Progress::default()),
         };
-        let mut session = outputs.into_session(live, observer);
-        if run_index > 0 && (live.telemetry.metrics.is_some() || live.telemetry.otlp.is_some()) {
-            let limit = "metrics: of this engine only /metrics is served: /report, /recording, /events and the push are of the first engine; use a second tokengap with --engine";
-            session.give_up(limit.to_owned());
-        }
+        let session = outputs.into_session(live, observer);
         Running::new(WatchedEngine::new(engine, view()), session)
     };
     let numbered = first.into_iter().zip(outputs).enumerate();
@@ -245,10 +249,10 @@ fn watch_engines(
     let mut join = || {
         let engine = engines.next_run()?;
         let name = engine.name();
-        let sink = Sink::open(&files.of_run(&name), engine.kind(), &app::live_config(live));
-        let problem = sink.as_ref().err().map(|error| format!("recording: {error:#}"));
-        shared_endpoint.name_first_run(&engines.first_name());
-        let outputs = RunOutputs::of_further_run(live, sink.ok(), shared_endpoint.add_run(&name));
+        let opened = RunOutputs::open_further(live, engine.kind(), &files.of_run(&name), &telemetry);
+        let problem = opened.as_ref().err().map(|error| format!("recording: {error:#}"));
+        let outputs =
+            opened.unwrap_or_else(|_| RunOutputs::without_files(live, engine.kind(), files.payload, &telemetry));
         if let Some(screen) = &screen {
             screen.borrow_mut().add_run();
         }
@@ -267,17 +271,23 @@ fn watch_engines(
         run.session.remove_observer();
     }
     drop(screen);
-    let failure = runs.iter().find_map(|run| run.source.failure());
+    let failures: Vec<Option<String>> = runs.iter().map(|run| run.source.failure()).collect();
     let pairs = join_pairs(&runs, live.report.slowest);
-    let mut finished: Vec<FinishedRun> = runs.into_iter().map(|run| run.source.finish(run.session)).collect();
+    let mut finished: Vec<RunReport> = runs.into_iter().map(|run| run.source.finish(run.session)).collect();
     pair::add_to_reports(&mut finished, pairs);
     app::keep_serving(live, signals);
-    if let Some(failure) = failure
-        && finished.iter().all(|run| app::saw_nothing(&run.report))
-    {
+    let failed = finished.iter().zip(failures).filter(|(run, _)| run.report.saw_nothing());
+    let failed = failed.filter_map(|(run, failure)| Some((run.name.as_str(), failure?))).collect::<Vec<_>>();
+    let saw_nothing = finished.iter().all(|run| run.report.saw_nothing());
+    let Some((name, failure)) = failed.into_iter().next() else {
+        return app::print_reports(&finished, live.outcome);
+    };
+    if saw_nothing {
         bail!(failure);
     }
-    app::print_reports(&finished, live.outcome)
+    app::print_reports(&finished, live.outcome)?;
+    // An engine that could not be observed is not healthy.
+    bail!("{name}: {failure}")
 }
 
 /// The prefill/decode pairs among the engines, each with the index of its decode server.
@@ -365,9 +375,17 @@ fn only(topology: &Topology, named: &[RoleSpec]) -> Engine {
     engine
 }
 
-/// Prints the processes that look like a part of an engine but are not connected to any.
+/// Prints the processes that are connected or look like a part of an engine, but are not watched.
 fn report_other_candidates(topology: &Topology, engines: &[&Engine]) {
     let is_chosen = |pid: &u32| engines.iter().any(|engine| engine.process_with_pid(*pid).is_some());
+    let unnamed = topology.confirmed_engines().filter_map(Engine::main_process).map(|process| process.id.pid);
+    let unnamed: Vec<u32> = unnamed.filter(|pid| !is_chosen(pid)).collect();
+    if let [first, ..] = unnamed.as_slice() {
+        let count = unnamed.len();
+        errln!(
+            "tokengap: not watched: {count} groups of connected processes (first pid {first}); if one is an engine, name it with --pid"
+        );
+    }
     let others: Vec<u32> = topology.candidate_pids().into_iter().filter(|pid| !is_chosen(pid)).collect();
     if let [first, ..] = others.as_slice() {
         let count = others.len();

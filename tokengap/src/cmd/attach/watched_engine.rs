@@ -2,14 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use outputs::report::RunReport;
 use serde_json::Value;
-use session::{About, Flow, LiveSource, Session, Source};
+use session::{About, EngineIdentity, Flow, LiveSource, Session, Source};
 use sources::attach::{EngineRun, EngineState};
 use trace::{Analysis, SamplingCost};
 use tui::RunView;
 use tui::pods::{KeyFigures, PodLine, PodState};
 
-use crate::app::{self, FinishedRun};
+use crate::app;
 
 /// Interval of updates of the run list.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(500);
@@ -46,7 +47,10 @@ impl WatchedEngine {
         }
         let missed = analysis.ledger().totals().missed;
         let line = PodLine {
-            name: self.title(),
+            name: self.engine.name(),
+            role: self.role(),
+            port: self.engine.port(),
+            model: self.engine.model().unwrap_or_default().to_owned(),
             state,
             state_age_ns: (now - self.since).as_nanos() as u64,
             reason: self.engine.obstacle().unwrap_or_default(),
@@ -54,12 +58,18 @@ impl WatchedEngine {
             begun_wall_ns: None,
             figures: KeyFigures::from_analysis(analysis),
         };
-        screen.borrow_mut().set_pod(*run_index, line);
+        let mut screen = screen.borrow_mut();
+        screen.set_pod(*run_index, line);
+        screen.set_run_list_note(self.engine.limit_note());
     }
 
-    fn title(&self) -> String {
-        let name = self.engine.name();
-        self.engine.side().map_or_else(|| name.clone(), |side| format!("{name} {side}"))
+    /// Role of the engine among others; empty while it is not watched, because its settings are not known.
+    fn role(&self) -> &'static str {
+        match self.engine.side() {
+            Some(side) => side,
+            None if self.engine.is_attached() => "single",
+            None => "",
+        }
     }
 
     pub(super) fn name(&self) -> String {
@@ -81,12 +91,14 @@ impl WatchedEngine {
         self.engine.failure()
     }
 
-    pub(super) fn finish(self, session: Session) -> FinishedRun {
-        FinishedRun {
+    pub(super) fn finish(self, session: Session) -> RunReport {
+        RunReport {
             name: self.engine.name(),
             endpoint: None,
             side: self.engine.side(),
-            state: shown_state(self.engine.engine_state()).label().to_lowercase(),
+            port: self.engine.port(),
+            model: self.engine.model().map(str::to_owned),
+            state: self.engine.engine_state().word().to_owned(),
             records_before: None,
             records_missed: None,
             gaps: None,
@@ -114,6 +126,10 @@ impl About for WatchedEngine {
 
     fn is_attached(&self) -> bool {
         self.engine.is_attached()
+    }
+
+    fn engine(&self) -> Option<EngineIdentity> {
+        self.engine.engine()
     }
 
     fn wire(&self) -> Option<Value> {

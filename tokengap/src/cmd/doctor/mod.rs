@@ -12,7 +12,7 @@ use outputs::report::hostile::line;
 use probe_user::RunEnvironment;
 use probe_user::discover::{Engine, PickError, RoleSpec, Watcher};
 use serde::Serialize;
-use sources::attach::{Reason, Row, State};
+use sources::attach::{EngineTraits, Reason, Row, State};
 
 use crate::cmd::attach::{choose_engines, processes, role_spec};
 use crate::{app, output};
@@ -26,12 +26,12 @@ use facts::Fact;
 #[command(after_help = "Exit codes: 0 everything works, 1 something is degraded or missing, 2 error.\n\n\
                   Examples:\n  tokengap doctor\n  tokengap doctor --try --pid 4711 --json")]
 pub(crate) struct Args {
-    /// A process of the engine, and its role if its title does not show it. Repeatable. Default: the engine running
+    /// A process of the engine, and its role if its title does not show it. Repeatable. Default: the engines running
     /// on this machine.
     #[arg(long, value_name = "PID[=ROLE]", value_parser = role_spec)]
     pid: Vec<RoleSpec>,
 
-    /// Attach to the engine briefly. Without it, memory access is judged by capabilities.
+    /// Attach to the engine briefly; with several, --pid chooses one. Without it, memory access is judged by capabilities.
     #[arg(long = "try")]
     attach: bool,
 
@@ -46,35 +46,79 @@ pub(crate) struct Diagnosis {
     schema: &'static str,
     /// Environment of this process, which determines the form of a fix.
     place: &'static str,
-    /// Tested processes of the engine; `null` without an engine.
+    /// Engines that were found.
+    engines: Vec<EngineLine>,
+    /// Tested processes of the engines; `null` without an engine.
     pids: Option<Vec<u32>>,
     features: Vec<Row>,
     facts: Vec<Fact>,
 }
 
+/// One of the engines of the machine.
+#[derive(Debug, Serialize)]
+struct EngineLine {
+    name: String,
+    /// `null` if unknown.
+    port: Option<u16>,
+    model: Option<String>,
+    release: Option<String>,
+    main_pid: Option<u32>,
+    processes: usize,
+}
+
+impl EngineLine {
+    fn of_engine(engine: &Engine) -> Self {
+        let EngineTraits { name, port, model, .. } = EngineTraits::read(engine);
+        Self {
+            name,
+            port,
+            model,
+            release: engine.release().map(|release| release.value.clone()),
+            main_pid: engine.main_process().map(|process| process.id.pid),
+            processes: engine.processes.len(),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        let unknown = || "unknown".to_owned();
+        format!(
+            "{}: release {}, model {}, {} processes, main pid {}",
+            self.name,
+            self.release.clone().unwrap_or_else(unknown),
+            self.model.clone().unwrap_or_else(unknown),
+            self.processes,
+            self.main_pid.map_or_else(unknown, |pid| pid.to_string())
+        )
+    }
+}
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let watcher = processes(&args.pid)?;
     let topology = watcher.topology();
-    let engine = match topology.pick_engine(&args.pid) {
-        Err(PickError::None(_) | PickError::Unconfirmed(_)) => None,
-        Err(error @ PickError::Several(_)) => {
-            err!("{topology}");
-            bail!(error);
-        }
-        _ => choose_engines(topology, &args.pid)?.pop(),
+    let engines = match topology.pick_engines(&args.pid) {
+        Err(PickError::None(_) | PickError::Unconfirmed(_)) => Vec::new(),
+        _ => choose_engines(topology, &args.pid)?,
     };
-    let diagnosis = diagnose(watcher, engine, args.attach);
+    if args.attach && engines.len() > 1 {
+        err!("{topology}");
+        bail!("--try attaches to one engine: {}", PickError::Several(engines.len()));
+    }
+    let diagnosis = diagnose(watcher, &engines, args.attach);
     let text = if args.json { serde_json::to_string_pretty(&diagnosis)? + "\n" } else { diagnosis_text(&diagnosis) };
     output::write_result(None, &text, app::form(args.json), false)?;
     let all_work = diagnosis.features.iter().all(|row| row.state == State::Works);
     Ok(ExitCode::from(u8::from(!all_work)))
 }
 
-fn diagnose(watcher: Watcher, engine: Option<Engine>, attach: bool) -> Diagnosis {
+fn diagnose(watcher: Watcher, engines: &[Engine], attach: bool) -> Diagnosis {
     let mut facts = facts::machine_facts();
-    facts.extend(engine.iter().flat_map(facts::engine_facts));
+    // The facts of many processes would hide those of the machine.
+    if let [engine] = engines {
+        facts.extend(facts::engine_facts(engine));
+    }
+    let engine = all_processes(engines);
     facts.extend(facts::candidate_fact(watcher.topology()));
-    let mut features = vec![rows::engine_row(engine.as_ref(), watcher.topology())];
+    let mut features = vec![rows::engine_row(!engines.is_empty(), watcher.topology())];
     let pids = engine.as_ref().map(|engine| {
         let mut pids: Vec<u32> = engine.processes.iter().map(|process| process.id.pid).collect();
         pids.sort_unstable();
@@ -90,7 +134,22 @@ fn diagnose(watcher: Watcher, engine: Option<Engine>, attach: bool) -> Diagnosis
         _ => features.extend(trial::try_on_tokengap()),
     }
     features.extend([rows::tap_row(), rows::recording_row()]);
-    Diagnosis { schema: "tokengap.doctor/1", place: RunEnvironment::current().identifier(), pids, features, facts }
+    let engines = engines.iter().map(EngineLine::of_engine).collect();
+    Diagnosis {
+        schema: "tokengap.doctor/1",
+        engines,
+        place: RunEnvironment::current().identifier(),
+        pids,
+        features,
+        facts,
+    }
+}
+
+/// The engines as one, for tests of access to their processes; `None` without any.
+fn all_processes(engines: &[Engine]) -> Option<Engine> {
+    let mut all = engines.first()?.clone();
+    all.processes.extend(engines.iter().skip(1).flat_map(|engine| &engine.processes).cloned());
+    Some(all)
 }
 
 const NAME_WIDTH: usize = 14;
@@ -100,6 +159,13 @@ const STATE_WIDTH: usize = 9;
 fn diagnosis_text(diagnosis: &Diagnosis) -> String {
     let mut out = format!("tokengap {} {}", env!("CARGO_PKG_VERSION"), RunEnvironment::current().phrase());
     match &diagnosis.pids {
+        Some(_) if diagnosis.engines.len() > 1 => {
+            let _ = writeln!(out, ", {} engines; --pid shows the processes of one\n", diagnosis.engines.len());
+            for engine in &diagnosis.engines {
+                let _ = writeln!(out, "{}", line(&engine.to_text()));
+            }
+            out.push('\n');
+        }
         Some(pids) => {
             let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
             let _ = writeln!(out, ", engine of pids {}\n", pids.join(", "));

@@ -14,18 +14,18 @@ use sources::attach::{Reason, Row, State};
 use sources::splice::Located;
 
 /// Tests whether an engine is visible.
-pub(super) fn engine_row(engine: Option<&Engine>, topology: &Topology) -> Row {
+pub(super) fn engine_row(has_engine: bool, topology: &Topology) -> Row {
     let mut reasons: Vec<Reason> = topology.blind_spots.iter().map(Reason::from).collect();
-    let state = match engine {
-        None => State::Missing,
-        Some(_) if reasons.is_empty() => State::Works,
-        Some(_) => State::Degraded,
+    let state = match (has_engine, reasons.is_empty()) {
+        (false, _) => State::Missing,
+        (true, true) => State::Works,
+        (true, false) => State::Degraded,
     };
     let candidates = topology.candidate_pids();
-    if engine.is_none() && !candidates.is_empty() {
+    if !has_engine && !candidates.is_empty() {
         reasons.push(Reason::new(&PickError::Unconfirmed(candidates)));
     }
-    if engine.is_none() && reasons.is_empty() {
+    if !has_engine && reasons.is_empty() {
         reasons.push(Reason {
             why: "no engine was found".to_owned(),
             fix: Some(RunEnvironment::current().pid_namespace_remedy().to_owned()),

@@ -9,7 +9,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::bail;
-use session::remote::{RemoteOptions, RemoteRun};
+use outputs::report::RunReport;
+use session::remote::{RemoteOptions, RemoteRun, RemoteRuns};
 use session::sink::Sink;
 use session::telemetry::AccessToken;
 use session::{Observer, RunOptions, Running, Session, Signals};
@@ -17,7 +18,6 @@ use trace::Config;
 use tui::{RunView, Screen};
 
 use self::pod::Pod;
-use crate::app::FinishedRun;
 use crate::args::{LimitArgs, OutcomeArgs, ReportArgs, ScreenArgs, parse_duration, parse_size};
 use crate::cmd::pair::{self, RunningServer};
 use crate::headless::Progress;
@@ -31,9 +31,9 @@ use crate::{app, confinement, named_file};
     after_help = "Examples:\n  tokengap watch 127.0.0.1:9464\n  tokengap watch --token-file metrics.token 10.0.0.7:9464 10.0.0.8:9464"
 )]
 pub(crate) struct Args {
-    /// Address of a served run: HOST:PORT. Repeatable.
+    /// Address of a served run: HOST:PORT, for all engines that it watches, or HOST:PORT/ENGINE. Repeatable.
     #[arg(value_name = "HOST:PORT", required = true, value_parser = parse_address)]
-    addresses: Vec<String>,
+    addresses: Vec<RunAddress>,
 
     /// File with the token of the sources, if they use one.
     #[arg(long, value_name = "FILE")]
@@ -71,27 +71,32 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let token = args.token_file.as_ref().map(|path| AccessToken::of_file(path, named_file::open(path))).transpose()?;
-    let ports = args.addresses.iter().filter_map(|address| address.rsplit_once(':')?.1.parse().ok());
+    let ports = args.addresses.iter().filter_map(|run| run.address.rsplit_once(':')?.1.parse().ok());
     let here = (!args.outcome.is_headless()).then(|| Path::new("report.json"));
     confinement::confine_watch(ports, &[args.record.as_deref(), here]);
-    let sources =
-        args.addresses.iter().map(|address| RemoteOptions { address: address.clone(), token: token.clone() }).collect();
+    let source = |RunAddress { address, engine }: &RunAddress| RemoteOptions {
+        address: address.clone(),
+        engine: engine.clone(),
+        token: token.clone(),
+    };
+    let sources = args.addresses.iter().map(source).collect();
     let screen = if args.outcome.is_headless() { None } else { Some(Screen::open(&args.screen.options())?) };
     let watched = watch_runs(args, sources, screen)?;
     let code = app::print_reports(&watched, args.outcome)?;
-    if watched.iter().all(|one| app::saw_nothing(&one.report)) {
-        bail!("no traffic was received from {}", args.addresses.join(", "));
+    if watched.iter().all(|one| one.report.saw_nothing()) {
+        let addresses: Vec<&str> = args.addresses.iter().map(|run| run.address.as_str()).collect();
+        bail!("no traffic was received from {}", addresses.join(", "));
     }
     Ok(code)
 }
 
 /// Watches until the user quits, `--duration` is over, a signal arrives or, without a screen, every source has ended.
-fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) -> anyhow::Result<Vec<FinishedRun>> {
+fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) -> anyhow::Result<Vec<RunReport>> {
     let signals = Signals::install()?;
-    let remotes = RemoteRun::start(sources)?;
-    let several = remotes.len() > 1;
+    let (mut remotes, first) = RemoteRuns::start(sources)?;
+    let are_several = first.len() > 1;
     let screen = screen.map(|mut screen| {
-        screen.watch_runs(remotes.len());
+        screen.watch_runs(first.len());
         Rc::new(RefCell::new(screen))
     });
     let config = Config {
@@ -100,17 +105,28 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
         chunk_history: args.screen.chunk_history(args.outcome),
         recent_seconds: ScreenArgs::recent_seconds(args.outcome),
     };
-    let runs = remotes.into_iter().enumerate().map(|(run_index, remote)| {
+    let create_run = |run_index: usize, remote: RemoteRun, are_several: bool| {
         let observer: Box<dyn Observer> = match &screen {
             Some(screen) => Box::new(RunView { screen: Rc::clone(screen), run_index }),
             None => Box::new(Progress::default()),
         };
         let session = Session::new(&config, observer, Sink::none("watch", &config), args.report.slowest);
         let screen = screen.clone().map(|screen| RunView { screen, run_index });
-        Running::new(Pod::new(remote, screen, args, several), session)
-    });
-    let mut runs: Vec<_> = runs.collect();
-    let run_options = RunOptions { join: None, duration: args.duration, reload: None, alarm: &app::print_message };
+        Running::new(Pod::new(remote, screen, args, are_several), session)
+    };
+    let numbered = first.into_iter().enumerate();
+    let mut runs: Vec<_> = numbered.map(|(index, remote)| create_run(index, remote, are_several)).collect();
+    let mut run_count = runs.len();
+    let mut join = || {
+        let remote = remotes.next_run()?;
+        if let Some(screen) = &screen {
+            screen.borrow_mut().add_run();
+        }
+        run_count += 1;
+        Some(create_run(run_count - 1, remote, true))
+    };
+    let run_options =
+        RunOptions { join: Some(&mut join), duration: args.duration, reload: None, alarm: &app::print_message };
     session::run(&mut runs, &signals, run_options);
     // Restore the terminal before printing anything.
     for run in &mut runs {
@@ -121,22 +137,31 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
     let servers: Option<Vec<RunningServer<'_>>> =
         runs.iter().map(|run| run.source.as_pair_server(run.session.analysis())).collect();
     let pairs = servers.map_or_else(Vec::new, |servers| pair::join_runs(&servers, args.report.slowest));
-    let mut finished: Vec<FinishedRun> = runs.into_iter().map(|run| run.source.finish(run.session)).collect();
+    let mut finished: Vec<RunReport> = runs.into_iter().map(|run| run.source.finish(run.session)).collect();
     pair::add_to_reports(&mut finished, pairs);
     Ok(finished)
 }
 
-/// Parses `HOST:PORT`, also as a URL.
-fn parse_address(text: &str) -> Result<String, String> {
-    let hint = "expected an address like 127.0.0.1:9464";
+/// Address of a source, and one of its engines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct RunAddress {
+    address: String,
+    /// `None` for all engines of the source.
+    engine: Option<String>,
+}
+
+/// Parses `HOST:PORT` and `HOST:PORT/ENGINE`, also as a URL.
+fn parse_address(text: &str) -> Result<RunAddress, String> {
+    let hint = "expected an address like 127.0.0.1:9464 or 127.0.0.1:9464/sglang:30000";
     if text.starts_with("https://") {
         return Err("tokengap serves http only: forward the port with SSH or kubectl, and watch 127.0.0.1:PORT".into());
     }
     let rest = text.strip_prefix("http://").unwrap_or(text);
-    let rest = rest.strip_suffix('/').unwrap_or(rest);
-    match rest.rsplit_once(':') {
-        Some((host, port)) if !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok_and(|p| p > 0) => {
-            Ok(rest.to_owned())
+    let (address, engine) = rest.split_once('/').unwrap_or((rest, ""));
+    match address.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p > 0) => {
+            let engine = Some(engine.to_owned()).filter(|engine| !engine.is_empty());
+            Ok(RunAddress { address: address.to_owned(), engine })
         }
         _ => Err(format!("{text:?} is not an address to connect to; {hint}")),
     }
@@ -148,9 +173,15 @@ mod tests {
 
     #[test]
     fn addresses_have_a_host_and_a_port() {
-        assert_eq!(parse_address("pod-7.ns:9464").as_deref(), Ok("pod-7.ns:9464"));
-        assert_eq!(parse_address("[::1]:9464").as_deref(), Ok("[::1]:9464"));
-        assert_eq!(parse_address("http://127.0.0.1:9464/").as_deref(), Ok("127.0.0.1:9464"));
+        let all_engines = |address: &str| Ok(RunAddress { address: address.to_owned(), engine: None });
+        assert_eq!(parse_address("pod-7.ns:9464"), all_engines("pod-7.ns:9464"));
+        assert_eq!(parse_address("[::1]:9464"), all_engines("[::1]:9464"));
+        assert_eq!(parse_address("http://127.0.0.1:9464/"), all_engines("127.0.0.1:9464"));
+        let of_engine = parse_address("http://gpu-7:9464/sglang:Qwen/Qwen3").expect("an address");
+        assert_eq!(
+            (of_engine.address.as_str(), of_engine.engine.as_deref()),
+            ("gpu-7:9464", Some("sglang:Qwen/Qwen3"))
+        );
         for wrong in ["", "pod-7", "9464", ":9464", "pod-7:0", "pod-7:x", "tcp://pod-7:9464", "https://pod-7:9464"] {
             assert!(parse_address(wrong).is_err(), "{wrong}");
         }

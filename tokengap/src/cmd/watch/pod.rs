@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use outputs::report::hostile;
+use outputs::report::{RunReport, hostile};
 use recording::{BlockReader, Record, RecordOptions, RecordingHeader, StreamSection};
 use serde_json::Value;
 use session::remote::{RemoteEvent, RemoteRun};
@@ -18,7 +18,7 @@ use tui::RunView;
 use tui::pods::{KeyFigures, PodLine, PodState};
 
 use super::Args;
-use crate::app::{self, FinishedRun};
+use crate::app;
 use crate::cmd::pair::{KnownSide, RunningServer};
 
 /// Interval of connection checks and updates of the run list.
@@ -31,6 +31,8 @@ const SILENT_AFTER: Duration = Duration::from_secs(3);
 /// A run observed by another process.
 pub(super) struct Pod {
     remote: RemoteRun,
+    /// Name of the source's machine, once it is known.
+    host: Option<String>,
     name: String,
     kind: String,
     closing: ReportInput,
@@ -89,7 +91,10 @@ impl Source for Pod {
         for _ in 0..SECTIONS_A_TURN {
             match self.remote.poll() {
                 None => break,
-                Some(RemoteEvent::Up(host)) => self.rename(host),
+                Some(RemoteEvent::Up(host)) => {
+                    self.host = host.filter(|host| !host.is_empty());
+                    self.update_name();
+                }
                 Some(RemoteEvent::Down(why)) => self.connection_lost(why, session),
                 Some(RemoteEvent::Section(section)) => self.process_section(*section, session),
             }
@@ -119,7 +124,8 @@ impl Pod {
         let now = Instant::now();
         let record = args.record.clone();
         Self {
-            name: remote.address().to_owned(),
+            name: hostile::plain(&remote.endpoint()),
+            host: None,
             kind: String::from("watch"),
             closing: ReportInput::default(),
             anchor: None,
@@ -137,7 +143,7 @@ impl Pod {
             unreadable_blocks: 0,
             unreadable_reason: String::new(),
             limits: args.limits.limits(),
-            record: if several { record.map(|path| recording::path_of_run(&path, remote.address())) } else { record },
+            record: if several { record.map(|path| recording::path_of_run(&path, &remote.endpoint())) } else { record },
             options: RecordOptions {
                 max_bytes: args.record_max_size,
                 force: args.force,
@@ -150,11 +156,13 @@ impl Pod {
         }
     }
 
-    /// Uses the name of the source's machine, which says more than its address.
-    fn rename(&mut self, host: Option<String>) {
-        if let Some(host) = host.filter(|host| !host.is_empty()) {
-            self.name = hostile::plain(&host);
-        }
+    /// Uses the name of the source's machine, which says more than its address, and of its engine if it has several.
+    fn update_name(&mut self) {
+        self.name = hostile::plain(&match (&self.host, self.remote.engine()) {
+            (Some(host), Some(engine)) => format!("{host}/{engine}"),
+            (Some(host), None) => host.clone(),
+            (None, _) => self.remote.endpoint(),
+        });
     }
 
     fn connection_lost(&mut self, down_reason: String, session: &mut Session) {
@@ -269,6 +277,7 @@ impl Pod {
 
     /// Updates the state of the connection.
     fn update_state(&mut self, now: Instant) {
+        self.update_name();
         if self.state == PodState::Live && now - self.last_section >= SILENT_AFTER {
             self.change_state(PodState::Silent);
         }
@@ -331,6 +340,9 @@ impl Pod {
     fn summary_line(&self, now: Instant, analysis: &Analysis) -> PodLine {
         PodLine {
             name: self.name.clone(),
+            role: "",
+            port: None,
+            model: String::new(),
             state: self.state,
             state_age_ns: (now - self.since).as_nanos() as u64,
             reason: self.problems.first().cloned().unwrap_or_default(),
@@ -356,11 +368,13 @@ impl Pod {
         })
     }
 
-    pub(super) fn finish(mut self, session: Session) -> FinishedRun {
+    pub(super) fn finish(mut self, session: Session) -> RunReport {
         self.update_state(Instant::now());
-        FinishedRun {
-            endpoint: Some(self.remote.address().to_owned()),
+        RunReport {
+            endpoint: Some(self.remote.endpoint()),
             side: None,
+            port: None,
+            model: None,
             state: self.state.label().to_lowercase(),
             records_before: self.reader.records_before(),
             records_missed: Some(self.reader.lost()),

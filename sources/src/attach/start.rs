@@ -1,0 +1,172 @@
+//! Start of the observation of an engine, as a run of a node that engines share.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Context;
+use probe_user::Feature;
+use probe_user::discover::{BlindSpot, Engine, Watcher};
+use responses::Server;
+use trace::MonoNs;
+
+use super::cpu::{self, CpuWatch};
+use super::egress::Egress;
+use super::engine_search::{EngineSearch, FoundEngine};
+use super::inbox::RunId;
+use super::interpreter::Interpreter;
+use super::lanes::Lanes;
+use super::lookout::DiscoveryThread;
+use super::newcomers::LateProcesses;
+use super::node::{Node, NodeHandle};
+use super::python::PythonWatch;
+use super::queues::QueueWatch;
+use super::roles::Roles;
+use super::sight::Observability;
+use super::socket_reads::SocketReads;
+use super::targets::{has_libzmq, observe_inner_servers, targets, without_libzmq};
+use super::{Attach, AttachOptions, response_id_of, trial, watch_threads};
+use crate::translate::Clients;
+
+/// Starts the discovery that the runs of `attached` engines share, and of those that `engine_search` finds.
+pub(super) fn start_node(
+    watcher: Option<Watcher>,
+    attached: &[FoundEngine],
+    engine_search: Option<EngineSearch>,
+    options: &AttachOptions,
+) -> anyhow::Result<NodeHandle> {
+    let lookout = DiscoveryThread::start(watcher, attached, engine_search)
+        .context("cannot start a thread that looks for new workers")?;
+    let python = options.python.clone().map(PythonWatch::start);
+    Ok(NodeHandle::new(Node::new(options.probe, lookout, python, options.max_engines)))
+}
+
+impl Attach {
+    /// Attaches to every process of `engine` on the token path.
+    pub fn start(watcher: Watcher, engine: Engine, options: &AttachOptions) -> anyhow::Result<Self> {
+        let found = FoundEngine::inspect(engine, options.may_read_tokenizers());
+        let node = start_node(Some(watcher), std::slice::from_ref(&found), None, options)?;
+        let run = node.lock().add_run(Some(&found.traits));
+        Self::join(&node, run, &found, options, false)
+    }
+
+    /// Attaches to an engine as a run of the node. `is_ring_read` says whether other runs read the ring meanwhile, so that this must not
+    /// wait for files.
+    pub(super) fn join(
+        node: &NodeHandle,
+        run: RunId,
+        found: &FoundEngine,
+        options: &AttachOptions,
+        is_ring_read: bool,
+    ) -> anyhow::Result<Self> {
+        let handle = node.clone();
+        let mut guard = node.lock();
+        let attached = Self::attach_to(handle, &mut guard, run, found, options, is_ring_read);
+        if attached.is_err() {
+            guard.release(run);
+        }
+        attached
+    }
+
+    fn attach_to(
+        handle: NodeHandle,
+        node: &mut Node,
+        run: RunId,
+        found: &FoundEngine,
+        options: &AttachOptions,
+        is_ring_read: bool,
+    ) -> anyhow::Result<Self> {
+        let FoundEngine { engine, ports, tokenizer, .. } = found;
+        let refused = "cannot attach the probe; `tokengap tap` watches a hop without privileges";
+        node.load_probe().context(refused)?;
+        node.receive_from(run, engine);
+        let has_several_runs = node.has_several_runs();
+        let targets = targets(engine, &options.named, options.capture);
+        let probed: BTreeSet<u32> = targets.iter().map(|target| target.pid).collect();
+        let mut degraded = Vec::new();
+        let is_own = |pid: &&u32| !has_several_runs || engine.process_with_pid(**pid).is_some();
+        for pid in options.named.difference(&probed).filter(is_own) {
+            degraded.push(format!("pid {pid} from --pid is not watched: it has no libzmq that can be probed"));
+        }
+        if !options.probe.polls {
+            degraded.push(format!("{} (--no-wakeups)", Feature::Polls.consequence_of_lack()));
+        }
+        let blind_spots = &node.lookout.topology().blind_spots;
+        let unavailable = blind_spots.iter().filter(|blind| !blind.is_limit());
+        let of_engine = unavailable.filter(|blind| !has_several_runs || concerns_engine(blind, engine));
+        degraded.extend(of_engine.map(trial::with_remedy));
+        degraded.extend(cpu::clocks());
+        let followed_changes = node.lookout.changes();
+
+        let roles = Roles::of_engine(engine);
+        let mode = engine.settings.mode.as_ref().map(|mode| mode.value);
+        let exact_text = engine.settings.exact_text.as_ref().is_some_and(|exact| exact.value);
+        let mut server = Server::new(mode);
+        server.texts.exact = exact_text;
+        let response_id = response_id_of(engine);
+        let mut egress = Egress::new(Clients { server, response_id, ..Clients::default() });
+        egress.ignores_callers = !options.traceparent;
+        match &options.tokenizer {
+            // The ids of its batches are not read.
+            _ if engine.processes.iter().any(|process| process.inner_server.is_some()) => egress.has_no_ids(),
+            Some(tokenizer) => egress.detokenize(tokenizer.clone()),
+            None => tokenizer.iter().for_each(|json| egress.read_tokenizer(json.clone())),
+        }
+        let (probe, _) = node.parts().context(refused)?;
+        let mut newcomers = LateProcesses::default();
+        let serving = engine.processes.iter().filter(|_| options.egress);
+        let served = serving
+            .map(|process| newcomers.serve(process, ports.get(&process.id.pid).cloned(), &mut egress, probe, engine));
+        let refusals = served.filter_map(|served| Some(format!("egress: {}", served.err()?)));
+        let mut refusals: Vec<String> = refusals.collect();
+        for log in &options.logs {
+            egress.follow(log, is_ring_read).with_context(|| format!("cannot follow the log {}", log.display()))?;
+        }
+        let mut reads = SocketReads::default();
+        reads.rewire(engine, without_libzmq(engine, &probed), probe).map_err(anyhow::Error::msg)?;
+        observe_inner_servers(&engine.processes, probe);
+        probe.add_targets(&targets).context(refused)?;
+        let mut sight = Observability::new(options.probe.processed, egress.capabilities());
+        for pid in probed.iter().filter(|pid| engine.process_with_pid(**pid).is_some_and(has_libzmq)) {
+            sight.watch(*pid, MonoNs(0));
+        }
+        for pid in newcomers.take_served() {
+            sight.serve(pid, MonoNs(0));
+        }
+        reads.settle(&mut sight, MonoNs(0));
+        refusals.append(&mut degraded);
+        let mut lanes = Lanes::new(roles, sight);
+        lanes.translator.set_engine(engine.clone());
+        let mut cpu = CpuWatch::default();
+        for process in &engine.processes {
+            refusals.extend(watch_threads(process, &mut cpu, node, run));
+        }
+        let queues = QueueWatch::start().context("cannot start a thread that reads the queues of sockets")?;
+        queues.rewire(engine);
+        Ok(Self {
+            node: handle,
+            run,
+            interpreter: Interpreter::new(lanes, egress, reads),
+            cpu,
+            queues,
+            options: options.clone(),
+            engine: engine.clone(),
+            probed,
+            newcomers,
+            followed_changes,
+            of_others: BTreeMap::new(),
+            stopped_at: None,
+            is_quiet: true,
+            has_observed: false,
+            degraded: refusals,
+        })
+    }
+}
+
+/// Whether unavailable information is of this engine, or of the machine.
+fn concerns_engine(blind: &BlindSpot, engine: &Engine) -> bool {
+    let is_own = |pid: &u32| engine.process_with_pid(*pid).is_some();
+    match blind {
+        BlindSpot::LibZmq { pid, .. } | BlindSpot::NoZmqOutput { pid, .. } => is_own(pid),
+        BlindSpot::Unreadable { pids, .. } => pids.iter().any(is_own),
+        _ => true,
+    }
+}
