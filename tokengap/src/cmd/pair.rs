@@ -10,8 +10,8 @@ use trace::clock::Anchor;
 use trace::pair::{Pair, PairClocks, PairSide, PrefillServer};
 use trace::{Analysis, MonoNs, ReportInput};
 
-use crate::app::FinishedRun;
 use crate::progress;
+use outputs::report::RunReport;
 
 /// What shows the side of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +113,7 @@ fn complete_sides(first: &mut RecordedServer, second: &mut RecordedServer) -> an
 }
 
 /// Adds the pairs to the reports of their decode servers.
-pub(crate) fn add_to_reports(finished: &mut [FinishedRun], pairs: Vec<(usize, PairReport)>) {
+pub(crate) fn add_to_reports(finished: &mut [RunReport], pairs: Vec<(usize, PairReport)>) {
     for (index, mut pair) in pairs {
         for run in finished.iter() {
             pair.add_prefill_report(&run.name, &run.report);
