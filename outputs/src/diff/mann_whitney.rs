@@ -11,7 +11,7 @@ pub(super) struct MannWhitney {
 
 impl MannWhitney {
     pub(super) fn of_samples(a: &[f64], b: &[f64]) -> Self {
-        // U counts the positive ones, and their median is the shift.
+        // U counts the positive ones, and the median of all estimates the shift.
         let mut differences: Vec<f64> = a.iter().flat_map(|a| b.iter().map(move |b| b - a)).collect();
         differences.sort_by(f64::total_cmp);
         let na = a.len() as f64;

@@ -158,6 +158,7 @@ impl<'l> Attribution<'l> {
             }
         }
         add_open_waits(ledger, &mut legs);
+        // The whole run, then the last ten seconds.
         for window in 0..2 {
             let mean_sum: f64 = legs.iter().map(|leg| leg.chunk[window].mean_ns()).sum();
             let first_token_sum: f64 = legs.iter().map(|leg| leg.first_token[window].sum.ns as f64).sum();
@@ -309,6 +310,7 @@ fn times_of_sum(sum: &WindowedSum, now: MonoNs) -> [LegTime; 2] {
 
 /// Derives the state of a thread from its time while frames waited for it.
 fn thread_state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>) -> ThreadState {
+    // Too few samples for a judgement.
     if spent.interval_ns < MIN_SAMPLED_NS {
         return match busy {
             Some(busy) if busy >= CPU_BOUND_SHARE => ThreadState::Busy,
@@ -409,6 +411,7 @@ pub fn busy<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, window_ns:
         let away = poll.map_or(0.0, |poll| {
             share_of(poll.interval_ns.saturating_sub(poll.polled_ns) as f64, poll.interval_ns as f64)
         });
+        // Frames are processed away from the poll, so that both times overlap.
         sum += processing.max(away).min(1.0);
         count += 1;
     }

@@ -16,6 +16,7 @@ pub(super) fn detect_merged_chunks(context: &DetectContext<'_>, out: &mut Verdic
     // Chunks replaced by a cumulative delivery are reported by `would-drop`.
     let (chunks, of, seen) = if confirmed {
         let merged = totals.chunks.outcomes.merged - totals.replaced.total;
+        // A response that does not stream has a single delivery.
         let streamed = totals.chunks.tracked - totals.chunks.outcomes.unjudged - totals.chunks.unstreamed;
         (merged, streamed, &totals.merges)
     } else {

@@ -94,6 +94,7 @@ fn missed_advice(missed: &MissedCounts) -> &'static str {
 pub(super) fn detect_reached_limits(context: &DetectContext<'_>, out: &mut Verdicts) {
     let limits = context.ledger.limits();
     let reached: Vec<_> = limits.iter().filter(|l| l.times > 0).collect();
+    // Limits that make totals inexact go first.
     let Some(worst) = reached.iter().max_by_key(|l| (!l.keeps_totals(), l.times)) else {
         return;
     };

@@ -67,6 +67,7 @@ impl<'a> ChartSeries<'a> {
         if values.iter().all(Option::is_none) {
             return Err("nothing to measure in this time");
         }
+        // Stretched, so that a young run fills the chart.
         Ok((0..columns).map(|column| values[usize::from(column) * values.len() / usize::from(columns)]).collect())
     }
 

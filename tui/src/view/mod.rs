@@ -113,6 +113,7 @@ fn draw_tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         pad.add_click_area(Rect::new(x, 0, end - x, 1), Action::OpenTab(tab));
         x = end;
     }
+    // The longest text that fits.
     let fitting = run_states.iter().find(|text| x + pad::text_width(text) <= pad.width());
     let ink = if ui.paused_at_second.is_some() { Ink::Selected } else { Ink::Dim };
     pad.draw_at_right_edge(0, fitting.unwrap_or(&run_states[2]), ink);

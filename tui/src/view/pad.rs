@@ -93,6 +93,7 @@ impl<'a> Pad<'a> {
         draw_item: impl Fn(&mut Pad<'_>, u16, usize, &T) -> u16,
     ) -> u16 {
         let max_items = usize::from(list.max_items);
+        // The selected item is at most the last of the visible ones.
         let first = list.selected.saturating_sub(max_items - 1);
         self.click_areas.page_rows = max_items;
         for (index, item) in list.items.iter().enumerate().skip(first).take(max_items) {
