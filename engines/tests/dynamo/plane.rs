@@ -28,7 +28,7 @@ fn the_last_chunk_of_a_stream_has_the_total_count() {
         let mut connection = Connection::new(None);
         connection.feed(&bytes, true);
         connection.closed(false);
-        let end = if done { AnswerEnd::Whole } else { AnswerEnd::ServerLeft };
+        let end = if done { AnswerEnd::Whole } else { AnswerEnd::Failed };
         let [(subject, ..)] = &connection.answers()[..] else { panic!("{name}: {:?}", connection.events) };
         assert_eq!(subject.len(), 36, "{name}");
         assert_eq!(connection.events, [Observed::Answered(subject.clone(), Some(tokens), stated, end)], "{name}");
