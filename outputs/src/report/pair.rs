@@ -259,9 +259,13 @@ impl PrefillServerLine {
 impl Report {
     /// Adds the prefill servers' part of this decode server's requests. The findings of the pair join its findings.
     pub fn add_pair(&mut self, mut pair: PairReport) {
-        let has_queued = self.findings.iter().any(|own| own.kind == "queued" && own.severity > Severity::Info);
         let mut findings = std::mem::take(&mut pair.findings);
-        findings.retain(|finding| finding.kind != "decode-queue" || !has_queued);
+        // The decode server's own finding about its queue is the same problem.
+        if is_found(&findings, "decode-queue") {
+            self.findings.retain(|own| own.kind != "queued");
+        } else if is_found(&self.findings, "queued") {
+            findings.retain(|finding| finding.kind != "decode-queue");
+        }
         let window_ns = self.window_ns[1];
         for finding in &mut findings {
             // It lasts, as a finding of one server does.
@@ -274,6 +278,11 @@ impl Report {
         self.pair = Some(Box::new(pair));
         self.verdict = headline(self, &Clock::of(self, None));
     }
+}
+
+/// Whether a problem of this kind was found that is more than information.
+fn is_found(findings: &[FindingLine], kind: &str) -> bool {
+    findings.iter().any(|finding| finding.kind == kind && finding.severity > Severity::Info)
 }
 
 fn describe_worst_leg(pair: &Pair<'_>) -> String {

@@ -17,6 +17,8 @@ pub(super) const MIN_LATE: u64 = 5;
 pub(super) const MIN_LATE_REQUESTS: f64 = 0.05;
 /// Minimum share of a leg in the time to first token of the late requests.
 pub(super) const MIN_LATE_SHARE: f64 = 0.25;
+/// A leg whose late requests take less of all time to first token is information: another leg matters more.
+pub(super) const MIN_WHOLE_SHARE: f64 = 0.1;
 /// A leg is usually long if it takes [`LATE_NS`] in half of at least so many requests, and half of all time to first token.
 pub(super) const MIN_USUAL: u64 = 10;
 pub(super) const USUAL_SHARE: f64 = 0.5;
@@ -34,6 +36,8 @@ pub struct PairFinding {
     pub span: [MonoNs; 2],
     /// One sentence, with numbers.
     pub summary: String,
+    /// Time of the affected requests, by which findings of equal severity are ordered.
+    total_ns: u128,
     /// Numbers by name.
     pub evidence: BTreeMap<String, Value>,
     /// What to do.
@@ -139,7 +143,7 @@ pub(super) fn find_problems(pair: &Pair<'_>) -> Vec<PairFinding> {
     let progress = Progress::of_rows(pair.rows());
     let legs = LEG_RULES.iter().filter_map(|rule| find_long_leg(rule, &rows, &progress));
     let mut findings: Vec<PairFinding> = legs.chain(find_late_prefill_responses(pair, &rows)).collect();
-    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    findings.sort_by_key(|finding| std::cmp::Reverse((finding.severity, finding.total_ns)));
     findings
 }
 
@@ -160,7 +164,8 @@ fn find_long_leg(rule: &LegRule, rows: &[&PairRow<'_>], progress: &Progress) -> 
     let late = LateRequests::at_least(&long, GAP_WARNING_NS);
     let are_late = late.count() >= MIN_LATE && late.count() as f64 >= MIN_LATE_REQUESTS * requests as f64;
     if are_late && late.share() >= MIN_LATE_SHARE {
-        let severity = gap_severity(late.worst()?.ns())?;
+        let is_minor = (late.sum_ns() as f64) < MIN_WHOLE_SHARE * ttft_ns as f64;
+        let severity = if is_minor { Severity::Info } else { gap_severity(late.worst()?.ns())? };
         return Some(describe_leg(rule, severity, &late, GAP_WARNING_NS, late.share(), requests));
     }
     let usual = LateRequests::at_least(&long, LATE_NS);
@@ -199,6 +204,7 @@ fn describe_leg(
         severity,
         rid: worst.map_or_else(String::new, |worst| worst.rid.to_owned()),
         span: late.span(),
+        total_ns: late.sum_ns(),
         summary,
         evidence: evidence.map(|(name, value)| (name.to_owned(), value)).into(),
         advice: rule.advice.to_owned(),
@@ -248,6 +254,7 @@ fn find_late_prefill_responses(pair: &Pair<'_>, rows: &[&PairRow<'_>]) -> Option
         severity: Severity::Info,
         rid: worst.rid.to_owned(),
         span: held.span(),
+        total_ns: held.sum_ns(),
         summary,
         evidence: evidence.map(|(name, value)| (name.to_owned(), value)).into(),
         advice: "what held it up is a finding of the prefill server; sglang-router waits for that response, mini-lb does not".to_owned(),

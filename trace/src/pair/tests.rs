@@ -267,6 +267,21 @@ fn an_overloaded_decode_server_is_found_and_a_few_late_requests_are_not() {
     assert_eq!(found(&first), [], "the first transfers set up connections");
 }
 
+/// The decode server's queue takes most of the time, and a few transfers are slow.
+#[test]
+fn the_greatest_part_comes_first_and_minor_ones_are_information() {
+    let servers = many(
+        |room, request| transfer_later(if room % 10 == 0 { 1_000 } else { 0 }, request),
+        |room, request| {
+            decode_later(if room % 10 == 0 { 1_000 } else { 0 }, request);
+            request.batch = request.batch.map(|at| at + 1_500);
+            end_later(1_500, request);
+        },
+    );
+    let kinds: Vec<_> = found(&servers).into_iter().map(|(kind, severity, _)| (kind, severity)).collect();
+    assert_eq!(kinds, [("decode-queue", Severity::Warning), ("transfer-slow", Severity::Info)]);
+}
+
 /// The prefill server's scheduler was stopped from 3 s to 6 s: what it had to do then, it did afterwards.
 #[test]
 fn a_stopped_scheduler_is_no_slow_transfer() {
@@ -321,11 +336,11 @@ fn the_side_of_a_server_shows_in_its_messages() {
 
 #[test]
 fn the_documented_thresholds_are_those_of_the_findings() {
-    use finding::{LEG_RULES, MIN_LATE, MIN_LATE_REQUESTS, MIN_LATE_SHARE, MIN_USUAL, USUAL_SHARE};
+    use finding::{LEG_RULES, MIN_LATE, MIN_LATE_REQUESTS, MIN_LATE_SHARE, MIN_USUAL, MIN_WHOLE_SHARE, USUAL_SHARE};
     let kinds: Vec<String> = LEG_RULES.iter().map(|rule| format!("`{}`", rule.kind)).collect();
     let row = format!(
         "| {} | the leg takes {} in {MIN_LATE} requests and {} of them, and {} of their TTFT; or {} in half of at least {MIN_USUAL} requests, \
-         and {} of all TTFT | warning; critical from {} |\n",
+         and {} of all TTFT | warning; critical from {}; info below {} of all TTFT |\n",
         kinds.join(", "),
         duration(GAP_WARNING_NS),
         percent(MIN_LATE_REQUESTS),
@@ -333,6 +348,7 @@ fn the_documented_thresholds_are_those_of_the_findings() {
         duration(LATE_NS),
         percent(USUAL_SHARE),
         duration(GAP_CRITICAL_NS),
+        percent(MIN_WHOLE_SHARE),
     );
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/report.md");
     let page = std::fs::read_to_string(page).expect("the page");
