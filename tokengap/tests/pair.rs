@@ -143,3 +143,23 @@ fn what_cannot_be_joined_is_refused_with_the_reason() {
         assert!(error.contains(expected), "{error}");
     }
 }
+
+#[test]
+fn the_prefill_servers_own_findings_are_in_the_report_of_both() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // Its token waits between its scheduler and its tokenizer.
+    let mut late = requests(Request::of_prefill, false);
+    for request in &mut late {
+        request.token_received += 2_000;
+        request.delivered += 2_000;
+    }
+    let prefill = record(folder.path(), "p.tgap", &late, 0, Some("prefill"));
+    let decode = record(folder.path(), "d.tgap", &requests(Request::of_decode, true), 0, Some("decode"));
+    let joined = json_of(&report(&["--json"], &[&prefill, &decode]));
+    let findings = joined["findings"].as_array().expect("findings");
+    let summary_of = |kind: &str| findings.iter().find(|found| found["kind"] == kind).map(|found| &found["summary"]);
+    let own = summary_of("first-token-gap").and_then(Value::as_str).expect("found");
+    assert!(own.starts_with("prefill server ") && own.contains("p.tgap: first tokens wait"), "{own}");
+    assert!(summary_of("late-prefill-response").is_some());
+    assert_eq!([&joined["severity"], &joined["findings"][0]["kind"]], ["warning", "transfer-slow"]);
+}

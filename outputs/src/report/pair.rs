@@ -272,10 +272,40 @@ impl Report {
             finding.ended_at_ns.take_if(|ended_at_ns| window_ns.saturating_sub(*ended_at_ns) < WINDOW_NS);
         }
         findings.append(&mut self.findings);
-        findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         self.findings = findings;
-        self.severity = self.findings.first().map(|worst| worst.severity);
         self.pair = Some(Box::new(pair));
+        self.update_worst_finding();
+    }
+
+    /// Adds the findings above `info` of a prefill server's own report, whose clock relates so to this server's, to a report of both
+    /// servers. Called after [`Self::add_pair`].
+    pub fn add_prefill_findings(&mut self, name: &str, prefill: &Self, clock: ClockUse) {
+        let start_ns = self.window_mono_ns[0].cast_signed();
+        let shift_ns = clock.ahead_ns().map_or(0, |ahead_ns| {
+            prefill.window_mono_ns[0].cast_signed().wrapping_add(ahead_ns).wrapping_sub(start_ns)
+        });
+        // The pair's finding about its queue is the same problem.
+        let has_queue = is_found(&self.findings, "prefill-queue");
+        let is_added = |own: &&FindingLine| own.severity > Severity::Info && !(has_queue && own.kind == "queued");
+        let added = prefill.findings.iter().filter(is_added).map(|own| FindingLine {
+            summary: format!("prefill server {name}: {}", own.summary),
+            at_ns: own.at_ns.saturating_add_signed(shift_ns),
+            last_at_ns: own.last_at_ns.saturating_add_signed(shift_ns),
+            ended_at_ns: own.ended_at_ns.map(|at_ns| at_ns.saturating_add_signed(shift_ns)),
+            ..own.clone()
+        });
+        let (mut findings, own): (Vec<FindingLine>, Vec<FindingLine>) =
+            std::mem::take(&mut self.findings).into_iter().partition(|found| PairFinding::is_kind(&found.kind));
+        findings.extend(added);
+        findings.extend(own);
+        self.findings = findings;
+        self.update_worst_finding();
+    }
+
+    /// Sorts the findings by severity, otherwise in their present order.
+    fn update_worst_finding(&mut self) {
+        self.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+        self.severity = self.findings.first().map(|worst| worst.severity);
         self.verdict = headline(self, &Clock::of(self, None));
     }
 }

@@ -88,8 +88,10 @@ pub(crate) fn report_of_recordings(files: [&Path; 2], slowest: usize) -> anyhow:
     let mut joined = PairReport::new(&pair, &names, decode.side_by(), start, slowest).with_context(|| {
         format!("no request of {} is in {}: neither a room nor an id is in both", decode.name, prefill.name)
     })?;
-    joined.add_prefill_report(&prefill.name, &prefill.report(0));
+    let prefill_report = prefill.report(0);
+    joined.add_prefill_report(&prefill.name, &prefill_report);
     report.add_pair(joined);
+    report.add_prefill_findings(&prefill.name, &prefill_report, pair.clock_uses()[0]);
     Ok(report)
 }
 

@@ -66,6 +66,15 @@ impl ClockUse {
         }
     }
 
+    /// How far the decode server's clock is ahead, in nanoseconds; `None` if they cannot be compared.
+    pub fn ahead_ns(self) -> Option<i64> {
+        match self {
+            Self::Same => Some(0),
+            Self::Offset { ahead_ns, .. } => Some(ahead_ns),
+            Self::Drifting { .. } => None,
+        }
+    }
+
     /// Maximum error of such a time; `None` if it is unknown.
     pub fn uncertainty_ns(self) -> Option<u64> {
         match self {

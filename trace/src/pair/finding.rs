@@ -44,6 +44,15 @@ pub struct PairFinding {
     pub advice: String,
 }
 
+impl PairFinding {
+    /// Whether findings of this kind are of a pair.
+    pub fn is_kind(kind: &str) -> bool {
+        kind == LATE_RESPONSE || LEG_RULES.iter().any(|rule| rule.kind == kind)
+    }
+}
+
+const LATE_RESPONSE: &str = "late-prefill-response";
+
 /// A leg that lies on one server.
 pub(super) struct LegRule {
     pub(super) kind: &'static str,
@@ -250,7 +259,7 @@ fn find_late_prefill_responses(pair: &Pair<'_>, rows: &[&PairRow<'_>]) -> Option
         ("requests_late", Value::from(held.count())),
     ];
     Some(PairFinding {
-        kind: "late-prefill-response",
+        kind: LATE_RESPONSE,
         severity: Severity::Info,
         rid: worst.rid.to_owned(),
         span: held.span(),
