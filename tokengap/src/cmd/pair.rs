@@ -176,3 +176,63 @@ impl RunningServer<'_> {
         self.side.map_or("", |known| known.by)
     }
 }
+
+#[cfg(test)]
+#[path = "../../../trace/tests/common/pair.rs"]
+mod events;
+
+#[cfg(test)]
+mod tests {
+    use trace::Config;
+    use trace::event::Event;
+
+    use super::events::{MS, Request, server_events};
+    use super::*;
+
+    fn analyse(requests: &[Request<'_>]) -> Analysis {
+        let mut analysis = Analysis::new(Config::default());
+        for (at, what) in server_events(requests, 0) {
+            analysis.apply(&Event::new(MonoNs(at), what));
+        }
+        analysis
+    }
+
+    fn running<'a>(name: &str, flag: Option<&str>, analysis: &'a Analysis) -> RunningServer<'a> {
+        RunningServer { name: name.to_owned(), analysis, side: KnownSide::find(flag, analysis), anchor: None }
+    }
+
+    #[test]
+    fn each_decode_server_of_a_machine_has_its_pair() {
+        let prefill = analyse(&[Request::of_prefill("a", 1, 0), Request::of_prefill("b", 2, 100)]);
+        let first = analyse(&[Request::of_decode("a", 1, 0)]);
+        let second = analyse(&[Request::of_decode("b", 2, 100), Request::of_decode("c", 3, 200)]);
+        let without_pair = analyse(&[Request { room: None, message: None, ..Request::of_decode("d", 4, 0) }]);
+        let servers = [
+            running("other", None, &without_pair),
+            running("first", None, &first),
+            running("prefill", Some("prefill"), &prefill),
+            running("second", Some("decode"), &second),
+            // Its requests are not those of the prefill server.
+            running("alone", Some("decode"), &without_pair),
+        ];
+        let joined = join_runs(&servers, 10);
+        let found: Vec<_> = joined
+            .iter()
+            .map(|(index, pair)| (*index, pair.requests, pair.decode_only, pair.prefill_only, &*pair.decode_by))
+            .collect();
+        let expected =
+            [(1, 1, 0, None, "its messages to the other scheduler"), (3, 1, 1, None, "--disaggregation-mode")];
+        assert_eq!(found, expected);
+        assert!(joined.iter().all(|(_, pair)| pair.prefill[0].name == "prefill" && pair.prefill[0].clock == "same"));
+    }
+
+    #[test]
+    fn runs_with_clocks_are_compared_by_them() {
+        let empty = Analysis::new(Config::default());
+        let server = |anchor| RunningServer { anchor, ..running("", None, &empty) };
+        let anchor = |mono: u64| Some(Anchor { mono: MonoNs(mono), wall_ns: 1_000_000 * MS });
+        assert_eq!(server(anchor(5)).clocks_with(&server(anchor(5))), PairClocks::Same);
+        let ahead = PairClocks::ByWallClock { ahead_ns: 900 * MS as i64 };
+        assert_eq!(server(anchor(0)).clocks_with(&server(anchor(900 * MS))), ahead);
+    }
+}
