@@ -3,17 +3,13 @@
 import json
 import os
 import random
-import re
 import signal
 import time
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.parse import quote
-from urllib.request import urlopen
 
 from .checks import Checks, findings, messages, number, relayed_beside_strangers, same_bytes, sent, summary
 from .kernel import objects_of, still_loaded
-from .process import connect, free_port
+from .process import connect
 from .session import MIXED, PLAIN, Outcome, Run, Session, Setting, Watch
 
 # Seconds between the end of one relay and the start of the next.
@@ -209,92 +205,6 @@ def another_machine(run: Run) -> str:
     accusations = {finding["kind"] for finding in findings(report)} & LOSS_FINDINGS
     run.checks.equal("accusations", {"dropped-chunks"} if outcome.lost else set(), accusations)
     return summary(outcome)
-
-
-def two_engines(run: Run) -> str:
-    """One `attach` watches two engines whose requests have equal ids. The tokenizer of one stops for a while."""
-    # A round takes a second. The tokenizer knows the requests of eight rounds ahead, so that it may stop for some of them.
-    # Both engines start one after the other, before their limits of time begin to matter.
-    patient = ("--deadline", "240")
-    setting = steady(6, gap_ms=8, receiver=patient, sender=patient)
-    stopped, running = (Session(run, setting, None, run.place(name)) for name in ("stopped", "running"))
-    port, folder = free_port(), run.place("recordings")
-    attach = [run.program, "attach", "--headless", "--json", "--slowest", "0", "--duration", "300s"]
-    outputs = ["--metrics", str(port), "--record", str(folder / "run.tgap")]
-    watch = run.start("attach", [*attach, *outputs])
-    watch.wait_for_stderr("attached to", 60, 2)
-    for session in (stopped, running):
-        session.go()
-    time.sleep(1)
-    stopped.receiver.signal(signal.SIGSTOP)
-    time.sleep(2)
-    stopped.receiver.signal(signal.SIGCONT)
-    outcomes = [session.finish() for session in (stopped, running)]
-    served = ServedRuns(port)
-    watcher = run.start("watch", [run.program, "watch", f"127.0.0.1:{port}", "--json", "--duration", "5s"])
-    watched = json.loads(watcher.end_well(60))
-    watch.signal(signal.SIGINT)
-    whole = json.loads(watch.end_well(60))
-    run.checks.equal("schema", "tokengap.watch/2", whole["schema"])
-    compare_served(run.checks, served, whole)
-    names = sorted(one["name"] for one in whole["runs"])
-    run.checks.equal("watched engines", names, sorted(one["endpoint"].partition("/")[2] for one in watched["runs"]))
-    run.checks.equal("recordings", len(names), len(list(folder.glob("run*.tgap"))))
-    # Another engine may run on this machine.
-    by_pid = {line["pid"]: one for one in whole["runs"] for line in one["report"]["source"]["wire"]["observed"]}
-    for session, outcome in zip((stopped, running), outcomes):
-        made, report = sent(outcome, "output"), by_pid[session.receiver.pid]["report"]
-        run.checks.matches(
-            report,
-            {
-                "chunks/sent": made["chunks"],
-                "tokens/sent": made["tokens"],
-                "tokens/received": made["tokens"],
-                "self/frames_undecoded": 0,
-                "self/events_missed": 0,
-            },
-        )
-    kinds = [{f["kind"] for f in findings(by_pid[session.receiver.pid]["report"])} for session in (stopped, running)]
-    run.checks.true(f"the stopped engine is named: {kinds[0]}", "consumer-stopped" in kinds[0])
-    # A busy machine may delay its frames.
-    run.checks.equal("findings of the other", set(), kinds[1] & (LOSS_FINDINGS | {"consumer-stopped"}))
-    return f"{len(whole['runs'])} engines; worst: {whole['worst']['verdict']}"
-
-
-class ServedRuns:
-    """What the endpoint of an `attach` serves of several engines."""
-
-    def __init__(self, port: int):
-        self.address = f"http://127.0.0.1:{port}"
-        self.metrics = self.get("/metrics")[1]
-        self.report = json.loads(self.get("/report")[1])
-        self.health = json.loads(self.get("/healthz")[1])
-        self.unnamed_status, self.addresses = self.get("/recording")
-        names = [one["name"] for one in self.report["runs"]]
-        self.single = {name: json.loads(self.get(f"/report?engine={quote(name)}")[1]) for name in names}
-
-    def get(self, path: str) -> tuple[int, str]:
-        try:
-            with urlopen(self.address + path, timeout=20) as answer:
-                return answer.status, answer.read().decode()
-        except HTTPError as error:
-            return error.code, error.read().decode()
-
-
-def compare_served(checks: Checks, served: ServedRuns, whole: dict) -> None:
-    """Every engine is served with its own numbers, at the end of its requests."""
-    checks.equal("schema of /report", "tokengap.watch/2", served.report["schema"])
-    checks.equal("status of /recording without an engine", 400, served.unnamed_status)
-    checks.equal("engines in /healthz", len(whole["runs"]), len(served.health["engines"]))
-    for one in whole["runs"]:
-        name, chunks = one["name"], one["report"]["chunks"]["sent"]
-        checks.equal(f"{name}: /report", chunks, served.single[name]["chunks"]["sent"])
-        checks.true(f"{name}: /recording names it", f"/recording?engine={name}\n" in served.addresses)
-        series = rf'^tokengap_chunks_sent_total{{engine="{re.escape(name)}"[^}}]*}} {chunks}$'
-        checks.true(f"{name}: /metrics", bool(re.search(series, served.metrics, re.MULTILINE)) or chunks == 0)
-    samples = [line.partition("}")[0] for line in served.metrics.splitlines() if "{" in line and line[0] != "#"]
-    labels = [re.findall(r'(\w+)="', sample) for sample in samples]
-    checks.equal("samples with a label twice", [], [names for names in labels if len(set(names)) < len(names)])
 
 
 def three_lifetimes(run: Run) -> str:

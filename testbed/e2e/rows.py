@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from . import accidents, attach, calls, clientless, dynamo, losses, moved, pressure, routers
+from . import accidents, attach, calls, clientless, dynamo, losses, moved, pressure, routers, several_engines
 from .checks import Checks, relayed, sent, summary
 from .kernel import refused
 from .process import ROOT
@@ -244,7 +244,8 @@ def attach_rows(engines: list[Engine], explicit: bool, every: bool, quick: bool)
     # The probes are in libzmq, which is the same for all releases.
     for engine in usual if every else usual[-2:]:
         add(engine, "attach, against none", accidents.unchanged, False)
-    add(last, "attach, two engines", accidents.two_engines)
+    add(last, "attach, two engines", several_engines.two_engines)
+    add(last, "attach, restarted engine", several_engines.restarted_engine)
     add(last, "attach, following three lives", accidents.three_lifetimes)
     add(last, "attach, killed", accidents.attach_killed)
     add(usual[0], "attach, sender on another machine", accidents.another_machine)

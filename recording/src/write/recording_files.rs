@@ -255,11 +255,11 @@ pub fn path_of_run(base: &Path, name: &str) -> PathBuf {
     base.with_file_name(format!("{stem}-{plain}{end}"))
 }
 
-/// Whether `path` is the recording of one of several runs to `base`, or a part of it.
-pub fn is_of_run(path: &Path, base: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let stem = format!("{}-", base.file_stem().unwrap_or_default().to_string_lossy());
-    path.parent() == base.parent() && path.extension() == base.extension() && name.starts_with(&stem)
+/// Name in the path of the recording of one of several runs to `base`: `NAME` in `run-NAME.tgap`, or `NAME.2` of a further part.
+pub fn run_of_path(path: &Path, base: &Path) -> Option<String> {
+    let has_same_place = path.parent() == base.parent() && path.extension() == base.extension();
+    let stem = path.file_stem().filter(|_| has_same_place)?.to_string_lossy();
+    stem.strip_prefix(&format!("{}-", base.file_stem()?.to_string_lossy())).map(str::to_owned)
 }
 
 /// Number in a name such as `run.1.tgap`.

@@ -316,7 +316,7 @@ impl EngineRun {
                 }
                 self.away += since.elapsed();
                 self.refused = None;
-                tracing::info!("attached to {} processes of {}", attach.watched(), found.traits.name);
+                tracing::info!("attached to {} processes of {}", attach.watched(), self.name());
                 self.node.lock().set_waiting(self.run, false);
                 self.state = State::Watching(Box::new(attach));
                 Ok(())

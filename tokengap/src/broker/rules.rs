@@ -94,9 +94,18 @@ impl Rules {
         self.results
             .file
             .iter()
-            .any(|named| path == named || recording::is_part_of(path, named) || recording::is_of_run(path, named))
+            .any(|named| path == named || recording::is_part_of(path, named) || is_of_engine(path, named))
             || self.results.folder.iter().any(is_own)
     }
+}
+
+/// Whether `path` is the recording of one of several engines, for which the file `named` was given.
+fn is_of_engine(path: &Path, named: &Path) -> bool {
+    let kinds = engines::DISCOVERED.iter().map(|kind| kind.name()).chain(["engine"]);
+    // A part of the recording has its number after the name.
+    recording::run_of_path(path, named).is_some_and(|run| {
+        kinds.into_iter().any(|kind| run.strip_prefix(kind).is_some_and(|rest| rest.starts_with('-')))
+    })
 }
 
 /// A file of a permitted folder.
@@ -130,13 +139,15 @@ mod tests {
 
     #[test]
     fn each_of_several_runs_is_recorded_to_its_own_file() {
-        let path = recording::path_of_run(Path::new("/var/tmp/run.tgap"), "pod-7:5600");
-        assert_eq!(path, Path::new("/var/tmp/run-pod-7-5600.tgap"));
+        let path = recording::path_of_run(Path::new("/var/tmp/run.tgap"), "sglang:30000");
+        assert_eq!(path, Path::new("/var/tmp/run-sglang-30000.tgap"));
         assert_eq!(recording::path_of_run(Path::new("run"), "[::1]:1"), Path::new("run----1--1"));
         let rules =
             Rules::new(ResultFiles { file: vec![PathBuf::from("/var/tmp/run.tgap")], ..ResultFiles::default() });
         assert!(rules.is_result(&path));
-        for other in ["/var/run-pod-7-5600.tgap", "/var/tmp/run-pod.html", "/var/tmp/runs.tgap"] {
+        for other in
+            ["/var/run-sglang-30000.tgap", "/var/tmp/run-sglang-1.html", "/var/tmp/runs.tgap", "/var/tmp/run-2026.tgap"]
+        {
             assert!(!rules.is_result(Path::new(other)), "{other}");
         }
     }

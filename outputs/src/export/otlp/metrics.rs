@@ -82,3 +82,40 @@ fn write_value(o: &mut Object<'_>, value: &Value) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value as Json;
+
+    use super::*;
+    use crate::metrics::ALL;
+
+    fn family(name: &str) -> Family {
+        let definition = ALL.iter().find(|definition| definition.name == name).expect("a metric");
+        Family { definition, points: vec![Point { labels: Vec::new(), value: Value::Int(1) }] }
+    }
+
+    fn attribute<'a>(list: &'a Json, key: &str) -> Option<&'a str> {
+        let found = list.as_array()?.iter().find(|attribute| attribute["key"] == key)?;
+        found["value"]["stringValue"].as_str().or_else(|| found["value"]["intValue"].as_str())
+    }
+
+    #[test]
+    fn the_engine_is_named_by_the_resource_and_by_points_that_are_not_of_the_process() {
+        let mut resource = Resource::of("attach", "1.0.0");
+        resource.more = vec![("tokengap.engine".to_owned(), "another".to_owned())];
+        resource.run_engine = Some(RunEngine { name: "sglang:30000".to_owned(), port: Some(30_000) });
+        let families = [family("tokengap.requests.aborted"), family("tokengap.self.resident_memory")];
+        let (json, points) = metrics_data(&families, &resource, [1, 2]);
+        let json: Json = serde_json::from_slice(&json).expect("JSON");
+        assert_eq!(points, 2);
+        let resource = &json["resourceMetrics"][0];
+        let attributes = &resource["resource"]["attributes"];
+        assert_eq!(attribute(attributes, "tokengap.engine"), Some("sglang:30000"));
+        assert_eq!(attribute(attributes, "server.port"), Some("30000"));
+        let metrics = &resource["scopeMetrics"][0]["metrics"];
+        let of_run = &metrics[0]["sum"]["dataPoints"][0]["attributes"];
+        assert_eq!((attribute(of_run, "engine"), attribute(of_run, "port")), (Some("sglang:30000"), Some("30000")));
+        assert_eq!(attribute(&metrics[1]["gauge"]["dataPoints"][0]["attributes"], "engine"), None);
+    }
+}

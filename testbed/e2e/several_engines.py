@@ -1,0 +1,145 @@
+"""Several engines under one `attach`: each has its own run, whatever the others do."""
+
+import json
+import re
+import signal
+import time
+from urllib.error import HTTPError
+from urllib.parse import quote
+from urllib.request import urlopen
+
+from .accidents import LOSS_FINDINGS, steady
+from .checks import Checks, findings, sent
+from .process import free_port
+from .session import Run, Session
+
+# Engines start one after the other, before their limits of time begin to matter.
+PATIENT = ("--deadline", "240")
+
+
+def two_engines(run: Run) -> str:
+    """One `attach` watches two engines whose requests have equal ids. The tokenizer of one stops for a while."""
+    # A round takes a second. The tokenizer knows the requests of eight rounds ahead, so that it may stop for some of them.
+    setting = steady(6, gap_ms=8, receiver=PATIENT, sender=PATIENT)
+    stopped, running = (Session(run, setting, None, run.place(name)) for name in ("stopped", "running"))
+    port, folder = free_port(), run.place("recordings")
+    attach = [run.program, "attach", "--headless", "--json", "--slowest", "0", "--duration", "300s"]
+    outputs = ["--metrics", str(port), "--record", str(folder / "run.tgap")]
+    watch = run.start("attach", [*attach, *outputs])
+    watch.wait_for_stderr("attached to", 60, 2)
+    for session in (stopped, running):
+        session.go()
+    time.sleep(1)
+    stopped.receiver.signal(signal.SIGSTOP)
+    time.sleep(2)
+    stopped.receiver.signal(signal.SIGCONT)
+    outcomes = [session.finish() for session in (stopped, running)]
+    served = ServedRuns(port)
+    watcher = run.start("watch", [run.program, "watch", f"127.0.0.1:{port}", "--json", "--duration", "5s"])
+    watched = json.loads(watcher.end_well(60))
+    watch.signal(signal.SIGINT)
+    whole = json.loads(watch.end_well(60))
+    run.checks.equal("schema", "tokengap.watch/2", whole["schema"])
+    compare_served(run.checks, served, whole)
+    names = sorted(one["name"] for one in whole["runs"])
+    run.checks.equal("watched engines", names, sorted(one["endpoint"].partition("/")[2] for one in watched["runs"]))
+    run.checks.equal("recordings", len(names), len(list(folder.glob("run*.tgap"))))
+    by_pid = runs_by_pid(whole)
+    for session, outcome in zip((stopped, running), outcomes):
+        made, report = sent(outcome, "output"), by_pid[session.receiver.pid]["report"]
+        run.checks.matches(
+            report,
+            {
+                "chunks/sent": made["chunks"],
+                "tokens/sent": made["tokens"],
+                "tokens/received": made["tokens"],
+                "self/frames_undecoded": 0,
+                "self/events_missed": 0,
+            },
+        )
+    kinds = [{f["kind"] for f in findings(by_pid[session.receiver.pid]["report"])} for session in (stopped, running)]
+    run.checks.true(f"the stopped engine is named: {kinds[0]}", "consumer-stopped" in kinds[0])
+    # A busy machine may delay its frames.
+    run.checks.equal("findings of the other", set(), kinds[1] & (LOSS_FINDINGS | {"consumer-stopped"}))
+    return f"{len(whole['runs'])} engines; worst: {whole['worst']['verdict']}"
+
+
+class ServedRuns:
+    """What the endpoint of an `attach` serves of several engines."""
+
+    def __init__(self, port: int):
+        self.address = f"http://127.0.0.1:{port}"
+        self.metrics = self.get("/metrics")[1]
+        self.report = json.loads(self.get("/report")[1])
+        self.health = json.loads(self.get("/healthz")[1])
+        self.unnamed_status, self.addresses = self.get("/recording")
+        names = [one["name"] for one in self.report["runs"]]
+        self.single = {name: json.loads(self.get(f"/report?engine={quote(name)}")[1]) for name in names}
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urlopen(self.address + path, timeout=20) as answer:
+                return answer.status, answer.read().decode()
+        except HTTPError as error:
+            return error.code, error.read().decode()
+
+
+def compare_served(checks: Checks, served: ServedRuns, whole: dict) -> None:
+    """Every engine is served with its own numbers, at the end of its requests."""
+    checks.equal("schema of /report", "tokengap.watch/2", served.report["schema"])
+    checks.equal("status of /recording without an engine", 400, served.unnamed_status)
+    checks.equal("engines in /healthz", len(whole["runs"]), len(served.health["engines"]))
+    for one in whole["runs"]:
+        name, chunks = one["name"], one["report"]["chunks"]["sent"]
+        checks.equal(f"{name}: /report", chunks, served.single[name]["chunks"]["sent"])
+        checks.true(f"{name}: /recording names it", f"/recording?engine={name}\n" in served.addresses)
+        series = rf'^tokengap_chunks_sent_total{{engine="{re.escape(name)}"[^}}]*}} {chunks}$'
+        checks.true(f"{name}: /metrics", bool(re.search(series, served.metrics, re.MULTILINE)) or chunks == 0)
+    samples = [line.partition("}")[0] for line in served.metrics.splitlines() if "{" in line and line[0] != "#"]
+    labels = [re.findall(r'(\w+)="', sample) for sample in samples]
+    checks.equal("samples with a label twice", [], [names for names in labels if len(set(names)) < len(names)])
+
+
+def runs_by_pid(whole: dict) -> dict[int, dict]:
+    """The run that watched a process last. Another engine may run on this machine."""
+    return {line["pid"]: one for one in whole["runs"] for line in one["report"]["source"]["wire"]["observed"]}
+
+
+def restarted_engine(run: Run) -> str:
+    """An engine starts again, beside one with the same port in another network namespace. It continues its own run."""
+    setting = steady(4, gap_ms=4, receiver=(*PATIENT, "--stream-output"), sender=PATIENT)
+    first = Session(run, setting, None, run.place("first"))
+    other = Session(run, setting, None, run.place("other"), receiver_under=("unshare", "--net", "--"))
+    watch = run.start("attach", [run.program, "attach", "--headless", "--json", "-v", "--duration", "300s"])
+    # Other engines may run on this machine.
+    for session in (first, other):
+        watch.wait_for_stderr(f"main pid {session.receiver.pid})", 60)
+    started = watch.stderr.read_text()
+    name, beside = (re.search(rf"processes of (\S+) \(main pid {one.receiver.pid}\)", started)[1] for one in (first, other))
+    first.go()
+    chunks = sent(first.finish(), "output")["chunks"]
+    watch.wait_for_stderr(f"(exit 1 of {name})", 60)
+    time.sleep(1)
+    again = Session(run, setting, None, run.place("again"))
+    watch.wait_for_stderr(f"attached to 2 processes of {name}\n", 60, 2)
+    for session in (again, other):
+        session.go()
+    chunks += sent(again.finish(), "output")["chunks"]
+    of_other = sent(other.finish(), "output")["chunks"]
+    for exited in (f"(exit 2 of {name})", f"(exit 1 of {beside})"):
+        watch.wait_for_stderr(exited, 60)
+    watch.signal(signal.SIGINT)
+    whole = json.loads(watch.end_well(60))
+    by_pid = runs_by_pid(whole)
+    of_first, of_beside = by_pid[again.receiver.pid], by_pid[other.receiver.pid]
+    run.checks.equal("names", [name, beside], [of_first["name"], of_beside["name"]])
+    run.checks.equal("names at the start", {"sglang:30000", "sglang:30000-2"}, {name, beside})
+    run.checks.matches(of_first["report"], {"chunks/sent": chunks, "self/events_missed": 0})
+    run.checks.matches(of_beside["report"], {"chunks/sent": of_other, "self/events_missed": 0})
+    for one, exits in ((of_first, 2), (of_beside, 1)):
+        degraded = "\n".join(one["report"]["self"]["degraded"])
+        away = re.search(rf"it exited {exits} times; ([0-9.]+) s without an engine", degraded)
+        run.checks.true(f"{one['name']} says how often its engine exited: {degraded}", away is not None)
+        if exits == 2:
+            run.checks.true(f"the outage was at least a second: {away and away[1]}", away is not None and float(away[1]) >= 1)
+    return f"{chunks} chunks of the restarted engine, {of_other} of the other"
