@@ -41,6 +41,8 @@ pub struct EngineRun {
     state: State,
     /// When the exit of the watched engine was noticed.
     exited_at: Option<Instant>,
+    /// Change of the node's processes at which the exit was looked for last.
+    checked_change: Option<u64>,
     /// Port of the engine's HTTP server, and its model, as last known.
     port: Option<u16>,
     model: Option<String>,
@@ -155,6 +157,7 @@ impl EngineRuns {
             is_following: self.is_following,
             state: State::Waiting { since: now, retry_at: now },
             exited_at: None,
+            checked_change: None,
             port: None,
             model: None,
             side: None,
@@ -255,7 +258,7 @@ impl EngineRun {
     /// Whether the engine is observed.
     pub fn engine_state(&self) -> EngineState {
         match &self.state {
-            State::Watching(attach) if !attach.has_ended() => EngineState::Attached,
+            State::Watching(_) if self.exited_at.is_none() => EngineState::Attached,
             State::Watching(_) => EngineState::Ended,
             State::Waiting { .. } if self.ended > 0 => EngineState::Ended,
             State::Waiting { .. } => EngineState::Waiting,
@@ -316,6 +319,7 @@ impl EngineRun {
                 }
                 self.away += since.elapsed();
                 self.refused = None;
+                self.checked_change = None;
                 tracing::info!("attached to {} processes of {}", attach.watched(), self.name());
                 self.node.lock().set_waiting(self.run, false);
                 self.state = State::Watching(Box::new(attach));
@@ -336,6 +340,10 @@ impl EngineRun {
 
     /// Notes the exit of the engine, with which the next one of its traits continues this run.
     fn note_exit(&mut self) {
+        let change = self.node.lock().lookout.changes();
+        if self.checked_change == Some(change) {
+            return;
+        }
         if let State::Watching(attach) = &self.state
             && self.exited_at.is_none()
             && attach.has_ended()
@@ -343,6 +351,7 @@ impl EngineRun {
             self.exited_at = Some(Instant::now());
             self.node.lock().set_waiting(self.run, true);
         }
+        self.checked_change = Some(change);
     }
 
     /// Leaves an engine that has ended, or that is none. Attaches to the one that continues the run.
