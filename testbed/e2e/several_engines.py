@@ -3,7 +3,9 @@
 import json
 import re
 import signal
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import urlopen
@@ -24,7 +26,8 @@ def two_engines(run: Run) -> str:
     stopped, running = (Session(run, setting, None, run.place(name)) for name in ("stopped", "running"))
     port, folder = free_port(), run.place("recordings")
     attach = [run.program, "attach", "--headless", "--json", "--slowest", "0", "--duration", "300s"]
-    outputs = ["--metrics", str(port), "--record", str(folder / "run.tgap")]
+    receiver = OtlpReceiver()
+    outputs = ["--metrics", str(port), "--record", str(folder / "run.tgap"), "--otlp", receiver.url, "--otlp-interval", "1s"]
     watch = run.start("attach", [*attach, *outputs])
     watch.wait_for_stderr("attached to", 60, 2)
     for session in (stopped, running):
@@ -43,6 +46,8 @@ def two_engines(run: Run) -> str:
     compare_served(run.checks, served, whole)
     names = sorted(one["name"] for one in whole["runs"])
     run.checks.equal("watched engines", names, sorted(one["endpoint"].partition("/")[2] for one in watched["runs"]))
+    run.checks.equal("engines whose metrics were pushed", names, receiver.engines("resourceMetrics"))
+    run.checks.equal("engines whose spans were pushed", names, receiver.engines("resourceSpans"))
     run.checks.equal("recordings", len(names), len(list(folder.glob("run*.tgap"))))
     by_pid = runs_by_pid(whole)
     for session, outcome in zip((stopped, running), outcomes):
@@ -62,6 +67,33 @@ def two_engines(run: Run) -> str:
     # A busy machine may delay its frames.
     run.checks.equal("findings of the other", set(), kinds[1] & (LOSS_FINDINGS | {"consumer-stopped"}))
     return f"{len(whole['runs'])} engines; worst: {whole['worst']['verdict']}"
+
+
+class OtlpReceiver:
+    """Accepts pushes over HTTP and keeps their bodies."""
+
+    def __init__(self):
+        self.bodies: list[dict] = []
+        bodies = self.bodies
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                bodies.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def engines(self, kind: str) -> list[str]:
+        """Names of the engines in the resources of this kind."""
+        resources = [resource["resource"] for body in self.bodies for resource in body.get(kind, [])]
+        attributes = [attribute for resource in resources for attribute in resource["attributes"]]
+        return sorted({one["value"]["stringValue"] for one in attributes if one["key"] == "tokengap.engine"})
 
 
 class ServedRuns:
@@ -110,7 +142,11 @@ def restarted_engine(run: Run) -> str:
     setting = steady(4, gap_ms=4, receiver=(*PATIENT, "--stream-output"), sender=PATIENT)
     first = Session(run, setting, None, run.place("first"))
     other = Session(run, setting, None, run.place("other"), receiver_under=("unshare", "--net", "--"))
-    watch = run.start("attach", [run.program, "attach", "--headless", "--json", "-v", "--duration", "300s"])
+    attach = [run.program, "attach", "--headless", "--json"]
+    named = [word for session in (first, other) for word in ("--pid", str(session.receiver.pid))]
+    limited = json.loads(run.start("limited", [*attach, *named, "--max-engines", "1", "--duration", "2s"]).end_well(60))
+    run.checks.true("one of two engines is named as not watched", "limit of 1 reached" in str(limited["self"]["degraded"]))
+    watch = run.start("attach", [*attach, "-v", "--duration", "300s"])
     # Other engines may run on this machine.
     for session in (first, other):
         watch.wait_for_stderr(f"main pid {session.receiver.pid})", 60)

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use outputs::report::RunReport;
@@ -22,6 +22,9 @@ use crate::args::{LimitArgs, OutcomeArgs, ReportArgs, ScreenArgs, parse_duration
 use crate::cmd::pair::{self, RunningServer};
 use crate::headless::Progress;
 use crate::{app, confinement, named_file};
+
+/// Time after the start in which the list of runs is opened if the source has several. Later, the user may read another tab.
+const LIST_TIME: Duration = Duration::from_secs(3);
 
 /// Watch runs that other tokengap processes serve (--metrics): the same screen, for one pod or several.
 ///
@@ -117,10 +120,15 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
     let numbered = first.into_iter().enumerate();
     let mut runs: Vec<_> = numbered.map(|(index, remote)| create_run(index, remote, are_several)).collect();
     let mut run_count = runs.len();
+    let began = Instant::now();
     let mut join = || {
         let remote = remotes.next_run()?;
         if let Some(screen) = &screen {
             screen.borrow_mut().add_run();
+            // The engines of a machine are listed once the source was reached.
+            if run_count == 1 && began.elapsed() < LIST_TIME {
+                screen.borrow_mut().open_run_list();
+            }
         }
         run_count += 1;
         Some(create_run(run_count - 1, remote, true))
