@@ -146,6 +146,11 @@ def restarted_engine(run: Run) -> str:
     named = [word for session in (first, other) for word in ("--pid", str(session.receiver.pid))]
     limited = json.loads(run.start("limited", [*attach, *named, "--max-engines", "1", "--duration", "2s"]).end_well(60))
     run.checks.true("one of two engines is named as not watched", "limit of 1 reached" in str(limited["self"]["degraded"]))
+    # Something may be degraded on this machine.
+    _, listed = run.start("doctor", [run.program, "doctor"]).end(60)
+    for session in (first, other):
+        line = next((line for line in listed if line.endswith(f"main pid {session.receiver.pid}")), "")
+        run.checks.true(f"doctor lists the engine: {line}", line.startswith("sglang:30000: release "))
     watch = run.start("attach", [*attach, "-v", "--duration", "300s"])
     # Other engines may run on this machine.
     for session in (first, other):
