@@ -64,13 +64,43 @@ pub struct RemoteRun {
     events: Receiver<RemoteEvent>,
 }
 
+/// What a source says of an engine that it watches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RemoteEngine {
+    /// Its name.
+    pub name: String,
+    /// Port of its HTTP server, if known.
+    pub port: Option<u16>,
+    /// Last part of the name of its model, if known.
+    pub model: Option<String>,
+    /// Its role: `prefill` or `decode`, otherwise `single`; empty if the source was not asked.
+    pub role: &'static str,
+}
+
+impl RemoteEngine {
+    /// Reads an entry of the source's health. `None` until the engine has a name.
+    fn of_health(health: &Value) -> Option<Self> {
+        let name = health["engine"].as_str().filter(|name| !name.is_empty())?;
+        Some(Self {
+            name: name.to_owned(),
+            port: health["port"].as_u64().and_then(|port| port.try_into().ok()),
+            model: health["model"].as_str().map(str::to_owned),
+            role: match health["side"].as_str() {
+                Some("prefill") => "prefill",
+                Some("decode") => "decode",
+                _ => "single",
+            },
+        })
+    }
+}
+
 /// The run that a connection reads.
 #[derive(Clone, Debug)]
 struct RunTarget {
     address: String,
     token: Option<AccessToken>,
-    /// Name of its engine, once it is known.
-    engine: Arc<OnceLock<String>>,
+    /// Its engine, once it is known.
+    engine: Arc<OnceLock<RemoteEngine>>,
     /// Whether its source has several engines.
     is_one_of_several: Arc<AtomicBool>,
 }
@@ -116,16 +146,21 @@ impl RemoteRun {
         &self.target.address
     }
 
+    /// The engine, if the source names it.
+    pub fn engine(&self) -> Option<&RemoteEngine> {
+        self.target.engine.get()
+    }
+
     /// Name of the engine, if the source has several or the user named it.
-    pub fn engine(&self) -> Option<&str> {
-        let engine = self.target.engine.get().map(String::as_str);
-        engine.filter(|_| self.target.is_one_of_several.load(Ordering::Relaxed))
+    pub fn engine_name(&self) -> Option<&str> {
+        let is_needed = self.target.is_one_of_several.load(Ordering::Relaxed);
+        self.engine().filter(|_| is_needed).map(|engine| engine.name.as_str())
     }
 
     /// Address of the run as `HOST:PORT`, or `HOST:PORT/ENGINE`.
     pub fn endpoint(&self) -> String {
         let address = self.address();
-        self.engine().map_or_else(|| address.to_owned(), |engine| format!("{address}/{engine}"))
+        self.engine_name().map_or_else(|| address.to_owned(), |engine| format!("{address}/{engine}"))
     }
 
     /// Returns the next event, if there is one.
@@ -137,17 +172,18 @@ impl RemoteRun {
 
 impl RunTarget {
     fn of_source(options: &RemoteOptions) -> Self {
+        let engine = options.engine.clone().map(|name| RemoteEngine { name, ..RemoteEngine::default() });
         Self {
             address: options.address.clone(),
             token: options.token.clone(),
-            engine: Arc::new(options.engine.clone().map_or_else(OnceLock::new, OnceLock::from)),
+            engine: Arc::new(engine.map_or_else(OnceLock::new, OnceLock::from)),
             is_one_of_several: Arc::new(AtomicBool::new(options.engine.is_some())),
         }
     }
 
     /// The run of another engine of the same source.
-    fn of_engine(&self, name: &str) -> Self {
-        Self { engine: Arc::new(OnceLock::from(name.to_owned())), ..self.clone() }
+    fn of_engine(&self, engine: RemoteEngine) -> Self {
+        Self { engine: Arc::new(OnceLock::from(engine)), ..self.clone() }
     }
 }
 
@@ -159,22 +195,21 @@ async fn follow_all_engines(first: RunTarget, events: Sender<RemoteEvent>, add_r
     let mut tasks = JoinSet::new();
     while !is_over.is_closed() {
         // A source that lists no engines has one run.
-        let names = timeout(PATIENCE, read_engine_names(&first)).await.ok().and_then(Result::ok).unwrap_or_default();
-        for name in names {
-            if known.len() == MAX_ENGINES || known.contains(&name) {
+        let engines = timeout(PATIENCE, read_engines(&first)).await.ok().and_then(Result::ok).unwrap_or_default();
+        for engine in engines {
+            if known.len() == MAX_ENGINES || !known.insert(engine.name.clone()) {
                 continue;
             }
-            known.insert(name.clone());
             if known.len() == MAX_ENGINES {
                 tracing::warn!("{} has more than {MAX_ENGINES} engines: the others are not watched", first.address);
             }
             // The first run of the source may be connected already, to its only engine.
-            if first.engine.set(name.clone()).is_ok() {
+            if first.engine.set(engine.clone()).is_ok() {
                 continue;
             }
             first.is_one_of_several.store(true, Ordering::Relaxed);
             let (sender, events) = channel(WAITING_SECTIONS);
-            let target = first.of_engine(&name);
+            let target = first.of_engine(engine);
             if add_run.send(RemoteRun { target: target.clone(), events }).is_err() {
                 return;
             }
@@ -187,8 +222,8 @@ async fn follow_all_engines(first: RunTarget, events: Sender<RemoteEvent>, add_r
     }
 }
 
-/// Names of the source's engines, according to its health.
-async fn read_engine_names(target: &RunTarget) -> anyhow::Result<Vec<String>> {
+/// The source's engines, according to its health.
+async fn read_engines(target: &RunTarget) -> anyhow::Result<Vec<RemoteEngine>> {
     let mut connection = JoinSet::new();
     let mut body = send_request(target, "/healthz", &mut connection).await?.into_body();
     let mut text = Vec::new();
@@ -199,8 +234,7 @@ async fn read_engine_names(target: &RunTarget) -> anyhow::Result<Vec<String>> {
     }
     let health: Value = serde_json::from_slice(&text)?;
     let engines = health["engines"].as_array().into_iter().flatten();
-    let names = engines.filter_map(|engine| engine["engine"].as_str()).filter(|name| !name.is_empty());
-    Ok(names.map(str::to_owned).collect())
+    Ok(engines.filter_map(RemoteEngine::of_health).collect())
 }
 
 /// Connects repeatedly until the receiver is dropped.
@@ -225,8 +259,8 @@ async fn follow_run(target: RunTarget, events: Sender<RemoteEvent>) {
 async fn read_run(target: &RunTarget, events: &Sender<RemoteEvent>, is_reached: &mut bool) -> anyhow::Result<()> {
     let mut connection = JoinSet::new();
     let engine = target.engine.get();
-    let path =
-        engine.map_or_else(|| "/recording".to_owned(), |name| format!("/recording?engine={}", encode_name(name)));
+    let path = engine
+        .map_or_else(|| "/recording".to_owned(), |engine| format!("/recording?engine={}", encode_name(&engine.name)));
     let response = timeout(PATIENCE, send_request(target, &path, &mut connection)).await;
     let response = response.map_err(|_| anyhow::anyhow!("it does not answer"))??;
     check_status(&response, target)?;
@@ -281,7 +315,10 @@ fn check_status(response: &Response<Incoming>, target: &RunTarget) -> anyhow::Re
         StatusCode::SERVICE_UNAVAILABLE => anyhow::bail!("it has too many clients"),
         StatusCode::BAD_REQUEST => anyhow::bail!("it watches several engines: name one as HOST:PORT/ENGINE"),
         StatusCode::NOT_FOUND if target.engine.get().is_some() => {
-            anyhow::bail!("it watches no engine named {}", target.engine.get().map_or("", String::as_str))
+            anyhow::bail!(
+                "it watches no engine named {}",
+                target.engine.get().map_or("", |engine| engine.name.as_str())
+            )
         }
         StatusCode::NOT_FOUND => anyhow::bail!("it serves no /recording: use the address of tokengap's --metrics"),
         other => anyhow::bail!("it answers with status {other}: use the address of tokengap's --metrics"),

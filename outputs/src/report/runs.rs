@@ -20,7 +20,7 @@ pub struct RunReport {
     pub endpoint: Option<String>,
     /// Side of a pair of servers: `prefill` or `decode`.
     pub side: Option<&'static str>,
-    /// Port of the engine's HTTP server; `null` if unknown, and for a watched run.
+    /// Port of the engine's HTTP server; `null` if unknown, also to the source of a watched run.
     pub port: Option<u16>,
     /// Name of its model, as the port.
     pub model: Option<String>,

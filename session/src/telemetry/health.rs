@@ -66,6 +66,8 @@ pub(super) fn health_of_runs(runs: &[EngineHealth]) -> Value {
             if let Some(engine) = &run.engine {
                 json["engine"] = engine.name.clone().into();
                 json["port"] = engine.port.into();
+                json["model"] = engine.model.clone().into();
+                json["side"] = engine.side.into();
             }
             json
         });

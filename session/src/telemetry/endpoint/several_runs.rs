@@ -146,13 +146,15 @@ fn a_watcher_of_a_machine_gets_each_engine_and_those_that_join() {
     let (mut runs, mut first) = RemoteRuns::start(vec![options.clone()]).expect("a thread");
     let first = &mut first[0];
     wait_until_up(first);
-    assert_eq!((first.engine(), first.endpoint()), (None, address.clone()), "the only engine needs no name");
+    assert_eq!((first.engine_name(), first.endpoint()), (None, address.clone()), "the only engine needs no name");
     let joined = endpoint.server.add_run(&RecordingHeader::of("attach", Config::default())).expect("a further run");
     name_engine(&joined, "vllm:8000");
     publish(&joined, true);
     let mut second = next_run(&mut runs);
     wait_until_up(&mut second);
-    assert_eq!((first.engine(), second.engine()), (Some("sglang:30000"), Some("vllm:8000")));
+    assert_eq!((first.engine_name(), second.engine_name()), (Some("sglang:30000"), Some("vllm:8000")));
+    let second_engine = second.engine().expect("it is named");
+    assert_eq!((second_engine.port, second_engine.role), (Some(8_000), "single"));
     assert_eq!(second.endpoint(), format!("{address}/vllm:8000"));
     let named = RemoteOptions { engine: Some("sglang:1".to_owned()), ..options };
     let (_named, mut unknown) = RemoteRuns::start(vec![named]).expect("a thread");

@@ -158,7 +158,7 @@ impl Pod {
 
     /// Uses the name of the source's machine, which says more than its address, and of its engine if it has several.
     fn update_name(&mut self) {
-        self.name = hostile::plain(&match (&self.host, self.remote.engine()) {
+        self.name = hostile::plain(&match (&self.host, self.remote.engine_name()) {
             (Some(host), Some(engine)) => format!("{host}/{engine}"),
             (Some(host), None) => host.clone(),
             (None, _) => self.remote.endpoint(),
@@ -338,11 +338,12 @@ impl Pod {
 
     /// Summary line of the run.
     fn summary_line(&self, now: Instant, analysis: &Analysis) -> PodLine {
+        let engine = self.remote.engine().cloned().unwrap_or_default();
         PodLine {
             name: self.name.clone(),
-            role: "",
-            port: None,
-            model: String::new(),
+            role: engine.role,
+            port: engine.port,
+            model: engine.model.unwrap_or_default(),
             state: self.state,
             state_age_ns: (now - self.since).as_nanos() as u64,
             reason: self.problems.first().cloned().unwrap_or_default(),
@@ -370,11 +371,12 @@ impl Pod {
 
     pub(super) fn finish(mut self, session: Session) -> RunReport {
         self.update_state(Instant::now());
+        let engine = self.remote.engine().cloned().unwrap_or_default();
         RunReport {
             endpoint: Some(self.remote.endpoint()),
-            side: None,
-            port: None,
-            model: None,
+            side: Some(engine.role).filter(|role| ["prefill", "decode"].contains(role)),
+            port: engine.port,
+            model: engine.model,
             state: self.state.label().to_lowercase(),
             records_before: self.reader.records_before(),
             records_missed: Some(self.reader.lost()),
