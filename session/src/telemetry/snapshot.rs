@@ -57,14 +57,6 @@ impl<T> SnapshotPublisher<T> {
 }
 
 impl<T> SnapshotClient<T> {
-    /// Requests a snapshot, which a later call of [`Self::fetch`] returns.
-    pub(super) fn request(&self) {
-        let is_current = |known: &Latest<T>| known.last || known.at.elapsed() < FRESH;
-        if !self.latest.borrow().as_ref().is_some_and(is_current) {
-            self.requested.store(true, Ordering::Relaxed);
-        }
-    }
-
     /// Current snapshot; `None` if the run does not answer within `patience`.
     pub(super) async fn fetch(&self, patience: Duration) -> Option<Arc<T>> {
         let mut latest = self.latest.clone();

@@ -78,6 +78,13 @@ impl EngineTraits {
             && (self.network_namespace.is_some() || self.model == other.model)
     }
 
+    /// Whether the two cannot be the same engine: they serve different ports, or have different models.
+    pub(super) fn is_another_than(&self, other: &Self) -> bool {
+        let has_other_port = self.port.zip(other.port).is_some_and(|(own, of_other)| own != of_other);
+        let models = self.model.as_ref().zip(other.model.as_ref());
+        has_other_port || models.is_some_and(|(own, of_other)| own != of_other)
+    }
+
     /// Whether both have the same name and model.
     pub(super) fn has_same_model(&self, other: &Self) -> bool {
         self.name == other.name && self.model.is_some() && self.model == other.model

@@ -114,7 +114,7 @@ impl Node {
 
     /// Name of the engine, with a number if another one has it: in another network namespace, or of the same model.
     fn unused_name(&self, engine: &EngineTraits) -> String {
-        let is_free = |name: &String| self.runs.values().all(|entry| entry.name != *name);
+        let is_free = |name: &String| self.runs.values().all(|entry| letters_of(&entry.name).ne(letters_of(name)));
         let numbered = (2..).map(|number: u32| format!("{}-{number}", engine.name));
         std::iter::once(engine.name.clone()).chain(numbered).find(is_free).unwrap_or_default()
     }
@@ -193,12 +193,13 @@ impl Node {
         self.lookout.found.iter().any(is_of_run)
     }
 
-    /// The waiting run that continues with this engine: the only run with any, otherwise one whose engine had the same address, or the only
-    /// one with the same model.
+    /// The waiting run that continues with this engine: the only run, unless its engine was another one; otherwise one whose engine had the
+    /// same address, or the only one with the same model.
     fn run_waiting_for(&self, engine: &EngineTraits) -> Option<RunId> {
         let mut waiting = self.runs.iter().filter(|(_, entry)| entry.is_waiting);
         if !self.has_several_runs() {
-            return waiting.next().map(|(run, _)| *run);
+            let is_free = |entry: &RunEntry| entry.engine.as_ref().is_none_or(|known| !known.is_another_than(engine));
+            return waiting.find(|(_, entry)| is_free(entry)).map(|(run, _)| *run);
         }
         let known = waiting.filter_map(|(run, entry)| Some((*run, entry.engine.as_ref()?)));
         if let Some((run, _)) = known.clone().find(|(_, known)| known.has_same_address(engine)) {
@@ -370,6 +371,11 @@ fn pid_of(observation: &Observation<'_>) -> Option<u32> {
     }
 }
 
+/// Letters, digits and dots of a name. Recordings are named by them, so names that differ otherwise would share a file.
+fn letters_of(name: &str) -> impl Iterator<Item = char> {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' })
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::engine_search::tests::titled;
@@ -439,6 +445,8 @@ mod tests {
         let runs = [1, 2, 3].map(|pid| watch(&mut node, &found_in(u64::from(pid), "sglang:30000", "", pid)));
         let names = runs.map(|run| node.name_of(run).to_owned());
         assert_eq!(names, ["sglang:30000", "sglang:30000-2", "sglang:30000-3"]);
+        let [first, second] = ["sglang:qwen_2", "sglang:qwen-2"].map(|name| watch(&mut node, &found(name, 4)));
+        assert_eq!([node.name_of(first), node.name_of(second)], ["sglang:qwen_2", "sglang:qwen-2-2"], "one file name");
     }
 
     #[test]
@@ -476,14 +484,20 @@ mod tests {
     }
 
     #[test]
-    fn the_only_run_takes_any_engine() {
+    fn the_only_run_continues_with_any_engine_that_is_not_another_one() {
         let mut node = node(EngineLimit::default());
         let run = node.add_run(None);
-        for name in ["sglang:30000", "sglang:30001"] {
-            node.lookout.found = vec![found(name, 1)];
-            assert!(node.take_engine(run).is_some());
-            assert_eq!(node.name_of(run), name);
-        }
+        node.lookout.found = vec![found("sglang:30000", 1)];
+        assert!(node.take_engine(run).is_some(), "it had none");
+        // Its port and model are not known yet.
+        node.lookout.found = vec![found("sglang (pid 2)", 2)];
+        assert!(node.take_engine(run).is_some());
+        let first = found_in(1, "sglang:30000", "qwen", 3);
+        node.lookout.found = vec![first];
+        assert!(node.take_engine(run).is_some());
+        node.lookout.found = vec![found_in(2, "sglang:30000", "llama", 4)];
+        assert!(node.take_engine(run).is_none(), "it gets a run of its own");
+        assert_eq!(next_name(&mut node).as_deref(), Some("sglang:30000"));
     }
 
     #[test]

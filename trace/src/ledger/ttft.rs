@@ -387,6 +387,17 @@ impl LateLeg {
     }
 }
 
+/// End of a prefill. On the servers of a pair, the transfer of the cache lies between it and the first token, so there it is known only from
+/// the engine.
+fn prefill_end(request: &Request, leg: TimedLeg) -> Option<MonoNs> {
+    let finished = request.engine_times().and_then(|times| times.prefill_finished);
+    let is_of_pair = request.dispatch().is_some_and(|dispatch| dispatch.room.is_some());
+    match finished.filter(|at| (leg.at..=leg.end()).contains(at)) {
+        None if is_of_pair => None,
+        finished => Some(finished.unwrap_or(leg.end())),
+    }
+}
+
 /// Maximum number of groups. Observation changes a few times in a run, so there are few.
 const MAX_GROUPS: usize = 8;
 
@@ -436,7 +447,8 @@ impl Ttft {
         let Some(ttft_ns) = path.ttft_ns() else { return };
         for timed in path.legs().filter(|timed| timed.leg.parts().len() == 1) {
             if timed.leg.from == BatchEntered {
-                let span = PrefillSpan { from: timed.at, to: timed.end() };
+                let Some(end) = prefill_end(request, timed) else { continue };
+                let span = PrefillSpan { from: timed.at, to: end };
                 if self.prefills.add_unjudged(request, span, ttft_ns, limits.prefills) {
                     limits.count_reached("prefills");
                 }

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
@@ -15,6 +15,7 @@ use outputs::report::{RunReport, RunsReport};
 use serde_json::Value;
 use tokio::sync::mpsc::channel;
 use tokio::sync::{Notify, Semaphore};
+use tokio::task::JoinHandle;
 use trace::engine::Engines;
 
 use super::body::ReplyBody;
@@ -69,13 +70,16 @@ fn max_clients(path: ServedPath, run_count: usize) -> usize {
 }
 
 /// Snapshots of all runs, each `None` if its run does not answer. Together they take no longer than `patience`.
-async fn fetch_all<T>(clients: Vec<SnapshotClient<T>>, patience: Duration) -> Vec<Option<Arc<T>>> {
-    // All runs work on their snapshots at the same time.
-    clients.iter().for_each(SnapshotClient::request);
-    let until = Instant::now() + patience;
+async fn fetch_all<T: Send + Sync + 'static>(
+    clients: Vec<SnapshotClient<T>>,
+    patience: Duration,
+) -> Vec<Option<Arc<T>>> {
+    // At the same time: behind a run that does not answer, the snapshots of the others would be too old.
+    let fetch = |client: SnapshotClient<T>| tokio::spawn(async move { client.fetch(patience).await });
+    let fetches: Vec<JoinHandle<Option<Arc<T>>>> = clients.into_iter().map(fetch).collect();
     let mut snapshots = Vec::new();
-    for client in clients {
-        snapshots.push(client.fetch(until.saturating_duration_since(Instant::now())).await);
+    for fetch in fetches {
+        snapshots.push(fetch.await.ok().flatten());
     }
     snapshots
 }
