@@ -95,16 +95,16 @@ impl Collector for MetricCollector {
                 Unit::Of(_) => (definition.stem(), None),
             };
             let mut metric = encoder.encode_descriptor(&name, definition.help, unit.as_ref(), kind)?;
+            let is_of_process = definition.is_of_process();
             for RunFamilies { engine_labels, families } in &self.0 {
+                let engine_labels = if is_of_process { &[] } else { engine_labels.as_slice() };
                 let of_run = families.iter().filter(|family| family.definition.name == definition.name);
                 for point in of_run.flat_map(|family| &family.points) {
                     // The encoder escapes quotes and line breaks only.
                     let values = point.labels.iter().map(|label| hostile::output(label, EscapeForm::Text));
                     let mut labels: Vec<(&str, Cow<'_, str>)> = definition.labels.iter().copied().zip(values).collect();
-                    if !definition.is_of_process() {
-                        let of_engine = engine_labels.iter();
-                        labels.extend(of_engine.map(|(name, value)| (*name, hostile::output(value, EscapeForm::Text))));
-                    }
+                    let of_engine = engine_labels.iter();
+                    labels.extend(of_engine.map(|(name, value)| (*name, hostile::output(value, EscapeForm::Text))));
                     if labels.is_empty() {
                         encode_value::<NoLabelSet>(&mut metric, definition.kind, point)?;
                     } else {
