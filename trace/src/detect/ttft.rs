@@ -62,6 +62,10 @@ pub(super) fn detect_queued_requests(context: &DetectContext<'_>, out: &mut Verd
 
 /// Requests whose prefill is slow beside others with as much work.
 pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, out: &mut Verdicts) {
+    // A stopped scheduler computes nothing, and is a finding of its own. A prefill server has no streams whose silence would show it.
+    if matches!(attribution::scheduler_state(context.ledger), ThreadState::Stopped | ThreadState::Frozen) {
+        return;
+    }
     let source = context.facts().source();
     let place = "in slow prefills";
     let Some(verdict) = detect_late_leg(context, TtftMoment::BatchEntered, place, out) else { return };

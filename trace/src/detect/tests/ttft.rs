@@ -4,8 +4,8 @@ use super::{MS, SECOND, Scene};
 use crate::clock::MonoNs;
 use crate::detect::Severity;
 use crate::event::{
-    Arrival, ArrivalTimes, Capabilities, Chunk, Dispatch, DispatchKind, DispatchedRequest, EngineTimes, Hop, Missed,
-    MissedCause, Received, RequestTimes, What,
+    Arrival, ArrivalTimes, Away, AwayState, Capabilities, Chunk, CpuSample, Dispatch, DispatchKind, DispatchedRequest,
+    EngineTimes, Hop, Missed, MissedCause, Received, RequestTimes, What,
 };
 use crate::id::{FrameId, HopId, ThreadId};
 
@@ -169,6 +169,28 @@ fn a_prefill_without_comparable_others_is_not_slow() {
         let scene = scene_of_prefills(usual, SLOW_PREFILL, tokens);
         assert!(scene.check("slow-prefill", 60 * SECOND).is_empty(), "{usual} {tokens:?}");
     }
+}
+
+/// Only the message that waits shows that the scheduler is stopped: no stream is open.
+#[test]
+fn a_stopped_scheduler_is_no_slow_prefill() {
+    let mut scene = scene_of_prefills(30, SLOW_PREFILL, Some(220));
+    assert_eq!(scene.check("slow-prefill", 60 * SECOND).len(), 1);
+    let scheduler = ThreadId { pid: 7, tid: 7 };
+    for seq in [31, 32] {
+        let id = FrameId::new(REQUESTS, 0, seq);
+        let dispatch = Dispatch { id, bytes: 900, kind: DispatchKind::Control, index: 0, request: None };
+        scene.apply(61 * SECOND + seq * MS, What::Dispatched(dispatch));
+        if seq == 31 {
+            scene.apply(61 * SECOND + 32 * MS, What::Received(Received { by: Some(scheduler), ..Received::new(id) }));
+        }
+    }
+    for n in 611..640 {
+        let sample = CpuSample::new(scheduler, "scheduler", 100 * MS, 0);
+        let away = Some(Away { state: AwayState::Stopped, place: "" });
+        scene.apply(n * 100 * MS, What::Cpu(CpuSample { away, wait_ns: Some(0), ..sample }));
+    }
+    assert!(scene.check("slow-prefill", 64 * SECOND).is_empty());
 }
 
 /// A short request waits for the chunks of a long prompt that is in a prefill at the same time.
