@@ -47,11 +47,12 @@ fn the_report_of_a_pair_as_text() {
     let decode = analyse(decode_request, 5_000);
     let clocks = PairClocks::ByWallClock { ahead_ns: 5_000 * MS as i64 };
     let pair = Pair::join(vec![PrefillServer { ledger: prefill.ledger(), clocks }], decode.ledger());
-    let names = [PrefillName { name: "p.tgap".to_owned(), side_by: "--disaggregation-mode".to_owned() }];
+    let side_by = "--disaggregation-mode".to_owned();
+    let names = [PrefillName { name: "p.tgap".to_owned(), run_index: 0, side_by }];
     let mut report = Report::of(&decode, &ReportInput::for_source("attach"));
     let start = MonoNs(report.window_mono_ns[0]);
     let mut joined = PairReport::new(&pair, &names, "--disaggregation-mode", start, 10).expect("joined");
-    joined.add_prefill_report("p.tgap", &Report::of(&prefill, &ReportInput::for_source("attach")));
+    joined.add_prefill_report(0, &Report::of(&prefill, &ReportInput::for_source("attach")));
     report.add_pair(joined);
     insta::assert_snapshot!("pair_as_text", report.to_text(&Clock::of(&report, None)));
     insta::assert_snapshot!("pair_as_markdown", report.to_markdown(&Clock::of(&report, None)));

@@ -49,6 +49,9 @@ pub struct PairReport {
 pub struct PrefillServerLine {
     /// Name of the engine, or of its recording.
     pub name: String,
+    /// Index of its run.
+    #[serde(skip)]
+    run_index: usize,
     /// What shows that it is a prefill server.
     pub side_by: String,
     /// Requests of both servers.
@@ -123,6 +126,8 @@ pub struct PairRequestLine {
 pub struct PrefillName {
     /// Name of the engine, or of its recording.
     pub name: String,
+    /// Index of its run: names need not differ.
+    pub run_index: usize,
     /// What shows that it is a prefill server.
     pub side_by: String,
 }
@@ -174,8 +179,8 @@ impl PairReport {
     }
 
     /// Adds the result of a prefill server's own report.
-    pub fn add_prefill_report(&mut self, name: &str, report: &Report) {
-        for server in self.prefill.iter_mut().filter(|server| server.name == name) {
+    pub fn add_prefill_report(&mut self, run_index: usize, report: &Report) {
+        for server in self.prefill.iter_mut().filter(|server| server.run_index == run_index) {
             server.tokens_sent = Some(report.tokens.sent);
             server.verdict = Some(report.verdict.clone());
             server.severity = report.severity;
@@ -229,6 +234,7 @@ impl PrefillServerLine {
         };
         Self {
             name: server.name.clone(),
+            run_index: server.run_index,
             side_by: server.side_by.clone(),
             requests,
             clock: clock.to_owned(),

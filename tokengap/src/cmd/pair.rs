@@ -82,14 +82,15 @@ pub(crate) fn report_of_recordings(files: [&Path; 2], slowest: usize) -> anyhow:
     let (prefill, decode) = if is_first_decode { (&second, &first) } else { (&first, &second) };
     let clocks = PairClocks::of_anchors(prefill.anchor, decode.anchor);
     let pair = Pair::join(vec![PrefillServer { ledger: prefill.analysis.ledger(), clocks }], decode.analysis.ledger());
-    let names = [PrefillName { name: prefill.name.clone(), side_by: prefill.side_by().to_owned() }];
+    let side_by = prefill.side_by().to_owned();
+    let names = [PrefillName { name: prefill.name.clone(), run_index: 0, side_by }];
     let mut report = decode.report(slowest);
     let start = MonoNs(report.window_mono_ns[0]);
     let mut joined = PairReport::new(&pair, &names, decode.side_by(), start, slowest).with_context(|| {
         format!("no request of {} is in {}: neither a room nor an id is in both", decode.name, prefill.name)
     })?;
     let prefill_report = prefill.report(0);
-    joined.add_prefill_report(&prefill.name, &prefill_report);
+    joined.add_prefill_report(0, &prefill_report);
     report.add_pair(joined);
     report.add_prefill_findings(&prefill.name, &prefill_report, pair.clock_uses()[0]);
     Ok(report)
@@ -117,8 +118,8 @@ fn complete_sides(first: &mut RecordedServer, second: &mut RecordedServer) -> an
 /// Adds the pairs to the reports of their decode servers.
 pub(crate) fn add_to_reports(finished: &mut [RunReport], pairs: Vec<(usize, PairReport)>) {
     for (index, mut pair) in pairs {
-        for run in finished.iter() {
-            pair.add_prefill_report(&run.name, &run.report);
+        for (run_index, run) in finished.iter().enumerate() {
+            pair.add_prefill_report(run_index, &run.report);
         }
         if let Some(decode) = finished.get_mut(index) {
             decode.report.add_pair(pair);
@@ -128,6 +129,8 @@ pub(crate) fn add_to_reports(finished: &mut [RunReport], pairs: Vec<(usize, Pair
 
 /// A run that may be of a server of a pair.
 pub(crate) struct RunningServer<'a> {
+    /// Index of the run.
+    pub(crate) run_index: usize,
     pub(crate) name: String,
     pub(crate) analysis: &'a Analysis,
     pub(crate) side: Option<KnownSide>,
@@ -138,30 +141,33 @@ pub(crate) struct RunningServer<'a> {
 /// The part of the prefill servers in the requests of each decode server, with the index of that server.
 pub(crate) fn join_runs(servers: &[RunningServer<'_>], slowest: usize) -> Vec<(usize, PairReport)> {
     let names: Vec<PrefillName> = servers_of_side(servers, PairSide::Prefill)
-        .map(|(_, server)| PrefillName { name: server.name.clone(), side_by: server.side_by().to_owned() })
+        .map(|server| PrefillName {
+            name: server.name.clone(),
+            run_index: server.run_index,
+            side_by: server.side_by().to_owned(),
+        })
         .collect();
     let is_only_decode = servers_of_side(servers, PairSide::Decode).count() == 1;
     let mut joined = Vec::new();
-    for (index, decode) in servers_of_side(servers, PairSide::Decode) {
+    for decode in servers_of_side(servers, PairSide::Decode) {
         let prefill = servers_of_side(servers, PairSide::Prefill)
-            .map(|(_, server)| PrefillServer { ledger: server.analysis.ledger(), clocks: server.clocks_with(decode) });
+            .map(|server| PrefillServer { ledger: server.analysis.ledger(), clocks: server.clocks_with(decode) });
         let ledger = decode.analysis.ledger();
         let pair = Pair::join(prefill.collect(), ledger);
         let start = ledger.started().unwrap_or(ledger.now());
         if let Some(mut report) = PairReport::new(&pair, &names, decode.side_by(), start, slowest) {
             report.prefill_only = report.prefill_only.filter(|_| is_only_decode);
-            joined.push((index, report));
+            joined.push((decode.run_index, report));
         }
     }
     joined
 }
 
-/// The servers of a side, with their indices.
 fn servers_of_side<'s, 'a>(
     servers: &'s [RunningServer<'a>],
     side: PairSide,
-) -> impl Iterator<Item = (usize, &'s RunningServer<'a>)> {
-    servers.iter().enumerate().filter(move |(_, server)| server.side.is_some_and(|known| known.side == side))
+) -> impl Iterator<Item = &'s RunningServer<'a>> {
+    servers.iter().filter(move |server| server.side.is_some_and(|known| known.side == side))
 }
 
 impl RunningServer<'_> {
@@ -198,7 +204,13 @@ mod tests {
     }
 
     fn running<'a>(name: &str, flag: Option<&str>, analysis: &'a Analysis) -> RunningServer<'a> {
-        RunningServer { name: name.to_owned(), analysis, side: KnownSide::find(flag, analysis), anchor: None }
+        RunningServer {
+            run_index: 0,
+            name: name.to_owned(),
+            analysis,
+            side: KnownSide::find(flag, analysis),
+            anchor: None,
+        }
     }
 
     #[test]
@@ -207,7 +219,7 @@ mod tests {
         let first = analyse(&[Request::of_decode("a", 1, 0)]);
         let second = analyse(&[Request::of_decode("b", 2, 100), Request::of_decode("c", 3, 200)]);
         let without_pair = analyse(&[Request { room: None, message: None, ..Request::of_decode("d", 4, 0) }]);
-        let servers = [
+        let mut servers = [
             running("other", None, &without_pair),
             running("first", None, &first),
             running("prefill", Some("prefill"), &prefill),
@@ -215,6 +227,7 @@ mod tests {
             // Its requests are not those of the prefill server.
             running("alone", Some("decode"), &without_pair),
         ];
+        servers.iter_mut().enumerate().for_each(|(run_index, server)| server.run_index = run_index);
         let joined = join_runs(&servers, 10);
         let found: Vec<_> = joined
             .iter()

@@ -78,13 +78,18 @@ pub(crate) struct WorstLeg {
 }
 
 impl KeyFigures {
-    /// Key figures of all runs: sums, the longest times and the worst verdict.
+    /// Key figures of all runs: sums, the longest times and the worst verdict. A request of a pair is on both of its servers, with its first
+    /// token: it counts as one of the decode server.
     pub(crate) fn combine(pods: &[PodLine]) -> Self {
         let mut combined = Self::default();
-        for figures in pods.iter().map(|pod| &pod.figures) {
-            combined.tokens_per_s += figures.tokens_per_s;
-            combined.requests_live += figures.requests_live;
-            combined.requests_seen += figures.requests_seen;
+        let has_decode = pods.iter().any(|pod| pod.role == "decode");
+        for pod in pods {
+            let figures = &pod.figures;
+            if pod.role != "prefill" || !has_decode {
+                combined.tokens_per_s += figures.tokens_per_s;
+                combined.requests_live += figures.requests_live;
+                combined.requests_seen += figures.requests_seen;
+            }
             // `None` is less than any known gap.
             combined.gap_p99_ns = combined.gap_p99_ns.max(figures.gap_p99_ns);
             combined.ttft_p99_ns = combined.ttft_p99_ns.max(figures.ttft_p99_ns);
@@ -128,6 +133,14 @@ mod tests {
         assert!((all.tokens_per_s - 30.0).abs() < 1e-9);
         assert_eq!((all.gap_p99_ns, all.tokens_lost, all.backlog_frames), (Some(9), None, None));
         assert_eq!(all.verdict.text, "b: as it is");
+
+        let of_role = |role| {
+            let figures = KeyFigures { requests_seen: 100, tokens_per_s: 5.0, ..KeyFigures::default() };
+            PodLine { role, figures, ..PodLine::default() }
+        };
+        let pair = [of_role("prefill"), of_role("decode"), of_role("single")];
+        assert_eq!(KeyFigures::combine(&pair).requests_seen, 200, "a request of a pair counts once");
+        assert_eq!(KeyFigures::combine(&pair[..1]).requests_seen, 100);
         assert_eq!(KeyFigures::combine(&[]), KeyFigures::default());
     }
 }

@@ -294,9 +294,11 @@ fn watch_engines(
 fn join_pairs(runs: &[Running<WatchedEngine>], slowest: usize) -> Vec<(usize, PairReport)> {
     let servers: Vec<RunningServer<'_>> = runs
         .iter()
-        .map(|run| {
+        .enumerate()
+        .map(|(run_index, run)| {
             let analysis = run.session.analysis();
             RunningServer {
+                run_index,
                 name: run.source.name(),
                 analysis,
                 side: KnownSide::find(run.source.side(), analysis),

@@ -142,9 +142,11 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
         run.session.remove_observer();
     }
     drop(screen);
-    let servers: Option<Vec<RunningServer<'_>>> =
-        runs.iter().map(|run| run.source.as_pair_server(run.session.analysis())).collect();
-    let pairs = servers.map_or_else(Vec::new, |servers| pair::join_runs(&servers, args.report.slowest));
+    // A source that was never reached is no server.
+    let servers: Vec<RunningServer<'_>> = (runs.iter().enumerate())
+        .filter_map(|(run_index, run)| run.source.as_pair_server(run_index, run.session.analysis()))
+        .collect();
+    let pairs = pair::join_runs(&servers, args.report.slowest);
     let mut finished: Vec<RunReport> = runs.into_iter().map(|run| run.source.finish(run.session)).collect();
     pair::add_to_reports(&mut finished, pairs);
     Ok(finished)
