@@ -120,7 +120,7 @@ fn draw_functions(pad: &mut Pad<'_>, y: u16, stacks: &StackLine) {
 }
 
 fn format_percent(share: f64) -> String {
-    format!("{:.1}%", share * 100.0)
+    format!("{:.1} %", share * 100.0)
 }
 
 /// Draws time series of the selected thread, each at most `max_rows` rows high. Returns the next free row.
@@ -164,7 +164,7 @@ fn thread_shares(slot: &SlotValues, index: usize) -> Option<TimeShares> {
 }
 
 fn format_whole_percent(share: f64) -> String {
-    format!("{:.0}%", share * 100.0)
+    format!("{:.0} %", share * 100.0)
 }
 
 fn draw_thread(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine, layout: &ThreadTableLayout) {

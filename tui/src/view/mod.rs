@@ -146,7 +146,7 @@ fn draw_verdict(pad: &mut Pad<'_>, model: &Model) {
 /// Draws tokengap's resource use and missed observations; always visible.
 fn draw_own_status(pad: &mut Pad<'_>, model: &Model) {
     let own = &model.run;
-    let cpu = known_or_dash(own.cpu_share, |share| format!("{:.1}%", share * 100.0));
+    let cpu = known_or_dash(own.cpu_share, |share| format!("{:.1} %", share * 100.0));
     let label = if model.run.source == "demo" { "self+demo" } else { "self" };
     let cost = format!("{label}: cpu {cpu}  rss {}  ", known_or_dash(own.rss_bytes, format_bytes));
     let x = draw_outputs(pad, 1, model);

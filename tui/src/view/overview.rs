@@ -226,7 +226,7 @@ fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
 }
 
 fn format_share(share: f64) -> String {
-    format!("{:.1}%", share * 100.0)
+    format!("{:.1} %", share * 100.0)
 }
 
 /// Draws `text`, highlighted as critical if `count` is not 0.

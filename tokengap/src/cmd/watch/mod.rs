@@ -100,6 +100,10 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
     let are_several = first.len() > 1;
     let screen = screen.map(|mut screen| {
         screen.watch_runs(first.len());
+        // Which of several is sick comes before what one does.
+        if are_several {
+            screen.open_run_list();
+        }
         Rc::new(RefCell::new(screen))
     });
     let config = Config {
