@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::PairSide;
+use super::activity::{Interval, PairActivity};
 use super::join::Pair;
-use super::moment::{PairLeg, PairMoment, TimedPairLeg};
+use super::moment::{PairLeg, PairMoment};
 use super::row::PairRow;
 use crate::clock::MonoNs;
 use crate::detect::Severity;
@@ -58,8 +60,46 @@ pub(super) struct LegRule {
     pub(super) kind: &'static str,
     from: PairMoment,
     to: PairMoment,
+    /// Its server may wait for this moment of the other one: what comes before it is not judged.
+    behind: Option<PairMoment>,
+    /// Sides whose stopped scheduler makes it long, too.
+    sides: &'static [PairSide],
+    /// It is long or short without any of the schedulers, so that nothing shows whether one that has nothing else to do has stopped.
+    is_without_schedulers: bool,
     place: &'static str,
     advice: &'static str,
+}
+
+impl LegRule {
+    /// The judged part of a leg.
+    fn judged_part(&self, row: &PairRow<'_>) -> Option<Interval> {
+        let leg = PairLeg { from: self.from, to: self.to };
+        let timed = row.timed_legs().find(|timed| timed.leg == leg)?;
+        let behind = self.behind.and_then(|moment| row.time_of(moment)).unwrap_or_default();
+        Some(Interval { from: timed.from.max(behind).min(timed.to), to: timed.to })
+    }
+
+    /// Leaves the requests that are long although the schedulers went on. A scheduler that stopped is a finding of its own server.
+    fn retain_without_stop(&self, long: &mut Vec<LateRequest<'_>>, activity: &PairActivity) {
+        long.retain(|late| !self.sides.iter().any(|side| activity.has_stopped(*side, late.prefill_server, late.span)));
+        if self.is_without_schedulers {
+            self.retain_once_per_pause(long, activity);
+        }
+    }
+
+    /// One stop of a scheduler that had nothing else to do may have made all long that overlap: they count once.
+    fn retain_once_per_pause(&self, long: &mut Vec<LateRequest<'_>>, activity: &PairActivity) {
+        long.sort_by_key(|late| late.span.from);
+        let mut counted_until = MonoNs(0);
+        long.retain(|late| {
+            let has_paused = self.sides.iter().any(|side| activity.has_paused(*side, late.prefill_server, late.span));
+            let is_counted = !has_paused || late.span.from >= counted_until;
+            if has_paused && is_counted {
+                counted_until = late.span.to;
+            }
+            is_counted
+        });
+    }
 }
 
 pub(super) const LEG_RULES: [LegRule; 4] = [
@@ -67,6 +107,9 @@ pub(super) const LEG_RULES: [LegRule; 4] = [
         kind: "prefill-queue",
         from: PairMoment::PrefillQueued,
         to: PairMoment::PrefillStarted,
+        behind: None,
+        sides: &[PairSide::Prefill, PairSide::Decode],
+        is_without_schedulers: false,
         place: "in the prefill server's queue",
         advice: "more prompts arrive than the prefill server computes: add prefill servers, or raise its --chunked-prefill-size and \
                  --max-prefill-tokens",
@@ -75,6 +118,9 @@ pub(super) const LEG_RULES: [LegRule; 4] = [
         kind: "decode-allocation",
         from: PairMoment::DecodeReceived,
         to: PairMoment::Allocated,
+        behind: Some(PairMoment::PrefillReceived),
+        sides: &[PairSide::Prefill, PairSide::Decode],
+        is_without_schedulers: false,
         place: "until the decode server has memory for the request",
         advice: "the decode server's KV cache is full, or its scheduler waits for the prefill server's bootstrap: add decode servers, raise \
                  --mem-fraction-static, or lower --num-reserved-decode-tokens",
@@ -83,6 +129,9 @@ pub(super) const LEG_RULES: [LegRule; 4] = [
         kind: "transfer-slow",
         from: PairMoment::PrefillEnded,
         to: PairMoment::Transferred,
+        behind: None,
+        sides: &[PairSide::Prefill, PairSide::Decode],
+        is_without_schedulers: true,
         place: "in the transfer of the cache",
         advice: "the network between the servers, the transfer backend, or CPUs for its threads are the bottleneck: check \
                  --disaggregation-ib-device, that the backend uses RDMA and not TCP, and the CPU of both servers",
@@ -91,6 +140,9 @@ pub(super) const LEG_RULES: [LegRule; 4] = [
         kind: "decode-queue",
         from: PairMoment::DecodeQueued,
         to: PairMoment::DecodeBatch,
+        behind: None,
+        sides: &[PairSide::Decode],
+        is_without_schedulers: false,
         place: "in the decode server's queue",
         advice: "more requests arrive than run at once on the decode server: raise --max-running-requests, or add decode servers",
     },
@@ -100,14 +152,15 @@ pub(super) const LEG_RULES: [LegRule; 4] = [
 #[derive(Clone, Copy)]
 struct LateRequest<'p> {
     rid: &'p str,
-    from: MonoNs,
-    to: MonoNs,
+    span: Interval,
     ttft_ns: u64,
+    /// Index of its prefill server.
+    prefill_server: usize,
 }
 
 impl LateRequest<'_> {
     fn ns(&self) -> u64 {
-        self.to.since(self.from)
+        self.span.ns()
     }
 }
 
@@ -140,8 +193,8 @@ impl<'p> LateRequests<'p> {
     }
 
     fn span(&self) -> [MonoNs; 2] {
-        let from = self.list.iter().map(|late| late.from).min();
-        let to = self.list.iter().map(|late| late.to).max();
+        let from = self.list.iter().map(|late| late.span.from).min();
+        let to = self.list.iter().map(|late| late.span.to).max();
         [from.unwrap_or_default(), to.unwrap_or_default()]
     }
 }
@@ -149,27 +202,27 @@ impl<'p> LateRequests<'p> {
 /// All problems, worst first.
 pub(super) fn find_problems(pair: &Pair<'_>) -> Vec<PairFinding> {
     let rows: Vec<&PairRow<'_>> = pair.joined().filter(|row| row.ttft_ns.is_some()).collect();
-    let progress = Progress::of_rows(pair.rows());
-    let legs = LEG_RULES.iter().filter_map(|rule| find_long_leg(rule, &rows, &progress));
+    let activity = PairActivity::new(pair);
+    let legs = LEG_RULES.iter().filter_map(|rule| find_long_leg(rule, &rows, &activity));
     let mut findings: Vec<PairFinding> = legs.chain(find_late_prefill_responses(pair, &rows)).collect();
     findings.sort_by_key(|finding| std::cmp::Reverse((finding.severity, finding.total_ns)));
     findings
 }
 
-fn find_long_leg(rule: &LegRule, rows: &[&PairRow<'_>], progress: &Progress) -> Option<PairFinding> {
-    let leg = PairLeg { from: rule.from, to: rule.to };
-    let mut all = Vec::new();
+fn find_long_leg(rule: &LegRule, rows: &[&PairRow<'_>], activity: &PairActivity) -> Option<PairFinding> {
+    let mut long = Vec::new();
     for row in rows {
-        let timed = row.timed_legs().find(|timed| timed.leg == leg);
-        if let Some((timed, ttft_ns)) = timed.zip(row.ttft_ns) {
-            all.push((timed, LateRequest { rid: row.decode_rid, from: timed.from, to: timed.to, ttft_ns }));
-        }
+        let (Some(span), Some(ttft_ns), Some(prefill_server)) =
+            (rule.judged_part(row), row.ttft_ns, row.prefill_server)
+        else {
+            continue;
+        };
+        long.push(LateRequest { rid: row.decode_rid, span, ttft_ns, prefill_server });
     }
-    let ttft_ns: u128 = all.iter().map(|(_, request)| u128::from(request.ttft_ns)).sum();
-    let requests = all.len() as u64;
-    // A scheduler that stopped is a finding of its own server.
-    all.retain(|(timed, _)| timed.ns() >= LATE_NS && progress.went_on(timed));
-    let long: Vec<LateRequest<'_>> = all.into_iter().map(|(_, request)| request).collect();
+    let ttft_ns: u128 = long.iter().map(|request| u128::from(request.ttft_ns)).sum();
+    let requests = long.len() as u64;
+    long.retain(|request| request.ns() >= LATE_NS);
+    rule.retain_without_stop(&mut long, activity);
     let late = LateRequests::at_least(&long, GAP_WARNING_NS);
     let are_late = late.count() >= MIN_LATE && late.count() as f64 >= MIN_LATE_REQUESTS * requests as f64;
     if are_late && late.share() >= MIN_LATE_SHARE {
@@ -229,13 +282,16 @@ fn round(share: f64) -> f64 {
 fn find_late_prefill_responses(pair: &Pair<'_>, rows: &[&PairRow<'_>]) -> Option<PairFinding> {
     let mut held = Vec::new();
     for row in rows {
-        let uncertainty_ns = row.prefill_server.and_then(|server| pair.clock_uses()[server].uncertainty_ns());
         let delivered = row.time_of(PairMoment::Delivered).zip(row.time_of(PairMoment::PrefillDelivered));
-        let (Some(uncertainty_ns), Some((from, to)), Some(ttft_ns)) = (uncertainty_ns, delivered, row.ttft_ns) else {
+        let (Some(prefill_server), Some((from, to)), Some(ttft_ns)) = (row.prefill_server, delivered, row.ttft_ns)
+        else {
             continue;
         };
-        if to.since(from) >= GAP_WARNING_NS.saturating_add(uncertainty_ns) {
-            held.push(LateRequest { rid: row.decode_rid, from, to, ttft_ns: ttft_ns.saturating_add(to.since(from)) });
+        let Some(uncertainty_ns) = pair.clock_uses()[prefill_server].uncertainty_ns() else { continue };
+        let span = Interval { from, to };
+        if span.ns() >= GAP_WARNING_NS.saturating_add(uncertainty_ns) {
+            let ttft_ns = ttft_ns.saturating_add(span.ns());
+            held.push(LateRequest { rid: row.decode_rid, span, ttft_ns, prefill_server });
         }
     }
     let held = LateRequests { list: held };
@@ -268,47 +324,4 @@ fn find_late_prefill_responses(pair: &Pair<'_>, rows: &[&PairRow<'_>]) -> Option
         evidence: evidence.map(|(name, value)| (name.to_owned(), value)).into(),
         advice: "what held it up is a finding of the prefill server; sglang-router waits for that response, mini-lb does not".to_owned(),
     })
-}
-
-/// Times at which the schedulers did something for any request, in order.
-struct Progress {
-    prefill: Vec<MonoNs>,
-    decode: Vec<MonoNs>,
-}
-
-impl Progress {
-    fn of_rows(rows: &[PairRow<'_>]) -> Self {
-        use PairMoment::{
-            Allocated, DecodeBatch, DecodeFrame, DecodeQueued, DecodeReceived, PrefillEnded, PrefillFrame,
-            PrefillQueued, PrefillReceived, PrefillStarted,
-        };
-        Self {
-            prefill: times_of(rows, &[PrefillReceived, PrefillQueued, PrefillStarted, PrefillEnded, PrefillFrame]),
-            decode: times_of(rows, &[DecodeReceived, Allocated, DecodeQueued, DecodeBatch, DecodeFrame]),
-        }
-    }
-
-    /// Whether both schedulers went on during the leg: neither did nothing for half of it. A transfer needs both.
-    fn went_on(&self, leg: &TimedPairLeg) -> bool {
-        longest_pause(&self.prefill, leg).max(longest_pause(&self.decode, leg)) * 2 <= leg.ns()
-    }
-}
-
-/// The longest time in a leg without one of these times.
-fn longest_pause(times: &[MonoNs], leg: &TimedPairLeg) -> u64 {
-    let first = times.partition_point(|at| *at <= leg.from);
-    let mut before = leg.from;
-    let mut longest_ns = 0;
-    for at in times[first..].iter().take_while(|at| **at < leg.to) {
-        longest_ns = longest_ns.max(at.since(before));
-        before = *at;
-    }
-    longest_ns.max(leg.to.since(before))
-}
-
-fn times_of(rows: &[PairRow<'_>], moments: &[PairMoment]) -> Vec<MonoNs> {
-    let mut times: Vec<MonoNs> =
-        rows.iter().flat_map(|row| moments.iter().filter_map(|moment| row.time_of(*moment))).collect();
-    times.sort_unstable();
-    times
 }

@@ -204,6 +204,14 @@ impl<'a> Pair<'a> {
         self.rows.iter().filter(move |row| row.prefill_server == Some(server))
     }
 
+    pub(super) fn decode_ledger(&self) -> &'a Ledger {
+        self.decode
+    }
+
+    pub(super) fn prefill_ledgers(&self) -> impl Iterator<Item = &'a Ledger> {
+        self.prefill.iter().map(|server| server.ledger)
+    }
+
     /// How the times of each prefill server are compared with those of the decode server.
     pub fn clock_uses(&self) -> &[ClockUse] {
         &self.clock_uses

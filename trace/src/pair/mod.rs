@@ -2,6 +2,7 @@
 //!
 //! The two analyses are separate: request ids of one request may differ, and equal ones may be of different attempts.
 
+mod activity;
 mod clock;
 mod finding;
 mod join;

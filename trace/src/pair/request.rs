@@ -14,10 +14,12 @@ pub(super) struct ServerRequest<'a> {
     pub(super) messages: PairTimes,
     /// Its response is streamed.
     pub(super) is_streamed: bool,
+    /// It has not ended yet.
+    pub(super) is_open: bool,
 }
 
 impl<'a> ServerRequest<'a> {
-    fn new(ledger: &Ledger, rid: &'a str, numbers: &RequestNumbers) -> Self {
+    fn new(ledger: &Ledger, rid: &'a str, numbers: &RequestNumbers, is_open: bool) -> Self {
         // Health checks have the room 0.
         let room = numbers.dispatch.and_then(|dispatch| dispatch.room).filter(|room| *room > 0);
         Self {
@@ -27,16 +29,17 @@ impl<'a> ServerRequest<'a> {
             prefill_ended: numbers.engine_times.and_then(|times| times.prefill_finished),
             messages: room.map(|room| ledger.pair_times(room)).unwrap_or_default(),
             is_streamed: numbers.is_streamed,
+            is_open,
         }
     }
 
     /// Finished requests, live ones, and those without a token yet.
     pub(super) fn list(ledger: &'a Ledger) -> Vec<Self> {
-        let finished = ledger.finished().map(|summary| Self::new(ledger, &summary.rid, summary));
-        let live = ledger.requests().map(|request| Self::new(ledger, &request.rid, &ledger.numbers(request)));
+        let finished = ledger.finished().map(|summary| Self::new(ledger, &summary.rid, summary, false));
+        let live = ledger.requests().map(|request| Self::new(ledger, &request.rid, &ledger.numbers(request), true));
         let waiting = ledger.waiting_requests().map(|(rid, dispatch)| {
             let numbers = RequestNumbers { dispatch: Some(dispatch), ..RequestNumbers::default() };
-            Self::new(ledger, rid, &numbers)
+            Self::new(ledger, rid, &numbers, true)
         });
         finished.chain(live).chain(waiting).collect()
     }

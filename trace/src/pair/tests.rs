@@ -1,5 +1,6 @@
 #[path = "../../tests/common/pair.rs"]
 mod events;
+mod schedulers;
 
 use events::{MS, Request, server_events};
 
