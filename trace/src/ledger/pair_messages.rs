@@ -35,6 +35,7 @@ pub(super) struct PairMessages {
     by_room: HashMap<u64, PairTimes>,
     /// Rooms in the order of their first message.
     oldest_first: VecDeque<u64>,
+    has_evicted: bool,
     counts: PairMessageCounts,
 }
 
@@ -45,6 +46,7 @@ impl PairMessages {
         let is_full = is_new && self.oldest_first.len() >= max.max(1);
         if is_full && let Some(oldest) = self.oldest_first.pop_front() {
             self.by_room.remove(&oldest);
+            self.has_evicted = true;
         }
         if is_new {
             self.oldest_first.push_back(message.room);
@@ -71,6 +73,11 @@ impl Ledger {
     /// When this server's scheduler sent messages about a room to that of the other server.
     pub fn pair_times(&self, room: u64) -> PairTimes {
         self.pair_messages.by_room.get(&room).copied().unwrap_or_default()
+    }
+
+    /// Whether the messages about a room may have been evicted: rooms were, and this one is not known.
+    pub fn may_have_evicted_room(&self, room: u64) -> bool {
+        self.pair_messages.has_evicted && !self.pair_messages.by_room.contains_key(&room)
     }
 
     /// Numbers of messages that this server's scheduler sent to that of another server.
@@ -105,11 +112,14 @@ mod tests {
     #[test]
     fn the_oldest_room_is_evicted_at_the_limit() {
         let mut ledger = Ledger::new(Limits { pair_rooms: 2, ..Limits::default() });
-        for room in [1, 2, 1, 3] {
+        for room in [1, 2, 1] {
             record(&mut ledger, room, room, PairMessageKind::Transferred);
         }
+        assert!(!ledger.may_have_evicted_room(9));
+        record(&mut ledger, 3, 3, PairMessageKind::Transferred);
         let known = [1, 2, 3].map(|room| ledger.pair_times(room).transferred.is_some());
         assert_eq!(known, [false, true, true]);
+        assert_eq!([1, 2].map(|room| ledger.may_have_evicted_room(room)), [true, false]);
         let reached = ledger.limits().into_iter().find(|limit| limit.name == "pair_rooms");
         assert_eq!(reached.map(|limit| limit.times), Some(1));
     }

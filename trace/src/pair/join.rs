@@ -266,6 +266,11 @@ impl<'a> Pair<'a> {
             PairMoment::Allocated if counts.allocated == 0 => NO_MESSAGES,
             PairMoment::Transferred if row.has_failed => "the transfer failed",
             PairMoment::Transferred if counts.transferred == 0 => NO_MESSAGES,
+            PairMoment::Allocated | PairMoment::Transferred
+                if row.room.is_some_and(|room| ledger.may_have_evicted_room(room)) =>
+            {
+                EVICTED
+            }
             PairMoment::Allocated | PairMoment::Transferred => "its message was not observed, or not sent yet",
             PairMoment::PrefillQueued
             | PairMoment::PrefillStarted
@@ -277,4 +282,5 @@ impl<'a> Pair<'a> {
     }
 }
 
+const EVICTED: &str = "its messages were evicted at the limit pair_rooms, or not observed";
 const NO_MESSAGES: &str = "no message between the schedulers was read: an older recording, or another transfer backend";

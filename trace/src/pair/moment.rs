@@ -185,6 +185,10 @@ impl PairLeg {
             // Where the moment between them is not observed, the last part describes both.
             return LEGS[TokenProcessed.index()].1.to_owned();
         }
+        if (self.from, self.to) == (DecodeReceived, PrefillQueued) {
+            // The allocation is not observed, and the prefill server's part runs beside it.
+            return String::from("decode's memory or prefill's intake");
+        }
         let parts: Vec<&str> = self.parts().iter().map(|part| part.1).collect();
         parts.join(" + ")
     }

@@ -97,6 +97,10 @@ fn place_on_path(times: &[Option<MonoNs>; MOMENTS]) -> [Option<MonoNs>; PATH_MOM
     for moment in PairMoment::BY_TRUST {
         let index = moment.index();
         let Some(at) = times[index] else { continue };
+        // Unless it is known when the memory was allocated, the decode server may have waited for it longer than for the prefill server.
+        if moment.is_concurrent() && path[PairMoment::Allocated.index()].is_none() {
+            continue;
+        }
         let before = path[..index].iter().flatten().max().copied();
         let after = path[index + 1..].iter().flatten().min().copied();
         let at = if moment.is_concurrent() { before.map_or(at, |before| at.max(before)) } else { at };

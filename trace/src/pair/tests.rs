@@ -1,3 +1,4 @@
+mod attempts;
 #[path = "../../tests/common/pair.rs"]
 mod events;
 mod schedulers;
