@@ -9,11 +9,13 @@ use crate::clock::{Anchor, MonoNs};
 
 /// Anchors of recordings of one boot differ by less: their wall clock was not set meanwhile.
 const SAME_CLOCK_NS: u64 = 50_000_000;
+/// On one host the order of moments is wrong by less: the engine's own times are converted from its clock.
+const SAME_CLOCK_ERROR_NS: i64 = 1_000_000;
 
 /// What is known of the clocks before requests are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PairClocks {
-    /// One host: both use one clock.
+    /// One host: both use one clock, unless their messages contradict that.
     Same,
     /// Two hosts, whose wall clocks say that the decode server's clock is ahead by this much.
     ByWallClock {
@@ -90,32 +92,60 @@ impl ClockUse {
 pub(super) struct ClockBounds {
     least_ns: Option<i64>,
     most_ns: Option<i64>,
+    /// Requests that set a limit.
+    requests: u64,
+    /// Those whose limits exclude that both servers have one clock.
+    requests_of_two_clocks: u64,
 }
 
 impl ClockBounds {
-    /// Narrows the limits by one request of both servers.
-    pub(super) fn add_request(&mut self, prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) {
+    /// The limits that one request of both servers sets.
+    fn of_request(prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) -> Self {
         // Prefill begins once memory is allocated.
         let behind_allocation = [PrefillQueued, PrefillStarted, PrefillEnded, Transferred, PrefillFrame];
         let first = behind_allocation.into_iter().find_map(|moment| prefill.prefill_time(moment));
-        if let (Some(allocated), Some(first)) = (decode.decode_time(Allocated), first) {
-            self.least_ns = self.least_ns.max(Some(difference(allocated, first)));
-        }
+        let least = decode.decode_time(Allocated).zip(first);
         // Decode begins once the cache is transferred.
         let before_decode = [Transferred, PrefillEnded, PrefillStarted, PrefillQueued];
         let last = before_decode.into_iter().find_map(|moment| prefill.prefill_time(moment));
         let decoding = [DecodeQueued, DecodeBatch, DecodeFrame];
         let next = decoding.into_iter().find_map(|moment| decode.decode_time(moment));
-        if let (Some(last), Some(next)) = (last, next) {
-            let most_ns = difference(next, last);
-            self.most_ns = Some(self.most_ns.map_or(most_ns, |known| known.min(most_ns)));
+        let least_ns = least.map(|(allocated, first)| difference(allocated, first));
+        let most_ns = next.zip(last).map(|(next, last)| difference(next, last));
+        let excludes_one_clock = least_ns.is_some_and(|least_ns| least_ns > SAME_CLOCK_ERROR_NS)
+            || most_ns.is_some_and(|most_ns| most_ns < -SAME_CLOCK_ERROR_NS);
+        Self {
+            least_ns,
+            most_ns,
+            requests: u64::from(least_ns.is_some() || most_ns.is_some()),
+            requests_of_two_clocks: u64::from(excludes_one_clock),
         }
+    }
+
+    /// Narrows the limits by one request of both servers.
+    pub(super) fn add_request(&mut self, prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) {
+        let added = Self::of_request(prefill, decode);
+        self.least_ns = self.least_ns.max(added.least_ns);
+        self.most_ns = match (self.most_ns, added.most_ns) {
+            (Some(known_ns), Some(added_ns)) => Some(known_ns.min(added_ns)),
+            (known_ns, added_ns) => known_ns.or(added_ns),
+        };
+        self.requests += added.requests;
+        self.requests_of_two_clocks += added.requests_of_two_clocks;
+    }
+
+    /// Whether the messages contradict that both servers have one clock, as those of two virtual machines from one snapshot may. Single
+    /// requests are no proof: a message that was sent again has its last time.
+    fn shows_two_clocks(self) -> bool {
+        self.requests_of_two_clocks * 2 > self.requests
     }
 
     /// The use of these clocks.
     pub(super) fn clock_use(self, clocks: PairClocks) -> ClockUse {
-        let PairClocks::ByWallClock { ahead_ns: by_wall_ns } = clocks else {
-            return ClockUse::Same;
+        let by_wall_ns = match clocks {
+            PairClocks::Same if !self.shows_two_clocks() => return ClockUse::Same,
+            PairClocks::Same => 0,
+            PairClocks::ByWallClock { ahead_ns } => ahead_ns,
         };
         let least_ns = self.least_ns.unwrap_or(i64::MIN);
         let most_ns = self.most_ns.unwrap_or(i64::MAX);

@@ -14,7 +14,7 @@ use crate::analysis::{Analysis, Config};
 use crate::clock::{Anchor, MonoNs};
 use crate::detect::Severity;
 use crate::detect::thresholds::{GAP_CRITICAL_NS, GAP_WARNING_NS, LATE_NS};
-use crate::event::Event;
+use crate::event::{Event, PairMessageKind};
 use crate::words::{duration, percent};
 
 /// The analysis of a server with these requests, whose clock is ahead by some milliseconds.
@@ -157,6 +157,21 @@ fn clocks_of_two_hosts_are_bounded_by_the_order_of_messages() {
     let expected =
         ClockUse::Offset { ahead_ns: 4_993 * MS as i64, uncertainty_ns: Some(30 * MS), wall_error_ns: 4_993 * MS };
     assert_eq!(wrong.clock_uses(), [expected], "the nearest that the messages allow");
+}
+
+#[test]
+fn messages_that_contradict_one_clock_make_it_two() {
+    let prefill = server(&[Request::of_prefill("p", 7, 100), Request::of_prefill("q", 8, 900)], 0);
+    let decode = server(&[Request::of_decode("d", 7, 100), Request::of_decode("e", 8, 900)], 5_000);
+    let pair = join(&prefill, &decode);
+    let expected =
+        ClockUse::Offset { ahead_ns: 4_993 * MS as i64, uncertainty_ns: Some(30 * MS), wall_error_ns: 4_993 * MS };
+    assert_eq!(pair.clock_uses(), [expected]);
+    assert!(pair.rows().iter().all(|row| row.legs().any(|(leg, _)| leg.to == Transferred)), "they are compared");
+    // One strange request: its memory was allocated again after its prefill.
+    let strange = Request { message: Some((900, PairMessageKind::Allocated)), ..Request::of_decode("d", 7, 100) };
+    let decode = server(&[strange, Request::of_decode("e", 8, 900)], 0);
+    assert_eq!(join(&prefill, &decode).clock_uses(), [ClockUse::Same]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Requests without a message, with several attempts, and with an abort.
 
 use super::*;
-use crate::event::{Dispatch, DispatchKind, DispatchedRequest, PairMessageKind, What};
+use crate::event::{Dispatch, DispatchKind, DispatchedRequest, What};
 use crate::ledger::Limits;
 use crate::{FrameId, HopId};
 
