@@ -57,3 +57,33 @@ fn the_report_of_a_pair_as_text() {
     insta::assert_snapshot!("pair_as_text", report.to_text(&Clock::of(&report, None)));
     insta::assert_snapshot!("pair_as_markdown", report.to_markdown(&Clock::of(&report, None)));
 }
+
+/// The decode server notices the end of the transfer late, or its clock is ahead by more: without its messages that is not known.
+fn request_noticed_late(rid: &'static str, room: u64, from: u64) -> Request<'static> {
+    let request = Request::of_decode(rid, room, from);
+    Request {
+        message: None,
+        queued: request.queued.map(|at| at + 400),
+        batch: request.batch.map(|at| at + 400),
+        frame: request.frame + 400,
+        token_received: request.token_received + 400,
+        delivered: request.delivered + 400,
+        ..request
+    }
+}
+
+#[test]
+fn the_headline_of_a_pair_is_unknown_if_the_clocks_leave_it_open() {
+    let prefill = analyse(prefill_request, 0);
+    let decode = analyse(request_noticed_late, 0);
+    let names = [PrefillName { name: "p.tgap".to_owned(), side_by: "--disaggregation-mode".to_owned() }];
+    let headlines = [PairClocks::Same, PairClocks::ByWallClock { ahead_ns: 0 }].map(|clocks| {
+        let pair = Pair::join(vec![PrefillServer { ledger: prefill.ledger(), clocks }], decode.ledger());
+        PairReport::new(&pair, &names, "--disaggregation-mode", MonoNs(0), 10).expect("joined").headline
+    });
+    let expected = [
+        "most of TTFT: until decode noticed its end, 76 % of it (mean 423.0 ms of 560.0 ms over 11 requests)",
+        "it is unknown what takes most of TTFT: times of the two servers are compared with unknown error",
+    ];
+    assert_eq!(headlines, expected);
+}

@@ -17,7 +17,7 @@ use super::{Clock, FindingLine, Report};
 /// each request that the prefill server sends is the first one of the decode server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PairReport {
-    /// The leg that takes most of the time to first token.
+    /// The leg that takes most of the time to first token, unless the clocks leave it open.
     pub headline: String,
     /// What shows that this is the decode server.
     pub decode_by: String,
@@ -323,7 +323,7 @@ fn is_found(findings: &[FindingLine], kind: &str) -> bool {
 
 fn describe_worst_leg(pair: &Pair<'_>) -> String {
     let Some(worst) = pair.worst_leg() else {
-        return String::from("no time to first token was observed on the decode server");
+        return describe_unknown_leg(pair);
     };
     format!(
         "most of TTFT: {}, {} of it (mean {} of {} over {})",
@@ -333,6 +333,16 @@ fn describe_worst_leg(pair: &Pair<'_>) -> String {
         duration(pair.ttft_mean_ns()),
         plural(pair.ttft().map_or(0, |ttft| ttft.count), "request"),
     )
+}
+
+fn describe_unknown_leg(pair: &Pair<'_>) -> String {
+    if pair.ttft().is_none() {
+        return String::from("no time to first token was observed on the decode server");
+    }
+    let error = pair
+        .clock_uncertainty_ns()
+        .map_or_else(|| "unknown error".to_owned(), |ns| format!("an error of {}", duration(ns)));
+    format!("it is unknown what takes most of TTFT: times of the two servers are compared with {error}")
 }
 
 fn absent_moments(pair: &Pair<'_>) -> Vec<AbsentMomentLine> {

@@ -242,9 +242,34 @@ impl<'a> Pair<'a> {
         if self.ttft_sum_ns == 0 { 0.0 } else { leg.sum_ns as f64 / self.ttft_sum_ns as f64 }
     }
 
-    /// The leg with the greatest share; `None` without any time to first token.
+    /// The leg with the greatest share; `None` without any time to first token, and if the clocks' uncertainty leaves open which it is.
     pub fn worst_leg(&self) -> Option<&PairLegLengths> {
-        self.legs.iter().max_by_key(|lengths| lengths.sum_ns)
+        let worst = self.legs.iter().max_by_key(|lengths| lengths.sum_ns)?;
+        let least_ns = self.possible_sum_ns(worst)[0];
+        let mut others = self.legs.iter().filter(|other| other.leg != worst.leg);
+        others.all(|other| self.possible_sum_ns(other)[1] <= least_ns).then_some(worst)
+    }
+
+    /// The least and the greatest sum of a leg that the uncertainty of the clocks allows.
+    fn possible_sum_ns(&self, lengths: &PairLegLengths) -> [u128; 2] {
+        if !lengths.leg.is_across_clocks() {
+            return [lengths.sum_ns; 2];
+        }
+        // What such a leg may gain, others lose.
+        let across = self.legs.iter().filter(|other| other.leg.is_across_clocks());
+        let all_ns: u128 = across.map(|other| other.sum_ns).sum();
+        let Some(error_ns) = self.clock_uncertainty_ns() else { return [0, all_ns] };
+        let error_ns = u128::from(error_ns) * u128::from(lengths.requests);
+        [lengths.sum_ns.saturating_sub(error_ns), (lengths.sum_ns + error_ns).min(all_ns.max(lengths.sum_ns))]
+    }
+
+    /// Maximum error of the times of all prefill servers whose times are compared with those of the decode server; `None` if it is unknown.
+    pub fn clock_uncertainty_ns(&self) -> Option<u64> {
+        let servers = self.clock_uses.iter().enumerate();
+        let compared = servers.filter(|(server, clock)| {
+            !matches!(clock, ClockUse::Drifting { .. }) && self.joined_with(*server).next().is_some()
+        });
+        compared.map(|(_, clock)| clock.uncertainty_ns()).try_fold(0, |greatest_ns, ns| Some(ns?.max(greatest_ns)))
     }
 
     /// Why a moment of a request is not known; `None` if it is.

@@ -174,6 +174,12 @@ impl PairLeg {
         LEGS.get(self.from.index()..self.to.index()).unwrap_or_default()
     }
 
+    /// Whether it depends on the difference of both clocks: its ends are stamped by different servers, or moved to the other one's.
+    pub fn is_across_clocks(self) -> bool {
+        let is_moved = self.from.is_concurrent() || self.to.is_concurrent();
+        is_moved || self.from.is_of_prefill() != self.to.is_of_prefill()
+    }
+
     /// Whether no moment lies between its ends.
     pub fn is_single(self) -> bool {
         self.parts().len() == 1

@@ -160,6 +160,27 @@ fn clocks_of_two_hosts_are_bounded_by_the_order_of_messages() {
 }
 
 #[test]
+fn a_leg_across_clocks_is_the_worst_one_only_beyond_their_uncertainty() {
+    let worst = |by: u64, message: Option<(u64, PairMessageKind)>, ahead_ns: i64| {
+        let prefill = server(&[Request::of_prefill("p", 7, 100)], 0);
+        let mut late = Request::of_decode("d", 7, 100);
+        decode_later(by, &mut late);
+        let decode = server(&[Request { message, ..late }], 0);
+        let pair = join_with(&prefill, &decode, PairClocks::ByWallClock { ahead_ns });
+        let worst = pair.worst_leg().map(|lengths| lengths.leg.to_string());
+        let uncertainty = pair.clock_uncertainty_ns().map(|ns| ns / MS);
+        (worst, uncertainty)
+    };
+    let allocated = Some((120, PairMessageKind::Allocated));
+    // The transfer of 100 ms is exact, and the notice of 23 ms may not exceed it.
+    assert_eq!(worst(0, allocated, 0), (Some("transfer".into()), Some(23)));
+    // The notice of 423 ms may be 300 ms less by the messages alone.
+    assert_eq!(worst(400, allocated, 0), (None, Some(423)));
+    assert_eq!(worst(400, None, 0), (None, None));
+    assert_eq!(worst(0, None, 0), (Some("transfer".into()), None), "all legs across clocks are shorter");
+}
+
+#[test]
 fn messages_that_contradict_one_clock_make_it_two() {
     let prefill = server(&[Request::of_prefill("p", 7, 100), Request::of_prefill("q", 8, 900)], 0);
     let decode = server(&[Request::of_decode("d", 7, 100), Request::of_decode("e", 8, 900)], 5_000);
