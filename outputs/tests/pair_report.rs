@@ -76,7 +76,8 @@ fn request_noticed_late(rid: &'static str, room: u64, from: u64) -> Request<'sta
 fn the_headline_of_a_pair_is_unknown_if_the_clocks_leave_it_open() {
     let prefill = analyse(prefill_request, 0);
     let decode = analyse(request_noticed_late, 0);
-    let names = [PrefillName { name: "p.tgap".to_owned(), side_by: "--disaggregation-mode".to_owned() }];
+    let side_by = "--disaggregation-mode".to_owned();
+    let names = [PrefillName { name: "p.tgap".to_owned(), run_index: 0, side_by }];
     let headlines = [PairClocks::Same, PairClocks::ByWallClock { ahead_ns: 0 }].map(|clocks| {
         let pair = Pair::join(vec![PrefillServer { ledger: prefill.ledger(), clocks }], decode.ledger());
         PairReport::new(&pair, &names, "--disaggregation-mode", MonoNs(0), 10).expect("joined").headline

@@ -163,3 +163,29 @@ fn the_prefill_servers_own_findings_are_in_the_report_of_both() {
     assert!(summary_of("late-prefill-response").is_some());
     assert_eq!([&joined["severity"], &joined["findings"][0]["kind"]], ["warning", "transfer-slow"]);
 }
+
+#[test]
+fn a_critical_prefill_server_makes_the_report_of_both_critical() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let healthy = |of: fn(&'static str, u64, u64) -> Request<'static>| -> Vec<Request<'static>> {
+        (1..).zip(RIDS).map(|(room, rid)| of(rid, room, 100 * room)).collect()
+    };
+    // Its tokens wait between its scheduler and its tokenizer, which the router waits for.
+    let mut late = healthy(Request::of_prefill);
+    for request in &mut late {
+        request.token_received += 8_000;
+        request.delivered += 8_000;
+    }
+    let prefill = record(folder.path(), "p.tgap", &late, 0, Some("prefill"));
+    let decode = record(folder.path(), "d.tgap", &healthy(Request::of_decode), 0, Some("decode"));
+    let alone = report(&["--json", "--fail-on", "critical"], &[&decode]);
+    assert_eq!((alone.status.code(), json_of(&alone)["severity"].clone()), (Some(0), Value::Null));
+    let joined = report(&["--json", "--fail-on", "critical"], &[&prefill, &decode]);
+    let status = joined.status.code();
+    let joined: Value = serde_json::from_slice(&joined.stdout).expect("JSON");
+    assert_eq!((status, joined["severity"].as_str()), (Some(1), Some("critical")));
+    let verdict = joined["verdict"].as_str().expect("a verdict");
+    assert!(verdict.starts_with("CRITICAL: ") && verdict.contains("prefill server "), "{verdict}");
+    let kinds: Vec<_> = joined["findings"].as_array().expect("findings").iter().map(|found| &found["kind"]).collect();
+    assert_eq!(kinds[..2], ["first-token-gap", "late-prefill-response"]);
+}

@@ -266,12 +266,7 @@ impl Report {
     /// Adds the prefill servers' part of this decode server's requests. The findings of the pair join its findings.
     pub fn add_pair(&mut self, mut pair: PairReport) {
         let mut findings = std::mem::take(&mut pair.findings);
-        // The decode server's own finding about its queue is the same problem.
-        if is_found(&findings, "decode-queue") {
-            self.findings.retain(|own| own.kind != "queued");
-        } else if is_found(&self.findings, "queued") {
-            findings.retain(|finding| finding.kind != "decode-queue");
-        }
+        leave_worse(&mut findings, "decode-queue", &mut self.findings, "queued");
         let window_ns = self.window_ns[1];
         for finding in &mut findings {
             // It lasts, as a finding of one server does.
@@ -283,22 +278,21 @@ impl Report {
         self.update_worst_finding();
     }
 
-    /// Adds the findings above `info` of a prefill server's own report, whose clock relates so to this server's, to a report of both
-    /// servers. Called after [`Self::add_pair`].
+    /// Adds the findings of a prefill server's own report, whose clock relates so to this server's, to a report of both servers, so that its
+    /// severity is the worst of both. Called after [`Self::add_pair`].
     pub fn add_prefill_findings(&mut self, name: &str, prefill: &Self, clock: ClockUse) {
         let start_ns = self.window_mono_ns[0].cast_signed();
         let shift_ns = clock.ahead_ns().map_or(0, |ahead_ns| {
             prefill.window_mono_ns[0].cast_signed().wrapping_add(ahead_ns).wrapping_sub(start_ns)
         });
-        // The pair's finding about its queue is the same problem.
-        let has_queue = is_found(&self.findings, "prefill-queue");
-        let is_added = |own: &&FindingLine| own.severity > Severity::Info && !(has_queue && own.kind == "queued");
-        let added = prefill.findings.iter().filter(is_added).map(|own| FindingLine {
+        let mut prefill_findings = prefill.findings.clone();
+        leave_worse(&mut self.findings, "prefill-queue", &mut prefill_findings, "queued");
+        let added = prefill_findings.into_iter().map(|own| FindingLine {
             summary: format!("prefill server {name}: {}", own.summary),
             at_ns: own.at_ns.saturating_add_signed(shift_ns),
             last_at_ns: own.last_at_ns.saturating_add_signed(shift_ns),
             ended_at_ns: own.ended_at_ns.map(|at_ns| at_ns.saturating_add_signed(shift_ns)),
-            ..own.clone()
+            ..own
         });
         let (mut findings, own): (Vec<FindingLine>, Vec<FindingLine>) =
             std::mem::take(&mut self.findings).into_iter().partition(|found| PairFinding::is_kind(&found.kind));
@@ -316,9 +310,22 @@ impl Report {
     }
 }
 
-/// Whether a problem of this kind was found that is more than information.
-fn is_found(findings: &[FindingLine], kind: &str) -> bool {
-    findings.iter().any(|finding| finding.kind == kind && finding.severity > Severity::Info)
+/// Of a finding of the pair and one of a server that are one problem, leaves the more severe, so that no severity is lost; the pair's if they
+/// are equal.
+fn leave_worse(pair: &mut Vec<FindingLine>, pair_kind: &str, own: &mut Vec<FindingLine>, own_kind: &str) {
+    let pair_severity = severity_of(pair, pair_kind);
+    let own_severity = severity_of(own, own_kind);
+    if pair_severity.is_some() && own_severity <= pair_severity {
+        own.retain(|finding| finding.kind != own_kind);
+    } else if own_severity.is_some() {
+        pair.retain(|finding| finding.kind != pair_kind);
+    }
+}
+
+/// Severity of a problem of this kind that is more than information; `None` without one.
+fn severity_of(findings: &[FindingLine], kind: &str) -> Option<Severity> {
+    let same = findings.iter().filter(|finding| finding.kind == kind && finding.severity > Severity::Info);
+    same.map(|finding| finding.severity).max()
 }
 
 fn describe_worst_leg(pair: &Pair<'_>) -> String {
@@ -403,5 +410,48 @@ fn finding_line(finding: PairFinding, from: MonoNs) -> FindingLine {
         summary: finding.summary,
         evidence: finding.evidence,
         advice: Some(finding.advice),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(kind: &str, severity: Severity) -> FindingLine {
+        FindingLine {
+            kind: kind.to_owned(),
+            severity,
+            rid: String::new(),
+            hop: None,
+            at_ns: 0,
+            last_at_ns: 0,
+            ended_at_ns: None,
+            duration_ns: 0,
+            summary: String::new(),
+            evidence: BTreeMap::new(),
+            advice: None,
+        }
+    }
+
+    #[test]
+    fn the_worse_finding_of_one_queue_is_left() {
+        use Severity::{Critical, Info, Warning};
+        let cases = [
+            (Some(Warning), Some(Critical), [None, Some(Critical)]),
+            (Some(Critical), Some(Warning), [Some(Critical), None]),
+            (Some(Warning), Some(Warning), [Some(Warning), None]),
+            (Some(Info), Some(Warning), [None, Some(Warning)]),
+            (Some(Info), Some(Info), [Some(Info), Some(Info)]),
+            (None, Some(Critical), [None, Some(Critical)]),
+            (None, None, [None, None]),
+        ];
+        for (pair_severity, own_severity, expected) in cases {
+            let mut pair: Vec<_> =
+                pair_severity.map(|severity| finding("prefill-queue", severity)).into_iter().collect();
+            let mut own: Vec<_> = own_severity.map(|severity| finding("queued", severity)).into_iter().collect();
+            leave_worse(&mut pair, "prefill-queue", &mut own, "queued");
+            let left = [pair, own].map(|findings| findings.first().map(|left| left.severity));
+            assert_eq!(left, expected, "{pair_severity:?} {own_severity:?}");
+        }
     }
 }
