@@ -107,12 +107,15 @@ impl Exporter for Events<'_> {
                     fields!(o, dispatch, bytes, kind, index);
                     o.put("rid", dispatch.request.map(|request| request.rid));
                     o.put("prompt_tokens", dispatch.request.and_then(|request| request.prompt_tokens));
-                    o.put("room", dispatch.request.and_then(|request| request.room));
+                    o.put("room", dispatch.request.and_then(|request| request.room).map(|room| room.to_string()));
                     o.put("arrived_unix_ns", dispatch.request.and_then(|request| request.arrived_unix_ns));
                 });
             }
             What::PairMessage(message) => {
-                self.write_line("pair_message", at, context, |o| fields!(o, message, room, kind));
+                self.write_line("pair_message", at, context, |o| {
+                    o.put("room", message.room.to_string());
+                    fields!(o, message, kind);
+                });
             }
             What::SendWait(wait) => self.write_line("send_wait", at, context, |o| {
                 put_hop(o, wait.hop, context);

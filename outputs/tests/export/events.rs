@@ -61,6 +61,16 @@ fn counts_match_the_report() {
 }
 
 #[test]
+fn rooms_are_text_that_no_reader_rounds() {
+    let (text, _) = export(Format::Events, Options::default());
+    let lines = lines(&text);
+    let rooms: Vec<_> = ["dispatched", "pair_message"].into_iter().flat_map(|kind| of(&lines, kind)).collect();
+    assert_eq!(rooms.len(), 3);
+    let expected = super::run::ROOM.to_string();
+    assert!(rooms.iter().all(|line| line["room"] == *expected), "{rooms:?}");
+}
+
+#[test]
 fn token_ids_are_exported_only_on_request() {
     let (text, _) = export(Format::Events, Options::default());
     assert!(!text.contains("\"ids\"") && !text.contains("1001"));

@@ -14,6 +14,8 @@ pub(crate) const START: u64 = 5_000_000_000_000;
 pub(crate) const MS: u64 = 1_000_000;
 /// Wall time at `START`.
 pub(crate) const WALL: u64 = 1_763_690_000_123_456_789;
+/// A room that a JSON number of many readers cannot hold.
+pub(crate) const ROOM: u64 = (1 << 53) + 1;
 const REQUESTS: usize = 12;
 const TOKENS: u32 = 40;
 const UP: HopId = HopId(0);
@@ -116,7 +118,8 @@ fn announce(enter: &mut impl FnMut(u64, What<'static>)) {
     };
     enter(START, What::Hop(down));
     enter(START, What::Hop(Hop::with_requests(REQUESTS_HOP, "tokenizer->scheduler", all)));
-    let request = Some(DispatchedRequest { prompt_tokens: Some(16), room: Some(7), ..DispatchedRequest::new(rid(0)) });
+    let request =
+        Some(DispatchedRequest { prompt_tokens: Some(16), room: Some(ROOM), ..DispatchedRequest::new(rid(0)) });
     let id = id(REQUESTS_HOP, 0);
     let dispatch = Dispatch { id, bytes: 1303, kind: DispatchKind::Requests, index: 0, request };
     enter(START + 2 * MS, What::Dispatched(dispatch));
@@ -184,7 +187,7 @@ fn samples(enter: &mut impl FnMut(u64, What<'static>)) {
     };
     enter(START + 335 * MS, What::Traced(Traced { rid: "request-4", parent }));
     for kind in [PairMessageKind::Allocated, PairMessageKind::Failed] {
-        enter(START + 335 * MS, What::PairMessage(PairMessage { room: 7, kind }));
+        enter(START + 335 * MS, What::PairMessage(PairMessage { room: ROOM, kind }));
     }
     let merged = Merged { rid: "request-4", chunks: 21, by: "tokenizer" };
     enter(START + 340 * MS, What::Merged(merged));
