@@ -196,8 +196,13 @@ mod tests {
     use super::*;
 
     fn analyse(requests: &[Request<'_>]) -> Analysis {
+        analyse_ahead(requests, 0)
+    }
+
+    /// The same, of a server whose clock is ahead by some milliseconds.
+    fn analyse_ahead(requests: &[Request<'_>], ahead: u64) -> Analysis {
         let mut analysis = Analysis::new(Config::default());
-        for (at, what) in server_events(requests, 0) {
+        for (at, what) in server_events(requests, ahead) {
             analysis.apply(&Event::new(MonoNs(at), what));
         }
         analysis
@@ -237,6 +242,41 @@ mod tests {
             [(1, 1, 0, None, "its messages to the other scheduler"), (3, 1, 1, None, "--disaggregation-mode")];
         assert_eq!(found, expected);
         assert!(joined.iter().all(|(_, pair)| pair.prefill[0].name == "prefill" && pair.prefill[0].clock == "same"));
+    }
+
+    /// Two prefill servers have the same name. One runs on the decode server's host, the other one elsewhere.
+    #[test]
+    fn each_prefill_server_of_a_decode_server_has_its_own_clock_and_result() {
+        let near = analyse_ahead(&[Request::of_prefill("a", 1, 0), Request::of_prefill("x", 9, 300)], 900);
+        let far = analyse(&[Request::of_prefill("b", 2, 100)]);
+        let decode = [Request::of_decode("a", 1, 0), Request::of_decode("b", 2, 100), Request::of_decode("c", 3, 200)];
+        let decode = analyse_ahead(&decode, 900);
+        let anchor = |mono: u64| Some(Anchor { mono: MonoNs(mono * MS), wall_ns: 1_000_000 * MS });
+        let servers = [
+            RunningServer { anchor: anchor(900), ..running("host", None, &near) },
+            RunningServer { run_index: 1, anchor: anchor(900), ..running("host", None, &decode) },
+            RunningServer { run_index: 2, anchor: anchor(0), ..running("host", None, &far) },
+        ];
+        let mut joined = join_runs(&servers, 10);
+        let [(1, pair)] = &mut joined[..] else { panic!("one decode server") };
+        assert_eq!((pair.requests, pair.decode_only, pair.prefill_only), (2, 1, Some(1)));
+        for (run_index, prefill) in [(0, &near), (2, &far)] {
+            pair.add_prefill_report(run_index, &Report::of(prefill, &ReportInput::default()));
+        }
+        let servers: Vec<_> = pair
+            .prefill
+            .iter()
+            .map(|server| (server.requests, &*server.clock, server.clock_ahead_ns, server.tokens_sent))
+            .collect();
+        assert_eq!(servers, [(1, "same", None, Some(2)), (1, "offset", Some(900 * MS as i64), Some(1))]);
+        for request in &pair.slowest {
+            assert_eq!(request.legs.iter().map(|leg| leg.ns).sum::<u64>(), request.ttft_ns, "{request:?}");
+            assert_eq!(
+                request.moments["prefill_queued"].map(|ns| ns.rem_euclid(100 * MS as i64)),
+                Some(27 * MS as i64),
+                "{request:?}"
+            );
+        }
     }
 
     #[test]
