@@ -30,14 +30,14 @@ impl Interval {
 }
 
 /// Intervals that do not overlap, in order.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Intervals {
     list: Vec<Interval>,
     lengths: MaximumTree,
 }
 
 /// Maxima of ranges of numbers, each found in logarithmic time.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct MaximumTree {
     /// The numbers are the second half. Before them, each node is the maximum of the two at twice its index.
     nodes: Vec<u64>,
@@ -214,8 +214,10 @@ impl SchedulerActivity {
             steps.extend(signs.steps.iter().filter_map(|moment| time_of(request, clock, *moment)));
             tasks.extend(signs.tasks.iter().filter_map(|task| task.span(request, clock)));
         }
+        // Nothing shows that a scheduler without any step, or with times that cannot be compared, went on.
+        let is_unknown = steps.is_empty();
         let pauses = Intervals::between(steps);
-        let stops = pauses.common_with(&Intervals::covered_by(tasks));
+        let stops = if is_unknown { pauses.clone() } else { pauses.common_with(&Intervals::covered_by(tasks)) };
         Self { pauses, stops }
     }
 }
@@ -283,6 +285,12 @@ mod tests {
         let longest = |from, to| all.longest_within(Interval { from: MonoNs(from), to: MonoNs(to) });
         assert_eq!([longest(0, 100), longest(0, 50), longest(28, 44), longest(15, 20)], [50, 18, 4, 5]);
         assert_eq!([longest(10, 12), longest(90, 95), longest(34, 34), longest(8, 13)], [0, 0, 0, 2]);
+    }
+
+    #[test]
+    fn a_scheduler_without_steps_is_not_known_to_go_on() {
+        let activity = SchedulerActivity::new(&[], ClockUse::Drifting { by_ns: 1 }, &PREFILL_SIGNS);
+        assert!(takes_most(&activity.stops, Interval { from: MonoNs(5), to: MonoNs(9) }));
     }
 
     /// The same by a scan.

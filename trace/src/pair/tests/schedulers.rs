@@ -2,21 +2,37 @@
 
 use super::*;
 
-/// Sixty requests, each changed by its number from a healthy one that begins at 1 s.
+/// Requests of a prefill and a decode server.
+struct Requests {
+    prefill: Vec<Request<'static>>,
+    decode: Vec<Request<'static>>,
+}
+
+impl Requests {
+    /// Sixty requests, each changed by its number from a healthy one that begins at 1 s.
+    fn burst(change_prefill: fn(u64, &mut Request<'static>), change_decode: fn(u64, &mut Request<'static>)) -> Self {
+        let mut requests = Self { prefill: Vec::new(), decode: Vec::new() };
+        for (room, rid) in (1..).zip(ROOMS) {
+            let mut first = Request::of_prefill(rid, room, 1_000);
+            change_prefill(room, &mut first);
+            requests.prefill.push(first);
+            let mut second = Request::of_decode(rid, room, 1_000);
+            change_decode(room, &mut second);
+            requests.decode.push(second);
+        }
+        requests
+    }
+
+    fn analyse(&self) -> (Analysis, Analysis) {
+        (server(&self.prefill, 0), server(&self.decode, 0))
+    }
+}
+
 fn burst(
     change_prefill: fn(u64, &mut Request<'static>),
     change_decode: fn(u64, &mut Request<'static>),
 ) -> (Analysis, Analysis) {
-    let (mut prefill, mut decode) = (Vec::new(), Vec::new());
-    for (room, rid) in (1..).zip(ROOMS) {
-        let mut first = Request::of_prefill(rid, room, 1_000);
-        change_prefill(room, &mut first);
-        prefill.push(first);
-        let mut second = Request::of_decode(rid, room, 1_000);
-        change_decode(room, &mut second);
-        decode.push(second);
-    }
-    (server(&prefill, 0), server(&decode, 0))
+    Requests::burst(change_prefill, change_decode).analyse()
 }
 
 fn kinds(servers: &(Analysis, Analysis)) -> Vec<&'static str> {
@@ -62,7 +78,7 @@ fn a_queue_is_judged_by_its_own_scheduler_while_the_other_one_is_idle() {
 
 #[test]
 fn a_full_cache_of_the_decode_server_is_found_while_prefill_waits_for_it() {
-    let servers = burst(
+    let mut requests = Requests::burst(
         |room, request| {
             request.queued = request.queued.map(|at| at + 1_000 * room);
             prefill_later(1_000 * room, request);
@@ -72,7 +88,14 @@ fn a_full_cache_of_the_decode_server_is_found_while_prefill_waits_for_it() {
             decode_later(1_000 * room, request);
         },
     );
-    assert_eq!(kinds(&servers), ["decode-allocation"]);
+    assert_eq!(kinds(&requests.analyse()), ["decode-allocation"]);
+    // By one more request the clocks drift apart: it is unknown what the prefill server did meanwhile.
+    requests.prefill.push(Request::of_prefill("strange", 99, 500_000));
+    requests.decode.push(Request::of_decode("strange", 99, 100));
+    let servers = requests.analyse();
+    let pair = join_with(&servers.0, &servers.1, PairClocks::ByWallClock { ahead_ns: 0 });
+    assert!(matches!(pair.clock_uses(), [ClockUse::Drifting { .. }]));
+    assert_eq!(pair.findings(), []);
 }
 
 /// The memory is allocated as soon as the prefill server has the request, which it gets late.
