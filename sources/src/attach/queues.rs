@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use adapter::discover::End;
+use adapter::discover::{Carries, End};
 use probe_user::discover::Engine;
 use probe_user::queue::{QueueDepth, Queues};
 use trace::MonoNs;
@@ -118,16 +118,20 @@ impl QueueSampler {
     fn rewire(&mut self, engine: &Engine) {
         self.hops.clear();
         self.problems.left_out = 0;
+        let routes = engine.routes();
         let mut watched = 0;
-        for route in engine.routes() {
-            for lane in &route.lanes {
-                if watched == MAX_CONNECTIONS {
-                    self.problems.left_out += 1;
-                    continue;
+        // Connections of clients look like hops when no sender is known, as after the engine's end. There may be thousands.
+        for is_output in [true, false] {
+            for route in &routes {
+                for lane in route.lanes.iter().filter(|lane| (lane.carries == Carries::Output) == is_output) {
+                    if watched == MAX_CONNECTIONS {
+                        self.problems.left_out += usize::from(is_output);
+                        continue;
+                    }
+                    watched += 1;
+                    let ends = self.hops.entry(route.ends.to_string()).or_default();
+                    ends.push((lane.from, lane.to));
                 }
-                watched += 1;
-                let ends = self.hops.entry(route.ends.to_string()).or_default();
-                ends.push((lane.from, lane.to));
             }
         }
         let ends = self.hops.values().flatten();
@@ -178,7 +182,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt as _;
     use std::os::unix::net::UnixStream;
 
-    use adapter::discover::{Carries, Confidence, HopSeen, Role};
+    use adapter::discover::{Confidence, HopSeen, Role};
     use engines::sglang::discover::role::{SCHEDULER, TOKENIZER};
 
     use super::*;
@@ -222,6 +226,21 @@ mod tests {
         watch.rewire(&engine);
         assert_eq!(poll_samples(&mut watch), [("scheduler->tokenizer".to_owned(), Some(2000))]);
         assert_eq!(poll_samples(&mut watch), [], "not again before its time");
+    }
+
+    #[test]
+    fn clients_take_no_place_of_connections_with_output() {
+        let (mut from, to) = UnixStream::pair().unwrap();
+        from.write_all(&[7; 1000]).unwrap();
+        let mut hops: Vec<_> = (0..300).map(|_| hop(1_000_000, 1_000_001, Carries::Unknown)).collect();
+        hops.push(hop(from.as_raw_fd(), to.as_raw_fd(), Carries::Output));
+        let mut watch = QueueSampler::default();
+        watch.rewire(&Engine { hops: hops.clone(), ..Engine::default() });
+        assert_eq!(poll_samples(&mut watch), [("scheduler->tokenizer".to_owned(), Some(1000))]);
+        assert_eq!(watch.problems.left_out, 0);
+        hops.iter_mut().for_each(|hop| hop.carries = Carries::Output);
+        watch.rewire(&Engine { hops, ..Engine::default() });
+        assert_eq!(watch.problems.left_out, 301 - MAX_CONNECTIONS);
     }
 
     #[test]
