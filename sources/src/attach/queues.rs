@@ -238,7 +238,9 @@ mod tests {
         watch.rewire(&Engine { hops: hops.clone(), ..Engine::default() });
         assert_eq!(poll_samples(&mut watch), [("scheduler->tokenizer".to_owned(), Some(1000))]);
         assert_eq!(watch.problems.left_out, 0);
-        hops.iter_mut().for_each(|hop| hop.carries = Carries::Output);
+        for hop in &mut hops {
+            hop.carries = Carries::Output;
+        }
         watch.rewire(&Engine { hops, ..Engine::default() });
         assert_eq!(watch.problems.left_out, 301 - MAX_CONNECTIONS);
     }

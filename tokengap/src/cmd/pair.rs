@@ -232,7 +232,9 @@ mod tests {
             // Its requests are not those of the prefill server.
             running("alone", Some("decode"), &without_pair),
         ];
-        servers.iter_mut().enumerate().for_each(|(run_index, server)| server.run_index = run_index);
+        for (run_index, server) in servers.iter_mut().enumerate() {
+            server.run_index = run_index;
+        }
         let joined = join_runs(&servers, 10);
         let found: Vec<_> = joined
             .iter()
