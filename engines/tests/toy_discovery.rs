@@ -47,7 +47,7 @@ impl Recognise for Toy {
         Some((role, rank))
     }
 
-    fn launch(&self, argv: &[String]) -> Option<(Role, &'static str)> {
+    fn recognise_command_line(&self, argv: &[String]) -> Option<(Role, &'static str)> {
         (program(argv)? == Program::Module("toy.serve")).then_some((WEB, "python -m toy.serve"))
     }
 

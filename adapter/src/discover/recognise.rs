@@ -47,7 +47,7 @@ pub trait Recognise: fmt::Debug + Send + Sync {
     }
 
     /// Role of a main process with this command line, and the command for display without its arguments.
-    fn launch(&self, _argv: &[String]) -> Option<(Role, &'static str)> {
+    fn recognise_command_line(&self, _argv: &[String]) -> Option<(Role, &'static str)> {
         None
     }
 
@@ -229,7 +229,7 @@ impl Launcher {
     /// Recognises a command line.
     pub fn of_command(argv: &[String], engines: &[EngineKind]) -> Option<Self> {
         engines.iter().find_map(|&engine| {
-            let (role, command) = engine.launch(argv)?;
+            let (role, command) = engine.recognise_command_line(argv)?;
             Some(Self { engine, role, command })
         })
     }

@@ -64,7 +64,7 @@ impl Recognise for Dynamo {
         Some(Package { name: "ai_dynamo", source: &[] })
     }
 
-    fn launch(&self, argv: &[String]) -> Option<(Role, &'static str)> {
+    fn recognise_command_line(&self, argv: &[String]) -> Option<(Role, &'static str)> {
         is_worker(argv).then_some((TOKENIZER, "python -m dynamo.sglang"))
     }
 

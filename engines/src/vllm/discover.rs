@@ -60,7 +60,7 @@ impl Recognise for VllmServer {
         role_of_title(title)
     }
 
-    fn launch(&self, argv: &[String]) -> Option<(Role, &'static str)> {
+    fn recognise_command_line(&self, argv: &[String]) -> Option<(Role, &'static str)> {
         if is_rust_frontend(argv) {
             return Some((API_SERVER, "vllm-rs frontend"));
         }
@@ -283,7 +283,7 @@ mod tests {
             ("bash -c vllm serve", false),
         ] {
             let argv: Vec<String> = line.split(' ').map(str::to_owned).collect();
-            assert_eq!(VllmServer.launch(&argv).is_some(), expected, "{line}");
+            assert_eq!(VllmServer.recognise_command_line(&argv).is_some(), expected, "{line}");
         }
     }
 }

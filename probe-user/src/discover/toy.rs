@@ -30,7 +30,7 @@ impl Recognise for Toy {
         (word == "http-server").then_some(SERVER)
     }
 
-    fn launch(&self, argv: &[String]) -> Option<(Role, &'static str)> {
+    fn recognise_command_line(&self, argv: &[String]) -> Option<(Role, &'static str)> {
         (argv.first()? == "toy-serve").then_some((SERVER, "toy-serve"))
     }
 

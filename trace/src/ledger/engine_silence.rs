@@ -167,16 +167,19 @@ impl EngineSilences {
         since_end >= ended.catch_up_ns()
     }
 
-    /// Counts the ended silence if the engine was silent, and keeps the longest.
-    fn confirm_ended(&mut self, main_thread: Option<TimeUse>) {
+    /// Counts the silence that has ended, once, if the engine was silent in it, and keeps the longest. `main_thread`: time use of the engine's
+    /// busiest main thread in it.
+    fn confirm_ended_silence(&mut self, main_thread: Option<TimeUse>) {
         let Some(ended) = self.ended_silence.as_mut().filter(|ended| ended.is_silence_of_engine()) else { return };
-        if !std::mem::replace(&mut ended.is_confirmed, true) {
+        if !ended.is_confirmed {
+            ended.is_confirmed = true;
             self.count += 1;
             self.total_ns = self.total_ns.saturating_add(ended.silence.ns());
             let silent = SilentTime { from: ended.silence.from, to: ended.silence.to };
             push_bounded(&mut self.recent, silent, MAX_RECENT);
             ended.silence.main_thread = main_thread;
         }
+        // Streams are counted for a second after it, so the copy of a confirmed one is renewed.
         if self.longest.as_ref().is_none_or(|longest| ended.silence.ns() >= longest.ns()) {
             self.longest = Some(ended.silence.clone());
         }
@@ -222,7 +225,7 @@ impl Ledger {
         if self.silences.advance_time(now) {
             let main_thread =
                 self.silences.ended_silence.as_ref().and_then(|ended| self.busiest_main_thread(&ended.silence));
-            self.silences.confirm_ended(main_thread);
+            self.silences.confirm_ended_silence(main_thread);
         }
     }
 

@@ -49,7 +49,7 @@ impl Recognise for Sglang {
         role::role_of_title(title)
     }
 
-    fn launch(&self, argv: &[String]) -> Option<(Role, &'static str)> {
+    fn recognise_command_line(&self, argv: &[String]) -> Option<(Role, &'static str)> {
         launch::is_server_command(argv).then_some((role::TOKENIZER, "python -m sglang.launch_server"))
     }
 

@@ -56,7 +56,7 @@ pub(crate) fn infer_settings(evidence: &Evidence<'_>, unset: &LauncherDefaults) 
     let avoids_zmq = rules.output_avoids_zmq();
     // The Rust server has no Python event loop.
     let in_python = avoids_zmq.is_none();
-    let skip = rules.skip_tokenizer_init().or_else(|| skips_tokenizer_by_sockets(evidence.hops));
+    let skip = rules.skips_tokenizer_init().or_else(|| skips_tokenizer_by_sockets(evidence.hops));
     Settings {
         codec: rules.codec().filter(|_| in_python),
         mode: rules.mode(skip.as_ref().map(|skip| skip.value)),
@@ -142,8 +142,9 @@ impl StreamingRules<'_> {
         Some(Setting::new(true, none))
     }
 
-    /// Whether the scheduler sends token ids directly to the tokenizer.
-    fn skip_tokenizer_init(&self) -> Option<Setting<bool>> {
+    /// Value of `--skip-tokenizer-init`, with which the scheduler sends token ids to the tokenizer without a detokenizer between them. `None` if
+    /// neither the command line nor the release tells.
+    fn skips_tokenizer_init(&self) -> Option<Setting<bool>> {
         match self.evidence.flags.get(SKIP_TOKENIZER_INIT) {
             Some(argument) => Some(Setting::new(true, self.evidence.argument(argument))),
             None => self.unset.skip.clone(),
@@ -302,7 +303,7 @@ mod tests {
     #[test]
     fn an_unknown_launcher_leaves_the_mode_open() {
         rules("python engine.py", "0.5.9", |rules| {
-            assert_eq!((rules.mode(None), rules.skip_tokenizer_init()), (None, None));
+            assert_eq!((rules.mode(None), rules.skips_tokenizer_init()), (None, None));
         });
     }
 

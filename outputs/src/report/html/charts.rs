@@ -89,7 +89,7 @@ impl TimeSeries<'_> {
     fn empty_plot(&self, y: Axis, label: fn(f64) -> String) -> Plot {
         let mut plot = Plot::new(Axis::linear(0.0, self.report.window_ns[1] as f64 / 1e9), y, HEIGHT);
         plot.y_ticks(label);
-        plot.x_ticks(|s| (seconds(s), self.clock.time_of_day((s * 1e9) as u64)));
+        plot.x_ticks(|s| (format_seconds(s), self.clock.time_of_day((s * 1e9) as u64)));
         plot
     }
 
@@ -298,11 +298,12 @@ fn nanoseconds(ns: f64) -> String {
     format!("{} {unit}", n.round())
 }
 
-fn seconds(s: f64) -> String {
-    match s {
-        s if s >= 7200.0 => format!("{:.1} h", s / 3600.0),
-        s if s >= 300.0 => format!("{:.1} min", s / 60.0),
-        s => format!("{} s", (s * 100.0).round() / 100.0),
+/// Formats a time in seconds: `0.25 s`, `12.5 min`, `2.1 h`.
+fn format_seconds(seconds: f64) -> String {
+    match seconds {
+        7200.0.. => format!("{:.1} h", seconds / 3600.0),
+        300.0.. => format!("{:.1} min", seconds / 60.0),
+        _ => format!("{} s", (seconds * 100.0).round() / 100.0),
     }
 }
 
