@@ -19,7 +19,7 @@ use super::{Clock, FindingLine, Report};
 pub struct PairReport {
     /// The leg that takes most of the time to first token, unless the clocks leave it open.
     pub headline: String,
-    /// What shows that this is the decode server.
+    /// Evidence that this is the decode server.
     pub decode_by: String,
     /// Its prefill servers.
     pub prefill: Vec<PrefillServerLine>,
@@ -52,7 +52,7 @@ pub struct PrefillServerLine {
     /// Index of its run.
     #[serde(skip)]
     run_index: usize,
-    /// What shows that it is a prefill server.
+    /// Evidence that it is a prefill server.
     pub side_by: String,
     /// Requests of both servers.
     pub requests: u64,
@@ -128,7 +128,7 @@ pub struct PrefillName {
     pub name: String,
     /// Index of its run: names need not differ.
     pub run_index: usize,
-    /// What shows that it is a prefill server.
+    /// Evidence that it is a prefill server.
     pub side_by: String,
 }
 

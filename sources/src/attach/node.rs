@@ -1,4 +1,4 @@
-//! What the runs of all engines of a machine share: one probe with its ring, one discovery, and who receives the observations of a process.
+//! Shared by the runs of all engines of a machine: one probe with its ring, one discovery, and the receivers of each process's observations.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,7 +35,7 @@ pub(super) struct Node {
     pub(super) lookout: DiscoveryThread,
     pub(super) python: Option<PythonWatch>,
     runs: BTreeMap<RunId, RunEntry>,
-    /// Runs that receive the observations of a process. Those of an exited one stay, for what is reported about it later.
+    /// Runs that receive the observations of a process. Those of an exited one stay, because reports about it follow.
     receivers: HashMap<u32, Receivers>,
     /// Error that ended the probe.
     failure: Option<String>,
@@ -207,7 +207,7 @@ impl Node {
         }
         let mut with_model = known.filter(|(_, known)| known.has_same_model(engine)).map(|(run, _)| run);
         let first = with_model.next();
-        // Which of several it continues is not known.
+        // Of several, the right one is not known.
         first.filter(|_| with_model.next().is_none())
     }
 
@@ -474,7 +474,7 @@ mod tests {
         assert_eq!((taken_pid(&mut node, first), taken_pid(&mut node, second)), (None, Some(4)));
         node.set_waiting(second, false);
 
-        // Two of one model: which of them has started again is not known.
+        // Of two with one model, the restarted one is not known.
         let third = watch(&mut node, &found_in(5, "sglang:30000", "qwen", 5));
         end(&mut node, third);
         node.lookout.found = vec![found_in(6, "sglang:30000", "qwen", 6)];
