@@ -50,22 +50,30 @@ impl Position {
     /// a time from the start, `+10s` or `-1m` one from the current position. The error names the run's range.
     pub fn parse_target(&self, text: &str) -> Result<u64, String> {
         let text = text.trim();
-        let ahead = text.strip_prefix('+');
-        let back = text.strip_prefix('-');
-        let clock = text.strip_suffix('Z').unwrap_or(text);
-        let moment_ns = units::parse_moment(ahead.or(back).unwrap_or(clock))
-            .ok_or_else(|| "expected a time: 14:59:08, 1:23, 3.9s, +10s, -1m".to_owned())?;
-        let target_ns = if ahead.is_some() {
-            self.at_ns.checked_add(moment_ns)
-        } else if back.is_some() {
-            self.at_ns.checked_sub(moment_ns)
+        let target_ns = if let Some(ahead) = text.strip_prefix('+') {
+            self.at_ns.checked_add(parse_typed_ns(ahead)?)
+        } else if let Some(back) = text.strip_prefix('-') {
+            self.at_ns.checked_sub(parse_typed_ns(back)?)
         } else {
-            let by_clock = self.start_wall_ns().map(|start_ns| units::offset_of_time_of_day(moment_ns, start_ns));
-            // The screen prints a time of day with three parts.
-            let by_clock = by_clock.filter(|target_ns| clock.split(':').count() == 3 && *target_ns <= self.whole_ns);
-            by_clock.or((clock == text).then_some(moment_ns))
+            self.parse_absolute_target(text)?
         };
         target_ns.filter(|target_ns| *target_ns <= self.whole_ns).ok_or_else(|| self.outside_message())
+    }
+
+    /// Parses a time without a sign into nanoseconds from the start. `Ok(None)` for a time of day that the run does not cover.
+    fn parse_absolute_target(&self, text: &str) -> Result<Option<u64>, String> {
+        let without_zone = text.strip_suffix('Z');
+        let typed_ns = parse_typed_ns(without_zone.unwrap_or(text))?;
+        // The screen prints a time of day with three parts.
+        let has_three_parts = text.split(':').count() == 3;
+        if has_three_parts && let Some(start_ns) = self.start_wall_ns() {
+            let offset_ns = units::offset_of_time_of_day(typed_ns, start_ns);
+            if offset_ns <= self.whole_ns {
+                return Ok(Some(offset_ns));
+            }
+        }
+        // Only a time of day ends with `Z`.
+        Ok(without_zone.is_none().then_some(typed_ns))
     }
 
     /// Why a time outside the run is refused: `outside the run: 14:59:02Z to 14:59:15Z, 0:00 to 0:12`.
@@ -80,12 +88,22 @@ impl Position {
 
     /// `14:59:02Z to 14:59:15Z, 0:00 to 0:12`.
     fn range_text(&self) -> String {
-        let [from, to] = [0, self.whole_ns].map(|at_ns| {
-            self.start_wall_ns().and_then(|start_ns| units::format_wall_time(start_ns.checked_add(at_ns)?))
-        });
-        let clock = from.zip(to).map_or_else(String::new, |(from, to)| format!("{from} to {to}, "));
-        format!("{clock}{} to {}", units::format_clock(0), units::format_clock(self.whole_ns))
+        let from_start = format!("{} to {}", units::format_clock(0), units::format_clock(self.whole_ns));
+        match (self.format_time_of_day(0), self.format_time_of_day(self.whole_ns)) {
+            (Some(start), Some(end)) => format!("{start} to {end}, {from_start}"),
+            _ => from_start,
+        }
     }
+
+    /// Formats the time of day at an offset from the start. `None` if the recording does not contain the wall clock.
+    fn format_time_of_day(&self, offset_ns: u64) -> Option<String> {
+        units::format_wall_time(self.start_wall_ns()?.checked_add(offset_ns)?)
+    }
+}
+
+/// Parses a time that a user typed, without a sign, into nanoseconds.
+fn parse_typed_ns(text: &str) -> Result<u64, String> {
+    units::parse_moment(text).ok_or_else(|| "expected a time: 14:59:08, 1:23, 3.9s, +10s, -1m".to_owned())
 }
 
 /// Playback state.
@@ -114,8 +132,9 @@ impl Speed {
         Self::ALL[self.0]
     }
 
-    fn step(self, by: isize) -> Self {
-        Self(self.0.saturating_add_signed(by).min(Self::ALL.len() - 1))
+    /// Returns the speed that is faster (positive) or slower by this many steps, within the list.
+    fn step(self, steps: isize) -> Self {
+        Self(self.0.saturating_add_signed(steps).min(Self::ALL.len() - 1))
     }
 }
 
@@ -138,13 +157,12 @@ impl FromStr for Speed {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let all = (0..Self::ALL.len()).map(Self);
-        all.clone().find(|speed| speed.to_string().trim_end_matches('x') == text.trim_end_matches('x')).ok_or_else(
-            || {
-                let names: Vec<String> = all.map(|s| s.to_string()).collect();
-                format!("{text:?} is not a speed: use one of {}", names.join(", "))
-            },
-        )
+        let names: Vec<String> = (0..Self::ALL.len()).map(|index| Self(index).to_string()).collect();
+        // `2` and `2x` are the same speed.
+        match names.iter().position(|name| name.trim_end_matches('x') == text.trim_end_matches('x')) {
+            Some(index) => Ok(Self(index)),
+            None => Err(format!("{text:?} is not a speed: use one of {}", names.join(", "))),
+        }
     }
 }
 
@@ -242,18 +260,19 @@ impl Player {
         self.target == Some(SeekTarget::Finding)
     }
 
-    /// Executes a command. `began` are the start times of the known findings.
-    pub(crate) fn execute(&mut self, play: Play, began: &[MonoNs]) {
+    /// Executes a command of the user.
+    pub(crate) fn execute(&mut self, command: Play, finding_starts: &[MonoNs]) {
+        // Otherwise a pause, or the time at another speed, would count as time to catch up with.
         self.reset_clock();
-        match play {
+        match command {
             // The key aborts a long seek.
             Play::Toggle if self.target.is_some() => self.pause(),
             Play::Toggle if self.has_ended => self.seek_to(self.first),
             Play::Toggle => self.is_playing = !self.is_playing,
-            Play::Speed(by) => self.speed = self.speed.step(by),
+            Play::Speed(steps) => self.speed = self.speed.step(steps),
             Play::Skip(seconds) => {
-                let by = seconds.saturating_mul(SECOND_NS as i64);
-                self.seek_to(MonoNs(self.at.0.saturating_add_signed(by)));
+                let skipped_ns = seconds.saturating_mul(SECOND_NS as i64);
+                self.seek_to(MonoNs(self.at.0.saturating_add_signed(skipped_ns)));
             }
             Play::To(ns) => {
                 // After the end nothing plays, so the time sought stays on the screen.
@@ -263,10 +282,11 @@ impl Player {
             Play::End => self.target = (!self.has_ended).then_some(SeekTarget::End),
             Play::Finding(true) => self.target = (!self.has_ended).then_some(SeekTarget::Finding),
             Play::Finding(false) => {
-                let before = MonoNs(self.at.0.saturating_sub(SECOND_NS));
-                if let Some(&to) = began.iter().filter(|at| **at < before).max() {
+                // Playback pauses at the start of a finding, or shortly after it. The same command then goes to the finding before it.
+                let latest = MonoNs(self.at.0.saturating_sub(SECOND_NS));
+                if let Some(&previous) = finding_starts.iter().filter(|start| **start < latest).max() {
                     self.is_playing = false;
-                    self.seek_to(to);
+                    self.seek_to(previous);
                 }
             }
         }
@@ -289,14 +309,15 @@ impl Player {
         }
     }
 
+    /// Sets `to`, or the nearest recorded time, as the target. To go back, the recording has to be read again from an earlier block.
     fn seek_to(&mut self, to: MonoNs) {
         let to = to.clamp(self.first, self.last);
-        if to < self.at {
+        let is_back = to < self.at;
+        if is_back {
             self.restart = Some(to);
         }
         // At the end, there is nothing ahead to seek to.
-        let ahead = to < self.at || !self.has_ended;
-        self.target = ahead.then_some(SeekTarget::Time(to));
+        self.target = (is_back || !self.has_ended).then_some(SeekTarget::Time(to));
     }
 
     /// Pauses, and aborts a seek.

@@ -257,15 +257,18 @@ async fn follow_run(target: RunTarget, events: Sender<RemoteEvent>) {
 
 /// Reads the recording until the connection ends.
 async fn read_run(target: &RunTarget, events: &Sender<RemoteEvent>, is_reached: &mut bool) -> anyhow::Result<()> {
+    // Dropped at the end of this function, which closes the connection.
     let mut connection = JoinSet::new();
-    let engine = target.engine.get();
-    let path = engine
-        .map_or_else(|| "/recording".to_owned(), |engine| format!("/recording?engine={}", encode_name(&engine.name)));
+    let path = match target.engine.get() {
+        Some(engine) => format!("/recording?engine={}", encode_name(&engine.name)),
+        None => "/recording".to_owned(),
+    };
     let response = timeout(PATIENCE, send_request(target, &path, &mut connection)).await;
     let response = response.map_err(|_| anyhow::anyhow!("it does not answer"))??;
     check_status(&response, target)?;
     *is_reached = true;
     let host = response.headers().get(HOST_HEADER).and_then(|host| host.to_str().ok()).map(str::to_owned);
+    // A failed send means that the watcher has ended; then there is nothing to report.
     if events.send(RemoteEvent::Up(host)).await.is_err() {
         return Ok(());
     }
@@ -274,7 +277,7 @@ async fn read_run(target: &RunTarget, events: &Sender<RemoteEvent>, is_reached: 
     loop {
         let part = timeout(SILENT, next_part(&mut body)).await;
         let part = part.map_err(|_| anyhow::anyhow!("nothing received from it for {} s", SILENT.as_secs()))?;
-        let Some(part) = part.transpose().map_err(|error| explain(&error))? else {
+        let Some(part) = part.transpose().map_err(|error| describe_http_error(&error))? else {
             return Ok(());
         };
         splitter.extend(&part);
@@ -286,6 +289,8 @@ async fn read_run(target: &RunTarget, events: &Sender<RemoteEvent>, is_reached: 
     }
 }
 
+/// Connects to the target and requests `path`. `connection` gets the task that transfers the bytes: the response's body arrives only while
+/// it exists.
 async fn send_request(
     target: &RunTarget,
     path: &str,
@@ -299,7 +304,7 @@ async fn send_request(
         request = request.header(AUTHORIZATION, token.bearer());
     }
     let response = sender.send_request(request.body(String::new())?).await;
-    response.map_err(|error| explain(&error))
+    response.map_err(|error| describe_http_error(&error))
 }
 
 /// Explains a response other than the recording.
@@ -325,7 +330,8 @@ fn check_status(response: &Response<Incoming>, target: &RunTarget) -> anyhow::Re
     }
 }
 
-fn explain(error: &hyper::Error) -> anyhow::Error {
+/// Describes an error of the connection to a watched run in words that name what to do.
+fn describe_http_error(error: &hyper::Error) -> anyhow::Error {
     if error.is_parse() {
         anyhow::anyhow!("it does not answer in HTTP: use the address of tokengap's --metrics")
     } else if error.is_incomplete_message() || error.is_body_write_aborted() {

@@ -199,6 +199,7 @@ impl Watchdog {
         Self { interval: sd_notify::watchdog_enabled().map(|max| max / 2), next_notification: Instant::now() }
     }
 
+    /// Tells the service manager that the run loop is alive, once an interval. Does nothing if it has set no watchdog.
     fn notify_if_due(&mut self, now: Instant) {
         if let Some(interval) = self.interval.filter(|_| now >= self.next_notification) {
             self.next_notification = now + interval;

@@ -41,22 +41,30 @@ fn parse_decimal(text: &str) -> Option<f64> {
 pub fn parse_moment(text: &str) -> Option<u64> {
     const LONGEST_S: u64 = u64::MAX / 1_000_000_000 - 1;
     let text = text.trim();
-    let seconds = if let Some((unit, factor)) =
-        [('s', 1.0), ('m', 60.0), ('h', 3_600.0)].iter().find(|(unit, _)| text.ends_with(*unit))
-    {
-        parse_decimal(text.strip_suffix(*unit)?)? * factor
+    let seconds = if let Some(number) = text.strip_suffix('s') {
+        parse_decimal(number)?
+    } else if let Some(number) = text.strip_suffix('m') {
+        parse_decimal(number)? * 60.0
+    } else if let Some(number) = text.strip_suffix('h') {
+        parse_decimal(number)? * 3_600.0
     } else {
-        // Only the last part may have decimals.
-        let (leading, last) = text.rsplit_once(':').map_or(("", text), |(leading, last)| (leading, last));
-        if leading.split(':').count() > 2 {
-            return None;
-        }
-        let parts = leading.split(':').filter(|_| !leading.is_empty());
-        let leading =
-            parts.into_iter().try_fold(0u64, |sum, part| sum.checked_mul(60)?.checked_add(part.parse().ok()?))?;
-        leading as f64 * 60.0 + parse_decimal(last)?
+        parse_clock_seconds(text)?
     };
     (seconds <= LONGEST_S as f64).then(|| (seconds * 1e9).round() as u64)
+}
+
+/// Parses `83`, `1:23` or `1:02:03.5` into seconds.
+fn parse_clock_seconds(text: &str) -> Option<f64> {
+    // Only the last part may have decimals.
+    let (hours, minutes, seconds) = match text.rsplit_once(':') {
+        None | Some(("", _)) => (0, 0, text.trim_start_matches(':')),
+        Some((leading, seconds)) => match leading.split_once(':') {
+            None => (0, leading.parse().ok()?, seconds),
+            Some((hours, minutes)) => (hours.parse::<u64>().ok()?, minutes.parse::<u64>().ok()?, seconds),
+        },
+    };
+    let minutes = hours.checked_mul(60)?.checked_add(minutes)?;
+    Some(minutes as f64 * 60.0 + parse_decimal(seconds)?)
 }
 
 /// Time from the start of a run at which a clock on the wall first shows this time of day.
@@ -124,11 +132,14 @@ pub fn format_bytes(n: u64) -> String {
     format!("{scaled:.decimals$}{unit}")
 }
 
+/// Formats `value`, below 1,000, with three significant digits. The limits are where the rounded value would have a fourth.
 fn with_three_digits(value: f64, unit: &str) -> String {
-    let decimals = match value {
-        v if v < 9.995 => 2,
-        v if v < 99.95 => 1,
-        _ => 0,
+    let decimals = if value < 9.995 {
+        2
+    } else if value < 99.95 {
+        1
+    } else {
+        0
     };
     format!("{value:.decimals$}{unit}")
 }

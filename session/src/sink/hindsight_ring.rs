@@ -57,6 +57,7 @@ struct RunningDump {
 }
 
 impl HindsightRing {
+    /// Creates the file of the ring, with a name of this process if the options have none.
     pub(super) fn open(ring: &RingOptions, force: bool, header: &RecordingHeader) -> Result<Self, RecordError> {
         let path = match &ring.file {
             Some(path) => path.clone(),
@@ -142,8 +143,12 @@ impl HindsightRing {
 
 /// Number of dumps beside the ring, including those of earlier runs.
 fn finished_dumps(ring: &Path) -> usize {
-    let folder = ring.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let Ok(entries) = std::fs::read_dir(folder.unwrap_or_else(|| Path::new("."))) else {
+    let folder = match ring.parent() {
+        // The parent of a bare file name is the empty path.
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let Ok(entries) = std::fs::read_dir(folder) else {
         return 0;
     };
     let names = entries.flatten().map(|entry| entry.file_name());

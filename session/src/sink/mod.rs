@@ -153,6 +153,7 @@ impl Sink {
             }
             if let Some(ring) = &mut sink.ring {
                 let dump_started = ring.tick(now, analysis, input);
+                // A newer message replaces one that was not shown yet.
                 sink.message = dump_started.or_else(|| ring.take_message()).or(sink.message.take());
             }
         });
@@ -223,8 +224,10 @@ impl Sink {
         messages
     }
 
+    /// Finishes the recording, if there is one, and returns the message about it.
     fn close_recording(&mut self, input: &ReportInput) -> Option<String> {
         let recorder = self.recording.take()?;
+        // A recording that stopped by itself has already added its problem to the report.
         let is_reported = recorder.status().stopped.is_some_and(|reason| self.problems.contains(&reason));
         let path = recorder.path().to_owned();
         Some(match catch_unwind(AssertUnwindSafe(|| recorder.finish(input))) {

@@ -238,6 +238,7 @@ async fn keep_sections(mut jobs: Receiver<StreamJob>, mut packer: StreamPacker, 
     store.end();
 }
 
+/// Accepts connections for ever, each in a task. At the limit, a new connection replaces one that has not sent a request, else the oldest.
 async fn accept_connections(
     listener: StdListener,
     limits: EndpointLimits,
@@ -302,6 +303,7 @@ async fn run_connection(
     }
 }
 
+/// Answers the requests of a connection, which has only one: it is not kept alive.
 async fn serve_connection(
     stream: TcpStream,
     limits: EndpointLimits,

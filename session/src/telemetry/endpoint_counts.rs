@@ -46,33 +46,32 @@ impl EndpointCounts {
         ]
     }
 
-    /// Summary for the report.
+    /// One line for the report per kind of client that was refused or dropped, with what to do about it.
     pub(super) fn problems(&self) -> Vec<String> {
         let [(_, displaced), (_, failed), (_, unauthorized), (_, over_limit)] = self.refused();
         let slow: u64 = self.dropped().iter().map(|(_, dropped)| dropped).sum();
-        let lines = [
-            (displaced + failed > 0).then(|| {
-                format!(
-                    "metrics: connections closed without a response: {displaced} replaced by newer ones (limit {MAX_CONNECTIONS}), {failed} too slow, too long or not HTTP; check who can reach the address of --metrics"
-                )
-            }),
-            (unauthorized > 0).then(|| {
-                format!(
-                    "metrics: {unauthorized} requests without the token of --token-file were refused; check the client's `authorization`, and who can reach the address of --metrics"
-                )
-            }),
-            (over_limit > 0).then(|| {
-                format!(
-                    "metrics: {over_limit} requests were refused because the path had too many clients; check who can reach the address of --metrics"
-                )
-            }),
-            (slow > 0).then(|| {
-                format!(
-                    "metrics: {slow} clients of /recording and /events were dropped because they read too slowly; they can connect again"
-                )
-            }),
-        ];
-        lines.into_iter().flatten().collect()
+        let mut lines = Vec::new();
+        if displaced + failed > 0 {
+            lines.push(format!(
+                "metrics: connections closed without a response: {displaced} replaced by newer ones (limit {MAX_CONNECTIONS}), {failed} too slow, too long or not HTTP; check who can reach the address of --metrics"
+            ));
+        }
+        if unauthorized > 0 {
+            lines.push(format!(
+                "metrics: {unauthorized} requests without the token of --token-file were refused; check the client's `authorization`, and who can reach the address of --metrics"
+            ));
+        }
+        if over_limit > 0 {
+            lines.push(format!(
+                "metrics: {over_limit} requests were refused because the path had too many clients; check who can reach the address of --metrics"
+            ));
+        }
+        if slow > 0 {
+            lines.push(format!(
+                "metrics: {slow} clients of /recording and /events were dropped because they read too slowly; they can connect again"
+            ));
+        }
+        lines
     }
 }
 

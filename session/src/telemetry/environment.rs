@@ -19,40 +19,44 @@ pub(super) struct Environment {
 }
 
 impl Environment {
-    /// Reads the settings; `get` returns the value of a variable.
+    /// Reads the settings; `get` returns the value of a variable. One that is set but blank counts as unset.
     pub(super) fn read(get: impl Fn(&str) -> Option<String>) -> anyhow::Result<Self> {
-        let get = |name: &str| get(name).filter(|value| !value.trim().is_empty());
-        let list = |name: &str| -> anyhow::Result<Vec<(String, String)>> {
-            get(name).map_or(Ok(Vec::new()), |value| pairs(&value).with_context(|| name.to_owned()))
-        };
-        let attributes = list("OTEL_RESOURCE_ATTRIBUTES")?;
-        let named = attributes.iter().rev().find(|(name, _)| name == "service.name");
-        let service = get("OTEL_SERVICE_NAME").or_else(|| named.map(|(_, value)| value.clone()));
-        let timeout = match get("OTEL_EXPORTER_OTLP_TIMEOUT") {
-            None => None,
-            Some(value) => match value.trim().parse() {
-                Ok(0) | Err(_) => {
-                    bail!("OTEL_EXPORTER_OTLP_TIMEOUT is {value:?}: expected milliseconds, for example 10000")
-                }
-                Ok(ms) => Some(Duration::from_millis(ms)),
-            },
-        };
-        Ok(Self { headers: list("OTEL_EXPORTER_OTLP_HEADERS")?, service, attributes, timeout })
+        let variable = |name: &str| get(name).filter(|value| !value.trim().is_empty());
+        let attributes = parse_list_variable("OTEL_RESOURCE_ATTRIBUTES", variable("OTEL_RESOURCE_ATTRIBUTES"))?;
+        // Of several attributes with the name, the last one counts.
+        let service_attribute = attributes.iter().rev().find(|(name, _)| name == "service.name");
+        let service = variable("OTEL_SERVICE_NAME").or_else(|| service_attribute.map(|(_, value)| value.clone()));
+        let timeout = variable("OTEL_EXPORTER_OTLP_TIMEOUT").map(|value| parse_timeout(&value)).transpose()?;
+        let headers = parse_list_variable("OTEL_EXPORTER_OTLP_HEADERS", variable("OTEL_EXPORTER_OTLP_HEADERS"))?;
+        Ok(Self { headers, service, attributes, timeout })
     }
 }
 
+fn parse_timeout(milliseconds: &str) -> anyhow::Result<Duration> {
+    match milliseconds.trim().parse() {
+        Ok(0) | Err(_) => {
+            bail!("OTEL_EXPORTER_OTLP_TIMEOUT is {milliseconds:?}: expected milliseconds, for example 10000")
+        }
+        Ok(ms) => Ok(Duration::from_millis(ms)),
+    }
+}
+
+/// Parses the value of a variable with a list of pairs. An unset one is an empty list.
+fn parse_list_variable(name: &str, value: Option<String>) -> anyhow::Result<Vec<(String, String)>> {
+    value.map_or(Ok(Vec::new()), |value| parse_pairs(&value).with_context(|| name.to_owned()))
+}
+
 /// Parses `name=value,name=value`, percent-encoded.
-fn pairs(text: &str) -> anyhow::Result<Vec<(String, String)>> {
-    let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
-    entries
-        .map(|entry| {
-            let both = entry.split_once('=').filter(|(name, _)| !name.trim().is_empty());
-            let (name, value) = both.with_context(|| format!("{entry:?} is not of the form name=value"))?;
-            let name = percent_decode_str(name.trim()).decode_utf8()?;
-            let value = percent_decode_str(value.trim()).decode_utf8()?;
-            Ok((name.into_owned(), value.into_owned()))
-        })
-        .collect()
+fn parse_pairs(text: &str) -> anyhow::Result<Vec<(String, String)>> {
+    let mut pairs = Vec::new();
+    for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+        let named_value = entry.split_once('=').filter(|(name, _)| !name.trim().is_empty());
+        let (name, value) = named_value.with_context(|| format!("{entry:?} is not of the form name=value"))?;
+        let name = percent_decode_str(name.trim()).decode_utf8()?;
+        let value = percent_decode_str(value.trim()).decode_utf8()?;
+        pairs.push((name.into_owned(), value.into_owned()));
+    }
+    Ok(pairs)
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ pub(super) struct TokenFlow {
 }
 
 impl TokenFlow {
+    /// Records an event if it shows tokens. After a pause, the flow begins again with it.
     pub(super) fn event(&mut self, event: &Event<'_>) {
         let has_tokens = match &event.what {
             What::Sent(frame) => !frame.chunks.is_empty(),
@@ -28,12 +29,13 @@ impl TokenFlow {
             What::Delivered(_) => true,
             _ => false,
         };
-        if has_tokens {
-            if self.last.is_none_or(|last| event.at.since(last) >= PAUSE_NS) {
-                self.since = event.at;
-            }
-            self.last = self.last.max(Some(event.at));
+        if !has_tokens {
+            return;
         }
+        if self.last.is_none_or(|last| event.at.since(last) >= PAUSE_NS) {
+            self.since = event.at;
+        }
+        self.last = self.last.max(Some(event.at));
     }
 }
 
@@ -56,24 +58,30 @@ pub(super) struct EngineHealth {
 
 /// State of all runs together, with that of each if there are several, or if its engine is named.
 pub(super) fn health_of_runs(runs: &[EngineHealth]) -> Value {
-    const NO_ANSWER: &str = "the run failed or is overloaded";
-    let answered = runs.iter().map(|run| run.health).collect::<Option<Vec<RunHealth>>>();
+    // A single run without an answer makes the whole dead.
+    let answered: Option<Vec<RunHealth>> = runs.iter().map(|run| run.health).collect();
     let combined = answered.and_then(|answered| answered.into_iter().reduce(RunHealth::combine));
-    let mut json = combined.map_or_else(|| RunHealth::dead(NO_ANSWER), RunHealth::to_json);
+    let mut json = health_json(combined);
     if runs.len() > 1 || runs.iter().any(|run| run.engine.is_some()) {
-        let each = runs.iter().map(|run| {
-            let mut json = run.health.map_or_else(|| RunHealth::dead(NO_ANSWER), RunHealth::to_json);
-            if let Some(engine) = &run.engine {
-                json["engine"] = engine.name.clone().into();
-                json["port"] = engine.port.into();
-                json["model"] = engine.model.clone().into();
-                json["side"] = engine.side.into();
-            }
-            json
-        });
-        json["engines"] = each.collect();
+        json["engines"] = runs.iter().map(engine_health_json).collect();
     }
     json
+}
+
+fn engine_health_json(run: &EngineHealth) -> Value {
+    let mut json = health_json(run.health);
+    if let Some(engine) = &run.engine {
+        json["engine"] = engine.name.clone().into();
+        json["port"] = engine.port.into();
+        json["model"] = engine.model.clone().into();
+        json["side"] = engine.side.into();
+    }
+    json
+}
+
+/// State of a run; `None` if it has not answered.
+fn health_json(health: Option<RunHealth>) -> Value {
+    health.map_or_else(|| RunHealth::dead("the run failed or is overloaded"), RunHealth::to_json)
 }
 
 impl RunHealth {
@@ -93,6 +101,7 @@ impl RunHealth {
         }
     }
 
+    /// Answer of `/healthz` for this run.
     pub(super) fn to_json(self) -> Value {
         let Self { is_running, is_attached, flow, now } = self;
         if !is_running {

@@ -287,6 +287,7 @@ struct MetricSource<'a> {
 }
 
 impl MetricSource<'_> {
+    /// Values of all metrics. Those of the process are in the first run only, because a sum over the runs would count them several times.
     fn collect(&self, report: &ReportInput) -> Vec<Family> {
         let input = Input { report, version: VERSION, pushed: self.pushed, endpoint: self.endpoint_use };
         let mut families = collect(self.analysis, &input);

@@ -24,10 +24,14 @@ impl RunFamilies {
     /// Metrics of the run of this engine; without labels if the source does not name engines.
     pub(super) fn of_run(engine: Option<EngineIdentity>, families: Vec<Family>) -> Self {
         let engine = engine.unwrap_or_default();
-        let port = engine.port.map(|port| port.to_string());
-        let labels = [("engine", Some(engine.name)), ("port", port)];
-        let known = labels.into_iter().filter_map(|(label, value)| Some((label, value.filter(|v| !v.is_empty())?)));
-        Self { engine_labels: known.collect(), families }
+        let mut engine_labels = Vec::new();
+        if !engine.name.is_empty() {
+            engine_labels.push(("engine", engine.name));
+        }
+        if let Some(port) = engine.port {
+            engine_labels.push(("port", port.to_string()));
+        }
+        Self { engine_labels, families }
     }
 }
 
@@ -75,6 +79,7 @@ struct MetricCollector(Vec<RunFamilies>);
 
 impl Collector for MetricCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        // The format demands that all values of a metric stand together, so the loop over the metrics is outside that over the runs.
         let mut definitions: Vec<&'static Definition> = Vec::new();
         for family in self.0.iter().flat_map(|run| &run.families) {
             if definitions.iter().all(|known| known.name != family.definition.name) {
@@ -117,6 +122,7 @@ impl Collector for MetricCollector {
     }
 }
 
+/// Encodes one value of a metric as its kind, with the labels that `metric` already has.
 fn encode_value<S: EncodeLabelSet>(
     metric: &mut MetricEncoder<'_>,
     kind: MetricKind,
@@ -127,10 +133,10 @@ fn encode_value<S: EncodeLabelSet>(
         (MetricKind::Counter, Value::Float(value)) => metric.encode_counter::<S, _, f64>(value, None),
         (_, Value::Int(value)) => metric.encode_gauge(value),
         (_, Value::Float(value)) => metric.encode_gauge(value),
-        (_, Value::Histogram(h)) => {
-            let bounds = h.at_most.iter().map(|class| class.0).chain([f64::INFINITY]);
-            let classes: Vec<(f64, u64)> = bounds.zip(h.classes()).collect();
-            metric.encode_histogram::<S>(h.sum, h.count, &classes, None)
+        (_, Value::Histogram(histogram)) => {
+            let bounds = histogram.at_most.iter().map(|class| class.0).chain([f64::INFINITY]);
+            let classes: Vec<(f64, u64)> = bounds.zip(histogram.classes()).collect();
+            metric.encode_histogram::<S>(histogram.sum, histogram.count, &classes, None)
         }
     }
 }

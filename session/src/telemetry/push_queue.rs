@@ -105,8 +105,8 @@ impl PushQueue {
     pub(super) fn push(&self, body: PushBody) {
         let mut state = self.state();
         if body.signal == PushSignal::Traces {
-            let minute = state.minute.filter(|minute| body.since.duration_since(minute.began) < MINUTE);
-            let mut minute = minute.unwrap_or(SpanMinute { began: body.since, bytes: 0 });
+            let current_minute = state.minute.filter(|minute| body.since.duration_since(minute.began) < MINUTE);
+            let mut minute = current_minute.unwrap_or(SpanMinute { began: body.since, bytes: 0 });
             if minute.bytes >= self.max_per_minute {
                 state.give_up(&body, body.items, "the limit per minute is reached (--otlp-rate)");
                 return;
@@ -186,15 +186,15 @@ impl PushQueue {
         }
         self.changed.notify_all();
         let left = deadline.saturating_duration_since(Instant::now());
-        let is_pending =
-            |state: &mut PushState| state.sending == Some(run) || state.waiting.iter().any(|body| body.run == run);
-        let waited = self.changed.wait_timeout_while(state, left, is_pending);
+        let waited = self.changed.wait_timeout_while(state, left, |state| state.has_body_of(run));
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        let waiting = std::mem::take(&mut state.waiting).into_iter();
-        let (dropped, kept): (VecDeque<PushBody>, VecDeque<PushBody>) = waiting.partition(|body| body.run == run);
-        state.waiting = kept;
-        for body in dropped {
-            state.give_up(&body, body.items, "the run ended before they were accepted");
+        let waiting = std::mem::take(&mut state.waiting);
+        for body in waiting {
+            if body.run == run {
+                state.give_up(&body, body.items, "the run ended before they were accepted");
+            } else {
+                state.waiting.push_back(body);
+            }
         }
     }
 
@@ -223,6 +223,12 @@ impl PushState {
         !self.runs.is_empty() && self.runs.iter().all(|run| run.is_closed)
     }
 
+    /// Returns whether a body of the run is queued or being sent.
+    fn has_body_of(&self, run: PushRunId) -> bool {
+        self.sending == Some(run) || self.waiting.iter().any(|body| body.run == run)
+    }
+
+    /// Counters of the body's run for its kind of items.
     fn items_of(&mut self, body: &PushBody) -> &mut PushedItems {
         let pushed = &mut self.runs[body.run.0].pushed;
         match body.signal {
@@ -327,13 +333,14 @@ impl PushSender {
         }
     }
 
+    /// Sends a body, with retries that double their pause, until the receiver has accepted it, the body is too old or the queue is being closed.
     fn deliver(&self, body: &PushBody, queue: &PushQueue) {
         let mut pause = FIRST;
         loop {
             match self.try_once(body) {
                 Ok((rejected, why)) => return queue.record_sent(body, rejected, &why),
-                Err((named, why)) => {
-                    let wait = named.unwrap_or(pause).min(PATIENCE);
+                Err((retry_after, why)) => {
+                    let wait = retry_after.unwrap_or(pause).min(PATIENCE);
                     if queue.is_closing() || body.since.elapsed() + wait > PATIENCE {
                         return queue.record_sent(body, body.items, &why);
                     }
@@ -376,6 +383,7 @@ impl PushSender {
         if retryable.contains(&status) { Err((retry_after, why)) } else { Ok((body.items, why)) }
     }
 
+    /// Posts a body to `/v1/traces` or `/v1/metrics` on a new connection. Reads at most `MAX_RESPONSE_BYTES` of the response's text.
     async fn post(&self, path: &str, body: &PushBody) -> anyhow::Result<ReceiverResponse> {
         let stream = TcpStream::connect(&self.address).await?;
         let (mut sender, io) = http1::handshake(TokioIo::new(stream)).await?;
@@ -436,6 +444,7 @@ fn partial_success(answer: &str) -> (u64, String) {
     let partial = &answer["partialSuccess"];
     let rejected = ["rejectedSpans", "rejectedDataPoints"].iter().find_map(|name| {
         let count = &partial[*name];
+        // Protobuf's JSON writes a 64-bit number as text; some receivers write a number.
         count.as_u64().or_else(|| count.as_str()?.parse().ok())
     });
     (rejected.unwrap_or(0), partial["errorMessage"].as_str().unwrap_or_default().to_owned())

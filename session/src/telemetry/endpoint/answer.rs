@@ -94,12 +94,14 @@ impl RequestHandler {
         max_clients(path, run_count).saturating_sub(permits[path as usize].available_permits()) as u64
     }
 
+    /// Answers a request, or refuses it with the status and a line that says why.
     pub(super) async fn answer(
         &self,
         request: Request<Incoming>,
         connection: &ConnectionState,
     ) -> Result<Response<ReplyBody>, Infallible> {
         let path = ServedPath::parse(request.uri().path());
+        // First of all, so that a client without access does not learn which paths exist.
         if path.is_none_or(ServedPath::needs_token) && !self.is_authorized(&request) {
             self.counts.unauthorized.fetch_add(1, Ordering::Relaxed);
             let why = "unauthorized: send the token of --token-file as a bearer token\n";
@@ -144,6 +146,7 @@ impl RequestHandler {
         })
     }
 
+    /// Metrics of the selected runs, in the text format that the client accepts.
     async fn answer_metrics(&self, request: &Request<Incoming>) -> Response<ReplyBody> {
         let runs = match self.select_runs(request) {
             Ok(runs) => runs,
@@ -166,6 +169,7 @@ impl RequestHandler {
         }
     }
 
+    /// Report of the selected run, or of several with their names. All must answer: a report that lacks one would look complete.
     async fn answer_report(&self, request: &Request<Incoming>) -> Response<ReplyBody> {
         let runs = match self.select_runs(request) {
             Ok(runs) => runs,
@@ -192,15 +196,14 @@ impl RequestHandler {
             });
         }
         let json = match reports.as_slice() {
-            [one] => serde_json::to_string(&one.report),
+            [single] => serde_json::to_string(&single.report),
             several => serde_json::to_string(&RunsReport::of(several)),
         };
         match json {
-            Ok(json) => response(
-                StatusCode::OK,
-                "application/json",
-                hostile::output(&json, EscapeForm::Json).into_owned() + "\n",
-            ),
+            Ok(json) => {
+                let escaped = hostile::output(&json, EscapeForm::Json).into_owned();
+                response(StatusCode::OK, "application/json", escaped + "\n")
+            }
             Err(error) => {
                 text_response(StatusCode::INTERNAL_SERVER_ERROR, &format!("cannot encode the report: {error}\n"))
             }
@@ -243,6 +246,7 @@ impl RequestHandler {
         self.start_stream(path, run, connection)
     }
 
+    /// Answers with a stream of the run, which a task of its own sends.
     fn start_stream(
         &self,
         path: ServedPath,
@@ -281,6 +285,7 @@ fn index_page() -> String {
     format!("<!doctype html>\n<title>tokengap</title>\n<ul>\n{}</ul>\n", links.concat())
 }
 
+/// Response for runs of which none has answered in time.
 fn no_answer_response(runs: &[Arc<ServedRun>]) -> Response<ReplyBody> {
     let names = runs.iter().map(|run| run.name()).filter(|name| !name.is_empty()).collect::<Vec<_>>().join(", ");
     let of_names = if names.is_empty() { names } else { format!(" of {}", hostile::plain(&names)) };

@@ -73,6 +73,8 @@ impl StreamClient {
         });
     }
 
+    /// Converts the sections of the run to JSON lines and sends them, until the run ends or the client does not keep up. Blocks, so it has a thread
+    /// of its own.
     fn convert_events(&self, engines: Engines, runtime: &Handle) -> StreamEnd {
         let mut cursor = self.cursor.clone();
         let opening = match runtime.block_on(read_opening(cursor.clone())) {
@@ -99,6 +101,7 @@ impl StreamClient {
         }
     }
 
+    /// Queues a part for the client. An error says why the stream has to end.
     async fn send(&self, part: Bytes) -> Result<(), StreamEnd> {
         match timeout(self.read_timeout, self.parts.send(part)).await {
             Ok(Ok(())) => Ok(()),
@@ -107,6 +110,7 @@ impl StreamClient {
         }
     }
 
+    /// Ends the response: complete only if the client got the whole stream. Then closes the connection.
     async fn finish(self, end: StreamEnd) {
         match end {
             StreamEnd::Complete => {
@@ -130,6 +134,7 @@ async fn read_opening(mut ahead: SectionCursor) -> Result<Opening, StreamEnd> {
     let mut opening = None;
     let mut has_event = false;
     loop {
+        // Without an event the opening is unknown, so wait for one. After it, only what is already kept is read.
         let step = if has_event { ahead.try_next() } else { Some(ahead.next().await) };
         let section = match step {
             Some(StreamStep::Section(section)) => section,
@@ -137,6 +142,7 @@ async fn read_opening(mut ahead: SectionCursor) -> Result<Opening, StreamEnd> {
             Some(StreamStep::Ended) | None => break,
         };
         splitter.extend(&section);
+        // Cleared once the events have shown all that the opening contains.
         let mut goes_on = true;
         while let Some(section) = splitter.next_section().map_err(|error| StreamEnd::Failed(error.to_string()))? {
             match section {
@@ -175,6 +181,19 @@ struct EventConverter {
     export: Option<(String, Export<'static>)>,
 }
 
+/// Passes a record of the stream to the exporter. The end of the run comes as a section of its own.
+fn export_record(export: &mut Export<'static>, record: Record<'_>) -> io::Result<()> {
+    match record {
+        Record::Event(event) => export.event(&event),
+        Record::Tick(now) => export.tick(now),
+        Record::Anchor(anchor) => {
+            export.anchor(anchor);
+            Ok(())
+        }
+        Record::Closing(_) => Ok(()),
+    }
+}
+
 impl EventConverter {
     fn new(opening: Opening, engines: Engines, lines: LineBuffer) -> Self {
         Self {
@@ -187,6 +206,7 @@ impl EventConverter {
         }
     }
 
+    /// Converts the records of these bytes of the stream; the lines are in the buffer of the exporter.
     fn convert(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.splitter.extend(bytes);
         while let Some(section) = self.splitter.next_section().map_err(io::Error::other)? {
@@ -198,17 +218,10 @@ impl EventConverter {
                     self.export = Some((header.source, export));
                 }
                 (StreamSection::Block(block), Some((_, export))) => {
+                    // The first error of the exporter. The reader goes on behind it, because its callback cannot stop it.
                     let mut written = Ok(());
                     let read = self.reader.read(&block, &mut |record| {
-                        let converted = match record {
-                            Record::Event(event) => export.event(&event),
-                            Record::Tick(now) => export.tick(now),
-                            Record::Anchor(anchor) => {
-                                export.anchor(anchor);
-                                Ok(())
-                            }
-                            Record::Closing(_) => Ok(()),
-                        };
+                        let converted = export_record(export, record);
                         if written.is_ok() {
                             written = converted;
                         }
