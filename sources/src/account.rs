@@ -45,6 +45,7 @@ pub fn require_same_files(pid: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Returns whether a path means the same file to the process as to this one.
 fn shares_mounts_and_root(pid: u32) -> io::Result<bool> {
     let theirs = Path::new("/proc").join(pid.to_string());
     let ours = Path::new("/proc/self");
@@ -74,11 +75,13 @@ pub fn account_for_endpoints(listens: &[Endpoint], upstreams: &[Endpoint]) -> an
             path.display()
         );
     }
-    let sockets: BTreeSet<u32> = upstream_paths.iter().filter_map(|path| socket_owners(path)?.socket).collect();
+    let socket_users: BTreeSet<u32> = upstream_paths.iter().filter_map(|path| socket_owners(path)?.socket).collect();
+    let mut folder_users: BTreeSet<u32> =
+        paths.iter().filter_map(|path| Some(socket_owners(path)?.folder)).collect();
     // A folder of root, such as `/tmp`, says nothing about its users.
-    let folders: BTreeSet<u32> =
-        paths.iter().filter_map(|path| Some(socket_owners(path)?.folder)).filter(|owner| *owner != ROOT).collect();
-    let owners: Vec<u32> = if sockets.is_empty() { folders } else { sockets }.into_iter().collect();
+    folder_users.remove(&ROOT);
+    let owners = if socket_users.is_empty() { folder_users } else { socket_users };
+    let owners: Vec<u32> = owners.into_iter().collect();
     let user = match *owners {
         [] if paths.is_empty() => return confine::unused_account().context(NO_UNUSED_USER),
         // All folders are root's, so root is the user of the sockets.

@@ -30,13 +30,13 @@ impl fmt::Display for Crashed {
 impl std::error::Error for Crashed {}
 
 impl<T: Send + 'static> Background<T> {
+    /// Starts the work on a thread of its own, which is never joined.
     fn start(work: impl FnOnce() -> T + Send + 'static) -> std::io::Result<Self> {
         let (sender, result) = channel();
-        let run = move || {
+        thread::Builder::new().name("background".into()).spawn(move || {
             // Nobody waits any more when the program ends.
             let _ = sender.send(work());
-        };
-        thread::Builder::new().name("background".into()).spawn(run)?;
+        })?;
         Ok(Self(result))
     }
 }

@@ -56,26 +56,26 @@ impl CpuWatch {
     /// Takes a sample if one is due.
     pub(super) fn poll(&mut self, probe: &Probe, lanes: &Lanes, sink: Sink<'_>) {
         let now = Instant::now();
-        let due = |last: Option<Instant>, every| last.is_none_or(|last| now.duration_since(last) >= every);
-        if !due(self.sampled, EVERY) {
+        // Before the state of the lanes is asked for, because this is called at every turn of the run loop.
+        if !is_due(self.sampled, EVERY, now) {
             return;
         }
-        let flows = lanes.flows();
-        if !flows && !due(self.sampled, SLOWER) {
+        let has_flow = lanes.flows();
+        if !has_flow && !is_due(self.sampled, SLOWER, now) {
             return;
         }
         self.sampled = Some(now);
-        let slower = due(self.sampled_all, if flows { SLOWER } else { AT_REST });
-        if slower {
+        let samples_all = is_due(self.sampled_all, if has_flow { SLOWER } else { AT_REST }, now);
+        if samples_all {
             self.sampled_all = Some(now);
         }
-        let polls = if slower { poll_uses(&mut self.polls, probe) } else { HashMap::new() };
+        let polls = if samples_all { take_poll_uses(&mut self.polls, probe) } else { HashMap::new() };
         // The reason why a receiver is not running is read only while frames wait for it.
         let oldest = lanes.oldest_waiting();
         let late = oldest.is_some_and(|sent| MonoNs::now().since(sent) >= EVERY.as_nanos() as u64);
         let keeps_waiting = |thread| late && lanes.is_receiver(thread);
         // An exited process keeps its past samples but is not sampled again.
-        self.processes.retain_mut(|process| process.sample(slower, &polls, &keeps_waiting, sink));
+        self.processes.retain_mut(|process| process.sample(samples_all, &polls, &keeps_waiting, sink));
     }
 }
 
@@ -100,6 +100,7 @@ impl Watched {
         true
     }
 
+    /// Emits an event per thread of the sample but those in `skip`. A thread that did not run although frames wait for it is asked why.
     fn emit(
         &self,
         sample: &ProcessSample,
@@ -117,9 +118,8 @@ impl Watched {
             } else {
                 ThreadPart::Other
             };
-            let away = (is_idle(thread, sample.interval_ns) && keeps_waiting(id))
-                .then(|| Away::read(self.pid, thread.tid))
-                .flatten();
+            let is_missed = is_idle(thread, sample.interval_ns) && keeps_waiting(id);
+            let away = if is_missed { Away::read(self.pid, thread.tid) } else { None };
             let what = CpuSample {
                 thread: id,
                 role: self.role,
@@ -149,31 +149,45 @@ struct Polled {
     wakeups: u64,
 }
 
-/// Difference to the `last` sample, which is replaced. Leaves out threads that only use `poll`, whose return is not observed.
-fn poll_uses(last: &mut HashMap<ThreadId, Polled>, probe: &Probe) -> HashMap<ThreadId, PollUse> {
+fn is_due(last: Option<Instant>, interval: Duration, now: Instant) -> bool {
+    last.is_none_or(|last| now.duration_since(last) >= interval)
+}
+
+/// How the threads used their event loops since the `last` sample, which is replaced. Leaves out threads that only use `poll`, whose return is
+/// not observed.
+fn take_poll_uses(last: &mut HashMap<ThreadId, Polled>, probe: &Probe) -> HashMap<ThreadId, PollUse> {
     let at = MonoNs::now();
     let threads = probe.thread_accounting().unwrap_or_else(|error| {
         tracing::debug!("cannot read the threads' polls: {error}");
         Vec::new()
     });
-    let now: HashMap<ThreadId, Polled> = threads
-        .into_iter()
-        .filter(|(_, thread)| thread.epolls > 0)
-        .map(|(pid, thread)| {
-            let inside = if thread.polling == 1 { at.0.saturating_sub(thread.poll_ns) } else { 0 };
-            let polled = Polled { at, inside_ns: thread.polled_ns + inside, wakeups: thread.waits };
-            (ThreadId { pid, tid: thread.tid }, polled)
-        })
-        .collect();
-    let before = std::mem::replace(last, now);
-    last.iter().filter_map(|(id, now)| Some((*id, now.since(before.get(id)?)))).collect()
+    let mut current = HashMap::new();
+    for (pid, thread) in threads {
+        if thread.epolls == 0 {
+            continue;
+        }
+        // A poll that has not returned yet counts up to now.
+        let unfinished_ns = if thread.polling == 1 { at.0.saturating_sub(thread.poll_ns) } else { 0 };
+        let polled = Polled { at, inside_ns: thread.polled_ns + unfinished_ns, wakeups: thread.waits };
+        current.insert(ThreadId { pid, tid: thread.tid }, polled);
+    }
+    let mut uses = HashMap::new();
+    for (id, polled) in &current {
+        if let Some(before) = last.get(id) {
+            uses.insert(*id, polled.use_since(before));
+        }
+    }
+    *last = current;
+    uses
 }
 
 impl Polled {
-    fn since(&self, before: &Self) -> PollUse {
+    /// Use of the event loop between two readings of its counters.
+    fn use_since(&self, before: &Self) -> PollUse {
         let interval_ns = self.at.since(before.at);
         PollUse {
             interval_ns,
+
             polled_ns: self.inside_ns.saturating_sub(before.inside_ns).min(interval_ns),
             wakeups: self.wakeups.saturating_sub(before.wakeups),
         }

@@ -80,15 +80,17 @@ impl UnknownSpans {
     }
 
     fn degraded(&self) -> impl Iterator<Item = String> {
-        let malformed = (self.malformed > 0)
-            .then(|| format!("egress: {} malformed traceparent headers were ignored", self.malformed));
-        let incomplete = (self.incomplete > 0).then(|| {
+        let mut lines = Vec::new();
+        if self.malformed > 0 {
+            lines.push(format!("egress: {} malformed traceparent headers were ignored", self.malformed));
+        }
+        if self.incomplete > 0 {
             let count = self.incomplete;
-            format!(
+            lines.push(format!(
                 "egress: {count} request heads were not in one read or exceed {MAX_HEAD} bytes: their trace is unknown"
-            )
-        });
-        malformed.into_iter().chain(incomplete)
+            ));
+        }
+        lines.into_iter()
     }
 }
 
@@ -98,6 +100,28 @@ fn parse_arrival(payload: &[u8]) -> Option<ArrivalTimes> {
     let known = |ns: u64| (ns > 0).then_some(MonoNs(ns));
     let connection = known(opened_ns).map(|opened| ConnectionTimes { opened, accepted: known(accepted_ns) });
     Some(ArrivalTimes { arrived: known(arrived_ns)?, read: known(read_ns)?, connection })
+}
+
+/// Returns whether a process of the engine connects to this port with ZMQ.
+fn is_zmq_port(engine: &Engine, port: u16) -> bool {
+    let suffix = format!(":{port}");
+    engine.hops.iter().any(|hop| {
+        let is_on_port = hop.endpoint.starts_with("tcp://") && hop.endpoint.ends_with(&suffix);
+        let sender = hop.from.and_then(|from| engine.process_with_pid(from.pid));
+        // A client process that has libzmq loaded but runs no libzmq threads looks like a peer. Its connection is HTTP.
+        is_on_port && sender.is_some_and(|sender| !sender.io_threads.is_empty())
+    })
+}
+
+/// A reader of a connection on which responses are written. `unknown_arrival`: why the arrival of its request may be unknown, if arrivals are
+/// observed.
+fn new_response_reader(is_of_frontend: bool, unknown_arrival: Option<UnknownArrival>) -> ResponseReader {
+    let reader = if is_of_frontend { ResponseReader::of_frontend() } else { ResponseReader::default() };
+    let reader = reader.with_protocols(engines::PROTOCOLS);
+    match unknown_arrival {
+        Some(unknown) => reader.with_arrivals(unknown),
+        None => reader,
+    }
 }
 
 impl Egress {
@@ -147,17 +171,10 @@ impl Egress {
         if !process.answers_clients() {
             return Ok(false);
         }
-        // A client process that has libzmq loaded but runs no libzmq threads looks like a peer. Its connection is HTTP.
-        let speaks_zmq = |pid: u32| engine.process_with_pid(pid).is_some_and(|process| !process.io_threads.is_empty());
-        let of_zmq = |port: &u16| {
-            let here = |endpoint: &str| endpoint.starts_with("tcp://") && endpoint.ends_with(&format!(":{port}"));
-            let mut hops = engine.hops.iter();
-            hops.any(|hop| here(&hop.endpoint) && hop.from.is_some_and(|from| speaks_zmq(from.pid)))
-        };
         // If it has no listening port for clients, they are in-process and nothing is written to a socket. Some programs connect to
         // their clients instead.
         let plane = process.connects_to_clients;
-        let ports: Vec<u16> = listening.ports.iter().filter(|port| !of_zmq(port)).copied().collect();
+        let ports: Vec<u16> = listening.ports.iter().copied().filter(|port| !is_zmq_port(engine, *port)).collect();
         if plane.is_none() && ports.is_empty() {
             return Ok(false);
         }
@@ -195,12 +212,13 @@ impl Egress {
         if is_ring_read { self.logs.follow_later(log) } else { self.logs.follow(log) }
     }
 
+    /// Passes the request ids of new log lines to the server's state, which joins them with the responses.
     pub(super) fn read_logs(&mut self) {
         let server = &mut self.clients.server;
-        let names = &mut self.requests.names_rids;
+        let names_rids = &mut self.requests.names_rids;
         self.logs.poll(|ids| {
             server.record_logged_rid(&ids.context, &ids.rid);
-            *names = true;
+            *names_rids = true;
         });
     }
 
@@ -237,32 +255,27 @@ impl Egress {
             }
             return;
         }
-        let tls = matches!(record.kind, Kind::Tls | Kind::TlsClosed);
-        let full = self.connections.len() >= MAX_CONNECTIONS;
-        if full && !self.connections.contains_key(&socket) {
+        let is_tls = matches!(record.kind, Kind::Tls | Kind::TlsClosed);
+        let is_full = self.connections.len() >= MAX_CONNECTIONS;
+        if is_full && !self.connections.contains_key(&socket) {
             self.left_out += 1;
-            self.useless.push(UselessConnection { socket, is_tls: tls });
+            self.useless.push(UselessConnection { socket, is_tls });
             return;
         }
         let server = &mut self.clients.server;
         let mut closed = false;
-        let of_frontend = self.frontends.observed.contains(&pid);
-        let observes_arrivals = self.observes_arrivals;
-        let new_reader = || {
-            let reader = if of_frontend { ResponseReader::of_frontend() } else { ResponseReader::default() };
-            let reader = reader.with_protocols(engines::PROTOCOLS);
-            let unknown = if tls { UnknownArrival::Tls } else { UnknownArrival::Missed };
-            if observes_arrivals { reader.with_arrivals(unknown) } else { reader }
-        };
+        let is_of_frontend = self.frontends.observed.contains(&pid);
+        let unknown_arrival = if is_tls { UnknownArrival::Tls } else { UnknownArrival::Missed };
+        let unknown_arrival = self.observes_arrivals.then_some(unknown_arrival);
         let connection = self.connections.entry(socket).or_insert_with(|| {
-            if let Some(counts) = server.tls.as_mut().filter(|_| tls) {
+            if let Some(counts) = server.tls.as_mut().filter(|_| is_tls) {
                 counts.plain += 1;
             }
-            (ConnectionTracker::default(), new_reader())
+            (ConnectionTracker::default(), new_response_reader(is_of_frontend, unknown_arrival))
         });
-        if matches!(record.kind, Kind::Wrote | Kind::Request) && connection.1.is_of_frontend() != of_frontend {
+        if matches!(record.kind, Kind::Wrote | Kind::Request) && connection.1.is_of_frontend() != is_of_frontend {
             // The new connection has the kernel address of another process's, whose last write was reported after its end.
-            *connection = (ConnectionTracker::default(), new_reader());
+            *connection = (ConnectionTracker::default(), new_response_reader(is_of_frontend, unknown_arrival));
         }
         let (track, reader) = connection;
         if record.kind == Kind::Request {
@@ -275,19 +288,20 @@ impl Egress {
             closed |= matches!(step, ConnectionStep::Closed { .. });
             read_step(reader, step, at, server, sink);
         }
-        let useless = reader.is_unreadable();
+        let is_useless = reader.is_unreadable();
         // A connection on which the server is a client, for example, shows nothing of those to its clients.
-        if let Some(counts) = self.clients.server.tls.as_mut().filter(|_| useless && tls) {
+        if let Some(counts) = self.clients.server.tls.as_mut().filter(|_| is_useless && is_tls) {
             counts.plain = counts.plain.saturating_sub(1);
         }
-        if closed || useless {
+        if closed || is_useless {
             self.connections.remove(&socket);
         }
         if closed {
             self.requests.connections.remove(&socket);
         }
-        if useless && !closed && !self.requests.is_relevant(socket) {
-            self.useless.push(UselessConnection { socket, is_tls: tls });
+        // The kernel side then stops copying its bytes. Requests may still be read from it.
+        if is_useless && !closed && !self.requests.is_relevant(socket) {
+            self.useless.push(UselessConnection { socket, is_tls });
         }
     }
 

@@ -148,6 +148,7 @@ impl EngineRuns {
         self.node.lock().limit_note()
     }
 
+    /// A run that waits for its engine.
     fn create_run(&self, run: RunId) -> EngineRun {
         let now = Instant::now();
         EngineRun {
@@ -198,6 +199,7 @@ impl EngineRuns {
 pub struct EngineNames(pub BTreeSet<String>);
 
 impl EngineNames {
+    /// A search for further engines with these names, which ignores those that were `found`.
     fn into_search(self, options: &AttachOptions, found: &[FoundEngine]) -> EngineSearch {
         let mut search = EngineSearch::new(self.0, options.may_read_tokenizers());
         for found in found {
@@ -296,6 +298,7 @@ impl EngineRun {
         }
     }
 
+    /// Watches this engine if the run waits for one. If that fails, the engine goes back to the node, and the run tries again after a while.
     fn attach_to(&mut self, found: FoundEngine, is_ring_read: bool) -> anyhow::Result<()> {
         let State::Waiting { since, .. } = self.state else {
             return Ok(());
@@ -327,6 +330,7 @@ impl EngineRun {
             }
             Err(error) => {
                 let why = format!("{error:#}");
+                // It is tried again every few seconds, so the same reason is logged once.
                 if self.refused.as_ref() != Some(&why) {
                     tracing::warn!("{}: {why}; trying again every {} s", found.traits.name, RETRY_DELAY.as_secs());
                 }

@@ -52,6 +52,7 @@ impl EngineTraits {
         Self::with_ports(engine, &find_serving_ports(engine))
     }
 
+    /// Traits of an engine whose processes, by pid, listen on these ports.
     fn with_ports(engine: &Engine, ports: &BTreeMap<u32, Ports>) -> Self {
         let port = discover::served_port(engine).or_else(|| open_port(engine, ports));
         // Its command line chooses the name, which becomes a label and a part of file names.
@@ -133,10 +134,22 @@ fn name_engine(engine: &Engine, port: Option<u16>, model: Option<&str>) -> Strin
 
 /// Lowest port on which a process listens for clients. A worker of Dynamo listens for none.
 fn open_port(engine: &Engine, ports: &BTreeMap<u32, Ports>) -> Option<u16> {
-    let carries_messages = |port: &u16| engine.hops.iter().any(|hop| hop.endpoint.ends_with(&format!(":{port}")));
     let serving = engine.processes.iter().filter(|process| process.connects_to_clients.is_none());
-    let open = serving.filter_map(|process| ports.get(&process.id.pid)?.as_ref().ok());
-    open.flat_map(|listening| &listening.ports).copied().filter(|port| !carries_messages(port)).min()
+    let mut lowest: Option<u16> = None;
+    for process in serving {
+        let Some(Ok(listening)) = ports.get(&process.id.pid) else {
+            continue;
+        };
+        for &port in &listening.ports {
+            let suffix = format!(":{port}");
+            // The engine's own messages come in there.
+            let carries_messages = engine.hops.iter().any(|hop| hop.endpoint.ends_with(&suffix));
+            if !carries_messages && lowest.is_none_or(|lowest| port < lowest) {
+                lowest = Some(port);
+            }
+        }
+    }
+    lowest
 }
 
 /// Engines that the search has found so far, and processes that may become one.
@@ -193,16 +206,20 @@ impl EngineSearch {
         let mut complete = Vec::new();
         for engine in picked {
             let ids = process_ids(engine);
-            let is_reported =
-                |id| self.reported.get(id).is_some_and(|was_confirmed| *was_confirmed || !engine.is_confirmed);
-            if ids.iter().any(is_reported) {
+            // One that was reported unconfirmed is reported again once it is confirmed.
+            let is_reported = ids.iter().any(|id| match self.reported.get(id) {
+                Some(was_confirmed) => *was_confirmed || !engine.is_confirmed,
+                None => false,
+            });
+            if is_reported {
                 continue;
             }
             let seen = before.iter().find(|seen| seen.ids.iter().any(|id| ids.contains(id)));
             let since = seen.map_or_else(Instant::now, |seen| seen.since);
             // An engine that starts adds processes, so two searches must find the same ones.
             let is_settled = seen.is_some_and(|seen| seen.ids == ids);
-            if (is_settled && engine.on_token_path().next().is_some()) || since.elapsed() > SETTLING {
+            let has_token_path = engine.on_token_path().next().is_some();
+            if (is_settled && has_token_path) || since.elapsed() > SETTLING {
                 self.ignore_engine(engine);
                 complete.push(engine.clone());
             } else {

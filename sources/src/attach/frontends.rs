@@ -32,22 +32,23 @@ impl FrontendWatch {
         }
         let known = std::mem::replace(&mut self.found, node.lookout.topology().frontends.clone());
         let side = engine.settings.disaggregation.as_ref().map(|side| side.value.word);
-        let running = known.iter().filter(|id| self.found.contains(id));
-        let mut running = running.filter(|id| self.observed.contains(&id.pid)).count();
+        let still_running = known.iter().filter(|id| self.found.contains(id));
+        let mut observed_count = still_running.filter(|id| self.observed.contains(&id.pid)).count();
         for id in self.found.iter().filter(|id| !known.contains(id)) {
+            // A process of the engine is observed as such.
             if engine.process_with_pid(id.pid).is_some() {
                 continue;
             }
             if side == Some(PREFILL) {
                 self.refused = Some("the responses of a prefill server continue in another worker".to_owned());
-            } else if running >= MAX_FRONTENDS {
+            } else if observed_count >= MAX_FRONTENDS {
                 self.refused = Some(format!("more than {MAX_FRONTENDS} frontends"));
             } else {
                 match node.observe_frontend(run, *id) {
                     Ok(true) => {
                         tracing::info!("frontend {} is observed", id.pid);
                         self.observed.insert(id.pid);
-                        running += 1;
+                        observed_count += 1;
                     }
                     Ok(false) => self.refused = Some("the probe runs in a PID namespace of its own".to_owned()),
                     Err(error) => self.refused = Some(error.to_string()),

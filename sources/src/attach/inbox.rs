@@ -26,6 +26,18 @@ struct CopiedMessage {
     payload: Range<usize>,
 }
 
+impl CopiedMessage {
+    /// The message, with its bytes in `payloads`.
+    fn with_payload<'p>(&self, payloads: &'p [u8]) -> Message<'p> {
+        Message {
+            call: self.call,
+            bytes: self.bytes,
+            more: self.more,
+            payload: &payloads[self.payload.clone()],
+        }
+    }
+}
+
 enum CopiedObservation {
     Sent(CopiedMessage),
     Received(CopiedMessage),
@@ -84,19 +96,13 @@ impl Inbox {
     /// Passes the observations to `emit`, then the number of those that did not fit. Returns how many it passed.
     pub(super) fn drain(&mut self, emit: &mut dyn FnMut(&Observation<'_>)) -> usize {
         let payloads = &self.payloads;
-        let message = |copied: &CopiedMessage| Message {
-            call: copied.call,
-            bytes: copied.bytes,
-            more: copied.more,
-            payload: &payloads[copied.payload.clone()],
-        };
         let drained = self.entries.len() - self.passed;
         for entry in &self.entries[self.passed..] {
             // One that makes the analysis fail is not passed again.
             self.passed += 1;
             emit(&match entry {
-                CopiedObservation::Sent(copied) => Observation::Sent(message(copied)),
-                CopiedObservation::Received(copied) => Observation::Received(message(copied)),
+                CopiedObservation::Sent(copied) => Observation::Sent(copied.with_payload(payloads)),
+                CopiedObservation::Received(copied) => Observation::Received(copied.with_payload(payloads)),
                 CopiedObservation::Unsent(call) => Observation::Unsent(*call),
                 CopiedObservation::Processed(call) => Observation::Processed(*call),
                 CopiedObservation::Returned(call) => Observation::Returned(*call),
@@ -119,6 +125,7 @@ impl Inbox {
     }
 }
 
+/// Copied bytes of an observation; empty if it has none.
 fn payload_of<'o>(observation: &Observation<'o>) -> &'o [u8] {
     match observation {
         Observation::Sent(message) | Observation::Received(message) => message.payload,

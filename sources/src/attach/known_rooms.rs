@@ -12,6 +12,7 @@ pub(super) struct KnownRooms {
 }
 
 impl KnownRooms {
+    /// Remembers a room. Beyond the limit, the oldest one is forgotten.
     pub(super) fn add(&mut self, room: u64) {
         if !self.rooms.insert(room) {
             return;

@@ -74,6 +74,7 @@ impl LogThread {
         }
     }
 
+    /// Sends a command to the thread, and starts it with the first one.
     fn send(&mut self, command: LogCommand) -> io::Result<()> {
         if self.0.is_none() {
             let (commands, received) = channel();
@@ -100,6 +101,8 @@ impl LogThread {
 }
 
 impl LogChannels {
+    /// Makes the thread read the logs and passes the ids that it finds. Does not wait again for a thread that did not answer in time: its
+    /// messages are passed when they arrive.
     fn poll(&mut self, mut each: impl FnMut(LoggedIds)) {
         let is_late = self.late_since.is_some();
         let until = Instant::now() + if is_late { Duration::ZERO } else { PATIENCE };
@@ -122,6 +125,7 @@ impl LogChannels {
     }
 }
 
+/// The log thread: executes commands until the other end of the channel is dropped.
 fn read_logs(commands: &Receiver<LogCommand>, sender: &SyncSender<LogMessage>) {
     let mut logs = Logs::default();
     for command in commands {
@@ -131,6 +135,7 @@ fn read_logs(commands: &Receiver<LogCommand>, sender: &SyncSender<LogMessage>) {
                 if let Err(error) = &followed {
                     tracing::warn!("cannot follow the log {}: {error}", path.display());
                 }
+                // Fails only if the other thread has stopped waiting.
                 let _ = answer.send(followed);
             }
             LogCommand::FollowOutput(process) => logs.follow_output(&process),

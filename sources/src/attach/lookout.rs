@@ -126,14 +126,18 @@ impl DiscoveryThread {
         let Some(topology) = latest else {
             return;
         };
+        // Runs compare this number to notice a change.
         self.changes += 1;
         for limit in topology.blind_spots.iter().filter(|blind| blind.is_limit()) {
             self.limits.retain(|known| !known.is_same_limit(limit));
             self.limits.push(limit.clone());
         }
         let before = std::mem::replace(&mut self.topology, topology);
-        for process in before.processes().filter(|p| self.topology.processes().all(|now| now.id != p.id)) {
-            tracing::info!("{} {} has ended", process.role, process.id.pid);
+        for process in before.processes() {
+            let has_ended = self.topology.processes().all(|running| running.id != process.id);
+            if has_ended {
+                tracing::info!("{} {} has ended", process.role, process.id.pid);
+            }
         }
         let Self { topology, found, .. } = self;
         found.retain(|found| has_process_of(topology, &found.engine));
@@ -195,11 +199,14 @@ struct Search {
 }
 
 impl Search {
+    /// The thread: searches every `POLL_INTERVAL` and sends what has changed, until the other end of `stopped` is dropped.
     fn run(mut self, sender: &Sender<Update>, stopped: &Receiver<()>) {
+        // Without a watcher nothing is known yet, so the first search starts at once.
         let mut wait = if self.watcher.is_some() { POLL_INTERVAL } else { Duration::ZERO };
         let mut obstacle = String::new();
         while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
             wait = POLL_INTERVAL;
+            // Lets the other thread notice a search that hangs, as in a file system that does not answer.
             *self.began.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
             let mut updates: Vec<Update> = self.search().into_iter().collect();
             match self.find_engines() {
@@ -269,26 +276,28 @@ impl Search {
     /// Reads the files and ports of new processes, which then answer quickly.
     fn read_new_processes(&mut self) {
         let Some(topology) = self.watcher.as_ref().map(Watcher::topology) else { return };
-        let running: BTreeSet<ProcessId> =
-            topology.processes().map(|process| process.id).chain(topology.frontends.iter().copied()).collect();
-        let new: Vec<&Process> =
-            topology.processes().filter(|process| !self.read.contains(&process.id)).take(MAX_READ).collect();
+        let mut running: BTreeSet<ProcessId> = topology.processes().map(|process| process.id).collect();
+        running.extend(&topology.frontends);
+        let unread = topology.processes().filter(|process| !self.read.contains(&process.id));
+        let new: Vec<&Process> = unread.take(MAX_READ).collect();
         for process in &new {
             self.libraries.read_libraries_of(process.id.pid, process.inner_server);
         }
         for frontend in topology.frontends.iter().filter(|id| !self.read.contains(id)).take(MAX_READ) {
             self.libraries.read_libraries_of(frontend.pid, None);
         }
-        let mut pids: BTreeSet<u32> =
-            new.iter().filter(|process| process.answers_clients()).map(|process| process.id.pid).collect();
+        let servers = new.iter().filter(|process| process.answers_clients());
+        let mut pids: BTreeSet<u32> = servers.map(|process| process.id.pid).collect();
         self.read = running;
         let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         ports.found.retain(|pid, _| self.read.iter().any(|id| id.pid == *pid));
         pids.extend(ports.wanted.values().flatten());
+        // Not held while files of other processes are read: the run loop takes this lock.
         drop(ports);
         self.find_ports(pids);
     }
 
+    /// Reads the listening ports of these processes.
     fn find_ports(&self, pids: BTreeSet<u32>) {
         for pid in pids {
             let found = find_ports(pid);

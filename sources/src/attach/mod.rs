@@ -33,7 +33,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use adapter::decode::{Format, ReadResponseId};
+use adapter::decode::ReadResponseId;
 use adapter::discover::{Disaggregation, Setting};
 use probe_user::discover::{BlindSpot, Engine, ProcPart, Process};
 use probe_user::{Degraded, Feature, ProbeOptions, Target};
@@ -118,10 +118,13 @@ pub struct Attach {
 
 /// Reads the id of an engine's request from a response, if its messages carry no text.
 fn response_id_of(engine: &Engine) -> Option<ReadResponseId> {
-    let inner = engine.processes.iter().find_map(Process::inner_role);
-    let formats = engine.kind.and_then(|kind| engines::find(kind.name())).map_or(&[][..], |found| found.formats);
-    let receives = |format: &&Format| inner.is_none_or(|role| format.receivers.contains(&role.word()));
-    formats.iter().find(receives).and_then(|format| format.response_id)
+    let support = engines::find(engine.kind?.name())?;
+    let inner_role = engine.processes.iter().find_map(Process::inner_role);
+    let format = support.formats.iter().find(|format| match inner_role {
+        Some(role) => format.receivers.contains(&role.word()),
+        None => true,
+    });
+    format?.response_id
 }
 
 impl Attach {
@@ -158,19 +161,20 @@ impl Attach {
         let missing_parts = self.missing_parts();
         self.engine.processes.iter().filter(|process| self.probed.contains(&process.id.pid)).map(move |process| {
             let pid = process.id.pid;
-            let refused = |degraded: &Degraded| {
-                degraded.feature == Feature::Messages && degraded.pid.is_none_or(|refused| refused == pid)
-            };
-            let by = if process.inner_server.is_some() && !missing_parts.iter().any(refused) {
+            // A part that is missing without a pid is missing everywhere.
+            let has_uprobes = !missing_parts
+                .iter()
+                .any(|missing| missing.feature == Feature::Messages && missing.pid.is_none_or(|refused| refused == pid));
+            let observed_by = if process.inner_server.is_some() && has_uprobes {
                 Some("a uprobe on the method that passes them to the server inside the process")
             } else if self.interpreter.reads.observes(pid) {
                 Some("socket reads")
-            } else if has_libzmq(process) && !missing_parts.iter().any(refused) {
+            } else if has_libzmq(process) && has_uprobes {
                 Some("uprobes on libzmq")
             } else {
                 None
             };
-            (process, by)
+            (process, observed_by)
         })
     }
 
@@ -188,24 +192,27 @@ impl Attach {
             return None;
         }
         let missing_parts = self.missing_parts();
-        let refused = missing_parts.iter().find(|degraded| degraded.feature == Feature::Messages);
-        let hides_libzmq = |blind: &&BlindSpot| match blind {
+        let node = self.node.lock();
+        let mut blind_spots = node.lookout.topology().blind_spots.iter();
+        let why = if let Some(missing) = missing_parts.iter().find(|missing| missing.feature == Feature::Messages) {
+            format!("{missing}; {}", missing.remedy())
+        } else if let Some(hidden) = blind_spots.find(|blind_spot| self.may_hide_libzmq(blind_spot)) {
+            trial::with_remedy(hidden)
+        } else {
+            "none of its processes has loaded libzmq; check the pids, or wait for the engine with --follow".to_owned()
+        };
+        Some(format!("no process of the engine is observed: {why}"))
+    }
+
+    /// Returns whether a process of the engine may have loaded libzmq without our knowledge.
+    fn may_hide_libzmq(&self, blind_spot: &BlindSpot) -> bool {
+        match blind_spot {
             BlindSpot::LibZmq { pid, .. } => self.engine.process_with_pid(*pid).is_some(),
             BlindSpot::Unreadable { parts, pids, .. } => {
                 parts.contains(&ProcPart::Maps) && pids.iter().any(|&pid| self.engine.process_with_pid(pid).is_some())
             }
             _ => false,
-        };
-        let node = self.node.lock();
-        let why = match (refused, node.lookout.topology().blind_spots.iter().find(hides_libzmq)) {
-            (Some(degraded), _) => format!("{degraded}; {}", degraded.remedy()),
-            (None, Some(hidden)) => trial::with_remedy(hidden),
-            (None, None) => {
-                "none of its processes has loaded libzmq; check the pids, or wait for the engine with --follow"
-                    .to_owned()
-            }
-        };
-        Some(format!("no process of the engine is observed: {why}"))
+        }
     }
 
     /// Side of a pair of servers, and what it sends.
@@ -223,6 +230,7 @@ impl Attach {
         self.probed.len()
     }
 
+    /// Applies what discovery has found since the last call: processes, connections, ports of late servers and frontends.
     fn poll_topology(&mut self) {
         let handle = self.node.clone();
         let mut guard = handle.lock();
@@ -242,27 +250,27 @@ impl Attach {
     /// start.
     fn rewire(&mut self, node: &mut Node) {
         let engines = &node.lookout.topology().engines;
-        let Some(engine) = engines.iter().find(|engine| engine.processes.iter().any(|p| self.knows(p))).cloned() else {
+        let found = engines.iter().find(|engine| engine.processes.iter().any(|process| self.knows(process)));
+        let Some(engine) = found.cloned() else {
             return;
         };
         self.queues.rewire(&engine);
         self.of_others.clear();
-        let unknown = engine.processes.iter().filter(|p| !self.knows(p) && speaks_zmq(p)).cloned();
-        let (new, of_others): (Vec<Process>, Vec<Process>) =
-            unknown.partition(|process| node.other_receiver(self.run, process.id).is_none());
-        for process in of_others {
-            let other = node.other_receiver(self.run, process.id).unwrap_or_default();
-            self.of_others.insert(process.id.pid, other.to_owned());
+        let mut new = Vec::new();
+        for process in &engine.processes {
+            if self.knows(process) || !speaks_zmq(process) {
+                continue;
+            }
+            match node.other_receiver(self.run, process.id) {
+                Some(other) => {
+                    self.of_others.insert(process.id.pid, other.to_owned());
+                }
+                None => new.push(process.clone()),
+            }
         }
-        let grown = |p: &&Process| {
-            p.inner_server.is_some()
-                && self
-                    .engine
-                    .process_with_pid(p.id.pid)
-                    .is_some_and(|known| known.id == p.id && known.inner_server.is_none())
-        };
-        let grown: Vec<Process> = engine.processes.iter().filter(grown).cloned().collect();
-        for process in new.iter().chain(&grown) {
+        let with_new_server = engine.processes.iter().filter(|process| self.has_new_inner_server(process));
+        let with_new_server: Vec<Process> = with_new_server.cloned().collect();
+        for process in new.iter().chain(&with_new_server) {
             self.engine.processes.retain(|known| known.id.pid != process.id.pid);
             self.engine.processes.push(process.clone());
             // The pid may have been reused.
@@ -274,12 +282,14 @@ impl Attach {
         let mut late: Vec<Target> = new.iter().filter_map(|p| target(p, &engine, self.options.capture)).collect();
         // Processes that were not on the path before may be now.
         late.extend(targets(&engine, &self.options.named, self.options.capture));
-        let observed = self.probed.iter().copied();
-        let observed: BTreeSet<u32> = observed.chain(late.iter().map(|target| target.pid)).collect();
+        let mut observed: BTreeSet<u32> = self.probed.clone();
+        observed.extend(late.iter().map(|target| target.pid));
         let Some((probe, _)) = node.parts() else {
             return;
         };
-        let own = without_libzmq(&engine, &observed).filter(|p| self.engine.processes.iter().any(|own| own.id == p.id));
+        // Without those of another run.
+        let own = without_libzmq(&engine, &observed)
+            .filter(|process| self.engine.processes.iter().any(|own| own.id == process.id));
         let rewired = self.interpreter.reads.rewire(&engine, own, probe);
         if let Err(why) = rewired {
             self.degraded.push(format!("socket reads: {why}"));
@@ -301,6 +311,12 @@ impl Attach {
 
     fn knows(&self, process: &Process) -> bool {
         self.engine.processes.iter().any(|known| known.id == process.id)
+    }
+
+    /// Returns whether a known process has started a server inside it since.
+    fn has_new_inner_server(&self, process: &Process) -> bool {
+        let known = self.engine.processes.iter().find(|known| known.id == process.id);
+        process.inner_server.is_some() && known.is_some_and(|known| known.inner_server.is_none())
     }
 
     /// Attaches to a process that started later, or was not on the path before.
@@ -387,19 +403,23 @@ impl About for Attach {
     }
 
     fn wire(&self) -> Option<Value> {
-        let side = self.engine.settings.disaggregation.as_ref().map(|side| side.value);
-        let side = side.map(|side| ("disaggregation", json!({"mode": side.word, "sends": side.sends})));
-        let pairs = self.interpreter.egress.pairs().map(|pairs| ("joined_by_content", pairs));
+        let mut fields = serde_json::Map::new();
+        if let Some(side) = self.engine.settings.disaggregation.as_ref().map(|side| side.value) {
+            fields.insert("disaggregation".to_owned(), json!({"mode": side.word, "sends": side.sends}));
+        }
+        if let Some(pairs) = self.interpreter.egress.pairs() {
+            fields.insert("joined_by_content".to_owned(), pairs);
+        }
         // Counted by the kernel side's numbering of messages per socket, which continues across lost records.
         let misses = self.interpreter.lanes.matcher.misses();
-        let missed = (misses.lost_sent > 0 || misses.lost_received > 0)
-            .then(|| ("missed", json!({"sends": misses.lost_sent, "receives": misses.lost_received})));
+        if misses.lost_sent > 0 || misses.lost_received > 0 {
+            let missed = json!({"sends": misses.lost_sent, "receives": misses.lost_received});
+            fields.insert("missed".to_owned(), missed);
+        }
         let observed =
             self.sides().map(|(process, by)| json!({"pid": process.id.pid, "process": process.role.word(), "by": by}));
-        let observed = Some(("observed", Value::Array(observed.collect())));
-        let fields = side.into_iter().chain(pairs).chain(missed).chain(observed);
-        let fields: serde_json::Map<String, Value> = fields.map(|(k, v)| (k.to_owned(), v)).collect();
-        (!fields.is_empty()).then_some(Value::Object(fields))
+        fields.insert("observed".to_owned(), Value::Array(observed.collect()));
+        Some(Value::Object(fields))
     }
 
     fn sampling(&self) -> Option<SamplingCost> {

@@ -82,6 +82,11 @@ impl Multipart {
         self.kept.iter().all(|part| part.length <= PAIR_MESSAGE_PART_BYTES) && bytes <= PAIR_MESSAGE_PART_BYTES
     }
 
+    /// Returns whether this part is the next one of the message.
+    fn is_continued_by(&self, part: FrameRef) -> bool {
+        self.parts > 0 && self.name.lane == part.lane && self.name.seq + self.parts == part.seq
+    }
+
     fn keep(&mut self, message: &Message<'_>) {
         self.captured.extend_from_slice(message.payload);
         self.kept.push(KeptPart { length: message.bytes, end: self.captured.len() });
@@ -136,6 +141,7 @@ struct Range {
 }
 
 impl Later {
+    /// Remembers that the parts `first` to `last` belong to a message that began before them. Beyond the limit, the oldest message is forgotten.
     fn push(&mut self, first: u64, last: u64, routed: Option<u64>) {
         let before = self.ranges.back().map_or(self.forgotten, |range| range.total);
         if self.ranges.len() == IN_FLIGHT
@@ -147,6 +153,8 @@ impl Later {
         self.ranges.push_back(Range { first, last, routed, total });
     }
 
+    /// Number of the message of which the part `seq` is the first: `seq` without the later parts of the messages before it. `None` for a later
+    /// part, except for the one that is received first of a routed message.
     fn number(&self, seq: u64) -> Option<u64> {
         let after = self.ranges.partition_point(|range| range.first <= seq);
         let Some(range) = after.checked_sub(1).map(|at| &self.ranges[at]) else {
@@ -163,10 +171,9 @@ impl Multiparts {
     /// Enters a sent part, and keeps the content of the first ones of its message.
     pub(super) fn sent(&mut self, message: &Message<'_>, name: FrameRef, usage: MessageUse) -> Part<'_> {
         let socket = message.call.socket;
-        let continues =
-            |open: &Multipart| open.parts > 0 && open.name.lane == name.lane && open.name.seq + open.parts == name.seq;
         let number = self.number(name).unwrap_or(name.seq);
-        if self.open.get(&socket).is_some_and(continues) {
+        // Two look-ups, because a borrow that is returned from one branch would last for all.
+        if self.open.get(&socket).is_some_and(|open| open.is_continued_by(name)) {
             let Some(open) = self.open.get_mut(&socket) else {
                 return Part::Whole(number);
             };

@@ -158,6 +158,7 @@ impl Node {
         (entry.name != name).then_some(name)
     }
 
+    /// Marks a run as waiting for an engine, or as watching one.
     pub(super) fn set_waiting(&mut self, run: RunId, is_waiting: bool) {
         if let Some(entry) = self.runs.get_mut(&run) {
             entry.is_waiting = is_waiting;
@@ -265,11 +266,13 @@ impl Node {
 
     /// Parts of the probe that are missing for this run.
     pub(super) fn missing_parts(&self, run: RunId) -> impl Iterator<Item = &Degraded> {
-        let is_of_another = move |pid: u32| {
-            self.receivers.get(&pid).is_some_and(|known| !known.runs.is_empty() && !known.runs.contains(&run))
-        };
-        let degraded = self.probe.iter().flat_map(Probe::degraded);
-        degraded.filter(move |degraded| degraded.pid.is_none_or(|pid| !is_of_another(pid)))
+        let missing = self.probe.iter().flat_map(Probe::degraded);
+        missing.filter(move |missing| match missing.pid.and_then(|pid| self.receivers.get(&pid)) {
+            // Missing for a process of other runs only.
+            Some(known) if !known.runs.is_empty() => known.runs.contains(&run),
+            // Missing everywhere, or for a process of no run.
+            _ => true,
+        })
     }
 
     /// Passes new observations of a run's processes to `emit`, oldest first, and copies those of others into their inboxes.

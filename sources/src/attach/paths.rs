@@ -138,9 +138,12 @@ impl Paths {
             }
         }
         let known = self.hops[lane].as_ref()?;
-        let watched = known.announced.is_some_and(|announced| announced.capabilities.received);
-        let inside = known.receiver.known().is_some_and(|to| to.pid == Some(known.sender.pid));
-        self.unwatched += u64::from(has_chunks && !watched && !inside);
+        let is_watched = known.announced.is_some_and(|announced| announced.capabilities.received);
+        // A server inside the sender's process receives without a queue.
+        let stays_inside = known.receiver.known().is_some_and(|to| to.pid == Some(known.sender.pid));
+        if has_chunks && !is_watched && !stays_inside {
+            self.unwatched += 1;
+        }
         Some(known.id)
     }
 
@@ -193,6 +196,7 @@ impl Paths {
         Some(FrameId::new(id, generation, 0))
     }
 
+    /// Enters the hop of a new lane, with the receiver that the connections suggest. `None` beyond the limit of hops.
     fn create(&mut self, lane: usize, socket: SocketId, content: Content, at: MonoNs) -> Option<()> {
         // Numbering has restarted, so the socket's previous lane has ended.
         for old in self.hops.iter_mut().flatten().filter(|known| known.sender == socket) {
@@ -224,10 +228,10 @@ impl Paths {
 
     /// Lanes whose receives are observed.
     pub(super) fn watched_lanes(&self) -> impl Iterator<Item = u32> {
-        let seen =
-            |known: &Known| !known.replaced && known.announced.is_some_and(|announced| announced.capabilities.received);
-        let lanes = self.hops.iter().zip(0..);
-        lanes.filter_map(move |(known, lane)| known.as_ref().is_some_and(seen).then_some(lane))
+        self.hops.iter().zip(0..).filter_map(|(known, lane)| {
+            let known = known.as_ref().filter(|known| !known.replaced)?;
+            known.announced?.capabilities.received.then_some(lane)
+        })
     }
 
     /// Processes a receive by `pid` and returns the lane's hop.
@@ -235,8 +239,9 @@ impl Paths {
         let known = self.hops.get_mut(lane)?.as_mut()?;
         // A restarted process receives on the hop of its predecessor.
         let receiver = known.receiver.known().and_then(|to| to.pid);
-        let another = receiver != Some(pid) && receiver.is_none_or(|before| !self.sight.is_watched(before));
-        if !std::mem::replace(&mut known.confirmed, true) || another {
+        let is_another = receiver != Some(pid) && receiver.is_none_or(|before| !self.sight.is_watched(before));
+        if !known.confirmed || is_another {
+            known.confirmed = true;
             let part = match known.content {
                 Content::Requests => self.roles.of(pid),
                 Content::Output(kind) => self.roles.receiver(pid, kind),
@@ -275,13 +280,15 @@ impl Paths {
         let Content::Output(kind) = content else {
             return self.roles.presumed_scheduler(socket.pid);
         };
-        let lanes = self.hops.iter().enumerate();
-        let others = lanes.filter_map(|(number, known)| known.as_ref().filter(|_| Some(number) != lane));
-        let is_of_another_receiver = |known: &&Known| {
-            !known.replaced && known.sender.pid == socket.pid && known.content.has_tokens() && content.has_tokens()
-        };
-        let received = others.filter(is_of_another_receiver).filter_map(|known| known.receiver.known()?.pid).collect();
-        self.roles.presumed_receiver(socket.pid, kind, &received)
+        let mut excluded = BTreeSet::new();
+        for (number, known) in self.hops.iter().enumerate() {
+            let Some(known) = known else { continue };
+            let is_other_socket_of_sender = Some(number) != lane && !known.replaced && known.sender.pid == socket.pid;
+            if is_other_socket_of_sender && known.content.has_tokens() && content.has_tokens() {
+                excluded.extend(known.receiver.known().and_then(|receiver| receiver.pid));
+            }
+        }
+        self.roles.presumed_receiver(socket.pid, kind, &excluded)
     }
 
     /// Deduces the receiver of a lane again, unless a watched receiver was confirmed.
@@ -300,6 +307,7 @@ impl Paths {
         }
     }
 
+    /// Reports all hops whose state has changed.
     fn announce_all(&mut self, at: MonoNs, sink: Sink<'_>) {
         for lane in 0..self.hops.len() {
             self.announce(lane, at, sink);
@@ -393,6 +401,7 @@ impl Hops for Paths {
     }
 }
 
+/// Emits the state of a hop as an event.
 fn emit(known: &Known, announced: Announced, at: MonoNs, sink: Sink<'_>) {
     let hop = Hop {
         id: known.id,

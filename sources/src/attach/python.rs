@@ -115,6 +115,7 @@ impl PythonWatch {
     }
 }
 
+/// Emits an event per function of a thread. Without any, it emits one with an empty name, so that the samples of the thread count.
 fn emit_samples(thread: &ThreadSamples, role: &str, sink: Sink<'_>) {
     let mut emit = |hits: &FunctionHits| {
         let sample = StackSample {

@@ -61,6 +61,7 @@ pub(super) struct QueueWatch {
 }
 
 impl QueueWatch {
+    /// Starts the thread that asks the kernel for the queues of the engine's sockets.
     pub(super) fn start() -> std::io::Result<Self> {
         let (engines, rewired) = channel();
         let (sender, readings) = sync_channel(QUEUE);
@@ -89,6 +90,7 @@ impl QueueWatch {
     }
 }
 
+/// The thread: takes samples and sends them, until the other end of `engines` is dropped.
 fn sample_queues(engines: &Receiver<Box<Engine>>, sender: &SyncSender<QueueReading>, shared: &SharedState) {
     let mut sampler = QueueSampler::default();
     loop {
@@ -115,6 +117,7 @@ struct QueueSampler {
 }
 
 impl QueueSampler {
+    /// Watches the connections of the engine as they are now, up to the limit.
     fn rewire(&mut self, engine: &Engine) {
         self.hops.clear();
         self.problems.left_out = 0;
@@ -151,8 +154,8 @@ impl QueueSampler {
             let mut receive_bytes = None;
             let mut send_bytes = None;
             for (from, to) in connections {
-                add(&mut send_bytes, from.and_then(|end| self.depth(end)?.send_bytes));
-                add(&mut receive_bytes, to.and_then(|end| self.depth(end)?.receive_bytes));
+                add_known(&mut send_bytes, from.and_then(|end| self.depth(end)?.send_bytes));
+                add_known(&mut receive_bytes, to.and_then(|end| self.depth(end)?.receive_bytes));
             }
             if receive_bytes.or(send_bytes).is_some() {
                 each(QueueReading { at: MonoNs::now(), hop: name.clone(), receive_bytes, send_bytes });
@@ -161,6 +164,7 @@ impl QueueSampler {
         self.hops = hops;
     }
 
+    /// Bytes in the queues of a socket. `None` if the kernel does not tell; the first error is kept for the report.
     fn depth(&mut self, end: End) -> Option<QueueDepth> {
         self.sockets.read_depth(end).unwrap_or_else(|error| {
             self.problems.refused.get_or_insert_with(|| error.to_string());
@@ -169,8 +173,9 @@ impl QueueSampler {
     }
 }
 
-fn add(sum: &mut Option<u64>, one: Option<u64>) {
-    if let Some(bytes) = one {
+/// Adds to a sum, which is `None` while no value is known.
+fn add_known(sum: &mut Option<u64>, bytes: Option<u64>) {
+    if let Some(bytes) = bytes {
         *sum.get_or_insert(0) += bytes;
     }
 }

@@ -64,6 +64,7 @@ pub(super) enum Presumed {
 }
 
 impl Presumed {
+    /// The receiver, if it is deduced.
     pub(super) fn known(self) -> Option<Receiver> {
         match self {
             Self::By(receiver) => Some(receiver),
@@ -171,8 +172,8 @@ impl Roles {
         if let Some(role) = self.inner.get(&pid).copied() {
             return Presumed::By(Receiver { part: Part::of(Some(role)), pid: Some(pid) });
         }
-        let pids: BTreeSet<u32> = self.of_sender(pid).map(|place| place.1).collect();
-        let reached: Vec<(u32, Role)> = pids.iter().filter_map(|&pid| Some((pid, self.of(pid).role?))).collect();
+        let receivers: BTreeSet<u32> = self.of_sender(pid).map(|place| place.1).collect();
+        let reached: Vec<(u32, Role)> = receivers.iter().filter_map(|&pid| Some((pid, self.of(pid).role?))).collect();
         // A message without tokens may be for a process that is not watched.
         if kind.is_control() && reached.iter().any(|(_, role)| matches!(role.function(), Function::Control)) {
             return Presumed::Another;
@@ -189,13 +190,14 @@ impl Roles {
             Function::Intermediate => Some(0),
             Function::Receiver => Some(1),
         };
-        let first = reached.iter().filter_map(|(_, role)| preference(*role)).min();
+        let best = reached.iter().filter_map(|(_, role)| preference(*role)).min();
         let mut likely = reached;
-        likely.retain(|(_, role)| first.is_some() && preference(*role) == first);
-        let known = likely.len();
+        likely.retain(|(_, role)| best.is_some() && preference(*role) == best);
+        let has_candidates = !likely.is_empty();
         likely.retain(|(pid, _)| !received.contains(pid));
         match likely.as_slice() {
-            [] if known > 0 => Presumed::Another,
+            // All candidates receive from other sockets, so the receiver is one that is not visible.
+            [] if has_candidates => Presumed::Another,
             [(pid, _)] => Presumed::By(Receiver { part: self.of(*pid), pid: Some(*pid) }),
             [(_, role), others @ ..] if others.iter().all(|(_, other)| other == role) => {
                 Presumed::By(Receiver { part: Part::of(Some(*role)), pid: None })

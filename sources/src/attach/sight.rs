@@ -48,6 +48,7 @@ impl Observability {
         self.served.insert(pid, at);
     }
 
+    /// Marks everything of a process as unobserved, because it has exited.
     pub(super) fn forget(&mut self, pid: u32) {
         self.watched.remove(&pid);
         self.served.remove(&pid);

@@ -30,6 +30,7 @@ enum LogSource {
 }
 
 impl LogSource {
+    /// Path in log messages.
     fn path(&self) -> PathBuf {
         match self {
             Self::Named(path) => path.clone(),
@@ -90,6 +91,7 @@ impl Logs {
 }
 
 impl Log {
+    /// Reads at most `MAX_LINE` new bytes and passes the complete lines that are valid UTF-8. The rest of the last line waits for the next call.
     fn poll(&mut self, handle_line: &mut impl FnMut(&str)) -> std::io::Result<()> {
         let before = self.line.len();
         self.file.file().take(MAX_LINE as u64).read_to_end(&mut self.line)?;
@@ -97,6 +99,7 @@ impl Log {
             return self.check_rotation();
         }
         let Some(end) = self.line.iter().rposition(|&byte| byte == b'\n') else {
+            // The start of a longer line is dropped.
             if self.line.len() > MAX_LINE {
                 self.line.clear();
             }

@@ -42,9 +42,11 @@ pub(super) fn targets(engine: &Engine, named: &BTreeSet<u32>, max: u32) -> Vec<T
     if on_path.is_empty() && engine.settings.avoids_zmq.is_none() {
         on_path.extend(&engine.processes);
     }
-    let by_user = engine.processes.iter().filter(|p| named.contains(&p.id.pid));
-    let apart: Vec<&Process> = by_user.filter(|p| !on_path.iter().any(|other| other.id == p.id)).collect();
-    on_path.extend(apart);
+    for process in engine.processes.iter().filter(|process| named.contains(&process.id.pid)) {
+        if !on_path.iter().any(|other| other.id == process.id) {
+            on_path.push(process);
+        }
+    }
     on_path.into_iter().filter_map(|process| target(process, engine, max)).collect()
 }
 
@@ -52,8 +54,9 @@ pub(super) fn targets(engine: &Engine, named: &BTreeSet<u32>, max: u32) -> Vec<T
 /// received message is copied to identify the frame, or all of it if no sender is watched.
 pub(super) fn target(process: &Process, engine: &Engine, max: u32) -> Option<Target> {
     // A server without libzmq receives unobserved, but its writes to clients are observed.
-    let serves = || process.answers_clients() && engine.on_token_path().any(|other| other.id == process.id);
-    if !has_libzmq(process) && !serves() {
+    let is_server_on_path =
+        process.answers_clients() && engine.on_token_path().any(|on_path| on_path.id == process.id);
+    if !has_libzmq(process) && !is_server_on_path {
         return None;
     }
     let senders_watched = engine.processes.iter().any(|p| p.role.sends_output());

@@ -6,7 +6,7 @@ use probe_user::discover::BlindSpot;
 use probe_user::{Degraded, Feature};
 use serde::Serialize;
 use session::{About as _, LiveSource as _};
-use trace::event::{Event, What};
+use trace::event::What;
 use trace::words::missing_feature;
 
 use super::Attach;
@@ -99,28 +99,29 @@ pub(super) fn with_remedy(blind: &BlindSpot) -> String {
 impl Attach {
     /// Polls the attach for at most `patience` and reports the result per feature. Needs no traffic.
     pub fn outcomes(&mut self, patience: Duration) -> Vec<Row> {
-        let mut queues = false;
+        let mut has_queue_sample = false;
         let until = Instant::now() + patience;
         loop {
-            let mut see = |event: &Event<'_>| queues |= matches!(event.what, What::Queue(_));
-            self.poll(&mut see);
-            let read = self.sampling().is_none_or(|cost| cost.readings > cost.failed);
-            let has_failed = self
-                .node
-                .lock()
-                .python
-                .as_ref()
-                .is_some_and(|python| python.has_ended() || !python.refused(self.run).is_empty());
-            let settled = read || has_failed;
-            if settled && queues || Instant::now() >= until {
+            self.poll(&mut |event| has_queue_sample |= matches!(event.what, What::Queue(_)));
+            if has_queue_sample && self.is_stack_sampling_settled() || Instant::now() >= until {
                 break;
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        Feature::ALL.into_iter().map(|feature| self.outcome(feature, queues)).collect()
+        Feature::ALL.into_iter().map(|feature| self.outcome(feature, has_queue_sample)).collect()
     }
 
-    fn outcome(&self, feature: Feature, queues: bool) -> Row {
+    /// Returns whether it is known if Python stacks can be read: one was read, or the reader has failed.
+    fn is_stack_sampling_settled(&self) -> bool {
+        if self.sampling().is_none_or(|cost| cost.readings > cost.failed) {
+            return true;
+        }
+        let node = self.node.lock();
+        node.python.as_ref().is_some_and(|python| python.has_ended() || !python.refused(self.run).is_empty())
+    }
+
+    /// Result for a feature. `has_queue_sample`: the kernel has answered at least one query of queues.
+    fn outcome(&self, feature: Feature, has_queue_sample: bool) -> Row {
         let processes = self.probed.len();
         let (mut why, seen) = self.refused(feature);
         let works = State::of(why.is_empty());
@@ -152,11 +153,11 @@ impl Attach {
             }
             Feature::Queues => {
                 why.extend(self.queues.problems().refused.iter().map(Reason::new));
-                if !queues && why.is_empty() {
+                if !has_queue_sample && why.is_empty() {
                     self.blind(&mut why);
                 }
                 let tried = "the engine's sockets queried from the kernel".to_owned();
-                (State::of(queues), tried)
+                (State::of(has_queue_sample), tried)
             }
             Feature::Egress => (self.deliveries(&mut why), "raw tracepoints of writes".to_owned()),
             Feature::Arrivals => (works, "raw tracepoints of sockets".to_owned()),
@@ -179,13 +180,17 @@ impl Attach {
     /// Reasons why a feature is refused, and the number of processes for which it is not.
     fn refused(&self, feature: Feature) -> (Vec<Reason>, usize) {
         let missing_parts = self.missing_parts();
-        let refused: Vec<&Degraded> = missing_parts.iter().filter(|d| d.feature == feature).collect();
-        let lost = |pid: &u32| refused.iter().any(|d| d.pid.is_none_or(|p| p == *pid));
-        let seen = self.probed.iter().filter(|pid| !lost(pid)).count();
-        (refused.into_iter().map(Reason::from).collect(), seen)
+        let refused: Vec<&Degraded> = missing_parts.iter().filter(|missing| missing.feature == feature).collect();
+        let observed_count = if refused.iter().any(|missing| missing.pid.is_none()) {
+            // A refusal without a pid is for all processes.
+            0
+        } else {
+            self.probed.iter().filter(|pid| refused.iter().all(|missing| missing.pid != Some(**pid))).count()
+        };
+        (refused.into_iter().map(Reason::from).collect(), observed_count)
     }
 
-    /// A frame is useful only if its sender and receiver are known.
+    /// Availability of frames. A frame is useful only if its sender and receiver are known. Adds the reasons for a lack to `why`.
     fn frames(&self, why: &mut Vec<Reason>) -> State {
         let (refused, seen) = self.refused(Feature::Messages);
         for reason in refused {
@@ -238,6 +243,7 @@ impl Attach {
         State::Missing
     }
 
+    /// Availability of Python stacks: at least one reading was complete. Adds the reasons for a lack to `why`.
     fn stacks(&self, why: &mut Vec<Reason>) -> State {
         let node = self.node.lock();
         let Some(python) = &node.python else {
