@@ -94,7 +94,7 @@ impl Tap {
             served: Vec::new(),
         };
         for hop in hops {
-            tap.push(hop);
+            tap.push_hop(hop);
         }
         if tap.served.iter().flatten().count() + 1 == tap.served.len() {
             // The only ZMQ hop must end at the process that responds to the clients.
@@ -107,11 +107,12 @@ impl Tap {
     pub fn add(&mut self, hop: TapHop, sockets: PairSockets, gate: Signal) -> Result<(), RelayError> {
         let relay = self.relay.as_mut().ok_or(RelayError::Stopped)?;
         relay.add(hop.pair.clone(), sockets, gate)?;
-        self.push(hop);
+        self.push_hop(hop);
         Ok(())
     }
 
-    fn push(&mut self, hop: TapHop) {
+    /// Adds the state of a hop, at the index that the relay has given it.
+    fn push_hop(&mut self, hop: TapHop) {
         let served = hop.pair.listen.speaks_http().then(Served::new);
         if let Some(Served { clients, .. }) = &served {
             self.hops.delivers = true;
@@ -141,6 +142,7 @@ impl Tap {
         self.translator.set_engine(engine);
     }
 
+    /// Translates an observation of the relay into events, or counts it for the report.
     fn translate(&mut self, observation: Observation, sink: &mut dyn FnMut(&Event<'_>)) {
         let Observation { pair, lane, what } = observation;
         // The direction of messages is not known in advance for a hop without a name.
@@ -158,7 +160,7 @@ impl Tap {
             what if let Some(served) = &mut self.served[usize::from(pair)] => served.observed(lane, &what, sink),
             Observed::Frame { direction, seq, read_at, written_at, bytes, payload } => {
                 let id = FrameId { hop: hop_id(pair, direction), lane, seq };
-                self.frame(id, [read_at, written_at], bytes, &payload, sink);
+                self.translate_frame(id, [read_at, written_at], bytes, &payload, sink);
             }
             Observed::Lost { direction, count, cause } => {
                 let hop = hop_id(pair, direction);
@@ -197,7 +199,8 @@ impl Tap {
         }
     }
 
-    fn frame(
+    /// Decodes a message, which was read and then forwarded at these times, and emits it as a frame.
+    fn translate_frame(
         &mut self,
         id: FrameId,
         [at, forwarded]: [MonoNs; 2],

@@ -58,28 +58,30 @@ impl SocketReads {
                     .insert(format!("socket reads: pid {pid} reads through io_uring, which is not observed"));
                 continue;
             }
-            let mut inodes: BTreeMap<u64, Pair> = BTreeMap::new();
+            let mut pair_by_inode: BTreeMap<u64, Pair> = BTreeMap::new();
             for lane in engine.routes().iter().flat_map(|route| &route.lanes) {
-                if let Some((from, to)) = lane.from.zip(lane.to).filter(|(_, to)| to.pid == pid) {
-                    inodes.insert(to.inode, (from.pid, pid));
+                if let (Some(from), Some(to)) = (lane.from, lane.to)
+                    && to.pid == pid
+                {
+                    pair_by_inode.insert(to.inode, (from.pid, pid));
                 }
             }
-            let others = self.connections.keys().filter(|(of, _)| *of != pid).count();
-            while others + inodes.len() > MAX_CONNECTIONS {
-                inodes.pop_last();
+            let connections_of_others = self.connections.keys().filter(|(reader, _)| *reader != pid).count();
+            while connections_of_others + pair_by_inode.len() > MAX_CONNECTIONS {
+                pair_by_inode.pop_last();
                 self.left_out += 1;
             }
-            let sockets: BTreeSet<u64> = inodes.keys().copied().collect();
+            let sockets: BTreeSet<u64> = pair_by_inode.keys().copied().collect();
             if !probe.observe_zmtp_reads(pid, &sockets).map_err(|error| error.to_string())? {
                 return Ok(());
             }
-            let before = self.connections.iter().filter(|((of, _), _)| *of == pid);
+            let before = self.connections.iter().filter(|((reader, _), _)| *reader == pid);
             let before: BTreeSet<Pair> = before.map(|(_, connection)| connection.pair).collect();
-            let after: BTreeSet<Pair> = inodes.values().copied().collect();
+            let after: BTreeSet<Pair> = pair_by_inode.values().copied().collect();
             self.closed.extend(before.difference(&after));
-            self.connections.retain(|(of, inode), _| *of != pid || sockets.contains(inode));
+            self.connections.retain(|(reader, inode), _| *reader != pid || sockets.contains(inode));
             self.lost.retain(|((_, to), inode)| *to != pid || sockets.contains(inode));
-            for (inode, pair) in inodes {
+            for (inode, pair) in pair_by_inode {
                 self.connections.entry((pid, inode)).or_insert_with(|| {
                     self.new.push(pair);
                     Connection {

@@ -66,6 +66,7 @@ impl Attach {
         attached
     }
 
+    /// Watches an engine. What must run before the first message is observed runs before `add_targets`, which starts the observation.
     fn attach_to(
         handle: NodeHandle,
         node: &mut Node,
@@ -82,9 +83,11 @@ impl Attach {
         let targets = targets(engine, &options.named, options.capture);
         let probed: BTreeSet<u32> = targets.iter().map(|target| target.pid).collect();
         let mut degraded = Vec::new();
-        let is_own = |pid: &&u32| !has_several_runs || engine.process_with_pid(**pid).is_some();
-        for pid in options.named.difference(&probed).filter(is_own) {
-            degraded.push(format!("pid {pid} from --pid is not watched: it has no libzmq that can be probed"));
+        for pid in options.named.difference(&probed) {
+            // With several engines, a named process may belong to another one.
+            if !has_several_runs || engine.process_with_pid(*pid).is_some() {
+                degraded.push(format!("pid {pid} from --pid is not watched: it has no libzmq that can be probed"));
+            }
         }
         if !options.probe.polls {
             degraded.push(format!("{} (--no-wakeups)", Feature::Polls.consequence_of_lack()));
@@ -112,11 +115,15 @@ impl Attach {
         }
         let (probe, _) = node.parts().context(refused)?;
         let mut newcomers = LateProcesses::default();
-        let serving = engine.processes.iter().filter(|_| options.egress);
-        let served = serving
-            .map(|process| newcomers.serve(process, ports.get(&process.id.pid).cloned(), &mut egress, probe, engine));
-        let refusals = served.filter_map(|served| Some(format!("egress: {}", served.err()?)));
-        let mut refusals: Vec<String> = refusals.collect();
+        let mut refusals = Vec::new();
+        if options.egress {
+            for process in &engine.processes {
+                let process_ports = ports.get(&process.id.pid).cloned();
+                if let Err(why) = newcomers.serve(process, process_ports, &mut egress, probe, engine) {
+                    refusals.push(format!("egress: {why}"));
+                }
+            }
+        }
         for log in &options.logs {
             egress.follow(log, is_ring_read).with_context(|| format!("cannot follow the log {}", log.display()))?;
         }

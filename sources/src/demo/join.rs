@@ -67,39 +67,37 @@ impl Join {
             _ => {}
         }
         // What the peers did before this event goes first.
-        while self.next_is_due(|at| at < event.at) {
-            self.pass_on(sink);
+        while self.reports.front().is_some_and(|oldest| oldest.at < event.at && self.is_frame_known(oldest)) {
+            self.pass_oldest_report(sink);
         }
         sink(event);
     }
 
     /// Passes on the reports that have waited long enough, or all of them. Returns whether there were any.
     pub(super) fn settle(&mut self, now: MonoNs, all: bool, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
-        let mut any = false;
-        loop {
-            let age = self.reports.front().map(|report| Duration::from_nanos(now.since(report.at)));
-            let is_given_up = age.is_some_and(|age| all || age >= PATIENCE);
-            if !is_given_up && !self.next_is_due(|at| Duration::from_nanos(now.since(at)) >= HOLD) {
-                return any;
+        let mut has_passed = false;
+        while let Some(oldest) = self.reports.front() {
+            let age = Duration::from_nanos(now.since(oldest.at));
+            // A report waits for its frame, which the tap observes a little later, but not for ever.
+            if !all && age < PATIENCE && (age < HOLD || !self.is_frame_known(oldest)) {
+                break;
             }
-            self.pass_on(sink);
-            any = true;
+            self.pass_oldest_report(sink);
+            has_passed = true;
+        }
+        has_passed
+    }
+
+    /// Returns whether the tap has observed the frame of a report. True for a report of something else.
+    fn is_frame_known(&self, report: &PeerEvent) -> bool {
+        match &report.did {
+            PeerAction::Received { id, .. } => self.frames.contains(id),
+            _ => true,
         }
     }
 
-    /// Returns whether the oldest report's time satisfies `due` and its frame is known.
-    fn next_is_due(&self, due: impl Fn(MonoNs) -> bool) -> bool {
-        self.reports.front().is_some_and(|report| {
-            due(report.at)
-                && match &report.did {
-                    PeerAction::Received { id, .. } => self.frames.contains(id),
-                    _ => true,
-                }
-        })
-    }
-
     /// Passes on the oldest report, unless its frame was never observed.
-    fn pass_on(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
+    fn pass_oldest_report(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         let Some(PeerEvent { at, did }) = self.reports.pop_front() else {
             return;
         };

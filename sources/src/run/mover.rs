@@ -57,6 +57,7 @@ pub(super) struct Mover {
 }
 
 impl Mover {
+    /// Starts to watch the folder, for sockets of the engine that `child` starts.
     pub(super) fn start(folder: &Private, child: u32) -> anyhow::Result<(Self, Receiver<MoverEvent>)> {
         let failure = || format!("cannot watch {} for sockets", folder.path().display());
         let watch = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).with_context(failure)?;
@@ -124,6 +125,7 @@ struct UnnamedSocket {
 }
 
 impl SocketWatch {
+    /// The thread: moves new sockets, makes bypassing peers reconnect, and follows the engine's processes, until `end` is set.
     fn run(mut self, watch: &OwnedFd, end: &AtomicBool) {
         // Sockets that appeared before the watch started.
         self.scan_folder();
@@ -183,6 +185,7 @@ impl SocketWatch {
         Ok(())
     }
 
+    /// Checks all files of the folder.
     fn scan_folder(&mut self) {
         let Ok(entries) = std::fs::read_dir(self.folder.path()) else {
             return;
@@ -192,6 +195,7 @@ impl SocketWatch {
         }
     }
 
+    /// Puts the relay in front of the socket with this file name, if there is one that is not relayed yet.
     fn check_socket(&mut self, name: &str) {
         if is_made_by_tokengap(name) {
             return;
@@ -246,6 +250,7 @@ impl SocketWatch {
         }
     }
 
+    /// Closes a connection to the engine's own socket, so that its process connects again, to the relay. Each connection is tried once.
     fn reconnect(&mut self, name: &str, connection: PeerConnection, holder: Holder) {
         let comm = std::fs::read_to_string(format!("/proc/{}/comm", holder.pid)).unwrap_or_default();
         let peer = format!("{name}: process {} ({})", holder.pid, comm.trim_end());
@@ -271,16 +276,14 @@ impl SocketWatch {
             self.engine = Some(engine.clone());
             let _ = self.sender.send(MoverEvent::Engine(Box::new(engine.clone())));
         }
-        let inside = format!("ipc://{}/", self.place.display());
-        let bypassing: Vec<String> = of_child
-            .into_iter()
-            .flat_map(|engine| &engine.hops)
-            .filter(|hop| hop.carries != Carries::Requests && !hop.endpoint.starts_with(&inside))
-            .map(|hop| {
-                format!("{} over {} bypasses the relay: it is not a socket file in TMPDIR", hop.ends(), hop.endpoint)
-            })
-            .collect();
-        for message in bypassing {
+        let folder = format!("ipc://{}/", self.place.display());
+        for hop in of_child.into_iter().flat_map(|engine| &engine.hops) {
+            if hop.carries == Carries::Requests || hop.endpoint.starts_with(&folder) {
+                continue;
+            }
+            let message =
+                format!("{} over {} bypasses the relay: it is not a socket file in TMPDIR", hop.ends(), hop.endpoint);
+            // This runs again and again.
             if self.reported.insert(message.clone()) {
                 self.report(message);
             }
@@ -320,12 +323,15 @@ impl SocketWatch {
 
 /// Roles of the engine's processes that hold one of these sockets. tokengap holds the relay's ends and has no role.
 fn roles_of_holders(inodes: &[u64], holders: &HashMap<u64, Vec<Holder>>, topology: &Topology) -> BTreeSet<Role> {
-    let us = std::process::id();
-    let holders = inodes.iter().filter_map(|inode| holders.get(inode)).flatten();
-    let others = holders.filter(|holder| holder.pid != us);
-    let processes =
-        others.filter_map(|holder| topology.engines.iter().find_map(|engine| engine.process_with_pid(holder.pid)));
-    processes.map(|process| process.role).collect()
+    let own_pid = std::process::id();
+    let mut roles = BTreeSet::new();
+    for holder in inodes.iter().filter_map(|inode| holders.get(inode)).flatten() {
+        let process = topology.engines.iter().find_map(|engine| engine.process_with_pid(holder.pid));
+        if holder.pid != own_pid {
+            roles.extend(process.map(|process| process.role));
+        }
+    }
+    roles
 }
 
 /// Returns whether `pid` is `ancestor` or one of its descendants.

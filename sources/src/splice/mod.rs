@@ -139,10 +139,10 @@ impl Prepared {
             let doubt = "a receiver never became idle: chunks of the old and the new connection may be reordered";
             doubts.push(doubt.into());
         }
-        let all = self.live.len() as u64;
-        let connected = wait_until(RECONNECT, || tap.stats().connections_total >= all);
-        if !connected {
-            doubts.push(format!("not all of {all} connections came back within {RECONNECT:?}"));
+        let expected = self.live.len() as u64;
+        let have_reconnected = wait_until(RECONNECT, || tap.stats().connections_total >= expected);
+        if !have_reconnected {
+            doubts.push(format!("not all of {expected} connections came back within {RECONNECT:?}"));
         }
         let outage = last_cut.elapsed();
         tap.set_engine(self.engine.clone());
@@ -163,7 +163,8 @@ fn find_live_connections(listener: &Planned) -> anyhow::Result<Vec<Live>> {
     let connections = Peers::in_namespace_of(listener.receiver)
         .and_then(|peers| peers.connections_to(&listener.bound))
         .context("cannot look up the connections")?;
-    let inodes: Vec<u64> = connections.iter().flat_map(|c| [c.connector, c.acceptor]).collect();
+    let inodes: Vec<u64> =
+        connections.iter().flat_map(|connection| [connection.connector, connection.acceptor]).collect();
     let holders_by_inode = find_holders(&inodes);
     let mut live = Vec::new();
     for connection in connections {
@@ -267,7 +268,9 @@ impl Splice {
         }
     }
 
+    /// Advances the end of the splice: the sockets are given back on a thread, then the witness watches a little longer.
     fn advance(&mut self) {
+        // `Over` is only a placeholder, because a thread can be joined by its owner alone.
         let state = std::mem::replace(&mut self.state, State::Over);
         self.state = match state {
             State::Returning(thread) if thread.is_finished() => {

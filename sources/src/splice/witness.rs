@@ -110,6 +110,8 @@ impl Drop for Witness {
     }
 }
 
+/// The thread: counts and checks the messages that the probe observes, until the end is asked for or the probe fails. `sender` says that the
+/// probe is attached.
 fn watch(
     mut probe: Probe,
     shared: &Shared,
@@ -184,16 +186,18 @@ impl Tally {
         }
     }
 
+    /// Checks a received message: the analysis gets it as a frame of its socket, in the order of receipt, and sums up the tokens of each request.
     fn receive(&mut self, message: &Message<'_>) {
         self.seen.received += 1;
         let at = message.call.at;
         let matched = self.matcher.match_receipt(message);
-        let next = HopId(self.inboxes.len().min(usize::from(u16::MAX)) as u16);
+        let next_hop = HopId(self.inboxes.len().min(usize::from(u16::MAX)) as u16);
         let inbox = self.inboxes.entry(message.call.socket).or_insert(Inbox {
-            hop: next,
+            hop: next_hop,
             seq: 0,
             carries: SocketFormat::default(),
         });
+        // One lane: a socket shows the messages of all its connections in one order.
         let id = FrameId::new(inbox.hop, 0, inbox.seq);
         inbox.seq += 1;
         let batch = match self.decoders.decode(&mut inbox.carries, &[message.payload]) {
@@ -213,8 +217,7 @@ impl Tally {
             self.analysis.apply(&Event { at, what });
         }
         for chunk in batch.chunks() {
-            if self.marked.contains(chunk.rid) {
-                self.marked.remove(chunk.rid);
+            if self.marked.remove(chunk.rid) {
                 self.seen.crossed += 1;
             }
             if chunk.finish.is_some() {
@@ -264,10 +267,11 @@ pub struct Rate {
     pub by: &'static str,
 }
 
+/// Number of messages that the senders have sent; without a witness, how often their I/O threads woke up, which grows with it.
 fn count_sends(witness: Option<&Witness>, engine: &Engine, senders: &[u32]) -> Option<u64> {
     match witness {
         Some(witness) => Some(witness.seen().sent),
-        None => wakeups(engine, senders),
+        None => count_io_wakeups(engine, senders),
     }
 }
 
@@ -287,12 +291,16 @@ pub(super) fn measure(witness: Option<&Witness>, engine: &Engine, senders: &[u32
     })
 }
 
-/// Total wake-ups; `None` if no I/O thread is known.
-fn wakeups(engine: &Engine, senders: &[u32]) -> Option<u64> {
-    let processes = engine.processes.iter().filter(|p| senders.contains(&p.id.pid));
-    let threads = processes.flat_map(|p| p.io_threads.iter().map(|tid| (p.id.pid, *tid)));
-    // One unreadable thread makes the sum useless.
-    threads.map(|(pid, tid)| voluntary_switches(pid, tid)).sum::<Option<u64>>().filter(|&sum| sum > 0)
+/// How often the senders' I/O threads woke up so far. `None` if no such thread is known.
+fn count_io_wakeups(engine: &Engine, senders: &[u32]) -> Option<u64> {
+    let mut wakeups = 0;
+    for process in engine.processes.iter().filter(|process| senders.contains(&process.id.pid)) {
+        for tid in &process.io_threads {
+            // One unreadable thread makes the sum useless.
+            wakeups += voluntary_switches(process.id.pid, *tid)?;
+        }
+    }
+    (wakeups > 0).then_some(wakeups)
 }
 
 fn voluntary_switches(pid: u32, tid: u32) -> Option<u64> {

@@ -61,9 +61,11 @@ pub(crate) struct FunctionHits {
 impl ThreadSamples {
     pub(super) fn new(pid: u32, at_ns: u64, interval_ns: u64, thread: ThreadStacks) -> Self {
         let ThreadStacks { tid, samples, functions } = thread;
-        let hits =
-            |(Function { function, file }, Hits { total, own, gil })| FunctionHits { function, file, total, own, gil };
-        Self { pid, at_ns, interval_ns, tid, samples, functions: functions.into_iter().map(hits).collect() }
+        let mut function_hits = Vec::with_capacity(functions.len());
+        for (Function { function, file }, Hits { total, own, gil }) in functions {
+            function_hits.push(FunctionHits { function, file, total, own, gil });
+        }
+        Self { pid, at_ns, interval_ns, tid, samples, functions: function_hits }
     }
 
     /// Bounds names and counts: a function cannot have more hits than its thread has samples.

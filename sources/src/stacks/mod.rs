@@ -113,7 +113,7 @@ impl StackReader {
         let state = lock(&self.shared);
         let now = state.status.cost;
         let hertz = state.request.hertz;
-        SamplingCost { hertz, processes: now.processes.max(state.earlier.processes), ..sum(state.earlier, now) }
+        SamplingCost { hertz, processes: now.processes.max(state.earlier.processes), ..sum_costs(state.earlier, now) }
     }
 
     /// Resident memory of the process.
@@ -157,6 +157,7 @@ impl StackReader {
 }
 
 impl ReaderState {
+    /// Sends the request to the reading process.
     fn send_request(&mut self) {
         // After its end, `receive` reports the reason.
         if let Err(error) = self.request.write(&mut self.socket) {
@@ -164,12 +165,14 @@ impl ReaderState {
         }
     }
 
+    /// Records that the reading process has ended, and asks its successor for the same samples if there is one.
     fn end_reader(&mut self, reason: String, is_restarted: bool) {
         self.endings += 1;
         self.last_ending = Some(reason);
         self.is_over |= !is_restarted;
+        // Its successor counts from 0, so its costs are added up here.
         let ended = std::mem::take(&mut self.status);
-        self.earlier = SamplingCost { processes: ended.cost.processes, ..sum(self.earlier, ended.cost) };
+        self.earlier = SamplingCost { processes: ended.cost.processes, ..sum_costs(self.earlier, ended.cost) };
         self.status.refusals = ended.refusals;
         if is_restarted {
             self.send_request();
@@ -194,15 +197,16 @@ fn receive(mut from: BufReader<UnixStream>, shared: &Mutex<ReaderState>, sender:
     lock(shared).is_over = true;
 }
 
-fn sum(a: SamplingCost, b: SamplingCost) -> SamplingCost {
+/// Cost of two reading processes, one after the other: counts are added, and the settings are those of the later one.
+fn sum_costs(earlier: SamplingCost, later: SamplingCost) -> SamplingCost {
     SamplingCost {
-        hertz: b.hertz,
-        processes: b.processes,
-        readings: a.readings.saturating_add(b.readings),
-        failed: a.failed.saturating_add(b.failed),
-        late: a.late.saturating_add(b.late),
-        dropped: a.dropped.saturating_add(b.dropped),
-        cpu_ns: a.cpu_ns.saturating_add(b.cpu_ns),
+        hertz: later.hertz,
+        processes: later.processes,
+        readings: earlier.readings.saturating_add(later.readings),
+        failed: earlier.failed.saturating_add(later.failed),
+        late: earlier.late.saturating_add(later.late),
+        dropped: earlier.dropped.saturating_add(later.dropped),
+        cpu_ns: earlier.cpu_ns.saturating_add(later.cpu_ns),
     }
 }
 

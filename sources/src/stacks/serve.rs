@@ -38,7 +38,7 @@ pub fn supervise() -> anyhow::Result<()> {
             return Ok(());
         }
         let is_restarted = start < RESTARTS;
-        StackMessage::Ended { reason: describe(status), is_restarted }.write(&mut socket()?)?;
+        StackMessage::Ended { reason: describe_exit(status), is_restarted }.write(&mut socket()?)?;
         if is_restarted {
             thread::sleep(RESTART_DELAY);
         }
@@ -46,9 +46,10 @@ pub fn supervise() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn describe(status: ExitStatus) -> String {
+/// Says why the reading process has ended.
+fn describe_exit(status: ExitStatus) -> String {
     match status.signal() {
-        Some(libc_sigbus) if libc_sigbus == rustix::process::Signal::BUS.as_raw() => {
+        Some(signal) if signal == rustix::process::Signal::BUS.as_raw() => {
             "SIGBUS (a file of a sampled process was truncated while it was read)".to_owned()
         }
         Some(signal) => match signal_hook::low_level::signal_name(signal) {
@@ -76,6 +77,8 @@ pub fn serve() -> anyhow::Result<()> {
     send_samples(&requests, &mut socket()?)
 }
 
+/// Samples the processes of the latest request and sends the samples, and the status from time to time. Ends only with an error, such as a
+/// closed connection.
 fn send_samples(requests: &Receiver<StackRequest>, to: &mut UnixStream) -> anyhow::Result<()> {
     let first = requests.recv()?;
     let stacks = PythonStacks::start(first.hertz).context("cannot start a thread to read stacks")?;

@@ -40,13 +40,16 @@ impl About for Tap {
     fn degraded(&self) -> Vec<String> {
         let mut degraded = self.unread.clone();
         degraded.extend(self.served.iter().flatten().flat_map(|served| served.clients.server.degraded()));
-        degraded.extend(self.hops.tapped.iter().filter(|tapped| tapped.refused > 0).map(|tapped| {
-            let (count, Pair { listen, upstream }) = (tapped.refused, &tapped.hop.pair);
-            format!("{count} connections to {listen} were closed because nothing is listening on {upstream}: is the upstream running?")
-        }));
+        for tapped in self.hops.tapped.iter().filter(|tapped| tapped.refused > 0) {
+            let count = tapped.refused;
+            let Pair { listen, upstream } = &tapped.hop.pair;
+            degraded.push(format!("{count} connections to {listen} were closed because nothing is listening on {upstream}: is the upstream running?"));
+        }
+        // Each hop has one entry per direction, in this order.
         let directions = [Direction::Forward, Direction::Backward].into_iter().cycle();
-        degraded
-            .extend(directions.zip(&self.hops.tapped).filter_map(|(direction, tapped)| rejection(direction, tapped)));
+        for (direction, tapped) in directions.zip(&self.hops.tapped) {
+            degraded.extend(rejection(direction, tapped));
+        }
         degraded.extend(limit_warnings(&self.stats()));
         degraded
     }

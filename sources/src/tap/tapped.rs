@@ -40,6 +40,7 @@ impl Tapped {
         [Self::new(hop, Direction::Forward), Self::new(backward, Direction::Backward)]
     }
 
+    /// State of one direction of a hop. The names of the ends are in the order of the messages.
     fn new(hop: TapHop, direction: Direction) -> Self {
         let named = hop.ends.is_some();
         let forward = hop.ends.clone().unwrap_or_else(|| Ends::from("connector->upstream").to_owned());

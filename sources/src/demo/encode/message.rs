@@ -184,6 +184,7 @@ pub(in crate::demo) fn request(release: Release, row: &RequestRow<'_>) -> Vec<u8
     pickler.finish()
 }
 
+/// Writes a field of a request. Fields without a value here are `None`.
 fn write_request_field(p: &mut Pickler, release: Release, row: &RequestRow<'_>, field: &str) {
     match field {
         "rid" => p.text(row.rid),
@@ -207,6 +208,7 @@ fn write_request_field(p: &mut Pickler, release: Release, row: &RequestRow<'_>, 
     }
 }
 
+/// Writes the `SamplingParams` of a request for 64 tokens with these stop strings.
 fn write_sampling_params(p: &mut Pickler, stop: &[&'static str]) {
     p.dict(|p| {
         p.interned("max_new_tokens");
@@ -282,7 +284,7 @@ impl Columns<'_> {
                 Some(worker) => p.text(worker),
                 None => p.none(),
             }),
-            "finished_reasons" => self.each(p, |p, row| finish(p, row.finish)),
+            "finished_reasons" => self.each(p, |p, row| write_finish_reason(p, row.finish)),
             "decoded_texts" => self.each(p, |p, _| p.interned("")),
             // Python has only one empty string, so the pickle refers to it.
             "output_strs" => self.each(p, |p, row| {
@@ -307,7 +309,7 @@ impl Columns<'_> {
             }
             "time_stats" => self.each(p, |p, row| p.instance(TIME_STATS, |p| self.times(p, row))),
             "customized_info" => p.empty_dict(),
-            "load" if self.load => self.load(p),
+            "load" if self.load => self.write_load_report(p),
             _ if field.starts_with("spec_") && !self.split => p.list::<()>(&[], |_, ()| {}),
             _ => p.none(),
         }
@@ -337,7 +339,7 @@ impl Columns<'_> {
     }
 
     /// Writes `GetLoadsReqOutput`, the scheduler's load report, which contains zeros on a server without metrics.
-    fn load(&self, p: &mut Pickler) {
+    fn write_load_report(&self, p: &mut Pickler) {
         p.instance((IO_STRUCT, "GetLoadsReqOutput"), |p| {
             p.dict(|p| {
                 for field in ["rid", "http_worker_ipc"] {
@@ -357,7 +359,8 @@ impl Columns<'_> {
     }
 }
 
-fn finish(p: &mut Pickler, finish: Option<Finish>) {
+/// Writes the dict that SGLang sends as the reason of a request's end; `None` in a chunk that is not the last.
+fn write_finish_reason(p: &mut Pickler, finish: Option<Finish>) {
     let Some(finish) = finish else { return p.none() };
     p.dict(|p| {
         p.interned("type");

@@ -26,8 +26,10 @@ struct ArrayMemo {
 }
 
 impl Pickler {
+    /// Starts a pickle of protocol 4.
     pub(in crate::demo) fn new() -> Self {
         let mut out = Vec::with_capacity(4096);
+        // PROTO 4, FRAME.
         out.extend_from_slice(&[0x80, 4, 0x95]);
         // The length of the frame, which `finish` writes.
         out.extend_from_slice(&[0; 8]);
@@ -160,6 +162,7 @@ impl Pickler {
         self.memoize();
     }
 
+    /// Writes a reference to a class: by name the first time, then from the memo.
     fn write_global(&mut self, module: &'static str, name: &'static str) {
         // The name identifies the class, because no two classes used here share one.
         if let Some(&entry) = self.memo_of_shared.get(name) {

@@ -78,14 +78,14 @@ fn output(p: &mut Packer, row: &Row<'_>) {
     if row.prompt_tail.is_empty() || row.times.queued == 0.0 {
         p.nils(1);
     } else {
-        events(p, row.times);
+        write_scheduling_events(p, row.times);
     }
     p.nils(3); // kv_transfer_params, ec_transfer_params, trace_headers
     // Only the first output of a request has them.
     if row.prompt_tail.is_empty() {
         p.nils(1);
     } else {
-        prefill_stats(p, row.prompt_tokens);
+        write_prefill_stats(p, row.prompt_tokens);
     }
     p.nils(1); // routed_experts
     p.int(0); // num_nans_in_logits
@@ -93,7 +93,7 @@ fn output(p: &mut Packer, row: &Row<'_>) {
 }
 
 /// Writes the events since the last output, of the types QUEUED and SCHEDULED.
-fn events(p: &mut Packer, times: EngineSeconds) {
+fn write_scheduling_events(p: &mut Packer, times: EngineSeconds) {
     p.array(2);
     for (kind, timestamp) in [(1, times.queued), (2, times.batch_entered)] {
         p.map(2);
@@ -104,7 +104,8 @@ fn events(p: &mut Packer, times: EngineSeconds) {
     }
 }
 
-fn prefill_stats(p: &mut Packer, prompt_tokens: u32) {
+/// Writes the `PrefillStats` of a prompt without cached tokens.
+fn write_prefill_stats(p: &mut Packer, prompt_tokens: u32) {
     let text = "num_prompt_tokens PROMPT num_computed_tokens PROMPT num_cached_tokens 0 num_local_cached_tokens 0 \
                 num_external_cached_tokens 0 num_cache_creation_tokens 0";
     p.map(6);

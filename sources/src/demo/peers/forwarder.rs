@@ -82,25 +82,29 @@ impl Forwarder {
         );
         let texts: Vec<_> = decoded.chunks().iter().map(|chunk| text_of(chunk.ids)).collect();
         let rows: Vec<_> = decoded.chunks().iter().zip(&texts).map(|(chunk, text)| row(chunk, text)).collect();
-        let outgoing = match &self.role {
-            Role::Router(outlets) => rows
-                .iter()
-                .map(|row| {
-                    let stray = self.stage.script.strays.is_some_and(|every| is_misrouted(row, every));
-                    let to = detokenizer_of(row.worker.unwrap_or_default(), outlets.len()) + usize::from(stray);
-                    (to % outlets.len(), batch(release, Class::TokenIds, &[*row], true))
-                })
-                .collect(),
-            Role::Detokenizer(workers) if workers.len() > 1 => rows
-                .iter()
-                .map(|row| {
+        let mut outgoing = Vec::new();
+        match &self.role {
+            // A router sends one message per request.
+            Role::Router(outlets) => {
+                for row in &rows {
+                    let mut to = detokenizer_of(row.worker.unwrap_or_default(), outlets.len());
+                    if self.stage.script.strays.is_some_and(|every| is_misrouted(row, every)) {
+                        to += 1;
+                    }
+                    outgoing.push((to % outlets.len(), batch(release, Class::TokenIds, &[*row], true)));
+                }
+            }
+            // So does a detokenizer of several workers.
+            Role::Detokenizer(workers) if workers.len() > 1 => {
+                for row in &rows {
                     let to = workers.iter().position(|(worker, _)| Some(&**worker) == row.worker);
+                    let to = to.context("chunk for an unknown worker")?;
                     let alone = Row { worker: None, ..*row };
-                    Ok((to.context("chunk for an unknown worker")?, batch(release, Class::Text, &[alone], true)))
-                })
-                .collect::<anyhow::Result<_>>()?,
-            Role::Detokenizer(_) => vec![(0, batch(release, Class::Text, &rows, false))],
-        };
+                    outgoing.push((to, batch(release, Class::Text, &[alone], true)));
+                }
+            }
+            Role::Detokenizer(_) => outgoing.push((0, batch(release, Class::Text, &rows, false))),
+        }
         Ok((rows.len() as u32, outgoing))
     }
 }

@@ -51,6 +51,7 @@ impl Memory {
         self.state().inboxes.entry(hop).or_default().0.clone()
     }
 
+    /// Opens a lane to the receiver of a hop, as a connection would be.
     pub(super) fn connect(&self, hop: HopId) -> anyhow::Result<Lane> {
         let mut state = self.state();
         let (inbox, lanes) = state.inboxes.get_mut(&hop).context("a hop without a receiver")?;
@@ -65,6 +66,7 @@ impl Memory {
 }
 
 impl Lane {
+    /// Puts a message into the receiver's inbox, and remembers it as sent.
     pub(super) fn send(&mut self, message: Parts) {
         let at = self.memory.reports.now();
         let id = self.next;

@@ -91,6 +91,7 @@ impl InFlight {
         lanes.len() as u32 - 1
     }
 
+    /// Remembers a message of a lane until it is received.
     fn add_sent(&self, hop: HopId, lane: u32, message: Parts) {
         if let Some(lane) = self.lock().get_mut(&hop).and_then(|lanes| lanes.get_mut(lane as usize)) {
             lane.messages.push_back(message);
@@ -145,6 +146,8 @@ impl Inbox {
         Ok(inbox)
     }
 
+    /// Moves messages from the socket to the inbox until the socket fails. The socket does not show the lane of a message, so its sender's copy
+    /// is looked up.
     async fn pull(&self, mut socket: PullSocket, hop: HopId, in_flight: &InFlight) -> anyhow::Result<()> {
         loop {
             let parts = socket.recv().await?.into_vec();
@@ -211,6 +214,7 @@ impl Push {
     }
 
     async fn send(&mut self, message: Parts) -> anyhow::Result<()> {
+        // Before the send: the receiver looks for it at once.
         self.in_flight.add_sent(self.hop, self.lane, message.clone());
         let message = ZmqMessage::try_from(message).ok().context("a message without parts")?;
         self.socket.send(message).await.context("a demo peer cannot send")

@@ -60,7 +60,7 @@ impl Request {
         // Prefill makes one token.
         let burst = if self.generated == 0 { 1 } else { burst };
         let count = self.random.between(1, burst).min(self.target - self.generated);
-        ids.extend((0..count).map(|_| token(&mut self.random)));
+        ids.extend((0..count).map(|_| draw_token(&mut self.random)));
         self.generated += count;
         if self.generated < self.target && !last_step {
             return None;
@@ -166,51 +166,60 @@ impl Clients {
         }
     }
 
+    /// Sends a new request to the next worker.
     fn send_request(&mut self, stage: &Stage) {
-        let request = self.next();
+        let request = self.create_request();
         stage.account.opened();
         self.sockets[self.turn % self.sockets.len()].push(Arrived { at: stage.reports.now(), request });
     }
 
     /// Rid of the next request, and the number of tokens at which it ends if only prefill is requested.
-    fn name(&mut self, random: &mut Random) -> (String, Option<u32>) {
+    fn choose_rid(&mut self, random: &mut Random) -> (String, Option<u32>) {
         match self.load.come {
             Requests::Single => (fresh_rid(random), None),
             Requests::Chats => (format!("chatcmpl-{:016x}-{:08x}", random.next(), random.next() as u32), None),
             Requests::Prefill => (fresh_rid(random), Some(1)),
-            Requests::Groups => self.together.pop_front().unwrap_or_else(|| {
-                self.groups += 1;
-                let own = fresh_rid(random);
-                if self.groups % 2 == 1 {
-                    // In a batch with one rid from the client, the prompts are numbered.
-                    self.together.extend((0..GROUP).map(|n| (format!("{own}_{n}"), None)));
-                } else {
-                    // For n samples of a prompt: one request for the prefix alone, then one per sample, each with its own rid.
-                    self.together.push_back((own, Some(0)));
-                    self.together.extend((0..GROUP).map(|_| (fresh_rid(random), None)));
+            Requests::Groups => {
+                if self.together.is_empty() {
+                    self.begin_group(random);
                 }
                 self.together.pop_front().unwrap_or_default()
-            }),
+            }
         }
     }
 
-    fn next(&mut self) -> Request {
+    /// Chooses the rids of a group of requests: alternately those of a batch, and those of samples of one prompt.
+    fn begin_group(&mut self, random: &mut Random) {
+        self.groups += 1;
+        let own = fresh_rid(random);
+        if self.groups % 2 == 1 {
+            // In a batch with one rid from the client, the prompts are numbered.
+            self.together.extend((0..GROUP).map(|n| (format!("{own}_{n}"), None)));
+        } else {
+            // For n samples of a prompt: one request for the prefix alone, then one per sample, each with its own rid.
+            self.together.push_back((own, Some(0)));
+            self.together.extend((0..GROUP).map(|_| (fresh_rid(random), None)));
+        }
+    }
+
+    /// Creates the next request. All draws are from its own random stream, in this order, so that a run with the same seed is the same run.
+    fn create_request(&mut self) -> Request {
         let mut random = self.random.fork();
-        let (rid, prefill) = self.name(&mut random);
+        let (rid, prefill_tokens) = self.choose_rid(&mut random);
         // HTTP workers accept connections in turn.
         self.turn += 1;
         let worker = self.turn.checked_rem(self.workers.len());
-        let answer = length(self.load.answer, &mut random);
-        let (ending, target) = if let Some(target) = prefill {
+        let answer_tokens = draw_length(self.load.answer, &mut random);
+        let (ending, target) = if let Some(target) = prefill_tokens {
             (Ending::Prefill, target)
         } else if random.chance(self.load.aborts) {
-            (Ending::Abort, random.between(1, answer))
+            (Ending::Abort, random.between(1, answer_tokens))
         } else if random.chance(0.7) {
-            (Ending::Stop, answer)
+            (Ending::Stop, answer_tokens)
         } else {
-            (Ending::Length, answer)
+            (Ending::Length, answer_tokens)
         };
-        let prompt: Vec<i64> = (0..length(PROMPT, &mut random)).map(|_| token(&mut random)).collect();
+        let prompt: Vec<i64> = (0..draw_length(PROMPT, &mut random)).map(|_| draw_token(&mut random)).collect();
         let preparation = self.load.preparation_ms.map(|(least, most)| random.between(least, most));
         let leaves_after = random.chance(self.load.leavers).then(|| random.between(LEAVES_AFTER.0, LEAVES_AFTER.1));
         Request {
@@ -232,11 +241,11 @@ impl Clients {
     }
 }
 
-fn token(random: &mut Random) -> i64 {
+fn draw_token(random: &mut Random) -> i64 {
     random.between(0, VOCABULARY - 1).into()
 }
 
-fn length(lengths: Lengths, random: &mut Random) -> u32 {
+fn draw_length(lengths: Lengths, random: &mut Random) -> u32 {
     (random.log_normal(lengths.median, lengths.sigma) as u32).clamp(lengths.min, lengths.max)
 }
 

@@ -1,6 +1,7 @@
 //! The scheduler: continuous batching, with one frame per step that contains every running request.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,7 +14,7 @@ use super::Stage;
 use super::network::{Inbox, Outlet};
 use super::report::PeerAction;
 use super::requests::Request;
-use crate::demo::encode::{Row, Stats};
+use crate::demo::encode::{Finish, Row, Stats};
 
 /// Chunks for so long after the client left show that no abort arrived.
 const ABANDONED: Duration = Duration::from_secs(5);
@@ -98,55 +99,66 @@ impl Scheduler {
         }));
     }
 
-    /// The end of a forward pass: a chunk for each running request. Requests that end leave the batch.
-    fn step(&mut self, last: bool, stats: Stats) -> Vec<u8> {
-        let Stage { account, script, reports, .. } = &self.stage;
-        let burst = script.load.burst;
-        let mut ids = Vec::with_capacity(self.running.len() * burst as usize);
-        let now = reports.now();
-        let steps: Vec<_> = self
-            .running
-            .iter_mut()
-            .map(|request| {
-                let new = request.generated == 0;
-                let from = ids.len();
-                if new {
-                    account.request();
-                    request.times.prefill_finished = to_seconds(now);
-                }
-                let finish = request.step(burst, last, &mut ids);
-                (new, from..ids.len(), finish)
-            })
-            .collect();
-        let rows: Vec<_> = self
-            .running
-            .iter()
-            .zip(&steps)
-            .map(|(request, (new, range, finish))| Row {
+    /// The end of a forward pass: encodes a frame with a chunk for each running request. Requests that end leave the batch, in the last step all.
+    fn step(&mut self, is_last_step: bool, stats: Stats) -> Vec<u8> {
+        let now = self.stage.reports.now();
+        let mut ids = Vec::new();
+        let steps = self.generate_tokens(is_last_step, now, &mut ids);
+        let mut rows = Vec::with_capacity(steps.len());
+        for (request, step) in self.running.iter().zip(&steps) {
+            rows.push(Row {
                 rid: &request.rid,
                 worker: request.worker.as_deref(),
-                finish: *finish,
-                prompt_tail: if *new { &request.prompt_tail } else { &[] },
-                ids: &ids[range.clone()],
+                finish: step.finish,
+                prompt_tail: if step.is_first { &request.prompt_tail } else { &[] },
+                ids: &ids[step.ids.clone()],
                 prompt_tokens: request.prompt_tokens,
                 completion_tokens: request.generated,
                 times: request.times,
                 wall_clock_lead: self.wall_clock_lead,
                 ..Row::default()
-            })
-            .collect();
-        let frame = script.engine.step(&rows, stats);
-        account.count(|truth| {
+            });
+        }
+        let frame = self.stage.script.engine.step(&rows, stats);
+        self.stage.account.count(|truth| {
             truth.chunks += rows.len() as u64;
             truth.tokens += ids.len() as u64;
         });
-        for (request, (_, range, _)) in self.running.iter_mut().zip(&steps) {
-            self.stage.count_abandoned(request, range.len() as u32, now);
+        for (request, step) in self.running.iter_mut().zip(&steps) {
+            self.stage.count_abandoned(request, step.ids.len() as u32, now);
         }
-        let mut finishes = steps.iter().map(|(.., finish)| finish.is_some());
-        self.running.retain(|_| !finishes.next().unwrap_or(false));
+        let mut steps = steps.iter();
+        self.running.retain(|_| steps.next().is_none_or(|step| step.finish.is_none()));
         frame
     }
+
+    /// Appends the new tokens of all running requests to `ids`. Returns the step of each.
+    fn generate_tokens(&mut self, is_last_step: bool, now: MonoNs, ids: &mut Vec<i64>) -> Vec<RequestStep> {
+        let Stage { account, script, .. } = &self.stage;
+        let burst = script.load.burst;
+        let mut steps = Vec::with_capacity(self.running.len());
+        for request in &mut self.running {
+            let is_first = request.generated == 0;
+            if is_first {
+                account.request();
+                request.times.prefill_finished = to_seconds(now);
+            }
+            let from = ids.len();
+            let finish = request.step(burst, is_last_step, ids);
+            steps.push(RequestStep { is_first, ids: from..ids.len(), finish });
+        }
+        steps
+    }
+}
+
+/// What a forward pass made for one request.
+struct RequestStep {
+    /// Whether it made the first token.
+    is_first: bool,
+    /// Place of its tokens among those of the batch.
+    ids: Range<usize>,
+    /// Set if the request ends.
+    finish: Option<Finish>,
 }
 
 /// As Python's `time.perf_counter`.

@@ -203,6 +203,8 @@ impl Tokenizer {
         Ok(batch.chunks().len() as u32)
     }
 
+    /// Runs the coroutine that waits for the request: it passes the queued chunks to its client, and ends with the last one, or if the client
+    /// leaves.
     fn wake(&mut self, rid: &Arc<str>) {
         let Some(state) = self.states.get_mut(rid) else { return };
         let mut finished = false;
