@@ -12,13 +12,14 @@ pub(crate) fn error_line(error: &anyhow::Error) -> String {
     });
     let refused = error.chain().filter_map(|cause| cause.downcast_ref::<Error>()).last();
     // In messages, advice follows a semicolon.
-    match refused.and_then(advice).filter(|_| !message.contains("; ")) {
+    match refused.and_then(advice_for).filter(|_| !message.contains("; ")) {
         Some(advice) => format!("{message}; {advice}"),
         None => message,
     }
 }
 
-fn advice(refused: &Error) -> Option<&'static str> {
+/// What the user can do about an error of the system.
+fn advice_for(refused: &Error) -> Option<&'static str> {
     Some(match refused.kind() {
         ErrorKind::NotFound => "check the name: the file or one of its folders does not exist",
         ErrorKind::PermissionDenied => "run as the user that `ls -l` shows, or choose another path",

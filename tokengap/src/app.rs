@@ -123,6 +123,7 @@ impl RunOutputs {
     }
 }
 
+/// Configuration of the analysis of a live run.
 pub(crate) fn live_config(args: &LiveArgs) -> Config {
     Config {
         limits: args.limits.limits(),

@@ -348,6 +348,7 @@ pub(crate) fn probe_capabilities() -> Capabilities {
     keep | Capabilities::from_bits_retain(1 << Capability::SysAdmin.bit())
 }
 
+/// Permits listening on a port, and keeps the capability that a privileged port needs.
 fn allow_listening(plan: &mut Plan, port: u16) {
     plan.ports.push(PortAccess::Listen(port));
     if (1..FIRST_UNPRIVILEGED_PORT).contains(&port) {

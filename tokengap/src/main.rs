@@ -59,6 +59,7 @@ fn main() -> ExitCode {
     }
 }
 
+/// Parses the command line and runs its command.
 fn run() -> anyhow::Result<ExitCode> {
     // With SIGXFSZ caught, a file size limit causes a write error that is reported. The process survives, since traffic may pass through
     // it.

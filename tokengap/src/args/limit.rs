@@ -28,6 +28,7 @@ pub(crate) struct LimitArgs {
 const SHORT_HELP: &str = "Set a memory limit; repeatable. --help lists them";
 
 impl LimitArgs {
+    /// The defaults with the limits that were given.
     pub(crate) fn limits(&self) -> Limits {
         let mut limits = Limits { live_rids: self.max_live, finished_kept: self.max_finished, ..Limits::default() };
         for limit in &self.limits {
@@ -47,6 +48,7 @@ fn limits_help() -> String {
     text
 }
 
+/// Parses `NAME=N`.
 fn parse_limit(text: &str) -> Result<Limit, String> {
     let (name, value) = text.split_once('=').ok_or("expected NAME=N, for example lost_ranges=1000000")?;
     let bound = Bound::find(name).ok_or_else(|| match name {

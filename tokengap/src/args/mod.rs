@@ -52,6 +52,7 @@ pub(crate) fn parse_at_least_one(text: &str) -> Result<usize, String> {
 /// Heading of the flags that few people need; the last one in the help.
 pub(crate) const TUNING: &str = "Tuning";
 
+/// Parses a duration greater than zero, with its unit.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let hint = "write it like 5s, 500ms, 2m or 1h 30m";
     if text.parse::<f64>().is_ok() {
@@ -92,6 +93,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         "t" | "tb" | "tib" => 40,
         _ => return Err(format!("{unit:?} is not a unit of size; {HINT}")),
     };
+    // A shift drops bits that do not fit, so the way back shows whether all did.
     match amount.checked_shl(shift).filter(|bytes| bytes >> shift == amount) {
         Some(0) | None => Err(format!("{text:?} is out of range for a file size; {HINT}")),
         Some(bytes) => Ok(bytes),

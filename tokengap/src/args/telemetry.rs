@@ -119,6 +119,7 @@ pub(crate) enum SpanRequests {
     None,
 }
 
+/// Parses the address to serve at. A port alone is one of 127.0.0.1.
 fn parse_address(text: &str) -> Result<SocketAddr, String> {
     const HINT: &str = "expected an address like 9464, 127.0.0.1:9464, [::1]:9464 or 0.0.0.0:9464";
     if let Ok(port) = text.parse::<u16>() {

@@ -89,6 +89,8 @@ pub(crate) fn start(results: &ResultFiles) -> anyhow::Result<()> {
 struct Broker(Mutex<OwnedFd>);
 
 impl Broker {
+    /// Sends a request to the broker process and waits for its reply, which has a descriptor if the operation opens a file. `to` is empty
+    /// for an operation with one path.
     fn request(&self, operation: u8, path: &Path, to: &Path) -> io::Result<Option<OwnedFd>> {
         let mut request = vec![operation];
         request.extend_from_slice(path.as_os_str().as_bytes());
@@ -168,6 +170,7 @@ pub(crate) fn serve(socket: BorrowedFd<'_>, mut rules: Rules) -> io::Result<()> 
     }
 }
 
+/// Executes a request as [`Broker::request`] encodes it, if the rules permit it.
 fn execute_request(rules: &mut Rules, request: &[u8]) -> io::Result<Option<File>> {
     let (&operation, paths) = request.split_first().ok_or(Errno::INVAL)?;
     // A second path follows a zero byte; it is empty if the operation has one path.

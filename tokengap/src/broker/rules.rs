@@ -76,6 +76,7 @@ impl Rules {
         Ok(())
     }
 
+    /// The folder of a path, if it was opened at the start, and the name in it. No other folder can be reached.
     fn find_entry<'a>(&'a self, path: &'a Path) -> io::Result<FolderEntry<'a>> {
         let parent = path.parent().map(or_working_folder);
         let folder = parent.and_then(|parent| self.folders.get(parent));

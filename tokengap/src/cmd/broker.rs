@@ -1,5 +1,6 @@
 //! `tokengap broker`: hidden command, started by [`crate::broker`].
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -17,10 +18,12 @@ pub(crate) struct Args {
     results: ResultFiles,
 }
 
+/// The process that creates, renames and removes result files for a confined tokengap.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let ResultFiles { file, folder, .. } = &args.results;
-    let in_folders: Vec<_> = folder.iter().map(|folder| folder.join("any")).collect();
-    let paths: Vec<_> = file.iter().chain(&in_folders).map(|path| Some(path.as_path())).collect();
+    // A result file stands for its folder, in which the confinement permits writing.
+    let in_folders: Vec<PathBuf> = folder.iter().map(|folder| folder.join("any")).collect();
+    let paths: Vec<Option<&Path>> = file.iter().chain(&in_folders).map(|path| Some(path.as_path())).collect();
     // A path through another process's root can be opened only before.
     let rules = broker::Rules::new(args.results.clone());
     confinement::confine_to_files(&[], &paths);

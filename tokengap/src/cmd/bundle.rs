@@ -182,6 +182,7 @@ fn copy_without_token_ids(original: &Recording, folder: &Path) -> anyhow::Result
     }
 }
 
+/// Writes a record into the copy of a recording.
 fn copy_record(copy: &mut Recorder, record: &Record<'_>) {
     match record {
         Record::Event(event) => copy.event(event),

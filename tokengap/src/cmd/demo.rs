@@ -50,6 +50,7 @@ fn scenario() -> impl TypedValueParser<Value = Scenario> {
 /// Default duration without a terminal, where no key can end the demo.
 const HEADLESS_DURATION: Duration = Duration::from_secs(10);
 
+/// `tokengap demo`: watches a simulated engine, for a limited time if there is no screen.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let endpoint = args.live.telemetry.endpoint_options()?;
     let mut plan = confinement::live_plan(Work::Network, &args.live);

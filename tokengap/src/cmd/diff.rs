@@ -60,6 +60,7 @@ enum Format {
 /// A comparison lists no requests.
 const SLOWEST: usize = 0;
 
+/// `tokengap diff`: compares two reports or recordings.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     confinement::confine_to_files(&[&args.a, &args.b], &[args.output.file()]);
     let options = DiffOptions {

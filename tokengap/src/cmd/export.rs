@@ -72,6 +72,7 @@ fn format_parser() -> impl TypedValueParser<Value = Format> {
     })
 }
 
+/// `tokengap export`: converts a recording to another format.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     confinement::confine_to_files(&[&args.file], &[args.output.file()]);
     ensure!(
@@ -125,6 +126,7 @@ fn is_gzip(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "gz")
 }
 
+/// Exported part of the recording, in nanoseconds from its start. `None` for all of it.
 fn time_range(args: &Args) -> Option<RangeInclusive<u64>> {
     let from = args.from.map(to_nanoseconds);
     let to = args.to.map(to_nanoseconds);

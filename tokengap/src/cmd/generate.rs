@@ -45,6 +45,7 @@ impl GeneratedFile {
     }
 }
 
+/// `tokengap generate`: writes the man pages or the completions of a shell.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut command = config::command_definition();
     if let Some(dir) = &args.output {

@@ -42,6 +42,7 @@ pub(crate) struct Args {
     remove: Option<PathBuf>,
 }
 
+/// The guard of a splice or a run: waits for the end of tokengap, and moves the sockets back if tokengap did not.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // Survive whatever ends tokengap: detach from the terminal and ignore its signals.
     let _ = rustix::process::setsid();
@@ -58,6 +59,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // Opened now, because the pid may be reused later.
     let child = child.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     output::raw_stdout().write_all(READY)?;
+    // Blocks until tokengap ends, however it ends: the kernel then closes its end of the pipe.
     let mut message = String::new();
     let _ = std::io::stdin().read_to_string(&mut message);
     // tokengap has restored the sockets itself.
@@ -66,8 +68,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     errln!("tokengap has exited; moving the engine's sockets back");
     for folder in &folders {
-        for restored in restore_sockets(folder)?.iter().filter(|restored| !matches!(restored, Restored::OfAnother(_))) {
-            errln!("tokengap: {}", describe_restored(restored));
+        for restored in restore_sockets(folder)? {
+            if !matches!(restored, Restored::OfAnother(_)) {
+                errln!("tokengap: {}", describe_restored(&restored));
+            }
         }
     }
     if let (Some(child), Some(folder)) = (child, &args.remove) {

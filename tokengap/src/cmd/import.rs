@@ -67,6 +67,7 @@ pub(crate) struct Args {
 /// Log time between detector runs. The detectors that apply to logs judge lasting conditions.
 const TICK_NS: u64 = 5_000_000_000;
 
+/// `tokengap import`: reads engine logs, and prints a report or writes a recording.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let paths: Vec<&Path> = args.paths.iter().map(PathBuf::as_path).collect();
     confinement::confine_to_files(&paths, &[args.record.as_deref(), args.report_output.output.file()]);
@@ -160,6 +161,7 @@ fn read_logs(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recor
     Ok((analysis, input, recorder))
 }
 
+/// Runs the detectors, and records that they ran.
 fn tick_all(analysis: &mut Analysis, recorder: Option<&mut Recorder>, now: MonoNs) {
     analysis.tick(now);
     if let Some(recorder) = recorder {
@@ -232,6 +234,7 @@ fn import_notes(stats: &ImportStats, args: &Args) -> Vec<String> {
     notes
 }
 
+/// Parses the name of a time zone, an offset such as `+01:00`, or `system`.
 fn parse_zone(text: &str) -> Result<TimeZone, String> {
     if text == "system" {
         return Ok(TimeZone::system());

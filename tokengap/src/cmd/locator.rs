@@ -20,6 +20,7 @@ pub(crate) struct Args {
     sought: Option<u32>,
 }
 
+/// The process that starts an analysis for each request, or such an analysis.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match args.sought {
         None => start_analyses()?,
@@ -38,12 +39,14 @@ fn start_analyses() -> anyhow::Result<()> {
     locator::supervise(stdin(), analysis_command).context("cannot analyse libraries")
 }
 
+/// This program as the analysis with the number `sought`.
 fn analysis_command(sought: u32) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg("locator").arg(format!("--sought={sought}"));
     command
 }
 
+/// Receives a library from stdin, searches it and writes the answer to stdout. The process is confined before it reads the first byte.
 fn analyse(number: u32) -> anyhow::Result<()> {
     let sought = locator::sought_by_number(number, &inner_servers()).context("unknown number")?;
     let library = RegularFile::open_located(&locator::receive_library(stdin())?, ExpectedFile::ANY)?;

@@ -24,6 +24,7 @@ pub(crate) struct Args {
     file: Vec<PathBuf>,
 }
 
+/// The process that opens files of other processes for a confined tokengap.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     open_files::raise_limit(open_files::DISCOVERY);
     confinement::confine_opener();

@@ -31,6 +31,7 @@ impl KnownSide {
         by_flag.or_else(by_messages)
     }
 
+    /// The side that a server must have if its peer has this one.
     fn of_other(side: PairSide) -> Self {
         let side = match side {
             PairSide::Prefill => PairSide::Decode,
@@ -50,6 +51,7 @@ struct RecordedServer {
 }
 
 impl RecordedServer {
+    /// Analyses a recording of one of the two servers. Their sides are known from the recordings, if at all.
     fn read(file: &Path) -> anyhow::Result<Self> {
         let recording = match Recording::open(file) {
             Err(OpenError::NotARecording { .. }) => {
@@ -171,6 +173,7 @@ fn servers_of_side<'s, 'a>(
 }
 
 impl RunningServer<'_> {
+    /// How the clocks of this prefill server and of a decode server are related. Without anchors both ran on this machine.
     fn clocks_with(&self, decode: &Self) -> PairClocks {
         match (self.anchor, decode.anchor) {
             (Some(prefill), Some(decode)) => PairClocks::of_anchors(prefill, decode),

@@ -1,5 +1,6 @@
 //! `tokengap` without arguments on a terminal: offers running engines, local recordings and demos.
 
+use std::fs::DirEntry;
 use std::path::Path;
 use std::sync::mpsc::{self, Sender};
 use std::thread;
@@ -73,8 +74,10 @@ fn served_run_offers() -> Vec<SourceOffer> {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
+        // Unreadable once the process has exited; then it offers nothing.
         let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let words: Vec<&str> = line.split(|&b| b == 0).filter_map(|w| std::str::from_utf8(w).ok()).collect();
+        let words = line.split(|&byte| byte == 0).filter_map(|word| std::str::from_utf8(word).ok());
+        let words: Vec<&str> = words.collect();
         if let Some(command) = watch_arguments(&words) {
             offers.push(SourceOffer {
                 kind: SourceKind::Served,
@@ -118,37 +121,48 @@ fn recording_offers() -> Vec<SourceOffer> {
     let Ok(folder) = std::fs::read_dir(".") else {
         return Vec::new();
     };
-    let mut found: Vec<(SystemTime, u64, String)> = folder
-        .take(MAX_ENTRIES)
-        .filter_map(|entry| {
-            let entry = entry.ok()?;
-            let name = entry.file_name().into_string().ok()?;
-            let about = entry.metadata().ok()?;
-            let is_recording = Path::new(&name).extension().is_some_and(|e| e == "tgap") && about.is_file();
-            is_recording.then(|| (about.modified().ok(), about.len(), name))
-        })
-        .map(|(at, size, name)| (at.unwrap_or(SystemTime::UNIX_EPOCH), size, name))
-        .collect();
-    found.sort_by(|a, b| b.cmp(a));
-    found.truncate(MAX_RECORDINGS);
-    found
-        .into_iter()
-        .map(|(at, size, name)| {
-            let age = at.elapsed().unwrap_or_default();
-            SourceOffer {
-                kind: SourceKind::Recording,
-                note: format!(
-                    "replay it: {}, written {} ago",
-                    format_bytes(size),
-                    format_duration(age.as_nanos() as u64)
-                ),
-                command: vec!["replay".into(), name.clone()],
-                title: name,
-            }
-        })
-        .collect()
+    let entries = folder.take(MAX_ENTRIES).filter_map(Result::ok);
+    let mut recordings: Vec<FoundRecording> = entries.filter_map(|entry| FoundRecording::read(&entry)).collect();
+    recordings.sort_by(|a, b| b.cmp(a));
+    recordings.truncate(MAX_RECORDINGS);
+    recordings.into_iter().map(FoundRecording::into_offer).collect()
 }
 
+/// A recording in a folder. The order is that of the time of writing.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct FoundRecording {
+    written_at: SystemTime,
+    bytes: u64,
+    name: String,
+}
+
+impl FoundRecording {
+    /// `None` if the entry is no file with the name of a recording.
+    fn read(entry: &DirEntry) -> Option<Self> {
+        let name = entry.file_name().into_string().ok()?;
+        let metadata = entry.metadata().ok()?;
+        let is_recording = Path::new(&name).extension().is_some_and(|extension| extension == "tgap");
+        if !is_recording || !metadata.is_file() {
+            return None;
+        }
+        let written_at = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        Some(Self { written_at, bytes: metadata.len(), name })
+    }
+
+    fn into_offer(self) -> SourceOffer {
+        let age = self.written_at.elapsed().unwrap_or_default();
+        let size = format_bytes(self.bytes);
+        let age = format_duration(age.as_nanos() as u64);
+        SourceOffer {
+            kind: SourceKind::Recording,
+            note: format!("replay it: {size}, written {age} ago"),
+            command: vec!["replay".into(), self.name.clone()],
+            title: self.name,
+        }
+    }
+}
+
+/// All scenarios of the demo.
 fn demo_offers() -> impl Iterator<Item = SourceOffer> {
     Scenario::ALL.iter().map(|scenario| SourceOffer {
         kind: SourceKind::Demo,

@@ -26,10 +26,15 @@ pub(crate) struct Args {
 }
 
 impl Args {
+    /// Arguments with which a prober has these options.
     pub(crate) fn arguments_for(options: &ProbeOptions) -> Vec<String> {
         let mut arguments = vec![format!("--ring={}", options.ring_bytes)];
-        arguments.extend((!options.polls).then(|| "--no-wakeups".to_owned()));
-        arguments.extend(options.tls.then(|| "--tls".to_owned()));
+        if !options.polls {
+            arguments.push("--no-wakeups".to_owned());
+        }
+        if options.tls {
+            arguments.push("--tls".to_owned());
+        }
         arguments
     }
 
@@ -38,6 +43,7 @@ impl Args {
     }
 }
 
+/// The process that has the probe, and sets uprobes at the request of a confined tokengap.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // This process may start none later.
     let locator = confinement::start_locator()?;

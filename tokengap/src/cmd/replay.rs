@@ -44,6 +44,7 @@ pub(crate) struct Args {
     screen: ScreenArgs,
 }
 
+/// `tokengap replay`: plays a recording on the screen, or prints its report.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // The screen can export a report into the working folder.
     let here = (!args.outcome.is_headless()).then(|| Path::new("report.json"));

@@ -77,6 +77,7 @@ enum Format {
     Html,
 }
 
+/// `tokengap report`: prints the report of a recording or of a pair of them, or writes an archive.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(archive) = &args.bundle {
         return write_bundle(args, archive);
@@ -90,6 +91,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.report_output.write(&report)
 }
 
+/// Writes an archive with the recording without content, its report and the output of `doctor`.
 fn write_bundle(args: &Args, archive: &Path) -> anyhow::Result<ExitCode> {
     ensure!(
         destination_file(Some(archive)).is_some(),

@@ -56,6 +56,7 @@ pub(crate) struct Args {
 /// Extra time for the command to exit after it was asked to.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// `tokengap run`: starts a command whose sockets are relayed. Ends with it, and has its exit code if that is not 0.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(report) = &args.report {
         output::ResultFile::check(report, args.live.record.force)?;
@@ -63,7 +64,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let endpoint = args.live.telemetry.endpoint_options()?;
     let signals = Forwarding::install()?;
     let folder = Private::open(args.folder.as_deref())?;
-    let command_output = if args.live.outcome.is_headless() { None } else { Some(log(args)?) };
+    let command_output = if args.live.outcome.is_headless() { None } else { Some(create_log_file(args)?) };
     let output = command_output.as_ref().map(|(file, _)| file.try_clone()).transpose()?;
     let child = Child::start(&args.command, folder.path(), output)?;
     let afterwards = folder.is_own().then(|| Cleanup { child: child.pid(), remove: folder.path() });
@@ -127,11 +128,11 @@ fn confine(args: &Args, folder: &Path) -> anyhow::Result<()> {
 
 /// Creates the log file for the command's output while the screen is active.
 #[expect(clippy::disallowed_methods, reason = "creates a new file")]
-fn log(args: &Args) -> anyhow::Result<(File, PathBuf)> {
-    let path = args
-        .output
-        .clone()
-        .unwrap_or_else(|| std::env::temp_dir().join(format!("tokengap-run-{}.log", std::process::id())));
+fn create_log_file(args: &Args) -> anyhow::Result<(File, PathBuf)> {
+    let path = match &args.output {
+        Some(path) => path.clone(),
+        None => std::env::temp_dir().join(format!("tokengap-run-{}.log", std::process::id())),
+    };
     let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path);
     let file = file.with_context(|| format!("cannot create {} for the output of the command", path.display()))?;
     Ok((file, path))

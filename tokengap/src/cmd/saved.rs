@@ -53,6 +53,7 @@ fn parse_named_report(text: &[u8], name: &str) -> anyhow::Result<Report> {
     parse_report(text).with_context(|| format!("{name} is not a tokengap report"))
 }
 
+/// Reads a report of at most `LARGEST_JSON` bytes.
 fn read_limited(from: impl Read) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(LARGEST_JSON + 1).read_to_end(&mut bytes)?;
@@ -60,6 +61,7 @@ fn read_limited(from: impl Read) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Parses a JSON report of the schema that this program writes.
 fn parse_report(text: &[u8]) -> anyhow::Result<Report> {
     #[derive(serde::Deserialize)]
     struct Head {
@@ -78,6 +80,7 @@ fn parse_report(text: &[u8]) -> anyhow::Result<Report> {
     }
 }
 
+/// Adds what to do about a report that ends too early.
 fn explain_json_error(error: serde_json::Error) -> anyhow::Error {
     if error.is_eof() {
         anyhow::Error::from(error).context("it is truncated; print or copy it again")

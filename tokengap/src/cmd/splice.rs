@@ -66,6 +66,7 @@ Risk: a message is lost if its sender is still writing it when its connection en
 socket's buffer (about 200 KB), or a receiver that does not keep up. Senders reconnect in about 0.2 s; their messages wait
 until then. If tokengap is killed, messages inside it are lost, and a guard puts the engine's sockets back.";
 
+/// `tokengap splice`: moves the sockets of a running engine behind a relay, after a confirmation, and back at the end.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.restore {
         return restore_recorded(args);
@@ -136,6 +137,7 @@ fn print_result(splice: &Splice) {
     }
 }
 
+/// Asks on the terminal whether to go on.
 fn confirm() -> anyhow::Result<bool> {
     ensure!(
         std::io::stdin().is_terminal(),
@@ -148,6 +150,7 @@ fn confirm() -> anyhow::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
+/// `tokengap splice --restore`: moves sockets back that a killed tokengap has left. Exit code 2 if one could not be.
 fn restore_recorded(args: &Args) -> anyhow::Result<ExitCode> {
     let mut folders = args.folder.clone();
     if folders.is_empty() {

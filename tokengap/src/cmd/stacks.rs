@@ -16,6 +16,7 @@ pub(crate) struct Args {
     reader: bool,
 }
 
+/// The process that reads Python stacks, or its supervisor.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // It ends when tokengap does, which also receives these signals.
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {

@@ -69,9 +69,10 @@ pub(crate) struct Args {
     max_connections: usize,
 }
 
+/// `tokengap tap`: relays hops until the end.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let endpoint = args.live.telemetry.endpoint_options()?;
-    let hops = hops(args)?;
+    let hops = parse_hops(args)?;
     ensure!(
         args.queue_bytes <= args.max_buffered / 2,
         "--queue-bytes {} exceeds half of --max-buffered {}: raise --max-buffered, because the traffic needs the other half",
@@ -128,7 +129,8 @@ fn worker_number(names: &[Option<&String>], index: usize) -> Option<u16> {
     (pairs_of_hop > 1).then_some(before as u16)
 }
 
-fn hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
+/// The hops of the arguments: each --listen with its --upstream, and with its name if --hop is given.
+fn parse_hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
     let listens = args.listen.len();
     let upstreams = args.upstream.len();
     if listens != upstreams {
@@ -142,13 +144,14 @@ fn hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
     let mut names = args.hop.iter();
     let named: Vec<Option<&String>> =
         args.listen.iter().map(|listen| if listen.speaks_http() { None } else { names.next() }).collect();
-    let pairs = args.listen.iter().cloned().zip(args.upstream.iter().cloned());
-    Ok(pairs
-        .enumerate()
-        .map(|(i, (listen, upstream))| TapHop {
-            ends: named[i].map(|name| Ends::from(name.as_str()).to_owned()),
-            worker: worker_number(&named, i),
-            ..TapHop::new(Pair { listen, upstream })
-        })
-        .collect())
+    let mut hops = Vec::new();
+    for (index, (listen, upstream)) in args.listen.iter().zip(&args.upstream).enumerate() {
+        let pair = Pair { listen: listen.clone(), upstream: upstream.clone() };
+        hops.push(TapHop {
+            ends: named[index].map(|name| Ends::from(name.as_str()).to_owned()),
+            worker: worker_number(&named, index),
+            ..TapHop::new(pair)
+        });
+    }
+    Ok(hops)
 }

@@ -66,9 +66,11 @@ impl ConfigFile<'_> {
     fn section_entries(&self, root: &Table, command: &Command, name: &str, of: &str) -> anyhow::Result<Vec<Entry>> {
         let mut known = settable_flags(command, of);
         if name == SHARED_SECTION {
-            let shared = SOURCES.map(|source| settable_flags(command, source));
             // Only flags that all sources have.
-            known.retain(|arg| shared.iter().all(|flags| flags.iter().any(|flag| long_name(flag) == long_name(arg))));
+            for source in SOURCES {
+                let flags = settable_flags(command, source);
+                known.retain(|arg| flags.iter().any(|flag| long_name(flag) == long_name(arg)));
+            }
         }
         let mut entries = Vec::new();
         let Some(table) = root.get(name).and_then(Item::as_table_like) else {

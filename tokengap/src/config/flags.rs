@@ -14,10 +14,12 @@ pub(super) fn settable_flags(command: &Command, section: &str) -> Vec<Arg> {
     own.chain(global).filter(|arg| is_settable(arg)).cloned().collect()
 }
 
+/// Returns whether a configuration file may set the flag.
 fn is_settable(arg: &Arg) -> bool {
-    let about_the_file = ["config", "print_config"].contains(&arg.get_id().as_str());
-    let does = matches!(arg.get_action(), ArgAction::Set | ArgAction::Append | ArgAction::SetTrue | ArgAction::Count);
-    arg.get_long().is_some() && does && !about_the_file && !arg.is_hide_set()
+    let is_about_the_file = ["config", "print_config"].contains(&arg.get_id().as_str());
+    let sets_value =
+        matches!(arg.get_action(), ArgAction::Set | ArgAction::Append | ArgAction::SetTrue | ArgAction::Count);
+    arg.get_long().is_some() && sets_value && !is_about_the_file && !arg.is_hide_set()
 }
 
 /// Long name of a flag, without its dashes.
@@ -56,6 +58,7 @@ fn flag_with_value(flag: &str, value: &Value) -> Option<OsString> {
     }
 }
 
+/// Kind of a TOML value in words.
 fn with_article(value: &Value) -> &'static str {
     match value {
         Value::String(_) => "a text",
@@ -80,10 +83,11 @@ pub(crate) fn effective_config(command: &Command, section: &str, matches: &ArgMa
     format!("[{section}]\n{}\n", lines.join("\n"))
 }
 
+/// The flag's line in a configuration file, as a comment if it has its default. `None` if the flag has no long name.
 fn config_line(arg: &Arg, matches: &ArgMatches) -> Option<String> {
     let id = arg.get_id().as_str();
     let long = arg.get_long()?;
-    let set = matches.value_source(id).is_some_and(|source| source != ValueSource::DefaultValue);
+    let is_set = matches.value_source(id).is_some_and(|source| source != ValueSource::DefaultValue);
     let value = match arg.get_action() {
         ArgAction::SetTrue => matches.get_flag(id).into(),
         ArgAction::Count => i64::from(matches.get_count(id)).into(),
@@ -98,7 +102,7 @@ fn config_line(arg: &Arg, matches: &ArgMatches) -> Option<String> {
             }
         }
     };
-    let comment = if set { "" } else { "# " };
+    let comment = if is_set { "" } else { "# " };
     Some(format!("{comment}{long} = {value}"))
 }
 

@@ -33,6 +33,7 @@ pub(crate) fn add_flags_of_file(command: &Command, line: Vec<OsString>) -> anyho
     insert_flags(command, line, &section, &matches, &path, &text)
 }
 
+/// Reads a configuration file, at most its first `MAX_BYTES`.
 fn read_file(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     named_file::open(path)?.take(MAX_BYTES).read_to_string(&mut text)?;

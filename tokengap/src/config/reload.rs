@@ -37,6 +37,7 @@ impl Configured {
         args.config.as_ref().map(|_| Self::read()).transpose()
     }
 
+    /// Parses the command line of this process again, with the configuration file as it is now.
     fn read() -> anyhow::Result<Self> {
         let command = command_definition();
         let line = add_flags_of_file(&command, std::env::args_os().collect())?;

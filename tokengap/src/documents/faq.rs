@@ -41,14 +41,19 @@ fn fixed_parts(text: &str, opens: char, closes: char) -> Vec<String> {
 }
 
 fn is_documented(entries: &[Vec<String>], text: &str) -> bool {
-    entries.iter().any(|parts| {
-        let mut rest = text;
-        parts.iter().all(|part| {
-            let found = rest.find(part.as_str());
-            rest = found.map_or("", |at| &rest[at + part.len()..]);
-            found.is_some()
-        })
-    })
+    entries.iter().any(|parts| contains_in_order(text, parts))
+}
+
+/// Returns whether the text contains all parts, one after the other.
+fn contains_in_order(text: &str, parts: &[String]) -> bool {
+    let mut rest = text;
+    for part in parts {
+        let Some((_, behind)) = rest.split_once(part.as_str()) else {
+            return false;
+        };
+        rest = behind;
+    }
+    true
 }
 
 /// All sources without tests, with continued string literals joined.

@@ -20,17 +20,15 @@ const FOREIGN_FLAGS: [&str; 3] = [
     "--check --features --parquet",
 ];
 
+/// Files of the documentation with their text, in the order of their paths.
 fn documentation_pages() -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let places = "README.md CONTRIBUTING.md SECURITY.md docs docs/reference docs/internals deploy deploy/systemd";
-    let mut paths: Vec<PathBuf> = places
-        .split(' ')
-        .flat_map(|place| match std::fs::read_dir(root.join(place)) {
-            Ok(folder) => folder.map(|entry| entry.expect("it is listed").path()).collect(),
-            Err(_) => vec![root.join(place)],
-        })
-        .filter(|path| path.is_file())
-        .collect();
+    let mut paths: Vec<PathBuf> = ["README.md", "CONTRIBUTING.md", "SECURITY.md"].map(|page| root.join(page)).into();
+    for folder in ["docs", "docs/reference", "docs/internals", "deploy", "deploy/systemd"] {
+        let entries = std::fs::read_dir(root.join(folder)).expect("it is a folder");
+        paths.extend(entries.map(|entry| entry.expect("it is listed").path()));
+    }
+    paths.retain(|path| path.is_file());
     paths.sort();
     paths.into_iter().filter_map(|path| Some((path.clone(), std::fs::read_to_string(path).ok()?))).collect()
 }

@@ -3,6 +3,7 @@
 mod watched_engine;
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -112,6 +113,7 @@ impl Args {
         ProbeOptions { ring_bytes: self.ring, polls: !self.no_wakeups, tls: self.tls, ..ProbeOptions::default() }
     }
 
+    /// What the helper processes are permitted to do, which is fixed when they start.
     fn helper_options(&self) -> HelperOptions {
         HelperOptions {
             prober_arguments: prober::Args::arguments_for(&self.probe_options()),
@@ -135,6 +137,7 @@ impl Args {
     }
 }
 
+/// `tokengap attach`: finds the engines, attaches to them and watches them until the end.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // The token is read before root is given up.
     let endpoint = args.live.telemetry.endpoint_options()?;
@@ -154,7 +157,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return end_early(args, endpoint, &signals, "the search for the engine's processes");
     };
     let topology = watcher.topology().clone();
-    let (named, wanted) = (args.pid.clone(), names.clone());
+    let named = args.pid.clone();
+    let wanted = names.clone();
     let Some(chosen) = start_up.wait(move || wanted.select(choose_engines(&topology, &named)?))? else {
         return end_early(args, endpoint, &signals, "the choice of an engine");
     };
@@ -276,13 +280,15 @@ fn watch_engines(
     let mut finished: Vec<RunReport> = runs.into_iter().map(|run| run.source.finish(run.session)).collect();
     pair::add_to_reports(&mut finished, pairs);
     app::keep_serving(live, signals);
-    let failed = finished.iter().zip(failures).filter(|(run, _)| run.report.saw_nothing());
-    let failed = failed.filter_map(|(run, failure)| Some((run.name.as_str(), failure?))).collect::<Vec<_>>();
-    let saw_nothing = finished.iter().all(|run| run.report.saw_nothing());
-    let Some((name, failure)) = failed.into_iter().next() else {
+    let unobserved = finished.iter().zip(failures).find_map(|(run, failure)| {
+        let failure = failure.filter(|_| run.report.saw_nothing())?;
+        Some((run.name.as_str(), failure))
+    });
+    let Some((name, failure)) = unobserved else {
         return app::print_reports(&finished, live.outcome);
     };
-    if saw_nothing {
+    // Empty reports would only hide the reason.
+    if finished.iter().all(|run| run.report.saw_nothing()) {
         bail!(failure);
     }
     app::print_reports(&finished, live.outcome)?;
@@ -341,7 +347,7 @@ pub(super) fn choose_engines(topology: &Topology, named: &[RoleSpec]) -> anyhow:
             Ok(engines.into_iter().cloned().collect())
         }
         // The named processes may not be connected yet. The user knows that they belong together.
-        Err(PickError::Unconnected(_)) => Ok(vec![only(topology, named)]),
+        Err(PickError::Unconnected(_)) => Ok(vec![engine_of_named(topology, named)]),
         Err(error) => {
             if !topology.engines.is_empty() || !topology.blind_spots.is_empty() {
                 err!("{topology}");
@@ -368,29 +374,30 @@ pub(super) fn choose_engines(topology: &Topology, named: &[RoleSpec]) -> anyhow:
 }
 
 /// Engine of only the named processes, even if they were assigned to different engines.
-fn only(topology: &Topology, named: &[RoleSpec]) -> Engine {
-    let is_named = |pid: u32| named.iter().any(|spec| spec.pid == pid);
-    let first = topology.engines.iter().find(|engine| engine.processes.iter().any(|p| is_named(p.id.pid)));
+fn engine_of_named(topology: &Topology, named: &[RoleSpec]) -> Engine {
+    let pids: BTreeSet<u32> = named.iter().map(|spec| spec.pid).collect();
+    // Hops and settings are those of the first engine with one of them.
+    let first = topology.engines.iter().find(|engine| engine.processes.iter().any(|p| pids.contains(&p.id.pid)));
     let mut engine = first.cloned().unwrap_or_default();
-    engine.processes =
-        topology.engines.iter().flat_map(|e| &e.processes).filter(|p| is_named(p.id.pid)).cloned().collect();
+    let all_processes = topology.engines.iter().flat_map(|engine| &engine.processes);
+    engine.processes = all_processes.filter(|process| pids.contains(&process.id.pid)).cloned().collect();
     engine
 }
 
 /// Prints the processes that are connected or look like a part of an engine, but are not watched.
 fn report_other_candidates(topology: &Topology, engines: &[&Engine]) {
-    let is_chosen = |pid: &u32| engines.iter().any(|engine| engine.process_with_pid(*pid).is_some());
-    let unnamed = topology.confirmed_engines().filter_map(Engine::main_process).map(|process| process.id.pid);
-    let unnamed: Vec<u32> = unnamed.filter(|pid| !is_chosen(pid)).collect();
-    if let [first, ..] = unnamed.as_slice() {
-        let count = unnamed.len();
+    let is_watched = |pid: &u32| engines.iter().any(|engine| engine.process_with_pid(*pid).is_some());
+    let main_pids = topology.confirmed_engines().filter_map(Engine::main_process).map(|process| process.id.pid);
+    let unwatched_engines: Vec<u32> = main_pids.filter(|pid| !is_watched(pid)).collect();
+    if let [first, ..] = unwatched_engines.as_slice() {
+        let count = unwatched_engines.len();
         errln!(
             "tokengap: not watched: {count} groups of connected processes (first pid {first}); if one is an engine, name it with --pid"
         );
     }
-    let others: Vec<u32> = topology.candidate_pids().into_iter().filter(|pid| !is_chosen(pid)).collect();
-    if let [first, ..] = others.as_slice() {
-        let count = others.len();
+    let candidates: Vec<u32> = topology.candidate_pids().into_iter().filter(|pid| !is_watched(pid)).collect();
+    if let [first, ..] = candidates.as_slice() {
+        let count = candidates.len();
         errln!("tokengap: candidates without a connection, not watched: {count} processes (first pid {first})");
     }
 }

@@ -91,6 +91,7 @@ impl WatchedEngine {
         self.engine.failure()
     }
 
+    /// Finishes the run and returns its report.
     pub(super) fn finish(self, session: Session) -> RunReport {
         RunReport {
             name: self.engine.name(),

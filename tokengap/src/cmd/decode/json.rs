@@ -85,6 +85,7 @@ impl Serialize for ChunkList<'_> {
             Kind::Abort => 0,
             _ => self.0.chunks().len(),
         };
+        // Each chunk is charged before it is written, so the output ends where the budget does.
         let shown = (0..rows).take_while(|_| self.1.charge(CHUNK_BYTES));
         to.collect_seq(shown.map(|row| Chunk(self.0, row, self.1)))
     }

@@ -25,11 +25,13 @@ impl MessageReader {
         Self { sglang: Decoder::new(limits).with_ids(), all }
     }
 
+    /// Decodes a message of any engine. The error is a line for the user.
     pub(super) fn read<'a>(&'a mut self, message: &'a [u8]) -> Result<AnyMessage<'a>, String> {
         // Its own decoder also has the finish reason as it was sent.
         if self.sglang.recognises(&[message]) {
             let batch = self.sglang.decode(message).map_err(|why| why.to_string())?;
             let mut requests = Vec::new();
+            // Only messages to the scheduler have requests; any other control message is none of them.
             if batch.shape().kind == Kind::Control
                 && (engines::sglang::FORMAT.read_requests)(&[Excerpt::whole(message)], &mut requests).is_err()
             {

@@ -93,6 +93,7 @@ pub(super) fn ids_label(column: IdColumn) -> &'static str {
     }
 }
 
+/// The first token ids: `[1, 2, 3, ...]`.
 fn first_ids(ids: &[i64]) -> String {
     let shown: Vec<String> = ids.iter().take(MAX_SHOWN_IDS).map(i64::to_string).collect();
     let more = if ids.len() > MAX_SHOWN_IDS { ", ..." } else { "" };

@@ -61,6 +61,7 @@ fn cgroup_version() -> Option<&'static str> {
     ["cpu", "cpu,cpuacct"].iter().any(|folder| root.join(folder).exists()).then_some("version 1")
 }
 
+/// Whether the types of the running kernel (BTF) can be read.
 fn kernel_types() -> String {
     match Btf::read_running_kernel() {
         Ok(btf) if btf.probe_offsets().sched() => "readable, with the required fields of task_struct".to_owned(),
@@ -69,6 +70,7 @@ fn kernel_types() -> String {
     }
 }
 
+/// Whether a uprobe can be set, tried on this process.
 fn uprobe_support() -> String {
     match probe_self_with_multi_uprobe() {
         Ok(true) => "set on tokengap itself, with one link for multiple probe points".to_owned(),
@@ -92,6 +94,7 @@ fn capability_summary() -> String {
     format!("{effective}; root would also have: {bounding}{worth}")
 }
 
+/// Whether this process has the kernel's clock. `None` if that is unknown.
 fn clock_state() -> Option<String> {
     let ahead = clock_offset_ns()?;
     Some(if ahead == 0 {
@@ -101,14 +104,15 @@ fn clock_state() -> Option<String> {
     })
 }
 
+/// Mode of seccomp, and which of the system calls that tokengap needs it refuses. `None` if the mode is unknown.
 fn seccomp_state() -> Option<String> {
-    let tried: Vec<String> = SystemCall::ALL
-        .into_iter()
-        .map(|call| match call.probe_refusal() {
+    let mut tried = Vec::new();
+    for call in SystemCall::ALL {
+        tried.push(match call.probe_refusal() {
             None => format!("{} is allowed", call.name()),
             Some(errno) => format!("{} is refused (os error {errno})", call.name()),
-        })
-        .collect();
+        });
+    }
     let mode = match seccomp_mode()? {
         SeccompMode::Off => "no filter",
         SeccompMode::Strict => "strict",
@@ -176,6 +180,7 @@ fn observed_by(process: &Process) -> Option<String> {
     reads.then(|| "socket reads (received frames only)".to_owned())
 }
 
+/// Release and path of the process's libzmq, and how it can be probed. `None` without libzmq.
 fn describe_libzmq(process: &Process) -> Option<String> {
     let library = process.libzmq.as_ref()?;
     let release = library.release.as_ref().map_or("of unknown release".to_owned(), ToString::to_string);

@@ -92,6 +92,7 @@ impl EngineLine {
     }
 }
 
+/// `tokengap doctor`: prints which features work here. Exit code 1 if one does not.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let watcher = processes(&args.pid)?;
     let topology = watcher.topology();
@@ -110,6 +111,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!all_work)))
 }
 
+/// Tests each feature, by an attach to the engine if `attach`, else on this process.
 fn diagnose(watcher: Watcher, engines: &[Engine], attach: bool) -> Diagnosis {
     let mut facts = facts::machine_facts();
     // The facts of many processes would hide those of the machine.

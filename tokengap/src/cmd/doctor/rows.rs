@@ -48,16 +48,10 @@ pub(super) fn thread_times_row(engine: &Engine) -> Row {
 /// Tests whether hops can be moved behind the relay: the listeners are known, their folders writable, and a sender's socket can be
 /// borrowed.
 pub(super) fn splice_row(engine: &Engine) -> Row {
-    let opened = Located::find(engine, None).and_then(|located| {
-        located.folders().iter().try_for_each(|folder| {
-            accessat(CWD, folder.path(), Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
-                .with_context(|| format!("cannot write to {}", folder.shown("").display()))
-        })
-    });
     let mut row = Row::of(
         "splice",
         "found the engine's listeners and their folders; copied a descriptor",
-        opened.err().map(|error| Reason::new(&format_args!("{error:#}"))),
+        check_folders_writable(engine).err().map(|error| Reason::new(&format_args!("{error:#}"))),
     );
     let lanes = engine.routes().into_iter().flat_map(|route| route.lanes);
     let mut senders = lanes.filter_map(|lane| lane.from).map(|End { pid, fd, .. }| Holder { pid, fd });
@@ -68,14 +62,26 @@ pub(super) fn splice_row(engine: &Engine) -> Row {
     row
 }
 
+/// Fails if the engine's listeners are not found, or a new file cannot be created beside one of them.
+fn check_folders_writable(engine: &Engine) -> anyhow::Result<()> {
+    for folder in Located::find(engine, None)?.folders() {
+        accessat(CWD, folder.path(), Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
+            .with_context(|| format!("cannot write to {}", folder.shown("").display()))?;
+    }
+    Ok(())
+}
+
+/// Listens on a TCP port and on a Unix socket, for a moment.
+fn try_listening() -> std::io::Result<()> {
+    std::net::TcpListener::bind("127.0.0.1:0")?;
+    let folder = tempfile::tempdir()?;
+    UnixListener::bind(folder.path().join("tap"))?;
+    Ok(())
+}
+
 /// Tests listening on a socket, which `tap` and all ports opened by tokengap need.
 pub(super) fn tap_row() -> Row {
-    let listened = std::net::TcpListener::bind("127.0.0.1:0").map(drop);
-    let listened = listened.and_then(|()| {
-        let folder = tempfile::tempdir()?;
-        UnixListener::bind(folder.path().join("tap")).map(drop)
-    });
-    let reason = listened.err().map(|error| Reason {
+    let reason = try_listening().err().map(|error| Reason {
         why: format!("cannot listen: {error}"),
         fix: Some("set TMPDIR to a writable folder, or listen on tcp://127.0.0.1:PORT".to_owned()),
     });

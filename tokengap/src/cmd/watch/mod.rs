@@ -72,17 +72,18 @@ pub(crate) struct Args {
     limits: LimitArgs,
 }
 
+/// `tokengap watch`: shows the runs that other tokengaps serve.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let token = args.token_file.as_ref().map(|path| AccessToken::of_file(path, named_file::open(path))).transpose()?;
     let ports = args.addresses.iter().filter_map(|run| run.address.rsplit_once(':')?.1.parse().ok());
     let here = (!args.outcome.is_headless()).then(|| Path::new("report.json"));
     confinement::confine_watch(ports, &[args.record.as_deref(), here]);
-    let source = |RunAddress { address, engine }: &RunAddress| RemoteOptions {
-        address: address.clone(),
-        engine: engine.clone(),
+    let sources = args.addresses.iter().map(|run| RemoteOptions {
+        address: run.address.clone(),
+        engine: run.engine.clone(),
         token: token.clone(),
-    };
-    let sources = args.addresses.iter().map(source).collect();
+    });
+    let sources = sources.collect();
     let screen = if args.outcome.is_headless() { None } else { Some(Screen::open(&args.screen.options())?) };
     let watched = watch_runs(args, sources, screen)?;
     let code = app::print_reports(&watched, args.outcome)?;

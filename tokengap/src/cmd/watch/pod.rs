@@ -165,6 +165,7 @@ impl Pod {
         });
     }
 
+    /// Records that the connection to the run was lost, and says so once.
     fn connection_lost(&mut self, down_reason: String, session: &mut Session) {
         // After the end of a run, the connection is closed.
         if self.state == PodState::Ended {
@@ -180,14 +181,17 @@ impl Pod {
         }
     }
 
+    /// Sets the state. Returns whether it was another one.
     fn change_state(&mut self, state: PodState) -> bool {
-        let changed = mem::replace(&mut self.state, state) != state;
-        if changed {
-            self.since = Instant::now();
+        if self.state == state {
+            return false;
         }
-        changed
+        self.state = state;
+        self.since = Instant::now();
+        true
     }
 
+    /// Processes a section of the stream, which shows that the run is alive.
     fn process_section(&mut self, section: StreamSection, session: &mut Session) {
         self.last_section = Instant::now();
         match section {
@@ -210,6 +214,7 @@ impl Pod {
         }
     }
 
+    /// Begins the run of this header, after the end of the run before it if there was one.
     fn start_run(&mut self, run: u64, header: &RecordingHeader, session: &mut Session) {
         if self.run.is_some() {
             for message in session.close(&ReportInput::for_source(&self.kind)) {
@@ -240,10 +245,12 @@ impl Pod {
         }
     }
 
+    /// Passes the records of a block to the session, and reports records that are missing before it.
     fn process_block(&mut self, block: &[u8], session: &mut Session) {
         if self.is_broken {
             return;
         }
+        // Taken out, because the session's tick borrows this run.
         let mut reader = mem::take(&mut self.reader);
         let lost = reader.lost();
         // An error in the analysis of one run must not end the others.
@@ -370,6 +377,7 @@ impl Pod {
         })
     }
 
+    /// Finishes the run and returns its report, which has the figures of the source's last status.
     pub(super) fn finish(mut self, session: Session) -> RunReport {
         self.update_state(Instant::now());
         let engine = self.remote.engine().cloned().unwrap_or_default();
