@@ -185,6 +185,7 @@ impl Btf {
         })
     }
 
+    /// Name at this offset of the string section; empty if it is outside.
     fn string_at(&self, offset: u32) -> &[u8] {
         let start = self.strings.start.saturating_add(offset as usize);
         let tail = self.data.get(start..self.strings.end).unwrap_or_default();

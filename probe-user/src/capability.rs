@@ -238,6 +238,7 @@ impl Permissions {
         *CURRENT.get_or_init(Self::read_own)
     }
 
+    /// Reads the capabilities and the kernel of this process.
     fn read_own() -> Self {
         let status = kernel::read("/proc/self/status", kernel::MAX_STATUS_BYTES).unwrap_or_default();
         let release = kernel::read_text("/proc/sys/kernel/osrelease").unwrap_or_default();

@@ -13,6 +13,7 @@ use rustix::net::{
 /// Maximum number of descriptors in a message: a library, and a pipe for the answer.
 const MAX_DESCRIPTORS: usize = 2;
 
+/// Sends one message with descriptors. Fails with `MSGSIZE` if there are too many.
 pub(crate) fn send_message(
     socket: BorrowedFd<'_>,
     message: &[u8],

@@ -36,6 +36,7 @@ pub fn attach_empty_probes(pid: u32, traps: Traps) -> Result<Vec<Box<dyn Send>>,
     })
 }
 
+/// Attaches programs that do nothing, to measure what the traps alone cost a process.
 fn attach_traps(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error>> {
     let mut ebpf: Ebpf = load::load_object(LoadSettings::minimal())?;
     let mut method = AttachMethod::choose(&ebpf, &[NOTHING]);
@@ -86,6 +87,7 @@ pub fn probe_self_with_multi_uprobe() -> Result<bool, Degraded> {
     attach_to_self().map_err(|error| Degraded::explain(Feature::Messages, None, Permissions::current(), error))
 }
 
+/// Sets a uprobe on this function. Returns whether one link can have several points.
 fn attach_to_self() -> Result<bool, Box<dyn std::error::Error>> {
     let mut ebpf: Ebpf = load::load_object(LoadSettings::minimal())?;
     let mut method = AttachMethod::choose(&ebpf, &[NOTHING]);

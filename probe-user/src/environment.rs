@@ -34,6 +34,7 @@ impl RunEnvironment {
         })
     }
 
+    /// Recognises the environment by its variables, files, control group and mounts.
     fn from_evidence(
         has_variable: impl Fn(&str) -> bool,
         file_exists: impl Fn(&str) -> bool,

@@ -119,6 +119,7 @@ impl KernelSide {
         }
     }
 
+    /// What the probe's reader must know of the loaded programs.
     pub(crate) fn loaded_facts(&self) -> LoadedFacts {
         LoadedFacts {
             observes_sleep: self.offsets.call != Offsets::ABSENT,
@@ -131,6 +132,7 @@ impl KernelSide {
         self.kernel_log.is_some()
     }
 
+    /// Passes the log of the kernel's programs to that of tokengap.
     pub(crate) fn flush_log(&mut self) {
         if let Some(log) = &mut self.kernel_log {
             log.flush();
@@ -150,6 +152,7 @@ impl KernelSide {
         tables::apply_change(&mut self.ebpf, change).map_err(|error| Refusal::Kernel(format!("{change:?}: {error}")))
     }
 
+    /// Reads the counters of lost records.
     pub(crate) fn read_losses(&mut self) -> Result<LossCounts, Refusal> {
         let map =
             tables::find_map(&self.ebpf, "LOSSES").map_err(|error| Refusal::from_table_error("LOSSES", &error))?;

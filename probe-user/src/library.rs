@@ -69,18 +69,21 @@ pub(crate) fn is_libssl_name(name: &[u8]) -> bool {
     name.starts_with(b"libssl") && memmem::find(name, b".so").is_some()
 }
 
+/// Opens all mapped files of the process whose names the function recognises.
 fn open_libraries_named(pid: u32, is_name: impl Fn(&[u8]) -> bool) -> Result<Vec<Library>, ReadError> {
     let (process, files) = read_mapped_files(pid)?;
     let found: Vec<&MappedFile> = files.iter().filter(|file| is_name(file.name())).collect();
     open_all(&process, &found)
 }
 
+/// Reads which files a process has mapped.
 fn read_mapped_files(pid: u32) -> Result<(ProcDir, Vec<MappedFile>), ReadError> {
     let process = ProcDir::open(pid)?;
     let files = maps::parse_mapped_files(&process.mappings(MAX_MAPS_BYTES)?);
     Ok((process, files))
 }
 
+/// Opens these mapped files, or none if there are too many.
 fn open_all(process: &ProcDir, files: &[&MappedFile]) -> Result<Vec<Library>, ReadError> {
     // A process may map files of any name.
     if files.len() > MAX_FILES_PER_LIBRARY {
@@ -136,6 +139,7 @@ impl LibraryReader {
         }
     }
 
+    /// Reads and analyses a library, once per file. The result is in a cache, so an error has no consequence here.
     fn read_once(&mut self, pid: u32, library: &Library, set: PointSet) {
         if self.read_files.len() == MAX_CACHED {
             // Read again at most, which costs time only.

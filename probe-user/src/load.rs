@@ -97,11 +97,14 @@ struct PidNamespace {
     inode: u64,
 }
 
+/// The PID namespace of this process; zeros if it is the initial one.
 fn own_pid_namespace() -> PidNamespace {
-    std::fs::metadata("/proc/self/ns/pid")
-        .ok()
-        .filter(|file| file.ino() != NamespaceKind::Pid.initial_inode())
-        .map_or_else(PidNamespace::default, |file| PidNamespace { device: file.dev(), inode: file.ino() })
+    match std::fs::metadata("/proc/self/ns/pid") {
+        Ok(file) if file.ino() != NamespaceKind::Pid.initial_inode() => {
+            PidNamespace { device: file.dev(), inode: file.ino() }
+        }
+        _ => PidNamespace::default(),
+    }
 }
 
 /// Whether this process is in the initial pid namespace, or cannot find out.

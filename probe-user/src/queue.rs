@@ -39,6 +39,7 @@ pub enum QueueError {
     Elsewhere(u32, u64),
 }
 
+/// What to do about an error, as the end of its message.
 fn diag_remedy(error: DiagError) -> &'static str {
     match error {
         DiagError::Enter(ReadError::Denied) => "; run with CAP_SYS_ADMIN",
@@ -121,14 +122,15 @@ impl Queues {
         self.namespaces.get(&namespace).map_or(Err(gone), |opened| opened.as_ref().map_err(|&error| error))
     }
 
+    /// Finds how to ask the kernel for the queues of a socket.
     fn find_socket(&mut self, socket: End) -> Result<SocketQuery, QueueError> {
         let End { pid, inode, .. } = socket;
-        let (namespace, process) =
-            match ProcDir::open(pid).and_then(|process| Ok((process.network_namespace()?, process))) {
-                Ok(found) => found,
-                Err(ReadError::Gone) => return Ok(SocketQuery::Closed),
-                Err(error) => return Err(QueueError::Namespace(pid, error)),
-            };
+        let opened = ProcDir::open(pid).and_then(|process| Ok((process.network_namespace()?, process)));
+        let (namespace, process) = match opened {
+            Ok(found) => found,
+            Err(ReadError::Gone) => return Ok(SocketQuery::Closed),
+            Err(error) => return Err(QueueError::Namespace(pid, error)),
+        };
         let refused = |error| QueueError::Diag(pid, error);
         if let Entry::Vacant(new) = self.namespaces.entry(namespace) {
             new.insert(DiagSocket::open_for(&process).and_then(|diag| diag.check_unix_support().map(|()| diag)));
@@ -140,6 +142,7 @@ impl Queues {
         {
             return Ok(SocketQuery::Unix { namespace, inode });
         }
+        // The list is long, so it is read again only for a socket that it lacks.
         if self.listed.namespace != namespace || !self.listed.ends_by_inode.contains_key(&inode) {
             let ends_by_inode = list_tcp_ends(&process).map_err(|error| QueueError::List(pid, error))?;
             self.listed = ListedSockets { namespace, ends_by_inode };
@@ -151,6 +154,7 @@ impl Queues {
                 return Ok(SocketQuery::Tcp { namespace, ends });
             }
         }
+        // The process has it, so it was created in another namespace.
         if has_socket(socket) {
             return Err(QueueError::Elsewhere(pid, inode));
         }
@@ -159,6 +163,7 @@ impl Queues {
 }
 
 impl SocketQuery {
+    /// Returns whether the socket is in this network namespace.
     fn is_in(&self, wanted: u64) -> bool {
         match self {
             Self::Unix { namespace, .. } | Self::Tcp { namespace, .. } => *namespace == wanted,

@@ -159,6 +159,7 @@ impl AttachMethod {
     }
 }
 
+/// Attaches a program to each point of the batch by a perf event of its own.
 fn attach_by_perf_events(
     ebpf: &mut Ebpf,
     batch: &Batch,
@@ -224,6 +225,7 @@ pub(crate) fn attach_tracepoints(ebpf: &mut Ebpf, programs: &[TracepointProgram]
     Ok(links)
 }
 
+/// The loaded program with this name, as the type of its attachment.
 fn program_mut<'a, T>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut T, ProgramError>
 where
     &'a mut T: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,

@@ -61,6 +61,7 @@ struct MultiUprobeProgram {
 }
 
 impl MultiUprobeProgram {
+    /// Loads the program into the kernel at the first call. Returns its descriptor.
     fn load_once(&mut self) -> Result<&OwnedFd, MultiUprobeError> {
         if self.descriptor.is_none() {
             let loaded = load_program(&self.instructions, &self.license);
@@ -151,6 +152,7 @@ fn check_refusals(folder: Option<i32>, impossible_process: Option<i32>) -> Resul
     }
 }
 
+/// Attaches a program to all points of a file with one link, for one process. `is_at_returns`: at the returns of the functions there.
 fn create_link(
     program: &OwnedFd,
     is_at_returns: bool,
@@ -213,6 +215,7 @@ struct ProgramLoadAttribute {
     expected_attach_type: u32,
 }
 
+/// Loads a program of this kind into the kernel.
 fn load_program(instructions: &[bpf_insn], license: &CString) -> io::Result<OwnedFd> {
     let attribute = ProgramLoadAttribute {
         kind: BPF_PROG_TYPE_KPROBE,

@@ -72,14 +72,16 @@ fn cpu_stat_paths(text: &str) -> Vec<PathBuf> {
     folders.into_iter().map(|folder| folder.join("cpu.stat")).collect()
 }
 
+/// Reads `cpu.stat` of a control group from its start.
 fn read_cpu_stat(file: &File) -> Option<CpuStat> {
     let mut text = [0; 2048];
     let length = file.read_at(&mut text, 0).ok()?;
     parse_cpu_stat(std::str::from_utf8(&text[..length]).ok()?)
 }
 
+/// Parses the throttling counters; `None` if the text has none.
 fn parse_cpu_stat(text: &str) -> Option<CpuStat> {
-    // Version 2 counts microseconds, version 1 nanoseconds.
+    // Version 2 of control groups counts microseconds, version 1 nanoseconds.
     let throttled_ns = match number_after(text, "throttled_usec") {
         Some(micros) => micros.saturating_mul(1000),
         None => number_after(text, "throttled_time")?,

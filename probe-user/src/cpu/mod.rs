@@ -164,6 +164,7 @@ impl CpuSampler {
         }
     }
 
+    /// Opens the files of new threads in the sampled range: the main thread and libzmq's come first, the others by id.
     fn find_threads(&mut self) -> Result<(), String> {
         let pid = self.pid;
         let listed = fs::read_dir(format!("/proc/{pid}/task")).map_err(|error| {

@@ -24,6 +24,7 @@ pub(super) struct ThreadTimesFile {
 }
 
 impl ThreadTimesFile {
+    /// Opens `schedstat`, which counts nanoseconds, or else `stat`, which counts ticks and no waiting time.
     pub(super) fn open(pid: u32, tid: u32) -> Option<Self> {
         if let Ok(file) = kernel::open(format!("/proc/{pid}/task/{tid}/schedstat")) {
             let source = Self { file, tick_ns: None };

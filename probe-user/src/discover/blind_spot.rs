@@ -26,6 +26,7 @@ pub enum ProcPart {
 }
 
 impl ProcPart {
+    /// Name of the file in `/proc/PID`.
     const fn file_name(self) -> &'static str {
         match self {
             Self::Maps => "maps",
@@ -47,6 +48,7 @@ impl ProcPart {
         }
     }
 
+    /// Capabilities with which the file of another user's process can be read.
     const fn required_capabilities(self) -> &'static [Capability] {
         match self {
             Self::Descriptors | Self::Environment => &[Capability::SysPtrace, Capability::DacReadSearch],
@@ -187,6 +189,7 @@ impl BlindSpot {
     }
 }
 
+/// What to do about missing capabilities. Without any, the process may be in a user namespace, whose capabilities do not count outside.
 fn capability_remedy(missing: &[Capability]) -> Option<String> {
     if missing.is_empty() {
         return Permissions::current()

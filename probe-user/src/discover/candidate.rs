@@ -112,7 +112,7 @@ pub(crate) fn examine_process(
             unread_maps = Some((process.path.join("maps"), ReadError::TooLong(limit)));
             Vec::new()
         }
-        Err(e) => return Err(e),
+        Err(error) => return Err(error),
     };
     let libzmq_file = libzmq::mapped_libzmq(&files).into_iter().next();
     // Nearly all processes of a machine end here.
@@ -173,6 +173,7 @@ pub(crate) struct StatedRole {
 }
 
 impl StatedRole {
+    /// Role that the command line states. What the user says comes before the title, and that before the command.
     pub(crate) fn from_argv(argv: &[String], by_hand: Option<&RoleSpec>, engines: &[EngineKind]) -> Self {
         let titled = argv.first().and_then(|title| engines.iter().find_map(|engine| engine.role_of_title(title)));
         let launcher = Launcher::of_command(argv, engines);
@@ -204,6 +205,7 @@ impl Candidate {
         self.environment.as_ref()?.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
     }
 
+    /// Folders from which the process imports Python packages, as far as its files and variables show them.
     fn import_directories(
         &self,
         process: &ProcDir,
@@ -266,11 +268,14 @@ fn kept_variables(bytes: &[u8], engines: &[EngineKind]) -> Option<Vec<(String, S
     if !bytes.is_empty() && !strings.first().is_some_and(|s| s.contains('=')) {
         return None;
     }
-    let is_kept =
-        |name: &str| KEPT_VARIABLES.contains(&name) || engines.iter().any(|engine| engine.variables().contains(&name));
-    let pairs = strings.iter().filter_map(|string| string.split_once('='));
-    let kept = pairs.filter(|(name, _)| is_kept(name));
-    Some(kept.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+    let mut kept = Vec::new();
+    for (name, value) in strings.iter().filter_map(|string| string.split_once('=')) {
+        let is_of_engine = engines.iter().any(|engine| engine.variables().contains(&name));
+        if is_of_engine || KEPT_VARIABLES.contains(&name) {
+            kept.push((name.to_owned(), value.to_owned()));
+        }
+    }
+    Some(kept)
 }
 
 /// Name for display. Never contains arguments.

@@ -18,20 +18,27 @@ pub(crate) struct SocketConnection {
 
 /// Finds Unix connections: the accepted side has its listener's name, and the connecting side has none.
 pub(crate) fn pair_unix_sockets(sockets: &[UnixSocket]) -> Vec<SocketConnection> {
-    let listeners: HashSet<&[u8]> = sockets.iter().filter(|s| s.is_listening).map(|s| s.name.as_slice()).collect();
-    let named: HashMap<u32, &[u8]> = sockets.iter().map(|s| (s.inode, s.name.as_slice())).collect();
-    let connections = sockets.iter().filter_map(|socket| {
-        let peer = socket.peer.filter(|_| !socket.is_listening && !socket.name.is_empty())?;
+    let listening = sockets.iter().filter(|socket| socket.is_listening);
+    let listener_names: HashSet<&[u8]> = listening.map(|socket| socket.name.as_slice()).collect();
+    let name_by_inode: HashMap<u32, &[u8]> =
+        sockets.iter().map(|socket| (socket.inode, socket.name.as_slice())).collect();
+    let mut connections = Vec::new();
+    for socket in sockets {
+        let Some(peer) = socket.peer else { continue };
+        if socket.is_listening || socket.name.is_empty() {
+            continue;
+        }
         // A socket that was bound before it connected has a name too. Then the side with a listener's name accepted.
-        let has_named_peer = named.get(&peer).is_some_and(|name| !name.is_empty());
-        let is_accepted = !has_named_peer || listeners.contains(socket.name.as_slice());
-        is_accepted.then(|| SocketConnection {
-            connector: Some(peer.into()),
-            acceptor: socket.inode.into(),
-            endpoint: ipc_endpoint(&socket.name),
-        })
-    });
-    connections.collect()
+        let has_named_peer = name_by_inode.get(&peer).is_some_and(|name| !name.is_empty());
+        if !has_named_peer || listener_names.contains(socket.name.as_slice()) {
+            connections.push(SocketConnection {
+                connector: Some(peer.into()),
+                acceptor: socket.inode.into(),
+                endpoint: ipc_endpoint(&socket.name),
+            });
+        }
+    }
+    connections
 }
 
 /// Connections from `/proc/net/unix` alone, which shows only the accepted sides and their names.
@@ -44,21 +51,36 @@ pub(crate) fn accepted_unix_sockets(sockets: &[UnixSocket]) -> Vec<SocketConnect
 
 /// TCP connections with both ends in these tables (of one network namespace), one of them accepted.
 pub(crate) fn pair_tcp_sockets(sockets: &[TcpSocket]) -> Vec<SocketConnection> {
-    let ends: HashMap<(SocketAddr, SocketAddr), u64> =
-        sockets.iter().filter(|s| s.state == TcpState::Established).map(|s| ((s.local, s.remote), s.inode)).collect();
-    let listening: HashSet<SocketAddr> =
-        sockets.iter().filter(|s| s.state == TcpState::Listening).map(|s| s.local).collect();
-    let ports_on_any_address: HashSet<u16> =
-        listening.iter().filter(|a| a.ip().is_unspecified()).map(SocketAddr::port).collect();
+    let mut inode_by_ends: HashMap<(SocketAddr, SocketAddr), u64> = HashMap::new();
+    let mut listening: HashSet<SocketAddr> = HashSet::new();
+    let mut ports_on_any_address: HashSet<u16> = HashSet::new();
+    for socket in sockets {
+        match socket.state {
+            TcpState::Established => {
+                inode_by_ends.insert((socket.local, socket.remote), socket.inode);
+            }
+            TcpState::Listening => {
+                listening.insert(socket.local);
+                if socket.local.ip().is_unspecified() {
+                    ports_on_any_address.insert(socket.local.port());
+                }
+            }
+            TcpState::Other => {}
+        }
+    }
     let is_listened_on = |local: &SocketAddr| listening.contains(local) || ports_on_any_address.contains(&local.port());
-    ends.iter()
+    let mut connections = Vec::new();
+    for ((local, remote), &acceptor) in &inode_by_ends {
         // The accepted end has the listener's port.
-        .filter(|((local, remote), _)| is_listened_on(local) && !is_listened_on(remote))
-        .filter_map(|((local, remote), &acceptor)| {
-            let connector = Some(*ends.get(&(*remote, *local))?);
-            Some(SocketConnection { connector, acceptor, endpoint: format!("tcp://{local}") })
-        })
-        .collect()
+        if is_listened_on(local)
+            && !is_listened_on(remote)
+            && let Some(&connector) = inode_by_ends.get(&(*remote, *local))
+        {
+            let endpoint = format!("tcp://{local}");
+            connections.push(SocketConnection { connector: Some(connector), acceptor, endpoint });
+        }
+    }
+    connections
 }
 
 fn ipc_endpoint(name: &[u8]) -> String {

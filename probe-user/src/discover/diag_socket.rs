@@ -101,6 +101,7 @@ impl DiagSocket {
         if own == Some(net) { Self::open_here() } else { Self::open_in_namespace(process) }
     }
 
+    /// Opens a socket that answers for the network namespace of the process.
     fn open_in_namespace(process: &ProcDir) -> Result<Self, DiagError> {
         if let Some(helper) = helper::connected_helper() {
             let opened = helper.diag_socket(process.pid);
@@ -179,6 +180,7 @@ impl DiagSocket {
         self.query_depth(tcp_request(family, socket), inode, DiagError::NoTcp)
     }
 
+    /// Asks for the queues of one socket. `None` if it does not exist any more.
     fn query_depth(
         &self,
         request: SockDiagMessage,
@@ -214,6 +216,7 @@ impl DiagSocket {
         }
     }
 
+    /// Sends a request to the kernel.
     fn send_request(&self, request: SockDiagMessage, flags: u16) -> Result<(), DiagError> {
         let mut message = NetlinkMessage::from(request);
         message.header.flags = NLM_F_REQUEST | flags;
@@ -225,6 +228,7 @@ impl DiagSocket {
         Ok(())
     }
 
+    /// Receives the next part of the kernel's answer into the buffer.
     fn receive<'b>(&self, buffer: &'b mut [u8]) -> Result<&'b [u8], DiagError> {
         let received = retry_on_intr(|| recv(&self.0, &mut *buffer, RecvFlags::empty()));
         let (length, _) = received.map_err(DiagError::Socket)?;
@@ -321,6 +325,7 @@ fn parse_unix_header(body: &[u8]) -> Option<UnixResponseHeader> {
     (body.first() == Some(&AF_UNIX)).then(|| UnixResponseHeader::parse(body).ok())?
 }
 
+/// Attributes behind the header of an answer about a Unix socket.
 fn parse_attributes(body: &[u8]) -> impl Iterator<Item = Nla> {
     // Length of `struct unix_diag_msg`.
     const HEADER: usize = 16;

@@ -133,6 +133,7 @@ fn to_link(connection: SocketConnection, holders: &HashMap<u64, OpenSocket>, has
     Some(Link { acceptor, endpoint: connection.endpoint, connector })
 }
 
+/// Finds the Unix connections of a network namespace. Its socket for questions to the kernel is kept for the next search.
 fn find_unix_connections(
     namespace: u64,
     process: &ProcDir,
@@ -155,6 +156,7 @@ fn find_accepted_unix_connections(process: &ProcDir) -> Vec<SocketConnection> {
     connection::accepted_unix_sockets(&net::parse_unix_table(&text, MAX_SOCKETS).items)
 }
 
+/// Finds the TCP connections of the process's network namespace.
 fn find_tcp_connections(process: &ProcDir, found: &mut FoundLinks) -> Vec<SocketConnection> {
     let mut sockets: Vec<TcpSocket> = Vec::new();
     for table in net::read_tcp_tables(process, MAX_SOCKETS) {

@@ -88,6 +88,7 @@ pub enum DiscoverError {
     NoSuchProcess { pid: u32, outside: Vec<u32> },
 }
 
+/// What to do if `/proc` cannot be listed.
 fn proc_error_remedy(error: ReadError) -> &'static str {
     if blind_spot::is_out_of_descriptors(error) {
         "raise the limit of open files (ulimit -n 65536)"
@@ -96,6 +97,7 @@ fn proc_error_remedy(error: ReadError) -> &'static str {
     }
 }
 
+/// Says which processes outside have the pid that the user named inside of their container.
 fn outside_pids_hint(outside: &[u32]) -> String {
     match outside {
         [] => String::from("; use a pid as shown by ps here"),

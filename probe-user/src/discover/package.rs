@@ -80,6 +80,7 @@ pub(crate) fn import_path(interpreter: PythonInterpreter<'_>) -> Vec<PathBuf> {
 pub(crate) struct InstalledReleases(pub(crate) Vec<PackageRelease>);
 
 impl InstalledReleases {
+    /// Finds the release of each engine's package in the first folder that has it.
     pub(crate) fn find(process: &ProcDir, dirs: &[PathBuf], engines: &[EngineKind]) -> Self {
         let mut found = Self::default();
         let Ok(root) = process.root() else {
@@ -111,7 +112,7 @@ impl InstalledReleases {
 
 /// Release in `NAME-RELEASE.dist-info/METADATA`. Ambiguous if one directory contains two for the same name.
 fn release_in_metadata(root: &ProcessRoot<'_>, dir: &Path, names: &[&str], package: &str) -> Option<Setting<String>> {
-    let mut matching = names.iter().filter(|name| split_dist_info(name).is_some_and(|(n, _)| n == package));
+    let mut matching = names.iter().filter(|name| split_dist_info(name).is_some_and(|(named, _)| named == package));
     let (Some(name), None) = (matching.next(), matching.next()) else {
         return None;
     };

@@ -223,6 +223,7 @@ impl ProcessCache {
         candidates.map(|c| (c.id, (c.stated, c.libzmq.is_some(), c.inner_server))).collect()
     }
 
+    /// All candidates; [`Self::candidates`] has them in a fixed order.
     fn candidates_in_any_order(&self) -> impl Iterator<Item = (&Candidate, &ProcDir)> {
         self.processes.values().filter_map(|entry| match &entry.state {
             Examination::Candidate(candidate, process) => Some((&**candidate, process)),
@@ -357,6 +358,7 @@ fn read_running_stat(process: &ProcDir) -> Result<Option<ProcessStat>, ReadError
     Ok(ProcessStat::parse(&process.read("stat", 4096)?).filter(|stat| stat.state != 'Z'))
 }
 
+/// Time since the start of a process, which `/proc/PID/stat` gives in ticks.
 fn process_age(start_time: u64) -> Duration {
     // USER_HZ: the unit in /proc/PID/stat is a hundredth of a second on every architecture.
     let started = Duration::from_millis(start_time.saturating_mul(10));

@@ -51,6 +51,7 @@ impl Engine {
         routes
     }
 
+    /// Place of a process among those of its role, by pid. `None` if there is only one.
     fn index_among_role(&self, role: Role, pid: u32) -> Option<u16> {
         let mut pids: Vec<u32> = self.with_role(role).map(|p| p.id.pid).collect();
         pids.sort_unstable();

@@ -26,6 +26,7 @@ impl RoleSpec {
     }
 }
 
+/// The role with this name, or with this alias of an engine.
 fn find_role(text: &str, engines: &[EngineKind]) -> Option<Role> {
     let word = text.trim().to_ascii_lowercase().replace('_', "-");
     engines.iter().find_map(|engine| {

@@ -60,6 +60,7 @@ impl fmt::Display for Engine {
     }
 }
 
+/// Release and settings of an engine in one line.
 fn engine_headline(engine: &Engine) -> String {
     let hosting = engine.releases.iter().filter(|known| Some(known.engine) != engine.kind);
     let mut parts: Vec<String> =
@@ -87,6 +88,7 @@ fn dash() -> String {
     "-".to_owned()
 }
 
+/// Cells of a process in the table.
 fn process_row(process: &Process) -> [String; 6] {
     [
         process.id.pid.to_string(),
@@ -98,6 +100,7 @@ fn process_row(process: &Process) -> [String; 6] {
     ]
 }
 
+/// Cells of a hop in the table.
 fn hop_row(hop: &HopSeen) -> [String; 5] {
     let carries = match hop.carries {
         Carries::Output => "tokens",

@@ -156,19 +156,26 @@ pub enum PickError {
 }
 
 impl Topology {
+    /// Engines with one of the processes that the user named.
+    fn engines_of(&self, named: &[RoleSpec]) -> Vec<&Engine> {
+        let has_named = |engine: &&Engine| named.iter().any(|spec| engine.process_with_pid(spec.pid).is_some());
+        self.engines.iter().filter(has_named).collect()
+    }
+
+    /// Confirmed engines with a stated role; without any, the confirmed ones; without any, the others.
+    fn engines_by_certainty(&self) -> Vec<&Engine> {
+        let confirmed: Vec<&Engine> = self.confirmed_engines().collect();
+        if confirmed.is_empty() {
+            return self.unconfirmed_engines().collect();
+        }
+        let named: Vec<&Engine> = confirmed.iter().copied().filter(|engine| engine.is_named()).collect();
+        if named.is_empty() { confirmed } else { named }
+    }
+
     /// Chooses the engines to attach to: those of the processes `named` by the user. Without any, the confirmed engines, or those of them
     /// with a stated role. An unconfirmed one is chosen only if there is no other.
     pub fn pick_engines(&self, named: &[RoleSpec]) -> Result<Vec<&Engine>, PickError> {
-        let by_hand: Vec<&Engine> =
-            self.engines.iter().filter(|e| named.iter().any(|spec| e.process_with_pid(spec.pid).is_some())).collect();
-        let confirmed: Vec<&Engine> = self.confirmed_engines().collect();
-        let with_names: Vec<&Engine> = confirmed.iter().copied().filter(|e| e.is_named()).collect();
-        let choice = match (named, with_names.as_slice(), confirmed.as_slice()) {
-            ([], [], []) => self.unconfirmed_engines().collect(),
-            ([], [], _) => confirmed,
-            ([], ..) => with_names,
-            _ => by_hand,
-        };
+        let choice = if named.is_empty() { self.engines_by_certainty() } else { self.engines_of(named) };
         match choice.as_slice() {
             [] => Err(match (named, self.engines.first().and_then(Engine::main_process)) {
                 ([named, ..], Some(main)) => PickError::Elsewhere { named: named.pid, engine: main.id.pid },

@@ -142,9 +142,12 @@ impl Watcher {
         // After the socket scan, so that every connected process has its I/O threads as well.
         self.cache.find_io_threads();
         let candidates: Vec<&Candidate> = self.cache.candidates().into_iter().map(|(candidate, _)| candidate).collect();
-        let with_sockets = candidates.iter().zip(&self.sockets);
-        let unread: Vec<u32> =
-            with_sockets.filter(|(_, found)| found.is_err()).map(|(about, _)| about.id.pid).collect();
+        let mut unread: Vec<u32> = Vec::new();
+        for (candidate, sockets) in candidates.iter().zip(&self.sockets) {
+            if sockets.is_err() {
+                unread.push(candidate.id.pid);
+            }
+        }
         let Assembly { engines, roles } =
             assemble_engines(self.options.engines, &candidates, &found.links, &unread, &mut found.blind_spots);
         let role_names = role_words(self.options.engines);

@@ -50,6 +50,7 @@ impl ConnectionTracker {
         steps.into_iter().flatten()
     }
 
+    /// Interprets a change of the connection's TCP state.
     fn interpret_state_change<'a>(&mut self, record: &Record<'a>) -> Option<ConnectionStep<'a>> {
         let head = &record.head;
         let end = match (head.before, head.state) {

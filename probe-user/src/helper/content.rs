@@ -79,6 +79,7 @@ pub(crate) fn losses_to_bytes(counts: &LossCounts) -> Vec<u8> {
     counts.iter().flat_map(|count| count.to_le_bytes()).collect()
 }
 
+/// Parses the counters of lost records; `None` if there are not as many as this program has.
 pub(super) fn parse_losses(bytes: &[u8]) -> Option<LossCounts> {
     let mut counts = LossCounts::default();
     if bytes.len() != size_of::<LossCounts>() {
@@ -95,6 +96,7 @@ const THREAD_NUMBERS: usize = 13;
 /// Bytes of a thread's entry.
 const THREAD_BYTES: usize = THREAD_NUMBERS * 8;
 
+/// Encodes threads as [`THREAD_NUMBERS`] numbers each.
 pub(crate) fn threads_to_bytes(threads: &[ThreadEntry]) -> Vec<u8> {
     let numbers = threads.iter().flat_map(|ThreadEntry { key, thread }| {
         [
@@ -120,6 +122,7 @@ pub(super) fn parse_threads(bytes: &[u8]) -> Vec<ThreadEntry> {
     bytes.chunks_exact(THREAD_BYTES).filter_map(parse_thread).collect()
 }
 
+/// Decodes a thread from as many numbers as [`threads_to_bytes`] writes.
 fn parse_thread(bytes: &[u8]) -> Option<ThreadEntry> {
     let mut numbers = [0_u64; THREAD_NUMBERS];
     for (number, from) in numbers.iter_mut().zip(bytes.chunks_exact(8)) {

@@ -52,6 +52,7 @@ pub(crate) fn connected_helper() -> Option<&'static Helper> {
 }
 
 impl Helper {
+    /// Starts the service of the process behind the socket. If that fails, the reason is kept in place of the ring.
     pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
         let (our_end, helper_end) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let requests = Mutex::new(socket);
@@ -123,6 +124,7 @@ impl Helper {
         exchange_messages(&self.requests, request, file)
     }
 
+    /// Sends a request whose answer comes in pieces, and joins them.
     fn request_content(&self, request: &HelperRequest) -> Result<Vec<u8>, Refusal> {
         let socket = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         channel::send_message(socket.as_fd(), &request.to_bytes(), &[]).map_err(|_| helper_exited())?;
@@ -148,6 +150,7 @@ impl Helper {
     }
 }
 
+/// Sends a request about an open library.
 fn request_about_library(
     connection: &Mutex<OwnedFd>,
     request: &HelperRequest,
@@ -158,6 +161,7 @@ fn request_about_library(
     exchange_messages(connection, request, Some(located.as_fd())).map(drop)
 }
 
+/// Sends a request, with a file if it needs one, and waits for the reply.
 fn exchange_messages(
     connection: &Mutex<OwnedFd>,
     request: &HelperRequest,

@@ -131,6 +131,7 @@ fn point_set_to_numbers(set: PointSet) -> (u32, u32) {
     }
 }
 
+/// The inverse of `point_set_to_numbers`.
 fn parse_point_set(kind: u32, flags: u32) -> Option<PointSet> {
     Some(match (kind, flags) {
         (MESSAGES, 0..=3) => PointSet::Messages(MessagePoints { processed: flags & 1 != 0, buffers: flags & 2 != 0 }),
@@ -180,6 +181,7 @@ pub(crate) fn parse_piece(bytes: &[u8]) -> Option<ContentPiece<'_>> {
 /// The result of a request. Only that for the first has facts.
 pub(crate) type HelperReply = Result<LoadedFacts, Refusal>;
 
+/// Encodes a reply; the reason of a refusal may be cut.
 pub(crate) fn reply_to_bytes(reply: &HelperReply) -> Vec<u8> {
     let mut facts = &LoadedFacts::default();
     let mut text = "";

@@ -47,17 +47,16 @@ pub(crate) fn answer_to_bytes(answer: &LocatorAnswer) -> [u8; ANSWER_BYTES] {
     bytes[0] = FOUND;
     let ProbePoints { functions, received, refused, option_request, waits, tls_write, method } = found;
     let points = [refused, option_request, waits];
-    let offsets = functions
-        .iter()
-        .copied()
-        .chain([received.map(|point| point.at)])
-        .chain(points.map(|point| point.map(|point| point.at)))
-        .chain([*tls_write, *method]);
+    // In the order in which the parser reads them.
+    let mut offsets: Vec<Option<u64>> = functions.to_vec();
+    offsets.push(received.map(|point| point.at));
+    offsets.extend(points.map(|point| point.map(|point| point.at)));
+    offsets.extend([*tls_write, *method]);
     for (to, offset) in bytes[OFFSETS_AT..LOCATIONS_AT].chunks_exact_mut(8).zip(offsets) {
         to.copy_from_slice(&offset.unwrap_or(ABSENT).to_le_bytes());
     }
-    let of_received = [received.map(|point| point.socket), received.map(|point| point.message)];
-    let locations = of_received.into_iter().chain(points.map(|point| point.map(|point| point.socket)));
+    let mut locations = vec![received.map(|point| point.socket), received.map(|point| point.message)];
+    locations.extend(points.map(|point| point.map(|point| point.socket)));
     for (to, location) in bytes[LOCATIONS_AT..TEXT_AT].chunks_exact_mut(3).zip(locations) {
         to.copy_from_slice(&location_to_bytes(location));
     }
@@ -105,6 +104,7 @@ fn socket_point(at: Option<u64>, socket: Option<Kept>) -> Option<SocketPoint> {
     Some(SocketPoint { at: at?, socket: socket? })
 }
 
+/// Encodes where a value is kept at a probe point.
 fn location_to_bytes(location: Option<Kept>) -> [u8; 3] {
     match location {
         None => [NOWHERE, 0, 0],

@@ -45,6 +45,7 @@ impl Fingerprint {
         Self { length_bytes, ends, whole }
     }
 
+    /// How far two observations of a message agree: in its whole content, its ends, or its length alone.
     pub(super) fn agreement_with(&self, other: &Self) -> Agreement {
         if self.length_bytes != other.length_bytes {
             return Agreement::No;
@@ -80,12 +81,14 @@ fn hash_bytes(bytes: &[u8]) -> u64 {
     state ^ state >> 29
 }
 
+/// The bytes as a number, filled up with zeros.
 fn padded_word(chunk: &[u8]) -> u64 {
     let mut padded = [0; 8];
     padded[..chunk.len()].copy_from_slice(chunk);
     u64::from_ne_bytes(padded)
 }
 
+/// Next state of the hash.
 fn mix_word(state: u64, word: u64) -> u64 {
     // 2^64 divided by the golden ratio: an odd number without a pattern in its bits.
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -142,6 +142,7 @@ impl OpenerAnswer {
 }
 
 impl OpenerServer {
+    /// Answers requests until the connection is closed. A malformed one ends the connection.
     fn serve_connection(&self, connection: &OwnedFd) -> io::Result<()> {
         let mut buffer = vec![0; REQUEST_BYTES];
         loop {
@@ -160,6 +161,7 @@ impl OpenerServer {
         }
     }
 
+    /// Answers a request for a file that the user named, or for one of a process.
     fn answer_request(&self, request: &OpenRequest) -> Result<OpenerAnswer, ReadError> {
         match request {
             OpenRequest::Process(process, request) => self.answer_process_request(*process, request),
@@ -176,6 +178,7 @@ impl OpenerServer {
         self.files.get(index as usize).ok_or(ReadError::Denied)
     }
 
+    /// Answers a request about a process of an engine. Any other process is refused.
     fn answer_process_request(&self, key: ProcessKey, request: &ProcessRequest) -> Result<OpenerAnswer, ReadError> {
         let process = ProcDir::with_opener(key.pid, None)?;
         // Another process has the id now.

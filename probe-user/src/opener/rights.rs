@@ -59,6 +59,7 @@ fn take_ids_of(account: &ProcessAccount) -> Result<(), Errno> {
     set_file_ids(account.user, account.group)
 }
 
+/// Sets the user and group with which this thread accesses files. Fails if the kernel did not accept both.
 #[expect(unsafe_code, reason = "rustix has no wrapper for these system calls")]
 fn set_file_ids(user: u32, group: u32) -> Result<(), Errno> {
     // The calls return the id before; for an invalid one they change nothing.

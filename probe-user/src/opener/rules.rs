@@ -48,6 +48,7 @@ impl ExaminedProcesses {
         Self { engines, named, known: Mutex::default() }
     }
 
+    /// Returns whether files of this process may be opened: it belongs to an engine, or the user named it.
     pub(super) fn contains(&self, process: &ProcDir) -> Result<bool, ReadError> {
         let inode = process.inode()?;
         // The inode of a directory in `/proc` differs for a later process with the same id.
@@ -71,12 +72,14 @@ impl ExaminedProcesses {
         Ok(true)
     }
 
+    /// Returns whether the command line or title says that the process belongs to an engine.
     fn has_stated_role(&self, process: &ProcDir) -> bool {
         let argv = split_strings(&process.read("cmdline", MAX_ARGUMENT_BYTES).unwrap_or_default());
         StatedRole::from_argv(&argv, None, self.engines).role.is_some()
             || self.engines.iter().any(|e| e.is_frontend(&argv))
     }
 
+    /// Returns whether the process has libzmq, or the extension of an engine, in its executable mappings.
     fn executes_engine_library(&self, process: &ProcDir) -> Result<bool, ReadError> {
         let maps = process.mappings(MAX_MAPPINGS_BYTES)?;
         Ok(executable_mappings(&maps).any(|mapping| {

@@ -79,6 +79,7 @@ impl Opener {
         self.named.iter().position(|named| named == path).and_then(|index| u32::try_from(index).ok())
     }
 
+    /// Sends a request on a free connection, or on a new one.
     pub(crate) fn send_request(&self, request: &OpenRequest) -> Result<OpenerReply, ReadError> {
         let idle = lock(&self.idle).pop();
         let connection = match idle {
@@ -96,6 +97,7 @@ impl Opener {
         }
     }
 
+    /// Creates a connection and passes its other end to the opener.
     fn open_connection(&self) -> Result<OwnedFd, ReadError> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let control = lock(&self.control);
@@ -103,6 +105,7 @@ impl Opener {
         Ok(ours)
     }
 
+    /// Returns whether the opener has exited.
     fn has_ended(&self) -> bool {
         let control = lock(&self.control);
         let mut state = [PollFd::new(&*control, PollFlags::empty())];

@@ -337,6 +337,7 @@ pub(crate) enum OpenDescriptor {
 /// Bytes of a descriptor in a message: number and inode, which is 0 for `io_uring`.
 const DESCRIPTOR_BYTES: usize = 12;
 
+/// Encodes open descriptors, in the form that [`parse_descriptors`] reads.
 pub(crate) fn descriptors_to_bytes(descriptors: &[OpenDescriptor]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(descriptors.len() * DESCRIPTOR_BYTES);
     for descriptor in descriptors {
@@ -350,6 +351,7 @@ pub(crate) fn descriptors_to_bytes(descriptors: &[OpenDescriptor]) -> Vec<u8> {
     bytes
 }
 
+/// Decodes open descriptors.
 pub(crate) fn parse_descriptors(bytes: &[u8]) -> Vec<OpenDescriptor> {
     let descriptors = bytes.chunks_exact(DESCRIPTOR_BYTES).filter_map(|entry| {
         let fd = u32_at(entry, 0)?;

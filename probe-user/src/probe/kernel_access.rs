@@ -48,6 +48,7 @@ impl KernelAccess {
         Ok(LoadedKernelSide { kernel: Self::Here(Box::new(kernel), ProbePointCache::default()), records, facts })
     }
 
+    /// Changes a table of the kernel's programs.
     pub(super) fn change_table(&mut self, change: TableChange) -> Result<(), Refusal> {
         match self {
             Self::Here(kernel, _) => kernel.change_table(change),
@@ -55,6 +56,7 @@ impl KernelAccess {
         }
     }
 
+    /// Reads the counters of lost records.
     pub(super) fn read_losses(&mut self) -> Result<LossCounts, Refusal> {
         match self {
             Self::Here(kernel, _) => kernel.read_losses(),
@@ -62,6 +64,7 @@ impl KernelAccess {
         }
     }
 
+    /// Reads the accounting of all observed threads.
     pub(super) fn read_threads(&self) -> Result<Vec<ThreadEntry>, Refusal> {
         match self {
             Self::Here(kernel, _) => kernel.read_threads(),
@@ -69,6 +72,7 @@ impl KernelAccess {
         }
     }
 
+    /// Attaches a group of programs, unless it is attached.
     pub(super) fn attach_group(&mut self, group: Group) -> Result<(), Refusal> {
         match self {
             Self::Here(kernel, _) => kernel.attach_group(group),

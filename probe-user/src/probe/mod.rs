@@ -180,6 +180,7 @@ impl Probe {
         Ok(seen)
     }
 
+    /// Reports what is not in the ring: new losses and exited processes. Returns the number of observations.
     fn report_losses_and_exits(&mut self, emit: &mut impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
         self.housekeeping_at = Instant::now();
         self.kernel.flush_log();
@@ -270,6 +271,7 @@ impl Probe {
         self.kernel.change_table(change).map_err(|refusal| tables_error(&refusal))
     }
 
+    /// Attaches all uprobes that a process needs. What cannot be attached is added to the missing parts.
     fn attach_to_target(&mut self, index: usize) {
         let pid = self.targets[index].pid;
         // Before libzmq, so that the delivery of every received frame is observed.
@@ -316,6 +318,7 @@ impl Probe {
         attached
     }
 
+    /// Attaches the probe points of a feature in one library of a process.
     fn attach_library(&mut self, feature: Feature, index: usize, library: &Library) -> Result<(), AttachError> {
         let set = match feature {
             Feature::Polls => PointSet::Polls { with_returns: !self.observes_sleep },
@@ -333,6 +336,7 @@ impl Probe {
         self.attach_set(index, PointSet::Method, Sought::Method(server.methods), &library)
     }
 
+    /// Attaches probe points in a library of a process.
     fn attach_set(
         &mut self,
         index: usize,
@@ -362,6 +366,7 @@ impl Probe {
         }
     }
 
+    /// Adds a missing part with its reason, once.
     fn add_degraded(&mut self, feature: Feature, pid: Option<u32>, error: &dyn std::error::Error) {
         let new = Degraded::explain(feature, pid, self.permissions, error_with_causes(error));
         if !self.degraded.contains(&new) {

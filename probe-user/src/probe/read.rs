@@ -15,6 +15,7 @@ use crate::programs::TableChange;
 const UNRECORDED: [Loss; 4] = [Loss::UnknownMessage, Loss::HeaderFault, Loss::InFlight, Loss::Channels];
 
 impl Probe {
+    /// Passes all records of the ring as observations. Returns their number.
     pub(super) fn read_records(&mut self, emit: &mut impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
         let mut count = 0;
         while let Some(item) = self.records.next() {
@@ -40,6 +41,7 @@ impl Probe {
         Ok(count)
     }
 
+    /// Waits until the ring has a record, or for `patience`.
     pub(super) fn wait_for_records(&self, patience: Duration) -> Result<(), ProbeError> {
         let timeout = patience.try_into().ok();
         let mut fds = [PollFd::new(&self.records, PollFlags::IN)];
@@ -50,6 +52,7 @@ impl Probe {
         }
     }
 
+    /// Reports the processes that have exited, and releases what belongs to them. Returns the number of observations.
     pub(super) fn report_exits(&mut self, emit: &mut impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
         let mut count = 0;
         for index in 0..self.targets.len() {

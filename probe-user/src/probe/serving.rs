@@ -99,6 +99,7 @@ impl Probe {
         }
     }
 
+    /// Stops observing arrivals on the ports of a process.
     pub(super) fn release_listeners(&mut self, pid: u32) {
         let ListeningPorts { ports, network_namespace } = self.serving.listeners.remove(&pid).unwrap_or_default();
         for port in ports {

@@ -47,6 +47,7 @@ impl Probe {
         self.remove_zmtp_sockets(sockets.iter());
     }
 
+    /// Makes the kernel side copy what the process reads from these sockets.
     fn enter_zmtp_sockets<'i>(&mut self, target: u32, inodes: impl Iterator<Item = &'i u64>) -> Result<(), ProbeError> {
         for inode in inodes.take(MAX_ZMTP as usize) {
             self.change_table(TableChange::EnterZmtp { target, inode: *inode })?;
@@ -54,6 +55,7 @@ impl Probe {
         Ok(())
     }
 
+    /// Stops the copies of reads from these sockets.
     fn remove_zmtp_sockets<'i>(&mut self, inodes: impl Iterator<Item = &'i u64>) {
         for inode in inodes {
             // An error means that the entry did not fit into the table.

@@ -41,6 +41,7 @@ pub(super) struct LoadedSegment<'a> {
 }
 
 impl<'a> LoadedSegment<'a> {
+    /// The segment of a program header, if it is loaded and inside the file.
     fn from_header(header: &ProgramHeader64<Endianness>, endian: Endianness, file: &'a [u8]) -> Option<Self> {
         (header.p_type(endian) == elf::PT_LOAD).then_some(())?;
         Some(Self {
@@ -78,6 +79,7 @@ pub(super) struct DynamicRelocation {
 }
 
 impl<'a> Image<'a> {
+    /// Parses an ELF file. Refuses one whose segments overlap.
     pub(super) fn parse(file: &'a [u8]) -> Result<Self, ImageError> {
         let elf = ElfFile64::<Endianness>::parse(file)?;
         let headers = elf.elf_program_headers();
@@ -111,6 +113,7 @@ impl<'a> Image<'a> {
         Ok(exports.collect())
     }
 
+    /// Relocations of the dynamic section. An error if there are too many.
     pub(super) fn relocations(&self) -> Result<Vec<DynamicRelocation>, ImageError> {
         let all = self.elf.dynamic_relocations().into_iter().flatten();
         // One more than the limit, so that a file that exceeds it is refused.

@@ -212,6 +212,7 @@ impl MachineState {
         self.slots.retain(|slot, stored| *slot + stored.size() <= offset || *slot >= offset + size);
     }
 
+    /// Applies `push` of this value.
     fn push_value(&mut self, value: TrackedValue) {
         if let TrackedValue::Frame(top) = self.register(Reg::RSP) {
             let top = top.wrapping_sub(8);
@@ -221,6 +222,7 @@ impl MachineState {
         }
     }
 
+    /// Applies `pop`. Returns the value, if it was pushed before in this function.
     fn pop_value(&mut self) -> TrackedValue {
         let TrackedValue::Frame(top) = self.register(Reg::RSP) else {
             return TrackedValue::Unknown;

@@ -48,6 +48,7 @@ struct NameOccurrence {
     length_bytes: u64,
 }
 
+/// All places of the method's name, with the zero byte after it, in the data of the file.
 fn find_name<'s>(segments: &'s [LoadedSegment<'_>], method: &str) -> impl Iterator<Item = NameOccurrence> + use<'s> {
     let name = [method.as_bytes(), &[0]].concat();
     // Names are in the data.

@@ -101,6 +101,7 @@ impl ProbePoints {
         }
     }
 
+    /// Finds the probe points in the exported functions of a library.
     fn find_in_functions(image: &[u8]) -> Result<Self, ProbePointsError> {
         let image = Image::parse(image)?;
         let exports = image.exports(&FUNCTIONS)?;
@@ -167,6 +168,7 @@ impl CodeSegment<'_> {
     }
 }
 
+/// The segment at this address, as machine code.
 fn find_code_segment<'a>(image: &Image<'a>, address: u64) -> Option<CodeSegment<'a>> {
     let segment = image.segments.iter().find(|segment| segment.contains(address))?;
     let code = MachineCode { bytes: segment.bytes, address: segment.address };

@@ -106,6 +106,7 @@ impl ProberServer {
         work(self.lock_kernel().as_mut().map_err(|refusal| refusal.clone())?)
     }
 
+    /// Answers requests until the connection is closed.
     fn serve_connection(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let mut buffer = [0; REQUEST_BYTES];
         loop {
@@ -143,6 +144,7 @@ impl ProberServer {
         kernel.has_log()
     }
 
+    /// Executes a request and sends the reply. A malformed one is refused.
     fn answer_request(&self, socket: BorrowedFd<'_>, message: &[u8], files: &[OwnedFd]) -> io::Result<()> {
         let Some(request) = HelperRequest::parse(message) else {
             return send_reply(socket, &Err(not_a_request()), &[]);

@@ -84,6 +84,7 @@ impl ProcDir {
         read_to_limit(&File::from(self.open_mappings()?), limit)
     }
 
+    /// Opens `environ` of the process, through the opener if there is one.
     pub(crate) fn open_environment(&self) -> Result<OwnedFd, ReadError> {
         match self.ask_opener(ProcessRequest::Environment) {
             Some(opened) => opened?.into_file(),

@@ -38,12 +38,14 @@ pub(crate) fn parse_tcp_table(text: &[u8], limit: usize) -> Listing<TcpSocket> {
     parse_table(text, limit, parse_tcp_line)
 }
 
+/// Parses up to `limit` sockets of a table of `/proc/net`.
 fn parse_table<T>(text: &[u8], limit: usize, parse_line: fn(&[u8]) -> Option<T>) -> Listing<T> {
     // The first line has the names of the columns.
     let mut sockets = text.split(|&byte| byte == b'\n').skip(1).filter_map(parse_line);
     Listing { items: sockets.by_ref().take(limit).collect(), is_truncated: sockets.next().is_some() }
 }
 
+/// Parses a line of `/proc/net/tcp` or `tcp6`. `None` if it is malformed or has no inode.
 fn parse_tcp_line(line: &[u8]) -> Option<TcpSocket> {
     let mut fields = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
     let local = parse_address(fields.nth(1)?)?;

@@ -166,6 +166,7 @@ struct SampledProcess {
 }
 
 impl SamplingThread {
+    /// The thread: reads all stacks `hertz` times a second, until it should stop.
     fn run(mut self, hertz: u32) {
         let period = Duration::from_secs(1) / hertz;
         let mut next = Instant::now();
@@ -194,6 +195,7 @@ impl SamplingThread {
         }
     }
 
+    /// Takes over the wanted processes, and opens readers of those that are due.
     fn open_due_readers(&mut self) {
         let now = Instant::now();
         let wanted = lock(&self.shared).wanted.take();

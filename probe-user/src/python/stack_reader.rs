@@ -74,6 +74,7 @@ impl StackReader {
         is_alive(self.pid)
     }
 
+    /// Reads the stacks of all threads once. The error is logged.
     pub(super) fn read_stacks(&mut self) -> Result<(), ()> {
         let stacks = self.spy.get_stack_traces().map_err(|error| {
             tracing::trace!("stacks of {}: {error:#}", self.pid);
@@ -99,6 +100,7 @@ impl StackReader {
         }
     }
 
+    /// Counts a stack of a thread. One that is not running counts as a sample without functions.
     fn add_stack(&mut self, tid: u32, stack: &StackTrace) {
         // py-spy's own check of the thread state does not work with a container's thread ids, nor before Python 3.11.
         let is_checked = self.thread_ids.shares_pid_namespace && self.stores_thread_ids();
@@ -146,6 +148,7 @@ struct ThreadIds {
 }
 
 impl ThreadIds {
+    /// Ids of a process's threads, of which none is known yet.
     fn of_process(pid: u32) -> Self {
         Self {
             pid,
@@ -169,14 +172,15 @@ impl ThreadIds {
         self.current_ids.get(&tid_in_namespace).copied()
     }
 
+    /// Ids of all threads here, by their ids inside the process's PID namespace.
     fn list_ids(&self) -> HashMap<u32, u32> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten();
-        tasks
-            .filter_map(|entry| {
-                let entry = entry.ok()?;
-                Some((namespaced_id(&entry.path())?, entry.file_name().to_str()?.parse().ok()?))
-            })
-            .collect()
+        let ids = tasks.flatten().filter_map(|task| {
+            let inner_id = namespaced_id(&task.path())?;
+            let id = task.file_name().to_str()?.parse().ok()?;
+            Some((inner_id, id))
+        });
+        ids.collect()
     }
 }
 
