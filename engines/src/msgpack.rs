@@ -45,56 +45,56 @@ pub(crate) enum Head {
 }
 
 /// Reads the head at `at`. Returns it with the start of its payload (string bytes, first item).
-pub(crate) fn read_head(b: &[u8], at: usize) -> Option<(Head, usize)> {
-    let first = *b.get(at)?;
+pub(crate) fn read_head(data: &[u8], at: usize) -> Option<(Head, usize)> {
+    let first = *data.get(at)?;
     let at = at + 1;
     match first {
         0x00..=0x7f => Some((Head::Int(i64::from(first)), at)),
         0xe0..=0xff => Some((Head::Int(i64::from(first as i8)), at)),
         0x80..=0x8f => Some((Head::Map { len: u32::from(first & 0x0f) }, at)),
         0x90..=0x9f => Some((Head::Array { len: u32::from(first & 0x0f) }, at)),
-        0xa0..=0xbf => sized_head(b, at, usize::from(first & 0x1f), |end| Head::Str { end }),
+        0xa0..=0xbf => sized_head(data, at, usize::from(first & 0x1f), |end| Head::Str { end }),
         0xc0 => Some((Head::Nil, at)),
         0xc2 => Some((Head::Bool(false), at)),
         0xc3 => Some((Head::Bool(true), at)),
         0xc4..=0xc6 => {
-            let (len, at) = read_length(b, at, first - 0xc4)?;
-            sized_head(b, at, len, |end| Head::Bin { end })
+            let (len, at) = read_length(data, at, first - 0xc4)?;
+            sized_head(data, at, len, |end| Head::Bin { end })
         }
         0xc7..=0xc9 => {
-            let (len, at) = read_length(b, at, first - 0xc7)?;
-            let kind = *b.get(at)? as i8;
-            sized_head(b, at + 1, len, |end| Head::Ext { kind, end })
+            let (len, at) = read_length(data, at, first - 0xc7)?;
+            let kind = *data.get(at)? as i8;
+            sized_head(data, at + 1, len, |end| Head::Ext { kind, end })
         }
-        0xca => Some((Head::Float(f64::from(f32::from_be_bytes(be_bytes(b, at)?))), at + 4)),
-        0xcb => Some((Head::Float(f64::from_be_bytes(be_bytes(b, at)?)), at + 8)),
-        0xcc => Some((Head::Int(i64::from(*b.get(at)?)), at + 1)),
-        0xcd => Some((Head::Int(i64::from(u16::from_be_bytes(be_bytes(b, at)?))), at + 2)),
-        0xce => Some((Head::Int(i64::from(u32::from_be_bytes(be_bytes(b, at)?))), at + 4)),
+        0xca => Some((Head::Float(f64::from(f32::from_be_bytes(be_bytes(data, at)?))), at + 4)),
+        0xcb => Some((Head::Float(f64::from_be_bytes(be_bytes(data, at)?)), at + 8)),
+        0xcc => Some((Head::Int(i64::from(*data.get(at)?)), at + 1)),
+        0xcd => Some((Head::Int(i64::from(u16::from_be_bytes(be_bytes(data, at)?))), at + 2)),
+        0xce => Some((Head::Int(i64::from(u32::from_be_bytes(be_bytes(data, at)?))), at + 4)),
         0xcf => {
-            let wide = u64::from_be_bytes(be_bytes(b, at)?);
+            let wide = u64::from_be_bytes(be_bytes(data, at)?);
             Some((i64::try_from(wide).map_or(Head::Huge(wide), Head::Int), at + 8))
         }
-        0xd0 => Some((Head::Int(i64::from(*b.get(at)? as i8)), at + 1)),
-        0xd1 => Some((Head::Int(i64::from(i16::from_be_bytes(be_bytes(b, at)?))), at + 2)),
-        0xd2 => Some((Head::Int(i64::from(i32::from_be_bytes(be_bytes(b, at)?))), at + 4)),
-        0xd3 => Some((Head::Int(i64::from_be_bytes(be_bytes(b, at)?)), at + 8)),
+        0xd0 => Some((Head::Int(i64::from(*data.get(at)? as i8)), at + 1)),
+        0xd1 => Some((Head::Int(i64::from(i16::from_be_bytes(be_bytes(data, at)?))), at + 2)),
+        0xd2 => Some((Head::Int(i64::from(i32::from_be_bytes(be_bytes(data, at)?))), at + 4)),
+        0xd3 => Some((Head::Int(i64::from_be_bytes(be_bytes(data, at)?)), at + 8)),
         0xd4..=0xd8 => {
-            let kind = *b.get(at)? as i8;
-            sized_head(b, at + 1, 1 << (first - 0xd4), |end| Head::Ext { kind, end })
+            let kind = *data.get(at)? as i8;
+            sized_head(data, at + 1, 1 << (first - 0xd4), |end| Head::Ext { kind, end })
         }
         0xd9..=0xdb => {
-            let (len, at) = read_length(b, at, first - 0xd9)?;
-            sized_head(b, at, len, |end| Head::Str { end })
+            let (len, at) = read_length(data, at, first - 0xd9)?;
+            sized_head(data, at, len, |end| Head::Str { end })
         }
         0xdc | 0xdd => {
             // No array has a one-byte length, so the two types stand for 2 and 4 bytes.
-            let (len, at) = read_length(b, at, first - 0xdb)?;
+            let (len, at) = read_length(data, at, first - 0xdb)?;
             Some((Head::Array { len: len as u32 }, at))
         }
         0xde | 0xdf => {
             // As for arrays.
-            let (len, at) = read_length(b, at, first - 0xdd)?;
+            let (len, at) = read_length(data, at, first - 0xdd)?;
             Some((Head::Map { len: len as u32 }, at))
         }
         // 0xc1 is never used.
@@ -103,14 +103,14 @@ pub(crate) fn read_head(b: &[u8], at: usize) -> Option<(Head, usize)> {
 }
 
 /// The bytes of the string at `at`, and the offset after it.
-pub(crate) fn read_string(b: &[u8], at: usize) -> Option<(&[u8], usize)> {
+pub(crate) fn read_string(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
     // Request ids have this form.
-    if let [0xd9, len, rest @ ..] = b.get(at..)? {
+    if let [0xd9, len, rest @ ..] = bytes.get(at..)? {
         let text = rest.get(..usize::from(*len))?;
         return Some((text, at + 2 + text.len()));
     }
-    match read_head(b, at)? {
-        (Head::Str { end }, start) => Some((b.get(start..end)?, end)),
+    match read_head(bytes, at)? {
+        (Head::Str { end }, start) => Some((bytes.get(start..end)?, end)),
         _ => None,
     }
 }
@@ -131,21 +131,21 @@ pub(crate) fn utf8(bytes: &[u8]) -> Option<&str> {
 }
 
 /// Reads a big-endian length of 1, 2 or 4 bytes (`width` 0, 1, 2).
-fn read_length(b: &[u8], at: usize, width: u8) -> Option<(usize, usize)> {
+fn read_length(bytes: &[u8], at: usize, width: u8) -> Option<(usize, usize)> {
     Some(match width {
-        0 => (usize::from(*b.get(at)?), at + 1),
-        1 => (usize::from(u16::from_be_bytes(be_bytes(b, at)?)), at + 2),
-        _ => (u32::from_be_bytes(be_bytes(b, at)?) as usize, at + 4),
+        0 => (usize::from(*bytes.get(at)?), at + 1),
+        1 => (usize::from(u16::from_be_bytes(be_bytes(bytes, at)?)), at + 2),
+        _ => (u32::from_be_bytes(be_bytes(bytes, at)?) as usize, at + 4),
     })
 }
 
-fn sized_head(b: &[u8], at: usize, len: usize, head: impl FnOnce(usize) -> Head) -> Option<(Head, usize)> {
+fn sized_head(bytes: &[u8], at: usize, len: usize, head: impl FnOnce(usize) -> Head) -> Option<(Head, usize)> {
     let end = at.checked_add(len)?;
-    (end <= b.len()).then(|| (head(end), at))
+    (end <= bytes.len()).then(|| (head(end), at))
 }
 
-pub(crate) fn be_bytes<const N: usize>(b: &[u8], at: usize) -> Option<[u8; N]> {
-    b.get(at..)?.first_chunk().copied()
+pub(crate) fn be_bytes<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk().copied()
 }
 
 /// Length of a value by its first byte, including the payload; 0 if the first byte does not determine it.
@@ -202,16 +202,16 @@ pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64) -> Option<u64> {
     (at <= part.length).then_some(at)
 }
 
-/// Start and end of the payload of the string, bytes or extension at the beginning of `b`, which may lie behind the end of `b`. `None` for
+/// Start and end of the payload of the string, bytes or extension at the beginning of `bytes`, which may lie behind the end of `bytes`. `None` for
 /// another value.
-pub(crate) fn payload_span(b: &[u8]) -> Option<(u64, u64)> {
-    let first = *b.first()?;
+pub(crate) fn payload_span(bytes: &[u8]) -> Option<(u64, u64)> {
+    let first = *bytes.first()?;
     let (length, start) = match first {
         0xa0..=0xbf => (usize::from(first & 0x1f), 1),
-        0xc4..=0xc6 => read_length(b, 1, first - 0xc4)?,
-        0xd9..=0xdb => read_length(b, 1, first - 0xd9)?,
+        0xc4..=0xc6 => read_length(bytes, 1, first - 0xc4)?,
+        0xd9..=0xdb => read_length(bytes, 1, first - 0xd9)?,
         0xc7..=0xc9 => {
-            let (length, start) = read_length(b, 1, first - 0xc7)?;
+            let (length, start) = read_length(bytes, 1, first - 0xc7)?;
             (length, start + 1)
         }
         0xd4..=0xd8 => (1 << (first - 0xd4), 2),
@@ -221,20 +221,20 @@ pub(crate) fn payload_span(b: &[u8]) -> Option<(u64, u64)> {
 }
 
 /// End of the value at `at` in a message that has been validated.
-pub(crate) fn skip_validated(b: &[u8], at: usize) -> Option<usize> {
-    match *b.get(at..)? {
+pub(crate) fn skip_validated(bytes: &[u8], at: usize) -> Option<usize> {
+    match *bytes.get(at..)? {
         [0xc7, len, ..] => Some(at + 3 + usize::from(len)),
         [first, ..] if LENGTH[usize::from(first)] > 0 => Some(at + usize::from(LENGTH[usize::from(first)])),
-        _ => skip_value(b, at).ok(),
+        _ => skip_value(bytes, at).ok(),
     }
 }
 
 /// End of the value at `at`. Works without recursion: a container only adds to the number of values left.
-pub(crate) fn skip_value(b: &[u8], mut at: usize) -> Result<usize, InvalidMsgpack> {
+pub(crate) fn skip_value(data: &[u8], mut at: usize) -> Result<usize, InvalidMsgpack> {
     let mut left = 1u64;
     while left > 0 {
         left -= 1;
-        let rest = b.get(at..).unwrap_or_default();
+        let rest = data.get(at..).unwrap_or_default();
         match *rest {
             [first, ..] if LENGTH[usize::from(first)] == 1 => {
                 let run = fixint_run(rest, left);
@@ -251,7 +251,7 @@ pub(crate) fn skip_value(b: &[u8], mut at: usize) -> Result<usize, InvalidMsgpac
                 let head = 2 + usize::from(kind == 0xc7);
                 at += head + usize::from(len);
                 while left > 0
-                    && let Some([next, len]) = b.get(at..at + 2)
+                    && let Some([next, len]) = data.get(at..at + 2)
                     && *next == kind
                 {
                     at += head + usize::from(*len);
@@ -261,7 +261,7 @@ pub(crate) fn skip_value(b: &[u8], mut at: usize) -> Result<usize, InvalidMsgpac
             }
             _ => {}
         }
-        let (head, payload) = read_head(b, at).ok_or_else(|| invalid_at(b, at))?;
+        let (head, payload) = read_head(data, at).ok_or_else(|| invalid_at(data, at))?;
         at = match head {
             Head::Str { end } | Head::Bin { end } | Head::Ext { end, .. } => end,
             Head::Array { len } => {
@@ -275,26 +275,27 @@ pub(crate) fn skip_value(b: &[u8], mut at: usize) -> Result<usize, InvalidMsgpac
             _ => payload,
         };
     }
-    if at <= b.len() { Ok(at) } else { Err(InvalidMsgpack::Truncated { at: b.len() }) }
+    if at <= data.len() { Ok(at) } else { Err(InvalidMsgpack::Truncated { at: data.len() }) }
 }
 
-/// Number of further one-byte values, at most `left`, that follow the first value in `b`. A small integer is followed by any small
+/// Number of further one-byte values, at most `left`, that follow the first value in `bytes`. A small integer is followed by any small
 /// integers, another value by identical ones.
-fn fixint_run(b: &[u8], left: u64) -> usize {
+fn fixint_run(bytes: &[u8], left: u64) -> usize {
     // The first value itself counts too.
-    let max = usize::try_from(left).map_or(b.len(), |left| b.len().min(left + 1));
-    let b = b.get(..max).unwrap_or_default();
+    let max = usize::try_from(left).map_or(bytes.len(), |left| bytes.len().min(left + 1));
+    let bytes = bytes.get(..max).unwrap_or_default();
     // Small integers are the only values whose one byte may differ from the next one.
-    if !matches!(b, [0x00..=0x7f, ..]) {
-        return count_repeats::<1>(b, 0);
+    if !matches!(bytes, [0x00..=0x7f, ..]) {
+        return count_repeats::<1>(bytes, 0);
     }
     // Eight at a time: none has its upper bit set.
-    let aligned = 8 * count_equal_words(b, 0, 0x8080_8080_8080_8080, 0);
-    aligned + b[aligned..].iter().take_while(|first| **first < 0x80).count() - 1
+    let aligned = 8 * count_equal_words(bytes, 0, 0x8080_8080_8080_8080, 0);
+    aligned + bytes[aligned..].iter().take_while(|first| **first < 0x80).count() - 1
 }
 
-fn invalid_at(b: &[u8], at: usize) -> InvalidMsgpack {
-    match b.get(at) {
+/// Why there is no value at `at`.
+fn invalid_at(bytes: &[u8], at: usize) -> InvalidMsgpack {
+    match bytes.get(at) {
         Some(0xc1) => InvalidMsgpack::Reserved { at },
         _ => InvalidMsgpack::Truncated { at },
     }

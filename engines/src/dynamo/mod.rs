@@ -148,8 +148,10 @@ fn settings_by_release(evidence: &Evidence<'_>) -> LauncherDefaults {
 pub(super) fn submitted_ids(line: &str) -> Option<(&str, &str)> {
     let (_, ids) = line.split_once("Submitted SGLang Request ID: ")?;
     let (rid, rest) = ids.split_once(", Context: ")?;
-    let context = rest.find(|c| !is_id_character(c)).map_or(rest, |end| &rest[..end]);
-    (!rid.is_empty() && rid.chars().all(is_id_character) && !context.is_empty()).then_some((context, rid))
+    let end = rest.find(|c| !is_id_character(c)).unwrap_or(rest.len());
+    let context = &rest[..end];
+    let is_rid = !rid.is_empty() && rid.chars().all(is_id_character);
+    (is_rid && !context.is_empty()).then_some((context, rid))
 }
 
 fn is_id_character(c: char) -> bool {

@@ -150,6 +150,7 @@ fn split_part(bytes: &[u8], is_valid: impl Fn(&[u8]) -> bool) -> Result<Part<'_>
     Ok(rest.split_at_checked(length))
 }
 
+/// Passes the ids in the headers of a request. A control message of another kind has none.
 fn emit_ids(path: &[u8], headers: &Headers<'_>, control: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) {
     let Ok(Control { id, connection_info }) = serde_json::from_slice(control) else {
         return;
@@ -158,13 +159,14 @@ fn emit_ids(path: &[u8], headers: &Headers<'_>, control: &[u8], emit: &mut dyn F
     let info: Option<Info<'_>> = serde_json::from_str(&connection_info.info.0).ok();
     let subject = info.and_then(|info| info.subject);
     // Releases from 1.6 on name the component in the path, and generate their own request id.
-    let by_trace = memchr_iter(b'/', path).count() == 1;
+    let is_rid_trace_id = memchr_iter(b'/', path).count() == 1;
     // The second part of `traceparent` is the trace id.
-    let trace = headers.traceparent.as_ref().and_then(|parent| parent.0.split('-').nth(1));
+    let trace_id = headers.traceparent.as_ref().and_then(|parent| parent.0.split('-').nth(1));
+    let trace_id = trace_id.filter(|id| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()));
     emit(RequestIds {
         subject: subject.as_ref().map(|subject| &*subject.0),
         context: &id.0,
-        rid: trace.filter(|_| by_trace).filter(|id| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit())),
+        rid: trace_id.filter(|_| is_rid_trace_id),
         has_readable_response: matches!(&*connection_info.transport.0, TCP | ""),
     });
 }

@@ -118,6 +118,7 @@ impl ResponseFrames {
         Self { limits, framed: Framed::default(), subject: String::new(), ended: false }
     }
 
+    /// Parses a frame: a header, which names the stream at its beginning, and a chunk of the response.
     fn parse_frame(&mut self, prefix: &[u8; PREFIX], frame: &[u8], emit: &mut Emit<'_>) {
         let [header, _] = header_and_body_lengths(prefix);
         let (header, body) = frame.split_at(header as usize);
@@ -130,6 +131,7 @@ impl ResponseFrames {
         }
     }
 
+    /// Parses a chunk of a response: output, an error, a comment, or the end.
     fn parse_chunk(&mut self, body: &[u8], emit: &mut Emit<'_>) {
         let outer: Option<Outer<'_>> = match body.first() {
             // The codec depends on the release.
@@ -163,6 +165,7 @@ pub(super) fn header_and_body_lengths(prefix: &[u8; PREFIX]) -> [u64; 2] {
 }
 
 impl Output<'_> {
+    /// The output as a completion of the stream `subject`.
     fn completion<'a>(&'a self, subject: &'a str) -> Completion<'a> {
         let finished = self.finish_reason.is_some();
         Completion {

@@ -1,8 +1,8 @@
 //! Lengths of repeated byte patterns, compared many bytes at a time.
 
 /// Number of 8-byte words from `at` on that equal `pattern` under `mask`. Long runs of one short value make up most of a frame.
-pub(crate) fn count_equal_words(b: &[u8], at: usize, mask: u64, pattern: u64) -> usize {
-    let words: &[[u8; 8]] = b[at..].as_chunks().0;
+pub(crate) fn count_equal_words(bytes: &[u8], at: usize, mask: u64, pattern: u64) -> usize {
+    let words: &[[u8; 8]] = bytes[at..].as_chunks().0;
     // Four at a time without a branch for each: their differences are collected in one word, which stays 0 if all are equal.
     let blocks = words.as_chunks::<4>().0;
     let equal_blocks = blocks
@@ -18,8 +18,8 @@ fn differing_bits(word: [u8; 8], mask: u64, pattern: u64) -> u64 {
 }
 
 /// Number of immediate repetitions of the `N` bytes at `at`: as long as each byte equals the one `N` further on.
-pub(crate) fn count_repeats<const N: usize>(b: &[u8], at: usize) -> usize {
-    match (b.get(at..), b.get(at + N..)) {
+pub(crate) fn count_repeats<const N: usize>(bytes: &[u8], at: usize) -> usize {
+    match (bytes.get(at..), bytes.get(at + N..)) {
         (Some(left), Some(right)) => common_prefix_len(left, right) / N,
         _ => 0,
     }
@@ -46,9 +46,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn slowly<const N: usize>(b: &[u8]) -> usize {
-        let groups = b.as_chunks::<N>().0.iter();
-        groups.skip(1).take_while(|next| **next == b[..N]).count()
+    fn slowly<const N: usize>(bytes: &[u8]) -> usize {
+        let groups = bytes.as_chunks::<N>().0.iter();
+        groups.skip(1).take_while(|next| **next == bytes[..N]).count()
     }
 
     proptest! {

@@ -189,15 +189,16 @@ impl Facts for SgLang {
     /// Columns of times from 0.5.5 on, where the end of the prefill is missing or in wall-clock time; `time_stats` from 0.5.10rc0 on.
     fn sent_times(&self, version: Option<&str>) -> SentTimes {
         let range = version.and_then(|version| version.parse::<VersionRange>().ok());
-        let [columns, stats] = [TIME_COLUMNS_FROM, TIME_STATS_FROM].map(|version| version.parse::<Version>().ok());
-        let (Some(range), Some(columns), Some(stats)) = (range, columns, stats) else {
+        let columns_from = TIME_COLUMNS_FROM.parse::<Version>().ok();
+        let stats_from = TIME_STATS_FROM.parse::<Version>().ok();
+        let (Some(range), Some(columns_from), Some(stats_from)) = (range, columns_from, stats_from) else {
             return SentTimes::both(SentTime::OnlyIf(MAY_SEND_TIMES));
         };
-        if range.last < columns {
+        if range.last < columns_from {
             SentTimes::both(SentTime::Never("SGLang sends its own times from 0.5.5 on"))
-        } else if range.first >= stats {
+        } else if range.first >= stats_from {
             SentTimes::both(SentTime::OnlyIf("SGLang sends its own times only with --enable-metrics"))
-        } else if range.first >= columns && range.last < stats {
+        } else if range.first >= columns_from && range.last < stats_from {
             SentTimes {
                 entries: SentTime::Always,
                 prefill_end: SentTime::Never(

@@ -75,6 +75,7 @@ fn may_begin_with(byte: u8) -> bool {
     matches!(byte, 0x80 | 0x91..=0x9f | 0xdc)
 }
 
+/// Returns whether a message of this length may begin with these bytes.
 fn check_opening(message: &[u8], length: u64) -> Opening {
     match message.first() {
         None => Opening::More,
@@ -83,6 +84,7 @@ fn check_opening(message: &[u8], length: u64) -> Opening {
     }
 }
 
+/// Checks the header of a pickle, whose frame must fit into the message.
 fn check_pickle_opening(body: &[u8], length: u64) -> Opening {
     match *body {
         [0x80, 4 | 5, 0x95, ref rest @ ..] => match rest.first_chunk::<8>() {
@@ -90,9 +92,10 @@ fn check_pickle_opening(body: &[u8], length: u64) -> Opening {
             Some(&frame) => {
                 let frame = u64::from_le_bytes(frame);
                 // A pickler ends a frame at 64 KiB, or earlier when it writes a large object outside of any frame.
-                let frame_length = length.checked_sub(PICKLE_HEAD);
-                let fits = frame_length.is_some_and(|frame_length| {
-                    frame == frame_length || (frame >= 4 && frame < frame_length && frame_length > 65_536)
+                let rest_length = length.checked_sub(PICKLE_HEAD);
+                let fits = rest_length.is_some_and(|rest_length| {
+                    let is_one_of_several = frame >= 4 && frame < rest_length && rest_length > 65_536;
+                    frame == rest_length || is_one_of_several
                 });
                 // The opcode STOP is the last byte of each pickle.
                 if fits { Opening::Yes(Some(b'.')) } else { Opening::No }
@@ -103,6 +106,7 @@ fn check_pickle_opening(body: &[u8], length: u64) -> Opening {
     }
 }
 
+/// Checks the head of an array that begins with the name of a class.
 fn check_msgpack_opening(body: &[u8], length: u64) -> Opening {
     // A message is an array that begins with the name of its class.
     let string = match *body {
@@ -121,13 +125,16 @@ fn check_msgpack_opening(body: &[u8], length: u64) -> Opening {
     }
     let name = &name[..name.len().min(name_length)];
     // A Python class name, as far as it has been captured.
-    let sound = name.iter().enumerate().all(|(at, byte)| match at {
-        0 => byte.is_ascii_uppercase(),
-        _ => byte.is_ascii_alphanumeric() || *byte == b'_',
-    });
-    match (sound, name.len() == name_length) {
-        (false, _) => Opening::No,
-        (true, false) => Opening::More,
-        (true, true) => Opening::Yes(None),
+    let (first, others) = match name {
+        [first, others @ ..] => (*first, others),
+        [] => return Opening::More,
+    };
+    let is_identifier = others.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
+    if !first.is_ascii_uppercase() || !is_identifier {
+        Opening::No
+    } else if name.len() < name_length {
+        Opening::More
+    } else {
+        Opening::Yes(None)
     }
 }

@@ -73,6 +73,7 @@ impl ReleaseBehaviour {
         version.parse().map(Self::of_range).unwrap_or_default()
     }
 
+    /// Behaviour of a range of releases, as far as all of them share it.
     pub(super) fn of_range(range: VersionRange) -> Self {
         // The row in force at the range's first release, and every row that begins within the range.
         let (Some(first), Some(last)) = (row_in_force(range.first), row_in_force(range.last)) else {

@@ -272,6 +272,7 @@ impl OutputReader<'_, '_> {
         Err(refused)
     }
 
+    /// Reads `count` outputs in this layout. Returns whether all are pooling results, and the end of the list.
     fn read_outputs_as(
         &mut self,
         layout: &OutputLayout,
@@ -349,8 +350,8 @@ impl OutputReader<'_, '_> {
 }
 
 /// Start of the first field of an output with `fields` fields.
-fn read_output_head(b: &[u8], at: usize, fields: u32) -> Result<usize, Undecoded> {
-    match read_head(b, at) {
+fn read_output_head(bytes: &[u8], at: usize, fields: u32) -> Result<usize, Undecoded> {
+    match read_head(bytes, at) {
         Some((Head::Array { len }, first)) if len == fields => Ok(first),
         Some((Head::Array { len }, _)) => {
             Err(Undecoded::Layout { class: OUTPUT, fields: len as usize, what: UNLISTED })
@@ -362,8 +363,8 @@ fn read_output_head(b: &[u8], at: usize, fields: u32) -> Result<usize, Undecoded
 
 /// Length of a list of one id, which most outputs have; `None` for other lists.
 #[inline]
-fn one_id_len(b: &[u8]) -> Option<usize> {
-    match b {
+fn one_id_len(bytes: &[u8]) -> Option<usize> {
+    match bytes {
         // An array of one (0x91), then an unsigned integer of 7, 8, 16 or 32 bits.
         [0x91, 0x00..=0x7f, ..] => Some(2),
         [0x91, 0xcc, _, ..] => Some(3),
@@ -374,43 +375,43 @@ fn one_id_len(b: &[u8]) -> Option<usize> {
 }
 
 /// Reads the fields after the ids; returns their end.
-fn read_tail(b: &[u8], mut at: usize, row: usize, layout: &OutputLayout) -> Result<(usize, OutputTail), Undecoded> {
+fn read_tail(bytes: &[u8], mut at: usize, row: usize, layout: &OutputLayout) -> Result<(usize, OutputTail), Undecoded> {
     let OutputColumns { finish, finished, cached, prefill, pooling, events } = layout.columns;
     let mut tail = OutputTail::default();
     let mut ended = false;
     for field in 2..layout.len {
-        let next = skip_value(b, at)?;
-        let (value, first) = read_head(b, at).ok_or(Undecoded::Truncated { at })?;
+        let next = skip_value(bytes, at)?;
+        let (value, first) = read_head(bytes, at).ok_or(Undecoded::Truncated { at })?;
         let column = Some(field);
         if column == finish {
             tail.finish =
-                parse_finish_reason(b, value, first).map_err(|what| column_error(b, at, "finish_reason", row, what))?;
+                parse_finish_reason(bytes, value, first).map_err(|what| column_error(bytes, at, "finish_reason", row, what))?;
         } else if column == finished {
             let Head::Bool(value) = value else {
-                return Err(column_error(b, at, "finished", row, "not a boolean"));
+                return Err(column_error(bytes, at, "finished", row, "not a boolean"));
             };
             ended = value;
         } else if column == cached {
             tail.cached = match value {
                 Head::Int(count) => u32::try_from(count).ok(),
-                _ => return Err(column_error(b, at, "num_cached_tokens", row, "not an integer")),
+                _ => return Err(column_error(bytes, at, "num_cached_tokens", row, "not an integer")),
             };
         } else if column == prefill {
             match value {
                 Head::Nil => {}
                 Head::Map { len } => {
-                    let PrefillStats { prompt_tokens, cached_tokens } = read_prefill_stats(b, first, len)?;
+                    let PrefillStats { prompt_tokens, cached_tokens } = read_prefill_stats(bytes, first, len)?;
                     tail.prompt = prompt_tokens;
                     tail.cached = cached_tokens;
                 }
-                _ => return Err(column_error(b, at, "prefill_stats", row, "not a map")),
+                _ => return Err(column_error(bytes, at, "prefill_stats", row, "not a map")),
             }
         } else if column == pooling {
             tail.pooled = value != Head::Nil;
         } else if column == events
             && let Head::Array { len } = value
         {
-            tail.times = read_events(b, first, len);
+            tail.times = read_events(bytes, first, len);
         }
         at = next;
     }
@@ -418,7 +419,8 @@ fn read_tail(b: &[u8], mut at: usize, row: usize, layout: &OutputLayout) -> Resu
     Ok((at, tail))
 }
 
-fn parse_finish_reason(b: &[u8], value: Head, first: usize) -> Result<Option<Finish>, &'static str> {
+/// Finish reason of an output. `first`: start of the payload of `value`.
+fn parse_finish_reason(bytes: &[u8], value: Head, first: usize) -> Result<Option<Finish>, &'static str> {
     match value {
         Head::Nil => Ok(None),
         Head::Int(0) => Ok(Some(Finish::Stop)),
@@ -427,7 +429,7 @@ fn parse_finish_reason(b: &[u8], value: Head, first: usize) -> Result<Option<Fin
         Head::Int(2 | 3) => Ok(Some(Finish::Abort)),
         Head::Int(_) => Ok(Some(Finish::Other)),
         // Up to 0.7.1.
-        Head::Str { end } => Ok(Some(match &b[first..end] {
+        Head::Str { end } => Ok(Some(match &bytes[first..end] {
             b"stop" => Finish::Stop,
             b"length" => Finish::Length,
             b"abort" | b"error" => Finish::Abort,
@@ -444,16 +446,17 @@ struct PrefillStats {
     cached_tokens: Option<u32>,
 }
 
-fn read_prefill_stats(b: &[u8], mut at: usize, len: u32) -> Result<PrefillStats, Undecoded> {
+/// Reads the counts in a map of `len` entries.
+fn read_prefill_stats(bytes: &[u8], mut at: usize, len: u32) -> Result<PrefillStats, Undecoded> {
     let mut stats = PrefillStats::default();
     for _ in 0..len {
-        let value = skip_value(b, at)?;
-        let next = skip_value(b, value)?;
-        let count = match read_head(b, value) {
+        let value = skip_value(bytes, at)?;
+        let next = skip_value(bytes, value)?;
+        let count = match read_head(bytes, value) {
             Some((Head::Int(count), _)) => u32::try_from(count).ok(),
             _ => None,
         };
-        match read_string(b, at) {
+        match read_string(bytes, at) {
             Some((b"num_prompt_tokens", _)) => stats.prompt_tokens = count,
             Some((b"num_cached_tokens", _)) => stats.cached_tokens = count,
             _ => {}
@@ -465,10 +468,10 @@ fn read_prefill_stats(b: &[u8], mut at: usize, len: u32) -> Result<PrefillStats,
 
 /// Times of the events of one request. `None` unless it entered the queue: a later output may have an event of a preempted request that
 /// entered a batch again.
-fn read_events(b: &[u8], mut at: usize, count: u32) -> Option<EngineSeconds> {
+fn read_events(bytes: &[u8], mut at: usize, count: u32) -> Option<EngineSeconds> {
     let mut seconds = EngineSeconds::default();
     for _ in 0..count {
-        if let Some((kind, timestamp)) = read_event(b, at) {
+        if let Some((kind, timestamp)) = read_event(bytes, at) {
             let moment = match kind {
                 1 => &mut seconds.queued,
                 2 => &mut seconds.batch_entered,
@@ -480,31 +483,31 @@ fn read_events(b: &[u8], mut at: usize, count: u32) -> Option<EngineSeconds> {
                 *moment = timestamp;
             }
         }
-        at = skip_value(b, at).ok()?;
+        at = skip_value(bytes, at).ok()?;
     }
     (seconds.queued != 0.0).then_some(seconds)
 }
 
 /// Type and timestamp of one event. The type is 1 for QUEUED, 2 for SCHEDULED and 3 for PREEMPTED.
-fn read_event(b: &[u8], at: usize) -> Option<(i64, f64)> {
-    let (Head::Map { len }, mut at) = read_head(b, at)? else { return None };
+fn read_event(bytes: &[u8], at: usize) -> Option<(i64, f64)> {
+    let (Head::Map { len }, mut at) = read_head(bytes, at)? else { return None };
     let mut kind = None;
     let mut timestamp = None;
     for _ in 0..len {
-        let (name, value) = read_string(b, at)?;
-        match (name, read_head(b, value)?.0) {
+        let (name, value) = read_string(bytes, at)?;
+        match (name, read_head(bytes, value)?.0) {
             (b"type", Head::Int(number)) => kind = Some(number),
             (b"timestamp", Head::Float(seconds)) => timestamp = Some(seconds),
             _ => {}
         }
-        at = skip_value(b, value).ok()?;
+        at = skip_value(bytes, value).ok()?;
     }
     kind.zip(timestamp)
 }
 
 /// Error for the value at `at`, which is incomplete or has the wrong type for the field.
-fn column_error(b: &[u8], at: usize, field: &'static str, row: usize, what: &'static str) -> Undecoded {
-    match skip_value(b, at) {
+fn column_error(bytes: &[u8], at: usize, field: &'static str, row: usize, what: &'static str) -> Undecoded {
+    match skip_value(bytes, at) {
         Ok(_) => Undecoded::Column { class: OUTPUT, field, row, what },
         Err(why) => why.into(),
     }

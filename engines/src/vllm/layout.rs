@@ -140,6 +140,7 @@ fn parse_table(text: &'static str) -> ParsedTable {
     ParsedTable { releases, lines }
 }
 
+/// Builds the table of layouts from the parsed lines.
 fn build_table(table: &ParsedTable) -> LayoutTable {
     let releases = &table.releases;
     let newest = releases.len() - 1;
@@ -170,6 +171,7 @@ fn build_envelope(message: &LayoutLine, table: &ParsedTable) -> Option<Envelope>
     })
 }
 
+/// Positions of the fields that are read of an output.
 fn build_output_layout(output: &LayoutLine, releases: &'static str) -> OutputLayout {
     let fields = &output.fields;
     OutputLayout {
@@ -187,6 +189,7 @@ fn build_output_layout(output: &LayoutLine, releases: &'static str) -> OutputLay
     }
 }
 
+/// Positions of the fields that are read of a request. `None` if it lacks one of them.
 fn build_request_layout(fields: &[&str]) -> Option<RequestLayout> {
     let len = fields.len() as u32;
     let arrival = index_of_field(fields, "arrival_time")?;

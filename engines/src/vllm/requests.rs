@@ -44,6 +44,7 @@ pub(super) fn read_requests<'a>(
     }
 }
 
+/// Reads the request of a message to an engine core.
 fn read_request(payload: Excerpt<'_>) -> Result<DispatchedRequest<'_>, Undecoded> {
     if payload.head.first() == Some(&PICKLE) {
         let mut request = read_pickled_request(payload, &mut PickleWalk::new(payload.head))?;
@@ -60,7 +61,10 @@ fn read_request(payload: Excerpt<'_>) -> Result<DispatchedRequest<'_>, Undecoded
     let has_text = layouts.clone().any(|layout| layout.prompt_ids == 2);
     request.prompt_tokens = match ids {
         None if has_text => {
-            (0..2).try_fold(first as u64, |at, _| skip_in_excerpt(payload, at)).and_then(|at| read_ids_len(payload, at))
+            // Behind the request id and the text.
+            let behind_id = skip_in_excerpt(payload, first as u64);
+            let behind_text = behind_id.and_then(|at| skip_in_excerpt(payload, at));
+            behind_text.and_then(|at| read_ids_len(payload, at))
         }
         ids => ids,
     };
@@ -68,12 +72,14 @@ fn read_request(payload: Excerpt<'_>) -> Result<DispatchedRequest<'_>, Undecoded
     Ok(request)
 }
 
+/// The request id at `at`.
 fn read_request_id(payload: Excerpt<'_>, at: usize, row: usize) -> Result<&str, Undecoded> {
     let id = read_string(payload.head, at).map(|(id, _)| id).filter(|id| id.len() <= MAX_RID_BYTES);
     let what = "not text of at most 4,096 bytes";
     id.and_then(utf8).ok_or(Undecoded::Column { class: CLASS, field: "request_id", row, what })
 }
 
+/// Length of the list at `at`; `None` for anything else.
 fn read_ids_len(payload: Excerpt<'_>, at: u64) -> Option<u32> {
     match read_head(payload.bytes_from(at)?, 0)?.0 {
         Head::Array { len } => Some(len),
@@ -87,6 +93,7 @@ fn last_bytes(payload: Excerpt<'_>) -> &[u8] {
     &end[end.len().saturating_sub(ARRIVAL_BYTES)..]
 }
 
+/// Time of arrival in the last bytes of a pickled request.
 fn find_pickled_arrival(payload: Excerpt<'_>) -> Option<u64> {
     let end = last_bytes(payload);
     let at = memchr::memmem::rfind(end, PICKLED_ARRIVAL)? + PICKLED_ARRIVAL.len();
@@ -109,6 +116,7 @@ fn find_arrival(payload: Excerpt<'_>, layout: &RequestLayout) -> Option<u64> {
     })
 }
 
+/// Reads the ids of requests to abort.
 fn read_aborts<'a>(payload: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a>>) -> Result<DispatchKind, Undecoded> {
     if !payload.is_whole() {
         return Err(Undecoded::CutByCapture { what: "all ids to abort" });

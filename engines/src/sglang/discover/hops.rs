@@ -12,6 +12,7 @@ pub(super) fn read_wires(wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -
     wires.iter().map(|wire| read_wire(wire, roles, &bound)).collect()
 }
 
+/// What a connection between two processes carries, and in which direction, by their roles. `None` if it is not one of the engine.
 fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>], bound: &BoundEndpoints<'_>) -> Option<Reading> {
     let (to, known) = role_among(ROLES, roles[wire.acceptor])?;
     let Some(connector) = wire.connector else {
@@ -39,6 +40,7 @@ type Endpoint<'a> = (usize, &'a str);
 struct BoundEndpoints<'a>(BTreeMap<Endpoint<'a>, BTreeSet<Role>>);
 
 impl<'a> BoundEndpoints<'a> {
+    /// Roles that connect to each bound endpoint.
     fn of_wires(wires: &[Wire<'a>], roles: &[Option<RoleWithSource>]) -> Self {
         let mut bound: BTreeMap<Endpoint<'a>, BTreeSet<Role>> = BTreeMap::new();
         for wire in wires {

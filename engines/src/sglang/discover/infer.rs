@@ -57,10 +57,10 @@ fn infer_from_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
                 (Some(DETOKENIZER_ROUTER), None) => (to, Some(DETOKENIZER)),
                 (Some(DETOKENIZER), None) => {
                     // A detokenizer connects to every worker and also to the main process.
-                    let main = edges
-                        .iter()
-                        .any(|&(f, t)| f == from && matches!(known_role(roles, t), Some(TOKENIZER | ROUTER)));
-                    (to, Some(if main { WORKER } else { TOKENIZER }))
+                    let mut receivers = edges.iter().filter(|(sender, _)| *sender == from).map(|(_, receiver)| *receiver);
+                    let reaches_main =
+                        receivers.any(|receiver| matches!(known_role(roles, receiver), Some(TOKENIZER | ROUTER)));
+                    (to, Some(if reaches_main { WORKER } else { TOKENIZER }))
                 }
                 _ => continue,
             };
@@ -78,28 +78,29 @@ fn infer_from_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
 /// Infers the roles of a group without any named process. A process that only connects is a scheduler, one that only accepts a tokenizer,
 /// and one that does both a detokenizer. A group in any other order is not an engine.
 fn infer_unnamed(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
-    let free: Vec<bool> = roles.iter().enumerate().map(|(i, r)| r.is_none() && nodes[i].zmq).collect();
-    let guesses: Vec<Option<Role>> = (0..nodes.len())
-        .map(|node| match (has_incoming_edge(edges, node), has_outgoing_edge(edges, node)) {
-            _ if !free[node] => None,
+    // `None` also for a process whose role is known, so that a group with one is not judged by its order.
+    let mut guesses: Vec<Option<Role>> = Vec::with_capacity(nodes.len());
+    for node in 0..nodes.len() {
+        let may_be_guessed = roles[node].is_none() && nodes[node].zmq;
+        guesses.push(match (has_incoming_edge(edges, node), has_outgoing_edge(edges, node)) {
+            _ if !may_be_guessed => None,
             (false, true) => Some(SCHEDULER),
             (true, true) => Some(DETOKENIZER),
             (true, false) => Some(TOKENIZER),
             (false, false) => None,
-        })
-        .collect();
+        });
+    }
     for group in connected_groups(nodes.len(), edges.iter().copied()) {
-        let ordered = edges.iter().filter(|(f, _)| group.contains(f)).all(|&(f, t)| {
+        let mut edges_of_group = edges.iter().filter(|(from, _)| group.contains(from));
+        let is_engine = edges_of_group.all(|&(from, to)| {
             matches!(
-                (guesses[f], guesses[t]),
+                (guesses[from], guesses[to]),
                 (Some(SCHEDULER), Some(DETOKENIZER | TOKENIZER)) | (Some(DETOKENIZER), Some(TOKENIZER))
             )
         });
-        let touches_named =
-            edges.iter().any(|(f, t)| (group.contains(f) && !free[*t]) || (group.contains(t) && !free[*f]));
-        if ordered && !touches_named {
+        if is_engine {
             for &node in &group {
-                roles[node] = roles[node].or(guesses[node].map(|r| (r, RoleSource::Sockets)));
+                roles[node] = roles[node].or(guesses[node].map(|role| (role, RoleSource::Sockets)));
             }
         }
     }
@@ -119,11 +120,13 @@ fn mark_routers(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
         if known_role(roles, node) != Some(TOKENIZER) {
             continue;
         }
-        let starts_worker = (0..nodes.len()).any(|n| is_worker(roles, n) && nodes[n].parent == Some(node));
-        let is_linked =
-            edges.iter().any(|&(f, t)| (f == node && is_worker(roles, t)) || (t == node && is_worker(roles, f)));
+        let starts_worker =
+            (0..nodes.len()).any(|other| is_worker(roles, other) && nodes[other].parent == Some(node));
+        let is_linked = edges.iter().any(|&(from, to)| {
+            (from == node && is_worker(roles, to)) || (to == node && is_worker(roles, from))
+        });
         // A detokenizer that connects to both a worker and this process serves one engine.
-        let shares_detokenizer = edges.iter().any(|&(f, t)| is_worker(roles, t) && edges.contains(&(f, node)));
+        let shares_detokenizer = edges.iter().any(|&(from, to)| is_worker(roles, to) && edges.contains(&(from, node)));
         let is_set_by_hand = matches!(roles[node], Some((_, RoleSource::Hand)));
         if (starts_worker || is_linked || shares_detokenizer) && !is_set_by_hand {
             roles[node] = roles[node].map(|(_, source)| (ROUTER, source));

@@ -117,6 +117,7 @@ const INNER_SERVER: InnerServer = InnerServer {
 /// Module and folder of the extension: the second row in 0.5.17.
 const MODULES: [(&str, &str); 2] = [("sglang/srt/rust_extensions", "_server."), ("sglang/srt/server", "_core.")];
 
+/// Returns whether the mapped file is a native module of SGLang.
 fn is_extension(mapped: &Path) -> bool {
     let Some((folder, name)) = mapped.parent().zip(mapped.file_name()) else {
         return false;

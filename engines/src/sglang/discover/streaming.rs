@@ -75,14 +75,17 @@ fn setting_by_release<T>(release: Release, value: T) -> Setting<T> {
 
 /// A scheduler connects to the detokenizer or, when told to skip it, a second time to the tokenizer.
 fn skips_tokenizer_by_sockets(hops: &[HopSeen]) -> Option<Setting<bool>> {
-    let output = hops.iter().filter(|h| h.carries == Carries::Output).filter_map(|h| Some((h.from?, h.to?)));
-    let from_schedulers: Vec<(End, End)> = output.filter(|(from, _)| from.role == SCHEDULER).collect();
-    let to_detokenizer = from_schedulers.iter().any(|(_, to)| matches!(to.role, DETOKENIZER | DETOKENIZER_ROUTER));
-    let twice = !to_detokenizer
-        && from_schedulers.iter().any(|(a, to)| {
-            from_schedulers.iter().any(|(b, other)| a.pid == b.pid && a.inode != b.inode && to.pid == other.pid)
-        });
-    (to_detokenizer || twice).then(|| Setting::new(twice, Origin::Sockets))
+    let output = hops.iter().filter(|hop| hop.carries == Carries::Output);
+    let ends = output.filter_map(|hop| Some((hop.from?, hop.to?)));
+    let from_schedulers: Vec<(End, End)> = ends.filter(|(from, _)| from.role == SCHEDULER).collect();
+    if from_schedulers.iter().any(|(_, to)| matches!(to.role, DETOKENIZER | DETOKENIZER_ROUTER)) {
+        return Some(Setting::new(false, Origin::Sockets));
+    }
+    let connects_twice = from_schedulers.iter().any(|(from, to)| {
+        let mut others = from_schedulers.iter().filter(|(other, _)| other.pid == from.pid && other.inode != from.inode);
+        others.any(|(_, other_to)| other_to.pid == to.pid)
+    });
+    connects_twice.then(|| Setting::new(true, Origin::Sockets))
 }
 
 #[derive(Clone, Copy, Debug)]

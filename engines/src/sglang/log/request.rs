@@ -101,7 +101,13 @@ pub(super) fn read_finish(
     for (name, value) in fields.by_ref() {
         match name {
             "rid" => rids = Some(value),
-            STREAM => is_streamed = (value == "True").then_some(true).or((value == "False").then_some(false)),
+            STREAM => {
+                is_streamed = match value {
+                    "True" => Some(true),
+                    "False" => Some(false),
+                    _ => None,
+                };
+            }
             _ => {}
         }
     }
@@ -124,6 +130,7 @@ fn named_requests<'l>(rids: impl Iterator<Item = &'l str>, id: Option<&str>) -> 
     (!named.is_empty()).then_some(named)
 }
 
+/// Passes the same stage of several requests to `sink`.
 fn emit_stage_of_each(rids: &[LoggedRid<'_>], name: &str, sink: &mut dyn FnMut(&Statement<'_>)) {
     for &rid in rids {
         sink(&stage_statement(rid, Stage::new(rid.text, name, "tokenizer")));
@@ -142,10 +149,9 @@ fn emit_times(
     let first_token = first_token.and_then(|(arrival, latency)| epoch_seconds_to_ns(arrival + latency));
     // Several releases have the same stage under different names.
     let times = TIMES.map(|(key, name, by)| (name, by, number(key).and_then(epoch_seconds_to_ns)));
-    let prefill_finished =
-        times.iter().find(|time| time.0 == PREFILL_FINISHED && time.2.is_some()).and_then(|time| time.2);
+    let mut prefill_ends = times.iter().filter(|(name, ..)| *name == PREFILL_FINISHED).filter_map(|(.., ns)| *ns);
     // Of a request that does not stream, the first output holds many tokens, and the response is sent at its end.
-    let prefill_finished = prefill_finished.filter(|_| is_streamed == Some(true));
+    let prefill_finished = prefill_ends.next().filter(|_| is_streamed == Some(true));
     for (name, by, wall_ns) in times.into_iter().chain([(FIRST_TOKEN, "tokenizer", first_token)]) {
         let Some(wall_ns) = wall_ns else { continue };
         let is_end = matches!(name, "request_finished" | "decode_finished");

@@ -167,6 +167,7 @@ impl Arena {
         self.append_run(seq, run, limits)
     }
 
+    /// Appends the items of `run` to the list `seq`, which keeps them as a chain of runs.
     pub(super) fn append_run(&mut self, seq: u32, run: Seq, limits: &Limits) -> Result<(), Undecoded> {
         let head = self.seqs[seq as usize];
         if head.copied {
@@ -202,6 +203,7 @@ impl Arena {
     }
 }
 
+/// Bit of the item's kind in a set of kinds.
 fn kind_of_item(node: Node) -> u8 {
     match node {
         Node::Int(_) => kinds::INT,

@@ -173,6 +173,7 @@ impl<'a> MessageColumns<'a, '_> {
         Ok(())
     }
 
+    /// Reads the counts and the finish reason of a request from its `meta_info`.
     fn read_meta_info(
         &self,
         chunk: &mut Chunk<'a>,
@@ -190,6 +191,7 @@ impl<'a> MessageColumns<'a, '_> {
         Ok(())
     }
 
+    /// A count in `meta_info`; `None` if it is missing or nil.
     fn read_meta_count(&self, row: usize, meta: Node, name: &[u8]) -> Result<Option<u32>, Undecoded> {
         match self.doc.find_entry(meta, name) {
             Some(value) => self.read_count("meta_info", row, value),
@@ -197,6 +199,7 @@ impl<'a> MessageColumns<'a, '_> {
         }
     }
 
+    /// Reads a column of counts. `place` is the field of a chunk that gets its value.
     fn read_count_column(
         &self,
         chunks: &mut [Chunk<'a>],
@@ -234,6 +237,7 @@ impl<'a> MessageColumns<'a, '_> {
         Ok(())
     }
 
+    /// A count of a row; `None` for nil.
     fn read_count(&self, field: &'static str, row: usize, item: Node) -> Result<Option<u32>, Undecoded> {
         if self.doc.is_nil(item) {
             return Ok(None);
@@ -246,6 +250,7 @@ impl<'a> MessageColumns<'a, '_> {
         u32::try_from(value).map_err(|_| self.bad_value(field, row, "a count that is negative or exceeds 32 bits"))
     }
 
+    /// The finish reason of a row; `None` for nil.
     fn read_finish(&self, row: usize, reason: Node) -> Result<Option<Finish>, Undecoded> {
         if self.doc.is_nil(reason) {
             return Ok(None);
@@ -270,6 +275,7 @@ impl<'a> MessageColumns<'a, '_> {
         }
     }
 
+    /// A text of a row, within the limit.
     fn read_text(&self, field: &'static str, row: usize, text: Option<&'a [u8]>) -> Result<&'a str, Undecoded> {
         let text = text.ok_or_else(|| self.bad_value(field, row, "not a string"))?;
         if text.len() > self.limits.text {
@@ -339,6 +345,7 @@ pub(super) struct RowBuffers {
 }
 
 impl RowBuffers {
+    /// Empties the buffers and keeps their memory.
     pub(super) fn clear(&mut self) {
         self.names.clear();
         self.values.clear();

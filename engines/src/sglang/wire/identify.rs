@@ -19,12 +19,14 @@ pub(super) enum FoundLayout {
 }
 
 impl FoundLayout {
+    /// The layout, or for one that is not listed the newest of its class.
     pub(super) fn layout(&self) -> &'static MessageLayout {
         match self {
             Self::Listed(layout) | Self::Unlisted(layout, _) => layout,
         }
     }
 
+    /// Positions of the fields that are read.
     pub(super) fn columns(&self) -> &ColumnIndices {
         match self {
             Self::Listed(layout) => &layout.columns,

@@ -31,6 +31,7 @@ enum RequestClass {
 }
 
 impl RequestClass {
+    /// Kind of the class with this name. An error for a class that no release has.
     fn of_name(name: &[u8]) -> Result<Self, Undecoded> {
         match name {
             b"TokenizedGenerateReqInput" | b"TokenizedEmbeddingReqInput" => Ok(Self::Single),
@@ -67,6 +68,7 @@ fn read_rid(rid: Option<&[u8]>) -> Result<&str, Undecoded> {
     rid.ok_or(Undecoded::Malformed { at: 0, what: "a request id that is not text of at most 4,096 bytes" })
 }
 
+/// Reads the requests of a pickled message. Those of a batch need the whole message.
 fn read_pickle<'a>(message: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a>>) -> Result<DispatchKind, Undecoded> {
     // Of a long message, only the first and the last bytes were captured.
     let end = if message.tail.is_empty() { message.head } else { message.tail };
@@ -145,6 +147,7 @@ fn find_room(end: &[u8]) -> Option<u64> {
     u64::try_from(room?).ok()
 }
 
+/// Reads the requests of a pickled batch: each begins with its `rid`.
 fn read_pickled_batch<'a>(
     message: &'a [u8],
     walk: &mut PickleWalk<'a>,
@@ -184,6 +187,7 @@ fn read_pickled_batch<'a>(
     Ok(DispatchKind::Requests)
 }
 
+/// Reads which request a pickled `AbortReq` names, unless it aborts all.
 fn read_pickled_abort<'a>(
     message: &'a [u8],
     walk: &mut PickleWalk<'a>,
@@ -212,6 +216,7 @@ fn push_abort<'a>(rid: Option<&'a [u8]>, requests: &mut Vec<DispatchedRequest<'a
     Ok(DispatchKind::Aborts)
 }
 
+/// Reads the requests of a msgpack message. Those of a batch need the whole message.
 fn read_msgpack<'a>(
     message: Excerpt<'a>,
     requests: &mut Vec<DispatchedRequest<'a>>,
@@ -229,6 +234,7 @@ fn read_msgpack<'a>(
     }
 }
 
+/// Reads the requests of a msgpack batch.
 fn read_packed_batch<'a>(
     batch: &PackedObject<'a>,
     requests: &mut Vec<DispatchedRequest<'a>>,
@@ -248,6 +254,7 @@ fn read_packed_batch<'a>(
     Ok(DispatchKind::Requests)
 }
 
+/// Reads which request a msgpack `AbortReq` names, unless it aborts all.
 fn read_packed_abort<'a>(
     abort: &PackedObject<'a>,
     requests: &mut Vec<DispatchedRequest<'a>>,
@@ -273,6 +280,7 @@ struct PackedObject<'a> {
 }
 
 impl<'a> PackedObject<'a> {
+    /// The object at `at`: an array of the class name and its fields.
     fn open(message: Excerpt<'a>, at: u64) -> Result<Self, Undecoded> {
         let bytes = message.bytes_from(at).ok_or(Undecoded::Truncated { at: at as usize })?;
         let Some((Head::Array { len: len @ 1.. }, name)) = read_head(bytes, 0) else {
@@ -343,23 +351,23 @@ impl<'a> PackedObject<'a> {
     }
 }
 
-/// Number of ids in the value at the beginning of `b`: a list, an extension with an array, or the pair of a type code and bytes.
-fn packed_ids_len(b: &[u8]) -> Option<u32> {
+/// Number of ids in the value at the beginning of `data`: a list, an extension with an array, or the pair of a type code and bytes.
+fn packed_ids_len(data: &[u8]) -> Option<u32> {
     /// Length of an id in an array of the type code `q`.
     const ID_BYTES: u64 = 8;
-    let (start, end) = match *b {
+    let (start, end) = match *data {
         [0xc7..=0xc9 | 0xd4..=0xd8, ..] => {
             // A big-endian length, that many bytes of metadata (the type code as msgpack string), then the ids.
-            let (start, end) = payload_span(b)?;
+            let (start, end) = payload_span(data)?;
             let code = start as usize + 4;
-            let code_bytes = u32::from_be_bytes(be_bytes(b, start as usize)?);
-            (code_bytes == 2 && b.get(code..code + 2)? == b"\xa1q").then_some((code as u64 + 2, end))?
+            let code_bytes = u32::from_be_bytes(be_bytes(data, start as usize)?);
+            (code_bytes == 2 && data.get(code..code + 2)? == b"\xa1q").then_some((code as u64 + 2, end))?
         }
-        [0x92, 0xa1, b'q', 0xc4..=0xc6, ..] => payload_span(&b[3..])?,
+        [0x92, 0xa1, b'q', 0xc4..=0xc6, ..] => payload_span(&data[3..])?,
         // The pair may be cut, so the type of the first item decides.
-        _ => match read_head(b, 0)? {
+        _ => match read_head(data, 0)? {
             (Head::Array { len: 0 }, _) => return Some(0),
-            (Head::Array { len }, item) => return matches!(read_head(b, item)?.0, Head::Int(_)).then_some(len),
+            (Head::Array { len }, item) => return matches!(read_head(data, item)?.0, Head::Int(_)).then_some(len),
             _ => return None,
         },
     };

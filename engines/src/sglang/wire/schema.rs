@@ -113,6 +113,7 @@ static LAYOUTS: LazyLock<Vec<MessageLayout>> = LazyLock::new(|| {
     lines.filter_map(parse_layout).collect()
 });
 
+/// Layouts of the class in all releases, oldest first.
 pub(super) fn layouts_of_class(class: &[u8]) -> &'static [MessageLayout] {
     // The table is sorted by class, and then by release.
     let from = LAYOUTS.partition_point(|layout| layout.class.as_bytes() < class);
@@ -150,6 +151,7 @@ fn parse_layout(line: &'static str) -> Option<MessageLayout> {
     Some(MessageLayout { class, form, releases, fields, columns, kind, ids, waiter: release.behaviour.waiter })
 }
 
+/// Kind of the messages of a class.
 fn kind_of(class: &str) -> Kind {
     match class {
         "BatchTokenIDOut" | "BatchTokenIDOutput" => Kind::TokenIds,

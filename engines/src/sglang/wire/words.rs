@@ -5,9 +5,9 @@ use crate::msgpack::{Head, be_bytes, read_head};
 /// Fast path for an `array('q')` of up to 31 words with two bytes of metadata. Returns the position of the first word and the number of
 /// words.
 #[inline]
-pub(super) fn parse_short_array(b: &[u8], at: usize) -> Option<(usize, u16)> {
+pub(super) fn parse_short_array(data: &[u8], at: usize) -> Option<(usize, u16)> {
     // `c7 LENGTH 01 00000002 a1 71`.
-    let rest = b.get(at..)?;
+    let rest = data.get(at..)?;
     // Eight bytes are compared at once; the mask leaves out the length.
     let head = u64::from_le_bytes(*rest.first_chunk()?);
     let len = usize::from(rest[1]);
@@ -17,20 +17,20 @@ pub(super) fn parse_short_array(b: &[u8], at: usize) -> Option<(usize, u16)> {
 
 /// Start and end of the words of an `array('q')` from SGLang's encoder: extension type 1 (0.5.19 and later), or the pair `["q", bytes]`
 /// (0.5.15 to 0.5.18).
-pub(super) fn find_array_words(b: &[u8], at: usize) -> Option<(usize, usize)> {
-    if let Some((start, words)) = parse_short_array(b, at) {
+pub(super) fn find_array_words(data: &[u8], at: usize) -> Option<(usize, usize)> {
+    if let Some((start, words)) = parse_short_array(data, at) {
         return Some((start, start + 8 * usize::from(words)));
     }
-    let (start, end) = match read_head(b, at)? {
+    let (start, end) = match read_head(data, at)? {
         (Head::Ext { kind: 1, end }, start) => {
             // A big-endian length, that many bytes of metadata (the type code as msgpack string), then the words.
             let meta = start + 4;
-            let words = meta.checked_add(u32::from_be_bytes(be_bytes(b, start)?) as usize)?;
-            (words <= end && read_type_code(b, meta)?.1 == words).then_some((words, end))?
+            let words = meta.checked_add(u32::from_be_bytes(be_bytes(data, start)?) as usize)?;
+            (words <= end && read_type_code(data, meta)?.1 == words).then_some((words, end))?
         }
         (Head::Array { len: 2 }, start) => {
-            let (_, next) = read_type_code(b, start)?;
-            match read_head(b, next)? {
+            let (_, next) = read_type_code(data, start)?;
+            match read_head(data, next)? {
                 (Head::Bin { end }, words) => (words, end),
                 _ => return None,
             }
@@ -41,9 +41,9 @@ pub(super) fn find_array_words(b: &[u8], at: usize) -> Option<(usize, usize)> {
 }
 
 /// Reads the string "q" at `at`.
-fn read_type_code(b: &[u8], at: usize) -> Option<(Head, usize)> {
-    match read_head(b, at)? {
-        (string @ Head::Str { end }, start) if b.get(start..end)? == b"q" => Some((string, end)),
+fn read_type_code(bytes: &[u8], at: usize) -> Option<(Head, usize)> {
+    match read_head(bytes, at)? {
+        (string @ Head::Str { end }, start) if bytes.get(start..end)? == b"q" => Some((string, end)),
         _ => None,
     }
 }

@@ -24,9 +24,9 @@ impl FlatBatch {
 
 /// Measures the batch whose first item is at `start`. Returns `None`, with the memo unchanged, if an item needs the machine or the message
 /// ends. Stops at `memo_limit`, which the machine then reports.
-pub(super) fn scan_batch(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<FlatBatch> {
+pub(super) fn scan_batch(bytes: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<FlatBatch> {
     let before = memo.len();
-    let flat = scan_items(b, start, memo, memo_limit);
+    let flat = scan_items(bytes, start, memo, memo_limit);
     if flat.is_none() {
         memo.truncate(before);
     }
@@ -34,34 +34,34 @@ pub(super) fn scan_batch(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limi
 }
 
 /// [`scan_batch`] without restoring the memo.
-pub(super) fn scan_items(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<FlatBatch> {
+pub(super) fn scan_items(data: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<FlatBatch> {
     let mut at = start;
     let mut len = 0_usize;
     let mut set = 0_u8;
     loop {
-        match *b.get(at)? {
+        match *data.get(at)? {
             op::BININT1 => {
                 set |= kinds::INT;
                 at += 2;
-                if b.get(at) == Some(&op::BININT1) {
+                if data.get(at) == Some(&op::BININT1) {
                     // Four `BININT1` (0x4b) with a value each are a word whose even bytes are known.
-                    let run = count_equal_words(b, at, 0x00ff_00ff_00ff_00ff, 0x004b_004b_004b_004b);
+                    let run = count_equal_words(data, at, 0x00ff_00ff_00ff_00ff, 0x004b_004b_004b_004b);
                     len += 4 * run;
                     at += 8 * run;
                 }
             }
             op::NONE => {
                 set |= kinds::NIL;
-                let more = count_repeats::<1>(b, at);
+                let more = count_repeats::<1>(data, at);
                 len += more;
                 at += 1 + more;
             }
             op::NEWTRUE | op::NEWFALSE => {
                 set |= kinds::OTHER;
                 at += 1;
-                if matches!(b.get(at), Some(&(op::NEWTRUE | op::NEWFALSE))) {
+                if matches!(data.get(at), Some(&(op::NEWTRUE | op::NEWFALSE))) {
                     // `NEWTRUE` (0x88) and `NEWFALSE` (0x89) differ in the lowest bit only.
-                    let run = 8 * count_equal_words(b, at, 0xfefe_fefe_fefe_fefe, 0x8888_8888_8888_8888);
+                    let run = 8 * count_equal_words(data, at, 0xfefe_fefe_fefe_fefe, 0x8888_8888_8888_8888);
                     len += run;
                     at += run;
                 }
@@ -76,43 +76,43 @@ pub(super) fn scan_items(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limi
             }
             op::BINFLOAT => {
                 set |= kinds::OTHER;
-                let more = count_floats(b, at + 9);
+                let more = count_floats(data, at + 9);
                 len += more;
                 at += 9 * (1 + more);
             }
             op::SHORT_BINUNICODE | op::BINUNICODE => {
                 set |= kinds::STR;
-                let (next, more) = scan_strings(b, at, memo, memo_limit);
+                let (next, more) = scan_strings(data, at, memo, memo_limit);
                 if more > 0 {
                     // The end of the loop counts one of them.
                     len += more - 1;
                     at = next;
                 } else {
-                    let (_, end) = scalar::payload_span(b, at)?;
-                    at = memoize_node(b, Node::Str(at as u32), end, memo, memo_limit)?;
+                    let (_, end) = scalar::payload_span(data, at)?;
+                    at = memoize_node(data, Node::Str(at as u32), end, memo, memo_limit)?;
                 }
             }
             op::BINGET | op::LONG_BINGET => {
-                let (slot, next) = read_get(b, at)?;
+                let (slot, next) = read_get(data, at)?;
                 // The machine reports a reference to a slot that is not set.
                 if slot >= memo.len() {
                     return None;
                 }
                 set |= kinds::GET;
                 // The same string repeated.
-                let more = if next == at + 2 { count_repeats::<2>(b, at) } else { count_repeats::<5>(b, at) };
+                let more = if next == at + 2 { count_repeats::<2>(data, at) } else { count_repeats::<5>(data, at) };
                 len += more;
                 at = next + more * (next - at);
             }
             op::LONG1 | op::LONG4 => {
                 set |= kinds::OTHER;
-                at += scalar::int_opcode_len(b, at)?;
+                at += scalar::int_opcode_len(data, at)?;
             }
             op::APPENDS => {
                 return Some(FlatBatch { start, end: at, len: len as u32, kinds: set });
             }
             op::FRAME => {
-                at = skip_frame(b, at)?;
+                at = skip_frame(data, at)?;
                 continue;
             }
             _ => return None,
@@ -123,9 +123,9 @@ pub(super) fn scan_items(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limi
 
 /// Adds short strings from `at` on that are memoized without an explicit slot, as nearly all are. Returns the offset after them and their
 /// number.
-fn scan_strings(b: &[u8], mut at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> (usize, usize) {
+fn scan_strings(bytes: &[u8], mut at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> (usize, usize) {
     let first = memo.len();
-    let mut rest = b.get(at..).unwrap_or_default();
+    let mut rest = bytes.get(at..).unwrap_or_default();
     while memo.len() < memo_limit
         && let [op::SHORT_BINUNICODE, len, text @ ..] = rest
         && let Some((_, [op::MEMOIZE, after @ ..])) = text.split_at_checked(usize::from(*len))
@@ -138,8 +138,8 @@ fn scan_strings(b: &[u8], mut at: usize, memo: &mut Vec<Node>, memo_limit: usize
 }
 
 /// Number of consecutive `BINFLOAT` from `at` on.
-fn count_floats(b: &[u8], at: usize) -> usize {
-    let opcodes: &[[u8; 9]] = b.get(at..).unwrap_or_default().as_chunks().0;
+fn count_floats(bytes: &[u8], at: usize) -> usize {
+    let opcodes: &[[u8; 9]] = bytes.get(at..).unwrap_or_default().as_chunks().0;
     // Eight at a time without a branch for each: the differences from the opcode are collected in one byte, which stays 0 if all are floats.
     let blocks = opcodes.as_chunks::<8>().0;
     let whole_blocks = blocks.iter().take_while(|block| {
@@ -152,8 +152,8 @@ fn count_floats(b: &[u8], at: usize) -> usize {
 
 /// Offset after the `FRAME` at `at`, which CPython writes between any two items. `None` if the message ends before the frame, or if another
 /// `FRAME` follows: two frames in a row are left to the machine.
-pub(super) fn skip_frame(b: &[u8], at: usize) -> Option<usize> {
-    let (length, rest) = b.get(at + 1..)?.split_first_chunk()?;
+pub(super) fn skip_frame(bytes: &[u8], at: usize) -> Option<usize> {
+    let (length, rest) = bytes.get(at + 1..)?.split_first_chunk()?;
     let fits = u64::from_le_bytes(*length) <= rest.len() as u64;
     (fits && rest.first() != Some(&op::FRAME)).then_some(at + FRAME)
 }
@@ -162,8 +162,8 @@ pub(super) fn skip_frame(b: &[u8], at: usize) -> Option<usize> {
 const FRAME: usize = 9;
 
 /// Offset of the item at `at` in a batch that [`scan_batch`] measured, after a `FRAME` if there is one.
-fn past_frame(b: &[u8], at: usize) -> usize {
-    if b.get(at) == Some(&op::FRAME) { at + FRAME } else { at }
+fn past_frame(bytes: &[u8], at: usize) -> usize {
+    if bytes.get(at) == Some(&op::FRAME) { at + FRAME } else { at }
 }
 
 /// A list that holds only short integers, as offsets from its `EMPTY_LIST MEMOIZE`.
@@ -181,15 +181,15 @@ fn nth_byte(word: u64, index: u32) -> u8 {
     (word >> (8 * index)) as u8
 }
 
-/// Parses a list of only short integers at the beginning of `b`. If it holds one number, as for a decoding request, its first eight bytes
+/// Parses a list of only short integers at the beginning of `bytes`. If it holds one number, as for a decoding request, its first eight bytes
 /// are sufficient.
 #[inline]
-pub(super) fn parse_short_int_list(b: &[u8]) -> Option<ShortIntList> {
+pub(super) fn parse_short_int_list(bytes: &[u8]) -> Option<ShortIntList> {
     // One load for all comparisons.
-    let head = u64::from_le_bytes(*b.first_chunk()?);
+    let head = u64::from_le_bytes(*bytes.first_chunk()?);
     // The common case of several numbers.
     if head as u32 & 0xff_ffff == u32::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE, op::MARK, 0]) {
-        let (len, end) = scan_short_ints(b, 3)?;
+        let (len, end) = scan_short_ints(bytes, 3)?;
         return Some(ShortIntList { len: u16::try_from(len).ok()?, first: 3, next: end + 1 });
     }
     if head as u16 != u16::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE]) {
@@ -212,16 +212,16 @@ pub(super) fn parse_short_int_list(b: &[u8]) -> Option<ShortIntList> {
 /// Token ids have two widths at random, which defeats branch prediction. Widths therefore come from a table. Only runs of one-byte
 /// integers, as in columns of small numbers, get a branch.
 #[inline]
-fn scan_short_ints(b: &[u8], start: usize) -> Option<(u32, usize)> {
+fn scan_short_ints(bytes: &[u8], start: usize) -> Option<(u32, usize)> {
     let mut at = start;
     let mut len = 0;
     loop {
-        let op = *b.get(at)?;
+        let op = *bytes.get(at)?;
         let width = short_int_len(op);
         if op == op::BININT1 {
             at += 2;
             len += 1;
-            while starts_four_byte_ints(b, at) {
+            while starts_four_byte_ints(bytes, at) {
                 at += 8;
                 len += 4;
             }
@@ -255,37 +255,37 @@ pub(super) fn short_int_len(op: u8) -> usize {
 
 /// Whether four `BININT1` follow at `at`.
 #[inline]
-fn starts_four_byte_ints(b: &[u8], at: usize) -> bool {
-    let next = b.get(at..).and_then(<[u8]>::first_chunk);
+fn starts_four_byte_ints(bytes: &[u8], at: usize) -> bool {
+    let next = bytes.get(at..).and_then(<[u8]>::first_chunk);
     next.is_some_and(|word| u64::from_le_bytes(*word) & 0x00ff_00ff_00ff_00ff == 0x004b_004b_004b_004b)
 }
 
 /// Parses a batch of one number before an `APPEND`.
-pub(super) fn scan_single_int(b: &[u8], start: usize) -> Option<FlatBatch> {
-    let width = short_int_len(*b.get(start)?);
+pub(super) fn scan_single_int(bytes: &[u8], start: usize) -> Option<FlatBatch> {
+    let width = short_int_len(*bytes.get(start)?);
     if width == 0 {
         return None;
     }
     let end = start + width;
-    let end = if *b.get(end)? == op::FRAME { skip_frame(b, end)? } else { end };
-    (*b.get(end)? == op::APPEND).then_some(FlatBatch { start, end, len: 1, kinds: kinds::INT })
+    let end = if *bytes.get(end)? == op::FRAME { skip_frame(bytes, end)? } else { end };
+    (*bytes.get(end)? == op::APPEND).then_some(FlatBatch { start, end, len: 1, kinds: kinds::INT })
 }
 
 /// Memo slot that the `GET` at `at` names, and the offset after it.
-pub(super) fn read_get(b: &[u8], at: usize) -> Option<(usize, usize)> {
-    Some(match *b.get(at)? {
-        op::BINGET => (usize::from(*b.get(at + 1)?), at + 2),
-        op::LONG_BINGET => (u32::from_le_bytes(*b.get(at + 1..)?.first_chunk()?) as usize, at + 5),
+pub(super) fn read_get(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
+    Some(match *bytes.get(at)? {
+        op::BINGET => (usize::from(*bytes.get(at + 1)?), at + 2),
+        op::LONG_BINGET => (u32::from_le_bytes(*bytes.get(at + 1..)?.first_chunk()?) as usize, at + 5),
         _ => return None,
     })
 }
 
 /// Memoizes `node` if the opcode at `at` requests it. Returns the next offset.
-fn memoize_node(b: &[u8], node: Node, at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<usize> {
-    let (slot, next) = match *b.get(at)? {
+fn memoize_node(bytes: &[u8], node: Node, at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<usize> {
+    let (slot, next) = match *bytes.get(at)? {
         op::MEMOIZE => (memo.len(), at + 1),
-        op::BINPUT => (usize::from(*b.get(at + 1)?), at + 2),
-        op::LONG_BINPUT => (u32::from_le_bytes(*b.get(at + 1..)?.first_chunk()?) as usize, at + 5),
+        op::BINPUT => (usize::from(*bytes.get(at + 1)?), at + 2),
+        op::LONG_BINPUT => (u32::from_le_bytes(*bytes.get(at + 1..)?.first_chunk()?) as usize, at + 5),
         // An optimised pickle has no unused slots.
         _ => return Some(at),
     };
@@ -297,54 +297,54 @@ fn memoize_node(b: &[u8], node: Node, at: usize, memo: &mut Vec<Node>, memo_limi
 }
 
 /// The item at `at` of a batch that [`scan_batch`] measured, and the offset after it.
-pub(in super::super) fn read_item(b: &[u8], at: usize, memo: &[Node]) -> Option<(Node, usize)> {
-    let at = past_frame(b, at);
+pub(in super::super) fn read_item(bytes: &[u8], at: usize, memo: &[Node]) -> Option<(Node, usize)> {
+    let at = past_frame(bytes, at);
     let offset = at as u32;
-    let (node, next) = match *b.get(at)? {
+    let (node, next) = match *bytes.get(at)? {
         op::BININT1 => (Node::Int(offset), at + 2),
         op::BININT2 => (Node::Int(offset), at + 3),
         op::BININT => (Node::Int(offset), at + 5),
-        op::LONG1 | op::LONG4 => (Node::Long(offset), at + scalar::int_opcode_len(b, at)?),
+        op::LONG1 | op::LONG4 => (Node::Long(offset), at + scalar::int_opcode_len(bytes, at)?),
         op::NONE => (Node::Nil, at + 1),
         op::NEWTRUE => (Node::Bool(true), at + 1),
         op::NEWFALSE => (Node::Bool(false), at + 1),
         op::BINFLOAT => (Node::Float(offset), at + 9),
-        op::SHORT_BINUNICODE | op::BINUNICODE => (Node::Str(offset), skip_put(b, scalar::payload_span(b, at)?.1)),
+        op::SHORT_BINUNICODE | op::BINUNICODE => (Node::Str(offset), skip_put(bytes, scalar::payload_span(bytes, at)?.1)),
         _ => {
-            let (slot, next) = read_get(b, at)?;
+            let (slot, next) = read_get(bytes, at)?;
             (*memo.get(slot)?, next)
         }
     };
     Some((node, next))
 }
 
-/// The string at the beginning of `b`, in a batch that [`scan_batch`] measured, and the bytes after it.
+/// The string at the beginning of `bytes`, in a batch that [`scan_batch`] measured, and the bytes after it.
 #[inline]
-pub(in super::super) fn read_string(b: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(in super::super) fn read_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     // The form of nearly every string.
-    if let [op::SHORT_BINUNICODE, len, rest @ ..] = b
+    if let [op::SHORT_BINUNICODE, len, rest @ ..] = bytes
         && let Some((text, [op::MEMOIZE, after @ ..])) = rest.split_at_checked(usize::from(*len))
     {
         return Some((text, after));
     }
-    read_other_string(b)
+    read_other_string(bytes)
 }
 
 /// [`read_string`] for any encoding of the string.
 #[cold]
-fn read_other_string(b: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (start, end) = scalar::payload_span(b, past_frame(b, 0))?;
-    Some((b.get(start..end)?, b.get(skip_put(b, end)..)?))
+fn read_other_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (start, end) = scalar::payload_span(bytes, past_frame(bytes, 0))?;
+    Some((bytes.get(start..end)?, bytes.get(skip_put(bytes, end)..)?))
 }
 
 /// The integer at `at` of a batch in which [`scan_batch`] found only short integers, and the offset after it.
-pub(in super::super) fn read_short_int(b: &[u8], at: usize) -> Option<(i32, usize)> {
-    scalar::read_short_int(b, past_frame(b, at))
+pub(in super::super) fn read_short_int(bytes: &[u8], at: usize) -> Option<(i32, usize)> {
+    scalar::read_short_int(bytes, past_frame(bytes, at))
 }
 
 /// Offset after the memo opcode at `at`, or `at` if there is none.
-fn skip_put(b: &[u8], at: usize) -> usize {
-    at + match b.get(at) {
+fn skip_put(bytes: &[u8], at: usize) -> usize {
+    at + match bytes.get(at) {
         Some(&op::MEMOIZE) => 1,
         Some(&op::BINPUT) => 2,
         Some(&op::LONG_BINPUT) => 5,

@@ -23,6 +23,8 @@ impl PickleMachine<'_, '_> {
         Ok(true)
     }
 
+    /// Scans a batch of lists of scalars and enters the lists into the arena. Returns the end of the batch; `None` for any other item, with
+    /// the arena half filled.
     fn scan_flat_lists(&mut self) -> Option<usize> {
         let b = self.message;
         let limits = self.limits;

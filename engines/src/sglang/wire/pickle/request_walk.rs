@@ -204,40 +204,40 @@ impl<'a> PickleWalk<'a> {
 }
 
 /// The text at `at`; `None` for another value, or if it was not captured.
-pub(crate) fn text_at(b: &[u8], at: usize) -> Option<&[u8]> {
-    let at = skip_frame_header(b, at);
-    let is_text = matches!(b.get(at)?, &(op::SHORT_BINUNICODE | op::BINUNICODE));
-    let (start, end) = scalar::payload_span(b, at).filter(|_| is_text)?;
-    b.get(start..end)
+pub(crate) fn text_at(bytes: &[u8], at: usize) -> Option<&[u8]> {
+    let at = skip_frame_header(bytes, at);
+    let is_text = matches!(bytes.get(at)?, &(op::SHORT_BINUNICODE | op::BINUNICODE));
+    let (start, end) = scalar::payload_span(bytes, at).filter(|_| is_text)?;
+    bytes.get(start..end)
 }
 
 /// Whether the value at `at` is `True`.
-pub(crate) fn is_true_at(b: &[u8], at: usize) -> bool {
-    b.get(skip_frame_header(b, at)) == Some(&op::NEWTRUE)
+pub(crate) fn is_true_at(bytes: &[u8], at: usize) -> bool {
+    bytes.get(skip_frame_header(bytes, at)) == Some(&op::NEWTRUE)
 }
 
 /// The integer at `at` if it is the value of a field: it is followed by the next field, or by the end of the state.
-pub(crate) fn field_int_at(b: &[u8], at: usize) -> Option<i64> {
-    let at = skip_frame_header(b, at);
-    let next = skip_frame_header(b, at + scalar::int_opcode_len(b, at)?);
-    match *b.get(next)? {
-        op::SHORT_BINUNICODE | op::BINGET | op::LONG_BINGET | op::SETITEMS => scalar::read_int(b, at),
+pub(crate) fn field_int_at(bytes: &[u8], at: usize) -> Option<i64> {
+    let at = skip_frame_header(bytes, at);
+    let next = skip_frame_header(bytes, at + scalar::int_opcode_len(bytes, at)?);
+    match *bytes.get(next)? {
+        op::SHORT_BINUNICODE | op::BINGET | op::LONG_BINGET | op::SETITEMS => scalar::read_int(bytes, at),
         _ => None,
     }
 }
 
 /// The texts of the list at the beginning of a pickle. An error for anything else.
-pub(crate) fn read_text_list<'a>(b: &'a [u8], mut add: impl FnMut(&'a [u8])) -> Result<(), Undecoded> {
+pub(crate) fn read_text_list<'a>(bytes: &'a [u8], mut add: impl FnMut(&'a [u8])) -> Result<(), Undecoded> {
     let mut at = 0;
     loop {
-        at = match b.get(at) {
+        at = match bytes.get(at) {
             Some(&op::STOP) => return Ok(()),
             Some(&op::PROTO) => at + 2,
             Some(&op::FRAME) => at + 9,
             Some(&(op::EMPTY_LIST | op::MEMOIZE | op::MARK | op::APPEND | op::APPENDS)) => at + 1,
             Some(_) => {
-                add(text_at(b, at).ok_or(Undecoded::Malformed { at, what: "not a list of texts" })?);
-                scalar::payload_span(b, at).map_or(b.len(), |(_, end)| end)
+                add(text_at(bytes, at).ok_or(Undecoded::Malformed { at, what: "not a list of texts" })?);
+                scalar::payload_span(bytes, at).map_or(bytes.len(), |(_, end)| end)
             }
             None => return Err(Undecoded::Truncated { at }),
         };
@@ -245,29 +245,29 @@ pub(crate) fn read_text_list<'a>(b: &'a [u8], mut add: impl FnMut(&'a [u8])) -> 
 }
 
 /// Number of ids in the list or the array at `at`; `None` for another value, or if the captured bytes do not show it. `is_whole`: whether
-/// `b` is the whole message.
-pub(crate) fn ids_len_at(b: &[u8], at: usize, is_whole: bool) -> Option<u32> {
-    let at = skip_frame_header(b, at);
-    if *b.get(at)? != op::EMPTY_LIST {
-        return array_len(b, at);
+/// `bytes` is the whole message.
+pub(crate) fn ids_len_at(bytes: &[u8], at: usize, is_whole: bool) -> Option<u32> {
+    let at = skip_frame_header(bytes, at);
+    if *bytes.get(at)? != op::EMPTY_LIST {
+        return array_len(bytes, at);
     }
     // A long list is not walked if its end was not captured: behind it, in a prefix, is the next field's name.
-    let is_captured = is_whole || has_list_end(b.get(at..)?);
-    if is_captured { list_len(b, at + 1) } else { None }
+    let is_captured = is_whole || has_list_end(bytes.get(at..)?);
+    if is_captured { list_len(bytes, at + 1) } else { None }
 }
 
 /// Whether a list may end in these bytes before a string.
-fn has_list_end(b: &[u8]) -> bool {
-    let mut ends = memchr::memchr2_iter(op::APPENDS, op::APPEND, b);
-    ends.any(|at| b.get(at + 1) == Some(&op::SHORT_BINUNICODE))
+fn has_list_end(bytes: &[u8]) -> bool {
+    let mut ends = memchr::memchr2_iter(op::APPENDS, op::APPEND, bytes);
+    ends.any(|at| bytes.get(at + 1) == Some(&op::SHORT_BINUNICODE))
 }
 
 /// Length of the list of integers after the `EMPTY_LIST` that ends at `at`.
-fn list_len(b: &[u8], mut at: usize) -> Option<u32> {
+fn list_len(bytes: &[u8], mut at: usize) -> Option<u32> {
     let mut len = 0;
     let mut is_in_batch = false;
     loop {
-        let opcode = *b.get(at)?;
+        let opcode = *bytes.get(at)?;
         let width = flat::short_int_len(opcode);
         if width > 0 {
             len += 1;
@@ -277,7 +277,7 @@ fn list_len(b: &[u8], mut at: usize) -> Option<u32> {
         match opcode {
             op::LONG1 | op::LONG4 => {
                 len += 1;
-                at += scalar::int_opcode_len(b, at)?;
+                at += scalar::int_opcode_len(bytes, at)?;
             }
             op::MEMOIZE => at += 1,
             op::FRAME => at += 9,
@@ -340,6 +340,6 @@ fn item_len(format: u8) -> Option<u32> {
     }
 }
 
-fn skip_frame_header(b: &[u8], at: usize) -> usize {
-    if b.get(at) == Some(&op::FRAME) { at + 9 } else { at }
+fn skip_frame_header(bytes: &[u8], at: usize) -> usize {
+    if bytes.get(at) == Some(&op::FRAME) { at + 9 } else { at }
 }

@@ -4,31 +4,32 @@ use super::op;
 
 /// Start and end of the payload of a length-prefixed opcode (string or bytes) at `at`.
 #[inline]
-pub(in super::super) fn payload_span(b: &[u8], at: usize) -> Option<(usize, usize)> {
-    let (start, len) = match *b.get(at)? {
-        op::SHORT_BINUNICODE | op::SHORT_BINBYTES => (at + 2, usize::from(*b.get(at + 1)?)),
-        op::BINUNICODE | op::BINBYTES => (at + 5, u32::from_le_bytes(*b.get(at + 1..)?.first_chunk()?) as usize),
+pub(in super::super) fn payload_span(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
+    let (start, len) = match *bytes.get(at)? {
+        op::SHORT_BINUNICODE | op::SHORT_BINBYTES => (at + 2, usize::from(*bytes.get(at + 1)?)),
+        op::BINUNICODE | op::BINBYTES => (at + 5, u32::from_le_bytes(*bytes.get(at + 1..)?.first_chunk()?) as usize),
         op::BINUNICODE8 | op::BINBYTES8 | op::BYTEARRAY8 => {
-            (at + 9, usize::try_from(u64::from_le_bytes(*b.get(at + 1..)?.first_chunk()?)).ok()?)
+            (at + 9, usize::try_from(u64::from_le_bytes(*bytes.get(at + 1..)?.first_chunk()?)).ok()?)
         }
         _ => return None,
     };
     let end = start.checked_add(len)?;
-    (end <= b.len()).then_some((start, end))
+    (end <= bytes.len()).then_some((start, end))
 }
 
+/// Returns whether the string at `at` is `text`.
 #[inline]
-pub(in super::super) fn text_equals(b: &[u8], at: usize, text: &[u8]) -> bool {
+pub(in super::super) fn text_equals(bytes: &[u8], at: usize, text: &[u8]) -> bool {
     // The encoding of field names.
-    if let Some([op::SHORT_BINUNICODE, len, rest @ ..]) = b.get(at..) {
+    if let Some([op::SHORT_BINUNICODE, len, rest @ ..]) = bytes.get(at..) {
         return usize::from(*len) == text.len() && rest.starts_with(text);
     }
-    payload_span(b, at).and_then(|(start, end)| b.get(start..end)) == Some(text)
+    payload_span(bytes, at).and_then(|(start, end)| bytes.get(start..end)) == Some(text)
 }
 
 /// Integer of the opcode at `at`; `None` when it does not fit 64 bits.
-pub(in super::super) fn read_int(b: &[u8], at: usize) -> Option<i64> {
-    let (opcode, argument) = b.get(at..)?.split_first()?;
+pub(in super::super) fn read_int(data: &[u8], at: usize) -> Option<i64> {
+    let (opcode, argument) = data.get(at..)?.split_first()?;
     match *opcode {
         op::BININT1 => Some(i64::from(*argument.first()?)),
         op::BININT2 => Some(i64::from(u16::from_le_bytes(*argument.first_chunk()?))),
@@ -47,8 +48,8 @@ pub(in super::super) fn read_int(b: &[u8], at: usize) -> Option<i64> {
 }
 
 /// Integer of at most 32 bits at `at`, and the offset after it.
-pub(super) fn read_short_int(b: &[u8], at: usize) -> Option<(i32, usize)> {
-    let rest = b.get(at..)?;
+pub(super) fn read_short_int(bytes: &[u8], at: usize) -> Option<(i32, usize)> {
+    let rest = bytes.get(at..)?;
     Some(match *rest.first()? {
         op::BININT1 => (i32::from(*rest.get(1)?), at + 2),
         op::BININT2 => (i32::from(u16::from_le_bytes([*rest.get(1)?, *rest.get(2)?])), at + 3),
@@ -68,20 +69,20 @@ fn decode_long(digits: &[u8]) -> Option<i64> {
 }
 
 /// Float of the `BINFLOAT` at `at`.
-pub(in super::super) fn read_float(b: &[u8], at: usize) -> Option<f64> {
+pub(in super::super) fn read_float(bytes: &[u8], at: usize) -> Option<f64> {
     // Big endian, unlike the integers.
-    Some(f64::from_be_bytes(*b.get(at + 1..)?.first_chunk()?))
+    Some(f64::from_be_bytes(*bytes.get(at + 1..)?.first_chunk()?))
 }
 
 /// Length of the integer opcode at `at`, whose value may exceed 64 bits.
-pub(super) fn int_opcode_len(b: &[u8], at: usize) -> Option<usize> {
-    let len = match *b.get(at)? {
+pub(super) fn int_opcode_len(bytes: &[u8], at: usize) -> Option<usize> {
+    let len = match *bytes.get(at)? {
         op::BININT1 => 2,
         op::BININT2 => 3,
         op::BININT => 5,
-        op::LONG1 => 2 + usize::from(*b.get(at + 1)?),
-        op::LONG4 => 5usize.checked_add(u32::from_le_bytes(*b.get(at + 1..)?.first_chunk()?) as usize)?,
+        op::LONG1 => 2 + usize::from(*bytes.get(at + 1)?),
+        op::LONG4 => 5usize.checked_add(u32::from_le_bytes(*bytes.get(at + 1..)?.first_chunk()?) as usize)?,
         _ => return None,
     };
-    (at.checked_add(len)? <= b.len()).then_some(len)
+    (at.checked_add(len)? <= bytes.len()).then_some(len)
 }

@@ -29,6 +29,7 @@ pub(super) struct PickleMachine<'m, 'x> {
 }
 
 impl<'m, 'x> PickleMachine<'m, 'x> {
+    /// A machine at the start of the message. `arena` and `scratch` are reused from message to message.
     pub(super) fn new(
         message: &'m [u8],
         arena: &'x mut Arena,
@@ -194,6 +195,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         }
     }
 
+    /// The value that the pickle has built. An error if anything else is left over.
     fn finish(&mut self) -> Result<Node, Undecoded> {
         if self.at != self.message.len() {
             return Err(self.malformed("bytes after the end of the pickle"));
@@ -227,6 +229,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         Ok(())
     }
 
+    /// Copies the top of the stack into the memo, at the next slot.
     fn memoize_top(&mut self, slot: usize) -> Result<(), Undecoded> {
         if slot != self.arena.memo.len() {
             // Every CPython pickler numbers slots from 0 without gaps; references left in the message depend on that.
@@ -250,6 +253,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         Ok(numbered)
     }
 
+    /// Pushes a value from the memo. `at`: start of its opcode.
     fn push_memoized(&mut self, at: usize, slot: usize) -> Result<(), Undecoded> {
         let node = *self.arena.memo.get(slot).ok_or_else(|| self.malformed("a reference to an unset memo"))?;
         match (node, self.message.get(self.at)) {
@@ -264,6 +268,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         }
     }
 
+    /// Pushes a value. An error beyond the limit of the stack.
     pub(super) fn push_value(&mut self, node: Node) -> Result<(), Undecoded> {
         if self.stack.len() >= self.limits.stack {
             return Err(Undecoded::Limit { limit: "stack", value: self.limits.stack });
@@ -272,6 +277,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         Ok(())
     }
 
+    /// Takes the top of the stack. An error at a mark.
     pub(super) fn pop_value(&mut self) -> Result<Node, Undecoded> {
         let from = self.index_from_top(1)?;
         let node = self.stack[from];
@@ -295,6 +301,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         self.marks.last().map_or(0, |mark| *mark as usize)
     }
 
+    /// Takes the last mark. Returns the height of the stack at it.
     pub(super) fn pop_mark(&mut self) -> Result<usize, Undecoded> {
         match self.marks.pop() {
             Some(mark) => Ok(mark as usize),
@@ -310,6 +317,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         }
     }
 
+    /// Reads the next bytes of the message.
     fn read_bytes<const N: usize>(&mut self) -> Result<[u8; N], Undecoded> {
         let bytes = self.message[self.at..].first_chunk().ok_or(Undecoded::Truncated { at: self.at })?;
         self.at += N;
@@ -325,6 +333,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
     }
 }
 
+/// Why an opcode is not executed.
 fn refuse_opcode(op: u8, at: usize) -> Undecoded {
     let what = match op {
         op::PERSID | op::BINPERSID => "a persistent id, kept outside the message",
