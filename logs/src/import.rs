@@ -110,7 +110,7 @@ impl Import {
             }
         }
         // The latest first: files are opened from the end of the list.
-        waiting.sort_by(|a, b| b.first_ns.cmp(&a.first_ns).then_with(|| b.file.path.cmp(&a.file.path)));
+        waiting.sort_by(|a, b| (b.first_ns, &b.file.path).cmp(&(a.first_ns, &a.file.path)));
         Ok(Self {
             reader: LogRecordReader::new(engines, stats, options.max_rids, has_several_logs),
             queue: StatementQueue::new(options.window_ns),
@@ -178,12 +178,14 @@ impl Import {
         }
     }
 
+    /// Passes all statements from before this time, in order.
     fn pass_events_before(&mut self, horizon_ns: u64, sink: &mut dyn FnMut(&Event<'_>)) {
         while let Some(due) = self.queue.pop_slot_before(horizon_ns) {
             self.pass_slot(due, sink);
         }
     }
 
+    /// Passes the statements of a slot, in order of their times.
     fn pass_slot(&mut self, due: DueSlot, sink: &mut dyn FnMut(&Event<'_>)) {
         for queued in due.statements_by_time() {
             self.reader.stats.late += u64::from(queued.at_ns < self.passed_ns);
@@ -216,11 +218,14 @@ impl Import {
             n => format!("; {} of a known form without a time", plural(n, "line")),
         };
         let kinds = self.describe_unread_kinds();
-        let first = stats.first_unknown.as_ref().filter(|_| kinds.is_empty()).map_or_else(String::new, |shape| {
-            format!("; the first unknown line, with possible prompt text removed: {shape}")
-        });
-        let skipped = stats.skipped.iter().fold(String::new(), |text, why| text + "; skipped " + why);
-        let kinds = kinds.iter().fold(String::new(), |text, kind| text + kind + "; ");
+        let first = match &stats.first_unknown {
+            Some(shape) if kinds.is_empty() => {
+                format!("; the first unknown line, with possible prompt text removed: {shape}")
+            }
+            _ => String::new(),
+        };
+        let skipped: String = stats.skipped.iter().map(|why| format!("; skipped {why}")).collect();
+        let kinds: String = kinds.iter().map(|kind| format!("{kind}; ")).collect();
         let summaries = self.reader.recogniser.engines.iter().map(|engine| engine.forms_summary());
         let known: Vec<_> = summaries.filter(|summary| !summary.is_empty()).collect();
         Err(ImportError::NothingRecognised(format!(

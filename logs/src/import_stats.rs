@@ -81,6 +81,7 @@ impl ImportStats {
         }
     }
 
+    /// Counts a file that was not read, and keeps the first few reasons.
     pub(super) fn add_skipped_file(&mut self, reason: String) {
         self.files_skipped += 1;
         if self.skipped.len() < MAX_REASONS {
@@ -88,6 +89,7 @@ impl ImportStats {
         }
     }
 
+    /// Keeps the first few reasons why the rest of a file was not read.
     pub(super) fn add_broken_file(&mut self, reason: String) {
         if self.broken.len() < MAX_REASONS {
             self.broken.push(reason);

@@ -39,6 +39,7 @@ impl<'l> JsonRecord<'l> {
         Some(record)
     }
 
+    /// Reads the fields of a JSON object for which `use_of` has a use. `None` if the text is no object.
     fn read_fields(&mut self, json: &'l str, use_of: &dyn Fn(&str) -> FieldUse) -> Option<()> {
         // Most messages are text, for which the parser would prepare an error.
         let mut parser = serde_json::Deserializer::from_str(json.starts_with('{').then_some(json)?);

@@ -111,6 +111,7 @@ impl<'l> JsonSearch<'_, 'l> {
         self.set_missing_times(first, &times);
     }
 
+    /// Searches the elements of an array for records.
     fn search_array(&mut self, json: &'l str, depth: usize) {
         let first = self.found.len();
         let mut times = TimesOfObject::default();
@@ -119,6 +120,7 @@ impl<'l> JsonSearch<'_, 'l> {
         self.set_missing_times(first, &times);
     }
 
+    /// Gives the time of an object to the records found in it since `first` that have none.
     fn set_missing_times(&mut self, first: usize, times: &TimesOfObject) {
         let Some(best) = &times.best else { return };
         for found in &mut self.found[first..] {
@@ -134,6 +136,7 @@ struct TimesOfObject {
 }
 
 impl TimesOfObject {
+    /// Keeps the time of a member if it is better than the best so far.
     fn offer_time(&mut self, kind: KeyKind, json: &str, parser: &mut TimestampParser) {
         let Some(stamp) = parse_whole_time(json, kind, parser) else { return };
         // The earliest of equal rank: the line was written before anything that collected it.
@@ -198,6 +201,7 @@ struct MemberVisitor<'m, 's, 'l> {
 }
 
 impl<'l> MemberVisitor<'_, '_, 'l> {
+    /// Visits a member of an object or array: a time, or something that may hold records.
     fn visit_member(&mut self, kind: KeyKind, value: &'l str) {
         if matches!(value.as_bytes().first(), Some(b'"' | b'0'..=b'9')) {
             self.times.offer_time(kind, value, self.search.parser);

@@ -71,6 +71,7 @@ impl KnownRids {
         &self.order[known.number.wrapping_sub(self.oldest_number) as usize]
     }
 
+    /// Adds an unknown rid. Beyond the limit, the oldest one is forgotten.
     fn insert_rid(&mut self, rid: &str, text_hash: u32, stats: &mut ImportStats) -> Rc<str> {
         if self.order.len() >= self.limit {
             self.evict_oldest();
@@ -87,6 +88,7 @@ impl KnownRids {
         rid
     }
 
+    /// Forgets the oldest rid.
     fn evict_oldest(&mut self) {
         let Some(oldest) = self.order.pop_front() else { return };
         let table_hash = NumberedRid::table_hash(self.hash_text(&oldest));

@@ -97,6 +97,7 @@ impl LineReader {
         Ok(Self::from_reader(source, BUFFER_BYTES, max_line_bytes))
     }
 
+    /// Reads lines from `source` in pieces of `buffer_bytes`. Longer lines than `max_line_bytes` are cut.
     fn from_reader(source: Box<dyn Read>, buffer_bytes: usize, max_line_bytes: usize) -> Self {
         let file = BufferedLines {
             source,

@@ -24,6 +24,7 @@ pub(super) fn describe_shape(line: &str) -> String {
     out.join(" ")
 }
 
+/// The word if it holds no text of a prompt, with other values replaced by an ellipsis.
 fn visible_part(word: &str) -> Option<String> {
     if let Some((key, value)) = word.split_once('=') {
         if key.is_empty() || key.len() > MAX_KEY_BYTES || !key.bytes().all(is_key_byte) {

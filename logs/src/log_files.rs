@@ -101,11 +101,12 @@ fn label_of_rotated_set(name: &str) -> &str {
         let Some((stem, end)) = name.rsplit_once(['.', '-']) else {
             return name;
         };
-        let compressed = matches!(end, "gz" | "zst" | "zstd");
-        let turn = (1..=10).contains(&end.len()) && end.bytes().all(|b| b.is_ascii_digit() || b == b'_');
+        let is_compression = matches!(end, "gz" | "zst" | "zstd");
+        let is_digits = end.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_');
+        let is_number_or_date = (1..=10).contains(&end.len()) && is_digits;
         // A number at the end of a stem without an extension is part of the name: `decode-0`.
-        let rotated = turn && (stem.contains('.') || end.len() >= 4);
-        if stem.is_empty() || !(compressed || rotated) {
+        let is_rotation = is_number_or_date && (stem.contains('.') || end.len() >= 4);
+        if stem.is_empty() || !(is_compression || is_rotation) {
             return name;
         }
         name = stem;

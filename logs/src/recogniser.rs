@@ -244,6 +244,7 @@ impl Recogniser {
     }
 }
 
+/// A searcher for all marks at once.
 fn build_searcher(marks: Vec<&'static str>) -> AhoCorasick {
     // Only leftmost searches are vectorised.
     let built = AhoCorasick::builder().match_kind(MatchKind::LeftmostFirst).build(marks);

@@ -118,6 +118,7 @@ impl LogRecordReader {
         has_more
     }
 
+    /// Reads the records of a line, or counts it as unknown.
     fn read_line(&mut self, line: &LogLine<'_>, source: &mut LogSource, queue: &mut StatementQueue) {
         let records_before = self.records;
         if let Some(mark) = line.mark {
@@ -160,6 +161,7 @@ impl LogRecordReader {
         }
     }
 
+    /// Reads all records within a JSON value. `json_depth`: how many more levels of JSON in strings are read.
     fn read_json(&mut self, json: &str, outer: Option<LogTimestamp>, json_depth: usize, target: &mut ReadTarget<'_>) {
         let recogniser = Rc::clone(&self.recogniser);
         let parser = &mut target.source.parser;
@@ -214,6 +216,7 @@ impl LogRecordReader {
         }
     }
 
+    /// Counts a record of this form.
     fn count_form(&mut self, form: &'static str) {
         // The same constant is found without comparing its text.
         match self.form_counts.iter_mut().find(|count| std::ptr::eq(count.form, form)) {
@@ -227,6 +230,7 @@ impl LogRecordReader {
         self.stats.first_unknown.is_some() && self.unread_lines.has_compared_enough()
     }
 
+    /// Counts a line without a record. The shape of the first one is kept.
     fn count_unknown_line(&mut self, line: &[u8]) {
         self.stats.unknown += 1;
         self.unread_lines.compare_line(line);
@@ -302,6 +306,7 @@ impl<'s, 't> RecordSink<'s, 't> {
         Self { reader, target, stamp, rank, is_dated: false, last_stated_ns: 0 }
     }
 
+    /// Queues what a record says, or counts it.
     fn take_statement(&mut self, statement: &Statement<'_>) {
         match statement.kind {
             StatementKind::RequestHalf(half) => self.reader.rooms.add_half(&half),

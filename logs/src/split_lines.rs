@@ -41,6 +41,7 @@ pub(super) struct SplitLineJoiner {
 }
 
 impl SplitLineJoiner {
+    /// Joins the parts of a line that a container runtime has split.
     pub(super) fn add_line(&mut self, line: &[u8], max_line_bytes: usize) -> JoinResult {
         self.free_passed_line();
         if self.is_idle() && line.len() < SHORTEST_FIRST_PART_BYTES {

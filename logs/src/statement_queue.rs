@@ -57,6 +57,7 @@ pub(super) struct DueSlot {
 }
 
 impl DueSlot {
+    /// Sorts statements by time; those of one time keep their order.
     fn from_entries(entries: Vec<QueuedStatement>, mut order: Vec<u128>) -> Self {
         let times = entries.iter().map(|queued| u128::from(queued.at_ns));
         // Time and index in one number, so that sorting moves 16 bytes and no statement.
@@ -90,6 +91,7 @@ impl StatementQueue {
         self.len
     }
 
+    /// Adds a statement to the slot of its time.
     pub(super) fn push(&mut self, queued: QueuedStatement) {
         self.len += 1;
         let slot = self.slots.entry(queued.at_ns / self.slot_ns);

@@ -47,16 +47,17 @@ pub fn value_of_key<'l>(text: &'l str, key: &str) -> Option<&'l str> {
     let mut from = 0;
     loop {
         let at = from + memmem::find(&text.as_bytes()[from..], key.as_bytes())?;
-        let inside = text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
-        let rest = &text[at + key.len()..];
-        if !inside {
-            let end = rest.find(|c: char| c.is_whitespace() || matches!(c, ',' | ';' | ')' | '}'));
-            let value = &rest[..end.unwrap_or(rest.len())];
-            // A quote behind the value belongs to the field of a CSV file that holds the line.
-            let value = if value.starts_with('"') { value } else { value.trim_end_matches('"') };
-            return Some(value).filter(|v| !v.is_empty());
-        }
         from = at + key.len();
+        let is_end_of_word = text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        if is_end_of_word {
+            continue;
+        }
+        let rest = &text[from..];
+        let end = rest.find(|c: char| c.is_whitespace() || matches!(c, ',' | ';' | ')' | '}'));
+        let value = &rest[..end.unwrap_or(rest.len())];
+        // A quote behind the value belongs to the field of a CSV file that holds the line.
+        let value = if value.starts_with('"') { value } else { value.trim_end_matches('"') };
+        return Some(value).filter(|value| !value.is_empty());
     }
 }
 
@@ -101,12 +102,14 @@ pub fn duration_ns_of_key(text: &str, key: &str) -> Option<u64> {
 
 /// Parses at most `limit` leading digits; returns the number and the rest. `None` without a digit or with too many.
 pub(super) fn leading_digits(text: &[u8], limit: usize) -> Option<(u64, &[u8])> {
-    let count = text.iter().take_while(|b| b.is_ascii_digit()).count();
+    let count = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    // A number of 19 digits fits into 64 bits.
     if count == 0 || count > limit.min(19) {
         return None;
     }
     let (digits, rest) = text.split_at(count);
-    Some((digits.iter().fold(0, |n, d| n * 10 + u64::from(d - b'0')), rest))
+    let number = digits.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0'));
+    Some((number, rest))
 }
 
 /// Parses exactly `count` digits.

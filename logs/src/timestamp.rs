@@ -176,6 +176,7 @@ impl TimestampParser {
         Some((LogTimestamp { is_year_assumed: true, ..stamp }, rest))
     }
 
+    /// The timestamp of a local time. Without an offset, that of the file is assumed.
     fn timestamp_at(&mut self, day: CalendarDay, time: &TimeOfDay, offset_s: Option<i32>) -> Option<LogTimestamp> {
         let minute = CalendarMinute { day, hour: time.hour, minute: time.minute, offset_s };
         let wall_ns = self.minute_start_ns(minute)?.checked_add(time.second * SECOND_NS + time.fraction_ns)?;
@@ -265,6 +266,7 @@ fn parse_zone(text: &[u8]) -> (Option<i32>, &[u8]) {
     }
 }
 
+/// Parses `+01:00`, `+0100` or `-08` into seconds. `None` for anything else.
 fn parse_signed_offset(text: &[u8]) -> Option<(i32, &[u8])> {
     let sign = match text.first()? {
         b'+' => 1,

@@ -50,6 +50,7 @@ pub enum RecordError {
 }
 
 impl RecordError {
+    /// An error of a system call on a file; `what` names the call in the message.
     pub(super) fn io(what: &'static str, path: &Path, error: io::Error) -> Self {
         let path = path.to_owned();
         match error.kind() {

@@ -33,6 +33,7 @@ impl Preamble {
         Self { major: MAJOR, minor: MINOR, is_ring }
     }
 
+    /// The preamble as it is in a file.
     pub(super) fn to_bytes(self) -> [u8; PREAMBLE_BYTES] {
         let mut bytes = [0; PREAMBLE_BYTES];
         bytes[..8].copy_from_slice(&FILE_MAGIC);
@@ -96,6 +97,7 @@ pub(super) struct Section {
 }
 
 impl Section {
+    /// The section header as it is in a file.
     pub(super) fn to_bytes(self) -> [u8; SECTION_HEADER_BYTES] {
         let mut bytes = [0; SECTION_HEADER_BYTES];
         // Magic number and checksum come first, but are computed last.

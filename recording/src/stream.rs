@@ -53,6 +53,7 @@ impl StreamPacker {
         self.pack_json(kind::END, &EndSection { why: EndReason::Finished, dropped: 0, closing: Some(closing.clone()) })
     }
 
+    /// A section with this content as JSON.
     fn pack_json(&self, kind: u8, content: &impl Serialize) -> io::Result<Vec<u8>> {
         let json = serde_json::to_vec(content)?;
         // Takes no number: a gap between the numbers of blocks means a missing block.

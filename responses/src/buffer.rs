@@ -21,6 +21,7 @@ struct MemoryBudget(AtomicUsize);
 pub(super) struct Full;
 
 impl MemoryBudget {
+    /// Adds to the memory of all buffers together. An error above the limit, with nothing added.
     fn reserve(&self, bytes: usize, limit: usize) -> Result<(), Full> {
         // Added before the test, because other threads reserve at the same time.
         if self.0.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= limit {
@@ -53,6 +54,7 @@ impl BoundedBuffer {
         Ok(())
     }
 
+    /// Empties the buffer. A large one gives its memory back.
     pub(super) fn clear(&mut self) {
         if self.0.capacity() > KEPT {
             *self = Self::default();

@@ -93,6 +93,7 @@ impl ContentMatcher {
         }
     }
 
+    /// Counts a request that had to be forgotten, if there was one.
     fn count_evicted(&mut self, evicted: Option<SentTokens>) {
         if let Some(sent) = evicted {
             self.evicted += 1;
@@ -117,13 +118,16 @@ impl ContentMatcher {
         }
         let of_length = self.sent.values.iter().filter(|(_, sent)| sent.marks.len() == count as usize);
         let mut fitting = of_length.filter(|(_, sent)| received.occurs_in(&sent.marks));
-        let first = fitting.next().map(|(rid, _)| rid.clone());
-        // Equal outputs, such as those of equal prompts, cannot be told apart.
-        let second = fitting.next().is_some();
-        let Some(rid) = first.filter(|_| !second) else {
-            *(if second { &mut self.ambiguous } else { &mut self.unknown }) += 1;
+        let Some((rid, _)) = fitting.next() else {
+            self.unknown += 1;
             return None;
         };
+        let rid = rid.clone();
+        // Equal outputs, such as those of equal prompts, cannot be told apart.
+        if fitting.next().is_some() {
+            self.ambiguous += 1;
+            return None;
+        }
         self.joined += 1;
         self.forget_request(&rid);
         Some(rid)

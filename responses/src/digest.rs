@@ -19,6 +19,7 @@ pub struct Digest {
 }
 
 impl Digest {
+    /// Polynomial hash of the bytes, and their number.
     pub(crate) fn of_text(text: &str) -> Self {
         let base = *BASE;
         let hash = text.bytes().fold(0, |hash, byte| add_modulo(mul_modulo(hash, base), u64::from(byte) + 1));
@@ -47,12 +48,14 @@ impl fmt::Debug for Digest {
     }
 }
 
+/// Sum modulo the prime 2^61 - 1.
 fn add_modulo(a: u64, b: u64) -> u64 {
     // Both are below 2^61, so the sum fits.
     let sum = a + b;
     if sum >= PRIME { sum - PRIME } else { sum }
 }
 
+/// Product modulo the prime 2^61 - 1.
 fn mul_modulo(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     // 2^61 is 1 modulo this prime, so the upper bits are added to the lower ones.

@@ -162,6 +162,7 @@ struct CompletionUsage {
 }
 
 impl<'a> ResponseJson<'a> {
+    /// The event as a completion. `None` if it names no request, or is none of a completion.
     fn into_completion(self) -> Option<Completion<'a>> {
         let completion = if let Some(meta) = self.meta_info {
             Completion {

@@ -226,6 +226,7 @@ impl Frontends {
         }
     }
 
+    /// Records that a response of the frontend has ended, and joins it with that of the worker if it ended before.
     fn frontend_ended(&mut self, id: &str, writes: Writes, sink: &mut EventSink<'_>) {
         match self.waiting.remove(id).map(|(_, ended)| ended) {
             Some(Ended::Worker { rid, writes: worker }) => self.join_sides(&rid, &worker, &writes, sink),
@@ -234,6 +235,7 @@ impl Frontends {
         }
     }
 
+    /// Keeps the side that ended first until the other one has ended. Beyond the limit, the oldest one is forgotten.
     fn keep_ended(&mut self, at: MonoNs, id: &str, ended: Ended) {
         if self.order.len() == MAX_WAITING
             && let Some(oldest) = self.order.pop_front()
@@ -246,6 +248,7 @@ impl Frontends {
         self.order.push_back(id.to_owned());
     }
 
+    /// Reports how long the frontend held the first and the last token back. What is not comparable is counted with its reason.
     fn join_sides(&mut self, rid: &str, worker: &Writes, frontend: &Writes, sink: &mut EventSink<'_>) {
         if let Some(why) = why_unusable(worker, frontend) {
             return self.count_unknown(why);

@@ -91,6 +91,7 @@ impl HttpParser {
         std::mem::take(&mut self.body).end_body(&self.limits, emit);
     }
 
+    /// Parses the head of a response, which may be incomplete. Emits what it says about the body.
     fn parse_head(&mut self, input: &mut &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
         let before = self.partial.len();
         let space = self.limits.head_bytes.saturating_sub(before);
@@ -154,6 +155,7 @@ fn header_value<'a>(response: &'a httparse::Response<'_, '_>, name: &str) -> Opt
     found.map(|header| header.value.trim_ascii())
 }
 
+/// How the body is transferred, and how its content is read.
 fn declared_body(response: &httparse::Response<'_, '_>) -> DeclaredBody {
     let coding = header_value(response, "transfer-encoding");
     // A transfer coding overrides a length.

@@ -96,6 +96,7 @@ struct FrameHead {
 }
 
 impl FrameHead {
+    /// Parses a frame head. `None` if it is incomplete.
     fn parse(bytes: &[u8]) -> Option<Self> {
         let [a, b, c, kind, flags, stream @ ..] = bytes.first_chunk::<HEAD>()?;
         Some(Self {
@@ -138,8 +139,10 @@ pub(super) fn begins_connection(bytes: &[u8]) -> Option<bool> {
 /// too few.
 pub(super) fn begins_with_response(bytes: &[u8]) -> Option<bool> {
     let Some(head) = FrameHead::parse(bytes) else {
-        let kind = bytes.get(3).is_none_or(|kind| matches!(*kind, DATA | HEADERS));
-        return if bytes.first() == Some(&0) && kind { None } else { Some(false) };
+        // The length of these frames is below 64 KiB.
+        let is_short = bytes.first() == Some(&0);
+        let may_be_response = bytes.get(3).is_none_or(|kind| matches!(*kind, DATA | HEADERS));
+        return if is_short && may_be_response { None } else { Some(false) };
     };
     let payload = &bytes[HEAD..];
     let flags = head.flags & !END_STREAM;
@@ -152,8 +155,8 @@ pub(super) fn begins_with_response(bytes: &[u8]) -> Option<bool> {
             _ => grpc::begins_with_message(payload, Some(head.length)),
         },
         HEADERS if flags & !PRIORITY == END_HEADERS && head.length <= LONGEST_JOINED => {
-            FrameHead::parse(payload.get(head.length as usize..)?)
-                .map(|next| next.kind <= CONTINUATION && next.is_valid())
+            let next = FrameHead::parse(payload.get(head.length as usize..)?)?;
+            Some(next.kind <= CONTINUATION && next.is_valid())
         }
         _ => Some(false),
     }
@@ -247,6 +250,7 @@ impl Http2Parser {
         Some(())
     }
 
+    /// Processes the end of a frame. `None` if the frame was malformed.
     fn end_frame(&mut self, head: FrameHead, emit: &mut EmitOnStream<'_>) -> Option<()> {
         self.frame = None;
         // The length of the padding is missing.
@@ -302,6 +306,7 @@ impl Http2Parser {
         }
     }
 
+    /// Adds a stream. Beyond the limit, the one with the lowest number, which is the oldest, is forgotten.
     fn open_stream(&mut self, stream: u32, body: StreamBody) {
         if self.streams.len() >= self.limits.streams {
             self.streams.pop_first();
@@ -309,6 +314,7 @@ impl Http2Parser {
         self.streams.insert(stream, body);
     }
 
+    /// Passes a piece of a stream's data to the reader of its content, which is recognised by its first bytes if no head was seen.
     fn parse_data(&mut self, head: FrameHead, piece: &[u8], emit: &mut EmitOnStream<'_>) {
         let stream = head.stream;
         let fresh = std::mem::take(&mut self.fresh);
@@ -345,6 +351,7 @@ impl Http2Parser {
         *body = StreamBody::Known(known);
     }
 
+    /// Ends the response of a stream.
     fn end_stream(&mut self, stream: u32, emit: &mut EmitOnStream<'_>) {
         match self.streams.remove(&stream) {
             Some(StreamBody::Known(body)) => body.end_body(&self.limits, &mut |element| emit(stream, element)),

@@ -334,6 +334,26 @@ impl OpenResponse {
         Some(part)
     }
 
+    /// How the response ended, which now is over with `end`: what was seen of its end before may say more.
+    fn settle_end(&self, end: AnswerEnd) -> AnswerEnd {
+        match self.end {
+            // The client cancelled a response that was complete.
+            Some(AnswerEnd::ClientLeft) if end == AnswerEnd::Whole => end,
+            // A failed generator may still send its final marker.
+            Some(earlier) => earlier,
+            None => end,
+        }
+    }
+
+    /// Why tool calls are not judged whose comparison says `reason`: that the response is not complete explains more.
+    fn why_calls_unjudged(&self, end: AnswerEnd, reason: UnjudgedReason) -> UnjudgedReason {
+        match end {
+            AnswerEnd::ClientLeft | AnswerEnd::ServerLeft | AnswerEnd::Failed => UnjudgedReason::EndedEarly,
+            _ if !self.whole || end == AnswerEnd::Unknown => UnjudgedReason::Missed,
+            _ => reason,
+        }
+    }
+
     /// Ends the response with its last byte or with its connection, and reports an answer for each of its requests.
     pub(super) fn end_response(
         self,
@@ -342,13 +362,7 @@ impl OpenResponse {
         server: &mut Server,
         sink: &mut EventSink<'_>,
     ) {
-        let end = match self.end {
-            // The client cancelled a response that was complete.
-            Some(AnswerEnd::ClientLeft) if end == AnswerEnd::Whole => end,
-            // A failed generator may still send its final marker.
-            Some(earlier) => earlier,
-            None => end,
-        };
+        let end = self.settle_end(end);
         let named = self.name.as_ref().is_some_and(|name| name.rid.is_some());
         let context = self.name.as_ref().map(|name| &*name.context);
         let lacks_end = self.whole && end == AnswerEnd::Whole && !self.says_end;
@@ -365,8 +379,10 @@ impl OpenResponse {
                 (Some(claimed), true) => server.content.match_stream(&part.received, claimed),
                 _ => None,
             };
-            if self.plane {
-                *(if named || found.is_some() { &mut server.named } else { &mut server.unnamed }) += 1;
+            if self.plane && (named || found.is_some()) {
+                server.named += 1;
+            } else if self.plane {
+                server.unnamed += 1;
             }
             if !part.shown.is_empty() {
                 server.response_ids.forget_response(&part.shown);
@@ -377,14 +393,9 @@ impl OpenResponse {
             server.report_by_text(&part.rid, true, false, sink);
             let compared = server.texts.forget_request(&part.rid, self.whole && end == AnswerEnd::Whole);
             let differs = compared.differs;
-            let tool_calls = compared.tool_calls.unwrap_or_else(|reason| {
-                let reason = match end {
-                    AnswerEnd::ClientLeft | AnswerEnd::ServerLeft | AnswerEnd::Failed => UnjudgedReason::EndedEarly,
-                    _ if !self.whole || end == AnswerEnd::Unknown => UnjudgedReason::Missed,
-                    _ => reason,
-                };
-                part.calls.as_unjudged(reason)
-            });
+            let tool_calls = compared
+                .tool_calls
+                .unwrap_or_else(|reason| part.calls.as_unjudged(self.why_calls_unjudged(end, reason)));
             let fewer = part.partial && part.claimed.is_some_and(|claimed| part.tokens < claimed);
             let counted = part.counted && !differs && !fewer;
             if part.counted && differs {

@@ -177,17 +177,17 @@ impl Server {
 
     /// Describes the traffic that was not observable, with counts.
     pub fn degraded(&self) -> Vec<String> {
-        let hidden = self.unreadable.iter().filter(|(why, _)| why.hides_responses());
-        let mut degraded: Vec<String> = hidden
-            .map(|(why, times)| {
-                let more = match why {
-                    Unreadable::Tls => "; run with --tls".to_owned(),
-                    Unreadable::Grpc => format!(" ({} messages)", self.grpc_messages),
-                    _ => String::new(),
-                };
-                format!("egress: cannot read the deliveries of {times} connections or responses: {why}{more}")
-            })
-            .collect();
+        let mut degraded = Vec::new();
+        for (why, times) in self.unreadable.iter().filter(|(why, _)| why.hides_responses()) {
+            let more = match why {
+                Unreadable::Tls => "; run with --tls".to_owned(),
+                Unreadable::Grpc => format!(" ({} messages)", self.grpc_messages),
+                _ => String::new(),
+            };
+            degraded.push(format!(
+                "egress: cannot read the deliveries of {times} connections or responses: {why}{more}"
+            ));
+        }
         if let Some(hidden) = self.tls.map(Tls::hidden_connections).filter(|hidden| *hidden > 0) {
             degraded.push(format!(
                 "egress: cannot read the deliveries of {hidden} connections: another library than OpenSSL encrypts them"

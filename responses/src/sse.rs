@@ -42,6 +42,7 @@ impl EventParser {
         self.skipping || !self.buffer.trim_ascii().is_empty()
     }
 
+    /// Drops an event that exceeds the limit, except for its last bytes, which may be the start of its end.
     fn skip_oversized(&mut self, limit: usize, emit: &mut impl FnMut(Option<&[u8]>)) {
         if self.buffer.len() <= limit {
             return;
@@ -79,6 +80,7 @@ impl EventParser {
         start
     }
 
+    /// Emits the data of an event. Several lines are joined, as the specification says.
     fn parse_block(&mut self, block: &[u8], emit: &mut impl FnMut(Option<&[u8]>)) {
         let mut lines = block.split(|byte| *byte == b'\n').filter_map(data_value);
         let (Some(first), second) = (lines.next(), lines.next()) else {

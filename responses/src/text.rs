@@ -88,6 +88,7 @@ pub(super) struct Differences {
 }
 
 impl Differences {
+    /// Counts a difference, and keeps the place of the first one.
     fn count_difference(&mut self, difference: Difference, rid: &str, tokens: u32) {
         self.counts[difference as usize] += 1;
         if difference != Difference::Elsewhere && self.first.is_none() {
@@ -157,6 +158,7 @@ impl ComparedRequest {
         self.sent.as_ref().map_or(0, SentText::kept_bytes) + calls
     }
 
+    /// Frees what the comparison has kept.
     fn stop_comparison(&mut self) {
         self.held.clear();
         self.sent = None;
@@ -190,6 +192,7 @@ impl Texts {
         }
     }
 
+    /// Records the text of a chunk that the engine has sent. At the limit of memory, the oldest requests are forgotten.
     fn record_chunk(&mut self, hop: HopId, chunk: &Chunk<'_>) {
         let rid = chunk.rid;
         let detokenizer = self.detokenizer.as_deref();
@@ -319,6 +322,7 @@ impl Texts {
         ComparisonResult { differs: request.differs, tool_calls: tool_calls.unwrap_or(Err(unknown)) }
     }
 
+    /// Counts a request that had to be forgotten, if there was one.
     fn count_evicted(&mut self, evicted: Option<ComparedRequest>) {
         if let Some(request) = evicted {
             self.bytes -= request.kept_bytes();

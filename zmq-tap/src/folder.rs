@@ -178,6 +178,7 @@ impl HeldFile {
         fs::set_permissions(self.path(), Permissions::from_mode(mode & 0o7777))
     }
 
+    /// Gives the file to this user and group.
     pub(crate) fn set_owner(&self, user: u32, group: u32) -> io::Result<()> {
         let user = Uid::from_raw(user);
         let group = Gid::from_raw(group);

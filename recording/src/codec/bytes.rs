@@ -58,18 +58,21 @@ impl<'a> ColumnCursor<'a> {
         self.rest.is_empty()
     }
 
+    /// Reads the next bytes.
     pub(super) fn read_bytes(&mut self, count: usize) -> Result<&'a [u8], MalformedBlock> {
         let (bytes, rest) = self.rest.split_at_checked(count).ok_or(COLUMN_TOO_SHORT)?;
         self.rest = rest;
         Ok(bytes)
     }
 
+    /// Reads the next byte.
     pub(super) fn read_byte(&mut self) -> Result<u8, MalformedBlock> {
         let (&byte, rest) = self.rest.split_first().ok_or(COLUMN_TOO_SHORT)?;
         self.rest = rest;
         Ok(byte)
     }
 
+    /// Reads a number in groups of seven bits, the lowest first.
     pub(super) fn read_number(&mut self) -> Result<u64, MalformedBlock> {
         let first = self.read_byte()?;
         if first < 0x80 {
@@ -97,6 +100,7 @@ impl<'a> ColumnCursor<'a> {
         self.read_number().map(unzigzag)
     }
 
+    /// Reads an optional number, which is stored as 0 for none, else one more than itself.
     pub(super) fn read_optional(&mut self) -> Result<Option<u64>, MalformedBlock> {
         let first = self.read_byte()?;
         if first < 0x80 {

@@ -121,6 +121,7 @@ impl<'b> DecodedBlock<'b> {
         Ok(self.last.is_some())
     }
 
+    /// The next record; `None` at the end. Missed records and standing data come before those of the block.
     fn read_next(&mut self) -> Result<Option<Record<'b>>, MalformedBlock> {
         if let Some(missed) = self.missed.take() {
             return Ok(Some(Record::Event(Event::new(self.from, What::Missed(missed)))));
@@ -197,6 +198,7 @@ impl<'b> DecodedBlock<'b> {
         Ok(Some(Record::Event(Event { at, what })))
     }
 
+    /// The id of a frame: the predicted one, or the one in the columns.
     fn read_frame_id(&mut self, op: u8, stage: FrameStage) -> Result<LaneFrame, MalformedBlock> {
         if op & op::IS_PREDICTED != 0 {
             self.state.lanes.take_predicted(stage)
@@ -205,6 +207,7 @@ impl<'b> DecodedBlock<'b> {
         }
     }
 
+    /// Reads a receive, with its frame if the sender's was not recorded.
     fn read_received(&mut self, op: u8) -> Result<Received<'b>, MalformedBlock> {
         let received = self.read_frame_id(op, FrameStage::Received)?;
         let lane = self.state.lanes.lane_mut(received.lane_index);

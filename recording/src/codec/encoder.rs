@@ -62,6 +62,7 @@ impl Encoder {
         self.begin_record(op::TICK, now);
     }
 
+    /// Writes a reading of both clocks.
     pub(crate) fn write_anchor(&mut self, anchor: Anchor) {
         self.write_standing();
         self.begin_record(op::ANCHOR, anchor.mono);
@@ -141,6 +142,7 @@ impl Encoder {
         }
     }
 
+    /// Writes a receive, with its frame if it has one.
     fn write_received(&mut self, at: MonoNs, received: &Received<'_>) {
         let mut op = op::RECEIVED;
         if let Some(frame) = &received.frame {
@@ -175,6 +177,7 @@ impl Encoder {
         }
     }
 
+    /// Writes a frame. Fields that the predictors expect take no bytes.
     fn write_frame(&mut self, lane_index: u32, frame: &Frame<'_>) {
         let columns = &mut self.columns;
         let lane = self.state.lanes.lane_mut(lane_index);
@@ -273,6 +276,7 @@ impl Encoder {
         link_index
     }
 
+    /// Writes an event that has no columns of its own, field by field.
     fn write_rare(&mut self, at: MonoNs, what: &What<'_>) {
         let mut writer = RareWriter::new(&mut self.texts, &mut self.columns, &mut self.rare_fields);
         let Some(op) = writer.write_event(what) else {

@@ -52,6 +52,7 @@ pub(super) struct LanePredictors {
 }
 
 impl LanePredictors {
+    /// Forgets all lanes, for a new block.
     pub(super) fn clear(&mut self) {
         self.lanes.clear();
         self.indices.clear();

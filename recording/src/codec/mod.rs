@@ -40,6 +40,7 @@ struct PredictionState {
 }
 
 impl PredictionState {
+    /// Forgets all predictions, so that a block can be read without the one before it.
     fn clear(&mut self) {
         self.lanes.clear();
         self.order.clear();

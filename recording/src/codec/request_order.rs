@@ -80,6 +80,7 @@ impl<S> RequestOrder<S> {
         }
     }
 
+    /// The first request from `index` on that has not ended, or one after a limited number of ended ones.
     fn skip_finished(&self, mut index: u32) -> u32 {
         for _ in 0..MAX_SKIPPED {
             match self.get(index) {

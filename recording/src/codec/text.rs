@@ -87,6 +87,7 @@ pub(super) struct TextIndex {
     pub(super) is_new: bool,
 }
 
+/// Writes a text; ids in hexadecimal take half of their length.
 fn write_text(text: &str, columns: &mut BlockColumns<Vec<u8>>) {
     if let Some(bytes) = decode_hex(text.as_bytes()) {
         columns.text.put_number(if text.len() == 32 { FORM_HEX } else { FORM_GROUPED_HEX });

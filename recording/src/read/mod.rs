@@ -27,6 +27,7 @@ pub fn analyse(
     Ok((analysis, input))
 }
 
+/// Passes a record to the analysis.
 fn apply_record(analysis: &mut Analysis, record: &Record<'_>) {
     match record {
         Record::Event(event) => analysis.apply(event),

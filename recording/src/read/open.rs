@@ -247,6 +247,7 @@ struct FileStart {
     sections_offset: u64,
 }
 
+/// Reads the preamble and the header. An error says whether it is no recording, one of another version, or cut too early.
 fn read_start(file: &File, path: &Path, bytes: u64) -> Result<FileStart, OpenError> {
     let mut first = [0; PREAMBLE_BYTES];
     let min_bytes = (PREAMBLE_BYTES + SECTION_HEADER_BYTES) as u64;
@@ -280,6 +281,7 @@ fn read_json<T: serde::de::DeserializeOwned>(file: &File, located: &LocatedSecti
     serde_json::from_slice(&read_intact_payload(file, located)?).ok()
 }
 
+/// Payload of a section; `None` if it cannot be read or its checksum does not match.
 fn read_intact_payload(file: &File, located: &LocatedSection) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let is_intact = read_payload(file, located.offset, &located.section, &mut bytes).ok()?;
@@ -341,6 +343,7 @@ fn newest_lap(scan: SectionScan) -> Vec<LocatedSection> {
     sections.split_off(first)
 }
 
+/// Counts the records before the first block and between blocks.
 fn count_missing_records(blocks: &[BlockInfo], missing: &mut MissingParts) {
     let mut next_record = None;
     for block in blocks {

@@ -173,6 +173,7 @@ impl Recorder {
         self.shared.stopped.get().is_some()
     }
 
+    /// Closes the block if it is full, or old enough that its records must be on disk.
     fn close_block_if_due(&mut self, now: MonoNs) {
         let is_old = now.since(self.encoder.content.from) >= self.options.block_ns;
         if is_old || self.encoder.is_full(self.options.block_bytes) {
@@ -181,6 +182,7 @@ impl Recorder {
         }
     }
 
+    /// Ends the current block, and begins one in an empty buffer that the writer has returned, or in a new one.
     fn close_block(&mut self) -> WriterJob {
         let empty = self.spare.take().or_else(|| self.empties.try_recv().ok());
         let (columns, content) = self.encoder.close_block(empty.unwrap_or_default());
@@ -189,6 +191,7 @@ impl Recorder {
         WriterJob::Block(OpenBlock { columns, content, first_record, anchor: self.anchor })
     }
 
+    /// Passes a job to the writer's thread. A block that it has no space for is dropped and counted.
     fn submit_or_drop(&mut self, job: WriterJob) {
         let submitted = if self.options.wait {
             // Events of a file can wait, and events of a live run cannot.
@@ -244,6 +247,7 @@ impl Recorder {
         Ok(PendingSummary { answer, deadline, path, shared: Arc::clone(&self.shared) })
     }
 
+    /// Passes a job to the writer's thread, and tries again until `deadline`.
     fn submit_or_fail(&self, mut job: WriterJob, deadline: Option<Instant>) -> Result<(), RecordError> {
         loop {
             match self.jobs.try_send(job) {

@@ -140,6 +140,7 @@ impl RecordingFiles {
         }
     }
 
+    /// Appends a section with this content as JSON.
     fn append_json<T: Serialize>(&mut self, kind: u8, content: &T) -> io::Result<()> {
         let json = serde_json::to_vec(content)?;
         let mut section =
@@ -172,6 +173,7 @@ impl RecordingFiles {
         Ok(())
     }
 
+    /// Appends the end section, and an index of the blocks.
     fn append_end(&mut self, end: &EndSection) -> io::Result<()> {
         self.append_json(kind::END, end)?;
         // Too many blocks: without an index, readers scan the file.
@@ -214,6 +216,7 @@ impl RecordingFiles {
         Ok(end_bytes + bytes)
     }
 
+    /// What has been written so far, to all files.
     pub(super) fn summary(&self) -> RecordingSummary {
         let files = self.finished.iter().chain([&self.current]);
         RecordingSummary {

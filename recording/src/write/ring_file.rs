@@ -70,6 +70,7 @@ impl RingFile {
         })
     }
 
+    /// Writes a block behind the last one, or at the start of the ring. The blocks in its place are lost.
     pub(super) fn write_block(&mut self, section: Section, sealed: &[u8]) -> Result<u64, BlockRefused> {
         let length = section.total_bytes();
         if self.first_offset + length > self.size_bytes {
@@ -118,6 +119,7 @@ impl RingFile {
         }
     }
 
+    /// Copies the blocks of the ring to a recording, oldest first, until that is full.
     fn copy_blocks(&self, files: &mut RecordingFiles) -> Result<(), RecordError> {
         let mut sealed = Vec::new();
         for &WrittenBlock { offset, section } in &self.blocks {
@@ -133,6 +135,7 @@ impl RingFile {
         Ok(())
     }
 
+    /// Writes everything to the disk.
     pub(super) fn finish(&self, dropped: u64) -> Result<RecordingSummary, RecordError> {
         let synced = self.file.sync_all();
         synced.map_err(|error| RecordError::io("finish", &self.path, error))?;

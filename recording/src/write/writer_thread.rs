@@ -66,6 +66,7 @@ pub(super) struct WriterThread {
 }
 
 impl WriterThread {
+    /// The thread: executes jobs until the recording is finished.
     pub(super) fn run_jobs(mut self, jobs: &Receiver<WriterJob>) {
         while let Ok(job) = jobs.recv() {
             match job {
@@ -93,6 +94,7 @@ impl WriterThread {
         }
     }
 
+    /// Packs and writes a block. An error ends the recording, but not the run.
     fn write_block(&mut self, block: &OpenBlock) {
         trace::fault::here("writer");
         let seq = match &self.store {
@@ -143,6 +145,7 @@ impl WriterThread {
         }
     }
 
+    /// Ends the file. A recording that has stopped by itself already has its end.
     fn finish(&mut self, closing: &ReportInput) -> Result<RecordingSummary, RecordError> {
         let dropped = self.shared.dropped.load(Ordering::Relaxed);
         let stopped = self.shared.stopped.get().cloned();

@@ -41,6 +41,7 @@ impl<'a> GrpcMessage<'a> {
         Self::parse_fields(message).unwrap_or(Self::Other)
     }
 
+    /// Parses the fields of a message. `None` if it is of no known kind.
     fn parse_fields(mut rest: &'a [u8]) -> Option<Self> {
         let mut first = None;
         let mut meta = MetaEntries::default();
@@ -115,6 +116,7 @@ struct MetaEntries<'a> {
 }
 
 impl<'a> MetaEntries<'a> {
+    /// Records an entry of `meta_info`: a key, and a value in JSON.
     fn record_entry(&mut self, mut rest: &'a [u8]) -> Option<()> {
         let (mut key, mut json): (_, &[u8]) = (None, &[]);
         while !rest.is_empty() {
@@ -157,12 +159,14 @@ fn take_field<'a>(rest: &mut &'a [u8]) -> Option<(u64, FieldValue<'a>)> {
     Some((tag >> 3, value)).filter(|(number, _)| *number > 0)
 }
 
+/// Takes the next bytes. `None` if there are too few.
 fn take_bytes<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
     let (value, after) = rest.split_at_checked(length)?;
     *rest = after;
     Some(value)
 }
 
+/// Takes a number in groups of seven bits, the lowest first. `None` if it is incomplete or has more than 64 bits.
 fn take_varint(rest: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {

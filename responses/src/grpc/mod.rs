@@ -74,6 +74,7 @@ impl GrpcParser {
         self.framed = framed;
     }
 
+    /// Parses a complete message of the response.
     fn parse_message(&mut self, prefix: [u8; PREFIX], message: &[u8], limit: usize, emit: &mut Emit<'_>) {
         // Compressed messages are not read.
         let parsed = if prefix[0] == 0 { GrpcMessage::parse(message) } else { GrpcMessage::Other };
@@ -127,6 +128,7 @@ impl GrpcParser {
         true
     }
 
+    /// Reports how the response ended, and what of it could not be read.
     pub(super) fn end_body(mut self, emit: &mut Emit<'_>) {
         if self.waiting > 0 {
             // Of text that has as many bytes as tokens, the same is reported as of complete ids.
@@ -163,6 +165,7 @@ impl GrpcParser {
         new || all
     }
 
+    /// The messages that wait for the decision whether their first field holds text or ids.
     fn undecided_outputs(&self) -> impl Iterator<Item = GrpcOutput<'_>> {
         let mut rest = &self.undecided[..];
         std::iter::from_fn(move || {
@@ -176,6 +179,7 @@ impl GrpcParser {
         })
     }
 
+    /// Emits the waiting messages, once their first field is decided.
     fn emit_undecided(&mut self, emit: &mut Emit<'_>) {
         let only = self.waiting == 1 && self.count == 1;
         for mut output in self.undecided_outputs() {
@@ -186,12 +190,13 @@ impl GrpcParser {
         self.waiting = 0;
     }
 
+    /// Emits a message as a completion.
     fn emit_output(&self, output: GrpcOutput<'_>, emit: &mut Emit<'_>) {
-        emit(
-            output
-                .as_completion(self.field != FirstField::Ids)
-                .map_or(ResponseElement::Undecoded, ResponseElement::Completion),
-        );
+        let has_text = self.field != FirstField::Ids;
+        match output.as_completion(has_text) {
+            Some(completion) => emit(ResponseElement::Completion(completion)),
+            None => emit(ResponseElement::Undecoded),
+        }
     }
 }
 

@@ -110,17 +110,18 @@ pub(super) fn compare_arguments(written: &str, sent: &str, whole: bool, budget: 
     let without_blanks = plain_characters(written);
     let expected = plain_characters(sent);
     // A parser may remove blanks.
-    let found = if without_blanks == expected {
-        None
-    } else {
-        let is_cut = written.contains(char::REPLACEMENT_CHARACTER) || written.contains("\\ufffd");
-        is_cut
-            .then(|| find_garbled(&without_blanks, &expected))
-            .flatten()
-            .or_else(|| find_damage(&exact_characters(written), &exact_characters(sent), budget))
-            .or_else(|| find_damage(&without_blanks, &expected, budget))
-    };
-    found.unwrap_or(unjudged)
+    if without_blanks == expected {
+        return unjudged;
+    }
+    // Before other damage, because each replacement stands for a character that was cut.
+    if (written.contains(char::REPLACEMENT_CHARACTER) || written.contains("\\ufffd"))
+        && let Some(garbled) = find_garbled(&without_blanks, &expected)
+    {
+        return garbled;
+    }
+    let damage = find_damage(&exact_characters(written), &exact_characters(sent), budget);
+    let damage = damage.or_else(|| find_damage(&without_blanks, &expected, budget));
+    damage.unwrap_or(unjudged)
 }
 
 /// Value of complete JSON.
@@ -351,6 +352,7 @@ fn cut_before(written: &[CharSpan], at: usize) -> Cut {
     }
 }
 
+/// The part of the arguments between the last equal unit before these bytes and the first one behind them.
 fn differing_part(units: &[CharSpan], bytes: Range<usize>, cuts: [Cut; 3]) -> DifferingPart {
     let before = units.partition_point(|unit| unit.to <= bytes.start);
     let behind = units.partition_point(|unit| unit.from < bytes.end);

@@ -217,6 +217,7 @@ impl ResponseCall {
         [self.event_behind(first), self.event_before(last)]
     }
 
+    /// Compares the arguments of the call with those of the object in the text. `is_cut`: the text may end within the object.
     fn compare_arguments(
         &self,
         object: Option<&Range<usize>>,

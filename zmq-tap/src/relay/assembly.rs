@@ -107,6 +107,7 @@ impl MessageAssembly {
         self.not_kept.is_none()
     }
 
+    /// Begins the next message.
     fn start_message(&mut self) {
         self.parts.clear();
         self.bytes = 0;

@@ -145,10 +145,13 @@ async fn relay_both_directions<W: StreamObserver>(
     if is_stopping {
         return (Ending::Stopped, None);
     }
-    let ending = upstream_failure(forward_end, backward_end)
-        .map(Ending::Upstream)
-        .or(connector_failure(forward_end, backward_end).map(Ending::Connector))
-        .unwrap_or(Ending::Closed);
+    let ending = if let Some(error) = upstream_failure(forward_end, backward_end) {
+        Ending::Upstream(error)
+    } else if let Some(error) = connector_failure(forward_end, backward_end) {
+        Ending::Connector(error)
+    } else {
+        Ending::Closed
+    };
     (ending, first)
 }
 
@@ -169,6 +172,7 @@ fn side_that_ended(end: DirectionEnd, direction: Direction) -> Direction {
     }
 }
 
+/// Waits until the deadline, or for ever without one.
 async fn wait_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
@@ -176,6 +180,7 @@ async fn wait_until(deadline: Option<Instant>) {
     }
 }
 
+/// Error of the connecting side, if it failed in either direction.
 fn connector_failure(forward: Option<DirectionEnd>, backward: Option<DirectionEnd>) -> Option<io::ErrorKind> {
     match (forward, backward) {
         (Some(DirectionEnd::Source { kind, .. }), _) | (_, Some(DirectionEnd::Sink(kind))) => Some(kind),
@@ -230,6 +235,7 @@ async fn connect_with_retries(route: &RelayRoute, peer: &Socket, patience: Durat
     }
 }
 
+/// Connects to the route's upstream.
 async fn connect_to_upstream(route: &RelayRoute) -> io::Result<Socket> {
     match &route.pair.upstream {
         Endpoint::Path(path) => Socket::unix(route.upstream.connect(path).await?),

@@ -58,6 +58,7 @@ impl FromStr for Endpoint {
     }
 }
 
+/// Parses an endpoint. The error continues a message that begins with the text.
 fn parse_endpoint(text: &str) -> Result<Endpoint, Cow<'static, str>> {
     match text.split_once("://") {
         Some(("ipc", path)) => parse_ipc_path(path),
@@ -76,6 +77,7 @@ fn parse_endpoint(text: &str) -> Result<Endpoint, Cow<'static, str>> {
     }
 }
 
+/// Parses `HOST:PORT`, where both may be `*`.
 fn parse_tcp_address(address: &str, http: bool) -> Result<Endpoint, Cow<'static, str>> {
     if address.contains(';') {
         return Err(": use an address, not an interface or a source address".into());
@@ -92,6 +94,7 @@ fn parse_tcp_address(address: &str, http: bool) -> Result<Endpoint, Cow<'static,
     Ok(Endpoint::Tcp { http, host, port })
 }
 
+/// Parses the path of a socket file, or an abstract name after `@`.
 fn parse_ipc_path(path: &str) -> Result<Endpoint, Cow<'static, str>> {
     let length = path.len();
     if matches!(path, "" | "*" | "@") {

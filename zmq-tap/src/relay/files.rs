@@ -102,6 +102,7 @@ pub(super) fn listener_channel() -> io::Result<(ListenerSender, ListenerReceiver
 }
 
 impl ListenerSender {
+    /// Sends the sockets of a pair to the relay's thread.
     pub(super) fn send(&self, sockets: &PairSockets) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SOCKETS))];
         let mut rights = SendAncillaryBuffer::new(&mut space);

@@ -23,6 +23,7 @@ pub(super) struct Journal {
 }
 
 impl Journal {
+    /// Begins the record of a connection, and reports that it was opened.
     pub(super) fn open(shared: Arc<RelayState>, pair: u16, lane: u32) -> Arc<Self> {
         let journal = Self {
             shared,
@@ -126,6 +127,7 @@ impl Reporter {
         Observed::Lost { direction: self.direction, count, cause }
     }
 
+    /// Counts bytes that were written in this direction.
     pub(super) fn count_relayed(&self, bytes: usize) {
         let counters = &self.journal.shared.counters;
         match self.direction {

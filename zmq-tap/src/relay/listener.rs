@@ -29,6 +29,7 @@ pub(super) struct BoundListener {
     pub(super) claim: Option<SocketClaim>,
 }
 
+/// Binds the listening socket of a pair. Refuses a pair that would connect to itself.
 pub(super) fn bind_listener(pair: &Pair) -> Result<BoundListener, RelayError> {
     let Pair { listen, upstream } = pair;
     if listen == upstream {
@@ -43,19 +44,26 @@ pub(super) fn bind_listener(pair: &Pair) -> Result<BoundListener, RelayError> {
             let (listener, claim) = SocketClaim::listen(path, upstream)?;
             return Ok(BoundListener { socket: listener.into(), endpoint: listen.clone(), claim: Some(claim) });
         }
-        Endpoint::Abstract(name) => SocketAddr::from_abstract_name(name)
-            .and_then(|address| Ok((StdUnixListener::bind_addr(&address)?.into(), listen.clone()))),
-        Endpoint::Tcp { http, host, port } => StdTcpListener::bind((host.as_deref().unwrap_or("0.0.0.0"), *port))
-            .and_then(|listener| {
-                let port = listener.local_addr()?.port();
-                Ok((listener.into(), Endpoint::Tcp { http: *http, host: host.clone(), port }))
-            }),
+        Endpoint::Abstract(name) => bind_abstract_name(name, listen),
+        Endpoint::Tcp { http, host, port } => bind_tcp_port(*http, host.as_deref(), *port),
     };
-    match bound {
-        Ok((socket, endpoint)) => Ok(BoundListener { socket, endpoint, claim: None }),
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(RelayError::InUse(listen.clone())),
-        Err(error) => Err(RelayError::Bind(listen.clone(), error)),
-    }
+    bound.map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => RelayError::InUse(listen.clone()),
+        _ => RelayError::Bind(listen.clone(), error),
+    })
+}
+
+fn bind_abstract_name(name: &str, listen: &Endpoint) -> io::Result<BoundListener> {
+    let listener = StdUnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+    Ok(BoundListener { socket: listener.into(), endpoint: listen.clone(), claim: None })
+}
+
+/// Binds a port of `host`, or of all addresses. Port 0 stands for any free one, which the endpoint then names.
+fn bind_tcp_port(http: bool, host: Option<&str>, port: u16) -> io::Result<BoundListener> {
+    let listener = StdTcpListener::bind((host.unwrap_or("0.0.0.0"), port))?;
+    let port = listener.local_addr()?.port();
+    let endpoint = Endpoint::Tcp { http, host: host.map(str::to_owned), port };
+    Ok(BoundListener { socket: listener.into(), endpoint, claim: None })
 }
 
 /// A listening socket.
@@ -76,6 +84,7 @@ impl Listener {
         })
     }
 
+    /// Accepts the next connection.
     async fn accept(&self) -> io::Result<Socket> {
         match self {
             Self::Unix(listener) => Socket::unix(listener.accept().await?.0),
@@ -123,6 +132,7 @@ pub(super) async fn accept_connections(shared: Arc<RelayState>, route: RelayRout
     }
 }
 
+/// Counts the panic of a connection's task.
 fn record_panic(shared: &RelayState, ended: &Result<(), tokio::task::JoinError>) {
     if ended.as_ref().is_err_and(tokio::task::JoinError::is_panic) {
         shared.counters.panics.add(1);

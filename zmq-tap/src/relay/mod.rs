@@ -213,6 +213,7 @@ impl Relay {
         self.stats()
     }
 
+    /// Stops the relay, and waits until its connections have drained.
     fn stop_and_join(&mut self) {
         // Remove the socket files before closing the listeners, so that no peer finds a file that refuses connections.
         self.claims.clear();
@@ -229,6 +230,7 @@ impl Drop for Relay {
     }
 }
 
+/// The relay's thread: accepts connections of each pair that joins, until `stop`. Then waits until they have drained.
 async fn relay_pairs(
     shared: Arc<RelayState>,
     mut joining: UnboundedReceiver<AddedPair>,

@@ -99,6 +99,7 @@ pub(super) async fn copy_until_end(
     }
 }
 
+/// Ends the copy after an error of the source.
 fn source_failed(error: &io::Error, to: &Socket, watch: &impl StreamObserver) -> DirectionEnd {
     let has_relayed = watch.has_relayed();
     if has_relayed {

@@ -34,6 +34,7 @@ impl Observations {
         self.frames.is_empty() && self.late_len.load(Ordering::Acquire) == 0
     }
 
+    /// The next observation that did not fit into the queue of frames.
     fn poll_late(&self) -> Option<Observation> {
         if self.late_len.load(Ordering::Acquire) == 0 {
             return None;

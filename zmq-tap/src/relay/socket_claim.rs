@@ -176,6 +176,7 @@ impl SocketNote {
         Err(failed(Errno::AGAIN.into()))
     }
 
+    /// Returns whether the note was not removed or replaced since it was opened.
     fn is_at_its_name(&self) -> bool {
         match (self.file.metadata(), self.folder.find_file(&self.name)) {
             (Ok(open), Ok(Some(found))) => found.is_same(&open) && is_own(&open),
@@ -207,6 +208,7 @@ impl SocketNote {
         (&self.file).write_all(text.as_bytes())
     }
 
+    /// Removes the note, unless another file has its name.
     pub(crate) fn remove(&self) {
         if let Ok(open) = self.file.metadata() {
             let _ = self.folder.remove_file(&self.name, &open);
@@ -250,6 +252,7 @@ fn bind_socket_file(path: &Path, entry: &FolderEntry, upstream: Option<&Path>) -
     Ok(BoundSocket { listener, file })
 }
 
+/// What it is, in words.
 fn kind_of_file(file: FileType) -> &'static str {
     if file.is_symlink() {
         "a symbolic link"

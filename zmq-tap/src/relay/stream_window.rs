@@ -133,6 +133,7 @@ impl StreamWindow {
         }
     }
 
+    /// Gives the memory back to the pool.
     fn release_block(&mut self) {
         if let Some(block) = self.block.take() {
             self.pool.release(block, self.min_spare_bytes());

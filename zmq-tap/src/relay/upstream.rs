@@ -53,6 +53,7 @@ impl UpstreamSocket {
         }
     }
 
+    /// Opens the socket file, if it and its folder still have the owner that they had at the start.
     fn open_checked(&self, path: &Path) -> io::Result<HeldFile> {
         let entry = FolderEntry::of_path(path)?;
         require_owner("its folder", &self.folder_owner, entry.folder.metadata()?.uid())?;

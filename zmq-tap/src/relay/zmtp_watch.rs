@@ -54,6 +54,7 @@ impl ZmtpWatch {
         Self { reporter: Reporter::new(journal, direction), scanner, assembly, seq: 0, has_unreadable_part: false }
     }
 
+    /// Reports a message whose last byte was written. `base`: offset of `bytes` in the stream.
     fn report_frame(&mut self, message: AssembledMessage, base: u64, bytes: &Bytes, written_at: MonoNs) {
         let seq = self.seq;
         self.seq += 1;
@@ -61,7 +62,8 @@ impl ZmtpWatch {
             Ok(earlier) if earlier.is_empty() => slice_of_stream(bytes, base, message.last_part).map(Payload::Whole),
             Ok(earlier) => {
                 let parts = earlier.into_iter().chain([message.last_part]);
-                parts.map(|part| slice_of_stream(bytes, base, part)).collect::<Option<_>>().map(Payload::Multipart)
+                let slices: Option<Vec<_>> = parts.map(|part| slice_of_stream(bytes, base, part)).collect();
+                slices.map(Payload::Multipart)
             }
             Err(why) => Some(Payload::NotKept(why)),
         };
@@ -76,6 +78,7 @@ impl ZmtpWatch {
         }));
     }
 
+    /// Reports that messages could not be read, and why.
     fn report_unread(&mut self, why: Unread) {
         self.has_unreadable_part = true;
         self.reporter.journal.push_rare(Observed::Unread(self.reporter.direction, why));

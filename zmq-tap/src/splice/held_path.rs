@@ -125,6 +125,7 @@ impl HeldPath {
         self.restore()
     }
 
+    /// Moves the engine's socket back to its name. Does nothing the second time.
     fn restore(&mut self) -> Result<(), SpliceError> {
         if self.is_restored {
             return Ok(());

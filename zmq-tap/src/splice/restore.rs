@@ -55,6 +55,7 @@ enum RestoreStep {
     Replaced,
 }
 
+/// What to do about a moved socket, given what has its name and the name beside it now.
 fn decide_step(name: FileRole, aside: FileRole) -> RestoreStep {
     match (name, aside) {
         (FileRole::Engine, aside) => RestoreStep::Clean { aside: aside == FileRole::Ours },
@@ -137,6 +138,7 @@ struct ExaminedName {
 }
 
 impl ExaminedName {
+    /// Finds out what the file with this name is.
     fn examine(folder: &Folder, name: &str, moved: &MoveRecord) -> Self {
         let Ok(Some(file)) = folder.find_file(name) else {
             return Self { role: FileRole::Missing, file: None };
@@ -159,6 +161,7 @@ impl ExaminedName {
         self.file.as_ref().is_some_and(|file| !matches!(is_listening(file), Ok(false)))
     }
 
+    /// Removes the file, unless another one has replaced it.
     fn remove(&self, folder: &Folder, name: &str) {
         if let Some(file) = &self.file {
             let _ = folder.remove_file(name, file.metadata());

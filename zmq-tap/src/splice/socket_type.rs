@@ -55,6 +55,7 @@ fn parse_ready_command(body: &[u8]) -> io::Result<String> {
     socket_type_property(body).map(str::to_owned).ok_or(io::ErrorKind::InvalidData.into())
 }
 
+/// Value of `Socket-Type` in the body of a `READY` command.
 fn socket_type_property(body: &[u8]) -> Option<&str> {
     const NAME: &[u8] = b"Socket-Type";
     let name_at = memchr::memmem::find(body, NAME)?;

@@ -77,6 +77,7 @@ impl BoundarySearch {
         self.at - self.start_at > self.max_frame_bytes.saturating_mul(4)
     }
 
+    /// Searches the next bytes. Returns the boundary once it is certain.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Option<FrameBoundary> {
         let mut consumed = 0;
         // In pieces, so that a large read is not buffered whole.
@@ -138,6 +139,7 @@ impl BoundarySearch {
             .any(|candidate| candidate.end == at && (candidate.tail.is_none() || candidate.tail == before))
     }
 
+    /// Adds a place at which a frame may end.
     fn add_candidate(&mut self, end: u64, tail: Option<u8>) {
         self.candidates.push(AnchorCandidate { end, tail });
         if self.candidates.len() > MAX_CANDIDATES {

@@ -94,6 +94,7 @@ impl CommandName {
         self.filled += added;
     }
 
+    /// The command with this name.
     pub(super) fn command(&self) -> ZmtpCommand {
         match &self.buffer[..self.filled] {
             b"\x05READY" => ZmtpCommand::Ready,

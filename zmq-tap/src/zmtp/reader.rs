@@ -159,6 +159,7 @@ impl FrameAssembly {
         }
     }
 
+    /// Reports that frames are not found any more.
     fn lose_framing(&mut self, element: &mut impl FnMut(Element<'_>) -> bool) {
         if matches!(self.framing, Framing::Presumed | Framing::Proven) {
             let proven = self.framing == Framing::Proven;

@@ -166,6 +166,7 @@ impl Scanner {
         }
     }
 
+    /// Scans one byte of the greeting. Returns the number of bytes it took.
     fn scan_greeting(&mut self, byte: u8, mark: &mut impl FnMut(Mark)) -> usize {
         let ScannerState::Greeting(reading) = &mut self.state else {
             return 0;
@@ -193,6 +194,7 @@ impl Scanner {
         mark(Mark::Opaque(why));
     }
 
+    /// Scans bytes of a frame header, which may be incomplete. After an invalid one, the next boundary is searched for.
     fn scan_header(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
         let ScannerState::Header { buffer, filled } = &mut self.state else {
             return 0;
@@ -257,6 +259,7 @@ impl Scanner {
         }
     }
 
+    /// Searches for the start of a frame. Returns the number of bytes it took.
     fn search_boundary(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
         let ScannerState::Seeking(seeker) = &mut self.state else {
             return 0;
