@@ -44,6 +44,7 @@ fn path_rule(path: &Path, access: BitFlags<AccessFs>) -> Option<PathBeneath<Path
 }
 
 impl LandlockRules {
+    /// Opens the files and folders of the plan, so that the rules apply to what they are now.
     pub(crate) fn from_plan(plan: &Plan) -> Self {
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
         let terminal = read | AccessFs::WriteFile | AccessFs::IoctlDev;
@@ -92,6 +93,7 @@ impl LandlockRules {
     }
 }
 
+/// The error and its causes in one line.
 fn error_with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

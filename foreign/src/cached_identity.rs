@@ -28,6 +28,7 @@ impl CachedIdentity {
         Self::query(folder, path, AtFlags::empty())
     }
 
+    /// Asks the kernel which file a path leads to, without a request to the file's own file system.
     fn query(folder: impl AsFd, path: impl Arg, flags: AtFlags) -> Result<Self, Errno> {
         // Without a request to the file system, for its cached properties only.
         let found = statx(folder, path, flags | AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE | StatxFlags::INO)?;

@@ -23,6 +23,7 @@ struct DescriptorInfo {
 }
 
 impl DescriptorInfo {
+    /// Parses a file of `/proc/PID/fdinfo`.
     fn parse(text: &str) -> Option<Self> {
         Some(Self {
             flags: u32::from_str_radix(info_field(text, "flags")?, 8).ok()?,
@@ -31,6 +32,7 @@ impl DescriptorInfo {
         })
     }
 
+    /// Reads a file of `/proc/PID/fdinfo`, relative to the process's folder.
     fn read(process: impl AsFd, path: &str) -> Result<Self, ReadError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let text = read_to_limit(&File::from(openat(process, path, flags, Mode::empty())?), MAX_INFO_BYTES)?;

@@ -55,6 +55,7 @@ impl ExpectedFile {
     /// Any regular file.
     pub const ANY: Self = Self { device: None, inode: None, owner_uid: None };
 
+    /// Returns whether the file that was opened is the expected one.
     fn accepts(&self, found: &Stat) -> bool {
         self.device.is_none_or(|device| device == found.st_dev)
             && self.inode.is_none_or(|inode| inode == found.st_ino)
@@ -131,6 +132,7 @@ impl RegularFile {
         Ok(Self::from_status(file.into(), &found))
     }
 
+    /// The file with its properties, as the kernel reported them after the open.
     fn from_status(file: File, status: &Stat) -> Self {
         Self {
             device: status.st_dev,

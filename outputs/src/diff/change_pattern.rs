@@ -81,6 +81,7 @@ fn problems_in(outcomes: &[ProblemOutcome], names: &[&str], has_state: impl Fn(P
     found.map(|outcome| outcome.name.clone()).collect()
 }
 
+/// Whether the tokenizer yields other chunks in the second run.
 fn compare_modes(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
     let (state, change) = match (a.source.mode?, b.source.mode?) {
         (Mode::Cumulative, Mode::Incremental) => (
@@ -97,6 +98,7 @@ fn compare_modes(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<
     Some(ChangePattern::new("mode", format!("incremental output was {state}"), summary).explaining(explained))
 }
 
+/// Whether the release of the second run handles queued chunks in another way.
 fn compare_releases(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
     let before = a.source.waiter?;
     let after = b.source.waiter?;
@@ -112,6 +114,7 @@ fn release_of(report: &Report) -> &str {
     report.source.engine_version.as_deref().unwrap_or("of unknown release")
 }
 
+/// What a tokenizer does with queued chunks, as the end of a sentence.
 fn describe_waiter(waiter: Waiter) -> &'static str {
     match waiter {
         Waiter::KeepsLast => "keeps only the last of several queued chunks",
@@ -120,6 +123,7 @@ fn describe_waiter(waiter: Waiter) -> &'static str {
     }
 }
 
+/// Which hops only one of the runs has.
 fn compare_paths(a: &Report, b: &Report) -> Option<ChangePattern> {
     let removed = hops_only_in(a, b);
     let new = hops_only_in(b, a);
@@ -196,6 +200,7 @@ fn find_finding<'a>(report: &'a Report, kind: &str) -> Option<&'a FindingLine> {
     report.findings.iter().find(|finding| finding.kind == kind)
 }
 
+/// Whether token counts are inflated in one run only.
 fn compare_inflation(a: &Report, b: &Report) -> Option<ChangePattern> {
     match (find_finding(a, "inflation"), find_finding(b, "inflation")) {
         (None, Some(found)) => {
@@ -217,6 +222,7 @@ struct BusiestReceiver<'r> {
 }
 
 impl<'r> BusiestReceiver<'r> {
+    /// The receiver with the largest share on a CPU; `None` if none was sampled.
     fn of_report(report: &'r Report) -> Option<Self> {
         let receivers = report.cpu.iter().flatten().filter(|line| line.receives);
         let busy = receivers.filter_map(|line| Some(Self { share: line.on_cpu?, role: &line.role }));
@@ -224,6 +230,7 @@ impl<'r> BusiestReceiver<'r> {
     }
 }
 
+/// Whether a receiver is CPU-bound in the second run only.
 fn find_cpu_bound_receiver(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
     let before = BusiestReceiver::of_report(a)?;
     let after = BusiestReceiver::of_report(b)?;

@@ -119,6 +119,7 @@ fn find_counterpart<'r>(finding: &FindingLine, other: &'r Report) -> Option<&'r 
     same_hop.or_else(|| same_kind.next().filter(|_| finding.kind == "first-token-gap"))
 }
 
+/// Compares a finding of both runs. One of the sides is missing if only one run has it.
 fn change_between(a: &Report, b: &Report, before: Option<&FindingLine>, after: Option<&FindingLine>) -> FindingChange {
     let (kind, hop) = after.or(before).map_or_else(Default::default, |named| (named.kind.clone(), named.hop.clone()));
     let sizes = size_in(before, a).zip(size_in(after, b));
@@ -136,6 +137,7 @@ fn change_between(a: &Report, b: &Report, before: Option<&FindingLine>, after: O
     FindingChange { kind, hop, state, a, b, numbers, note: unobserved }
 }
 
+/// How a finding that both runs have has changed: by its severity, else by its size per traffic.
 fn state_of_pair(before: &FindingLine, after: &FindingLine, sizes: Option<(Size, Size)>) -> FindingState {
     /// Smallest factor between the sizes of a changed finding: one number a run has no noise to compare with.
     const LEAST_FACTOR: f64 = 2.0;
@@ -191,6 +193,7 @@ const SIZES: [(&str, &str, GrowsWith); 15] = [
     ("abandoned-requests", "outputs", GrowsWith::Chunks),
 ];
 
+/// Size of a finding, in relation to the traffic of its run.
 fn size_in(finding: Option<&FindingLine>, report: &Report) -> Option<Size> {
     let finding = finding?;
     let (_, key, grows_with) = SIZES.iter().find(|(kind, ..)| *kind == finding.kind)?;

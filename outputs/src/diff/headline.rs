@@ -77,6 +77,7 @@ pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChang
     ranked
 }
 
+/// The change of a finding in the words of the headline.
 fn rank_finding(change: &FindingChange) -> RankedChange {
     let before = change.a.as_ref().map(|side| side.severity.as_str().to_uppercase());
     let after = change.b.as_ref().map(|side| side.severity.as_str().to_uppercase());

@@ -10,6 +10,7 @@ pub(super) struct MannWhitney {
 }
 
 impl MannWhitney {
+    /// Compares each value of one sample with each of the other.
     pub(super) fn of_samples(a: &[f64], b: &[f64]) -> Self {
         // U counts the positive ones, and the median of all estimates the shift.
         let mut differences: Vec<f64> = a.iter().flat_map(|a| b.iter().map(move |b| b - a)).collect();
@@ -56,6 +57,7 @@ fn effective_share(values: &[f64]) -> f64 {
     (1.0 - rho) / (1.0 + rho)
 }
 
+/// Correlation between neighbouring values, from -1 to 1.
 fn correlation(values: &[f64]) -> f64 {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;

@@ -52,6 +52,7 @@ struct Judged {
     note: Option<String>,
 }
 
+/// Compares all measures of both runs, slot by slot. Empty if one of the runs has no slots.
 pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) -> Vec<ComparedMeasure> {
     let (Some(series_a), Some(series_b)) = (&a.series, &b.series) else {
         return Vec::new();
@@ -84,6 +85,7 @@ fn test_measure(measure: &Measure, options: &DiffOptions) -> Option<MannWhitney>
     (a.len() >= options.least_slots && b.len() >= options.least_slots).then(|| MannWhitney::of_samples(a, b))
 }
 
+/// Verdict on a measure: by exact totals if it has them, else by the test, if the change is also large enough to matter.
 fn judge_measure(measure: Measure, test: Option<&MannWhitney>, criteria: &Criteria<'_>) -> ComparedMeasure {
     // Goes before any test.
     let counted = judge_exact_totals(&measure);
@@ -154,6 +156,7 @@ fn is_shifted_as_far(unit: MeasureUnit, a: f64, b: f64, [low, high]: [f64; 2], o
     is_beyond_zero && matters(unit, a, a + far_end, options)
 }
 
+/// Why there is no test: a run does not observe the measure, or has too few slots of it.
 fn explain_missing_test(measure: &Measure, criteria: &Criteria<'_>) -> Judged {
     let min = criteria.options.least_slots;
     let fewest = criteria.fewest_slots;
@@ -222,6 +225,7 @@ impl MeasureList<'_> {
         }
     }
 
+    /// Adds the measures of all hops together.
     fn add_traffic(&mut self) {
         use GoodDirection::{Less, More, Neither};
         use MeasureUnit::{Ns, Number, PerSecond};
@@ -236,6 +240,7 @@ impl MeasureList<'_> {
         self.add("gap, p99", Ns, Less, |s| quantile_per_slot(s, s.gap_ns.as_ref(), |gap| &gap.p99));
     }
 
+    /// Adds the measures of a hop.
     fn add_hop(&mut self, name: &str) {
         use GoodDirection::{Less, Neither};
         use MeasureUnit::{Ns, Number};
@@ -261,6 +266,7 @@ impl MeasureList<'_> {
         });
     }
 
+    /// Adds the measures of the threads of a receiving role.
     fn add_receivers(&mut self, role: &str) {
         use GoodDirection::{Less, Neither};
         use MeasureUnit::{Ns, Share};
@@ -279,6 +285,7 @@ impl MeasureList<'_> {
         });
     }
 
+    /// Adds the shares of merged and dropped chunks.
     fn add_outcomes_of_chunks(&mut self) {
         use GoodDirection::Less;
         use MeasureUnit::Share;
@@ -292,6 +299,7 @@ impl MeasureList<'_> {
     }
 }
 
+/// All measures that one of the runs observes.
 fn list_measures(a: &Series, b: &Series) -> Vec<Measure> {
     let mut list = MeasureList { a, b, measures: Vec::new() };
     list.add_traffic();

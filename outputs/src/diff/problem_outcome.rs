@@ -254,6 +254,7 @@ pub(super) fn compare_whole_runs(a: &Report, b: &Report, least_time_ns: u64, are
     quantiles.into_iter().map(|quantile| compare_quantile(quantile, least_time_ns)).collect()
 }
 
+/// Compares a quantile of both runs: changed if it is at least twice as large in one of them.
 fn compare_quantile(quantile: Quantile, least_time_ns: u64) -> ComparedMeasure {
     /// Smallest factor: without slots, noise cannot be estimated.
     const LEAST_FACTOR: f64 = 2.0;
@@ -285,6 +286,7 @@ fn compare_quantile(quantile: Quantile, least_time_ns: u64) -> ComparedMeasure {
     }
 }
 
+/// How the runs were compared, in one sentence.
 pub(super) fn describe_method(options: &DiffOptions) -> String {
     format!(
         "Rates, times and sizes are means of slots; shares of chunks, ITL and what is of all requests are of the whole run. Mann-Whitney U \

@@ -15,6 +15,7 @@ use crate::report::wrap;
 /// Width of the name column.
 const NAME_WIDTH: usize = 44;
 
+/// The comparison as text for a terminal.
 pub(super) fn render_text(diff: &Diff) -> String {
     let mut out = String::new();
     wrap(&mut out, &diff.verdict, "", "  ");
@@ -80,6 +81,7 @@ fn describe_finding(change: &FindingChange) -> String {
     format!("{}{separator}{details}", change.name())
 }
 
+/// Writes the table of the path's legs.
 fn write_legs(out: &mut String, wait: &WaitShift) {
     let _ = writeln!(
         out,
@@ -93,6 +95,7 @@ fn write_legs(out: &mut String, wait: &WaitShift) {
     let _ = writeln!(out);
 }
 
+/// Name, source, length and slots of a run.
 fn describe_run(run: &RunSummary) -> String {
     let slots = match run.slot_ns {
         Some(ns) => format!("{} of {} under load", plural(run.slots as u64, "slot"), duration(ns)),
@@ -101,6 +104,7 @@ fn describe_run(run: &RunSummary) -> String {
     format!("{}: {}, {}, {slots}", run.name, run.what, duration(run.window_ns))
 }
 
+/// Writes the row of a measure, with its note or its interval.
 fn write_measure(out: &mut String, measure: &ComparedMeasure, diff: &Diff) {
     let name = &measure.name;
     let _ = write!(
@@ -126,6 +130,7 @@ fn own_note<'m>(measure: &'m ComparedMeasure, diff: &Diff) -> Option<&'m str> {
     measure.note.as_deref().filter(|note| Some(*note) != diff.short_runs.as_deref())
 }
 
+/// The comparison as Markdown.
 pub(super) fn render_markdown(diff: &Diff) -> String {
     let mut out = format!("## {}\n\n", escaped(&diff.verdict));
     for (letter, side) in [("A", &diff.a), ("B", &diff.b)] {
@@ -186,6 +191,7 @@ fn escaped_cell(leg: &LegShift, column: usize) -> String {
     escaped(&leg.cells()[column])
 }
 
+/// Verdict of a measure, with its note.
 fn verdict_cell(measure: &ComparedMeasure, diff: &Diff) -> String {
     let bold = if measure.verdict.is_change() { "**" } else { "" };
     let note = own_note(measure, diff).map_or_else(String::new, |note| format!(": {}", escaped(note)));

@@ -145,6 +145,7 @@ fn summarise_shift(from: &LongestLeg<'_>, to: &LongestLeg<'_>, left_share: f64) 
     format!("the wait stays: {from_leg} had {before}, {to_leg} has {after}")
 }
 
+/// Says how long the wait was and is, and where most of it is.
 fn describe_changed_length(change: &str, from: &LongestLeg<'_>, to: &LongestLeg<'_>) -> String {
     format!(
         "the wait {change} from {} to {} a chunk: most of it was {} ({}), and is {} ({})",
@@ -157,6 +158,7 @@ fn describe_changed_length(change: &str, from: &LongestLeg<'_>, to: &LongestLeg<
     )
 }
 
+/// Name of a leg in a sentence.
 fn describe_leg(name: &str, kind: LegKind) -> String {
     match kind {
         LegKind::Wait => name.to_owned(),

@@ -13,6 +13,7 @@ pub(super) struct Csv<'w> {
 }
 
 impl<'w> Csv<'w> {
+    /// Writes the header row.
     pub(super) fn new(out: Box<dyn io::Write + 'w>) -> io::Result<Self> {
         let mut out = csv::WriterBuilder::new().buffer_capacity(64 * 1024).from_writer(out);
         out.write_record(columns().map(|(name, _)| name)).map_err(io_error_of)?;

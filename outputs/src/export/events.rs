@@ -20,6 +20,7 @@ pub(super) struct Events<'w> {
 }
 
 impl<'w> Events<'w> {
+    /// Writes the first line, which describes the capture.
     pub(super) fn new(out: Box<dyn io::Write + 'w>, opening: &Opening, options: &Options) -> Self {
         let mut out = ObjectStream::lines(out);
         let clock = opening.clock();
@@ -31,6 +32,7 @@ impl<'w> Events<'w> {
         Self { out, tokens: options.tokens }
     }
 
+    /// Writes a line of this kind, with the time by both clocks. `fill` adds the other fields.
     fn write_line(
         &mut self,
         kind: &'static str,
@@ -61,6 +63,7 @@ impl<'w> Events<'w> {
         }
     }
 
+    /// Writes a line for each selected chunk of a frame.
     fn write_chunks(&mut self, seen_as: &'static str, at: MonoNs, of: &Frame<'_>, context: &ExportContext<'_>) {
         let tokens = self.tokens;
         for chunk in of.chunks.iter().filter(|c| context.options.wants_rid(c.rid)) {

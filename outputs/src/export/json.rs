@@ -44,6 +44,7 @@ fn push_text(buf: &mut Vec<u8>, text: &str) {
 macro_rules! values {
     ($buf:ident, $value:ident: $push:expr; $($type:ty),+) => {$(
         impl Json for $type {
+            /// Appends an object; `fill` adds its fields.
             #[inline]
             fn write(&self, $buf: &mut Vec<u8>) {
                 let $value = self;
@@ -115,6 +116,7 @@ impl<'a> Object<'a> {
         self
     }
 
+    /// Appends the name of a field, after a comma if it is not the first.
     #[inline]
     fn key(&mut self, name: &str) {
         // Reserve space for most values as well.
@@ -180,6 +182,7 @@ impl<'a> Object<'a> {
         self
     }
 
+    /// Appends a field with an array.
     pub(super) fn array(&mut self, name: &str, fill: impl FnOnce(&mut Array<'_>)) -> &mut Self {
         self.key(name);
         self.0.push(b'[');

@@ -103,6 +103,7 @@ impl Options {
         self.rids.is_empty() || self.rids.iter().any(|wanted| wanted == rid)
     }
 
+    /// Returns whether the options select the request: by its id, and because it is slow or loses tokens.
     fn wants(&self, summary: &RequestSummary) -> bool {
         let loses = self.losing && summary.tokens_lost.is_some_and(|lost| lost > 0);
         let slow = self.slow_ns.is_none_or(|min| summary.gap_ns >= Some(min));

@@ -52,6 +52,7 @@ impl<'w> Parquet<'w> {
         self.write_out()
     }
 
+    /// Passes what the encoder has finished to the output.
     fn write_out(&mut self) -> io::Result<()> {
         self.file.flush()?;
         let written = self.file.inner_mut();
@@ -105,6 +106,7 @@ impl ParquetColumn {
         Self { values, levels: Vec::new() }
     }
 
+    /// Appends the value of a row. A number too large for the format is its largest one.
     fn push(&mut self, cell: Option<Cell<'_>>) {
         // The level says whether the row has a value; missing values are not stored.
         self.levels.push(i16::from(cell.is_some()));
@@ -134,6 +136,7 @@ fn saturate_to_i64(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
+/// Writes the values of a column in this row group, and empties the buffer.
 fn write_values<T: DataType>(
     to: &mut SerializedColumnWriter<'_>,
     values: &mut Vec<T::T>,
@@ -144,6 +147,7 @@ fn write_values<T: DataType>(
     Ok(())
 }
 
+/// Writes all buffered rows as a row group.
 fn write_columns(file: &mut SerializedFileWriter<Vec<u8>>, columns: &mut [ParquetColumn]) -> Result<()> {
     let mut group = file.next_row_group()?;
     for column in columns {
@@ -156,6 +160,7 @@ fn write_columns(file: &mut SerializedFileWriter<Vec<u8>>, columns: &mut [Parque
     Ok(())
 }
 
+/// Opens a writer with the schema of these columns.
 fn open_writer(columns: &[(&str, ColumnKind)], opening: &Opening) -> Result<SerializedFileWriter<Vec<u8>>> {
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))

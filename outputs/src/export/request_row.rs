@@ -144,6 +144,7 @@ pub(super) fn columns() -> impl Iterator<Item = (&'static str, ColumnKind)> {
     EXPORT_COLUMNS.iter().map(|column| (column.name, column.kind)).chain(numbers)
 }
 
+/// Values of a request in the order of [`columns`]; `None` for unobserved ones.
 pub(super) fn cells<'a>(
     request: &'a ExportedRequest<'a>,
     context: &'a ExportContext<'a>,
@@ -168,6 +169,7 @@ struct SlowestHop<'a> {
     wait_ns: u64,
 }
 
+/// The hop on which the first token waited longest.
 fn slowest_hop<'a>(request: &ExportedRequest<'_>, context: &ExportContext<'a>) -> Option<SlowestHop<'a>> {
     let waits = request.timeline.hops.iter().filter_map(|hop| {
         let (sent, received) = hop.first.sent.zip(hop.first.received)?;

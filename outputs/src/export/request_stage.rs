@@ -42,6 +42,7 @@ pub(super) enum StageKind {
     Streaming,
 }
 
+/// First and last known moment of a request.
 pub(super) fn span_of_request(request: &ExportedRequest<'_>) -> (MonoNs, MonoNs) {
     let ExportedRequest { summary, timeline, .. } = request;
     // A request begins with its first known moment, such as its arrival, which may precede its first frame.
@@ -68,6 +69,7 @@ pub(super) fn first_delivery_ns(summary: &RequestSummary) -> Option<u64> {
     Some(summary.delivered_first?.since(summary.received_first?))
 }
 
+/// Stages of a request in the order of a tree: each is followed by those within it.
 pub(super) fn stages_of_request<'a>(request: &ExportedRequest<'_>, ledger: &'a Ledger) -> Vec<RequestStage<'a>> {
     let (begin, end) = span_of_request(request);
     let ExportedRequest { summary, timeline, .. } = *request;

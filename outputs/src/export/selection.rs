@@ -66,6 +66,7 @@ impl Selection {
         exporter.write_end(report, &self.context(analysis))
     }
 
+    /// Passes the requests that the last event has closed.
     fn pass_closed_requests(&self, analysis: &Analysis, exporter: &mut dyn Exporter) -> io::Result<()> {
         for ClosedRequest { summary, timeline } in analysis.ledger().closed_requests() {
             self.pass_request(&ExportedRequest { summary, timeline, open: false }, analysis, exporter)?;
@@ -73,6 +74,7 @@ impl Selection {
         Ok(())
     }
 
+    /// Passes a request if it is selected and overlaps the range of time.
     fn pass_request(
         &self,
         request: &ExportedRequest<'_>,

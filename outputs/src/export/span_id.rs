@@ -14,6 +14,7 @@ pub(super) struct TraceId {
 }
 
 impl TraceId {
+    /// Trace of a request: that of its caller, else its id if it has the form of one, else a hash of it.
     pub(super) fn of_request(rid: &str, trace_parent: Option<TraceParent>, first_wall_ns: u64) -> Self {
         if let Some(parent) = trace_parent {
             return Self { hex: parent.trace_id(), from: "traceparent" };
@@ -32,6 +33,7 @@ impl TraceId {
         Self::hashed(source, began_wall_ns)
     }
 
+    /// A trace id for this name at this time.
     fn hashed(name: &str, time: u64) -> Self {
         let high = mix_bits(hash_bytes(name.as_bytes(), time));
         // The other half must not be a copy of the first.

@@ -60,11 +60,11 @@ pub struct PushedItems {
 /// Collects all observable metrics of the run so far, after a final detector run.
 pub fn collect(analysis: &Analysis, input: &Input<'_>) -> Vec<Family> {
     let ledger = analysis.ledger();
-    let mut f = Families::new();
-    add_run(&mut f, ledger, input);
-    add_requests(&mut f, ledger);
-    add_tokens(&mut f, ledger);
-    add_answers(&mut f, ledger);
+    let mut families = Families::new();
+    add_run(&mut families, ledger, input);
+    add_requests(&mut families, ledger);
+    add_tokens(&mut families, ledger);
+    add_answers(&mut families, ledger);
     let lines: Vec<(&HopGroup, Vec<&Hop>)> = ledger
         .groups()
         .iter()
@@ -73,63 +73,65 @@ pub fn collect(analysis: &Analysis, input: &Input<'_>) -> Vec<Family> {
         // Renaming a hop can leave its old line without hops.
         .filter(|(_, members)| !members.is_empty())
         .collect();
-    add_attribution(&mut f, &analysis.attribution());
+    add_attribution(&mut families, &analysis.attribution());
     for (group, members) in lines.iter().take(HOPS) {
-        add_hop_group(&mut f, group, members, ledger.now());
+        add_hop_group(&mut families, group, members, ledger.now());
     }
-    add_left_out(&mut f, "hop", lines.len().saturating_sub(HOPS));
-    add_threads(&mut f, ledger);
-    add_findings(&mut f, &analysis.findings_now());
-    add_own_state(&mut f, ledger, input);
-    f.filled()
+    add_left_out(&mut families, "hop", lines.len().saturating_sub(HOPS));
+    add_threads(&mut families, ledger);
+    add_findings(&mut families, &analysis.findings_now());
+    add_own_state(&mut families, ledger, input);
+    families.filled()
 }
 
-fn add_left_out(f: &mut Families, label: &str, names: usize) {
-    f.put_int(&n::SELF_LABELS_LEFT_OUT, [label], names as u64);
+fn add_left_out(families: &mut Families, label: &str, names: usize) {
+    families.put_int(&n::SELF_LABELS_LEFT_OUT, [label], names as u64);
 }
 
-fn add_run(f: &mut Families, ledger: &Ledger, input: &Input<'_>) {
+/// Adds what is known of the run and its engine.
+fn add_run(families: &mut Families, ledger: &Ledger, input: &Input<'_>) {
     let engine = ledger.engine();
-    f.put_int(&n::BUILD, [input.version], 1);
-    f.put_int(&n::SOURCE, [&input.report.kind], 1);
+    families.put_int(&n::BUILD, [input.version], 1);
+    families.put_int(&n::SOURCE, [&input.report.kind], 1);
     let known = [
         engine.facts().name(),
         engine.version.as_deref().unwrap_or_default(),
         engine.mode.map(Mode::as_str).unwrap_or_default(),
         engine.waiter.map(Waiter::as_str).unwrap_or_default(),
     ];
-    f.put_int(&n::ENGINE, known, 1);
-    f.put_int(&n::ENGINE_ENDED, [], ledger.totals().engine_ends);
+    families.put_int(&n::ENGINE, known, 1);
+    families.put_int(&n::ENGINE_ENDED, [], ledger.totals().engine_ends);
     let window = ledger.started().map(|from| ledger.now().since(from));
-    f.put_seconds(&n::WINDOW, [], window);
+    families.put_seconds(&n::WINDOW, [], window);
 }
 
-fn add_requests(f: &mut Families, ledger: &Ledger) {
+/// Adds the counts of requests.
+fn add_requests(families: &mut Families, ledger: &Ledger) {
     let requests = Requests::of(ledger);
-    f.put_int(&n::REQUESTS_SEEN, [], requests.seen);
-    f.put_int(&n::REQUESTS_FINISHED, [], requests.finished);
-    f.put_int(&n::REQUESTS_ABORTED, [], requests.aborted);
-    f.put_int(&n::REQUESTS_JOINED_LATE, [], requests.joined_late);
-    f.put_int(&n::REQUESTS_OVERWRITTEN, [], requests.overwritten);
-    f.put_int(&n::REQUESTS_ORPHANED, [], requests.orphaned);
+    families.put_int(&n::REQUESTS_SEEN, [], requests.seen);
+    families.put_int(&n::REQUESTS_FINISHED, [], requests.finished);
+    families.put_int(&n::REQUESTS_ABORTED, [], requests.aborted);
+    families.put_int(&n::REQUESTS_JOINED_LATE, [], requests.joined_late);
+    families.put_int(&n::REQUESTS_OVERWRITTEN, [], requests.overwritten);
+    families.put_int(&n::REQUESTS_ORPHANED, [], requests.orphaned);
     let observes_requests = ledger.groups().iter().any(|group| group.carries_requests);
     if observes_requests {
-        f.put_int(&n::REQUESTS_UNANSWERED, [], ledger.unanswered_requests().count() as u64);
+        families.put_int(&n::REQUESTS_UNANSWERED, [], ledger.unanswered_requests().count() as u64);
     }
     let abandoned = ledger.abandoned_requests();
     if observes_requests || ledger.observes_deliveries() {
-        f.put_int(&n::REQUESTS_ABANDONED, [], abandoned.requests);
+        families.put_int(&n::REQUESTS_ABANDONED, [], abandoned.requests);
         // A log does not count the tokens.
         if abandoned.requests == 0 || !abandoned.is_logged() {
-            f.put_int(&n::TOKENS_ABANDONED, [], abandoned.tokens.unwrap_or(0));
+            families.put_int(&n::TOKENS_ABANDONED, [], abandoned.tokens.unwrap_or(0));
         }
     }
-    f.put_int(&n::REQUESTS_LIVE, [], requests.live);
-    f.put_int(&n::HEALTH_CHECKS, [], requests.health_checks);
+    families.put_int(&n::REQUESTS_LIVE, [], requests.live);
+    families.put_int(&n::HEALTH_CHECKS, [], requests.health_checks);
 }
 
 /// Times to first token, and their legs, over all groups of requests.
-fn add_ttft(f: &mut Families, ledger: &Ledger) {
+fn add_ttft(families: &mut Families, ledger: &Ledger) {
     let mut wholes: BTreeMap<(&str, &str), Histogram> = BTreeMap::new();
     let mut legs: BTreeMap<String, Histogram> = BTreeMap::new();
     for group in ledger.ttft().groups() {
@@ -140,97 +142,100 @@ fn add_ttft(f: &mut Families, ledger: &Ledger) {
         }
     }
     for ((from, to), times) in wholes {
-        f.put_histogram(&n::TTFT, [from, to], times);
+        families.put_histogram(&n::TTFT, [from, to], times);
     }
     for (leg, lengths) in &legs {
-        f.put_histogram(&n::TTFT_LEG, [leg], lengths.clone());
+        families.put_histogram(&n::TTFT_LEG, [leg], lengths.clone());
     }
 }
 
-fn add_tokens(f: &mut Families, ledger: &Ledger) {
+/// Adds tokens and chunks, and the times of tokens.
+fn add_tokens(families: &mut Families, ledger: &Ledger) {
     let tokens = Tokens::of(ledger);
     let chunks = Chunks::of(ledger);
-    f.put_int(&n::TOKENS_SENT, [], tokens.sent);
-    f.put_int(&n::TOKENS_RECEIVED, [], tokens.received);
-    f.put_int(&n::TOKENS_DELIVERED, [], tokens.delivered);
-    f.put_int(&n::TOKENS_LOST, [], chunks.tokens_lost);
-    f.put_int(&n::TOKENS_MISSING_ON_WIRE, [], tokens.missing_on_wire);
-    f.put_int(&n::CHUNKS_SENT, [], chunks.sent);
-    f.put_int(&n::CHUNKS_RECEIVED, [], chunks.received);
-    f.put_int(&n::CHUNKS_DELIVERED, [], chunks.delivered);
-    f.put_int(&n::CHUNKS_MERGED, [], chunks.merged);
-    f.put_int(&n::CHUNKS_PREDICTED_DROPPED, [], chunks.dropped_predicted);
-    f.put_int(&n::CHUNKS_DROPPED, [], chunks.dropped_confirmed);
-    f.put_int(&n::CHUNKS_UNJUDGED, [], chunks.unjudged);
-    f.put_int(&n::CHUNKS_IN_FLIGHT, [], chunks.in_flight);
+    families.put_int(&n::TOKENS_SENT, [], tokens.sent);
+    families.put_int(&n::TOKENS_RECEIVED, [], tokens.received);
+    families.put_int(&n::TOKENS_DELIVERED, [], tokens.delivered);
+    families.put_int(&n::TOKENS_LOST, [], chunks.tokens_lost);
+    families.put_int(&n::TOKENS_MISSING_ON_WIRE, [], tokens.missing_on_wire);
+    families.put_int(&n::CHUNKS_SENT, [], chunks.sent);
+    families.put_int(&n::CHUNKS_RECEIVED, [], chunks.received);
+    families.put_int(&n::CHUNKS_DELIVERED, [], chunks.delivered);
+    families.put_int(&n::CHUNKS_MERGED, [], chunks.merged);
+    families.put_int(&n::CHUNKS_PREDICTED_DROPPED, [], chunks.dropped_predicted);
+    families.put_int(&n::CHUNKS_DROPPED, [], chunks.dropped_confirmed);
+    families.put_int(&n::CHUNKS_UNJUDGED, [], chunks.unjudged);
+    families.put_int(&n::CHUNKS_IN_FLIGHT, [], chunks.in_flight);
     if ledger.observes_gaps() {
-        f.put_histogram(&n::GAP, [], Histogram::seconds(ledger.gap()));
+        families.put_histogram(&n::GAP, [], Histogram::seconds(ledger.gap()));
     }
-    add_ttft(f, ledger);
+    add_ttft(families, ledger);
     if ledger.itl_sent().count() > 0 {
-        f.put_histogram(&n::ITL_SENT, [], Histogram::seconds(ledger.itl_sent()));
-        f.put_histogram(&n::ITL_SENT_BY_TOKEN, [], Histogram::seconds(ledger.itl_sent_by_token()));
+        families.put_histogram(&n::ITL_SENT, [], Histogram::seconds(ledger.itl_sent()));
+        families.put_histogram(&n::ITL_SENT_BY_TOKEN, [], Histogram::seconds(ledger.itl_sent_by_token()));
     }
     if ledger.observes_deliveries() {
-        f.put_histogram(&n::ITL_DELIVERED, [], Histogram::seconds(ledger.itl_delivered()));
+        families.put_histogram(&n::ITL_DELIVERED, [], Histogram::seconds(ledger.itl_delivered()));
         let by_token = Histogram::seconds(ledger.itl_delivered_by_token());
-        f.put_histogram(&n::ITL_DELIVERED_BY_TOKEN, [], by_token);
+        families.put_histogram(&n::ITL_DELIVERED_BY_TOKEN, [], by_token);
     }
     let frontend = ledger.frontend();
     for (of, waits) in [("first_token", &frontend.first_token), ("last_token", &frontend.last_token)] {
         if waits.count() > 0 {
-            f.put_histogram(&n::FRONTEND_WAIT, [of], Histogram::seconds(waits));
+            families.put_histogram(&n::FRONTEND_WAIT, [of], Histogram::seconds(waits));
         }
     }
 }
 
-fn add_answers(f: &mut Families, ledger: &Ledger) {
+/// Adds how responses ended.
+fn add_answers(families: &mut Families, ledger: &Ledger) {
     let answers = &ledger.totals().answers;
     for (status, responses) in &answers.rejected {
-        f.put_int(&n::ANSWERS_REJECTED, [status.to_string().as_str()], *responses);
+        families.put_int(&n::ANSWERS_REJECTED, [status.to_string().as_str()], *responses);
     }
     if answers.seen == 0 {
         return;
     }
     let left = answers.client_left + answers.server_left + answers.failed;
-    f.put_int(&n::ANSWERS, ["whole"], answers.seen.saturating_sub(left));
-    f.put_int(&n::ANSWERS, ["client_left"], answers.client_left);
-    f.put_int(&n::ANSWERS, ["server_left"], answers.server_left);
-    f.put_int(&n::ANSWERS, ["failed"], answers.failed);
-    f.put_int(&n::ANSWERS_SHORT_WRITES, [], answers.short_writes);
-    f.put_int(&n::ANSWERS_UNCOUNTED, [], answers.uncounted);
-    f.put_int(&n::ANSWERS_TOKENS_LOST, [], answers.judged_alone_tokens_lost);
+    families.put_int(&n::ANSWERS, ["whole"], answers.seen.saturating_sub(left));
+    families.put_int(&n::ANSWERS, ["client_left"], answers.client_left);
+    families.put_int(&n::ANSWERS, ["server_left"], answers.server_left);
+    families.put_int(&n::ANSWERS, ["failed"], answers.failed);
+    families.put_int(&n::ANSWERS_SHORT_WRITES, [], answers.short_writes);
+    families.put_int(&n::ANSWERS_UNCOUNTED, [], answers.uncounted);
+    families.put_int(&n::ANSWERS_TOKENS_LOST, [], answers.judged_alone_tokens_lost);
 }
 
 fn sum_over(hops: &[&Hop], count: fn(&Hop) -> u64) -> u64 {
     hops.iter().map(|hop| count(hop)).sum()
 }
 
-fn add_hop_group(f: &mut Families, group: &HopGroup, members: &[&Hop], now: MonoNs) {
+/// Adds the hops of a group: sums over `members`, and times of all of them.
+fn add_hop_group(families: &mut Families, group: &HopGroup, members: &[&Hop], now: MonoNs) {
     let name = [group.name.as_str()];
     let sent = members.iter().any(|h| h.capabilities().sent);
     let forwarded = members.iter().any(|h| h.capabilities().forwarded);
     let received = members.iter().any(|h| h.capabilities().received);
-    f.put_int(&n::HOP_FRAMES_SENT, name, sent.then(|| sum_over(members, |h| h.counts.frames_sent)));
-    f.put_int(&n::HOP_FRAMES_FORWARDED, name, forwarded.then(|| sum_over(members, |h| h.counts.frames_forwarded)));
-    f.put_int(&n::HOP_FRAMES_RECEIVED, name, received.then(|| sum_over(members, |h| h.counts.frames_received)));
-    f.put_int(&n::HOP_FRAMES_UNDECODED, name, sum_over(members, |h| h.counts.undecoded));
-    f.put_int(&n::HOP_CHUNKS, name, (!group.carries_requests).then(|| sum_over(members, |h| h.counts.chunks)));
-    f.put_int(&n::HOP_BYTES, name, sum_over(members, |h| h.counts.bytes));
+    families.put_int(&n::HOP_FRAMES_SENT, name, sent.then(|| sum_over(members, |h| h.counts.frames_sent)));
+    families.put_int(&n::HOP_FRAMES_FORWARDED, name, forwarded.then(|| sum_over(members, |h| h.counts.frames_forwarded)));
+    families.put_int(&n::HOP_FRAMES_RECEIVED, name, received.then(|| sum_over(members, |h| h.counts.frames_received)));
+    families.put_int(&n::HOP_FRAMES_UNDECODED, name, sum_over(members, |h| h.counts.undecoded));
+    families.put_int(&n::HOP_CHUNKS, name, (!group.carries_requests).then(|| sum_over(members, |h| h.counts.chunks)));
+    families.put_int(&n::HOP_BYTES, name, sum_over(members, |h| h.counts.bytes));
     if sent && received {
         let load = members
             .iter()
             // If the load of one hop is unknown, the sum is.
             .try_fold((0, 0), |(chunks, bytes), hop| hop.waiting_load().map(|load| (chunks + load.0, bytes + load.1)));
         let oldest = members.iter().filter_map(|h| h.oldest_waiting()).min();
-        f.put_int(&n::HOP_BACKLOG_FRAMES, name, group.backlog);
-        f.put_int(&n::HOP_BACKLOG_CHUNKS, name, load.filter(|_| !group.carries_requests).map(|l| l.0));
-        f.put_int(&n::HOP_BACKLOG_BYTES, name, load.map(|l| l.1));
-        f.put_int(&n::HOP_BACKLOG_MAX, name, group.backlog_max);
-        f.put_seconds(&n::HOP_OLDEST, name, oldest.map_or(0, |since| now.since(since)));
+        families.put_int(&n::HOP_BACKLOG_FRAMES, name, group.backlog);
+        families.put_int(&n::HOP_BACKLOG_CHUNKS, name, load.filter(|_| !group.carries_requests).map(|l| l.0));
+        families.put_int(&n::HOP_BACKLOG_BYTES, name, load.map(|l| l.1));
+        families.put_int(&n::HOP_BACKLOG_MAX, name, group.backlog_max);
+        families.put_seconds(&n::HOP_OLDEST, name, oldest.map_or(0, |since| now.since(since)));
     }
-    f.put_int(&n::HOP_KERNEL_RECEIVE, name, group.kernel.bytes);
-    f.put_int(&n::HOP_KERNEL_SEND, name, group.kernel.send_bytes);
+    families.put_int(&n::HOP_KERNEL_RECEIVE, name, group.kernel.bytes);
+    families.put_int(&n::HOP_KERNEL_SEND, name, group.kernel.send_bytes);
     let times: [(&'static super::Definition, &Distribution); 5] = [
         (&n::HOP_QUEUE_WAIT, &group.queue_wait),
         (&n::HOP_SEND_WAIT, &group.send_wait),
@@ -239,19 +244,19 @@ fn add_hop_group(f: &mut Families, group: &HopGroup, members: &[&Hop], now: Mono
         (&n::HOP_RECV_WAIT, &group.recv_wait),
     ];
     for (definition, times) in times.into_iter().filter(|(_, times)| times.count() > 0) {
-        f.put_histogram(definition, name, Histogram::seconds(times));
+        families.put_histogram(definition, name, Histogram::seconds(times));
     }
     if group.wakeups.count() > 0 {
-        f.put_histogram(&n::HOP_WAKEUP, name, Histogram::counts(&group.wakeups));
+        families.put_histogram(&n::HOP_WAKEUP, name, Histogram::counts(&group.wakeups));
     }
 }
 
 /// Shares of the path's legs. A leg without first tokens has no share of them.
-fn add_attribution(f: &mut Families, attribution: &Attribution<'_>) {
+fn add_attribution(families: &mut Families, attribution: &Attribution<'_>) {
     for leg in attribution.legs.iter().take(HOPS) {
         for (of, time) in [("first_token", leg.first_token[0]), ("chunk", leg.chunk[0])] {
             if time.sum.count > 0 {
-                f.put(&n::PATH_SHARE, [leg.name, leg.kind.as_str(), of], Value::Float(time.share));
+                families.put(&n::PATH_SHARE, [leg.name, leg.kind.as_str(), of], Value::Float(time.share));
             }
         }
     }
@@ -267,7 +272,8 @@ fn ns_by_cpu_state(spent: &TimeUse) -> [(&'static str, Option<u64>); 4] {
     ]
 }
 
-fn add_threads(f: &mut Families, ledger: &Ledger) {
+/// Adds the CPU time of threads by role, up to the limit of roles.
+fn add_threads(families: &mut Families, ledger: &Ledger) {
     let mut roles: BTreeMap<&str, Vec<&Thread>> = BTreeMap::new();
     let mut others = 0;
     for thread in ledger.threads().iter().filter(|t| t.total().is_some()) {
@@ -277,49 +283,51 @@ fn add_threads(f: &mut Families, ledger: &Ledger) {
             others += 1;
         }
     }
-    add_left_out(f, "role", others);
+    add_left_out(families, "role", others);
     for (role, threads) in roles {
         for which in [ThreadPart::Main, ThreadPart::Io, ThreadPart::Other] {
             let of_part = threads.iter().filter(|t| t.part == Some(which));
             let Some(spent) = of_part.filter_map(|t| t.total()).reduce(TimeUse::plus) else {
                 continue;
             };
-            f.put_seconds(&n::CPU_OBSERVED, [role, which.as_str()], spent.interval_ns);
+            families.put_seconds(&n::CPU_OBSERVED, [role, which.as_str()], spent.interval_ns);
             for (state, ns) in ns_by_cpu_state(&spent) {
-                f.put_seconds(&n::CPU_STATE, [role, which.as_str(), state], ns);
+                families.put_seconds(&n::CPU_STATE, [role, which.as_str(), state], ns);
             }
         }
         let receivers = threads.iter().copied().filter(|t| t.is_receiver());
-        add_receivers(f, role, receivers.clone(), ledger.now());
+        add_receivers(families, role, receivers.clone(), ledger.now());
         let polls = receivers.filter_map(|t| t.poll);
         if let Some((observed, polled)) =
             polls.map(|p| (p.interval_ns, p.polled_ns)).reduce(|a, b| (a.0 + b.0, a.1 + b.1))
         {
-            f.put_seconds(&n::POLL_OBSERVED, [role], observed);
-            f.put_seconds(&n::POLL_AWAY, [role], observed.saturating_sub(polled));
+            families.put_seconds(&n::POLL_OBSERVED, [role], observed);
+            families.put_seconds(&n::POLL_AWAY, [role], observed.saturating_sub(polled));
         }
     }
 }
 
-fn add_receivers<'a>(f: &mut Families, role: &str, receivers: impl Iterator<Item = &'a Thread>, now: MonoNs) {
+/// Adds how the busiest receiver of a role spent the last window.
+fn add_receivers<'a>(families: &mut Families, role: &str, receivers: impl Iterator<Item = &'a Thread>, now: MonoNs) {
     let from = MonoNs(now.0.saturating_sub(WINDOW_NS));
     // A thread without a sample in the window has no share.
     let recent = receivers.filter_map(|thread| thread.between(from, now)).filter(|spent| spent.interval_ns > 0);
     if let Some(spent) = recent.max_by(|a, b| a.share(a.on_ns).total_cmp(&b.share(b.on_ns))) {
         for (state, ns) in ns_by_cpu_state(&spent) {
             if let Some(ns) = ns {
-                f.put(&n::CONSUMER_CPU, [role, state], Value::Float(spent.share(ns)));
+                families.put(&n::CONSUMER_CPU, [role, state], Value::Float(spent.share(ns)));
             }
         }
     }
 }
 
-fn add_findings(f: &mut Families, findings: &Findings) {
+/// Adds how many findings of each kind there were, and how many of each kind and severity are active.
+fn add_findings(families: &mut Families, findings: &Findings) {
     let all = findings.sorted();
     for detector in DETECTORS {
         let kind = detector.kind;
         let of_kind = all.iter().filter(|finding| finding.kind == kind);
-        f.put_int(&n::FINDINGS, [kind], of_kind.count() as u64);
+        families.put_int(&n::FINDINGS, [kind], of_kind.count() as u64);
     }
     let mut active: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     for finding in all {
@@ -327,39 +335,40 @@ fn add_findings(f: &mut Families, findings: &Findings) {
         *active.entry((finding.kind, finding.verdict.severity.as_str())).or_default() += u64::from(finding.active);
     }
     for ((kind, severity), count) in active {
-        f.put_int(&n::FINDINGS_ACTIVE, [kind, severity], count);
+        families.put_int(&n::FINDINGS_ACTIVE, [kind, severity], count);
     }
 }
 
-fn add_own_state(f: &mut Families, ledger: &Ledger, input: &Input<'_>) {
+/// Adds what tokengap itself missed, dropped and used.
+fn add_own_state(families: &mut Families, ledger: &Ledger, input: &Input<'_>) {
     let totals = ledger.totals();
-    f.put_int(&n::SELF_EVENTS, [], totals.events);
+    families.put_int(&n::SELF_EVENTS, [], totals.events);
     for (cause, lost) in totals.missed.by_cause() {
-        f.put_int(&n::SELF_EVENTS_LOST, [cause], lost);
+        families.put_int(&n::SELF_EVENTS_LOST, [cause], lost);
     }
-    f.put_int(&n::SELF_FRAMES_UNANNOUNCED, [], totals.missed.unannounced);
-    f.put_int(&n::SELF_FRAMES_UNDECODED, [], totals.undecoded);
+    families.put_int(&n::SELF_FRAMES_UNANNOUNCED, [], totals.missed.unannounced);
+    families.put_int(&n::SELF_FRAMES_UNDECODED, [], totals.undecoded);
     for limit in ledger.limits() {
-        f.put_int(&n::SELF_LIMIT_REACHED, [limit.name], limit.times);
+        families.put_int(&n::SELF_LIMIT_REACHED, [limit.name], limit.times);
     }
-    f.put_int(&n::SELF_DEGRADED, [], input.report.degraded.len() as u64);
-    f.put_seconds(&n::SELF_CPU, [], input.report.cpu_ns);
-    f.put_int(&n::SELF_MEMORY, [], input.report.rss_bytes);
+    families.put_int(&n::SELF_DEGRADED, [], input.report.degraded.len() as u64);
+    families.put_seconds(&n::SELF_CPU, [], input.report.cpu_ns);
+    families.put_int(&n::SELF_MEMORY, [], input.report.rss_bytes);
     if let Some(pushed) = input.pushed {
         for (signal, items) in [("spans", pushed.spans), ("points", pushed.points)] {
-            f.put_int(&n::SELF_PUSHED, [signal], items.accepted);
-            f.put_int(&n::SELF_PUSH_DROPPED, [signal], items.dropped);
+            families.put_int(&n::SELF_PUSHED, [signal], items.accepted);
+            families.put_int(&n::SELF_PUSH_DROPPED, [signal], items.dropped);
         }
     }
     if let Some(endpoint) = input.endpoint {
         for (path, clients) in endpoint.clients {
-            f.put_int(&n::SELF_STREAM_CLIENTS, [path], clients);
+            families.put_int(&n::SELF_STREAM_CLIENTS, [path], clients);
         }
         for (path, dropped) in endpoint.dropped {
-            f.put_int(&n::SELF_STREAM_DROPPED, [path], dropped);
+            families.put_int(&n::SELF_STREAM_DROPPED, [path], dropped);
         }
         for (reason, refused) in endpoint.refused {
-            f.put_int(&n::SELF_REFUSED, [reason], refused);
+            families.put_int(&n::SELF_REFUSED, [reason], refused);
         }
     }
 }

@@ -42,6 +42,7 @@ impl Families {
         Self(ALL.iter().map(|definition| Family { definition, points: Vec::new() }).collect())
     }
 
+    /// Adds a point of a metric, if its value is known.
     pub(super) fn put<const N: usize>(&mut self, of: &'static Definition, labels: [&str; N], value: Value) {
         debug_assert_eq!(of.labels.len(), N, "{}", of.name);
         let family = self.0.iter_mut().find(|f| f.definition.name == of.name);

@@ -85,6 +85,7 @@ impl Resource {
 pub(super) const TRACES: [&str; 3] = ["resourceSpans", "scopeSpans", "spans"];
 pub(super) const METRICS: [&str; 3] = ["resourceMetrics", "scopeMetrics", "metrics"];
 
+/// Writes the lists of resources and scopes around items. The three names are those of the lists, from outside to inside.
 pub(super) fn wrap(
     o: &mut Object<'_>,
     [outer, scopes, inner]: [&str; 3],
@@ -106,18 +107,21 @@ pub(super) fn wrap(
     });
 }
 
+/// Appends an attribute; `value` adds its typed value.
 pub(super) fn attribute(list: &mut Array<'_>, key: &str, value: impl FnOnce(&mut Object<'_>)) {
     list.object(|o| {
         o.put("key", key).object("value", value);
     });
 }
 
+/// Appends an attribute with a text.
 pub(super) fn text(list: &mut Array<'_>, key: &str, value: &str) {
     attribute(list, key, |v| {
         v.put("stringValue", value);
     });
 }
 
+/// Appends an attribute with a number, if it is known.
 pub(super) fn int(list: &mut Array<'_>, key: &str, value: Option<impl Into<u64>>) {
     if let Some(value) = value {
         attribute(list, key, |v| {
@@ -126,6 +130,7 @@ pub(super) fn int(list: &mut Array<'_>, key: &str, value: Option<impl Into<u64>>
     }
 }
 
+/// Appends an attribute with a truth value.
 pub(super) fn flag(list: &mut Array<'_>, key: &str, value: bool) {
     attribute(list, key, |v| {
         v.put("boolValue", value);

@@ -20,6 +20,7 @@ pub fn metrics_data(families: &[Family], resource: &Resource, times: [u64; 2]) -
     (out, families.iter().map(|family| family.points.len() as u64).sum())
 }
 
+/// Writes a metric with its points. `from` and `to`: start and end in nanoseconds since the Unix epoch.
 fn write_family(o: &mut Object<'_>, family: &Family, resource: &Resource, [from, to]: [u64; 2]) {
     let of = family.definition;
     o.put("name", of.name).put("description", of.help).put("unit", of.unit.ucum());
@@ -52,6 +53,7 @@ fn write_family(o: &mut Object<'_>, family: &Family, resource: &Resource, [from,
     });
 }
 
+/// Writes the labels of a point as attributes, with those of its engine.
 fn write_labels(a: &mut Array<'_>, names: &[&str], point: &Point, engine: Option<&RunEngine>) {
     for (name, value) in names.iter().zip(&point.labels) {
         text(a, name, value);

@@ -153,6 +153,7 @@ pub(super) fn write_finding_span(
     1
 }
 
+/// Writes a piece of evidence as an attribute of its own type.
 fn write_evidence(list: &mut Array<'_>, name: &str, value: &Value) {
     let key = format!("tokengap.evidence.{name}");
     match value {
@@ -215,6 +216,7 @@ impl SpanHead<'_> {
     }
 }
 
+/// Writes the attributes of a request: those of the semantic conventions, then tokengap's own.
 fn write_request_attributes(
     a: &mut Array<'_>,
     request: &ExportedRequest<'_>,
@@ -265,6 +267,7 @@ fn write_request_attributes(
     flag(a, "tokengap.inflated", s.inflated);
 }
 
+/// Writes which frame a stage belongs to.
 fn write_stage_attributes(a: &mut Array<'_>, stage: &RequestStage<'_>, context: &ExportContext<'_>) {
     if let Some(frame) = stage.frame {
         int(a, "tokengap.frame.hop", Some(frame.hop.0));
@@ -279,6 +282,7 @@ fn write_stage_attributes(a: &mut Array<'_>, stage: &RequestStage<'_>, context: 
     }
 }
 
+/// Writes a note of the timeline as a span event.
 fn write_note(list: &mut Array<'_>, note: &RequestNote, context: &ExportContext<'_>) {
     list.object(|o| {
         o.int_text("timeUnixNano", context.clock.wall_ns(note.at));
@@ -326,6 +330,7 @@ fn write_status(o: &mut Object<'_>, request: &ExportedRequest<'_>) {
     });
 }
 
+/// Writes the totals of the capture.
 fn write_totals(a: &mut Array<'_>, report: &Report) {
     let Report { requests, tokens, chunks, .. } = report;
     int(a, "tokengap.requests.seen", Some(requests.seen));

@@ -140,6 +140,7 @@ impl Perfetto<'_> {
         });
     }
 
+    /// Draws a value of a counter.
     pub(super) fn draw_counter(&mut self, track: Track, name: &str, ts: u64, args: impl FnOnce(&mut Object<'_>)) {
         self.out.object(|o| {
             write_event_head(o, "C", track, name, ts);

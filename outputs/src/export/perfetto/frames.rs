@@ -49,6 +49,7 @@ pub(super) struct FrameSlices {
 }
 
 impl Perfetto<'_> {
+    /// Draws the send of a frame, and its time in the relay if it passed one.
     pub(super) fn frame_sent(&mut self, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
         let id = frame.id;
         let sent = SentFrame { seq: id.seq, at, bytes: frame.bytes, chunks: frame.chunks.len() as u32 };
@@ -72,6 +73,7 @@ impl Perfetto<'_> {
         });
     }
 
+    /// Draws the send of a message with requests, once for all of them.
     pub(super) fn draw_dispatch(&mut self, at: MonoNs, dispatch: &Dispatch<'_>, context: &ExportContext<'_>) {
         // The other requests of a message have no slice of their own.
         if dispatch.index > 0 {
@@ -84,6 +86,7 @@ impl Perfetto<'_> {
         });
     }
 
+    /// Draws a send, from which an arrow leads to the receive.
     fn draw_send(
         &mut self,
         id: FrameId,
@@ -106,6 +109,7 @@ impl Perfetto<'_> {
         });
     }
 
+    /// Begins the receive of a frame, which its processing ends. Draws it at once if processing is not observed.
     pub(super) fn frame_received(&mut self, at: MonoNs, received: &Received<'_>, context: &ExportContext<'_>) {
         let id = received.id;
         let hop = context.ledger.hop(id.hop);
@@ -127,6 +131,7 @@ impl Perfetto<'_> {
         }
     }
 
+    /// Ends the receive of a frame.
     pub(super) fn frame_processed(&mut self, at: MonoNs, id: FrameId, context: &ExportContext<'_>) {
         if let Some(&track) = self.frames.receiving_thread.get(&id.hop)
             && let Some(open) = self.frames.open.get(&track).copied().filter(|open| open.id == id)
@@ -143,6 +148,7 @@ impl Perfetto<'_> {
         }
     }
 
+    /// Draws the receive of a frame as a slice of its thread.
     fn draw_receive(&mut self, track: Track, open: &Open, end: MonoNs, processed: bool, context: &ExportContext<'_>) {
         let (from, to) = self.frames.fit_slice(track, open.at, end);
         let id = open.id;
@@ -169,6 +175,7 @@ impl Perfetto<'_> {
 }
 
 impl FrameSlices {
+    /// Keeps a frame until its receive, which shows its size and wait. Limited in connections and frames.
     fn push_sent(&mut self, id: FrameId, sent: SentFrame) {
         if self.waiting.len() >= CONNECTIONS && !self.waiting.contains_key(&(id.hop, id.lane)) {
             // Connections without queued frames are probably closed.

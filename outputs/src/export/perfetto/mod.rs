@@ -150,6 +150,7 @@ impl Exporter for Perfetto<'_> {
 }
 
 impl Perfetto<'_> {
+    /// Draws a moment on a track.
     fn draw_instant(&mut self, track: Track, name: &str, ts: u64, args: impl FnOnce(&mut Object<'_>)) {
         self.out.object(|o| {
             write_event_head(o, "i", track, name, ts);

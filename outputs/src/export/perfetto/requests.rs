@@ -32,6 +32,7 @@ impl Perfetto<'_> {
         }
     }
 
+    /// Draws a delivery on the row of its request, up to the limit of points.
     pub(super) fn draw_delivery(&mut self, at: MonoNs, delivery: &Delivery<'_>, context: &ExportContext<'_>) {
         // The end of a request and a loss are drawn beyond the limit of points, too.
         let always = delivery.finished
@@ -96,6 +97,7 @@ pub(super) fn draw_request(out: &mut ObjectStream<'_>, request: &ExportedRequest
     row.draw_event("e", &summary.rid, to, |_| {});
 }
 
+/// Writes what is known of a request, for the panel of its slice.
 fn write_facts(args: &mut Object<'_>, request: &ExportedRequest<'_>, context: &ExportContext<'_>) {
     let s = request.summary;
     args.put("rid", &s.rid).put("state", request.state());
@@ -126,6 +128,7 @@ struct RequestRowWriter<'a, 'w, 'c> {
 }
 
 impl RequestRowWriter<'_, '_, '_> {
+    /// Draws an event of the request's row. Its phase is the begin, the end or an instant.
     fn draw_event(&mut self, phase: &'static str, name: &str, at: MonoNs, more: impl FnOnce(&mut Object<'_>)) {
         self.out.object(|o| {
             write_name_and_time(o, phase, name, at, self.context);
@@ -134,6 +137,7 @@ impl RequestRowWriter<'_, '_, '_> {
         });
     }
 
+    /// Draws a moment on the request's row.
     fn draw_point(&mut self, name: &str, at: MonoNs, args: impl FnOnce(&mut Object<'_>)) {
         self.draw_event("n", name, at, |o| {
             o.object("args", args);
@@ -147,6 +151,7 @@ impl RequestRowWriter<'_, '_, '_> {
         }
     }
 
+    /// Draws a note of the timeline.
     fn draw_note(&mut self, note: &RequestNote) {
         let name = match &note.what {
             NoteKind::Stage { name, .. } => &**name,

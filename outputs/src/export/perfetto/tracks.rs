@@ -83,6 +83,7 @@ impl Tracks {
 }
 
 impl Perfetto<'_> {
+    /// Names the tracks that do not stand for threads, and puts them behind the others.
     pub(super) fn name_fixed_tracks(&mut self) {
         self.name_process(FINDINGS.pid, "tokengap", 0);
         for (track, name) in [(FINDINGS, "findings"), (MISSED, "missed observations"), (LOG, "engine's log")] {
@@ -152,6 +153,7 @@ impl Perfetto<'_> {
         track
     }
 
+    /// Names a process, and sets its place among the others.
     fn name_process(&mut self, pid: u32, name: &str, place: u32) {
         self.tracks.processes.insert(pid);
         self.write_metadata(pid, None, "process_name", |args| {
@@ -162,12 +164,14 @@ impl Perfetto<'_> {
         });
     }
 
+    /// Names a track.
     fn name_thread(&mut self, track: Track, name: &str) {
         self.write_metadata(track.pid, Some(track.tid), "thread_name", |args| {
             args.put("name", name);
         });
     }
 
+    /// Writes a metadata event about a process or a thread.
     fn write_metadata(&mut self, pid: u32, tid: Option<u32>, name: &str, args: impl FnOnce(&mut Object<'_>)) {
         self.out.object(|o| {
             o.put("ph", "M").put("pid", pid).known("tid", tid).put("name", name).object("args", args);
