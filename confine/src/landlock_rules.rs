@@ -44,7 +44,7 @@ fn path_rule(path: &Path, access: BitFlags<AccessFs>) -> Option<PathBeneath<Path
 }
 
 impl LandlockRules {
-    /// Opens the files and folders of the plan, so that the rules apply to what they are now.
+    /// Opens the files and folders of the plan. The rules apply to these files, whatever has their names later.
     pub(crate) fn from_plan(plan: &Plan) -> Self {
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
         let terminal = read | AccessFs::WriteFile | AccessFs::IoctlDev;
@@ -65,7 +65,7 @@ impl LandlockRules {
     /// Refuses all other access from now on. Returns the version of Landlock, on which the kinds of access depend.
     pub(crate) fn restrict(self) -> Result<ABI, String> {
         let ruleset = Ruleset::default()
-            // An older kernel restricts what it can.
+            // An older kernel restricts only the kinds of access that it knows.
             .set_compatibility(CompatLevel::BestEffort)
             .handle_access(AccessFs::from_all(NEWEST))
             .and_then(|ruleset| ruleset.handle_access(AccessNet::from_all(NEWEST)))
@@ -104,7 +104,7 @@ fn error_with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What a process with sockets can still reach under this version of Landlock. Its gaps in file access are closed by the filter of system
+/// Access that a process with sockets still has under this version of Landlock. Its gaps in file access are closed by the filter of system
 /// calls.
 pub(crate) fn unrestricted_access(landlock: ABI) -> Option<&'static str> {
     if landlock < ABI::V4 {

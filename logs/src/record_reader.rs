@@ -306,7 +306,7 @@ impl<'s, 't> RecordSink<'s, 't> {
         Self { reader, target, stamp, rank, is_dated: false, last_stated_ns: 0 }
     }
 
-    /// Queues what a record says, or counts it.
+    /// Queues the statement of a record, or counts it.
     fn take_statement(&mut self, statement: &Statement<'_>) {
         match statement.kind {
             StatementKind::RequestHalf(half) => self.reader.rooms.add_half(&half),

@@ -71,7 +71,7 @@ impl Degraded {
         self.remedy_in(RunEnvironment::current())
     }
 
-    /// What to do about it where tokengap runs in this environment.
+    /// Remedy for it where tokengap runs in this environment.
     fn remedy_in(&self, environment: RunEnvironment) -> String {
         match &self.missing {
             Missing::Capabilities(lacking) => {

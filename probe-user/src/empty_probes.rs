@@ -36,7 +36,7 @@ pub fn attach_empty_probes(pid: u32, traps: Traps) -> Result<Vec<Box<dyn Send>>,
     })
 }
 
-/// Attaches programs that do nothing, to measure what the traps alone cost a process.
+/// Attaches programs that do nothing, to measure the cost of the traps alone.
 fn attach_traps(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error>> {
     let mut ebpf: Ebpf = load::load_object(LoadSettings::minimal())?;
     let mut method = AttachMethod::choose(&ebpf, &[NOTHING]);

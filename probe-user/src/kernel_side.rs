@@ -119,7 +119,7 @@ impl KernelSide {
         }
     }
 
-    /// What the probe's reader must know of the loaded programs.
+    /// Facts about the loaded programs that the reader of their records needs.
     pub(crate) fn loaded_facts(&self) -> LoadedFacts {
         LoadedFacts {
             observes_sleep: self.offsets.call != Offsets::ABSENT,

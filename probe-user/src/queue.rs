@@ -39,7 +39,7 @@ pub enum QueueError {
     Elsewhere(u32, u64),
 }
 
-/// What to do about an error, as the end of its message.
+/// Remedy for an error, as the end of its message.
 fn diag_remedy(error: DiagError) -> &'static str {
     match error {
         DiagError::Enter(ReadError::Denied) => "; run with CAP_SYS_ADMIN",

@@ -248,7 +248,7 @@ impl Frontends {
         self.order.push_back(id.to_owned());
     }
 
-    /// Reports how long the frontend held the first and the last token back. What is not comparable is counted with its reason.
+    /// Reports how long the frontend held the first and the last token back. Responses that are not comparable are counted with the reason.
     fn join_sides(&mut self, rid: &str, worker: &Writes, frontend: &Writes, sink: &mut EventSink<'_>) {
         if let Some(why) = why_unusable(worker, frontend) {
             return self.count_unknown(why);

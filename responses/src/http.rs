@@ -91,7 +91,7 @@ impl HttpParser {
         std::mem::take(&mut self.body).end_body(&self.limits, emit);
     }
 
-    /// Parses the head of a response, which may be incomplete. Emits what it says about the body.
+    /// Parses the head of a response, which may be incomplete. Emits the facts about the body that it states.
     fn parse_head(&mut self, input: &mut &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
         let before = self.partial.len();
         let space = self.limits.head_bytes.saturating_sub(before);

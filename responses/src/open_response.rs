@@ -334,7 +334,7 @@ impl OpenResponse {
         Some(part)
     }
 
-    /// How the response ended, which now is over with `end`: what was seen of its end before may say more.
+    /// How the response ended, which now is over with `end`. An earlier sign of its end may say more.
     fn settle_end(&self, end: AnswerEnd) -> AnswerEnd {
         match self.end {
             // The client cancelled a response that was complete.

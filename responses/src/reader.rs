@@ -215,7 +215,7 @@ impl ResponseReader {
         self.parse_bytes(&bytes[offset..], server, sink);
     }
 
-    /// Parses the next bytes of the connection, and records what they contain in the responses of its streams.
+    /// Parses the next bytes of the connection, and records their elements in the responses of its streams.
     fn parse_bytes(&mut self, bytes: &[u8], server: &mut Server, sink: &mut EventSink<'_>) {
         let Self { limits, parser, responses, frontend, arrival, trace_parent, .. } = self;
         let other_protocol = match parser {

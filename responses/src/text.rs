@@ -158,7 +158,7 @@ impl ComparedRequest {
         self.sent.as_ref().map_or(0, SentText::kept_bytes) + calls
     }
 
-    /// Frees what the comparison has kept.
+    /// Frees the memory of the comparison.
     fn stop_comparison(&mut self) {
         self.held.clear();
         self.sent = None;

@@ -330,7 +330,7 @@ fn check_status(response: &Response<Incoming>, target: &RunTarget) -> anyhow::Re
     }
 }
 
-/// Describes an error of the connection to a watched run in words that name what to do.
+/// Describes an error of the connection to a watched run, with its remedy.
 fn describe_http_error(error: &hyper::Error) -> anyhow::Error {
     if error.is_parse() {
         anyhow::anyhow!("it does not answer in HTTP: use the address of tokengap's --metrics")

@@ -18,7 +18,7 @@ pub(crate) fn error_line(error: &anyhow::Error) -> String {
     }
 }
 
-/// What the user can do about an error of the system.
+/// Advice about an error of the system.
 fn advice_for(refused: &Error) -> Option<&'static str> {
     Some(match refused.kind() {
         ErrorKind::NotFound => "check the name: the file or one of its folders does not exist",

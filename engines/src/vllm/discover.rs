@@ -129,7 +129,7 @@ fn role_of_title(title: &str) -> Option<(Role, Rank)> {
     Some((role, Rank { dp: dp_rank.filter(|_| role == ENGINE_CORE), ..Rank::default() }))
 }
 
-/// What a connection between two processes carries, and in which direction, by their roles.
+/// Messages that a connection between two processes carries, and their direction, by the roles of both.
 fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>]) -> Option<Reading> {
     let (connector, by) = roles[wire.connector?]?;
     let (acceptor, known) = roles[wire.acceptor]?;

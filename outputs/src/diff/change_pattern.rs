@@ -114,7 +114,7 @@ fn release_of(report: &Report) -> &str {
     report.source.engine_version.as_deref().unwrap_or("of unknown release")
 }
 
-/// What a tokenizer does with queued chunks, as the end of a sentence.
+/// Treatment of queued chunks, as the end of a sentence.
 fn describe_waiter(waiter: Waiter) -> &'static str {
     match waiter {
         Waiter::KeepsLast => "keeps only the last of several queued chunks",

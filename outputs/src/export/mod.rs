@@ -149,7 +149,7 @@ trait Exporter {
         Ok(())
     }
 
-    /// Writes out what is buffered, if the format allows it before the end.
+    /// Writes the buffered lines to the output, if the format allows it before the end.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -216,7 +216,7 @@ impl<'w> Export<'w> {
         self.selection.clock.anchor = anchor;
     }
 
-    /// Writes out what is buffered, if the format allows it before the end.
+    /// Writes the buffered lines to the output, if the format allows it before the end.
     pub fn flush(&mut self) -> io::Result<()> {
         self.exporter.flush()
     }

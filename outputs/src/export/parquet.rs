@@ -52,7 +52,7 @@ impl<'w> Parquet<'w> {
         self.write_out()
     }
 
-    /// Passes what the encoder has finished to the output.
+    /// Passes the finished bytes of the encoder to the output.
     fn write_out(&mut self) -> io::Result<()> {
         self.file.flush()?;
         let written = self.file.inner_mut();

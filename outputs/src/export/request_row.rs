@@ -179,15 +179,15 @@ fn slowest_hop<'a>(request: &ExportedRequest<'_>, context: &ExportContext<'a>) -
 }
 
 /// Positions of lost tokens; empty without losses. Ends with `...` if the ledger has no more ranges.
-fn lost_places(s: &RequestSummary, lost: u32, context: &ExportContext<'_>) -> String {
+fn lost_places(summary: &RequestSummary, lost: u32, context: &ExportContext<'_>) -> String {
     if lost == 0 {
         return String::new();
     }
     // The same rid may have been used before.
     let closed = (context.ledger.lossy_requests().rev())
-        .find(|lossy| lossy.rid == s.rid && lossy.first_at == s.first_at)
+        .find(|lossy| lossy.rid == summary.rid && lossy.first_at == summary.first_at)
         .and_then(|lossy| lossy.confirmed.as_deref());
-    let Some(losses) = closed.or_else(|| context.ledger.request(&s.rid).and_then(Request::losses)) else {
+    let Some(losses) = closed.or_else(|| context.ledger.request(&summary.rid).and_then(Request::losses)) else {
         return String::from("...");
     };
     let ranges = losses.ranges.iter().map(|range| range.tokens);

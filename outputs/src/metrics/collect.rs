@@ -88,7 +88,7 @@ fn add_left_out(families: &mut Families, label: &str, names: usize) {
     families.put_int(&n::SELF_LABELS_LEFT_OUT, [label], names as u64);
 }
 
-/// Adds what is known of the run and its engine.
+/// Adds the facts about the run and its engine.
 fn add_run(families: &mut Families, ledger: &Ledger, input: &Input<'_>) {
     let engine = ledger.engine();
     families.put_int(&n::BUILD, [input.version], 1);
@@ -339,7 +339,7 @@ fn add_findings(families: &mut Families, findings: &Findings) {
     }
 }
 
-/// Adds what tokengap itself missed, dropped and used.
+/// Adds tokengap's own missed observations, dropped data and costs.
 fn add_own_state(families: &mut Families, ledger: &Ledger, input: &Input<'_>) {
     let totals = ledger.totals();
     families.put_int(&n::SELF_EVENTS, [], totals.events);

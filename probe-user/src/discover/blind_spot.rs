@@ -189,7 +189,7 @@ impl BlindSpot {
     }
 }
 
-/// What to do about missing capabilities. Without any, the process may be in a user namespace, whose capabilities do not count outside.
+/// Remedy for missing capabilities. Without any, the process may be in a user namespace, whose capabilities do not count outside.
 fn capability_remedy(missing: &[Capability]) -> Option<String> {
     if missing.is_empty() {
         return Permissions::current()

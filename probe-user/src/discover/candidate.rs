@@ -173,7 +173,7 @@ pub(crate) struct StatedRole {
 }
 
 impl StatedRole {
-    /// Role that the command line states. What the user says comes before the title, and that before the command.
+    /// Role that the command line states. The role given by the user comes before that of the title, and that before the command's.
     pub(crate) fn from_argv(argv: &[String], by_hand: Option<&RoleSpec>, engines: &[EngineKind]) -> Self {
         let titled = argv.first().and_then(|title| engines.iter().find_map(|engine| engine.role_of_title(title)));
         let launcher = Launcher::of_command(argv, engines);

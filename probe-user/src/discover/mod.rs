@@ -88,7 +88,7 @@ pub enum DiscoverError {
     NoSuchProcess { pid: u32, outside: Vec<u32> },
 }
 
-/// What to do if `/proc` cannot be listed.
+/// Remedy if `/proc` cannot be listed.
 fn proc_error_remedy(error: ReadError) -> &'static str {
     if blind_spot::is_out_of_descriptors(error) {
         "raise the limit of open files (ulimit -n 65536)"

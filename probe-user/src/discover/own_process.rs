@@ -18,7 +18,7 @@ pub(crate) struct OwnProcess {
 }
 
 impl OwnProcess {
-    /// Reads what this process may see of others.
+    /// Reads the limits of this process's view of others.
     pub(crate) fn read() -> Self {
         let link = std::fs::read_link("/proc/self").ok();
         let pid = link.and_then(|l| l.to_str()?.parse().ok());

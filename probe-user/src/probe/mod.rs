@@ -180,7 +180,7 @@ impl Probe {
         Ok(seen)
     }
 
-    /// Reports what is not in the ring: new losses and exited processes. Returns the number of observations.
+    /// Reports new losses and exited processes, of which the ring has no records. Returns the number of observations.
     fn report_losses_and_exits(&mut self, emit: &mut impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
         self.housekeeping_at = Instant::now();
         self.kernel.flush_log();
@@ -271,7 +271,7 @@ impl Probe {
         self.kernel.change_table(change).map_err(|refusal| tables_error(&refusal))
     }
 
-    /// Attaches all uprobes that a process needs. What cannot be attached is added to the missing parts.
+    /// Attaches all uprobes that a process needs. Those that cannot be attached are added to the missing parts.
     fn attach_to_target(&mut self, index: usize) {
         let pid = self.targets[index].pid;
         // Before libzmq, so that the delivery of every received frame is observed.

@@ -47,7 +47,7 @@ impl Probe {
         self.remove_zmtp_sockets(sockets.iter());
     }
 
-    /// Makes the kernel side copy what the process reads from these sockets.
+    /// Makes the kernel side copy the bytes that the process reads from these sockets.
     fn enter_zmtp_sockets<'i>(&mut self, target: u32, inodes: impl Iterator<Item = &'i u64>) -> Result<(), ProbeError> {
         for inode in inodes.take(MAX_ZMTP as usize) {
             self.change_table(TableChange::EnterZmtp { target, inode: *inode })?;

@@ -216,7 +216,7 @@ impl RecordingFiles {
         Ok(end_bytes + bytes)
     }
 
-    /// What has been written so far, to all files.
+    /// Everything written so far, in all files.
     pub(super) fn summary(&self) -> RecordingSummary {
         let files = self.finished.iter().chain([&self.current]);
         RecordingSummary {

@@ -128,7 +128,7 @@ impl GrpcParser {
         true
     }
 
-    /// Reports how the response ended, and what of it could not be read.
+    /// Reports how the response ended, and its unreadable messages.
     pub(super) fn end_body(mut self, emit: &mut Emit<'_>) {
         if self.waiting > 0 {
             // Of text that has as many bytes as tokens, the same is reported as of complete ids.

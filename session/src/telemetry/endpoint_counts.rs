@@ -46,7 +46,7 @@ impl EndpointCounts {
         ]
     }
 
-    /// One line for the report per kind of client that was refused or dropped, with what to do about it.
+    /// One line for the report per kind of client that was refused or dropped, with the remedy.
     pub(super) fn problems(&self) -> Vec<String> {
         let [(_, displaced), (_, failed), (_, unauthorized), (_, over_limit)] = self.refused();
         let slow: u64 = self.dropped().iter().map(|(_, dropped)| dropped).sum();

@@ -199,7 +199,7 @@ struct Search {
 }
 
 impl Search {
-    /// The thread: searches every `POLL_INTERVAL` and sends what has changed, until the other end of `stopped` is dropped.
+    /// The thread: searches every `POLL_INTERVAL` and sends all changes, until the other end of `stopped` is dropped.
     fn run(mut self, sender: &Sender<Update>, stopped: &Receiver<()>) {
         // Without a watcher nothing is known yet, so the first search starts at once.
         let mut wait = if self.watcher.is_some() { POLL_INTERVAL } else { Duration::ZERO };

@@ -230,7 +230,7 @@ impl Attach {
         self.probed.len()
     }
 
-    /// Applies what discovery has found since the last call: processes, connections, ports of late servers and frontends.
+    /// Applies the findings of discovery since the last call: processes, connections, ports of late servers and frontends.
     fn poll_topology(&mut self) {
         let handle = self.node.clone();
         let mut guard = handle.lock();

@@ -66,7 +66,7 @@ impl Attach {
         attached
     }
 
-    /// Watches an engine. What must run before the first message is observed runs before `add_targets`, which starts the observation.
+    /// Watches an engine. `add_targets` starts the observation of messages, so every part that must be ready for the first one comes before it.
     fn attach_to(
         handle: NodeHandle,
         node: &mut Node,

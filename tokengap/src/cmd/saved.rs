@@ -80,7 +80,7 @@ fn parse_report(text: &[u8]) -> anyhow::Result<Report> {
     }
 }
 
-/// Adds what to do about a report that ends too early.
+/// Adds advice about a report that ends too early.
 fn explain_json_error(error: serde_json::Error) -> anyhow::Error {
     if error.is_eof() {
         anyhow::Error::from(error).context("it is truncated; print or copy it again")

@@ -252,7 +252,7 @@ fn bind_socket_file(path: &Path, entry: &FolderEntry, upstream: Option<&Path>) -
     Ok(BoundSocket { listener, file })
 }
 
-/// What it is, in words.
+/// Kind of the file in words.
 fn kind_of_file(file: FileType) -> &'static str {
     if file.is_symlink() {
         "a symbolic link"

@@ -55,7 +55,7 @@ enum RestoreStep {
     Replaced,
 }
 
-/// What to do about a moved socket, given what has its name and the name beside it now.
+/// Next step for a moved socket, given the files that have its name and the name beside it now.
 fn decide_step(name: FileRole, aside: FileRole) -> RestoreStep {
     match (name, aside) {
         (FileRole::Engine, aside) => RestoreStep::Clean { aside: aside == FileRole::Ours },
@@ -138,7 +138,7 @@ struct ExaminedName {
 }
 
 impl ExaminedName {
-    /// Finds out what the file with this name is.
+    /// Recognises the file with this name.
     fn examine(folder: &Folder, name: &str, moved: &MoveRecord) -> Self {
         let Ok(Some(file)) = folder.find_file(name) else {
             return Self { role: FileRole::Missing, file: None };

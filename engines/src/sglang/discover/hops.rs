@@ -12,7 +12,7 @@ pub(super) fn read_wires(wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -
     wires.iter().map(|wire| read_wire(wire, roles, &bound)).collect()
 }
 
-/// What a connection between two processes carries, and in which direction, by their roles. `None` if it is not one of the engine.
+/// Messages that a connection between two processes carries, and their direction, by the roles of both. `None` if it is not one of the engine.
 fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>], bound: &BoundEndpoints<'_>) -> Option<Reading> {
     let (to, known) = role_among(ROLES, roles[wire.acceptor])?;
     let Some(connector) = wire.connector else {

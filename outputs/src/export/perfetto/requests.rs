@@ -97,7 +97,7 @@ pub(super) fn draw_request(out: &mut ObjectStream<'_>, request: &ExportedRequest
     row.draw_event("e", &summary.rid, to, |_| {});
 }
 
-/// Writes what is known of a request, for the panel of its slice.
+/// Writes the known facts about a request, for the panel of its slice.
 fn write_facts(args: &mut Object<'_>, request: &ExportedRequest<'_>, context: &ExportContext<'_>) {
     let s = request.summary;
     args.put("rid", &s.rid).put("state", request.state());

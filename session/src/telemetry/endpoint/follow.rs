@@ -134,7 +134,7 @@ async fn read_opening(mut ahead: SectionCursor) -> Result<Opening, StreamEnd> {
     let mut opening = None;
     let mut has_event = false;
     loop {
-        // Without an event the opening is unknown, so wait for one. After it, only what is already kept is read.
+        // Without an event the opening is unknown, so wait for one. After it, only the sections that are already kept are read.
         let step = if has_event { ahead.try_next() } else { Some(ahead.next().await) };
         let section = match step {
             Some(StreamStep::Section(section)) => section,

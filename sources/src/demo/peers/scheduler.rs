@@ -151,7 +151,7 @@ impl Scheduler {
     }
 }
 
-/// What a forward pass made for one request.
+/// Result of a forward pass for one request.
 struct RequestStep {
     /// Whether it made the first token.
     is_first: bool,

@@ -113,7 +113,7 @@ impl Args {
         ProbeOptions { ring_bytes: self.ring, polls: !self.no_wakeups, tls: self.tls, ..ProbeOptions::default() }
     }
 
-    /// What the helper processes are permitted to do, which is fixed when they start.
+    /// Permissions of the helper processes, which are fixed when they start.
     fn helper_options(&self) -> HelperOptions {
         HelperOptions {
             prober_arguments: prober::Args::arguments_for(&self.probe_options()),
