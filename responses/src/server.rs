@@ -184,9 +184,8 @@ impl Server {
                 Unreadable::Grpc => format!(" ({} messages)", self.grpc_messages),
                 _ => String::new(),
             };
-            degraded.push(format!(
-                "egress: cannot read the deliveries of {times} connections or responses: {why}{more}"
-            ));
+            degraded
+                .push(format!("egress: cannot read the deliveries of {times} connections or responses: {why}{more}"));
         }
         if let Some(hidden) = self.tls.map(Tls::hidden_connections).filter(|hidden| *hidden > 0) {
             degraded.push(format!(

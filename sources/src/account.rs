@@ -76,8 +76,7 @@ pub fn account_for_endpoints(listens: &[Endpoint], upstreams: &[Endpoint]) -> an
         );
     }
     let socket_users: BTreeSet<u32> = upstream_paths.iter().filter_map(|path| socket_owners(path)?.socket).collect();
-    let mut folder_users: BTreeSet<u32> =
-        paths.iter().filter_map(|path| Some(socket_owners(path)?.folder)).collect();
+    let mut folder_users: BTreeSet<u32> = paths.iter().filter_map(|path| Some(socket_owners(path)?.folder)).collect();
     // A folder of root, such as `/tmp`, says nothing about its users.
     folder_users.remove(&ROOT);
     let owners = if socket_users.is_empty() { folder_users } else { socket_users };

@@ -384,8 +384,8 @@ fn read_tail(bytes: &[u8], mut at: usize, row: usize, layout: &OutputLayout) -> 
         let (value, first) = read_head(bytes, at).ok_or(Undecoded::Truncated { at })?;
         let column = Some(field);
         if column == finish {
-            tail.finish =
-                parse_finish_reason(bytes, value, first).map_err(|what| column_error(bytes, at, "finish_reason", row, what))?;
+            tail.finish = parse_finish_reason(bytes, value, first)
+                .map_err(|what| column_error(bytes, at, "finish_reason", row, what))?;
         } else if column == finished {
             let Head::Bool(value) = value else {
                 return Err(column_error(bytes, at, "finished", row, "not a boolean"));

@@ -217,7 +217,11 @@ fn add_hop_group(families: &mut Families, group: &HopGroup, members: &[&Hop], no
     let forwarded = members.iter().any(|h| h.capabilities().forwarded);
     let received = members.iter().any(|h| h.capabilities().received);
     families.put_int(&n::HOP_FRAMES_SENT, name, sent.then(|| sum_over(members, |h| h.counts.frames_sent)));
-    families.put_int(&n::HOP_FRAMES_FORWARDED, name, forwarded.then(|| sum_over(members, |h| h.counts.frames_forwarded)));
+    families.put_int(
+        &n::HOP_FRAMES_FORWARDED,
+        name,
+        forwarded.then(|| sum_over(members, |h| h.counts.frames_forwarded)),
+    );
     families.put_int(&n::HOP_FRAMES_RECEIVED, name, received.then(|| sum_over(members, |h| h.counts.frames_received)));
     families.put_int(&n::HOP_FRAMES_UNDECODED, name, sum_over(members, |h| h.counts.undecoded));
     families.put_int(&n::HOP_CHUNKS, name, (!group.carries_requests).then(|| sum_over(members, |h| h.counts.chunks)));

@@ -29,12 +29,7 @@ struct CopiedMessage {
 impl CopiedMessage {
     /// The message, with its bytes in `payloads`.
     fn with_payload<'p>(&self, payloads: &'p [u8]) -> Message<'p> {
-        Message {
-            call: self.call,
-            bytes: self.bytes,
-            more: self.more,
-            payload: &payloads[self.payload.clone()],
-        }
+        Message { call: self.call, bytes: self.bytes, more: self.more, payload: &payloads[self.payload.clone()] }
     }
 }
 

@@ -162,9 +162,9 @@ impl Attach {
         self.engine.processes.iter().filter(|process| self.probed.contains(&process.id.pid)).map(move |process| {
             let pid = process.id.pid;
             // A part that is missing without a pid is missing everywhere.
-            let has_uprobes = !missing_parts
-                .iter()
-                .any(|missing| missing.feature == Feature::Messages && missing.pid.is_none_or(|refused| refused == pid));
+            let has_uprobes = !missing_parts.iter().any(|missing| {
+                missing.feature == Feature::Messages && missing.pid.is_none_or(|refused| refused == pid)
+            });
             let observed_by = if process.inner_server.is_some() && has_uprobes {
                 Some("a uprobe on the method that passes them to the server inside the process")
             } else if self.interpreter.reads.observes(pid) {

@@ -54,8 +54,7 @@ pub(super) fn targets(engine: &Engine, named: &BTreeSet<u32>, max: u32) -> Vec<T
 /// received message is copied to identify the frame, or all of it if no sender is watched.
 pub(super) fn target(process: &Process, engine: &Engine, max: u32) -> Option<Target> {
     // A server without libzmq receives unobserved, but its writes to clients are observed.
-    let is_server_on_path =
-        process.answers_clients() && engine.on_token_path().any(|on_path| on_path.id == process.id);
+    let is_server_on_path = process.answers_clients() && engine.on_token_path().any(|on_path| on_path.id == process.id);
     if !has_libzmq(process) && !is_server_on_path {
         return None;
     }

@@ -3,9 +3,10 @@
 use std::num::NonZeroU64;
 
 use super::Ledger;
-use super::delivery_tracker::{DeliveryTracker, InFlightEntry};
+use super::delivery_tracker::DeliveryTracker;
 use super::engine_silence::is_streamed;
 use super::frame::{CheckedChunk, FrameContext, FrameSums};
+use super::in_flight_entry::InFlightEntry;
 use super::lane::PendingChunk;
 use super::outcome::{JudgedList, UnjudgedCause};
 use super::processing_stage::TimedCount;

@@ -10,77 +10,14 @@
 //! the shortest and the longest run are unjudged.
 
 use std::collections::VecDeque;
-use std::ops::RangeInclusive;
 
+use super::in_flight_entry::InFlightEntry;
 use super::losses::{LossMemory, LostRange};
 use super::outcome::{ChunkOutcome, JudgedChunks, JudgedList, OutcomeCounts, UnjudgedCause};
-
 use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::{Delivery, Response};
 use crate::id::HopId;
-
-/// A chunk sent and not yet delivered, or several neighbours once the tracker is full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct InFlightEntry {
-    /// The stream's high-water count after it.
-    pub(crate) end_count: u32,
-    /// Reported count. Below `end_count` while a retracted request recomputes; 0 if any merged entry did.
-    pub(crate) reported_count: u32,
-    pub(crate) tokens: u32,
-    /// Tokens before or between its own that never reached its hop.
-    pub(crate) missing_tokens: u32,
-    /// Number of chunks, whose numbers follow each other; set by [`DeliveryTracker::push_chunk`], as are its ids.
-    pub(crate) chunks: u32,
-    /// Number of its first chunk within the request (1-based).
-    pub(crate) first_number: u32,
-    /// Number of its ids in the tracker's `ids`: equal to `tokens`, or 0.
-    pub(crate) ids: u32,
-    /// Hop on which it was sent.
-    pub(crate) hop: HopId,
-    /// Only the growth of its count is known: see the module's comment.
-    pub(crate) is_imprecise: bool,
-    /// Its count does not continue from an observed chunk: observations between the previous entry and this one were missed.
-    pub(crate) follows_gap: bool,
-}
-
-impl InFlightEntry {
-    /// Number of tokens that it may carry.
-    fn token_bounds(&self, may_be_last_chunk: bool) -> RangeInclusive<u32> {
-        if !self.is_imprecise {
-            return self.tokens..=self.tokens;
-        }
-        // Only a request's last chunk may carry none.
-        let min = if may_be_last_chunk { 0 } else { self.tokens.min(1) };
-        min..=self.tokens
-    }
-
-    fn with_outcome(&self, outcome: ChunkOutcome, tokens_lost: u32) -> JudgedChunks {
-        JudgedChunks { hop: self.hop, first: self.first_number, count: self.chunks, outcome, tokens_lost }
-    }
-
-    fn as_unjudged(&self, cause: UnjudgedCause) -> JudgedChunks {
-        self.with_outcome(ChunkOutcome::Unjudged(cause), 0)
-    }
-
-    /// Adds its chunks as part of a delivery: the delivery's first one as delivered, the others as merged. If deliveries up to
-    /// `delivered_to` had a part of the entry, it is unknown which of its chunks they carried.
-    fn add_carried(&self, delivered_to: u32, judged: &mut JudgedList, has_carrier: &mut bool) {
-        let is_first = !*has_carrier;
-        *has_carrier = true;
-        if self.chunks > 1 && self.end_count.saturating_sub(self.tokens) < delivered_to {
-            judged.push_chunks(self.as_unjudged(UnjudgedCause::Ambiguous));
-            return;
-        }
-        let delivered = u32::from(is_first);
-        judged.push_chunks(JudgedChunks { count: delivered, ..self.with_outcome(ChunkOutcome::Delivered, 0) });
-        judged.push_chunks(JudgedChunks {
-            first: self.first_number.wrapping_add(delivered),
-            count: self.chunks - delivered,
-            ..self.with_outcome(ChunkOutcome::Merged, 0)
-        });
-    }
-}
 
 /// How many of the last covered chunks a delivery can contain.
 #[derive(Clone, Copy)]
@@ -346,7 +283,7 @@ impl DeliveryTracker {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         while let Some(entry) = self.in_flight.front().copied().filter(|e| e.end_count <= to) {
-            if may_be_delivered_later(&entry, to, has_carrier, finished) {
+            if entry.may_be_delivered_later(to, has_carrier, finished) {
                 break;
             }
             self.pop_entry();
@@ -378,7 +315,7 @@ impl DeliveryTracker {
         let mut ranges = Vec::new();
         while let Some(entry) = self.in_flight.front().copied() {
             let start = entry.end_count.saturating_sub(entry.tokens).max(self.delivered_to);
-            if entry.end_count > to || may_be_delivered_later(&entry, to, has_carrier, delivery.finished) {
+            if entry.end_count > to || entry.may_be_delivered_later(to, has_carrier, delivery.finished) {
                 break;
             }
             self.pop_entry();
@@ -434,7 +371,7 @@ impl DeliveryTracker {
         let gap = self.last_covered_end(to).is_some_and(|end| end < to);
         let broken = broken || gap;
         let mut covered = self.in_flight.iter().take_while(|e| e.end_count <= to).count();
-        while covered > 1 && may_be_delivered_later(&self.in_flight[covered - 1], to, true, delivery.finished) {
+        while covered > 1 && self.in_flight[covered - 1].may_be_delivered_later(to, true, delivery.finished) {
             covered -= 1;
         }
         // Without a proof, any number of the covered chunks may have been delivered.
@@ -619,11 +556,6 @@ impl DeliveryTracker {
             ids: ids.unwrap_or_default().to_vec(),
         }
     }
-}
-
-/// Whether an empty chunk after the delivered tokens may still be delivered separately. Not if the delivery ends the request.
-fn may_be_delivered_later(entry: &InFlightEntry, to: u32, has_carrier: bool, finished: bool) -> bool {
-    entry.end_count == to && entry.tokens == 0 && has_carrier && !finished
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Requests from their dispatch to the scheduler until their first chunk: what was observed, and what the engine's own times say.
+//! Requests from their dispatch to the scheduler until their first chunk.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,13 +6,10 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use super::Ledger;
-use super::answer::ResponseEnd;
 use super::lane::FrameLoad;
+use super::request_details::RequestDispatch;
 use crate::clock::MonoNs;
-use crate::engine::{AbsentEngineTimes, SentTime};
-use crate::event::{
-    ArrivalTimes, Dispatch, DispatchKind, DispatchedRequest, EngineTimes, RequestTimes, TraceParent, UnknownArrival,
-};
+use crate::event::{Dispatch, DispatchKind, DispatchedRequest};
 use crate::id::{FrameId, HopId};
 use crate::stats::Distribution;
 
@@ -41,52 +38,6 @@ pub struct RequestAbort {
 pub(super) struct AbortMessage {
     pub(super) id: FrameId,
     pub(super) abort: RequestAbort,
-}
-
-/// When a request was on its way to the scheduler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RequestDispatch {
-    /// When the tokenizer sent it.
-    pub sent: MonoNs,
-    /// When the scheduler received it; `None` if that was not observed, or it did not yet.
-    pub received: Option<MonoNs>,
-    /// Length of the prompt in tokens, if the message showed it.
-    pub prompt_tokens: Option<u32>,
-    /// Room that joins the prefill and the decode server of the request.
-    pub room: Option<u64>,
-    /// When the server saw it, in nanoseconds of the wall clock; `None` unless the engine's message says so.
-    pub arrived_unix_ns: Option<u64>,
-}
-
-/// The engine's own times in messages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EngineTimesCounts {
-    /// Requests with any.
-    pub requests: u64,
-    /// Times that cannot be true.
-    pub impossible: u64,
-}
-
-/// Moments of a request before its first token, and how its response ended. Kept apart from its other data, because chunks do not need them.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct RequestDetails {
-    /// When it reached the server; `None` until its response begins, and where that is not observed.
-    pub(super) arrival: Option<Result<ArrivalTimes, UnknownArrival>>,
-    /// Span of its caller; `None` unless its head was observed and names one.
-    pub(super) trace_parent: Option<TraceParent>,
-    pub(super) dispatch: Option<RequestDispatch>,
-    pub(super) engine_times: Option<EngineTimes>,
-    /// When the tokenizer had processed the message with its first chunk.
-    pub(super) processed: Option<MonoNs>,
-    /// `None` before that, and where responses are not observed.
-    pub(super) response_end: Option<ResponseEnd>,
-}
-
-impl RequestDetails {
-    /// Whether a moment before the first token is known.
-    pub(super) fn has_early_moment(&self) -> bool {
-        self.arrival.is_some() || self.dispatch.is_some() || self.engine_times.is_some()
-    }
 }
 
 /// A dispatched request without a chunk.
@@ -362,38 +313,6 @@ impl Ledger {
         }
     }
 
-    /// Keeps the engine's times of a request; only the first of a request.
-    pub(super) fn record_request_times(&mut self, found: &RequestTimes<'_>) {
-        if self.engine.is_health_check(found.rid) {
-            return;
-        }
-        self.totals.engine_times.impossible += u64::from(found.impossible);
-        let ticket = self.table.ticket_of(found.rid);
-        let Some(request) = ticket.and_then(|ticket| self.table.get_mut(ticket)) else { return };
-        if request.engine_times().is_some() {
-            return;
-        }
-        if found.times != EngineTimes::default() {
-            request.details.get_or_insert_default().engine_times = Some(found.times);
-            self.totals.engine_times.requests += 1;
-        }
-        self.record_prefill(found.rid);
-    }
-
-    /// Why the engine's times are absent from requests without them.
-    pub fn absent_engine_times(&self) -> AbsentEngineTimes {
-        let sent = self.engine.facts().sent_times(self.engine.version.as_deref());
-        let has_times = self.totals.engine_times.requests > 0;
-        let [entries, prefill_end] = [sent.entries, sent.prefill_end].map(|time| match time {
-            SentTime::Never(reason) => reason,
-            SentTime::OnlyIf(reason) if !has_times => reason,
-            SentTime::OnlyIf(_) | SentTime::Always => {
-                "the message with the request's first tokens was not observed at its sender, or has none"
-            }
-        });
-        AbsentEngineTimes { entries, prefill_end }
-    }
-
     /// Requests that were sent to the scheduler, were not aborted, and of which no chunk was observed.
     pub fn dispatched_count(&self) -> usize {
         self.dispatched.by_rid.len() - self.dispatched.aborted
@@ -414,7 +333,9 @@ impl Ledger {
 mod tests {
     use super::*;
     use crate::Config;
-    use crate::event::{Arrival, Capabilities, Chunk, Event, Finish, Hop, IdColumn, Received, What};
+    use crate::event::{
+        Arrival, ArrivalTimes, Capabilities, Chunk, Event, Finish, Hop, IdColumn, Received, UnknownArrival, What,
+    };
     use crate::ledger::test_path::Path;
     use crate::ledger::{Limits, Request};
 
@@ -518,43 +439,6 @@ mod tests {
             let dispatch = path.ledger().request(rid).and_then(Request::dispatch).expect("observed");
             assert_eq!(dispatch.received, Some(MonoNs(1_300)), "{rid}");
         }
-    }
-
-    fn times(rid: &str, queued: u64, impossible: u8) -> What<'_> {
-        let times = EngineTimes { queued: Some(MonoNs(queued)), ..EngineTimes::default() };
-        What::RequestTimes(RequestTimes { rid, times, impossible })
-    }
-
-    #[test]
-    fn a_request_keeps_the_first_times_of_its_engine_live_and_finished() {
-        let mut path = path(Limits::default());
-        path.analysis.apply(&Event::new(MonoNs(1_000), dispatch(0, 0, DispatchKind::Requests, "a")));
-        path.now = 2_000;
-        let only = Chunk { finish: Some(Finish::Length), ..Chunk::counted("a", 1, 1) };
-        path.send(0, IdColumn::Delta, &[only, Chunk::counted("b", 1, 1)]);
-        for what in [times("a", 1_200, 0), times("a", 1_300, 1), times("b", 1_400, 0), times("unknown", 1_500, 0)] {
-            path.apply(what);
-        }
-        let none = RequestTimes { rid: "b", times: EngineTimes::default(), impossible: 2 };
-        path.apply(What::RequestTimes(none));
-        let queued = |path: &Path, rid| path.ledger().request(rid).and_then(Request::engine_times)?.queued;
-        assert_eq!([queued(&path, "a"), queued(&path, "b")], [Some(MonoNs(1_200)), Some(MonoNs(1_400))]);
-        assert!(path.ledger().request("a").and_then(Request::dispatch).is_some(), "both are kept");
-        assert_eq!(path.ledger().totals().engine_times, EngineTimesCounts { requests: 2, impossible: 3 });
-        path.wait(300);
-        let finished = path.ledger().finished().find(|summary| &*summary.rid == "a").expect("finished");
-        assert_eq!(finished.engine_times.and_then(|times| times.queued), Some(MonoNs(1_200)));
-    }
-
-    #[test]
-    fn the_reason_for_absent_times_is_the_engine_until_a_request_has_some() {
-        let mut path = path(Limits::default());
-        let AbsentEngineTimes { entries, prefill_end } = path.ledger().absent_engine_times();
-        assert_eq!(entries, prefill_end);
-        path.now = 2_000;
-        path.send(0, IdColumn::Delta, &[Chunk::counted("a", 1, 1)]);
-        path.apply(times("a", 1_000, 0));
-        assert_ne!(path.ledger().absent_engine_times().entries, entries);
     }
 
     #[test]

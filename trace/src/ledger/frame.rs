@@ -133,7 +133,7 @@ impl Ledger {
             request.first_receive_missed = true;
         }
         self.dispatched.clear();
-        self.ttft.prefills.restart(at);
+        self.ttft.late_legs.prefills.restart(at);
         self.delivery_epoch += 1;
     }
 

@@ -1,6 +1,7 @@
 //! Chunks that crossed a hop before it was known to lead to the tokenizer.
 
-use super::delivery_tracker::{DeliveryTracker, InFlightEntry};
+use super::delivery_tracker::DeliveryTracker;
+use super::in_flight_entry::InFlightEntry;
 use super::lane::PendingChunk;
 use super::outcome::UnjudgedCause;
 use super::stream_count::Evidence;

@@ -11,6 +11,7 @@ mod delivery_tracker;
 mod dispatched;
 mod early_deliveries;
 mod engine_silence;
+mod engine_times;
 mod finished;
 mod first_token_waits;
 mod frame;
@@ -19,9 +20,11 @@ mod history;
 mod hop;
 mod hop_announcement;
 mod hops;
+mod in_flight_entry;
 mod invariant;
 mod kernel_queue;
 mod lane;
+mod late_leg;
 mod lifecycle;
 mod limits;
 mod losses;
@@ -30,9 +33,11 @@ mod outcome;
 mod pair_messages;
 mod prefill;
 mod processing_stage;
+mod queries;
 mod receive;
 mod receiver;
 mod request;
+mod request_details;
 mod request_table;
 mod request_timeline;
 mod shared_rid;
@@ -49,17 +54,18 @@ mod time_use;
 mod tool_calls;
 mod totals;
 mod ttft;
+mod ttft_path;
 mod unanswered;
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use absence::AwayTimes;
 pub use answer::ResponseEnd;
-pub use dispatched::{DispatchCounts, EngineTimesCounts, RequestAbort, RequestDispatch};
+pub use dispatched::{DispatchCounts, RequestAbort};
 pub use engine_silence::{EngineSilence, EngineSilences};
 #[cfg(test)]
 pub(crate) use engine_silence::{MIN_STREAMS, MIN_TIMES_USUAL};
+pub use engine_times::EngineTimesCounts;
 pub(crate) use first_token_waits::WaitBreakdown;
 pub use frontend::{FrontendResponse, FrontendWaits};
 pub use history::{ChunkRecord, DEFAULT_CHUNK_HISTORY, DeliveryRecord, RequestHistory};
@@ -67,6 +73,7 @@ pub use hop::{Hop, HopCounts};
 pub use hops::HopGroup;
 pub use kernel_queue::KernelQueue;
 pub use lane::LaneCounts;
+pub use late_leg::LateLeg;
 pub use limits::{BOUNDS, Bound, Limits, ReachedLimit};
 pub use losses::{Losses, Lossy, LostRange};
 pub use outcome::{ChunkOutcome, JudgedChunks, OutcomeCounts, UnjudgedCause};
@@ -76,6 +83,7 @@ pub use prefill::PrefillComparison;
 pub(crate) use prefill::{MIN_OTHERS, MIN_TIMES_OTHERS};
 pub use processing_stage::ProcessingStage;
 pub use request::{ItlEnds, Request, RequestNumbers, RequestSummary};
+pub use request_details::RequestDispatch;
 pub use request_timeline::{ClosedRequest, FrameTimes, HopTimes, NoteKind, RequestNote, RequestTimeline, TimedRequest};
 pub use stacks::{StackCounts, StackFunction, StackHits, StackRole};
 pub use stages::{AbandonedRequest, AbandonedRequests, Stages};
@@ -88,7 +96,8 @@ pub use totals::{
     AffectedRequests, AffectedTotal, AnswerTotals, ChunkCounts, EngineFailure, IdCounts, Inflation, MissedCounts,
     ModeCounts, Predictions, RequestCounts, TokenCounts, Totals,
 };
-pub use ttft::{LateLeg, LegLengths, TimedLeg, Ttft, TtftGroup, TtftLeg, TtftMoment, TtftPath};
+pub use ttft::{LegLengths, Ttft, TtftGroup};
+pub use ttft_path::{TimedLeg, TtftLeg, TtftMoment, TtftPath};
 #[cfg(test)]
 pub(crate) use unanswered::UNANSWERED_NS;
 pub use unanswered::UnansweredRequest;
@@ -111,9 +120,8 @@ use self::shared_rid::Predecessor;
 use self::stacks::Stacks;
 use self::threads::Threads;
 use crate::clock::MonoNs;
-use crate::engine::{EngineState, Engines, Mode, Waiter};
+use crate::engine::{EngineState, Engines};
 use crate::event::{Event, Missed, MissedCause, Undecoded, What};
-use crate::id::HopId;
 pub use crate::id::Ticket;
 use crate::stats::{Buckets, Distribution};
 
@@ -138,6 +146,7 @@ pub struct WorstGap {
 }
 
 impl WorstGap {
+    /// Keeps this wait if none was longer.
     fn keep_longest(&mut self, at: MonoNs, rid: &str, ns: u64) {
         if ns >= self.ns {
             *self = Self { ns, rid: rid.into(), at };
@@ -261,6 +270,7 @@ impl Ledger {
         self.update_timelines(event);
     }
 
+    /// Counts a frame that could not be decoded. Nothing is judged across it.
     fn record_undecoded(&mut self, at: MonoNs, undecoded: &Undecoded<'_>) {
         self.totals.undecoded += 1;
         self.pending_receive.clear();
@@ -286,6 +296,7 @@ impl Ledger {
         }
     }
 
+    /// Counts missed observations, of one hop or of any. Nothing is judged across them.
     fn record_missed(&mut self, at: MonoNs, missed: &Missed) {
         let count = capped(missed.count);
         self.silences.forget_current();
@@ -331,160 +342,6 @@ impl Ledger {
         }
     }
 
-    /// Chunks whose outcome the last event showed, with the rid of their request.
-    pub fn judged_chunks(&self) -> impl Iterator<Item = (&str, &JudgedChunks)> {
-        self.judged.iter().filter_map(|(ticket, chunks)| Some((&*self.table.get(*ticket)?.rid, chunks)))
-    }
-
-    /// Recent chunks and deliveries of a request, with the outcome of each chunk; empty unless [`crate::Config::chunk_history`] is set.
-    pub fn history(&self, rid: &str) -> RequestHistory {
-        self.history.history_of(rid)
-    }
-
-    /// Known properties of the engine.
-    pub fn engine(&self) -> &EngineState {
-        &self.engine
-    }
-
-    /// All live and settling requests, in no order.
-    pub fn requests(&self) -> impl Iterator<Item = &Request> {
-        self.table.iter()
-    }
-
-    /// Current record of a rid.
-    pub fn request(&self, rid: &str) -> Option<&Request> {
-        self.table.get(self.table.ticket_of(rid)?)
-    }
-
-    /// Whether the request is unfinished and has produced no token for `ns`. Requests known only from the engine's log have no observed
-    /// tokens, and one with missed observations since its last chunk may have continued unobserved.
-    pub fn is_stalled(&self, request: &Request, now: MonoNs, ns: u64) -> bool {
-        request.finish.is_none()
-            && now.since(request.last_at) >= ns
-            && !request.streams.is_empty()
-            && request.streams.iter().all(|stream| self.hops.observed_all_since(stream))
-            && !self.may_hold_tokens_back(request)
-    }
-
-    /// Whether the request may be producing tokens although it is silent. That is so if it may not be streamed, and its scheduler has made
-    /// fewer steps since its last chunk than a chunk takes.
-    fn may_hold_tokens_back(&self, request: &Request) -> bool {
-        let Some(tokens) = self.engine.facts().unstreamed_tokens() else {
-            return false;
-        };
-        request.streams.iter().any(|stream| {
-            let is_unstreamed = stream.chunks <= 1 + stream.count.high / tokens;
-            is_unstreamed && (1..tokens as usize).contains(&self.hops.sends_since(stream))
-        })
-    }
-
-    /// Numbers of a live request.
-    pub fn numbers(&self, request: &Request) -> RequestNumbers {
-        request.numbers(self.hops.worker_of(&request.streams), self.observes_receives())
-    }
-
-    /// Number of live requests: neither finished nor evicted.
-    pub fn live_count(&self) -> u64 {
-        self.table.live_count() as u64
-    }
-
-    /// Number of request records.
-    pub fn record_count(&self) -> usize {
-        self.table.len()
-    }
-
-    /// Finished requests, oldest first. Above the limit, ordinary ones are evicted before notable ones.
-    pub fn finished(&self) -> impl DoubleEndedIterator<Item = &RequestSummary> {
-        self.finished.iter()
-    }
-
-    /// Number of summaries of finished requests.
-    pub fn finished_count(&self) -> usize {
-        self.finished.len()
-    }
-
-    /// Whether a request lost tokens, is predicted to have lost some, has a damaged tool call, or was slow, so that an operator may look for
-    /// it.
-    pub fn is_notable(&self, of: &RequestSummary) -> bool {
-        let lost = of.tokens_lost.unwrap_or(0) > 0 || of.wire_missing > 0 || of.damaged_call;
-        lost || (of.bursts && self.predicts_drops()) || of.gap_ns >= Some(GAP_WARNING_NS)
-    }
-
-    /// Whether a burst predicts a loss: deliveries are not observed, and the engine keeps only the last of several chunks.
-    pub fn predicts_drops(&self) -> bool {
-        let engine = &self.engine;
-        !self.observes_deliveries()
-            && engine.waiter == Some(Waiter::KeepsLast)
-            && engine.mode == Some(Mode::Incremental)
-    }
-
-    /// Hops in the order first observed.
-    pub fn hops(&self) -> &[Hop] {
-        &self.hops.all
-    }
-
-    /// The hop with this id; `None` beyond the limit of hops.
-    pub fn hop(&self, id: HopId) -> Option<&Hop> {
-        self.hops.get(id)
-    }
-
-    /// Name of a hop. Hops beyond the limit have none but their number.
-    pub fn hop_name(&self, id: HopId) -> Cow<'_, str> {
-        match self.hop(id) {
-            Some(hop) => Cow::from(&self.groups()[hop.group].name),
-            None => Cow::from(format!("hop {}", id.0)),
-        }
-    }
-
-    /// Whether the sends on a hop are the scheduler's.
-    pub fn is_origin(&self, id: HopId) -> bool {
-        self.hop(id).is_some_and(|hop| hop.origin || !self.hops.any_origin)
-    }
-
-    /// Groups of hops with the same name.
-    pub fn groups(&self) -> &[HopGroup] {
-        &self.hops.groups
-    }
-
-    /// Groups of hops that carry output, each with its index in [`Self::groups`].
-    pub fn output_groups(&self) -> impl Iterator<Item = (usize, &HopGroup)> {
-        self.hops.groups.iter().enumerate().filter(|(_, group)| !group.carries_requests)
-    }
-
-    /// Processes between hops, in the order first observed; those at the path's ends have no data.
-    pub fn processing_stages(&self) -> &[ProcessingStage] {
-        &self.hops.processing_stages.all
-    }
-
-    /// The hops of one group.
-    pub fn hops_of_group(&self, group: usize) -> impl Iterator<Item = &Hop> {
-        self.hops.all.iter().filter(move |h| h.group == group)
-    }
-
-    /// Number of undecoded frames of a group by reason.
-    pub fn undecoded_by_reason(&self, group: usize) -> BTreeMap<&str, u64> {
-        let mut reasons = BTreeMap::new();
-        for (reason, count) in self.hops_of_group(group).flat_map(|hop| &hop.undecoded) {
-            *reasons.entry(reason.as_str()).or_default() += count;
-        }
-        reasons
-    }
-
-    /// All counters.
-    pub fn totals(&self) -> &Totals {
-        &self.totals
-    }
-
-    /// First receive minus first send, over requests.
-    pub fn gap(&self) -> &Distribution {
-        &self.gap
-    }
-
-    /// Gaps since the last [`Self::next_slot`].
-    pub(crate) fn gap_slot(&self) -> &Buckets {
-        &self.gap_slot
-    }
-
     /// Starts a new time slot: resets the values kept per slot.
     pub(crate) fn next_slot(&mut self) {
         self.gap_slot.clear();
@@ -492,121 +349,5 @@ impl Ledger {
             group.queue_wait_slot.clear();
             group.backlog_slot = group.backlog;
         }
-    }
-
-    /// Worst gap; `None` if no gap was observed.
-    pub fn worst_gap(&self) -> Option<&WorstGap> {
-        (self.gap.count() > 0).then_some(&self.worst_gap)
-    }
-
-    /// First delivery minus first receive, over streamed requests; minus first send if receives are not observed.
-    pub fn delivery_wait(&self) -> &Distribution {
-        &self.delivery_wait
-    }
-
-    /// Worst of [`Self::delivery_wait`]; `None` if none was observed.
-    pub(crate) fn worst_delivery_wait(&self) -> Option<&WorstGap> {
-        (self.delivery_wait.count() > 0).then_some(&self.worst_delivery_wait)
-    }
-
-    /// Time between chunks of one request at the scheduler.
-    pub fn itl_sent(&self) -> &Distribution {
-        &self.itl_sent
-    }
-
-    /// Time between deliveries of one request.
-    pub fn itl_delivered(&self) -> &Distribution {
-        &self.itl_delivered
-    }
-
-    /// Time between chunks of one request at the scheduler, divided by the tokens of the later one and counted for each.
-    pub fn itl_sent_by_token(&self) -> &Distribution {
-        &self.itl_sent_by_token
-    }
-
-    /// The same between its deliveries: the inter-token latency that the client saw.
-    pub fn itl_delivered_by_token(&self) -> &Distribution {
-        &self.itl_delivered_by_token
-    }
-
-    /// Finished requests that lost tokens, or were predicted to, oldest first.
-    pub fn lossy_requests(&self) -> impl DoubleEndedIterator<Item = &Lossy> + ExactSizeIterator {
-        self.lossy.iter()
-    }
-
-    /// Responses with tool calls.
-    pub fn tool_calls(&self) -> &ToolCallResponses {
-        &self.tool_calls
-    }
-
-    /// The limits, and how often each was reached.
-    pub fn limits(&self) -> Vec<ReachedLimit> {
-        self.limits.list_reached().collect()
-    }
-
-    /// Time of the earliest event; `None` without events.
-    pub fn started(&self) -> Option<MonoNs> {
-        self.started
-    }
-
-    /// Latest time of an event or a tick.
-    pub fn now(&self) -> MonoNs {
-        self.now
-    }
-
-    /// Chunks sent and not yet delivered, those of closed requests included.
-    pub fn undelivered_chunks(&self) -> u64 {
-        let chunks = self.totals.chunks;
-        chunks.tracked - chunks.outcomes.chunks()
-    }
-
-    /// Whether the hops of this name are the path's last: those into the tokenizer.
-    pub fn is_last(&self, name: &str) -> bool {
-        self.hops.all.iter().any(|hop| hop.last && self.hops.groups[hop.group].name == name)
-    }
-
-    /// Whether the receives of a hop into the tokenizer are or were observed.
-    pub fn observes_receives(&self) -> bool {
-        self.hops.observes_receives()
-    }
-
-    /// Whether gaps are observable: sends and receives are both observed, or the engine logs both.
-    pub fn observes_gaps(&self) -> bool {
-        let observes_sends =
-            self.hops.all.iter().any(|hop| hop.capabilities.sent && (hop.origin || !self.hops.any_origin));
-        (self.observes_receives() && observes_sends) || self.stages.observes_gaps()
-    }
-
-    /// Tokens delivered; `None` if deliveries are not observed, or every response carries text only.
-    pub fn tokens_delivered(&self) -> Option<u64> {
-        let tokens = self.totals.tokens;
-        let uncounted = tokens.delivered == 0 && tokens.uncounted > 0;
-        (self.observes_deliveries() && !uncounted).then_some(tokens.delivered)
-    }
-
-    /// Reasons why parts of the data are unjudged or were evicted, one line each.
-    pub fn degraded_reasons(&self) -> impl Iterator<Item = String> + use<> {
-        let shared = self.totals.requests.shared;
-        let shared = (shared > 0)
-            .then(|| format!("{shared} requests reused the id of an unfinished request: neither is judged"));
-        let reached = self.limits().into_iter().filter(|limit| limit.times > 0 && !limit.keeps_totals()).map(|limit| {
-            format!(
-                "limit {} = {} was reached {} times: the oldest entries were evicted",
-                limit.name, limit.limit, limit.times
-            )
-        });
-        let unnamed = self.totals.unnamed;
-        let unnamed = (unnamed > 0).then(|| {
-            format!(
-                "{unnamed} chunks had a request id that is empty, too long or not UTF-8: they are counted for no request"
-            )
-        });
-        shared.into_iter().chain(unnamed).chain(reached)
-    }
-
-    /// Whether deliveries are or were observed anywhere.
-    pub fn observes_deliveries(&self) -> bool {
-        let now = self.hops.all.iter().any(|hop| hop.shows.delivered);
-        now || (self.hops.any_delivered && self.totals.tokens.delivered > 0)
     }
 }

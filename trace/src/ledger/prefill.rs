@@ -194,7 +194,7 @@ impl Prefills {
 impl Ledger {
     /// Keeps the prefill of a request whose first chunk was observed.
     pub(super) fn record_prefill(&mut self, rid: &str) {
-        let prefills = &mut self.ttft.prefills;
+        let prefills = &mut self.ttft.late_legs.prefills;
         let Some(request) = self.table.ticket_of(rid).and_then(|ticket| self.table.get(ticket)) else { return };
         let times = request.engine_times().unwrap_or_default();
         let prompt_tokens = request.prompt_tokens.or(request.dispatch().and_then(|dispatch| dispatch.prompt_tokens));
@@ -217,17 +217,17 @@ impl Ledger {
     /// Judges prefills beside which no other can have been that is not known yet.
     pub(super) fn judge_prefills(&mut self, now: MonoNs) {
         let missed = self.hops.missed_messages();
-        if self.ttft.prefills.missed_before != missed {
-            self.ttft.prefills.missed_before = missed;
-            self.ttft.prefills.mark_unknown_until(now);
+        if self.ttft.late_legs.prefills.missed_before != missed {
+            self.ttft.late_legs.prefills.missed_before = missed;
+            self.ttft.late_legs.prefills.mark_unknown_until(now);
         }
         let oldest_unanswered = self.dispatched.waiting.values().next().map_or(now, |oldest| oldest.times.sent);
         let until = oldest_unanswered.max(MonoNs(now.0.saturating_sub(MAX_UNANSWERED_NS)));
-        while let Some(prefill) = self.ttft.prefills.take_unjudged(until) {
-            if let Some(slow) = self.ttft.prefills.judge(prefill)
+        while let Some(prefill) = self.ttft.late_legs.prefills.take_unjudged(until) {
+            if let Some(slow) = self.ttft.late_legs.prefills.judge(prefill)
                 && !self.silences.explains(slow.span.from, slow.span.to)
             {
-                self.ttft.record_slow_prefill(&slow);
+                self.ttft.late_legs.record_slow_prefill(&slow);
             }
         }
     }

@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use super::answer::ResponseEnd;
 use super::delivery_tracker::DeliveryTracker;
-use super::dispatched::{RequestDetails, RequestDispatch};
 use super::hop::BurstPosition;
 use super::limits::CountedLimits;
 use super::losses::{LossMemory, Losses, Lossy, LostRange};
 use super::outcome::OutcomeCounts;
 use super::processing_stage::InProcess;
+use super::request_details::{RequestDetails, RequestDispatch};
 use super::stages::StageMarks;
 use super::stream::Stream;
 use crate::clock::MonoNs;

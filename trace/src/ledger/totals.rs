@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::dispatched::{DispatchCounts, EngineTimesCounts};
+use super::dispatched::DispatchCounts;
+use super::engine_times::EngineTimesCounts;
 use super::losses::LossMemory;
 use super::outcome::OutcomeCounts;
 use super::request::Request;

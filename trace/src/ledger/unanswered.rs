@@ -6,9 +6,10 @@
 use hashbrown::HashMap;
 
 use super::Ledger;
-use super::dispatched::{RequestDispatch, UNJUDGED};
+use super::dispatched::UNJUDGED;
 use super::engine_silence::MIN_TIMES_USUAL;
 use super::request::RequestNumbers;
+use super::request_details::RequestDispatch;
 use crate::clock::MonoNs;
 use crate::id::HopId;
 use crate::stats::Spread;

@@ -57,7 +57,8 @@ fn infer_from_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
                 (Some(DETOKENIZER_ROUTER), None) => (to, Some(DETOKENIZER)),
                 (Some(DETOKENIZER), None) => {
                     // A detokenizer connects to every worker and also to the main process.
-                    let mut receivers = edges.iter().filter(|(sender, _)| *sender == from).map(|(_, receiver)| *receiver);
+                    let mut receivers =
+                        edges.iter().filter(|(sender, _)| *sender == from).map(|(_, receiver)| *receiver);
                     let reaches_main =
                         receivers.any(|receiver| matches!(known_role(roles, receiver), Some(TOKENIZER | ROUTER)));
                     (to, Some(if reaches_main { WORKER } else { TOKENIZER }))
@@ -120,11 +121,10 @@ fn mark_routers(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
         if known_role(roles, node) != Some(TOKENIZER) {
             continue;
         }
-        let starts_worker =
-            (0..nodes.len()).any(|other| is_worker(roles, other) && nodes[other].parent == Some(node));
-        let is_linked = edges.iter().any(|&(from, to)| {
-            (from == node && is_worker(roles, to)) || (to == node && is_worker(roles, from))
-        });
+        let starts_worker = (0..nodes.len()).any(|other| is_worker(roles, other) && nodes[other].parent == Some(node));
+        let is_linked = edges
+            .iter()
+            .any(|&(from, to)| (from == node && is_worker(roles, to)) || (to == node && is_worker(roles, from)));
         // A detokenizer that connects to both a worker and this process serves one engine.
         let shares_detokenizer = edges.iter().any(|&(from, to)| is_worker(roles, to) && edges.contains(&(from, node)));
         let is_set_by_hand = matches!(roles[node], Some((_, RoleSource::Hand)));

@@ -309,7 +309,9 @@ pub(in super::super) fn read_item(bytes: &[u8], at: usize, memo: &[Node]) -> Opt
         op::NEWTRUE => (Node::Bool(true), at + 1),
         op::NEWFALSE => (Node::Bool(false), at + 1),
         op::BINFLOAT => (Node::Float(offset), at + 9),
-        op::SHORT_BINUNICODE | op::BINUNICODE => (Node::Str(offset), skip_put(bytes, scalar::payload_span(bytes, at)?.1)),
+        op::SHORT_BINUNICODE | op::BINUNICODE => {
+            (Node::Str(offset), skip_put(bytes, scalar::payload_span(bytes, at)?.1))
+        }
         _ => {
             let (slot, next) = read_get(bytes, at)?;
             (*memo.get(slot)?, next)

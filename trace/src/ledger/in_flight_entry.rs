@@ -1,0 +1,76 @@
+//! A chunk of a request between its send and its delivery.
+
+use std::ops::RangeInclusive;
+
+use super::outcome::{ChunkOutcome, JudgedChunks, JudgedList, UnjudgedCause};
+use crate::id::HopId;
+
+/// A chunk sent and not yet delivered, or several neighbours once the tracker is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct InFlightEntry {
+    /// The stream's high-water count after it.
+    pub(crate) end_count: u32,
+    /// Reported count. Below `end_count` while a retracted request recomputes; 0 if any merged entry did.
+    pub(crate) reported_count: u32,
+    pub(crate) tokens: u32,
+    /// Tokens before or between its own that never reached its hop.
+    pub(crate) missing_tokens: u32,
+    /// Number of chunks, whose numbers follow each other; set by `DeliveryTracker::push_chunk`, as are its ids.
+    pub(crate) chunks: u32,
+    /// Number of its first chunk within the request (1-based).
+    pub(crate) first_number: u32,
+    /// Number of its ids in the tracker's `ids`: equal to `tokens`, or 0.
+    pub(crate) ids: u32,
+    /// Hop on which it was sent.
+    pub(crate) hop: HopId,
+    /// Only the growth of its count is known: see the comment of the module `delivery_tracker`.
+    pub(crate) is_imprecise: bool,
+    /// Its count does not continue from an observed chunk: observations between the previous entry and this one were missed.
+    pub(crate) follows_gap: bool,
+}
+
+impl InFlightEntry {
+    /// Number of tokens that it may carry.
+    pub(super) fn token_bounds(&self, may_be_last_chunk: bool) -> RangeInclusive<u32> {
+        if !self.is_imprecise {
+            return self.tokens..=self.tokens;
+        }
+        // Only a request's last chunk may carry none.
+        let min = if may_be_last_chunk { 0 } else { self.tokens.min(1) };
+        min..=self.tokens
+    }
+
+    /// Its chunks with this outcome.
+    pub(super) fn with_outcome(&self, outcome: ChunkOutcome, tokens_lost: u32) -> JudgedChunks {
+        JudgedChunks { hop: self.hop, first: self.first_number, count: self.chunks, outcome, tokens_lost }
+    }
+
+    /// Its chunks as unjudged.
+    pub(super) fn as_unjudged(&self, cause: UnjudgedCause) -> JudgedChunks {
+        self.with_outcome(ChunkOutcome::Unjudged(cause), 0)
+    }
+
+    /// Adds its chunks as part of a delivery: the delivery's first one as delivered, the others as merged. If deliveries up to
+    /// `delivered_to` had a part of the entry, it is unknown which of its chunks they carried.
+    pub(super) fn add_carried(&self, delivered_to: u32, judged: &mut JudgedList, has_carrier: &mut bool) {
+        let is_first = !*has_carrier;
+        *has_carrier = true;
+        if self.chunks > 1 && self.end_count.saturating_sub(self.tokens) < delivered_to {
+            judged.push_chunks(self.as_unjudged(UnjudgedCause::Ambiguous));
+            return;
+        }
+        let delivered = u32::from(is_first);
+        judged.push_chunks(JudgedChunks { count: delivered, ..self.with_outcome(ChunkOutcome::Delivered, 0) });
+        judged.push_chunks(JudgedChunks {
+            first: self.first_number.wrapping_add(delivered),
+            count: self.chunks - delivered,
+            ..self.with_outcome(ChunkOutcome::Merged, 0)
+        });
+    }
+
+    /// Whether it is an empty chunk after the delivered tokens, up to `to`, that may still be delivered separately. Not if the delivery ends the
+    /// request.
+    pub(super) fn may_be_delivered_later(&self, to: u32, has_carrier: bool, finished: bool) -> bool {
+        self.end_count == to && self.tokens == 0 && has_carrier && !finished
+    }
+}
