@@ -77,6 +77,7 @@ impl Absence {
 pub(crate) struct Absences(VecDeque<Absence>);
 
 impl Absences {
+    /// Adds a sample of a thread that did not run. It continues the last stretch if the state and the place are the same.
     pub(crate) fn add_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>) {
         let Some(away) = sample.away else { return };
         let from = MonoNs(at.0.saturating_sub(sample.interval_ns));
@@ -98,6 +99,7 @@ impl Absences {
         );
     }
 
+    /// Time in each state between `from` and `to`.
     pub(crate) fn times_between(&self, from: MonoNs, to: MonoNs) -> AwayTimes {
         let mut times = AwayTimes::default();
         for stretch in &self.0 {

@@ -29,6 +29,7 @@ impl ResponseEnd {
 }
 
 impl Ledger {
+    /// Records the end of a response, and judges a whole one by its own sums if its chunks cannot be judged.
     pub(super) fn record_answer(&mut self, at: MonoNs, answer: &Answer<'_>) {
         if answer.rid.is_empty() || self.engine.is_health_check(answer.rid) {
             return;
@@ -94,6 +95,7 @@ impl Ledger {
         !has_tokens || request.tokens_delivered > 0 || has_delivered_to
     }
 
+    /// Counts how the response ended and what it claims.
     fn count_answer(&mut self, at: MonoNs, answer: &Answer<'_>) {
         let answers = &mut self.totals.answers;
         answers.seen += 1;

@@ -57,6 +57,7 @@ impl ClientlessRequests {
         }
     }
 
+    /// Watches a request without a client. Beyond the limit, the oldest one is forgotten.
     fn watch(&mut self, request: WatchedRequest) {
         if self.watched.len() == MAX_WATCHED_REQUESTS {
             self.watched.pop_front();
@@ -73,6 +74,7 @@ impl ClientlessRequests {
         self.await_receive(ticket, id, abort);
     }
 
+    /// Remembers an abort until the scheduler receives it.
     fn await_receive(&mut self, ticket: Ticket, frame: FrameId, abort: RequestAbort) {
         if abort.received.is_none() {
             // Where receives are not observed, all remain.
@@ -98,6 +100,7 @@ impl ClientlessRequests {
 }
 
 impl WatchedRequest {
+    /// A request whose client left at `left_at`, with its counts until then.
     fn new(ticket: Ticket, left_at: MonoNs, request: &Request) -> Self {
         Self {
             ticket,

@@ -535,6 +535,7 @@ impl DeliveryTracker {
         new
     }
 
+    /// Removes the oldest entry.
     fn pop_entry(&mut self) -> Option<InFlightEntry> {
         let entry = self.in_flight.pop_front()?;
         self.chunks_in_flight -= u64::from(entry.chunks);

@@ -226,6 +226,7 @@ impl DispatchedRequests {
         number.is_some()
     }
 
+    /// Marks the request with this number as aborted by this message.
     fn mark_number_aborted(&mut self, number: u64, message: AbortMessage) {
         let Some(waiting) = self.waiting.get_mut(&number) else { return };
         // A second abort of the request replaces the first, but counts once.
@@ -255,6 +256,7 @@ impl DispatchedRequests {
         self.waiting.values().filter(|waiting| waiting.abort.is_none())
     }
 
+    /// Removes the oldest request. Returns whether there was one.
     fn remove_oldest(&mut self) -> bool {
         let rid = self.waiting.first_key_value().map(|oldest| Arc::clone(&oldest.1.rid));
         rid.is_some_and(|rid| self.remove(&rid).is_some())

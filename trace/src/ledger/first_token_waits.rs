@@ -61,6 +61,7 @@ pub(crate) struct FirstTokenWaits {
 }
 
 impl FirstTokenWaits {
+    /// Keeps a wait until the samples of its receiver cover it.
     pub(crate) fn add_wait(&mut self, wait: FirstTokenWait) {
         let evicted = push_bounded(&mut self.pending, wait, MAX_PENDING_WAITS);
         // Evicted before the samples of its receiver came.
@@ -85,6 +86,7 @@ impl FirstTokenWaits {
         self.pending = pending;
     }
 
+    /// Adds a wait and its receiver's time use meanwhile; `None` if no samples cover it.
     fn judge_wait(&mut self, wait: &FirstTokenWait, spent: Option<TimeUse>, group: &HopGroup) {
         let Some(spent) = spent else {
             self.unjudged += 1;

@@ -64,6 +64,7 @@ pub(super) struct FrameSums {
 }
 
 impl Ledger {
+    /// Records the send of a frame with its content.
     pub(super) fn record_sent_frame(&mut self, at: MonoNs, frame: &Frame<'_>) {
         let Some(hop_index) = self.register_frame(at, frame.id) else { return };
         // Before the chunks, which show whether the streams go on after it.

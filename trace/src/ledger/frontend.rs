@@ -37,6 +37,7 @@ pub struct FrontendResponse {
 }
 
 impl Ledger {
+    /// Records how long a frontend held the tokens of a request back.
     pub(super) fn record_frontend_wait(&mut self, at: MonoNs, wait: &FrontendWait<'_>) {
         if !wait.rid.is_empty() && !self.engine.is_health_check(wait.rid) {
             self.frontend.add_wait(at, wait);
@@ -50,6 +51,7 @@ impl Ledger {
 }
 
 impl FrontendWaits {
+    /// Adds the waits of a response.
     fn add_wait(&mut self, at: MonoNs, wait: &FrontendWait<'_>) {
         let Some(longest_ns) = wait.longest_ns() else { return };
         self.responses += 1;

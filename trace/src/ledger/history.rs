@@ -122,6 +122,7 @@ impl ChunkHistory {
         });
     }
 
+    /// Keeps the receive of a frame.
     pub(super) fn record_receive(&mut self, at: MonoNs, id: FrameId, wakeup: Option<u64>) {
         if self.limit == 0 {
             return;
@@ -133,6 +134,7 @@ impl ChunkHistory {
         self.push(Moment { at, rid_hash: 0, seq, lane, number: 0, tokens, end: NO_COUNT, hop, kind });
     }
 
+    /// Keeps a delivery.
     pub(super) fn record_delivery(&mut self, at: MonoNs, delivery: &Delivery<'_>) {
         if self.limit == 0 {
             return;
@@ -150,6 +152,7 @@ impl ChunkHistory {
         });
     }
 
+    /// Keeps the outcome of chunks of one request.
     pub(super) fn record_outcome(&mut self, at: MonoNs, rid: &str, chunks: JudgedChunks) {
         if self.limit == 0 {
             return;
@@ -168,6 +171,7 @@ impl ChunkHistory {
         });
     }
 
+    /// Adds a moment. Beyond the limit, the oldest one is forgotten.
     fn push(&mut self, moment: Moment) {
         if self.moments.len() >= self.limit {
             self.moments.pop_front();

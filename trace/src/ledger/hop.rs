@@ -193,6 +193,7 @@ impl Hop {
         Self { id, group, ..Self::default() }
     }
 
+    /// Counts an undecoded frame by its reason.
     pub(super) fn count_undecoded(&mut self, reason: &str) {
         self.counts.undecoded += 1;
         if let Some(count) = self.undecoded.get_mut(reason) {
@@ -272,6 +273,7 @@ impl Hop {
         self.wakeup.as_ref().filter(|_| self.counts.wakeup_frames_max == 0).map_or(0, |wakeup| wakeup.frames)
     }
 
+    /// Remembers a received frame until it is processed, if that is observed.
     pub(crate) fn add_unprocessed(&mut self, id: FrameId, received_at: MonoNs) {
         if self.shows.processed {
             push_bounded(&mut self.unprocessed, UnprocessedFrame { id, received_at }, MAX_UNPROCESSED_FRAMES);

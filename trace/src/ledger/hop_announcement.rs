@@ -22,6 +22,7 @@ impl DeliveryTracking {
 }
 
 impl Ledger {
+    /// Applies an announcement, which may add a hop, rename it, or change what is observed of it.
     pub(super) fn announce_hop(&mut self, announced: &event::Hop<'_>) {
         // An announcement may change which of the known hops track deliveries.
         let before: Vec<DeliveryTracking> = self.hops.all.iter().map(DeliveryTracking::of_hop).collect();
@@ -50,6 +51,7 @@ impl Ledger {
         }
     }
 
+    /// Moves the streams of a renamed hop to its group.
     fn move_streams_to_group_of(&mut self, hop_index: usize) {
         let hop = &self.hops.all[hop_index];
         let streams = self.table.iter_mut().flat_map(|request| &mut request.streams);

@@ -98,6 +98,7 @@ impl Hops {
         schedulers <= 1 || schedulers <= self.all.iter().filter(|hop| hop.carries_requests).count()
     }
 
+    /// Records how long a message waited before its send, by the sender's own clock.
     pub(crate) fn record_send_wait(&mut self, at: MonoNs, wait: SendWait) {
         if let Some(group) = self.get(wait.hop).map(|hop| hop.group) {
             self.groups[group].send_wait.record(at, wait.ns);
@@ -133,6 +134,7 @@ impl Hops {
         self.add_hop(id, Ends::from(&*format!("hop {}", id.0)), limit)
     }
 
+    /// Adds a hop that has not been announced. `None` at the limit.
     fn add_hop(&mut self, id: HopId, ends: Ends<&str>, limit: usize) -> Option<usize> {
         if self.all.len() >= limit {
             return None;
@@ -158,6 +160,7 @@ impl Hops {
         hops.filter(|hop| hop.last).find_map(|hop| hop.worker)
     }
 
+    /// Applies an announcement to its hop, which is added if needed. Returns false if there is no room for it.
     pub(crate) fn apply_announcement(&mut self, announced: &event::Hop<'_>, limit: usize) -> bool {
         let known = self.by_id.get(&announced.id).copied();
         let Some(hop_index) = known.or_else(|| self.add_hop(announced.id, announced.ends, limit)) else {
@@ -224,6 +227,7 @@ impl Hops {
         }
     }
 
+    /// Numbers of the roles at both ends.
     fn roles_of(&mut self, ends: Ends<&str>) -> HopRoles {
         HopRoles {
             from: self.processing_stages.role_index_or_add(ends.from),
@@ -239,6 +243,7 @@ impl Hops {
         self.groups.iter().position(|g| g.ends.as_str() == ends)
     }
 
+    /// The group with these ends.
     fn group_or_add(&mut self, ends: Ends<&str>) -> usize {
         self.group_between(ends).unwrap_or_else(|| {
             let mut group = HopGroup::default();

@@ -36,7 +36,8 @@ impl LostRange {
         if !follows || chunks.is_none() || self.ids.is_empty() != next.ids.is_empty() {
             return false;
         }
-        (self.tokens[1], self.chunks) = (next.tokens[1], chunks);
+        self.tokens[1] = next.tokens[1];
+        self.chunks = chunks;
         self.ids.extend_from_slice(&next.ids);
         true
     }

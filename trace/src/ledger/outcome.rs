@@ -144,6 +144,7 @@ pub struct OutcomeCounts {
 }
 
 impl OutcomeCounts {
+    /// Adds the counts of others.
     pub(crate) fn add_counts(&mut self, other: Self) {
         self.delivered += other.delivered;
         self.merged += other.merged;

@@ -64,6 +64,7 @@ impl PairMessages {
 }
 
 impl Ledger {
+    /// Records a message between the schedulers of a pair.
     pub(super) fn record_pair_message(&mut self, at: MonoNs, message: PairMessage) {
         if self.pair_messages.record(at, message, self.limits.pair_rooms) {
             self.limits.count_reached("pair_rooms");

@@ -177,6 +177,7 @@ impl Prefills {
         is_slow.then_some(SlowPrefill { rid, span, ttft_ns, comparison })
     }
 
+    /// Prompt tokens of the known prefills that overlap this time, of all requests and of those on the same connection.
     fn work_during(&self, span: PrefillSpan, connection: SchedulerConnection) -> PrefillWork {
         let first = self.known.partition_point(|known| known.span.to <= span.from);
         let mut work = PrefillWork::default();

@@ -33,6 +33,7 @@ pub struct ProcessingStage {
 }
 
 impl ProcessingStage {
+    /// Records the time of a chunk inside the process, which ended at `until`.
     fn record_inside(&mut self, until: MonoNs, ns: u64, is_first_chunk: bool) {
         self.inside.record(until, ns);
         self.inside_sum.record_n(until, ns, 1);
@@ -119,6 +120,7 @@ impl ProcessingStages {
         (self.all.len() - 1) as u16
     }
 
+    /// Marks the receives of a role as observed, which begin its times.
     pub(crate) fn mark_receives_observed(&mut self, role: u16) {
         if let Some(processing_stage) = self.all.get_mut(usize::from(role)) {
             processing_stage.shows_receives = true;

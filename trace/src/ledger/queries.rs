@@ -259,22 +259,24 @@ impl Ledger {
 
     /// Reasons why parts of the data are unjudged or were evicted, one line each.
     pub fn degraded_reasons(&self) -> impl Iterator<Item = String> + use<> {
+        let mut reasons = Vec::new();
         let shared = self.totals.requests.shared;
-        let shared = (shared > 0)
-            .then(|| format!("{shared} requests reused the id of an unfinished request: neither is judged"));
-        let reached = self.limits().into_iter().filter(|limit| limit.times > 0 && !limit.keeps_totals()).map(|limit| {
-            format!(
+        if shared > 0 {
+            reasons.push(format!("{shared} requests reused the id of an unfinished request: neither is judged"));
+        }
+        let unnamed = self.totals.unnamed;
+        if unnamed > 0 {
+            reasons.push(format!(
+                "{unnamed} chunks had a request id that is empty, too long or not UTF-8: they are counted for no request"
+            ));
+        }
+        for limit in self.limits().into_iter().filter(|limit| limit.times > 0 && !limit.keeps_totals()) {
+            reasons.push(format!(
                 "limit {} = {} was reached {} times: the oldest entries were evicted",
                 limit.name, limit.limit, limit.times
-            )
-        });
-        let unnamed = self.totals.unnamed;
-        let unnamed = (unnamed > 0).then(|| {
-            format!(
-                "{unnamed} chunks had a request id that is empty, too long or not UTF-8: they are counted for no request"
-            )
-        });
-        shared.into_iter().chain(unnamed).chain(reached)
+            ));
+        }
+        reasons.into_iter()
     }
 
     /// Whether deliveries are or were observed anywhere.

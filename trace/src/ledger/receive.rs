@@ -98,6 +98,7 @@ impl Ledger {
         }
     }
 
+    /// Records that a received frame was processed, with the first chunks in it.
     pub(super) fn record_processed(&mut self, at: MonoNs, id: FrameId) {
         let Some(hop_index) = self.hops.index_or_add(id.hop, self.limits.hops) else {
             return;
@@ -122,6 +123,7 @@ impl Ledger {
         }
     }
 
+    /// Records the receive of a frame, and of the chunks that were queued with its send.
     pub(super) fn record_received_frame(&mut self, at: MonoNs, received: &Received<'_>) {
         let id = received.id;
         self.history.record_receive(at, id, received.wakeup);
@@ -216,6 +218,7 @@ impl Ledger {
         }
     }
 
+    /// Records the receive of the chunks in `pending_receive`.
     fn receive_pending_chunks(&mut self, receive: FrameReceive) {
         // Moved out and back, so that its memory is reused.
         let chunks = std::mem::take(&mut self.pending_receive);
@@ -276,6 +279,7 @@ impl Ledger {
         }
     }
 
+    /// Records the receive of a chunk by the tokenizer, and predicts its outcome from the burst that it is in.
     fn receive_chunk(&mut self, receive: FrameReceive, chunk: PendingChunk) {
         let FrameReceive { at, position, .. } = receive;
         self.totals.chunks.received += 1;

@@ -33,6 +33,7 @@ impl ReceiveTimes {
 }
 
 impl Ledger {
+    /// Records a sample of a thread's CPU time, and of a receiver's while frames waited for it.
     pub(super) fn record_cpu_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>) {
         let limits = &self.limits;
         if !self.threads.add_sample(at, sample, limits.samples_per_receiver, limits.threads) {
@@ -59,6 +60,7 @@ impl Ledger {
         }
     }
 
+    /// Records how many bytes the kernel holds for a hop.
     pub(super) fn record_queue_sample(&mut self, at: MonoNs, sample: &QueueSample<'_>) {
         // A hop without frames has no group yet, and its queue is irrelevant.
         let Some(group_index) = self.hops.group_named(sample.hop) else {

@@ -220,6 +220,7 @@ impl Request {
         })
     }
 
+    /// Numbers of the request, for tables and exports. `worker`: the one that it belongs to, if there are several.
     pub(crate) fn numbers(&self, worker: Option<u16>, observes_receives: bool) -> RequestNumbers {
         let outcomes = self.outcomes();
         RequestNumbers {

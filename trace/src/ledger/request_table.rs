@@ -64,6 +64,7 @@ impl RequestTable {
         self.slots.len()
     }
 
+    /// The request that has this rid now.
     pub(crate) fn ticket_of(&self, rid: &str) -> Option<Ticket> {
         let hash = self.hasher.hash_one(rid);
         let slot = self.by_rid.find(hash, |&slot| {
@@ -92,6 +93,7 @@ impl RequestTable {
         self.get(ticket).is_some_and(|request| request.is_mapped)
     }
 
+    /// Adds a request, to which its rid leads from now on.
     pub(crate) fn insert(&mut self, rid: &str, at: MonoNs) -> Ticket {
         let request = Request::new(rid, at);
         self.rid_bytes += rid.len();
@@ -106,6 +108,7 @@ impl RequestTable {
         self.ticket_of_slot(slot)
     }
 
+    /// Makes the rid lead to the record in this slot.
     fn map_rid(&mut self, slot: u32, rid: &str) {
         let Self { by_rid, hasher, slots, .. } = self;
         // The index has slots only: a growing table asks for their hashes.
@@ -142,6 +145,7 @@ impl RequestTable {
         true
     }
 
+    /// Removes a request. Its ticket leads to nothing from now on.
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Request> {
         self.get(ticket)?;
         let was_mapped = self.remove_mapping(ticket);

@@ -125,6 +125,7 @@ pub struct RequestTimeline {
 }
 
 impl RequestTimeline {
+    /// Adds a note. Beyond the limit, it is only counted.
     fn add_note(&mut self, at: MonoNs, what: NoteKind) {
         if self.notes.len() < MAX_NOTES {
             self.notes.push(RequestNote { at, what });
@@ -198,6 +199,7 @@ pub(super) struct Timelines {
 }
 
 impl Timelines {
+    /// Closes the timeline of a request that has ended.
     pub(super) fn close_timeline(&mut self, ticket: Ticket, summary: RequestSummary) {
         let open = self.open.get_mut(ticket.slot as usize).and_then(Option::take);
         self.closed_count += usize::from(open.is_some());
@@ -271,6 +273,7 @@ impl Timelines {
         }
     }
 
+    /// Enters a sent frame, whose receive may have been reported before.
     fn record_sent_frame(&mut self, at: MonoNs, frame: &Frame<'_>, ledger: &Ledger) {
         let times = FrameTimes { sent: Some(at), forwarded: frame.forwarded, ..FrameTimes::new(frame.id) };
         let marks = self.record_chunks(frame, times, ledger);
@@ -282,6 +285,7 @@ impl Timelines {
         }
     }
 
+    /// Enters the receive of a frame.
     fn record_received_frame(&mut self, at: MonoNs, received: &Received<'_>, ledger: &Ledger) {
         let shows = capabilities_of(ledger, received.id.hop);
         if let Some(frame) = &received.frame {
@@ -327,6 +331,7 @@ impl Timelines {
         self.marked_frames = marked;
     }
 
+    /// Enters a delivery, and the chunks that it shows as dropped.
     fn record_delivery(&mut self, at: MonoNs, ledger: &Ledger) {
         let Some(&ticket) = ledger.touched.first() else { return };
         let Some(timeline) = self.get_or_open(ticket, ledger) else { return };

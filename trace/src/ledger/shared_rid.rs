@@ -31,6 +31,7 @@ pub(crate) struct Predecessor {
 }
 
 impl Predecessor {
+    /// Returns whether the chunk may continue the stream of the previous request.
     fn is_continued_by(&self, context: &FrameContext, chunk: &Chunk<'_>, epoch: u32) -> bool {
         // The comparison changes the stream's counts, and the chunk may belong to the other request.
         let mut stream = self.stream.clone();

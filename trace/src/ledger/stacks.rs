@@ -116,6 +116,7 @@ impl StackRole {
 }
 
 impl StackFunction {
+    /// Adds samples, also to those while the backlog grew.
     fn add_hits(&mut self, hits: StackHits, growing: bool) {
         self.all.add_hits(hits);
         if growing {
@@ -125,6 +126,7 @@ impl StackFunction {
 }
 
 impl StackHits {
+    /// Adds the counts of others.
     fn add_hits(&mut self, more: Self) {
         self.own += more.own;
         self.total += more.total;
@@ -200,6 +202,7 @@ impl Stacks {
 }
 
 impl StackCounts {
+    /// Adds the counts of others.
     fn add_counts(&mut self, more: Self) {
         self.samples += more.samples;
         self.running += more.running;
@@ -208,6 +211,7 @@ impl StackCounts {
 }
 
 impl Ledger {
+    /// Records a sample of a thread's stack.
     pub(super) fn record_stack_sample(&mut self, at: MonoNs, sample: &StackSample<'_>) {
         let limit = self.limits.stack_functions;
         let has_room = self.stacks.add_sample(at, sample, || count_waiting_frames(&self.hops, sample), limit);

@@ -208,6 +208,7 @@ impl StreamCount {
         CountStep::new(listed, listed, verdict)
     }
 
+    /// Enters a chunk that reports no count.
     fn check_without_count(&mut self, reported: ReportedCounts) -> CountStep {
         self.has_begun = true;
         self.is_finished |= reported.finish.is_some();
@@ -221,6 +222,7 @@ impl StreamCount {
         }
     }
 
+    /// Enters the first chunk of a stream, which shows whether the stream is whole.
     fn begin_stream(
         &mut self,
         reported: ReportedCounts,
@@ -265,6 +267,7 @@ impl StreamCount {
         CountStep::fits(new)
     }
 
+    /// Enters a chunk of a column that lists all ids so far.
     fn check_cumulative(&mut self, claim: IdColumn, listed: u32, completion: u32) -> CountStep {
         // Counts never fall in releases that send all ids (up to 0.4.6.post3), so another request has the rid now.
         let may_send_all_ids = matches!(claim, IdColumn::Cumulative | IdColumn::Undecided);
@@ -306,6 +309,7 @@ impl StreamCount {
         CountStep::new(new, new.min(listed), CountVerdict::Fits)
     }
 
+    /// Enters a chunk of a column that lists only new ids, and compares their number with the growth of the count.
     fn check_delta(&mut self, reported: ReportedCounts, listed: u32, completion: u32, epoch: u32) -> CountStep {
         let may_list_prompt = reported.claim == IdColumn::DeltaAfterPromptTail;
         if completion <= self.high && looks_like_first_chunk(reported, listed, completion) {
@@ -371,6 +375,7 @@ impl StreamCount {
         CountStep::new(new, new, verdict)
     }
 
+    /// Enters a chunk of a stream whose count is not known yet: the first chunk with ids shows it.
     fn check_while_catching_up(&mut self, listed: u32, completion: u32, new: u32) -> CountStep {
         let new = if self.catch_up == CatchUpState::SinceJoin { listed } else { new };
         if listed > 0 {

@@ -68,6 +68,7 @@ impl Thread {
         self.absences.longest_place(state, from, to)
     }
 
+    /// Adds a sample of the thread. At most `kept` samples are kept.
     fn add_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, kept: usize) {
         // Samples of receiving threads are limited only in number.
         let keep_ns = if self.has_received { u64::MAX } else { KEPT_SAMPLES_NS };
@@ -130,6 +131,7 @@ impl Threads {
         Some(thread)
     }
 
+    /// The thread with this id. A new one replaces a silent one at the limit; `None` if there is none.
     fn get_or_add(&mut self, id: ThreadId, at: MonoNs, limit: usize) -> Option<&mut Thread> {
         if let Some(&index) = self.by_id.get(&id) {
             return self.all.get_mut(index);

@@ -64,6 +64,7 @@ impl TimeUse {
         self.combine_with(earlier, u64::saturating_sub)
     }
 
+    /// Combines each time of both by this function.
     fn combine_with(self, other: Self, by: fn(u64, u64) -> u64) -> Self {
         Self {
             interval_ns: by(self.interval_ns, other.interval_ns),
@@ -74,6 +75,7 @@ impl TimeUse {
         }
     }
 
+    /// A share of each time.
     fn scaled_by(self, share: f64) -> Self {
         Self {
             interval_ns: scale_ns(self.interval_ns, share),
@@ -140,6 +142,7 @@ impl TimeUseTimeline {
         (spent.interval_ns > 0).then_some(spent)
     }
 
+    /// Sums at a time between two samples, as if the thread had run evenly. `None` without samples.
     fn sums_at(&self, at: MonoNs) -> Option<TimeUse> {
         let next = self.marks.partition_point(|mark| mark.at <= at);
         let Some(before) = next.checked_sub(1).and_then(|index| self.marks.get(index)) else {

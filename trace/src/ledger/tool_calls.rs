@@ -37,6 +37,7 @@ pub struct ToolCallResponse {
 }
 
 impl ToolCallResponses {
+    /// Counts a response with tool calls, and keeps it among the latest ones.
     pub(super) fn add_response(&mut self, rid: &str, at: MonoNs, calls: ToolCalls) {
         *self.outcomes.entry(calls.outcome).or_default() += 1;
         if let Some(reason) = calls.reason {

@@ -24,6 +24,7 @@ pub struct AffectedRequests {
 }
 
 impl AffectedRequests {
+    /// Adds an affected request, and keeps the one with the largest `amount`. `new_rid`: it was not counted before.
     pub(crate) fn record_request(&mut self, at: MonoNs, rid: &str, amount: u64, new_rid: bool) {
         self.since.get_or_insert(at);
         self.rids += u64::from(new_rid);
@@ -174,6 +175,7 @@ pub struct MissedCounts {
 }
 
 impl MissedCounts {
+    /// Adds missed observations. The end of an engine is none.
     pub(crate) fn add_missed(&mut self, at: MonoNs, cause: MissedCause, count: u64) {
         let counter = match cause {
             MissedCause::QueueFull => &mut self.queue_full,
@@ -214,12 +216,14 @@ pub struct IdCounts {
 }
 
 impl IdCounts {
+    /// Adds the counts of a chunk.
     pub(crate) fn add_chunk(&mut self, tokens: u32, listed: u32, completion: u32) {
         self.tokens += u64::from(tokens);
         self.listed += u64::from(listed);
         self.cumulative += u64::from(completion);
     }
 
+    /// Adds the counts of others.
     pub(crate) fn add_counts(&mut self, other: Self) {
         self.tokens += other.tokens;
         self.listed += other.listed;

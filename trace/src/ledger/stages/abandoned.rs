@@ -114,6 +114,7 @@ impl AbandonedRequests {
         self.keep_longest(request);
     }
 
+    /// Keeps the request if it is one of those that were abandoned longest.
     fn keep_longest(&mut self, request: AbandonedRequest) {
         if let Some(known) = self.longest.iter_mut().find(|known| known.rid == request.rid) {
             *known = AbandonedRequest { last: known.last.max(request.last), ..request };

@@ -30,6 +30,7 @@ struct GapState {
 }
 
 impl GapStatePairs {
+    /// Adds a gap and the number of states at its end. Beyond the limit, a random sample of all pairs is kept.
     pub(super) fn add_pair(&mut self, gap_ns: u64, states: u32) {
         self.seen += 1;
         if self.sample.len() < MAX_PAIRS {
@@ -44,6 +45,7 @@ impl GapStatePairs {
         }
     }
 
+    /// Rank correlation (Spearman's) between gaps and states. `None` if it is not defined.
     pub(super) fn correlation(&self) -> Option<Correlation> {
         let gap_ranks = rank_values(self.sample.iter().map(|pair| pair.gap_ns));
         let state_ranks = rank_values(self.sample.iter().map(|pair| u64::from(pair.states)));

@@ -101,6 +101,7 @@ pub struct StateSeries {
 }
 
 impl StateSeries {
+    /// Records the number of states at a time.
     fn record_states(&mut self, at: MonoNs, states: u32) {
         if self.max.is_none_or(|max| states > max.value) {
             self.max = Some(LoggedValue { at, value: states });
@@ -127,6 +128,7 @@ impl StateSeries {
 }
 
 impl LoggedProcess {
+    /// Records that the process says it has had no message since then. `wait_ns`: how long it has waited for one.
     fn record_silence(&mut self, at: MonoNs, since: MonoNs, wait_ns: Option<u64>) {
         let last_message = wait_ns.map_or(since, |ns| MonoNs(at.0.saturating_sub(ns)));
         let new = LoggedSilence { last_message, since, until: at, checks: 1 };
@@ -156,8 +158,9 @@ impl LoggedProcess {
 pub(super) struct LoggedProcesses(pub(super) Vec<LoggedProcess>);
 
 impl LoggedProcesses {
+    /// Records a line in which a process logs its state.
     pub(super) fn record_state(&mut self, at: MonoNs, logged: &LoggedState<'_>) {
-        let index = match self.0.iter().position(|t| *t.by == *logged.by) {
+        let index = match self.0.iter().position(|process| *process.by == *logged.by) {
             Some(index) => index,
             None if self.0.len() < MAX_PROCESSES => {
                 self.0.push(LoggedProcess { by: logged.by.into(), ..LoggedProcess::default() });
@@ -197,12 +200,15 @@ impl LoggedProcesses {
 
     /// States at `at` of the source with that name, or of the only source that logs states if none has that name.
     pub(super) fn states_of(&self, by: &str, at: MonoNs) -> Option<u32> {
-        if let Some(process) = self.0.iter().find(|t| *t.by == *by && t.last_states.is_some()) {
+        let mut logging = self.0.iter().filter(|process| process.last_states.is_some());
+        if let Some(process) = logging.clone().find(|process| *process.by == *by) {
             return process.states_at(at);
         }
-        let mut logging = self.0.iter().filter(|t| t.last_states.is_some());
         let only = logging.next()?;
-        logging.next().is_none().then(|| only.states_at(at))?
+        if logging.next().is_some() {
+            return None;
+        }
+        only.states_at(at)
     }
 }
 

@@ -64,6 +64,7 @@ impl StageMarks {
         &self.list
     }
 
+    /// Inserts a stage in the order of time, unless it is a repetition or there are too many.
     pub(super) fn insert_mark(&mut self, mark: StageMark) -> MarkPlacement {
         let is_repeat = self
             .list

@@ -9,6 +9,7 @@ use crate::ledger::Ledger;
 use crate::ledger::limits::push_bounded;
 
 impl Ledger {
+    /// Records a stage of a request in the engine's log.
     pub(in crate::ledger) fn record_stage(&mut self, at: MonoNs, stage: &Stage<'_>) {
         if self.engine.is_health_check(stage.rid) {
             return self.count_health_check(stage.rid);
@@ -170,6 +171,7 @@ impl Ledger {
         self.stages.logged_processes.record_state(at, logged);
     }
 
+    /// Records that the engine has logged merged chunks.
     pub(in crate::ledger) fn record_merged(&mut self, at: MonoNs, merged: &Merged<'_>) {
         let counts = &mut self.stages.merged;
         counts.times += 1;
