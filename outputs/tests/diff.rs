@@ -69,6 +69,36 @@ fn run(seed: u64, factor: f64, mode: Mode) -> Report {
     report
 }
 
+/// The path of a run with these legs, each with the mean time of a chunk in milliseconds.
+fn path_of_legs(legs: &[(&str, LegKind, u64)]) -> Vec<LegLine> {
+    let whole_ms: u64 = legs.iter().map(|leg| leg.2).sum();
+    let mut path = Vec::new();
+    for (name, kind, ms) in legs {
+        path.push(LegLine {
+            name: (*name).to_owned(),
+            kind: *kind,
+            ns: None,
+            mean_ns: ms * 1_000_000,
+            share: *ms as f64 / whole_ms as f64,
+            recent_share: None,
+            first_token_mean_ns: None,
+            first_token_share: None,
+            recent_first_token_share: None,
+            busy: None,
+            thread: None,
+            worker: None,
+        });
+    }
+    path
+}
+
+/// A run of which only the legs are known.
+fn run_with_legs(legs: &[(&str, LegKind, u64)]) -> Report {
+    let mut report = Report::of(&Analysis::new(Config::default()), &ReportInput::for_source("attach"));
+    report.path = path_of_legs(legs);
+    report
+}
+
 /// The measure with this name.
 fn measure<'d>(diff: &'d Diff, name: &str) -> &'d ComparedMeasure {
     diff.measures.iter().find(|m| m.name == name).expect("a line")
@@ -235,20 +265,6 @@ fn the_first_line_has_the_size_of_a_finding_that_is_gone() {
 
 #[test]
 fn each_change_has_its_own_cause() {
-    let leg = |name: &str, kind, ms: u64| LegLine {
-        name: name.to_owned(),
-        kind,
-        ns: None,
-        mean_ns: ms * 1_000_000,
-        share: 1.0,
-        recent_share: None,
-        first_token_mean_ns: None,
-        first_token_share: None,
-        recent_first_token_share: None,
-        busy: None,
-        thread: None,
-        worker: None,
-    };
     let (mut a, mut b) = lossy_and_merging(SLOTS - 2);
     (a.source.waiter, b.source.waiter) = (Some(Waiter::KeepsLast), Some(Waiter::Merges));
     (a.source.engine_version, b.source.engine_version) = (Some("0.5.9".into()), Some("0.5.13".into()));
@@ -256,8 +272,8 @@ fn each_change_has_its_own_cause() {
     assert!(only_merged.ends_with("; cause: queue handling changed: 0.5.9 to 0.5.13"), "{only_merged}");
     set_latency(&mut a, 60);
     set_latency(&mut b, 400);
-    a.path = vec![leg("scheduler->tokenizer", LegKind::Wait, 5)];
-    b.path = vec![leg("router->detokenizer", LegKind::Wait, 1_400), leg("detokenizer", LegKind::Inside, 5)];
+    a.path = path_of_legs(&[("scheduler->tokenizer", LegKind::Wait, 5)]);
+    b.path = path_of_legs(&[("router->detokenizer", LegKind::Wait, 1_400), ("detokenizer", LegKind::Inside, 5)]);
     "router->detokenizer".clone_into(&mut b.hops[0].name);
     b.hops[0].busy = Some(0.92);
     let verdict = compare(&a, &b).verdict;
@@ -366,4 +382,56 @@ fn a_comparison_round_trips_and_fits_a_terminal() {
     let text = diff.to_text();
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     assert!(diff.to_markdown().contains("| gap, p99 |"));
+}
+
+#[test]
+fn a_wait_moves_stays_shrinks_or_grows() {
+    use LegKind::{Inside, Wait};
+    let one = run_with_legs(&[
+        ("scheduler->detokenizer", Wait, 900),
+        ("detokenizer", Inside, 20),
+        ("detokenizer->worker", Wait, 1),
+    ]);
+    let four = run_with_legs(&[
+        ("scheduler->detokenizer-router", Wait, 300),
+        ("detokenizer-router", Inside, 15),
+        ("detokenizer-router->detokenizer", Wait, 2),
+        ("detokenizer", Inside, 4),
+        ("detokenizer->worker", Wait, 1),
+    ]);
+    let moved = compare(&one, &four).wait.expect("both have legs");
+    assert_eq!(moved.from.as_str(), "scheduler->detokenizer");
+    assert_eq!(moved.to.as_str(), "scheduler->detokenizer-router");
+    assert_eq!(
+        moved.summary,
+        "the wait moved from scheduler->detokenizer (98 % of 921.0 ms a chunk) to scheduler->detokenizer-router (93 % of 322.0 ms a chunk)"
+    );
+    let names: Vec<&str> = moved.legs.iter().map(|leg| leg.name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "scheduler->detokenizer",
+            "scheduler->detokenizer-router",
+            "detokenizer-router",
+            "detokenizer-router->detokenizer",
+            "detokenizer",
+            "detokenizer->worker"
+        ]
+    );
+    let unchanged = compare(&four, &four).wait.expect("legs");
+    assert!(
+        unchanged.summary.starts_with("the wait stays: scheduler->detokenizer-router had"),
+        "{}",
+        unchanged.summary
+    );
+    let quick = run_with_legs(&[("scheduler->detokenizer", Wait, 1), ("detokenizer", Inside, 20)]);
+    let vanished = compare(&one, &quick).wait.expect("legs");
+    assert!(vanished.summary.ends_with("21.0 ms is left, most of it inside the detokenizer"), "{}", vanished.summary);
+    let grown = compare(&quick, &one).wait.expect("legs");
+    assert_eq!(
+        grown.summary,
+        "the wait grew from 21.0 ms to 921.0 ms a chunk: most of it was inside the detokenizer (95 %), and is \
+         scheduler->detokenizer (98 %)"
+    );
+    assert!(compare(&one, &run_with_legs(&[])).wait.is_none());
 }

@@ -162,27 +162,24 @@ struct SchedulerSigns {
     tasks: &'static [Task],
 }
 
+/// Steps of the prefill server's scheduler, in order.
+const PREFILL_STEPS: &[PairMoment] = &[PrefillReceived, PrefillQueued, PrefillStarted, PrefillEnded, PrefillFrame];
+/// Steps of the decode server's scheduler, in order.
+const DECODE_STEPS: &[PairMoment] = &[DecodeReceived, Allocated, DecodeQueued, DecodeBatch, DecodeFrame];
+
 const PREFILL_SIGNS: SchedulerSigns = SchedulerSigns {
-    steps: &[PrefillReceived, PrefillQueued, PrefillStarted, PrefillEnded, PrefillFrame],
+    steps: PREFILL_STEPS,
     tasks: &[
-        Task {
-            from: PrefillRequest,
-            until: &[PrefillReceived, PrefillQueued, PrefillStarted, PrefillEnded, PrefillFrame],
-            may_last: true,
-        },
+        Task { from: PrefillRequest, until: PREFILL_STEPS, may_last: true },
         // Before its queue a request waits for the decode server's memory.
         Task { from: PrefillQueued, until: &[PrefillEnded, PrefillFrame], may_last: true },
     ],
 };
 
 const DECODE_SIGNS: SchedulerSigns = SchedulerSigns {
-    steps: &[DecodeReceived, Allocated, DecodeQueued, DecodeBatch, DecodeFrame],
+    steps: DECODE_STEPS,
     tasks: &[
-        Task {
-            from: DecodeRequest,
-            until: &[DecodeReceived, Allocated, DecodeQueued, DecodeBatch, DecodeFrame],
-            may_last: true,
-        },
+        Task { from: DecodeRequest, until: DECODE_STEPS, may_last: true },
         // Without an observed allocation it is not known when the request began to wait for the prefill server.
         Task { from: DecodeReceived, until: &[Allocated], may_last: false },
         Task { from: DecodeQueued, until: &[DecodeFrame, DecodeBatch], may_last: true },
