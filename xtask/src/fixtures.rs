@@ -41,6 +41,7 @@ pub(crate) struct FixtureOptions {
     releases: Vec<String>,
 }
 
+/// Runs `cargo xtask fixtures`.
 pub(crate) fn run(args: &FixtureOptions) -> Result<()> {
     if args.check {
         return check_sample();
@@ -98,6 +99,7 @@ fn record_logs(release: &str, out: &Path) -> Result<()> {
     run_to_success(harness_module("testbed.loglines").arg(release).arg(&folder).env("PYTHONDONTWRITEBYTECODE", "1"))
 }
 
+/// Records one release again, and fails unless it is what the project contains, byte by byte.
 fn check_sample() -> Result<()> {
     let again = tempfile::tempdir()?;
     let messages = again.path().join("messages");

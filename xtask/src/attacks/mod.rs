@@ -78,6 +78,7 @@ struct OutcomeCounts {
 }
 
 impl OutcomeCounts {
+    /// Counts the outcome of one attack.
     fn add(&mut self, outcome: &Outcome) {
         *match outcome {
             Outcome::Held => &mut self.passed,

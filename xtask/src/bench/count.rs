@@ -21,12 +21,13 @@ const TUNABLES: &str = "--envs=GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-AVX512F,-E
 /// Size of a frame of a thousand requests, whose cost per byte must match that of short ones.
 const LONG: &str = "107000";
 
+/// Counts the instructions of each benchmark and compares them with the baseline, or with `bless` makes them the baseline.
 pub(crate) fn run(bless: bool) -> anyhow::Result<()> {
     if Command::new("valgrind").arg("--version").output().is_err() {
         println!("SKIPPED: counting instructions needs valgrind: apt-get install valgrind");
         return Ok(());
     }
-    let counted = counts()?;
+    let counted = count_instructions()?;
     let (compiler, known) = baseline()?;
     let current = compiler_here()?;
     let mut written = format!("# {current}\n");
@@ -56,7 +57,7 @@ pub(crate) fn run(bless: bool) -> anyhow::Result<()> {
 }
 
 /// Runs the bench targets in a separate target folder, so that other builds and their settings do not affect the counts.
-fn counts() -> anyhow::Result<BTreeMap<String, u64>> {
+fn count_instructions() -> anyhow::Result<BTreeMap<String, u64>> {
     let root = project_root();
     let tools = project_root().join(".tools/bin");
     let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
@@ -75,11 +76,11 @@ fn counts() -> anyhow::Result<BTreeMap<String, u64>> {
     cargo.args(["--", "--output-format=json", "--callgrind-args=--cache-sim=no", TUNABLES]);
     let summaries = command_output(cargo.current_dir(root).env("PATH", path))
         .context("gungraun-runner is needed: cargo install --locked --root .tools --version 0.20.0 gungraun-runner")?;
-    summaries.lines().filter(|line| line.starts_with('{')).map(count).collect()
+    summaries.lines().filter(|line| line.starts_with('{')).map(parse_summary).collect()
 }
 
 /// Name of a benchmark and its instructions per frame, from its JSON summary.
-fn count(line: &str) -> anyhow::Result<(String, u64)> {
+fn parse_summary(line: &str) -> anyhow::Result<(String, u64)> {
     let summary: Value = serde_json::from_str(line)?;
     let [function, id] = ["function_name", "id"].map(|key| summary[key].as_str().unwrap_or_default());
     let counted = &summary["profiles"][0]["data"]["total"]["metrics"]["Ir"]["values"]["new"];

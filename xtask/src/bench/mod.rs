@@ -54,6 +54,7 @@ enum Name {
     Volume,
 }
 
+/// Runs `cargo xtask bench`.
 pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
     let everything = bench.names.is_empty() && !bench.quick;
     if everything || bench.names.contains(&Name::Count) {

@@ -23,6 +23,7 @@ pub(crate) struct DistOptions {
     out: PathBuf,
 }
 
+/// Runs `cargo xtask dist`.
 pub(crate) fn run(options: &DistOptions) -> Result<()> {
     let scripts = project_root().join("xtask/src/dist");
     let build_script = scripts.join("build.sh");

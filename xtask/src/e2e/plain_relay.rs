@@ -40,6 +40,7 @@ fn parse_endpoint(endpoint: &str) -> Result<SockAddr> {
     }
 }
 
+/// Listens at a ZMQ endpoint, in place of a relay that was killed and left its socket file.
 fn listen_at(endpoint: &str) -> Result<Socket> {
     let address = parse_endpoint(endpoint)?;
     if let Some(left_by_a_killed_relay) = address.as_pathname().filter(|path| path.exists()) {

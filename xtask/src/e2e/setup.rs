@@ -73,6 +73,7 @@ fn lock_unpacked() -> Result<File> {
     Ok(lock)
 }
 
+/// A pip command that prints only errors, in the harness's Python environment.
 fn pip_command(command: &str) -> Command {
     let mut pip = harness_module("pip");
     pip.args([command, "--quiet", "--disable-pip-version-check"]);

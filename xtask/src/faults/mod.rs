@@ -47,6 +47,7 @@ struct FaultChecks {
 }
 
 impl FaultChecks {
+    /// Compares an observed value with the expected one, and notes a difference.
     fn equal<T: PartialEq + Debug>(&mut self, what: &str, expected: &T, got: &T) {
         self.made += 1;
         if expected != got {
@@ -54,6 +55,7 @@ impl FaultChecks {
         }
     }
 
+    /// Notes a statement that should be true.
     fn holds(&mut self, what: &str, got: bool) {
         self.equal(what, &true, &got);
     }
@@ -121,6 +123,7 @@ fn run_relay_faults(options: &FaultOptions, table: &mut FaultTable) -> Result<()
     Ok(())
 }
 
+/// Faults of the probe, each with its own pair of peers.
 fn run_probe_faults(options: &FaultOptions, table: &mut FaultTable) -> Result<()> {
     let here = Permissions::current();
     if !here.has(Capability::SysAdmin) || !here.has(Capability::SysPtrace) {
@@ -147,6 +150,7 @@ fn run_probe_faults(options: &FaultOptions, table: &mut FaultTable) -> Result<()
 }
 
 impl FaultTable {
+    /// Prints a finished row, and adds it to the table and its sums.
     fn add(&mut self, row: &FaultRow) {
         let FaultRow { name, what, seconds, checks } = row;
         let FaultChecks { made, failed, messages, outcome } = checks;

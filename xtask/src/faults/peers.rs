@@ -79,9 +79,10 @@ impl Peer {
             ("--rate", load.rate),
         ];
         let numbers = numbers.map(|(option, number)| format!("{option}={number}"));
-        Self::start(peer("send", endpoint).args(["--sizes", load.sizes]).args(numbers))
+        Self::start(peer_command("send", endpoint).args(["--sizes", load.sizes]).args(numbers))
     }
 
+    /// Starts a peer, and reads its output in a thread so that a line can be awaited with a time limit.
     fn start(command: &mut Command) -> Result<Self> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("starting peer.py")?;
         let stdin = child.stdin.take().context("no standard input")?;
@@ -150,7 +151,7 @@ pub(super) struct Pair {
 impl Pair {
     /// Starts both processes; the sender waits for a command.
     pub(super) fn start(load: Load, endpoint: &str) -> Result<Self> {
-        let receiver = Peer::start(&mut peer("receive", endpoint))?;
+        let receiver = Peer::start(&mut peer_command("receive", endpoint))?;
         Ok(Self { receiver, sender: Peer::sender(endpoint, load)? })
     }
 
@@ -180,7 +181,8 @@ impl Pair {
     }
 }
 
-fn peer(role: &str, endpoint: &str) -> Command {
+/// Command of a peer of this role, `send` or `receive`, at the endpoint.
+fn peer_command(role: &str, endpoint: &str) -> Command {
     let mut command = Command::new(harness_python());
     command.arg(project_root().join("testbed/e2e/peer.py")).args([role, endpoint]);
     command

@@ -1,5 +1,6 @@
 //! Reads one response and its frames with the reader and the analysis of `attach`.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use probe_user::egress::ConnectionStep;
@@ -37,23 +38,35 @@ pub(super) struct Response {
 enum Step {
     /// Text that the server writes.
     Written(String),
-    /// A chunk: request id, text, number of tokens, finish reason, number of tokens so far.
-    Chunk(String, Sent, u32, Option<String>, Option<u32>),
+    /// Chunk that the engine sends.
+    Chunk(SentChunk),
+}
+
+/// One chunk; in the file, a list of these fields in this order.
+#[derive(Debug, Deserialize)]
+struct SentChunk {
+    rid: String,
+    content: SentContent,
+    tokens: u32,
+    finish_reason: Option<String>,
+    /// Number of the request's tokens so far.
+    completion_tokens: Option<u32>,
 }
 
 /// Text in a frame, or the text of each id in it.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Sent {
+enum SentContent {
     Text(String),
     Ids(Vec<String>),
 }
 
 impl Step {
+    /// The text, if the server writes one.
     fn written(&self) -> Option<&str> {
         match self {
             Self::Written(text) => Some(text),
-            Self::Chunk(..) => None,
+            Self::Chunk(_) => None,
         }
     }
 }
@@ -76,6 +89,16 @@ pub(super) enum Verdict {
 /// Gives each id its text in the file.
 #[derive(Debug, Default)]
 struct Table(Mutex<Vec<String>>);
+
+impl Table {
+    /// A new id for each of these texts.
+    fn add_ids(&self, texts: &[String]) -> Vec<i64> {
+        let mut table = self.0.lock().expect("no step panics");
+        let first_id = table.len() as i64;
+        table.extend_from_slice(texts);
+        (first_id..table.len() as i64).collect()
+    }
+}
 
 impl Detokenize for Table {
     fn begin(&self) -> TokenStream {
@@ -100,13 +123,13 @@ impl Response {
     /// Number of generated tokens.
     pub(super) fn tokens(&self) -> u64 {
         let tokens = self.steps.iter().map(|step| match step {
-            Step::Chunk(_, _, tokens, ..) => u64::from(*tokens),
+            Step::Chunk(chunk) => u64::from(chunk.tokens),
             Step::Written(_) => 0,
         });
         tokens.sum()
     }
 
-    /// Verdicts on its choices.
+    /// Verdicts of the analysis on its choices, after its frames and its bytes were entered in their order.
     pub(super) fn judge(&self, engine: &str, version: &str) -> Vec<Verdict> {
         let table = Arc::new(Table::default());
         let format = engines::find(engine).and_then(|found| found.formats.first());
@@ -118,51 +141,21 @@ impl Response {
         }
         let mut run = Run::new(engine, version);
         let mut reader = ResponseReader::default();
-        let written: usize = self.steps.iter().filter(|step| matches!(step, Step::Written(_))).count();
-        let mut left = written;
-        let mut seen_chunks = std::collections::HashSet::new();
+        let pieces = self.steps.iter().filter_map(Step::written).count();
+        let mut pieces_written = 0;
+        let mut seen_rids = HashSet::new();
         for step in &self.steps {
             match step {
-                Step::Chunk(rid, sent, tokens, finish, so_far) => {
-                    let mut ids = Vec::new();
-                    let (text, kind) = match sent {
-                        Sent::Text(text) => (Some(&**text), Kind::Text),
-                        Sent::Ids(texts) => {
-                            let mut table = table.0.lock().expect("no step panics");
-                            for text in texts {
-                                ids.push(table.len() as i64);
-                                table.push(text.clone());
-                            }
-                            (None, Kind::TokenIds)
-                        }
-                    };
-                    let chunk = Chunk {
-                        listed: Some(*tokens),
-                        completion_tokens: *so_far,
-                        prompt_tokens: (so_far.is_some() || seen_chunks.insert(rid)).then_some(2),
-                        finish: finish.as_deref().map(finish_of),
-                        ids: &ids,
-                        text,
-                        ..Chunk::new(rid)
-                    };
-                    let chunks = [chunk];
-                    let frame = Frame {
-                        id: FrameId::new(HopId(0), 0, run.frames),
-                        forwarded: None,
-                        bytes: 100,
-                        kind,
-                        ids: IdColumn::Delta,
-                        chunks: &chunks,
-                    };
-                    clients.record_frame(&frame, None);
-                    run.sent(frame);
+                Step::Chunk(sent) => {
+                    let is_first = seen_rids.insert(sent.rid.as_str());
+                    run.send_chunk(sent, is_first, &table, &mut clients);
                 }
                 Step::Written(text) => {
-                    let bytes = self.bytes(text, left == written, left == 1);
-                    left -= 1;
+                    pieces_written += 1;
+                    let bytes = self.bytes_of_piece(text, pieces_written == 1, pieces_written == pieces);
                     let at = run.tick();
-                    let written = ConnectionStep::Bytes { bytes: &bytes, begins: true };
-                    read_step(&mut reader, written, at, &mut clients.server, &mut |event| run.enter(event));
+                    let step = ConnectionStep::Bytes { bytes: &bytes, begins: true };
+                    read_step(&mut reader, step, at, &mut clients.server, &mut |event| run.apply_from_reader(event));
                 }
             }
         }
@@ -171,53 +164,85 @@ impl Response {
 
     /// Whether the arguments of a call in the response are those that the model wrote.
     fn is_as_modelled(&self, rid: &str, call: usize) -> bool {
-        let Some(choice) = self.rids.iter().position(|known| known == rid) else {
+        let Some(choice) = self.choice_of(rid) else {
             return true;
         };
-        let mut calls: Vec<(Value, String)> = Vec::new();
+        let written = self.written_arguments(choice);
+        let arguments = written.get(call).and_then(|arguments| serde_json::from_str(arguments).ok());
+        arguments.is_some_and(|arguments: Value| self.calls[choice].contains(&arguments))
+    }
+
+    /// Place of the choice of this request.
+    fn choice_of(&self, rid: &str) -> Option<usize> {
+        self.rids.iter().position(|known| known == rid)
+    }
+
+    /// The arguments of each call of a choice as the server wrote them, put together from all its events.
+    fn written_arguments(&self, choice: usize) -> Vec<String> {
+        let mut indexes: Vec<Value> = Vec::new();
+        let mut arguments: Vec<String> = Vec::new();
         for text in self.steps.iter().filter_map(Step::written) {
             for data in text.split("data: ") {
                 let Ok(event) = serde_json::from_str::<Value>(data.trim()) else {
                     continue;
                 };
-                let choices = event["choices"].as_array().cloned().unwrap_or_default();
-                for event in choices.iter().filter(|event| event["index"] == choice) {
-                    let message = if self.stream { &event["delta"] } else { &event["message"] };
-                    for (place, part) in message["tool_calls"].as_array().into_iter().flatten().enumerate() {
-                        let index = if part["index"].is_null() { place.into() } else { part["index"].clone() };
-                        let at = calls.iter().position(|(known, _)| *known == index).unwrap_or_else(|| {
-                            calls.push((index, String::new()));
-                            calls.len() - 1
-                        });
-                        calls[at].1 += part["function"]["arguments"].as_str().unwrap_or_default();
-                    }
+                for part in self.parts_of_calls(&event, choice) {
+                    let call = indexes.iter().position(|known| *known == part.index).unwrap_or_else(|| {
+                        indexes.push(part.index);
+                        arguments.push(String::new());
+                        arguments.len() - 1
+                    });
+                    arguments[call] += &part.arguments;
                 }
             }
         }
-        let value = calls.get(call).and_then(|(_, written)| serde_json::from_str(written).ok());
-        value.is_some_and(|value| self.calls[choice].contains(&value))
+        arguments
+    }
+
+    /// The parts of a choice's calls in one event, or in the body of a response that is no stream.
+    fn parts_of_calls(&self, event: &Value, choice: usize) -> Vec<CallPart> {
+        let mut parts = Vec::new();
+        for listed in event["choices"].as_array().into_iter().flatten() {
+            if listed["index"] != choice {
+                continue;
+            }
+            let message = if self.stream { &listed["delta"] } else { &listed["message"] };
+            for (place, call) in message["tool_calls"].as_array().into_iter().flatten().enumerate() {
+                // Only the calls of a stream have an index.
+                let index = if call["index"].is_null() { place.into() } else { call["index"].clone() };
+                let arguments = call["function"]["arguments"].as_str().unwrap_or_default().to_owned();
+                parts.push(CallPart { index, arguments });
+            }
+        }
+        parts
     }
 
     /// Whether the response lacks calls that the model wrote.
     fn has_fewer_calls(&self, rid: &str, calls: &ToolCalls) -> bool {
-        let choice = self.rids.iter().position(|known| known == rid);
-        choice.is_some_and(|choice| self.calls[choice].len() >= (calls.calls + calls.absent) as usize)
+        self.choice_of(rid).is_some_and(|choice| self.calls[choice].len() >= (calls.calls + calls.absent) as usize)
     }
 
-    /// Bytes of a piece of the response on the connection.
-    fn bytes(&self, text: &str, first: bool, last: bool) -> Vec<u8> {
+    /// Bytes of a piece of the response on the connection. A response that is no stream has one piece.
+    fn bytes_of_piece(&self, text: &str, is_first: bool, is_last: bool) -> Vec<u8> {
         if !self.stream {
             let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ";
             return format!("{head}{}\r\n\r\n{text}", text.len()).into_bytes();
         }
         let head =
             "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
-        let head = if first { head } else { "" };
-        let end = if last { "0\r\n\r\n" } else { "" };
+        let head = if is_first { head } else { "" };
+        let end = if is_last { "0\r\n\r\n" } else { "" };
         format!("{head}{:x}\r\n{text}\r\n{end}", text.len()).into_bytes()
     }
 }
 
+/// Part of a tool call in one event.
+struct CallPart {
+    index: Value,
+    arguments: String,
+}
+
+/// The finish that an engine's frame states with this reason.
 fn finish_of(reason: &str) -> Finish {
     match reason {
         "stop" => Finish::Stop,
@@ -230,16 +255,23 @@ fn finish_of(reason: &str) -> Finish {
 /// The analysis of one response.
 struct Run {
     analysis: Analysis,
-    now: u64,
+    now_ns: u64,
     frames: u64,
-    /// Answers: request, number of tokens, and the tool calls.
-    answers: Vec<(String, Option<u32>, Option<ToolCalls>)>,
+    answers: Vec<ReadAnswer>,
+}
+
+/// What the reader of responses says of one answer.
+struct ReadAnswer {
+    rid: String,
+    tokens: Option<u32>,
+    tool_calls: Option<ToolCalls>,
 }
 
 impl Run {
+    /// Begins the analysis of an engine with one hop on which everything is observed.
     fn new(engine: &str, version: &str) -> Self {
         let config = Config { engines: engines::FACTS, ..Config::default() };
-        let mut run = Self { analysis: Analysis::new(config), now: STEP_NS, frames: 0, answers: Vec::new() };
+        let mut run = Self { analysis: Analysis::new(config), now_ns: STEP_NS, frames: 0, answers: Vec::new() };
         let ends = if engine == "vllm" { ["engine-core", "api-server"] } else { ["detokenizer", "tokenizer"] };
         let capabilities =
             Capabilities::SENT | Capabilities::RECEIVED | Capabilities::PROCESSED | Capabilities::DELIVERED;
@@ -250,9 +282,10 @@ impl Run {
         run
     }
 
+    /// Advances the clock by a step.
     fn tick(&mut self) -> MonoNs {
-        self.now += STEP_NS;
-        MonoNs(self.now)
+        self.now_ns += STEP_NS;
+        MonoNs(self.now_ns)
     }
 
     fn apply(&mut self, what: What<'_>) {
@@ -260,47 +293,97 @@ impl Run {
         self.analysis.apply(&Event { at, what });
     }
 
-    fn sent(&mut self, frame: Frame<'_>) {
+    /// Sends a frame with this chunk from end to end of the hop.
+    fn send_chunk(&mut self, sent: &SentChunk, is_first: bool, table: &Table, clients: &mut Clients) {
+        let mut ids = Vec::new();
+        let mut text = None;
+        let kind = match &sent.content {
+            SentContent::Text(sent_text) => {
+                text = Some(sent_text.as_str());
+                Kind::Text
+            }
+            SentContent::Ids(texts) => {
+                ids = table.add_ids(texts);
+                Kind::TokenIds
+            }
+        };
+        let states_prompt = sent.completion_tokens.is_some() || is_first;
+        let chunks = [Chunk {
+            listed: Some(sent.tokens),
+            completion_tokens: sent.completion_tokens,
+            prompt_tokens: states_prompt.then_some(2),
+            finish: sent.finish_reason.as_deref().map(finish_of),
+            ids: &ids,
+            text,
+            ..Chunk::new(&sent.rid)
+        }];
+        let frame = Frame {
+            id: FrameId::new(HopId(0), 0, self.frames),
+            forwarded: None,
+            bytes: 100,
+            kind,
+            ids: IdColumn::Delta,
+            chunks: &chunks,
+        };
+        clients.record_frame(&frame, None);
         self.frames += 1;
         self.apply(What::Sent(frame));
         self.apply(What::Received(Received::new(frame.id)));
         self.apply(What::Processed(frame.id));
     }
 
-    fn enter(&mut self, event: &Event<'_>) {
+    /// Applies an event of the reader of responses, and keeps an answer for the verdicts.
+    fn apply_from_reader(&mut self, event: &Event<'_>) {
         if let What::Answered(Answer { rid, tokens, tool_calls, .. }) = event.what {
-            self.answers.push((rid.to_owned(), tokens, tool_calls));
+            self.answers.push(ReadAnswer { rid: rid.to_owned(), tokens, tool_calls });
         }
         self.analysis.apply(event);
     }
 
+    /// Ends the run, and judges each answer and each finding.
     fn verdicts(mut self, response: &Response, degraded: &[String]) -> Vec<Verdict> {
         for _ in 0..4 {
-            self.now += 1_000_000_000;
-            self.analysis.tick(MonoNs(self.now));
+            self.now_ns += 1_000_000_000;
+            self.analysis.tick(MonoNs(self.now_ns));
         }
-        let of = |(rid, tokens, calls): &(String, Option<u32>, Option<ToolCalls>)| match (
-            tokens,
-            calls.as_ref().filter(|calls| calls.reason.is_none_or(|reason| reason == UnjudgedReason::Differs)),
-        ) {
-            (_, Some(calls)) => match calls.outcome {
-                ToolCallOutcome::Complete => Verdict::EqualCalls,
-                ToolCallOutcome::Rewritten => Verdict::Unjudged("calls in another form"),
-                ToolCallOutcome::Unfinished => Verdict::Unjudged("calls cut by the length limit"),
-                ToolCallOutcome::Unjudged => Verdict::Unjudged("calls that differ"),
-                ToolCallOutcome::Absent if response.has_fewer_calls(rid, calls) => Verdict::Unjudged("calls left out"),
-                ToolCallOutcome::Absent => Verdict::Accused("absent calls"),
-                _ if response.is_as_modelled(rid, calls.call as usize - 1) => Verdict::Accused("damaged-tool-calls"),
-                _ => Verdict::Changed,
-            },
-            (Some(_), None) => Verdict::Equal,
-            (None, None) => Verdict::Unjudged(reason(degraded)),
-        };
-        let answers = self.answers.iter().map(of);
-        let findings = self.analysis.findings().into_iter().map(|finding| finding.kind);
-        // Events with several chunks are merged chunks. Damaged calls have their verdict above.
-        let accused = findings.filter(|kind| !["merged-chunks", "damaged-tool-calls"].contains(kind));
-        answers.chain(accused.map(Verdict::Accused)).collect()
+        let mut verdicts = Vec::new();
+        for answer in &self.answers {
+            verdicts.push(answer.verdict(response, degraded));
+        }
+        for finding in self.analysis.findings() {
+            // Events with several chunks are merged chunks. Damaged calls have their verdict above.
+            if !["merged-chunks", "damaged-tool-calls"].contains(&finding.kind) {
+                verdicts.push(Verdict::Accused(finding.kind));
+            }
+        }
+        verdicts
+    }
+}
+
+impl ReadAnswer {
+    fn verdict(&self, response: &Response, degraded: &[String]) -> Verdict {
+        let is_compared = |calls: &&ToolCalls| calls.reason.is_none_or(|reason| reason == UnjudgedReason::Differs);
+        match self.tool_calls.as_ref().filter(is_compared) {
+            Some(calls) => self.verdict_on_calls(calls, response),
+            None if self.tokens.is_some() => Verdict::Equal,
+            None => Verdict::Unjudged(reason(degraded)),
+        }
+    }
+
+    fn verdict_on_calls(&self, calls: &ToolCalls, response: &Response) -> Verdict {
+        match calls.outcome {
+            ToolCallOutcome::Complete => Verdict::EqualCalls,
+            ToolCallOutcome::Rewritten => Verdict::Unjudged("calls in another form"),
+            ToolCallOutcome::Unfinished => Verdict::Unjudged("calls cut by the length limit"),
+            ToolCallOutcome::Unjudged => Verdict::Unjudged("calls that differ"),
+            ToolCallOutcome::Absent if response.has_fewer_calls(&self.rid, calls) => {
+                Verdict::Unjudged("calls left out")
+            }
+            ToolCallOutcome::Absent => Verdict::Accused("absent calls"),
+            // Calls are numbered from 1.
+            _ if response.is_as_modelled(&self.rid, calls.call as usize - 1) => Verdict::Accused("damaged-tool-calls"),
+            _ => Verdict::Changed,
+        }
     }
 }
 

@@ -89,6 +89,7 @@ fn response_server(engine: &str, version: &str, options: &HealthyOptions) -> Res
     Ok(serve)
 }
 
+/// Judges each response of a release, one a line, and writes those that were accused to the file.
 fn judge_responses(
     engine: &str,
     version: &str,
@@ -124,6 +125,7 @@ struct ReleaseResults {
 }
 
 impl ReleaseResults {
+    /// Counts a response and its verdicts.
     fn add_response(&mut self, response: &Response, verdicts: Vec<Verdict>) {
         self.responses += 1;
         self.tokens += response.tokens();
@@ -139,6 +141,7 @@ impl ReleaseResults {
     }
 }
 
+/// Prints a table with a row per release, then the reasons and kinds of each.
 fn print_tables(rows: &[ReleaseResults]) {
     println!(
         "| release | responses | tokens | text equal | calls equal | unjudged | changed by its parser | accused |"

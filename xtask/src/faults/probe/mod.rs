@@ -53,6 +53,7 @@ impl Counts {
         self.sent + self.received + self.overflowed
     }
 
+    /// Counts one observation by its kind.
     fn count(&mut self, seen: &Observation<'_>) {
         match seen {
             Observation::Sent(_) => self.sent += 1,

@@ -110,6 +110,7 @@ struct Freezer {
 }
 
 impl Freezer {
+    /// Makes a cgroup in the first of the places where one can be frozen.
     fn make() -> Result<Self> {
         let name = format!("tokengap-faults-{}", std::process::id());
         let versions = [
@@ -130,6 +131,7 @@ impl Freezer {
         anyhow::bail!("cannot create a cgroup with a freezer")
     }
 
+    /// Writes a word to a control file of the cgroup.
     fn write(&self, file: &str, word: &str) -> Result<()> {
         let path = self.place.join(file);
         fs::write(&path, word).with_context(|| format!("writing {word} to {}", path.display()))
@@ -149,6 +151,7 @@ impl Drop for Freezer {
     }
 }
 
+/// Freezes the sender with a cgroup before the attach, and thaws it after.
 pub(super) fn in_freezer(_: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
     match Freezer::make() {
         Ok(freezer) => {
