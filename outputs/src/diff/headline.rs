@@ -39,42 +39,56 @@ fn problem_of_kind(kind: &str) -> Option<&'static str> {
 
 /// Changes by weight: findings that became critical, then problems that users notice, then other findings.
 pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChange]) -> Vec<RankedChange> {
-    let mut ranked: Vec<RankedChange> =
-        findings.iter().filter(|change| became_critical(change)).map(rank_finding).collect();
-    // Without them, the sentence about two runs that lose tokens would be an improvement elsewhere.
-    let remaining = findings.iter().filter(|change| match change.state {
-        FindingState::Unchanged => !outcomes.iter().any(|outcome| is_about_problem(change, outcome)),
-        state => state == FindingState::NotComparable,
-    });
-    let remaining = remaining.filter(|change| change.severity() == Severity::Critical);
-    ranked.extend(remaining.map(|change| {
-        let problem = outcomes.iter().find(|outcome| problem_of_kind(&change.kind) == Some(outcome.name.as_str()));
-        match problem.filter(|_| change.state == FindingState::Unchanged) {
-            Some(problem) => RankedChange { text: name_with_numbers(problem), ..rank_finding(change) },
-            None => rank_finding(change),
+    let mut ranked = Vec::new();
+    for change in findings {
+        if became_critical(change) {
+            ranked.push(rank_finding(change));
         }
-    }));
-    // A critical finding at the top already states the change of its problem.
-    let changed = outcomes.iter().filter(|outcome| {
+    }
+    // Without them, the sentence about two runs that lose tokens would be an improvement elsewhere.
+    for change in findings {
+        let remains = match change.state {
+            FindingState::Unchanged => !outcomes.iter().any(|outcome| is_about_problem(change, outcome)),
+            state => state == FindingState::NotComparable,
+        };
+        if remains && change.severity() == Severity::Critical {
+            ranked.push(rank_remaining(change, outcomes));
+        }
+    }
+    for outcome in outcomes {
+        // A critical finding at the top already states the change of its problem.
         let is_stated = findings.iter().any(|change| became_critical(change) && is_about_problem(change, outcome));
-        outcome.state.is_change() && !is_stated
-    });
-    ranked.extend(changed.map(|outcome| RankedChange {
-        is_worse: Some(outcome.state == ProblemState::Regressed),
-        state: outcome.state.as_str().to_owned(),
-        text: name_with_numbers(outcome),
-    }));
-    // Information needs nobody's attention.
-    let others = findings.iter().filter(|change| {
-        change.severity() > Severity::Info
-            && (change.state.is_worse() || change.state.is_better())
-            // It may have been there before.
-            && change.note.is_none()
-            && !became_critical(change)
-            && !outcomes.iter().any(|outcome| is_about_problem(change, outcome))
-    });
-    ranked.extend(others.map(rank_finding));
+        if outcome.state.is_change() && !is_stated {
+            ranked.push(RankedChange {
+                is_worse: Some(outcome.state == ProblemState::Regressed),
+                state: outcome.state.as_str().to_owned(),
+                text: name_with_numbers(outcome),
+            });
+        }
+    }
+    for change in findings {
+        // Information needs nobody's attention.
+        let needs_attention = change.severity() > Severity::Info;
+        // One with a note may have been there before.
+        let is_change = (change.state.is_worse() || change.state.is_better()) && change.note.is_none();
+        let is_stated = became_critical(change) || outcomes.iter().any(|outcome| is_about_problem(change, outcome));
+        if needs_attention && is_change && !is_stated {
+            ranked.push(rank_finding(change));
+        }
+    }
     ranked
+}
+
+/// A critical finding that both runs have, or that cannot be compared. If both have it, the numbers of its problem describe it.
+fn rank_remaining(change: &FindingChange, outcomes: &[ProblemOutcome]) -> RankedChange {
+    let ranked = rank_finding(change);
+    let problem = outcomes.iter().find(|outcome| problem_of_kind(&change.kind) == Some(outcome.name.as_str()));
+    match problem {
+        Some(problem) if change.state == FindingState::Unchanged => {
+            RankedChange { text: name_with_numbers(problem), ..ranked }
+        }
+        _ => ranked,
+    }
 }
 
 /// The change of a finding in the words of the headline.

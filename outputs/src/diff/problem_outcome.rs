@@ -3,10 +3,11 @@
 
 use serde::{Deserialize, Serialize};
 use trace::detect::thresholds::GAP_WARNING_NS;
+use trace::stats::Spread;
 use trace::words::{count, duration, names, percent, share};
 
 use super::{ChangeVerdict, ComparedMeasure, DiffOptions, MeasureUnit};
-use crate::report::{FaultKind, Report, TtftReport};
+use crate::report::{FaultKind, Report};
 
 /// Outcome for one problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -181,7 +182,7 @@ fn state_by_measures(measures: &[ComparedMeasure], names: &[&str], is_resolved: 
 }
 
 /// A quantile of all requests or tokens of a run.
-struct Quantile {
+struct ComparedQuantile {
     name: String,
     a_ns: u64,
     b_ns: u64,
@@ -194,71 +195,104 @@ struct Quantile {
     counted: &'static str,
 }
 
+/// A quantile of both runs, of requests.
+struct QuantileOfRequests {
+    label: &'static str,
+    a_ns: Option<u64>,
+    b_ns: Option<u64>,
+    /// Smallest number of requests in each run.
+    least_count: u64,
+}
+
+impl QuantileOfRequests {
+    /// The three quantiles of two distributions, highest first. Each needs so many requests that ten lie beyond it.
+    fn descending(p99: [Option<u64>; 2], p90: [Option<u64>; 2], median: [Option<u64>; 2]) -> [Self; 3] {
+        [
+            Self { label: "p99", a_ns: p99[0], b_ns: p99[1], least_count: 1_000 },
+            Self { label: "p90", a_ns: p90[0], b_ns: p90[1], least_count: 100 },
+            Self { label: "median", a_ns: median[0], b_ns: median[1], least_count: 20 },
+        ]
+    }
+}
+
+/// The highest of these quantiles that both runs have and for which both have enough requests, because the worst waits matter.
+fn highest_quantile(
+    of: &str,
+    descending: [QuantileOfRequests; 3],
+    a_count: u64,
+    b_count: u64,
+) -> Option<ComparedQuantile> {
+    for QuantileOfRequests { label, a_ns, b_ns, least_count } in descending {
+        if let (Some(a_ns), Some(b_ns)) = (a_ns, b_ns)
+            && a_count.min(b_count) >= least_count
+        {
+            let name = format!("{of} of all requests, {label}");
+            return Some(ComparedQuantile { name, a_ns, b_ns, a_count, b_count, least_count, counted: "requests" });
+        }
+    }
+    None
+}
+
+/// Time to first token of all requests; `None` if the runs measured it between other points, or of too few requests.
+fn quantile_of_ttft(a: &Report, b: &Report) -> Option<ComparedQuantile> {
+    let a = a.ttft.as_ref()?.main_group()?;
+    let b = b.ttft.as_ref()?.main_group()?;
+    if (a.from, a.to) != (b.from, b.to) {
+        return None;
+    }
+    let descending = QuantileOfRequests::descending(
+        [a.ns.p99, b.ns.p99].map(Some),
+        [a.ns.p90, b.ns.p90].map(Some),
+        [a.ns.p50, b.ns.p50].map(Some),
+    );
+    highest_quantile("TTFT", descending, a.ns.count, b.ns.count)
+}
+
+/// First-token gap of all requests.
+fn quantile_of_gap(a: &Report, b: &Report) -> Option<ComparedQuantile> {
+    let a = a.gap_ns.as_ref()?;
+    let b = b.gap_ns.as_ref()?;
+    let descending = QuantileOfRequests::descending([a.p99, b.p99], [a.p90, b.p90], [a.p50, b.p50]);
+    highest_quantile("gap", descending, a.count, b.count)
+}
+
+/// Inter-token latency of all tokens at one end, as median and p99.
+fn quantiles_of_itl(end: &str, a: &Spread, b: &Spread) -> [ComparedQuantile; 2] {
+    /// Tokens of one request are not independent, so even a median needs many.
+    const LEAST_TOKENS: u64 = 1_000;
+    [("median", a.p50, b.p50), ("p99", a.p99, b.p99)].map(|(label, a_ns, b_ns)| ComparedQuantile {
+        name: format!("ITL {end}, {label}"),
+        a_ns,
+        b_ns,
+        a_count: a.count,
+        b_count: b.count,
+        least_count: LEAST_TOKENS,
+        counted: "tokens",
+    })
+}
+
 /// Inter-token latency of all tokens, of the engine and at clients, and the first-token gap of all requests if the runs are too short for
 /// their slots to decide.
 pub(super) fn compare_whole_runs(a: &Report, b: &Report, least_time_ns: u64, are_short: bool) -> Vec<ComparedMeasure> {
-    /// Tokens of one request are not independent, so even a median needs many.
-    const LEAST_TOKENS: u64 = 1_000;
     let mut quantiles = Vec::new();
-    let groups = [a, b].map(|run| run.ttft.as_ref().and_then(TtftReport::main_group));
-    if let [Some(a), Some(b)] = groups
-        // Times between other points are not comparable.
-        && (a.from, a.to) == (b.from, b.to)
-    {
-        // As for the gap: the highest quantile beyond which ten requests lie.
-        let descending =
-            [("p99", 1_000, a.ns.p99, b.ns.p99), ("p90", 100, a.ns.p90, b.ns.p90), ("median", 20, a.ns.p50, b.ns.p50)];
-        let measured = descending.into_iter().find(|(_, least_count, ..)| a.ns.count.min(b.ns.count) >= *least_count);
-        quantiles.extend(measured.map(|(label, least_count, a_ns, b_ns)| Quantile {
-            name: format!("TTFT of all requests, {label}"),
-            a_ns,
-            b_ns,
-            a_count: a.ns.count,
-            b_count: b.ns.count,
-            least_count,
-            counted: "requests",
-        }));
+    quantiles.extend(quantile_of_ttft(a, b));
+    if are_short {
+        quantiles.extend(quantile_of_gap(a, b));
     }
-    if let Some((a, b)) = a.gap_ns.as_ref().zip(b.gap_ns.as_ref()).filter(|_| are_short) {
-        // Ten requests lie beyond each quantile. The highest one that has them decides, because the worst waits matter.
-        let descending = [("p99", 1_000, a.p99, b.p99), ("p90", 100, a.p90, b.p90), ("median", 20, a.p50, b.p50)];
-        quantiles.extend(descending.into_iter().find_map(|(label, least_count, a_ns, b_ns)| {
-            let (a_ns, b_ns) = a_ns.zip(b_ns).filter(|_| a.count.min(b.count) >= least_count)?;
-            Some(Quantile {
-                name: format!("gap of all requests, {label}"),
-                a_ns,
-                b_ns,
-                a_count: a.count,
-                b_count: b.count,
-                least_count,
-                counted: "requests",
-            })
-        }));
+    if let (Some(a), Some(b)) = (&a.itl_ns.sent_by_token, &b.itl_ns.sent_by_token) {
+        quantiles.extend(quantiles_of_itl("of the engine", a, b));
     }
-    let engine = a.itl_ns.sent_by_token.zip(b.itl_ns.sent_by_token);
-    let clients = a.itl_ns.delivered_by_token.zip(b.itl_ns.delivered_by_token);
-    for (end, runs) in [("of the engine", engine), ("at clients", clients)] {
-        let Some((a, b)) = runs else { continue };
-        for (label, a_ns, b_ns) in [("median", a.p50, b.p50), ("p99", a.p99, b.p99)] {
-            quantiles.push(Quantile {
-                name: format!("ITL {end}, {label}"),
-                a_ns,
-                b_ns,
-                a_count: a.count,
-                b_count: b.count,
-                least_count: LEAST_TOKENS,
-                counted: "tokens",
-            });
-        }
+    if let (Some(a), Some(b)) = (&a.itl_ns.delivered_by_token, &b.itl_ns.delivered_by_token) {
+        quantiles.extend(quantiles_of_itl("at clients", a, b));
     }
     quantiles.into_iter().map(|quantile| compare_quantile(quantile, least_time_ns)).collect()
 }
 
 /// Compares a quantile of both runs: changed if it is at least twice as large in one of them.
-fn compare_quantile(quantile: Quantile, least_time_ns: u64) -> ComparedMeasure {
+fn compare_quantile(quantile: ComparedQuantile, least_time_ns: u64) -> ComparedMeasure {
     /// Smallest factor: without slots, noise cannot be estimated.
     const LEAST_FACTOR: f64 = 2.0;
-    let Quantile { name, a_ns, b_ns, a_count, b_count, least_count, counted } = quantile;
+    let ComparedQuantile { name, a_ns, b_ns, a_count, b_count, least_count, counted } = quantile;
     let is_large =
         a_ns.abs_diff(b_ns) >= least_time_ns && a_ns.max(b_ns) as f64 >= LEAST_FACTOR * a_ns.min(b_ns) as f64;
     let before = count(a_count);

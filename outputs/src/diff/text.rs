@@ -144,27 +144,40 @@ pub(super) fn render_markdown(diff: &Diff) -> String {
         let _ = writeln!(out, "- **{}** {}", escaped(&pattern.title), escaped(&pattern.summary));
     }
     for change in listed_findings(diff) {
-        let sides =
-            change.b.iter().chain(&change.a).map(|side| escaped(&side.summary)).collect::<Vec<_>>().join("; before: ");
+        // The second run first: it is the present state.
+        let summaries: Vec<String> = change.b.iter().chain(&change.a).map(|side| escaped(&side.summary)).collect();
+        let summaries = summaries.join("; before: ");
         let state = change.state.as_str();
         let severity = change.severity().as_str();
-        let _ = writeln!(out, "- **{state} {severity}** {}: {sides}", escaped(&describe_finding(change)));
+        let _ = writeln!(out, "- **{state} {severity}** {}: {summaries}", escaped(&describe_finding(change)));
     }
     if let Some(wait) = &diff.wait {
         let _ = writeln!(out, "- **{}**", escaped(&wait.summary));
         out.push('\n');
-        let legs = Table::new(
-            &wait.legs,
-            [
-                ("where a chunk's time goes, mean", Text, &|leg| escaped_cell(leg, 0)),
-                ("A", Number, &|leg| escaped_cell(leg, 1)),
-                ("share", Number, &|leg| escaped_cell(leg, 2)),
-                ("B", Number, &|leg| escaped_cell(leg, 3)),
-                ("share", Number, &|leg| escaped_cell(leg, 4)),
-            ],
-        );
-        table(&mut out, &legs);
+        write_legs_as_markdown(&mut out, wait);
     }
+    write_measures_as_markdown(&mut out, diff);
+    let _ = writeln!(out, "\n{}", escaped(&diff.method));
+    out
+}
+
+/// Writes the table of the path's legs.
+fn write_legs_as_markdown(out: &mut String, wait: &WaitShift) {
+    let legs = Table::new(
+        &wait.legs,
+        [
+            ("where a chunk's time goes, mean", Text, &|leg| escaped_cell(leg, 0)),
+            ("A", Number, &|leg| escaped_cell(leg, 1)),
+            ("share", Number, &|leg| escaped_cell(leg, 2)),
+            ("B", Number, &|leg| escaped_cell(leg, 3)),
+            ("share", Number, &|leg| escaped_cell(leg, 4)),
+        ],
+    );
+    table(out, &legs);
+}
+
+/// Writes the table of all measures.
+fn write_measures_as_markdown(out: &mut String, diff: &Diff) {
     let heading = format!("{} interval of B - A", diff.options.confidence_text());
     let measures = Table::new(
         &diff.measures,
@@ -182,9 +195,7 @@ pub(super) fn render_markdown(diff: &Diff) -> String {
         ],
     );
     out.push('\n');
-    table(&mut out, &measures);
-    let _ = writeln!(out, "\n{}", escaped(&diff.method));
-    out
+    table(out, &measures);
 }
 
 fn escaped_cell(leg: &LegShift, column: usize) -> String {

@@ -213,30 +213,26 @@ fn sum_over(hops: &[&Hop], count: fn(&Hop) -> u64) -> u64 {
 /// Adds the hops of a group: sums over `members`, and times of all of them.
 fn add_hop_group(families: &mut Families, group: &HopGroup, members: &[&Hop], now: MonoNs) {
     let name = [group.name.as_str()];
-    let sent = members.iter().any(|h| h.capabilities().sent);
-    let forwarded = members.iter().any(|h| h.capabilities().forwarded);
-    let received = members.iter().any(|h| h.capabilities().received);
-    families.put_int(&n::HOP_FRAMES_SENT, name, sent.then(|| sum_over(members, |h| h.counts.frames_sent)));
-    families.put_int(
-        &n::HOP_FRAMES_FORWARDED,
-        name,
-        forwarded.then(|| sum_over(members, |h| h.counts.frames_forwarded)),
-    );
-    families.put_int(&n::HOP_FRAMES_RECEIVED, name, received.then(|| sum_over(members, |h| h.counts.frames_received)));
-    families.put_int(&n::HOP_FRAMES_UNDECODED, name, sum_over(members, |h| h.counts.undecoded));
-    families.put_int(&n::HOP_CHUNKS, name, (!group.carries_requests).then(|| sum_over(members, |h| h.counts.chunks)));
-    families.put_int(&n::HOP_BYTES, name, sum_over(members, |h| h.counts.bytes));
-    if sent && received {
-        let load = members
-            .iter()
-            // If the load of one hop is unknown, the sum is.
-            .try_fold((0, 0), |(chunks, bytes), hop| hop.waiting_load().map(|load| (chunks + load.0, bytes + load.1)));
-        let oldest = members.iter().filter_map(|h| h.oldest_waiting()).min();
-        families.put_int(&n::HOP_BACKLOG_FRAMES, name, group.backlog);
-        families.put_int(&n::HOP_BACKLOG_CHUNKS, name, load.filter(|_| !group.carries_requests).map(|l| l.0));
-        families.put_int(&n::HOP_BACKLOG_BYTES, name, load.map(|l| l.1));
-        families.put_int(&n::HOP_BACKLOG_MAX, name, group.backlog_max);
-        families.put_seconds(&n::HOP_OLDEST, name, oldest.map_or(0, |since| now.since(since)));
+    let observes_sends = members.iter().any(|hop| hop.capabilities().sent);
+    let observes_forwards = members.iter().any(|hop| hop.capabilities().forwarded);
+    let observes_receives = members.iter().any(|hop| hop.capabilities().received);
+    if observes_sends {
+        families.put_int(&n::HOP_FRAMES_SENT, name, sum_over(members, |hop| hop.counts.frames_sent));
+    }
+    if observes_forwards {
+        families.put_int(&n::HOP_FRAMES_FORWARDED, name, sum_over(members, |hop| hop.counts.frames_forwarded));
+    }
+    if observes_receives {
+        families.put_int(&n::HOP_FRAMES_RECEIVED, name, sum_over(members, |hop| hop.counts.frames_received));
+    }
+    families.put_int(&n::HOP_FRAMES_UNDECODED, name, sum_over(members, |hop| hop.counts.undecoded));
+    // Requests have no chunks.
+    if !group.carries_requests {
+        families.put_int(&n::HOP_CHUNKS, name, sum_over(members, |hop| hop.counts.chunks));
+    }
+    families.put_int(&n::HOP_BYTES, name, sum_over(members, |hop| hop.counts.bytes));
+    if observes_sends && observes_receives {
+        add_backlog(families, group, members, now);
     }
     families.put_int(&n::HOP_KERNEL_RECEIVE, name, group.kernel.bytes);
     families.put_int(&n::HOP_KERNEL_SEND, name, group.kernel.send_bytes);
@@ -253,6 +249,23 @@ fn add_hop_group(families: &mut Families, group: &HopGroup, members: &[&Hop], no
     if group.wakeups.count() > 0 {
         families.put_histogram(&n::HOP_WAKEUP, name, Histogram::counts(&group.wakeups));
     }
+}
+
+/// Adds the frames of a group that were sent and not yet received.
+fn add_backlog(families: &mut Families, group: &HopGroup, members: &[&Hop], now: MonoNs) {
+    let name = [group.name.as_str()];
+    families.put_int(&n::HOP_BACKLOG_FRAMES, name, group.backlog);
+    // If the load of one hop is unknown, the sum is.
+    let loads: Option<Vec<(u64, u64)>> = members.iter().map(|hop| hop.waiting_load()).collect();
+    if let Some(loads) = loads {
+        if !group.carries_requests {
+            families.put_int(&n::HOP_BACKLOG_CHUNKS, name, loads.iter().map(|(chunks, _)| chunks).sum::<u64>());
+        }
+        families.put_int(&n::HOP_BACKLOG_BYTES, name, loads.iter().map(|(_, bytes)| bytes).sum::<u64>());
+    }
+    families.put_int(&n::HOP_BACKLOG_MAX, name, group.backlog_max);
+    let oldest = members.iter().filter_map(|hop| hop.oldest_waiting()).min();
+    families.put_seconds(&n::HOP_OLDEST, name, oldest.map_or(0, |since| now.since(since)));
 }
 
 /// Shares of the path's legs. A leg without first tokens has no share of them.
@@ -280,7 +293,7 @@ fn ns_by_cpu_state(spent: &TimeUse) -> [(&'static str, Option<u64>); 4] {
 fn add_threads(families: &mut Families, ledger: &Ledger) {
     let mut roles: BTreeMap<&str, Vec<&Thread>> = BTreeMap::new();
     let mut others = 0;
-    for thread in ledger.threads().iter().filter(|t| t.total().is_some()) {
+    for thread in ledger.threads().iter().filter(|thread| thread.total().is_some()) {
         if roles.len() < ROLES || roles.contains_key(&*thread.role) {
             roles.entry(&thread.role).or_default().push(thread);
         } else {
@@ -289,33 +302,39 @@ fn add_threads(families: &mut Families, ledger: &Ledger) {
     }
     add_left_out(families, "role", others);
     for (role, threads) in roles {
-        for which in [ThreadPart::Main, ThreadPart::Io, ThreadPart::Other] {
-            let of_part = threads.iter().filter(|t| t.part == Some(which));
-            let Some(spent) = of_part.filter_map(|t| t.total()).reduce(TimeUse::plus) else {
+        for part in [ThreadPart::Main, ThreadPart::Io, ThreadPart::Other] {
+            let of_part = threads.iter().filter(|thread| thread.part == Some(part));
+            let Some(spent) = of_part.filter_map(|thread| thread.total()).reduce(TimeUse::plus) else {
                 continue;
             };
-            families.put_seconds(&n::CPU_OBSERVED, [role, which.as_str()], spent.interval_ns);
+            families.put_seconds(&n::CPU_OBSERVED, [role, part.as_str()], spent.interval_ns);
             for (state, ns) in ns_by_cpu_state(&spent) {
-                families.put_seconds(&n::CPU_STATE, [role, which.as_str(), state], ns);
+                families.put_seconds(&n::CPU_STATE, [role, part.as_str(), state], ns);
             }
         }
-        let receivers = threads.iter().copied().filter(|t| t.is_receiver());
-        add_receivers(families, role, receivers.clone(), ledger.now());
-        let polls = receivers.filter_map(|t| t.poll);
-        if let Some((observed, polled)) =
-            polls.map(|p| (p.interval_ns, p.polled_ns)).reduce(|a, b| (a.0 + b.0, a.1 + b.1))
-        {
-            families.put_seconds(&n::POLL_OBSERVED, [role], observed);
-            families.put_seconds(&n::POLL_AWAY, [role], observed.saturating_sub(polled));
-        }
+        let receivers: Vec<&Thread> = threads.into_iter().filter(|thread| thread.is_receiver()).collect();
+        add_receivers(families, role, &receivers, ledger.now());
+        add_polls(families, role, &receivers);
     }
 }
 
+/// Adds the time that the receivers of a role were outside their event loops' polls, if any poll was observed.
+fn add_polls(families: &mut Families, role: &str, receivers: &[&Thread]) {
+    let polls: Vec<_> = receivers.iter().filter_map(|thread| thread.poll).collect();
+    if polls.is_empty() {
+        return;
+    }
+    let observed_ns: u64 = polls.iter().map(|poll| poll.interval_ns).sum();
+    let polled_ns: u64 = polls.iter().map(|poll| poll.polled_ns).sum();
+    families.put_seconds(&n::POLL_OBSERVED, [role], observed_ns);
+    families.put_seconds(&n::POLL_AWAY, [role], observed_ns.saturating_sub(polled_ns));
+}
+
 /// Adds how the busiest receiver of a role spent the last window.
-fn add_receivers<'a>(families: &mut Families, role: &str, receivers: impl Iterator<Item = &'a Thread>, now: MonoNs) {
+fn add_receivers(families: &mut Families, role: &str, receivers: &[&Thread], now: MonoNs) {
     let from = MonoNs(now.0.saturating_sub(WINDOW_NS));
     // A thread without a sample in the window has no share.
-    let recent = receivers.filter_map(|thread| thread.between(from, now)).filter(|spent| spent.interval_ns > 0);
+    let recent = receivers.iter().filter_map(|thread| thread.between(from, now)).filter(|spent| spent.interval_ns > 0);
     if let Some(spent) = recent.max_by(|a, b| a.share(a.on_ns).total_cmp(&b.share(b.on_ns))) {
         for (state, ns) in ns_by_cpu_state(&spent) {
             if let Some(ns) = ns {

@@ -132,6 +132,7 @@ impl LiveSpans {
     /// Processes a tick that `analysis` has already applied.
     pub fn tick(&mut self, now: MonoNs, analysis: &Analysis) {
         if let Some(selection) = &mut self.selection {
+            // Encoding into memory cannot fail.
             let _ = selection.pass_tick(now, analysis, &mut self.encoded);
         }
         self.add_finding_spans(now, analysis);
@@ -140,6 +141,7 @@ impl LiveSpans {
     /// Ends the run; `report` is its final report.
     pub fn finish(&mut self, analysis: &Analysis, report: &Report) {
         if let Some(selection) = &mut self.selection {
+            // Encoding into memory cannot fail.
             let _ = selection.pass_end(analysis, report, &mut self.encoded);
         }
         let source = &self.resource.source;
