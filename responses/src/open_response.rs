@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use trace::event::{
-    Answer, AnswerContent, AnswerEnd, AnswerForm, Arrival, ArrivalTimes, Rejection, TraceParent, Traced,
+    Answer, AnswerContent, AnswerEnd, AnswerForm, Arrival, ArrivalTimes, Rejection, ToolCalls, TraceParent, Traced,
     UnjudgedReason, UnknownArrival, What,
 };
 
@@ -31,7 +31,7 @@ pub(super) struct OpenResponse {
     /// The request of a stream, if a request plane announced it.
     name: Option<Named>,
     /// Whether this is a worker's stream to a frontend.
-    plane: bool,
+    is_worker_stream: bool,
     /// Its writes, for the wait in a frontend.
     writes: Writes,
     /// Whether an event says that the response ends: a finish reason or `[DONE]`.
@@ -43,10 +43,13 @@ pub(super) struct OpenResponse {
 #[derive(Clone, Debug, Default)]
 struct RequestPart {
     rid: String,
+    /// Number of its tokens in the events so far.
     tokens: u32,
-    counted: bool,
+    /// Whether each event so far shows its number of tokens.
+    is_counted: bool,
     /// Whether some tokens may be in no event: those of a chat's text that a parser removed have no log probabilities.
-    partial: bool,
+    may_lack_tokens: bool,
+    /// Number of its tokens that the response itself states.
     claimed: Option<u32>,
     /// Number of its tokens up to the last event; `None` if an earlier event was missed.
     so_far: Option<u32>,
@@ -117,7 +120,7 @@ impl OpenResponse {
             ResponseElement::StreamNamed(name) => {
                 self.begun = true;
                 self.whole = true;
-                self.plane = true;
+                self.is_worker_stream = true;
                 self.parts.clear();
                 self.name = server.streams.remove(name);
                 self.writes = Writes::observed_from_start();
@@ -153,7 +156,7 @@ impl OpenResponse {
         self.begun = true;
         // A body is complete by its length.
         self.says_end |= completion.finished || completion.whole;
-        if self.plane {
+        if self.is_worker_stream {
             self.writes.record_event(sink.at, &completion);
         }
         let mut name = self.name.take();
@@ -202,7 +205,7 @@ impl OpenResponse {
             (ResponseForm::Generate | ResponseForm::WorkerStream, _) => {
                 server.delivery_of_ids(&completion, part.and_then(|part| part.claimed), joined)
             }
-            (_, None) => part.is_none_or(|part| part.counted).then(|| delivery_of_text(&completion.rid)),
+            (_, None) => part.is_none_or(|part| part.is_counted).then(|| delivery_of_text(&completion.rid)),
             // A role, or the usage alone.
             (_, Some(0)) if !completion.finished => None,
             (_, Some(tokens)) => {
@@ -238,7 +241,7 @@ impl OpenResponse {
         sink: &mut EventSink<'_>,
     ) -> Option<u32> {
         let part = self.find_part(&completion.rid);
-        if part.is_some_and(|part| !part.counted) {
+        if part.is_some_and(|part| !part.is_counted) {
             return None;
         }
         let before = match part {
@@ -269,7 +272,7 @@ impl OpenResponse {
     fn count_by_text(&self, completion: &Completion<'_>, server: &mut Server) -> Option<u32> {
         let rid = &*completion.rid;
         let part = self.find_part(rid);
-        let counted = part.is_none_or(|part| part.counted);
+        let counted = part.is_none_or(|part| part.is_counted);
         match completion.form {
             ResponseForm::OpenAi if completion.tokens.is_none() && counted => {}
             ResponseForm::OpenAi if completion.tokens == Some(0) && completion.text.is_empty() => return None,
@@ -306,13 +309,13 @@ impl OpenResponse {
             None => self.parts.push_mut(RequestPart {
                 rid: completion.rid.to_string(),
                 shown: shown.filter(|shown| completion.rid != **shown).unwrap_or_default().to_owned(),
-                counted: true,
+                is_counted: true,
                 so_far: self.whole.then_some(0),
                 ..RequestPart::default()
             }),
         };
         let new = completion.tokens.unwrap_or(0);
-        part.counted &= completion.tokens.is_some();
+        part.is_counted &= completion.tokens.is_some();
         if !completion.text.tool_calls.is_empty() {
             part.calls.count_calls(completion.text.tool_calls);
         }
@@ -325,7 +328,7 @@ impl OpenResponse {
         };
         part.count_event(completion, part.so_far);
         let stated = completion.so_far;
-        part.partial |= completion.logprobs.is_some() && stated.is_none() && !completion.text.completion;
+        part.may_lack_tokens |= completion.logprobs.is_some() && stated.is_none() && !completion.text.completion;
         part.so_far = stated.or_else(|| Some(part.so_far?.saturating_add(new)));
         // The final usage of several choices is their sum.
         if completion.form != ResponseForm::OpenAi || only || stated.is_some() {
@@ -363,69 +366,100 @@ impl OpenResponse {
         sink: &mut EventSink<'_>,
     ) {
         let end = self.settle_end(end);
-        let named = self.name.as_ref().is_some_and(|name| name.rid.is_some());
-        let context = self.name.as_ref().map(|name| &*name.context);
         let lacks_end = self.whole && end == AnswerEnd::Whole && !self.says_end;
         // Recorded once for the whole response.
-        let mut writes = self.plane.then_some(self.writes);
+        let mut writes = self.is_worker_stream.then_some(self.writes);
         for part in &self.parts {
             // The events before the first frame named the response by the id that it shows. Its answer has the request's id.
             if !part.rid.is_empty() && self.parts.iter().any(|other| other.shown == part.rid) {
                 _ = server.texts.forget_request(&part.rid, false);
                 continue;
             }
-            // A matched stream is still remembered under its own name, so that both ids are reported together.
-            let found = match (part.claimed, self.plane && !named && self.whole) {
-                (Some(claimed), true) => server.content.match_stream(&part.received, claimed),
-                _ => None,
-            };
-            if self.plane && (named || found.is_some()) {
-                server.named += 1;
-            } else if self.plane {
-                server.unnamed += 1;
-            }
+            let matched_rid = self.match_by_content(part, server);
             if !part.shown.is_empty() {
                 server.response_ids.forget_response(&part.shown);
             }
-            // The events that finish several choices may all name the last one.
-            let ended = part.counted && end == AnswerEnd::Whole;
-            let rest = ended.then(|| server.texts.compare_end(&part.rid, part.so_far.is_some()));
-            server.report_by_text(&part.rid, true, false, sink);
-            let compared = server.texts.forget_request(&part.rid, self.whole && end == AnswerEnd::Whole);
-            let differs = compared.differs;
-            let tool_calls = compared
-                .tool_calls
-                .unwrap_or_else(|reason| part.calls.as_unjudged(self.why_calls_unjudged(end, reason)));
-            let fewer = part.partial && part.claimed.is_some_and(|claimed| part.tokens < claimed);
-            let counted = part.counted && !differs && !fewer;
-            if part.counted && differs {
-                sink.emit(What::Delivered(delivery_of_text(&part.rid)));
-            }
-            if let Some(rid) = &found {
+            let ended = self.end_part(part, end, server, sink);
+            if let Some(rid) = &matched_rid {
+                // A matched stream is still remembered under its own name, so that both ids are reported together.
                 server.content.remember_pair(&part.rid, rid);
-            } else if named {
+            } else if self.is_named() {
                 server.content.forget_request(&part.rid);
             }
-            let rid = found.as_deref().unwrap_or(&part.rid);
-            let answer = Answer {
+            let rid = matched_rid.as_deref().unwrap_or(&part.rid);
+            sink.emit(What::Answered(Answer {
                 rid,
-                tokens: (counted && self.whole).then(|| part.tokens + rest.flatten().unwrap_or(0)),
+                tokens: ended.tokens,
                 completion_tokens: part.claimed,
                 end,
                 short_writes: self.short_writes,
                 unacknowledged,
                 content: part.content.map(|content| AnswerContent { lacks_end, ..content }),
-                tool_calls,
-            };
-            if counted {
-                server.counted += 1;
-            } else if !differs {
-                server.text_only += 1;
-            }
-            sink.emit(What::Answered(answer));
+                tool_calls: ended.tool_calls,
+            }));
             if let Some(writes) = writes.take() {
+                let context = self.name.as_ref().map(|name| &*name.context);
                 server.frontends.worker_ended(context, rid, writes, sink);
             }
         }
     }
+
+    /// Whether a request plane announced its request with the engine's id.
+    fn is_named(&self) -> bool {
+        self.name.as_ref().is_some_and(|name| name.rid.is_some())
+    }
+
+    /// Finds the engine's request by the tokens of a worker's stream that no request plane named, and counts whether the request is known.
+    fn match_by_content(&self, part: &RequestPart, server: &mut Server) -> Option<String> {
+        if !self.is_worker_stream {
+            return None;
+        }
+        let mut matched_rid = None;
+        if !self.is_named()
+            && self.whole
+            && let Some(claimed) = part.claimed
+        {
+            matched_rid = server.content.match_stream(&part.received, claimed);
+        }
+        if self.is_named() || matched_rid.is_some() {
+            server.named += 1;
+        } else {
+            server.unnamed += 1;
+        }
+        matched_rid
+    }
+
+    /// Ends the comparison of a request's text with its tokens, and reports deliveries that only the end of the response confirms.
+    fn end_part(&self, part: &RequestPart, end: AnswerEnd, server: &mut Server, sink: &mut EventSink<'_>) -> EndedPart {
+        let is_complete = end == AnswerEnd::Whole;
+        let mut last_tokens = 0;
+        // The events that finish several choices may all name the last one.
+        if part.is_counted && is_complete {
+            last_tokens = server.texts.compare_end(&part.rid, part.so_far.is_some()).unwrap_or(0);
+        }
+        server.report_by_text(&part.rid, true, false, sink);
+        let compared = server.texts.forget_request(&part.rid, self.whole && is_complete);
+        let tool_calls = match compared.tool_calls {
+            Ok(calls) => calls,
+            Err(reason) => part.calls.as_unjudged(self.why_calls_unjudged(end, reason)),
+        };
+        if part.is_counted && compared.differs {
+            sink.emit(What::Delivered(delivery_of_text(&part.rid)));
+        }
+        let lacks_tokens = part.may_lack_tokens && part.claimed.is_some_and(|claimed| part.tokens < claimed);
+        let is_counted = part.is_counted && !compared.differs && !lacks_tokens;
+        if is_counted {
+            server.counted += 1;
+        } else if !compared.differs {
+            server.text_only += 1;
+        }
+        EndedPart { tokens: (is_counted && self.whole).then(|| part.tokens + last_tokens), tool_calls }
+    }
+}
+
+/// What is known of a request's part of a response once the response has ended.
+struct EndedPart {
+    /// Number of delivered tokens; `None` if unknown.
+    tokens: Option<u32>,
+    tool_calls: Option<ToolCalls>,
 }
