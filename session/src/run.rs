@@ -43,6 +43,8 @@ pub fn run<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, options: Ru
     notify(&[NotifyState::Stopping]);
 }
 
+/// Polls the runs and their observers until all have ended. The first request to end stops the sources, which then drain; the second ends
+/// the loop at once.
 fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut options: RunOptions<'_, S>) {
     let mut watchdog = Watchdog::new();
     let mut idle_timer = IdleTimer::default();
@@ -56,15 +58,21 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
         for run in &mut *runs {
             run.poll_source(is_tick_due, options.alarm);
         }
-        if is_tick_due && drain_deadline.is_none() {
-            runs.extend(options.join.as_mut().and_then(|join| join()));
+        if is_tick_due
+            && drain_deadline.is_none()
+            && let Some(join) = &mut options.join
+        {
+            runs.extend(join());
         }
+        // After the polls, which may have taken long.
         let now = Instant::now();
         if is_tick_due {
             next_tick = now + TICK_INTERVAL;
             watchdog.notify_if_due(now);
         }
-        if let Some(reload) = options.reload.as_mut().filter(|_| signals.take_reload()) {
+        if let Some(reload) = &mut options.reload
+            && signals.take_reload()
+        {
             notify_reloading();
             for run in &mut *runs {
                 reload(&mut run.session);
@@ -77,9 +85,11 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
             if is_dump_requested {
                 run.session.dump("SIGUSR1", &run.source);
             }
-            let command = run.run_observer(drain_deadline.is_some());
-            end_commands += usize::from(command == ScreenCommand::End);
-            is_kept_open |= !matches!(command, ScreenCommand::None | ScreenCommand::End);
+            match run.run_observer(drain_deadline.is_some()) {
+                ScreenCommand::None => {}
+                ScreenCommand::End => end_commands += 1,
+                _ => is_kept_open = true,
+            }
         }
         let end_requests = signals.seen() + end_commands;
         let is_duration_over = options.duration.is_some_and(|duration| now - start >= duration);

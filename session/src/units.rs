@@ -134,12 +134,10 @@ pub fn format_bytes(n: u64) -> String {
 
 /// Formats `value`, below 1,000, with three significant digits. The limits are where the rounded value would have a fourth.
 fn with_three_digits(value: f64, unit: &str) -> String {
-    let decimals = if value < 9.995 {
-        2
-    } else if value < 99.95 {
-        1
-    } else {
-        0
+    let decimals = match value {
+        ..9.995 => 2,
+        ..99.95 => 1,
+        _ => 0,
     };
     format!("{value:.decimals$}{unit}")
 }

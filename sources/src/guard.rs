@@ -61,6 +61,7 @@ impl Guard {
         let mut message = [0; READY.len()];
         let watches = process.stdout.take().map(|mut out| out.read_exact(&mut message));
         if !matches!(watches, Some(Ok(()))) || message != READY {
+            // It may have exited by itself.
             let _ = process.kill();
             let _ = process.wait();
             bail!("the guard is not running: without it, a crash of tokengap would leave the engine's sockets moved");
@@ -75,6 +76,7 @@ impl Drop for Guard {
         if let Some(mut pipe) = self.pipe.take() {
             let _ = pipe.write_all(b"done\n");
         }
+        // It ends at the message, and is reaped here.
         let _ = self.process.wait();
     }
 }

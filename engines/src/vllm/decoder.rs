@@ -279,23 +279,28 @@ impl OutputReader<'_, '_> {
         mut at: usize,
         count: u32,
     ) -> Result<(bool, usize), Undecoded> {
-        let b = self.message;
+        let message = self.message;
         // The previous output's bytes after its ids, and the values read from them.
-        let (mut bytes, mut tail): (&[u8], OutputTail) = (&[], OutputTail::default());
+        let mut tail_bytes: &[u8] = &[];
+        let mut tail = OutputTail::default();
         let mut pooled = true;
         let mut listed = 0;
         // The first bytes of every output.
-        let header = &b[at..read_output_head(b, at, layout.len)?];
+        let header = &message[at..read_output_head(message, at, layout.len)?];
         for row in 0..count as usize {
-            at = if b[at..].starts_with(header) { at + header.len() } else { read_output_head(b, at, layout.len)? };
+            at = if message[at..].starts_with(header) {
+                at + header.len()
+            } else {
+                read_output_head(message, at, layout.len)?
+            };
             let (rid, next) =
-                read_string(b, at).ok_or_else(|| column_error(b, at, "request_id", row, "not a string"))?;
+                read_string(message, at).ok_or_else(|| column_error(message, at, "request_id", row, "not a string"))?;
             if rid.len() > MAX_RID_BYTES {
                 return Err(Undecoded::Limit { limit: "text", value: MAX_RID_BYTES });
             }
-            let rid = utf8(rid).ok_or_else(|| column_error(b, at, "request_id", row, "not UTF-8"))?;
+            let rid = utf8(rid).ok_or_else(|| column_error(message, at, "request_id", row, "not UTF-8"))?;
             // Where ids are not kept, the length of the list is enough.
-            let (new, end) = match one_id_len(&b[next..]).filter(|_| self.ids.is_none()) {
+            let (new, end) = match one_id_len(&message[next..]).filter(|_| self.ids.is_none()) {
                 Some(length) => (1, next + length),
                 None => self.read_new_ids(next, row)?,
             };
@@ -303,12 +308,12 @@ impl OutputReader<'_, '_> {
             if listed > MAX_ITEMS {
                 return Err(Undecoded::Limit { limit: "items", value: MAX_ITEMS });
             }
-            at = if !bytes.is_empty() && b[end..].starts_with(bytes) {
-                end + bytes.len()
+            at = if !tail_bytes.is_empty() && message[end..].starts_with(tail_bytes) {
+                end + tail_bytes.len()
             } else {
                 let next;
-                (next, tail) = read_tail(b, end, row, layout)?;
-                bytes = &b[end..next];
+                (next, tail) = read_tail(message, end, row, layout)?;
+                tail_bytes = &message[end..next];
                 next
             };
             pooled &= tail.pooled;

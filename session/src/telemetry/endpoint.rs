@@ -229,6 +229,7 @@ async fn keep_sections(mut jobs: Receiver<StreamJob>, mut packer: StreamPacker, 
                     sleep(Duration::from_millis(10)).await;
                 }
             };
+            // A client that reads too slowly does not hold up the end of the run.
             timeout(LAST_READ_TIMEOUT, received).await.ok();
             done.send(()).ok();
             return;

@@ -28,7 +28,7 @@ impl Environment {
         let service = variable("OTEL_SERVICE_NAME").or_else(|| service_attribute.map(|(_, value)| value.clone()));
         let timeout = variable("OTEL_EXPORTER_OTLP_TIMEOUT").map(|value| parse_timeout(&value)).transpose()?;
         let headers = parse_list_variable("OTEL_EXPORTER_OTLP_HEADERS", variable("OTEL_EXPORTER_OTLP_HEADERS"))?;
-        Ok(Self { headers, service, attributes, timeout })
+        Ok(Self { headers, attributes, service, timeout })
     }
 }
 

@@ -318,55 +318,83 @@ impl Paths {
     fn announce(&mut self, lane: usize, at: MonoNs, sink: Sink<'_>) {
         let Some(known) = &mut self.hops[lane] else { return };
         let to = known.receiver.known();
-        let receiver = to.and_then(|to| to.pid);
-        let endpoint = receiver.map_or("", |pid| self.roles.endpoint(known.sender.pid, pid));
+        let receiver_pid = to.and_then(|to| to.pid);
+        let endpoint = receiver_pid.map_or("", |pid| self.roles.endpoint(known.sender.pid, pid));
         if !endpoint.is_empty() && endpoint != known.endpoint {
             endpoint.clone_into(&mut known.endpoint);
         }
         let known = &*known;
-        let receivers = match to {
-            Some(Receiver { pid: Some(pid), .. }) => [pid].into(),
-            Some(Receiver { part, pid: None }) => self.roles.with_role(part),
-            None if known.content == Content::Requests => BTreeSet::new(),
-            None => self.roles.may_receive_from(known.from),
-        };
-        let received = self.sight.watches(known.sender.pid, &receivers).filter(|_| known.receiver != Presumed::Another);
-        let last = known.content != Content::Requests && to.is_some_and(|to| to.part.is_tokenizer());
-        let delivered = self.sight.serves(&receivers).filter(|_| last);
-        let capabilities = Capabilities {
-            sent: true,
-            received: received.is_some(),
-            processed: received.is_some() && self.sight.processes(&receivers),
-            delivered: delivered.is_some(),
-            ..Capabilities::default()
-        };
+        let observed_since = observed_since(known, &self.roles, &self.sight);
         let announced = Announced {
             from: known.from,
             to,
             origin: known.from.is_scheduler() && known.content != Content::Requests && !known.content.is_control(),
-            capabilities,
+            capabilities: observed_since.capabilities(),
         };
         let before = known.announced;
         if before == Some(announced) {
             return;
         }
-        // Frames sent before their receiver was watched may have been received and delivered unobserved, so they must not be judged.
-        let since = |stage: Option<MonoNs>| stage.is_some_and(|at| at > known.since);
-        let newly = |stage: fn(Capabilities) -> bool| {
-            before.is_none_or(|before| before.to != announced.to || !stage(before.capabilities))
+        // Frames sent before their receiver was watched may have been received and delivered unobserved, so they must not be judged: the hop
+        // is first reported as one whose receives or deliveries are not observed.
+        let mut hidden = announced.capabilities;
+        let is_new = |was_observed: fn(Capabilities) -> bool| {
+            before.is_none_or(|before| before.to != announced.to || !was_observed(before.capabilities))
         };
-        let hidden = Capabilities {
-            sent: true,
-            received: capabilities.received && !(since(received) && newly(|capabilities| capabilities.received)),
-            delivered: capabilities.delivered && !(since(delivered) && newly(|capabilities| capabilities.delivered)),
-            ..capabilities
-        };
-        if hidden != capabilities {
+        if observed_since.received > Some(known.since) && is_new(|before| before.received) {
+            hidden.received = false;
+        }
+        if observed_since.delivered > Some(known.since) && is_new(|before| before.delivered) {
+            hidden.delivered = false;
+        }
+        if hidden != announced.capabilities {
             emit(known, Announced { capabilities: hidden, ..announced }, at, sink);
         }
         emit(known, announced, at, sink);
         if let Some(known) = &mut self.hops[lane] {
             known.announced = Some(announced);
+        }
+    }
+}
+
+/// Since when the stages of a lane's messages are observed at all processes that may receive them.
+fn observed_since(known: &Known, roles: &Roles, sight: &Observability) -> ObservedSince {
+    let to = known.receiver.known();
+    let receivers = match to {
+        Some(Receiver { pid: Some(pid), .. }) => [pid].into(),
+        Some(Receiver { part, pid: None }) => roles.with_role(part),
+        None if known.content == Content::Requests => BTreeSet::new(),
+        None => roles.may_receive_from(known.from),
+    };
+    let received = match known.receiver {
+        Presumed::Another => None,
+        _ => sight.watches(known.sender.pid, &receivers),
+    };
+    // Only a tokenizer delivers tokens.
+    let goes_to_tokenizer = known.content != Content::Requests && to.is_some_and(|to| to.part.is_tokenizer());
+    ObservedSince {
+        received,
+        are_processed: sight.processes(&receivers),
+        delivered: if goes_to_tokenizer { sight.serves(&receivers) } else { None },
+    }
+}
+
+/// Since when the stages of a hop's messages are observed; `None` for one that is not.
+struct ObservedSince {
+    received: Option<MonoNs>,
+    /// Whether it is also observed when received messages are processed.
+    are_processed: bool,
+    delivered: Option<MonoNs>,
+}
+
+impl ObservedSince {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            sent: true,
+            received: self.received.is_some(),
+            processed: self.received.is_some() && self.are_processed,
+            delivered: self.delivered.is_some(),
+            ..Capabilities::default()
         }
     }
 }

@@ -75,44 +75,19 @@ impl Attach {
         options: &AttachOptions,
         is_ring_read: bool,
     ) -> anyhow::Result<Self> {
-        let FoundEngine { engine, ports, tokenizer, .. } = found;
+        let FoundEngine { engine, ports, .. } = found;
         let refused = "cannot attach the probe; `tokengap tap` watches a hop without privileges";
         node.load_probe().context(refused)?;
         node.receive_from(run, engine);
         let has_several_runs = node.has_several_runs();
         let targets = targets(engine, &options.named, options.capture);
         let probed: BTreeSet<u32> = targets.iter().map(|target| target.pid).collect();
-        let mut degraded = Vec::new();
-        for pid in options.named.difference(&probed) {
-            // With several engines, a named process may belong to another one.
-            if !has_several_runs || engine.process_with_pid(*pid).is_some() {
-                degraded.push(format!("pid {pid} from --pid is not watched: it has no libzmq that can be probed"));
-            }
-        }
-        if !options.probe.polls {
-            degraded.push(format!("{} (--no-wakeups)", Feature::Polls.consequence_of_lack()));
-        }
-        let blind_spots = &node.lookout.topology().blind_spots;
-        let unavailable = blind_spots.iter().filter(|blind| !blind.is_limit());
-        let of_engine = unavailable.filter(|blind| !has_several_runs || concerns_engine(blind, engine));
-        degraded.extend(of_engine.map(trial::with_remedy));
-        degraded.extend(cpu::clocks());
+        let mut degraded =
+            initial_limits(engine, &probed, options, &node.lookout.topology().blind_spots, has_several_runs);
         let followed_changes = node.lookout.changes();
 
         let roles = Roles::of_engine(engine);
-        let mode = engine.settings.mode.as_ref().map(|mode| mode.value);
-        let exact_text = engine.settings.exact_text.as_ref().is_some_and(|exact| exact.value);
-        let mut server = Server::new(mode);
-        server.texts.exact = exact_text;
-        let response_id = response_id_of(engine);
-        let mut egress = Egress::new(Clients { server, response_id, ..Clients::default() });
-        egress.ignores_callers = !options.traceparent;
-        match &options.tokenizer {
-            // The ids of its batches are not read.
-            _ if engine.processes.iter().any(|process| process.inner_server.is_some()) => egress.has_no_ids(),
-            Some(tokenizer) => egress.detokenize(tokenizer.clone()),
-            None => tokenizer.iter().for_each(|json| egress.read_tokenizer(json.clone())),
-        }
+        let mut egress = new_egress(found, options);
         let (probe, _) = node.parts().context(refused)?;
         let mut newcomers = LateProcesses::default();
         let mut refusals = Vec::new();
@@ -166,6 +141,53 @@ impl Attach {
             degraded: refusals,
         })
     }
+}
+
+/// What cannot be observed from the start: processes and features that the options leave out, and parts that are not readable.
+fn initial_limits(
+    engine: &Engine,
+    probed: &BTreeSet<u32>,
+    options: &AttachOptions,
+    blind_spots: &[BlindSpot],
+    has_several_runs: bool,
+) -> Vec<String> {
+    let mut degraded = Vec::new();
+    for pid in options.named.difference(probed) {
+        // With several engines, a named process may belong to another one.
+        if !has_several_runs || engine.process_with_pid(*pid).is_some() {
+            degraded.push(format!("pid {pid} from --pid is not watched: it has no libzmq that can be probed"));
+        }
+    }
+    if !options.probe.polls {
+        degraded.push(format!("{} (--no-wakeups)", Feature::Polls.consequence_of_lack()));
+    }
+    for blind in blind_spots {
+        if !blind.is_limit() && (!has_several_runs || concerns_engine(blind, engine)) {
+            degraded.push(trial::with_remedy(blind));
+        }
+    }
+    degraded.extend(cpu::clocks());
+    degraded
+}
+
+/// The reader of the engine's responses to its clients.
+fn new_egress(found: &FoundEngine, options: &AttachOptions) -> Egress {
+    let FoundEngine { engine, tokenizer, .. } = found;
+    let mut server = Server::new(engine.settings.mode.as_ref().map(|mode| mode.value));
+    server.texts.exact = engine.settings.exact_text.as_ref().is_some_and(|exact| exact.value);
+    let response_id = response_id_of(engine);
+    let mut egress = Egress::new(Clients { server, response_id, ..Clients::default() });
+    egress.ignores_callers = !options.traceparent;
+    let has_inner_server = engine.processes.iter().any(|process| process.inner_server.is_some());
+    if has_inner_server {
+        // The ids of its batches are not read.
+        egress.has_no_ids();
+    } else if let Some(tokenizer) = &options.tokenizer {
+        egress.detokenize(tokenizer.clone());
+    } else if let Some(json) = tokenizer {
+        egress.read_tokenizer(json.clone());
+    }
+    egress
 }
 
 /// Whether unavailable information is of this engine, or of the machine.

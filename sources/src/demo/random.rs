@@ -16,7 +16,7 @@ impl Random {
         Self(self.next())
     }
 
-    /// Next number of the generator SplitMix64, by which the constants are given.
+    /// Next number of the generator `SplitMix64`, which also gives the constants.
     pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

@@ -106,6 +106,7 @@ impl Child {
     fn signal(&self, signal: Signal) {
         let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         if let Ok(None) = process.try_wait() {
+            // It may exit before the signal. Until it is reaped, which takes this lock, no other process gets its pid.
             let _ = kill_process(Pid::from_child(&process), signal);
         }
     }

@@ -98,20 +98,22 @@ impl Located {
                 ));
                 continue;
             }
-            match endpoint.strip_prefix("ipc://") {
-                Some(path) if !path.starts_with('@') => {
-                    account::require_same_files(receiver)?;
-                    let account = account::account_of_process(receiver)?;
-                    match open_socket(names, Path::new(path), receiver, account) {
-                        Ok(one) => {
-                            found.push(one);
-                            accounts.push(account);
-                        }
-                        Err(why) => left.push(format!("{why:#}")),
-                    }
+            let Some(path) = endpoint.strip_prefix("ipc://") else {
+                left.push(format!("{endpoint}: only ipc sockets can be moved; use tokengap tap, or attach"));
+                continue;
+            };
+            if path.starts_with('@') {
+                left.push(format!("{endpoint}: an abstract name has no file to move; use tokengap tap"));
+                continue;
+            }
+            account::require_same_files(receiver)?;
+            let account = account::account_of_process(receiver)?;
+            match open_socket(names, Path::new(path), receiver, account) {
+                Ok(planned) => {
+                    found.push(planned);
+                    accounts.push(account);
                 }
-                Some(_) => left.push(format!("{endpoint}: an abstract name has no file to move; use tokengap tap")),
-                None => left.push(format!("{endpoint}: only ipc sockets can be moved; use tokengap tap, or attach")),
+                Err(why) => left.push(format!("{why:#}")),
             }
         }
         let Some(&account) = accounts.first() else {

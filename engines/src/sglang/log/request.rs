@@ -144,23 +144,37 @@ fn emit_times(
     number: impl Fn(&str) -> Option<f64>,
     sink: &mut dyn FnMut(&Statement<'_>),
 ) {
-    let tokens = number(TOKENS).filter(|tokens| (0.0..4e9).contains(tokens));
-    let first_token = number(ARRIVAL).zip(number(FIRST_TOKEN_LATENCY));
-    let first_token = first_token.and_then(|(arrival, latency)| epoch_seconds_to_ns(arrival + latency));
-    // Several releases have the same stage under different names.
-    let times = TIMES.map(|(key, name, by)| (name, by, number(key).and_then(epoch_seconds_to_ns)));
-    let mut prefill_ends = times.iter().filter(|(name, ..)| *name == PREFILL_FINISHED).filter_map(|(.., ns)| *ns);
+    // Below the limit, the cast loses only a fraction, which a count does not have.
+    let tokens = number(TOKENS).filter(|tokens| (0.0..4e9).contains(tokens)).map(|tokens| tokens as u32);
+    let first_token_ns = match (number(ARRIVAL), number(FIRST_TOKEN_LATENCY)) {
+        (Some(arrival), Some(latency)) => epoch_seconds_to_ns(arrival + latency),
+        _ => None,
+    };
+    let logged =
+        TIMES.map(|(key, name, by)| StageTime { name, by, wall_ns: number(key).and_then(epoch_seconds_to_ns) });
+    // Several releases have this stage under different names.
+    let prefill_end_ns = logged.iter().filter(|stage| stage.name == PREFILL_FINISHED).find_map(|stage| stage.wall_ns);
     // Of a request that does not stream, the first output holds many tokens, and the response is sent at its end.
-    let prefill_finished = prefill_ends.next().filter(|_| is_streamed == Some(true));
-    for (name, by, wall_ns) in times.into_iter().chain([(FIRST_TOKEN, "tokenizer", first_token)]) {
+    let gap_begin_ns = prefill_end_ns.filter(|_| is_streamed == Some(true));
+    let first_token = StageTime { name: FIRST_TOKEN, by: "tokenizer", wall_ns: first_token_ns };
+    for StageTime { name, by, wall_ns } in logged.into_iter().chain([first_token]) {
         let Some(wall_ns) = wall_ns else { continue };
         let is_end = matches!(name, "request_finished" | "decode_finished");
-        let ends_gap = name == FIRST_TOKEN || (name == RESPONSE_SENT && first_token.is_none());
+        let ends_gap = name == FIRST_TOKEN || (name == RESPONSE_SENT && first_token_ns.is_none());
         let reached = Stage {
-            tokens: tokens.filter(|_| is_end).map(|tokens| tokens as u32),
-            gap_ns: prefill_finished.filter(|_| ends_gap).map(|sent| wall_ns.saturating_sub(sent)),
+            tokens: tokens.filter(|_| is_end),
+            gap_ns: gap_begin_ns.filter(|_| ends_gap).map(|begin_ns| wall_ns.saturating_sub(begin_ns)),
             ..Stage::new(rid.text, name, by)
         };
         sink(&Statement { wall_ns: Some(wall_ns), ..stage_statement(rid, reached) });
     }
+}
+
+/// A stage of a finished request.
+struct StageTime {
+    name: &'static str,
+    /// The process that reached it.
+    by: &'static str,
+    /// `None` if the line does not state it.
+    wall_ns: Option<u64>,
 }

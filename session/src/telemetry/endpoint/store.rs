@@ -82,6 +82,7 @@ impl SectionStore {
             kept.bytes -= removed;
             kept.first += 1;
         }
+        // Before the wake-up, because those who wait take the lock at once.
         drop(kept);
         self.arrived.notify_waiters();
     }
