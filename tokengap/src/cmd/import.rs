@@ -11,6 +11,7 @@ use outputs::report::Report;
 use recording::{RecordError, RecordOptions, Recorder, RecordingHeader};
 use serde_json::{Value, json};
 use trace::clock::Anchor;
+use trace::event::Event;
 use trace::words::{bytes, count, plural};
 use trace::{Analysis, Config, MonoNs, ReportInput};
 
@@ -74,11 +75,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     import(args)
 }
 
+/// Imports the files, and refuses to replace a recording before it reads them.
 fn import(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = args.record.as_ref().filter(|path| path.exists() && !args.report_output.output.force) {
         return Err(RecordError::Exists(path.clone()).into());
     }
-    let (analysis, input, recorder) = read_logs(args)?;
+    let ReadLogs { analysis, input, recorder } = read_logs(args)?;
     let report = Report::of(&analysis, &input);
     let Some(recorder) = recorder else {
         return args.report_output.write(&report);
@@ -94,8 +96,54 @@ fn import(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(app::exit_code(report.severity, args.report_output.fail_on))
 }
 
+/// What was read from all files.
+struct ReadLogs {
+    analysis: Analysis,
+    input: ReportInput,
+    /// The recording, if one was asked for and the files have an event.
+    recorder: Option<Recorder>,
+}
+
+/// The analysis of the events, with ticks at intervals of their own time.
+struct ImportedRun<'a> {
+    args: &'a Args,
+    config: Config,
+    analysis: Analysis,
+    recorder: Option<Recorder>,
+    next_tick: Option<MonoNs>,
+}
+
+impl ImportedRun<'_> {
+    fn apply(&mut self, event: &Event<'_>) -> Result<(), RecordError> {
+        // The file is created at the first event, so that an empty import does not overwrite an older recording.
+        if let Some(path) = &self.args.record
+            && self.recorder.is_none()
+        {
+            self.recorder = Some(create_recording(path, &self.config, self.args.report_output.output.force)?);
+        }
+        let following_tick = MonoNs(event.at.0.saturating_add(TICK_NS));
+        if event.at >= *self.next_tick.get_or_insert(following_tick) {
+            // Before the event, as in a live run.
+            self.tick(event.at);
+            self.next_tick = Some(following_tick);
+        }
+        self.analysis.apply(event);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.event(event);
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, now: MonoNs) {
+        self.analysis.tick(now);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.tick(now);
+        }
+    }
+}
+
 /// Reads all files, and writes a recording if requested.
-fn read_logs(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)> {
+fn read_logs(args: &Args) -> anyhow::Result<ReadLogs> {
     let options = ImportOptions {
         zone: args.timezone.clone(),
         year: args.year,
@@ -106,30 +154,15 @@ fn read_logs(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recor
     };
     let mut import = Import::open(&args.paths, engines::LOGS, options)?;
     let config = Config { limits: args.limits.limits(), engines: engines::FACTS, ..Config::default() };
-    let mut analysis = Analysis::new(config);
-    let mut recorder = None;
+    let mut run = ImportedRun { args, config, analysis: Analysis::new(config), recorder: None, next_tick: None };
     let mut failed = None;
-    let mut next_tick = None;
     let mut progress = Progress::labelled("importing");
-    let mut more = true;
-    while more && failed.is_none() {
-        more = import.read_some(&mut |event| {
-            // Create the file at the first event, so that an empty import does not overwrite an older recording.
-            if let Some(path) = args.record.as_ref().filter(|_| recorder.is_none() && failed.is_none()) {
-                match create_recording(path, &config, args.report_output.output.force) {
-                    Ok(made) => recorder = Some(made),
-                    Err(error) => failed = Some(error),
-                }
-            }
-            let due = *next_tick.get_or_insert(MonoNs(event.at.0.saturating_add(TICK_NS)));
-            if event.at >= due {
-                // Before the event, as in a live run.
-                tick_all(&mut analysis, recorder.as_mut(), event.at);
-                next_tick = Some(MonoNs(event.at.0.saturating_add(TICK_NS)));
-            }
-            analysis.apply(event);
-            if let Some(recorder) = &mut recorder {
-                recorder.event(event);
+    let mut has_more = true;
+    while has_more && failed.is_none() {
+        has_more = import.read_some(&mut |event| {
+            // One step passes several events, and cannot be ended by an error of the first.
+            if failed.is_none() {
+                failed = run.apply(event).err();
             }
         });
         let done = import.progress();
@@ -140,8 +173,8 @@ fn read_logs(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recor
         return Err(error.into());
     }
     import.check_any_recognised()?;
-    let end = analysis.ledger().now();
-    tick_all(&mut analysis, recorder.as_mut(), end);
+    run.tick(run.analysis.ledger().now());
+    let ImportedRun { analysis, recorder, .. } = run;
     let mut notes = import_notes(import.stats(), args);
     notes.extend(import.describe_unread_kinds().into_iter().map(|kind| format!("log: {kind}")));
     if analysis.ledger().totals().requests.finished == 0 {
@@ -158,15 +191,7 @@ fn read_logs(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recor
         wall: Some(Anchor::default()),
         ..ReportInput::for_source("import")
     };
-    Ok((analysis, input, recorder))
-}
-
-/// Runs the detectors, and records that they ran.
-fn tick_all(analysis: &mut Analysis, recorder: Option<&mut Recorder>, now: MonoNs) {
-    analysis.tick(now);
-    if let Some(recorder) = recorder {
-        recorder.tick(now);
-    }
+    Ok(ReadLogs { analysis, input, recorder })
 }
 
 /// Creates a recording on the log's clock, which starts at the epoch.
@@ -274,7 +299,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("run.tgap");
         let line = args(&[LOG, "--max-finished", "2", "--record", &path.to_string_lossy()]);
-        let (analysis, input, recorder) = read_logs(&line).expect("read");
+        let ReadLogs { analysis, input, recorder } = read_logs(&line).expect("read");
         let report = Report::of(&analysis, &input);
         recorder.expect("made").finish(&input).expect("finished");
         let recording = recording::Recording::open(&path).expect("opened");

@@ -1,34 +1,31 @@
 //! `tokengap attach`: passive, on the engines that already run.
 
+mod run_maker;
 mod watched_engine;
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::rc::Rc;
 
 use anyhow::{Context, bail};
 use probe_user::discover::{self, BlindSpot, Engine, PickError, RoleSpec, Topology, Watcher};
 use probe_user::{Feature, Permissions, ProbeOptions, RunEnvironment};
 
 use outputs::report::{PairReport, RunReport};
-use recording::RecordedPayload;
-use session::telemetry::{MetricsOptions, SharedTelemetry};
-use session::{About as _, LiveSource as _, Observer, Running, Signals};
+use session::telemetry::MetricsOptions;
+use session::{Running, Signals};
 use sources::attach::{
     AttachOptions, EngineLimit, EngineNames, EngineRun, EngineRuns, PythonOptions, StartUp, Unattached,
 };
 use sources::{open_files, tokenizer};
-use tui::RunView;
 
+use self::run_maker::RunMaker;
 use self::watched_engine::WatchedEngine;
-use crate::app::{self, RunOutputs};
+use crate::app;
 use crate::args::{LiveArgs, TUNING};
 use crate::cmd::pair::{self, KnownSide, RunningServer};
 use crate::cmd::prober;
 use crate::confinement::{self, HelperOptions};
-use crate::headless::Progress;
 
 /// Watch running engines without touching them: eBPF probes on libzmq show each frame sent, received and processed.
 ///
@@ -215,76 +212,31 @@ fn watch_engines(
     signals: &Signals,
 ) -> anyhow::Result<ExitCode> {
     let live = &args.live;
-    let files = live.record.recording_files();
-    let are_several = first.len() > 1;
-    let mut endpoint = Some(endpoint);
-    let mut telemetry = SharedTelemetry::default();
-    let mut outputs = Vec::new();
-    for engine in &first {
-        let files = if are_several { files.of_run(&engine.name()) } else { files.clone() };
-        outputs.push(if let Some(endpoint) = endpoint.take() {
-            let first = RunOutputs::open(live, engine.kind(), &files, endpoint)?;
-            telemetry = first.shared_telemetry();
-            first
-        } else {
-            RunOutputs::open_further(live, engine.kind(), &files, &telemetry)?
-        });
-    }
-    let screen = app::open_screen(live)?.map(|screen| Rc::new(RefCell::new(screen)));
-    if let Some(screen) = screen.as_ref().filter(|_| are_several) {
-        screen.borrow_mut().watch_runs(first.len());
-        screen.borrow_mut().open_run_list();
-    }
-    let create_run = |mut engine: EngineRun, outputs: RunOutputs, run_index: usize| {
-        if files.payload == RecordedPayload::Tokens {
-            engine.keep_ids();
-        }
-        let view = || screen.clone().map(|screen| RunView { screen, run_index });
-        let observer: Box<dyn Observer> = match view() {
-            Some(view) => Box::new(view),
-            None => Box::new(Progress::default()),
-        };
-        let session = outputs.into_session(live, observer);
-        Running::new(WatchedEngine::new(engine, view()), session)
-    };
-    let numbered = first.into_iter().zip(outputs).enumerate();
-    let mut runs: Vec<_> = numbered.map(|(index, (engine, outputs))| create_run(engine, outputs, index)).collect();
-    let mut run_count = runs.len();
-    let mut join = || {
-        let engine = engines.next_run()?;
-        let name = engine.name();
-        let opened = RunOutputs::open_further(live, engine.kind(), &files.of_run(&name), &telemetry);
-        let problem = opened.as_ref().err().map(|error| format!("recording: {error:#}"));
-        let outputs =
-            opened.unwrap_or_else(|_| RunOutputs::without_files(live, engine.kind(), files.payload, &telemetry));
-        if let Some(screen) = &screen {
-            screen.borrow_mut().add_run();
-        }
-        let mut run = create_run(engine, outputs, run_count);
-        run_count += 1;
-        if let Some(problem) = problem {
-            run.session.give_up(problem);
-        }
-        run.session.notify(format!("{name} has started"));
-        Some(run)
-    };
+    let mut maker = RunMaker::new(live);
+    let mut runs = maker.start_first_runs(first, endpoint)?;
+    let mut join = || Some(maker.start_further_run(engines.next_run()?));
     app::run_live(&mut runs, live, signals, Some(&mut join))?;
     // Restore the terminal before printing anything.
     for run in &mut runs {
         run.source.leave_screen();
         run.session.remove_observer();
     }
-    drop(screen);
+    drop(maker);
     let failures: Vec<Option<String>> = runs.iter().map(|run| run.source.failure()).collect();
     let pairs = join_pairs(&runs, live.report.slowest);
     let mut finished: Vec<RunReport> = runs.into_iter().map(|run| run.source.finish(run.session)).collect();
     pair::add_to_reports(&mut finished, pairs);
     app::keep_serving(live, signals);
-    let unobserved = finished.iter().zip(failures).find_map(|(run, failure)| {
-        let failure = failure.filter(|_| run.report.saw_nothing())?;
-        Some((run.name.as_str(), failure))
-    });
-    let Some((name, failure)) = unobserved else {
+    let mut first_unobserved = None;
+    for (run, failure) in finished.iter().zip(failures) {
+        if let Some(failure) = failure
+            && run.report.saw_nothing()
+            && first_unobserved.is_none()
+        {
+            first_unobserved = Some((run.name.as_str(), failure));
+        }
+    }
+    let Some((name, failure)) = first_unobserved else {
         return app::print_reports(&finished, live.outcome);
     };
     // Empty reports would only hide the reason.

@@ -1,0 +1,106 @@
+//! Makes the run of each engine, with its outputs and its place on the screen.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use recording::RecordedPayload;
+use session::sink::OutputFiles;
+use session::telemetry::{MetricsOptions, SharedTelemetry};
+use session::{About as _, LiveSource as _, Observer, Running};
+use sources::attach::EngineRun;
+use tui::{RunView, Screen};
+
+use super::watched_engine::WatchedEngine;
+use crate::app::{self, RunOutputs};
+use crate::args::LiveArgs;
+use crate::headless::Progress;
+
+/// Makes runs, which share a screen and an endpoint.
+pub(super) struct RunMaker<'a> {
+    live: &'a LiveArgs,
+    /// The files of the user's options, from which each of several runs derives its own.
+    files: OutputFiles,
+    telemetry: SharedTelemetry,
+    /// `None` without a screen.
+    screen: Option<Rc<RefCell<Screen>>>,
+    run_count: usize,
+}
+
+impl<'a> RunMaker<'a> {
+    pub(super) fn new(live: &'a LiveArgs) -> Self {
+        let files = live.record.recording_files();
+        Self { live, files, telemetry: SharedTelemetry::default(), screen: None, run_count: 0 }
+    }
+
+    /// Starts the runs of the engines that are there at the start. An output that cannot be opened is an error, before the screen opens.
+    pub(super) fn start_first_runs(
+        &mut self,
+        engines: Vec<EngineRun>,
+        endpoint: Option<MetricsOptions>,
+    ) -> anyhow::Result<Vec<Running<WatchedEngine>>> {
+        let are_several = engines.len() > 1;
+        let mut endpoint = Some(endpoint);
+        let mut outputs = Vec::new();
+        for engine in &engines {
+            let files = if are_several { self.files.of_run(&engine.name()) } else { self.files.clone() };
+            // The first run opens the endpoint, and the others share it.
+            if let Some(endpoint) = endpoint.take() {
+                let opened = RunOutputs::open(self.live, engine.kind(), &files, endpoint)?;
+                self.telemetry = opened.shared_telemetry();
+                outputs.push(opened);
+            } else {
+                outputs.push(RunOutputs::open_further(self.live, engine.kind(), &files, &self.telemetry)?);
+            }
+        }
+        self.screen = app::open_screen(self.live)?.map(|screen| Rc::new(RefCell::new(screen)));
+        if let Some(screen) = self.screen.as_ref().filter(|_| are_several) {
+            screen.borrow_mut().watch_runs(engines.len());
+            screen.borrow_mut().open_run_list();
+        }
+        let mut runs = Vec::new();
+        for (engine, outputs) in engines.into_iter().zip(outputs) {
+            runs.push(self.create_run(engine, outputs));
+        }
+        Ok(runs)
+    }
+
+    /// Starts the run of an engine that joins the others. If its files cannot be opened, it goes on without them.
+    pub(super) fn start_further_run(&mut self, engine: EngineRun) -> Running<WatchedEngine> {
+        let name = engine.name();
+        let opened = RunOutputs::open_further(self.live, engine.kind(), &self.files.of_run(&name), &self.telemetry);
+        let mut problem = None;
+        let outputs = opened.unwrap_or_else(|error| {
+            problem = Some(format!("recording: {error:#}"));
+            RunOutputs::without_files(self.live, engine.kind(), self.files.payload, &self.telemetry)
+        });
+        if let Some(screen) = &self.screen {
+            screen.borrow_mut().add_run();
+        }
+        let mut run = self.create_run(engine, outputs);
+        if let Some(problem) = problem {
+            run.session.give_up(problem);
+        }
+        run.session.notify(format!("{name} has started"));
+        run
+    }
+
+    /// Connects an engine with its outputs and with its place on the screen.
+    fn create_run(&mut self, mut engine: EngineRun, outputs: RunOutputs) -> Running<WatchedEngine> {
+        if self.files.payload == RecordedPayload::Tokens {
+            engine.keep_ids();
+        }
+        let run_index = self.run_count;
+        self.run_count += 1;
+        let observer: Box<dyn Observer> = match self.view(run_index) {
+            Some(view) => Box::new(view),
+            None => Box::new(Progress::default()),
+        };
+        let session = outputs.into_session(self.live, observer);
+        Running::new(WatchedEngine::new(engine, self.view(run_index)), session)
+    }
+
+    /// Place of a run on the screen.
+    fn view(&self, run_index: usize) -> Option<RunView> {
+        self.screen.clone().map(|screen| RunView { screen, run_index })
+    }
+}
