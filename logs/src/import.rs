@@ -224,12 +224,20 @@ impl Import {
             }
             _ => String::new(),
         };
-        let skipped: String = stats.skipped.iter().map(|why| format!("; skipped {why}")).collect();
-        let kinds: String = kinds.iter().map(|kind| format!("{kind}; ")).collect();
+        let mut skipped = String::new();
+        for why in &stats.skipped {
+            skipped.push_str("; skipped ");
+            skipped.push_str(why);
+        }
+        let mut kinds_text = String::new();
+        for kind in &kinds {
+            kinds_text.push_str(kind);
+            kinds_text.push_str("; ");
+        }
         let summaries = self.reader.recogniser.engines.iter().map(|engine| engine.forms_summary());
         let known: Vec<_> = summaries.filter(|summary| !summary.is_empty()).collect();
         Err(ImportError::NothingRecognised(format!(
-            "{kinds}{} in {} and none of a known form ({}){undated}{first}{skipped}",
+            "{kinds_text}{} in {} and none of a known form ({}){undated}{first}{skipped}",
             plural(stats.lines, "line"),
             plural(stats.files, "file"),
             known.join("; ")

@@ -116,6 +116,7 @@ impl<'l> JsonSearch<'_, 'l> {
         let first = self.found.len();
         let mut times = TimesOfObject::default();
         let visitor = MemberVisitor { search: self, times: &mut times, depth };
+        // The value is known to be valid.
         let _ = serde_json::Deserializer::from_str(json).deserialize_seq(visitor);
         self.set_missing_times(first, &times);
     }

@@ -92,8 +92,8 @@ pub(crate) fn examine_process(
     engines: &[EngineKind],
 ) -> Result<Examination, ReadError> {
     let argv = split_strings(&process.read("cmdline", MAX_ARGUMENT_BYTES)?);
-    let StatedRole { role: stated, titled, launcher } = StatedRole::from_argv(&argv, by_hand, engines);
-    let is_named = stated.is_some() || by_hand.is_some();
+    let stated = StatedRole::from_argv(&argv, by_hand, engines);
+    let is_named = stated.role.is_some() || by_hand.is_some();
     let program_name = argv.first().and_then(|program| program.rsplit('/').next());
     let is_python = program_name.is_some_and(|name| name.starts_with("python"));
     let is_frontend = engines.iter().any(|engine| engine.is_frontend(&argv));
@@ -119,36 +119,12 @@ pub(crate) fn examine_process(
     if libzmq_file.is_none() && !is_named && refused.is_empty() {
         return Ok(if is_frontend { Examination::Frontend } else { Examination::Other });
     }
-    let has_room = if stated.is_some() { room.has_stated } else { room.has_unnamed };
+    let has_room = if stated.role.is_some() { room.has_stated } else { room.has_unnamed };
     if by_hand.is_none() && !is_parent && !has_room {
         return Ok(Examination::LeftOut);
     }
-    let status = process.read("status", kernel::MAX_STATUS_BYTES)?;
-    let mut candidate = Candidate {
-        id: ProcessId { pid: process.pid, start_time: stat.start_time },
-        ns_pids: stat::parse_ns_pids(&status),
-        parent: stat.parent,
-        title: display_title(&argv, stat, titled.is_some(), launcher),
-        stated,
-        rank: titled.map(|(_, rank)| rank).unwrap_or_default(),
-        launcher,
-        flags: if launcher.is_some() {
-            Flags::parse(&argv, engines.iter().flat_map(|engine| engine.flags()))
-        } else {
-            Flags::default()
-        },
-        python: find_python_version(&files),
-        io_threads: find_io_threads(&process),
-        connects_to_clients: engines.iter().copied().find(|engine| {
-            let mut paths = files.iter().map(|file| &file.path);
-            paths.any(|path| engine.connects_to_clients(path))
-        }),
-        inner_server: find_inner_server(engines, files.iter().map(|file| &*file.path)),
-        is_frontend,
-        refused,
-        libzmq_error: unread_maps,
-        ..Candidate::default()
-    };
+    let described = Candidate::describe(&process, stat, &argv, &stated, &files, engines)?;
+    let mut candidate = Candidate { is_frontend, refused, libzmq_error: unread_maps, ..described };
     let environment = candidate.value_if_readable(ProcPart::Environment, process.environment(MAX_ARGUMENT_BYTES));
     candidate.environment = environment.and_then(|bytes| kept_variables(&bytes, engines));
     candidate.net_ns = candidate.value_if_readable(ProcPart::Namespaces, process.network_namespace());
@@ -188,6 +164,40 @@ impl StatedRole {
 }
 
 impl Candidate {
+    /// The candidate as far as its command, status and mapped files show it.
+    fn describe(
+        process: &ProcDir,
+        stat: &ProcessStat,
+        argv: &[String],
+        stated: &StatedRole,
+        files: &[maps::MappedFile],
+        engines: &[EngineKind],
+    ) -> Result<Self, ReadError> {
+        let StatedRole { role, titled, launcher } = *stated;
+        let status = process.read("status", kernel::MAX_STATUS_BYTES)?;
+        let flags = if launcher.is_some() {
+            Flags::parse(argv, engines.iter().flat_map(|engine| engine.flags()))
+        } else {
+            Flags::default()
+        };
+        let maps_client_of = |engine: &EngineKind| files.iter().any(|file| engine.connects_to_clients(&file.path));
+        Ok(Self {
+            id: ProcessId { pid: process.pid, start_time: stat.start_time },
+            ns_pids: stat::parse_ns_pids(&status),
+            parent: stat.parent,
+            title: display_title(argv, stat, titled.is_some(), launcher),
+            stated: role,
+            rank: titled.map(|(_, rank)| rank).unwrap_or_default(),
+            launcher,
+            flags,
+            python: find_python_version(files),
+            io_threads: find_io_threads(process),
+            connects_to_clients: engines.iter().copied().find(maps_client_of),
+            inner_server: find_inner_server(engines, files.iter().map(|file| &*file.path)),
+            ..Self::default()
+        })
+    }
+
     /// The value of a part that could be read. Records a refusal; missing or oversized parts remain unknown.
     fn value_if_readable<T>(&mut self, part: ProcPart, result: Result<T, ReadError>) -> Option<T> {
         match result {

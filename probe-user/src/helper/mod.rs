@@ -109,6 +109,7 @@ impl Helper {
     }
 
     pub(crate) fn detach_targets(&self) {
+        // Without a helper, nothing is attached.
         let _ = self.send_request(&HelperRequest::DetachTargets, None);
     }
 

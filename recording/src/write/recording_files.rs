@@ -200,6 +200,7 @@ impl RecordingFiles {
         // Created first: this file may only be marked as continued if the next one exists.
         let StartedFile { file, bytes } = create_file(&next, self.options.force, &self.header, self.run, false)?;
         if let Err(error) = self.end_file(EndReason::Rotated, 0, None) {
+            // The first error is the one to report.
             storage::remove(&next).ok();
             return Err(error);
         }
@@ -210,6 +211,7 @@ impl RecordingFiles {
         let max_files = u64::from(self.options.rotate.unwrap_or(u32::MAX).max(1));
         while self.finished.len() as u64 >= max_files {
             if let Some(oldest) = self.finished.pop_front() {
+                // If it cannot be removed, it only takes space, and the recording goes on.
                 storage::remove(&oldest.path).ok();
             }
         }
@@ -306,6 +308,7 @@ pub(super) fn create_file(
     match written {
         Ok(bytes) => Ok(StartedFile { file, bytes }),
         Err(error) => {
+            // The first error is the one to report.
             storage::remove(&created_path).ok();
             Err(RecordError::io("write to", path, error))
         }

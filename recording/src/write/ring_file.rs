@@ -54,6 +54,7 @@ impl RingFile {
             other => other.map_err(io::Error::from),
         };
         if let Err(error) = reserved {
+            // The first error is the one to report.
             storage::remove(path).ok();
             return Err(RecordError::io("reserve space for", path, error));
         }
@@ -113,6 +114,7 @@ impl RingFile {
         match copied {
             Ok(()) => Ok(RecordingSummary { dropped, ..files.summary() }),
             Err(error) => {
+                // The first error is the one to report.
                 storage::remove(to).ok();
                 Err(error)
             }

@@ -84,6 +84,7 @@ impl WriterThread {
                         BlockStore::Ring(ring) => ring.copy_to(&to, &closing, dropped),
                         BlockStore::Files(_) => Err(RecordError::Empty),
                     };
+                    // Without a receiver, nobody waits for the result.
                     reply.send(dumped).ok();
                 }
                 WriterJob::Finish { closing, reply } => {
