@@ -218,6 +218,7 @@ impl Watchdog {
     }
 }
 
+/// Tells the service manager that the configuration is being reloaded.
 fn notify_reloading() {
     // systemd rejects a reload notification without the time.
     match NotifyState::monotonic_usec_now() {

@@ -235,6 +235,7 @@ impl Session {
     }
 }
 
+/// Limits of the run to report: the source's, those of its outputs, and the session's own.
 fn all_degraded(about: &dyn About, output_problems: &[String], degraded: &[String]) -> Vec<String> {
     let mut all = about.degraded();
     all.extend(output_problems.iter().cloned());

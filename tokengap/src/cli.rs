@@ -141,6 +141,7 @@ pub(crate) enum ThemeChoice {
 }
 
 impl ThemeChoice {
+    /// The palette, unless the terminal decides it.
     pub(crate) fn palette(self) -> Option<Palette> {
         match self {
             Self::Auto => None,

@@ -93,6 +93,7 @@ impl<'a> ResultFile<'a> {
         }
     }
 
+    /// Where to write the result.
     pub(crate) fn writer(&mut self) -> &mut dyn Write {
         match &mut self.kind {
             ResultFileKind::Replacement(file) => file,

@@ -110,6 +110,7 @@ pub struct RunSummary {
 }
 
 impl RunSummary {
+    /// Name, source and length of a run, for the heading.
     fn of(run: &NamedRun<'_>) -> Self {
         let series = run.report.series.as_ref();
         Self {

@@ -120,6 +120,7 @@ impl ParquetColumn {
         }
     }
 
+    /// Writes the values collected for a row group, and forgets them.
     fn write(&mut self, to: &mut SerializedColumnWriter<'_>) -> Result<()> {
         let levels = Some(&*self.levels);
         match &mut self.values {

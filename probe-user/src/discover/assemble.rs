@@ -121,6 +121,7 @@ fn end_of_socket(socket: OpenSocket, candidates: &[&Candidate], roles: &[Option<
     Some(End { pid: candidates[socket.candidate].id.pid, fd: socket.fd, inode: socket.inode, role })
 }
 
+/// Assembles the engine of a group of candidates that are connected or related.
 fn assemble_engine(
     known: &[EngineKind],
     group: &[usize],

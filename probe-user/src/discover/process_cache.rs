@@ -50,12 +50,14 @@ impl CandidateCounts {
         }
     }
 
+    /// Counts a process by the result of its examination.
     fn add(&mut self, state: &Examination) {
         if let Some(count) = self.count_mut(state) {
             *count += 1;
         }
     }
 
+    /// No longer counts a process with this result.
     fn remove(&mut self, state: &Examination) {
         if let Some(count) = self.count_mut(state) {
             *count -= 1;

@@ -29,6 +29,7 @@ fn high_half(number: u64) -> u32 {
     (number >> 32) as u32
 }
 
+/// Encodes a change of the tables for the helper.
 pub(super) fn change_to_numbers(change: TableChange) -> ChangeNumbers {
     match change {
         TableChange::Watch { target, capture, counts_sends } => {

@@ -67,6 +67,7 @@ pub(crate) enum HelperRequest {
 }
 
 impl HelperRequest {
+    /// Encodes the request for the helper.
     pub(crate) fn to_bytes(&self) -> [u8; REQUEST_BYTES] {
         let numbers = match *self {
             Self::Start => [START, 0, 0, 0, 0],

@@ -33,6 +33,7 @@ const REGISTERS: [Register; 7] =
 /// The probe points, or why there are none.
 pub(crate) type LocatorAnswer = Result<ProbePoints, String>;
 
+/// Encodes what was found in a library, or why it was not, in a fixed number of bytes.
 pub(crate) fn answer_to_bytes(answer: &LocatorAnswer) -> [u8; ANSWER_BYTES] {
     let mut bytes = [0; ANSWER_BYTES];
     let found = match answer {

@@ -94,6 +94,7 @@ impl BlockColumns<Vec<u8>> {
 }
 
 impl<'a> BlockColumns<ColumnCursor<'a>> {
+    /// Finds the columns of a block in its bytes. Columns that this version does not know are skipped.
     pub(crate) fn from_bytes(bytes: &'a [u8]) -> Result<Self, MalformedBlock> {
         let mut cursor = ColumnCursor::new(bytes);
         let stored_count = cursor.read_number()?;

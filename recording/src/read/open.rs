@@ -38,6 +38,7 @@ pub struct BlockInfo {
 }
 
 impl BlockInfo {
+    /// The block of this section.
     pub(super) fn new(offset: u64, section: &Section) -> Self {
         Self {
             offset,

@@ -70,6 +70,7 @@ pub(super) struct WrittenBlock {
 }
 
 impl RecordingFiles {
+    /// Creates the first file, and writes its header.
     pub(super) fn create(
         path: &Path,
         header: &RecordingHeader,

@@ -37,6 +37,7 @@ pub(super) struct RingFile {
 }
 
 impl RingFile {
+    /// Creates the file, reserves its space, and writes its header.
     pub(super) fn create(
         path: &Path,
         size_bytes: u64,

@@ -72,6 +72,7 @@ impl DumpTrigger {
         self.rules.max_dumps.is_some_and(|max| dump_count() >= max as usize)
     }
 
+    /// Whether the last dump is less than the minimum interval ago.
     fn is_too_soon(&self, now: MonoNs) -> bool {
         let (Some(last), Some(min_interval_ns)) = (self.last_dump, self.rules.min_interval_ns) else {
             return false;

@@ -155,6 +155,7 @@ fn finished_dumps(ring: &Path) -> usize {
     names.filter(|name| name.to_string_lossy().starts_with(DUMP_PREFIX)).count()
 }
 
+/// Message for the user about a dump: its size and file, or why it failed.
 fn dump_message(result: &Result<RecordingSummary, RecordError>, path: &Path, reason: &str) -> String {
     match result {
         Ok(summary) => format!("hindsight: {} in {} ({reason})", format_bytes(summary.bytes), path.display()),

@@ -262,6 +262,7 @@ impl Sink {
         }
     }
 
+    /// Stops all recording after a crash in it. Returns the message about it.
     fn disable_outputs(&mut self) -> String {
         self.recording = None;
         self.ring = None;

@@ -32,6 +32,7 @@ impl Environment {
     }
 }
 
+/// Parses a time limit in milliseconds, at least 1.
 fn parse_timeout(milliseconds: &str) -> anyhow::Result<Duration> {
     match milliseconds.trim().parse() {
         Ok(0) | Err(_) => {

@@ -68,6 +68,7 @@ pub(super) fn health_of_runs(runs: &[EngineHealth]) -> Value {
     json
 }
 
+/// Health of one of several engines, with its name and address.
 fn engine_health_json(run: &EngineHealth) -> Value {
     let mut json = health_json(run.health);
     if let Some(engine) = &run.engine {

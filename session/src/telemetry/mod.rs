@@ -207,6 +207,7 @@ impl Telemetry {
         self.push.as_ref()?.take_message()
     }
 
+    /// Publishes the metrics of this moment to the clients of the endpoint.
     fn publish_metrics(&mut self, analysis: &Analysis, input: &ReportInput, is_final: bool) {
         let pushed = self.push.as_ref().map(OtlpPush::pushed);
         if let Some(endpoint) = &self.endpoint {
@@ -216,6 +217,7 @@ impl Telemetry {
         }
     }
 
+    /// Publishes the state of the run to the clients of the endpoint.
     fn publish_health(&self, is_running: bool, is_attached: bool) {
         if let Some(endpoint) = &self.endpoint {
             let health = RunHealth { is_running, is_attached, flow: self.flow, now: Anchor::now() };

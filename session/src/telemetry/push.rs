@@ -124,6 +124,7 @@ impl OtlpPush {
         self.spans.has_requests()
     }
 
+    /// Adds an event to the spans, and sends them once they are many.
     pub(super) fn event(&mut self, event: &Event<'_>, analysis: &Analysis) {
         self.spans.event(event, analysis);
         if self.spans.waiting() >= MAX_SPANS_BYTES {
@@ -150,6 +151,7 @@ impl OtlpPush {
         self.target.queue.close_run(self.run, Instant::now() + FLUSH);
     }
 
+    /// Sends the spans gathered so far.
     fn send_spans(&mut self, analysis: &Analysis) {
         self.gathered = Instant::now();
         if let Some((json, items)) = self.spans.take(analysis) {
@@ -157,6 +159,7 @@ impl OtlpPush {
         }
     }
 
+    /// Sends the metrics of this moment, as sums since the start.
     fn send_metrics(&mut self, now: MonoNs, analysis: &Analysis, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
         self.measured = Instant::now();
         let times = [analysis.ledger().started().unwrap_or(now), now].map(|at| self.anchor.wall_ns_at(at));

@@ -26,6 +26,7 @@ impl ServedPath {
         Self::ALL.into_iter().find(|served| served.name() == path)
     }
 
+    /// Path in a request.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Metrics => "/metrics",

@@ -74,6 +74,7 @@ impl StreamPublisher {
         }
     }
 
+    /// Hands the current block to the endpoint, or drops it if the endpoint does not keep up.
     fn send_block(&mut self) {
         if let Some(block) = self.blocks.close()
             && self.jobs.try_send(StreamJob::Block(Box::new(block))).is_err()

@@ -24,14 +24,14 @@ const AT_REST: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
 pub(super) struct CpuWatch {
-    processes: Vec<Watched>,
+    processes: Vec<WatchedProcess>,
     /// Poll counters of event loops at the previous sample.
     polls: HashMap<ThreadId, Polled>,
     sampled: Option<Instant>,
     sampled_all: Option<Instant>,
 }
 
-struct Watched {
+struct WatchedProcess {
     role: &'static str,
     pid: u32,
     io_threads: Vec<u32>,
@@ -43,7 +43,7 @@ impl CpuWatch {
     /// Adds a process, or returns why it cannot be sampled.
     pub(super) fn add(&mut self, process: &Process) -> Result<(), String> {
         let pid = process.id.pid;
-        self.processes.push(Watched {
+        self.processes.push(WatchedProcess {
             role: process.role.word(),
             pid,
             io_threads: process.io_threads.clone(),
@@ -79,7 +79,7 @@ impl CpuWatch {
     }
 }
 
-impl Watched {
+impl WatchedProcess {
     /// Takes a sample. Returns whether the process is still running.
     fn sample(
         &mut self,

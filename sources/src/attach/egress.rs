@@ -39,12 +39,13 @@ struct UselessConnection {
 #[derive(Default)]
 pub(super) struct Egress {
     pub(super) clients: Clients,
-    connections: HashMap<u64, (ConnectionTracker, ResponseReader)>,
+    /// By the kernel address of their sockets.
+    connections: HashMap<u64, ClientConnection>,
     requests: RequestPlane,
     frontends: FrontendWatch,
     /// Set if a serving process connects to its clients. Its deliveries name requests only if its request plane does.
     plane: Option<EngineKind>,
-    /// Connections that the kernel side must ignore. The flag is true for a TLS connection.
+    /// Connections that the kernel side must ignore.
     useless: Vec<UselessConnection>,
     logs: LogThread,
     /// Tokenizer of an engine whose messages carry no text, while it is being read.
@@ -113,14 +114,21 @@ fn is_zmq_port(engine: &Engine, port: u16) -> bool {
     })
 }
 
-/// A reader of a connection on which responses are written. `unknown_arrival`: why the arrival of its request may be unknown, if arrivals are
-/// observed.
-fn new_response_reader(is_of_frontend: bool, unknown_arrival: Option<UnknownArrival>) -> ResponseReader {
-    let reader = if is_of_frontend { ResponseReader::of_frontend() } else { ResponseReader::default() };
-    let reader = reader.with_protocols(engines::PROTOCOLS);
-    match unknown_arrival {
-        Some(unknown) => reader.with_arrivals(unknown),
-        None => reader,
+/// A connection on which responses are written.
+struct ClientConnection {
+    tracker: ConnectionTracker,
+    reader: ResponseReader,
+}
+
+impl ClientConnection {
+    /// A new connection. `unknown_arrival`: why the arrival of its request may be unknown, if arrivals are observed.
+    fn new(is_of_frontend: bool, unknown_arrival: Option<UnknownArrival>) -> Self {
+        let reader = if is_of_frontend { ResponseReader::of_frontend() } else { ResponseReader::default() };
+        let mut reader = reader.with_protocols(engines::PROTOCOLS);
+        if let Some(unknown) = unknown_arrival {
+            reader = reader.with_arrivals(unknown);
+        }
+        Self { tracker: ConnectionTracker::default(), reader }
     }
 }
 
@@ -250,8 +258,8 @@ impl Egress {
             let Some(plane) = self.plane else { return };
             if !plane.cancels(record.payload) {
                 self.requests.read_record(record, plane, &mut self.clients.server);
-            } else if let Some((_, reader)) = self.connections.get_mut(&socket) {
-                reader.record_cancel();
+            } else if let Some(connection) = self.connections.get_mut(&socket) {
+                connection.reader.record_cancel();
             }
             return;
         }
@@ -263,7 +271,6 @@ impl Egress {
             return;
         }
         let server = &mut self.clients.server;
-        let mut closed = false;
         let is_of_frontend = self.frontends.observed.contains(&pid);
         let unknown_arrival = if is_tls { UnknownArrival::Tls } else { UnknownArrival::Missed };
         let unknown_arrival = self.observes_arrivals.then_some(unknown_arrival);
@@ -271,21 +278,22 @@ impl Egress {
             if let Some(counts) = server.tls.as_mut().filter(|_| is_tls) {
                 counts.plain += 1;
             }
-            (ConnectionTracker::default(), new_response_reader(is_of_frontend, unknown_arrival))
+            ClientConnection::new(is_of_frontend, unknown_arrival)
         });
-        if matches!(record.kind, Kind::Wrote | Kind::Request) && connection.1.is_of_frontend() != is_of_frontend {
+        if matches!(record.kind, Kind::Wrote | Kind::Request) && connection.reader.is_of_frontend() != is_of_frontend {
             // The new connection has the kernel address of another process's, whose last write was reported after its end.
-            *connection = (ConnectionTracker::default(), new_response_reader(is_of_frontend, unknown_arrival));
+            *connection = ClientConnection::new(is_of_frontend, unknown_arrival);
         }
-        let (track, reader) = connection;
+        let ClientConnection { tracker, reader } = connection;
         if record.kind == Kind::Request {
             if let Some(times) = parse_arrival(record.payload) {
                 reader.record_arrival(times, self.unknown_spans.parse_caller(record.payload));
             }
             return;
         }
-        for step in track.interpret_record(record) {
-            closed |= matches!(step, ConnectionStep::Closed { .. });
+        let mut is_closed = false;
+        for step in tracker.interpret_record(record) {
+            is_closed |= matches!(step, ConnectionStep::Closed { .. });
             read_step(reader, step, at, server, sink);
         }
         let is_useless = reader.is_unreadable();
@@ -293,14 +301,14 @@ impl Egress {
         if let Some(counts) = self.clients.server.tls.as_mut().filter(|_| is_useless && is_tls) {
             counts.plain = counts.plain.saturating_sub(1);
         }
-        if closed || is_useless {
+        if is_closed || is_useless {
             self.connections.remove(&socket);
         }
-        if closed {
+        if is_closed {
             self.requests.connections.remove(&socket);
         }
         // The kernel side then stops copying its bytes. Requests may still be read from it.
-        if is_useless && !closed && !self.requests.is_relevant(socket) {
+        if is_useless && !is_closed && !self.requests.is_relevant(socket) {
             self.useless.push(UselessConnection { socket, is_tls });
         }
     }

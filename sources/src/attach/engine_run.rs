@@ -38,7 +38,7 @@ pub struct EngineRun {
     options: AttachOptions,
     /// The run waits for an engine as long as it takes, and its engine's exit is an event of the run.
     is_following: bool,
-    state: State,
+    state: RunState,
     /// When the exit of the watched engine was noticed.
     exited_at: Option<Instant>,
     /// Change of the node's processes at which the exit was looked for last.
@@ -63,7 +63,7 @@ pub struct EngineRun {
     refused: Option<String>,
 }
 
-enum State {
+enum RunState {
     Waiting {
         since: Instant,
         /// When the next attempt to attach is made.
@@ -156,7 +156,7 @@ impl EngineRuns {
             run,
             options: self.options.clone(),
             is_following: self.is_following,
-            state: State::Waiting { since: now, retry_at: now },
+            state: RunState::Waiting { since: now, retry_at: now },
             exited_at: None,
             checked_change: None,
             port: None,
@@ -252,24 +252,24 @@ impl EngineRun {
     /// The attach to the engine, while there is one.
     pub fn watched(&self) -> Option<&Attach> {
         match &self.state {
-            State::Watching(attach) => Some(attach),
-            State::Waiting { .. } => None,
+            RunState::Watching(attach) => Some(attach),
+            RunState::Waiting { .. } => None,
         }
     }
 
     /// Whether the engine is observed.
     pub fn engine_state(&self) -> EngineState {
         match &self.state {
-            State::Watching(_) if self.exited_at.is_none() => EngineState::Attached,
-            State::Watching(_) => EngineState::Ended,
-            State::Waiting { .. } if self.ended > 0 => EngineState::Ended,
-            State::Waiting { .. } => EngineState::Waiting,
+            RunState::Watching(_) if self.exited_at.is_none() => EngineState::Attached,
+            RunState::Watching(_) => EngineState::Ended,
+            RunState::Waiting { .. } if self.ended > 0 => EngineState::Ended,
+            RunState::Waiting { .. } => EngineState::Waiting,
         }
     }
 
     /// Why the engine is not observed, if it is not.
     pub fn obstacle(&self) -> Option<String> {
-        let State::Waiting { .. } = self.state else {
+        let RunState::Waiting { .. } = self.state else {
             return None;
         };
         let node = self.node.lock();
@@ -280,7 +280,7 @@ impl EngineRun {
 
     /// Attaches to the engine that this run waits for, once one was found.
     fn attach_when_found(&mut self) {
-        let State::Waiting { retry_at, .. } = self.state else {
+        let RunState::Waiting { retry_at, .. } = self.state else {
             return;
         };
         if Instant::now() < retry_at {
@@ -300,7 +300,7 @@ impl EngineRun {
 
     /// Watches this engine if the run waits for one. If that fails, the engine goes back to the node, and the run tries again after a while.
     fn attach_to(&mut self, found: FoundEngine, is_ring_read: bool) -> anyhow::Result<()> {
-        let State::Waiting { since, .. } = self.state else {
+        let RunState::Waiting { since, .. } = self.state else {
             return Ok(());
         };
         self.port = found.traits.port;
@@ -325,7 +325,7 @@ impl EngineRun {
                 self.checked_change = None;
                 tracing::info!("attached to {} processes of {}", attach.watched(), self.name());
                 self.node.lock().set_waiting(self.run, false);
-                self.state = State::Watching(Box::new(attach));
+                self.state = RunState::Watching(Box::new(attach));
                 Ok(())
             }
             Err(error) => {
@@ -336,7 +336,7 @@ impl EngineRun {
                 }
                 self.refused = Some(why);
                 self.node.lock().return_engine(found);
-                self.state = State::Waiting { since, retry_at: Instant::now() + RETRY_DELAY };
+                self.state = RunState::Waiting { since, retry_at: Instant::now() + RETRY_DELAY };
                 Err(error)
             }
         }
@@ -348,7 +348,7 @@ impl EngineRun {
         if self.checked_change == Some(change) {
             return;
         }
-        if let State::Watching(attach) = &self.state
+        if let RunState::Watching(attach) = &self.state
             && self.exited_at.is_none()
             && attach.has_ended()
         {
@@ -361,7 +361,7 @@ impl EngineRun {
     /// Leaves an engine that has ended, or that is none. Attaches to the one that continues the run.
     fn change_engine(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         let are_several = self.node.lock().has_several_runs();
-        if let State::Watching(attach) = &self.state {
+        if let RunState::Watching(attach) = &self.state {
             if let Some(exited_at) = self.exited_at {
                 // The only engine stays in the report as it was last, unless it starts again.
                 if self.is_following || are_several || self.node.lock().has_engine_for(self.run) {
@@ -385,8 +385,8 @@ impl EngineRun {
 
     /// Waits for the next engine, `since` when there is none.
     fn leave_engine(&mut self, since: Instant) {
-        let State::Watching(attach) =
-            std::mem::replace(&mut self.state, State::Waiting { since, retry_at: Instant::now() })
+        let RunState::Watching(attach) =
+            std::mem::replace(&mut self.state, RunState::Waiting { since, retry_at: Instant::now() })
         else {
             return;
         };
@@ -444,8 +444,8 @@ impl About for EngineRun {
         let past: Vec<String> = self.past_degraded.iter().filter(|line| !degraded.contains(line)).cloned().collect();
         degraded.extend(past);
         let waiting = match &self.state {
-            State::Waiting { since, .. } => since.elapsed(),
-            State::Watching(_) => Duration::ZERO,
+            RunState::Waiting { since, .. } => since.elapsed(),
+            RunState::Watching(_) => Duration::ZERO,
         };
         if self.ended > 0 {
             degraded.push(format!(
@@ -477,9 +477,9 @@ impl LiveSource for EngineRun {
 
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         let flow = match &mut self.state {
-            State::Watching(attach) => attach.poll(sink),
-            State::Waiting { .. } if self.stopping => return Flow::Ended,
-            State::Waiting { .. } => Flow::Idle,
+            RunState::Watching(attach) => attach.poll(sink),
+            RunState::Waiting { .. } if self.stopping => return Flow::Ended,
+            RunState::Waiting { .. } => Flow::Idle,
         };
         // It ends unasked if the probe has failed, which all runs share.
         if flow == Flow::Ended || self.stopping {
@@ -495,14 +495,14 @@ impl LiveSource for EngineRun {
 
     fn stop(&mut self) {
         self.stopping = true;
-        if let State::Watching(attach) = &mut self.state {
+        if let RunState::Watching(attach) = &mut self.state {
             attach.stop();
         }
     }
 
     fn keep_ids(&mut self) {
         self.keep_ids = true;
-        if let State::Watching(attach) = &mut self.state {
+        if let RunState::Watching(attach) = &mut self.state {
             attach.keep_ids();
         }
     }

@@ -11,7 +11,7 @@ use trace::event::{DispatchKind, Event, Missed, MissedCause, PairMessage, Receiv
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
 use super::known_rooms::KnownRooms;
-use super::multipart::{MessageUse, Multipart, Multiparts, Part, excerpt};
+use super::multipart::{MessagePart, MessageUse, Multipart, Multiparts, excerpt};
 use super::paths::{MessageSource, Paths};
 use super::roles::Roles;
 use super::sight::Observability;
@@ -67,9 +67,9 @@ impl Lanes {
             return self.sent_request(message, name, sink);
         }
         let (number, bytes, first, part_count) = match self.multiparts.sent(message, name, MessageUse::Output) {
-            Part::Whole(number) => (number, message.bytes, complete_payload(message), 1),
-            Part::Incomplete => return,
-            Part::Last(whole) => {
+            MessagePart::Whole(number) => (number, message.bytes, complete_payload(message), 1),
+            MessagePart::Incomplete => return,
+            MessagePart::Last(whole) => {
                 let may_be_for_a_scheduler = !self.rooms.is_empty()
                     && self.paths.of_lane(name.lane as usize).is_none()
                     && self.paths.roles.of(socket.pid).is_scheduler();
@@ -103,9 +103,9 @@ impl Lanes {
     fn sent_request(&mut self, message: &Message<'_>, name: FrameRef, sink: Sink<'_>) {
         let Call { socket, at, .. } = message.call;
         let (number, bytes, parts) = match self.multiparts.sent(message, name, MessageUse::Requests) {
-            Part::Whole(number) => (number, message.bytes, vec![excerpt(message.bytes, message.payload)]),
-            Part::Incomplete => return,
-            Part::Last(whole) => (whole.number, whole.bytes, whole.excerpts().collect()),
+            MessagePart::Whole(number) => (number, message.bytes, vec![excerpt(message.bytes, message.payload)]),
+            MessagePart::Incomplete => return,
+            MessagePart::Last(whole) => (whole.number, whole.bytes, whole.excerpts().collect()),
         };
         let mut requests = Vec::new();
         let content = self.translator.read_requests(&parts, &mut requests);

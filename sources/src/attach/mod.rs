@@ -56,7 +56,7 @@ pub use python::PythonOptions;
 use python::PythonWatch;
 use queues::{QueueProblems, QueueWatch};
 use targets::{has_libzmq, observe_inner_servers, speaks_zmq, target, targets, without_libzmq};
-pub use trial::{Reason, Row, State};
+pub use trial::{FeatureRow, FeatureState, Reason};
 
 /// Time to read the ring buffer after the end, which a busy engine goes on filling.
 const DRAIN: Duration = Duration::from_millis(500);

@@ -104,7 +104,7 @@ pub(super) fn excerpt(length: u64, captured: &[u8]) -> Excerpt<'_> {
 
 /// Where a part belongs.
 #[derive(Debug)]
-pub(super) enum Part<'m> {
+pub(super) enum MessagePart<'m> {
     /// The message with this number on its lane has no other part.
     Whole(u64),
     /// More parts follow.
@@ -169,13 +169,13 @@ impl Later {
 
 impl Multiparts {
     /// Enters a sent part, and keeps the content of the first ones of its message.
-    pub(super) fn sent(&mut self, message: &Message<'_>, name: FrameRef, usage: MessageUse) -> Part<'_> {
+    pub(super) fn sent(&mut self, message: &Message<'_>, name: FrameRef, usage: MessageUse) -> MessagePart<'_> {
         let socket = message.call.socket;
         let number = self.number(name).unwrap_or(name.seq);
         // Two look-ups, because a borrow that is returned from one branch would last for all.
         if self.open.get(&socket).is_some_and(|open| open.is_continued_by(name)) {
             let Some(open) = self.open.get_mut(&socket) else {
-                return Part::Whole(number);
+                return MessagePart::Whole(number);
             };
             if usage.keeps_part(open, message.bytes) {
                 open.keep(message);
@@ -183,7 +183,7 @@ impl Multiparts {
             open.parts += 1;
             open.bytes += message.bytes;
             if message.more {
-                return Part::Incomplete;
+                return MessagePart::Incomplete;
             }
             open.part_count = std::mem::take(&mut open.parts);
             // Requests to vLLM's engine cores begin with the address of a router's peer, all other messages with a part that is received.
@@ -191,10 +191,10 @@ impl Multiparts {
             let is_routed = may_be_routed && open.kept.first().is_some_and(|first| first.length != 1);
             let later = self.later.entry(name.lane).or_default();
             later.push(open.name.seq + 1, name.seq, is_routed.then_some(open.number));
-            return Part::Last(open);
+            return MessagePart::Last(open);
         }
         if !message.more {
-            return Part::Whole(number);
+            return MessagePart::Whole(number);
         }
         let open = self.open.entry(socket).or_insert_with(|| Multipart {
             number,
@@ -212,7 +212,7 @@ impl Multiparts {
         open.kept.clear();
         open.captured.clear();
         open.keep(message);
-        Part::Incomplete
+        MessagePart::Incomplete
     }
 
     /// Number of the message on its lane, where a multipart message counts as one. `None` for a part after the first that is received.

@@ -11,10 +11,10 @@ use probe_user::process_files::{self, FileStatus};
 const MAX_LINE: usize = 1 << 20;
 
 #[derive(Default)]
-pub(super) struct Logs(Vec<Log>);
+pub(super) struct Logs(Vec<FollowedLog>);
 
-struct Log {
-    source: LogSource,
+struct FollowedLog {
+    source: LogPlace,
     file: RegularFile,
     /// Unfinished last line.
     line: Vec<u8>,
@@ -22,14 +22,14 @@ struct Log {
 
 /// Where a log is found again after its rotation.
 #[derive(Clone, Debug)]
-enum LogSource {
+enum LogPlace {
     /// A file that the user named.
     Named(PathBuf),
     /// Standard output or error of a process.
     Stream { pid: u32, descriptor: u32 },
 }
 
-impl LogSource {
+impl LogPlace {
     /// Path in log messages.
     fn path(&self) -> PathBuf {
         match self {
@@ -38,6 +38,7 @@ impl LogSource {
         }
     }
 
+    /// Opens the file that has the place now.
     fn open(&self, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
         match self {
             Self::Named(path) => process_files::open_named_regular(path, expected),
@@ -45,6 +46,7 @@ impl LogSource {
         }
     }
 
+    /// Status of the file that has the place now.
     fn status(&self) -> Result<FileStatus, ReadError> {
         match self {
             Self::Named(path) => process_files::named_status(path),
@@ -56,13 +58,13 @@ impl LogSource {
 impl Logs {
     /// Follows a log from its current end.
     pub(super) fn follow(&mut self, path: &Path) -> std::io::Result<()> {
-        self.follow_source(LogSource::Named(path.to_owned())).map_err(Into::into)
+        self.follow_source(LogPlace::Named(path.to_owned())).map_err(Into::into)
     }
 
     /// Follows the standard output and error of a worker if they are regular files.
     pub(super) fn follow_output(&mut self, process: &Process) {
         for descriptor in [1, 2] {
-            let source = LogSource::Stream { pid: process.id.pid, descriptor };
+            let source = LogPlace::Stream { pid: process.id.pid, descriptor };
             match self.follow_source(source.clone()) {
                 Ok(()) | Err(ReadError::NotRegular | ReadError::UnexpectedFileSystem) => {}
                 Err(error) => tracing::info!("{} cannot be followed: {error}", source.path().display()),
@@ -71,11 +73,11 @@ impl Logs {
     }
 
     /// Follows a log from its current end, unless it is already followed.
-    fn follow_source(&mut self, source: LogSource) -> Result<(), ReadError> {
+    fn follow_source(&mut self, source: LogPlace) -> Result<(), ReadError> {
         let file = source.open(ExpectedFile::ANY)?;
         if !self.0.iter().any(|log| (log.file.device, log.file.inode) == (file.device, file.inode)) {
             file.file().seek(SeekFrom::End(0))?;
-            self.0.push(Log { source, file, line: Vec::new() });
+            self.0.push(FollowedLog { source, file, line: Vec::new() });
         }
         Ok(())
     }
@@ -90,7 +92,7 @@ impl Logs {
     }
 }
 
-impl Log {
+impl FollowedLog {
     /// Reads at most `MAX_LINE` new bytes and passes the complete lines that are valid UTF-8. The rest of the last line waits for the next call.
     fn poll(&mut self, handle_line: &mut impl FnMut(&str)) -> std::io::Result<()> {
         let before = self.line.len();

@@ -14,7 +14,7 @@ use super::Attach;
 /// Availability of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
+pub enum FeatureState {
     /// Works for the whole engine.
     Works,
     /// Works for some of the engine's processes.
@@ -23,7 +23,7 @@ pub enum State {
     Missing,
 }
 
-impl State {
+impl FeatureState {
     /// Name in outputs.
     pub fn word(self) -> &'static str {
         match self {
@@ -69,22 +69,22 @@ impl From<&BlindSpot> for Reason {
 
 /// Result of the test of a feature.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct FeatureRow {
     /// Name of the feature.
     pub name: &'static str,
     /// Whether it works.
-    pub state: State,
+    pub state: FeatureState,
     /// Description of the test.
     pub tried: String,
     /// Why it does not work, or not everywhere.
     pub reasons: Vec<Reason>,
 }
 
-impl Row {
+impl FeatureRow {
     /// A feature that works unless there are reasons why not.
     pub fn of(name: &'static str, tried: impl Into<String>, reasons: impl IntoIterator<Item = Reason>) -> Self {
         let reasons: Vec<Reason> = reasons.into_iter().collect();
-        Self { name, state: State::of(reasons.is_empty()), tried: tried.into(), reasons }
+        Self { name, state: FeatureState::of(reasons.is_empty()), tried: tried.into(), reasons }
     }
 }
 
@@ -98,7 +98,7 @@ pub(super) fn with_remedy(blind: &BlindSpot) -> String {
 
 impl Attach {
     /// Polls the attach for at most `patience` and reports the result per feature. Needs no traffic.
-    pub fn outcomes(&mut self, patience: Duration) -> Vec<Row> {
+    pub fn outcomes(&mut self, patience: Duration) -> Vec<FeatureRow> {
         let mut has_queue_sample = false;
         let until = Instant::now() + patience;
         loop {
@@ -121,20 +121,20 @@ impl Attach {
     }
 
     /// Result for a feature. `has_queue_sample`: the kernel has answered at least one query of queues.
-    fn outcome(&self, feature: Feature, has_queue_sample: bool) -> Row {
+    fn outcome(&self, feature: Feature, has_queue_sample: bool) -> FeatureRow {
         let processes = self.probed.len();
         let (mut why, seen) = self.refused(feature);
-        let works = State::of(why.is_empty());
+        let works = FeatureState::of(why.is_empty());
         let of_processes = match seen {
-            0 => State::Missing,
-            some if some < processes => State::Degraded,
-            _ => State::Works,
+            0 => FeatureState::Missing,
+            some if some < processes => FeatureState::Degraded,
+            _ => FeatureState::Works,
         };
         let (state, tried) = match feature {
             Feature::Processed | Feature::Queues if self.passes_inside() => {
                 let what = "frames stay inside a process that serves its clients itself";
                 why.push(Reason::new(what));
-                (State::Missing, "nothing: there is no socket".to_owned())
+                (FeatureState::Missing, "nothing: there is no socket".to_owned())
             }
             Feature::Messages if self.passes_inside() => {
                 let tried = "a uprobe on the method that passes frames to the server inside the process".to_owned();
@@ -157,7 +157,7 @@ impl Attach {
                     self.blind(&mut why);
                 }
                 let tried = "the engine's sockets queried from the kernel".to_owned();
-                (State::of(has_queue_sample), tried)
+                (FeatureState::of(has_queue_sample), tried)
             }
             Feature::Egress => (self.deliveries(&mut why), "raw tracepoints of writes".to_owned()),
             Feature::Arrivals => (works, "raw tracepoints of sockets".to_owned()),
@@ -171,10 +171,10 @@ impl Attach {
             Feature::Tls => (of_processes, "uprobes on OpenSSL".to_owned()),
             Feature::PythonStacks => (self.stacks(&mut why), "stacks read from the tokenizers' memory".to_owned()),
         };
-        if state == State::Works {
+        if state == FeatureState::Works {
             why.clear();
         }
-        Row { name: feature.name(), state, tried, reasons: why }
+        FeatureRow { name: feature.name(), state, tried, reasons: why }
     }
 
     /// Reasons why a feature is refused, and the number of processes for which it is not.
@@ -191,7 +191,7 @@ impl Attach {
     }
 
     /// Availability of frames. A frame is useful only if its sender and receiver are known. Adds the reasons for a lack to `why`.
-    fn frames(&self, why: &mut Vec<Reason>) -> State {
+    fn frames(&self, why: &mut Vec<Reason>) -> FeatureState {
         let (refused, seen) = self.refused(Feature::Messages);
         for reason in refused {
             if !why.contains(&reason) {
@@ -212,9 +212,9 @@ impl Attach {
                 };
                 why.push(Reason::new(what));
             }
-            return State::Missing;
+            return FeatureState::Missing;
         }
-        if seen < self.probed.len() { State::Degraded } else { State::Works }
+        if seen < self.probed.len() { FeatureState::Degraded } else { FeatureState::Works }
     }
 
     /// Whether a probed process passes its frames to a server inside it.
@@ -226,40 +226,40 @@ impl Attach {
     }
 
     /// A delivery is useful only if the frames it came from are observed.
-    fn deliveries(&self, why: &mut Vec<Reason>) -> State {
+    fn deliveries(&self, why: &mut Vec<Reason>) -> FeatureState {
         let unserved = self.degraded.iter().filter(|line| line.starts_with("egress: "));
         why.extend(unserved.map(Reason::new));
         let frames = self.frames(&mut Vec::new());
-        if self.interpreter.egress.capabilities() && frames != State::Missing {
+        if self.interpreter.egress.capabilities() && frames != FeatureState::Missing {
             return frames;
         }
-        if frames == State::Missing {
+        if frames == FeatureState::Missing {
             self.blind(why);
         }
         if why.is_empty() {
             let what = "no process of the engine that receives tokens listens for clients on a TCP port";
             why.push(Reason::new(what));
         }
-        State::Missing
+        FeatureState::Missing
     }
 
     /// Availability of Python stacks: at least one reading was complete. Adds the reasons for a lack to `why`.
-    fn stacks(&self, why: &mut Vec<Reason>) -> State {
+    fn stacks(&self, why: &mut Vec<Reason>) -> FeatureState {
         let node = self.node.lock();
         let Some(python) = &node.python else {
             why.push(Reason::new(&missing_feature("python-stacks")));
-            return State::Missing;
+            return FeatureState::Missing;
         };
         let refused = python.refused(self.run);
         why.extend(refused.iter().map(Reason::from));
         let cost = python.cost();
         if cost.readings > cost.failed {
-            return if refused.is_empty() { State::Works } else { State::Degraded };
+            return if refused.is_empty() { FeatureState::Works } else { FeatureState::Degraded };
         }
         if why.is_empty() {
             why.push(Reason::new(&format_args!("{} readings, none of them complete", cost.readings)));
         }
-        State::Missing
+        FeatureState::Missing
     }
 
     /// Adds the processes that discovery cannot inspect.

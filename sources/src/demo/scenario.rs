@@ -5,7 +5,7 @@ use std::time::Duration;
 use trace::engine::{Mode, Waiter};
 use trace::words::names;
 
-use super::encode::{Engine, Release};
+use super::encode::{DemoEngine, SglangRelease};
 
 /// Workload of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,9 +57,9 @@ names! { Scenario {
 pub(super) struct Script {
     pub(super) name: String,
     /// Engine and release whose frames the peers write.
-    pub(super) engine: Engine,
-    pub(super) route: Route,
-    pub(super) load: Load,
+    pub(super) engine: DemoEngine,
+    pub(super) route: ProcessCounts,
+    pub(super) load: DemoLoad,
     /// Costs of a router and of a detokenizer.
     pub(super) router: Cost,
     pub(super) detokenizer: Cost,
@@ -71,7 +71,7 @@ pub(super) struct Script {
     /// another thread in between. The loop receives a message every 2 turns. `None` if waiters run only when no message is left (vLLM).
     pub(super) waiter_turns: Option<u8>,
     /// Phases that alternate, each for [`Self::phase`].
-    pub(super) phases: &'static [Phase],
+    pub(super) phases: &'static [TokenizerPhase],
     pub(super) phase: Duration,
     /// Whether the tokenizer pauses, as for garbage collection or to tokenize a long prompt on the event loop.
     pub(super) pauses: bool,
@@ -91,7 +91,7 @@ pub(super) struct Freezes {
 
 /// Number of processes per role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Route {
+pub(super) struct ProcessCounts {
     /// Number of data-parallel schedulers.
     pub(super) schedulers: usize,
     /// Number of detokenizers. 0 means `--skip-tokenizer-init`; several have a router in front.
@@ -116,7 +116,7 @@ impl Cost {
 
 /// Form of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Requests {
+pub(super) enum RequestForm {
     /// Single requests.
     Single,
     /// Alternately batches of four prompts, and four samples of one prompt.
@@ -129,7 +129,7 @@ pub(super) enum Requests {
 
 /// Requests, and how the scheduler serves them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Load {
+pub(super) struct DemoLoad {
     /// Time between frames.
     pub(super) step: Duration,
     /// Maximum number of running requests.
@@ -147,7 +147,7 @@ pub(super) struct Load {
     pub(super) leavers: f64,
     /// Least and most time, in ms, for which a pool of threads prepares the images of a request; `None` for text.
     pub(super) preparation_ms: Option<(u32, u32)>,
-    pub(super) come: Requests,
+    pub(super) come: RequestForm,
 }
 
 /// Log-normal lengths in tokens, clamped at both ends.
@@ -161,7 +161,7 @@ pub(super) struct Lengths {
 
 /// Delivery mode of the tokenizer during a phase, and its cost.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Phase {
+pub(super) struct TokenizerPhase {
     /// Mode for requests that start in this phase.
     pub(super) mode: Mode,
     /// Set if their clients treat all received tokens as new.
@@ -173,8 +173,8 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-const DIRECT: Route = Route { schedulers: 1, detokenizers: 0, workers: 1 };
-const DETOKENIZER: Route = Route { detokenizers: 1, ..DIRECT };
+const DIRECT: ProcessCounts = ProcessCounts { schedulers: 1, detokenizers: 0, workers: 1 };
+const DETOKENIZER: ProcessCounts = ProcessCounts { detokenizers: 1, ..DIRECT };
 const fn cost(per_frame: u64, per_chunk: u64) -> Cost {
     Cost { per_frame: Duration::from_micros(per_frame), per_chunk: Duration::from_micros(per_chunk) }
 }
@@ -187,17 +187,17 @@ pub(super) const PROMPT: Lengths = Lengths { min: 8, median: 400.0, sigma: 1.2, 
 const ANSWER: Lengths = Lengths { min: 4, median: 80.0, sigma: 0.7, max: 600 };
 
 /// Easily keeps up, and delivers all tokens so far.
-const QUICK: Phase = Phase { mode: Mode::Cumulative, clients_add_up: false, cost: cost(300, 15) };
+const QUICK: TokenizerPhase = TokenizerPhase { mode: Mode::Cumulative, clients_add_up: false, cost: cost(300, 15) };
 /// Needs 23 ms per frame of 128 requests.
-const SLOW: Phase = Phase { cost: cost(1000, 170), ..QUICK };
+const SLOW: TokenizerPhase = TokenizerPhase { cost: cost(1000, 170), ..QUICK };
 /// Delivers only new tokens.
-const DELTAS: Phase = Phase { mode: Mode::Incremental, cost: cost(300, 30), ..QUICK };
+const DELTAS: TokenizerPhase = TokenizerPhase { mode: Mode::Incremental, cost: cost(300, 30), ..QUICK };
 /// Delivers all tokens so far, to clients that treat them as new.
-const ADDED_UP: Phase = Phase { clients_add_up: true, cost: cost(300, 50), ..QUICK };
+const ADDED_UP: TokenizerPhase = TokenizerPhase { clients_add_up: true, cost: cost(300, 50), ..QUICK };
 /// Delivers only new tokens, at a cost too high for a frame every 10 ms.
-const COSTLY_DELTAS: Phase = Phase { cost: cost(300, 250), ..DELTAS };
+const COSTLY_DELTAS: TokenizerPhase = TokenizerPhase { cost: cost(300, 250), ..DELTAS };
 /// One request per frame.
-const SMALL_FRAMES: Phase = Phase { cost: cost(60, 20), ..DELTAS };
+const SMALL_FRAMES: TokenizerPhase = TokenizerPhase { cost: cost(60, 20), ..DELTAS };
 
 impl Scenario {
     /// Description for the help.
@@ -242,7 +242,7 @@ impl Scenario {
 
     /// Everything but the name.
     fn description(self) -> Script {
-        let load = Load {
+        let load = DemoLoad {
             step: ms(12),
             running: 64,
             open: 128,
@@ -252,12 +252,12 @@ impl Scenario {
             aborts: 0.02,
             leavers: 0.0,
             preparation_ms: None,
-            come: Requests::Single,
+            come: RequestForm::Single,
         };
         match self {
             Self::Healthy => Script {
                 name: String::new(),
-                engine: Engine::Sglang(Release::V0_5_9),
+                engine: DemoEngine::Sglang(SglangRelease::V0_5_9),
                 route: DETOKENIZER,
                 load,
                 router: LIGHT,
@@ -274,50 +274,50 @@ impl Scenario {
             // As in the original report: a token every 13 ms, and up to 850 open requests.
             Self::Backlog => Script {
                 route: DIRECT,
-                load: Load { step: ms(13), running: 128, open: 850, arrivals: 120.0, ..load },
+                load: DemoLoad { step: ms(13), running: 128, open: 850, arrivals: 120.0, ..load },
                 waiter_turns: Some(3),
                 phases: &[SLOW],
                 ..Self::Healthy.description()
             },
             Self::Race => Script {
                 route: DIRECT,
-                load: Load { step: ms(10), running: 96, arrivals: 80.0, burst: 4, ..load },
+                load: DemoLoad { step: ms(10), running: 96, arrivals: 80.0, burst: 4, ..load },
                 waiter_turns: Some(3),
                 phases: &[DELTAS],
                 pauses: true,
                 ..Self::Healthy.description()
             },
             Self::Merge => Script {
-                engine: Engine::Sglang(Release::V0_5_10),
+                engine: DemoEngine::Sglang(SglangRelease::V0_5_10),
                 waiter: Waiter::Merges,
                 waiter_turns: Some(12),
                 ..Self::Race.description()
             },
             Self::Regression => Script {
-                engine: Engine::Sglang(Release::V0_5_10),
+                engine: DemoEngine::Sglang(SglangRelease::V0_5_10),
                 waiter: Waiter::Merges,
                 route: DIRECT,
-                load: Load { step: ms(10), running: 96, arrivals: 80.0, ..load },
+                load: DemoLoad { step: ms(10), running: 96, arrivals: 80.0, ..load },
                 waiter_turns: Some(3),
                 phases: &[ADDED_UP, COSTLY_DELTAS],
                 phase: ms(2500),
                 ..Self::Healthy.description()
             },
             Self::Router => Script {
-                engine: Engine::Sglang(Release::V0_5_13),
-                route: Route { detokenizers: 2, workers: 2, ..DIRECT },
-                load: Load { step: ms(25), running: 64, open: 96, arrivals: 20.0, ..load },
+                engine: DemoEngine::Sglang(SglangRelease::V0_5_13),
+                route: ProcessCounts { detokenizers: 2, workers: 2, ..DIRECT },
+                load: DemoLoad { step: ms(25), running: 64, open: 96, arrivals: 20.0, ..load },
                 waiter: Waiter::Merges,
                 phases: &[SMALL_FRAMES],
                 ..Self::Healthy.description()
             },
             Self::TokenizerWorkers => {
-                Script { route: Route { workers: 4, ..DETOKENIZER }, ..Self::Router.description() }
+                Script { route: ProcessCounts { workers: 4, ..DETOKENIZER }, ..Self::Router.description() }
             }
             // Chunks per second: the load is 2,000, a detokenizer can process 200, the router 1,100.
             Self::Detokenizers => Script {
-                route: Route { detokenizers: 4, workers: 8, ..DIRECT },
-                load: Load {
+                route: ProcessCounts { detokenizers: 4, workers: 8, ..DIRECT },
+                load: DemoLoad {
                     step: ms(24),
                     running: 48,
                     open: 128,
@@ -330,22 +330,22 @@ impl Scenario {
                 ..Self::Router.description()
             },
             Self::Uneven => Script {
-                route: Route { detokenizers: 4, workers: 2, ..DIRECT },
+                route: ProcessCounts { detokenizers: 4, workers: 2, ..DIRECT },
                 strays: Some(20),
                 ..Self::Router.description()
             },
             Self::DataParallel => Script {
-                route: Route { schedulers: 4, ..DETOKENIZER },
-                load: Load { running: 20, arrivals: 12.0, ..load },
+                route: ProcessCounts { schedulers: 4, ..DETOKENIZER },
+                load: DemoLoad { running: 20, arrivals: 12.0, ..load },
                 ..Self::Healthy.description()
             },
             Self::Prefill => Script {
                 route: DIRECT,
-                load: Load {
+                load: DemoLoad {
                     arrivals: 200.0,
                     answer: Lengths { min: 1, max: 1, ..ANSWER },
                     aborts: 0.0,
-                    come: Requests::Prefill,
+                    come: RequestForm::Prefill,
                     ..load
                 },
                 phases: &[DELTAS],
@@ -353,17 +353,17 @@ impl Scenario {
             },
             Self::Decode => Self::SkipTokenizer.description(),
             Self::Sampling => {
-                Script { load: Load { come: Requests::Groups, ..load }, ..Self::SkipTokenizer.description() }
+                Script { load: DemoLoad { come: RequestForm::Groups, ..load }, ..Self::SkipTokenizer.description() }
             }
             Self::Vllm => Script {
-                engine: Engine::Vllm,
-                load: Load {
+                engine: DemoEngine::Vllm,
+                load: DemoLoad {
                     step: ms(10),
                     running: 96,
                     arrivals: 80.0,
                     // An aborted request stops appearing on the wire, so that only its client knows that it is over.
                     aborts: 0.0,
-                    come: Requests::Chats,
+                    come: RequestForm::Chats,
                     ..load
                 },
                 waiter: Waiter::Merges,
@@ -371,17 +371,17 @@ impl Scenario {
                 ..Self::Race.description()
             },
             Self::SlowTokenisation => Script {
-                load: Load { arrivals: 20.0, preparation_ms: Some((1200, 2500)), ..load },
+                load: DemoLoad { arrivals: 20.0, preparation_ms: Some((1200, 2500)), ..load },
                 ..Self::Healthy.description()
             },
             Self::SchedulerStopped => Script {
-                load: Load { arrivals: 18.0, running: 128, ..load },
+                load: DemoLoad { arrivals: 18.0, running: 128, ..load },
                 freezes: Some(Freezes { first: ms(2000), length: ms(3000), interval: ms(12_000) }),
                 ..Self::Healthy.description()
             },
             // Responses that take 10 s.
             Self::Abandoned => Script {
-                load: Load {
+                load: DemoLoad {
                     arrivals: 3.0,
                     answer: Lengths { median: 900.0, sigma: 0.2, max: 2000, ..ANSWER },
                     aborts: 0.0,
@@ -397,10 +397,10 @@ impl Scenario {
     pub(super) fn with_workers(self, workers: usize) -> Option<Script> {
         let script = self.script();
         let route = match self {
-            Self::Router => Route { detokenizers: workers, workers, ..script.route },
-            Self::TokenizerWorkers => Route { workers, ..script.route },
-            Self::Detokenizers => Route { detokenizers: workers, ..script.route },
-            Self::DataParallel => Route { schedulers: workers, ..script.route },
+            Self::Router => ProcessCounts { detokenizers: workers, workers, ..script.route },
+            Self::TokenizerWorkers => ProcessCounts { workers, ..script.route },
+            Self::Detokenizers => ProcessCounts { detokenizers: workers, ..script.route },
+            Self::DataParallel => ProcessCounts { schedulers: workers, ..script.route },
             _ => return None,
         };
         Some(Script { route, ..script })

@@ -6,11 +6,11 @@ use trace::HopId;
 use trace::event::Capabilities;
 use trace::path::Ends;
 
-use super::encode::Engine;
-use super::scenario::Route;
+use super::encode::DemoEngine;
+use super::scenario::ProcessCounts;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Receiver {
+pub(super) enum ReceiverRole {
     /// Distributes requests over several detokenizers.
     Router,
     /// Converts token ids to text.
@@ -28,7 +28,7 @@ pub(super) struct HopPlan {
     pub(super) ends: Ends<&'static str>,
     /// Index of the receiving worker.
     pub(super) worker: Option<u16>,
-    pub(super) to: Receiver,
+    pub(super) to: ReceiverRole,
     pub(super) listen: String,
     pub(super) upstream: String,
 }
@@ -41,12 +41,12 @@ impl HopPlan {
 
     /// Returns whether the receiver delivers tokens to clients.
     pub(super) fn is_last(&self) -> bool {
-        self.to == Receiver::Tokenizer
+        self.to == ReceiverRole::Tokenizer
     }
 
     /// Returns whether requests cross it.
     pub(super) fn carries_requests(&self) -> bool {
-        self.to == Receiver::Scheduler
+        self.to == ReceiverRole::Scheduler
     }
 
     /// The stages that the peers report.
@@ -56,25 +56,25 @@ impl HopPlan {
 }
 
 /// Hops of `route`, in the order of the path, then those with requests, with their sockets in `folder`.
-pub(super) fn hops(engine: Engine, route: Route, folder: &Path) -> Vec<HopPlan> {
+pub(super) fn hops(engine: DemoEngine, route: ProcessCounts, folder: &Path) -> Vec<HopPlan> {
     let mut planner = HopPlanner { folder, detokenizers: route.detokenizers, plans: Vec::new() };
     let (last, tokenizer) = match (engine, route.detokenizers, route.workers) {
-        (Engine::Vllm, ..) => ("engine-core", "api-server"),
+        (DemoEngine::Vllm, ..) => ("engine-core", "api-server"),
         (_, 0, _) => ("scheduler", "tokenizer"),
         (_, _, 1) => ("detokenizer", "tokenizer"),
         _ => ("detokenizer", "worker"),
     };
     match route.detokenizers {
         0 => {}
-        1 => planner.add_hops(Ends::new("scheduler", "detokenizer"), Receiver::Detokenizer, 1),
+        1 => planner.add_hops(Ends::new("scheduler", "detokenizer"), ReceiverRole::Detokenizer, 1),
         several => {
-            planner.add_hops(Ends::new("scheduler", "detokenizer-router"), Receiver::Router, 1);
-            planner.add_hops(Ends::new("detokenizer-router", "detokenizer"), Receiver::Detokenizer, several);
+            planner.add_hops(Ends::new("scheduler", "detokenizer-router"), ReceiverRole::Router, 1);
+            planner.add_hops(Ends::new("detokenizer-router", "detokenizer"), ReceiverRole::Detokenizer, several);
         }
     }
-    planner.add_hops(Ends::new(last, tokenizer), Receiver::Tokenizer, route.workers);
-    let scheduler = if engine == Engine::Vllm { "engine-core" } else { "scheduler" };
-    planner.add_hops(Ends::new(tokenizer, scheduler), Receiver::Scheduler, route.schedulers);
+    planner.add_hops(Ends::new(last, tokenizer), ReceiverRole::Tokenizer, route.workers);
+    let scheduler = if engine == DemoEngine::Vllm { "engine-core" } else { "scheduler" };
+    planner.add_hops(Ends::new(tokenizer, scheduler), ReceiverRole::Scheduler, route.schedulers);
     planner.plans
 }
 
@@ -88,7 +88,7 @@ struct HopPlanner<'f> {
 
 impl HopPlanner<'_> {
     /// Adds a hop to each of `count` receivers.
-    fn add_hops(&mut self, ends: Ends<&'static str>, receiver: Receiver, count: usize) {
+    fn add_hops(&mut self, ends: Ends<&'static str>, receiver: ReceiverRole, count: usize) {
         for worker in 0..count {
             let worker = (count > 1).then_some(worker);
             let upstream = format!("ipc://{}/{}", self.folder.display(), self.plans.len());
@@ -106,10 +106,10 @@ impl HopPlanner<'_> {
 
     /// Endpoint at which the tap listens. The checksum of its endpoint determines the detokenizer of a tokenizer worker, so names are tried
     /// until the workers are distributed evenly.
-    fn name_listener(&self, upstream: &str, receiver: Receiver, worker: Option<usize>) -> String {
+    fn name_listener(&self, upstream: &str, receiver: ReceiverRole, worker: Option<usize>) -> String {
         let mut names = (0..=u32::MAX).map(|i| format!("{upstream}-{i}"));
         let found = match (receiver, worker, self.detokenizers) {
-            (Receiver::Tokenizer, Some(worker), several @ 2..) => {
+            (ReceiverRole::Tokenizer, Some(worker), several @ 2..) => {
                 names.find(|listen| detokenizer_of(listen, several) == worker % several)
             }
             _ => names.next(),
@@ -125,16 +125,19 @@ pub(super) fn detokenizer_of(http_worker_ipc: &str, detokenizers: usize) -> usiz
 
 #[cfg(test)]
 mod tests {
-    use super::super::encode::Release;
+    use super::super::encode::SglangRelease;
     use super::*;
 
     #[test]
     fn workers_are_spread_over_all_detokenizers() {
-        let route = Route { schedulers: 1, detokenizers: 4, workers: 8 };
-        let engine = Engine::Sglang(Release::V0_5_13);
+        let route = ProcessCounts { schedulers: 1, detokenizers: 4, workers: 8 };
+        let engine = DemoEngine::Sglang(SglangRelease::V0_5_13);
         let hops = hops(engine, route, Path::new("/tmp/demo"));
-        let served: Vec<_> =
-            hops.iter().filter(|hop| hop.to == Receiver::Tokenizer).map(|hop| detokenizer_of(&hop.listen, 4)).collect();
+        let served: Vec<_> = hops
+            .iter()
+            .filter(|hop| hop.to == ReceiverRole::Tokenizer)
+            .map(|hop| detokenizer_of(&hop.listen, 4))
+            .collect();
         assert_eq!(served, [0, 1, 2, 3, 0, 1, 2, 3]);
     }
 }

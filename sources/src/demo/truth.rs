@@ -49,10 +49,10 @@ pub struct Truth {
 
 /// Shared counts that the peers update.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Account(Arc<Mutex<Inner>>);
+pub(super) struct Account(Arc<Mutex<AccountState>>);
 
 #[derive(Debug, Default)]
-struct Inner {
+struct AccountState {
     truth: Truth,
     open: usize,
     unsent: usize,
@@ -99,7 +99,7 @@ impl Account {
         self.with(|a| a.truth.clone())
     }
 
-    fn with<T>(&self, use_it: impl FnOnce(&mut Inner) -> T) -> T {
+    fn with<T>(&self, use_it: impl FnOnce(&mut AccountState) -> T) -> T {
         use_it(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -23,7 +23,7 @@ use crate::guard::Guard;
 use crate::tap::{Tap, TapHop};
 pub use plan::{Located, Movable, Planned};
 use witness::measure;
-pub use witness::{Rate, Seen, Witness};
+pub use witness::{MessageRate, Seen, Witness};
 
 /// Maximum wait for a sender to pause, and for a cut connection to close.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -50,7 +50,7 @@ pub struct Prepared {
     /// Checks the move, or why it cannot be checked.
     pub witness: Result<Witness, String>,
     /// Messages per second; `None` if it cannot be measured.
-    pub rate: Option<Rate>,
+    pub rate: Option<MessageRate>,
     engine: Engine,
 }
 

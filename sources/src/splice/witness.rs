@@ -121,7 +121,7 @@ fn watch(
 ) {
     // Sends are counted from the attach on, so the rate measurement waits for it.
     let _ = sender.send(Ok(()));
-    let mut tally = Tally::new();
+    let mut tally = MessageCheck::new();
     let mut summed = Instant::now();
     loop {
         // Read before the last poll, so that its observations are included.
@@ -156,24 +156,24 @@ fn watch(
 }
 
 /// Checks the order of messages, and their token counts with an analysis in which every receiver's inbox is a hop.
-struct Tally {
+struct MessageCheck {
     analysis: Analysis,
     decoders: Decoders,
     matcher: Matcher,
-    inboxes: HashMap<SocketId, Inbox>,
+    inboxes: HashMap<SocketId, ReceivingSocket>,
     live: BTreeSet<String>,
     marked: BTreeSet<String>,
     seen: Seen,
 }
 
 /// A receiving socket.
-struct Inbox {
+struct ReceivingSocket {
     hop: HopId,
     seq: u64,
     carries: SocketFormat,
 }
 
-impl Tally {
+impl MessageCheck {
     fn new() -> Self {
         Self {
             analysis: Analysis::new(Config { engines: engines::FACTS, ..Config::default() }),
@@ -192,7 +192,7 @@ impl Tally {
         let at = message.call.at;
         let matched = self.matcher.match_receipt(message);
         let next_hop = HopId(self.inboxes.len().min(usize::from(u16::MAX)) as u16);
-        let inbox = self.inboxes.entry(message.call.socket).or_insert(Inbox {
+        let inbox = self.inboxes.entry(message.call.socket).or_insert(ReceivingSocket {
             hop: next_hop,
             seq: 0,
             carries: SocketFormat::default(),
@@ -260,7 +260,7 @@ const WINDOW: Duration = Duration::from_secs(1);
 
 /// A rate, and how it was measured.
 #[derive(Clone, Copy, Debug)]
-pub struct Rate {
+pub struct MessageRate {
     /// Number of messages.
     pub per_second: u64,
     /// Method of measurement.
@@ -277,12 +277,12 @@ fn count_sends(witness: Option<&Witness>, engine: &Engine, senders: &[u32]) -> O
 
 /// Rate counted by the probe. Without a probe, estimated from wake-ups of the senders' I/O threads: about one per message while they keep
 /// up.
-pub(super) fn measure(witness: Option<&Witness>, engine: &Engine, senders: &[u32]) -> Option<Rate> {
+pub(super) fn measure(witness: Option<&Witness>, engine: &Engine, senders: &[u32]) -> Option<MessageRate> {
     let began = Instant::now();
     let before = count_sends(witness, engine, senders)?;
     thread::sleep(WINDOW);
     let grown = count_sends(witness, engine, senders)?.saturating_sub(before);
-    Some(Rate {
+    Some(MessageRate {
         per_second: (grown as f64 / began.elapsed().as_secs_f64()).ceil() as u64,
         by: match witness {
             Some(_) => "counted where they enter libzmq",

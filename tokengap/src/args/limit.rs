@@ -38,6 +38,7 @@ impl LimitArgs {
     }
 }
 
+/// Help of `--limit`: each limit with its default.
 fn limits_help() -> String {
     let mut text = "Set a memory limit; repeatable. At a limit, the oldest entries are evicted and the report's `limits` and `self.degraded` show it. Names and defaults:\n"
         .to_owned();

@@ -41,6 +41,7 @@ impl OutputArgs {
     }
 }
 
+/// Parses a number that is not 0.
 pub(crate) fn parse_at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("must be at least 1".into()),
@@ -70,6 +71,7 @@ pub(crate) fn to_nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// Parses the name of a severity.
 pub(crate) fn parse_severity(text: &str) -> Result<Severity, String> {
     match text {
         "info" => Ok(Severity::Info),

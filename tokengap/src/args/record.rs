@@ -59,6 +59,7 @@ pub(crate) struct RecordArgs {
 }
 
 impl RecordArgs {
+    /// Files to write, by the options.
     pub(crate) fn recording_files(&self) -> OutputFiles {
         OutputFiles {
             record: self.record.clone(),

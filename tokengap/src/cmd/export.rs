@@ -133,6 +133,7 @@ fn time_range(args: &Args) -> Option<RangeInclusive<u64>> {
     (from.is_some() || to.is_some()).then(|| from.unwrap_or(0)..=to.unwrap_or(u64::MAX))
 }
 
+/// Converts a recording to the format of the arguments, and shows the progress.
 fn write_export(
     recording: &Recording,
     args: &Args,

@@ -63,6 +63,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Writes the man pages, or the completions for a shell, into a folder.
 fn generate_into(dir: &Path, what: GeneratedFile, mut command: Command) -> std::io::Result<()> {
     match what.shell() {
         Some(shell) => clap_complete::generate_to(shell, &mut command, "tokengap", dir).map(drop),

@@ -165,6 +165,7 @@ pub(crate) fn join_runs(servers: &[RunningServer<'_>], slowest: usize) -> Vec<(u
     joined
 }
 
+/// The servers known to be of this side.
 fn servers_of_side<'s, 'a>(
     servers: &'s [RunningServer<'a>],
     side: PairSide,

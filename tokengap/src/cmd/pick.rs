@@ -51,6 +51,7 @@ fn engine_offers(topology: &Topology) -> (Vec<SourceOffer>, Vec<String>) {
     (engines, topology.blind_spots.iter().map(ToString::to_string).collect())
 }
 
+/// The offer to attach to an engine; `None` if none of its processes is its main one.
 fn engine_offer(engine: &Engine) -> Option<SourceOffer> {
     let pid = engine.main_process()?.id.pid;
     let headline = engine.to_string();
@@ -149,6 +150,7 @@ impl FoundRecording {
         Some(Self { written_at, bytes: metadata.len(), name })
     }
 
+    /// The offer to replay the recording.
     fn into_offer(self) -> SourceOffer {
         let age = self.written_at.elapsed().unwrap_or_default();
         let size = format_bytes(self.bytes);

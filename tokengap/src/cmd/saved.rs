@@ -64,10 +64,10 @@ fn read_limited(from: impl Read) -> anyhow::Result<Vec<u8>> {
 /// Parses a JSON report of the schema that this program writes.
 fn parse_report(text: &[u8]) -> anyhow::Result<Report> {
     #[derive(serde::Deserialize)]
-    struct Head {
+    struct FileHead {
         schema: Option<String>,
     }
-    let head: Head = serde_json::from_slice(text).map_err(explain_json_error)?;
+    let head: FileHead = serde_json::from_slice(text).map_err(explain_json_error)?;
     match head.schema.as_deref() {
         Some(SCHEMA) => {
             let report: Report = serde_json::from_slice(text).map_err(explain_json_error)?;

@@ -53,6 +53,7 @@ fn tokengap_commands(text: &str) -> Vec<(usize, String)> {
     ours.map(|(at, command)| (at, command.to_owned())).collect()
 }
 
+/// Flags of a command, with those that all commands have.
 fn flag_names(of: &Command) -> BTreeSet<String> {
     let mut all: BTreeSet<String> =
         of.get_arguments().filter_map(|argument| argument.get_long()).map(|long| format!("--{long}")).collect();

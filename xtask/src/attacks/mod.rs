@@ -37,13 +37,13 @@ pub(crate) struct AttackOptions {
 }
 
 #[derive(Debug, PartialEq)]
-enum Outcome {
+enum AttackOutcome {
     Held,
     Skipped(String),
     Broken(String),
 }
 
-impl Outcome {
+impl AttackOutcome {
     /// Outcome of a script that ended, by the last line of its output.
     fn of(status: ExitStatus, stdout: &str) -> Self {
         let last = stdout.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
@@ -60,7 +60,7 @@ impl Outcome {
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for AttackOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Held => write!(f, "held"),
@@ -71,19 +71,19 @@ impl fmt::Display for Outcome {
 }
 
 #[derive(Default)]
-struct OutcomeCounts {
+struct AttackCounts {
     passed: usize,
     failed: usize,
     skipped: usize,
 }
 
-impl OutcomeCounts {
+impl AttackCounts {
     /// Counts the outcome of one attack.
-    fn add(&mut self, outcome: &Outcome) {
+    fn add(&mut self, outcome: &AttackOutcome) {
         *match outcome {
-            Outcome::Held => &mut self.passed,
-            Outcome::Skipped(_) => &mut self.skipped,
-            Outcome::Broken(_) => &mut self.failed,
+            AttackOutcome::Held => &mut self.passed,
+            AttackOutcome::Skipped(_) => &mut self.skipped,
+            AttackOutcome::Broken(_) => &mut self.failed,
         } += 1;
     }
 }
@@ -100,19 +100,19 @@ pub(crate) fn run(options: &AttackOptions) -> Result<()> {
     let venv = python.ancestors().nth(2).context("the virtual environment has no folder")?;
     check_searchable(venv)?;
     let waiting = Mutex::new(scripts.iter());
-    let counts = Mutex::new(OutcomeCounts::default());
+    let counts = Mutex::new(AttackCounts::default());
     thread::scope(|scope| {
         for _ in 0..WORKERS {
             scope.spawn(|| {
                 while let Some(script) = next_script(&waiting) {
                     let outcome =
-                        run_script(script, &program, venv).unwrap_or_else(|e| Outcome::Broken(format!("{e:#}")));
+                        run_script(script, &program, venv).unwrap_or_else(|e| AttackOutcome::Broken(format!("{e:#}")));
                     counts.lock().expect("no worker panics").add(&outcome);
                 }
             });
         }
     });
-    let OutcomeCounts { passed, failed, skipped } = counts.into_inner().expect("no worker panics");
+    let AttackCounts { passed, failed, skipped } = counts.into_inner().expect("no worker panics");
     println!("{passed} passed, {failed} failed, {skipped} skipped");
     ensure!(failed == 0, "{failed} attacks succeeded or did not complete");
     Ok(())
@@ -166,7 +166,7 @@ fn check_searchable(folder: &Path) -> Result<()> {
 }
 
 /// Runs one script and prints its outcome, with the end of its output if it is broken.
-fn run_script(script: &Path, program: &Path, venv: &Path) -> Result<Outcome> {
+fn run_script(script: &Path, program: &Path, venv: &Path) -> Result<AttackOutcome> {
     let name = script.file_stem().unwrap_or_default().display();
     let started = Instant::now();
     let folder = tempfile::Builder::new().prefix("attack-").tempdir()?;
@@ -182,10 +182,10 @@ fn run_script(script: &Path, program: &Path, venv: &Path) -> Result<Outcome> {
     command.stdout(File::create(&output.stdout)?).stderr(File::create(&output.stderr)?);
     let mut child = command.spawn().context("cannot start unshare: install util-linux")?;
     let outcome = match wait_within(&mut child, TIME_LIMIT)? {
-        Some(status) => Outcome::of(status, &read_text(&output.stdout)?),
-        None => Outcome::Broken(format!("did not end within {} s", TIME_LIMIT.as_secs())),
+        Some(status) => AttackOutcome::of(status, &read_text(&output.stdout)?),
+        None => AttackOutcome::Broken(format!("did not end within {} s", TIME_LIMIT.as_secs())),
     };
-    let end = if matches!(outcome, Outcome::Broken(_)) { output.end()? } else { String::new() };
+    let end = if matches!(outcome, AttackOutcome::Broken(_)) { output.end()? } else { String::new() };
     // One call, so that the lines of scripts that run at the same time are not mixed.
     println!("{name:<24} {:>5.1} s  {outcome}\n{end}", started.elapsed().as_secs_f64());
     Ok(outcome)
@@ -240,13 +240,13 @@ mod tests {
     #[test]
     fn only_a_script_that_says_so_has_held() {
         let [success, failure] = [0, 1 << 8].map(ExitStatus::from_raw);
-        assert_eq!(Outcome::of(success, "trying\nheld\n\n"), Outcome::Held);
-        assert_eq!(Outcome::of(success, "SKIPPED: no cc\n"), Outcome::Skipped("no cc".to_owned()));
-        assert_eq!(Outcome::of(failure, "BROKEN: raw ESC\n"), Outcome::Broken("raw ESC".to_owned()));
+        assert_eq!(AttackOutcome::of(success, "trying\nheld\n\n"), AttackOutcome::Held);
+        assert_eq!(AttackOutcome::of(success, "SKIPPED: no cc\n"), AttackOutcome::Skipped("no cc".to_owned()));
+        assert_eq!(AttackOutcome::of(failure, "BROKEN: raw ESC\n"), AttackOutcome::Broken("raw ESC".to_owned()));
         for (status, stdout) in
             [(success, ""), (success, "BROKEN: raw ESC"), (failure, "held"), (failure, "SKIPPED: no cc")]
         {
-            assert!(matches!(Outcome::of(status, stdout), Outcome::Broken(_)), "{stdout}");
+            assert!(matches!(AttackOutcome::of(status, stdout), AttackOutcome::Broken(_)), "{stdout}");
         }
     }
 

@@ -22,7 +22,7 @@ const FINISH: Duration = Duration::from_mins(10);
 
 /// Load of a sender process.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Load {
+pub(super) struct PeerLoad {
     /// Number of its first connection, unique for each receiver.
     pub(super) first: u32,
     pub(super) connections: u32,
@@ -34,7 +34,7 @@ pub(super) struct Load {
     pub(super) sizes: &'static str,
 }
 
-impl Load {
+impl PeerLoad {
     /// Four connections at a steady rate until stopped.
     pub(super) const STEADY: Self = Self { first: 0, connections: 4, count: 0, rate: 10_000, sizes: "mixed" };
 }
@@ -71,7 +71,7 @@ struct Sides {
 
 impl Peer {
     /// Starts a sender that connects to `endpoint`, and waits until it is ready.
-    pub(super) fn sender(endpoint: &str, load: Load) -> Result<Self> {
+    pub(super) fn sender(endpoint: &str, load: PeerLoad) -> Result<Self> {
         let numbers = [
             ("--first", load.first),
             ("--connections", load.connections),
@@ -143,14 +143,14 @@ impl Drop for Peer {
 }
 
 /// A sender connected directly to its receiver.
-pub(super) struct Pair {
+pub(super) struct PeerPair {
     pub(super) receiver: Peer,
     pub(super) sender: Peer,
 }
 
-impl Pair {
+impl PeerPair {
     /// Starts both processes; the sender waits for a command.
-    pub(super) fn start(load: Load, endpoint: &str) -> Result<Self> {
+    pub(super) fn start(load: PeerLoad, endpoint: &str) -> Result<Self> {
         let receiver = Peer::start(&mut peer_command("receive", endpoint))?;
         Ok(Self { receiver, sender: Peer::sender(endpoint, load)? })
     }

@@ -20,7 +20,7 @@ const STEP_NS: u64 = 1_000_000;
 
 /// A line of `testbed/healthy`.
 #[derive(Debug, Deserialize)]
-pub(super) struct Response {
+pub(super) struct ServedResponse {
     /// Parsers of tool calls and of reasoning.
     parsers: (String, String),
     stream: bool,
@@ -73,7 +73,7 @@ impl Step {
 
 /// Result of the analysis for a choice, or for the whole response.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Verdict {
+pub(super) enum ResponseVerdict {
     /// Each token of the text was delivered.
     Equal,
     /// The arguments of each call are those that the engine sent.
@@ -88,9 +88,9 @@ pub(super) enum Verdict {
 
 /// Gives each id its text in the file.
 #[derive(Debug, Default)]
-struct Table(Mutex<Vec<String>>);
+struct IdTable(Mutex<Vec<String>>);
 
-impl Table {
+impl IdTable {
     /// A new id for each of these texts.
     fn add_ids(&self, texts: &[String]) -> Vec<i64> {
         let mut table = self.0.lock().expect("no step panics");
@@ -100,7 +100,7 @@ impl Table {
     }
 }
 
-impl Detokenize for Table {
+impl Detokenize for IdTable {
     fn begin(&self) -> TokenStream {
         TokenStream::default()
     }
@@ -114,7 +114,7 @@ impl Detokenize for Table {
     }
 }
 
-impl Response {
+impl ServedResponse {
     /// Parser of the tool calls.
     pub(super) fn parser(&self) -> &str {
         &self.parsers.0
@@ -130,8 +130,8 @@ impl Response {
     }
 
     /// Verdicts of the analysis on its choices, after its frames and its bytes were entered in their order.
-    pub(super) fn judge(&self, engine: &str, version: &str) -> Vec<Verdict> {
-        let table = Arc::new(Table::default());
+    pub(super) fn judge(&self, engine: &str, version: &str) -> Vec<ResponseVerdict> {
+        let table = Arc::new(IdTable::default());
         let format = engines::find(engine).and_then(|found| found.formats.first());
         let response_id = format.and_then(|format| format.response_id);
         let mut clients = Clients { is_observed: true, response_id, ..Clients::default() };
@@ -139,7 +139,7 @@ impl Response {
         if response_id.is_some() {
             clients.server.texts.detokenizer = Some(table.clone());
         }
-        let mut run = Run::new(engine, version);
+        let mut run = ResponseRun::new(engine, version);
         let mut reader = ResponseReader::default();
         let pieces = self.steps.iter().filter_map(Step::written).count();
         let mut pieces_written = 0;
@@ -253,7 +253,7 @@ fn finish_of(reason: &str) -> Finish {
 }
 
 /// The analysis of one response.
-struct Run {
+struct ResponseRun {
     analysis: Analysis,
     now_ns: u64,
     frames: u64,
@@ -267,7 +267,7 @@ struct ReadAnswer {
     tool_calls: Option<ToolCalls>,
 }
 
-impl Run {
+impl ResponseRun {
     /// Begins the analysis of an engine with one hop on which everything is observed.
     fn new(engine: &str, version: &str) -> Self {
         let config = Config { engines: engines::FACTS, ..Config::default() };
@@ -294,7 +294,7 @@ impl Run {
     }
 
     /// Sends a frame with this chunk from end to end of the hop.
-    fn send_chunk(&mut self, sent: &SentChunk, is_first: bool, table: &Table, clients: &mut Clients) {
+    fn send_chunk(&mut self, sent: &SentChunk, is_first: bool, table: &IdTable, clients: &mut Clients) {
         let mut ids = Vec::new();
         let mut text = None;
         let kind = match &sent.content {
@@ -341,7 +341,7 @@ impl Run {
     }
 
     /// Ends the run, and judges each answer and each finding.
-    fn verdicts(mut self, response: &Response, degraded: &[String]) -> Vec<Verdict> {
+    fn verdicts(mut self, response: &ServedResponse, degraded: &[String]) -> Vec<ResponseVerdict> {
         for _ in 0..4 {
             self.now_ns += 1_000_000_000;
             self.analysis.tick(MonoNs(self.now_ns));
@@ -353,7 +353,7 @@ impl Run {
         for finding in self.analysis.findings() {
             // Events with several chunks are merged chunks. Damaged calls have their verdict above.
             if !["merged-chunks", "damaged-tool-calls"].contains(&finding.kind) {
-                verdicts.push(Verdict::Accused(finding.kind));
+                verdicts.push(ResponseVerdict::Accused(finding.kind));
             }
         }
         verdicts
@@ -361,28 +361,30 @@ impl Run {
 }
 
 impl ReadAnswer {
-    fn verdict(&self, response: &Response, degraded: &[String]) -> Verdict {
+    fn verdict(&self, response: &ServedResponse, degraded: &[String]) -> ResponseVerdict {
         let is_compared = |calls: &&ToolCalls| calls.reason.is_none_or(|reason| reason == UnjudgedReason::Differs);
         match self.tool_calls.as_ref().filter(is_compared) {
             Some(calls) => self.verdict_on_calls(calls, response),
-            None if self.tokens.is_some() => Verdict::Equal,
-            None => Verdict::Unjudged(reason(degraded)),
+            None if self.tokens.is_some() => ResponseVerdict::Equal,
+            None => ResponseVerdict::Unjudged(reason(degraded)),
         }
     }
 
-    fn verdict_on_calls(&self, calls: &ToolCalls, response: &Response) -> Verdict {
+    fn verdict_on_calls(&self, calls: &ToolCalls, response: &ServedResponse) -> ResponseVerdict {
         match calls.outcome {
-            ToolCallOutcome::Complete => Verdict::EqualCalls,
-            ToolCallOutcome::Rewritten => Verdict::Unjudged("calls in another form"),
-            ToolCallOutcome::Unfinished => Verdict::Unjudged("calls cut by the length limit"),
-            ToolCallOutcome::Unjudged => Verdict::Unjudged("calls that differ"),
+            ToolCallOutcome::Complete => ResponseVerdict::EqualCalls,
+            ToolCallOutcome::Rewritten => ResponseVerdict::Unjudged("calls in another form"),
+            ToolCallOutcome::Unfinished => ResponseVerdict::Unjudged("calls cut by the length limit"),
+            ToolCallOutcome::Unjudged => ResponseVerdict::Unjudged("calls that differ"),
             ToolCallOutcome::Absent if response.has_fewer_calls(&self.rid, calls) => {
-                Verdict::Unjudged("calls left out")
+                ResponseVerdict::Unjudged("calls left out")
             }
-            ToolCallOutcome::Absent => Verdict::Accused("absent calls"),
+            ToolCallOutcome::Absent => ResponseVerdict::Accused("absent calls"),
             // Calls are numbered from 1.
-            _ if response.is_as_modelled(&self.rid, calls.call as usize - 1) => Verdict::Accused("damaged-tool-calls"),
-            _ => Verdict::Changed,
+            _ if response.is_as_modelled(&self.rid, calls.call as usize - 1) => {
+                ResponseVerdict::Accused("damaged-tool-calls")
+            }
+            _ => ResponseVerdict::Changed,
         }
     }
 }

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use self::judge::{Response, Verdict};
+use self::judge::{ResponseVerdict, ServedResponse};
 use crate::e2e::setup::{install_server, prepare_sglang, prepare_vllm};
 use crate::script::project_root;
 
@@ -99,9 +99,10 @@ fn judge_responses(
     let mut row = ReleaseResults { release: format!("{engine} {version}"), ..ReleaseResults::default() };
     for line in lines.lines() {
         let line = line?;
-        let response: Response = serde_json::from_str(&line)?;
+        let response: ServedResponse = serde_json::from_str(&line)?;
         let verdicts = response.judge(engine, version);
-        let first = verdicts.iter().find(|verdict| matches!(verdict, Verdict::Accused(_) | Verdict::Changed));
+        let first =
+            verdicts.iter().find(|verdict| matches!(verdict, ResponseVerdict::Accused(_) | ResponseVerdict::Changed));
         if let (Some(file), Some(first)) = (&mut *accused, first) {
             writeln!(file, "{{\"release\":\"{}\",\"verdict\":\"{first:?}\",\"response\":{line}}}", row.release)?;
         }
@@ -126,16 +127,16 @@ struct ReleaseResults {
 
 impl ReleaseResults {
     /// Counts a response and its verdicts.
-    fn add_response(&mut self, response: &Response, verdicts: Vec<Verdict>) {
+    fn add_response(&mut self, response: &ServedResponse, verdicts: Vec<ResponseVerdict>) {
         self.responses += 1;
         self.tokens += response.tokens();
         for verdict in verdicts {
             match verdict {
-                Verdict::Equal => self.equal += 1,
-                Verdict::EqualCalls => self.equal_calls += 1,
-                Verdict::Unjudged(why) => *self.unjudged.entry(why).or_default() += 1,
-                Verdict::Changed => *self.changed.entry(response.parser().to_owned()).or_default() += 1,
-                Verdict::Accused(kind) => *self.accused.entry(kind).or_default() += 1,
+                ResponseVerdict::Equal => self.equal += 1,
+                ResponseVerdict::EqualCalls => self.equal_calls += 1,
+                ResponseVerdict::Unjudged(why) => *self.unjudged.entry(why).or_default() += 1,
+                ResponseVerdict::Changed => *self.changed.entry(response.parser().to_owned()).or_default() += 1,
+                ResponseVerdict::Accused(kind) => *self.accused.entry(kind).or_default() += 1,
             }
         }
     }

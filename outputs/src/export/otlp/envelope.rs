@@ -54,6 +54,7 @@ impl Resource {
         engine.facts().name().clone_into(&mut self.engine);
     }
 
+    /// Writes the attributes of the resource: tokengap's, then the user's with other names.
     fn write(&self, o: &mut Object<'_>) {
         o.array("attributes", |a| {
             text(a, "service.name", self.service.as_deref().unwrap_or(&self.engine));

@@ -293,6 +293,7 @@ fn no_answer_response(runs: &[Arc<ServedRun>]) -> Response<ReplyBody> {
     text_response(StatusCode::SERVICE_UNAVAILABLE, &why)
 }
 
+/// Response that streams the run as sections of a recording, or as events.
 fn stream_response(path: ServedPath, body: ReplyBody) -> Response<ReplyBody> {
     let content_type =
         if path == ServedPath::Events { "application/jsonl; charset=utf-8" } else { "application/octet-stream" };
@@ -311,6 +312,7 @@ fn text_response(status: StatusCode, text: &str) -> Response<ReplyBody> {
     response(status, "text/plain; charset=utf-8", text.to_owned())
 }
 
+/// Response with this body.
 fn response(status: StatusCode, content_type: &'static str, body: String) -> Response<ReplyBody> {
     let mut response = Response::new(ReplyBody::whole(body));
     *response.status_mut() = status;

@@ -17,7 +17,7 @@ pub(in crate::demo) const READ_OFFSET: usize = 5;
 /// A release whose output the demo can write. The frames differ: the second release has no timing columns, the third packs token ids into
 /// `array('q')`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::demo) enum Release {
+pub(in crate::demo) enum SglangRelease {
     /// Last release whose waiters keep only one chunk.
     V0_5_9,
     /// First release whose waiters merge queued chunks.
@@ -51,7 +51,7 @@ const LOAD: [&str; 4] = ["dp_rank", "timestamp", "num_running_reqs", "num_waitin
 const LOAD_REST: [&str; 6] =
     ["max_total_num_tokens", "token_usage", "gen_throughput", "cache_hit_rate", "utilization", "max_running_requests"];
 
-impl Release {
+impl SglangRelease {
     pub(in crate::demo) fn version(self) -> &'static str {
         VERSIONS[self as usize]
     }
@@ -101,7 +101,7 @@ impl Release {
 
 /// Entry of one request in a batch.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::demo) struct Row<'a> {
+pub(in crate::demo) struct BatchRow<'a> {
     /// Request id, 32 hex digits.
     pub(in crate::demo) rid: &'a str,
     /// `http_worker_ipc` of the tokenizer worker that waits for the request; `None` with a single worker.
@@ -155,7 +155,7 @@ pub(in crate::demo) enum Finish {
 }
 
 /// Encodes a batch. `split` marks a request extracted from a batch by the router, which omits empty columns.
-pub(in crate::demo) fn batch(release: Release, class: Class, rows: &[Row<'_>], split: bool) -> Vec<u8> {
+pub(in crate::demo) fn batch(release: SglangRelease, class: Class, rows: &[BatchRow<'_>], split: bool) -> Vec<u8> {
     let mut pickler = Pickler::new();
     let columns =
         Columns { release, rows, split, load: !split && (class == Class::TokenIds || release.text_carries_load()) };
@@ -171,7 +171,7 @@ pub(in crate::demo) fn batch(release: Release, class: Class, rows: &[Row<'_>], s
 }
 
 /// Encodes a request.
-pub(in crate::demo) fn request(release: Release, row: &RequestRow<'_>) -> Vec<u8> {
+pub(in crate::demo) fn request(release: SglangRelease, row: &RequestRow<'_>) -> Vec<u8> {
     let mut pickler = Pickler::new();
     pickler.instance((IO_STRUCT, REQUEST), |p| {
         p.dict(|p| {
@@ -185,7 +185,7 @@ pub(in crate::demo) fn request(release: Release, row: &RequestRow<'_>) -> Vec<u8
 }
 
 /// Writes a field of a request. Fields without a value here are `None`.
-fn write_request_field(p: &mut Pickler, release: Release, row: &RequestRow<'_>, field: &str) {
+fn write_request_field(p: &mut Pickler, release: SglangRelease, row: &RequestRow<'_>, field: &str) {
     match field {
         "rid" => p.text(row.rid),
         "http_worker_ipc" => match row.worker {
@@ -258,7 +258,8 @@ fn write_sampling_params(p: &mut Pickler, stop: &[&'static str]) {
     });
 }
 
-fn write_ids(p: &mut Pickler, release: Release, ids: &[i64]) {
+/// Writes a list of ids as this release does: packed, or one by one.
+fn write_ids(p: &mut Pickler, release: SglangRelease, ids: &[i64]) {
     if release.packs_ids() {
         p.array(ids);
     } else {
@@ -268,8 +269,8 @@ fn write_ids(p: &mut Pickler, release: Release, ids: &[i64]) {
 
 /// Parameters that determine the content of columns.
 struct Columns<'a> {
-    release: Release,
-    rows: &'a [Row<'a>],
+    release: SglangRelease,
+    rows: &'a [BatchRow<'a>],
     split: bool,
     load: bool,
 }
@@ -315,12 +316,12 @@ impl Columns<'_> {
         }
     }
 
-    fn each(&self, p: &mut Pickler, cell: impl Fn(&mut Pickler, &Row<'_>)) {
+    fn each(&self, p: &mut Pickler, cell: impl Fn(&mut Pickler, &BatchRow<'_>)) {
         p.list(self.rows, cell);
     }
 
     /// Writes the content of `SchedulerReqTimeStats`.
-    fn times(&self, p: &mut Pickler, row: &Row<'_>) {
+    fn times(&self, p: &mut Pickler, row: &BatchRow<'_>) {
         if row.times == EngineSeconds::default() {
             return p.empty_dict();
         }

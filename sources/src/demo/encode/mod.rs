@@ -9,17 +9,17 @@ use bytes::Bytes;
 use engines::sglang::wire::Limits;
 use trace::MonoNs;
 
-pub(super) use message::{Class, Finish, READ_OFFSET, Release, RequestRow, Row, batch};
+pub(super) use message::{BatchRow, Class, Finish, READ_OFFSET, RequestRow, SglangRelease, batch};
 pub(super) use vllm::Stats;
 
 /// The engine that the peers simulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::demo) enum Engine {
-    Sglang(Release),
+pub(in crate::demo) enum DemoEngine {
+    Sglang(SglangRelease),
     Vllm,
 }
 
-impl Engine {
+impl DemoEngine {
     pub(in crate::demo) fn version(self) -> &'static str {
         match self {
             Self::Sglang(release) => release.version(),
@@ -53,7 +53,7 @@ impl Engine {
     }
 
     /// Message of one step. Only vLLM's contains `stats` and the time.
-    pub(in crate::demo) fn step(self, rows: &[Row<'_>], stats: Stats) -> Vec<u8> {
+    pub(in crate::demo) fn step(self, rows: &[BatchRow<'_>], stats: Stats) -> Vec<u8> {
         match self {
             Self::Sglang(release) => batch(release, Class::TokenIds, rows, false),
             Self::Vllm => vllm::outputs(rows, Some(stats), MonoNs::now().0 as f64 / 1e9),

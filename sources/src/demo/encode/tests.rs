@@ -4,12 +4,12 @@ use adapter::decode::{EngineSeconds, Excerpt};
 use engines::sglang::wire::{Decoder, Limits};
 use trace::event::{DispatchKind, DispatchedRequest};
 
-use super::Engine;
-use super::message::{Class, Finish, Release, RequestRow, Row, batch};
+use super::DemoEngine;
+use super::message::{BatchRow, Class, Finish, RequestRow, SglangRelease, batch};
 use super::vllm::{self, Stats};
 use crate::demo::scenario::PROMPT;
 
-const RELEASES: [Release; 3] = [Release::V0_5_9, Release::V0_5_10, Release::V0_5_13];
+const RELEASES: [SglangRelease; 3] = [SglangRelease::V0_5_9, SglangRelease::V0_5_10, SglangRelease::V0_5_13];
 
 /// Recorded message of a folder of fixtures.
 fn recorded(path: &str) -> Vec<u8> {
@@ -18,20 +18,20 @@ fn recorded(path: &str) -> Vec<u8> {
 
 /// Decodes the recorded messages of `releases`, lets `change` add what chunks do not contain, and checks that they are encoded as the same
 /// bytes.
-fn check(releases: &[Release], case: &str, class: Class, change: impl Fn(usize, &mut Row<'_>)) {
+fn check(releases: &[SglangRelease], case: &str, class: Class, change: impl Fn(usize, &mut BatchRow<'_>)) {
     for &release in releases {
         let message = recorded(&format!("zmq-tap/fixtures/messages/{}/{case}.pkl", release.version()));
         let mut decoder = Decoder::new(Limits::default()).with_ids();
         let decoded = decoder.decode(&message).expect("a recorded frame");
         let row = |i: usize| {
             let chunk = decoded.chunks()[i];
-            let mut row = Row {
+            let mut row = BatchRow {
                 rid: chunk.rid,
                 worker: chunk.worker,
                 ids: chunk.ids,
                 prompt_tokens: chunk.prompt_tokens.expect("a count"),
                 completion_tokens: chunk.completion_tokens.expect("a count"),
-                ..Row::default()
+                ..BatchRow::default()
             };
             change(i, &mut row);
             row
@@ -47,7 +47,7 @@ const PROMPT_TAIL: [i64; 5] = [102, 103, 104, 105, 106];
 #[test]
 fn batches_match_the_recorded_bytes() {
     check(&RELEASES, "skip_delta_15rid", Class::TokenIds, |_, _| {});
-    check(&[Release::V0_5_9, Release::V0_5_13], "skip_delta_256rid", Class::TokenIds, |_, _| {});
+    check(&[SglangRelease::V0_5_9, SglangRelease::V0_5_13], "skip_delta_256rid", Class::TokenIds, |_, _| {});
     for first in ["skip_first_1rid", "skip_http_worker_ipcs_3rid"] {
         check(&RELEASES, first, Class::TokenIds, |_, row| row.prompt_tail = &PROMPT_TAIL);
     }
@@ -64,14 +64,14 @@ const FRAME_TARGET: usize = 64 << 10;
 #[test]
 fn the_largest_batch_of_the_demo_fits_one_pickle_frame() {
     let rid = "d5a06630b7c75f3897de269456fef0c2";
-    let row = Row {
+    let row = BatchRow {
         rid,
         prompt_tail: &PROMPT_TAIL,
         ids: &[151_642; 4],
         prompt_tokens: 8000,
         completion_tokens: 70_000,
         times: EngineSeconds { queued: 1.5, batch_entered: 2.5, prefill_finished: 3.5 },
-        ..Row::default()
+        ..BatchRow::default()
     };
     for release in RELEASES {
         let written = batch(release, Class::TokenIds, &vec![row; 128], false);
@@ -87,7 +87,7 @@ fn times_match_the_recorded_bytes() {
         batch_entered: 4_697.432_429_685,
         prefill_finished: 4_697.622_429_685,
     };
-    check(&[Release::V0_5_10, Release::V0_5_13], "skip_engine_times_2rid", Class::TokenIds, |i, row| {
+    check(&[SglangRelease::V0_5_10, SglangRelease::V0_5_13], "skip_engine_times_2rid", Class::TokenIds, |i, row| {
         row.prompt_tail = &PROMPT_TAIL;
         row.times = [first, seconds(4_697.512)][i];
         row.wall_clock_lead = 1_795_224_040.024_825_3;
@@ -111,7 +111,7 @@ fn requests_match_the_recorded_bytes() {
             extra_key: Some("bootstrap_room"),
             ..RequestRow::default()
         };
-        assert_eq!(Engine::Sglang(release).request(&row), [message], "{release:?}");
+        assert_eq!(DemoEngine::Sglang(release).request(&row), [message], "{release:?}");
     }
 }
 
@@ -123,7 +123,7 @@ fn vllm_requests_are_read() {
         arrived: 1_764_362_096.5,
         ..RequestRow::default()
     };
-    let message = Engine::Vllm.request(&row);
+    let message = DemoEngine::Vllm.request(&row);
     let parts: Vec<_> = message.iter().map(|part| Excerpt::whole(part)).collect();
     let mut requests = Vec::new();
     let kind = (engines::vllm::FORMAT.read_requests)(&parts, &mut requests).expect("our own request");
@@ -141,7 +141,7 @@ fn the_longest_prompt_of_the_demo_fits_one_pickle_frame() {
     let row =
         RequestRow { rid: "d5a06630b7c75f3897de269456fef0c2", text: &text, prompt: &prompt, ..RequestRow::default() };
     for release in RELEASES {
-        let [written] = &Engine::Sglang(release).request(&row)[..] else { panic!("one part") };
+        let [written] = &DemoEngine::Sglang(release).request(&row)[..] else { panic!("one part") };
         assert!(written.len() < FRAME_TARGET, "{release:?}: {} bytes", written.len());
     }
 }
@@ -152,7 +152,7 @@ fn finish_reasons_and_router_messages_decode() {
     let finishes = [Finish::Length(9), Finish::Stop(13), Finish::Abort];
     for release in RELEASES {
         for finish in finishes {
-            let row = Row {
+            let row = BatchRow {
                 rid,
                 worker: Some("ipc:///tmp/tmpaaaaaaaa"),
                 finish: Some(finish),
@@ -160,9 +160,9 @@ fn finish_reasons_and_router_messages_decode() {
                 text: " the",
                 prompt_tokens: 7,
                 completion_tokens: 9,
-                ..Row::default()
+                ..BatchRow::default()
             };
-            let alone = Row { worker: None, ..row };
+            let alone = BatchRow { worker: None, ..row };
             for (class, row) in [(Class::TokenIds, row), (Class::Text, alone)] {
                 let message = batch(release, class, &[row], true);
                 let mut decoder = Decoder::new(Limits::default());
@@ -179,12 +179,15 @@ fn finish_reasons_and_router_messages_decode() {
 fn vllm_outputs_match_the_recorded_bytes() {
     for case in ["delta_1", "delta_15", "delta_64", "delta_256"] {
         let message = recorded(&format!("engines/fixtures/vllm/0.33.0/{case}.0"));
-        let mut decoder = Engine::Vllm.decoder();
+        let mut decoder = DemoEngine::Vllm.decoder();
         decoder.keep_ids();
         let parts = [message.as_slice()];
         let decoded = decoder.decode(&parts).expect("a recorded message");
-        let rows: Vec<_> =
-            decoded.chunks().iter().map(|chunk| Row { rid: chunk.rid, ids: chunk.ids, ..Row::default() }).collect();
+        let rows: Vec<_> = decoded
+            .chunks()
+            .iter()
+            .map(|chunk| BatchRow { rid: chunk.rid, ids: chunk.ids, ..BatchRow::default() })
+            .collect();
         let stats = Stats { running: rows.len().max(64), waiting: 3, step: 17 };
         let written = vllm::outputs(&rows, (case != "delta_15").then_some(stats), 12_345.678_901);
         assert_eq!(written, message, "{case}");
@@ -197,17 +200,17 @@ fn vllm_finish_reasons_and_first_outputs_decode() {
     for (finish, prompt_tail) in
         [(None, &tail[..]), (Some(Finish::Length(2)), &[]), (Some(Finish::Stop(13)), &[]), (Some(Finish::Abort), &[])]
     {
-        let row = Row {
+        let row = BatchRow {
             rid: "chatcmpl-8135776a25397c1d-924710c0",
             finish,
             prompt_tail,
             ids: &[13, 151_642],
             prompt_tokens: 400,
             completion_tokens: 2,
-            ..Row::default()
+            ..BatchRow::default()
         };
         let message = vllm::outputs(&[row], None, 0.0);
-        let mut decoder = Engine::Vllm.decoder();
+        let mut decoder = DemoEngine::Vllm.decoder();
         let parts = [message.as_slice()];
         let decoded = decoder.decode(&parts).expect("our own message");
         let [chunk] = decoded.chunks() else { panic!("{finish:?}: {decoded:?}") };

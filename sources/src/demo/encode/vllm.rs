@@ -3,7 +3,7 @@
 use adapter::decode::EngineSeconds;
 use rmp::encode;
 
-use super::message::{Finish, RequestRow, Row};
+use super::message::{BatchRow, Finish, RequestRow};
 
 /// Release whose layout this is.
 pub(super) const VERSION: &str = "0.33.0";
@@ -18,7 +18,7 @@ pub(in crate::demo) struct Stats {
 
 /// Encodes the outputs of one step at `at` seconds of the monotonic clock; without `stats` as an engine with `--disable-log-stats`. The
 /// time distinguishes messages with the same tokens.
-pub(super) fn outputs(rows: &[Row<'_>], stats: Option<Stats>, at: f64) -> Vec<u8> {
+pub(super) fn outputs(rows: &[BatchRow<'_>], stats: Option<Stats>, at: f64) -> Vec<u8> {
     let mut p = Packer(Vec::with_capacity(1024 + rows.len() * 96));
     p.array(9);
     p.int(0); // engine_index
@@ -62,7 +62,8 @@ pub(super) fn request(row: &RequestRow<'_>) -> Vec<u8> {
     p.0
 }
 
-fn output(p: &mut Packer, row: &Row<'_>) {
+/// Writes an `EngineCoreOutput`.
+fn output(p: &mut Packer, row: &BatchRow<'_>) {
     p.array(19);
     p.text(row.rid);
     p.array(row.ids.len());

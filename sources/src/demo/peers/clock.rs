@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::report::{PeerAction, Reports};
 use crate::demo::random::Random;
-use crate::demo::scenario::{Phase, Script};
+use crate::demo::scenario::{Script, TokenizerPhase};
 
 /// Clock of the scenario for one tokenizer.
 pub(super) struct Clock {
@@ -26,7 +26,7 @@ impl Clock {
     }
 
     /// Current phase; reports a change of mode.
-    pub(super) fn phase(&mut self, reports: &Reports) -> Phase {
+    pub(super) fn phase(&mut self, reports: &Reports) -> TokenizerPhase {
         let Script { phases, phase, .. } = self.script;
         let count = (self.start.elapsed().as_nanos() / phase.as_nanos().max(1)) as usize;
         let current = count % phases.len();

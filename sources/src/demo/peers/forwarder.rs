@@ -12,7 +12,7 @@ use super::clock::Busy;
 use super::network::{Inbox, Outlet, Parts};
 use super::report::PeerAction;
 use super::requests::text_of;
-use crate::demo::encode::{Class, Engine, Finish, Release, Row, batch};
+use crate::demo::encode::{BatchRow, Class, DemoEngine, Finish, SglangRelease, batch};
 use crate::demo::topology::detokenizer_of;
 
 /// Index of the outlet, and the message to send.
@@ -22,14 +22,14 @@ type Outgoing = (usize, Vec<u8>);
 pub(super) struct Forwarder {
     pub(super) stage: Stage,
     pub(super) inbox: Inbox,
-    pub(super) role: Role,
+    pub(super) role: ForwarderRole,
 }
 
 /// Connections with their endpoints.
 type Outlets = Vec<(Arc<str>, Outlet)>;
 
 /// Role of the peer.
-pub(super) enum Role {
+pub(super) enum ForwarderRole {
     /// Splits each batch into one message per request. The checksum of the request's worker selects the detokenizer, except for requests
     /// that stray midway.
     Router(Outlets),
@@ -41,12 +41,12 @@ impl Forwarder {
     /// Forwards messages as long as they arrive.
     pub(super) async fn run(mut self) -> anyhow::Result<()> {
         let script = &self.stage.script;
-        let Engine::Sglang(release) = script.engine else {
+        let DemoEngine::Sglang(release) = script.engine else {
             anyhow::bail!("{} has a detokenizer, and vLLM has none", script.name);
         };
         let cost = match self.role {
-            Role::Router(_) => script.router,
-            Role::Detokenizer(_) => script.detokenizer,
+            ForwarderRole::Router(_) => script.router,
+            ForwarderRole::Detokenizer(_) => script.detokenizer,
         };
         let mut decoder = Decoder::new(Limits::default()).with_ids();
         let mut busy = Busy::new();
@@ -70,7 +70,7 @@ impl Forwarder {
     /// Returns the number of chunks in `message`, and the messages to send.
     fn transform(
         &self,
-        release: Release,
+        release: SglangRelease,
         decoder: &mut Decoder,
         message: &Parts,
     ) -> anyhow::Result<(u32, Vec<Outgoing>)> {
@@ -85,7 +85,7 @@ impl Forwarder {
         let mut outgoing = Vec::new();
         match &self.role {
             // A router sends one message per request.
-            Role::Router(outlets) => {
+            ForwarderRole::Router(outlets) => {
                 for row in &rows {
                     let mut to = detokenizer_of(row.worker.unwrap_or_default(), outlets.len());
                     if self.stage.script.strays.is_some_and(|every| is_misrouted(row, every)) {
@@ -95,21 +95,21 @@ impl Forwarder {
                 }
             }
             // So does a detokenizer of several workers.
-            Role::Detokenizer(workers) if workers.len() > 1 => {
+            ForwarderRole::Detokenizer(workers) if workers.len() > 1 => {
                 for row in &rows {
                     let to = workers.iter().position(|(worker, _)| Some(&**worker) == row.worker);
                     let to = to.context("chunk for an unknown worker")?;
-                    let alone = Row { worker: None, ..*row };
+                    let alone = BatchRow { worker: None, ..*row };
                     outgoing.push((to, batch(release, Class::Text, &[alone], true)));
                 }
             }
-            Role::Detokenizer(_) => outgoing.push((0, batch(release, Class::Text, &rows, false))),
+            ForwarderRole::Detokenizer(_) => outgoing.push((0, batch(release, Class::Text, &rows, false))),
         }
         Ok((rows.len() as u32, outgoing))
     }
 }
 
-impl Role {
+impl ForwarderRole {
     fn outlet(&mut self, at: usize) -> &mut Outlet {
         let (Self::Router(outlets) | Self::Detokenizer(outlets)) = self;
         &mut outlets[at].1
@@ -117,19 +117,19 @@ impl Role {
 }
 
 /// Returns whether the request strays: one in `every` does, from its tenth token on.
-fn is_misrouted(row: &Row<'_>, every: u32) -> bool {
+fn is_misrouted(row: &BatchRow<'_>, every: u32) -> bool {
     row.completion_tokens >= 10 && crc32fast::hash(row.rid.as_bytes()).is_multiple_of(every)
 }
 
 /// A chunk as it is sent on, with its text.
-fn row<'a>(chunk: &Chunk<'a>, text: &'a str) -> Row<'a> {
+fn row<'a>(chunk: &Chunk<'a>, text: &'a str) -> BatchRow<'a> {
     let completion_tokens = chunk.completion_tokens.unwrap_or(0);
     let finish = chunk.finish.map(|finish| match (finish, chunk.ids.last()) {
         (event::Finish::Abort, _) => Finish::Abort,
         (event::Finish::Stop, Some(&last)) => Finish::Stop(last),
         _ => Finish::Length(completion_tokens),
     });
-    Row {
+    BatchRow {
         rid: chunk.rid,
         worker: chunk.worker,
         finish,
@@ -137,6 +137,6 @@ fn row<'a>(chunk: &Chunk<'a>, text: &'a str) -> Row<'a> {
         text,
         prompt_tokens: chunk.prompt_tokens.unwrap_or(0),
         completion_tokens,
-        ..Row::default()
+        ..BatchRow::default()
     }
 }

@@ -13,11 +13,11 @@ use super::report::Reports;
 #[derive(Clone)]
 pub(in crate::demo) struct Memory {
     reports: Reports,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<MemoryState>>,
 }
 
 #[derive(Default)]
-struct State {
+struct MemoryState {
     /// Inboxes, with the number of connections to each.
     inboxes: HashMap<HopId, (Inbox, u32)>,
     sent: VecDeque<Sent>,
@@ -30,7 +30,7 @@ pub(in crate::demo) struct Sent {
     pub(in crate::demo) message: Parts,
 }
 
-pub(super) struct Lane {
+pub(super) struct MemoryLane {
     memory: Memory,
     inbox: Inbox,
     next: FrameId,
@@ -52,20 +52,20 @@ impl Memory {
     }
 
     /// Opens a lane to the receiver of a hop, as a connection would be.
-    pub(super) fn connect(&self, hop: HopId) -> anyhow::Result<Lane> {
+    pub(super) fn connect(&self, hop: HopId) -> anyhow::Result<MemoryLane> {
         let mut state = self.state();
         let (inbox, lanes) = state.inboxes.get_mut(&hop).context("a hop without a receiver")?;
         let lane = *lanes;
         *lanes += 1;
-        Ok(Lane { memory: self.clone(), inbox: inbox.clone(), next: FrameId { hop, lane, seq: 0 } })
+        Ok(MemoryLane { memory: self.clone(), inbox: inbox.clone(), next: FrameId { hop, lane, seq: 0 } })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, MemoryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Lane {
+impl MemoryLane {
     /// Puts a message into the receiver's inbox, and remembers it as sent.
     pub(super) fn send(&mut self, message: Parts) {
         let at = self.memory.reports.now();

@@ -22,15 +22,15 @@ use trace::MonoNs;
 
 use super::random::Random;
 use super::scenario::Script;
-use super::topology::{self, HopPlan, Receiver};
+use super::topology::{self, HopPlan, ReceiverRole};
 use super::truth::{Account, DemoTruth};
-use forwarder::{Forwarder, Role};
+use forwarder::{Forwarder, ForwarderRole};
 #[cfg(test)]
 pub(super) use memory::{Memory, Sent};
 pub(super) use network::Network;
 use network::Outlet;
 pub(super) use report::{PeerAction, PeerEvent, Reports};
-use requests::{ByRid, ClientSocket, Clients, Request};
+use requests::{ByRid, ClientSocket, Clients, DemoRequest};
 use scheduler::Scheduler;
 use tokenizer::Tokenizer;
 
@@ -47,7 +47,7 @@ pub(super) struct Stage {
     pub(super) reports: Reports,
     network: Network,
     /// Requests on their way to a scheduler.
-    sent_requests: ByRid<Request>,
+    sent_requests: ByRid<DemoRequest>,
     /// When clients left.
     departures: ByRid<MonoNs>,
     /// Set to end the simulation.
@@ -93,17 +93,17 @@ impl Stage {
         for (hop, inbox) in self.hops.iter().zip(inboxes) {
             let stage = self.clone();
             let role = match hop.to {
-                Receiver::Router => Role::Router(self.outlets(Receiver::Detokenizer).await?),
-                Receiver::Detokenizer => Role::Detokenizer(self.outlets(Receiver::Tokenizer).await?),
-                Receiver::Tokenizer => {
+                ReceiverRole::Router => ForwarderRole::Router(self.outlets(ReceiverRole::Detokenizer).await?),
+                ReceiverRole::Detokenizer => ForwarderRole::Detokenizer(self.outlets(ReceiverRole::Tokenizer).await?),
+                ReceiverRole::Tokenizer => {
                     let socket = ClientSocket::default();
                     sockets.push(socket.clone());
-                    let schedulers = self.outlets(Receiver::Scheduler).await?;
+                    let schedulers = self.outlets(ReceiverRole::Scheduler).await?;
                     let schedulers = schedulers.into_iter().map(|(_, outlet)| outlet).collect();
                     others.spawn(Tokenizer::new(stage, inbox, socket, schedulers, random.fork()).run());
                     continue;
                 }
-                Receiver::Scheduler => {
+                ReceiverRole::Scheduler => {
                     request_inboxes.push(inbox);
                     continue;
                 }
@@ -112,7 +112,7 @@ impl Stage {
         }
         let workers: Vec<Arc<str>> = match self.script.route.workers {
             1 => Vec::new(),
-            _ => self.hops_to(Receiver::Tokenizer).map(|hop| hop.listen.as_str().into()).collect(),
+            _ => self.hops_to(ReceiverRole::Tokenizer).map(|hop| hop.listen.as_str().into()).collect(),
         };
         let mut serving = JoinSet::new();
         for (inbox, outlet) in request_inboxes.into_iter().zip(outlets) {
@@ -140,12 +140,12 @@ impl Stage {
         })
     }
 
-    fn hops_to(&self, receiver: Receiver) -> impl Iterator<Item = &HopPlan> {
+    fn hops_to(&self, receiver: ReceiverRole) -> impl Iterator<Item = &HopPlan> {
         self.hops.iter().filter(move |hop| hop.to == receiver)
     }
 
     /// Connects to every receiver with this role.
-    async fn outlets(&self, receiver: Receiver) -> anyhow::Result<Vec<(Arc<str>, Outlet)>> {
+    async fn outlets(&self, receiver: ReceiverRole) -> anyhow::Result<Vec<(Arc<str>, Outlet)>> {
         let mut outlets = Vec::new();
         for hop in self.hops_to(receiver) {
             outlets.push((hop.listen.as_str().into(), self.network.connect(hop).await?));

@@ -10,7 +10,7 @@ use trace::{FrameId, HopId};
 use zeromq::{PullSocket, PushSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 
 #[cfg(test)]
-use super::memory::{Lane, Memory};
+use super::memory::{Memory, MemoryLane};
 use crate::demo::topology::HopPlan;
 
 /// A message: its parts.
@@ -54,7 +54,7 @@ impl Network {
 pub(super) enum Outlet {
     Socket(Push),
     #[cfg(test)]
-    Memory(Lane),
+    Memory(MemoryLane),
 }
 
 impl Outlet {

@@ -48,9 +48,9 @@ pub(in crate::demo) struct PeerDelivery {
 
 /// Bounded queue from the peers to the source. If it is full, a report is dropped and counted.
 #[derive(Clone)]
-pub(in crate::demo) struct Reports(Arc<Inner>);
+pub(in crate::demo) struct Reports(Arc<ReportQueue>);
 
-struct Inner {
+struct ReportQueue {
     now: Box<dyn Fn() -> MonoNs + Send + Sync>,
     queue: ArrayQueue<PeerEvent>,
     dropped: AtomicU64,
@@ -63,7 +63,7 @@ impl Reports {
 
     /// Creates a queue whose reports get their times from `now`.
     pub(in crate::demo) fn at_times_of(now: impl Fn() -> MonoNs + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Inner { now: Box::new(now), queue: ArrayQueue::new(QUEUE), dropped: AtomicU64::new(0) }))
+        Self(Arc::new(ReportQueue { now: Box::new(now), queue: ArrayQueue::new(QUEUE), dropped: AtomicU64::new(0) }))
     }
 
     pub(in crate::demo) fn now(&self) -> MonoNs {

@@ -13,14 +13,14 @@ use super::Stage;
 use super::network::Queue;
 use crate::demo::encode::{Finish, READ_OFFSET};
 use crate::demo::random::Random;
-use crate::demo::scenario::{Lengths, Load, PROMPT, Requests};
+use crate::demo::scenario::{DemoLoad, Lengths, PROMPT, RequestForm};
 
 /// Upper bound of token ids (size of a common vocabulary).
 const VOCABULARY: u32 = 151_643;
 
 /// A request, and what the model will generate for it.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct DemoRequest {
     pub(super) rid: Arc<str>,
     /// `http_worker_ipc`, if there are several tokenizer workers.
     pub(super) worker: Option<Arc<str>>,
@@ -54,7 +54,7 @@ enum Ending {
     Prefill,
 }
 
-impl Request {
+impl DemoRequest {
     /// Appends the tokens of the next step to `ids`, at most `burst`. Returns the finish reason with the last one.
     pub(super) fn step(&mut self, burst: u32, last_step: bool, ids: &mut Vec<i64>) -> Option<Finish> {
         // Prefill makes one token.
@@ -78,7 +78,7 @@ impl Request {
 #[derive(Debug)]
 pub(super) struct Arrived {
     pub(super) at: MonoNs,
-    pub(super) request: Request,
+    pub(super) request: DemoRequest,
 }
 
 /// The socket of a tokenizer that clients connect to.
@@ -120,7 +120,7 @@ impl<T> ByRid<T> {
 /// Generates requests. Each has its own random stream, so its content does not depend on timing.
 #[derive(Debug)]
 pub(super) struct Clients {
-    load: Load,
+    load: DemoLoad,
     workers: Vec<Arc<str>>,
     /// One for each worker.
     sockets: Vec<ClientSocket>,
@@ -142,7 +142,7 @@ const LEAVES_AFTER: (u32, u32) = (5, 60);
 const GROUP: usize = 4;
 
 impl Clients {
-    pub(super) fn new(load: Load, workers: Vec<Arc<str>>, sockets: Vec<ClientSocket>, random: Random) -> Self {
+    pub(super) fn new(load: DemoLoad, workers: Vec<Arc<str>>, sockets: Vec<ClientSocket>, random: Random) -> Self {
         Self { load, workers, sockets, random, together: VecDeque::new(), groups: 0, turn: 0 }
     }
 
@@ -176,10 +176,10 @@ impl Clients {
     /// Rid of the next request, and the number of tokens at which it ends if only prefill is requested.
     fn choose_rid(&mut self, random: &mut Random) -> (String, Option<u32>) {
         match self.load.come {
-            Requests::Single => (fresh_rid(random), None),
-            Requests::Chats => (format!("chatcmpl-{:016x}-{:08x}", random.next(), random.next() as u32), None),
-            Requests::Prefill => (fresh_rid(random), Some(1)),
-            Requests::Groups => {
+            RequestForm::Single => (fresh_rid(random), None),
+            RequestForm::Chats => (format!("chatcmpl-{:016x}-{:08x}", random.next(), random.next() as u32), None),
+            RequestForm::Prefill => (fresh_rid(random), Some(1)),
+            RequestForm::Groups => {
                 if self.together.is_empty() {
                     self.begin_group(random);
                 }
@@ -203,7 +203,7 @@ impl Clients {
     }
 
     /// Creates the next request. All draws are from its own random stream, in this order, so that a run with the same seed is the same run.
-    fn create_request(&mut self) -> Request {
+    fn create_request(&mut self) -> DemoRequest {
         let mut random = self.random.fork();
         let (rid, prefill_tokens) = self.choose_rid(&mut random);
         // HTTP workers accept connections in turn.
@@ -222,7 +222,7 @@ impl Clients {
         let prompt: Vec<i64> = (0..draw_length(PROMPT, &mut random)).map(|_| draw_token(&mut random)).collect();
         let preparation = self.load.preparation_ms.map(|(least, most)| random.between(least, most));
         let leaves_after = random.chance(self.load.leavers).then(|| random.between(LEAVES_AFTER.0, LEAVES_AFTER.1));
-        Request {
+        DemoRequest {
             rid: rid.into(),
             worker: worker.map(|worker| Arc::clone(&self.workers[worker])),
             prompt_tokens: prompt.len() as u32,

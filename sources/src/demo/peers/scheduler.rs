@@ -13,8 +13,8 @@ use trace::MonoNs;
 use super::Stage;
 use super::network::{Inbox, Outlet};
 use super::report::PeerAction;
-use super::requests::Request;
-use crate::demo::encode::{Finish, Row, Stats};
+use super::requests::DemoRequest;
+use crate::demo::encode::{BatchRow, Finish, Stats};
 
 /// Chunks for so long after the client left show that no abort arrived.
 const ABANDONED: Duration = Duration::from_secs(5);
@@ -25,8 +25,8 @@ pub(super) struct Scheduler {
     inbox: Inbox,
     outlet: Outlet,
     /// Received requests that no batch has room for.
-    waiting: VecDeque<Request>,
-    running: Vec<Request>,
+    waiting: VecDeque<DemoRequest>,
+    running: Vec<DemoRequest>,
     /// The wall clock's lead over the monotonic clock in seconds.
     wall_clock_lead: f64,
 }
@@ -106,7 +106,7 @@ impl Scheduler {
         let steps = self.generate_tokens(is_last_step, now, &mut ids);
         let mut rows = Vec::with_capacity(steps.len());
         for (request, step) in self.running.iter().zip(&steps) {
-            rows.push(Row {
+            rows.push(BatchRow {
                 rid: &request.rid,
                 worker: request.worker.as_deref(),
                 finish: step.finish,
@@ -116,7 +116,7 @@ impl Scheduler {
                 completion_tokens: request.generated,
                 times: request.times,
                 wall_clock_lead: self.wall_clock_lead,
-                ..Row::default()
+                ..BatchRow::default()
             });
         }
         let frame = self.stage.script.engine.step(&rows, stats);
@@ -168,7 +168,7 @@ fn to_seconds(at: MonoNs) -> f64 {
 
 impl Stage {
     /// Counts tokens that are sent after the request's client left.
-    fn count_abandoned(&self, request: &mut Request, tokens: u32, now: MonoNs) {
+    fn count_abandoned(&self, request: &mut DemoRequest, tokens: u32, now: MonoNs) {
         let Some(left_at) = self.departures.get(&request.rid) else { return };
         request.tokens_abandoned += tokens;
         if Duration::from_nanos(now.since(left_at)) < ABANDONED {

@@ -18,8 +18,8 @@ use super::Stage;
 use super::clock::{Busy, Clock};
 use super::network::{Inbox, Outlet, Parts, Queue};
 use super::report::PeerAction;
-use super::requests::{Arrived, ClientSocket, Request, text_of};
-use super::waiter::State;
+use super::requests::{Arrived, ClientSocket, DemoRequest, text_of};
+use super::waiter::WaiterState;
 use crate::demo::encode::RequestRow;
 use crate::demo::random::Random;
 
@@ -44,7 +44,7 @@ pub(super) struct Tokenizer {
     decoder: Box<dyn Decode>,
     busy: Busy,
     clock: Clock,
-    states: HashMap<Arc<str>, State>,
+    states: HashMap<Arc<str>, WaiterState>,
     due: VecDeque<WokenWaiter>,
     turn: u64,
     wakeup: u64,
@@ -60,7 +60,7 @@ struct WokenWaiter {
 /// A request that was read from its socket.
 struct ReadRequest {
     at: MonoNs,
-    request: Request,
+    request: DemoRequest,
 }
 
 impl Tokenizer {
@@ -125,7 +125,7 @@ impl Tokenizer {
         while let Some(Arrived { at: arrived, request }) = self.clients.take() {
             let read = self.stage.reports.now();
             let phase = self.clock.phase(&self.stage.reports);
-            let mut state = State::new(&request.rid, phase.mode, phase.clients_add_up);
+            let mut state = WaiterState::new(&request.rid, phase.mode, phase.clients_add_up);
             state.arrival = Some(ArrivalTimes { arrived, read, connection: None });
             state.leaves_after = request.leaves_after;
             self.states.insert(Arc::clone(&request.rid), state);
@@ -238,8 +238,8 @@ mod tests {
 
     use super::super::{Network, Reports};
     use super::*;
-    use crate::demo::encode::{Class, Finish, Release, Row, batch};
-    use crate::demo::scenario::{Cost, Phase, Scenario, Script};
+    use crate::demo::encode::{BatchRow, Class, Finish, SglangRelease, batch};
+    use crate::demo::scenario::{Cost, Scenario, Script, TokenizerPhase};
     use crate::demo::truth::{Account, Truth};
 
     const REQUESTS: u64 = 64;
@@ -258,23 +258,23 @@ mod tests {
             account.request();
         }
         for step in 1..=STEPS {
-            let row = |rid| Row {
+            let row = |rid| BatchRow {
                 rid,
                 finish: (step == STEPS).then_some(Finish::Length(STEPS)),
                 ids: &[13],
                 prompt_tokens: 7,
                 completion_tokens: step,
-                ..Row::default()
+                ..BatchRow::default()
             };
             let rows: Vec<_> = rids.iter().map(|rid| row(rid)).collect();
             let id = FrameId { hop: HopId(0), lane: 0, seq: step.into() };
-            inbox.push((id, vec![batch(Release::V0_5_9, Class::TokenIds, &rows, false).into()]));
+            inbox.push((id, vec![batch(SglangRelease::V0_5_9, Class::TokenIds, &rows, false).into()]));
         }
         inbox
     }
 
     async fn play(waiter: Waiter, waiter_turns: u8) -> Truth {
-        let free = Phase { cost: Cost::default(), ..Scenario::Race.script().phases[0] };
+        let free = TokenizerPhase { cost: Cost::default(), ..Scenario::Race.script().phases[0] };
         let phases = Vec::leak(vec![free]);
         let script =
             Script { waiter, waiter_turns: Some(waiter_turns), phases, pauses: false, ..Scenario::Race.script() };
@@ -283,7 +283,7 @@ mod tests {
         let mut tokenizer =
             Tokenizer::new(stage, queued(&account), ClientSocket::default(), Vec::new(), Random::new(1));
         for rid in rids() {
-            let state = State::new(&rid, free.mode, free.clients_add_up);
+            let state = WaiterState::new(&rid, free.mode, free.clients_add_up);
             tokenizer.states.insert(rid.into(), state);
         }
         let all_served = async {

@@ -20,7 +20,7 @@ struct Queued {
 
 /// State of a request in `rid_to_state`.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct WaiterState {
     rid: Arc<str>,
     mode: Mode,
     clients_add_up: bool,
@@ -38,7 +38,7 @@ pub(super) struct State {
     affected: bool,
 }
 
-impl State {
+impl WaiterState {
     pub(super) fn new(rid: &str, mode: Mode, clients_add_up: bool) -> Self {
         Self {
             rid: rid.into(),
@@ -153,7 +153,7 @@ mod tests {
             let account = Account::default();
             account.opened();
             account.request();
-            let mut state = State::new("d5a06630b7c75f3897de269456fef0c2", mode, false);
+            let mut state = WaiterState::new("d5a06630b7c75f3897de269456fef0c2", mode, false);
             for (tokens, completion_tokens) in [(1, 1), (2, 3), (4, 7)] {
                 state.queue(tokens, Some(completion_tokens), completion_tokens == 7);
             }
@@ -177,7 +177,7 @@ mod tests {
         let account = Account::default();
         account.opened();
         account.request();
-        let mut state = State::new("r", Mode::Cumulative, true);
+        let mut state = WaiterState::new("r", Mode::Cumulative, true);
         for n in 1..=4 {
             state.queue(1, Some(n), n == 4);
             state.wake(Waiter::KeepsLast, &account, |_| {});

@@ -5,13 +5,13 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::super::Scenario;
-use super::super::scenario::{Phase, Route, Script};
+use super::super::scenario::{ProcessCounts, Script, TokenizerPhase};
 use super::agree;
 use crate::demo::truth::DemoTruth;
 
 /// Long enough for every threshold, since a backlog has to grow for three seconds. One frame per request is much more expensive to
 /// simulate.
-fn duration(route: Route) -> Duration {
+fn duration(route: ProcessCounts) -> Duration {
     Duration::from_millis(if route.workers == 1 { 6000 } else { 4200 })
 }
 
@@ -44,7 +44,7 @@ fn script(scenario: Scenario, at: At) -> Script {
         At::Workers => (1, 1, 4),
         At::Router => (1, 2, 2),
     };
-    let route = Route { schedulers, detokenizers, workers };
+    let route = ProcessCounts { schedulers, detokenizers, workers };
     Script { route, ..scenario.script() }
 }
 
@@ -150,7 +150,7 @@ fn inflated_counts_rank_above_waits() {
 fn each_phase_of_the_regression_has_its_own_headline() {
     let phase = |n: usize| -> Script {
         let script = Scenario::Regression.script();
-        let phases: &'static [Phase] = &script.phases[n..=n];
+        let phases: &'static [TokenizerPhase] = &script.phases[n..=n];
         Script { phases, ..script }
     };
     check(phase(0), At::Direct, &["critical inflation"]);

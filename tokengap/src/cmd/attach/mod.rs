@@ -119,6 +119,7 @@ impl Args {
         }
     }
 
+    /// Options of the attach, by the arguments.
     fn options(&self, python: Option<PythonOptions>) -> anyhow::Result<AttachOptions> {
         Ok(AttachOptions {
             named: self.pid.iter().map(|spec| spec.pid).collect(),

@@ -108,6 +108,7 @@ impl WatchedEngine {
     }
 }
 
+/// State of the engine as the list of runs shows it.
 fn shown_state(state: EngineState) -> PodState {
     match state {
         EngineState::Attached => PodState::Live,

@@ -22,6 +22,7 @@ const MAX_DEPTH: u32 = 16;
 const CHUNK_BYTES: usize = 160;
 const TOKEN_BYTES: usize = 6;
 
+/// Writes a message as one line of JSON.
 pub(super) fn write_message(
     out: &mut impl Write,
     file: &str,
@@ -31,6 +32,7 @@ pub(super) fn write_message(
     write_line(out, &MessageLine { file, message, budget })
 }
 
+/// Writes why a file is not a message, as one line of JSON.
 pub(super) fn write_error(out: &mut impl Write, file: &str, why: &str) -> io::Result<()> {
     #[derive(Serialize)]
     struct ErrorLine<'a> {

@@ -14,6 +14,7 @@ use super::message::AnyMessage;
 /// Maximum number of token ids shown per request.
 const MAX_SHOWN_IDS: usize = 12;
 
+/// Writes a message for people: its class, then a line for each request or chunk.
 pub(super) fn write_message(
     out: &mut impl Write,
     file: &str,

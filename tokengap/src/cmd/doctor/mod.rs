@@ -12,7 +12,7 @@ use outputs::report::hostile::line;
 use probe_user::RunEnvironment;
 use probe_user::discover::{Engine, PickError, RoleSpec, Watcher};
 use serde::Serialize;
-use sources::attach::{EngineTraits, Reason, Row, State};
+use sources::attach::{EngineTraits, FeatureRow, FeatureState, Reason};
 
 use crate::cmd::attach::{choose_engines, processes, role_spec};
 use crate::{app, output};
@@ -50,7 +50,7 @@ pub(crate) struct Diagnosis {
     engines: Vec<EngineLine>,
     /// Tested processes of the engines; `null` without an engine.
     pids: Option<Vec<u32>>,
-    features: Vec<Row>,
+    features: Vec<FeatureRow>,
     facts: Vec<Fact>,
 }
 
@@ -67,6 +67,7 @@ struct EngineLine {
 }
 
 impl EngineLine {
+    /// The line of a found engine.
     fn of_engine(engine: &Engine) -> Self {
         let EngineTraits { name, port, model, .. } = EngineTraits::read(engine);
         Self {
@@ -79,6 +80,7 @@ impl EngineLine {
         }
     }
 
+    /// The line in words.
     fn to_text(&self) -> String {
         let unknown = || "unknown".to_owned();
         format!(
@@ -107,7 +109,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let diagnosis = diagnose(watcher, &engines, args.attach);
     let text = if args.json { serde_json::to_string_pretty(&diagnosis)? + "\n" } else { diagnosis_text(&diagnosis) };
     output::write_result(None, &text, app::form(args.json), false)?;
-    let all_work = diagnosis.features.iter().all(|row| row.state == State::Works);
+    let all_work = diagnosis.features.iter().all(|row| row.state == FeatureState::Works);
     Ok(ExitCode::from(u8::from(!all_work)))
 }
 
@@ -178,7 +180,7 @@ fn diagnosis_text(diagnosis: &Diagnosis) -> String {
         let _ = writeln!(out, "{:NAME_WIDTH$} {:STATE_WIDTH$} {}", row.name, row.state.word(), line(&row.tried));
     }
     let mut printed: Vec<&Reason> = Vec::new();
-    for row in diagnosis.features.iter().filter(|row| row.state != State::Works) {
+    for row in diagnosis.features.iter().filter(|row| row.state != FeatureState::Works) {
         for reason in &row.reasons {
             if printed.contains(&reason) {
                 continue;

@@ -10,16 +10,16 @@ use probe_user::discover::{Engine, PickError, Topology};
 use probe_user::handoff;
 use probe_user::peers::Holder;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
-use sources::attach::{Reason, Row, State};
+use sources::attach::{FeatureRow, FeatureState, Reason};
 use sources::splice::Located;
 
 /// Tests whether an engine is visible.
-pub(super) fn engine_row(has_engine: bool, topology: &Topology) -> Row {
+pub(super) fn engine_row(has_engine: bool, topology: &Topology) -> FeatureRow {
     let mut reasons: Vec<Reason> = topology.blind_spots.iter().map(Reason::from).collect();
     let state = match (has_engine, reasons.is_empty()) {
-        (false, _) => State::Missing,
-        (true, true) => State::Works,
-        (true, false) => State::Degraded,
+        (false, _) => FeatureState::Missing,
+        (true, true) => FeatureState::Works,
+        (true, false) => FeatureState::Degraded,
     };
     let candidates = topology.candidate_pids();
     if !has_engine && !candidates.is_empty() {
@@ -31,24 +31,24 @@ pub(super) fn engine_row(has_engine: bool, topology: &Topology) -> Row {
             fix: Some(RunEnvironment::current().pid_namespace_remedy().to_owned()),
         });
     }
-    Row { name: "engine", state, tried: "search of /proc and sockets".to_owned(), reasons }
+    FeatureRow { name: "engine", state, tried: "search of /proc and sockets".to_owned(), reasons }
 }
 
 /// Tests access to the CPU times of threads in `/proc`.
-pub(super) fn thread_times_row(engine: &Engine) -> Row {
+pub(super) fn thread_times_row(engine: &Engine) -> FeatureRow {
     const THREADS: usize = 8;
     let refused = engine.processes.iter().find_map(|process| {
         let sampled = CpuSampler::new(process.id.pid, 0..THREADS).and_then(|mut sampler| sampler.sample());
         sampled.err()
     });
     let tried = format!("reads of /proc/PID/task of {} processes", engine.processes.len());
-    Row::of("thread times", tried, refused.as_ref().map(Reason::new))
+    FeatureRow::of("thread times", tried, refused.as_ref().map(Reason::new))
 }
 
 /// Tests whether hops can be moved behind the relay: the listeners are known, their folders writable, and a sender's socket can be
 /// borrowed.
-pub(super) fn splice_row(engine: &Engine) -> Row {
-    let mut row = Row::of(
+pub(super) fn splice_row(engine: &Engine) -> FeatureRow {
+    let mut row = FeatureRow::of(
         "splice",
         "found the engine's listeners and their folders; copied a descriptor",
         check_folders_writable(engine).err().map(|error| Reason::new(&format_args!("{error:#}"))),
@@ -56,7 +56,7 @@ pub(super) fn splice_row(engine: &Engine) -> Row {
     let lanes = engine.routes().into_iter().flat_map(|route| route.lanes);
     let mut senders = lanes.filter_map(|lane| lane.from).map(|End { pid, fd, .. }| Holder { pid, fd });
     if let Some(Err(error)) = senders.next().map(handoff::check_duplicable) {
-        row.state = State::Missing;
+        row.state = FeatureState::Missing;
         row.reasons.push(Reason::new(&error));
     }
     row
@@ -80,16 +80,16 @@ fn try_listening() -> std::io::Result<()> {
 }
 
 /// Tests listening on a socket, which `tap` and all ports opened by tokengap need.
-pub(super) fn tap_row() -> Row {
+pub(super) fn tap_row() -> FeatureRow {
     let reason = try_listening().err().map(|error| Reason {
         why: format!("cannot listen: {error}"),
         fix: Some("set TMPDIR to a writable folder, or listen on tcp://127.0.0.1:PORT".to_owned()),
     });
-    Row::of("tap", "a TCP port of 127.0.0.1 and a Unix socket in the temporary folder", reason)
+    FeatureRow::of("tap", "a TCP port of 127.0.0.1 and a Unix socket in the temporary folder", reason)
 }
 
 /// Tests whether a recording can be written to the working folder.
-pub(super) fn recording_row() -> Row {
+pub(super) fn recording_row() -> FeatureRow {
     let folder = std::env::current_dir().unwrap_or_default();
     let written = tempfile::tempfile_in(&folder);
     let reason = written.err().map(|error| Reason {
@@ -99,5 +99,5 @@ pub(super) fn recording_row() -> Row {
             _ => "--record into a volume, or /proc/1/root/tmp/run.tgap in the engine's container".to_owned(),
         }),
     });
-    Row::of("recording", format!("a file in {}", folder.display()), reason)
+    FeatureRow::of("recording", format!("a file in {}", folder.display()), reason)
 }

@@ -7,7 +7,7 @@ use probe_user::discover::{Engine, Watcher};
 use probe_user::egress::{CAPTURE, ListeningPorts, Serves};
 use probe_user::empty_probes::probe_self_with_multi_uprobe;
 use probe_user::{Degraded, Feature, Missing, Permissions, Probe, ProbeError, ProbeOptions};
-use sources::attach::{Attach, AttachOptions, PythonOptions, Reason, Row};
+use sources::attach::{Attach, AttachOptions, FeatureRow, PythonOptions, Reason};
 
 /// Allows for the first stack sample of an interpreter, which takes some hundred milliseconds.
 const MAX_WAIT: Duration = Duration::from_secs(2);
@@ -16,7 +16,7 @@ const HERTZ: u32 = 50;
 const CAPTURE_BYTES: u32 = 64;
 
 /// Attaches to this engine as `attach` does.
-pub(super) fn try_on_engine(watcher: Watcher, engine: Engine) -> Vec<Row> {
+pub(super) fn try_on_engine(watcher: Watcher, engine: Engine) -> Vec<FeatureRow> {
     let options = AttachOptions {
         capture: CAPTURE_BYTES,
         egress: true,
@@ -36,7 +36,7 @@ pub(super) fn try_on_engine(watcher: Watcher, engine: Engine) -> Vec<Row> {
 }
 
 /// Tests the global parts and a uprobe on this program. Reading another process may need more privileges.
-pub(super) fn try_on_tokengap() -> Vec<Row> {
+pub(super) fn try_on_tokengap() -> Vec<FeatureRow> {
     let mut probe = match Probe::attach(&[], ProbeOptions::default()) {
         Ok(probe) => probe,
         Err(ProbeError::Unavailable(degraded)) => return refused_rows(&(&degraded).into(), "an empty probe"),
@@ -77,11 +77,11 @@ pub(super) fn try_on_tokengap() -> Vec<Row> {
             let missing = Missing::Capabilities(capabilities);
             reasons.push(Reason::from(&Degraded { feature, pid: None, missing }));
         }
-        Row::of(feature.name(), tried, reasons)
+        FeatureRow::of(feature.name(), tried, reasons)
     });
     rows.collect()
 }
 
-fn refused_rows(reason: &Reason, tried: &str) -> Vec<Row> {
-    Feature::ALL.into_iter().map(|feature| Row::of(feature.name(), tried, [reason.clone()])).collect()
+fn refused_rows(reason: &Reason, tried: &str) -> Vec<FeatureRow> {
+    Feature::ALL.into_iter().map(|feature| FeatureRow::of(feature.name(), tried, [reason.clone()])).collect()
 }

@@ -275,6 +275,7 @@ impl Pod {
         self.note_missed_records(self.reader.lost() - lost, session);
     }
 
+    /// Counts a gap in the stream, and tells the user.
     fn note_missed_records(&mut self, records: u64, session: &mut Session) {
         if records > 0 {
             self.gaps += 1;

@@ -103,6 +103,7 @@ enum GapPosition {
 }
 
 impl StageMeaning {
+    /// Meaning of a stage, as the engine's facts say it.
     fn from_facts(stage: &str, facts: &dyn Facts) -> Self {
         let names = facts.stages();
         Self {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use probe_user::ProbeOptions;
 
-use super::{Counts, FaultChecks, KernelObjects, Load, Pair, attach};
+use super::{Counts, FaultChecks, KernelObjects, PeerLoad, PeerPair, attach};
 
 /// Resources of a process and their allowed growth over all cycles. Memory has allocator slack: a leak of one page a cycle would be 2,000
 /// KiB in 500 cycles.
@@ -15,8 +15,8 @@ const RESOURCES: [(&str, u64); 4] = [("open files", 0), ("threads", 0), ("mappin
 /// Repeated attach, observe and detach. Neither side may leak resources.
 pub(super) fn run(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
     let cycles = if long { 500 } else { 50 };
-    let load = Load { rate: 2_000, sizes: "small", ..Load::STEADY };
-    let mut pair = Pair::start(load, endpoint)?;
+    let load = PeerLoad { rate: 2_000, sizes: "small", ..PeerLoad::STEADY };
+    let mut pair = PeerPair::start(load, endpoint)?;
     pair.sender.go()?;
     let own = std::process::id();
     let mut before = Vec::new();
@@ -64,16 +64,16 @@ pub(super) fn run(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Resul
 
 /// Two probes on the same processes: each observes everything, and detaching one does not affect the other.
 pub(super) fn together(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
-    let load = Load {
+    let load = PeerLoad {
         count: if long { 50_000 } else { 2_500 },
         connections: 2,
         // A rate low enough for the ring buffer while the other probe detaches, which can take seconds on a busy machine.
         rate: 1_500,
         sizes: "small",
-        ..Load::STEADY
+        ..PeerLoad::STEADY
     };
     let wanted = u64::from(load.count * load.connections);
-    let mut pair = Pair::start(load, endpoint)?;
+    let mut pair = PeerPair::start(load, endpoint)?;
     let (mut remaining, mut detached) =
         (attach(&pair.pids(), ProbeOptions::default())?, attach(&pair.pids(), ProbeOptions::default())?);
     let mut of_one = Counts::default();

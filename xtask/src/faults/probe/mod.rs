@@ -11,7 +11,7 @@ use probe_user::{Capture, Loss, Observation, Probe, ProbeOptions, Target};
 
 use super::FaultChecks;
 use super::kernel::KernelObjects;
-use super::peers::{Load, Pair, Peer};
+use super::peers::{Peer, PeerLoad, PeerPair};
 
 /// Name, description, and the function. Its first argument asks for an overnight load, the second is the endpoint to use.
 type Fault = (&'static str, &'static str, fn(bool, &str, &mut FaultChecks) -> Result<()>);
@@ -88,7 +88,7 @@ impl Counts {
 
 /// A full ring buffer: every dropped record is counted, and later messages are reported again.
 fn overflow(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
-    let load = Load { count: if long { 500_000 } else { 20_000 }, connections: 2, rate: 0, ..Load::STEADY };
+    let load = PeerLoad { count: if long { 500_000 } else { 20_000 }, connections: 2, rate: 0, ..PeerLoad::STEADY };
     let wanted = u64::from(load.count * load.connections);
     // Exactly one record per message on either side.
     let options = ProbeOptions {
@@ -98,7 +98,7 @@ fn overflow(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> 
         polls: false,
         ..ProbeOptions::default()
     };
-    let mut pair = Pair::start(load, endpoint)?;
+    let mut pair = PeerPair::start(load, endpoint)?;
     let mut probe = attach(&pair.pids(), options)?;
     pair.sender.go()?;
     let mut counts = Counts::default();

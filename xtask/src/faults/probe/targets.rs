@@ -9,16 +9,16 @@ use anyhow::{Context, Result};
 use probe_user::{Probe, ProbeOptions, Target};
 use rustix::process::Signal;
 
-use super::{CAPTURE, Counts, FaultChecks, KernelObjects, Load, Pair, Peer, attach};
+use super::{CAPTURE, Counts, FaultChecks, KernelObjects, Peer, PeerLoad, PeerPair, attach};
 
 /// A load with a known count, so that every record can be accounted for.
-const COUNTED: Load = Load { count: 2_000, connections: 2, rate: 4_000, sizes: "small", ..Load::STEADY };
+const COUNTED: PeerLoad = PeerLoad { count: 2_000, connections: 2, rate: 4_000, sizes: "small", ..PeerLoad::STEADY };
 
 /// Kills a sender at varying times during attach while the same probe observes the receiver throughout.
 pub(super) fn dies(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
     let rounds = if long { 100 } else { 10 };
-    let endless = Load { count: 0, ..COUNTED };
-    let mut pair = Pair::start(endless, endpoint)?;
+    let endless = PeerLoad { count: 0, ..COUNTED };
+    let mut pair = PeerPair::start(endless, endpoint)?;
     pair.sender.go()?;
     let own = std::process::id();
     let mut objects = KernelObjects::default();
@@ -26,7 +26,7 @@ pub(super) fn dies(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Resu
     let mut refused = 0;
     let mut probe = attach(&[pair.receiver.pid()], ProbeOptions::default())?;
     for round in 0..rounds {
-        let mut victim = Peer::sender(endpoint, Load { first: 100 + round * 10, ..endless })?;
+        let mut victim = Peer::sender(endpoint, PeerLoad { first: 100 + round * 10, ..endless })?;
         victim.go()?;
         let pid = victim.pid();
         let killer = thread::spawn(move || {
@@ -50,7 +50,7 @@ pub(super) fn dies(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Resu
 
 /// A process loses its probes on exec. After a second attach, all its messages are observed.
 pub(super) fn execs(_: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
-    let mut pair = Pair::start(COUNTED, endpoint)?;
+    let mut pair = PeerPair::start(COUNTED, endpoint)?;
     let mut probe = attach(&pair.pids(), ProbeOptions::default())?;
     pair.sender.become_another()?;
     let mut counts = Counts::default();
@@ -75,7 +75,7 @@ pub(super) fn stopped(_: bool, endpoint: &str, checks: &mut FaultChecks) -> Resu
 
 /// Checks that attaching to a frozen process takes no longer than usual, and that its later messages are observed.
 fn frozen(freeze: &dyn Fn(&Peer, bool) -> Result<()>, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
-    let mut pair = Pair::start(COUNTED, endpoint)?;
+    let mut pair = PeerPair::start(COUNTED, endpoint)?;
     freeze(&pair.sender, true)?;
     let begun = Instant::now();
     let probe = attach(&pair.pids(), ProbeOptions::default());

@@ -51,6 +51,7 @@ impl PickleMachine<'_, '_> {
         self.push_value(Node::Tuple(seq))
     }
 
+    /// Runs `STACK_GLOBAL`: replaces the names of a module and a class on the stack by the class.
     pub(super) fn stack_global(&mut self) -> Result<(), Undecoded> {
         let name = self.pop_value()?;
         let module = self.pop_value()?;
@@ -73,6 +74,7 @@ impl PickleMachine<'_, '_> {
         self.add_global(global)
     }
 
+    /// Reads the rest of a line, as in pickles of protocol 0.
     fn read_line(&mut self) -> Result<NameSpan, Undecoded> {
         let at = self.at;
         let len = self.message[at..].iter().position(|b| *b == b'\n').ok_or(Undecoded::Truncated { at })?;
@@ -80,6 +82,7 @@ impl PickleMachine<'_, '_> {
         Ok(NameSpan { start: at as u32, len: len as u32 })
     }
 
+    /// Keeps a class, up to the limit.
     fn add_global(&mut self, global: Global) -> Result<Node, Undecoded> {
         if self.arena.globals.len() >= self.limits.items {
             return Err(Undecoded::Limit { limit: "items", value: self.limits.items });
@@ -107,6 +110,7 @@ impl PickleMachine<'_, '_> {
         empty
     }
 
+    /// Pushes the object that a call makes. The call is recorded, not run.
     pub(super) fn push_object(&mut self, callable: Node, args: Node) -> Result<(), Undecoded> {
         if self.arena.objects.len() >= self.limits.items {
             return Err(Undecoded::Limit { limit: "items", value: self.limits.items });
