@@ -64,19 +64,27 @@ impl Configured {
 /// Lists the changed flags, and those that take effect at the next start.
 fn describe_changes(old: &str, new: &str) -> String {
     // Both texts list the same flags in the same order.
-    let changed = old.lines().zip(new.lines()).filter(|(old, new)| old != new);
-    let names = changed.map(|(_, new)| new.trim_start_matches("# ").split(' ').next().unwrap_or_default().to_owned());
-    let (now, later): (Vec<String>, Vec<String>) = names.partition(|name| RELOADABLE_FLAGS.contains(&name.as_str()));
+    let mut changed_now = Vec::new();
+    let mut changed_later = Vec::new();
+    for (old_line, new_line) in old.lines().zip(new.lines()) {
+        if old_line != new_line {
+            let name = new_line.trim_start_matches("# ").split(' ').next().unwrap_or_default();
+            let names = if RELOADABLE_FLAGS.contains(&name) { &mut changed_now } else { &mut changed_later };
+            names.push(name);
+        }
+    }
     let mut parts = Vec::new();
-    if !now.is_empty() {
-        parts.push(format!("changed {}", now.join(", ")));
+    if !changed_now.is_empty() {
+        parts.push(format!("changed {}", changed_now.join(", ")));
     }
-    if !later.is_empty() {
-        parts.push(format!("{} will change at the next start", later.join(", ")));
+    if !changed_later.is_empty() {
+        parts.push(format!("{} will change at the next start", changed_later.join(", ")));
     }
-    let mark = if later.is_empty() { "" } else { "! " };
-    let parts = parts.join("; ");
-    format!("{mark}configuration reloaded: {}", if parts.is_empty() { "no changes" } else { &parts })
+    if parts.is_empty() {
+        parts.push("no changes".to_owned());
+    }
+    let mark = if changed_later.is_empty() { "" } else { "! " };
+    format!("{mark}configuration reloaded: {}", parts.join("; "))
 }
 
 #[cfg(test)]

@@ -113,31 +113,12 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
         chunk_history: args.screen.chunk_history(args.outcome),
         recent_seconds: ScreenArgs::recent_seconds(args.outcome),
     };
-    let create_run = |run_index: usize, remote: RemoteRun, are_several: bool| {
-        let observer: Box<dyn Observer> = match &screen {
-            Some(screen) => Box::new(RunView { screen: Rc::clone(screen), run_index }),
-            None => Box::new(Progress::default()),
-        };
-        let session = Session::new(&config, observer, Sink::none("watch", &config), args.report.slowest);
-        let screen = screen.clone().map(|screen| RunView { screen, run_index });
-        Running::new(Pod::new(remote, screen, args, are_several), session)
-    };
-    let numbered = first.into_iter().enumerate();
-    let mut runs: Vec<_> = numbered.map(|(index, remote)| create_run(index, remote, are_several)).collect();
-    let mut run_count = runs.len();
-    let began = Instant::now();
-    let mut join = || {
-        let remote = remotes.next_run()?;
-        if let Some(screen) = &screen {
-            screen.borrow_mut().add_run();
-            // The engines of a machine are listed once the source was reached.
-            if run_count == 1 && began.elapsed() < LIST_TIME {
-                screen.borrow_mut().open_run_list();
-            }
-        }
-        run_count += 1;
-        Some(create_run(run_count - 1, remote, true))
-    };
+    let mut maker = PodMaker { args, config, screen, run_count: 0, began: Instant::now() };
+    let mut runs: Vec<Running<Pod>> = Vec::new();
+    for remote in first {
+        runs.push(maker.create_run(remote, are_several));
+    }
+    let mut join = || Some(maker.start_further_run(remotes.next_run()?));
     let run_options =
         RunOptions { join: Some(&mut join), duration: args.duration, reload: None, alarm: &app::print_message };
     session::run(&mut runs, &signals, run_options);
@@ -146,7 +127,7 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
         run.source.leave_screen();
         run.session.remove_observer();
     }
-    drop(screen);
+    drop(maker);
     // A source that was never reached is no server.
     let servers: Vec<RunningServer<'_>> = (runs.iter().enumerate())
         .filter_map(|(run_index, run)| run.source.as_pair_server(run_index, run.session.analysis()))
@@ -155,6 +136,48 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
     let mut finished: Vec<RunReport> = runs.into_iter().map(|run| run.source.finish(run.session)).collect();
     pair::add_to_reports(&mut finished, pairs);
     Ok(finished)
+}
+
+/// Makes the runs of remote engines, which share a screen.
+struct PodMaker<'a> {
+    args: &'a Args,
+    config: Config,
+    /// `None` without a screen.
+    screen: Option<Rc<RefCell<Screen>>>,
+    run_count: usize,
+    began: Instant,
+}
+
+impl PodMaker<'_> {
+    /// Connects a remote run with its session and with its place on the screen.
+    fn create_run(&mut self, remote: RemoteRun, are_several: bool) -> Running<Pod> {
+        let run_index = self.run_count;
+        self.run_count += 1;
+        let observer: Box<dyn Observer> = match self.view(run_index) {
+            Some(view) => Box::new(view),
+            None => Box::new(Progress::default()),
+        };
+        let sink = Sink::none("watch", &self.config);
+        let session = Session::new(&self.config, observer, sink, self.args.report.slowest);
+        Running::new(Pod::new(remote, self.view(run_index), self.args, are_several), session)
+    }
+
+    /// Makes a run that joins the others: a further engine of a source.
+    fn start_further_run(&mut self, remote: RemoteRun) -> Running<Pod> {
+        if let Some(screen) = &self.screen {
+            screen.borrow_mut().add_run();
+            // The engines of a machine are listed once the source was reached.
+            if self.run_count == 1 && self.began.elapsed() < LIST_TIME {
+                screen.borrow_mut().open_run_list();
+            }
+        }
+        self.create_run(remote, true)
+    }
+
+    /// Place of a run on the screen.
+    fn view(&self, run_index: usize) -> Option<RunView> {
+        self.screen.clone().map(|screen| RunView { screen, run_index })
+    }
 }
 
 /// Address of a source, and one of its engines.
