@@ -223,6 +223,7 @@ impl Session {
         Report::of(&self.analysis, &input)
     }
 
+    /// Input of a report at this time.
     fn report_input(&self, about: &dyn About) -> ReportInput {
         report_input(about, all_degraded(about, &self.output_problems(), &self.degraded), self.slowest)
     }
@@ -243,6 +244,7 @@ fn all_degraded(about: &dyn About, output_problems: &[String], degraded: &[Strin
     all
 }
 
+/// Input of a report of a run with these limits; `slowest` is the number of requests to list.
 fn report_input(about: &dyn About, degraded: Vec<String>, slowest: usize) -> ReportInput {
     let (cpu_ns, rss_bytes) = about.cost();
     ReportInput {
