@@ -407,3 +407,23 @@ fn reason(degraded: &[String]) -> &'static str {
         "text without counts"
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_lists_the_steps_of_a_response_and_its_chunks_by_place() {
+        let line = r#"{"parsers":["",""],"stream":true,"exact":true,"rids":["a"],"calls":[[]],
+            "steps":[["a","Hi",1,null,null],["a",["H","i"],2,"stop",2],"data: [DONE]\n\n"]}"#;
+        let response: ServedResponse = serde_json::from_str(line).expect("read");
+        assert_eq!(response.tokens(), 3);
+        let [Step::Chunk(text), Step::Chunk(ids), Step::Written(end)] = response.steps.as_slice() else {
+            panic!("{:?}", response.steps)
+        };
+        assert!(matches!(&text.content, SentContent::Text(sent) if sent == "Hi"), "{text:?}");
+        assert!(matches!(&ids.content, SentContent::Ids(sent) if sent.len() == 2), "{ids:?}");
+        assert_eq!((ids.finish_reason.as_deref(), ids.completion_tokens), (Some("stop"), Some(2)));
+        assert_eq!(end, "data: [DONE]\n\n");
+    }
+}
