@@ -391,9 +391,10 @@ impl LateLeg {
 /// the engine.
 fn prefill_end(request: &Request, leg: TimedLeg) -> Option<MonoNs> {
     let finished = request.engine_times().and_then(|times| times.prefill_finished);
-    let is_of_pair = request.dispatch().is_some_and(|dispatch| dispatch.room.is_some());
+    // Only the dispatch tells which requests are those of a pair.
+    let may_be_of_pair = request.dispatch().is_none_or(|dispatch| dispatch.room.is_some());
     match finished.filter(|at| (leg.at..=leg.end()).contains(at)) {
-        None if is_of_pair => None,
+        None if may_be_of_pair => None,
         finished => Some(finished.unwrap_or(leg.end())),
     }
 }
