@@ -186,6 +186,11 @@ pub(super) fn row(out: &mut String, name: &str, text: &str) {
 
 /// Breaks at spaces; a longer word stays whole.
 pub(crate) fn wrap(out: &mut String, text: &str, first: &str, rest: &str) {
+    wrap_within(out, text, first, rest, WIDTH);
+}
+
+/// The same with lines of this width.
+pub(super) fn wrap_within(out: &mut String, text: &str, first: &str, rest: &str, width: usize) {
     let mut column = first.chars().count();
     out.push_str(first);
     let mut begun = false;
@@ -194,7 +199,7 @@ pub(crate) fn wrap(out: &mut String, text: &str, first: &str, rest: &str) {
         // A number stays on the line of its unit.
         let unit = words.next_if(|next| matches!(*next, "ns" | "us" | "ms" | "s" | "%"));
         let length = word.chars().count() + unit.map_or(0, |u| u.len() + 1);
-        if begun && column + 1 + length > WIDTH {
+        if begun && column + 1 + length > width {
             let _ = write!(out, "\n{rest}");
             column = rest.chars().count();
             begun = false;

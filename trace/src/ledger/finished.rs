@@ -12,6 +12,8 @@ pub(super) struct FinishedRequests {
     recent: VecDeque<RequestSummary>,
     /// Total length of all rids, in bytes.
     rid_bytes: usize,
+    /// Number of summaries that are not kept, or not any more.
+    pub(super) evicted: u64,
 }
 
 /// Maximum number of summaries, and of bytes of their rids.
@@ -30,6 +32,7 @@ impl FinishedRequests {
         is_notable: impl Fn(&RequestSummary) -> bool,
     ) {
         if limits.summaries == 0 || summary.rid.len() > limits.rid_bytes {
+            self.evicted += 1;
             return;
         }
         // Each step moves or evicts one summary, so it ends.
@@ -45,7 +48,10 @@ impl FinishedRequests {
                 Some(oldest) => Some(oldest),
                 None => self.notable.pop_front(),
             };
-            self.rid_bytes = self.rid_bytes.saturating_sub(evicted.map_or(0, |summary| summary.rid.len()));
+            if let Some(evicted) = evicted {
+                self.rid_bytes = self.rid_bytes.saturating_sub(evicted.rid.len());
+                self.evicted += 1;
+            }
         }
         self.rid_bytes = self.rid_bytes.saturating_add(summary.rid.len());
         self.recent.push_back(summary);
@@ -101,7 +107,7 @@ mod tests {
         }
         enter("last", 0);
         let rids: Vec<&str> = finished.iter().map(|s| &*s.rid).collect();
-        assert_eq!((rids.len(), rids[3], finished.len()), (4, "last", 4));
+        assert_eq!((rids.len(), rids[3], finished.len(), finished.evicted), (4, "last", 4, 106));
         assert!(rids[..3].iter().all(|rid| rid.starts_with("lost-")), "{rids:?}");
     }
 }

@@ -20,6 +20,11 @@ pub(super) struct Interval {
 }
 
 impl Interval {
+    /// One point in time.
+    fn at(moment: MonoNs) -> Self {
+        Self { from: moment, to: moment }
+    }
+
     pub(super) fn ns(self) -> u64 {
         self.to.since(self.from)
     }
@@ -84,10 +89,10 @@ impl Intervals {
     }
 
     /// The times between steps, and those before the first and behind the last one.
-    fn between(mut steps: Vec<MonoNs>) -> Self {
-        steps.sort_unstable();
-        let begins = std::iter::once(MonoNs(0)).chain(steps.iter().copied());
-        let ends = steps.iter().copied().chain(std::iter::once(MonoNs(u64::MAX)));
+    fn between(steps: Vec<Interval>) -> Self {
+        let steps = Self::covered_by(steps).list;
+        let begins = std::iter::once(MonoNs(0)).chain(steps.iter().map(|step| step.to));
+        let ends = steps.iter().map(|step| step.from).chain(std::iter::once(MonoNs(u64::MAX)));
         let pauses = begins.zip(ends).map(|(from, to)| Interval { from, to });
         Self::new(pauses.filter(|pause| pause.ns() > 0).collect())
     }
@@ -159,11 +164,14 @@ impl Task {
 /// What shows the activity of a scheduler.
 struct SchedulerSigns {
     steps: &'static [PairMoment],
+    /// It sends chunk after chunk of a request.
+    sends_output: bool,
     tasks: &'static [Task],
 }
 
 const PREFILL_SIGNS: SchedulerSigns = SchedulerSigns {
     steps: &[PrefillReceived, PrefillQueued, PrefillStarted, PrefillEnded, PrefillFrame],
+    sends_output: false,
     tasks: &[
         Task {
             from: PrefillRequest,
@@ -177,6 +185,7 @@ const PREFILL_SIGNS: SchedulerSigns = SchedulerSigns {
 
 const DECODE_SIGNS: SchedulerSigns = SchedulerSigns {
     steps: &[DecodeReceived, Allocated, DecodeQueued, DecodeBatch, DecodeFrame],
+    sends_output: true,
     tasks: &[
         Task {
             from: DecodeRequest,
@@ -211,7 +220,10 @@ impl SchedulerActivity {
         let mut steps = Vec::new();
         let mut tasks = Vec::new();
         for request in requests {
-            steps.extend(signs.steps.iter().filter_map(|moment| time_of(request, clock, *moment)));
+            let moments = signs.steps.iter().filter_map(|moment| time_of(request, clock, *moment));
+            steps.extend(moments.map(Interval::at));
+            // A prefill server ends each request with its first token.
+            steps.extend(request.steady_output.filter(|_| signs.sends_output));
             tasks.extend(signs.tasks.iter().filter_map(|task| task.span(request, clock)));
         }
         // Nothing shows that a scheduler without any step, or with times that cannot be compared, went on.
@@ -270,8 +282,10 @@ mod tests {
 
     #[test]
     fn stops_are_the_parts_of_pauses_with_something_to_do() {
-        let pauses = Intervals::between([30, 10, 10, 50].map(MonoNs).to_vec());
+        let pauses = Intervals::between([30, 10, 10, 50].map(MonoNs).map(Interval::at).to_vec());
         assert_eq!(pauses.list, intervals(&[(0, 10), (10, 30), (30, 50), (50, u64::MAX)]));
+        let steady = Intervals::between(intervals(&[(5, 5), (10, 30), (20, 40), (50, 50)]));
+        assert_eq!(steady.list, intervals(&[(0, 5), (5, 10), (40, 50), (50, u64::MAX)]));
         let tasks = Intervals::covered_by(intervals(&[(45, 60), (12, 14), (13, 20), (5, 8), (8, 9), (25, 35)]));
         assert_eq!(tasks.list, intervals(&[(5, 9), (12, 20), (25, 35), (45, 60)]));
         let stops = pauses.common_with(&tasks);
@@ -317,7 +331,7 @@ mod tests {
     #[test]
     fn a_hundred_thousand_overlapping_spans_are_searched_at_once() {
         const STEPS: u64 = 500_000;
-        let pauses = Intervals::between((1..=STEPS).map(MonoNs).collect());
+        let pauses = Intervals::between((1..=STEPS).map(MonoNs).map(Interval::at).collect());
         let spans = (0..100_000).map(|from| Interval { from: MonoNs(from + 1), to: MonoNs(STEPS) });
         let began = std::time::Instant::now();
         assert!(spans.into_iter().all(|span| pauses.longest_within(span) == 1));
