@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::PairSide;
-use super::activity::{Interval, PairActivity};
+use super::activity::PairActivity;
+use super::interval::Interval;
 use super::join::Pair;
 use super::moment::{PairLeg, PairMoment};
 use super::row::PairRow;

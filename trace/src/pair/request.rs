@@ -1,6 +1,6 @@
 //! The requests of one server of a pair, as its ledger knows them.
 
-use super::activity::Interval;
+use super::interval::Interval;
 use super::moment::PairMoment;
 use crate::clock::MonoNs;
 use crate::detect::thresholds::LATE_NS;
