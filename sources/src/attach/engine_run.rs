@@ -19,6 +19,8 @@ use crate::open_files;
 
 /// Delay before retrying after a failed attach.
 const RETRY_DELAY: Duration = Duration::from_secs(15);
+/// Time after an engine's exit in which its last observations are read.
+const MAX_READ_TIME: Duration = Duration::from_secs(5);
 /// Maximum number of lines that are kept about engines that have ended.
 const MAX_PAST_DEGRADED: usize = 32;
 
@@ -419,6 +421,10 @@ impl About for EngineRun {
         })
     }
 
+    fn observed_until(&self) -> MonoNs {
+        self.watched().map_or_else(MonoNs::now, About::observed_until)
+    }
+
     fn wire(&self) -> Option<Value> {
         self.watched().map_or_else(|| self.last_wire.clone(), About::wire)
     }
@@ -482,8 +488,9 @@ impl LiveSource for EngineRun {
             return flow;
         }
         self.note_exit();
-        // Other engines may keep the ring busy.
-        if self.watched().is_none_or(|attach| attach.is_quiet) {
+        // Other engines may fill the ring faster than it is read.
+        let is_overdue = self.exited_at.is_some_and(|exited_at| exited_at.elapsed() >= MAX_READ_TIME);
+        if is_overdue || self.watched().is_none_or(|attach| attach.is_quiet) {
             self.change_engine(sink);
         }
         flow

@@ -182,7 +182,9 @@ impl MissedCounts {
             MissedCause::Ended => return,
         };
         *counter += count;
-        self.since.get_or_insert(at);
+        if count > 0 {
+            self.since.get_or_insert(at);
+        }
     }
 
     /// Missed observations reported by the source, by cause.

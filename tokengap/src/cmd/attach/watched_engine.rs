@@ -6,7 +6,7 @@ use outputs::report::RunReport;
 use serde_json::Value;
 use session::{About, EngineIdentity, Flow, LiveSource, Session, Source};
 use sources::attach::{EngineRun, EngineState};
-use trace::{Analysis, SamplingCost};
+use trace::{Analysis, MonoNs, SamplingCost};
 use tui::RunView;
 use tui::pods::{KeyFigures, PodLine, PodState};
 
@@ -130,6 +130,10 @@ impl About for WatchedEngine {
 
     fn engine(&self) -> Option<EngineIdentity> {
         self.engine.engine()
+    }
+
+    fn observed_until(&self) -> MonoNs {
+        self.engine.observed_until()
     }
 
     fn wire(&self) -> Option<Value> {
