@@ -378,7 +378,10 @@ impl EngineRun {
         self.ended += 1;
         tracing::warn!("the engine exited (exit {} of {}); waiting for the next one", self.ended, self.name());
         self.leave_engine(exited_at);
-        sink(&Event::new(MonoNs::now(), What::Missed(Missed::new(None, 0, MissedCause::Ended))));
+        // The next engine may have been found long after the exit.
+        let since_exit = u64::try_from(exited_at.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let at = MonoNs(MonoNs::now().0.saturating_sub(since_exit));
+        sink(&Event::new(at, What::Missed(Missed::new(None, 0, MissedCause::Ended))));
     }
 
     /// Waits for the next engine, `since` when there is none.
