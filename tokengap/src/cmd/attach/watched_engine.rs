@@ -91,6 +91,16 @@ impl WatchedEngine {
         self.engine.failure()
     }
 
+    /// Closes the outputs of the run. Waits for nothing.
+    pub(super) fn close_outputs(&self, session: &mut Session) {
+        session.close_outputs(self, &app::print_message);
+    }
+
+    /// Waits for the pushes of the run, and serves its final state.
+    pub(super) fn serve_final_state(&self, session: &mut Session) {
+        session.serve_final_state(self, &app::print_message);
+    }
+
     pub(super) fn finish(self, session: Session) -> RunReport {
         RunReport {
             name: self.engine.name(),
