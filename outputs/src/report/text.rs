@@ -135,7 +135,7 @@ fn numbers(out: &mut String, report: &Report) {
 
 /// Requests on their way to their first token.
 fn to_scheduler(report: &Report, dispatched: &Dispatched) -> String {
-    let Dispatched { requests, aborts, waiting, waiting_longest_ns, unanswered, .. } = *dispatched;
+    let Dispatched { requests, aborts, waiting, waiting_longest_ns, unanswered, unanswered_total, .. } = *dispatched;
     let mut line = plural(requests, "request");
     if aborts > 0 {
         let _ = write!(line, ", {}", plural(aborts, "abort"));
@@ -143,8 +143,10 @@ fn to_scheduler(report: &Report, dispatched: &Dispatched) -> String {
     if let Some(longest) = waiting_longest_ns {
         let _ = write!(line, ", {} without a token (longest {})", count(waiting), duration(longest));
     }
-    if unanswered > 0 {
-        let _ = write!(line, ", {} not answered while later ones were", count(unanswered));
+    if unanswered_total > 0 {
+        let at_end =
+            if unanswered == unanswered_total { String::new() } else { format!(" ({} at the end)", count(unanswered)) };
+        let _ = write!(line, ", {} not answered while later ones were{at_end}", count(unanswered_total));
     }
     for wait in report.hops.iter().filter(|hop| hop.carries_requests).filter_map(|hop| hop.queue_wait_ns) {
         let [p50, p99, max] = [wait.p50, wait.p99, wait.max].map(duration);
