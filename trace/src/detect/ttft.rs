@@ -106,6 +106,7 @@ fn detect_late_leg<'v>(
     let verdict = out.add_verdict(severity, summary);
     verdict
         .rid(&worst.rid)
+        .times(late.times)
         .occurrences(late.requests)
         .weighed("longest_ns", worst.ns)
         .with("requests", ttft.requests())

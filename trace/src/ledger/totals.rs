@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 
 use super::dispatched::{DispatchCounts, EngineTimesCounts};
 use super::losses::LossMemory;
+use super::occurrence_times::OccurrenceTimes;
 use super::outcome::OutcomeCounts;
 use super::request::Request;
 use crate::clock::MonoNs;
 use crate::event::MissedCause;
 
-/// Number of affected requests, with the worst one and the time of the first.
+/// Number of affected requests, with the worst one and the times of the occurrences.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AffectedRequests {
     /// Number of requests.
     pub rids: u64,
-    /// Time of the first occurrence.
-    pub since: Option<MonoNs>,
+    /// Times of the occurrences.
+    pub times: OccurrenceTimes,
     /// Rid of the worst request.
     pub worst: Box<str>,
     /// Amount for the worst request, in the unit of the kind.
@@ -24,7 +25,7 @@ pub struct AffectedRequests {
 
 impl AffectedRequests {
     pub(crate) fn record_request(&mut self, at: MonoNs, rid: &str, amount: u64, new_rid: bool) {
-        self.since.get_or_insert(at);
+        self.times.record(at);
         self.rids += u64::from(new_rid);
         if amount > self.amount || self.worst.is_empty() {
             self.amount = amount;
@@ -168,8 +169,8 @@ pub struct MissedCounts {
     pub cut_short: u64,
     /// Frames missing from a lane's numbering without a report of their loss.
     pub unannounced: u64,
-    /// Time of the first.
-    pub since: Option<MonoNs>,
+    /// Times at which they were missed.
+    pub times: OccurrenceTimes,
 }
 
 impl MissedCounts {
@@ -183,7 +184,7 @@ impl MissedCounts {
         };
         *counter += count;
         if count > 0 {
-            self.since.get_or_insert(at);
+            self.times.record(at);
         }
     }
 
@@ -329,12 +330,12 @@ pub struct Totals {
     pub missed: MissedCounts,
     /// Frames that could not be decoded.
     pub undecoded: u64,
-    /// Time of the first undecoded frame.
-    pub undecoded_since: Option<MonoNs>,
+    /// Times of these frames.
+    pub undecoded_times: OccurrenceTimes,
     /// Number of observed ends of the engine.
     pub engine_ends: u64,
-    /// Time of the last one.
-    pub engine_ended: Option<MonoNs>,
+    /// Times of these ends.
+    pub engine_end_times: OccurrenceTimes,
     /// `None` if no engine reported that it failed.
     pub engine_failed: Option<EngineFailure>,
 }

@@ -9,7 +9,7 @@ use super::engine_silence::EngineSilences;
 use super::limits::CountedLimits;
 use super::prefill::{PrefillComparison, PrefillSpan, Prefills, SlowPrefill};
 use super::request::{Request, RequestNumbers};
-use super::{GAP_WARNING_NS, Ledger, WorstGap};
+use super::{GAP_WARNING_NS, Ledger, OccurrenceTimes, WorstGap};
 use crate::clock::MonoNs;
 use crate::engine::Facts;
 use crate::stats::{Distribution, DurationSum, Spread, Tally, WindowedSum};
@@ -284,7 +284,7 @@ impl LegLengths {
         self.sum.whole()
     }
 
-    /// Exact sum and number of the last ten seconds before `now`.
+    /// Exact sum and number of the ten whole seconds before the one at `now`.
     pub fn recent_sum(&self, now: MonoNs) -> DurationSum {
         self.sum.recent(now)
     }
@@ -306,17 +306,17 @@ pub struct TtftGroup {
 }
 
 impl TtftGroup {
-    fn new(path: &TtftPath, whole: TtftLeg) -> Self {
+    fn new(path: &TtftPath, whole: TtftLeg, seconds_from: MonoNs) -> Self {
         let legs = path.legs().map(|timed| LegLengths {
             leg: timed.leg,
             lengths: Tally::default(),
-            sum: WindowedSum::default(),
+            sum: WindowedSum::counting_from(seconds_from),
         });
         Self {
             observed: path.observed(),
             whole,
             times: Distribution::default(),
-            sum: WindowedSum::default(),
+            sum: WindowedSum::counting_from(seconds_from),
             legs: legs.collect(),
         }
     }
@@ -349,7 +349,7 @@ impl TtftGroup {
         self.sum.whole()
     }
 
-    /// Exact sum and number of the last ten seconds before `now`.
+    /// Exact sum and number of the ten whole seconds before the one at `now`.
     pub fn recent_sum(&self, now: MonoNs) -> DurationSum {
         self.sum.recent(now)
     }
@@ -371,6 +371,8 @@ pub struct LateLeg {
     pub whole_ns: u128,
     /// The longest; `None` without any.
     pub(crate) worst: Option<WorstGap>,
+    /// Begin of the first leg and end of the last one.
+    pub(crate) times: OccurrenceTimes,
 }
 
 impl LateLeg {
@@ -379,6 +381,7 @@ impl LateLeg {
         self.ns += u128::from(ns);
         self.whole_ns += u128::from(ttft_ns);
         self.worst.get_or_insert_default().keep_longest(end, rid, ns);
+        self.times.record_span(MonoNs(end.0.saturating_sub(ns)), end);
     }
 
     /// Share of the leg in the time to first token of these requests, from 0 to 1.
@@ -406,6 +409,8 @@ const MAX_GROUPS: usize = 8;
 #[derive(Debug, Default)]
 pub struct Ttft {
     groups: SmallVec<[TtftGroup; 1]>,
+    /// Start of a second of the window of current figures.
+    pub(super) seconds_from: MonoNs,
     /// By the moment at which the leg begins.
     late_legs: [LateLeg; LEG_NAMES.len()],
     pub(super) prefills: Prefills,
@@ -470,7 +475,7 @@ impl Ttft {
         let index = match self.groups.iter().position(|group| group.observed == observed) {
             Some(index) => index,
             None if self.groups.len() < MAX_GROUPS => {
-                self.groups.push(TtftGroup::new(path, whole.leg));
+                self.groups.push(TtftGroup::new(path, whole.leg, self.seconds_from));
                 self.groups.len() - 1
             }
             None => {
@@ -597,7 +602,7 @@ mod tests {
         let sums: Vec<u128> = main.legs().iter().map(|lengths| lengths.sum().ns).collect();
         assert_eq!(sums, [40, 960, 100, 60]);
         assert_eq!(main.legs()[1].spread().max, 690);
-        assert_eq!(main.recent_sum(MonoNs(1_000)).count, 2);
+        assert_eq!([999_999_999, 1_000_000_000].map(|now| main.recent_sum(MonoNs(now)).count), [0, 2]);
         assert_eq!(main.recent_sum(MonoNs(60_000_000_000)).count, 0);
     }
 

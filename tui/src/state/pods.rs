@@ -58,7 +58,8 @@ impl PodLine {
 /// Key figures of a run. `None` means not observable.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KeyFigures {
-    pub(crate) tokens_per_s: f64,
+    /// `None` before a second is over.
+    pub(crate) tokens_per_s: Option<f64>,
     pub(crate) requests_live: u64,
     pub(crate) requests_seen: u64,
     /// Time to first token over the run.
@@ -93,7 +94,8 @@ impl KeyFigures {
         for pod in pods {
             let figures = &pod.figures;
             if pod.role != "prefill" || !pods.iter().any(|other| other.may_decode_for(pod)) {
-                combined.tokens_per_s += figures.tokens_per_s;
+                combined.tokens_per_s =
+                    [combined.tokens_per_s, figures.tokens_per_s].into_iter().flatten().reduce(|sum, rate| sum + rate);
                 combined.requests_live += figures.requests_live;
                 combined.requests_seen += figures.requests_seen;
             }
@@ -129,7 +131,7 @@ mod tests {
     use super::*;
     use crate::state::flags::Health;
 
-    fn pod(name: &str, tokens_per_s: f64, gap_p99_ns: Option<u64>, health: Health) -> PodLine {
+    fn pod(name: &str, tokens_per_s: Option<f64>, gap_p99_ns: Option<u64>, health: Health) -> PodLine {
         let verdict = RunVerdict { health, text: "as it is".into() };
         PodLine {
             name: name.into(),
@@ -141,16 +143,16 @@ mod tests {
     #[test]
     fn the_sum_has_the_longest_gap_and_worst_verdict_and_keeps_unknowns() {
         let all = KeyFigures::combine(&[
-            pod("a", 10.0, Some(5), Health::Good),
-            pod("b", 20.0, Some(9), Health::Critical),
-            pod("c", 0.0, None, Health::Unknown),
+            pod("a", Some(10.0), Some(5), Health::Good),
+            pod("b", Some(20.0), Some(9), Health::Critical),
+            pod("c", None, None, Health::Unknown),
         ]);
-        assert!((all.tokens_per_s - 30.0).abs() < 1e-9);
+        assert!(all.tokens_per_s.is_some_and(|rate| (rate - 30.0).abs() < 1e-9));
         assert_eq!((all.gap_p99_ns, all.tokens_lost, all.backlog_frames), (Some(9), None, None));
         assert_eq!(all.verdict.text, "b: as it is");
 
         let of_role = |role| {
-            let figures = KeyFigures { requests_seen: 100, tokens_per_s: 5.0, ..KeyFigures::default() };
+            let figures = KeyFigures { requests_seen: 100, tokens_per_s: Some(5.0), ..KeyFigures::default() };
             PodLine { role, figures, ..PodLine::default() }
         };
         let pair = [of_role("prefill"), of_role("decode"), of_role("single")];

@@ -12,12 +12,13 @@ use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
 use trace::engine::{Mode, Waiter};
 use trace::event::Finish;
 use trace::ledger::{Ledger, Request, RequestNumbers, RequestSummary, TtftPath, UnansweredRequest};
-use trace::stats::{PerSecond, Spread};
+use trace::stats::Spread;
+use trace::time_series::RecentTraffic;
 
 use super::curves::Curves;
 use super::filter::RunClock;
 use super::flags::{Flag, FlagSet, Health, RunVerdict};
-use super::model::{FirstTokenGap, Model, RunValues, WaitingRequests};
+use super::model::{FirstTokenGap, Model, RunValues, SendRates, WaitingRequests};
 use super::pinned::PinnedHistories;
 use super::pods::{KeyFigures, WorstLeg, sum_known};
 use super::request_detail::RequestDetail;
@@ -36,7 +37,9 @@ impl Model {
         self.started_at = ledger.started().unwrap_or_default();
         self.running_ns = ledger.now().since(self.started_at);
         self.curves = Curves::from_analysis(analysis);
-        self.send_rates = scheduler_send_rates(ledger);
+        let traffic = analysis.time_series().recent().current_traffic();
+        self.recent_seconds = traffic.as_ref().map_or(0, |traffic| traffic.seconds);
+        self.send_rates = traffic.as_ref().map(|traffic| scheduler_send_rates(ledger, traffic));
         self.requests = Requests::of(ledger);
         self.abandoned_requests = ledger.abandoned_requests().requests;
         self.unanswered_requests = ledger.unanswered_requests().count() as u64;
@@ -47,7 +50,7 @@ impl Model {
         self.merged_predicted = self.chunks.dropped_predicted.map(|_| ledger.totals().predicted.merged);
         self.itl = Itl::of(ledger);
         self.findings = analysis.findings_now().sorted().into_iter().cloned().collect();
-        self.hops = hops::summarise_hops(ledger, &self.findings);
+        self.hops = hops::summarise_hops(ledger, &self.findings, traffic.as_ref());
         self.first_token_path = bar::segments(&LegLine::all(&analysis.attribution()));
         self.ttft = TtftReport::new(ledger).and_then(TtftReport::into_main_group);
         self.threads = threads::thread_lines(ledger);
@@ -172,7 +175,7 @@ impl KeyFigures {
             ttft_p99_ns: ttft.map(|ttft| ttft.ns.p99),
             worst_leg: longest.map(|leg| WorstLeg { name: leg.name.clone(), share: leg.share }),
             finding: active.filter(|finding| finding.verdict.severity > Severity::Info).map(|finding| finding.kind),
-            tokens_per_s: model.send_rates.tokens,
+            tokens_per_s: model.send_rates.map(|rates| rates.tokens),
             requests_live: model.requests.live,
             requests_seen: model.requests.seen,
             gap_p99_ns: model.gap.window.map(|window| window.p99),
@@ -184,11 +187,12 @@ impl KeyFigures {
 }
 
 /// Current rates of the scheduler's sends.
-fn scheduler_send_rates(ledger: &Ledger) -> PerSecond {
+fn scheduler_send_rates(ledger: &Ledger, traffic: &RecentTraffic) -> SendRates {
     // Until the origin is known, the first hop observed is the best guess.
     let mut outputs = ledger.hops().iter().filter(|hop| !hop.carries_requests);
     let origin = outputs.clone().find(|hop| hop.origin).or_else(|| outputs.next());
-    origin.map(|hop| ledger.groups()[hop.group].rate.recent(ledger.now())).unwrap_or_default()
+    let frames = origin.and_then(|hop| hops::rates_of_group(ledger, hop.group, traffic)).map(|rates| rates.frames);
+    SendRates { tokens: traffic.per_second(traffic.tokens_sent), frames }
 }
 
 /// Writes requests into rows of the table.
