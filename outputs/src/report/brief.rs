@@ -224,10 +224,9 @@ pub(super) fn span_of(finding: &FindingLine, clock: &Clock) -> String {
     let since = clock.moment(finding.at_ns);
     match finding.ended_at_ns {
         None if clock.is_end(finding.last_at_ns) => format!("since {since}, to the end of the capture"),
-        None if finding.duration_ns == 0 => format!("at {since}"),
+        _ if finding.duration_ns == 0 => format!("at {since}"),
         // It occurred too late in the capture to have ended.
         None => format!("since {since}, last at {}, not ended", clock.moment(finding.last_at_ns)),
-        Some(_) if finding.duration_ns == 0 => format!("at {since}"),
         Some(end) => format!("since {since}, ended {} (after {})", clock.moment(end), duration(finding.duration_ns)),
     }
 }
