@@ -418,7 +418,7 @@ fn contains_ignoring_case(text: &str, lower: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use trace::ledger::RequestNumbers;
+    use trace::ledger::{RequestDispatch, RequestNumbers};
 
     use super::*;
 
@@ -501,6 +501,23 @@ mod tests {
             assert_eq!(passes(text, clock), expected, "{text}");
         }
         assert!(passes("at:0:00:06", RunClock { wall_start_ns: None, ..clock }));
+    }
+
+    #[test]
+    fn a_request_is_in_flight_from_its_dispatch_on() {
+        let mut row = row();
+        (row.numbers.first_at, row.numbers.last_at) = (MonoNs(9_000_000_000), MonoNs(12_000_000_000));
+        let clock = RunClock::default();
+        let passes = |row: &RequestRow, text: &str| RequestFilter::parse(text).expect(text).matches(row, clock);
+        assert!(!passes(&row, "at:5s") && passes(&row, "since:8s"));
+        row.numbers.dispatch = Some(RequestDispatch {
+            sent: MonoNs(4_000_000_000),
+            received: None,
+            prompt_tokens: None,
+            room: None,
+            arrived_unix_ns: None,
+        });
+        assert!(passes(&row, "at:5s") && !passes(&row, "since:8s") && !passes(&row, "at:3.9s"));
     }
 
     #[test]

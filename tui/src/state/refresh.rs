@@ -308,7 +308,9 @@ fn first_token_gap(ledger: &Ledger) -> FirstTokenGap {
 
 #[cfg(test)]
 mod tests {
+    use outputs::report::Report;
     use proptest::prelude::*;
+    use trace::ReportInput;
 
     use super::super::filter::RequestFilter;
     use super::super::request_table::SortOrder;
@@ -396,6 +398,36 @@ mod tests {
         let detail = model.detail.as_ref().expect("a detail");
         assert_eq!((detail.stages.len(), detail.evidence.len()), (1, 1));
         assert!(detail.evidence[0].1.contains("answered later requests"), "{:?}", detail.evidence);
+    }
+
+    #[test]
+    fn unanswered_requests_are_those_at_this_moment_on_the_screen_and_in_the_report() {
+        let mut scene = Scene::delivering();
+        let both = Capabilities::SENT | Capabilities::RECEIVED;
+        scene.emit(0, What::Hop(Hop::with_requests(HopId(7), "tokenizer->scheduler", both)));
+        for number in 0..400_u64 {
+            let (at, rid) = (number * 100 * MS, format!("r{number}"));
+            let id = FrameId::new(HopId(7), 0, number);
+            let request = Some(DispatchedRequest::new(&rid));
+            let kind = DispatchKind::Requests;
+            scene.emit(at, What::Dispatched(Dispatch { id, bytes: 900, kind, index: 0, request }));
+            scene.emit(at, What::Received(Received::new(id)));
+            if number > 0 {
+                scene.send(at + MS, &[(&rid, 1, 1)]);
+            }
+            scene.tick(at + 2 * MS);
+        }
+        let numbers = |scene: &Scene| {
+            let mut model = Model::default();
+            model.refresh(&scene.analysis, RunValues::default());
+            let report = Report::of(&scene.analysis, &ReportInput::for_source("attach"));
+            let dispatched = report.dispatched.expect("dispatches are observed");
+            [model.unanswered_requests, dispatched.unanswered, dispatched.unanswered_total]
+        };
+        assert_eq!(numbers(&scene), [1, 1, 1]);
+        scene.send(41_000 * MS, &[("r0", 1, 1)]);
+        scene.tick(41_100 * MS);
+        assert_eq!(numbers(&scene), [0, 0, 1]);
     }
 
     #[test]
