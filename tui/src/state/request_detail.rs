@@ -176,11 +176,11 @@ fn legs_crossed<'a>(history: &RequestHistory, hops: &'a [HopEnds], facts: &Reque
         if legs.iter().any(|leg| *leg.ends == hop.ends) {
             continue;
         }
-        let siblings = || hops.iter().filter(|sibling| sibling.ends == hop.ends);
-        let chunks = history.chunks.iter().filter(|chunk| siblings().any(|sibling| sibling.id == chunk.hop));
+        let siblings: Vec<&HopEnds> = hops.iter().filter(|sibling| sibling.ends == hop.ends).collect();
+        let chunks = history.chunks.iter().filter(|chunk| siblings.iter().any(|sibling| sibling.id == chunk.hop));
         let chunks: Vec<ChunkRecord> = chunks.copied().collect();
         if !chunks.is_empty() {
-            let observes_received = siblings().any(|sibling| sibling.observes_received);
+            let observes_received = siblings.iter().any(|sibling| sibling.observes_received);
             let ends = &hop.ends;
             legs.push(HopLeg { ends, observes_received, chunks, first_sent: None, first_received: None });
         }
