@@ -109,7 +109,7 @@ fn a_full_cache_of_the_decode_server_is_found_while_prefill_waits_for_it() {
 /// Twenty requests at once, of which ten find memory. The others wait until the first ones end after 20 s.
 #[test]
 fn a_scheduler_that_decodes_is_not_stopped_while_others_wait_for_memory() {
-    let waits = |room: u64| if room % 2 == 0 { 19_500 } else { 0 };
+    let waits = |room: u64| if room.is_multiple_of(2) { 19_500 } else { 0 };
     let mut requests = Requests { prefill: Vec::new(), decode: Vec::new() };
     for (room, rid) in (1..).zip(ROOMS).take(20) {
         let mut first = Request::of_prefill(rid, room, 1_000);
