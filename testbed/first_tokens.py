@@ -1,7 +1,7 @@
 """Clients of a real server whose clock is their kernel's, for times to first token: `python -m testbed.first_tokens --url URL ...`.
 
 A client of asyncio reads a first token some milliseconds after it arrived, if other streams keep its loop busy. Here each client has a thread,
-and the kernel stamps what it receives (SO_TIMESTAMPNS), so that busy clients count no time of their own.
+and the kernel stamps what it sends and receives (SO_TIMESTAMPING), so that busy clients count no time of their own.
 """
 
 import argparse
@@ -14,7 +14,9 @@ import time
 import uuid
 from urllib.parse import urlsplit
 
-SO_TIMESTAMPNS = 35
+SO_TIMESTAMPING = 37
+# Stamps of what is sent and received, taken by the kernel; those of what is sent come without the data.
+STAMPS = (1 << 1) | (1 << 3) | (1 << 4) | (1 << 11)
 READ_BYTES = 65_536
 TIMEOUT_SECONDS = 300
 END_OF_HEAD = b"\r\n\r\n"
@@ -27,28 +29,42 @@ class Client:
     def __init__(self, host: str, port: int):
         self.host = host
         self.socket = socket.create_connection((host, port), TIMEOUT_SECONDS)
+        # With a timeout of Python's, a read of the stamps of sent data would wait for the answer.
+        self.socket.settimeout(None)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", TIMEOUT_SECONDS, 0))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        self.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, STAMPS)
+
+    def send(self, message: bytes) -> int:
+        """When the kernel passed the first of these bytes to the server, by CLOCK_MONOTONIC."""
+        self.socket.sendall(message)
+        stamps = []
+        while True:
+            try:
+                _, ancillary, _, _ = self.socket.recvmsg(0, 256, socket.MSG_ERRQUEUE | socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                break
+            stamps += stamps_of(ancillary)
+        if not stamps:
+            raise RuntimeError("the kernel stamped no sent data")
+        return min(stamps)
 
     def read(self) -> tuple[bytes, int]:
         """Bytes received, and when the last of them arrived, by CLOCK_MONOTONIC."""
-        data, ancillary, _, _ = self.socket.recvmsg(READ_BYTES, 64)
+        data, ancillary, _, _ = self.socket.recvmsg(READ_BYTES, 256)
         if not data:
             raise ConnectionError("the server closed the connection")
-        ahead_ns = time.clock_gettime_ns(time.CLOCK_REALTIME) - time.monotonic_ns()
-        for level, kind, stamp in ancillary:
-            if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS):
-                seconds, ns = struct.unpack("qq", stamp)
-                return data, seconds * 1_000_000_000 + ns - ahead_ns
-        raise RuntimeError("the kernel stamped no data")
+        stamps = stamps_of(ancillary)
+        if not stamps:
+            raise RuntimeError("the kernel stamped no received data")
+        return data, stamps[0]
 
     def ask(self, path: str, body: dict) -> dict:
         """Sends a request. Returns its times and its answer's status and id."""
         content = json.dumps(body).encode()
         head = f"POST {path} HTTP/1.1\r\nHost: {self.host}\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
         message = head.encode() + content
-        sent_ns = time.monotonic_ns()
-        self.socket.sendall(message)
+        sent_ns = self.send(message)
         answer, first_ns = b"", None
         while not is_complete(answer):
             data, at_ns = self.read()
@@ -59,6 +75,17 @@ class Client:
         status = int(answer.split(b" ", 2)[1])
         event = json.loads(answer[answer.index(b"data: {") + 6 :].split(b"\r\n", 1)[0].split(b"\n", 1)[0]) if status == 200 else {}
         return {"status": status, "id": event.get("id"), "sent_ns": sent_ns, "first_ns": first_ns}
+
+
+def stamps_of(ancillary: list) -> list[int]:
+    """The kernel's software stamps among ancillary data, which are of CLOCK_REALTIME, as times of CLOCK_MONOTONIC."""
+    ahead_ns = time.clock_gettime_ns(time.CLOCK_REALTIME) - time.monotonic_ns()
+    stamps = []
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPING):
+            seconds, ns = struct.unpack("qq", data[:16])
+            stamps.append(seconds * 1_000_000_000 + ns - ahead_ns)
+    return stamps
 
 
 def is_complete(answer: bytes) -> bool:

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use trace::clock::Anchor;
-use trace::{ReportInput, SamplingCost};
+use trace::{MonoNs, ReportInput, SamplingCost};
 
 use crate::own;
 use crate::playback::Position;
@@ -42,6 +42,11 @@ pub trait About {
     /// The engine of the run, if the source watches engines of this machine.
     fn engine(&self) -> Option<EngineIdentity> {
         None
+    }
+
+    /// Time up to which its events were delivered, for the next tick: before now while a source reads more slowly than it observes.
+    fn observed_until(&self) -> MonoNs {
+        MonoNs::now()
     }
 
     /// Description of the work that remains after the source was asked to end, if draining can take a while.

@@ -4,7 +4,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
-use trace::MonoNs;
 
 use crate::observer::{RunStage, ScreenCommand};
 use crate::session::Session;
@@ -144,7 +143,7 @@ impl<S: Source> Running<S> {
                 *flow = source.poll(session);
             }
             if is_tick_due && source.is_live() {
-                session.tick(MonoNs::now(), source);
+                session.tick(source.observed_until(), source);
             }
         }));
         if polled.is_err() && !session.has_failed() {

@@ -29,6 +29,9 @@ pub struct Session {
     notice: Notice,
     /// Number of slow requests that the report lists.
     slowest: usize,
+    /// Input of the report, once the outputs are closed.
+    final_input: Option<ReportInput>,
+    has_served_final_state: bool,
 }
 
 impl Session {
@@ -46,6 +49,8 @@ impl Session {
             has_failed: false,
             notice: Notice::default(),
             slowest,
+            final_input: None,
+            has_served_final_state: false,
         }
     }
 
@@ -205,8 +210,12 @@ impl Session {
         self.observer.sleep(time);
     }
 
-    /// Ends the run and closes the recording with the contents of the report. Passes messages about the outputs to `show`.
-    pub fn finish(mut self, about: &dyn About, show: &dyn Fn(&str)) -> Report {
+    /// Ends the run: closes the recording with the contents of the report, and queues the last pushes. Waits for nothing, so that no run of
+    /// several loses the end of its recording while another one waits. Passes messages about the outputs to `show`.
+    pub fn close_outputs(&mut self, about: &dyn About, show: &dyn Fn(&str)) {
+        if self.final_input.is_some() {
+            return;
+        }
         self.remove_observer();
         let input = self.report_input(about);
         for message in self.close(&input) {
@@ -216,10 +225,30 @@ impl Session {
             let report = Report::of(&self.analysis, &input);
             self.telemetry.push_rest(&self.analysis, &report, &input);
         }
-        let degraded = all_degraded(about, &self.output_problems(), &self.degraded);
+        self.final_input = Some(input);
+    }
+
+    /// Waits for the pushes, after [`Self::close_outputs`] of all runs, and serves the final state.
+    pub fn serve_final_state(&mut self, about: &dyn About, show: &dyn Fn(&str)) {
+        self.close_outputs(about, show);
+        let Some(input) = self.final_input.as_mut().filter(|_| !self.has_served_final_state) else {
+            return;
+        };
+        self.has_served_final_state = true;
+        self.telemetry.close_push();
         // Closing the outputs may have failed, too.
-        let input = ReportInput { degraded: degraded.into_iter().map(Value::from).collect(), ..input };
-        self.telemetry.finish(&self.analysis, &input);
+        let mut output_problems = self.sink.problems();
+        output_problems.extend(self.telemetry.problems());
+        let degraded = all_degraded(about, &output_problems, &self.degraded);
+        input.degraded = degraded.into_iter().map(Value::from).collect();
+        self.telemetry.serve_final_state(&self.analysis, input);
+    }
+
+    /// Completes the end of the run, once clients of its stream have received it. Passes messages about the outputs to `show`.
+    pub fn finish(mut self, about: &dyn About, show: &dyn Fn(&str)) -> Report {
+        self.serve_final_state(about, show);
+        self.telemetry.wait_for_clients();
+        let input = self.final_input.take().unwrap_or_else(|| self.report_input(about));
         Report::of(&self.analysis, &input)
     }
 

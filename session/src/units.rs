@@ -1,24 +1,16 @@
 //! Human-readable numbers for narrow columns: durations, counts, rates, bytes. At most seven cells wide.
 
 pub use trace::words::known_or_dash;
+use trace::words::{MINUTE_NS, long_duration};
 
 /// A duration in nanoseconds with three significant digits: `850 ns`, `12.3 us`, `48.8 s`, `2m05s`, `1h02m`.
 pub fn format_duration(ns: u64) -> String {
-    const MINUTE: u64 = 60_000_000_000;
     match ns {
         0..1_000 => format!("{ns} ns"),
         1_000..999_500 => with_three_digits(ns as f64 / 1e3, " us"),
         999_500..999_500_000 => with_three_digits(ns as f64 / 1e6, " ms"),
-        999_500_000..MINUTE => with_three_digits((ns as f64 / 1e9).min(59.9), " s"),
-        _ => {
-            let seconds = ns / 1_000_000_000;
-            match seconds {
-                0..3_600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
-                3_600..360_000 => format!("{}h{:02}m", seconds / 3_600, seconds / 60 % 60),
-                360_000..86_400_000 => format!("{}d{:02}h", seconds / 86_400, seconds / 3_600 % 24),
-                _ => ">1000d".to_owned(),
-            }
-        }
+        999_500_000..MINUTE_NS => with_three_digits((ns as f64 / 1e9).min(59.9), " s"),
+        _ => long_duration(ns),
     }
 }
 

@@ -69,6 +69,35 @@ def two_engines(run: Run) -> str:
     return f"{len(whole['runs'])} engines; worst: {whole['worst']['verdict']}"
 
 
+def full_ring(run: Run) -> str:
+    """The ring is full while one of two engines is busy. Its losses are counted once, and the idle one is not warned of them."""
+    setting = steady(6, gap_ms=8, receiver=PATIENT, sender=PATIENT)
+    busy, idle = (Session(run, setting, None, run.place(name)) for name in ("busy", "idle"))
+    # Other engines may run on this machine.
+    named = [word for session in (busy, idle) for word in ("--pid", str(session.receiver.pid))]
+    attach = [run.program, "attach", "--headless", "--json", "--ring", "65536", "--duration", "300s"]
+    watch = run.start("attach", [*attach, *named])
+    watch.wait_for_stderr("attached to", 60, 2)
+    busy.go()
+    for _ in range(3):
+        watch.signal(signal.SIGSTOP)
+        time.sleep(1)
+        watch.signal(signal.SIGCONT)
+        time.sleep(0.5)
+    busy.finish()
+    watch.signal(signal.SIGINT)
+    by_pid = runs_by_pid(json.loads(watch.end_well(60)))
+    of_busy, of_idle = (by_pid[session.receiver.pid]["report"] for session in (busy, idle))
+    missed = of_busy["self"]["events_missed"]
+    run.checks.true(f"observations of the busy engine are missed: {missed}", missed > 0)
+    run.checks.equal("observations missed of the idle engine", 0, of_idle["self"]["events_missed"])
+    run.checks.equal("findings of the idle engine", [], findings(of_idle))
+    kinds = {finding["kind"] for finding in findings(of_busy)}
+    run.checks.true(f"missed observations are a finding: {kinds}", "missed-observations" in kinds)
+    run.checks.equal("losses of the busy engine", set(), kinds & LOSS_FINDINGS)
+    return f"{missed} observations missed of the busy engine, none of the idle one"
+
+
 class OtlpReceiver:
     """Accepts pushes over HTTP and keeps their bodies."""
 

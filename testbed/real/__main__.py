@@ -32,8 +32,10 @@ from .compare import (
     records,
     samples,
 )
+from .faults import fault_rows
 from .held import held_thread
 from .server import LOSSY, PATIENT, RUST, Server, free_port, stat
+from .ttft import ttft_rows
 
 ROOT = Path(__file__).parents[2]
 # Finding that tokengap did not see everything.
@@ -535,12 +537,18 @@ def main() -> int:
     parser.add_argument("--rust", metavar="RELEASE", help="run the rows of this release's Rust server instead")
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="run random load for this time instead of the rows")
     parser.add_argument("--seed", type=int, default=1, help="seed of the random load")
+    parser.add_argument("--ttft", action="store_true", help="compare times to first token instead; the machine must be otherwise idle")
+    parser.add_argument("--faults", type=int, metavar="N", help="inject each fault N times instead of running the rows")
     parser.add_argument("--cost", type=int, metavar="PAIRS", help="measure the cost of attach instead of running the rows")
     wanted = parser.parse_args()
     lane = Lane(wanted)
     logs = Path(tempfile.mkdtemp(prefix="real-servers-", dir=wanted.keep))
     if wanted.soak:
         soak(lane, wanted.home, logs, wanted.soak, wanted.seed)
+    elif wanted.ttft:
+        ttft_rows(lane, Attach, wanted.home, logs)
+    elif wanted.faults:
+        fault_rows(lane, Attach, load, stopped, wanted.home, logs, wanted.faults)
     elif wanted.rust:
         with Server(wanted.home, wanted.rust, RUST_FLAGS, logs / "rust.log", env=RUST) as server:
             rust_rows(lane, server, wanted.rust)

@@ -18,7 +18,9 @@ from collections import Counter
 from pathlib import Path
 
 from ..e2e.calls import FAULTS
+from ..real.compare import Checks
 from ..real.server import free_port
+from ..real.ttft import LOADS, SECONDS, STREAMS, compare_times
 from . import calls
 
 HERE = Path(__file__).parent
@@ -93,6 +95,10 @@ class Server:
             command = [str(self.python), "-m", "testbed.vllm.calls", f"http://127.0.0.1:{port or self.port}", str(truth), load[1]]
             subprocess.run(command, cwd=HERE.parents[1], check=True, timeout=LOAD_SECONDS)
             return
+        if load[0] == "first_tokens":
+            options = ["--url", f"http://127.0.0.1:{self.port}", "--engine", "vllm", "--truth", str(truth), *load[1:]]
+            subprocess.run([sys.executable, "-m", "testbed.first_tokens", *options], cwd=HERE.parents[1], check=True, timeout=LOAD_SECONDS)
+            return
         clients = [str(self.python), str(HERE / "load.py"), f"http://127.0.0.1:{port or self.port}", str(truth), *load]
         subprocess.run(clients, check=True, timeout=LOAD_SECONDS)
 
@@ -143,8 +149,8 @@ def attached(tokengap: Path, server: Server, folder: Path, load: list[str], duri
         clients.start()
         time.sleep(late)
     with open(folder / "report.json", "wb") as report, open(errors, "wb") as log:
-        command = [str(tokengap), "attach", "--pid", str(server.process.pid), "--json", "--record", str(folder / "run.tgap")]
-        attach = subprocess.Popen(command, stdout=report, stderr=log)
+        command = [str(tokengap), "attach", "--pid", str(server.process.pid), "--json", "--slowest", "100000"]
+        attach = subprocess.Popen([*command, "--record", str(folder / "run.tgap")], stdout=report, stderr=log)
         try:
             marked(attach, errors, b"attached to")
             if during:
@@ -439,12 +445,29 @@ def cost(tokengap: Path, home: Path, log: Path, pairs: int):
         print(f"{what}/s, with attach over without: median {statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})")
 
 
+def ttft(tokengap: Path, home: Path, log: Path):
+    """Yields each load's name, and what differs between the requests' times to first token and those of their clients' kernels."""
+    with Server(home, log, [], {}) as server:
+        for streams in STREAMS:
+            for name, options in LOADS.items():
+                with tempfile.TemporaryDirectory() as folder:
+                    load = ["first_tokens", "--streams", str(streams), "--seconds", SECONDS, *options]
+                    report, clients = attached(tokengap, server, Path(folder), load)
+                for line in report["slowest"]:
+                    # The engine adds the number of the prompt and a suffix to the id that the client gets.
+                    line["rid"] = "-".join(line["rid"].split("-")[:2])
+                checks = Checks()
+                summary = compare_times(checks, clients, report)
+                yield f"ttft, {streams} streams, {name}: {summary}", checks.failed
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m testbed.vllm", description=__doc__)
     parser.add_argument("--tokengap", type=Path, required=True, help="the program under test")
     parser.add_argument("--home", type=Path, required=True, help="folder of the server installed by install.sh")
     parser.add_argument("--quick", action="store_true", help="start three servers instead of nine")
     parser.add_argument("--cost", type=int, metavar="PAIRS", help="measure the cost of attach instead of running the rows")
+    parser.add_argument("--ttft", action="store_true", help="compare times to first token instead; the machine must be otherwise idle")
     parser.add_argument("--only", default="", metavar="TEXT", help="start only servers whose name contains it, such as tool_calls")
     asked = parser.parse_args()
     tokengap, failed = asked.tokengap.resolve(), 0
@@ -541,6 +564,10 @@ def main() -> int:
         if asked.cost:
             cost(tokengap, asked.home, log, asked.cost)
             return 0
+        if asked.ttft:
+            for name, wrong in ttft(tokengap, asked.home, log):
+                judged(name, wrong)
+            return failed != 0
         servers = [one_api_server, two_api_servers, rust]
         if asked.quick:
             print("SKIPPED: a Dynamo worker, a slow API server, tool calls, one that omits outputs, an engine that fails, and under run: they need more server starts (FULL=1)")

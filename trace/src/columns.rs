@@ -1,9 +1,18 @@
 //! The numbers of a request as columns: of CSV and Parquet, and of the screen's table with its sort orders, filters and help.
 
+use crate::clock::MonoNs;
 use crate::ledger::{RequestNumbers, TtftMoment, TtftPath};
 
 /// A number of a request; `None` if it was not observed.
 pub type Number = fn(&RequestNumbers) -> Option<u64>;
+
+impl RequestNumbers {
+    /// When it arrived or was dispatched; where neither was observed, when it was first seen.
+    pub fn began_at(&self) -> MonoNs {
+        let first_moment = TtftPath::new(self).moments().next();
+        first_moment.map_or(self.first_at, |(_, at)| at.min(self.first_at))
+    }
+}
 
 /// A number of every request.
 #[derive(Clone, Copy, Debug)]

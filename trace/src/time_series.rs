@@ -10,7 +10,7 @@ use crate::clock::MonoNs;
 use crate::event::ThreadPart;
 use crate::id::ThreadId;
 use crate::ledger::{Ledger, Thread, TimeUse};
-use crate::stats::{Series, SeriesSlot, Tally};
+use crate::stats::{Series, SeriesSlot, Tally, WINDOW_NS};
 
 /// Length of a slot before the first joining.
 const SLOT_NS: u64 = 1_000_000_000;
@@ -283,6 +283,22 @@ impl RecentSeconds {
         self.slots.get(self.slots.len().checked_sub(back)?).map(|slot| &**slot)
     }
 
+    /// Traffic of the last whole seconds, at most ten; `None` before a second is over.
+    pub fn current_traffic(&self) -> Option<RecentTraffic> {
+        let window = self.slots.len().min((WINDOW_NS / SLOT_NS) as usize);
+        let mut traffic = RecentTraffic { seconds: window as u64, tokens_sent: 0, hops: Vec::new() };
+        for slot in self.slots.iter().rev().take(window) {
+            traffic.tokens_sent += slot.passed.tokens_sent;
+            if traffic.hops.len() < slot.hops.len() {
+                traffic.hops.resize(slot.hops.len(), HopSlotCounts::default());
+            }
+            for (sum, hop) in traffic.hops.iter_mut().zip(&slot.hops) {
+                *sum = sum.combine_with(hop.passed, u64::saturating_add);
+            }
+        }
+        (window > 0).then_some(traffic)
+    }
+
     /// Index of a thread in [`SlotValues::threads`].
     pub fn thread_index(&self, thread: ThreadId) -> Option<usize> {
         self.threads.iter().position(|id| *id == thread)
@@ -297,6 +313,24 @@ impl RecentSeconds {
             }
             self.slots.push_back(Arc::clone(slot));
         }
+    }
+}
+
+/// Sums over the last whole seconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecentTraffic {
+    /// Number of the seconds, by which the sums are divided for rates.
+    pub seconds: u64,
+    /// Tokens sent by the scheduler.
+    pub tokens_sent: u64,
+    /// Indexed as [`Ledger::groups`]; hops beyond the limit of series are missing at the end.
+    pub hops: Vec<HopSlotCounts>,
+}
+
+impl RecentTraffic {
+    /// Mean per second of a sum.
+    pub fn per_second(&self, sum: u64) -> f64 {
+        sum as f64 / self.seconds as f64
     }
 }
 
@@ -335,6 +369,7 @@ impl TimeSeries {
         let Some(series) = &mut self.series else {
             self.series = Some(Series::new(now, SLOT_NS, self.max_slots));
             self.recent.begun = Some(now);
+            ledger.start_slots(now);
             self.slot_end = MonoNs(now.0.saturating_add(SLOT_NS));
             return;
         };

@@ -30,14 +30,29 @@ pub fn known_or_dash<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> Str
     value.map_or_else(|| String::from("-"), show)
 }
 
-/// Formats nanoseconds in a suitable unit: `850 ns`, `12.3 us`, `4.56 ms`, `23.839 s`.
+/// Formats nanoseconds in a suitable unit: `850 ns`, `12.3 us`, `4.5 ms`, `23.839 s`, `2m05s`.
 pub fn duration(ns: u64) -> String {
     let n = ns as f64;
     match ns {
         0..1_000 => format!("{ns} ns"),
         1_000..1_000_000 => format!("{:.1} us", n / 1e3),
         1_000_000..1_000_000_000 => format!("{:.1} ms", n / 1e6),
-        _ => format!("{:.3} s", n / 1e9),
+        1_000_000_000..MINUTE_NS => format!("{:.3} s", n / 1e9),
+        _ => long_duration(ns),
+    }
+}
+
+/// A minute in nanoseconds, from which on durations are formatted by [`long_duration`].
+pub const MINUTE_NS: u64 = 60_000_000_000;
+
+/// Formats nanoseconds of a minute or more in two units: `2m05s`, `1h02m`, `3d04h`.
+pub fn long_duration(ns: u64) -> String {
+    let seconds = ns / 1_000_000_000;
+    match seconds {
+        0..3_600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        3_600..360_000 => format!("{}h{:02}m", seconds / 3_600, seconds / 60 % 60),
+        360_000..86_400_000 => format!("{}d{:02}h", seconds / 86_400, seconds / 3_600 % 24),
+        _ => ">1000d".to_owned(),
     }
 }
 
@@ -96,7 +111,7 @@ mod tests {
 
     #[test]
     fn numbers_and_durations_are_formatted() {
-        assert_eq!(duration(23_839_000_000), "23.839 s");
+        assert_eq!([23_839_000_000, 76_804_000_000].map(duration), ["23.839 s", "1m16s"]);
         assert_eq!((duration(999), duration(12_340)), ("999 ns".into(), "12.3 us".into()));
         assert_eq!((count(7), count(12_800), count(1_000_000)), ("7".into(), "12,800".into(), "1,000,000".into()));
         assert_eq!((bytes(812), bytes(25_500)), ("812 B".into(), "24.9 KiB".into()));

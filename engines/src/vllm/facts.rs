@@ -88,7 +88,8 @@ impl Facts for Vllm {
     }
 
     fn queue_relief(&self) -> &'static str {
-        "add replicas; a higher --max-num-seqs or --gpu-memory-utilization makes room if memory allows (`Waiting` in its log)"
+        "add replicas; a higher --max-num-seqs or --gpu-memory-utilization makes room if memory allows (`Waiting` in its log); with \
+         --kv-transfer-config, a request also waits there for its cache from the other server"
     }
 
     fn step_relief(&self) -> &'static str {

@@ -187,7 +187,7 @@ const SIZES: [(&str, &str, GrowsWith); 15] = [
     ("consumer-starved", "oldest_waiting_ns", GrowsWith::Nothing),
     ("backlog-growing", "backlog_frames", GrowsWith::Nothing),
     ("burst", "frames_max", GrowsWith::Nothing),
-    ("rid-changed-worker", "changes", GrowsWith::Requests),
+    ("rid-changed-worker", "requests", GrowsWith::Requests),
     ("stalled-stream", "requests", GrowsWith::Requests),
     ("unanswered-requests", "requests", GrowsWith::Requests),
     ("abandoned-requests", "outputs", GrowsWith::Chunks),

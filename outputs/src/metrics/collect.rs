@@ -93,11 +93,13 @@ fn add_run(families: &mut Families, ledger: &Ledger, input: &Input<'_>) {
     let engine = ledger.engine();
     families.put_int(&n::BUILD, [input.version], 1);
     families.put_int(&n::SOURCE, [&input.report.kind], 1);
+    let side = input.report.wire.as_ref().and_then(|wire| wire.pointer("/disaggregation/mode"));
     let known = [
         engine.facts().name(),
         engine.version.as_deref().unwrap_or_default(),
         engine.mode.map(Mode::as_str).unwrap_or_default(),
         engine.waiter.map(Waiter::as_str).unwrap_or_default(),
+        side.and_then(serde_json::Value::as_str).unwrap_or_default(),
     ];
     families.put_int(&n::ENGINE, known, 1);
     families.put_int(&n::ENGINE_ENDED, [], ledger.totals().engine_ends);

@@ -112,8 +112,8 @@ macro_rules! metrics {
 metrics! {
     // The run and the engine.
     BUILD = Gauge("tokengap.build.info", Info, ["version"]) "Version of tokengap";
-    ENGINE = Gauge("tokengap.engine.info", Info, ["kind", "version", "mode", "waiter"])
-        "Engine; labels are empty if unknown";
+    ENGINE = Gauge("tokengap.engine.info", Info, ["kind", "version", "mode", "waiter", "side"])
+        "Engine; labels are empty if unknown; side of a pair: prefill or decode";
     ENGINE_ENDED = Counter("tokengap.engine.ended", Of("{time}"), [])
         "Number of times the engine exited; with --follow, tokengap waits for the next one";
     SOURCE = Gauge("tokengap.source.info", Info, ["kind"]) "Source of the observations";

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use trace::engine::{Mode, Waiter};
 use trace::ledger::TtftMoment;
-use trace::words::{self, count, duration, known_or_dash, plural};
+use trace::words::{self, MINUTE_NS, count, duration, known_or_dash, plural};
 
 use super::{FindingLine, Gap, HopLine, Report, Requests, TtftGroupLine};
 
@@ -186,6 +186,11 @@ pub(super) fn row(out: &mut String, name: &str, text: &str) {
 
 /// Breaks at spaces; a longer word stays whole.
 pub(crate) fn wrap(out: &mut String, text: &str, first: &str, rest: &str) {
+    wrap_within(out, text, first, rest, WIDTH);
+}
+
+/// The same with lines of this width.
+pub(super) fn wrap_within(out: &mut String, text: &str, first: &str, rest: &str, width: usize) {
     let mut column = first.chars().count();
     out.push_str(first);
     let mut begun = false;
@@ -194,7 +199,7 @@ pub(crate) fn wrap(out: &mut String, text: &str, first: &str, rest: &str) {
         // A number stays on the line of its unit.
         let unit = words.next_if(|next| matches!(*next, "ns" | "us" | "ms" | "s" | "%"));
         let length = word.chars().count() + unit.map_or(0, |u| u.len() + 1);
-        if begun && column + 1 + length > WIDTH {
+        if begun && column + 1 + length > width {
             let _ = write!(out, "\n{rest}");
             column = rest.chars().count();
             begun = false;
@@ -218,8 +223,10 @@ pub(crate) fn wrap(out: &mut String, text: &str, first: &str, rest: &str) {
 pub(super) fn span_of(finding: &FindingLine, clock: &Clock) -> String {
     let since = clock.moment(finding.at_ns);
     match finding.ended_at_ns {
-        None => format!("since {since}, to the end of the capture"),
-        Some(_) if finding.duration_ns == 0 => format!("at {since}"),
+        None if clock.is_end(finding.last_at_ns) => format!("since {since}, to the end of the capture"),
+        _ if finding.duration_ns == 0 => format!("at {since}"),
+        // It occurred too late in the capture to have ended.
+        None => format!("since {since}, last at {}, not ended", clock.moment(finding.last_at_ns)),
         Some(end) => format!("since {since}, ended {} (after {})", clock.moment(end), duration(finding.duration_ns)),
     }
 }
@@ -229,6 +236,8 @@ pub(super) fn span_of(finding: &FindingLine, clock: &Clock) -> String {
 pub struct Clock {
     /// Start of the capture.
     start: Option<Timestamp>,
+    /// Length of the capture.
+    window_ns: u64,
     zone: TimeZone,
 }
 
@@ -236,7 +245,13 @@ impl Clock {
     /// The report's clock, in UTC or the zone given.
     pub fn of(report: &Report, zone: Option<TimeZone>) -> Self {
         let start = report.window_wall_ns.and_then(|[from, _]| Timestamp::from_nanosecond(from.into()).ok());
-        Self { start, zone: zone.unwrap_or(TimeZone::UTC) }
+        Self { start, window_ns: report.window_ns[1], zone: zone.unwrap_or(TimeZone::UTC) }
+    }
+
+    /// Whether nothing was observed after this time: a state is found at the last tick.
+    fn is_end(&self, at_ns: u64) -> bool {
+        const TICK_NS: u64 = 100_000_000;
+        self.window_ns.saturating_sub(at_ns) < TICK_NS
     }
 
     /// Length, date and zone of a capture: `2.012 s from 2026-11-21 07:20:03.120 UTC`. They apply to all its moments.
@@ -253,7 +268,11 @@ impl Clock {
         const DATE: &str = "%m-%d";
         let is_first_day = self.format(at_ns, DATE) == self.format(0, DATE);
         let format = if is_first_day { "%H:%M:%S%.3f" } else { "%m-%d %H:%M:%S" };
-        self.format(at_ns, format).unwrap_or_else(|| duration(at_ns))
+        self.format(at_ns, format).unwrap_or_else(|| match at_ns {
+            0..MINUTE_NS => duration(at_ns),
+            // A moment keeps its milliseconds.
+            _ => format!("{:.3} s", at_ns as f64 / 1e9),
+        })
     }
 
     /// Hours, minutes and seconds.
@@ -275,13 +294,45 @@ impl Clock {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use trace::detect::Severity;
+
     use super::*;
+
+    #[test]
+    fn the_span_of_a_finding_ends_with_its_last_occurrence() {
+        const SECOND_NS: u64 = 1_000_000_000;
+        let clock = Clock { start: None, window_ns: 10 * SECOND_NS, zone: TimeZone::UTC };
+        let finding = |last_at_ns, ended_at_ns| FindingLine {
+            kind: String::from("burst"),
+            severity: Severity::Info,
+            rid: String::new(),
+            hop: None,
+            at_ns: 2 * SECOND_NS,
+            last_at_ns,
+            ended_at_ns,
+            duration_ns: last_at_ns - 2 * SECOND_NS,
+            summary: String::new(),
+            evidence: BTreeMap::new(),
+            advice: None,
+        };
+        for (last_at_ns, ended_at_ns, expected) in [
+            (9_990_000_000, None, "since 2.000 s, to the end of the capture"),
+            (5 * SECOND_NS, None, "since 2.000 s, last at 5.000 s, not ended"),
+            (5 * SECOND_NS, Some(5 * SECOND_NS), "since 2.000 s, ended 5.000 s (after 3.000 s)"),
+            (2 * SECOND_NS, Some(2 * SECOND_NS), "at 2.000 s"),
+            (2 * SECOND_NS, None, "at 2.000 s"),
+        ] {
+            assert_eq!(span_of(&finding(last_at_ns, ended_at_ns), &clock), expected);
+        }
+    }
 
     #[test]
     fn moments_are_times_of_day_in_the_zone_or_count_from_the_start() {
         const HOUR_NS: u64 = 3_600_000_000_000;
         let start = Timestamp::from_nanosecond(1_763_712_000_120_000_000).ok();
-        let clock = Clock { start, zone: TimeZone::fixed(jiff::tz::offset(1)) };
+        let clock = Clock { start, window_ns: 0, zone: TimeZone::fixed(jiff::tz::offset(1)) };
         assert_eq!(clock.capture(1_500_000_000), "1.500 s from 2025-11-21 09:00:00.120 +01");
         assert_eq!((clock.moment(0), clock.moment(2 * HOUR_NS)), ("09:00:00.120".into(), "11:00:00.120".into()));
         assert_eq!(clock.moment(15 * HOUR_NS), "11-22 00:00:00");
@@ -290,6 +341,7 @@ mod tests {
         assert_eq!(utc.time_of_day_in_zone(HOUR_NS).as_deref(), Some("09:00:00Z"));
         let unknown = Clock { start: None, ..clock };
         assert_eq!(unknown.moment(1_500_000_000), "1.500 s");
+        assert_eq!(unknown.moment(76_804_000_000), "76.804 s");
         assert!(unknown.capture(0).contains("the wall clock is unknown"));
     }
 

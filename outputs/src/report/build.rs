@@ -117,7 +117,8 @@ impl Dispatched {
             aborts: counts.aborts,
             waiting: ledger.dispatched_count() as u64,
             waiting_longest_ns: ledger.oldest_dispatched().map(|(_, oldest)| ledger.now().since(oldest.sent)),
-            unanswered: counts.unanswered,
+            unanswered: ledger.unanswered_requests().count() as u64,
+            unanswered_total: counts.unanswered,
             unanswered_longest: (ledger.unanswered_requests().take(UNANSWERED))
                 .map(|one| UnansweredRow {
                     rid: one.rid.to_owned(),

@@ -332,9 +332,12 @@ pub struct Dispatched {
     pub waiting: u64,
     /// How long the longest of those has waited since its dispatch; `null` if none waits.
     pub waiting_longest_ns: Option<u64>,
-    /// Requests that the scheduler did not answer while it answered later ones, those included that it answered in the end.
+    /// Requests that the scheduler does not answer at the end although it answered later ones, as in the metric of this name.
     #[serde(default)]
     pub unanswered: u64,
+    /// All requests that it did not answer while it answered later ones: those, and those that it answered in the end.
+    #[serde(default)]
+    pub unanswered_total: u64,
     /// Those that are not answered at the end, oldest first, at most 16.
     #[serde(default)]
     pub unanswered_longest: Vec<UnansweredRow>,

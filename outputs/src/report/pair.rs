@@ -1,6 +1,7 @@
 //! A decode server's report with what its prefill servers did for its requests.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 use trace::clock::MonoNs;
@@ -25,14 +26,17 @@ pub struct PairReport {
     pub prefill: Vec<PrefillServerLine>,
     /// Requests of the decode server that were found on a prefill server.
     pub requests: u64,
-    /// Requests of the decode server that were not.
-    pub decode_only: u64,
-    /// Requests of the prefill servers that were not found on this server; `null` if there are other decode servers.
+    /// Requests of the decode server that are in none of these numbers, because they are no longer kept.
+    pub requests_evicted: u64,
+    /// Requests of the decode server that were not found; `null` if a prefill server no longer keeps all of its requests.
+    pub decode_only: Option<u64>,
+    /// Requests of the prefill servers that were not found on this server; `null` if there are other decode servers, or if a server no longer
+    /// keeps all of its requests.
     pub prefill_only: Option<u64>,
     /// Time to first token on the decode server, of requests of both; `null` without any.
     pub ttft_ns: Option<Spread>,
-    /// Its mean.
-    pub ttft_mean_ns: u64,
+    /// Its mean; `null` without any.
+    pub ttft_mean_ns: Option<u64>,
     /// Its parts, in order. Their shares add up to 1.
     pub legs: Vec<PairLegLine>,
     /// Moments that some requests of both servers lack.
@@ -64,6 +68,8 @@ pub struct PrefillServerLine {
     pub clock_uncertainty_ns: Option<u64>,
     /// The two wall clocks differ at least so much, by the order of messages.
     pub wall_clock_error_ns: Option<u64>,
+    /// Number of limits from the order of messages that contradict the others.
+    pub clock_contradictions: u64,
     /// Tokens that it sent, which are not added to those of the decode server.
     pub tokens_sent: Option<u64>,
     /// Headline of its own report.
@@ -167,8 +173,9 @@ impl PairReport {
             decode_by: decode_by.to_owned(),
             prefill: servers.filter(|server| server.requests > 0).collect(),
             requests,
-            decode_only: pair.rows().len() as u64 - requests,
-            prefill_only: Some(pair.prefill_only),
+            requests_evicted: pair.requests_evicted(),
+            decode_only: pair.decode_only(),
+            prefill_only: pair.prefill_only,
             ttft_ns: pair.ttft(),
             ttft_mean_ns: pair.ttft_mean_ns(),
             legs,
@@ -200,9 +207,13 @@ impl PairReport {
                 server.describe_clock()
             ));
         }
+        if self.requests_evicted > 0 {
+            let evicted = plural(self.requests_evicted, "request");
+            lines.push(format!("without {evicted} that are no longer kept (`--max-finished`)"));
+        }
         let mut others = Vec::new();
-        if self.decode_only > 0 {
-            others.push(format!("{} only on this server", count(self.decode_only)));
+        if let Some(only) = self.decode_only.filter(|only| *only > 0) {
+            others.push(format!("{} only on this server", count(only)));
         }
         if let Some(only) = self.prefill_only.filter(|only| *only > 0) {
             others.push(format!("{} only on the prefill server", count(only)));
@@ -226,29 +237,35 @@ impl PairReport {
 
 impl PrefillServerLine {
     fn new(server: &PrefillName, clock: ClockUse, requests: u64) -> Self {
-        let clock_uncertainty_ns = clock.uncertainty_ns();
-        let (clock, clock_ahead_ns, wall_clock_error_ns) = match clock {
-            ClockUse::Same => ("same", None, None),
-            ClockUse::Offset { ahead_ns, wall_error_ns, .. } => ("offset", Some(ahead_ns), Some(wall_error_ns)),
-            ClockUse::Drifting { .. } => ("drifting", None, None),
-        };
-        Self {
+        let mut line = Self {
             name: server.name.clone(),
             run_index: server.run_index,
             side_by: server.side_by.clone(),
             requests,
-            clock: clock.to_owned(),
-            clock_ahead_ns,
-            clock_uncertainty_ns,
-            wall_clock_error_ns: wall_clock_error_ns.filter(|error| *error > 0),
+            clock: "same".to_owned(),
+            clock_ahead_ns: None,
+            clock_uncertainty_ns: clock.uncertainty_ns(),
+            wall_clock_error_ns: None,
+            clock_contradictions: 0,
             tokens_sent: None,
             verdict: None,
             severity: None,
+        };
+        match clock {
+            ClockUse::Same => {}
+            ClockUse::Drifting { .. } => "drifting".clone_into(&mut line.clock),
+            ClockUse::Offset { ahead_ns, wall_error_ns, contradictions, .. } => {
+                "offset".clone_into(&mut line.clock);
+                line.clock_ahead_ns = Some(ahead_ns);
+                line.wall_clock_error_ns = Some(wall_error_ns).filter(|error| *error > 0);
+                line.clock_contradictions = contradictions;
+            }
         }
+        line
     }
 
     fn describe_clock(&self) -> String {
-        match (self.clock.as_str(), self.clock_uncertainty_ns, self.wall_clock_error_ns) {
+        let mut words = match (self.clock.as_str(), self.clock_uncertainty_ns, self.wall_clock_error_ns) {
             ("same", ..) => String::from("times exact (one host)"),
             ("drifting", ..) => String::from("times not compared: the clocks of the two hosts drift apart"),
             (_, None, _) => String::from("times of two hosts, by their wall clocks, with unknown error"),
@@ -258,7 +275,12 @@ impl PrefillServerLine {
                 duration(error),
                 duration(wall)
             ),
+        };
+        if self.clock_contradictions > 0 {
+            let times = plural(self.clock_contradictions, "pair");
+            let _ = write!(words, ", without {times} of messages in an order that no such clock allows");
         }
+        words
     }
 }
 
@@ -282,9 +304,11 @@ impl Report {
     /// severity is the worst of both. Called after [`Self::add_pair`].
     pub fn add_prefill_findings(&mut self, name: &str, prefill: &Self, clock: ClockUse) {
         let start_ns = self.window_mono_ns[0].cast_signed();
-        let shift_ns = clock.ahead_ns().map_or(0, |ahead_ns| {
-            prefill.window_mono_ns[0].cast_signed().wrapping_add(ahead_ns).wrapping_sub(start_ns)
-        });
+        let shift_ns = match clock.ahead_ns() {
+            Some(ahead_ns) => prefill.window_mono_ns[0].cast_signed().wrapping_add(ahead_ns).wrapping_sub(start_ns),
+            // Its findings are of its own server, so their time of day is that of its wall clock.
+            None => prefill.wall_start_ns().zip(self.wall_start_ns()).map_or(0, |(own, start)| own.wrapping_sub(start)),
+        };
         let mut prefill_findings = prefill.findings.clone();
         leave_worse(&mut self.findings, "prefill-queue", &mut prefill_findings, "queued");
         let added = prefill_findings.into_iter().map(|own| FindingLine {
@@ -292,6 +316,8 @@ impl Report {
             at_ns: own.at_ns.saturating_add_signed(shift_ns),
             last_at_ns: own.last_at_ns.saturating_add_signed(shift_ns),
             ended_at_ns: own.ended_at_ns.map(|at_ns| at_ns.saturating_add_signed(shift_ns)),
+            // The decode server has a hop of the same name.
+            hop: own.hop.map(|hop| format!("{name}: {hop}")),
             ..own
         });
         let (mut findings, own): (Vec<FindingLine>, Vec<FindingLine>) =
@@ -302,9 +328,13 @@ impl Report {
         self.update_worst_finding();
     }
 
-    /// Sorts the findings by severity, otherwise in their present order.
+    fn wall_start_ns(&self) -> Option<i64> {
+        self.window_wall_ns.map(|[start, _]| start.cast_signed())
+    }
+
+    /// Sorts the findings by severity, and those that last before those that are over.
     fn update_worst_finding(&mut self) {
-        self.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+        self.findings.sort_by_key(|finding| std::cmp::Reverse((finding.severity, finding.ended_at_ns.is_none())));
         self.severity = self.findings.first().map(|worst| worst.severity);
         self.verdict = headline(self, &Clock::of(self, None));
     }
@@ -337,7 +367,7 @@ fn describe_worst_leg(pair: &Pair<'_>) -> String {
         worst.leg.describe(),
         percent(pair.share(worst)),
         duration(worst.mean_ns()),
-        duration(pair.ttft_mean_ns()),
+        duration(pair.ttft_mean_ns().unwrap_or_default()),
         plural(pair.ttft().map_or(0, |ttft| ttft.count), "request"),
     )
 }

@@ -62,6 +62,9 @@ pub struct RunsReport<'a> {
     /// Name and headline of the run with the worst finding.
     worst: WorstRun<'a>,
     runs: &'a [RunReport],
+    /// Names of the runs that gave no report.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    no_answer: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -75,7 +78,13 @@ impl<'a> RunsReport<'a> {
     pub fn of(runs: &'a [RunReport]) -> Option<Self> {
         let worst = worst_run(runs)?;
         let worst = WorstRun { name: &worst.name, verdict: &worst.report.verdict };
-        Some(Self { schema: SCHEMA, worst, runs })
+        Some(Self { schema: SCHEMA, worst, runs, no_answer: Vec::new() })
+    }
+
+    /// Names the runs that gave no report.
+    #[must_use]
+    pub fn with_unanswered(self, no_answer: Vec<String>) -> Self {
+        Self { no_answer, ..self }
     }
 }
 

@@ -135,7 +135,7 @@ fn numbers(out: &mut String, report: &Report) {
 
 /// Requests on their way to their first token.
 fn to_scheduler(report: &Report, dispatched: &Dispatched) -> String {
-    let Dispatched { requests, aborts, waiting, waiting_longest_ns, unanswered, .. } = *dispatched;
+    let Dispatched { requests, aborts, waiting, waiting_longest_ns, unanswered, unanswered_total, .. } = *dispatched;
     let mut line = plural(requests, "request");
     if aborts > 0 {
         let _ = write!(line, ", {}", plural(aborts, "abort"));
@@ -143,8 +143,10 @@ fn to_scheduler(report: &Report, dispatched: &Dispatched) -> String {
     if let Some(longest) = waiting_longest_ns {
         let _ = write!(line, ", {} without a token (longest {})", count(waiting), duration(longest));
     }
-    if unanswered > 0 {
-        let _ = write!(line, ", {} not answered while later ones were", count(unanswered));
+    if unanswered_total > 0 {
+        let at_end =
+            if unanswered == unanswered_total { String::new() } else { format!(" ({} at the end)", count(unanswered)) };
+        let _ = write!(line, ", {} not answered while later ones were{at_end}", count(unanswered_total));
     }
     for wait in report.hops.iter().filter(|hop| hop.carries_requests).filter_map(|hop| hop.queue_wait_ns) {
         let [p50, p99, max] = [wait.p50, wait.p99, wait.max].map(duration);
@@ -382,9 +384,8 @@ fn ttft(out: &mut String, report: &Report) {
         "WHERE TTFT GOES", "MEAN", "P50", "P99", "MAX", "SHARE", "LAST 10 S"
     );
     for leg in &main.legs {
-        let name: String = plain(&leg.words).chars().take(LEG).collect();
         let shares = format!("{:>8} {:>9}", percent(leg.share), known_or_dash(leg.recent_share, percent));
-        ttft_row(out, &name, leg.mean_ns, &leg.ns, &shares);
+        ttft_row(out, &plain(&leg.words), leg.mean_ns, &leg.ns, &shares);
     }
     ttft_row(out, &format!("in total, {}", plural(main.ns.count, "request")), main.mean_ns, &main.ns, "");
     for line in brief::ttft_limits(report) {
@@ -402,11 +403,10 @@ fn pair(out: &mut String, report: &Report) {
         "WHERE TTFT GOES ON BOTH SERVERS", "MEAN", "P50", "P99", "MAX", "SHARE"
     );
     for leg in &pair.legs {
-        let name: String = leg.words.chars().take(LEG).collect();
-        ttft_row(out, &name, leg.mean_ns, &leg.ns, &format!("{:>8}", percent(leg.share)));
+        ttft_row(out, &leg.words, leg.mean_ns, &leg.ns, &format!("{:>8}", percent(leg.share)));
     }
-    if let Some(ttft) = &pair.ttft_ns {
-        ttft_row(out, &format!("in total, {}", plural(ttft.count, "request")), pair.ttft_mean_ns, ttft, "");
+    if let Some((ttft, mean_ns)) = pair.ttft_ns.as_ref().zip(pair.ttft_mean_ns) {
+        ttft_row(out, &format!("in total, {}", plural(ttft.count, "request")), mean_ns, ttft, "");
     }
     for line in pair.paragraphs() {
         wrap(out, &plain(&line), "  ", "    ");
@@ -417,7 +417,15 @@ fn pair(out: &mut String, report: &Report) {
     let _ = writeln!(out);
 }
 
+/// A row whose numbers stand beside the last line of its name: cut, the name of several legs in one would be that of the first.
 fn ttft_row(out: &mut String, name: &str, mean_ns: u64, ns: &Spread, shares: &str) {
+    let mut lines = String::new();
+    brief::wrap_within(&mut lines, name, "", "  ", LEG);
+    let lines = lines.trim_end();
+    let (before, name) = lines.rsplit_once('\n').map_or(("", lines), |(before, last)| (before, last));
+    for line in before.lines() {
+        let _ = writeln!(out, "{line}");
+    }
     let [mean, p50, p99, max] = [mean_ns, ns.p50, ns.p99, ns.max].map(duration);
     let row = format!("{name:LEG$}  {mean:>9} {p50:>9} {p99:>9} {max:>9} {shares}");
     let _ = writeln!(out, "{}", row.trim_end());

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use adapter::discover::InnerServer;
 use aya::maps::{MapData, RingBuf};
 use probe_ebpf::{Capture, Loss, MAX_TARGETS, Thread};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::attach::AttachError;
@@ -27,6 +28,7 @@ use crate::probe_points::Sought;
 use crate::programs::{Group, LossCounts, MessagePoints, PointSet, Refusal, TableChange, ThreadEntry};
 
 use kernel_access::{KernelAccess, LoadedKernelSide, UprobeTarget};
+use read::{NoticedChanges, RingReading};
 use serving::ServingProcesses;
 use zmtp_reads::ZmtpSockets;
 
@@ -34,6 +36,9 @@ use zmtp_reads::ZmtpSockets;
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval of checks for losses while there are no records.
 const REST_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time after which [`Probe::poll`] leaves the remaining records to the next call.
+const READ_LIMIT: Duration = Duration::from_millis(50);
 
 /// A process to observe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +88,9 @@ pub struct Probe {
     losses_counted_at: Instant,
     /// Records were read since then.
     is_busy: bool,
+    reading: RingReading,
+    /// Losses and exits that were not reported yet.
+    noticed: Option<NoticedChanges>,
 }
 
 /// Entry for a target in the kernel side's arrays.
@@ -96,6 +104,16 @@ struct TargetSlot {
     observes_polls: bool,
     /// The plain bytes of its TLS connections are observed.
     observes_tls: bool,
+}
+
+impl TargetSlot {
+    /// Whether the process has exited, which was not reported yet.
+    fn has_exited(&self) -> bool {
+        self.pidfd.as_ref().is_some_and(|pidfd| {
+            let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+            rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+        })
+    }
 }
 
 impl Probe {
@@ -125,6 +143,8 @@ impl Probe {
             housekeeping_at: Instant::now(),
             losses_counted_at: Instant::now(),
             is_busy: true,
+            reading: RingReading::default(),
+            noticed: None,
         };
         probe.attach_groups(facts.observes_sleep);
         probe.add_targets(targets)?;
@@ -167,32 +187,37 @@ impl Probe {
     }
 
     /// Passes new observations to `emit`, oldest first, and returns their number. If there are none, waits up to `patience`, since
-    /// records do not wake the reader.
+    /// records do not wake the reader. Reads for a limited time ([`Probe::has_unread`]).
     pub fn poll(&mut self, patience: Duration, mut emit: impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
-        let mut seen = self.read_records(&mut emit)?;
+        let mut seen = self.poll_for(READ_LIMIT, &mut emit)?;
         if seen == 0 && !patience.is_zero() {
             self.wait_for_records(patience)?;
-            seen = self.read_records(&mut emit)?;
-        }
-        if self.housekeeping_at.elapsed() >= HOUSEKEEPING_INTERVAL {
-            seen += self.report_losses_and_exits(&mut emit)?;
+            seen = self.poll_for(READ_LIMIT, emit)?;
         }
         Ok(seen)
     }
 
-    /// Reports new losses and exited processes, of which the ring has no records. Returns the number of observations.
-    fn report_losses_and_exits(&mut self, emit: &mut impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
-        self.housekeeping_at = Instant::now();
-        self.kernel.flush_log();
-        let mut reported = 0;
-        // Without records there are hardly any losses, and reading their counters may be a request to another process.
-        if self.is_busy || self.losses_counted_at.elapsed() >= REST_INTERVAL {
-            reported += self.losses.report_new(&mut self.kernel, &Loss::ALL, emit)?;
-            self.is_busy = false;
-            self.losses_counted_at = Instant::now();
+    /// Passes new observations to `emit` for about `limit`, without waiting for any, and returns their number.
+    pub fn poll_for(&mut self, limit: Duration, mut emit: impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
+        let deadline = Instant::now() + limit;
+        let mut seen = self.read_records(deadline, &mut emit)?;
+        if self.noticed.is_none() && self.housekeeping_at.elapsed() >= HOUSEKEEPING_INTERVAL {
+            self.noticed = Some(self.notice_changes()?);
+            seen += self.read_records(deadline, &mut emit)?;
         }
-        reported += self.report_exits(emit)?;
-        Ok(reported)
+        if let Some(noticed) = self.noticed.take() {
+            if self.has_read_until(&noticed) {
+                seen += self.report_changes(noticed, &mut emit);
+            } else {
+                self.noticed = Some(noticed);
+            }
+        }
+        Ok(seen)
+    }
+
+    /// Whether the last poll left records in the ring, because its time was over.
+    pub fn has_unread(&self) -> bool {
+        self.reading.has_unread
     }
 
     /// Accounting of every thread seen so far, with the process ids of [`Target::pid`].
@@ -381,23 +406,18 @@ struct ReportedLosses(LossCounts);
 
 impl ReportedLosses {
     /// Passes observations lost for `causes` since the last call to `emit`, and returns the number of causes with any.
-    fn report_new(
-        &mut self,
-        kernel: &mut KernelAccess,
-        causes: &[Loss],
-        emit: &mut impl FnMut(Observation<'_>),
-    ) -> Result<usize, ProbeError> {
-        let totals = kernel.read_losses().map_err(|refusal| tables_error(&refusal))?;
+    fn report_new(&mut self, totals: &LossCounts, causes: &[Loss], emit: &mut impl FnMut(Observation<'_>)) -> usize {
         let mut causes_with_losses = 0;
         for &cause in causes {
             let total = totals[cause as usize];
-            let reported = std::mem::replace(&mut self.0[cause as usize], total);
-            if total > reported {
-                emit(Observation::Lost { cause, count: total - reported });
+            let reported = &mut self.0[cause as usize];
+            if total > *reported {
+                emit(Observation::Lost { cause, count: total - *reported });
+                *reported = total;
                 causes_with_losses += 1;
             }
         }
-        Ok(causes_with_losses)
+        causes_with_losses
     }
 }
 

@@ -1,29 +1,66 @@
 //! Reading of ring records as observations, including losses and process exits.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use probe_ebpf::{Header, Kind, Loss, Record, egress};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 use trace::MonoNs;
 
-use super::{HOUSEKEEPING_INTERVAL, Probe, ProbeError};
+use super::{HOUSEKEEPING_INTERVAL, Probe, ProbeError, REST_INTERVAL, tables_error};
 use crate::observation::{Call, Message, Observation, SocketId};
-use crate::programs::TableChange;
+use crate::programs::{LossCounts, TableChange};
 
 /// Causes for which the kernel side neither writes nor drops a record.
 const UNRECORDED: [Loss; 4] = [Loss::UnknownMessage, Loss::HeaderFault, Loss::InFlight, Loss::Channels];
 
+/// Number of records between two looks at the clock.
+const CLOCK_INTERVAL: usize = 64;
+
+/// Progress of the reading of the ring.
+#[derive(Default)]
+pub(super) struct RingReading {
+    /// The last read left records in the ring, because its time was over.
+    pub(super) has_unread: bool,
+    /// Total length of the records read.
+    bytes: u64,
+}
+
+/// Losses and exits that were noticed, and are reported after the records from before them.
+pub(super) struct NoticedChanges {
+    /// Totals of the kernel side; `None` if they were not read.
+    losses: Option<LossCounts>,
+    exited_pids: Vec<u32>,
+    /// Value of [`RingReading::bytes`] from which on all records of that time have been read.
+    all_read_at_bytes: u64,
+}
+
 impl Probe {
-    /// Passes all records of the ring as observations. Returns their number.
-    pub(super) fn read_records(&mut self, emit: &mut impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
+    /// Passes records to `emit` until there are none, or until the `deadline`.
+    pub(super) fn read_records(
+        &mut self,
+        deadline: Instant,
+        emit: &mut impl FnMut(Observation<'_>),
+    ) -> Result<usize, ProbeError> {
         let mut count = 0;
-        while let Some(item) = self.records.next() {
+        let mut records = 0_usize;
+        loop {
+            if records.is_multiple_of(CLOCK_INTERVAL) && Instant::now() >= deadline {
+                self.reading.has_unread = true;
+                break;
+            }
+            let Some(item) = self.records.next() else {
+                self.reading.has_unread = false;
+                break;
+            };
+            records += 1;
+            self.reading.bytes += item.len() as u64;
             if !self.is_busy {
                 self.is_busy = true;
                 // Messages that were missed at rest came before this record.
                 if self.losses_counted_at.elapsed() > HOUSEKEEPING_INTERVAL * 2 {
-                    count += self.losses.report_new(&mut self.kernel, &UNRECORDED, emit)?;
+                    let totals = self.kernel.read_losses().map_err(|refusal| tables_error(&refusal))?;
+                    count += self.losses.report_new(&totals, &UNRECORDED, emit);
                 }
             }
             if let Some(record) = egress::Record::parse(&item) {
@@ -52,24 +89,45 @@ impl Probe {
         }
     }
 
-    /// Reports the processes that have exited, and releases what belongs to them. Returns the number of observations.
-    pub(super) fn report_exits(&mut self, emit: &mut impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
-        let mut count = 0;
-        for index in 0..self.targets.len() {
-            let has_ended = self.targets[index].pidfd.as_ref().is_some_and(|pidfd| {
-                let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
-                rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
-            });
-            if has_ended {
-                // Report the remaining records of the process before its exit, and none after it.
-                count += self.read_records(emit)?;
-                self.kernel.detach_target(index as u32);
-                let pid = self.release_target(index);
-                emit(Observation::Exited { pid });
-                count += 1;
-            }
+    /// Notices losses and exits. The records in the ring are from before them.
+    pub(super) fn notice_changes(&mut self) -> Result<NoticedChanges, ProbeError> {
+        self.housekeeping_at = Instant::now();
+        self.kernel.flush_log();
+        // Without records there are hardly any losses, and reading their counters may be a request to another process.
+        let losses = if self.is_busy || self.losses_counted_at.elapsed() >= REST_INTERVAL {
+            self.is_busy = false;
+            self.losses_counted_at = Instant::now();
+            Some(self.kernel.read_losses().map_err(|refusal| tables_error(&refusal))?)
+        } else {
+            None
+        };
+        let exited = self.targets.iter().filter(|slot| slot.has_exited());
+        Ok(NoticedChanges {
+            losses,
+            exited_pids: exited.map(|slot| slot.pid).collect(),
+            all_read_at_bytes: self.reading.bytes + u64::from(self.options.ring_bytes.next_power_of_two()),
+        })
+    }
+
+    /// Whether the records from before the noticed changes have been read.
+    pub(super) fn has_read_until(&self, noticed: &NoticedChanges) -> bool {
+        !self.reading.has_unread || self.reading.bytes >= noticed.all_read_at_bytes
+    }
+
+    /// Passes noticed losses and exits to `emit`. Returns their number.
+    pub(super) fn report_changes(&mut self, noticed: NoticedChanges, emit: &mut impl FnMut(Observation<'_>)) -> usize {
+        let mut count = noticed.losses.map_or(0, |totals| self.losses.report_new(&totals, &Loss::ALL, emit));
+        for pid in noticed.exited_pids {
+            // Its entry may have been released, or reused by another process.
+            let Some(index) = self.index_of(pid).filter(|index| self.targets[*index].has_exited()) else {
+                continue;
+            };
+            self.kernel.detach_target(index as u32);
+            self.release_target(index);
+            emit(Observation::Exited { pid });
+            count += 1;
         }
-        Ok(count)
+        count
     }
 
     /// Ends the observation of these processes. Their records that were not read may be attributed to a process added later.
@@ -84,8 +142,8 @@ impl Probe {
         self.degraded.retain(|degraded| degraded.pid.is_none_or(|pid| !pids.contains(&pid)));
     }
 
-    /// Frees the entry of a target whose links are detached. Returns its process id.
-    fn release_target(&mut self, index: usize) -> u32 {
+    /// Frees the entry of a target whose links are detached.
+    fn release_target(&mut self, index: usize) {
         let slot = &mut self.targets[index];
         slot.pidfd = None;
         slot.is_free = true;
@@ -98,7 +156,6 @@ impl Probe {
         self.inner_servers.remove(&pid);
         // Another process may reuse its entry. An error means that the prober has ended.
         let _ = self.change_table(TableChange::RemoveThreads { target: index as u32 });
-        pid
     }
 }
 

@@ -480,3 +480,46 @@ fn both_capture_methods_see_every_byte_written_to_a_client() {
         assert!(seen == received, "every call: {every_call}; {} of {} bytes", seen.len(), received.len());
     }
 }
+
+/// A reader that is slower than the records arrive gets its turn back, and learns of an exit after the records from before it.
+#[test]
+fn a_poll_leaves_what_takes_too_long_to_the_next_one() {
+    const WRITES: usize = 400;
+    if !permitted() {
+        return;
+    }
+    let mut probe = Probe::attach(&[], lossless()).expect("root may attach");
+    let pid = std::process::id();
+    let serves = Serves { written: CAPTURE, ..Serves::default() };
+    assert!(probe.observe_serving(pid, serves).expect("serving starts"), "{:?}", probe.degraded());
+    let mut other = std::process::Command::new("sleep").arg("600").spawn().expect("sleep");
+    let targets = [pid, other.id()].map(|pid| Target { pid, capture: Capture::default() });
+    probe.add_targets(&targets).expect("they exist");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let _client = TcpStream::connect(listener.local_addr().expect("an address")).expect("the listener accepts");
+    let (mut server, _) = listener.accept().expect("a client");
+    for n in 0..WRITES {
+        server.write_all(format!("{n:04}").as_bytes()).expect("space in the send buffer");
+    }
+    other.kill().expect("it runs");
+    other.wait().expect("it ends");
+    let mut seen = Vec::new();
+    let mut unfinished_polls = 0;
+    let until = Instant::now() + Duration::from_secs(30);
+    while !seen.iter().any(|text| text == "exit") && Instant::now() < until {
+        let see = |observation: Observation<'_>| match observation {
+            Observation::Egress { record, .. } if record.kind == Kind::Wrote => {
+                std::thread::sleep(Duration::from_millis(1));
+                seen.push(String::from_utf8_lossy(record.payload).into_owned());
+            }
+            Observation::Exited { .. } => seen.push("exit".to_owned()),
+            _ => {}
+        };
+        probe.poll_for(Duration::from_millis(10), see).expect("the probe reads");
+        unfinished_polls += u32::from(probe.has_unread());
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    let expected: Vec<String> = (0..WRITES).map(|n| format!("{n:04}")).chain(["exit".to_owned()]).collect();
+    assert_eq!(seen, expected);
+    assert!(unfinished_polls >= 4, "{unfinished_polls}");
+}

@@ -164,25 +164,35 @@ impl Telemetry {
         }
     }
 
-    /// Pushes the rest at the end of a run with `report`.
+    /// Queues the last pushes at the end of a run with `report`.
     pub(crate) fn push_rest(&mut self, analysis: &Analysis, report: &Report, input: &ReportInput) {
         let endpoint_use = self.endpoint.as_ref().and_then(RunEndpoint::usage);
         self.with_push(|push| {
             let is_first = push.is_first;
-            push.finish(analysis, report, &|pushed| {
+            push.queue_rest(analysis, report, &|pushed| {
                 MetricSource { analysis, pushed: Some(pushed), endpoint_use, is_first }.collect(input)
             });
         });
     }
 
+    /// Waits a limited time for the last pushes.
+    pub(crate) fn close_push(&mut self) {
+        self.with_push(|push| push.close());
+    }
+
     /// Publishes the final state of the run. `input` is that of the report.
-    pub fn finish(&mut self, analysis: &Analysis, input: &ReportInput) {
+    pub(crate) fn serve_final_state(&mut self, analysis: &Analysis, input: &ReportInput) {
         self.catch_panic(|telemetry| telemetry.publish_metrics(analysis, input, true));
         self.publish_health(false, false);
         self.with_endpoint(|endpoint| {
             endpoint.report.publish(Report::of(analysis, input), true);
-            endpoint.stream.finish(input);
+            endpoint.stream.send_end(input);
         });
+    }
+
+    /// Waits a limited time until the clients of the stream have received its end.
+    pub(crate) fn wait_for_clients(&mut self) {
+        self.with_endpoint(|endpoint| endpoint.stream.wait_for_clients());
     }
 
     /// Returns whether requests are pushed as spans, for which the analysis must keep timelines.

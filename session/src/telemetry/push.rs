@@ -143,11 +143,15 @@ impl OtlpPush {
         }
     }
 
-    /// Sends the rest at the end of the run and waits a limited time for it.
-    pub(super) fn finish(&mut self, analysis: &Analysis, report: &Report, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
+    /// Queues the rest at the end of the run.
+    pub(super) fn queue_rest(&mut self, analysis: &Analysis, report: &Report, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
         self.spans.finish(analysis, report);
         self.send_spans(analysis);
         self.send_metrics(MonoNs::now(), analysis, metrics);
+    }
+
+    /// Waits a limited time until the rest is sent.
+    pub(super) fn close(&self) {
         self.target.queue.close_run(self.run, Instant::now() + FLUSH);
     }
 

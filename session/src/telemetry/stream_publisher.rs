@@ -46,13 +46,21 @@ pub(super) struct StreamPublisher {
     last_status: Option<MonoNs>,
     /// Blocks that the endpoint's thread was too slow to take.
     blocks_dropped: Arc<AtomicU64>,
+    end: Option<SentEnd>,
+}
+
+/// The end of the run, once it was sent.
+struct SentEnd {
+    /// The endpoint's thread replies when the clients have received it.
+    is_done: mpsc::Receiver<()>,
+    deadline: Instant,
 }
 
 impl StreamPublisher {
     /// Creates the publisher, and the queue that the endpoint reads.
     pub(super) fn new(payload: RecordedPayload, blocks_dropped: Arc<AtomicU64>) -> (Self, Receiver<StreamJob>) {
         let (jobs, inbox) = channel(JOBS);
-        (Self { jobs, blocks: BlockWriter::new(payload), last_status: None, blocks_dropped }, inbox)
+        (Self { jobs, blocks: BlockWriter::new(payload), last_status: None, blocks_dropped, end: None }, inbox)
     }
 
     /// Writes an event that the analysis has already applied.
@@ -84,20 +92,28 @@ impl StreamPublisher {
         }
     }
 
-    /// Sends the end of the run and waits briefly until the clients have received it.
-    pub(super) fn finish(&mut self, input: &ReportInput) {
+    /// Sends the end of the run.
+    pub(super) fn send_end(&mut self, input: &ReportInput) {
         self.send_block();
         let (done, is_done) = mpsc::channel();
         let mut end = StreamJob::End(Box::new(input.clone()), done);
-        let until = Instant::now() + LAST;
+        let deadline = Instant::now() + LAST;
         while let Err(TrySendError::Full(back)) = self.jobs.try_send(end) {
-            if Instant::now() >= until {
+            if Instant::now() >= deadline {
                 break;
             }
             end = back;
             thread::sleep(RETRY_INTERVAL);
         }
-        let left = until.saturating_duration_since(Instant::now());
+        self.end = Some(SentEnd { is_done, deadline });
+    }
+
+    /// Waits briefly until the clients have received the end of the run.
+    pub(super) fn wait_for_clients(&mut self) {
+        let Some(SentEnd { is_done, deadline }) = self.end.take() else {
+            return;
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
         if is_done.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
             tracing::info!("metrics: some clients did not receive the end of the stream in time");
         }

@@ -19,6 +19,8 @@ use crate::open_files;
 
 /// Delay before retrying after a failed attach.
 const RETRY_DELAY: Duration = Duration::from_secs(15);
+/// Time after an engine's exit in which its last observations are read.
+const MAX_READ_TIME: Duration = Duration::from_secs(5);
 /// Maximum number of lines that are kept about engines that have ended.
 const MAX_PAST_DEGRADED: usize = 32;
 
@@ -380,7 +382,10 @@ impl EngineRun {
         self.ended += 1;
         tracing::warn!("the engine exited (exit {} of {}); waiting for the next one", self.ended, self.name());
         self.leave_engine(exited_at);
-        sink(&Event::new(MonoNs::now(), What::Missed(Missed::new(None, 0, MissedCause::Ended))));
+        // The next engine may have been found long after the exit.
+        let since_exit = u64::try_from(exited_at.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let at = MonoNs(MonoNs::now().0.saturating_sub(since_exit));
+        sink(&Event::new(at, What::Missed(Missed::new(None, 0, MissedCause::Ended))));
     }
 
     /// Waits for the next engine, `since` when there is none.
@@ -421,6 +426,10 @@ impl About for EngineRun {
             side: self.side(),
             state: self.engine_state().word(),
         })
+    }
+
+    fn observed_until(&self) -> MonoNs {
+        self.watched().map_or_else(MonoNs::now, About::observed_until)
     }
 
     fn wire(&self) -> Option<Value> {
@@ -486,8 +495,9 @@ impl LiveSource for EngineRun {
             return flow;
         }
         self.note_exit();
-        // Other engines may keep the ring busy.
-        if self.watched().is_none_or(|attach| attach.is_quiet) {
+        // Other engines may fill the ring faster than it is read.
+        let is_overdue = self.exited_at.is_some_and(|exited_at| exited_at.elapsed() >= MAX_READ_TIME);
+        if is_overdue || self.watched().is_none_or(|attach| attach.is_quiet) {
             self.change_engine(sink);
         }
         flow

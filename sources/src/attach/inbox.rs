@@ -1,12 +1,16 @@
 //! Observations of one engine's processes that another engine's run read from the shared ring.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use probe_user::egress::{Head, Kind, Record};
 use probe_user::{Call, Loss, Message, Observation};
 
 /// Index of an engine's run in this process.
 pub(super) type RunId = usize;
+
+/// Number of observations between two looks at the clock.
+const CLOCK_INTERVAL: usize = 64;
 
 /// Copied observations, in their order, until the engine's run takes them.
 pub(super) struct Inbox {
@@ -15,7 +19,7 @@ pub(super) struct Inbox {
     entries: Vec<CopiedObservation>,
     /// Number of entries that were passed on.
     passed: usize,
-    /// Observations that did not fit.
+    /// Observations that did not fit after the last entry.
     dropped: u64,
 }
 
@@ -27,7 +31,6 @@ struct CopiedMessage {
 }
 
 impl CopiedMessage {
-    /// The message, with its bytes in `payloads`.
     fn with_payload<'p>(&self, payloads: &'p [u8]) -> Message<'p> {
         Message { call: self.call, bytes: self.bytes, more: self.more, payload: &payloads[self.payload.clone()] }
     }
@@ -57,6 +60,9 @@ impl Inbox {
         if is_record && used_bytes + payload_of(observation).len() > self.max_bytes {
             self.dropped += 1;
             return;
+        }
+        if is_record {
+            self.add_dropped();
         }
         if let (
             Observation::Lost { cause, count },
@@ -88,11 +94,29 @@ impl Inbox {
         });
     }
 
-    /// Passes the observations to `emit`, then the number of those that did not fit. Returns how many it passed.
-    pub(super) fn drain(&mut self, emit: &mut dyn FnMut(&Observation<'_>)) -> usize {
+    /// Adds an entry for the observations that did not fit, before later ones.
+    fn add_dropped(&mut self) {
+        let dropped = std::mem::take(&mut self.dropped);
+        if dropped > 0 {
+            self.entries.push(CopiedObservation::Lost { cause: Loss::RingFull, count: dropped });
+        }
+    }
+
+    /// Whether no observation waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.passed == self.entries.len() && self.dropped == 0
+    }
+
+    /// Passes the observations to `emit`, and the number of those that did not fit; at the `deadline`, the rest stays. Returns how many it
+    /// passed.
+    pub(super) fn drain(&mut self, deadline: Instant, emit: &mut dyn FnMut(&Observation<'_>)) -> usize {
+        self.add_dropped();
         let payloads = &self.payloads;
-        let drained = self.entries.len() - self.passed;
-        for entry in &self.entries[self.passed..] {
+        let passed_before = self.passed;
+        for entry in &self.entries[passed_before..] {
+            if self.passed.is_multiple_of(CLOCK_INTERVAL) && Instant::now() >= deadline {
+                break;
+            }
             // One that makes the analysis fail is not passed again.
             self.passed += 1;
             emit(&match entry {
@@ -109,14 +133,40 @@ impl Inbox {
                 CopiedObservation::Exited { pid } => Observation::Exited { pid: *pid },
             });
         }
-        self.payloads.clear();
-        self.entries.clear();
-        self.passed = 0;
-        let dropped = std::mem::take(&mut self.dropped);
-        if dropped > 0 {
-            emit(&Observation::Lost { cause: Loss::RingFull, count: dropped });
-        }
+        let drained = self.passed - passed_before;
+        self.remove_passed();
         drained
+    }
+
+    /// Frees the space of the observations that were passed on.
+    fn remove_passed(&mut self) {
+        self.entries.drain(..self.passed);
+        self.passed = 0;
+        let first = self.entries.iter().find_map(CopiedObservation::payload).map(|payload| payload.start);
+        let freed = first.unwrap_or(self.payloads.len());
+        self.payloads.drain(..freed);
+        for payload in self.entries.iter_mut().filter_map(CopiedObservation::payload_mut) {
+            *payload = payload.start - freed..payload.end - freed;
+        }
+    }
+}
+
+impl CopiedObservation {
+    /// Where its payload is.
+    fn payload(&self) -> Option<&Range<usize>> {
+        match self {
+            Self::Sent(message) | Self::Received(message) => Some(&message.payload),
+            Self::Egress { payload, .. } => Some(payload),
+            _ => None,
+        }
+    }
+
+    fn payload_mut(&mut self) -> Option<&mut Range<usize>> {
+        match self {
+            Self::Sent(message) | Self::Received(message) => Some(&mut message.payload),
+            Self::Egress { payload, .. } => Some(payload),
+            _ => None,
+        }
     }
 }
 
@@ -131,10 +181,28 @@ fn payload_of<'o>(observation: &Observation<'o>) -> &'o [u8] {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use probe_user::SocketId;
     use trace::MonoNs;
 
     use super::*;
+
+    /// Adds a message and returns how it is printed.
+    fn push_sent(inbox: &mut Inbox, seq: u64) -> String {
+        let payload = seq.to_string();
+        let message = Message { call: call(seq), bytes: 3, more: false, payload: payload.as_bytes() };
+        inbox.push(&Observation::Sent(message));
+        format!("{:?}", Observation::Sent(message))
+    }
+
+    fn drain_all(inbox: &mut Inbox) -> Vec<String> {
+        let mut passed = Vec::new();
+        let deadline = Instant::now() + Duration::from_mins(1);
+        let count = inbox.drain(deadline, &mut |observation| passed.push(format!("{observation:?}")));
+        assert!(count == passed.len() && inbox.is_empty());
+        passed
+    }
 
     fn call(seq: u64) -> Call {
         Call { at: MonoNs(seq), socket: SocketId { pid: 1, address: 2 }, tid: 1, seq, wakeup: None }
@@ -154,12 +222,30 @@ mod tests {
         inbox.push(&sent(2));
         inbox.push(&sent(3));
         inbox.push(&expected[3]);
-        let mut passed = Vec::new();
-        assert_eq!(inbox.drain(&mut |observation| passed.push(format!("{observation:?}"))), 4);
         let lost = Observation::Lost { cause: Loss::RingFull, count: 2 };
         let expected: Vec<String> = expected.iter().chain([&lost]).map(|one| format!("{one:?}")).collect();
+        assert_eq!(drain_all(&mut inbox), expected);
+        assert!(drain_all(&mut inbox).is_empty());
+    }
+
+    #[test]
+    fn what_is_left_at_the_deadline_is_passed_later_and_losses_stay_in_their_place() {
+        let mut inbox = Inbox::with_limit(200 * (size_of::<CopiedObservation>() + 3));
+        let mut expected: Vec<String> = (100..300).map(|seq| push_sent(&mut inbox, seq)).collect();
+        (300..305).for_each(|seq| drop(push_sent(&mut inbox, seq)));
+        expected.push(format!("{:?}", Observation::Lost { cause: Loss::RingFull, count: 5 }));
+        let mut passed = Vec::new();
+        let count = inbox.drain(Instant::now() + Duration::from_millis(20), &mut |observation| {
+            if passed.is_empty() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            passed.push(format!("{observation:?}"));
+        });
+        assert_eq!((count, inbox.is_empty()), (CLOCK_INTERVAL, false));
+        expected.extend((305..307).map(|seq| push_sent(&mut inbox, seq)));
+        passed.extend(drain_all(&mut inbox));
         assert_eq!(passed, expected);
-        assert_eq!(inbox.drain(&mut |_| panic!("it is empty")), 0);
+        assert!(inbox.payloads.is_empty());
     }
 
     #[test]
@@ -168,9 +254,7 @@ mod tests {
         for count in [3, 4] {
             inbox.push(&Observation::Lost { cause: Loss::RingFull, count });
         }
-        let mut lost = Vec::new();
-        inbox.drain(&mut |observation| lost.push(format!("{observation:?}")));
-        assert_eq!(lost, [format!("{:?}", Observation::Lost { cause: Loss::RingFull, count: 7 })]);
+        assert_eq!(drain_all(&mut inbox), [format!("{:?}", Observation::Lost { cause: Loss::RingFull, count: 7 })]);
     }
 
     #[test]
@@ -180,11 +264,10 @@ mod tests {
             inbox.push(&Observation::Exited { pid });
         }
         let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            inbox.drain(&mut |_| std::panic::resume_unwind(Box::new("a defect")));
+            let deadline = Instant::now() + Duration::from_mins(1);
+            inbox.drain(deadline, &mut |_| std::panic::resume_unwind(Box::new("a defect")));
         }));
         assert!(failed.is_err());
-        let mut passed = Vec::new();
-        assert_eq!(inbox.drain(&mut |observation| passed.push(format!("{observation:?}"))), 1);
-        assert_eq!(passed, [format!("{:?}", Observation::Exited { pid: 2 })]);
+        assert_eq!(drain_all(&mut inbox), [format!("{:?}", Observation::Exited { pid: 2 })]);
     }
 }

@@ -58,16 +58,19 @@ impl Interpreter {
             Observation::Egress { pid, record } => egress.read_record(*pid, record, sink),
             Observation::Lost { cause, count } => {
                 egress.clients.record_missed_frames();
-                tracing::warn!("{count} observations missed: {}", cause.words());
-                let count = match cause {
+                if *count > 0 {
+                    tracing::warn!("{count} observations missed: {}", cause.words());
+                }
+                let unreported = match cause {
                     Loss::RingFull => {
                         *overflowed += count;
                         lanes.unreported(*count)
                     }
                     _ => *count,
                 };
-                if count > 0 {
-                    let missed = Missed { hop: None, count, cause: MissedCause::QueueFull };
+                // A share of 0 of several engines' losses means that some may be this engine's.
+                if unreported > 0 || *count == 0 {
+                    let missed = Missed { hop: None, count: unreported, cause: MissedCause::QueueFull };
                     sink(&Event::new(MonoNs::now(), What::Missed(missed)));
                 }
             }

@@ -2,6 +2,7 @@
 
 mod background;
 mod cpu;
+mod delivery;
 mod egress;
 mod engine_run;
 mod engine_search;
@@ -45,13 +46,14 @@ use trace::{MonoNs, SamplingCost};
 
 pub use background::{StartUp, Unattached};
 use cpu::CpuWatch;
+use delivery::ReadCounts;
 pub use engine_run::{EngineNames, EngineRun, EngineRuns, EngineState};
 pub use engine_search::{EngineLimit, EngineTraits};
 use inbox::RunId;
 pub use interpreter::Interpreter;
 use lanes::Sink;
 use newcomers::LateProcesses;
-use node::{Node, NodeHandle, ReadCounts};
+use node::{Node, NodeHandle};
 pub use python::PythonOptions;
 use python::PythonWatch;
 use queues::{QueueProblems, QueueWatch};
@@ -110,9 +112,14 @@ pub struct Attach {
     of_others: BTreeMap<u32, String>,
     /// When the source was asked to end.
     stopped_at: Option<Instant>,
-    /// Whether the last poll read no observation of this engine, and whether any did.
+    /// Whether the last poll read no observation of this engine and left none in the ring.
     is_quiet: bool,
+    /// Whether any poll read one.
     has_observed: bool,
+    /// The last poll left observations in the ring.
+    has_unread: bool,
+    /// Time up to which observations were read.
+    read_until: MonoNs,
     degraded: Vec<String>,
 }
 
@@ -373,6 +380,17 @@ impl Attach {
         observed
     }
 
+    fn note_read(&mut self, counts: ReadCounts) {
+        self.is_quiet = counts.own == 0 && !counts.has_unread;
+        self.has_observed |= counts.own > 0;
+        self.has_unread = counts.has_unread;
+        self.read_until = match counts.last_at {
+            _ if !counts.has_unread => MonoNs::now(),
+            Some(last_at) => self.read_until.max(last_at),
+            None => self.read_until,
+        };
+    }
+
     /// Announces changed capabilities of hops, once everything observed before the change is emitted.
     fn report_capabilities(&mut self, sink: Sink<'_>) {
         self.newcomers.settle(&mut self.interpreter.lanes, &mut self.interpreter.reads, sink);
@@ -382,12 +400,12 @@ impl Attach {
     /// Whether the source goes on, from the number of observations read in this poll.
     fn decide_flow(&mut self, observed: Result<ReadCounts, String>) -> Flow {
         match observed {
-            Ok(ReadCounts { own: 0, .. }) if self.stopped_at.is_some() => Flow::Ended,
+            Ok(ReadCounts { own: 0, has_unread: false, .. }) if self.stopped_at.is_some() => Flow::Ended,
             Ok(_) if self.stopped_at.is_some_and(|at| at.elapsed() >= DRAIN) => {
                 self.degraded.push("end: observations that were still in the ring buffer were not read".to_owned());
                 Flow::Ended
             }
-            Ok(ReadCounts { own: 0, of_others: 0 }) => Flow::Idle,
+            Ok(ReadCounts { own: 0, of_others: 0, has_unread: false, .. }) => Flow::Idle,
             Ok(_) => Flow::Busy,
             Err(error) => {
                 self.degraded.push(format!("the probe stopped early: {error}"));
@@ -430,6 +448,10 @@ impl About for Attach {
         own_cost(self.options.python.as_ref())
     }
 
+    fn observed_until(&self) -> MonoNs {
+        if self.has_unread { self.read_until } else { MonoNs::now() }
+    }
+
     fn degraded(&self) -> Vec<String> {
         let node = self.node.lock();
         let without = node.missing_parts(self.run);
@@ -468,8 +490,10 @@ impl About for Attach {
         degraded.extend(self.interpreter.egress.degraded());
         degraded.extend(self.interpreter.reads.degraded());
         if self.interpreter.overflowed > 0 {
+            let shared =
+                if node.has_several_runs() { " (its share, estimated from the traffic of all engines)" } else { "" };
             degraded.push(format!(
-                "{} observations dropped because the ring buffer was full: use a larger --ring than {} bytes, or give tokengap a CPU",
+                "{} observations dropped because the ring buffer was full{shared}: use a larger --ring than {} bytes, or give tokengap a CPU",
                 self.interpreter.overflowed, self.options.probe.ring_bytes
             ));
         }
@@ -494,16 +518,19 @@ impl LiveSource for Attach {
 
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         self.interpreter.lanes.translator.report_engine(sink);
-        self.emit_samples(sink);
+        // Samples are newer than the observations in the ring.
+        if !self.has_unread {
+            self.emit_samples(sink);
+        }
         if self.stopped_at.is_none() {
             self.poll_topology();
         }
         self.prepare_reading();
         let observed = self.read_observations(sink);
-        let own = observed.as_ref().map_or(0, |counts| counts.own);
-        self.is_quiet = own == 0;
-        self.has_observed |= own > 0;
-        self.report_capabilities(sink);
+        self.note_read(observed.as_ref().copied().unwrap_or_default());
+        if !self.has_unread {
+            self.report_capabilities(sink);
+        }
         self.decide_flow(observed)
     }
 

@@ -2,15 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use probe_user::discover::{Engine, ProcessId};
 use probe_user::{Degraded, Observation, Probe, ProbeError, ProbeOptions};
 
+use super::delivery::{Delivery, LOSS_WINDOW, ReadCounts, Receivers, RecentTraffic, RunEntry, time_of};
 use super::engine_search::{EngineLimit, EngineTraits, FoundEngine};
 use super::inbox::{Inbox, RunId};
 use super::lookout::DiscoveryThread;
 use super::python::PythonWatch;
+
+/// Time in which the runs of all engines together read observations, before ticks and requests get their turn.
+const READ_ROUND: Duration = Duration::from_millis(100);
+/// Minimum time in which a run reads.
+const MIN_READ_TIME: Duration = Duration::from_millis(5);
+/// Maximum time to copy the observations of other runs out of the ring at the end of a run.
+const MAX_COPY_TIME: Duration = Duration::from_millis(500);
 
 /// A node, shared by its runs. All of them are polled by one thread.
 #[derive(Clone)]
@@ -40,30 +48,7 @@ pub(super) struct Node {
     /// Error that ended the probe.
     failure: Option<String>,
     max_runs: EngineLimit,
-}
-
-struct RunEntry {
-    /// Unique name.
-    name: String,
-    /// Its engine as last found; `None` before the first.
-    engine: Option<EngineTraits>,
-    /// It waits for an engine of its name.
-    is_waiting: bool,
-    inbox: Inbox,
-}
-
-struct Receivers {
-    /// The pid may be reused.
-    process: ProcessId,
-    runs: Vec<RunId>,
-}
-
-/// Numbers of observations that one read of the ring returned.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ReadCounts {
-    pub(super) own: usize,
-    /// Copied into the inboxes of other runs.
-    pub(super) of_others: usize,
+    loss_window_began: Instant,
 }
 
 impl Node {
@@ -82,6 +67,7 @@ impl Node {
             receivers: HashMap::new(),
             failure: None,
             max_runs,
+            loss_window_began: Instant::now(),
         }
     }
 
@@ -108,7 +94,10 @@ impl Node {
         let run = self.runs.len();
         let inbox = Inbox::with_limit(self.probe_options.ring_bytes as usize);
         let name = engine.map_or_else(String::new, |engine| self.unused_name(engine));
-        self.runs.insert(run, RunEntry { name, engine: engine.cloned(), is_waiting: true, inbox });
+        self.runs.insert(
+            run,
+            RunEntry { name, engine: engine.cloned(), is_waiting: true, inbox, traffic: RecentTraffic::default() },
+        );
         run
     }
 
@@ -275,16 +264,31 @@ impl Node {
         })
     }
 
-    /// Passes new observations of a run's processes to `emit`, oldest first, and copies those of others into their inboxes.
+    /// Passes new observations of a run's processes to `emit`, oldest first, and copies those of others into their inboxes. Reads for a
+    /// limited time, so that a run whose observations take longer than they arrive delays no other.
     pub(super) fn read_observations(
         &mut self,
         run: RunId,
         emit: &mut dyn FnMut(&Observation<'_>),
     ) -> Result<ReadCounts, String> {
         let mut counts = ReadCounts::default();
+        let limit = (READ_ROUND / self.runs.len().max(1) as u32).max(MIN_READ_TIME);
+        let deadline = Instant::now() + limit;
+        if self.loss_window_began.elapsed() >= LOSS_WINDOW {
+            self.loss_window_began = Instant::now();
+            self.runs.values_mut().for_each(|entry| entry.traffic.begin_window());
+        }
         let Self { probe, runs, receivers, failure, .. } = self;
         if let Some(entry) = runs.get_mut(&run) {
-            counts.own += entry.inbox.drain(emit);
+            counts.own += entry.inbox.drain(deadline, &mut |observation| {
+                counts.last_at = time_of(observation).or(counts.last_at);
+                emit(observation);
+            });
+            // Those of the ring are newer.
+            if !entry.inbox.is_empty() {
+                counts.has_unread = true;
+                return Ok(counts);
+            }
         }
         if let Some(failure) = failure {
             return Err(failure.clone());
@@ -292,34 +296,12 @@ impl Node {
         let Some(probe) = probe else {
             return Ok(counts);
         };
-        let is_only_run = runs.len() == 1;
-        let polled = probe.poll(Duration::ZERO, |observation| {
-            let mut deliver = |receiver: RunId, entry: &mut RunEntry| {
-                if receiver == run {
-                    counts.own += 1;
-                    emit(&observation);
-                } else {
-                    counts.of_others += 1;
-                    entry.inbox.push(&observation);
-                }
-            };
-            match pid_of(&observation).filter(|_| !is_only_run) {
-                None => {
-                    // A run without an engine misses nothing.
-                    let missing = runs.iter_mut().filter(|(receiver, entry)| **receiver == run || !entry.is_waiting);
-                    missing.for_each(|(receiver, entry)| deliver(*receiver, entry));
-                }
-                Some(pid) => {
-                    for receiver in receivers.get(&pid).iter().flat_map(|known| &known.runs) {
-                        if let Some(entry) = runs.get_mut(receiver) {
-                            deliver(*receiver, entry);
-                        }
-                    }
-                }
+        let mut delivery = Delivery { run, runs, receivers, counts: &mut counts, emit };
+        match probe.poll_for(limit, |observation| delivery.deliver(&observation)) {
+            Ok(_) => {
+                counts.has_unread = probe.has_unread();
+                Ok(counts)
             }
-        });
-        match polled {
-            Ok(_) => Ok(counts),
             Err(error) => {
                 let why = error.to_string();
                 *failure = Some(why.clone());
@@ -337,7 +319,8 @@ impl Node {
     /// Ends the observation of a run's processes, and drops their observations that were not read.
     pub(super) fn release(&mut self, run: RunId) {
         // Those of other runs are kept. An error is returned to them again.
-        let _ = self.read_observations(run, &mut |_| {});
+        let deadline = Instant::now() + MAX_COPY_TIME;
+        while self.read_observations(run, &mut |_| {}).is_ok_and(|read| read.has_unread) && Instant::now() < deadline {}
         let mut released = BTreeSet::new();
         self.receivers.retain(|pid, receivers| {
             receivers.runs.retain(|receiver| *receiver != run);
@@ -364,16 +347,6 @@ impl Node {
     }
 }
 
-/// The process that an observation is of; `None` for lost ones, which may be of any.
-fn pid_of(observation: &Observation<'_>) -> Option<u32> {
-    match observation {
-        Observation::Sent(message) | Observation::Received(message) => Some(message.call.socket.pid),
-        Observation::Unsent(call) | Observation::Processed(call) | Observation::Returned(call) => Some(call.socket.pid),
-        Observation::Egress { pid, .. } | Observation::Exited { pid } => Some(*pid),
-        Observation::Lost { .. } => None,
-    }
-}
-
 /// Letters, digits and dots of a name. Recordings are named by them, so names that differ otherwise would share a file.
 fn letters_of(name: &str) -> impl Iterator<Item = char> {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' })
@@ -381,6 +354,8 @@ fn letters_of(name: &str) -> impl Iterator<Item = char> {
 
 #[cfg(test)]
 mod tests {
+    use probe_user::Loss;
+
     use super::super::engine_search::tests::titled;
     use super::*;
 
@@ -450,6 +425,35 @@ mod tests {
         assert_eq!(names, ["sglang:30000", "sglang:30000-2", "sglang:30000-3"]);
         let [first, second] = ["sglang:qwen_2", "sglang:qwen-2"].map(|name| watch(&mut node, &found(name, 4)));
         assert_eq!([node.name_of(first), node.name_of(second)], ["sglang:qwen_2", "sglang:qwen-2-2"], "one file name");
+    }
+
+    fn lost(count: u64) -> String {
+        format!("{:?}", Observation::Lost { cause: Loss::RingFull, count })
+    }
+
+    #[test]
+    fn a_full_ring_is_counted_once_for_all_engines() {
+        let mut node = node(EngineLimit::default());
+        let runs = [1, 2, 3].map(|pid| watch(&mut node, &found(&format!("sglang:3000{pid}"), pid)));
+        let waiting = node.add_run(None);
+        let mut counts = ReadCounts::default();
+        let Node { runs: entries, receivers, .. } = &mut node;
+        let mut own = Vec::new();
+        let emit: &mut dyn FnMut(&Observation<'_>) = &mut |observation| own.push(format!("{observation:?}"));
+        let mut delivery = Delivery { run: runs[0], runs: entries, receivers, counts: &mut counts, emit };
+        for pid in [2, 1, 2, 2] {
+            delivery.deliver(&Observation::Exited { pid });
+        }
+        delivery.deliver(&Observation::Lost { cause: Loss::RingFull, count: 100 });
+        assert_eq!(own[1..], [lost(25)]);
+        let last_of = [runs[1], runs[2], waiting].map(|run| {
+            let mut last = String::new();
+            let deadline = Instant::now() + Duration::from_mins(1);
+            let entry = node.runs.get_mut(&run).expect("a run");
+            entry.inbox.drain(deadline, &mut |observation| last = format!("{observation:?}"));
+            last
+        });
+        assert_eq!(last_of, [lost(75), lost(0), String::new()]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use adapter::discover::{Carries, End};
+use adapter::discover::{Carries, End, HopSeen};
 use probe_user::discover::Engine;
 use probe_user::queue::{QueueDepth, Queues};
 use trace::MonoNs;
@@ -107,6 +107,29 @@ fn sample_queues(engines: &Receiver<Box<Engine>>, sender: &SyncSender<QueueReadi
     }
 }
 
+/// Connections in the order in which they are sampled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LaneGroup {
+    Output,
+    /// Between two processes of the engine, so that it may carry output.
+    InsideEngine,
+    Other,
+}
+
+impl LaneGroup {
+    fn of(lane: &HopSeen, engine: &Engine) -> Self {
+        match lane.carries {
+            Carries::Output => Self::Output,
+            _ if has_process(engine, lane.from) && has_process(engine, lane.to) => Self::InsideEngine,
+            _ => Self::Other,
+        }
+    }
+}
+
+fn has_process(engine: &Engine, end: Option<End>) -> bool {
+    end.is_some_and(|end| engine.process_with_pid(end.pid).is_some())
+}
+
 #[derive(Default)]
 struct QueueSampler {
     /// Both ends of each connection, by hop name.
@@ -124,11 +147,11 @@ impl QueueSampler {
         let routes = engine.routes();
         let mut watched = 0;
         // Connections of clients look like hops when no sender is known, as after the engine's end. There may be thousands.
-        for is_output in [true, false] {
+        for group in [LaneGroup::Output, LaneGroup::InsideEngine, LaneGroup::Other] {
             for route in &routes {
-                for lane in route.lanes.iter().filter(|lane| (lane.carries == Carries::Output) == is_output) {
+                for lane in route.lanes.iter().filter(|lane| LaneGroup::of(lane, engine) == group) {
                     if watched == MAX_CONNECTIONS {
-                        self.problems.left_out += usize::from(is_output);
+                        self.problems.left_out += usize::from(group != LaneGroup::Other);
                         continue;
                     }
                     watched += 1;
@@ -187,9 +210,10 @@ mod tests {
     use std::os::unix::fs::MetadataExt as _;
     use std::os::unix::net::UnixStream;
 
-    use adapter::discover::{Confidence, HopSeen, Role};
+    use adapter::discover::{Confidence, Role};
     use engines::sglang::discover::role::{SCHEDULER, TOKENIZER};
 
+    use super::super::engine_search::tests::titled;
     use super::*;
 
     fn end(fd: i32, role: Role) -> End {
@@ -243,6 +267,9 @@ mod tests {
         watch.rewire(&Engine { hops: hops.clone(), ..Engine::default() });
         assert_eq!(poll_samples(&mut watch), [("scheduler->tokenizer".to_owned(), Some(1000))]);
         assert_eq!(watch.problems.left_out, 0);
+        // Inside the engine they may carry output.
+        watch.rewire(&Engine { hops: hops.clone(), ..titled(std::process::id(), Vec::new()) });
+        assert_eq!(watch.problems.left_out, 301 - MAX_CONNECTIONS);
         for hop in &mut hops {
             hop.carries = Carries::Output;
         }

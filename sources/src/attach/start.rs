@@ -138,6 +138,8 @@ impl Attach {
             stopped_at: None,
             is_quiet: true,
             has_observed: false,
+            has_unread: false,
+            read_until: MonoNs::now(),
             degraded: refusals,
         })
     }

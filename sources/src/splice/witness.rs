@@ -149,7 +149,7 @@ fn watch(
             tally.seen.broken.push(format!("the probe ended: {error}"));
         }
         tally.seen.clone_into(&mut shared.seen.lock().unwrap_or_else(PoisonError::into_inner));
-        if ending || polled.is_err() {
+        if (ending && !probe.has_unread()) || polled.is_err() {
             return;
         }
     }

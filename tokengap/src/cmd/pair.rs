@@ -244,8 +244,10 @@ mod tests {
             .iter()
             .map(|(index, pair)| (*index, pair.requests, pair.decode_only, pair.prefill_only, &*pair.decode_by))
             .collect();
-        let expected =
-            [(1, 1, 0, None, "its messages to the other scheduler"), (3, 1, 1, None, "--disaggregation-mode")];
+        let expected = [
+            (1, 1, Some(0), None, "its messages to the other scheduler"),
+            (3, 1, Some(1), None, "--disaggregation-mode"),
+        ];
         assert_eq!(found, expected);
         assert!(joined.iter().all(|(_, pair)| pair.prefill[0].name == "prefill" && pair.prefill[0].clock == "same"));
     }
@@ -265,7 +267,7 @@ mod tests {
         ];
         let mut joined = join_runs(&servers, 10);
         let [(1, pair)] = &mut joined[..] else { panic!("one decode server") };
-        assert_eq!((pair.requests, pair.decode_only, pair.prefill_only), (2, 1, Some(1)));
+        assert_eq!((pair.requests, pair.decode_only, pair.prefill_only), (2, Some(1), Some(1)));
         for (run_index, prefill) in [(0, &near), (2, &far)] {
             pair.add_prefill_report(run_index, &Report::of(prefill, &ReportInput::default()));
         }

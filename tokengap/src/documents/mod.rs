@@ -11,7 +11,7 @@ use clap::{Command, CommandFactory as _};
 const FOREIGN_FLAGS: [&str; 3] = [
     // The engines' servers.
     "--api-server-count --detokenizer-worker-num --disable-log-stats --disaggregation-mode --enable-http2 --enable-metrics \
-     --enable-request-time-stats-logging --export-metrics-to-file --grpc-port --incremental-streaming-output --log-requests --model \
+     --enable-request-time-stats-logging --export-metrics-to-file --grpc-port --incremental-streaming-output --kv-transfer-config --log-requests --model \
      --reasoning-parser --response-plane --skip-tokenizer-init --ssl-keyfile --stream-interval --stream-output --tokenizer-mode \
      --tokenizer-worker-num --tool-call-parser",
     // kubectl, its plugin, the kubelet, container engines.

@@ -42,7 +42,7 @@ pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut V
     let verdict = out
         .add_verdict(Severity::Warning, summary)
         .rid(&longest.rid)
-        .since(abandoned.since)
+        .times(abandoned.times)
         .occurrences(abandoned.outputs)
         .weighed("outputs", abandoned.outputs)
         .with("tokens", abandoned.tokens)

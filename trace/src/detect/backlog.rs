@@ -37,6 +37,7 @@ pub(super) fn detect_growing_backlog(context: &DetectContext<'_>, out: &mut Verd
         );
         out.add_verdict(severity, summary)
             .hop(&group.name)
+            .since(oldest)
             .weighed("backlog_frames", group.backlog)
             .with("backlog_frames_before", from)
             .with("seconds", seconds)
@@ -51,12 +52,12 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (place, group) in context.ledger.output_groups() {
         let hops: Vec<&Hop> = context.ledger.hops_of_group(place).collect();
         let max = u64::from(hops.iter().map(|hop| hop.counts.wakeup_frames_max).max().unwrap_or(0));
-        let is_first_wakeup_long = hops.iter().any(|hop| u64::from(hop.first_wakeup_frames()) >= BURST_FRAMES);
-        if max < BURST_FRAMES && !is_first_wakeup_long {
+        let long_first_wakeups = hops.iter().filter(|hop| hop.first_wakeup_frames() >= BURST_FRAMES).count() as u64;
+        if max < u64::from(BURST_FRAMES) && long_first_wakeups == 0 {
             continue;
         }
         let quantiles = group.wakeups.quantile(0.5).zip(group.wakeups.quantile(0.99));
-        let mut summary = match quantiles.filter(|_| max >= BURST_FRAMES) {
+        let mut summary = match quantiles.filter(|_| max >= u64::from(BURST_FRAMES)) {
             Some((median, p99)) => format!(
                 "up to {} of {} are received in one wakeup (median {}, p99 {})",
                 plural(max, "frame"),
@@ -74,19 +75,16 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
             summary += ": the receiver's event loop is away from its poll ";
             summary += &percent(share);
         }
-        let verdict = out.add_verdict(Severity::Info, summary);
-        verdict
+        out.add_verdict(Severity::Info, summary)
             .hop(&group.name)
             .with("wakeups_ended", group.wakeups.count())
             .with_known("frames_max", (max > 0).then_some(max))
             .weight(max)
             .with_known("frames_p50", group.wakeups.quantile(0.5))
             .with_known("frames_p99", group.wakeups.quantile(0.99))
-            .with_known("away_from_poll", away.map(round_share));
-        // Before the first wakeup ends, the burst is a state.
-        if max >= BURST_FRAMES {
-            verdict.occurrences(group.wakeups.count_above(BURST_FRAMES - 1));
-        }
+            .with_known("away_from_poll", away.map(round_share))
+            .times(group.bursts)
+            .occurrences(group.wakeups.count_above(u64::from(BURST_FRAMES) - 1) + long_first_wakeups);
     }
 }
 

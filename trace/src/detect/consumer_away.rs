@@ -52,7 +52,7 @@ pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdic
 /// thread is waiting for a CPU has nothing to wake up for.
 fn has_other_explanation(context: &DetectContext<'_>, one: &LateConsumer<'_>) -> bool {
     let io_thread = most_starved_io_thread(context, one);
-    one.frames < BURST_FRAMES || io_thread.is_some_and(|io| io.starved_share >= STARVED_SHARE)
+    one.frames < u64::from(BURST_FRAMES) || io_thread.is_some_and(|io| io.starved_share >= STARVED_SHARE)
 }
 
 /// libzmq I/O threads that are waiting for a CPU: frames wait on their way into the inbox although the consumer has time for them.

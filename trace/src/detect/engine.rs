@@ -2,6 +2,7 @@
 
 use super::thresholds::STALLED_NS;
 use super::{DetectContext, Severity, Verdicts};
+use crate::clock::MonoNs;
 use crate::ledger::EngineFailure;
 use crate::words::{duration, plural};
 
@@ -14,7 +15,7 @@ pub(super) fn detect_engine_end(context: &DetectContext<'_>, out: &mut Verdicts)
         times => format!("the engine ended {times} times; queued frames were never received"),
     };
     out.add_verdict(Severity::Warning, summary)
-        .since(totals.engine_ended)
+        .times(totals.engine_end_times)
         .occurrences(totals.engine_ends)
         .weighed("times", totals.engine_ends)
         .advice("read the engine's log for the reason; --follow watches the next engine");
@@ -33,9 +34,9 @@ pub(super) fn detect_engine_failure(context: &DetectContext<'_>, out: &mut Verdi
         .weighed("live_requests", live)
         .advice("read the engine's log for the error and restart the engine: it makes no more tokens");
     // It lasts until an engine sends frames again.
-    if context.ledger.output_groups().any(|(_, group)| group.rate.recent(context.now).frames > 0.0) {
+    if context.ledger.output_groups().any(|(_, group)| group.last_frame_at > Some(at)) {
         // An occurrence that does not recur ends; a state lasts.
-        verdict.occurrences(1);
+        verdict.occurrences(1).last_at(Some(at));
     }
 }
 
@@ -49,6 +50,7 @@ pub(super) fn detect_stalled_requests(context: &DetectContext<'_>, out: &mut Ver
     let mut retracted = 0;
     let mut worst_ns = 0;
     let mut worst_rid = "";
+    let mut since = None;
     for request in context.ledger.requests() {
         if !context.ledger.is_stalled(request, context.now, STALLED_NS) {
             continue;
@@ -59,6 +61,7 @@ pub(super) fn detect_stalled_requests(context: &DetectContext<'_>, out: &mut Ver
         if silent_ns > worst_ns {
             worst_ns = silent_ns;
             worst_rid = &request.rid;
+            since = Some(MonoNs(request.last_at.0.saturating_add(STALLED_NS)));
         }
     }
     if stalled == 0 {
@@ -71,6 +74,7 @@ pub(super) fn detect_stalled_requests(context: &DetectContext<'_>, out: &mut Ver
     );
     out.add_verdict(Severity::Warning, summary)
         .rid(worst_rid)
+        .since(since)
         .weighed("requests", stalled)
         .with("retracted_before", retracted)
         .with("longest_ns", worst_ns)

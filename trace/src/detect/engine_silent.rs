@@ -36,6 +36,7 @@ pub(super) fn detect_engine_silence(context: &DetectContext<'_>, out: &mut Verdi
     if let Some(verdict) = out.list.last_mut() {
         verdict
             .occurrences(silences.count)
+            .last_at(silences.last_end())
             .with("silences", silences.count)
             .with("silences_total_ns", silences.total_ns);
     }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{ALL, DetectContext, Detector, Keep};
 use crate::clock::MonoNs;
-use crate::ledger::AffectedRequests;
+use crate::ledger::{AffectedRequests, OccurrenceTimes};
 use crate::stats::WINDOW_NS;
 use crate::words::names;
 
@@ -45,6 +45,8 @@ pub struct Verdict {
     pub rid: String,
     /// Start of the problem; `None` means now, or the time of the first finding.
     pub since: Option<MonoNs>,
+    /// Time of the last occurrence; `None` means now, if the number of occurrences has grown.
+    pub last_at: Option<MonoNs>,
     /// Number of occurrences so far. `None` means a state, which lasts while it is found.
     pub occurrences: Option<u64>,
     /// One sentence, with numbers.
@@ -68,9 +70,19 @@ impl Verdict {
         self
     }
 
-    /// Sets the worst affected request and the start of the problem. Adds the number of occurrences under this name.
+    /// Sets the worst affected request and the times of the occurrences. Adds the number of affected requests under this name.
     pub(super) fn affected(&mut self, name: &str, seen: &AffectedRequests) -> &mut Self {
-        self.rid(&seen.worst).since(seen.since).with(name, seen.rids)
+        self.rid(&seen.worst).times(seen.times).with(name, seen.rids)
+    }
+
+    /// Sets the start of the problem and the time of its last occurrence.
+    pub(super) fn times(&mut self, times: OccurrenceTimes) -> &mut Self {
+        self.since(times.first).last_at(times.last)
+    }
+
+    pub(super) fn last_at(&mut self, last_at: Option<MonoNs>) -> &mut Self {
+        self.last_at = last_at;
+        self
     }
 
     pub(super) fn since(&mut self, since: Option<MonoNs>) -> &mut Self {
@@ -78,7 +90,7 @@ impl Verdict {
         self
     }
 
-    /// Sets the number of occurrences so far: the problem lasts until it has not grown for ten seconds.
+    /// Sets the number of occurrences so far: the problem lasts until the last one is ten seconds ago.
     pub(super) fn occurrences(&mut self, count: u64) -> &mut Self {
         self.occurrences = Some(count);
         self
@@ -134,7 +146,7 @@ pub struct Finding {
     pub kind: &'static str,
     /// Start of the problem.
     pub began: MonoNs,
-    /// Last time it was found, or that occurrences were added; correct to the interval between detector runs.
+    /// End of its last occurrence. A state occurs as long as detectors find it, so its end is correct to the interval between their runs.
     pub last_at: MonoNs,
     /// Whether it lasts: a state that the last detector run found, or occurrences in the last ten seconds.
     pub active: bool,
@@ -185,11 +197,15 @@ impl Findings {
         {
             let is_state = verdict.occurrences.is_none();
             let occurrences = verdict.occurrences.unwrap_or(0);
-            // A count that does not grow means that nothing happened since the last check.
-            if is_state || occurrences > known.occurrences {
-                known.last_at = now;
-                known.occurrences = known.occurrences.max(occurrences);
-            }
+            let last_at = match verdict.last_at {
+                _ if is_state => now,
+                Some(last_at) => last_at,
+                // A count that does not grow means that nothing happened since the last check.
+                None if occurrences > known.occurrences => now,
+                None => known.last_at,
+            };
+            known.last_at = known.last_at.max(last_at);
+            known.occurrences = known.occurrences.max(occurrences);
             known.active = now.since(known.last_at) < WINDOW_NS;
             known.began = verdict.since.map_or(known.began, |since| since.min(known.began));
             let worse = (verdict.severity, verdict.weight) >= (known.verdict.severity, known.verdict.weight);
@@ -199,7 +215,9 @@ impl Findings {
         } else {
             let began = verdict.since.unwrap_or(now);
             let occurrences = verdict.occurrences.unwrap_or(0);
-            self.list.push(Finding { kind, began, last_at: now, active: true, verdict, occurrences });
+            let last_at = verdict.last_at.filter(|_| verdict.occurrences.is_some()).unwrap_or(now).max(began);
+            let active = now.since(last_at) < WINDOW_NS;
+            self.list.push(Finding { kind, began, last_at, active, verdict, occurrences });
         }
     }
 

@@ -57,11 +57,12 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
     if oldest_ns >= GAP_WARNING_NS {
         let _ = write!(summary, "; {} waiting, the oldest for {}", count(waiting), duration(oldest_ns));
     }
-    // The gap began when the worst request's first token was sent.
-    let (rid, since) = match ledger.worst_gap() {
-        Some(gap) if gap.ns >= oldest_ns => (&*gap.rid, gap.at.0.saturating_sub(gap.ns)),
-        _ => (oldest_rid, context.now.0.saturating_sub(oldest_ns)),
-    };
+    let rid = ledger.worst_gap().filter(|gap| gap.ns >= oldest_ns).map_or(oldest_rid, |gap| &gap.rid);
+    // It began when the first of the late tokens was sent.
+    let mut times = ledger.late_gaps;
+    if oldest_ns >= GAP_WARNING_NS {
+        times.record_span(MonoNs(context.now.0.saturating_sub(oldest_ns)), context.now);
+    }
     let bottleneck = context.attribution.bottleneck();
     let is_logged = context.attribution.legs.is_empty();
     if ledger.stages().counts.timed_gaps > 0 {
@@ -83,7 +84,7 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
     let verdict = out
         .add_verdict(severity, summary)
         .rid(rid)
-        .since(Some(MonoNs(since)))
+        .times(times)
         .weight(worst)
         .with("requests", gap.count())
         .with("requests_above_warning", over)

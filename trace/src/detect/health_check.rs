@@ -17,6 +17,7 @@ pub(super) fn detect_failed_health_check(context: &DetectContext<'_>, out: &mut 
     );
     out.add_verdict(Severity::Critical, summary)
         .since(Some(silence.since))
+        .last_at(Some(silence.until))
         .occurrences(silence.checks)
         .weighed("silent_ns", silence.ns())
         .with("by", "the engine's log")

@@ -34,6 +34,7 @@ pub(super) fn detect_late_sends(context: &DetectContext<'_>, out: &mut Verdicts)
         let verdict = out
             .add_verdict(severity, summary)
             .hop(&group.name)
+            .times(group.late_sends)
             .occurrences(group.send_wait.count_above(GAP_WARNING_NS))
             .weighed("send_wait_max_ns", worst)
             .with("send_wait_p50_ns", median)
@@ -92,6 +93,7 @@ pub(super) fn detect_late_deliveries(context: &DetectContext<'_>, out: &mut Verd
     }
     let verdict = out
         .add_verdict(severity, parts.join("; "))
+        .times(ledger.late_deliveries)
         .occurrences(waits.count_above(GAP_WARNING_NS) + ledger.itl_delivered().count_above(GAP_WARNING_NS))
         .weight(worst)
         .with("requests", waits.count())
@@ -134,6 +136,7 @@ pub(super) fn detect_late_frontend(context: &DetectContext<'_>, out: &mut Verdic
     let summary = format!("in the frontend, {} after the worker wrote them", late.collect::<Vec<_>>().join(" and "));
     out.add_verdict(severity, summary)
             .rid(&waits.worst.rid)
+            .times(waits.late)
             .occurrences(parts.iter().map(|(_, waits)| waits.count_above(GAP_WARNING_NS)).sum())
             .weight(waits.worst.ns)
             .with("responses", waits.responses)

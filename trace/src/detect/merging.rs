@@ -65,7 +65,7 @@ fn detect_logged_merges(context: &DetectContext<'_>, out: &mut Verdicts) {
     );
     out.add_verdict(Severity::Warning, summary)
         .rid(&merged.most_rid)
-        .since(merged.since)
+        .times(merged.logged_at)
         .occurrences(merged.chunks)
         .weighed("chunks", merged.chunks)
         .with("by", "the engine's log")

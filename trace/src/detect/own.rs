@@ -43,7 +43,7 @@ pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, out: &mut Ver
         let verdict = out.add_verdict(severity, summary);
         verdict
             .hop(&group.name)
-            .since(context.ledger.totals().undecoded_since)
+            .times(context.ledger.totals().undecoded_times)
             .occurrences(undecoded)
             .weighed("frames_undecoded", undecoded)
             .with("frames", frames)
@@ -66,7 +66,7 @@ pub(super) fn detect_missed_observations(context: &DetectContext<'_>, out: &mut 
         count(all),
     );
     out.add_verdict(Severity::Warning, summary)
-        .since(missed.since)
+        .times(missed.times)
         .occurrences(all)
         .weight(all)
         .with("queue_full", missed.queue_full)

@@ -1,6 +1,7 @@
 //! Thresholds that several detectors or the screen share. One that only a single detector reads is a constant in its file.
 
 use super::Severity;
+pub(crate) use crate::ledger::BURST_FRAMES;
 pub use crate::ledger::GAP_WARNING_NS;
 
 const SECOND: u64 = 1_000_000_000;
@@ -19,8 +20,6 @@ pub(crate) const CPU_BOUND_SHARE: f64 = 0.8;
 pub(crate) const STARVED_SHARE: f64 = 0.25;
 /// Share of that wait held back by a quota that makes a thread throttled.
 pub(crate) const THROTTLED_SHARE: f64 = 0.1;
-/// Frames in one wakeup that make a burst.
-pub(crate) const BURST_FRAMES: u64 = 8;
 /// Silence of an unfinished request after its first chunk that makes it stalled, in nanoseconds.
 pub const STALLED_NS: u64 = 30 * SECOND;
 

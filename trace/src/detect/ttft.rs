@@ -10,6 +10,9 @@ use crate::words::{count, duration, percent, plural};
 /// A part of the time to first token that is smaller than this is information: another part matters more.
 pub(super) const MIN_LATE_SHARE: f64 = 0.25;
 
+/// Fewer requests that are dispatched late are information: the time since their first bytes may be that of a client's slow upload.
+pub(super) const MIN_LATE_DISPATCHES: u64 = 3;
+
 /// Requests that wait in the server's socket until it reads them.
 pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts) {
     let receiver = context.facts().receiver();
@@ -23,6 +26,9 @@ pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts)
 pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, out: &mut Verdicts) {
     let place = format!("in the {} before dispatch", context.facts().receiver());
     if let Some(verdict) = detect_late_leg(context, TtftMoment::Read, &place, out) {
+        if context.ledger.ttft().late_leg(TtftMoment::Read).is_some_and(|late| late.requests < MIN_LATE_DISPATCHES) {
+            verdict.severity = Severity::Info;
+        }
         verdict.advice(
             "tokenisation, the chat template or images take this time, or clients send long requests slowly: `--python-stacks` names the \
              functions",
@@ -62,10 +68,6 @@ pub(super) fn detect_queued_requests(context: &DetectContext<'_>, out: &mut Verd
 
 /// Requests whose prefill is slow beside others with as much work.
 pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, out: &mut Verdicts) {
-    // A stopped scheduler computes nothing, and is a finding of its own. A prefill server has no streams whose silence would show it.
-    if matches!(attribution::scheduler_state(context.ledger), ThreadState::Stopped | ThreadState::Frozen) {
-        return;
-    }
     let source = context.facts().source();
     let place = "in slow prefills";
     let Some(verdict) = detect_late_leg(context, TtftMoment::BatchEntered, place, out) else { return };
@@ -104,6 +106,7 @@ fn detect_late_leg<'v>(
     let verdict = out.add_verdict(severity, summary);
     verdict
         .rid(&worst.rid)
+        .times(late.times)
         .occurrences(late.requests)
         .weighed("longest_ns", worst.ns)
         .with("requests", ttft.requests())

@@ -77,7 +77,7 @@ pub(super) fn detect_worker_changes(context: &DetectContext<'_>, out: &mut Verdi
         );
         out.add_verdict(Severity::Warning, summary)
                 .hop(&group.name)
-                .affected("changes", moved)
+                .affected("requests", moved)
                 .occurrences(moved.rids)
                 .with("chunks_out_of_order", group.out_of_order.rids)
                 .advice(

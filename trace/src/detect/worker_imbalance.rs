@@ -92,6 +92,7 @@ pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Ver
         );
         out.add_verdict(severity, summary)
             .hop(&group.name)
+            .last_at(group.last_frame_at)
             .occurrences(sum)
             .with("workers", receivers.len())
             .with("workers_idle", idle)

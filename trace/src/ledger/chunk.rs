@@ -105,7 +105,9 @@ impl Ledger {
             });
             if continues_request && !request.is_shared() && is_open_in_group {
                 request.changed_receiver = true;
-                self.hops.groups[context.group].moved.record_request(context.at, chunk.rid, 1, true);
+                let is_first_change =
+                    request.streams.iter().filter(|stream| stream.is_on_group(context.group)).count() == 1;
+                self.hops.groups[context.group].moved.record_request(context.at, chunk.rid, 1, is_first_change);
             }
             request.streams.push(Stream::new(context.hop, context.group, context.roles, context.at));
             request.streams.len() - 1

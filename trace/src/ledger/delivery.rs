@@ -1,10 +1,10 @@
 //! Deliveries, matched against the chunks that were sent.
 
-use super::Ledger;
 use super::delivery_tracker::DeliveryTracker;
 use super::outcome::UnjudgedCause;
 use super::shared_rid::late_deliveries_until;
 use super::stream_count::Evidence;
+use super::{GAP_WARNING_NS, Ledger};
 use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::{Arrival, Delivery, Response, Traced};
@@ -114,6 +114,9 @@ impl Ledger {
                 let silence_ns = at.since(last);
                 let token_ns = silence_ns / u64::from(result.new_tokens);
                 self.itl_delivered.record(at, silence_ns);
+                if silence_ns >= GAP_WARNING_NS {
+                    self.late_deliveries.record_span(last, at);
+                }
                 self.itl_delivered_by_token.record_n(at, token_ns, result.new_tokens.into());
                 let itl = request.itl.get_or_insert_default();
                 itl.delivered.record(token_ns, result.new_tokens);
@@ -126,6 +129,9 @@ impl Ledger {
                     let ns = at.since(from);
                     self.delivery_wait.record(at, ns);
                     self.worst_delivery_wait.keep_longest(at, &request.rid, ns);
+                    if ns >= GAP_WARNING_NS {
+                        self.late_deliveries.record_span(from, at);
+                    }
                 }
                 is_path_complete = from.is_some();
             }

@@ -269,12 +269,10 @@ impl Ledger {
         if dispatch.index == 0 {
             let Some(hop_index) = self.register_frame(at, dispatch.id) else { return };
             let hop = &mut self.hops.all[hop_index];
-            let bytes = super::capped(dispatch.bytes);
-            hop.counts.bytes += bytes;
+            hop.counts.bytes += super::capped(dispatch.bytes);
             let early = hop.early_receives.iter().find(|early| early.id == dispatch.id);
             let received_early = early.map(|early| early.at);
             self.dispatched.last = Some(LastMessage { id: dispatch.id, received_early });
-            self.hops.groups[hop.group].rate.record(at, 0, 0, bytes);
             self.pending_receive.clear();
             // The message counts once, with its first request. It has no chunks.
             self.queue_sent_frame(at, dispatch.id, hop_index, FrameLoad::new(0, dispatch.bytes), None);

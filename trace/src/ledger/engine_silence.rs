@@ -107,6 +107,11 @@ impl EndedSilence {
 }
 
 impl EngineSilences {
+    /// End of the last confirmed one.
+    pub(crate) fn last_end(&self) -> Option<MonoNs> {
+        self.recent.back().map(|silent| silent.to)
+    }
+
     /// Whether the engine was silent for more than half of a wait that has just ended: all requests waited then.
     pub(super) fn explains(&self, from: MonoNs, to: MonoNs) -> bool {
         let ended = self.ended_silence.as_ref().filter(|ended| !ended.is_confirmed).map(|ended| &ended.silence);

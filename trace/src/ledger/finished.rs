@@ -1,6 +1,10 @@
 //! Summaries of finished requests in bounded memory. Ordinary ones are evicted before notable ones.
 
 use std::collections::VecDeque;
+use std::hash::BuildHasher as _;
+
+use hashbrown::hash_map::Entry;
+use hashbrown::{DefaultHashBuilder, HashMap};
 
 use super::request::RequestSummary;
 
@@ -12,6 +16,11 @@ pub(super) struct FinishedRequests {
     recent: VecDeque<RequestSummary>,
     /// Total length of all rids, in bytes.
     rid_bytes: usize,
+    /// Number of summaries that are not kept, or not any more.
+    pub(super) evicted: u64,
+    /// Number of summaries by the hash of their rid, so that an unknown rid is not searched for.
+    by_rid_hash: HashMap<u64, u32>,
+    hasher: DefaultHashBuilder,
 }
 
 /// Maximum number of summaries, and of bytes of their rids.
@@ -30,6 +39,7 @@ impl FinishedRequests {
         is_notable: impl Fn(&RequestSummary) -> bool,
     ) {
         if limits.summaries == 0 || summary.rid.len() > limits.rid_bytes {
+            self.evicted += 1;
             return;
         }
         // Each step moves or evicts one summary, so it ends.
@@ -45,10 +55,25 @@ impl FinishedRequests {
                 Some(oldest) => Some(oldest),
                 None => self.notable.pop_front(),
             };
-            self.rid_bytes = self.rid_bytes.saturating_sub(evicted.map_or(0, |summary| summary.rid.len()));
+            if let Some(evicted) = evicted {
+                self.rid_bytes = self.rid_bytes.saturating_sub(evicted.rid.len());
+                self.evicted += 1;
+                self.forget_rid(&evicted.rid);
+            }
         }
         self.rid_bytes = self.rid_bytes.saturating_add(summary.rid.len());
+        *self.by_rid_hash.entry(self.hasher.hash_one(&*summary.rid)).or_default() += 1;
         self.recent.push_back(summary);
+    }
+
+    /// Counts one summary less with this rid.
+    fn forget_rid(&mut self, rid: &str) {
+        if let Entry::Occupied(mut summaries) = self.by_rid_hash.entry(self.hasher.hash_one(rid)) {
+            *summaries.get_mut() -= 1;
+            if *summaries.get() == 0 {
+                summaries.remove();
+            }
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -57,6 +82,9 @@ impl FinishedRequests {
 
     /// The newest request with this id.
     pub(super) fn newest_mut(&mut self, rid: &str) -> Option<&mut RequestSummary> {
+        if !self.by_rid_hash.contains_key(&self.hasher.hash_one(rid)) {
+            return None;
+        }
         let all = self.notable.iter_mut().chain(&mut self.recent);
         all.rev().find(|summary| &*summary.rid == rid)
     }
@@ -75,6 +103,24 @@ mod tests {
     fn summary(rid: &str, missing: u32) -> RequestSummary {
         let numbers = RequestNumbers { wire_missing: missing, ..RequestNumbers::default() };
         RequestSummary { rid: rid.into(), numbers }
+    }
+
+    #[test]
+    fn only_kept_rids_are_found_and_counted() {
+        let mut finished = FinishedRequests::default();
+        for n in 0..1_000_u32 {
+            let limits = SummaryLimits { summaries: 8, rid_bytes: 1_000 };
+            // Each fourth is notable, and each rid occurs twice.
+            finished.add_summary(summary(&format!("{}", n / 2), u32::from(n % 4 == 0)), limits, |s| s.wire_missing > 0);
+            assert!(finished.by_rid_hash.values().sum::<u32>() == finished.len() as u32);
+        }
+        let kept: Vec<String> = finished.iter().map(|summary| summary.rid.to_string()).collect();
+        for n in 0..500 {
+            let rid = n.to_string();
+            let newest = finished.newest_mut(&rid).map(|summary| summary.wire_missing);
+            assert_eq!(newest.is_some(), kept.contains(&rid), "{rid} of {kept:?}");
+        }
+        assert!(finished.newest_mut("499").is_some() && finished.by_rid_hash.len() <= 8);
     }
 
     #[test]
@@ -101,7 +147,7 @@ mod tests {
         }
         enter("last", 0);
         let rids: Vec<&str> = finished.iter().map(|s| &*s.rid).collect();
-        assert_eq!((rids.len(), rids[3], finished.len()), (4, "last", 4));
+        assert_eq!((rids.len(), rids[3], finished.len(), finished.evicted), (4, "last", 4, 106));
         assert!(rids[..3].iter().all(|rid| rid.starts_with("lost-")), "{rids:?}");
     }
 }

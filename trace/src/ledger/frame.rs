@@ -99,7 +99,7 @@ impl Ledger {
             let reported_missed = missed.min(hop.reported_missed);
             hop.reported_missed -= reported_missed;
             if missed > reported_missed {
-                self.totals.missed.since.get_or_insert(at);
+                self.totals.missed.times.record(at);
                 let unannounced = &mut self.totals.missed.unannounced;
                 *unannounced = unannounced.saturating_add(missed - reported_missed);
             }
@@ -120,7 +120,7 @@ impl Ledger {
     /// The engine ended: queued frames will never be received, and no stream continues.
     pub(super) fn record_engine_end(&mut self, at: MonoNs) {
         self.totals.engine_ends += 1;
-        self.totals.engine_ended = Some(at);
+        self.totals.engine_end_times.record(at);
         self.silences.forget_current();
         for hop_index in 0..self.hops.all.len() {
             let hop = &mut self.hops.all[hop_index];
@@ -145,8 +145,7 @@ impl Ledger {
         }
         let any_received = self.hops.any_received;
         let hop = &mut self.hops.all[hop_index];
-        let bytes = super::capped(frame.bytes);
-        hop.counts.bytes += bytes;
+        hop.counts.bytes += super::capped(frame.bytes);
         let context = FrameContext {
             at,
             frame: frame.id,
@@ -202,6 +201,6 @@ impl Ledger {
         }
         let group = &mut self.hops.groups[context.group];
         group.ids.add_counts(sums.ids);
-        group.rate.record(at, frame.chunks.len() as u64, tokens, bytes);
+        group.last_frame_at = group.last_frame_at.max(Some(at));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::limits::push_bounded;
-use super::{Ledger, WorstGap};
+use super::{GAP_WARNING_NS, Ledger, OccurrenceTimes, WorstGap};
 use crate::clock::MonoNs;
 use crate::event::FrontendWait;
 use crate::stats::Distribution;
@@ -22,6 +22,8 @@ pub struct FrontendWaits {
     pub last_token: Distribution,
     /// The longest wait.
     pub worst: WorstGap,
+    /// Ends of waits that are worth a finding.
+    pub(crate) late: OccurrenceTimes,
     latest: VecDeque<FrontendResponse>,
 }
 
@@ -61,6 +63,9 @@ impl FrontendWaits {
             }
         }
         self.worst.keep_longest(at, wait.rid, longest_ns);
+        if longest_ns >= GAP_WARNING_NS {
+            self.late.record(at);
+        }
         let FrontendWait { rid, first_token_ns, last_token_ns } = *wait;
         push_bounded(
             &mut self.latest,

@@ -268,6 +268,11 @@ impl Hop {
         finished
     }
 
+    /// Frames received so far in the current wakeup.
+    pub(crate) fn current_wakeup_frames(&self) -> u32 {
+        self.wakeup.map_or(0, |wakeup| wakeup.frames)
+    }
+
     /// Frames received in the first wakeup, until it ends.
     pub(crate) fn first_wakeup_frames(&self) -> u32 {
         self.wakeup.as_ref().filter(|_| self.counts.wakeup_frames_max == 0).map_or(0, |wakeup| wakeup.frames)

@@ -7,11 +7,12 @@ use super::lane::Lane;
 use super::processing_stage::ProcessingStages;
 use super::stream::Stream;
 use super::totals::{AffectedRequests, IdCounts, ModeCounts};
+use super::{GAP_WARNING_NS, OccurrenceTimes};
 use crate::clock::MonoNs;
 use crate::event::{self, Capabilities, SendWait};
 use crate::id::HopId;
 use crate::path::{Ends, UNKNOWN};
-use crate::stats::{Buckets, Distribution, Rate, Trend};
+use crate::stats::{Buckets, Distribution, Trend};
 
 use super::hop::{Hop, HopRoles};
 
@@ -38,6 +39,8 @@ pub struct HopGroup {
     pub(crate) queue_wait_slot: Buckets,
     /// Wait of the content in the sender: see [`SendWait`].
     pub send_wait: Distribution,
+    /// Ends of such waits that are worth a finding.
+    pub(crate) late_sends: OccurrenceTimes,
     /// Forwarded minus sent.
     pub relay: Distribution,
     /// Processed minus received.
@@ -46,10 +49,12 @@ pub struct HopGroup {
     pub recv_wait: Distribution,
     /// Frames received per wakeup, over finished wakeups; a count, not a time.
     pub wakeups: Distribution,
+    /// Times of receives that made a wakeup a burst.
+    pub(crate) bursts: OccurrenceTimes,
     /// Bytes in kernel queues.
     pub kernel: KernelQueue,
-    /// Traffic per second.
-    pub rate: Rate,
+    /// Time of the last decoded frame; `None` before the first.
+    pub last_frame_at: Option<MonoNs>,
     /// Backlog over time.
     pub trend: Trend,
     /// Streams, by what their counts show that they list.
@@ -101,7 +106,11 @@ impl Hops {
     /// Records how long a message waited before its send, by the sender's own clock.
     pub(crate) fn record_send_wait(&mut self, at: MonoNs, wait: SendWait) {
         if let Some(group) = self.get(wait.hop).map(|hop| hop.group) {
-            self.groups[group].send_wait.record(at, wait.ns);
+            let group = &mut self.groups[group];
+            group.send_wait.record(at, wait.ns);
+            if wait.ns >= GAP_WARNING_NS {
+                group.late_sends.record(at);
+            }
         }
     }
 
@@ -207,7 +216,7 @@ impl Hops {
         true
     }
 
-    /// Moves the frames queued on the hop at `hop_index` to its new group. Times and rates stay with the old group.
+    /// Moves the frames queued on the hop at `hop_index` to its new group. Times stay with the old group.
     fn move_backlog(&mut self, hop_index: usize, old_group: usize) {
         let new_group = self.all[hop_index].group;
         let counts = self.all[hop_index].counts;

@@ -5,7 +5,7 @@ use super::limits::CountedLimits;
 use super::prefill::{PrefillComparison, PrefillSpan, Prefills, SlowPrefill};
 use super::request::Request;
 use super::ttft_path::{LEG_NAMES, TimedLeg, TtftMoment, TtftPath};
-use super::{GAP_WARNING_NS, WorstGap};
+use super::{GAP_WARNING_NS, OccurrenceTimes, WorstGap};
 use crate::clock::MonoNs;
 
 /// Requests that spent a second or more on a leg between neighbouring moments; on the prefill, only those that are slow beside others.
@@ -19,6 +19,8 @@ pub struct LateLeg {
     pub whole_ns: u128,
     /// The longest; `None` without any.
     pub(crate) worst: Option<WorstGap>,
+    /// Begin of the first leg and end of the last one.
+    pub(crate) times: OccurrenceTimes,
 }
 
 impl LateLeg {
@@ -28,6 +30,7 @@ impl LateLeg {
         self.ns += u128::from(ns);
         self.whole_ns += u128::from(ttft_ns);
         self.worst.get_or_insert_default().keep_longest(end, rid, ns);
+        self.times.record_span(MonoNs(end.0.saturating_sub(ns)), end);
     }
 
     /// Share of the leg in the time to first token of these requests, from 0 to 1.
@@ -40,9 +43,10 @@ impl LateLeg {
 /// the engine.
 fn prefill_end(request: &Request, leg: TimedLeg) -> Option<MonoNs> {
     let finished = request.engine_times().and_then(|times| times.prefill_finished);
-    let is_of_pair = request.dispatch().is_some_and(|dispatch| dispatch.room.is_some());
+    // Only the dispatch tells which requests are those of a pair.
+    let may_be_of_pair = request.dispatch().is_none_or(|dispatch| dispatch.room.is_some());
     match finished.filter(|at| (leg.at..=leg.end()).contains(at)) {
-        None if is_of_pair => None,
+        None if may_be_of_pair => None,
         finished => Some(finished.unwrap_or(leg.end())),
     }
 }

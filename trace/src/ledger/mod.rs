@@ -29,6 +29,7 @@ mod lifecycle;
 mod limits;
 mod losses;
 mod marked_frames;
+mod occurrence_times;
 mod outcome;
 mod pair_messages;
 mod prefill;
@@ -76,6 +77,7 @@ pub use lane::LaneCounts;
 pub use late_leg::LateLeg;
 pub use limits::{BOUNDS, Bound, Limits, ReachedLimit};
 pub use losses::{Losses, Lossy, LostRange};
+pub use occurrence_times::OccurrenceTimes;
 pub use outcome::{ChunkOutcome, JudgedChunks, OutcomeCounts, UnjudgedCause};
 pub use pair_messages::{PairMessageCounts, PairTimes};
 pub use prefill::PrefillComparison;
@@ -133,6 +135,8 @@ fn capped(number: u64) -> u64 {
 
 /// Wait of a first token between scheduler and tokenizer that causes a warning, in nanoseconds.
 pub const GAP_WARNING_NS: u64 = 1_000_000_000;
+/// Frames in one wakeup that make a burst.
+pub(crate) const BURST_FRAMES: u32 = 8;
 
 /// Worst observed wait of a first token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -173,8 +177,12 @@ pub struct Ledger {
     /// Gaps in the current time slot.
     gap_slot: Buckets,
     worst_gap: WorstGap,
+    /// Gaps that are worth a finding, each from its send.
+    pub(crate) late_gaps: OccurrenceTimes,
     delivery_wait: Distribution,
     worst_delivery_wait: WorstGap,
+    /// Waits for a delivery, or times between two, that are worth a finding.
+    pub(crate) late_deliveries: OccurrenceTimes,
     /// Time use of the receiving threads while first tokens waited for them.
     pub(crate) waits: FirstTokenWaits,
     threads: Threads,
@@ -274,7 +282,7 @@ impl Ledger {
     fn record_undecoded(&mut self, at: MonoNs, undecoded: &Undecoded<'_>) {
         self.totals.undecoded += 1;
         self.pending_receive.clear();
-        self.totals.undecoded_since.get_or_insert(at);
+        self.totals.undecoded_times.record(at);
         self.silences.forget_current();
         let Some(hop_index) = self.register_frame(at, undecoded.id) else {
             return;
@@ -340,6 +348,12 @@ impl Ledger {
             self.history.record_outcome(at, &request.rid, chunks);
             self.judged.push((ticket, chunks));
         }
+    }
+
+    /// Counts the seconds of current figures from the start of the first time slot. Called before the first event.
+    pub(crate) fn start_slots(&mut self, at: MonoNs) {
+        self.gap.count_seconds_from(at);
+        self.ttft.seconds_from = at;
     }
 
     /// Starts a new time slot: resets the values kept per slot.

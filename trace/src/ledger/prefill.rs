@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use super::limits::push_bounded;
-use super::{GAP_WARNING_NS, Ledger, Request};
+use super::{GAP_WARNING_NS, Hop, Ledger, Request};
 use crate::clock::MonoNs;
 use crate::id::HopId;
 use crate::stats::Tally;
@@ -20,6 +20,8 @@ pub(crate) const MIN_TIMES_OTHERS: u64 = 4;
 pub(crate) const MIN_OTHERS: u64 = 20;
 /// Number of classes of work, by doublings.
 const CLASSES: usize = 32;
+/// A scheduler that ran, or waited for a CPU, for less than this share of a prefill was stopped.
+const MIN_WANTED_SHARE: f64 = 0.1;
 /// A request that is unanswered for longer has not begun its prefill.
 const MAX_UNANSWERED_NS: u64 = 60_000_000_000;
 
@@ -227,9 +229,20 @@ impl Ledger {
         while let Some(prefill) = self.ttft.late_legs.prefills.take_unjudged(until) {
             if let Some(slow) = self.ttft.late_legs.prefills.judge(prefill)
                 && !self.silences.explains(slow.span.from, slow.span.to)
+                && !self.has_scheduler_paused(slow.span)
             {
                 self.ttft.late_legs.record_slow_prefill(&slow);
             }
         }
+    }
+    /// Whether a thread that receives requests hardly ran in this span. A stopped scheduler computes nothing, and a prefill server has no
+    /// streams whose silence would show it.
+    fn has_scheduler_paused(&self, span: PrefillSpan) -> bool {
+        let hops = self.hops.all.iter().filter(|hop| hop.carries_requests);
+        let threads = hops.filter_map(Hop::receiving_thread).filter_map(|id| self.threads.get(id));
+        threads.filter_map(|thread| thread.between(span.from, span.to)).any(|use_in_span| {
+            // Samples of less than half of the span show nothing about it.
+            use_in_span.interval_ns >= span.ns() / 2 && use_in_span.share(use_in_span.wanted_ns()) < MIN_WANTED_SHARE
+        })
     }
 }

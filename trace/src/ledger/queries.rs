@@ -80,6 +80,11 @@ impl Ledger {
         self.finished.iter()
     }
 
+    /// Number of finished requests whose summaries were evicted.
+    pub fn finished_evicted(&self) -> u64 {
+        self.finished.evicted
+    }
+
     /// Number of summaries of finished requests.
     pub fn finished_count(&self) -> usize {
         self.finished.len()

@@ -1,6 +1,5 @@
 //! Stages of a frame after its send: forwarded, received, processed.
 
-use super::Ledger;
 use super::first_token_waits::{FirstTokenWait, MIN_WAIT_NS};
 use super::hop::{BurstPosition, EarlyReceive};
 use super::lane::{FrameLoad, PendingChunk};
@@ -9,6 +8,7 @@ use super::processing_stage::TimedCount;
 use super::receiver::ReceiveTimes;
 use super::request::ReceivedChunk;
 use super::request_table::PREFETCHED_RECORDS;
+use super::{BURST_FRAMES, GAP_WARNING_NS, Ledger};
 use crate::clock::MonoNs;
 use crate::engine::{EngineState, Mode, Waiter};
 use crate::event::Received;
@@ -139,8 +139,13 @@ impl Ledger {
         hop.counts.frames_received += 1;
         hop.add_unprocessed(id, at);
         let group = &mut self.hops.groups[hop.group];
-        if let Some(frames) = received.wakeup.and_then(|wakeup| hop.count_wakeup(wakeup)) {
-            group.wakeups.record(at, u64::from(frames));
+        if let Some(wakeup) = received.wakeup {
+            if let Some(frames) = hop.count_wakeup(wakeup) {
+                group.wakeups.record(at, u64::from(frames));
+            }
+            if hop.current_wakeup_frames() >= BURST_FRAMES {
+                group.bursts.record(at);
+            }
         }
         self.totals.predicted.wakeups_seen |= received.wakeup.is_some() && hop.last;
         hop.last_receiver = received.by.or(hop.last_receiver);
@@ -302,9 +307,13 @@ impl Ledger {
             if let Some(sent) = request.sent_first.filter(|_| !request.is_after_engine_end) {
                 let gap_ns = at.since(sent);
                 request.gap_ns = Some(gap_ns);
-                self.gap.record(at, gap_ns);
+                // As in the time slots, an observation that arrives late counts in the second in which it arrives.
+                self.gap.record(self.now, gap_ns);
                 self.gap_slot.record(gap_ns);
                 self.worst_gap.keep_longest(at, &request.rid, gap_ns);
+                if gap_ns >= GAP_WARNING_NS {
+                    self.late_gaps.record_span(sent, at);
+                }
                 let hop = &self.hops.all[receive.hop_index];
                 if let (Some(receiver), Some(sent_on_last_hop)) = (hop.last_receiver, receive.sent_at)
                     && gap_ns >= MIN_WAIT_NS

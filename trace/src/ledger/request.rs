@@ -231,6 +231,8 @@ impl Request {
             dispatch: self.dispatch(),
             engine_times: self.engine_times(),
             sent_first: self.sent_first,
+            // The first stream is the scheduler's.
+            sent_last: self.sent_first.and(self.streams.first().map(|stream| stream.last_at)),
             received_first: self.received_first,
             processed_first: self.details.as_ref().and_then(|details| details.processed),
             delivered_first: self.delivered_first,
@@ -322,6 +324,8 @@ pub struct RequestNumbers {
     pub engine_times: Option<EngineTimes>,
     /// When the scheduler sent its first chunk; `None` if not observed.
     pub sent_first: Option<MonoNs>,
+    /// When the scheduler sent its latest chunk; `None` unless the first one was observed.
+    pub sent_last: Option<MonoNs>,
     /// When the tokenizer received its first chunk; `None` if not observed.
     pub received_first: Option<MonoNs>,
     /// When the tokenizer had processed the message with its first chunk; `None` if that or the request's dispatch was not observed.

@@ -5,18 +5,19 @@ use std::collections::BTreeMap;
 use super::dispatched::DispatchCounts;
 use super::engine_times::EngineTimesCounts;
 use super::losses::LossMemory;
+use super::occurrence_times::OccurrenceTimes;
 use super::outcome::OutcomeCounts;
 use super::request::Request;
 use crate::clock::MonoNs;
 use crate::event::MissedCause;
 
-/// Number of affected requests, with the worst one and the time of the first.
+/// Number of affected requests, with the worst one and the times of the occurrences.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AffectedRequests {
     /// Number of requests.
     pub rids: u64,
-    /// Time of the first occurrence.
-    pub since: Option<MonoNs>,
+    /// Times of the occurrences.
+    pub times: OccurrenceTimes,
     /// Rid of the worst request.
     pub worst: Box<str>,
     /// Amount for the worst request, in the unit of the kind.
@@ -26,7 +27,7 @@ pub struct AffectedRequests {
 impl AffectedRequests {
     /// Adds an affected request, and keeps the one with the largest `amount`. `new_rid`: it was not counted before.
     pub(crate) fn record_request(&mut self, at: MonoNs, rid: &str, amount: u64, new_rid: bool) {
-        self.since.get_or_insert(at);
+        self.times.record(at);
         self.rids += u64::from(new_rid);
         if amount > self.amount || self.worst.is_empty() {
             self.amount = amount;
@@ -170,8 +171,8 @@ pub struct MissedCounts {
     pub cut_short: u64,
     /// Frames missing from a lane's numbering without a report of their loss.
     pub unannounced: u64,
-    /// Time of the first.
-    pub since: Option<MonoNs>,
+    /// Times at which they were missed.
+    pub times: OccurrenceTimes,
 }
 
 impl MissedCounts {
@@ -185,7 +186,9 @@ impl MissedCounts {
             MissedCause::Ended => return,
         };
         *counter += count;
-        self.since.get_or_insert(at);
+        if count > 0 {
+            self.times.record(at);
+        }
     }
 
     /// Missed observations reported by the source, by cause.
@@ -332,12 +335,12 @@ pub struct Totals {
     pub missed: MissedCounts,
     /// Frames that could not be decoded.
     pub undecoded: u64,
-    /// Time of the first undecoded frame.
-    pub undecoded_since: Option<MonoNs>,
+    /// Times of these frames.
+    pub undecoded_times: OccurrenceTimes,
     /// Number of observed ends of the engine.
     pub engine_ends: u64,
-    /// Time of the last one.
-    pub engine_ended: Option<MonoNs>,
+    /// Times of these ends.
+    pub engine_end_times: OccurrenceTimes,
     /// `None` if no engine reported that it failed.
     pub engine_failed: Option<EngineFailure>,
 }

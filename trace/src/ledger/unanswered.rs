@@ -12,7 +12,6 @@ use super::request::RequestNumbers;
 use super::request_details::RequestDispatch;
 use crate::clock::MonoNs;
 use crate::id::HopId;
-use crate::stats::Spread;
 
 /// Minimum time without an answer after a later request was answered.
 pub(crate) const UNANSWERED_NS: u64 = 30_000_000_000;
@@ -73,7 +72,7 @@ impl Ledger {
 
     /// Longest usual time from the dispatch on this hop to the first chunk, in the last ten seconds; `None` without an answered request.
     pub(crate) fn usual_first_chunk_wait_ns(&self, hop: HopId, now: MonoNs) -> Option<u64> {
-        Some(Spread::recent(&self.dispatched.answered.get(&hop)?.first_chunk_waits, now)?.p99)
+        self.dispatched.answered.get(&hop)?.first_chunk_waits.recent_quantile(0.99, now)
     }
 
     /// Finds requests that have waited for too long.

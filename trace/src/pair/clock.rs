@@ -50,8 +50,10 @@ pub enum ClockUse {
         uncertainty_ns: Option<u64>,
         /// The wall clocks contradict the order of the messages by this much.
         wall_error_ns: u64,
+        /// Number of limits, each from two messages of a request, that contradict it. They are too few to prove that the clocks drift apart.
+        contradictions: u64,
     },
-    /// Not at all: the order of messages contradicts every offset by at least this much, so that the clocks drift apart.
+    /// Not at all: the order of the messages of many requests contradicts every offset, by up to this much, so that the clocks drift apart.
     Drifting {
         /// In nanoseconds.
         by_ns: u64,
@@ -87,20 +89,34 @@ impl ClockUse {
     }
 }
 
+/// Of fewer contradictory limits than this share of the requests, the others are right: an attempt may have got a message of another one.
+const MAX_CONTRADICTIONS: f64 = 0.05;
+
 /// Limits of the decode server's lead, from the order of messages.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct ClockBounds {
-    least_ns: Option<i64>,
-    most_ns: Option<i64>,
+    /// Lower limits.
+    least_ns: Vec<i64>,
+    /// Upper limits.
+    most_ns: Vec<i64>,
     /// Requests that set a limit.
     requests: u64,
     /// Those whose limits exclude that both servers have one clock.
     requests_of_two_clocks: u64,
 }
 
+/// Limits that do not contradict each other.
+#[derive(Clone, Copy, Debug)]
+struct AgreedLimits {
+    least_ns: Option<i64>,
+    most_ns: Option<i64>,
+    /// Number of limits that contradict these.
+    contradictions: u64,
+}
+
 impl ClockBounds {
-    /// The limits that one request of both servers sets.
-    fn of_request(prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) -> Self {
+    /// Adds the limits that one request of both servers sets.
+    pub(super) fn add_request(&mut self, prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) {
         // Prefill begins once memory is allocated.
         let behind_allocation = [PrefillQueued, PrefillStarted, PrefillEnded, Transferred, PrefillFrame];
         let first = behind_allocation.into_iter().find_map(|moment| prefill.prefill_time(moment));
@@ -114,51 +130,74 @@ impl ClockBounds {
         let most_ns = next.zip(last).map(|(next, last)| difference(next, last));
         let excludes_one_clock = least_ns.is_some_and(|least_ns| least_ns > SAME_CLOCK_ERROR_NS)
             || most_ns.is_some_and(|most_ns| most_ns < -SAME_CLOCK_ERROR_NS);
-        Self {
-            least_ns,
-            most_ns,
-            requests: u64::from(least_ns.is_some() || most_ns.is_some()),
-            requests_of_two_clocks: u64::from(excludes_one_clock),
+        self.least_ns.extend(least_ns);
+        self.most_ns.extend(most_ns);
+        self.requests += u64::from(least_ns.is_some() || most_ns.is_some());
+        self.requests_of_two_clocks += u64::from(excludes_one_clock);
+    }
+
+    /// The limits of most requests.
+    fn agreed_limits(&mut self) -> AgreedLimits {
+        self.least_ns.sort_unstable();
+        self.most_ns.sort_unstable();
+        let lead = self.least_contradicted_lead();
+        let (Some(lead_ns), true) = (lead, self.are_contradictory()) else {
+            return AgreedLimits {
+                least_ns: self.least_ns.last().copied(),
+                most_ns: self.most_ns.first().copied(),
+                contradictions: 0,
+            };
+        };
+        let most_index = self.most_ns.partition_point(|most_ns| *most_ns < lead_ns);
+        AgreedLimits {
+            least_ns: Some(lead_ns),
+            most_ns: self.most_ns.get(most_index).copied(),
+            contradictions: self.contradictions_of(lead_ns) as u64,
         }
     }
 
-    /// Narrows the limits by one request of both servers.
-    pub(super) fn add_request(&mut self, prefill: &ServerRequest<'_>, decode: &ServerRequest<'_>) {
-        let added = Self::of_request(prefill, decode);
-        self.least_ns = self.least_ns.max(added.least_ns);
-        self.most_ns = match (self.most_ns, added.most_ns) {
-            (Some(known_ns), Some(added_ns)) => Some(known_ns.min(added_ns)),
-            (known_ns, added_ns) => known_ns.or(added_ns),
-        };
-        self.requests += added.requests;
-        self.requests_of_two_clocks += added.requests_of_two_clocks;
+    fn are_contradictory(&self) -> bool {
+        self.least_ns.last().zip(self.most_ns.first()).is_some_and(|(least_ns, most_ns)| least_ns > most_ns)
+    }
+
+    /// The lead that contradicts the fewest limits; one of the lower limits always does. Both lists are sorted.
+    fn least_contradicted_lead(&self) -> Option<i64> {
+        self.least_ns.iter().copied().min_by_key(|lead_ns| self.contradictions_of(*lead_ns))
+    }
+
+    fn contradictions_of(&self, lead_ns: i64) -> usize {
+        let below = self.least_ns.partition_point(|least_ns| *least_ns <= lead_ns);
+        self.least_ns.len() - below + self.most_ns.partition_point(|most_ns| *most_ns < lead_ns)
     }
 
     /// Whether the messages contradict that both servers have one clock, as those of two virtual machines from one snapshot may. Single
     /// requests are no proof: a message that was sent again has its last time.
-    fn shows_two_clocks(self) -> bool {
+    fn shows_two_clocks(&self) -> bool {
         self.requests_of_two_clocks * 2 > self.requests
     }
 
     /// The use of these clocks.
-    pub(super) fn clock_use(self, clocks: PairClocks) -> ClockUse {
+    pub(super) fn clock_use(mut self, clocks: PairClocks) -> ClockUse {
         let by_wall_ns = match clocks {
             PairClocks::Same if !self.shows_two_clocks() => return ClockUse::Same,
             PairClocks::Same => 0,
             PairClocks::ByWallClock { ahead_ns } => ahead_ns,
         };
-        let least_ns = self.least_ns.unwrap_or(i64::MIN);
-        let most_ns = self.most_ns.unwrap_or(i64::MAX);
-        if least_ns > most_ns {
-            return ClockUse::Drifting { by_ns: least_ns.abs_diff(most_ns) };
+        let limits = self.agreed_limits();
+        if limits.contradictions as f64 > MAX_CONTRADICTIONS * self.requests as f64 {
+            let extremes = self.least_ns.last().zip(self.most_ns.first());
+            return ClockUse::Drifting { by_ns: extremes.map_or(0, |(least_ns, most_ns)| least_ns.abs_diff(*most_ns)) };
         }
+        let least_ns = limits.least_ns.unwrap_or(i64::MIN);
+        let most_ns = limits.most_ns.unwrap_or(i64::MAX);
         let ahead_ns = by_wall_ns.clamp(least_ns, most_ns);
-        let is_bounded = self.least_ns.is_some() && self.most_ns.is_some();
+        let is_bounded = limits.least_ns.is_some() && limits.most_ns.is_some();
         let error_ns = ahead_ns.abs_diff(least_ns).max(ahead_ns.abs_diff(most_ns));
         ClockUse::Offset {
             ahead_ns,
             uncertainty_ns: is_bounded.then_some(error_ns),
             wall_error_ns: ahead_ns.abs_diff(by_wall_ns),
+            contradictions: limits.contradictions,
         }
     }
 }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::PairSide;
-use super::activity::{Interval, PairActivity};
+use super::activity::PairActivity;
+use super::interval::Interval;
 use super::join::Pair;
 use super::moment::{PairLeg, PairMoment};
 use super::row::PairRow;
@@ -79,26 +80,35 @@ impl LegRule {
         Some(Interval { from: timed.from.max(behind).min(timed.to), to: timed.to })
     }
 
-    /// Leaves the requests that are long although the schedulers went on. A scheduler that stopped is a finding of its own server.
-    fn retain_without_stop(&self, long: &mut Vec<LateRequest<'_>>, activity: &PairActivity) {
-        long.retain(|late| !self.sides.iter().any(|side| activity.has_stopped(*side, late.prefill_server, late.span)));
-        if self.is_without_schedulers {
-            self.retain_once_per_pause(long, activity);
-        }
+    /// Whether a scheduler stopped while this request was late. That is a finding of its own server.
+    fn is_explained_by_stop(&self, late: &LateRequest<'_>, activity: &PairActivity) -> bool {
+        self.sides.iter().any(|side| activity.has_stopped(*side, late.prefill_server, late.span))
     }
 
-    /// One stop of a scheduler that had nothing else to do may have made all long that overlap: they count once.
-    fn retain_once_per_pause(&self, long: &mut Vec<LateRequest<'_>>, activity: &PairActivity) {
-        long.sort_by_key(|late| late.span.from);
+    /// Those that took as long.
+    fn late_requests<'p>(&self, long: &[LateRequest<'p>], ns: u64, activity: &PairActivity) -> LateRequests<'p> {
+        let mut list: Vec<LateRequest<'p>> = long.iter().filter(|late| late.ns() >= ns).copied().collect();
+        list.sort_by_key(|late| late.span.from);
+        let independent =
+            if self.is_without_schedulers { self.count_once_per_pause(&list, activity) } else { list.len() };
+        LateRequests { list, independent: independent as u64 }
+    }
+
+    /// One stop of a scheduler that had nothing else to do may have made all late that overlap: they count once. `late` is in order of time.
+    fn count_once_per_pause(&self, late: &[LateRequest<'_>], activity: &PairActivity) -> usize {
+        let mut counted = 0;
         let mut counted_until = MonoNs(0);
-        long.retain(|late| {
-            let has_paused = self.sides.iter().any(|side| activity.has_paused(*side, late.prefill_server, late.span));
-            let is_counted = !has_paused || late.span.from >= counted_until;
-            if has_paused && is_counted {
-                counted_until = late.span.to;
+        for request in late {
+            let span = request.span;
+            let has_paused = self.sides.iter().any(|side| activity.has_paused(*side, request.prefill_server, span));
+            if !has_paused {
+                counted += 1;
+            } else if span.from >= counted_until {
+                counted += 1;
+                counted_until = span.to;
             }
-            is_counted
-        });
+        }
+        counted
     }
 }
 
@@ -167,15 +177,29 @@ impl LateRequest<'_> {
 /// Late requests and their sums.
 struct LateRequests<'p> {
     list: Vec<LateRequest<'p>>,
+    /// Number of them without those that one stop may have made late together with another one.
+    independent: u64,
 }
 
 impl<'p> LateRequests<'p> {
-    fn at_least(list: &[LateRequest<'p>], ns: u64) -> Self {
-        Self { list: list.iter().filter(|late| late.ns() >= ns).copied().collect() }
-    }
-
     fn count(&self) -> u64 {
         self.list.len() as u64
+    }
+
+    /// Share of `requests` that is late, where those that depend on another one count on neither side.
+    fn share_of_requests(&self, requests: u64) -> f64 {
+        let independent_requests = requests.saturating_sub(self.count() - self.independent);
+        self.independent as f64 / independent_requests.max(1) as f64
+    }
+
+    /// Whether they are many enough to be no accident.
+    fn are_many_of(&self, requests: u64) -> bool {
+        self.independent >= MIN_LATE && self.share_of_requests(requests) >= MIN_LATE_REQUESTS
+    }
+
+    /// Whether a request is usually late.
+    fn are_usual_of(&self, requests: u64) -> bool {
+        self.independent >= MIN_USUAL && self.share_of_requests(requests) >= USUAL_SHARE
     }
 
     fn sum_ns(&self) -> u128 {
@@ -184,8 +208,7 @@ impl<'p> LateRequests<'p> {
 
     /// Share in the time to first token of these requests.
     fn share(&self) -> f64 {
-        let whole: u128 = self.list.iter().map(|late| u128::from(late.ttft_ns)).sum();
-        if whole == 0 { 0.0 } else { self.sum_ns() as f64 / whole as f64 }
+        share_of(self.sum_ns(), self.list.iter().map(|late| u128::from(late.ttft_ns)).sum())
     }
 
     fn worst(&self) -> Option<&LateRequest<'p>> {
@@ -221,45 +244,59 @@ fn find_long_leg(rule: &LegRule, rows: &[&PairRow<'_>], activity: &PairActivity)
     }
     let ttft_ns: u128 = long.iter().map(|request| u128::from(request.ttft_ns)).sum();
     let requests = long.len() as u64;
-    long.retain(|request| request.ns() >= LATE_NS);
-    rule.retain_without_stop(&mut long, activity);
-    let late = LateRequests::at_least(&long, GAP_WARNING_NS);
-    let are_late = late.count() >= MIN_LATE && late.count() as f64 >= MIN_LATE_REQUESTS * requests as f64;
-    if are_late && late.share() >= MIN_LATE_SHARE {
-        let is_minor = (late.sum_ns() as f64) < MIN_WHOLE_SHARE * ttft_ns as f64;
-        let severity = if is_minor { Severity::Info } else { gap_severity(late.worst()?.ns())? };
-        return Some(describe_leg(rule, severity, &late, GAP_WARNING_NS, late.share(), requests));
+    long.retain(|request| request.ns() >= LATE_NS && !rule.is_explained_by_stop(request, activity));
+    let late = rule.late_requests(&long, GAP_WARNING_NS, activity);
+    if late.are_many_of(requests) && late.share() >= MIN_LATE_SHARE {
+        let share_of_all = share_of(late.sum_ns(), ttft_ns);
+        let severity = if share_of_all < MIN_WHOLE_SHARE { Severity::Info } else { gap_severity(late.worst()?.ns())? };
+        // The share is that of the late requests alone: with all others it would be unrelated to what their clients saw.
+        let summary = format!(
+            "{} of the TTFT of {} of {} is spent {}: {} or more, up to {}",
+            percent(late.share()),
+            count(late.count()),
+            plural(requests, "request"),
+            rule.place,
+            duration(GAP_WARNING_NS),
+            duration(late.worst()?.ns()),
+        );
+        return Some(leg_finding(rule, severity, &late, summary, share_of_all, requests));
     }
-    let usual = LateRequests::at_least(&long, LATE_NS);
-    let is_usual = usual.count() >= MIN_USUAL && usual.count() * 2 >= requests;
-    let share = if ttft_ns == 0 { 0.0 } else { usual.sum_ns() as f64 / ttft_ns as f64 };
-    (is_usual && share >= USUAL_SHARE).then(|| describe_leg(rule, Severity::Warning, &usual, LATE_NS, share, requests))
+    let usual = rule.late_requests(&long, LATE_NS, activity);
+    let share_of_all = share_of(usual.sum_ns(), ttft_ns);
+    if !usual.are_usual_of(requests) || share_of_all < USUAL_SHARE {
+        return None;
+    }
+    let summary = format!(
+        "{} of TTFT is spent {}: up to {}, {} or more in {} of {}",
+        percent(share_of_all),
+        rule.place,
+        duration(usual.worst()?.ns()),
+        duration(LATE_NS),
+        count(usual.count()),
+        plural(requests, "request"),
+    );
+    Some(leg_finding(rule, Severity::Warning, &usual, summary, share_of_all, requests))
 }
 
-fn describe_leg(
+fn share_of(part_ns: u128, whole_ns: u128) -> f64 {
+    if whole_ns == 0 { 0.0 } else { part_ns as f64 / whole_ns as f64 }
+}
+
+fn leg_finding(
     rule: &LegRule,
     severity: Severity,
     late: &LateRequests<'_>,
-    from_ns: u64,
-    share: f64,
+    summary: String,
+    share_of_all: f64,
     requests: u64,
 ) -> PairFinding {
     let worst = late.worst();
-    let longest_ns = worst.map_or(0, LateRequest::ns);
-    let summary = format!(
-        "{} of TTFT is spent {}: up to {}, {} or more in {} of {}",
-        percent(share),
-        rule.place,
-        duration(longest_ns),
-        duration(from_ns),
-        count(late.count()),
-        plural(requests, "request"),
-    );
     let evidence = [
-        ("longest_ns", Value::from(longest_ns)),
+        ("longest_ns", Value::from(worst.map_or(0, LateRequest::ns))),
         ("requests", Value::from(requests)),
         ("requests_late", Value::from(late.count())),
-        ("ttft_share", Value::from(round(share))),
+        ("ttft_share", Value::from(round(late.share()))),
+        ("ttft_share_of_all", Value::from(round(share_of_all))),
     ];
     PairFinding {
         kind: rule.kind,
@@ -294,10 +331,9 @@ fn find_late_prefill_responses(pair: &Pair<'_>, rows: &[&PairRow<'_>]) -> Option
             held.push(LateRequest { rid: row.decode_rid, span, ttft_ns, prefill_server });
         }
     }
-    let held = LateRequests { list: held };
+    let held = LateRequests { independent: held.len() as u64, list: held };
     let requests = rows.len() as u64;
-    let are_late = held.count() >= MIN_LATE && held.count() as f64 >= MIN_LATE_REQUESTS * requests as f64;
-    if !are_late || held.share() < MIN_LATE_SHARE {
+    if !held.are_many_of(requests) || held.share() < MIN_LATE_SHARE {
         return None;
     }
     let worst = held.worst()?;

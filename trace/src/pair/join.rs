@@ -28,8 +28,8 @@ pub struct Pair<'a> {
     prefill: Vec<PrefillServer<'a>>,
     clock_uses: Vec<ClockUse>,
     rows: Vec<PairRow<'a>>,
-    /// Requests of the prefill servers without one on the decode server.
-    pub prefill_only: u64,
+    /// Requests of the prefill servers without one on the decode server; `None` if a server no longer keeps all of its requests.
+    pub prefill_only: Option<u64>,
     legs: Vec<PairLegLengths>,
     ttft: Tally,
     ttft_sum_ns: u128,
@@ -142,7 +142,7 @@ impl<'a> Pair<'a> {
             joined.push((request, position));
         }
         let clock_uses: Vec<ClockUse> =
-            bounds.iter().zip(&prefill).map(|(bounds, server)| bounds.clock_use(server.clocks)).collect();
+            bounds.into_iter().zip(&prefill).map(|(bounds, server)| bounds.clock_use(server.clocks)).collect();
         let rows = joined.into_iter().map(|(request, position)| {
             let prefill = position.map(|RequestPosition { server, request }| PrefillPart {
                 server,
@@ -159,13 +159,30 @@ impl<'a> Pair<'a> {
             prefill,
             clock_uses,
             rows,
-            prefill_only: all_prefill.saturating_sub(joined) as u64,
+            prefill_only: None,
             legs: Vec::new(),
             ttft: Tally::default(),
             ttft_sum_ns: 0,
         };
+        let keeps_all = pair.requests_evicted() == 0 && pair.prefill_keeps_all();
+        pair.prefill_only = keeps_all.then_some(all_prefill.saturating_sub(joined) as u64);
         pair.add_up_legs();
         pair
+    }
+
+    fn prefill_keeps_all(&self) -> bool {
+        self.prefill_ledgers().all(|ledger| ledger.finished_evicted() == 0)
+    }
+
+    /// Requests of the decode server that are not among [`Self::rows`], because their summaries are no longer kept.
+    pub fn requests_evicted(&self) -> u64 {
+        self.decode.finished_evicted()
+    }
+
+    /// Requests of the decode server without one on a prefill server; `None` if a prefill server no longer keeps all of its requests.
+    pub fn decode_only(&self) -> Option<u64> {
+        let only = self.rows.iter().filter(|row| row.prefill_rid.is_none()).count();
+        self.prefill_keeps_all().then_some(only as u64)
     }
 
     fn add_up_legs(&mut self) {
@@ -232,9 +249,9 @@ impl<'a> Pair<'a> {
         self.ttft_sum_ns
     }
 
-    /// Mean of these times.
-    pub fn ttft_mean_ns(&self) -> u64 {
-        mean(self.ttft_sum_ns, self.ttft.count())
+    /// Mean of these times; `None` without any.
+    pub fn ttft_mean_ns(&self) -> Option<u64> {
+        (self.ttft.count() > 0).then(|| mean(self.ttft_sum_ns, self.ttft.count()))
     }
 
     /// Share of a leg in the time to first token of all joined requests, from 0 to 1.

@@ -5,6 +5,7 @@
 mod activity;
 mod clock;
 mod finding;
+mod interval;
 mod join;
 mod moment;
 mod request;

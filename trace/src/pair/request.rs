@@ -1,8 +1,13 @@
 //! The requests of one server of a pair, as its ledger knows them.
 
+use super::interval::Interval;
 use super::moment::PairMoment;
 use crate::clock::MonoNs;
+use crate::detect::thresholds::LATE_NS;
 use crate::ledger::{Ledger, PairTimes, RequestNumbers, TtftMoment, TtftPath};
+
+/// A scheduler that sends chunks of a request with shorter pauses went on: a stop that explains a late request takes half of its time.
+const MAX_STEADY_PAUSE_NS: u64 = LATE_NS / 2;
 
 /// One attempt of a request on one server.
 #[derive(Clone, Copy, Debug)]
@@ -16,20 +21,39 @@ pub(super) struct ServerRequest<'a> {
     pub(super) is_streamed: bool,
     /// It has not ended yet.
     pub(super) is_open: bool,
+    /// When the scheduler sent its chunks, if no pause between two of them is long.
+    pub(super) steady_output: Option<Interval>,
+}
+
+/// Whether this time is between the known moments of the request that must be before and behind its end of prefill.
+fn is_during_prefill(path: &TtftPath, at: MonoNs) -> bool {
+    let before = [TtftMoment::Dispatched, TtftMoment::SchedulerReceived, TtftMoment::Queued, TtftMoment::BatchEntered];
+    let is_behind_all = before.into_iter().filter_map(|moment| path.time_of(moment)).all(|earlier| earlier <= at);
+    is_behind_all && path.time_of(TtftMoment::FirstSent).is_none_or(|sent| at <= sent)
+}
+
+fn steady_output(numbers: &RequestNumbers) -> Option<Interval> {
+    let is_steady = numbers.silence_ns.is_some_and(|silence_ns| silence_ns <= MAX_STEADY_PAUSE_NS);
+    let (from, to) = numbers.sent_first.zip(numbers.sent_last).filter(|_| is_steady)?;
+    Some(Interval { from, to })
 }
 
 impl<'a> ServerRequest<'a> {
     fn new(ledger: &Ledger, rid: &'a str, numbers: &RequestNumbers, is_open: bool) -> Self {
         // Health checks have the room 0.
         let room = numbers.dispatch.and_then(|dispatch| dispatch.room).filter(|room| *room > 0);
+        let path = TtftPath::new(numbers);
+        let prefill_ended = numbers.engine_times.and_then(|times| times.prefill_finished);
         Self {
             rid,
             room,
-            path: TtftPath::new(numbers),
-            prefill_ended: numbers.engine_times.and_then(|times| times.prefill_finished),
+            path,
+            // A chunk of an attempt that failed before may be taken for one of this attempt, and has the times of the other one.
+            prefill_ended: prefill_ended.filter(|at| is_during_prefill(&path, *at)),
             messages: room.map(|room| ledger.pair_times(room)).unwrap_or_default(),
             is_streamed: numbers.is_streamed,
             is_open,
+            steady_output: steady_output(numbers),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Histograms of durations: the whole run with three significant digits, the last ten seconds with two.
+//! Histograms of durations: the whole run with three significant digits, the last ten whole seconds with two.
 
 use hdrhistogram::{Counter, Histogram};
 
@@ -15,6 +15,8 @@ const LONGEST_NS: u64 = 3_600_000_000_000;
 #[derive(Debug, Default)]
 pub struct Distribution {
     inner: Option<Box<Inner>>,
+    /// Start of a second of the window.
+    seconds_from: MonoNs,
 }
 
 #[derive(Debug, Default)]
@@ -37,6 +39,11 @@ impl<const N: u8, C: Counter> Default for Digits<N, C> {
 }
 
 impl Distribution {
+    /// Counts the seconds of the window from `origin`. Called before the first value.
+    pub(crate) fn count_seconds_from(&mut self, origin: MonoNs) {
+        self.seconds_from = origin;
+    }
+
     /// Adds a duration that ended at `at`.
     pub fn record(&mut self, at: MonoNs, ns: u64) {
         self.record_n(at, ns, 1);
@@ -44,7 +51,12 @@ impl Distribution {
 
     /// Adds a duration `times` times.
     pub(crate) fn record_n(&mut self, at: MonoNs, ns: u64, times: u64) {
-        let inner = self.inner.get_or_insert_default();
+        let seconds_from = self.seconds_from;
+        let inner = self.inner.get_or_insert_with(|| {
+            let mut inner = Box::<Inner>::default();
+            inner.slices.count_from(seconds_from);
+            inner
+        });
         inner.max = inner.max.max(ns);
         inner.sum += u128::from(ns) * u128::from(times);
         // A duration beyond the longest counts in the last bucket.
@@ -115,15 +127,30 @@ impl Distribution {
         with_bounds.collect()
     }
 
-    /// Histogram of the current second and the ten before it, for a live view.
-    pub fn recent(&self, now: MonoNs) -> Histogram<u32> {
-        let Digits(mut sum) = Digits::<2, u32>::default();
-        for slice in self.inner.iter().flat_map(|inner| inner.slices.recent(now)) {
-            // Adding histograms of equal bounds cannot fail.
-            let _ = sum.add(&slice.0);
-        }
-        sum
+    /// Histogram of the ten whole seconds before the one at `now`, for figures over a window of known length.
+    fn window(&self, now: MonoNs) -> Histogram<u32> {
+        sum_of_slices(self.inner.iter().flat_map(|inner| inner.slices.window(now)))
     }
+
+    /// Histogram of the same seconds and of the current one, for detectors.
+    pub(crate) fn recent(&self, now: MonoNs) -> Histogram<u32> {
+        sum_of_slices(self.inner.iter().flat_map(|inner| inner.slices.window_and_current(now)))
+    }
+
+    /// Value of `quantile` in that histogram; `None` without values.
+    pub(crate) fn recent_quantile(&self, quantile: f64, now: MonoNs) -> Option<u64> {
+        let recent = self.recent(now);
+        Some(recent.value_at_quantile(quantile).min(self.max()?)).filter(|_| !recent.is_empty())
+    }
+}
+
+fn sum_of_slices<'d>(slices: impl Iterator<Item = &'d Digits<2, u32>>) -> Histogram<u32> {
+    let Digits(mut sum) = Digits::<2, u32>::default();
+    for slice in slices {
+        // Adding histograms of equal bounds cannot fail.
+        let _ = sum.add(&slice.0);
+    }
+    sum
 }
 
 /// Summary of a distribution, in nanoseconds unless its field says otherwise.
@@ -152,9 +179,9 @@ impl Spread {
         Self::new(values.count(), values.max()?, |q| values.quantile(q))
     }
 
-    /// Summary of the last ten seconds; `None` without values.
+    /// Summary of the ten whole seconds before the one at `now`; `None` without values.
     pub fn recent(values: &Distribution, now: MonoNs) -> Option<Self> {
-        let window = values.recent(now);
+        let window = values.window(now);
         if window.is_empty() {
             return None;
         }
@@ -212,9 +239,20 @@ mod tests {
         }
         assert_eq!((d.count(), d.max()), (30, Some(30_000)));
         let recent = d.recent(MonoNs(29 * SECOND));
-        assert_eq!(recent.len(), 11);
+        assert_eq!((recent.len(), d.window(MonoNs(29 * SECOND)).len()), (11, 10));
         assert!(recent.min() > 18_000, "{}", recent.min());
         assert_eq!(d.recent(MonoNs(60 * SECOND)).len(), 0);
+    }
+
+    #[test]
+    fn the_seconds_of_a_window_begin_where_the_run_does() {
+        let mut d = Distribution::default();
+        d.count_seconds_from(MonoNs(700_000_000));
+        for tenth in 0..30 {
+            d.record(MonoNs(700_000_000 + tenth * SECOND / 10), 1);
+        }
+        let count_at = |ns: u64| d.window(MonoNs(700_000_000 + ns)).len();
+        assert_eq!([0, SECOND - 1, SECOND, 3 * SECOND, 12 * SECOND, 13 * SECOND].map(count_at), [0, 0, 10, 30, 10, 0]);
     }
 
     #[test]

@@ -1,8 +1,7 @@
-//! Distributions, rates and trends in bounded memory, over the whole run and over the last ten seconds.
+//! Distributions and trends in bounded memory, over the whole run and over the last ten seconds.
 
 mod buckets;
 mod distribution;
-mod rate;
 mod series;
 mod sum;
 mod trend;
@@ -10,10 +9,9 @@ mod trend;
 pub use buckets::{Buckets, Tally};
 pub(crate) use distribution::EqualDurations;
 pub use distribution::{Distribution, Spread};
-pub use rate::{PerSecond, Rate};
 pub(crate) use series::{Series, SeriesSlot};
 pub use sum::{DurationSum, WindowedSum};
 pub use trend::Trend;
 
-/// Length of the sliding window that live views show.
+/// Length of the window of current figures, which ends with the last whole second.
 pub const WINDOW_NS: u64 = 10_000_000_000;

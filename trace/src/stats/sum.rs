@@ -1,11 +1,13 @@
-//! Count and sum of durations, over the run and over the last ten seconds.
+//! Count and sum of durations, over the run and over the last ten whole seconds.
 
 use super::WINDOW_NS;
 use crate::clock::MonoNs;
 
 const SLICE_NS: u64 = 1_000_000_000;
+/// Seconds of the window.
+const WINDOW_SLICES: u64 = WINDOW_NS / SLICE_NS;
 /// The current second, and those of the window before it.
-const SLICES: usize = 1 + (WINDOW_NS / SLICE_NS) as usize;
+const SLICES: usize = 1 + WINDOW_SLICES as usize;
 
 /// Count and sum of durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,18 +32,30 @@ impl DurationSum {
     }
 }
 
-/// Values over the last ten seconds, in slices of one.
+/// Values of the current second and of the ten before it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Slices<T> {
     values: [T; SLICES],
     /// Number of the time slice in each value.
     slice_numbers: [u64; SLICES],
+    /// Start of a second: others are whole seconds before or after it.
+    origin: MonoNs,
 }
 
 impl<T> Slices<T> {
+    /// Counts seconds from `origin`. Called before the first value.
+    pub(super) fn count_from(&mut self, origin: MonoNs) {
+        self.origin = origin;
+    }
+
+    /// Number of the second at `at`, the first being 1: a slice of number 0 has never held a value.
+    fn number_at(&self, at: MonoNs) -> u64 {
+        at.since(self.origin) / SLICE_NS + 1
+    }
+
     /// Value of the slice at `at`, cleared if it held an older slice. `None` if it holds a newer one, which a late observation must not clear.
     pub(super) fn slice_at(&mut self, at: MonoNs, clear: impl FnOnce(&mut T)) -> Option<&mut T> {
-        let slice = at.0 / SLICE_NS;
+        let slice = self.number_at(at);
         let index = (slice % SLICES as u64) as usize;
         let value = &mut self.values[index];
         let held = &mut self.slice_numbers[index];
@@ -52,16 +66,26 @@ impl<T> Slices<T> {
         (*held == slice).then_some(value)
     }
 
-    /// Values of the current second and of the ten before it.
-    pub(super) fn recent(&self, now: MonoNs) -> impl Iterator<Item = &T> {
-        let newest = now.0 / SLICE_NS;
-        let slices = self.values.iter().zip(self.slice_numbers);
-        let recent = slices.filter(move |(_, held)| newest.saturating_sub(*held) < SLICES as u64);
-        recent.map(|(value, _)| value)
+    /// Values of the ten seconds before the one at `now`: the current second is not over, so its count has no length to be divided by.
+    pub(super) fn window(&self, now: MonoNs) -> impl Iterator<Item = &T> {
+        let current = self.number_at(now);
+        let oldest = current.saturating_sub(WINDOW_SLICES).max(1);
+        self.held_from(oldest).filter(move |(_, held)| *held < current).map(|(value, _)| value)
+    }
+
+    /// Values of the same seconds, and of the current one.
+    pub(super) fn window_and_current(&self, now: MonoNs) -> impl Iterator<Item = &T> {
+        let oldest = self.number_at(now).saturating_sub(WINDOW_SLICES).max(1);
+        self.held_from(oldest).map(|(value, _)| value)
+    }
+
+    /// Values of a second not before `oldest`, with its number.
+    fn held_from(&self, oldest: u64) -> impl Iterator<Item = (&T, u64)> {
+        self.values.iter().zip(self.slice_numbers).filter(move |(_, held)| *held >= oldest)
     }
 }
 
-/// A [`DurationSum`] over the run and over the last ten seconds.
+/// A [`DurationSum`] over the run and over the last ten whole seconds.
 #[derive(Clone, Debug, Default)]
 pub struct WindowedSum {
     whole: DurationSum,
@@ -69,6 +93,13 @@ pub struct WindowedSum {
 }
 
 impl WindowedSum {
+    /// Empty sum whose seconds are counted from `origin`.
+    pub(crate) fn counting_from(origin: MonoNs) -> Self {
+        let mut sum = Self::default();
+        sum.slices.count_from(origin);
+        sum
+    }
+
     /// Adds a duration that ended at `at`, `times` times.
     pub(crate) fn record_n(&mut self, at: MonoNs, ns: u64, times: u64) {
         let more = DurationSum { count: times, ns: u128::from(ns) * u128::from(times) };
@@ -83,10 +114,10 @@ impl WindowedSum {
         self.whole
     }
 
-    /// Sum over the last ten seconds before `now`.
+    /// Sum over the ten whole seconds before the one at `now`.
     pub fn recent(&self, now: MonoNs) -> DurationSum {
         let mut sum = DurationSum::default();
-        self.slices.recent(now).for_each(|slice| sum.add(*slice));
+        self.slices.window(now).for_each(|slice| sum.add(*slice));
         sum
     }
 }
@@ -105,7 +136,9 @@ mod tests {
         sum.record_n(MonoNs(0), 100, 2);
         let of = |sum: DurationSum| (sum.count, sum.ns, sum.mean());
         assert_eq!(of(sum.whole()), (62, 6_200, Some(100)));
-        assert_eq!(of(sum.recent(MonoNs(29 * SECOND))), (22, 2_200, Some(100)));
+        // The second of `now` is not over.
+        assert_eq!(of(sum.recent(MonoNs(29 * SECOND))), (20, 2_000, Some(100)));
+        assert_eq!(of(sum.recent(MonoNs(3 * SECOND))), (0, 0, None), "later values are not recent");
         assert_eq!(of(sum.recent(MonoNs(60 * SECOND))), (0, 0, None));
     }
 }

@@ -24,6 +24,8 @@ pub(crate) struct Request<'a> {
     pub(crate) frame: u64,
     pub(crate) token_received: u64,
     pub(crate) delivered: u64,
+    /// Further chunks, every 100 ms, until this time.
+    pub(crate) output_until: Option<u64>,
 }
 
 impl Request<'_> {
@@ -41,6 +43,7 @@ impl Request<'_> {
             frame: from + 154,
             token_received: from + 155,
             delivered: from + 156,
+            output_until: None,
         }
     }
 
@@ -58,6 +61,7 @@ impl Request<'_> {
             frame: from + 169,
             token_received: from + 170,
             delivered: from + 171,
+            output_until: None,
         }
     }
 }
@@ -87,7 +91,8 @@ pub(crate) fn server_events<'a>(requests: &[Request<'a>], ahead: u64) -> Vec<(u6
             events.push((at(ms), What::PairMessage(PairMessage { room, kind })));
         }
         let output = FrameId::new(OUTPUT, 0, seq);
-        let chunk = Chunk { finish: Some(Finish::Length), ..Chunk::counted(request.rid, 1, 1) };
+        let is_last = request.output_until.is_none();
+        let chunk = Chunk { finish: is_last.then_some(Finish::Length), ..Chunk::counted(request.rid, 1, 1) };
         let frame = Frame::token_ids(output, 300, vec![chunk].leak());
         events.push((at(request.frame), What::Sent(frame)));
         let time = |ms: Option<u64>| ms.map(|ms| MonoNs(at(ms)));
@@ -98,8 +103,15 @@ pub(crate) fn server_events<'a>(requests: &[Request<'a>], ahead: u64) -> Vec<(u6
         };
         events.push((at(request.frame), What::RequestTimes(RequestTimes { rid: request.rid, times, impossible: 0 })));
         events.push((at(request.token_received), What::Received(Received::new(output))));
-        let delivery = Delivery { finished: true, ..Delivery::new(request.rid, 1, Some(1)) };
+        let delivery = Delivery { finished: is_last, ..Delivery::new(request.rid, 1, Some(1)) };
         events.push((at(request.delivered), What::Delivered(delivery)));
+        let times = (request.frame + 100..=request.output_until.unwrap_or_default()).step_by(100);
+        for (ms, count) in times.zip(2..) {
+            let output = FrameId::new(OUTPUT, 0, 1_000_000 * (seq + 1) + u64::from(count));
+            let frame = Frame::token_ids(output, 300, vec![Chunk::counted(request.rid, 1, count)].leak());
+            events.push((at(ms), What::Sent(frame)));
+            events.push((at(ms) + MS, What::Received(Received::new(output))));
+        }
     }
     events.sort_by_key(|(at, _)| *at);
     events

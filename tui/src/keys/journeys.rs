@@ -173,7 +173,7 @@ fn f_on_a_finding_lists_its_requests_or_those_in_flight_then() {
     assert_eq!((fixture.ui.tab, fixture.ui.filter.text.as_str()), (Tab::Requests, "flag:GAP"));
     assert_eq!(fixture.model.table.visible_count(), 2);
     fixture.press("5jf");
-    assert_eq!(fixture.ui.filter.text, "at:20.0s..20.0s");
+    assert_eq!(fixture.ui.filter.text, "at:20.000s..20.000s");
     fixture.model.findings[0].kind = "rid-changed-worker";
     fixture.press("5kf");
     assert_eq!((fixture.ui.filter.text.as_str(), fixture.model.table.visible_count()), ("flag:MOVED", 0));

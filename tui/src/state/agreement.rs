@@ -43,12 +43,14 @@ pub(crate) struct Replayed {
 }
 
 impl Replayed {
+    pub(crate) const NAMES: [&str; 5] = RECORDINGS;
+
     /// Replays every recording in the repository.
     pub(crate) fn all() -> impl Iterator<Item = (&'static str, Self)> {
         RECORDINGS.into_iter().map(|name| (name, Self::new(name, &mut |_, _| {})))
     }
 
-    fn new(name: &str, at_tick: &mut dyn FnMut(&Analysis, &ReportInput)) -> Self {
+    pub(crate) fn new(name: &str, at_tick: &mut dyn FnMut(&Analysis, &ReportInput)) -> Self {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../recording/fixtures");
         let file = folder.join(format!("2.0-{name}.tgap"));
         let recording = Recording::open(file).expect("a recording");

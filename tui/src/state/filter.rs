@@ -44,8 +44,10 @@ enum Condition {
         compare: NumberComparison,
         value: u64,
     },
-    /// The request was in flight at some time from `from` to `to`.
-    InFlight {
+    /// The request was in flight at this moment, as the number of live requests counts it.
+    InFlight(TypedTime),
+    /// The request was in flight at some time from `from` to the end of the second or decimal `to`.
+    InFlightDuring {
         from: TypedTime,
         to: TypedTime,
     },
@@ -151,7 +153,8 @@ pub(crate) fn syntax_help() -> impl Iterator<Item = (&'static str, String)> {
         ("5b92", "the rid contains 5b92 (also rid:5b92)"),
         ("gap>1s", &*numbers),
         ("", "with > >= < <= = ; durations in ns us ms s m h, counts with k or M"),
-        ("at:14:59:00..14:59:10", "in flight then, also at:3.9s; since:14:59:00 began then or later"),
+        ("at:14:59:08", "in flight at that moment, also at:3.9s; at:14:59:00..14:59:10 at any time of it"),
+        ("since:14:59:00", "began then or later"),
         ("worker:1", "it goes to receiver 1"),
         ("state:live", "waiting, live, finished, aborted or orphaned"),
         ("flag:dropped", &Flag::ALL.map(Flag::label).join(" ")),
@@ -189,8 +192,10 @@ impl RequestFilter {
         let wall_start_ns = recording.start_wall_ns();
         for term in &self.terms {
             let begin_ns = match term.condition {
-                Condition::InFlight { from, to } => from.offset_ns(wall_start_ns).min(to.offset_ns(wall_start_ns)),
-                Condition::BegunSince(since) => since.offset_ns(wall_start_ns),
+                Condition::InFlightDuring { from, to } => {
+                    from.offset_ns(wall_start_ns).min(to.offset_ns(wall_start_ns))
+                }
+                Condition::InFlight(time) | Condition::BegunSince(time) => time.offset_ns(wall_start_ns),
                 _ => continue,
             };
             if begin_ns > recording.whole_ns {
@@ -244,17 +249,7 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
             Condition::State(state)
         }
         "flag" => Condition::Flag(parse_label(value, value_position, "flag", &Flag::ALL, Flag::label)?),
-        "at" => {
-            let (from, to) = value.split_once("..").unwrap_or((value, value));
-            let to_position = value_position + value.chars().count() - to.chars().count();
-            let from = TypedTime::parse(from, value_position)?;
-            let to = TypedTime::parse(to, to_position)?;
-            if from.is_after(to) {
-                let message = String::from("the end is before the start");
-                return Err(FilterSyntaxError { position: to_position, message });
-            }
-            Condition::InFlight { from, to }
-        }
+        "at" => parse_time_in_flight(value, value_position)?,
         "since" => Condition::BegunSince(TypedTime::parse(value, value_position)?),
         lower_name => {
             let alias = COLUMN_ALIASES.iter().find(|alias| alias.0 == lower_name);
@@ -274,6 +269,21 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
         return Err(FilterSyntaxError { position: sign_position, message });
     }
     Ok(FilterTerm { position, is_negated, condition })
+}
+
+/// Parses a moment, or a range of two.
+fn parse_time_in_flight(value: &str, position: usize) -> Result<Condition, FilterSyntaxError> {
+    let Some((from, to)) = value.split_once("..") else {
+        return Ok(Condition::InFlight(TypedTime::parse(value, position)?));
+    };
+    let to_position = position + value.chars().count() - to.chars().count();
+    let from = TypedTime::parse(from, position)?;
+    let to = TypedTime::parse(to, to_position)?;
+    if from.is_after(to) {
+        let message = String::from("the end is before the start");
+        return Err(FilterSyntaxError { position: to_position, message });
+    }
+    Ok(Condition::InFlightDuring { from, to })
 }
 
 fn unknown_name(name: &str) -> String {
@@ -380,14 +390,18 @@ impl Condition {
             Self::Rid(part) => contains_ignoring_case(&row.rid, part),
             Self::State(state) => row.state == *state,
             Self::Flag(flag) => row.flags.contains(*flag),
-            Self::InFlight { from, to } => {
-                // The end is part of the time: `at:14:59:08` is the whole second.
+            Self::InFlight(time) => {
+                let moment = time.on_clock(clock);
+                row.began_at() <= moment && row.last_at >= moment
+            }
+            Self::InFlightDuring { from, to } => {
+                // The end is part of the time: `..14:59:10` is the whole second.
                 let end = MonoNs(to.on_clock(clock).0.saturating_add(to.precision_ns - 1));
                 // A time of day before the start of the run is read as one of the next day.
                 let begin = Some(from.on_clock(clock)).filter(|begin| *begin <= end).unwrap_or(clock.started);
-                row.first_at <= end && row.last_at >= begin
+                row.began_at() <= end && row.last_at >= begin
             }
-            Self::BegunSince(since) => row.first_at >= since.on_clock(clock),
+            Self::BegunSince(since) => row.began_at() >= since.on_clock(clock),
             Self::Number { of, compare, value } => of(row).is_some_and(|number| compare(number, *value)),
         }
     }
@@ -404,7 +418,7 @@ fn contains_ignoring_case(text: &str, lower: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use trace::ledger::RequestNumbers;
+    use trace::ledger::{RequestDispatch, RequestNumbers};
 
     use super::*;
 
@@ -461,7 +475,9 @@ mod tests {
         let passes = |text: &str, clock| RequestFilter::parse(text).expect(text).matches(&row, clock);
         // In flight from 14:59:07.7 to 14:59:10.7.
         for (text, expected) in [
-            ("at:14:59:07", true),
+            ("at:14:59:07", false),
+            ("at:14:59:08", true),
+            ("at:14:59:07..14:59:07", true),
             ("at:14:59:10Z", true),
             ("at:14:59:06", false),
             ("at:14:59:11", false),
@@ -485,6 +501,23 @@ mod tests {
             assert_eq!(passes(text, clock), expected, "{text}");
         }
         assert!(passes("at:0:00:06", RunClock { wall_start_ns: None, ..clock }));
+    }
+
+    #[test]
+    fn a_request_is_in_flight_from_its_dispatch_on() {
+        let mut row = row();
+        (row.numbers.first_at, row.numbers.last_at) = (MonoNs(9_000_000_000), MonoNs(12_000_000_000));
+        let clock = RunClock::default();
+        let passes = |row: &RequestRow, text: &str| RequestFilter::parse(text).expect(text).matches(row, clock);
+        assert!(!passes(&row, "at:5s") && passes(&row, "since:8s"));
+        row.numbers.dispatch = Some(RequestDispatch {
+            sent: MonoNs(4_000_000_000),
+            received: None,
+            prompt_tokens: None,
+            room: None,
+            arrived_unix_ns: None,
+        });
+        assert!(passes(&row, "at:5s") && !passes(&row, "since:8s") && !passes(&row, "at:3.9s"));
     }
 
     #[test]

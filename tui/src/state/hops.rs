@@ -7,9 +7,10 @@ use trace::detect::{Finding, Severity, attribution};
 use trace::ledger::{Hop, HopCounts, HopGroup, Ledger};
 use trace::path::{self, Ends};
 use trace::stats::{Distribution, Spread};
+use trace::time_series::RecentTraffic;
 
 use super::flags::Health;
-use super::model::{HopMember, HopSummary, KernelQueueBytes, QUEUE_WAIT_BOUNDS_NS};
+use super::model::{HopMember, HopRates, HopSummary, KernelQueueBytes, QUEUE_WAIT_BOUNDS_NS};
 use super::request_detail::HopEnds;
 
 /// Maximum number of reasons for undecoded frames shown per hop.
@@ -18,7 +19,11 @@ const MAX_REASONS: usize = 4;
 const MAX_MEMBERS: usize = 64;
 
 /// Hops grouped by name, starting at the scheduler.
-pub(crate) fn summarise_hops(ledger: &Ledger, findings: &[Finding]) -> Vec<HopSummary> {
+pub(crate) fn summarise_hops(
+    ledger: &Ledger,
+    findings: &[Finding],
+    traffic: Option<&RecentTraffic>,
+) -> Vec<HopSummary> {
     let mut summaries = Vec::new();
     for (index, group) in ledger.groups().iter().enumerate() {
         let members: Vec<&Hop> = ledger.hops_of_group(index).collect();
@@ -26,6 +31,7 @@ pub(crate) fn summarise_hops(ledger: &Ledger, findings: &[Finding]) -> Vec<HopSu
             continue;
         }
         let mut summary = summarise_group(ledger, index, group, &members);
+        summary.rates = traffic.and_then(|traffic| rates_of_group(ledger, index, traffic));
         summary.health = summary.health.max(health_from_findings(findings, &group.name));
         summaries.push(summary);
     }
@@ -75,7 +81,7 @@ fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&
         busy_share: receiver_busy_share(ledger, members),
         ends: group.ends.clone(),
         health: health_by_queue(group, observes_receives, oldest_wait_ns, frames),
-        rates: group.rate.recent(now),
+        rates: None,
         frames,
         chunks: members.iter().map(|hop| hop.counts.chunks).sum(),
         bytes: members.iter().map(|hop| hop.counts.bytes).sum(),
@@ -94,6 +100,16 @@ fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&
         inbox_max_frames: group.kernel.inbox_max,
         members: members.iter().take(MAX_MEMBERS).map(|hop| summarise_member(ledger, hop)).collect(),
     }
+}
+
+/// Rates of a group of hops; `None` if it has no time series.
+pub(super) fn rates_of_group(ledger: &Ledger, group: usize, traffic: &RecentTraffic) -> Option<HopRates> {
+    let sums = traffic.hops.get(group)?;
+    let observes_sends = ledger.hops_of_group(group).any(|hop| hop.capabilities().sent);
+    // As in the curve of the hop.
+    let frames = if observes_sends { sums.frames_sent } else { sums.frames_received };
+    let [frames, chunks, bytes] = [frames, sums.chunks, sums.bytes].map(|sum| traffic.per_second(sum));
+    Some(HopRates { frames, chunks, bytes })
 }
 
 /// Frames that passed a hop. A hop where one end is not observed has a count of 0 there.
@@ -167,7 +183,7 @@ mod tests {
             ("detokenizer->router", capabilities),
             ("scheduler->detokenizer", capabilities),
         ]);
-        let lines = summarise_hops(scene.analysis.ledger(), &[]);
+        let lines = summarise_hops(scene.analysis.ledger(), &[], None);
         let from: Vec<&str> = lines.iter().map(|l| &*l.ends.from).collect();
         assert_eq!(from, ["scheduler", "detokenizer", "router"]);
     }
@@ -178,7 +194,7 @@ mod tests {
         scene.send(0, &[("a", 1, 1)]);
         scene.receive(3 * MS, 0, 1);
         scene.send(5 * MS, &[("a", 1, 2)]);
-        let at = |scene: &Scene| summarise_hops(scene.analysis.ledger(), &[]).remove(0);
+        let at = |scene: &Scene| summarise_hops(scene.analysis.ledger(), &[], None).remove(0);
         assert_eq!((at(&scene).health, at(&scene).queue_wait_histogram), (Health::Good, vec![0, 0, 1, 0, 0, 0, 0, 0]));
         scene.tick(6_000 * MS);
         assert_eq!((at(&scene).health, at(&scene).backlog_frames), (Health::Critical, Some(1)));
@@ -187,7 +203,7 @@ mod tests {
         let over = Finding { kind: "burst", began: moment, last_at: moment, active: false, verdict, occurrences: 0 };
         scene.receive(6_000 * MS, 1, 2);
         assert_eq!(at(&scene).health, Health::Good);
-        let health = summarise_hops(scene.analysis.ledger(), &[over]).remove(0).health;
+        let health = summarise_hops(scene.analysis.ledger(), &[over], None).remove(0).health;
         assert_eq!(health, Health::Warning, "a finding that is over keeps its severity");
         let mut tapped = Scene::tapped();
         tapped.send(0, &[("a", 1, 1)]);

@@ -15,6 +15,8 @@ pub(crate) mod model;
 pub(crate) mod picker;
 pub(crate) mod pinned;
 pub(crate) mod pods;
+#[cfg(test)]
+mod recent_figures;
 pub(crate) mod refresh;
 pub(crate) mod request_detail;
 mod request_facts;

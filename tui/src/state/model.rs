@@ -11,9 +11,10 @@ use trace::MonoNs;
 use trace::detect::Finding;
 use trace::ledger::RequestSummary;
 use trace::path::Ends;
-use trace::stats::{PerSecond, Spread};
+use trace::stats::Spread;
 
 use super::curves::Curves;
+use super::filter::RunClock;
 use super::flags::{Health, RunVerdict};
 use super::pods::PodLine;
 use super::request_detail::RequestDetail;
@@ -30,8 +31,10 @@ pub(crate) struct Model {
     pub(crate) started_at: MonoNs,
     pub(crate) running_ns: u64,
     pub(crate) verdict: RunVerdict,
-    /// Current rates of the scheduler's sends.
-    pub(crate) send_rates: PerSecond,
+    /// Number of whole seconds, at most ten, over which current figures are taken; 0 before the first is over.
+    pub(crate) recent_seconds: u64,
+    /// Current rates of the scheduler's sends; `None` before a second is over.
+    pub(crate) send_rates: Option<SendRates>,
     pub(crate) requests: Requests,
     /// Requests that continued after their client left.
     pub(crate) abandoned_requests: u64,
@@ -95,10 +98,23 @@ impl Model {
         replay_ended || self.run.stage == "ended"
     }
 
-    /// End of the finding on the run's clock; while it lasts, `now` or the end of the run.
+    /// Whether the finding is a state that was found last, or occurred in the last second. Between occurrences, it lasts for ten seconds.
+    pub(crate) fn occurs_now(&self, finding: &Finding) -> bool {
+        const NOW_NS: u64 = 1_000_000_000;
+        finding.active && self.running_ns.saturating_sub(finding.last_at.since(self.started_at)) < NOW_NS
+    }
+
+    /// Last occurrence of the finding on the run's clock; while it occurs, `now` or the end of the run.
     pub(crate) fn format_finding_end(&self, finding: &Finding) -> String {
-        let lasting = if self.is_at_end() { "end" } else { "now" };
-        finding.ended_at().map_or_else(|| lasting.to_owned(), |at| format_clock(at.since(self.started_at)))
+        if self.occurs_now(finding) {
+            return String::from(if self.is_at_end() { "end" } else { "now" });
+        }
+        format_clock(finding.last_at.since(self.started_at))
+    }
+
+    /// Time of day with milliseconds if known, else the time since the start of the run.
+    pub(crate) fn format_exact_moment(&self, at: MonoNs) -> String {
+        RunClock { started: self.started_at, wall_start_ns: self.wall_start_ns }.format_moment(at)
     }
 
     /// Time of day if known, else the time since the start of the run.
@@ -125,6 +141,22 @@ pub(crate) struct WaitingRequests {
     pub(crate) longest_wait_ns: u64,
 }
 
+/// Mean rates per second over the last whole seconds, at most ten.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct HopRates {
+    pub(crate) frames: f64,
+    pub(crate) chunks: f64,
+    pub(crate) bytes: f64,
+}
+
+/// The same of the scheduler's sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct SendRates {
+    pub(crate) tokens: f64,
+    /// `None` if the scheduler's hop is not known.
+    pub(crate) frames: Option<f64>,
+}
+
 /// All hops with the same name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct HopSummary {
@@ -136,7 +168,8 @@ pub(crate) struct HopSummary {
     pub(crate) observes_sends: bool,
     pub(crate) ends: Ends<Box<str>>,
     pub(crate) health: Health,
-    pub(crate) rates: PerSecond,
+    /// `None` before a second is over.
+    pub(crate) rates: Option<HopRates>,
     pub(crate) frames: u64,
     pub(crate) chunks: u64,
     pub(crate) bytes: u64,
@@ -220,5 +253,7 @@ mod tests {
         assert_eq!(model.format_finding_end(&lasting), "now");
         model.run.stage = "ended";
         assert_eq!(model.format_finding_end(&lasting), "end");
+        model.running_ns = 5_000_000_000;
+        assert_eq!(model.format_finding_end(&lasting), "0:00", "it occurred last five seconds ago");
     }
 }

@@ -47,10 +47,19 @@ pub struct PodLine {
     pub figures: KeyFigures,
 }
 
+impl PodLine {
+    /// Whether this is a decode server, and of the same model as the prefill server as far as both are known.
+    fn may_decode_for(&self, prefill: &Self) -> bool {
+        let is_same_model = self.model == prefill.model || self.model.is_empty() || prefill.model.is_empty();
+        self.role == "decode" && is_same_model
+    }
+}
+
 /// Key figures of a run. `None` means not observable.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KeyFigures {
-    pub(crate) tokens_per_s: f64,
+    /// `None` before a second is over.
+    pub(crate) tokens_per_s: Option<f64>,
     pub(crate) requests_live: u64,
     pub(crate) requests_seen: u64,
     /// Time to first token over the run.
@@ -79,14 +88,14 @@ pub(crate) struct WorstLeg {
 
 impl KeyFigures {
     /// Key figures of all runs: sums, the longest times and the worst verdict. A request of a pair is on both of its servers, with its first
-    /// token: it counts as one of the decode server.
+    /// token: it counts as one of the decode server, if that is among the runs.
     pub(crate) fn combine(pods: &[PodLine]) -> Self {
         let mut combined = Self::default();
-        let has_decode = pods.iter().any(|pod| pod.role == "decode");
         for pod in pods {
             let figures = &pod.figures;
-            if pod.role != "prefill" || !has_decode {
-                combined.tokens_per_s += figures.tokens_per_s;
+            if pod.role != "prefill" || !pods.iter().any(|other| other.may_decode_for(pod)) {
+                combined.tokens_per_s =
+                    [combined.tokens_per_s, figures.tokens_per_s].into_iter().flatten().reduce(|sum, rate| sum + rate);
                 combined.requests_live += figures.requests_live;
                 combined.requests_seen += figures.requests_seen;
             }
@@ -94,8 +103,10 @@ impl KeyFigures {
             combined.gap_p99_ns = combined.gap_p99_ns.max(figures.gap_p99_ns);
             combined.ttft_p99_ns = combined.ttft_p99_ns.max(figures.ttft_p99_ns);
         }
-        combined.backlog_frames = sum_known(pods.iter().map(|pod| pod.figures.backlog_frames));
-        combined.tokens_lost = sum_known(pods.iter().map(|pod| pod.figures.tokens_lost));
+        // Nothing is unknown of a run without requests.
+        let figures = pods.iter().map(|pod| &pod.figures).filter(|figures| figures.requests_seen > 0);
+        combined.backlog_frames = least_sum(figures.clone().map(|figures| figures.backlog_frames));
+        combined.tokens_lost = least_sum(figures.map(|figures| figures.tokens_lost));
         if let Some(worst) = pods.iter().max_by_key(|pod| pod.figures.verdict.health) {
             let verdict = &worst.figures.verdict;
             combined.verdict = RunVerdict { health: verdict.health, text: format!("{}: {}", worst.name, verdict.text) };
@@ -109,12 +120,18 @@ pub(super) fn sum_known(values: impl Iterator<Item = Option<u64>>) -> Option<u64
     values.flatten().reduce(|a, b| a + b)
 }
 
+/// Sum of the known values, so the least possible one; `None` if that is 0 and a value is unknown.
+fn least_sum(values: impl Iterator<Item = Option<u64>> + Clone) -> Option<u64> {
+    let is_complete = values.clone().all(|value| value.is_some());
+    sum_known(values).filter(|sum| is_complete || *sum > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::state::flags::Health;
 
-    fn pod(name: &str, tokens_per_s: f64, gap_p99_ns: Option<u64>, health: Health) -> PodLine {
+    fn pod(name: &str, tokens_per_s: Option<f64>, gap_p99_ns: Option<u64>, health: Health) -> PodLine {
         let verdict = RunVerdict { health, text: "as it is".into() };
         PodLine {
             name: name.into(),
@@ -126,21 +143,42 @@ mod tests {
     #[test]
     fn the_sum_has_the_longest_gap_and_worst_verdict_and_keeps_unknowns() {
         let all = KeyFigures::combine(&[
-            pod("a", 10.0, Some(5), Health::Good),
-            pod("b", 20.0, Some(9), Health::Critical),
-            pod("c", 0.0, None, Health::Unknown),
+            pod("a", Some(10.0), Some(5), Health::Good),
+            pod("b", Some(20.0), Some(9), Health::Critical),
+            pod("c", None, None, Health::Unknown),
         ]);
-        assert!((all.tokens_per_s - 30.0).abs() < 1e-9);
+        assert!(all.tokens_per_s.is_some_and(|rate| (rate - 30.0).abs() < 1e-9));
         assert_eq!((all.gap_p99_ns, all.tokens_lost, all.backlog_frames), (Some(9), None, None));
         assert_eq!(all.verdict.text, "b: as it is");
 
         let of_role = |role| {
-            let figures = KeyFigures { requests_seen: 100, tokens_per_s: 5.0, ..KeyFigures::default() };
+            let figures = KeyFigures { requests_seen: 100, tokens_per_s: Some(5.0), ..KeyFigures::default() };
             PodLine { role, figures, ..PodLine::default() }
         };
         let pair = [of_role("prefill"), of_role("decode"), of_role("single")];
         assert_eq!(KeyFigures::combine(&pair).requests_seen, 200, "a request of a pair counts once");
         assert_eq!(KeyFigures::combine(&pair[..1]).requests_seen, 100);
         assert_eq!(KeyFigures::combine(&[]), KeyFigures::default());
+
+        let of_model = |role, model: &str| PodLine { model: model.into(), ..of_role(role) };
+        let elsewhere = [of_model("prefill", "a"), of_model("decode", "b")];
+        assert_eq!(KeyFigures::combine(&elsewhere).requests_seen, 200, "the decode server of the first is elsewhere");
+        let same = [of_model("prefill", "a"), of_model("decode", "a"), of_model("prefill", "")];
+        assert_eq!(KeyFigures::combine(&same).requests_seen, 100);
+    }
+
+    #[test]
+    fn an_unknown_loss_is_no_loss_of_0() {
+        for (lost, expected) in
+            [([Some(0), Some(0)], Some(0)), ([Some(0), None], None), ([Some(7), None], Some(7)), ([None, None], None)]
+        {
+            let pods = lost.map(|tokens_lost| {
+                let figures = KeyFigures { requests_seen: 1, tokens_lost, ..KeyFigures::default() };
+                PodLine { figures, ..PodLine::default() }
+            });
+            assert_eq!(KeyFigures::combine(&pods).tokens_lost, expected, "{lost:?}");
+            let with_idle = [pods[0].clone(), PodLine::default()];
+            assert_eq!(KeyFigures::combine(&with_idle).tokens_lost, lost[0]);
+        }
     }
 }

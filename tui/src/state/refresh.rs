@@ -12,12 +12,13 @@ use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
 use trace::engine::{Mode, Waiter};
 use trace::event::Finish;
 use trace::ledger::{Ledger, Request, RequestNumbers, RequestSummary, TtftPath, UnansweredRequest};
-use trace::stats::{PerSecond, Spread};
+use trace::stats::Spread;
+use trace::time_series::RecentTraffic;
 
 use super::curves::Curves;
 use super::filter::RunClock;
 use super::flags::{Flag, FlagSet, Health, RunVerdict};
-use super::model::{FirstTokenGap, Model, RunValues, WaitingRequests};
+use super::model::{FirstTokenGap, Model, RunValues, SendRates, WaitingRequests};
 use super::pinned::PinnedHistories;
 use super::pods::{KeyFigures, WorstLeg, sum_known};
 use super::request_detail::RequestDetail;
@@ -36,7 +37,9 @@ impl Model {
         self.started_at = ledger.started().unwrap_or_default();
         self.running_ns = ledger.now().since(self.started_at);
         self.curves = Curves::from_analysis(analysis);
-        self.send_rates = scheduler_send_rates(ledger);
+        let traffic = analysis.time_series().recent().current_traffic();
+        self.recent_seconds = traffic.as_ref().map_or(0, |traffic| traffic.seconds);
+        self.send_rates = traffic.as_ref().map(|traffic| scheduler_send_rates(ledger, traffic));
         self.requests = Requests::of(ledger);
         self.abandoned_requests = ledger.abandoned_requests().requests;
         self.unanswered_requests = ledger.unanswered_requests().count() as u64;
@@ -47,7 +50,7 @@ impl Model {
         self.merged_predicted = self.chunks.dropped_predicted.map(|_| ledger.totals().predicted.merged);
         self.itl = Itl::of(ledger);
         self.findings = analysis.findings_now().sorted().into_iter().cloned().collect();
-        self.hops = hops::summarise_hops(ledger, &self.findings);
+        self.hops = hops::summarise_hops(ledger, &self.findings, traffic.as_ref());
         self.first_token_path = bar::segments(&LegLine::all(&analysis.attribution()));
         self.ttft = TtftReport::new(ledger).and_then(TtftReport::into_main_group);
         self.threads = threads::thread_lines(ledger);
@@ -172,7 +175,7 @@ impl KeyFigures {
             ttft_p99_ns: ttft.map(|ttft| ttft.ns.p99),
             worst_leg: longest.map(|leg| WorstLeg { name: leg.name.clone(), share: leg.share }),
             finding: active.filter(|finding| finding.verdict.severity > Severity::Info).map(|finding| finding.kind),
-            tokens_per_s: model.send_rates.tokens,
+            tokens_per_s: model.send_rates.map(|rates| rates.tokens),
             requests_live: model.requests.live,
             requests_seen: model.requests.seen,
             gap_p99_ns: model.gap.window.map(|window| window.p99),
@@ -184,11 +187,12 @@ impl KeyFigures {
 }
 
 /// Current rates of the scheduler's sends.
-fn scheduler_send_rates(ledger: &Ledger) -> PerSecond {
+fn scheduler_send_rates(ledger: &Ledger, traffic: &RecentTraffic) -> SendRates {
     // Until the origin is known, the first hop observed is the best guess.
     let mut outputs = ledger.hops().iter().filter(|hop| !hop.carries_requests);
     let origin = outputs.clone().find(|hop| hop.origin).or_else(|| outputs.next());
-    origin.map(|hop| ledger.groups()[hop.group].rate.recent(ledger.now())).unwrap_or_default()
+    let frames = origin.and_then(|hop| hops::rates_of_group(ledger, hop.group, traffic)).map(|rates| rates.frames);
+    SendRates { tokens: traffic.per_second(traffic.tokens_sent), frames }
 }
 
 /// Writes requests into rows of the table.
@@ -304,7 +308,9 @@ fn first_token_gap(ledger: &Ledger) -> FirstTokenGap {
 
 #[cfg(test)]
 mod tests {
+    use outputs::report::Report;
     use proptest::prelude::*;
+    use trace::ReportInput;
 
     use super::super::filter::RequestFilter;
     use super::super::request_table::SortOrder;
@@ -392,6 +398,36 @@ mod tests {
         let detail = model.detail.as_ref().expect("a detail");
         assert_eq!((detail.stages.len(), detail.evidence.len()), (1, 1));
         assert!(detail.evidence[0].1.contains("answered later requests"), "{:?}", detail.evidence);
+    }
+
+    #[test]
+    fn unanswered_requests_are_those_at_this_moment_on_the_screen_and_in_the_report() {
+        let mut scene = Scene::delivering();
+        let both = Capabilities::SENT | Capabilities::RECEIVED;
+        scene.emit(0, What::Hop(Hop::with_requests(HopId(7), "tokenizer->scheduler", both)));
+        for number in 0..400_u64 {
+            let (at, rid) = (number * 100 * MS, format!("r{number}"));
+            let id = FrameId::new(HopId(7), 0, number);
+            let request = Some(DispatchedRequest::new(&rid));
+            let kind = DispatchKind::Requests;
+            scene.emit(at, What::Dispatched(Dispatch { id, bytes: 900, kind, index: 0, request }));
+            scene.emit(at, What::Received(Received::new(id)));
+            if number > 0 {
+                scene.send(at + MS, &[(&rid, 1, 1)]);
+            }
+            scene.tick(at + 2 * MS);
+        }
+        let numbers = |scene: &Scene| {
+            let mut model = Model::default();
+            model.refresh(&scene.analysis, RunValues::default());
+            let report = Report::of(&scene.analysis, &ReportInput::for_source("attach"));
+            let dispatched = report.dispatched.expect("dispatches are observed");
+            [model.unanswered_requests, dispatched.unanswered, dispatched.unanswered_total]
+        };
+        assert_eq!(numbers(&scene), [1, 1, 1]);
+        scene.send(41_000 * MS, &[("r0", 1, 1)]);
+        scene.tick(41_100 * MS);
+        assert_eq!(numbers(&scene), [0, 0, 1]);
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl RequestDetail {
         engine: &EngineState,
         facts: RequestFacts,
     ) -> Self {
-        let legs = hops_crossed(history, hops, &facts);
+        let legs = legs_crossed(history, hops, &facts);
         // Observed deliveries decide what became of a chunk; predictions are for runs without them.
         let predicted_losses = facts.predicted_losses.as_ref().filter(|_| history.deliveries.is_empty());
         let mut chunks = follow_chunks(&legs, predicted_losses);
@@ -113,9 +113,9 @@ impl RequestDetail {
             rid: rid.to_owned(),
             first_token_path: first_token_path(&legs, &facts, engine.facts()),
             stages: path_stages(&legs, history, &facts, engine.facts()),
-            tracks: tracks(&legs, hops, history, &chunks),
+            tracks: tracks(&legs, history, &chunks),
             evidence: row.as_ref().map(|row| evidence_of_flags(row, engine, &facts)).unwrap_or_default(),
-            receiving_roles: legs.iter().map(|leg| leg.hop.ends.to.to_string()).collect(),
+            receiving_roles: legs.iter().map(|leg| leg.ends.to.to_string()).collect(),
             known_since: history.since,
             chunks,
             row,
@@ -160,22 +160,29 @@ impl TimeSpan {
     }
 }
 
-/// The request on one hop.
+/// The request between two roles. A request that changes its worker crosses several hops between them.
 struct HopLeg<'a> {
-    hop: &'a HopEnds,
+    ends: &'a Ends<Box<str>>,
+    observes_received: bool,
     chunks: Vec<ChunkRecord>,
     first_sent: Option<MonoNs>,
     first_received: Option<MonoNs>,
 }
 
-/// The hops that the chunks crossed, in the order of the path.
-fn hops_crossed<'a>(history: &RequestHistory, hops: &'a [HopEnds], facts: &RequestFacts) -> Vec<HopLeg<'a>> {
+/// The legs that the chunks crossed, in the order of the path.
+fn legs_crossed<'a>(history: &RequestHistory, hops: &'a [HopEnds], facts: &RequestFacts) -> Vec<HopLeg<'a>> {
     let mut legs: Vec<HopLeg<'a>> = Vec::new();
-    for &chunk in &history.chunks {
-        if let Some(leg) = legs.iter_mut().find(|leg| leg.hop.id == chunk.hop) {
-            leg.chunks.push(chunk);
-        } else if let Some(hop) = hops.iter().find(|hop| hop.id == chunk.hop) {
-            legs.push(HopLeg { hop, chunks: vec![chunk], first_sent: None, first_received: None });
+    for hop in hops {
+        if legs.iter().any(|leg| *leg.ends == hop.ends) {
+            continue;
+        }
+        let siblings: Vec<&HopEnds> = hops.iter().filter(|sibling| sibling.ends == hop.ends).collect();
+        let chunks = history.chunks.iter().filter(|chunk| siblings.iter().any(|sibling| sibling.id == chunk.hop));
+        let chunks: Vec<ChunkRecord> = chunks.copied().collect();
+        if !chunks.is_empty() {
+            let observes_received = siblings.iter().any(|sibling| sibling.observes_received);
+            let ends = &hop.ends;
+            legs.push(HopLeg { ends, observes_received, chunks, first_sent: None, first_received: None });
         }
     }
     // If early chunks were overwritten, the first ones in the history are not the request's first.
@@ -200,7 +207,7 @@ fn follow_chunks(legs: &[HopLeg<'_>], predicted_losses: Option<&Losses>) -> Vec<
     let Some((origin, further_legs)) = legs.split_first() else {
         return Vec::new();
     };
-    let if_not_received = if origin.hop.observes_received { ChunkStatus::Waiting } else { ChunkStatus::Sent };
+    let if_not_received = if origin.observes_received { ChunkStatus::Waiting } else { ChunkStatus::Sent };
     // Token counts only grow, so the search on each hop goes on where it found the chunk before.
     let mut search_from = vec![0; further_legs.len()];
     let mut last_hop_chunks: Vec<Option<ChunkRecord>> = Vec::new();
@@ -309,10 +316,10 @@ fn first_token_path(legs: &[HopLeg<'_>], facts: &RequestFacts, engine: &dyn Fact
         spans.push(PathSpan { name: timed.leg.describe(engine), from: Some(timed.at), to });
     }
     for (index, leg) in legs.iter().enumerate() {
-        let receiver = &leg.hop.ends.to;
+        let receiver = &leg.ends.to;
         let sent_on = legs.get(index + 1).map_or(facts.first_delivered, |next| next.first_sent);
         if leg.first_received.is_some() {
-            let wait = LegKind::Wait.describe(&leg.hop.ends.to_string());
+            let wait = LegKind::Wait.describe(&leg.ends.to_string());
             spans.push(PathSpan { name: wait, from: leg.first_sent, to: leg.first_received });
             spans.push(PathSpan { name: LegKind::Inside.describe(receiver), from: leg.first_received, to: sent_on });
         } else {
@@ -351,7 +358,7 @@ fn path_stages(
         }
     }
     for (index, leg) in legs.iter().enumerate() {
-        let ends = &leg.hop.ends;
+        let ends = leg.ends;
         if let Some(at) = leg.first_sent {
             // The engine has names for the first send and the last receive of the path.
             let log_name = if index == 0 { in_parentheses(log_names.first_sent) } else { String::new() };
@@ -380,21 +387,20 @@ fn in_parentheses(name: &str) -> String {
     if name.is_empty() { String::new() } else { format!(" ({name})") }
 }
 
-fn tracks(legs: &[HopLeg<'_>], hops: &[HopEnds], history: &RequestHistory, lines: &[ChunkLine]) -> Vec<TickTrack> {
+fn tracks(legs: &[HopLeg<'_>], history: &RequestHistory, lines: &[ChunkLine]) -> Vec<TickTrack> {
     let mut tracks = Vec::new();
-    for hop in hops {
-        let Some(leg_index) = legs.iter().position(|leg| leg.hop.id == hop.id) else { continue };
-        let chunks = &legs[leg_index].chunks;
+    for (leg_index, leg) in legs.iter().enumerate() {
+        let chunks = &leg.chunks;
         let sent = chunks.iter().enumerate().filter_map(|(chunk_index, chunk)| {
             let at = chunk.sent?;
             // Only the chunks of the first hop have a line, and so a status.
             let status = (leg_index == 0).then(|| lines[chunk_index].status);
             Some(status.map_or(Tick::plain(at), |status| Tick { at, symbol: status.tick_symbol() }))
         });
-        tracks.push(TickTrack { label: format!("{} sent", hop.ends.from), ticks: sent.collect() });
-        if hop.observes_received {
+        tracks.push(TickTrack { label: format!("{} sent", leg.ends.from), ticks: sent.collect() });
+        if leg.observes_received {
             let received = chunks.iter().filter_map(|chunk| chunk.received).map(Tick::plain);
-            tracks.push(TickTrack { label: format!("{} received", hop.ends.to), ticks: received.collect() });
+            tracks.push(TickTrack { label: format!("{} received", leg.ends.to), ticks: received.collect() });
         }
     }
     if !history.deliveries.is_empty() {
@@ -440,7 +446,7 @@ mod tests {
 
     fn lines_of(chunks: Vec<ChunkRecord>) -> Vec<ChunkLine> {
         let history = RequestHistory { chunks, ..RequestHistory::default() };
-        follow_chunks(&hops_crossed(&history, &hops(), &RequestFacts::default()), None)
+        follow_chunks(&legs_crossed(&history, &hops(), &RequestFacts::default()), None)
     }
 
     #[test]
@@ -496,6 +502,43 @@ mod tests {
         assert_eq!(line(2), (vec![Some(MS), Some(MS)], Some(78), ChunkStatus::Delivered));
         assert_eq!(detail.chunks[0].next_in_wakeup, Some(NextChunk { number: 2, delay_ns: MS }));
         assert_eq!(detail.chunks[1].next_in_wakeup, None);
+    }
+
+    #[test]
+    fn the_legs_of_a_request_that_changes_its_worker_are_those_of_its_first_chunk() {
+        let hops = [
+            ends(0, "scheduler", "router"),
+            ends(1, "router", "detokenizer"),
+            ends(2, "router", "detokenizer"),
+            ends(3, "detokenizer", "tokenizer"),
+            ends(4, "detokenizer", "tokenizer"),
+        ];
+        // The second chunk goes to the other detokenizer.
+        let chunks = vec![
+            seen(0, 1, [0, 1], 1),
+            seen(1, 1, [1, 2], 2),
+            seen(3, 1, [2, 10], 3),
+            seen(0, 2, [500, 501], 4),
+            seen(2, 2, [501, 502], 5),
+            seen(4, 2, [502, 503], 6),
+        ];
+        let history = RequestHistory { chunks, ..RequestHistory::default() };
+        let facts = RequestFacts { first_delivered: Some(MonoNs(10 * MS)), ..RequestFacts::default() };
+        let detail = RequestDetail::new("a", &history, None, &hops, &EngineState::default(), facts);
+        let path: Vec<String> =
+            detail.first_token_path.iter().map(|part| format!("{:.1} {}", part.share, part.name)).collect();
+        let expected = [
+            "0.8 waiting on detokenizer->tokenizer",
+            "0.1 waiting on scheduler->router",
+            "0.1 waiting on router->detokenizer",
+        ];
+        assert!(expected.iter().all(|part| path.iter().any(|shown| shown == part)), "{path:?}");
+        assert_eq!(detail.receiving_roles, ["router", "detokenizer", "tokenizer"]);
+        let waits: Vec<_> = detail.chunks.iter().map(|chunk| chunk.waits_ns.clone()).collect();
+        assert_eq!(waits, [[1, 1, 8], [1, 1, 1]].map(|waits| waits.map(|ms| Some(ms * MS)).to_vec()));
+        let tracks: Vec<(&str, usize)> = detail.tracks.iter().map(|track| (&*track.label, track.ticks.len())).collect();
+        assert_eq!(tracks.len(), 6, "{tracks:?}");
+        assert!(tracks.iter().all(|(_, ticks)| *ticks == 2), "{tracks:?}");
     }
 
     #[test]

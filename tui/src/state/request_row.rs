@@ -145,7 +145,7 @@ impl RequestColumn {
         match self {
             Self::Rid => SortKey::default(),
             Self::State => SortKey { rank: row.state as u8, ..SortKey::default() },
-            Self::Began => SortKey { number: row.first_at.0, ..SortKey::default() },
+            Self::Began => SortKey { number: row.began_at().0, ..SortKey::default() },
             Self::Flags => row.severity(),
             Self::Number(index) => {
                 let number = (COLUMNS[index].of)(row);

@@ -373,9 +373,10 @@ impl Ui {
         let known = FILTERS_OF_FINDINGS.iter().find(|known| known.0 == finding.kind);
         let text = known.map_or_else(
             || {
-                let start_s = model.finding_start_ns(finding) as f64 / 1e9;
-                let duration_s = finding.last_at.since(finding.began) as f64 / 1e9;
-                format!("at:{start_s:.1}s..{:.1}s", start_s + duration_s)
+                let times = [finding.began, finding.last_at].map(|at| at.since(model.started_at) / 1_000_000);
+                // Rounded down: the end of the range is the whole millisecond.
+                let [from, to] = times.map(|ms| format!("{}.{:03}s", ms / 1_000, ms % 1_000));
+                format!("at:{from}..{to}")
             },
             |(_, filter)| String::from(*filter),
         );

@@ -66,7 +66,7 @@ fn draw_finding(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Finding) {
         20,
         y,
         &format!("to {}", model.format_finding_end(finding)),
-        if finding.active { ink } else { Ink::Dim },
+        if model.occurs_now(finding) { ink } else { Ink::Dim },
     );
     // The details have the kind, too.
     let mut x = 31;
@@ -82,15 +82,15 @@ fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Findi
     let verdict = &finding.verdict;
     pad.draw_heading(y, finding.kind);
     let mut y = pad.draw_paragraph(1, y + 1, 3, &verdict.summary, Ink::Strong);
-    let began = model.format_moment(model.finding_start_ns(finding));
-    let last = model.format_moment(finding.last_at.since(model.started_at));
+    let [began, last] = [finding.began, finding.last_at].map(|at| model.format_exact_moment(at));
     let duration_ns = finding.last_at.since(finding.began);
     let after = format!("at {last} (after {})", format_duration(duration_ns));
     let lasting = if model.is_at_end() { "lasted to the end of the run" } else { "lasts now" };
+    let occurs_at_last_tick = finding.last_at.since(model.started_at) >= model.running_ns;
     let span = match (finding.active, duration_ns) {
-        (true, 0) => format!("began at {began}, {lasting}"),
-        (true, _) => format!("began at {began}, {lasting}, last occurred {after}"),
-        (false, 0) => format!("occurred at {began}"),
+        (true, _) if occurs_at_last_tick => format!("began at {began}, {lasting}"),
+        (_, 0) => format!("occurred at {began}"),
+        (true, _) => format!("began at {began}, last occurred {after}"),
         (false, _) => format!("began at {began}, ended {after}"),
     };
     let hop = if verdict.hop.is_empty() { String::new() } else { format!(", on {}", verdict.hop) };

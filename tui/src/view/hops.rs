@@ -26,7 +26,11 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         return;
     }
     let layout = HopTableLayout::for_width(pad.width(), &model.hops);
-    pad.draw_text(3, 0, "hop, rates of 10 s", Ink::Dim);
+    let heading = match model.recent_seconds {
+        0 => "hop".to_owned(),
+        seconds => format!("hop, rates of {seconds} s"),
+    };
+    pad.draw_text(3, 0, &heading, Ink::Dim);
     let headings = layout.columns.iter().map(|column| column.heading);
     pad.draw_cells(layout.number_cells(0), headings, Ink::Dim);
     let max_items = (pad.height() / 3).max(4);
@@ -51,7 +55,7 @@ struct HopColumn {
 
 /// A hop to the scheduler carries no chunks.
 fn format_chunk_rate(hop: &HopSummary) -> String {
-    if hop.carries_requests { "none".to_owned() } else { format_rate(hop.rates.chunks) }
+    if hop.carries_requests { "none".to_owned() } else { known_or_dash(hop.rates, |rates| format_rate(rates.chunks)) }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,11 +67,15 @@ enum HopColumnPriority {
 }
 
 const COLUMNS: [HopColumn; 7] = [
-    HopColumn { heading: "frame/s", format: |hop| format_rate(hop.rates.frames), priority: HopColumnPriority::Always },
+    HopColumn {
+        heading: "frame/s",
+        format: |hop| known_or_dash(hop.rates, |rates| format_rate(rates.frames)),
+        priority: HopColumnPriority::Always,
+    },
     HopColumn { heading: "chunk/s", format: format_chunk_rate, priority: HopColumnPriority::HiddenThird },
     HopColumn {
         heading: "byte/s",
-        format: |hop| format_bytes(hop.rates.bytes as u64),
+        format: |hop| known_or_dash(hop.rates, |rates| format_bytes(rates.bytes as u64)),
         priority: HopColumnPriority::HiddenFirst,
     },
     HopColumn {

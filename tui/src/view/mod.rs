@@ -201,17 +201,25 @@ fn draw_output_losses(pad: &mut Pad<'_>, x: u16, count: u64, what: &str) -> u16 
     pad.draw_text(x + 1, 0, &format!("({} {what})", format_count(count)), Ink::Health(Health::Warning))
 }
 
+/// Inter-token latency at both ends, with the title of its quantiles.
+struct ItlQuantiles {
+    title: &'static str,
+    client: Option<Spread>,
+    engine: Option<Spread>,
+}
+
 /// Draws the inter-token latency at the client and at the engine; one that is unknown comes last, with the reason. Returns the next row.
-fn draw_itl(pad: &mut Pad<'_>, y: u16, model: &Model, client: Option<Spread>, engine: Option<Spread>) -> u16 {
+fn draw_itl(pad: &mut Pad<'_>, y: u16, model: &Model, itl: &ItlQuantiles) -> u16 {
     let client_unknown = match (model.chunks.delivered, model.tokens.delivered) {
         (None, _) => overview::DELIVERIES_UNOBSERVED,
         (_, None) => "responses carry text only",
         _ => "no two chunks were delivered",
     };
     let engine_unknown = if model.tokens.sent == 0 { "no tokens were sent" } else { "no two chunks were sent" };
-    let mut ends = [("client", client, client_unknown, Ink::Plain), ("engine", engine, engine_unknown, Ink::Dim)];
+    let mut ends =
+        [("client", itl.client, client_unknown, Ink::Plain), ("engine", itl.engine, engine_unknown, Ink::Dim)];
     ends.sort_by_key(|(_, itl, ..)| itl.is_none());
-    let mut x = pad.draw_text(1, y, "itl p50/p90/p99", Ink::Head);
+    let mut x = pad.draw_text(1, y, itl.title, Ink::Head);
     for (name, itl, unknown, ink) in ends {
         let text =
             itl.map_or_else(|| format!("{name}: {unknown}"), |itl| format!("{name} {}", format_itl_quantiles(itl)));

@@ -8,9 +8,9 @@ use trace::time_series::SlotValues;
 use trace::words::plural;
 
 use super::chart::{self, ChartSeries, TimeWindow};
-use super::draw_itl;
 use super::pad::{CellRow, Pad, text_width};
 use super::path;
+use super::{ItlQuantiles, draw_itl};
 use crate::state::Model;
 use crate::state::action::{Action, Tab};
 use crate::state::flags::Health;
@@ -40,7 +40,8 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     y = draw_totals(pad, y, model);
     // A small screen shows it only if the client's is known.
     if is_tall || (!is_low && model.itl.delivered_by_token.is_some()) {
-        y = draw_itl(pad, y, model, model.itl.delivered_by_token, model.itl.sent_by_token);
+        let [client, engine] = [model.itl.delivered_by_token, model.itl.sent_by_token];
+        y = draw_itl(pad, y, model, &ItlQuantiles { title: "itl p50/p90/p99", client, engine });
     }
     y = draw_receiving_thread(pad, y, model);
     y += u16::from(is_tall);
@@ -75,7 +76,9 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let requests_x = heads.x + 4 * heads.pitch + 1;
     pad.draw_cells(heads, ["p50", "p90", "p99", "max"], Ink::Dim);
     pad.draw_right_aligned(requests_x, y, 8, "requests", Ink::Dim);
-    for (row, (name, spread)) in [("last 10 s", gap.window), ("whole run", gap.whole)].into_iter().enumerate() {
+    // Before the first second is over, nothing is recent.
+    let recent = format!("last {} s", model.recent_seconds.max(1));
+    for (row, (name, spread)) in [(&*recent, gap.window), ("whole run", gap.whole)].into_iter().enumerate() {
         let cells = CellRow { y: y + 1 + row as u16, ..heads };
         pad.draw_text(3, cells.y, name, Ink::Plain);
         let Some(Spread { count: n, p50, p90, p99, max }) = spread else {
@@ -110,7 +113,9 @@ fn draw_ttft(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let x = pad.draw_text(1, y, "TTFT", Ink::Head);
     let [p50, p99, max] = [ttft.ns.p50, ttft.ns.p99, ttft.ns.max].map(format_duration);
     let x = pad.draw_text(x + 2, y, &format!("p50 {p50}  p99 {p99}  max {max}"), Ink::Strong);
-    let recent = ttft.recent_mean_ns.map_or_else(String::new, |ns| format!(", mean {} in 10 s", format_duration(ns)));
+    let recent = ttft
+        .recent_mean_ns
+        .map_or_else(String::new, |ns| format!(", mean {} in {} s", format_duration(ns), model.recent_seconds.max(1)));
     pad.draw_text(x + 2, y, &format!("{} requests{recent}", format_count(ttft.ns.count)), Ink::Dim);
     y + 1
 }
@@ -124,12 +129,9 @@ fn draw_totals(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
 }
 
 fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
-    let rates = &model.send_rates;
     let requests = &model.requests;
     let x = pad.draw_text(1, y, "flow", Ink::Head);
-    let rest =
-        if pad.width() >= 100 { format!("  {} frames/s (10 s)", format_rate(rates.frames)) } else { " (10 s)".into() };
-    let now = format!("{} tok/s{rest}  {} live", format_rate(rates.tokens), format_count(requests.live));
+    let now = format!("{}  {} live", describe_rates(model, pad.width() >= 100), format_count(requests.live));
     let mut x = pad.draw_text(x + 5, y, &now, Ink::Strong);
     for (requests, state) in [(model.abandoned_requests, "abandoned"), (model.unanswered_requests, "unanswered")] {
         if requests > 0 {
@@ -149,6 +151,14 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
         let rejected = plural(model.rejected_requests, "error response");
         pad.draw_text(x, y, &format!("; {rejected}"), Ink::Dim);
     }
+}
+
+/// Rates with the time over which they are means, which is shorter in the first ten seconds.
+fn describe_rates(model: &Model, has_room: bool) -> String {
+    let Some(rates) = model.send_rates else { return "rate unknown".to_owned() };
+    let frames = rates.frames.filter(|_| has_room);
+    let frames = frames.map_or_else(String::new, |frames| format!("  {} frames/s", format_rate(frames)));
+    format!("{} tok/s{frames} ({} s)", format_rate(rates.tokens), model.recent_seconds)
 }
 
 fn count_or_reason(count: Option<u64>, what: &str, unobserved: &str) -> String {

@@ -43,7 +43,8 @@ impl Arrow {
 /// Draws the path from row `y` on, as a list if it must be low. Returns the next free row.
 pub(super) fn draw_path(pad: &mut Pad<'_>, y: u16, model: &Model, is_low: bool) -> u16 {
     let chain = chain_of_hops(&model.hops).into_iter();
-    let mut arrows: Vec<Arrow> = chain.map(|index| hop_arrow(index, &model.hops[index])).collect();
+    let mut arrows: Vec<Arrow> =
+        chain.map(|index| hop_arrow(index, &model.hops[index], model.recent_seconds)).collect();
     let Some(last) = arrows.last() else {
         pad.draw_text(1, y, "no hop observed yet", Ink::Dim);
         return y + 1;
@@ -141,7 +142,7 @@ fn chain_of_hops(hops: &[HopSummary]) -> Vec<usize> {
     chain
 }
 
-fn hop_arrow(index: usize, hop: &HopSummary) -> Arrow {
+fn hop_arrow(index: usize, hop: &HopSummary, recent_seconds: u64) -> Arrow {
     let wait = match (hop.queue_wait, hop.relay_delay) {
         (Some(spread), _) => format!("wait p99 {} (run)", format_duration(spread.p99)),
         (None, Some(relay)) => format!("relay {} p99 (run)", format_duration(relay.p99)),
@@ -151,7 +152,11 @@ fn hop_arrow(index: usize, hop: &HopSummary) -> Arrow {
         Some(frames) => format!("backlog {}", format_count(frames)),
         None => "backlog unknown".into(),
     };
-    let mut lines = [format!("{} frames/s (10 s)", format_rate(hop.rates.frames)), backlog, wait];
+    let rate = hop.rates.map_or_else(
+        || "rate unknown".to_owned(),
+        |rates| format!("{} frames/s ({recent_seconds} s)", format_rate(rates.frames)),
+    );
+    let mut lines = [rate, backlog, wait];
     // Frames that wait on an unhealthy hop come first.
     let has_problem = hop.health >= Health::Warning && hop.backlog_frames.is_some_and(|frames| frames > 0);
     if has_problem {

@@ -141,7 +141,7 @@ fn draw_row(pad: &mut Pad<'_>, y: u16, columns: &[ShownColumn], row: &RequestRow
                 pad.draw_clipped(x, y, width, row.state.label(), ink);
             }
             RequestColumn::Began => {
-                pad.draw_clipped(x, y, width, &model.table.clock.format_moment(row.first_at), Ink::Plain);
+                pad.draw_clipped(x, y, width, &model.table.clock.format_moment(row.began_at()), Ink::Plain);
             }
             RequestColumn::Number(index) => draw_number(pad, x, y, width, row, &COLUMNS[index]),
         }

@@ -177,11 +177,13 @@ impl RequestHandler {
         };
         let snapshots = fetch_all(runs.iter().map(|run| run.report.clone()).collect(), SNAPSHOT_TIMEOUT).await;
         let mut reports = Vec::new();
+        let mut no_answer = Vec::new();
         for (run, report) in runs.iter().zip(snapshots) {
-            let Some(report) = report else {
-                return no_answer_response(std::slice::from_ref(run));
-            };
             let engine = run.engine().unwrap_or_default();
+            let Some(report) = report else {
+                no_answer.push(engine.name);
+                continue;
+            };
             reports.push(RunReport {
                 name: engine.name,
                 endpoint: None,
@@ -196,8 +198,10 @@ impl RequestHandler {
             });
         }
         let json = match reports.as_slice() {
-            [single] => serde_json::to_string(&single.report),
-            several => serde_json::to_string(&RunsReport::of(several)),
+            // A run that failed has no report; those of the others are served.
+            [] => return no_answer_response(&runs),
+            [one] if no_answer.is_empty() => serde_json::to_string(&one.report),
+            several => serde_json::to_string(&RunsReport::of(several).map(|report| report.with_unanswered(no_answer))),
         };
         match json {
             Ok(json) => {

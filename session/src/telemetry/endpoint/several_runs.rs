@@ -70,11 +70,16 @@ fn a_client_gets_all_engines_or_the_one_that_it_names() {
         let refused = get(&first, &format!("{path}?engine=sglang:1"));
         assert!(refused.starts_with("HTTP/1.1 404 ") && refused.contains("no engine is named sglang:1;"), "{refused}");
     }
-    // A run whose analysis failed has no answer; the metrics of the others are served.
+    // A run whose analysis failed has no answer; the others are served.
     drop(second);
-    first.server.add_run(&RecordingHeader::of("attach", Config::default())).expect("a run that fails at once");
+    let failed = first.server.add_run(&RecordingHeader::of("attach", Config::default())).expect("a further run");
+    name_engine(&failed, "sglang:40000");
+    drop(failed);
     assert!(get(&first, "/metrics").contains("engine=\"sglang:30000\""));
-    assert!(get(&first, "/report").starts_with("HTTP/1.1 503 "));
+    let report = get(&first, "/report");
+    assert!(report.starts_with("HTTP/1.1 200 ") && report.contains("\"no_answer\":[\"sglang:40000\"]"), "{report}");
+    assert!(report.contains("\"name\":\"sglang:30000\"") && !all.contains("no_answer"), "{report}");
+    assert!(get(&first, "/report?engine=sglang:40000").starts_with("HTTP/1.1 503 "));
 }
 
 #[test]
@@ -104,9 +109,11 @@ fn the_end_of_a_run_does_not_wait_for_the_clients_of_others() {
         thread::sleep(Duration::from_millis(5));
     }
     let began = Instant::now();
-    first.stream.finish(&ReportInput::for_source("attach"));
+    first.stream.send_end(&ReportInput::for_source("attach"));
+    first.stream.wait_for_clients();
     assert!(began.elapsed() < LAST_READ_TIMEOUT, "{:?}", began.elapsed());
-    second.stream.finish(&ReportInput::for_source("attach"));
+    second.stream.send_end(&ReportInput::for_source("attach"));
+    second.stream.wait_for_clients();
     let mut stream = Vec::new();
     std::io::Read::read_to_end(&mut client, &mut stream).expect("it ends");
     assert!(stream.ends_with(b"0\r\n\r\n"), "the stream is complete");

@@ -225,7 +225,7 @@ fn watch_engines(
     drop(maker);
     let failures: Vec<Option<String>> = runs.iter().map(|run| run.source.failure()).collect();
     let pairs = join_pairs(&runs, live.report.slowest);
-    let mut finished: Vec<RunReport> = runs.into_iter().map(|run| run.source.finish(run.session)).collect();
+    let mut finished = finish_runs(runs);
     pair::add_to_reports(&mut finished, pairs);
     app::keep_serving(live, signals);
     let mut first_unobserved = None;
@@ -247,6 +247,17 @@ fn watch_engines(
     app::print_reports(&finished, live.outcome)?;
     // An engine that could not be observed is not healthy.
     bail!("{name}: {failure}")
+}
+
+/// Ends the runs: each step of all of them before the next, because the later steps wait.
+fn finish_runs(mut runs: Vec<Running<WatchedEngine>>) -> Vec<RunReport> {
+    for run in &mut runs {
+        run.source.close_outputs(&mut run.session);
+    }
+    for run in &mut runs {
+        run.source.serve_final_state(&mut run.session);
+    }
+    runs.into_iter().map(|run| run.source.finish(run.session)).collect()
 }
 
 /// The prefill/decode pairs among the engines, each with the index of its decode server.

@@ -6,7 +6,7 @@ use outputs::report::RunReport;
 use serde_json::Value;
 use session::{About, EngineIdentity, Flow, LiveSource, Session, Source};
 use sources::attach::{EngineRun, EngineState};
-use trace::{Analysis, SamplingCost};
+use trace::{Analysis, MonoNs, SamplingCost};
 use tui::RunView;
 use tui::pods::{KeyFigures, PodLine, PodState};
 
@@ -91,6 +91,16 @@ impl WatchedEngine {
         self.engine.failure()
     }
 
+    /// Closes the outputs of the run. Waits for nothing.
+    pub(super) fn close_outputs(&self, session: &mut Session) {
+        session.close_outputs(self, &app::print_message);
+    }
+
+    /// Waits for the pushes of the run, and serves its final state.
+    pub(super) fn serve_final_state(&self, session: &mut Session) {
+        session.serve_final_state(self, &app::print_message);
+    }
+
     /// Finishes the run and returns its report.
     pub(super) fn finish(self, session: Session) -> RunReport {
         RunReport {
@@ -132,6 +142,10 @@ impl About for WatchedEngine {
 
     fn engine(&self) -> Option<EngineIdentity> {
         self.engine.engine()
+    }
+
+    fn observed_until(&self) -> MonoNs {
+        self.engine.observed_until()
     }
 
     fn wire(&self) -> Option<Value> {

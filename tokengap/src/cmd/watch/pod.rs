@@ -230,6 +230,8 @@ impl Pod {
         self.reader = BlockReader::default();
         self.gaps = 0;
         self.unreadable_blocks = 0;
+        self.unreadable_reason.clear();
+        self.is_broken = false;
         self.state = PodState::Live;
         self.run = Some(run);
         self.kind = hostile::plain(&header.source);

@@ -4,6 +4,7 @@ mod consumers;
 mod engine;
 mod rules;
 mod silences;
+mod times;
 mod tokens;
 mod ttft;
 mod unanswered;

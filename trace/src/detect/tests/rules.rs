@@ -84,12 +84,22 @@ fn rules() -> Vec<Rule> {
         )
         .or_critical_wait(),
         rule(
-            &["late-read", "late-dispatch", "late-receive", "queued"],
+            &["late-read", "late-receive", "queued"],
             format!("a request that waits there for {wait} before its first token"),
             Warning,
         )
         .or_critical_wait()
         .or(Info, format!("below {} of its TTFT", percent(ttft::MIN_LATE_SHARE))),
+        rule(
+            &["late-dispatch"],
+            format!("a request whose first bytes were read {wait} before its dispatch"),
+            Warning,
+        )
+        .or_critical_wait()
+        .or(
+            Info,
+            format!("below {} of its TTFT, or in fewer than {} requests", percent(ttft::MIN_LATE_SHARE), ttft::MIN_LATE_DISPATCHES),
+        ),
         rule(
             &["slow-prefill"],
             format!(

@@ -170,7 +170,7 @@ fn only_a_request_that_changes_workers_is_reported() {
     assert!(scene.check("rid-changed-worker", SECOND).is_empty());
     scene.send_to(0, 4, "moves", 4);
     let found = scene.check("rid-changed-worker", SECOND);
-    assert_eq!((&*found[0].rid, &found[0].evidence["changes"]), ("moves", &1.into()));
+    assert_eq!((&*found[0].rid, &found[0].evidence["requests"]), ("moves", &1.into()));
     assert_eq!(found[0].evidence["chunks_out_of_order"], 0);
     let has_changed = |rid| scene.ledger.numbers(scene.ledger.request(rid).expect("it is live")).changed_receiver;
     assert_eq!((has_changed("stays"), has_changed("moves")), (false, true));

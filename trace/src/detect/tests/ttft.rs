@@ -4,8 +4,8 @@ use super::{MS, SECOND, Scene};
 use crate::clock::MonoNs;
 use crate::detect::Severity;
 use crate::event::{
-    Arrival, ArrivalTimes, Away, AwayState, Capabilities, Chunk, CpuSample, Dispatch, DispatchKind, DispatchedRequest,
-    EngineTimes, Hop, Missed, MissedCause, Received, RequestTimes, What,
+    Arrival, ArrivalTimes, Capabilities, Chunk, CpuSample, Dispatch, DispatchKind, DispatchedRequest, EngineTimes, Hop,
+    Missed, MissedCause, Received, RequestTimes, What,
 };
 use crate::id::{FrameId, HopId, ThreadId};
 
@@ -117,6 +117,23 @@ fn each_leg_names_itself() {
     }
 }
 
+/// One client that sends its request slowly says nothing about the tokenizer.
+#[test]
+fn two_late_dispatches_are_information() {
+    let dispatched = Moments {
+        dispatched: 7 * SECOND,
+        received: 7 * SECOND + MS,
+        queued: 7 * SECOND + 2 * MS,
+        batch_entered: 7 * SECOND + 3 * MS,
+        sent: 7 * SECOND + 13 * MS,
+        ..QUICK
+    };
+    for (requests, severity) in [(2, Severity::Info), (3, Severity::Critical)] {
+        let found = scene_of(requests, dispatched).check("late-dispatch", 9 * SECOND);
+        assert_eq!(found[0].severity, severity, "{requests}");
+    }
+}
+
 /// The state of the scheduler while a request waited for it decides the advice.
 #[test]
 fn a_late_receive_names_the_state_of_the_scheduler() {
@@ -142,14 +159,18 @@ fn a_late_receive_names_the_state_of_the_scheduler() {
     assert!(found[0].advice.as_ref().is_some_and(|advice| advice.contains("dedicated CPUs")), "{found:?}");
 }
 
-/// Requests of 200 tokens, 100 ms after the other, and then a last one with these moments and tokens.
+/// Adds requests of 200 tokens, 100 ms after the other, and then a last one with these moments and tokens.
+fn add_prefills(scene: &mut Scene, usual: u64, last: Moments, tokens: Option<u32>) {
+    for number in 0..usual {
+        add_request(scene, number, number * 100 * MS, QUICK, Some(200));
+    }
+    add_request(scene, usual, usual * 100 * MS, last, tokens);
+    scene.tick(60 * SECOND);
+}
+
 fn scene_of_prefills(usual: u64, last: Moments, tokens: Option<u32>) -> Scene {
     let mut scene = empty_scene();
-    for number in 0..usual {
-        add_request(&mut scene, number, number * 100 * MS, QUICK, Some(200));
-    }
-    add_request(&mut scene, usual, usual * 100 * MS, last, tokens);
-    scene.tick(60 * SECOND);
+    add_prefills(&mut scene, usual, last, tokens);
     scene
 }
 
@@ -171,26 +192,31 @@ fn a_prefill_without_comparable_others_is_not_slow() {
     }
 }
 
-/// Only the message that waits shows that the scheduler is stopped: no stream is open.
+/// Adds samples of the scheduler's thread, which receives a request first, every 100 ms: it runs half of the time, and not at all from
+/// `stopped_at` on for three seconds.
+fn add_scheduler_samples(scene: &mut Scene, stopped_at: u64) {
+    let scheduler = ThreadId { pid: 7, tid: 7 };
+    let id = FrameId::new(REQUESTS, 0, 900);
+    let dispatch = Dispatch { id, bytes: 900, kind: DispatchKind::Control, index: 0, request: None };
+    scene.apply(0, What::Dispatched(dispatch));
+    scene.apply(MS, What::Received(Received { by: Some(scheduler), ..Received::new(id) }));
+    for number in 1..=90 {
+        let at = number * 100 * MS;
+        let is_stopped = (stopped_at..stopped_at + 3 * SECOND).contains(&(at - 50 * MS));
+        let sample = CpuSample::new(scheduler, "scheduler", 100 * MS, if is_stopped { 0 } else { 50 * MS });
+        scene.apply(at, What::Cpu(CpuSample { wait_ns: Some(0), ..sample }));
+    }
+}
+
+/// The slow prefill begins 3 s after the first request. Only a stop at that time explains it.
 #[test]
 fn a_stopped_scheduler_is_no_slow_prefill() {
-    let mut scene = scene_of_prefills(30, SLOW_PREFILL, Some(220));
-    assert_eq!(scene.check("slow-prefill", 60 * SECOND).len(), 1);
-    let scheduler = ThreadId { pid: 7, tid: 7 };
-    for seq in [31, 32] {
-        let id = FrameId::new(REQUESTS, 0, seq);
-        let dispatch = Dispatch { id, bytes: 900, kind: DispatchKind::Control, index: 0, request: None };
-        scene.apply(61 * SECOND + seq * MS, What::Dispatched(dispatch));
-        if seq == 31 {
-            scene.apply(61 * SECOND + 32 * MS, What::Received(Received { by: Some(scheduler), ..Received::new(id) }));
-        }
+    for (stopped_at, findings) in [(3 * SECOND, 0), (6 * SECOND, 1)] {
+        let mut scene = empty_scene();
+        add_scheduler_samples(&mut scene, stopped_at);
+        add_prefills(&mut scene, 30, SLOW_PREFILL, Some(220));
+        assert_eq!(scene.check("slow-prefill", 60 * SECOND).len(), findings, "stopped at {stopped_at}");
     }
-    for n in 611..640 {
-        let sample = CpuSample::new(scheduler, "scheduler", 100 * MS, 0);
-        let away = Some(Away { state: AwayState::Stopped, place: "" });
-        scene.apply(n * 100 * MS, What::Cpu(CpuSample { away, wait_ns: Some(0), ..sample }));
-    }
-    assert!(scene.check("slow-prefill", 64 * SECOND).is_empty());
 }
 
 /// A short request waits for the chunks of a long prompt that is in a prefill at the same time.

@@ -264,7 +264,7 @@ fn a_long_wait_is_reported_with_its_request() {
     assert_eq!(&*found[0].rid, "a");
     assert_eq!(
         found[0].summary,
-        "in the frontend, first tokens wait up to 110.000 s (median 110.000 s, 1 response) after the worker wrote them"
+        "in the frontend, first tokens wait up to 1m50s (median 1m50s, 1 response) after the worker wrote them"
     );
 }
 

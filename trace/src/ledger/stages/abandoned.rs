@@ -1,7 +1,7 @@
 //! Requests that the scheduler continues although the receiver deleted them: their client left, or they were aborted.
 
 use crate::clock::MonoNs;
-use crate::ledger::RequestAbort;
+use crate::ledger::{OccurrenceTimes, RequestAbort};
 
 /// Outputs for so long after the first discarded one show that no abort arrived. An abort in progress takes a step or two; SGLang sends it two
 /// seconds after the client left.
@@ -26,8 +26,8 @@ pub struct AbandonedRequests {
     pub outputs: u64,
     /// Number of tokens in them; `None` if a log is the source, which does not show it.
     pub tokens: Option<u64>,
-    /// First discarded output.
-    pub since: Option<MonoNs>,
+    /// First and last discarded output.
+    pub times: OccurrenceTimes,
     longest: Vec<AbandonedRequest>,
 }
 
@@ -90,7 +90,7 @@ impl AbandonedRequests {
         let new_outputs = if discarded.is_abandoned { 1 } else { discarded.outputs };
         self.requests += u64::from(!discarded.is_abandoned);
         self.outputs += new_outputs;
-        self.since = Some(self.since.map_or(since, |first| first.min(since)));
+        self.times.record_span(since, at);
         discarded.is_abandoned = true;
         self.keep_longest(AbandonedRequest {
             rid: rid.into(),
@@ -110,7 +110,7 @@ impl AbandonedRequests {
         if let Some(tokens) = request.tokens {
             *self.tokens.get_or_insert_default() += tokens;
         }
-        self.since = Some(self.since.map_or(request.since, |first| first.min(request.since)));
+        self.times.record_span(request.since, request.last);
         self.keep_longest(request);
     }
 
@@ -148,7 +148,8 @@ mod tests {
         discard(&mut all, "aborted", &[10, 10, 11, 12, 14]);
         assert_eq!(all, AbandonedRequests::default());
         discard(&mut all, "abandoned", &[10, 10, 15, 16]);
-        assert_eq!((all.requests, all.outputs, all.since), (1, 4, Some(MonoNs(10 * SECOND))));
+        let times = OccurrenceTimes { first: Some(MonoNs(10 * SECOND)), last: Some(MonoNs(16 * SECOND)) };
+        assert_eq!((all.requests, all.outputs, all.times), (1, 4, times));
         let kept = &all.longest()[0];
         assert_eq!((&*kept.rid, kept.length_ns(), kept.outputs), ("abandoned", 6 * SECOND, 4));
     }

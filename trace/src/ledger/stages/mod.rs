@@ -20,7 +20,7 @@ use hashbrown::HashMap;
 
 use self::correlation::GapStatePairs;
 use self::logged_processes::LoggedProcesses;
-use super::Ledger;
+use super::{Ledger, OccurrenceTimes};
 use crate::clock::MonoNs;
 use crate::engine::Facts;
 use crate::id::Ticket;
@@ -152,8 +152,8 @@ pub struct MergedCounts {
     pub max: u32,
     /// Request of the largest merge.
     pub most_rid: Box<str>,
-    /// Time of the first log line.
-    pub since: Option<MonoNs>,
+    /// When they were logged.
+    pub logged_at: OccurrenceTimes,
 }
 
 impl Stages {

@@ -176,7 +176,7 @@ impl Ledger {
         let counts = &mut self.stages.merged;
         counts.times += 1;
         counts.chunks += u64::from(merged.chunks);
-        counts.since.get_or_insert(at);
+        counts.logged_at.record(at);
         if merged.chunks > counts.max {
             counts.max = merged.chunks;
             counts.most_rid = merged.rid.into();

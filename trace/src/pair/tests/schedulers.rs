@@ -89,13 +89,61 @@ fn a_full_cache_of_the_decode_server_is_found_while_prefill_waits_for_it() {
         },
     );
     assert_eq!(kinds(&requests.analyse()), ["decode-allocation"]);
-    // By one more request the clocks drift apart: it is unknown what the prefill server did meanwhile.
-    requests.prefill.push(Request::of_prefill("strange", 99, 500_000));
-    requests.decode.push(Request::of_decode("strange", 99, 100));
-    let servers = requests.analyse();
-    let pair = join_with(&servers.0, &servers.1, PairClocks::ByWallClock { ahead_ns: 0 });
-    assert!(matches!(pair.clock_uses(), [ClockUse::Drifting { .. }]));
-    assert_eq!(pair.findings(), []);
+    // One request in an impossible order is no proof against the clocks. By five the clocks drift apart: it is unknown what the prefill server did.
+    for (number, rid) in ["s1", "s2", "s3", "s4", "s5"].into_iter().enumerate() {
+        requests.prefill.push(Request::of_prefill(rid, 90 + number as u64, 500_000));
+        requests.decode.push(Request::of_decode(rid, 90 + number as u64, 100));
+        let servers = requests.analyse();
+        let pair = join_with(&servers.0, &servers.1, PairClocks::ByWallClock { ahead_ns: 0 });
+        let found: Vec<&str> = pair.findings().iter().map(|finding| finding.kind).collect();
+        match pair.clock_uses() {
+            [ClockUse::Offset { contradictions, .. }] if number < 3 => {
+                assert_eq!((*contradictions, found), (number as u64 + 1, vec!["decode-allocation"]));
+            }
+            [ClockUse::Drifting { .. }] if number >= 3 => assert_eq!(found, [""; 0]),
+            other => panic!("{number}: {other:?}"),
+        }
+    }
+}
+
+/// Twenty requests at once, of which ten find memory. The others wait until the first ones end after 20 s.
+#[test]
+fn a_scheduler_that_decodes_is_not_stopped_while_others_wait_for_memory() {
+    let waits = |room: u64| if room.is_multiple_of(2) { 19_500 } else { 0 };
+    let mut requests = Requests { prefill: Vec::new(), decode: Vec::new() };
+    for (room, rid) in (1..).zip(ROOMS).take(20) {
+        let mut first = Request::of_prefill(rid, room, 1_000);
+        first.queued = first.queued.map(|at| at + waits(room));
+        prefill_later(waits(room), &mut first);
+        requests.prefill.push(first);
+        let mut second = Request::of_decode(rid, room, 1_000);
+        second.message = second.message.map(|(at, kind)| (at + waits(room), kind));
+        decode_later(waits(room), &mut second);
+        second.output_until = Some(second.frame + 20_000);
+        requests.decode.push(second);
+    }
+    assert_eq!(kinds(&requests.analyse()), ["decode-allocation"]);
+    for request in &mut requests.decode {
+        request.output_until = None;
+    }
+    assert_eq!(kinds(&requests.analyse()), [""; 0], "nothing shows that the scheduler went on");
+}
+
+/// A client sends forty requests at once and waits for all. Their transfers overlap, so one stop could explain those of a batch, but not five.
+#[test]
+fn slow_transfers_of_batches_are_found() {
+    let mut requests = Requests { prefill: Vec::new(), decode: Vec::new() };
+    for room in 1..=200 {
+        let rid: &'static str = room.to_string().leak();
+        let from = 1_000 + room / 40 * 10_000;
+        let mut first = Request::of_prefill(rid, room, from);
+        transfer_later(3_000, &mut first);
+        requests.prefill.push(first);
+        let mut second = Request::of_decode(rid, room, from);
+        decode_later(3_000, &mut second);
+        requests.decode.push(second);
+    }
+    assert_eq!(kinds(&requests.analyse()), ["transfer-slow"]);
 }
 
 /// The memory is allocated as soon as the prefill server has the request, which it gets late.

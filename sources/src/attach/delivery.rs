@@ -1,0 +1,174 @@
+//! Delivers observations of the shared ring to the runs of the engines.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use probe_user::discover::ProcessId;
+use probe_user::{Loss, Observation};
+use trace::MonoNs;
+
+use super::engine_search::EngineTraits;
+use super::inbox::{Inbox, RunId};
+
+/// Time in which a run must have had observations to have a share of lost ones.
+pub(super) const LOSS_WINDOW: Duration = Duration::from_secs(1);
+
+/// Numbers of observations that one read of the ring returned.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ReadCounts {
+    pub(super) own: usize,
+    /// Copied into the inboxes of other runs.
+    pub(super) of_others: usize,
+    /// The time was over before all were read.
+    pub(super) has_unread: bool,
+    /// Time of the last one.
+    pub(super) last_at: Option<MonoNs>,
+}
+
+/// Numbers of observations in this [`LOSS_WINDOW`] and in the last one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RecentTraffic {
+    current: u64,
+    last: u64,
+}
+
+impl RecentTraffic {
+    /// Begins the next window.
+    pub(super) fn begin_window(&mut self) {
+        *self = Self { current: 0, last: self.current };
+    }
+
+    fn observations(self) -> u64 {
+        self.current + self.last
+    }
+}
+
+/// A run of a node.
+pub(super) struct RunEntry {
+    /// Unique name.
+    pub(super) name: String,
+    /// Its engine as last found; `None` before the first.
+    pub(super) engine: Option<EngineTraits>,
+    /// It waits for an engine of its name.
+    pub(super) is_waiting: bool,
+    pub(super) inbox: Inbox,
+    pub(super) traffic: RecentTraffic,
+}
+
+/// Runs that receive the observations of a process.
+pub(super) struct Receivers {
+    /// The pid may be reused.
+    pub(super) process: ProcessId,
+    pub(super) runs: Vec<RunId>,
+}
+
+/// Delivers observations to the runs that receive them.
+pub(super) struct Delivery<'d> {
+    /// The run that reads.
+    pub(super) run: RunId,
+    pub(super) runs: &'d mut BTreeMap<RunId, RunEntry>,
+    pub(super) receivers: &'d HashMap<u32, Receivers>,
+    pub(super) counts: &'d mut ReadCounts,
+    pub(super) emit: &'d mut dyn FnMut(&Observation<'_>),
+}
+
+impl Delivery<'_> {
+    /// Passes an observation on to its receivers.
+    pub(super) fn deliver(&mut self, observation: &Observation<'_>) {
+        self.counts.last_at = time_of(observation).or(self.counts.last_at);
+        if self.runs.len() == 1 {
+            if let Some((only, _)) = self.runs.first_key_value() {
+                self.deliver_to(*only, observation);
+            }
+        } else if let Observation::Lost { cause, count } = observation {
+            self.deliver_losses(*cause, *count);
+        } else if let Some(known) = pid_of(observation).and_then(|pid| self.receivers.get(&pid)) {
+            for receiver in &known.runs {
+                self.deliver_to(*receiver, observation);
+            }
+        }
+    }
+
+    fn deliver_to(&mut self, receiver: RunId, observation: &Observation<'_>) {
+        let Some(entry) = self.runs.get_mut(&receiver) else {
+            return;
+        };
+        entry.traffic.current += u64::from(!matches!(observation, Observation::Lost { .. }));
+        if receiver == self.run {
+            self.counts.own += 1;
+            (self.emit)(observation);
+        } else {
+            self.counts.of_others += 1;
+            entry.inbox.push(observation);
+        }
+    }
+
+    /// Shares out lost observations, of which the kernel side knows only the total, by the recent traffic of each run. A run without a share
+    /// is told, too: some may be its only ones.
+    fn deliver_losses(&mut self, cause: Loss, count: u64) {
+        // A run without an engine misses nothing.
+        let observing = self.runs.iter().filter(|(run, entry)| **run == self.run || !entry.is_waiting);
+        let weights: Vec<(RunId, u64)> = observing.map(|(run, entry)| (*run, entry.traffic.observations())).collect();
+        for (run, share) in share_out(count, &weights) {
+            self.deliver_to(run, &Observation::Lost { cause, count: share });
+        }
+    }
+}
+
+/// Shares of `count` in proportion to the weights, equal ones if all are 0.
+fn share_out(count: u64, weights: &[(RunId, u64)]) -> Vec<(RunId, u64)> {
+    let are_all_zero = weights.iter().all(|(_, weight)| *weight == 0);
+    let mut left = count;
+    let mut weight_left = weights.iter().map(|(_, weight)| u128::from(*weight)).sum::<u128>();
+    if are_all_zero {
+        weight_left = weights.len() as u128;
+    }
+    let mut shares = Vec::new();
+    for (run, weight) in weights {
+        let weight = if are_all_zero { 1 } else { u128::from(*weight) };
+        // Of what is left, so that the shares add up.
+        let share = (u128::from(left) * weight / weight_left.max(1)) as u64;
+        left -= share;
+        weight_left -= weight;
+        shares.push((*run, share));
+    }
+    shares
+}
+
+/// The process that an observation is of; `None` for lost ones, which may be of any.
+fn pid_of(observation: &Observation<'_>) -> Option<u32> {
+    match observation {
+        Observation::Sent(message) | Observation::Received(message) => Some(message.call.socket.pid),
+        Observation::Unsent(call) | Observation::Processed(call) | Observation::Returned(call) => Some(call.socket.pid),
+        Observation::Egress { pid, .. } | Observation::Exited { pid } => Some(*pid),
+        Observation::Lost { .. } => None,
+    }
+}
+
+/// When the engine did what was observed.
+pub(super) fn time_of(observation: &Observation<'_>) -> Option<MonoNs> {
+    match observation {
+        Observation::Sent(message) | Observation::Received(message) => Some(message.call.at),
+        Observation::Unsent(call) | Observation::Processed(call) | Observation::Returned(call) => Some(call.at),
+        Observation::Egress { record, .. } => Some(MonoNs(record.head.at_ns)),
+        Observation::Exited { .. } | Observation::Lost { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum_of_shares(count: u64, weights: &[(RunId, u64)]) -> u64 {
+        share_out(count, weights).iter().map(|(_, share)| share).sum()
+    }
+
+    #[test]
+    fn lost_observations_are_shared_out_by_traffic_and_add_up() {
+        assert_eq!(share_out(1_000, &[(0, 0), (1, 300), (2, 100)]), [(0, 0), (1, 750), (2, 250)]);
+        assert_eq!(sum_of_shares(2, &[(0, 1), (1, 1), (2, 1)]), 2);
+        assert_eq!(sum_of_shares(u64::MAX, &[(4, u64::MAX), (5, u64::MAX)]), u64::MAX);
+        assert_eq!(share_out(7, &[(0, 0), (1, 0)]), [(0, 3), (1, 4)]);
+        assert_eq!(share_out(7, &[]), []);
+    }
+}

@@ -1,0 +1,84 @@
+"""Rows with one fault each, whose headline must name it: `python -m testbed.real --faults N`."""
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+import uuid
+from pathlib import Path
+
+from .compare import Checks
+from .server import Server
+
+# Findings that name the faulty process or queue. Of several that are true, the one with the larger share of TTFT comes first.
+NAMES = {
+    "tokenizer": {"consumer-stopped", "late-read", "late-dispatch"},
+    "detokenizer": {"consumer-stopped"},
+    "scheduler": {"engine-silent", "late-receive", "scheduler-stopped"},
+    "overloaded": {"queued"},
+    "busy loop": {"late-read", "late-dispatch", "consumer-busy"},
+    "long prompts": {"slow-prefill", "queued"},
+}
+# More than the context of the model, so that the request is refused after it was tokenised.
+WORDS_OF_BUSY_LOOP = 1_500_000
+LONG_PROMPT_WORDS = 10_000
+
+
+def ask(server: Server, words: int, tokens: int) -> None:
+    """A request with this many words, whose answer does not matter."""
+    body = {"rid": uuid.uuid4().hex, "text": "w7 " * words, "sampling_params": {"max_new_tokens": tokens, "ignore_eos": True}}
+    request = urllib.request.Request(f"{server.url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        urllib.request.urlopen(request, timeout=120).read()
+    except urllib.error.HTTPError:
+        pass
+
+
+def keep_loop_busy(server: Server) -> None:
+    time.sleep(3)
+    ask(server, WORDS_OF_BUSY_LOOP, 1)
+
+
+def send_long_prompts(server: Server) -> None:
+    time.sleep(3)
+    threads = [threading.Thread(target=ask, args=(server, LONG_PROMPT_WORDS, 8)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def fault_rows(lane, attach, load, stopped, home: Path, logs: Path, repeats: int) -> None:
+    """Each fault so many times. `attach`, `load` and `stopped` are those of the other rows."""
+
+    def row(server: Server, fault: str, number: int, meanwhile, *flags: str) -> None:
+        def run(folder: Path, checks: Checks) -> str:
+            with attach(lane.tokengap, server, folder) as attached:
+                if meanwhile:
+                    threading.Thread(target=meanwhile, args=(server,), daemon=True).start()
+                load(server, folder / "truth.jsonl", "--seconds", "8", "--seed", str(number), *flags)
+            report = attached.report()
+            headline, findings = report["verdict"], [finding["kind"] for finding in report["findings"] if finding["severity"] != "info"]
+            if fault == "none":
+                checks.equal(f"findings of a healthy run: {headline}", [], findings)
+            else:
+                checks.equal(f"headline of {fault}: {headline}", True, bool(findings) and findings[0] in NAMES[fault])
+            return f"{headline[:200]} [{', '.join(findings)}]"
+
+        lane.row(f"fault: {fault}, {number}", run)
+
+    cumulative = "--cumulative"
+    with Server(home, "0.5.23", ["--enable-metrics"], logs / "faults.log") as server:
+        load(server, logs / "warm.jsonl", "--streams", "4", "--seconds", "2", cumulative)
+        for number in range(repeats):
+            few = (cumulative, "--streams", "8", "--tokens", "32")
+            row(server, "none", number, None, *few)
+            for role in ("tokenizer", "detokenizer", "scheduler"):
+                row(server, role, number, stopped(role), *few)
+            row(server, "busy loop", number, keep_loop_busy, *few)
+            row(server, "long prompts", number, send_long_prompts, *few)
+    with Server(home, "0.5.23", ["--enable-metrics", "--max-running-requests", "4"], logs / "overloaded.log") as server:
+        load(server, logs / "warm.jsonl", "--streams", "4", "--seconds", "2", cumulative)
+        for number in range(repeats):
+            row(server, "overloaded", number, None, cumulative, "--streams", "64", "--tokens", "64")

@@ -1,0 +1,195 @@
+//! Spans of time, and searches in many of them.
+
+use crate::clock::MonoNs;
+
+/// A span of time, on the decode server's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Interval {
+    pub(super) from: MonoNs,
+    pub(super) to: MonoNs,
+}
+
+impl Interval {
+    /// One point in time.
+    pub(super) fn at(moment: MonoNs) -> Self {
+        Self { from: moment, to: moment }
+    }
+
+    pub(super) fn ns(self) -> u64 {
+        self.to.since(self.from)
+    }
+
+    fn overlap(self, other: Self) -> Self {
+        Self { from: self.from.max(other.from), to: self.to.min(other.to) }
+    }
+}
+
+/// Intervals that do not overlap, in order.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Intervals {
+    list: Vec<Interval>,
+    lengths: MaximumTree,
+}
+
+/// Maxima of ranges of numbers, each found in logarithmic time.
+#[derive(Clone, Debug, Default)]
+struct MaximumTree {
+    /// The numbers are the second half. Before them, each node is the maximum of the two at twice its index.
+    nodes: Vec<u64>,
+}
+
+impl MaximumTree {
+    fn new(numbers: impl ExactSizeIterator<Item = u64>) -> Self {
+        let count = numbers.len();
+        let mut nodes = vec![0; count];
+        nodes.extend(numbers);
+        for node in (1..count).rev() {
+            nodes[node] = nodes[2 * node].max(nodes[2 * node + 1]);
+        }
+        Self { nodes }
+    }
+
+    /// Maximum of the numbers from one index to before another; 0 without any.
+    fn of_range(&self, from: usize, to: usize) -> u64 {
+        let count = self.nodes.len() / 2;
+        let mut left = from + count;
+        let mut right = to + count;
+        let mut maximum = 0;
+        while left < right {
+            // The parent of an odd first node, or of the node before an odd end, has a child outside of the range.
+            if left % 2 == 1 {
+                maximum = maximum.max(self.nodes[left]);
+                left += 1;
+            }
+            if right % 2 == 1 {
+                right -= 1;
+                maximum = maximum.max(self.nodes[right]);
+            }
+            left /= 2;
+            right /= 2;
+        }
+        maximum
+    }
+}
+
+impl Intervals {
+    fn new(list: Vec<Interval>) -> Self {
+        let lengths = MaximumTree::new(list.iter().map(|interval| interval.ns()));
+        Self { list, lengths }
+    }
+
+    /// The times between steps, and those before the first and behind the last one.
+    pub(super) fn between(steps: Vec<Interval>) -> Self {
+        let steps = Self::covered_by(steps).list;
+        let begins = std::iter::once(MonoNs(0)).chain(steps.iter().map(|step| step.to));
+        let ends = steps.iter().map(|step| step.from).chain(std::iter::once(MonoNs(u64::MAX)));
+        let pauses = begins.zip(ends).map(|(from, to)| Interval { from, to });
+        Self::new(pauses.filter(|pause| pause.ns() > 0).collect())
+    }
+
+    /// The times covered by any of these spans.
+    pub(super) fn covered_by(mut spans: Vec<Interval>) -> Self {
+        spans.sort_unstable_by_key(|span| span.from);
+        let mut covered: Vec<Interval> = Vec::new();
+        for span in spans {
+            match covered.last_mut().filter(|last| span.from <= last.to) {
+                Some(last) => last.to = last.to.max(span.to),
+                None => covered.push(span),
+            }
+        }
+        Self::new(covered)
+    }
+
+    /// The times in both.
+    pub(super) fn common_with(&self, other: &Self) -> Self {
+        let mut common = Vec::new();
+        let mut rest = other.list.as_slice();
+        for interval in &self.list {
+            while let Some(next) = rest.first() {
+                let both = interval.overlap(*next);
+                if both.ns() > 0 {
+                    common.push(both);
+                }
+                if next.to > interval.to {
+                    break;
+                }
+                rest = &rest[1..];
+            }
+        }
+        Self::new(common)
+    }
+
+    /// Length of the longest part of an interval in a span, in nanoseconds.
+    pub(super) fn longest_within(&self, span: Interval) -> u64 {
+        let first = self.list.partition_point(|interval| interval.to <= span.from);
+        let end = self.list.partition_point(|interval| interval.from < span.to);
+        // Only the first and the last one may reach beyond the span.
+        let Some([outermost_first, .., outermost_last]) = self.list.get(first..end).filter(|inside| inside.len() > 1)
+        else {
+            return self.list.get(first).map_or(0, |only| only.overlap(span).ns());
+        };
+        let outer_ns = outermost_first.overlap(span).ns().max(outermost_last.overlap(span).ns());
+        outer_ns.max(self.lengths.of_range(first + 1, end - 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn intervals(spans: &[(u64, u64)]) -> Vec<Interval> {
+        spans.iter().map(|&(from, to)| Interval { from: MonoNs(from), to: MonoNs(to) }).collect()
+    }
+
+    #[test]
+    fn stops_are_the_parts_of_pauses_with_something_to_do() {
+        let pauses = Intervals::between([30, 10, 10, 50].map(MonoNs).map(Interval::at).to_vec());
+        assert_eq!(pauses.list, intervals(&[(0, 10), (10, 30), (30, 50), (50, u64::MAX)]));
+        let steady = Intervals::between(intervals(&[(5, 5), (10, 30), (20, 40), (50, 50)]));
+        assert_eq!(steady.list, intervals(&[(0, 5), (5, 10), (40, 50), (50, u64::MAX)]));
+        let tasks = Intervals::covered_by(intervals(&[(45, 60), (12, 14), (13, 20), (5, 8), (8, 9), (25, 35)]));
+        assert_eq!(tasks.list, intervals(&[(5, 9), (12, 20), (25, 35), (45, 60)]));
+        let stops = pauses.common_with(&tasks);
+        assert_eq!(stops.list, intervals(&[(5, 9), (12, 20), (25, 30), (30, 35), (45, 50), (50, 60)]));
+        assert_eq!(Intervals::default().common_with(&tasks).list, []);
+    }
+
+    #[test]
+    fn the_longest_part_within_a_span_is_cut_at_its_ends() {
+        let all = Intervals::new(intervals(&[(0, 10), (12, 30), (30, 34), (40, 90)]));
+        let longest = |from, to| all.longest_within(Interval { from: MonoNs(from), to: MonoNs(to) });
+        assert_eq!([longest(0, 100), longest(0, 50), longest(28, 44), longest(15, 20)], [50, 18, 4, 5]);
+        assert_eq!([longest(10, 12), longest(90, 95), longest(34, 34), longest(8, 13)], [0, 0, 0, 2]);
+    }
+
+    /// The same by a scan.
+    fn longest_by_scan(intervals: &[Interval], span: Interval) -> u64 {
+        intervals.iter().map(|interval| interval.overlap(span).ns()).max().unwrap_or_default()
+    }
+
+    #[test]
+    fn the_longest_part_is_that_of_a_scan() {
+        for count in 0..20 {
+            // Lengths and distances repeat after 7 and 5.
+            let spans: Vec<(u64, u64)> = (0..count).map(|n| (20 * n + n % 5, 20 * n + 6 + 3 * n % 7)).collect();
+            let all = Intervals::new(intervals(&spans));
+            for from in 0..20 * count {
+                for to in from..20 * count + 10 {
+                    let span = Interval { from: MonoNs(from), to: MonoNs(to) };
+                    assert_eq!(all.longest_within(span), longest_by_scan(&all.list, span), "{spans:?} {span:?}");
+                }
+            }
+        }
+    }
+
+    /// A scan for each span would take minutes.
+    #[test]
+    fn a_hundred_thousand_overlapping_spans_are_searched_at_once() {
+        const STEPS: u64 = 500_000;
+        let pauses = Intervals::between((1..=STEPS).map(MonoNs).map(Interval::at).collect());
+        let spans = (0..100_000).map(|from| Interval { from: MonoNs(from + 1), to: MonoNs(STEPS) });
+        let began = std::time::Instant::now();
+        assert!(spans.into_iter().all(|span| pauses.longest_within(span) == 1));
+        assert!(began.elapsed() < std::time::Duration::from_secs(20));
+    }
+}
