@@ -46,6 +46,7 @@ pub(crate) fn hop_ends(ledger: &Ledger) -> Vec<HopEnds> {
     let ends = outputs.map(|hop| HopEnds {
         id: hop.id,
         ends: ledger.groups()[hop.group].ends.clone(),
+        worker: hop.worker,
         observes_received: hop.capabilities().received,
     });
     let mut ends: Vec<HopEnds> = ends.collect();

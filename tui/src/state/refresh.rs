@@ -15,7 +15,6 @@ use trace::ledger::{Ledger, Request, RequestNumbers, RequestSummary, TtftPath, U
 use trace::stats::{PerSecond, Spread};
 
 use super::curves::Curves;
-use super::filter::RunClock;
 use super::flags::{Flag, FlagSet, Health, RunVerdict};
 use super::model::{FirstTokenGap, Model, RunValues, WaitingRequests};
 use super::pinned::PinnedHistories;
@@ -23,6 +22,7 @@ use super::pods::{KeyFigures, WorstLeg, sum_known};
 use super::request_detail::RequestDetail;
 use super::request_facts::RequestFacts;
 use super::request_row::{RequestRow, RequestState};
+use super::run_time::RunClock;
 use super::{hops, threads};
 
 /// Default number of finished requests in the table; the report counts all of them.

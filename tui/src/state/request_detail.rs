@@ -90,6 +90,8 @@ pub(crate) struct RequestDetail {
 pub(crate) struct HopEnds {
     pub(crate) id: HopId,
     pub(crate) ends: Ends<Box<str>>,
+    /// Its receiver, if there are several.
+    pub(crate) worker: Option<u16>,
     pub(crate) observes_received: bool,
 }
 
@@ -380,10 +382,18 @@ fn in_parentheses(name: &str) -> String {
     if name.is_empty() { String::new() } else { format!(" ({name})") }
 }
 
+/// Number of the hop's receiver if the request's chunks passed several hops with the same ends; otherwise empty.
+fn describe_lane(hop: &HopEnds, hops: &[HopEnds], legs: &[HopLeg<'_>]) -> String {
+    let passed = hops.iter().filter(|other| legs.iter().any(|leg| leg.hop.id == other.id));
+    let has_several = passed.filter(|other| other.ends == hop.ends).count() > 1;
+    hop.worker.filter(|_| has_several).map_or_else(String::new, |worker| format!(" ({worker})"))
+}
+
 fn tracks(legs: &[HopLeg<'_>], hops: &[HopEnds], history: &RequestHistory, lines: &[ChunkLine]) -> Vec<TickTrack> {
     let mut tracks = Vec::new();
     for hop in hops {
         let Some(leg_index) = legs.iter().position(|leg| leg.hop.id == hop.id) else { continue };
+        let lane = describe_lane(hop, hops, legs);
         let chunks = &legs[leg_index].chunks;
         let sent = chunks.iter().enumerate().filter_map(|(chunk_index, chunk)| {
             let at = chunk.sent?;
@@ -391,10 +401,10 @@ fn tracks(legs: &[HopLeg<'_>], hops: &[HopEnds], history: &RequestHistory, lines
             let status = (leg_index == 0).then(|| lines[chunk_index].status);
             Some(status.map_or(Tick::plain(at), |status| Tick { at, symbol: status.tick_symbol() }))
         });
-        tracks.push(TickTrack { label: format!("{} sent", hop.ends.from), ticks: sent.collect() });
+        tracks.push(TickTrack { label: format!("{} sent{lane}", hop.ends.from), ticks: sent.collect() });
         if hop.observes_received {
             let received = chunks.iter().filter_map(|chunk| chunk.received).map(Tick::plain);
-            tracks.push(TickTrack { label: format!("{} received", hop.ends.to), ticks: received.collect() });
+            tracks.push(TickTrack { label: format!("{} received{lane}", hop.ends.to), ticks: received.collect() });
         }
     }
     if !history.deliveries.is_empty() {
@@ -431,7 +441,7 @@ mod tests {
     }
 
     fn ends(id: u16, from: &str, to: &str) -> HopEnds {
-        HopEnds { id: HopId(id), ends: Ends::new(from, to).to_owned(), observes_received: true }
+        HopEnds { id: HopId(id), ends: Ends::new(from, to).to_owned(), worker: None, observes_received: true }
     }
 
     fn hops() -> [HopEnds; 2] {
@@ -441,6 +451,23 @@ mod tests {
     fn lines_of(chunks: Vec<ChunkRecord>) -> Vec<ChunkLine> {
         let history = RequestHistory { chunks, ..RequestHistory::default() };
         follow_chunks(&hops_crossed(&history, &hops(), &RequestFacts::default()), None)
+    }
+
+    #[test]
+    fn lanes_with_the_same_ends_have_the_number_of_their_receiver() {
+        let of_worker = |id, worker| HopEnds { worker: Some(worker), ..ends(id, "scheduler", "detokenizer") };
+        let hops = [of_worker(0, 3), of_worker(2, 5), ends(1, "detokenizer", "tokenizer")];
+        let both = vec![seen(0, 1, [0, 1], 1), seen(2, 2, [2, 3], 1), seen(1, 2, [4, 5], 1)];
+        let labels = |chunks| {
+            let history = RequestHistory { chunks, ..RequestHistory::default() };
+            let legs = hops_crossed(&history, &hops, &RequestFacts::default());
+            let lines = follow_chunks(&legs, None);
+            tracks(&legs, &hops, &history, &lines).into_iter().map(|track| track.label).collect::<Vec<_>>()
+        };
+        let expected =
+            ["scheduler sent (3)", "detokenizer received (3)", "scheduler sent (5)", "detokenizer received (5)"];
+        assert_eq!(labels(both.clone())[..4], expected);
+        assert_eq!(labels(both[..1].to_vec()), ["scheduler sent", "detokenizer received"]);
     }
 
     #[test]

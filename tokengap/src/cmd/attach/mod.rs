@@ -11,10 +11,10 @@ use anyhow::{Context, bail};
 use probe_user::discover::{self, BlindSpot, Engine, PickError, RoleSpec, Topology, Watcher};
 use probe_user::{Feature, Permissions, ProbeOptions, RunEnvironment};
 
-use outputs::report::{PairReport, RunReport};
+use outputs::report::RunReport;
 use recording::RecordedPayload;
 use session::telemetry::{MetricsOptions, SharedTelemetry};
-use session::{About as _, LiveSource as _, Observer, Running, Signals};
+use session::{About as _, LiveSource as _, Observer, RunHooks, Running, Signals};
 use sources::attach::{
     AttachOptions, EngineLimit, EngineNames, EngineRun, EngineRuns, PythonOptions, StartUp, Unattached,
 };
@@ -24,6 +24,7 @@ use tui::RunView;
 use self::watched_engine::WatchedEngine;
 use crate::app::{self, RunOutputs};
 use crate::args::{LiveArgs, TUNING};
+use crate::cmd::live_pairs::LivePairs;
 use crate::cmd::pair::{self, KnownSide, RunningServer};
 use crate::cmd::prober;
 use crate::confinement::{self, HelperOptions};
@@ -264,15 +265,23 @@ fn watch_engines(
         run.session.notify(format!("{name} has started"));
         Some(run)
     };
-    app::run_live(&mut runs, live, signals, Some(&mut join))?;
+    let mut pairs = LivePairs::new(screen.clone());
+    let mut compare = |runs: &[Running<WatchedEngine>]| {
+        if pairs.are_due() {
+            pairs.update(&pair_servers(runs));
+        }
+    };
+    let hooks = RunHooks { join: Some(&mut join), compare: Some(&mut compare) };
+    app::run_live(&mut runs, live, signals, hooks)?;
     // Restore the terminal before printing anything.
     for run in &mut runs {
         run.source.leave_screen();
         run.session.remove_observer();
     }
+    drop(pairs);
     drop(screen);
     let failures: Vec<Option<String>> = runs.iter().map(|run| run.source.failure()).collect();
-    let pairs = join_pairs(&runs, live.report.slowest);
+    let pairs = pair::join_runs(&pair_servers(&runs), live.report.slowest);
     let mut finished: Vec<RunReport> = runs.into_iter().map(|run| run.source.finish(run.session)).collect();
     pair::add_to_reports(&mut finished, pairs);
     app::keep_serving(live, signals);
@@ -290,23 +299,19 @@ fn watch_engines(
     bail!("{name}: {failure}")
 }
 
-/// The prefill/decode pairs among the engines, each with the index of its decode server.
-fn join_pairs(runs: &[Running<WatchedEngine>], slowest: usize) -> Vec<(usize, PairReport)> {
-    let servers: Vec<RunningServer<'_>> = runs
-        .iter()
-        .enumerate()
-        .map(|(run_index, run)| {
-            let analysis = run.session.analysis();
-            RunningServer {
-                run_index,
-                name: run.source.name(),
-                analysis,
-                side: KnownSide::find(run.source.side(), analysis),
-                anchor: None,
-            }
-        })
-        .collect();
-    pair::join_runs(&servers, slowest)
+/// The engines, each of which may be a server of a pair.
+fn pair_servers(runs: &[Running<WatchedEngine>]) -> Vec<RunningServer<'_>> {
+    let servers = runs.iter().enumerate().map(|(run_index, run)| {
+        let analysis = run.session.analysis();
+        RunningServer {
+            run_index,
+            name: run.source.name(),
+            analysis,
+            side: KnownSide::find(run.source.side(), analysis),
+            anchor: None,
+        }
+    });
+    servers.collect()
 }
 
 /// Reports a run that ended before it observed an engine.
