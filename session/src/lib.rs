@@ -20,7 +20,7 @@ pub mod units;
 pub use about::{About, EngineIdentity};
 pub use observer::{NoObserver, Notice, Observer, Run, RunStage, ScreenCommand};
 pub use replay::Playback;
-pub use run::{RunHooks, RunOptions, Running, SHORT_SLEEP, run};
+pub use run::{CompareRuns, RunHooks, RunOptions, Running, SHORT_SLEEP, run};
 pub use session::Session;
 pub use signals::Signals;
 pub use source::{Flow, LiveSource, Source};

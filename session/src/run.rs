@@ -23,12 +23,15 @@ const QUIET_PERIOD: Duration = Duration::from_millis(500);
 /// Time for a source to drain after it was asked to end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(40);
 
+/// A comparison of all runs.
+pub type CompareRuns<'a, S> = dyn FnMut(&[Running<S>]) + 'a;
+
 /// What a command does beside its runs, at every tick.
 pub struct RunHooks<'a, S> {
     /// Returns a further run that joins the others, if there is one.
     pub join: Option<&'a mut dyn FnMut() -> Option<Running<S>>>,
     /// Compares the runs with each other.
-    pub compare: Option<&'a mut dyn FnMut(&[Running<S>])>,
+    pub compare: Option<&'a mut CompareRuns<'a, S>>,
 }
 
 impl<S> Default for RunHooks<'_, S> {

@@ -9,7 +9,7 @@ use outputs::report::{Clock, Report, RunReport, RunsReport, list_runs, worst_run
 use recording::{RecordedPayload, RecordingHeader};
 use session::sink::{OutputFiles, Sink};
 use session::telemetry::{MetricsOptions, SharedTelemetry, Telemetry};
-use session::{LiveSource, Observer, RunHooks, RunOptions, Running, Session, Signals, Source};
+use session::{CompareRuns, LiveSource, Observer, RunHooks, RunOptions, Running, Session, Signals, Source};
 use trace::Config;
 use trace::detect::Severity;
 use tui::Screen;
@@ -161,7 +161,7 @@ pub(crate) fn run_live<S: Source>(
     let options = RunOptions {
         hooks: RunHooks {
             join: hooks.join.map(|join| join as &mut dyn FnMut() -> Option<Running<S>>),
-            compare: hooks.compare.map(|compare| compare as &mut dyn FnMut(&[Running<S>])),
+            compare: hooks.compare.map(|compare| compare as &mut CompareRuns<'_, S>),
         },
         duration: args.duration,
         reload: reload.as_mut().map(|reload| reload as &mut dyn FnMut(&mut Session)),
