@@ -295,9 +295,9 @@ pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
     ]
 }
 
-/// Largest backlog of any hop in frames; `None` if receives are not observed.
+/// Largest backlog of any hop in frames, that of requests included; `None` if receives are not observed.
 fn max_backlog_frames(model: &Model, slot: &SlotValues) -> Option<f64> {
-    let observed = model.output_hops().filter(|hop| hop.backlog_frames.is_some());
+    let observed = model.hops.iter().filter(|hop| hop.backlog_frames.is_some());
     // A slot from before a hop appeared has no values of it.
     observed.map(|hop| slot.hops.get(hop.group).map_or(0, |values| values.backlog_max) as f64).reduce(f64::max)
 }
