@@ -171,7 +171,7 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
                 format_bytes(hop.bytes)
             ),
         ),
-        ("queue wait", known_or_dash(hop.queue_wait, format_quantiles)),
+        ("queue wait", describe_queue_wait(hop)),
         ("in the relay", known_or_dash(hop.relay_delay, format_quantiles)),
         ("processing", describe_processing(hop)),
         ("per wakeup", known_or_dash(hop.wakeup_frames_max, |frames| format!("up to {}", plural(frames, "frame")))),
@@ -202,6 +202,14 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
             draw_trends(pad, chart_x, y, hop, model, ui);
         }
         draw_histogram(pad, y, hop);
+    }
+}
+
+/// A hop whose receives are observed may have had none yet.
+fn describe_queue_wait(hop: &HopSummary) -> String {
+    match hop.queue_wait {
+        None if hop.backlog_frames.is_some() => "nothing received yet".to_owned(),
+        queue_wait => known_or_dash(queue_wait, format_quantiles),
     }
 }
 

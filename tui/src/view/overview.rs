@@ -249,22 +249,32 @@ fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui:
     let window = TimeWindow::selected(model, ui);
     let columns = chart::column_count(pad.width());
     window.draw_heading(pad, y, "", &model.curves);
-    let charts = chart_series(model);
+    let mut charts = chart_series(model);
+    let has_only_merges = model.chunks.merged > Some(0) && model.chunks.dropped_confirmed == Some(0);
+    if has_only_merges {
+        // A low screen has no room for both.
+        charts.swap(3, 4);
+    }
     let first_chart_y = y + 1;
     // One row for the axis.
     let free_rows = pad.height().saturating_sub(first_chart_y + reserved_rows + 1);
     let rows = (free_rows / charts.len() as u16).clamp(1, MAX_CHART_ROWS);
     let mut y = first_chart_y;
+    let mut hidden = charts.len();
     for series in &charts {
         if y + rows >= pad.height() {
             break;
         }
         chart::draw_chart(&mut pad.rows_from(y, rows), series, &model.curves, window);
         y += rows;
+        hidden -= 1;
     }
     let chart_area = Rect::new(chart::FIRST_COLUMN_X, first_chart_y, columns, y - first_chart_y);
     window.add_click_areas(pad, chart_area, &model.curves);
     window.draw_axis(pad, chart::FIRST_COLUMN_X, y, columns, model);
+    if hidden > 0 {
+        pad.draw_at_right_edge(y, &format!("{hidden} more: enlarge "), Ink::Dim);
+    }
     y + 1
 }
 

@@ -86,6 +86,18 @@ fn the_worst_finding_is_on_the_overview_at_every_size() {
 }
 
 #[test]
+fn a_low_overview_counts_the_curves_that_it_leaves_out() {
+    let mut fixture = race();
+    let drawn = fixture.drawn((80, 24), "C.UTF-8");
+    assert!(drawn.contains(" chunks lost ") && !drawn.contains(" chunks merged "), "{drawn}");
+    assert!(drawn.contains("2 more: enlarge"), "{drawn}");
+    fixture.model.chunks.dropped_confirmed = Some(0);
+    let drawn = fixture.drawn((80, 24), "C.UTF-8");
+    assert!(!drawn.contains(" chunks lost ") && drawn.contains(" chunks merged "), "merged, but not lost: {drawn}");
+    assert!(!fixture.drawn((200, 50), "C.UTF-8").contains("enlarge"));
+}
+
+#[test]
 fn all_workers_of_a_hop_can_be_listed() {
     let mut fixture = race();
     let worker = |number| HopMember { worker: Some(number), frames: 7, chunks: 7, ..HopMember::default() };
