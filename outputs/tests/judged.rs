@@ -59,7 +59,7 @@ fn sources() -> Vec<(&'static str, Observed)> {
     let none = Observed::default();
     vec![
         ("`attach`", Observed { frames: Some(attached | Capabilities::DELIVERED), responses: true, ..none }),
-        ("`attach --no-egress`, release known", Observed { frames: Some(attached), ..none }),
+        ("`attach --no-egress`", Observed { frames: Some(attached), ..none }),
         ("`tap`, frames and HTTP", Observed { frames: Some(sent | Capabilities::DELIVERED), responses: true, ..none }),
         ("`tap`, frames", Observed { frames: Some(sent), ..none }),
         ("`tap`, HTTP", Observed { responses: true, ..none }),
@@ -89,11 +89,11 @@ fn a_headline_names_what_was_not_judged() {
         headlines,
         [
             "HEALTHY: no findings",
-            "NO FINDINGS in 1 request; not judged: late delivery (deliveries are not observed); clients (responses are not observed)",
+            "NO FINDINGS in 1 request; not judged: lost tokens, late delivery (deliveries are not observed); \
+             clients (responses are not observed)",
             "NO FINDINGS in 1 request; not judged: first-token gap, queues (receives are not observed)",
-            "NO FINDINGS in 1 request; not judged: first-token gap (receives are not observed); \
-             lost tokens (neither receives nor deliveries are observed); queues (receives are not observed); \
-             late delivery (deliveries are not observed); clients (responses are not observed)",
+            "NO FINDINGS in 1 request; not judged: first-token gap, queues (receives are not observed); \
+             lost tokens, late delivery (deliveries are not observed); clients (responses are not observed)",
             "NO FINDINGS in 1 response; not judged: first-token gap, engine silence, queues, late delivery (no frames are observed)",
             "NO FINDINGS in 1 request; not judged: lost tokens, engine silence, queues, late delivery, clients (the log does not show them)",
             "NOT JUDGED: 1 request, no findings; first-token gap (the log has not both times of a first token); \

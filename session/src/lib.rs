@@ -14,12 +14,13 @@ mod signals;
 pub mod sink;
 mod source;
 pub mod telemetry;
+pub mod time_of_day;
 pub mod units;
 
 pub use about::{About, EngineIdentity};
 pub use observer::{NoObserver, Notice, Observer, Run, RunStage, ScreenCommand};
 pub use replay::Playback;
-pub use run::{RunOptions, Running, SHORT_SLEEP, run};
+pub use run::{CompareRuns, RunHooks, RunOptions, Running, SHORT_SLEEP, run};
 pub use session::Session;
 pub use signals::Signals;
 pub use source::{Flow, LiveSource, Source};

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use trace::MonoNs;
 
+use crate::time_of_day::TimeOfDay;
 use crate::units;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -46,34 +47,47 @@ pub struct Position {
 }
 
 impl Position {
-    /// Parses a time that a user typed into nanoseconds from the start: `14:59:08` is a time of day if the run covers it, `1:23` or `3.9s`
-    /// a time from the start, `+10s` or `-1m` one from the current position. The error names the run's range.
+    /// Parses a time that a user typed into nanoseconds from the start: `3.9s` is a time from the start, `+10s` or `-1m` one from the current
+    /// position. Of `14:59:08` and `1:23`, the run covers the time of day or that from the start; if both, three parts are a time of day and
+    /// two are one from the start. A zone, `pm` or a date leave no choice. The error names the run's range.
     pub fn parse_target(&self, text: &str) -> Result<u64, String> {
         let text = text.trim();
-        let target_ns = if let Some(ahead) = text.strip_prefix('+') {
-            self.at_ns.checked_add(parse_typed_ns(ahead)?)
-        } else if let Some(back) = text.strip_prefix('-') {
-            self.at_ns.checked_sub(parse_typed_ns(back)?)
-        } else {
-            self.parse_absolute_target(text)?
+        let relative = text.strip_prefix(['+', '-']);
+        let moment_ns = units::parse_moment(relative.unwrap_or(text));
+        let time_of_day = TimeOfDay::parse(text);
+        let date_ns = self.parse_date(text);
+        if (moment_ns, time_of_day, date_ns) == (None, None, None) {
+            return Err("expected a time: 14:59, 14:59:08, 1:23, 3.9s, +10s, -1m".to_owned());
+        }
+        let by_clock = time_of_day.zip(self.start_wall_ns()).map(|(time, start_ns)| time.first_in_run(start_ns));
+        let candidates = match (relative, moment_ns) {
+            (Some(_), Some(ns)) if text.starts_with('+') => [self.at_ns.checked_add(ns), None],
+            (Some(_), Some(ns)) => [self.at_ns.checked_sub(ns), None],
+            _ if date_ns.is_some() => [date_ns, None],
+            _ if time_of_day.is_some_and(TimeOfDay::is_minute) => [moment_ns, by_clock],
+            _ => [by_clock, moment_ns],
         };
-        target_ns.filter(|target_ns| *target_ns <= self.whole_ns).ok_or_else(|| self.outside_message())
+        let covered = candidates.into_iter().flatten().find(|target_ns| *target_ns <= self.whole_ns);
+        covered.ok_or_else(|| self.outside_message())
     }
 
-    /// Parses a time without a sign into nanoseconds from the start. `Ok(None)` for a time of day that the run does not cover.
-    fn parse_absolute_target(&self, text: &str) -> Result<Option<u64>, String> {
-        let without_zone = text.strip_suffix('Z');
-        let typed_ns = parse_typed_ns(without_zone.unwrap_or(text))?;
-        // The screen prints a time of day with three parts.
-        let has_three_parts = text.split(':').count() == 3;
-        if has_three_parts && let Some(start_ns) = self.start_wall_ns() {
-            let offset_ns = units::offset_of_time_of_day(typed_ns, start_ns);
-            if offset_ns <= self.whole_ns {
-                return Ok(Some(offset_ns));
-            }
-        }
-        // Only a time of day ends with `Z`.
-        Ok(without_zone.is_none().then_some(typed_ns))
+    /// Parses `2026-11-27 14:59:08`, in UTC unless it has an offset. Before the run, the largest number, which no run covers.
+    fn parse_date(&self, text: &str) -> Option<u64> {
+        let at = text.parse::<jiff::Timestamp>().ok().or_else(|| parse_date_in_utc(text))?;
+        let start_ns = i128::from(self.start_wall_ns()?);
+        // The second or minute in which the run begins is part of it.
+        let precision_ns = if text.split(':').count() > 2 { SECOND_NS } else { 60 * SECOND_NS };
+        let ahead_ns = at.as_nanosecond() - start_ns;
+        let is_in_first_unit = ahead_ns < 0 && ahead_ns > -i128::from(precision_ns);
+        Some(if is_in_first_unit { 0 } else { u64::try_from(ahead_ns).unwrap_or(u64::MAX) })
+    }
+
+    /// `14:59:08Z, 0:05`.
+    pub fn format_target(&self, target_ns: u64) -> String {
+        let wall_ns = self.start_wall_ns().and_then(|start_ns| start_ns.checked_add(target_ns));
+        let wall_time = wall_ns.and_then(units::format_wall_time);
+        let clock = units::format_clock(target_ns);
+        wall_time.map_or_else(|| clock.clone(), |wall_time| format!("{wall_time}, {clock}"))
     }
 
     /// Why a time outside the run is refused: `outside the run: 14:59:02Z to 14:59:15Z, 0:00 to 0:12`.
@@ -101,9 +115,11 @@ impl Position {
     }
 }
 
-/// Parses a time that a user typed, without a sign, into nanoseconds.
-fn parse_typed_ns(text: &str) -> Result<u64, String> {
-    units::parse_moment(text).ok_or_else(|| "expected a time: 14:59:08, 1:23, 3.9s, +10s, -1m".to_owned())
+/// Parses `2026-11-27 14:59:08`, also with `UTC` or `Z` behind it.
+fn parse_date_in_utc(text: &str) -> Option<jiff::Timestamp> {
+    let clock = text.trim_end_matches("UTC").trim_end().trim_end_matches('Z');
+    let date: jiff::civil::DateTime = clock.parse().ok()?;
+    date.to_zoned(jiff::tz::TimeZone::UTC).ok().map(|zoned| zoned.timestamp())
 }
 
 /// Playback state.
@@ -374,14 +390,34 @@ mod tests {
             ("3.9s", 3_900),
             ("+10s", 15_000),
             ("-1.5s", 3_500),
+            ("14:59", 0),
+            ("15:00", 57_300),
+            ("15:00Z", 57_300),
+            ("3:00 pm", 57_300),
+            ("1:03Z", u64::MAX),
+            ("2026-11-21 14:59:08", 5_300),
+            ("2026-11-21T14:59:08Z", 5_300),
+            ("2026-11-21T15:59:08+01:00", 5_300),
+            ("2026-11-21 14:59 UTC", 0),
+            ("2026-11-22 14:59:08", u64::MAX),
+            ("2026-11-20 14:59:08", u64::MAX),
         ] {
-            assert_eq!(position.parse_target(text), Ok(target_ms * 1_000_000), "{text}");
+            let expected =
+                if target_ms == u64::MAX { Err(position.outside_message()) } else { Ok(target_ms * 1_000_000) };
+            assert_eq!(position.parse_target(text), expected, "{text}");
         }
+        assert_eq!(position.format_target(5_300_000_000), "14:59:08Z, 0:05");
         let range = "outside the run: 14:59:02Z to 15:00:12Z, 0:00 to 1:10";
-        for text in ["14:58:59", "15:00:13Z", "71s", "+66s", "-1m", "14:59"] {
+        for text in ["14:58:59", "15:00:13Z", "71s", "+66s", "-1m", "14:58", "16:20"] {
             assert_eq!(position.parse_target(text), Err(range.to_owned()), "{text}");
         }
+        for text in ["soon", "", "2026-11-21", "+", "-x", "25:99"] {
+            assert!(position.parse_target(text).is_err(), "{text}");
+        }
         assert!(position.parse_target("soon").is_err_and(|error| error.contains("14:59:08, 1:23, 3.9s")));
+        // Two parts are minutes and seconds in a run that is as long.
+        let long = Position { whole_ns: 900 * SECOND_NS, ..position.clone() };
+        assert_eq!((long.parse_target("14:59"), long.parse_target("14:59Z")), (Ok(899 * SECOND_NS), Ok(0)));
         // Over midnight, the time of day is that of the next day.
         let night = Position { whole_ns: 36_000 * SECOND_NS, ..position.clone() };
         assert_eq!(night.parse_target("00:00:02"), Ok(32_459_300_000_000));

@@ -22,10 +22,27 @@ const QUIET_PERIOD: Duration = Duration::from_millis(500);
 /// Time for a source to drain after it was asked to end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(40);
 
+/// A comparison of all runs.
+pub type CompareRuns<'a, S> = dyn FnMut(&[Running<S>]) + 'a;
+
+/// What a command does beside its runs, at every tick.
+pub struct RunHooks<'a, S> {
+    /// Returns a further run that joins the others, if there is one.
+    pub join: Option<&'a mut dyn FnMut() -> Option<Running<S>>>,
+    /// Compares the runs with each other.
+    pub compare: Option<&'a mut CompareRuns<'a, S>>,
+}
+
+impl<S> Default for RunHooks<'_, S> {
+    fn default() -> Self {
+        Self { join: None, compare: None }
+    }
+}
+
 /// Conditions of runs.
 pub struct RunOptions<'a, S> {
-    /// Returns a further run that joins the others, if there is one. Called at every tick.
-    pub join: Option<&'a mut dyn FnMut() -> Option<Running<S>>>,
+    /// What happens at every tick.
+    pub hooks: RunHooks<'a, S>,
     /// Time after which the run ends.
     pub duration: Option<Duration>,
     /// Called on SIGHUP to read the configuration again; without it SIGHUP ends the run.
@@ -57,11 +74,9 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
         for run in &mut *runs {
             run.poll_source(is_tick_due, options.alarm);
         }
-        if is_tick_due
-            && drain_deadline.is_none()
-            && let Some(join) = &mut options.join
-        {
-            runs.extend(join());
+        if is_tick_due && drain_deadline.is_none() {
+            runs.extend(options.hooks.join.as_mut().and_then(|join| join()));
+            compare_runs(runs, &mut options);
         }
         // After the polls, which may have taken long.
         let now = Instant::now();
@@ -115,6 +130,15 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
             }
             return;
         }
+    }
+}
+
+/// Compares the runs. A panic in it disables the comparison only.
+fn compare_runs<S>(runs: &[Running<S>], options: &mut RunOptions<'_, S>) {
+    let Some(compare) = &mut options.hooks.compare else { return };
+    if catch_unwind(AssertUnwindSafe(|| compare(runs))).is_err() {
+        options.hooks.compare = None;
+        (options.alarm)("the comparison of the runs failed and is left out; the runs are observed on");
     }
 }
 
@@ -284,6 +308,52 @@ mod tests {
         assert_eq!(idle_timer.sleep_time(start + QUIET_PERIOD + LONG_SLEEP), SHORT_SLEEP);
     }
 
+    /// A source without events.
+    struct Silent {
+        stopped: bool,
+    }
+
+    impl About for Silent {
+        fn kind(&self) -> &'static str {
+            "tap"
+        }
+    }
+
+    impl Source for Silent {
+        fn poll(&mut self, _: &mut Session) -> Flow {
+            if self.stopped { Flow::Ended } else { Flow::Idle }
+        }
+
+        fn stop(&mut self) {
+            self.stopped = true;
+        }
+    }
+
+    #[test]
+    fn a_defect_of_the_comparison_of_runs_ends_only_the_comparison() {
+        let config = Config::default();
+        let session = || Session::new(&config, Box::new(NoObserver), Sink::none("tap", &config), 0);
+        let mut runs = [(); 2].map(|()| Running::new(Silent { stopped: false }, session())).into_iter().collect();
+        let (alarms, mut comparisons) = (RefCell::new(Vec::new()), 0);
+        let mut compare = |runs: &[Running<Silent>]| {
+            comparisons += 1;
+            assert_ne!(runs.len(), 2, "a defect");
+        };
+        run(
+            &mut runs,
+            &Signals::none(),
+            RunOptions {
+                hooks: RunHooks { compare: Some(&mut compare), ..RunHooks::default() },
+                duration: Some(Duration::from_millis(400)),
+                reload: None,
+                alarm: &|message| alarms.borrow_mut().push(message.to_owned()),
+            },
+        );
+        assert_eq!(comparisons, 1);
+        assert!(alarms.borrow().len() == 1 && alarms.borrow()[0].contains("comparison"), "{alarms:?}");
+        assert!(runs.iter().all(|run| run.source.stopped && !run.session.has_failed()));
+    }
+
     #[test]
     fn a_defect_of_the_analysis_ends_a_run_only_if_no_traffic_depends_on_it() {
         for in_the_path in [true, false] {
@@ -297,7 +367,7 @@ mod tests {
                 &mut runs,
                 &Signals::none(),
                 RunOptions {
-                    join: None,
+                    hooks: RunHooks::default(),
                     duration: Some(duration),
                     reload: None,
                     alarm: &|message| alarms.borrow_mut().push(message.to_owned()),

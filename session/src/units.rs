@@ -24,7 +24,7 @@ pub fn format_clock(ns: u64) -> String {
 }
 
 /// Parses digits with an optional fraction. Rust's own parser also reads `1e9`, `inf` and signs.
-fn parse_decimal(text: &str) -> Option<f64> {
+pub(crate) fn parse_decimal(text: &str) -> Option<f64> {
     let is_decimal = text.starts_with(|c: char| c.is_ascii_digit()) && !text.contains(['e', 'E', '+', '-']);
     text.parse().ok().filter(|_| is_decimal)
 }
@@ -57,16 +57,6 @@ fn parse_clock_seconds(text: &str) -> Option<f64> {
     };
     let minutes = hours.checked_mul(60)?.checked_add(minutes)?;
     Some(minutes as f64 * 60.0 + parse_decimal(seconds)?)
-}
-
-/// Time from the start of a run at which a clock on the wall first shows this time of day.
-pub fn offset_of_time_of_day(time_of_day_ns: u64, start_wall_ns: u64) -> u64 {
-    const SECOND: u64 = 1_000_000_000;
-    const DAY: u64 = 86_400 * SECOND;
-    // Users type whole seconds, so the second in which the run begins is part of it.
-    let start_ns = start_wall_ns - start_wall_ns % SECOND;
-    let ahead_ns = (time_of_day_ns % DAY + DAY - start_ns % DAY) % DAY;
-    ahead_ns.saturating_sub(start_wall_ns - start_ns)
 }
 
 /// Time of day, in UTC: `14:59:08Z`.

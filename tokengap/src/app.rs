@@ -9,7 +9,7 @@ use outputs::report::{Clock, Report, RunReport, RunsReport, list_runs, worst_run
 use recording::{RecordedPayload, RecordingHeader};
 use session::sink::{OutputFiles, Sink};
 use session::telemetry::{MetricsOptions, SharedTelemetry, Telemetry};
-use session::{LiveSource, Observer, RunOptions, Running, Session, Signals, Source};
+use session::{CompareRuns, LiveSource, Observer, RunHooks, RunOptions, Running, Session, Signals, Source};
 use trace::Config;
 use trace::detect::Severity;
 use tui::Screen;
@@ -47,7 +47,7 @@ pub(crate) fn run_to_report(
     let outputs = RunOutputs::open(args, source.kind(), &files, endpoint)?;
     let session = outputs.into_session(args, open_observer(args)?);
     let mut runs = vec![Running::new(source, session)];
-    run_live(&mut runs, args, signals, None)?;
+    run_live(&mut runs, args, signals, RunHooks::default())?;
     let Running { source, session, .. } = runs.remove(0);
     let report = session.finish(&source, &print_message);
     // The report is complete, so a reader of the metrics gets the final state.
@@ -149,18 +149,21 @@ pub(crate) fn open_screen(args: &LiveArgs) -> anyhow::Result<Option<Screen>> {
     if args.outcome.is_headless() { Ok(None) } else { Screen::open(&args.screen.options()).map(Some) }
 }
 
-/// Polls the runs, and those that `join`, until they end.
+/// Polls the runs, and those that join, until they end.
 pub(crate) fn run_live<S: Source>(
     runs: &mut Vec<Running<S>>,
     args: &LiveArgs,
     signals: &Signals,
-    join: Option<&mut dyn FnMut() -> Option<Running<S>>>,
+    hooks: RunHooks<'_, S>,
 ) -> anyhow::Result<()> {
     let mut configured = Configured::at_start(args)?;
     let mut reload =
         configured.as_mut().map(|configured| |session: &mut Session| apply_reloaded_config(session, configured));
     let options = RunOptions {
-        join: join.map(|join| join as &mut dyn FnMut() -> Option<Running<S>>),
+        hooks: RunHooks {
+            join: hooks.join.map(|join| join as &mut dyn FnMut() -> Option<Running<S>>),
+            compare: hooks.compare.map(|compare| compare as &mut CompareRuns<'_, S>),
+        },
         duration: args.duration,
         reload: reload.as_mut().map(|reload| reload as &mut dyn FnMut(&mut Session)),
         alarm: &print_message,

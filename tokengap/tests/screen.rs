@@ -1,8 +1,16 @@
 //! The real binary on a real terminal: tests press keys in tmux and read the pane.
 
+#[path = "common/pair_recordings.rs"]
+mod pair_recordings;
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
+
+use pair_recordings::events::Request;
+use pair_recordings::{RIDS, record, requests};
 
 /// Timeout of any step, generous enough for a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -214,4 +222,38 @@ fn a_closed_terminal_ends_the_run() {
         assert!(Instant::now() < end, "{process} still runs without a terminal");
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// Serves a recording as a run. Returns the address. The thread ends with the process.
+fn serve(recording: Vec<u8>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address").to_string();
+    std::thread::spawn(move || {
+        for mut connection in listener.incoming().flatten() {
+            let mut head = [0; 4_096];
+            let length = connection.read(&mut head).unwrap_or(0);
+            let body = if head[..length].starts_with(b"GET /recording") { &recording[..] } else { b"{}" };
+            let response = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+            let _ = connection.write_all(response.as_bytes()).and_then(|()| connection.write_all(body));
+        }
+    });
+    address
+}
+
+#[test]
+fn a_pair_is_in_the_list_of_runs_before_their_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let prefill = record(folder.path(), "p.tgap", &requests(Request::of_prefill, false), 0, Some("prefill"));
+    let decode = record(folder.path(), "d.tgap", &requests(Request::of_decode, true), 0, Some("decode"));
+    let [prefill, decode] = [prefill, decode].map(|file| serve(std::fs::read(file).expect("the recording")));
+    let Some(tmux) = Tmux::run(&format!("watch {prefill} {decode}")) else { return };
+    tmux.wait_for("joined requests");
+    let words = tmux.pane().split_whitespace().collect::<Vec<_>>().join(" ");
+    let expected = format!(
+        "pair {prefill} → {decode}: {} joined requests; most of TTFT: transfer of the cache, 91 % of it",
+        RIDS.len()
+    );
+    assert!(words.contains(&expected) && words.contains("WARNING transfer-slow: "), "{expected} in {words}");
+    tmux.press(&["q"]);
+    tmux.wait_for_end();
 }

@@ -4,6 +4,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use session::ScreenCommand::{self, Play};
 use session::playback::Play as Playback;
 
+use crate::state::Model;
 use crate::state::action::{Action, ExportAs, Tab};
 use crate::state::ui::{Dialog, Ui};
 
@@ -42,6 +43,7 @@ const IN_REQUESTS: KeyContext = KeyContext::On(&[Tab::Requests], "Requests");
 const IN_TIMELINES: KeyContext = KeyContext::On(&[Tab::Overview, Tab::Hops, Tab::Cpu], "Overview, Hops, CPU");
 const ON_SELECTION: KeyContext =
     KeyContext::On(&[Tab::Overview, Tab::Requests, Tab::Hops, Tab::Findings, Tab::Pods], "on the selection");
+const WITH_CUT_LISTS: KeyContext = KeyContext::On(&[Tab::Hops, Tab::Request], "Hops, Request");
 const IN_FINDINGS: KeyContext = KeyContext::On(&[Tab::Findings], "Findings");
 const IN_REQUEST: KeyContext = KeyContext::On(&[Tab::Request], "Request");
 const WITH_RID: KeyContext = KeyContext::On(&[Tab::Requests, Tab::Request], "Requests, Request");
@@ -91,6 +93,7 @@ pub(crate) const BINDINGS: &[Binding] = &[
     bind(WITH_RID, &[(KeyCode::Char(' '), NONE)], "Space", Action::PinRequest, "pin the request to the top, or unpin it", "pin"),
     bind(WITH_RID, &chars::<'y'>(), "y", Action::CopyRid, "copy the rid to the terminal's clipboard", "copy rid"),
     bind(IN_FINDINGS, &chars::<'f'>(), "f", Action::ListRequestsOfFinding, "list the finding's requests", "requests"),
+    bind(WITH_CUT_LISTS, &chars::<'m'>(), "m", Action::ToggleCutList, "the whole list where it says `more: m`, or the rest again", ""),
     bind(IN_TIMELINES, &[(KeyCode::Char('+'), NONE), (KeyCode::Char('='), NONE)], "+", Action::ZoomTime(-1), "zoom in in time", "zoom"),
     bind(IN_TIMELINES, &chars::<'-'>(), "-", Action::ZoomTime(1), "zoom out in time", "zoom"),
     bind(IN_TIMELINES, &[(KeyCode::Left, NONE), (KeyCode::Char('h'), NONE)], "Left h", Action::ScrollTime(-1), "earlier", "time"),
@@ -110,7 +113,7 @@ pub(crate) const BINDINGS: &[Binding] = &[
     bind(KeyContext::Replay, &chars::<'{'>(), "{", Action::Command(Play(Playback::Finding(false))), "to the start of the previous finding", "finding"),
     bind(KeyContext::Replay, &chars::<'0'>(), "0", Action::Command(Play(Playback::To(0))), "to the start", ""),
     bind(KeyContext::Replay, &chars::<'$'>(), "$", Action::Command(Play(Playback::End)), "to the end", ""),
-    bind(KeyContext::Replay, &chars::<'t'>(), "t", Action::TypeTime, "to a time: 14:59:08, 1:23, 3.9s, +10s, -1m", "go to"),
+    bind(KeyContext::Replay, &chars::<'t'>(), "t", Action::TypeTime, "to a time: 14:59, 14:59:08, 1:23, 3.9s, +10s, -1m", "go to"),
     bind(KeyContext::Everywhere, &chars::<'e'>(), "e", Action::ShowExportFormats, "write the report as HTML or JSON, or a trace for Perfetto", "export"),
     bind(KeyContext::Everywhere, &chars::<':'>(), ":", Action::ShowPalette, "find an action by name", ""),
     bind(KeyContext::Everywhere, &chars::<'?'>(), "?", Action::ShowHelp, "this help", "help"),
@@ -127,6 +130,11 @@ impl Binding {
             KeyContext::Replay => ui.is_replay,
             KeyContext::Watch => ui.is_watching,
         }
+    }
+
+    /// Whether it can do something in this run: a tab that does not exist cannot be opened.
+    pub(crate) fn has_effect(&self, model: &Model) -> bool {
+        !matches!(self.action, Action::OpenTab(tab) if !tab.exists(model))
     }
 
     /// Where it applies, for the help.

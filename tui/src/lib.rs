@@ -19,7 +19,7 @@ pub mod pick {
     pub use crate::state::picker::{SourceKind, SourceOffer};
 }
 
-/// Summary lines of watched runs.
+/// Summary lines of watched runs and of the pairs among them.
 pub mod pods {
-    pub use crate::state::pods::{KeyFigures, PodLine, PodState};
+    pub use crate::state::pods::{KeyFigures, PairLine, PodLine, PodState};
 }

@@ -212,6 +212,9 @@ fn unobserved_reason(kind: &str, report: &Report) -> Option<String> {
     if kind == "dropped-chunks" && report.chunks.dropped_confirmed.is_none() {
         return Some(String::from("deliveries are not observed"));
     }
+    if kind == "dropped-chunks-predicted" && report.chunks.dropped_predicted.is_some() {
+        return None;
+    }
     let fault = match kind {
         "dropped-chunks" | "short-answers" | "repeated-ids" | "dropped-chunks-predicted" => FaultKind::LostTokens,
         "first-token-gap" => FaultKind::FirstTokenGap,

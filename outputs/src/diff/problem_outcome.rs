@@ -123,20 +123,22 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
     let [lost_a, lost_b] =
         [a, b].map(|run| if are_confirmed { run.chunks.tokens_lost } else { run.chunks.dropped_predicted });
     let measure = if are_confirmed { DROPPED_CONFIRMED } else { DROPPED_PREDICTED };
-    let is_unjudged =
-        |run: &Report| run.judged.iter().any(|judgement| judgement.fault == FaultKind::LostTokens && !judgement.judged);
     let name = String::from("lost tokens");
     // Proven losses cannot be compared with predicted ones.
     let is_either_confirmed = a.chunks.dropped_confirmed.is_some() || b.chunks.dropped_confirmed.is_some();
-    if !are_confirmed && (is_either_confirmed || is_unjudged(a) || is_unjudged(b)) {
+    if !are_confirmed && (is_either_confirmed || lost_a.is_none() || lost_b.is_none()) {
         return ProblemOutcome { name, state: ProblemState::NotObserved, numbers: String::new() };
     }
     // Counts of whole runs need no slots.
     let state = match (lost_a, lost_b) {
-        (Some(0), Some(0)) if !is_unjudged(a) && !is_unjudged(b) => ProblemState::Unchanged,
+        (Some(0), Some(0)) if !are_confirmed || [a, b].into_iter().all(judges_lost_tokens) => ProblemState::Unchanged,
         _ => state_by_measures(measures, &[measure], lost_b == Some(0)),
     };
     ProblemOutcome { name, state, numbers: before_and_after(lost_a, lost_b, count) }
+}
+
+fn judges_lost_tokens(run: &Report) -> bool {
+    run.judged.iter().all(|judgement| judgement.fault != FaultKind::LostTokens || judgement.judged)
 }
 
 fn merged_share(report: &Report) -> Option<String> {

@@ -1,9 +1,8 @@
 //! Kinds of faults that a run could have shown. They follow from the observations alone, so a replay has the same answer as the live run.
 
-use std::fmt::Write as _;
-
 use serde::{Deserialize, Serialize};
 use trace::ledger::{Hop, Ledger};
+use trace::path::UNKNOWN;
 use trace::words::{duration, names, plural};
 
 use super::{Clock, Report};
@@ -89,8 +88,14 @@ fn unjudged_gap(ledger: &Ledger) -> Option<&'static str> {
     }
     let of_log = "the log has not both times of a first token";
     let of_frames =
-        if ledger.observes_receives() { "no first token was seen on both ends" } else { "receives are not observed" };
+        if ledger.observes_receives() { "no first token was seen on both ends" } else { unobserved_receives(ledger) };
     Some(without_frames(ledger, of_log).unwrap_or(of_frames))
+}
+
+/// Why no receive is known. Until a receiver was seen, it is not known whether it can be observed.
+fn unobserved_receives(ledger: &Ledger) -> &'static str {
+    let knows_receiver = ledger.output_groups().any(|(_, group)| &*group.ends.to != UNKNOWN);
+    if knows_receiver { "receives are not observed" } else { "no receiver was seen" }
 }
 
 fn unjudged_loss(ledger: &Ledger) -> Option<&'static str> {
@@ -102,12 +107,9 @@ fn unjudged_loss(ledger: &Ledger) -> Option<&'static str> {
     }
     let of_frames = if ledger.observes_deliveries() {
         "responses carry text that is not counted, or parts of them were not observed"
-    } else if ledger.dropped_predicted().is_some() && totals.chunks.received > 0 {
-        return None;
-    } else if ledger.observes_receives() {
-        "deliveries are not observed, and it is unknown whether this release drops queued chunks"
     } else {
-        "neither receives nor deliveries are observed"
+        // A prediction from wakeups is no observation of what clients received.
+        "deliveries are not observed"
     };
     let without_frames = without_frames(ledger, OF_LOG);
     let of_responses =
@@ -129,7 +131,7 @@ fn unjudged_queues(ledger: &Ledger) -> Option<&'static str> {
     if ledger.hops().iter().any(observes_output_queue) {
         return None;
     }
-    Some(without_frames(ledger, OF_LOG).unwrap_or("receives are not observed"))
+    Some(without_frames(ledger, OF_LOG).unwrap_or_else(|| unobserved_receives(ledger)))
 }
 
 /// A queue is the difference of both ends.
@@ -205,18 +207,16 @@ fn absence_of_requests(report: &Report) -> String {
 
 /// Kinds of faults that were not judged, those with one reason together; `None` if all were judged.
 fn not_judged(judgements: &[Judgement]) -> Option<String> {
-    let mut words = String::new();
-    let mut rest = judgements.iter().filter(|judgement| !judgement.judged).peekable();
-    while let Some(Judgement { fault, reason, .. }) = rest.next() {
-        words.push_str(fault.as_str());
-        let next = rest.peek();
-        let ends_group = next.is_none_or(|next| next.reason != *reason);
-        if let Some(reason) = reason.as_ref().filter(|_| ends_group) {
-            let _ = write!(words, " ({reason})");
+    let unjudged: Vec<&Judgement> = judgements.iter().filter(|judgement| !judgement.judged).collect();
+    let mut groups: Vec<String> = Vec::new();
+    for (index, Judgement { reason, .. }) in unjudged.iter().enumerate() {
+        if unjudged[..index].iter().any(|before| before.reason == *reason) {
+            continue;
         }
-        if next.is_some() {
-            words.push_str(if ends_group { "; " } else { ", " });
-        }
+        let with_reason = unjudged[index..].iter().filter(|other| other.reason == *reason);
+        let faults: Vec<&str> = with_reason.map(|judgement| judgement.fault.as_str()).collect();
+        let reason = reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
+        groups.push(format!("{}{reason}", faults.join(", ")));
     }
-    (!words.is_empty()).then_some(words)
+    (!groups.is_empty()).then(|| groups.join("; "))
 }

@@ -194,6 +194,11 @@ impl PairReport {
         }
     }
 
+    /// Its worst finding, until [`Report::add_pair`] takes its findings; `None` without one.
+    pub fn worst_finding(&self) -> Option<&FindingLine> {
+        self.findings.first()
+    }
+
     /// Its servers and their requests, as one paragraph each.
     pub(super) fn paragraphs(&self) -> Vec<String> {
         let mut lines = Vec::new();

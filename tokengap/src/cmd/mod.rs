@@ -16,6 +16,7 @@ pub(crate) mod generate;
 #[cfg(target_os = "linux")]
 pub(crate) mod guard;
 pub(crate) mod import;
+pub(crate) mod live_pairs;
 #[cfg(target_os = "linux")]
 pub(crate) mod locator;
 #[cfg(target_os = "linux")]

@@ -9,6 +9,7 @@ use serde_json::Value;
 use trace::clock::Anchor;
 use trace::pair::{Pair, PairClocks, PairSide, PrefillServer};
 use trace::{Analysis, MonoNs, ReportInput};
+use tui::pods::PairLine;
 
 use crate::progress;
 use outputs::report::RunReport;
@@ -142,6 +143,25 @@ pub(crate) struct RunningServer<'a> {
 
 /// The part of the prefill servers in the requests of each decode server, with the index of that server.
 pub(crate) fn join_runs(servers: &[RunningServer<'_>], slowest: usize) -> Vec<(usize, PairReport)> {
+    join_newest(servers, slowest, usize::MAX)
+}
+
+/// A line of the screen for each decode server with joined requests. Of the finished requests of each server, the join has only the newest.
+pub(crate) fn lines_of_newest(servers: &[RunningServer<'_>], finished_limit: usize) -> Vec<PairLine> {
+    let is_limit_reached = servers
+        .iter()
+        .any(|server| server.side.is_some() && server.analysis.ledger().finished_count() > finished_limit);
+    let joined = join_newest(servers, 0, finished_limit);
+    let lines = joined.iter().map(|(run_index, report)| {
+        let decode = servers.iter().find(|server| server.run_index == *run_index);
+        let name = decode.map_or("", |server| server.name.as_str());
+        PairLine::new(name, report, is_limit_reached.then_some(finished_limit as u64))
+    });
+    lines.collect()
+}
+
+/// The same, of the finished requests only the newest of each server.
+fn join_newest(servers: &[RunningServer<'_>], slowest: usize, finished_limit: usize) -> Vec<(usize, PairReport)> {
     let names: Vec<PrefillName> = servers_of_side(servers, PairSide::Prefill)
         .map(|server| PrefillName {
             name: server.name.clone(),
@@ -155,7 +175,7 @@ pub(crate) fn join_runs(servers: &[RunningServer<'_>], slowest: usize) -> Vec<(u
         let prefill = servers_of_side(servers, PairSide::Prefill)
             .map(|server| PrefillServer { ledger: server.analysis.ledger(), clocks: server.clocks_with(decode) });
         let ledger = decode.analysis.ledger();
-        let pair = Pair::join(prefill.collect(), ledger);
+        let pair = Pair::join_newest(prefill.collect(), ledger, finished_limit);
         let start = ledger.started().unwrap_or(ledger.now());
         if let Some(mut report) = PairReport::new(&pair, &names, decode.side_by(), start, slowest) {
             report.prefill_only = report.prefill_only.filter(|_| is_only_decode);
@@ -250,6 +270,22 @@ mod tests {
         ];
         assert_eq!(found, expected);
         assert!(joined.iter().all(|(_, pair)| pair.prefill[0].name == "prefill" && pair.prefill[0].clock == "same"));
+    }
+
+    #[test]
+    fn a_pair_has_a_line_while_it_runs_with_the_numbers_of_its_report() {
+        let prefill = analyse(&[Request::of_prefill("a", 1, 0), Request::of_prefill("b", 2, 100)]);
+        let decode = analyse(&[Request::of_decode("a", 1, 0), Request::of_decode("b", 2, 100)]);
+        let servers = [
+            running("near:30000", Some("prefill"), &prefill),
+            RunningServer { run_index: 1, ..running("far", None, &decode) },
+        ];
+        let [line] = &lines_of_newest(&servers, 100)[..] else { panic!("one pair") };
+        let [(1, report)] = &join_runs(&servers, 10)[..] else { panic!("one decode server") };
+        let expected = format!("near:30000 → far: 2 joined requests; {}", report.headline);
+        assert_eq!(line.describe("→"), expected);
+        assert!(report.headline.starts_with("most of TTFT: transfer of the cache"), "{}", report.headline);
+        assert_eq!(lines_of_newest(&servers[..1], 100), []);
     }
 
     /// Two prefill servers have the same name. One runs on the decode server's host, the other one elsewhere.

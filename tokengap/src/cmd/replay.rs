@@ -8,7 +8,7 @@ use outputs::report::Report;
 use recording::Recording;
 use session::playback::Speed;
 use session::sink::Sink;
-use session::{Playback, RunOptions, Running, Session, Signals};
+use session::{Playback, RunHooks, RunOptions, Running, Session, Signals};
 use trace::Config;
 use tui::Screen;
 
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let sink = Sink::none(&recording.header().source, &config);
     let screen = Box::new(Screen::open(&args.screen.options())?.into_observer());
     let session = Session::new(&config, screen, sink, args.report.slowest);
-    let options = RunOptions { join: None, duration: None, reload: None, alarm: &app::print_message };
+    let options = RunOptions { hooks: RunHooks::default(), duration: None, reload: None, alarm: &app::print_message };
     let mut runs = vec![Running::new(playback, session)];
     session::run(&mut runs, &signals, options);
     let Running { source: playback, session, .. } = runs.remove(0);

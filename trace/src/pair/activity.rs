@@ -109,11 +109,12 @@ pub(super) struct PairActivity {
 
 impl PairActivity {
     pub(super) fn new(pair: &Pair<'_>) -> Self {
-        let decode = ServerRequest::list(pair.decode_ledger());
+        let limit = pair.finished_limit();
+        let decode = ServerRequest::list(pair.decode_ledger(), limit);
         let prefill = pair
             .prefill_ledgers()
             .zip(pair.clock_uses())
-            .map(|(ledger, clock)| SchedulerActivity::new(&ServerRequest::list(ledger), *clock, &PREFILL_SIGNS));
+            .map(|(ledger, clock)| SchedulerActivity::new(&ServerRequest::list(ledger, limit), *clock, &PREFILL_SIGNS));
         Self { decode: SchedulerActivity::new(&decode, ClockUse::Same, &DECODE_SIGNS), prefill: prefill.collect() }
     }
 

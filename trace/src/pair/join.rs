@@ -26,6 +26,7 @@ pub struct PrefillServer<'a> {
 pub struct Pair<'a> {
     decode: &'a Ledger,
     prefill: Vec<PrefillServer<'a>>,
+    finished_limit: usize,
     clock_uses: Vec<ClockUse>,
     rows: Vec<PairRow<'a>>,
     /// Requests of the prefill servers without one on the decode server; `None` if a server no longer keeps all of its requests.
@@ -125,10 +126,16 @@ impl<'a> Pair<'a> {
     /// Joins the requests of a decode server with those of its prefill servers: by room, and by id where neither has a room. A room or an id
     /// that several requests of a side have joins none.
     pub fn join(prefill: Vec<PrefillServer<'a>>, decode: &'a Ledger) -> Self {
+        Self::join_newest(prefill, decode, usize::MAX)
+    }
+
+    /// Joins the requests of both sides as [`Self::join`] does, of the finished ones only the newest of each server, so that its time is
+    /// bounded.
+    pub fn join_newest(prefill: Vec<PrefillServer<'a>>, decode: &'a Ledger, finished_limit: usize) -> Self {
         let prefill_requests: Vec<Vec<ServerRequest<'a>>> =
-            prefill.iter().map(|server| ServerRequest::list(server.ledger)).collect();
+            prefill.iter().map(|server| ServerRequest::list(server.ledger, finished_limit)).collect();
         let prefill_index = RequestIndex::new(&prefill_requests);
-        let mut decode_servers = [ServerRequest::list(decode)];
+        let mut decode_servers = [ServerRequest::list(decode, finished_limit)];
         let decode_index = RequestIndex::new(&decode_servers);
         let decode_requests = std::mem::take(&mut decode_servers[0]);
         let mut joined = Vec::with_capacity(decode_requests.len());
@@ -157,6 +164,7 @@ impl<'a> Pair<'a> {
         let mut pair = Self {
             decode,
             prefill,
+            finished_limit,
             clock_uses,
             rows,
             prefill_only: None,
@@ -223,6 +231,11 @@ impl<'a> Pair<'a> {
 
     pub(super) fn decode_ledger(&self) -> &'a Ledger {
         self.decode
+    }
+
+    /// Maximum number of finished requests of each server.
+    pub(super) fn finished_limit(&self) -> usize {
+        self.finished_limit
     }
 
     pub(super) fn prefill_ledgers(&self) -> impl Iterator<Item = &'a Ledger> {

@@ -57,9 +57,10 @@ impl<'a> ServerRequest<'a> {
         }
     }
 
-    /// Finished requests, live ones, and those without a token yet.
-    pub(super) fn list(ledger: &'a Ledger) -> Vec<Self> {
-        let finished = ledger.finished().map(|summary| Self::new(ledger, &summary.rid, summary, false));
+    /// Finished requests, the newest up to a limit, live ones, and those without a token yet.
+    pub(super) fn list(ledger: &'a Ledger, finished_limit: usize) -> Vec<Self> {
+        let older = ledger.finished_count().saturating_sub(finished_limit);
+        let finished = ledger.finished().skip(older).map(|summary| Self::new(ledger, &summary.rid, summary, false));
         let live = ledger.requests().map(|request| Self::new(ledger, &request.rid, &ledger.numbers(request), true));
         let waiting = ledger.waiting_requests().map(|(rid, dispatch)| {
             let numbers = RequestNumbers { dispatch: Some(dispatch), ..RequestNumbers::default() };

@@ -43,6 +43,30 @@ fn named(legs: &[(&str, u64)]) -> Vec<(String, u64)> {
 }
 
 #[test]
+fn a_limited_join_has_the_newest_finished_requests_and_every_unfinished_one() {
+    let requests = |of: fn(&'static str, u64, u64) -> Request<'static>| {
+        [of("a", 1, 0), of("b", 2, 1_000), of("c", 3, 2_000), of("d", 4, 3_000)]
+    };
+    let finished = |requests: &[Request<'_>]| {
+        let mut server = server(requests, 0);
+        server.tick(MonoNs(3_600_000 * MS));
+        assert_eq!(server.ledger().finished_count(), requests.len());
+        server
+    };
+    let prefill = finished(&requests(Request::of_prefill));
+    let decode = finished(&requests(Request::of_decode));
+    let prefill_servers = || vec![PrefillServer { ledger: prefill.ledger(), clocks: PairClocks::Same }];
+    let joined = |limit| {
+        let pair = Pair::join_newest(prefill_servers(), decode.ledger(), limit);
+        pair.joined().map(|row| row.decode_rid).collect::<Vec<_>>()
+    };
+    assert_eq!((joined(2), joined(9)), (vec!["c", "d"], vec!["a", "b", "c", "d"]));
+    let still_open = server(&requests(Request::of_decode), 0);
+    assert_eq!(still_open.ledger().finished_count(), 0);
+    assert_eq!(Pair::join_newest(prefill_servers(), still_open.ledger(), 2).joined().count(), 2);
+}
+
+#[test]
 fn the_legs_of_a_pair_sum_to_the_ttft_of_the_decode_server() {
     let prefill = server(&[Request::of_prefill("p", 7, 100)], 0);
     let decode = server(&[Request::of_decode("d", 7, 100)], 0);

@@ -113,7 +113,7 @@ fn a_filter_is_typed_corrected_applied_and_cleared() {
     let mut fixture = Fixture::new();
     fixture.press("/drpo>0");
     assert_eq!(fixture.ui.dialog, Dialog::Filter("drpo>0".into()));
-    assert_eq!(fixture.ui.parse_filter("drpo>0", None).err().map(|error| error.position), Some(0));
+    assert_eq!(fixture.ui.parse_filter("drpo>0", &fixture.model).err().map(|error| error.position), Some(0));
     fixture.press("\n");
     assert!(matches!(fixture.ui.dialog, Dialog::Filter(_)), "a mistake is not applied");
     fixture.press(&"\x08".repeat("drpo>0".len()));
@@ -265,7 +265,7 @@ fn a_typed_time_is_sought() {
     assert_eq!(fixture.ui.dialog, Dialog::None);
     for outside in ["gap>1s at:71s", "-since:2h", "at:71s..72s"] {
         fixture.press(&format!("/{outside}\n"));
-        let filter_error = fixture.ui.parse_filter(outside, fixture.model.position.as_ref()).expect_err(outside);
+        let filter_error = fixture.ui.parse_filter(outside, &fixture.model).expect_err(outside);
         assert!(filter_error.message.starts_with("outside the run: 0:00 to 1:10"), "{filter_error}");
         assert_eq!(fixture.ui.dialog, Dialog::Filter(outside.into()), "a time outside the run is refused");
         fixture.press("\x1b");

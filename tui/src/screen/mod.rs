@@ -29,7 +29,7 @@ use crate::state::action::{Action, Effect, Tab};
 use crate::state::model::RunValues;
 use crate::state::picker::{SourceOffer, SourcePicker};
 use crate::state::pinned::PinnedHistories;
-use crate::state::pods::PodLine;
+use crate::state::pods::{PairLine, PodLine};
 use crate::state::ui::{ScreenOptions, Ui};
 use crate::theme::Theme;
 use crate::view::{self, ClickAreas};
@@ -79,6 +79,7 @@ pub struct Screen {
     shown_run: usize,
     /// Lines of the run list; empty for a single run.
     pods: Vec<PodLine>,
+    pairs: Vec<PairLine>,
     run_list_note: Option<String>,
 }
 
@@ -121,6 +122,7 @@ impl Screen {
             runs: vec![RunState::default()],
             shown_run: 0,
             pods: Vec::new(),
+            pairs: Vec::new(),
             run_list_note: None,
         })
     }
@@ -156,6 +158,16 @@ impl Screen {
         if let Some(pod) = self.pods.get_mut(run_index) {
             *pod = line;
         }
+    }
+
+    /// Whether the list of runs is on the screen.
+    pub fn shows_run_list(&self) -> bool {
+        self.ui.tab == Tab::Pods
+    }
+
+    /// Sets the pairs among the runs.
+    pub fn set_pairs(&mut self, pairs: Vec<PairLine>) {
+        self.pairs = pairs;
     }
 
     /// Sets the remark below the run list.
@@ -304,6 +316,7 @@ impl Screen {
         model.position = run.about.position();
         model.writing = (run.writing)();
         model.pods.clone_from(&self.pods);
+        model.pairs.clone_from(&self.pairs);
         model.run_list_note.clone_from(&self.run_list_note);
         model.shown_pod = self.shown_run;
         let ui = &self.ui;

@@ -79,6 +79,8 @@ pub(crate) enum Action {
     /// Restore the default order, worst first.
     ResetSort,
     ReverseSort,
+    /// Show the whole list that the tab cuts, in place of other parts, or these again.
+    ToggleCutList,
     /// Go to the next (positive) or previous chunk that was or may have been lost or merged.
     SeekHarmedChunk(isize),
     /// Keep the worst request selected.

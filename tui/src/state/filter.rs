@@ -5,12 +5,11 @@
 use std::fmt;
 
 use session::playback::Position;
-use session::units;
-use trace::MonoNs;
 use trace::columns::Number;
 
 use super::flags::Flag;
 use super::request_row::{RequestRow, RequestState, number_columns};
+use super::run_time::{RunClock, RunSpan, TypedTime};
 
 /// A parsed filter, identified by its text. The empty filter matches every row.
 #[derive(Clone, Debug, Default)]
@@ -34,12 +33,14 @@ struct FilterTerm {
 }
 
 #[derive(Clone, Debug)]
-enum Condition {
+pub(super) enum Condition {
     /// The rid contains this text, ignoring case.
     Rid(String),
     State(RequestState),
     Flag(Flag),
     Number {
+        /// Name of its column.
+        head: &'static str,
         of: Number,
         compare: NumberComparison,
         value: u64,
@@ -53,66 +54,6 @@ enum Condition {
     },
     /// The request began at this time or later.
     BegunSince(TypedTime),
-}
-
-/// A time as typed: of the day, or from the start of the run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct TypedTime {
-    ns: u64,
-    /// Length of the time that its last digit stands for: a whole second without decimals.
-    precision_ns: u64,
-    is_time_of_day: bool,
-}
-
-/// Clocks of a run, by which typed times are compared with those of requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RunClock {
-    pub(crate) started: MonoNs,
-    /// Wall clock at the start; `None` if unknown.
-    pub(crate) wall_start_ns: Option<u64>,
-}
-
-impl RunClock {
-    /// Time of day in UTC with milliseconds if known, else the time since the start of the run.
-    pub(crate) fn format_moment(self, at: MonoNs) -> String {
-        let ns = at.since(self.started);
-        let wall_ns = self.wall_start_ns.and_then(|start_ns| start_ns.checked_add(ns));
-        wall_ns.and_then(units::format_wall_time_ms).unwrap_or_else(|| units::format_clock_ms(ns))
-    }
-}
-
-impl TypedTime {
-    /// Parses `14:59:08`, with or without a `Z`, or a time from the start such as `1:23` or `3.9s`.
-    fn parse(text: &str, position: usize) -> Result<Self, FilterSyntaxError> {
-        let clock = text.strip_suffix('Z').unwrap_or(text);
-        let ns = units::parse_moment(clock).ok_or_else(|| FilterSyntaxError {
-            position,
-            message: String::from("expected a time, for example 14:59:08, 1:23 or 3.9s"),
-        })?;
-        let decimals = clock.split_once('.').map_or(0, |(_, end)| end.bytes().take_while(u8::is_ascii_digit).count());
-        let precision_ns = 1_000_000_000 / 10_u64.pow(decimals.min(9) as u32);
-        Ok(Self { ns, precision_ns, is_time_of_day: clock.split(':').count() == 3 })
-    }
-
-    /// Whether it is later than another time of the same kind. A range over midnight is shorter than half a day.
-    fn is_after(self, other: Self) -> bool {
-        const DAY_NS: u64 = 86_400_000_000_000;
-        let is_midnight_between = self.is_time_of_day && self.ns - other.ns.min(self.ns) > DAY_NS / 2;
-        self.is_time_of_day == other.is_time_of_day && self.ns > other.ns && !is_midnight_between
-    }
-
-    /// This time on the run's clock. Without a wall clock, every time is one from the start.
-    fn on_clock(self, clock: RunClock) -> MonoNs {
-        MonoNs(clock.started.0.saturating_add(self.offset_ns(clock.wall_start_ns)))
-    }
-
-    /// Time from the start of a run whose wall clock then was `wall_start_ns`.
-    fn offset_ns(self, wall_start_ns: Option<u64>) -> u64 {
-        match wall_start_ns.filter(|_| self.is_time_of_day) {
-            Some(start_ns) => units::offset_of_time_of_day(self.ns, start_ns),
-            None => self.ns,
-        }
-    }
 }
 
 /// Other names of columns.
@@ -153,8 +94,10 @@ pub(crate) fn syntax_help() -> impl Iterator<Item = (&'static str, String)> {
         ("5b92", "the rid contains 5b92 (also rid:5b92)"),
         ("gap>1s", &*numbers),
         ("", "with > >= < <= = ; durations in ns us ms s m h, counts with k or M"),
-        ("at:14:59:08", "in flight at that moment, also at:3.9s; at:14:59:00..14:59:10 at any time of it"),
-        ("since:14:59:00", "began then or later"),
+        ("at:14:59:08", "in flight at that moment (UTC), also at:3.9s from the start; at:14:59 in that minute"),
+        ("at:1:20..1:30", "in flight at any time of that span, also at:14:59:00..14:59:10"),
+        ("since:14:59", "it began then or later"),
+        ("ttft>1s", "a span of a number has two terms: ttft>1s ttft<=5s"),
         ("worker:1", "it goes to receiver 1"),
         ("state:live", "waiting, live, finished, aborted or orphaned"),
         ("flag:dropped", &Flag::ALL.map(Flag::label).join(" ")),
@@ -187,15 +130,28 @@ impl RequestFilter {
         self.terms.is_empty()
     }
 
+    /// Reads times that have two readings by the run.
+    pub(crate) fn settle_times(&mut self, span: RunSpan) {
+        for term in &mut self.terms {
+            match &mut term.condition {
+                Condition::InFlight(time) => time.settle(span),
+                Condition::InFlightDuring { from, to } => {
+                    from.settle(span);
+                    to.settle(span);
+                }
+                Condition::BegunSince(since) => since.settle(span),
+                _ => {}
+            }
+        }
+    }
+
     /// Refuses times that a recording does not cover, because no request can match them.
     pub(crate) fn check_times(&self, recording: &Position) -> Result<(), FilterSyntaxError> {
         let wall_start_ns = recording.start_wall_ns();
         for term in &self.terms {
             let begin_ns = match term.condition {
-                Condition::InFlightDuring { from, to } => {
-                    from.offset_ns(wall_start_ns).min(to.offset_ns(wall_start_ns))
-                }
-                Condition::InFlight(time) | Condition::BegunSince(time) => time.offset_ns(wall_start_ns),
+                Condition::InFlightDuring { from, to } => from.first_ns(wall_start_ns).min(to.first_ns(wall_start_ns)),
+                Condition::InFlight(time) | Condition::BegunSince(time) => time.first_ns(wall_start_ns),
                 _ => continue,
             };
             if begin_ns > recording.whole_ns {
@@ -207,10 +163,15 @@ impl RequestFilter {
 
     /// Parts of rids that the filter requires.
     pub(crate) fn required_rid_parts(&self) -> impl Iterator<Item = &str> {
-        self.terms.iter().filter(|term| !term.is_negated).filter_map(|term| match &term.condition {
+        self.required_conditions().filter_map(|condition| match condition {
             Condition::Rid(part) => Some(part.as_str()),
             _ => None,
         })
+    }
+
+    /// Conditions of the terms that are not negated.
+    pub(super) fn required_conditions(&self) -> impl Iterator<Item = &Condition> {
+        self.terms.iter().filter(|term| !term.is_negated).map(|term| &term.condition)
     }
 
     pub(crate) fn matches(&self, row: &RequestRow, clock: RunClock) -> bool {
@@ -250,7 +211,7 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
         }
         "flag" => Condition::Flag(parse_label(value, value_position, "flag", &Flag::ALL, Flag::label)?),
         "at" => parse_time_in_flight(value, value_position)?,
-        "since" => Condition::BegunSince(TypedTime::parse(value, value_position)?),
+        "since" => Condition::BegunSince(parse_time(value, value_position)?),
         lower_name => {
             let alias = COLUMN_ALIASES.iter().find(|alias| alias.0 == lower_name);
             let head = alias.map_or(lower_name, |alias| alias.1);
@@ -259,7 +220,7 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
             };
             let units = if number.column.is_duration { &DURATION_UNITS } else { &COUNT_UNITS };
             let value = parse_amount(value, value_position, units)?;
-            let condition = Condition::Number { of: number.column.of, compare, value };
+            let condition = Condition::Number { head: number.on_screen.head, of: number.column.of, compare, value };
             return Ok(FilterTerm { position, is_negated, condition });
         }
     };
@@ -274,16 +235,23 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
 /// Parses a moment, or a range of two.
 fn parse_time_in_flight(value: &str, position: usize) -> Result<Condition, FilterSyntaxError> {
     let Some((from, to)) = value.split_once("..") else {
-        return Ok(Condition::InFlight(TypedTime::parse(value, position)?));
+        return Ok(Condition::InFlight(parse_time(value, position)?));
     };
     let to_position = position + value.chars().count() - to.chars().count();
-    let from = TypedTime::parse(from, position)?;
-    let to = TypedTime::parse(to, to_position)?;
+    let from = parse_time(from, position)?;
+    let to = parse_time(to, to_position)?;
     if from.is_after(to) {
         let message = String::from("the end is before the start");
         return Err(FilterSyntaxError { position: to_position, message });
     }
     Ok(Condition::InFlightDuring { from, to })
+}
+
+fn parse_time(text: &str, position: usize) -> Result<TypedTime, FilterSyntaxError> {
+    TypedTime::parse(text).ok_or_else(|| FilterSyntaxError {
+        position,
+        message: String::from("expected a time, for example 14:59:08, 1:23 or 3.9s"),
+    })
 }
 
 fn unknown_name(name: &str) -> String {
@@ -391,18 +359,21 @@ impl Condition {
             Self::State(state) => row.state == *state,
             Self::Flag(flag) => row.flags.contains(*flag),
             Self::InFlight(time) => {
-                let moment = time.on_clock(clock);
-                row.began_at() <= moment && row.last_at >= moment
+                let begin = clock.at(time.first_ns(clock.wall_start_ns));
+                // `14:59` names no moment.
+                let end = if time.is_minute() { clock.at(time.last_ns(clock.wall_start_ns)) } else { begin };
+                row.began_at() <= end && row.last_at >= begin
             }
             Self::InFlightDuring { from, to } => {
                 // The end is part of the time: `..14:59:10` is the whole second.
-                let end = MonoNs(to.on_clock(clock).0.saturating_add(to.precision_ns - 1));
+                let end = clock.at(to.last_ns(clock.wall_start_ns));
                 // A time of day before the start of the run is read as one of the next day.
-                let begin = Some(from.on_clock(clock)).filter(|begin| *begin <= end).unwrap_or(clock.started);
+                let begin = clock.at(from.first_ns(clock.wall_start_ns));
+                let begin = if begin <= end { begin } else { clock.started };
                 row.began_at() <= end && row.last_at >= begin
             }
-            Self::BegunSince(since) => row.began_at() >= since.on_clock(clock),
-            Self::Number { of, compare, value } => of(row).is_some_and(|number| compare(number, *value)),
+            Self::BegunSince(since) => row.began_at() >= clock.at(since.first_ns(clock.wall_start_ns)),
+            Self::Number { of, compare, value, .. } => of(row).is_some_and(|number| compare(number, *value)),
         }
     }
 }
@@ -418,6 +389,7 @@ fn contains_ignoring_case(text: &str, lower: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use trace::MonoNs;
     use trace::ledger::{RequestDispatch, RequestNumbers};
 
     use super::*;
@@ -518,6 +490,30 @@ mod tests {
             arrived_unix_ns: None,
         });
         assert!(passes(&row, "at:5s") && !passes(&row, "since:8s") && !passes(&row, "at:3.9s"));
+    }
+
+    #[test]
+    fn hours_and_minutes_are_a_time_of_day_unless_the_run_is_as_long_from_its_start() {
+        const SECOND: u64 = 1_000_000_000;
+        // As above, from 14:59:02.700 on.
+        let clock = RunClock { started: MonoNs(100 * SECOND), wall_start_ns: Some(1_795_273_142_700_000_000) };
+        let mut row = row();
+        (row.numbers.first_at, row.numbers.last_at) = (MonoNs(105 * SECOND), MonoNs(108 * SECOND));
+        for (text, length_s, expected) in [
+            ("at:14:59", 60, true),
+            ("at:14:58..14:59", 60, true),
+            ("at:15:00", 60, false),
+            ("at:14:58", 60, false),
+            ("at:14:59", 1_000, false),
+            ("at:14:59Z", 1_000, true),
+            ("at:2:59pm", 1_000, true),
+            ("since:14:59", 60, true),
+            ("since:15:00", 70, false),
+        ] {
+            let mut filter = RequestFilter::parse(text).expect(text);
+            filter.settle_times(RunSpan { wall_start_ns: clock.wall_start_ns, length_ns: length_s * SECOND });
+            assert_eq!(filter.matches(&row, clock), expected, "{text} in {length_s} s");
+        }
     }
 
     #[test]

@@ -22,9 +22,11 @@ pub(crate) mod request_detail;
 mod request_facts;
 pub(crate) mod request_row;
 pub(crate) mod request_table;
+pub(crate) mod run_time;
 #[cfg(test)]
 pub(crate) mod scene;
 pub(crate) mod threads;
 pub(crate) mod ui;
+mod unobserved;
 
 pub(crate) use model::Model;

@@ -14,11 +14,11 @@ use trace::path::Ends;
 use trace::stats::Spread;
 
 use super::curves::Curves;
-use super::filter::RunClock;
 use super::flags::{Health, RunVerdict};
-use super::pods::PodLine;
+use super::pods::{PairLine, PodLine};
 use super::request_detail::RequestDetail;
 use super::request_table::RequestTable;
+use super::run_time::{RunClock, RunSpan};
 use super::threads::ThreadLine;
 
 /// Everything shown on the screen. `None` means not observable with the attached source.
@@ -74,6 +74,8 @@ pub(crate) struct Model {
     /// Runs served by other tokengap processes, and the index of the shown one; empty for other sources.
     pub(crate) pods: Vec<PodLine>,
     pub(crate) shown_pod: usize,
+    /// Pairs among the runs.
+    pub(crate) pairs: Vec<PairLine>,
     /// Remark below the list of runs.
     pub(crate) run_list_note: Option<String>,
     pub(crate) curves: Curves,
@@ -85,6 +87,14 @@ impl Model {
     /// Hops that carry output.
     pub(crate) fn output_hops(&self) -> impl Iterator<Item = &HopSummary> {
         self.hops.iter().filter(|hop| !hop.carries_requests)
+    }
+
+    /// Time of the whole run: of a recording to its end, otherwise until now.
+    pub(crate) fn span(&self) -> RunSpan {
+        match &self.position {
+            Some(recording) => RunSpan { wall_start_ns: recording.start_wall_ns(), length_ns: recording.whole_ns },
+            None => RunSpan { wall_start_ns: self.wall_start_ns, length_ns: self.running_ns },
+        }
     }
 
     /// Start of the finding, relative to the start of the run.

@@ -1,6 +1,9 @@
-//! Runs of the engines of a machine, or of other tokengap processes: one line each, and their sum.
+//! Runs of the engines of a machine, or of other tokengap processes: one line each, and their sum; and the pairs among them.
 
-use super::flags::RunVerdict;
+use outputs::report::PairReport;
+use trace::words::{count, plural};
+
+use super::flags::{Health, RunVerdict};
 
 labelled! {
     /// State of the connection to a source.
@@ -52,6 +55,54 @@ impl PodLine {
     fn may_decode_for(&self, prefill: &Self) -> bool {
         let is_same_model = self.model == prefill.model || self.model.is_empty() || prefill.model.is_empty();
         self.role == "decode" && is_same_model
+    }
+}
+
+/// A decode server with its prefill servers, joined while they run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PairLine {
+    pub(crate) decode: String,
+    pub(crate) prefill: Vec<String>,
+    /// Requests of both sides.
+    pub(crate) requests: u64,
+    /// Number of finished requests of each server that were read, if there are more.
+    pub(crate) newest_finished: Option<u64>,
+    /// The leg that takes most of the time to first token.
+    pub(crate) worst_leg: String,
+    /// Its worst finding.
+    pub(crate) finding: Option<PairProblem>,
+}
+
+/// The worst finding of a pair.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct PairProblem {
+    pub(crate) health: Health,
+    pub(crate) text: String,
+}
+
+impl PairLine {
+    /// The line of a decode server with this name. `newest_finished`: the report has only so many finished requests of each server.
+    pub fn new(decode: &str, report: &PairReport, newest_finished: Option<u64>) -> Self {
+        let finding = report.worst_finding().map(|worst| PairProblem {
+            health: worst.severity.into(),
+            text: format!("{}: {}", worst.kind, worst.summary),
+        });
+        Self {
+            decode: decode.to_owned(),
+            prefill: report.prefill.iter().map(|server| server.name.clone()).collect(),
+            requests: report.requests,
+            newest_finished,
+            worst_leg: report.headline.clone(),
+            finding,
+        }
+    }
+
+    /// Servers, joined requests and worst leg, with this arrow.
+    pub fn describe(&self, arrow: &str) -> String {
+        let servers = format!("{} {arrow} {}", self.prefill.join(" + "), self.decode);
+        let newest =
+            self.newest_finished.map_or_else(String::new, |limit| format!(" (newest {} of each)", count(limit)));
+        format!("{servers}: {}{newest}; {}", plural(self.requests, "joined request"), self.worst_leg)
     }
 }
 

@@ -16,7 +16,6 @@ use trace::stats::Spread;
 use trace::time_series::RecentTraffic;
 
 use super::curves::Curves;
-use super::filter::RunClock;
 use super::flags::{Flag, FlagSet, Health, RunVerdict};
 use super::model::{FirstTokenGap, Model, RunValues, SendRates, WaitingRequests};
 use super::pinned::PinnedHistories;
@@ -24,6 +23,7 @@ use super::pods::{KeyFigures, WorstLeg, sum_known};
 use super::request_detail::RequestDetail;
 use super::request_facts::RequestFacts;
 use super::request_row::{RequestRow, RequestState};
+use super::run_time::RunClock;
 use super::{hops, threads};
 
 /// Default number of finished requests in the table; the report counts all of them.

@@ -140,18 +140,15 @@ impl RequestColumn {
         columns[(index as isize + offset).rem_euclid(columns.len() as isize) as usize]
     }
 
-    /// Ascending sort key of this column; unobservable values sort below 0. Rids are compared directly, so [`Self::Rid`] has none.
-    pub(crate) fn sort_key(self, row: &RequestRow) -> SortKey {
-        match self {
+    /// Ascending sort key of this column; `None` if the value is unknown. Rids are compared directly, so the key of [`Self::Rid`] is empty.
+    pub(crate) fn sort_key(self, row: &RequestRow) -> Option<SortKey> {
+        Some(match self {
             Self::Rid => SortKey::default(),
             Self::State => SortKey { rank: row.state as u8, ..SortKey::default() },
             Self::Began => SortKey { number: row.began_at().0, ..SortKey::default() },
             Self::Flags => row.severity(),
-            Self::Number(index) => {
-                let number = (COLUMNS[index].of)(row);
-                SortKey { second_rank: u8::from(number.is_some()), number: number.unwrap_or(0), ..SortKey::default() }
-            }
-        }
+            Self::Number(index) => SortKey { number: (COLUMNS[index].of)(row)?, ..SortKey::default() },
+        })
     }
 }
 
@@ -217,9 +214,10 @@ mod tests {
     }
 
     #[test]
-    fn unobservable_values_sort_below_zero() {
+    fn an_unobservable_value_has_no_sort_key() {
         let column = RequestColumn::with_heading("gap");
-        assert!(column.sort_key(&RequestRow::default()) < column.sort_key(&row_with_gap(0)));
+        assert_eq!(column.sort_key(&RequestRow::default()), None);
+        assert!(column.sort_key(&row_with_gap(0)).is_some());
         assert_eq!(RequestColumn::Flags.neighbour(1), RequestColumn::Rid);
         assert_eq!(RequestColumn::Rid.neighbour(-1), RequestColumn::Flags);
     }

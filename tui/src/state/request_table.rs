@@ -4,8 +4,11 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::filter::{RequestFilter, RunClock};
+use trace::columns::Number;
+
+use super::filter::RequestFilter;
 use super::request_row::{RequestColumn, RequestRow, SortKey};
+use super::run_time::RunClock;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SortOrder {
@@ -50,7 +53,8 @@ struct Arrangement {
 /// A shown row, with what decides its position.
 #[derive(Clone, Copy, Debug)]
 struct ShownRow {
-    key: SortKey,
+    /// `None` if its value in the column is unknown.
+    key: Option<SortKey>,
     /// First bytes of the rid, which decide most ties.
     rid_prefix: u64,
     /// Index in `rows`.
@@ -121,7 +125,12 @@ impl RequestTable {
         if self.order.column == RequestColumn::Rid {
             return if self.order.is_descending { rids.reverse() } else { rids };
         }
-        let keys = if self.order.is_descending { b.key.cmp(&a.key) } else { a.key.cmp(&b.key) };
+        let keys = match (a.key, b.key) {
+            (Some(a), Some(b)) if self.order.is_descending => b.cmp(&a),
+            (Some(a), Some(b)) => a.cmp(&b),
+            // Unknown values come last in both orders.
+            _ => b.key.is_some().cmp(&a.key.is_some()),
+        };
         keys.then(rids)
     }
 
@@ -151,6 +160,11 @@ impl RequestTable {
             visible_others.sort_unstable_by(|a, b| self.compare_rows(a, b));
         }
         visible_pinned.iter().chain(visible_others.iter().copied()).map(|shown| self.row(shown)).collect()
+    }
+
+    /// Whether this number of any request is known.
+    pub(super) fn has_number(&self, number: Number) -> bool {
+        self.rows[..self.row_count].iter().any(|row| number(row).is_some())
     }
 
     pub(crate) fn visible_count(&self) -> usize {
@@ -190,6 +204,7 @@ mod tests {
     use proptest::prelude::*;
     use trace::ledger::RequestNumbers;
 
+    use super::super::request_row::RequestState;
     use super::*;
 
     fn table(gaps: &[(&str, u64)]) -> RequestTable {
@@ -224,6 +239,25 @@ mod tests {
         assert_eq!(table.matching_count, 3, "the pinned row is shown, but does not match");
         table.arrange(&filter, sort, &BTreeSet::from(["b".to_owned()]));
         assert_eq!((table.matching_count, table.visible_count()), (3, 3));
+    }
+
+    #[test]
+    fn requests_with_an_unknown_value_come_last_in_both_orders() {
+        let mut table = table(&[("a", 1), ("b", 3), ("c", 2)]);
+        *table.add_row() = RequestRow { rid: "unknown".into(), ..RequestRow::default() };
+        *table.add_row() = RequestRow {
+            rid: "z".into(),
+            state: RequestState::Aborted,
+            numbers: RequestNumbers { gap_ns: Some(4), ..RequestNumbers::default() },
+            ..RequestRow::default()
+        };
+        for (is_descending, expected) in
+            [(true, ["z", "b", "c", "a", "unknown"]), (false, ["a", "c", "b", "z", "unknown"])]
+        {
+            let order = SortOrder { column: RequestColumn::with_heading("gap"), is_descending };
+            table.arrange(&RequestFilter::default(), order, &BTreeSet::new());
+            assert_eq!(shown(&table), expected);
+        }
     }
 
     proptest! {

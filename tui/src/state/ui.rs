@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use session::ScreenCommand;
-use session::playback::{Play, Position};
+use session::playback::Play;
 
 use super::Model;
 use super::action::{Action, Effect, Tab};
@@ -103,6 +103,8 @@ pub(crate) struct Ui {
     pub(crate) is_replay: bool,
     /// Set when watching runs of other tokengap processes.
     pub(crate) is_watching: bool,
+    /// Whether all workers of a hop, or all lanes of a request, take the place of the hop's details or the request's stages.
+    pub(crate) shows_cut_list: bool,
     /// Index into [`SECONDS_PER_COLUMN`].
     pub(crate) zoom_level: usize,
     /// Seconds between the end of the shown time series and the newest sample.
@@ -176,6 +178,7 @@ impl Ui {
             Action::SortBy(column) => self.sort = SortOrder { column, is_descending: true },
             Action::ResetSort => self.sort = SortOrder::default(),
             Action::ReverseSort => self.sort.is_descending = !self.sort.is_descending,
+            Action::ToggleCutList => self.shows_cut_list = !self.shows_cut_list,
             Action::SeekHarmedChunk(by) => self.seek_harmed_chunk(by, model),
             Action::FollowWorst => {
                 self.follows_worst = !self.follows_worst;
@@ -461,15 +464,12 @@ impl Ui {
         }
     }
 
-    /// Parses a filter typed for this recording or live run, or finds the saved one that it names.
-    pub(crate) fn parse_filter(
-        &self,
-        text: &str,
-        recording: Option<&Position>,
-    ) -> Result<RequestFilter, FilterSyntaxError> {
+    /// Parses a filter typed for this run, or finds the saved one that it names.
+    pub(crate) fn parse_filter(&self, text: &str, model: &Model) -> Result<RequestFilter, FilterSyntaxError> {
         let Some(name) = text.trim().strip_prefix('@') else {
-            let filter = RequestFilter::parse(text)?;
-            recording.map_or(Ok(()), |recording| filter.check_times(recording))?;
+            let mut filter = RequestFilter::parse(text)?;
+            filter.settle_times(model.span());
+            model.position.as_ref().map_or(Ok(()), |recording| filter.check_times(recording))?;
             return Ok(filter);
         };
         if let Some(saved) = self.options.filters.iter().find(|saved| saved.name == name) {
@@ -494,7 +494,7 @@ impl Ui {
     fn accept_text(&mut self, model: &Model) -> Option<Effect> {
         match &self.dialog {
             Dialog::Filter(text) => {
-                let filter = self.parse_filter(text, model.position.as_ref()).ok()?;
+                let filter = self.parse_filter(text, model).ok()?;
                 self.apply_filter(filter);
             }
             Dialog::Time(text) => {

@@ -2,6 +2,7 @@
 
 use super::pad::{ClickAreas, Pad, text_width};
 use crate::keys::{self, BINDINGS};
+use crate::state::Model;
 use crate::state::action::Tab;
 use crate::state::chunk_status::ChunkStatus;
 use crate::state::filter;
@@ -29,9 +30,9 @@ impl HelpLine {
 }
 
 /// Draws the help over the tab, scrolled down by `scrolled` lines.
-pub(super) fn draw_help(pad: &mut Pad<'_>, scrolled: usize, ui: &Ui) {
+pub(super) fn draw_help(pad: &mut Pad<'_>, scrolled: usize, ui: &Ui, model: &Model) {
     pad.clear();
-    let lines = help_lines(pad.theme, ui);
+    let lines = help_lines(pad.theme, ui, model);
     let rows = usize::from(pad.height().saturating_sub(1));
     // Clicks on the tab below have no effect.
     *pad.click_areas = ClickAreas::default();
@@ -52,14 +53,14 @@ fn draw_dialog_line(pad: &mut Pad<'_>, y: u16, key: &str, text: &str, context: &
     pad.draw_at_right_edge(y, &format!("{context} "), Ink::Dim);
 }
 
-fn help_lines(theme: Theme, ui: &Ui) -> Vec<HelpLine> {
+fn help_lines(theme: Theme, ui: &Ui, model: &Model) -> Vec<HelpLine> {
     let mut lines = Vec::new();
     if ui.tab == Tab::Requests {
         let sorted = ui.sort.column.on_screen();
         lines.push(HelpLine { context: "the column sorted by", ..HelpLine::new(sorted.head, sorted.about) });
         lines.push(HelpLine::empty());
     }
-    for binding in BINDINGS {
+    for binding in BINDINGS.iter().filter(|binding| binding.has_effect(model)) {
         let context = binding.context_name();
         lines.push(HelpLine { context, ..HelpLine::new(binding.shown_keys, binding.description) });
     }
@@ -80,7 +81,6 @@ fn help_lines(theme: Theme, ui: &Ui) -> Vec<HelpLine> {
     lines.push(HelpLine::new("columns", "of a request"));
     let columns = RequestColumn::all().map(RequestColumn::on_screen);
     lines.extend(columns.map(|column| HelpLine::new(column.head, column.about)));
-    lines.push(HelpLine::new("TTFT", "is not a column because the arrival of a request is not observed"));
     lines
 }
 

@@ -17,6 +17,8 @@ use crate::theme::Ink;
 const MAX_BAR_WIDTH: u16 = 24;
 /// Minimum cells of a time series: its name and numbers.
 const MIN_TREND_WIDTH: u16 = 26;
+/// Rows of the heading and the facts of a hop, and one above them.
+const FACT_ROWS: usize = 10;
 /// Rows of one time series, including its heading.
 const TREND_ROWS: u16 = 9;
 
@@ -38,9 +40,16 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let list = List { items: &model.hops, selected, max_items };
     let y = pad.draw_list(1, &list, |pad, y, index, hop| {
         draw_hop(pad, y, hop, &layout);
-        if index == selected && hop.members.len() > 1 { draw_members(pad, y + 1, hop) } else { y + 1 }
+        if index == selected && hop.members.len() > 1 {
+            let below = model.hops.len() - index - 1;
+            draw_members(pad, y + 1, hop, max_members(pad, y + 1, below, ui))
+        } else {
+            y + 1
+        }
     });
-    if let Some(hop) = model.hops.get(selected) {
+    // The list of all workers takes the place of the details.
+    let detailed = model.hops.get(selected).filter(|hop| !ui.shows_cut_list || hop.members.len() < 2);
+    if let Some(hop) = detailed {
         let height = pad.height();
         draw_hop_detail(&mut pad.rows_from(y + 1, height), hop, model, ui);
     }
@@ -170,7 +179,7 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
                 format_bytes(hop.bytes)
             ),
         ),
-        ("queue wait", known_or_dash(hop.queue_wait, format_quantiles)),
+        ("queue wait", describe_queue_wait(hop)),
         ("in the relay", known_or_dash(hop.relay_delay, format_quantiles)),
         ("processing", describe_processing(hop)),
         ("per wakeup", known_or_dash(hop.wakeup_frames_max, |frames| format!("up to {}", plural(frames, "frame")))),
@@ -201,6 +210,14 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
             draw_trends(pad, chart_x, y, hop, model, ui);
         }
         draw_histogram(pad, y, hop);
+    }
+}
+
+/// A hop whose receives are observed may have had none yet.
+fn describe_queue_wait(hop: &HopSummary) -> String {
+    match hop.queue_wait {
+        None if hop.backlog_frames.is_some() => "nothing received yet".to_owned(),
+        queue_wait => known_or_dash(queue_wait, format_quantiles),
     }
 }
 
@@ -263,7 +280,7 @@ fn draw_trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopSummary, model: &Mode
     if model.curves.is_empty() {
         return;
     }
-    let trends = trend_series(hop);
+    let trends = trend_series(hop, model);
     let shown = (pad.height().saturating_sub(y) / TREND_ROWS).clamp(1, trends.len() as u16);
     for (index, series) in trends.iter().take(shown.into()).enumerate() {
         let y = y + index as u16 * TREND_ROWS;
@@ -291,17 +308,17 @@ fn draw_trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopSummary, model: &Mode
 }
 
 /// Time series of a hop, the most important first.
-pub(super) fn trend_series(hop: &HopSummary) -> [ChartSeries<'_>; 3] {
+pub(super) fn trend_series<'a>(hop: &'a HopSummary, model: &Model) -> [ChartSeries<'a>; 3] {
     let is_observed = hop.backlog_frames.is_some();
     [
         ChartSeries::new("backlog", chart::format_whole, |slot| {
             Some(slot.hops.get(hop.group).map_or(0, |values| values.backlog_max) as f64)
         })
-        .observed_if(is_observed, "receives are not observed"),
+        .observed_if(is_observed, model.receives_absence()),
         ChartSeries::new("queue wait p99", chart::format_ns, |slot| {
             chart::p99_ns(&slot.hops.get(hop.group)?.queue_wait)
         })
-        .observed_if(is_observed, "receives are not observed"),
+        .observed_if(is_observed, model.receives_absence()),
         ChartSeries::new("frames/s", format_rate, |slot| {
             // A slot from before the hop appeared has no values of it.
             let passed = slot.hops.get(hop.group).map(|values| values.passed).unwrap_or_default();
@@ -310,21 +327,26 @@ pub(super) fn trend_series(hop: &HopSummary) -> [ChartSeries<'_>; 3] {
     ]
 }
 
+/// Maximum number of workers listed from row `y` on, above this number of hops: as many as leave room for the facts of the hop, and at least a
+/// third of the rows; all rows if the user lists all workers.
+fn max_members(pad: &Pad<'_>, y: u16, hops_below: usize, ui: &Ui) -> usize {
+    let rows = usize::from(pad.height().saturating_sub(y)).saturating_sub(hops_below);
+    if ui.shows_cut_list { rows.max(1) } else { (rows / 3).max(rows.saturating_sub(FACT_ROWS)) }
+}
+
 /// Draws one branch per receiving worker below the hop. Returns the next free row.
-fn draw_members(pad: &mut Pad<'_>, y: u16, hop: &HopSummary) -> u16 {
+fn draw_members(pad: &mut Pad<'_>, y: u16, hop: &HopSummary, max_lines: usize) -> u16 {
     let total_chunks = hop.members.iter().map(|member| member.chunks).sum::<u64>().max(1);
-    let max_lines = usize::from(pad.height().saturating_sub(y) / 3);
-    let shown = hop.members.len().min(max_lines);
+    // The last row has the number of workers that are not shown.
+    let shown = if hop.members.len() > max_lines { max_lines.saturating_sub(1) } else { hop.members.len() };
     for (row, member) in hop.members.iter().take(shown).enumerate() {
         let y = y + row as u16;
-        let not_shown = hop.members.len() - shown;
         let is_last = row + 1 == shown;
         let branch = if is_last { pad.theme.rich_or_ascii("└", "`") } else { pad.theme.rich_or_ascii("├", "|") };
         let share = percent(member.chunks as f64 / total_chunks as f64);
         let name = format!("{branch} {}", known_or_dash(member.worker, |w| format!("worker {w}")));
-        let more = if is_last && not_shown > 0 { format!("(and {not_shown} more)  ") } else { String::new() };
         let numbers = format!(
-            "{:>8} frames  {:>8} chunks {share:>5}  backlog {:>6}  busy {:>5}  {more}",
+            "{:>8} frames  {:>8} chunks {share:>5}  backlog {:>6}  busy {:>5}  ",
             format_count(member.frames),
             format_count(member.chunks),
             known_or_dash(member.backlog_frames, format_count),
@@ -334,5 +356,10 @@ fn draw_members(pad: &mut Pad<'_>, y: u16, hop: &HopSummary) -> u16 {
         let x = pad.draw_text(x, y, &numbers, Ink::Plain);
         pad.draw_text(x, y, &member.endpoint, Ink::Dim);
     }
-    y + shown as u16
+    let hidden = hop.members.len() - shown;
+    if hidden == 0 {
+        return y + shown as u16;
+    }
+    pad.draw_text(5, y + shown as u16, &format!("{hidden} more: m"), Ink::Dim);
+    y + shown as u16 + 1
 }

@@ -53,7 +53,7 @@ pub(crate) fn draw_screen(model: &Model, ui: &Ui, theme: Theme, frame: &mut Fram
     }
     draw_bottom_line(&mut pad.sub_pad(line(bottom - 1)), ui, model);
     match &ui.dialog {
-        Dialog::Help(scrolled) => help::draw_help(&mut pad.sub_pad(tab_area), *scrolled, ui),
+        Dialog::Help(scrolled) => help::draw_help(&mut pad.sub_pad(tab_area), *scrolled, ui, model),
         Dialog::Palette { words, selected } => {
             help::draw_palette(&mut pad.sub_pad(tab_area), words, *selected, ui);
         }
@@ -211,7 +211,7 @@ struct ItlQuantiles {
 /// Draws the inter-token latency at the client and at the engine; one that is unknown comes last, with the reason. Returns the next row.
 fn draw_itl(pad: &mut Pad<'_>, y: u16, model: &Model, itl: &ItlQuantiles) -> u16 {
     let client_unknown = match (model.chunks.delivered, model.tokens.delivered) {
-        (None, _) => overview::DELIVERIES_UNOBSERVED,
+        (None, _) => model.deliveries_absence(),
         (_, None) => "responses carry text only",
         _ => "no two chunks were delivered",
     };
@@ -239,8 +239,13 @@ fn draw_bottom_line(pad: &mut Pad<'_>, ui: &Ui, model: &Model) {
             let target = model.position.as_ref().map(|position| position.parse_target(text));
             let (hint, ink) = match target {
                 Some(Err(error)) if !text.is_empty() => (format!("! {error}"), Ink::Health(Health::Warning)),
-                Some(Ok(_)) => (String::from("Enter: go   Esc: cancel"), Ink::Dim),
-                _ => (String::from("a time of day or from the start: 14:59:08, 1:23, 3.9s, +10s, -1m"), Ink::Dim),
+                Some(Ok(target_ns)) => {
+                    let target = model.position.as_ref().map(|position| position.format_target(target_ns));
+                    (format!("Enter: go to {}   Esc: cancel", target.unwrap_or_default()), Ink::Dim)
+                }
+                _ => {
+                    (String::from("a time of day or from the start: 14:59, 14:59:08, 1:23, 3.9s, +10s, -1m"), Ink::Dim)
+                }
             };
             draw_text_input(pad, "go to: ", text, &hint, ink);
         }
@@ -248,8 +253,11 @@ fn draw_bottom_line(pad: &mut Pad<'_>, ui: &Ui, model: &Model) {
             draw_text_input(pad, ":", words, "Up Down: choose   Enter: run   Esc: cancel", Ink::Dim);
         }
         Dialog::Filter(text) => {
-            let (hint, ink) = match ui.parse_filter(text, model.position.as_ref()) {
-                Ok(_) => (filter_hint(ui), Ink::Dim),
+            let (hint, ink) = match ui.parse_filter(text, model) {
+                Ok(filter) => match model.unobserved_term(&filter) {
+                    Some(reason) => (format!("! {reason}"), Ink::Health(Health::Warning)),
+                    None => (filter_hint(ui), Ink::Dim),
+                },
                 Err(error) => (format!("! {error}"), Ink::Health(Health::Warning)),
             };
             draw_text_input(pad, "filter: ", text, &hint, ink);

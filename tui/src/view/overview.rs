@@ -3,6 +3,7 @@
 use outputs::report::{NO_THROTTLING, NO_WAITS, TtftGroupLine};
 use ratatui::layout::Rect;
 use session::units::{format_clock, format_count, format_duration, format_rate, known_or_dash};
+use trace::detect::Finding;
 use trace::stats::Spread;
 use trace::time_series::SlotValues;
 use trace::words::plural;
@@ -22,15 +23,15 @@ use crate::theme::Ink;
 const MAX_CHART_ROWS: u16 = 4;
 /// Findings listed below the time series if there is room.
 const MAX_FINDINGS: u16 = 8;
+/// From this height on, lines are set apart and findings are listed.
+const TALL_ROWS: u16 = 30;
 /// Below this height, lines that say little are left out.
 const LOW_ROWS: u16 = 20;
 /// First cell of the rid with the longest gap.
 const RID_X: u16 = 66;
-const RECEIVES_UNOBSERVED: &str = "receives are not observed";
-pub(super) const DELIVERIES_UNOBSERVED: &str = "deliveries are not observed";
 
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
-    let is_tall = pad.height() >= 30;
+    let is_tall = pad.height() >= TALL_ROWS;
     // Rows saved on a low screen are for the charts.
     let is_low = pad.height() < LOW_ROWS;
     let mut y = u16::from(is_tall);
@@ -49,9 +50,12 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let ttft = model.ttft.as_ref().map(TtftGroupLine::segments);
     // The output's part of the time to first token has its own bar if there is room.
     if is_tall || ttft.is_none() {
-        y = path::draw_breakdown(pad, y, "time (run)", &model.first_token_path);
+        y = path::draw_breakdown(pad, y, "first tokens (run)", &model.first_token_path);
     }
     y = path::draw_breakdown(pad, y, "TTFT (run)", &ttft.unwrap_or_default());
+    if !is_tall {
+        y = draw_worst_finding(pad, y, model);
+    }
     y += u16::from(is_tall || pad.height().saturating_sub(y) > 6);
     let rows_for_findings = if is_tall { (model.findings.len() as u16).min(MAX_FINDINGS) + 2 } else { 0 };
     y = draw_charts(pad, y, rows_for_findings, model, ui);
@@ -65,7 +69,7 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let pad_width = pad.width();
     pad.draw_text(1, y, "first-token gap", Ink::Head);
     let Some(WaitingRequests { requests, longest_wait_ns }) = gap.waiting else {
-        pad.draw_text(18, y, "not observed: needs the sends and receives of frames", Ink::Dim);
+        pad.draw_text(18, y, model.gap_absence(), Ink::Dim);
         return y + 1;
     };
     let heads = if pad_width < RID_X {
@@ -93,7 +97,7 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
             pad.draw_text(x, cells.y, &rid, Ink::Dim);
         }
     }
-    if requests == 0 && pad.height() < LOW_ROWS {
+    if requests == 0 && pad.height() < TALL_ROWS {
         return y + 3;
     }
     let longest_wait = format_duration(longest_wait_ns);
@@ -169,7 +173,7 @@ fn draw_tokens(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let tokens = &model.tokens;
     let x = pad.draw_text(1, y, "tokens", Ink::Head);
     let deliveries_unobserved = match model.chunks.delivered {
-        None => DELIVERIES_UNOBSERVED,
+        None => model.deliveries_absence(),
         Some(_) => "delivered tokens unknown: responses carry text only",
     };
     // As in the heads of the table of requests.
@@ -177,7 +181,7 @@ fn draw_tokens(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let reached = format!(
         "{} sent  {}  {}",
         format_count(tokens.sent),
-        count_or_reason(tokens.received, received, RECEIVES_UNOBSERVED),
+        count_or_reason(tokens.received, received, model.receives_absence()),
         count_or_reason(tokens.delivered, delivered, deliveries_unobserved)
     );
     let mut x = pad.draw_text(x + 3, y, &reached, Ink::Plain);
@@ -199,7 +203,8 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
         x = draw_problem_count(pad, x + 2, y, dropped, &format!("{} dropped", format_count(dropped)));
         "predicted"
     } else {
-        x = pad.draw_text(x + 2, y, "merged and dropped not observed", Ink::Plain);
+        let reason = if model.knows_receiver() { "not observed" } else { model.deliveries_absence() };
+        x = pad.draw_text(x + 2, y, &format!("merged and dropped: {reason}"), Ink::Plain);
         "dropped, predicted"
     };
     if let Some(predicted) = chunks.dropped_predicted {
@@ -254,22 +259,32 @@ fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui:
     let window = TimeWindow::selected(model, ui);
     let columns = chart::column_count(pad.width());
     window.draw_heading(pad, y, "", &model.curves);
-    let charts = chart_series(model);
+    let mut charts = chart_series(model);
+    let has_only_merges = model.chunks.merged > Some(0) && model.chunks.dropped_confirmed == Some(0);
+    if has_only_merges {
+        // A low screen has no room for both.
+        charts.swap(3, 4);
+    }
     let first_chart_y = y + 1;
     // One row for the axis.
     let free_rows = pad.height().saturating_sub(first_chart_y + reserved_rows + 1);
     let rows = (free_rows / charts.len() as u16).clamp(1, MAX_CHART_ROWS);
     let mut y = first_chart_y;
+    let mut hidden = charts.len();
     for series in &charts {
         if y + rows >= pad.height() {
             break;
         }
         chart::draw_chart(&mut pad.rows_from(y, rows), series, &model.curves, window);
         y += rows;
+        hidden -= 1;
     }
     let chart_area = Rect::new(chart::FIRST_COLUMN_X, first_chart_y, columns, y - first_chart_y);
     window.add_click_areas(pad, chart_area, &model.curves);
     window.draw_axis(pad, chart::FIRST_COLUMN_X, y, columns, model);
+    if hidden > 0 {
+        pad.draw_at_right_edge(y, &format!("{hidden} more: enlarge "), Ink::Dim);
+    }
     y + 1
 }
 
@@ -278,44 +293,64 @@ pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
     let chunks = &model.chunks;
     let worst_hop_health = model.hops.iter().map(|hop| hop.health).max().unwrap_or_default();
     let observes_receives = model.output_hops().any(|hop| hop.backlog_frames.is_some());
-    let is_predicted = chunks.dropped_confirmed.is_none() && chunks.dropped_predicted.is_some();
+    // A prediction of none is no observation.
+    let is_predicted = chunks.dropped_confirmed.is_none() && chunks.dropped_predicted.is_some_and(|chunks| chunks > 0);
     let lost = if is_predicted {
         ChartSeries::new("chunks lost?", chart::format_whole, |slot| Some(slot.passed.dropped_predicted as f64))
     } else {
         ChartSeries::new("chunks lost", chart::format_whole, |slot| Some(slot.passed.chunks_dropped as f64))
-            .observed_if(chunks.dropped_confirmed.is_some(), DELIVERIES_UNOBSERVED)
+            .observed_if(chunks.dropped_confirmed.is_some(), model.deliveries_absence())
     };
     [
         ChartSeries::new("tokens/s", format_rate, |slot| Some(slot.passed.tokens_sent as f64)),
         ChartSeries::new("backlog", chart::format_whole, |slot| max_backlog_frames(model, slot))
             .with_health(worst_hop_health)
-            .observed_if(observes_receives, RECEIVES_UNOBSERVED),
+            .observed_if(observes_receives, model.receives_absence()),
         ChartSeries::new("gap p99", chart::format_ns, |slot| chart::p99_ns(&slot.gap))
-            .observed_if(model.gap.waiting.is_some(), RECEIVES_UNOBSERVED),
+            .observed_if(model.gap.waiting.is_some(), model.gap_absence()),
         lost.with_health(Health::Critical),
         ChartSeries::new("chunks merged", chart::format_whole, |slot| Some(slot.passed.chunks_merged as f64))
-            .observed_if(chunks.merged.is_some(), DELIVERIES_UNOBSERVED),
+            .observed_if(chunks.merged.is_some(), model.deliveries_absence()),
         ChartSeries::new("live requests", chart::format_whole, |slot| Some(slot.live as f64)),
     ]
 }
 
-/// Largest backlog of any hop in frames; `None` if receives are not observed.
+/// Largest backlog of any hop in frames, that of requests included; `None` if receives are not observed.
 fn max_backlog_frames(model: &Model, slot: &SlotValues) -> Option<f64> {
-    let observed = model.output_hops().filter(|hop| hop.backlog_frames.is_some());
+    let observed = model.hops.iter().filter(|hop| hop.backlog_frames.is_some());
     // A slot from before a hop appeared has no values of it.
     observed.map(|hop| slot.hops.get(hop.group).map_or(0, |values| values.backlog_max) as f64).reduce(f64::max)
 }
 
 fn draw_findings(pad: &mut Pad<'_>, y: u16, model: &Model) {
-    pad.draw_heading(y, "findings");
+    let hidden = model.findings.len().saturating_sub(MAX_FINDINGS.into());
+    let more = if hidden > 0 { format!(", {hidden} more: 5") } else { String::new() };
+    pad.draw_heading(y, &format!("findings{more}"));
     for (row, finding) in model.findings.iter().take(MAX_FINDINGS.into()).enumerate() {
         let y = y + 1 + row as u16;
         pad.add_click_area(Rect::new(0, y, pad.width(), 1), Action::OpenItem(Tab::Findings, row));
         let health = Health::from(finding.verdict.severity);
         let label = format!("{} {:<9}", pad.theme.health_symbol(health), health.label());
         pad.draw_text(1, y, &label, Ink::Health(health));
-        let span =
-            format!("{} to {}", format_clock(model.finding_start_ns(finding)), model.format_finding_end(finding));
+        let span = describe_span(model, finding);
         pad.draw_text(13, y, &format!("{span:<15} {}", finding.verdict.summary), Ink::Plain);
     }
+}
+
+fn describe_span(model: &Model, finding: &Finding) -> String {
+    format!("{} to {}", format_clock(model.finding_start_ns(finding)), model.format_finding_end(finding))
+}
+
+/// Draws the kind and time of the worst finding, whose summary is in the first line if it is at least a warning. Returns the next free row.
+fn draw_worst_finding(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
+    let Some(worst) = model.findings.first() else { return y };
+    pad.add_click_area(Rect::new(0, y, pad.width(), 1), Action::OpenItem(Tab::Findings, 0));
+    let x = pad.draw_text(1, y, "finding", Ink::Head);
+    let health = Health::from(worst.verdict.severity);
+    let kind = format!("{} {}", pad.theme.health_symbol(health), worst.kind);
+    let x = pad.draw_text(x + 2, y, &kind, Ink::Health(health));
+    let others = model.findings.len() - 1;
+    let more = if others > 0 { format!("   {others} more: 5") } else { String::from("   details: 5") };
+    pad.draw_text(x + 2, y, &format!("{}{more}", describe_span(model, worst)), Ink::Plain);
+    y + 1
 }

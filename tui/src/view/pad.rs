@@ -84,8 +84,8 @@ impl<'a> Pad<'a> {
         self.click_areas.areas.push((area, action));
     }
 
-    /// Draws the part of a list that includes the selected item, from row `y` on. `draw_item` draws an item in a row and returns the next
-    /// free row.
+    /// Draws the part of a list that includes the selected item, from row `y` on, and the number of the others in a row of its own. `draw_item`
+    /// draws an item in a row and returns the next free row.
     pub(super) fn draw_list<T>(
         &mut self,
         mut y: u16,
@@ -93,6 +93,8 @@ impl<'a> Pad<'a> {
         draw_item: impl Fn(&mut Pad<'_>, u16, usize, &T) -> u16,
     ) -> u16 {
         let max_items = usize::from(list.max_items);
+        // The last row has the number of items that are not shown.
+        let max_items = if list.items.len() > max_items { max_items.saturating_sub(1).max(1) } else { max_items };
         // The selected item is at most the last of the visible ones.
         let first = list.selected.saturating_sub(max_items - 1);
         self.click_areas.page_rows = max_items;
@@ -100,6 +102,11 @@ impl<'a> Pad<'a> {
             let item_y = y;
             y = draw_item(self, item_y, index, item);
             self.finish_list_row(item_y, index, index == list.selected);
+        }
+        let hidden = list.items.len().saturating_sub(max_items);
+        if hidden > 0 {
+            self.draw_text(3, y, &format!("{hidden} more: Up Down"), Ink::Dim);
+            y += 1;
         }
         y
     }

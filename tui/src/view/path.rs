@@ -146,6 +146,7 @@ fn hop_arrow(index: usize, hop: &HopSummary, recent_seconds: u64) -> Arrow {
     let wait = match (hop.queue_wait, hop.relay_delay) {
         (Some(spread), _) => format!("wait p99 {} (run)", format_duration(spread.p99)),
         (None, Some(relay)) => format!("relay {} p99 (run)", format_duration(relay.p99)),
+        (None, None) if hop.backlog_frames.is_some() => "no wait yet".into(),
         (None, None) => "wait not observed".into(),
     };
     let backlog = match hop.backlog_frames {

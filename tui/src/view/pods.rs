@@ -1,4 +1,4 @@
-//! Runs tab: one line for each engine or watched run, and the sum of all.
+//! Runs tab: one line for each engine or watched run, the sum of all, and the pairs among them.
 
 use session::units::{format_count, format_duration, format_rate, known_or_dash};
 
@@ -6,9 +6,14 @@ use super::pad::{List, Pad};
 use crate::state::Model;
 use crate::state::action::Tab;
 use crate::state::flags::Health;
-use crate::state::pods::{KeyFigures, PodLine, PodState};
+use crate::state::pods::{KeyFigures, PairLine, PairProblem, PodLine, PodState};
 use crate::state::ui::Ui;
 use crate::theme::Ink;
+
+/// Maximum number of pairs below the list.
+const MAX_PAIRS: usize = 3;
+/// Maximum number of rows for a pair, and for its finding.
+const PAIR_ROWS: u16 = 2;
 
 /// Column of the table, after the name.
 struct RunColumn {
@@ -141,7 +146,7 @@ fn ink_of_cell(heading: &str, run: &PodLine) -> Ink {
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let layout = RunTableLayout::for_width(pad.width());
     layout.draw_headings(pad);
-    let max_rows = pad.height().saturating_sub(9).max(2);
+    let max_rows = pad.height().saturating_sub(9 + reserved_pair_rows(&model.pairs)).max(2);
     let selected = ui.selected_index(Tab::Pods);
     let list = List { items: &model.pods, selected, max_items: max_rows };
     let y = pad.draw_list(1, &list, |pad, y, index, run| {
@@ -158,7 +163,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let all = PodLine { figures, records_missed, state: PodState::Live, ..PodLine::default() };
     pad.draw_text(RunTableLayout::NAME_X, y, &format!("all {}", model.pods.len()), Ink::Strong);
     layout.draw_totals(pad, y, &all);
-    let mut y = y + 1;
+    let mut y = draw_pairs(pad, y + 1, &model.pairs);
     if let Some(note) = &model.run_list_note {
         pad.draw_text(1, y, note, Ink::Health(Health::Warning));
         y += 1;
@@ -166,6 +171,31 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if let Some(run) = model.pods.get(selected) {
         draw_run_detail(pad, y + 1, run);
     }
+}
+
+/// Rows that the pairs take at most.
+fn reserved_pair_rows(pairs: &[PairLine]) -> u16 {
+    let shown = pairs.iter().take(MAX_PAIRS);
+    let rows: u16 = shown.map(|pair| PAIR_ROWS + if pair.finding.is_some() { PAIR_ROWS } else { 0 }).sum();
+    rows + u16::from(pairs.len() > MAX_PAIRS)
+}
+
+/// Draws the pairs among the runs: joined requests, worst leg, worst finding. Returns the next free row.
+fn draw_pairs(pad: &mut Pad<'_>, mut y: u16, pairs: &[PairLine]) -> u16 {
+    let arrow = pad.theme.rich_or_ascii("→", "->");
+    for pair in pairs.iter().take(MAX_PAIRS) {
+        let x = pad.draw_text(1, y, "pair", Ink::Head);
+        y = pad.draw_paragraph(x + 1, y, PAIR_ROWS, &pair.describe(arrow), Ink::Plain);
+        if let Some(PairProblem { health, text }) = &pair.finding {
+            let text = format!("{} {} {text}", pad.theme.health_symbol(*health), health.label());
+            y = pad.draw_paragraph(x + 1, y, PAIR_ROWS, &text, Ink::Health(*health));
+        }
+    }
+    if pairs.len() > MAX_PAIRS {
+        pad.draw_text(1, y, &format!("{} more pairs: in the report at the end (q)", pairs.len() - MAX_PAIRS), Ink::Dim);
+        y += 1;
+    }
+    y
 }
 
 /// Draws what the table may be too narrow for.

@@ -13,17 +13,18 @@ use super::{ItlQuantiles, draw_itl};
 use crate::state::Model;
 use crate::state::action::Tab;
 use crate::state::chunk_status::ChunkStatus;
-use crate::state::filter::RunClock;
 use crate::state::flags::{Flag, Health};
 use crate::state::request_detail::{ChunkLine, RequestDetail, TickTrack, TimeSpan};
 use crate::state::request_row::RequestRow;
+use crate::state::run_time::RunClock;
 use crate::state::ui::Ui;
 use crate::theme::Ink;
 
 /// First cell of the bars beside the stages.
 const BAR_X: u16 = 97;
-/// Cells reserved for the labels of the tracks.
-const LABEL_WIDTH: u16 = 19;
+/// Cells for the labels of the tracks; the longest of SGLang is `detokenizer-router received (0)`.
+const MIN_LABEL_WIDTH: u16 = 19;
+const MAX_LABEL_WIDTH: u16 = 31;
 /// Rows reserved for the list of chunks, including its heading.
 const MIN_LIST_ROWS: u16 = 5;
 /// Maximum number of rows for the explanation of a tool call.
@@ -49,8 +50,13 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         y = pad.draw_paragraph(x + 1, y, max_rows, evidence, Ink::Plain);
     }
     y = draw_tool_calls(pad, y, detail);
-    y = draw_stages(pad, y, detail, model.table.clock);
-    y = draw_tracks(pad, y, detail);
+    y = if ui.shows_cut_list {
+        pad.draw_heading(y, "stages: m");
+        y + 1
+    } else {
+        draw_stages(pad, y, detail, model.table.clock)
+    };
+    y = draw_tracks(pad, y, detail, ui);
     draw_chunks(pad, y, detail, ui);
 }
 
@@ -148,7 +154,10 @@ fn describe_totals(row: &RequestRow) -> String {
 }
 
 fn draw_stages(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, clock: RunClock) -> u16 {
-    pad.draw_heading(y, "stages");
+    let rows = pad.height().saturating_sub(y + 1);
+    // What follows may need the whole screen.
+    let has_room = usize::from(rows) > detail.stages.len() + 1;
+    pad.draw_heading(y, if has_room { "stages" } else { "stages; the chunks: m" });
     if detail.stages.is_empty() {
         pad.draw_text(3, y + 1, "the journal no longer contains them", Ink::Dim);
         return y + 2;
@@ -160,7 +169,9 @@ fn draw_stages(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, clock: RunCloc
         free_width => free_width.min(60),
     };
     let mut before = first;
-    for (row, stage) in detail.stages.iter().enumerate() {
+    let hidden = detail.stages.len().saturating_sub(rows.into());
+    let shown = if hidden > 0 { usize::from(rows.saturating_sub(1)) } else { detail.stages.len() };
+    for (row, stage) in detail.stages.iter().take(shown).enumerate() {
         let y = y + 1 + row as u16;
         let step_ns = stage.at.since(before);
         before = stage.at;
@@ -183,6 +194,10 @@ fn draw_stages(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, clock: RunCloc
             pad.draw_clipped(BAR_X, y, bar_width, &text, Ink::Series);
         }
     }
+    if hidden > 0 {
+        let text = format!("{} more: enlarge the screen", detail.stages.len() - shown);
+        pad.draw_text(1, y + 1 + shown as u16, &text, Ink::Dim);
+    }
     y + 1 + detail.stages.len() as u16
 }
 
@@ -191,19 +206,28 @@ fn scaled_cell(ns: u64, whole_ns: u64, width: u16) -> usize {
     (u128::from(ns) * u128::from(width) / u128::from(whole_ns.max(1))) as usize
 }
 
-fn draw_tracks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16 {
+fn draw_tracks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) -> u16 {
     let Some(span) = detail.time_span() else { return y };
-    pad.draw_heading(y, &format!("chunks over {}", format_duration(span.length_ns())));
-    let rows = (detail.tracks.len() as u16).min(pad.height().saturating_sub(y + 1 + MIN_LIST_ROWS));
+    let list_rows = if ui.shows_cut_list { 0 } else { MIN_LIST_ROWS };
+    let rows = (detail.tracks.len() as u16).min(pad.height().saturating_sub(y + 1 + list_rows));
+    let hidden = detail.tracks.len() - usize::from(rows);
+    let more = match hidden {
+        0 => String::new(),
+        _ if ui.shows_cut_list => format!(", {hidden} more: enlarge the screen"),
+        _ => format!(", {hidden} more: m"),
+    };
+    pad.draw_heading(y, &format!("chunks over {}{more}", format_duration(span.length_ns())));
+    let longest_label = detail.tracks.iter().map(|track| text_width(&track.label)).max().unwrap_or(0);
+    let label_width = longest_label.clamp(MIN_LABEL_WIDTH, MAX_LABEL_WIDTH);
     for (row, track) in detail.tracks.iter().take(rows.into()).enumerate() {
-        draw_track(pad, y + 1 + row as u16, track, span);
+        draw_track(pad, y + 1 + row as u16, track, span, label_width);
     }
     y + 1 + rows
 }
 
-fn draw_track(pad: &mut Pad<'_>, y: u16, track: &TickTrack, span: TimeSpan) {
-    pad.draw_clipped(1, y, LABEL_WIDTH, &track.label, Ink::Head);
-    let width = pad.width().saturating_sub(LABEL_WIDTH + 3);
+fn draw_track(pad: &mut Pad<'_>, y: u16, track: &TickTrack, span: TimeSpan, label_width: u16) {
+    pad.draw_clipped(1, y, label_width, &track.label, Ink::Head);
+    let width = pad.width().saturating_sub(label_width + 3);
     let mut cells: Vec<Option<char>> = vec![None; width.into()];
     for tick in &track.ticks {
         let cell = scaled_cell(tick.at.since(span.first), span.length_ns(), width.saturating_sub(1));
@@ -216,7 +240,7 @@ fn draw_track(pad: &mut Pad<'_>, y: u16, track: &TickTrack, span: TimeSpan) {
             Some('|') => (pad.theme.rich_or_ascii('│', '|'), Ink::Series),
             Some(symbol) => (symbol, Ink::Health(tick_health(symbol))),
         };
-        pad.draw_text(LABEL_WIDTH + 2 + x as u16, y, symbol.encode_utf8(&mut [0; 4]), ink);
+        pad.draw_text(label_width + 2 + x as u16, y, symbol.encode_utf8(&mut [0; 4]), ink);
     }
 }
 

@@ -33,13 +33,12 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let rows = pad.height().saturating_sub(2);
     pad.click_areas.page_rows = rows.into();
     let count = model.table.visible_count();
+    if model.table.matching_count == 0 {
+        // Pinned rows may be above.
+        let y = 3 + count as u16;
+        pad.draw_paragraph(2, y, 3, &describe_no_match(model, ui), Ink::Dim);
+    }
     if count == 0 {
-        let reason = if model.table.row_count == 0 {
-            "no request observed yet"
-        } else {
-            "no request matches the filter; Esc clears it"
-        };
-        pad.draw_text(2, 3, reason, Ink::Dim);
         return;
     }
     let selected = ui.selected_rid.as_ref().and_then(|rid| model.table.position_of(rid));
@@ -53,6 +52,17 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         }
         draw_row(pad, y, &columns, row, model, ui);
         pad.finish_list_row(y, position, selected == Some(position));
+    }
+}
+
+/// Why no request is listed.
+fn describe_no_match(model: &Model, ui: &Ui) -> String {
+    if model.table.row_count == 0 {
+        return String::from("no request observed yet");
+    }
+    match model.unobserved_term(&ui.filter) {
+        Some(reason) => format!("{reason}; Esc clears the filter"),
+        None => String::from("no request matches the filter; Esc clears it"),
     }
 }
 

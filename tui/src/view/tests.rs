@@ -24,6 +24,8 @@ use crate::state::refresh::FINISHED_SHOWN;
 use crate::state::request_table::SortOrder;
 use crate::state::scene::{MS, Scene};
 
+mod completeness;
+
 const SIZES: [(u16, u16); 2] = [(80, 24), (200, 50)];
 
 /// Model and user interface state, with the scene they are drawn from.
@@ -202,12 +204,16 @@ fn every_curve_is_that_of_the_report() {
         compare(&backlog, &max_backlog.into());
         compare(&gap, &json["gap_ns"]["p99"]);
         let confirmed = &json["chunks"]["dropped_confirmed"];
-        compare(&lost, if confirmed.is_null() { &json["chunks"]["dropped_predicted"] } else { confirmed });
+        let predicted = Some(&json["chunks"]["dropped_predicted"]).filter(|_| confirmed.is_null());
+        // A prediction of none is no observation.
+        let predicted =
+            predicted.filter(|column| column.as_array().is_some_and(|slots| slots.iter().any(|slot| *slot != 0)));
+        compare(&lost, predicted.unwrap_or(confirmed));
         compare(&merged, &json["chunks"]["merged"]);
         compare(&live, &json["requests"]["live"]);
         for hop in &model.hops {
             let json = hops.iter().find(|json| json["name"] == *hop.name).expect("the hop");
-            let [backlog, queue_wait, frames] = hops::trend_series(hop);
+            let [backlog, queue_wait, frames] = hops::trend_series(hop, &model);
             compare(&backlog, &json["backlog_max_frames"]);
             compare(&queue_wait, &json["queue_wait_ns"]["p99"]);
             let sent = &json["frames_sent"];

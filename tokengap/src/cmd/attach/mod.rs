@@ -11,9 +11,9 @@ use anyhow::{Context, bail};
 use probe_user::discover::{self, BlindSpot, Engine, PickError, RoleSpec, Topology, Watcher};
 use probe_user::{Feature, Permissions, ProbeOptions, RunEnvironment};
 
-use outputs::report::{PairReport, RunReport};
+use outputs::report::RunReport;
 use session::telemetry::MetricsOptions;
-use session::{Running, Signals};
+use session::{RunHooks, Running, Signals};
 use sources::attach::{
     AttachOptions, EngineLimit, EngineNames, EngineRun, EngineRuns, PythonOptions, StartUp, Unattached,
 };
@@ -23,6 +23,7 @@ use self::run_maker::RunMaker;
 use self::watched_engine::WatchedEngine;
 use crate::app;
 use crate::args::{LiveArgs, TUNING};
+use crate::cmd::live_pairs::LivePairs;
 use crate::cmd::pair::{self, KnownSide, RunningServer};
 use crate::cmd::prober;
 use crate::confinement::{self, HelperOptions};
@@ -215,16 +216,24 @@ fn watch_engines(
     let live = &args.live;
     let mut maker = RunMaker::new(live);
     let mut runs = maker.start_first_runs(first, endpoint)?;
+    let mut pairs = LivePairs::new(maker.screen());
     let mut join = || Some(maker.start_further_run(engines.next_run()?));
-    app::run_live(&mut runs, live, signals, Some(&mut join))?;
+    let mut compare = |runs: &[Running<WatchedEngine>]| {
+        if pairs.are_due() {
+            pairs.update(&pair_servers(runs));
+        }
+    };
+    let hooks = RunHooks { join: Some(&mut join), compare: Some(&mut compare) };
+    app::run_live(&mut runs, live, signals, hooks)?;
     // Restore the terminal before printing anything.
     for run in &mut runs {
         run.source.leave_screen();
         run.session.remove_observer();
     }
+    drop(pairs);
     drop(maker);
     let failures: Vec<Option<String>> = runs.iter().map(|run| run.source.failure()).collect();
-    let pairs = join_pairs(&runs, live.report.slowest);
+    let pairs = pair::join_runs(&pair_servers(&runs), live.report.slowest);
     let mut finished = finish_runs(runs);
     pair::add_to_reports(&mut finished, pairs);
     app::keep_serving(live, signals);
@@ -260,23 +269,19 @@ fn finish_runs(mut runs: Vec<Running<WatchedEngine>>) -> Vec<RunReport> {
     runs.into_iter().map(|run| run.source.finish(run.session)).collect()
 }
 
-/// The prefill/decode pairs among the engines, each with the index of its decode server.
-fn join_pairs(runs: &[Running<WatchedEngine>], slowest: usize) -> Vec<(usize, PairReport)> {
-    let servers: Vec<RunningServer<'_>> = runs
-        .iter()
-        .enumerate()
-        .map(|(run_index, run)| {
-            let analysis = run.session.analysis();
-            RunningServer {
-                run_index,
-                name: run.source.name(),
-                analysis,
-                side: KnownSide::find(run.source.side(), analysis),
-                anchor: None,
-            }
-        })
-        .collect();
-    pair::join_runs(&servers, slowest)
+/// The engines, each of which may be a server of a pair.
+fn pair_servers(runs: &[Running<WatchedEngine>]) -> Vec<RunningServer<'_>> {
+    let servers = runs.iter().enumerate().map(|(run_index, run)| {
+        let analysis = run.session.analysis();
+        RunningServer {
+            run_index,
+            name: run.source.name(),
+            analysis,
+            side: KnownSide::find(run.source.side(), analysis),
+            anchor: None,
+        }
+    });
+    servers.collect()
 }
 
 /// Reports a run that ended before it observed an engine.

@@ -99,6 +99,11 @@ impl<'a> RunMaker<'a> {
         Running::new(WatchedEngine::new(engine, self.view(run_index)), session)
     }
 
+    /// The screen of all runs.
+    pub(super) fn screen(&self) -> Option<Rc<RefCell<Screen>>> {
+        self.screen.clone()
+    }
+
     /// Place of a run on the screen.
     fn view(&self, run_index: usize) -> Option<RunView> {
         self.screen.clone().map(|screen| RunView { screen, run_index })

@@ -13,12 +13,13 @@ use outputs::report::RunReport;
 use session::remote::{RemoteOptions, RemoteRun, RemoteRuns};
 use session::sink::Sink;
 use session::telemetry::AccessToken;
-use session::{Observer, RunOptions, Running, Session, Signals};
+use session::{Observer, RunHooks, RunOptions, Running, Session, Signals};
 use trace::Config;
 use tui::{RunView, Screen};
 
 use self::pod::Pod;
 use crate::args::{LimitArgs, OutcomeArgs, ReportArgs, ScreenArgs, parse_duration, parse_size};
+use crate::cmd::live_pairs::LivePairs;
 use crate::cmd::pair::{self, RunningServer};
 use crate::headless::Progress;
 use crate::{app, confinement, named_file};
@@ -113,26 +114,29 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
         chunk_history: args.screen.chunk_history(args.outcome),
         recent_seconds: ScreenArgs::recent_seconds(args.outcome),
     };
+    let mut live_pairs = LivePairs::new(screen.clone());
     let mut maker = PodMaker { args, config, screen, run_count: 0, began: Instant::now() };
     let mut runs: Vec<Running<Pod>> = Vec::new();
     for remote in first {
         runs.push(maker.create_run(remote, are_several));
     }
     let mut join = || Some(maker.start_further_run(remotes.next_run()?));
-    let run_options =
-        RunOptions { join: Some(&mut join), duration: args.duration, reload: None, alarm: &app::print_message };
+    let mut compare = |runs: &[Running<Pod>]| {
+        if live_pairs.are_due() {
+            live_pairs.update(&pair_servers(runs));
+        }
+    };
+    let hooks = RunHooks { join: Some(&mut join), compare: Some(&mut compare) };
+    let run_options = RunOptions { hooks, duration: args.duration, reload: None, alarm: &app::print_message };
     session::run(&mut runs, &signals, run_options);
     // Restore the terminal before printing anything.
     for run in &mut runs {
         run.source.leave_screen();
         run.session.remove_observer();
     }
+    drop(live_pairs);
     drop(maker);
-    // A source that was never reached is no server.
-    let servers: Vec<RunningServer<'_>> = (runs.iter().enumerate())
-        .filter_map(|(run_index, run)| run.source.as_pair_server(run_index, run.session.analysis()))
-        .collect();
-    let pairs = pair::join_runs(&servers, args.report.slowest);
+    let pairs = pair::join_runs(&pair_servers(&runs), args.report.slowest);
     let mut finished: Vec<RunReport> = runs.into_iter().map(|run| run.source.finish(run.session)).collect();
     pair::add_to_reports(&mut finished, pairs);
     Ok(finished)
@@ -178,6 +182,12 @@ impl PodMaker<'_> {
     fn view(&self, run_index: usize) -> Option<RunView> {
         self.screen.clone().map(|screen| RunView { screen, run_index })
     }
+}
+
+/// The runs that may be of servers of a pair: a source that was never reached is none.
+fn pair_servers(runs: &[Running<Pod>]) -> Vec<RunningServer<'_>> {
+    let numbered = runs.iter().enumerate();
+    numbered.filter_map(|(index, run)| run.source.as_pair_server(index, run.session.analysis())).collect()
 }
 
 /// Address of a source, and one of its engines.

@@ -1,7 +1,8 @@
 //! The list of runs at the widths at which columns appear.
 
 use crate::state::action::Tab;
-use crate::state::pods::{KeyFigures, PodLine, PodState, WorstLeg};
+use crate::state::flags::Health;
+use crate::state::pods::{KeyFigures, PairLine, PairProblem, PodLine, PodState, WorstLeg};
 use crate::state::scene::MS;
 use crate::view::tests::race;
 
@@ -43,8 +44,32 @@ fn the_list_of_runs_shows_each_engine_and_totals() {
     ];
     fixture.model.run_list_note =
         Some("engine: limit of 3 reached (--max-engines), 1 not watched: vllm:8001".to_owned());
+    fixture.model.pairs = vec![PairLine {
+        decode: "sglang:30000-2".to_owned(),
+        prefill: vec!["sglang:30000".to_owned()],
+        requests: 1_812,
+        newest_finished: Some(2_000),
+        worst_leg: "most of TTFT: prefill's queue, 62 % of it (mean 112.3 ms of 181.0 ms over 1,812 requests)".to_owned(),
+        finding: Some(PairProblem {
+            health: Health::Warning,
+            text: "prefill-queue: 62 % of TTFT is spent in the prefill server's queue: up to 4.1 s, 1 s or more in 120 of \
+                   1,812 requests"
+                .to_owned(),
+        }),
+    }];
     fixture.ui.tab = Tab::Pods;
     for (width, height) in [(80, 24), (100, 24), (140, 24), (200, 24)] {
         insta::assert_snapshot!(format!("runs_{width}x{height}"), fixture.drawn((width, height), "C.UTF-8"));
     }
+}
+
+#[test]
+fn more_pairs_than_fit_are_counted() {
+    let mut fixture = race();
+    fixture.model.pods = vec![PodLine::default(); 40];
+    fixture.model.pairs = vec![PairLine { decode: "sglang:30001".to_owned(), ..PairLine::default() }; 5];
+    fixture.ui.tab = Tab::Pods;
+    let drawn = fixture.drawn((80, 24), "C.UTF-8");
+    assert_eq!(drawn.matches("→ sglang:30001: 0 joined requests").count(), 3, "{drawn}");
+    assert!(drawn.contains("2 more pairs") && drawn.contains("more: Up Down"), "{drawn}");
 }

@@ -1,0 +1,128 @@
+//! Times of day in UTC, as users type them.
+
+use crate::units::parse_decimal;
+
+const SECOND_NS: u64 = 1_000_000_000;
+const MINUTE_NS: u64 = 60 * SECOND_NS;
+const DAY_NS: u64 = 86_400 * SECOND_NS;
+
+/// A time of day in UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeOfDay {
+    /// Since midnight, in nanoseconds.
+    pub ns: u64,
+    /// Length of the time that it names: a minute for `14:59`, a second for `14:59:08`.
+    pub precision_ns: u64,
+}
+
+impl TimeOfDay {
+    /// Parses `14:59`, `14:59:08.5` and `2:59 pm`, each also with `Z` or `UTC` behind it.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.trim().to_ascii_lowercase().replace(',', ".");
+        let clock = ["z", "utc"].iter().find_map(|zone| text.strip_suffix(zone)).unwrap_or(&text).trim_end();
+        let afternoon = clock.strip_suffix("pm");
+        let half_day = afternoon.or_else(|| clock.strip_suffix("am"));
+        let mut parts = half_day.unwrap_or(clock).trim_end().split(':');
+        let hours = parse_number_below(parts.next()?, 24)?;
+        let minutes = parse_number_below(parts.next()?, 60)?;
+        let seconds = parts.next();
+        if parts.next().is_some() || (half_day.is_some() && !(1..=12).contains(&hours)) {
+            return None;
+        }
+        let hours = if half_day.is_some() { hours % 12 } else { hours };
+        let hours = if afternoon.is_some() { hours + 12 } else { hours };
+        let minute_ns = (hours * 60 + minutes) * MINUTE_NS;
+        let Some(seconds) = seconds else { return Some(Self { ns: minute_ns, precision_ns: MINUTE_NS }) };
+        let decimals = seconds.split_once('.').map_or(0, |(_, decimals)| decimals.len().min(9));
+        let seconds = parse_decimal(seconds).filter(|seconds| *seconds < 60.0)?;
+        Some(Self {
+            ns: minute_ns + (seconds * 1e9).round() as u64,
+            precision_ns: SECOND_NS / 10_u64.pow(decimals as u32),
+        })
+    }
+
+    /// Whether it names a whole minute.
+    pub fn is_minute(self) -> bool {
+        self.precision_ns == MINUTE_NS
+    }
+
+    /// Time from the start of a run at which a clock on the wall first shows it; 0 if the run begins in the second or minute that it names.
+    pub fn first_in_run(self, start_wall_ns: u64) -> u64 {
+        self.begin_since_unit(start_wall_ns).saturating_sub(self.start_in_unit(start_wall_ns))
+    }
+
+    /// The last nanosecond of the second or minute that it names, from the start of the run.
+    pub fn last_in_run(self, start_wall_ns: u64) -> u64 {
+        self.begin_since_unit(start_wall_ns) + self.precision_ns - 1 - self.start_in_unit(start_wall_ns)
+    }
+
+    /// Its begin after that of the second or minute in which the run begins: users type whole seconds or minutes, so that this one is part of
+    /// the run.
+    fn begin_since_unit(self, start_wall_ns: u64) -> u64 {
+        let unit_ns = start_wall_ns - self.start_in_unit(start_wall_ns);
+        (self.ns + DAY_NS - unit_ns % DAY_NS) % DAY_NS
+    }
+
+    fn start_in_unit(self, start_wall_ns: u64) -> u64 {
+        start_wall_ns % self.precision_ns
+    }
+}
+
+fn parse_number_below(text: &str, limit: u64) -> Option<u64> {
+    let is_number = (1..=2).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|number| is_number && *number < limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(text: &str) -> Option<f64> {
+        TimeOfDay::parse(text).map(|time| time.ns as f64 / 1e9)
+    }
+
+    #[test]
+    fn times_of_day_are_read_in_the_forms_that_people_type() {
+        for (text, expected) in [
+            ("14:59", 53_940.0),
+            ("14:59Z", 53_940.0),
+            ("2:59 pm", 53_940.0),
+            ("2:59pm", 53_940.0),
+            ("14:59:08", 53_948.0),
+            (" 14:59:08 UTC ", 53_948.0),
+            ("02:59:08 PM", 53_948.0),
+            ("14:59:08.25z", 53_948.25),
+            ("14:59:08,5", 53_948.5),
+            ("0:00", 0.0),
+            ("12:00 am", 0.0),
+            ("12:00 pm", 43_200.0),
+        ] {
+            assert_eq!(seconds(text), Some(expected), "{text}");
+        }
+        for wrong in
+            ["", "14", "24:00", "14:60", "14:59:60", "14:5x", "1:2:3:4", "14:-1", "13:00 pm", "0:10 am", "14:+5"]
+        {
+            assert_eq!(seconds(wrong), None, "{wrong:?}");
+        }
+        let precision = |text| TimeOfDay::parse(text).map(|time| time.precision_ns);
+        assert_eq!(
+            [precision("14:59"), precision("14:59:08"), precision("14:59:08.5")].map(Option::unwrap_or_default),
+            [MINUTE_NS, SECOND_NS, SECOND_NS / 10]
+        );
+    }
+
+    #[test]
+    fn the_minute_in_which_a_run_begins_is_part_of_it() {
+        // 2026-11-21 14:59:02.700 UTC.
+        let start = 1_795_273_142_700_000_000;
+        let span = |text: &str| {
+            let time = TimeOfDay::parse(text).expect(text);
+            [time.first_in_run(start), time.last_in_run(start) + 1].map(|ns| ns / 1_000_000)
+        };
+        assert_eq!(span("14:59"), [0, 57_300]);
+        assert_eq!(span("15:00"), [57_300, 117_300]);
+        assert_eq!(span("14:59:02"), [0, 300]);
+        assert_eq!(span("14:59:08"), [5_300, 6_300]);
+        assert_eq!(span("00:00:02"), [32_459_300, 32_460_300]);
+    }
+}

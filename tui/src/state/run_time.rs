@@ -1,0 +1,111 @@
+//! Times of a run as typed in filters, and the clocks that they are read by.
+
+use session::time_of_day::TimeOfDay;
+use session::units;
+use trace::MonoNs;
+
+/// A time as typed: of the day, or from the start of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TypedTime {
+    OfDay(TimeOfDay),
+    FromStart {
+        ns: u64,
+        /// Length of the time that its last digit stands for: a whole second without decimals.
+        precision_ns: u64,
+        /// The same text as a time of day.
+        as_time_of_day: Option<TimeOfDay>,
+    },
+}
+
+/// Clocks of a run, by which typed times are compared with those of requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RunClock {
+    pub(crate) started: MonoNs,
+    /// Wall clock at the start; `None` if unknown.
+    pub(crate) wall_start_ns: Option<u64>,
+}
+
+/// The known time of a run, by which a typed time that has two readings is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RunSpan {
+    /// Wall clock at the start; `None` if unknown.
+    pub(crate) wall_start_ns: Option<u64>,
+    pub(crate) length_ns: u64,
+}
+
+impl RunClock {
+    /// A time of the run, given from its start.
+    pub(super) fn at(self, ns: u64) -> MonoNs {
+        MonoNs(self.started.0.saturating_add(ns))
+    }
+
+    /// Time of day in UTC with milliseconds if known, else the time since the start of the run.
+    pub(crate) fn format_moment(self, at: MonoNs) -> String {
+        let ns = at.since(self.started);
+        let wall_ns = self.wall_start_ns.and_then(|start_ns| start_ns.checked_add(ns));
+        wall_ns.and_then(units::format_wall_time_ms).unwrap_or_else(|| units::format_clock_ms(ns))
+    }
+}
+
+impl TypedTime {
+    /// Parses a time of day such as `14:59:08`, or a time from the start such as `1:23` or `3.9s`.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let time_of_day = TimeOfDay::parse(text);
+        let moment_ns = units::parse_moment(text);
+        match (time_of_day, moment_ns) {
+            (Some(time), None) => Some(Self::OfDay(time)),
+            (Some(time), Some(_)) if !time.is_minute() => Some(Self::OfDay(time)),
+            (_, Some(ns)) => {
+                let after_point = text.split_once('.').map_or("", |(_, end)| end);
+                let decimals = after_point.bytes().take_while(u8::is_ascii_digit).count();
+                let precision_ns = 1_000_000_000 / 10_u64.pow(decimals.min(9) as u32);
+                Some(Self::FromStart { ns, precision_ns, as_time_of_day: time_of_day })
+            }
+            (None, None) => None,
+        }
+    }
+
+    /// Whether it is later than another time of the same kind. A range over midnight is shorter than half a day.
+    pub(super) fn is_after(self, other: Self) -> bool {
+        const DAY_NS: u64 = 86_400_000_000_000;
+        match (self, other) {
+            (Self::OfDay(time), Self::OfDay(other)) => time.ns > other.ns && time.ns - other.ns <= DAY_NS / 2,
+            (Self::FromStart { ns, .. }, Self::FromStart { ns: other_ns, .. }) => ns > other_ns,
+            _ => false,
+        }
+    }
+
+    /// Whether it is a time of day in hours and minutes.
+    pub(super) fn is_minute(self) -> bool {
+        matches!(self, Self::OfDay(time) if time.is_minute())
+    }
+
+    /// Reads `14:59` as a time of day if the run covers that, but is shorter than 14 minutes and 59 seconds.
+    pub(super) fn settle(&mut self, span: RunSpan) {
+        let Self::FromStart { ns, as_time_of_day: Some(time), .. } = *self else { return };
+        let Some(start_ns) = span.wall_start_ns else { return };
+        if ns > span.length_ns && time.first_in_run(start_ns) <= span.length_ns {
+            *self = Self::OfDay(time);
+        }
+    }
+
+    /// Its first nanosecond from the start of a run whose wall clock then was `wall_start_ns`. Without a wall clock, every time is one from the
+    /// start.
+    pub(super) fn first_ns(self, wall_start_ns: Option<u64>) -> u64 {
+        match (self, wall_start_ns) {
+            (Self::OfDay(time), Some(start_ns)) => time.first_in_run(start_ns),
+            (Self::OfDay(time), None) => time.ns,
+            (Self::FromStart { ns, .. }, _) => ns,
+        }
+    }
+
+    /// Its last nanosecond: `14:59:08` is the whole second.
+    pub(super) fn last_ns(self, wall_start_ns: Option<u64>) -> u64 {
+        match (self, wall_start_ns) {
+            (Self::OfDay(time), Some(start_ns)) => time.last_in_run(start_ns),
+            (Self::OfDay(TimeOfDay { ns, precision_ns }), None) | (Self::FromStart { ns, precision_ns, .. }, _) => {
+                ns.saturating_add(precision_ns - 1)
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What no request of the run shows, with the reason: a filter on it finds nothing.
+
+use trace::columns::Number;
+use trace::path;
+
+use super::Model;
+use super::filter::{Condition, RequestFilter};
+use super::flags::Flag;
+use super::request_row::RequestState;
+
+impl Model {
+    /// Whether a receiver of output is known, so that it is known what is observed of it.
+    pub(crate) fn knows_receiver(&self) -> bool {
+        self.output_hops().any(|hop| &*hop.ends.to != path::UNKNOWN)
+    }
+
+    /// Why nothing is known of receives.
+    pub(crate) fn receives_absence(&self) -> &'static str {
+        if self.knows_receiver() { "receives are not observed" } else { "nothing received yet" }
+    }
+
+    /// Why nothing is known of deliveries.
+    pub(crate) fn deliveries_absence(&self) -> &'static str {
+        if self.knows_receiver() { "deliveries are not observed" } else { "nothing delivered yet" }
+    }
+
+    /// Why no request can match the filter: its first term on something that this run does not show. A negated term matches such requests.
+    pub(crate) fn unobserved_term(&self, filter: &RequestFilter) -> Option<String> {
+        filter.required_conditions().find_map(|condition| match *condition {
+            Condition::Number { head, of, .. } => self.missing_number(head, of),
+            Condition::Flag(flag) => self.flag_absence(flag),
+            Condition::State(state) => self.state_absence(state),
+            Condition::Rid(_)
+            | Condition::InFlight(_)
+            | Condition::InFlightDuring { .. }
+            | Condition::BegunSince(_) => None,
+        })
+    }
+
+    /// Why nothing is known of first-token gaps, which need both ends.
+    pub(crate) fn gap_absence(&self) -> &'static str {
+        if self.tokens.received.is_some() { "sends are not observed" } else { self.receives_absence() }
+    }
+
+    /// Why a number is not observed in this run; `None` if it could be.
+    fn number_absence(&self, head: &str) -> Option<&'static str> {
+        let observes_gaps = self.gap.waiting.is_some();
+        let observes_outcomes = self.chunks.delivered.is_some();
+        match head {
+            "gap" if !observes_gaps => Some(self.gap_absence()),
+            "recv" if self.tokens.received.is_none() => Some(self.receives_absence()),
+            "deliv" | "merged" | "drop" | "lost" if !observes_outcomes => Some(self.deliveries_absence()),
+            "deliv" if self.tokens.delivered.is_none() => Some("responses carry text only"),
+            "ttft" if self.ttft.is_none() => {
+                Some("no request was seen from its arrival or dispatch to its first token")
+            }
+            _ => None,
+        }
+    }
+
+    /// Why requests of this state cannot be told from others; `None` if they can.
+    fn state_absence(&self, state: RequestState) -> Option<String> {
+        let is_unobserved = state == RequestState::Waiting && self.gap.waiting.is_none();
+        is_unobserved.then(|| format!("state:waiting is not observed in this run: {}", self.gap_absence()))
+    }
+
+    /// Why no request can have this flag; `None` if one could.
+    fn flag_absence(&self, flag: Flag) -> Option<String> {
+        let reason = match flag {
+            Flag::Gap => self.number_absence("gap"),
+            Flag::Dropped => self.number_absence("drop"),
+            Flag::ToolCall if self.chunks.delivered.is_none() => Some(self.deliveries_absence()),
+            Flag::DropPredicted if self.chunks.dropped_predicted.is_none() => {
+                Some("frames per wakeup, or what this release does with them, are not known")
+            }
+            _ => None,
+        };
+        reason.map(|reason| format!("{} is not observed in this run: {reason}", flag.label()))
+    }
+
+    /// Why no request has this number; `None` if one has it.
+    fn missing_number(&self, head: &str, number: Number) -> Option<String> {
+        if self.table.has_number(number) {
+            return None;
+        }
+        Some(match self.number_absence(head) {
+            Some(reason) => format!("{head} is not observed in this run: {reason}"),
+            None => format!("{head} is not known of any request{}", hint_on_missing_number(head)),
+        })
+    }
+}
+
+/// What a number without a value of its own may mean.
+fn hint_on_missing_number(head: &str) -> &'static str {
+    match head {
+        "worker" => ": the engine has one receiver",
+        "silence" => ": none has sent two chunks",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::request_row::number_columns;
+
+    /// A misspelt name would never have a reason.
+    #[test]
+    fn the_numbers_with_reasons_are_columns() {
+        for head in ["gap", "recv", "deliv", "merged", "drop", "lost", "ttft", "worker", "silence"] {
+            assert!(number_columns().any(|number| number.on_screen.head == head), "{head}");
+        }
+    }
+}
