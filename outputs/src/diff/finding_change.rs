@@ -173,7 +173,7 @@ enum GrowsWith {
 }
 
 /// Evidence that is the size of a finding. Other kinds are compared by severity alone.
-const SIZES: [(&str, &str, GrowsWith); 15] = [
+const SIZES: [(&str, &str, GrowsWith); 16] = [
     ("dropped-chunks", "chunks_dropped", GrowsWith::Chunks),
     ("dropped-chunks-predicted", "chunks_dropped_predicted", GrowsWith::Chunks),
     ("merged-chunks", "chunks", GrowsWith::Chunks),
@@ -188,6 +188,7 @@ const SIZES: [(&str, &str, GrowsWith); 15] = [
     ("rid-changed-worker", "changes", GrowsWith::Requests),
     ("stalled-stream", "requests", GrowsWith::Requests),
     ("unanswered-requests", "requests", GrowsWith::Requests),
+    ("aborted-retries", "requests", GrowsWith::Requests),
     ("abandoned-requests", "outputs", GrowsWith::Chunks),
 ];
 
@@ -215,7 +216,7 @@ fn unobserved_reason(kind: &str, report: &Report) -> Option<String> {
         "engine-silent" => FaultKind::EngineSilence,
         "backlog-growing" | "burst" | "worker-imbalance" => FaultKind::Queues,
         "late-delivery" | "merged-chunks" => FaultKind::Delivery,
-        "abandoned-requests" => FaultKind::Clients,
+        "abandoned-requests" | "aborted-retries" => FaultKind::Clients,
         _ if kind.starts_with("consumer-") || kind == "io-thread-starved" => {
             return report.cpu.is_none().then(|| String::from("threads are not observed"));
         }
