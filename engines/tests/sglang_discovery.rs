@@ -211,6 +211,30 @@ fn a_title_without_a_connection_does_not_hide_an_engine() {
     assert_eq!(several.pick_engines(&both), Err(PickError::Unconnected(2)), "parts of an engine that is starting");
 }
 
+/// A process that is not connected yet, or whose connections are not visible, belongs to the engine that the user describes by roles.
+#[test]
+fn processes_named_with_their_roles_are_one_engine_unless_their_peers_differ() {
+    let processes = [
+        FakeProcess::titled(10, "sglang::scheduler"),
+        FakeProcess::launched(11, SERVER),
+        FakeProcess::launched(12, SERVER),
+        FakeProcess::titled(20, "sglang::scheduler"),
+        FakeProcess::launched(21, SERVER),
+    ];
+    let topology =
+        |links: &[(usize, usize, &str)]| Topology { engines: discover(&processes, links), ..Topology::default() };
+    let with_roles = |pids: &[u32]| -> Vec<RoleSpec> {
+        let role_of = |pid: u32| if pid.is_multiple_of(10) { role::SCHEDULER } else { role::TOKENIZER };
+        pids.iter().map(|&pid| RoleSpec { pid, role: Some(role_of(pid)) }).collect()
+    };
+    let first_connected = topology(&[(0, 1, "ipc:///a")]);
+    assert_eq!(first_connected.pick_engines(&with_roles(&[10, 11, 12])), Err(PickError::Unconnected(2)));
+    assert_eq!(topology(&[]).pick_engines(&with_roles(&[10, 11, 12])), Err(PickError::Unconnected(3)));
+    let both_connected = topology(&[(0, 1, "ipc:///a"), (3, 4, "ipc:///b")]);
+    let picked = both_connected.pick_engines(&with_roles(&[10, 11, 20, 21])).unwrap();
+    assert_eq!(picked.len(), 2, "two engines: each scheduler has a tokenizer of its own");
+}
+
 #[test]
 fn senders_into_one_socket_are_lanes_of_one_hop() {
     let processes = [

@@ -287,6 +287,25 @@ class Lane:
 
         return run
 
+    def retried(self, server: Server):
+        """A row with two requests of one rid after another. Only those are named that the engine aborts in place of the first."""
+
+        def run(folder: Path, checks: Checks) -> str:
+            truth = folder / "truth.jsonl"
+            with Attach(self.tokengap, server, folder) as attach:
+                clients = [str(server.python), "-m", "testbed.real.retries", "--url", server.url, "--truth", str(truth)]
+                subprocess.run(clients, cwd=ROOT, check=True, stdin=subprocess.DEVNULL, timeout=LOAD_SECONDS)
+            report, pairs = attach.report(), records(truth)
+            checks.equal("requests", 2 * len(pairs), report["requests"]["seen"])
+            aborted = {pair["rid"] for pair in pairs if pair["kind"] == "at once" and pair["second"] == "abort"}
+            found = [f["evidence"] for f in report["findings"] if f["kind"] == "aborted-retries"]
+            named = [retry["rid"] for evidence in found for retry in evidence["latest"]]
+            checks.equal("retries aborted in place of the first request", sorted(aborted), sorted(named))
+            checks.equal("aborts by the clients", True, report["requests"]["aborted"] > len(aborted))
+            return f"{len(pairs)} clients, {len(aborted)} of their second requests aborted"
+
+        return run
+
     def predicted(self, _folder: Path, checks: Checks) -> str:
         """A row that checks the predictions of all previous rows."""
         every = sum(self.predictions, Predictions())
@@ -382,6 +401,7 @@ def rows(lane: Lane, home: Path, logs: Path, quick: bool) -> None:
             flags, allowed = [*many, "--seed", str(seed)], LOSES | SLOW | {"consumer-stopped", expected}
             row = lane.attached(server, flags, allowed, stopped(role), expected)
             lane.row(f"0.5.9 incremental, {role} stopped", row)
+        lane.row("0.5.9 incremental, two requests with one rid", lane.retried(server))
         lane.row("0.5.9 incremental, tap of HTTP", lane.tapped(server, [*few, "--seed", "15"]))
         lane.row("0.5.9 incremental, spliced", lane.spliced(server, [*few, "--seed", "9"]))
     with Server(home, "0.5.9", ["--enable-metrics"], logs / "whole.log") as server:
@@ -400,6 +420,7 @@ def rows(lane: Lane, home: Path, logs: Path, quick: bool) -> None:
         lane.row("0.5.23 msgpack, 8 streams", lane.attached(server, [*few, "--cumulative"], SLOW))
         lane.row("0.5.23 msgpack, mixed", lane.attached(server, [*mixed, "--cumulative"], SLOW))
         lane.row("0.5.23 msgpack, chat", lane.attached(server, [*chat, "--cumulative"], SLOW))
+        lane.row("0.5.23 msgpack, two requests with one rid", lane.retried(server))
         over_grpc = ["--cumulative", "--grpc", f"127.0.0.1:{grpc}"]
         lane.row("0.5.23 gRPC, 8 streams", lane.attached(server, [*few, *over_grpc], SLOW))
         lane.row("0.5.23 gRPC, mixed", lane.attached(server, [*mixed, *over_grpc], SLOW))

@@ -141,6 +141,11 @@ impl Facts for SgLang {
          workers or an unlucky hash, some are idle; more tokenizer workers balance the load"
     }
 
+    /// `TokenizerManager.create_abort_task`, a background task of each streamed response. It aborts only if its rid is in use.
+    fn abort_delay_ns(&self) -> Option<u64> {
+        Some(2_000_000_000)
+    }
+
     fn relief(&self, role: &str) -> &'static str {
         match role {
             "tokenizer" => {

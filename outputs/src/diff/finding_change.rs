@@ -175,7 +175,7 @@ enum GrowsWith {
 }
 
 /// Evidence that is the size of a finding. Other kinds are compared by severity alone.
-const SIZES: [(&str, &str, GrowsWith); 15] = [
+const SIZES: [(&str, &str, GrowsWith); 16] = [
     ("dropped-chunks", "chunks_dropped", GrowsWith::Chunks),
     ("dropped-chunks-predicted", "chunks_dropped_predicted", GrowsWith::Chunks),
     ("merged-chunks", "chunks", GrowsWith::Chunks),
@@ -190,6 +190,7 @@ const SIZES: [(&str, &str, GrowsWith); 15] = [
     ("rid-changed-worker", "requests", GrowsWith::Requests),
     ("stalled-stream", "requests", GrowsWith::Requests),
     ("unanswered-requests", "requests", GrowsWith::Requests),
+    ("aborted-retries", "requests", GrowsWith::Requests),
     ("abandoned-requests", "outputs", GrowsWith::Chunks),
 ];
 
@@ -221,7 +222,7 @@ fn unobserved_reason(kind: &str, report: &Report) -> Option<String> {
         "engine-silent" => FaultKind::EngineSilence,
         "backlog-growing" | "burst" | "worker-imbalance" => FaultKind::Queues,
         "late-delivery" | "merged-chunks" => FaultKind::Delivery,
-        "abandoned-requests" => FaultKind::Clients,
+        "abandoned-requests" | "aborted-retries" => FaultKind::Clients,
         _ if kind.starts_with("consumer-") || kind == "io-thread-starved" => {
             return report.cpu.is_none().then(|| String::from("threads are not observed"));
         }

@@ -299,8 +299,7 @@ impl Report {
             // It lasts, as a finding of one server does.
             finding.ended_at_ns.take_if(|ended_at_ns| window_ns.saturating_sub(*ended_at_ns) < WINDOW_NS);
         }
-        findings.append(&mut self.findings);
-        self.findings = findings;
+        self.findings = join_findings(findings, std::mem::take(&mut self.findings));
         self.pair = Some(Box::new(pair));
         self.update_worst_finding();
     }
@@ -325,11 +324,9 @@ impl Report {
             hop: own.hop.map(|hop| format!("{name}: {hop}")),
             ..own
         });
-        let (mut findings, own): (Vec<FindingLine>, Vec<FindingLine>) =
+        let (pair, own): (Vec<FindingLine>, Vec<FindingLine>) =
             std::mem::take(&mut self.findings).into_iter().partition(|found| PairFinding::is_kind(&found.kind));
-        findings.extend(added);
-        findings.extend(own);
-        self.findings = findings;
+        self.findings = join_findings(pair, added.chain(own).collect());
         self.update_worst_finding();
     }
 
@@ -343,6 +340,31 @@ impl Report {
         self.severity = self.findings.first().map(|worst| worst.severity);
         self.verdict = headline(self, &Clock::of(self, None));
     }
+}
+
+/// Findings of the pair and of its servers, in the order in which those of equal severity are listed: the pair's first, but behind a stop of a
+/// process that is longer than any of their waits, which may be its consequences.
+fn join_findings(mut pair: Vec<FindingLine>, of_servers: Vec<FindingLine>) -> Vec<FindingLine> {
+    let wait_ns = |finding: &FindingLine| finding.evidence.get("longest_ns").and_then(serde_json::Value::as_u64);
+    let Some(longest_ns) = pair.iter().filter_map(wait_ns).max() else {
+        pair.extend(of_servers);
+        return pair;
+    };
+    let (mut findings, others): (Vec<FindingLine>, Vec<FindingLine>) =
+        of_servers.into_iter().partition(|finding| stop_ns(finding) > Some(longest_ns));
+    findings.extend(pair);
+    findings.extend(others);
+    findings
+}
+
+/// Length of the stop of a process; `None` if the finding is about something else.
+fn stop_ns(finding: &FindingLine) -> Option<u64> {
+    let length = match finding.kind.as_str() {
+        "consumer-stopped" | "consumer-frozen" => "oldest_waiting_ns",
+        "engine-silent" => "silence_ns",
+        _ => return None,
+    };
+    finding.evidence.get(length)?.as_u64()
 }
 
 /// Of a finding of the pair and one of a server that are one problem, leaves the more severe, so that no severity is lost; the pair's if they
@@ -465,6 +487,25 @@ mod tests {
             summary: String::new(),
             evidence: BTreeMap::new(),
             advice: None,
+        }
+    }
+
+    fn with_length(mut finding: FindingLine, name: &str, ns: u64) -> FindingLine {
+        finding.evidence.insert(name.to_owned(), ns.into());
+        finding
+    }
+
+    #[test]
+    fn a_stop_longer_than_the_waits_of_the_pair_comes_first() {
+        for (stop_ns, expected) in [
+            (3, ["consumer-stopped", "transfer-slow", "first-token-gap"]),
+            (1, ["transfer-slow", "first-token-gap", "consumer-stopped"]),
+        ] {
+            let pair = vec![with_length(finding("transfer-slow", Severity::Warning), "longest_ns", 2)];
+            let gap = with_length(finding("first-token-gap", Severity::Warning), "max_ns", 9);
+            let stop = with_length(finding("consumer-stopped", Severity::Warning), "oldest_waiting_ns", stop_ns);
+            let joined = join_findings(pair, vec![gap, stop]);
+            assert_eq!(joined.iter().map(|found| &*found.kind).collect::<Vec<_>>(), expected);
         }
     }
 

@@ -186,7 +186,9 @@ impl Topology {
                 Err(PickError::Unconfirmed(self.candidate_pids()))
             }
             // Engines that the user named must not be parts of one whose connections are not visible.
-            several if named.is_empty() || are_separate(several) => Ok(choice),
+            several if named.is_empty() || (are_separate(several) && !are_described_as_one(several, named)) => {
+                Ok(choice)
+            }
             several => Err(PickError::Unconnected(several.len())),
         }
     }
@@ -224,6 +226,17 @@ impl Topology {
     pub fn engine_of(&self, pid: u32) -> Option<&Engine> {
         self.engines.iter().find(|e| e.process_with_pid(pid).is_some())
     }
+}
+
+/// Whether the user described these groups of processes as one engine: each named process has a stated role, at most one group has
+/// connections, and no second group has the main process and the source of an engine.
+fn are_described_as_one(engines: &[&Engine], named: &[RoleSpec]) -> bool {
+    let have_roles = named.iter().all(|spec| spec.role.is_some());
+    let connected = engines.iter().filter(|engine| !engine.hops.is_empty());
+    let with_role = |is_wanted: fn(Role) -> bool| {
+        engines.iter().filter(|engine| engine.processes.iter().any(|process| is_wanted(process.role))).count()
+    };
+    have_roles && connected.count() <= 1 && (with_role(Role::is_main) <= 1 || with_role(Role::is_source) <= 1)
 }
 
 /// Whether these groups of processes are engines of their own, and not parts of one whose connections are not visible.

@@ -220,6 +220,18 @@ fn share_of(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }
 
+/// State of the main thread of the process that answers clients, while a request waited in its socket until `end`. What the thread does off the
+/// CPU is sampled only while frames wait for it.
+pub(super) fn reader_state(ledger: &Ledger, end: MonoNs, wait_ns: u64) -> ThreadState {
+    let mut readers = ledger.hops().iter().filter(|hop| hop.last).filter_map(|hop| ledger.only_receiver(hop));
+    let Some(thread) = readers.next().and_then(|id| ledger.thread(id)) else { return ThreadState::Unknown };
+    let from = MonoNs(end.0.saturating_sub(wait_ns));
+    match thread.between(from, end) {
+        Some(spent) => thread_state(&spent, &thread.away(from, end), None),
+        None => ThreadState::Unknown,
+    }
+}
+
 /// State of the threads that requests waited for on their way to the scheduler.
 pub(super) fn scheduler_state(ledger: &Ledger) -> ThreadState {
     let hops = ledger.hops().iter().filter(|hop| hop.carries_requests);

@@ -17,6 +17,7 @@ mod inflation;
 mod late;
 mod merging;
 mod own;
+mod retries;
 pub mod thresholds;
 mod ttft;
 mod unanswered;
@@ -123,6 +124,7 @@ pub const ALL: &[Detector] = &[
     detector("summed-counts", Latest, inflation::detect_summed_counts),
     detector("unanswered-requests", Worst, unanswered::detect_unanswered_requests),
     detector("abandoned-requests", Latest, abandoned::detect_abandoned_requests),
+    detector("aborted-retries", Latest, retries::detect_aborted_retries),
     detector("backlog-growing", Worst, backlog::detect_growing_backlog),
     detector("rid-changed-worker", Latest, wire::detect_worker_changes),
     detector("out-of-order", Latest, wire::detect_out_of_order),

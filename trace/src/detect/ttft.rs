@@ -16,10 +16,27 @@ pub(super) const MIN_LATE_DISPATCHES: u64 = 3;
 /// Requests that wait in the server's socket until it reads them.
 pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts) {
     let receiver = context.facts().receiver();
-    if let Some(verdict) = detect_late_leg(context, TtftMoment::Arrived, "in the server's socket", out) {
-        let work = advice::own_work_advice(context.facts(), receiver);
-        verdict.advice(format!("the {receiver}'s event loop is busy or held up; {work}"));
+    let worst = context.ledger.ttft().late_leg(TtftMoment::Arrived).and_then(|late| late.worst.as_ref());
+    let Some(worst) = worst else { return };
+    let state = attribution::reader_state(context.ledger, worst.at, worst.ns);
+    let Some(verdict) = detect_late_leg(context, TtftMoment::Arrived, "in the server's socket", out) else { return };
+    let advice = match state {
+        ThreadState::CpuBound => advice::own_work_advice(context.facts(), receiver),
+        ThreadState::Starved => advice::STARVED.to_owned(),
+        ThreadState::Throttled => advice::THROTTLED.to_owned(),
+        ThreadState::Stopped => advice::not_running_advice(AwayState::Stopped, "").to_owned(),
+        ThreadState::Frozen => advice::not_running_advice(AwayState::Frozen, "").to_owned(),
+        ThreadState::Busy | ThreadState::Unknown => format!("the {receiver}'s event loop is busy or held up"),
+        ThreadState::Blocked | ThreadState::Asleep | ThreadState::Waiting => String::from(
+            "it neither ran nor waited for a CPU: a signal or a debugger stopped it (`kill -CONT PID` resumes it), or a call blocks its event \
+             loop (`py-spy dump --native` shows where)",
+        ),
+    };
+    if state != ThreadState::Unknown {
+        let state = format!("; the {receiver} was {} then", state.as_str());
+        verdict.summary.push_str(&state);
     }
+    verdict.with("thread", state.as_str()).advice(advice);
 }
 
 /// Requests that stay long in the tokenizer before it sends them to the scheduler.

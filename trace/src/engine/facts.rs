@@ -95,6 +95,11 @@ pub trait Facts: fmt::Debug + Sync {
         true
     }
 
+    /// Time after which it aborts the rid of each streamed response that ended, whoever has the rid by then; `None` if it does not.
+    fn abort_delay_ns(&self) -> Option<u64> {
+        None
+    }
+
     /// Whether received frames wait in a queue of the receiver, so that a receive does not end a token's wait.
     fn queues_after_receive(&self) -> bool {
         false

@@ -499,7 +499,15 @@ impl Ledger {
 
     /// Enters an `AbortReq`: the request was aborted in the queue and may not be known yet.
     pub(super) fn abort_request(&mut self, at: MonoNs, rid: &str) {
-        let ticket = self.table.ticket_of(rid).unwrap_or_else(|| self.admit_request(rid, at));
+        let mut known = self.table.ticket_of(rid);
+        if let Some(ended) = known.filter(|ticket| self.table.get(*ticket).is_some_and(|known| known.finish.is_some()))
+            && self.dispatched.is_aborted(rid)
+        {
+            // The record is that of an earlier attempt, which has ended.
+            self.table.unmap(ended);
+            known = None;
+        }
+        let ticket = known.unwrap_or_else(|| self.admit_request(rid, at));
         let Some(request) = self.table.get_mut(ticket).filter(|r| r.finish.is_none()) else {
             return;
         };

@@ -236,6 +236,12 @@ impl DispatchedRequests {
         }
     }
 
+    /// Whether the request with this id waits for its abort.
+    pub(super) fn is_aborted(&self, rid: &str) -> bool {
+        let waiting = self.by_rid.get(rid).and_then(|number| self.waiting.get(number));
+        waiting.is_some_and(|waiting| waiting.abort.is_some())
+    }
+
     /// Removes requests dispatched before `until`, of which no chunk will be recognised.
     pub(super) fn drop_older_than(&mut self, until: MonoNs) {
         while self.waiting.first_key_value().is_some_and(|oldest| oldest.1.times.sent < until) && self.remove_oldest() {
@@ -284,6 +290,7 @@ impl Ledger {
             // An abort without a rid is for all requests: every rid begins with an empty one.
             self.dispatched.mark_aborted_with_prefix("", message);
             self.clientless.record_abort_of_all(abort);
+            self.retries.record_abort_of_all();
         }
         let Some(request) = dispatch.request.filter(|request| !self.engine.is_health_check(request.rid)) else {
             return;
@@ -293,6 +300,7 @@ impl Ledger {
                 self.totals.dispatched.requests += 1;
                 // The rid may have another client.
                 self.unwatch_clientless(request.rid);
+                self.follow_dispatch(at, request.rid);
                 // With a rid in use, a chunk does not show whose it is.
                 let is_in_use = self.table.ticket_of(request.rid).is_some();
                 let missed = if is_in_use { UNJUDGED } else { self.hops.missed_messages() };
@@ -302,6 +310,7 @@ impl Ledger {
             }
             DispatchKind::Aborts => {
                 self.totals.dispatched.aborts += 1;
+                self.follow_abort(at, request.rid);
                 // A retry with the rid of a finished request may be waiting.
                 let is_waiting = self.dispatched.mark_aborted(request.rid, message);
                 let is_known = self.record_abort_of_live(request.rid, dispatch.id, abort) || is_waiting;

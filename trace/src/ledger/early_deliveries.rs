@@ -61,7 +61,7 @@ impl EarlyDeliveries {
 }
 
 /// The same in every process, because a serialized ledger may continue in another one.
-fn hash_rid(rid: &str) -> u64 {
+pub(super) fn hash_rid(rid: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     rid.hash(&mut hasher);
     hasher.finish()

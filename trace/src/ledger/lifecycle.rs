@@ -137,6 +137,12 @@ impl Ledger {
         if !self.table.mark_finished(ticket, finish) {
             return;
         }
+        if let Some(request) = self.table.get(ticket) {
+            self.retries.record_finish(&request.rid, request.dispatch(), finish);
+            if let Some(delay_ns) = self.engine.facts().abort_delay_ns() {
+                self.retries.record_end(at, &request.rid, delay_ns);
+            }
+        }
         self.totals.requests.settling += 1;
         if self.settling.len() >= self.limits.live_rids.max(1)
             && let Some((_, oldest)) = self.settling.pop_front()

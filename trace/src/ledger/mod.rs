@@ -41,6 +41,7 @@ mod request;
 mod request_details;
 mod request_table;
 mod request_timeline;
+mod retries;
 mod shared_rid;
 mod stacks;
 pub mod stages;
@@ -87,6 +88,7 @@ pub use processing_stage::ProcessingStage;
 pub use request::{ItlEnds, Request, RequestNumbers, RequestSummary};
 pub use request_details::RequestDispatch;
 pub use request_timeline::{ClosedRequest, FrameTimes, HopTimes, NoteKind, RequestNote, RequestTimeline, TimedRequest};
+pub use retries::AbortedRetry;
 pub use stacks::{StackCounts, StackFunction, StackHits, StackRole};
 pub use stages::{AbandonedRequest, AbandonedRequests, Stages};
 pub use stream::Stream;
@@ -118,6 +120,7 @@ use self::outcome::JudgedList;
 use self::pair_messages::PairMessages;
 use self::request_table::RequestTable;
 use self::request_timeline::Timelines;
+use self::retries::Retries;
 use self::shared_rid::Predecessor;
 use self::stacks::Stacks;
 use self::threads::Threads;
@@ -189,6 +192,7 @@ pub struct Ledger {
     stacks: Stacks,
     stages: Stages,
     clientless: ClientlessRequests,
+    retries: Retries,
     itl_sent: Distribution,
     itl_delivered: Distribution,
     /// The same per token: divided by the number of tokens, and counted once for each.

@@ -85,6 +85,10 @@ impl Facts for Example {
         }
     }
 
+    fn abort_delay_ns(&self) -> Option<u64> {
+        Some(2_000_000_000)
+    }
+
     fn relief(&self, _role: &str) -> &'static str {
         "--workers spreads it"
     }

@@ -127,6 +127,7 @@ fn most_frequent_undecoded_reasons(ledger: &Ledger, group_index: usize) -> Vec<(
 
 fn summarise_member(ledger: &Ledger, hop: &Hop) -> HopMember {
     HopMember {
+        worker: hop.worker,
         endpoint: hop.endpoint.to_string(),
         frames: observed_frames(&hop.counts),
         chunks: hop.counts.chunks,

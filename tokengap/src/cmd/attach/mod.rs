@@ -38,7 +38,8 @@ use crate::confinement::{self, HelperOptions};
 #[expect(clippy::struct_excessive_bools, reason = "each is a separate flag")]
 pub(crate) struct Args {
     /// A process of an engine to watch, and its role if its title does not show it: scheduler, detokenizer, tokenizer, worker,
-    /// router, detokenizer-router. Repeatable, also for several engines. Default: all engines of this machine, and those that start.
+    /// router, detokenizer-router. Repeatable, also for several engines. Processes that are all named with roles are one engine, unless
+    /// two groups of them are connected among themselves. Default: all engines of this machine, and those that start.
     #[arg(long, value_name = "PID[=ROLE]", value_parser = role_spec)]
     pid: Vec<RoleSpec>,
 

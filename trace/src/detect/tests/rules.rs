@@ -165,6 +165,11 @@ fn rules() -> Vec<Rule> {
             format!("a request that continues for {} without a client, or after its abort", duration(ABANDONED_NS)),
             Warning,
         ),
+        rule(
+            &["aborted-retries"],
+            "an attempt that is aborted when the abort of an earlier one with its rid is due, and that no client left",
+            Warning,
+        ),
         rule(&["stalled-stream"], format!("an unfinished request without a token for {}", duration(STALLED_NS)), Warning),
         rule(&["engine-ended"], "any", Warning),
         rule(&["engine-failed", "health-check-failed"], "any", Critical),

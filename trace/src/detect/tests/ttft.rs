@@ -134,6 +134,38 @@ fn two_late_dispatches_are_information() {
     }
 }
 
+/// What the tokenizer's main thread did while a request waited in its socket decides the advice.
+#[test]
+fn a_late_read_names_the_state_of_the_tokenizer() {
+    let late = Moments {
+        read: 2_500 * MS,
+        dispatched: 2_501 * MS,
+        received: 2_502 * MS,
+        queued: 2_503 * MS,
+        batch_entered: 2_504 * MS,
+        sent: 2_514 * MS,
+        ..QUICK
+    };
+    for (shares, state, advice) in [
+        (Some([0, 0, 0]), "not running", "it neither ran nor waited for a CPU"),
+        (Some([95, 5, 0]), "CPU-bound", "it is CPU-bound"),
+        (None, "not sampled", "the tokenizer's event loop is busy or held up"),
+    ] {
+        let mut scene = empty_scene();
+        if let Some(shares) = shares {
+            for n in 1..30 {
+                scene.cpu(n * 100 * MS, 7, shares);
+            }
+        }
+        add_request(&mut scene, 0, 0, late, None);
+        let found = scene.check("late-read", 3 * SECOND);
+        let [verdict] = &*found else { panic!("{found:?}") };
+        assert_eq!(verdict.evidence["thread"], state);
+        assert!(verdict.advice.as_ref().is_some_and(|found| found.starts_with(advice)), "{verdict:?}");
+        assert_eq!(verdict.summary.contains(state), shares.is_some(), "{}", verdict.summary);
+    }
+}
+
 /// The state of the scheduler while a request waited for it decides the advice.
 #[test]
 fn a_late_receive_names_the_state_of_the_scheduler() {

@@ -3,7 +3,8 @@
 use super::{MS, SECOND, Scene};
 use crate::detect::Severity;
 use crate::event::{
-    Answer, AnswerEnd, Capabilities, Dispatch, DispatchKind, DispatchedRequest, Hop, Received, Undecoded, What,
+    Answer, AnswerEnd, Capabilities, Chunk, Dispatch, DispatchKind, DispatchedRequest, Finish, Hop, Received,
+    Undecoded, What,
 };
 use crate::id::{FrameId, HopId};
 
@@ -107,4 +108,29 @@ fn an_abort_without_effect_is_part_of_the_finding() {
         assert_eq!(found.len(), 1);
         assert!(found[0].summary.ends_with(told), "{}", found[0].summary);
     }
+}
+
+#[test]
+fn a_retry_that_is_aborted_in_place_of_the_attempt_before_is_named() {
+    let mut scene = scene();
+    dispatch(&mut scene, SECOND, 0, DispatchKind::Requests, "a");
+    scene.send(SECOND + 10 * MS, &[("a", 1, 1)]);
+    let last = Chunk { finish: Some(Finish::Length), ..Chunk::counted("a", 1, 2) };
+    scene.send_chunk(0, SECOND + 20 * MS, last);
+    scene.apply(SECOND + 30 * MS, What::Answered(Answer::new("a", None, None)));
+    dispatch(&mut scene, 2 * SECOND, 1, DispatchKind::Requests, "a");
+    scene.send(2 * SECOND + 10 * MS, &[("a", 1, 1)]);
+    dispatch(&mut scene, 3 * SECOND + 31 * MS, 2, DispatchKind::Aborts, "a");
+    assert!(scene.check("aborted-retries", 4 * SECOND).is_empty());
+    let end = Chunk { finish: Some(Finish::Abort), ..Chunk::counted("a", 1, 2) };
+    scene.send_chunk(0, 3 * SECOND + 40 * MS, end);
+    let found = scene.check("aborted-retries", 4 * SECOND);
+    let [verdict] = &*found else { panic!("{found:?}") };
+    assert_eq!((verdict.severity, &*verdict.rid, verdict.occurrences), (Severity::Warning, "a", Some(1)));
+    assert_eq!(
+        verdict.summary,
+        "1 request was aborted in place of an earlier one with the same rid: the tokenizer sends an abort 2.000 s after a response has \
+         ended, which ends whatever has its rid by then; a 1.031 s after its dispatch"
+    );
+    assert_eq!(verdict.evidence["latest"][0]["aborted_after_ns"], 2_001 * MS);
 }

@@ -1,0 +1,51 @@
+//! Requests that the abort of an earlier attempt with their rid ended.
+
+use serde_json::json;
+
+use super::{DetectContext, Severity, Verdicts};
+use crate::words::{duration, plural};
+
+/// Maximum number of requests named in the summary; the evidence has more.
+const MAX_NAMED: usize = 3;
+
+/// Retries that were aborted in place of the attempt before them.
+pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let ledger = context.ledger;
+    let requests = ledger.aborted_retry_count();
+    let (Some(latest), Some(delay_ns)) = (ledger.aborted_retries().next_back(), context.facts().abort_delay_ns())
+    else {
+        return;
+    };
+    let named: Vec<String> = (ledger.aborted_retries().rev().take(MAX_NAMED))
+        .map(|retry| format!("{} {} after its dispatch", retry.rid, duration(retry.aborted.since(retry.dispatched))))
+        .collect();
+    let more = if requests > MAX_NAMED as u64 { ", .." } else { "" };
+    let delay = duration(delay_ns);
+    let verb = if requests == 1 { "was" } else { "were" };
+    let summary = format!(
+        "{} {verb} aborted in place of an earlier one with the same rid: the {} sends an abort {delay} after a response has ended, which \
+         ends whatever has its rid by then; {}{more}",
+        plural(requests, "request"),
+        context.facts().receiver(),
+        named.join(", "),
+    );
+    let rows: Vec<_> = (ledger.aborted_retries().rev())
+        .map(|retry| {
+            json!({
+                "rid": retry.rid,
+                "dispatched_after_ns": retry.dispatched.since(retry.earlier_ended),
+                "aborted_after_ns": retry.aborted.since(retry.earlier_ended),
+            })
+        })
+        .collect();
+    out.add_verdict(Severity::Warning, summary)
+        .rid(&latest.rid)
+        .since(ledger.first_aborted_retry_at())
+        .occurrences(requests)
+        .weighed("requests", requests)
+        .with("delay_ns", delay_ns)
+        .with("latest", rows)
+        .advice(format!(
+            "give each attempt a rid of its own, also where a router retries, or send it again only {delay} after the response has ended"
+        ));
+}

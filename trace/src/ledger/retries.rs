@@ -1,0 +1,384 @@
+//! Attempts that the abort of an earlier attempt with their rid ended.
+//!
+//! Some engines abort a request by its rid a fixed time after its response ended, in case that its client left. Another attempt with the rid
+//! that runs by then is ended instead. An abort counts as one of the earlier attempt only if it is sent at that time after its end, and
+//! nothing with the rid has ended since: a client that aborts its own request does so at any time. The end is that of the response, or of
+//! the request if its response never began.
+
+use std::collections::VecDeque;
+
+use hashbrown::HashMap;
+
+use super::Ledger;
+use super::early_deliveries::hash_rid;
+use super::limits::push_bounded;
+use super::request_details::RequestDispatch;
+use crate::clock::MonoNs;
+use crate::event::Finish;
+
+/// Maximum number of ended requests, and of retries. The oldest are dropped beyond it.
+const MAX_FOLLOWED: usize = 4_096;
+/// Maximum number of ended retries kept with their times; the oldest is evicted.
+const MAX_KEPT: usize = 16;
+/// How much sooner than at the engine's time after the end an abort may be sent: both times are observed from outside.
+const MAX_EARLY_NS: u64 = 50_000_000;
+/// How much later it may be sent: the process that sends it is busy.
+const MAX_LATE_NS: u64 = 500_000_000;
+/// Maximum time until a process between the tokenizer and the scheduler sends a message again.
+const MAX_FORWARDING_NS: u64 = 100_000_000;
+
+/// Signs that an attempt ended: its abort, its last chunk, the end of its response.
+#[derive(Clone, Copy, Debug)]
+struct AttemptEnd {
+    first_at: MonoNs,
+    last_at: MonoNs,
+}
+
+impl AttemptEnd {
+    /// Whether an abort at this time is that which the engine sends `delay_ns` after the end.
+    fn is_followed_by(self, abort_at: MonoNs, delay_ns: u64) -> bool {
+        let since_first_ns = abort_at.since(self.first_at);
+        since_first_ns + MAX_EARLY_NS >= delay_ns && abort_at.since(self.last_at) <= delay_ns + MAX_LATE_NS
+    }
+}
+
+/// An attempt that was dispatched shortly after the end of an earlier one with its rid.
+#[derive(Debug)]
+struct Retry {
+    rid: Box<str>,
+    dispatched: MonoNs,
+    earlier: AttemptEnd,
+    /// When the abort of the earlier attempt was sent.
+    aborted: Option<MonoNs>,
+}
+
+/// A retry that the abort of an earlier attempt ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AbortedRetry {
+    /// The engine's request id of both attempts.
+    pub rid: Box<str>,
+    /// When the earlier attempt ended.
+    pub earlier_ended: MonoNs,
+    /// When the retry was sent to the scheduler.
+    pub dispatched: MonoNs,
+    /// When the abort was sent.
+    pub aborted: MonoNs,
+}
+
+/// Retries that aborts of earlier attempts ended, and those that may still be.
+#[derive(Debug, Default)]
+pub(super) struct Retries {
+    /// End of the latest attempt that has ended, by the hash of its rid. Without those of attempts before one in `followed`.
+    ended: HashMap<u64, AttemptEnd>,
+    followed: VecDeque<Retry>,
+    aborted: u64,
+    first_aborted_at: Option<MonoNs>,
+    latest: VecDeque<AbortedRetry>,
+}
+
+impl Retries {
+    /// Records the end of a response, from which on the engine waits.
+    fn record_response_end(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
+        self.record_end(at, rid, delay_ns);
+        self.ended.insert(hash_rid(rid), AttemptEnd { first_at: at, last_at: at });
+    }
+
+    /// Records a sign that the latest attempt has ended. An abort follows `delay_ns` later.
+    pub(super) fn record_end(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
+        let is_over = |end: &AttemptEnd| at.since(end.last_at) > delay_ns + MAX_LATE_NS;
+        if self.ended.len() >= MAX_FOLLOWED {
+            self.ended.retain(|_, end| !is_over(end));
+            if self.ended.len() >= MAX_FOLLOWED {
+                self.ended.clear();
+            }
+        }
+        let end = self.ended.entry(hash_rid(rid)).or_insert(AttemptEnd { first_at: at, last_at: at });
+        if is_over(end) {
+            end.first_at = at;
+        }
+        end.last_at = end.last_at.max(at);
+    }
+
+    fn take(&mut self, rid: &str) -> Option<Retry> {
+        let index = self.followed.iter().position(|retry| &*retry.rid == rid)?;
+        self.followed.remove(index)
+    }
+
+    fn record_dispatch(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
+        if let Some(retry) = self.take(rid).filter(|retry| at.since(retry.dispatched) <= MAX_FORWARDING_NS) {
+            // A process between the tokenizer and the scheduler sends the request again.
+            push_bounded(&mut self.followed, Retry { dispatched: at, ..retry }, MAX_FOLLOWED);
+            return;
+        }
+        // Nothing is hashed before the first end.
+        if self.ended.is_empty() {
+            return;
+        }
+        let Some(earlier) = self.ended.remove(&hash_rid(rid)) else { return };
+        let is_recent = earlier.last_at <= at && at.since(earlier.last_at) <= delay_ns + MAX_LATE_NS;
+        // Otherwise it is not known when the abort is due.
+        if is_recent && earlier.last_at.since(earlier.first_at) <= MAX_LATE_NS {
+            push_bounded(
+                &mut self.followed,
+                Retry { rid: rid.into(), dispatched: at, earlier, aborted: None },
+                MAX_FOLLOWED,
+            );
+        }
+    }
+
+    fn record_abort(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
+        let retry = self.take(rid);
+        let has_ended = retry.is_some() && self.ended.contains_key(&hash_rid(rid));
+        if let Some(retry) = retry {
+            let is_forwarded = retry.aborted.is_some_and(|first| at.since(first) <= MAX_FORWARDING_NS);
+            // Of a second abort it is not known which one has an effect.
+            let is_of_earlier = retry.aborted.is_none() && !has_ended && retry.earlier.is_followed_by(at, delay_ns);
+            if is_of_earlier || is_forwarded {
+                let aborted = retry.aborted.or(Some(at));
+                push_bounded(&mut self.followed, Retry { aborted, ..retry }, MAX_FOLLOWED);
+            }
+        }
+        self.record_end(at, rid, delay_ns);
+    }
+
+    /// Forgets the retries: an abort without a rid is of all requests.
+    pub(super) fn record_abort_of_all(&mut self) {
+        self.followed.clear();
+    }
+
+    /// Records the end of a request with this dispatch.
+    pub(super) fn record_finish(&mut self, rid: &str, dispatch: Option<RequestDispatch>, finish: Finish) {
+        // Nearly every finish is not that of a retry.
+        if self.followed.is_empty() {
+            return;
+        }
+        // The earlier attempt may end, too.
+        let is_of_retry =
+            |retry: &Retry| &*retry.rid == rid && dispatch.is_some_and(|dispatch| dispatch.sent == retry.dispatched);
+        let Some(index) = self.followed.iter().position(is_of_retry) else { return };
+        let Some(Retry { rid, dispatched, earlier, aborted }) = self.followed.remove(index) else { return };
+        if let Some(aborted) = aborted.filter(|_| finish == Finish::Abort) {
+            self.aborted += 1;
+            self.first_aborted_at.get_or_insert(aborted);
+            let retry = AbortedRetry { rid, earlier_ended: earlier.last_at, dispatched, aborted };
+            push_bounded(&mut self.latest, retry, MAX_KEPT);
+        }
+    }
+}
+
+impl Ledger {
+    pub(super) fn follow_response_end(&mut self, at: MonoNs, rid: &str) {
+        if let Some(delay_ns) = self.engine.facts().abort_delay_ns() {
+            self.retries.record_response_end(at, rid, delay_ns);
+        }
+    }
+
+    pub(super) fn follow_dispatch(&mut self, at: MonoNs, rid: &str) {
+        if let Some(delay_ns) = self.engine.facts().abort_delay_ns() {
+            self.retries.record_dispatch(at, rid, delay_ns);
+        }
+    }
+
+    pub(super) fn follow_abort(&mut self, at: MonoNs, rid: &str) {
+        if let Some(delay_ns) = self.engine.facts().abort_delay_ns() {
+            self.retries.record_abort(at, rid, delay_ns);
+        }
+    }
+
+    /// Number of retries that aborts of earlier attempts with their rid ended.
+    pub fn aborted_retry_count(&self) -> u64 {
+        self.retries.aborted
+    }
+
+    /// When the abort of the first of them was sent; `None` without any.
+    pub fn first_aborted_retry_at(&self) -> Option<MonoNs> {
+        self.retries.first_aborted_at
+    }
+
+    /// The latest of them, oldest first.
+    pub fn aborted_retries(&self) -> impl DoubleEndedIterator<Item = &AbortedRetry> {
+        self.retries.latest.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+    use crate::engine::example;
+    use crate::event::{
+        Answer, AnswerEnd, Capabilities, Chunk, Dispatch, DispatchKind, DispatchedRequest, Event, Hop, IdColumn, Kind,
+        What,
+    };
+    use crate::id::{FrameId, HopId};
+    use crate::ledger::test_path::Path;
+
+    const REQUESTS: HopId = HopId(7);
+    const MS: u64 = 1_000_000;
+
+    /// An engine with one request, `a`, whose response ends at 1 s.
+    struct Engine {
+        path: Path,
+        messages: u64,
+    }
+
+    impl Engine {
+        fn new() -> Self {
+            let mut path = Path { step_ns: 1, ..Path::new(Config { engines: example::ENGINES, ..Config::default() }) };
+            let observed = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::DELIVERED;
+            path.announce(0, "scheduler->tokenizer", [true, true], observed);
+            path.apply(What::Hop(Hop::with_requests(REQUESTS, "tokenizer->scheduler", Capabilities::SENT)));
+            let mut engine = Self { path, messages: 0 };
+            engine.dispatch(500, DispatchKind::Requests, Some("a"));
+            engine.send(700, 1, None);
+            engine.send(900, 2, Some(Finish::Length));
+            engine.path.deliver(2, Some(2), true);
+            engine.answer(1_000, AnswerEnd::Whole);
+            engine
+        }
+
+        fn at(&mut self, ms: u64) -> &mut Path {
+            self.path.now = ms * MS;
+            self.path.analysis.tick(MonoNs(ms * MS));
+            &mut self.path
+        }
+
+        fn dispatch(&mut self, ms: u64, kind: DispatchKind, rid: Option<&str>) {
+            let request = rid.map(DispatchedRequest::new);
+            let id = FrameId::new(REQUESTS, 0, self.messages);
+            self.messages += 1;
+            let what = What::Dispatched(Dispatch { id, bytes: 900, kind, index: 0, request });
+            self.at(ms).analysis.apply(&Event::new(MonoNs(ms * MS), what));
+        }
+
+        fn send(&mut self, ms: u64, count: u32, finish: Option<Finish>) {
+            self.send_chunk(ms, Chunk { finish, ..Chunk::counted("a", 1, count) });
+        }
+
+        fn send_chunk(&mut self, ms: u64, chunk: Chunk<'_>) {
+            let id = self.at(ms).send(0, IdColumn::Delta, &[chunk]);
+            self.path.receive(id);
+        }
+
+        fn answer(&mut self, ms: u64, end: AnswerEnd) {
+            self.at(ms).apply(What::Answered(Answer { end, ..Answer::new("a", Some(2), None) }));
+        }
+
+        fn aborted(&self) -> u64 {
+            self.path.ledger().aborted_retry_count()
+        }
+    }
+
+    const RETRY: DispatchKind = DispatchKind::Requests;
+    const ABORT: DispatchKind = DispatchKind::Aborts;
+
+    #[test]
+    fn an_attempt_is_aborted_in_place_of_an_earlier_one() {
+        let mut engine = Engine::new();
+        engine.dispatch(1_200, RETRY, Some("a"));
+        engine.send(1_300, 1, None);
+        engine.dispatch(3_004, ABORT, Some("a"));
+        engine.dispatch(3_006, ABORT, Some("a"));
+        assert_eq!(engine.aborted(), 0);
+        engine.send(3_010, 2, Some(Finish::Abort));
+        let retry = AbortedRetry {
+            rid: "a".into(),
+            earlier_ended: MonoNs(1_000 * MS),
+            dispatched: MonoNs(1_200 * MS),
+            aborted: MonoNs(3_004 * MS),
+        };
+        let ledger = engine.path.ledger();
+        assert_eq!(ledger.aborted_retries().collect::<Vec<_>>(), [&retry]);
+        assert_eq!((ledger.aborted_retry_count(), ledger.first_aborted_retry_at()), (1, Some(retry.aborted)));
+    }
+
+    /// The record of the earlier attempt is kept for a while, and is not the retry's.
+    #[test]
+    fn a_retry_may_be_aborted_before_its_first_chunk() {
+        let mut engine = Engine::new();
+        engine.dispatch(1_200, RETRY, Some("a"));
+        engine.dispatch(2_990, ABORT, Some("a"));
+        engine.at(2_995).frame(0, Kind::Abort, IdColumn::Absent, &[Chunk::new("a")]);
+        let requests = engine.path.ledger().totals().requests;
+        assert_eq!((engine.aborted(), requests.seen, requests.aborted), (1, 2, 1));
+    }
+
+    #[test]
+    fn an_abort_of_the_attempt_itself_is_not_that_of_an_earlier_one() {
+        let aborts_at = |ms: u64| {
+            let mut engine = Engine::new();
+            engine.dispatch(1_200, RETRY, Some("a"));
+            engine.send(1_300, 1, None);
+            engine.dispatch(ms, ABORT, Some("a"));
+            engine.send(ms + 5, 2, Some(Finish::Abort));
+            engine.aborted()
+        };
+        assert_eq!([2_900, 3_000, 3_400, 3_600].map(aborts_at), [0, 1, 1, 0]);
+
+        let mut engine = Engine::new();
+        engine.dispatch(1_020, RETRY, Some("a"));
+        engine.send(1_030, 1, None);
+        engine.answer(1_040, AnswerEnd::ClientLeft);
+        engine.dispatch(3_040, ABORT, Some("a"));
+        engine.send(3_045, 2, Some(Finish::Abort));
+        assert_eq!(engine.aborted(), 0, "its own client left");
+    }
+
+    #[test]
+    fn an_attempt_that_goes_on_or_whose_abort_is_ambiguous_is_not_counted() {
+        let mut engine = Engine::new();
+        engine.dispatch(1_200, RETRY, Some("a"));
+        engine.send(1_300, 1, None);
+        engine.dispatch(3_000, ABORT, Some("a"));
+        engine.send(3_500, 2, Some(Finish::Length));
+        assert_eq!(engine.aborted(), 0, "the abort had no effect");
+
+        for other in [None, Some("a")] {
+            let mut engine = Engine::new();
+            engine.dispatch(1_200, RETRY, Some("a"));
+            engine.send(1_300, 1, None);
+            engine.dispatch(1_400, ABORT, other);
+            engine.dispatch(3_000, ABORT, Some("a"));
+            engine.send(3_005, 2, Some(Finish::Abort));
+            assert_eq!(engine.aborted(), 0, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_rid_that_is_used_again_later_is_another_request() {
+        let mut engine = Engine::new();
+        engine.dispatch(3_600, RETRY, Some("a"));
+        engine.send(3_700, 1, None);
+        engine.dispatch(3_800, ABORT, Some("a"));
+        engine.send(3_805, 2, Some(Finish::Abort));
+        assert_eq!(engine.aborted(), 0);
+    }
+
+    /// Its client left before the first byte, as a router does when the prefill server fails, and the engine aborted it.
+    #[test]
+    fn an_earlier_attempt_need_not_have_a_response() {
+        let mut engine = Engine::new();
+        engine.dispatch(4_000, RETRY, Some("a"));
+        engine.dispatch(7_104, ABORT, Some("a"));
+        let end = Chunk { finish: Some(Finish::Abort), ..Chunk::counted("a", 0, 0) };
+        // The scheduler's step was long.
+        engine.send_chunk(7_171, end);
+        engine.dispatch(7_190, RETRY, Some("a"));
+        engine.send(7_784, 1, None);
+        engine.dispatch(9_106, ABORT, Some("a"));
+        assert_eq!(engine.aborted(), 0);
+        engine.send(9_166, 2, Some(Finish::Abort));
+        assert_eq!(engine.aborted(), 1);
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut retries = Retries::default();
+        for n in 0..3 * MAX_FOLLOWED as u64 {
+            let rid = n.to_string();
+            retries.record_end(MonoNs(n), &rid, 10);
+            retries.record_dispatch(MonoNs(n), &rid, 10);
+        }
+        assert!(retries.ended.len() <= MAX_FOLLOWED && retries.followed.len() <= MAX_FOLLOWED);
+    }
+}
