@@ -14,10 +14,13 @@ mod filter;
 mod flags;
 #[path = "../../tui/src/state/request_row.rs"]
 mod request_row;
+#[path = "../../tui/src/state/run_time.rs"]
+mod run_time;
 
-use filter::{RequestFilter, RunClock};
+use filter::RequestFilter;
 use flags::{Flag, FlagSet};
 use request_row::{RequestRow, RequestState};
+use run_time::RunClock;
 use trace::MonoNs;
 use trace::ledger::RequestNumbers;
 
