@@ -18,6 +18,8 @@ SO_TIMESTAMPING = 37
 # Stamps of what is sent and received, taken by the kernel; those of what is sent come without the data.
 STAMPS = (1 << 1) | (1 << 3) | (1 << 4) | (1 << 11)
 READ_BYTES = 65_536
+# Less than an event with a token.
+READ_BYTES_BEFORE_FIRST = 64
 TIMEOUT_SECONDS = 300
 END_OF_HEAD = b"\r\n\r\n"
 END_OF_CHUNKS = b"0\r\n\r\n"
@@ -49,9 +51,9 @@ class Client:
             raise RuntimeError("the kernel stamped no sent data")
         return min(stamps)
 
-    def read(self) -> tuple[bytes, int]:
+    def read(self, limit: int) -> tuple[bytes, int]:
         """Bytes received, and when the last of them arrived, by CLOCK_MONOTONIC."""
-        data, ancillary, _, _ = self.socket.recvmsg(READ_BYTES, 256)
+        data, ancillary, _, _ = self.socket.recvmsg(limit, 256)
         if not data:
             raise ConnectionError("the server closed the connection")
         stamps = stamps_of(ancillary)
@@ -67,7 +69,8 @@ class Client:
         sent_ns = self.send(message)
         answer, first_ns = b"", None
         while not is_complete(answer):
-            data, at_ns = self.read()
+            # A read of several events would have the time of the last one.
+            data, at_ns = self.read(READ_BYTES if first_ns else READ_BYTES_BEFORE_FIRST)
             answer += data
             start = answer.find(END_OF_HEAD)
             if first_ns is None and start >= 0 and len(answer) > start + len(END_OF_HEAD):

@@ -129,7 +129,7 @@ class Lane:
         checks = Checks()
         try:
             summary = run(folder, checks)
-            if (recording := folder / "run.tgap").exists():
+            if (recording := folder / "run.tgap").exists() and (folder / "truth.jsonl").exists():
                 self.recordings[name] = (recording, lost(folder / "truth.jsonl"))
         except Exception as error:
             traceback.print_exc()

@@ -128,6 +128,22 @@ pub(crate) fn add_to_reports(finished: &mut [RunReport], pairs: Vec<(usize, Pair
             decode.report.add_pair(pair);
         }
     }
+    name_unjoined_servers(finished);
+}
+
+/// Says in the report of each decode server without a pair that its requests are on none of the watched prefill servers.
+fn name_unjoined_servers(finished: &mut [RunReport]) {
+    let has_requests = |run: &RunReport, side| run.side == Some(side) && run.report.requests.seen > 0;
+    let prefill: Vec<String> =
+        finished.iter().filter(|run| has_requests(run, "prefill")).map(|run| run.name.clone()).collect();
+    if prefill.is_empty() {
+        return;
+    }
+    for decode in finished.iter_mut().filter(|run| has_requests(run, "decode") && run.report.pair.is_none()) {
+        let why =
+            format!("no pair: none of its requests was found on {}: no room or id is on both", prefill.join(", "));
+        decode.report.own.degraded.push(Value::String(why));
+    }
 }
 
 /// A run that may be of a server of a pair.
@@ -270,6 +286,32 @@ mod tests {
         ];
         assert_eq!(found, expected);
         assert!(joined.iter().all(|(_, pair)| pair.prefill[0].name == "prefill" && pair.prefill[0].clock == "same"));
+    }
+
+    #[test]
+    fn a_decode_server_whose_requests_are_on_no_prefill_server_says_so() {
+        let run = |name: &str, side, requests: &[Request<'_>]| RunReport {
+            name: name.to_owned(),
+            endpoint: None,
+            side: Some(side),
+            port: None,
+            model: None,
+            state: "ended".to_owned(),
+            records_before: None,
+            records_missed: None,
+            gaps: None,
+            report: Report::of(&analyse(requests), &ReportInput::default()),
+        };
+        let mut finished = [
+            run("p", "prefill", &[Request::of_prefill("a", 1, 0)]),
+            run("d", "decode", &[Request::of_decode("b", 2, 100)]),
+            run("idle", "decode", &[]),
+        ];
+        add_to_reports(&mut finished, Vec::new());
+        let degraded = finished.map(|run| run.report.own.degraded);
+        let expected = Value::from("no pair: none of its requests was found on p: no room or id is on both");
+        assert!(degraded[1].contains(&expected), "{:?}", degraded[1]);
+        assert!(!degraded[0].contains(&expected) && !degraded[2].contains(&expected));
     }
 
     #[test]

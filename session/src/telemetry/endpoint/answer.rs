@@ -239,6 +239,10 @@ impl RequestHandler {
             Ok(runs) => runs,
             Err(why) => return text_response(StatusCode::NOT_FOUND, &why),
         };
+        // The endpoint listens before the first run begins.
+        if runs.is_empty() {
+            return text_response(StatusCode::SERVICE_UNAVAILABLE, "no engine is watched yet\n");
+        }
         let [run] = runs.as_slice() else {
             let addresses = self.runs.addresses(path.name());
             let why = format!("several engines are watched; choose one:\n{addresses}");
