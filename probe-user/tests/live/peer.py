@@ -43,7 +43,9 @@ class Native:
         self.socket = ctypes.c_void_p(zmq.zmq_socket(ctypes.c_void_p(zmq.zmq_ctx_new()), kind))
         for option in [SNDHWM, RCVHWM, LINGER]:
             zmq.zmq_setsockopt(self.socket, option, ctypes.byref(ctypes.c_int(0)), ctypes.c_size_t(4))
-        (zmq.zmq_bind if bind else zmq.zmq_connect)(self.socket, url.encode())
+        if (zmq.zmq_bind if bind else zmq.zmq_connect)(self.socket, url.encode()) != 0:
+            # Else the peer would wait for ever, and the test for it.
+            sys.exit(f"{url}: cannot {'bind' if bind else 'connect'}, libzmq's error {zmq.zmq_errno()}")
         self.buffer = ctypes.create_string_buffer(1 << 21)
 
     def send(self, body):
