@@ -18,12 +18,13 @@ NAMES = {
     "detokenizer": r"detokenizer.* (is|was) stopped",
     "scheduler": r"scheduler sent no frame|scheduler.* (is|was) stopped",
     "overloaded": r"in the scheduler's queue",
-    "busy loop": r"tokenizer is CPU-bound|in the tokenizer before dispatch|in the server's socket",
+    "busy loop": r"tokenizer is CPU-bound|tokenizer thread .* is on CPU|in the tokenizer before dispatch|in the server's socket",
     "long prompts": r"in the scheduler's queue|in slow prefills|scheduler sent no frame",
 }
 # More than the context of the model, so that the request is refused after it was tokenised.
 WORDS_OF_BUSY_LOOP = 1_500_000
-LONG_PROMPT_WORDS = 10_000
+# Each word is two tokens of the model.
+LONG_PROMPT_WORDS = 5_000
 
 
 def ask(server: Server, words: int, tokens: int) -> None:
