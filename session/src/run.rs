@@ -25,7 +25,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(40);
 /// A comparison of all runs.
 pub type CompareRuns<'a, S> = dyn FnMut(&[Running<S>]) + 'a;
 
-/// What a command does beside its runs, at every tick.
+/// Functions of a command that are called at every tick, beside its runs.
 pub struct RunHooks<'a, S> {
     /// Returns a further run that joins the others, if there is one.
     pub join: Option<&'a mut dyn FnMut() -> Option<Running<S>>>,
@@ -41,7 +41,7 @@ impl<S> Default for RunHooks<'_, S> {
 
 /// Conditions of runs.
 pub struct RunOptions<'a, S> {
-    /// What happens at every tick.
+    /// Called at every tick.
     pub hooks: RunHooks<'a, S>,
     /// Time after which the run ends.
     pub duration: Option<Duration>,

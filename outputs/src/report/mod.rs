@@ -80,7 +80,7 @@ pub struct Report {
     /// Where the time to first token goes; `null` if no message to the scheduler was observed.
     #[serde(default)]
     pub ttft: Option<TtftReport>,
-    /// Of a decode server: what its prefill servers did for its requests; absent unless both were observed.
+    /// The part of its prefill servers in a decode server's requests; absent unless both were observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pair: Option<Box<PairReport>>,
     /// Times of requests that the engine itself sends; `null` if none of its output was observed.
@@ -354,7 +354,7 @@ pub struct UnansweredRow {
     pub scheduler_received_ns: Option<u64>,
     /// Length of its prompt; `null` if the message did not show it.
     pub prompt_tokens: Option<u32>,
-    /// Requests that were answered since one that was sent later was.
+    /// Number of requests answered since the first answer to a request that was sent later.
     pub answered_since: u64,
 }
 

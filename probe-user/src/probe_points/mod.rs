@@ -40,7 +40,7 @@ pub(crate) const FUNCTIONS: [&str; 14] = [
     "SSL_free",
 ];
 
-/// What is looked for in a library.
+/// Functions or method that a library is searched for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sought {
     /// The exported functions of libzmq, libc and OpenSSL.
@@ -183,7 +183,7 @@ pub(crate) fn read_library(file: &RegularFile) -> Result<Vec<u8>, ProbePointsErr
     })
 }
 
-/// Cache of libraries that this process has analysed, by device, inode and what was looked for.
+/// Cache of libraries that this process has analysed, by device, inode and the functions searched for.
 #[derive(Debug, Default)]
 pub(crate) struct ProbePointCache(HashMap<(u64, u64, Sought), Arc<ProbePoints>>);
 

@@ -104,7 +104,7 @@ impl Delivery<'_> {
     }
 
     /// Shares out lost observations, of which the kernel side knows only the total, by the recent traffic of each run. A run without a share
-    /// is told, too: some may be its only ones.
+    /// gets a loss of none, too: it may have lost some nevertheless.
     fn deliver_losses(&mut self, cause: Loss, count: u64) {
         // A run without an engine misses nothing.
         let observing = self.runs.iter().filter(|(run, entry)| **run == self.run || !entry.is_waiting);
@@ -126,7 +126,7 @@ fn share_out(count: u64, weights: &[(RunId, u64)]) -> Vec<(RunId, u64)> {
     let mut shares = Vec::new();
     for (run, weight) in weights {
         let weight = if are_all_zero { 1 } else { u128::from(*weight) };
-        // Of what is left, so that the shares add up.
+        // A share of the rest, so that the shares add up.
         let share = (u128::from(left) * weight / weight_left.max(1)) as u64;
         left -= share;
         weight_left -= weight;
@@ -145,7 +145,7 @@ fn pid_of(observation: &Observation<'_>) -> Option<u32> {
     }
 }
 
-/// When the engine did what was observed.
+/// Time of the observed call, by the kernel's monotonic clock; `None` for exits and losses.
 pub(super) fn time_of(observation: &Observation<'_>) -> Option<MonoNs> {
     match observation {
         Observation::Sent(message) | Observation::Received(message) => Some(message.call.at),

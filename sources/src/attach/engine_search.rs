@@ -33,7 +33,7 @@ pub(super) fn find_ports(pid: u32) -> Ports {
     listening_ports(pid).map_err(|error| format!("cannot read where pid {pid} listens: {error}"))
 }
 
-/// What an engine keeps across a restart. Its container may be a new one, with another network namespace.
+/// Properties that an engine keeps across a restart. Its container may be a new one, with another network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineTraits {
     /// Its kind with the port that it serves, otherwise with its model and rank, otherwise with its main process.
@@ -92,7 +92,7 @@ impl EngineTraits {
     }
 }
 
-/// An engine, with what was read of its processes.
+/// An engine, with the data read of its processes.
 #[derive(Debug)]
 pub(super) struct FoundEngine {
     pub(super) traits: EngineTraits,

@@ -185,7 +185,7 @@ impl Attach {
         })
     }
 
-    /// Why the frames of no process are observed. `None` if those of one are, and while processes may still load what is probed.
+    /// Why the frames of no process are observed. `None` if those of one are, and while processes may still load a probed library.
     pub fn refusal(&self) -> Option<String> {
         if self.probed.is_empty() && self.options.named.is_empty() {
             return None;
