@@ -32,7 +32,7 @@ from .compare import (
     records,
     samples,
 )
-from .faults import fault_rows
+from .faults import draw_load, fault_rows, healthy_rows, summarize
 from .held import held_thread
 from .server import LOSSY, PATIENT, RUST, Server, free_port, stat
 from .ttft import ttft_rows
@@ -481,18 +481,9 @@ def soak(lane: Lane, home: Path, logs: Path, seconds: float, seed: int) -> None:
             load(server, logs / "warm.jsonl", "--streams", "4", "--seconds", "2", *cumulative)
             ends = time.monotonic() + seconds / len(servers)
             while time.monotonic() < ends:
-                drawn = {
-                    "--streams": draw.choice([2, 8, 16, 32, 64, 128, 256]),
-                    "--seconds": draw.choice([5, 10, 20, 40]),
-                    "--tokens": draw.choice([8, 32, 64, 128]),
-                    "--chat": draw.choice([0, 0, 0.3, 1]),
-                    "--whole": draw.choice([0, 0, 0.3]),
-                    "--leave": draw.choice([0, 0, 0.2]),
-                    "--abort": draw.choice([0, 0, 0.2]),
-                    "--seed": draw.randrange(1 << 30),
-                }
+                drawn = draw_load(draw, [2, 8, 16, 32, 64, 128, 256])
                 role = draw.choice([None, None, None, "tokenizer", "detokenizer", "scheduler"])
-                summary = " ".join(f"{flag[2:]} {value}" for flag, value in drawn.items() if value)
+                summary = summarize(drawn)
                 row = lane.attached(
                     server,
                     [*cumulative, *(str(word) for flag in drawn.items() for word in flag)],
@@ -560,6 +551,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="seed of the random load")
     parser.add_argument("--ttft", action="store_true", help="compare times to first token instead; the machine must be otherwise idle")
     parser.add_argument("--faults", type=int, metavar="N", help="inject each fault N times instead of running the rows")
+    parser.add_argument("--healthy", type=float, metavar="SECONDS", help="run moderate random load for this time, without a finding")
     parser.add_argument("--cost", type=int, metavar="PAIRS", help="measure the cost of attach instead of running the rows")
     wanted = parser.parse_args()
     lane = Lane(wanted)
@@ -570,6 +562,8 @@ def main() -> int:
         ttft_rows(lane, Attach, wanted.home, logs)
     elif wanted.faults:
         fault_rows(lane, Attach, load, stopped, wanted.home, logs, wanted.faults)
+    elif wanted.healthy:
+        healthy_rows(lane, Attach, load, wanted.home, logs, wanted.healthy, wanted.seed)
     elif wanted.rust:
         with Server(wanted.home, wanted.rust, RUST_FLAGS, logs / "rust.log", env=RUST) as server:
             rust_rows(lane, server, wanted.rust)

@@ -1,6 +1,7 @@
 """Rows with one fault each, whose headline must name it: `python -m testbed.real --faults N`."""
 
 import json
+import random
 import re
 import threading
 import time
@@ -49,6 +50,45 @@ def send_long_prompts(server: Server) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def draw_load(draw: random.Random, streams: list[int]) -> dict[str, float]:
+    """Flags of one random load."""
+    return {
+        "--streams": draw.choice(streams),
+        "--seconds": draw.choice([5, 10, 20, 40]),
+        "--tokens": draw.choice([8, 32, 64, 128]),
+        "--chat": draw.choice([0, 0, 0.3, 1]),
+        "--whole": draw.choice([0, 0, 0.3]),
+        "--leave": draw.choice([0, 0, 0.2]),
+        "--abort": draw.choice([0, 0, 0.2]),
+        "--seed": draw.randrange(1 << 30),
+    }
+
+
+def summarize(load: dict[str, float]) -> str:
+    return " ".join(f"{flag[2:]} {value}" for flag, value in load.items() if value)
+
+
+def healthy_rows(lane, attach, load, home: Path, logs: Path, seconds: float, seed: int) -> None:
+    """Random load that leaves the engine idle time, without any finding but information."""
+    draw = random.Random(seed)
+    with Server(home, "0.5.23", ["--enable-metrics"], logs / "healthy.log") as server:
+        load(server, logs / "warm.jsonl", "--streams", "4", "--seconds", "2", "--cumulative")
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            drawn = draw_load(draw, [1, 2, 4, 8, 16])
+
+            def run(folder: Path, checks: Checks) -> str:
+                words = [str(word) for flag in drawn.items() for word in flag]
+                with attach(lane.tokengap, server, folder) as attached:
+                    load(server, folder / "truth.jsonl", "--cumulative", *words)
+                report = attached.report()
+                found = [finding["summary"] for finding in report["findings"] if finding["severity"] != "info"]
+                checks.equal("findings of a healthy run", [], found)
+                return f"{report['requests']['seen']} requests"
+
+            lane.row(f"healthy: {summarize(drawn)}", run)
 
 
 def fault_rows(lane, attach, load, stopped, home: Path, logs: Path, repeats: int) -> None:

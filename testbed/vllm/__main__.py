@@ -22,6 +22,7 @@ from ..real.compare import Checks
 from ..real.server import free_port
 from ..real.ttft import LOADS, SECONDS, STREAMS, compare_times
 from . import calls
+from .faults import fault_rows
 
 HERE = Path(__file__).parent
 RELEASE = "0.32.0"
@@ -399,12 +400,12 @@ def lossy(report: dict, truth: list[dict], omitted: list[dict]) -> list[str]:
     return wrong
 
 
-def stopped(server: Server, title: str, seconds: float = 5):
-    """Stops a process for some seconds, soon after the beginning of the load."""
+def stopped(server: Server, title: str | None, seconds: float = 5):
+    """Stops the process with this title, or without one the server's first process, soon after the beginning of the load."""
 
     def during():
         time.sleep(3)
-        pid = server.pid(title)
+        pid = server.pid(title) if title else server.process.pid
         os.kill(pid, signal.SIGSTOP)
         time.sleep(seconds)
         os.kill(pid, signal.SIGCONT)
@@ -468,6 +469,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="start three servers instead of nine")
     parser.add_argument("--cost", type=int, metavar="PAIRS", help="measure the cost of attach instead of running the rows")
     parser.add_argument("--ttft", action="store_true", help="compare times to first token instead; the machine must be otherwise idle")
+    parser.add_argument("--faults", type=int, metavar="N", help="inject each fault N times instead of running the rows")
     parser.add_argument("--only", default="", metavar="TEXT", help="start only servers whose name contains it, such as tool_calls")
     asked = parser.parse_args()
     tokengap, failed = asked.tokengap.resolve(), 0
@@ -566,6 +568,11 @@ def main() -> int:
             return 0
         if asked.ttft:
             for name, wrong in ttft(tokengap, asked.home, log):
+                judged(name, wrong)
+            return failed != 0
+        if asked.faults:
+            start = lambda flags, env: Server(asked.home, log, flags, env)
+            for name, wrong in fault_rows(tokengap, start, attached, stopped, asked.faults):
                 judged(name, wrong)
             return failed != 0
         servers = [one_api_server, two_api_servers, rust]

@@ -26,6 +26,8 @@ pub(super) struct LateConsumer<'a> {
     pub(super) waited_ns: u64,
     /// Start of the judged interval.
     pub(super) from: MonoNs,
+    /// Whether it has received a frame since then.
+    pub(super) has_received: bool,
     /// Its time use since then.
     pub(super) spent: TimeUse,
     /// Time since then by reason for not running, where checked.
@@ -33,6 +35,12 @@ pub(super) struct LateConsumer<'a> {
 }
 
 impl LateConsumer<'_> {
+    /// Whether it has received nothing and has computed for longer than it waited for a CPU: with a CPU of its own, it would have
+    /// kept the frames waiting, too.
+    pub(super) fn is_held_by_own_work(&self) -> bool {
+        !self.has_received && self.spent.starved_ns().is_none_or(|starved_ns| starved_ns < self.spent.on_ns)
+    }
+
     /// CPU use of its whole process since then, in CPUs.
     pub(super) fn process_cpus(&self, context: &DetectContext<'_>) -> f64 {
         let of_process = context.ledger.threads().iter().filter(|t| t.id.pid == self.thread.id.pid);
@@ -109,13 +117,15 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
             if waited_ns < late_ns {
                 continue;
             }
+            // Samples are kept for little longer than this.
+            let from = MonoNs(oldest.0.max(context.now.0.saturating_sub(MAX_LOOKBACK_NS)));
+            let has_received = hop.last_received_at.is_some_and(|at| at > from);
             // Several senders into one socket have one consumer.
             if let Some(known) = late[first..].iter_mut().find(|l| l.thread.id == by) {
                 known.frames += hop.counts.backlog;
+                known.has_received |= has_received;
                 continue;
             }
-            // Samples are kept for little longer than this.
-            let from = MonoNs(oldest.0.max(context.now.0.saturating_sub(MAX_LOOKBACK_NS)));
             let Some(thread) = ledger.thread(by) else { continue };
             let Some(spent) = thread.between(from, context.now) else {
                 continue;
@@ -126,6 +136,7 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
                 frames: hop.counts.backlog,
                 waited_ns,
                 from,
+                has_received,
                 spent,
                 away: thread.away(from, context.now),
             });
@@ -206,6 +217,9 @@ fn starved_share(late: &LateConsumer<'_>) -> Option<f64> {
     // when it ends, so a period in progress looks like waiting for a CPU.
     let suspended_ns = late.away.time_in_any(&SUSPENDED).max(late.spent.throttled_ns().unwrap_or(0));
     let starved_ns = late.spent.starved_ns().filter(|ns| *ns > suspended_ns)?;
+    if late.is_held_by_own_work() {
+        return None;
+    }
     Some(late.spent.share(starved_ns))
 }
 

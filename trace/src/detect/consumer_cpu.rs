@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::consumer::{LateConsumer, round_share, worst_consumer_of_each_group};
-use super::thresholds::{CPU_BOUND_SHARE, GAP_WARNING_NS, LATE_NS, gap_severity};
+use super::thresholds::{CPU_BOUND_SHARE, GAP_WARNING_NS, LATE_NS, STARVED_SHARE, gap_severity};
 use super::{DetectContext, Severity, Verdicts, advice};
 use crate::ledger::StackFunction;
 use crate::words::{bytes, count, duration, percent, plural};
@@ -34,15 +34,23 @@ fn share_of_response_writes(context: &DetectContext<'_>, role: &str) -> Option<f
     Some(writing as f64 / running as f64)
 }
 
-/// `None` for a scheduler, which is on a CPU while it computes a step.
-fn share_on_cpu(one: &LateConsumer<'_>) -> Option<f64> {
-    (!one.group.carries_requests).then(|| one.spent.share(one.spent.on_ns))
+/// Share of the time in which it computed, with its waits for a CPU if these alone did not hold the frames. `None` for a scheduler, which is on
+/// a CPU while it computes a step.
+fn share_of_own_work(one: &LateConsumer<'_>) -> Option<f64> {
+    if one.group.carries_requests {
+        return None;
+    }
+    let waits_ns = if one.is_held_by_own_work() { one.spent.starved_ns().unwrap_or(0) } else { 0 };
+    Some(one.spent.share(one.spent.on_ns.saturating_add(waits_ns)))
 }
 
 pub(super) fn detect_cpu_bound_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
-    for (one, share) in worst_consumer_of_each_group(context, CPU_BOUND_SHARE, share_on_cpu) {
-        let mut summary =
-            format!("{} is on CPU {} of the time {}", one.describe_thread(), percent(share), one.meanwhile());
+    for (one, _) in worst_consumer_of_each_group(context, CPU_BOUND_SHARE, share_of_own_work) {
+        let on_cpu = percent(one.spent.share(one.spent.on_ns));
+        let mut summary = format!("{} is on CPU {on_cpu} of the time {}", one.describe_thread(), one.meanwhile());
+        if let Some(starved_ns) = one.spent.starved_ns().filter(|ns| one.spent.share(*ns) >= STARVED_SHARE) {
+            let _ = write!(summary, " ({} waiting for a CPU)", percent(one.spent.share(starved_ns)));
+        }
         let recv_wait = one.group.recv_wait.quantile(0.5);
         if let Some(ns) = recv_wait {
             let _ = write!(summary, "; it receives a frame {} after asking for one (median)", duration(ns));

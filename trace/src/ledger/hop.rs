@@ -171,6 +171,8 @@ pub struct Hop {
     unprocessed_requests: VecDeque<(MonoNs, Ticket)>,
     /// Thread of the last receive.
     pub(crate) last_receiver: Option<ThreadId>,
+    /// Time of the last receive.
+    pub(crate) last_received_at: Option<MonoNs>,
     /// Queue wait (received minus sent) on this hop.
     pub(crate) queue_wait: Buckets,
     /// Queue wait, counted once for each chunk of the frame.

@@ -149,6 +149,7 @@ impl Ledger {
         }
         self.totals.predicted.wakeups_seen |= received.wakeup.is_some() && hop.last;
         hop.last_receiver = received.by.or(hop.last_receiver);
+        hop.last_received_at = Some(at);
         let requested = self.take_request_time(at, hop_index, received.by);
         let sent = if received.frame.is_none() { self.dequeue_frame(id, hop_index, at) } else { None };
         let position = received.wakeup.map(|wakeup| {

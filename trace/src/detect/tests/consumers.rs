@@ -206,6 +206,22 @@ fn cpu_wait_is_starvation_unless_caused_by_a_quota() {
 }
 
 #[test]
+fn a_consumer_that_receives_nothing_is_held_by_the_longer_of_its_work_and_its_waits_for_a_cpu() {
+    let busy = Scene::late_consumer([65, 35, 0]);
+    assert!(busy.check("consumer-starved", 4 * SECOND).is_empty());
+    let found = busy.check("consumer-cpu-bound", 4 * SECOND);
+    assert!(found[0].summary.contains("on CPU 65 % of the time"), "{}", found[0].summary);
+    assert!(found[0].summary.contains("(35 % waiting for a CPU)"), "{}", found[0].summary);
+
+    // It received a frame meanwhile: with a CPU of its own, it may have kept up.
+    let mut slow = Scene::late_consumer([65, 35, 0]);
+    slow.receive_by(3_950 * MS, 1, 7);
+    slow.send(3_960 * MS, &[]);
+    assert_eq!(slow.check("consumer-starved", 4 * SECOND).len(), 1);
+    assert!(slow.check("consumer-cpu-bound", 4 * SECOND).is_empty());
+}
+
+#[test]
 fn throttling_is_reported_while_the_thread_is_runnable() {
     let late_with = |shares| Scene::late_consumer(shares).check("consumer-throttled", 4 * SECOND);
     assert_eq!(late_with([30, 65, 60])[0].evidence["throttled"], 0.6);
