@@ -33,7 +33,7 @@ pub(crate) fn run_to_exit_code(
     print_report(&run_to_report(source, args, endpoint, &signals)?, args.outcome)
 }
 
-/// Runs `source` as [`run`] does, and returns the report. Fails if the source could observe nothing.
+/// Runs `source` until it ends or a signal ends the run, and returns the report. Fails if the source could observe nothing.
 pub(crate) fn run_to_report(
     mut source: impl LiveSource,
     args: &LiveArgs,

@@ -1,5 +1,5 @@
 //! Tests of the probe on real processes that are started before it. They need root and Python:
-//! `cargo test --workspace --features probe-user/root-tests --test live -- --test-threads=1`.
+//! `cargo test --workspace --features tokengap/full --test live -- --test-threads=1`.
 //!
 //! Without the privileges each test prints SKIPPED with the reason. `TOKENGAP_ROOT_TESTS=1` makes that a failure.
 #![expect(clippy::cast_possible_truncation, reason = "indices of a few thousand messages")]

@@ -16,7 +16,7 @@ use super::paths::{MessageSource, Paths};
 use super::roles::Roles;
 use super::sight::Observability;
 pub(super) use crate::translate::Sink;
-use crate::translate::{Clients, DispatchedMessage, ObservedBy, ObservedMessage, Translated, Translator};
+use crate::translate::{Clients, DispatchedMessage, ObservedBy, ObservedMessage, Translator};
 
 /// Time after the last message during which messages count as flowing.
 const FLOWS_NS: u64 = 1_000_000_000;
@@ -90,12 +90,9 @@ impl Lanes {
             parts: first.map(|_| &parts[..part_count]).ok_or("cut-by-capture"),
             by: ObservedBy::LocalSend,
         };
-        match self.translator.translate_message(message, &mut self.paths, std::iter::once(&mut *clients), sink) {
-            Translated::Frame(id) => {
-                self.last_sent.insert(socket.pid, (socket, seq, id.hop, at));
-            }
-            Translated::Undecoded => clients.record_missed_frames(),
-            Translated::Nothing => {}
+        let translated = self.translator.translate_message(message, &mut self.paths, std::iter::once(clients), sink);
+        if let Some(id) = translated {
+            self.last_sent.insert(socket.pid, (socket, seq, id.hop, at));
         }
     }
 

@@ -76,17 +76,6 @@ pub(crate) enum ObservedBy {
     },
 }
 
-/// Outcome for a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Translated {
-    /// The event of this frame was emitted.
-    Frame(FrameId),
-    /// It could not be decoded, which was emitted.
-    Undecoded,
-    /// It is not reported.
-    Nothing,
-}
-
 /// A combination of class, codec and layout among the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form {
@@ -178,14 +167,15 @@ impl Translator {
         self.formats.iter().find_map(|format| (format.read_pair_message)(parts, part_count))
     }
 
-    /// Decodes a message and emits its frame, after passing a sent one to `clients`.
+    /// Decodes a message and emits its frame, after passing a sent one to `clients`, which are told of one that cannot be decoded.
+    /// Returns the number of the decoded frame.
     pub(crate) fn translate_message<'c, H: Hops>(
         &mut self,
         message: ObservedMessage<'_, H::Source>,
         hops: &mut H,
         clients: impl Iterator<Item = &'c mut Clients>,
         sink: Sink<'_>,
-    ) -> Translated {
+    ) -> Option<FrameId> {
         let ObservedMessage { source, at, forwarded, bytes, parts, by } = message;
         let decoded = parts.and_then(|parts| {
             fault::here("decoder");
@@ -197,19 +187,18 @@ impl Translator {
         let mut decoded = match decoded {
             Ok(decoded) => decoded,
             Err(reason) => {
-                let Some(id) = hops.number_frame(source, None, at, sink) else {
-                    return Translated::Nothing;
-                };
+                let id = hops.number_frame(source, None, at, sink)?;
                 sink(&Event::new(at, What::Undecoded(Undecoded { id, bytes, forwarded, reason })));
-                return Translated::Undecoded;
+                for clients in clients {
+                    clients.record_missed_frames();
+                }
+                return None;
             }
         };
         let shape = *decoded.shape();
         let has_chunks = !decoded.chunks().is_empty();
         let content = MessageContent { kind: shape.kind, has_chunks };
-        let Some(id) = hops.number_frame(source, Some(content), at, sink) else {
-            return Translated::Nothing;
-        };
+        let id = hops.number_frame(source, Some(content), at, sink)?;
         if has_chunks {
             self.engine.complete_from(&shape, at, sink);
         }
@@ -220,7 +209,7 @@ impl Translator {
             }
             let frame = Some(decoded.frame(id, bytes));
             sink(&Event::new(at, What::Received(Received { id, wakeup, by, frame })));
-            return Translated::Frame(id);
+            return Some(id);
         }
         let format = hops.socket_format(source).format(self.formats);
         let frame = Frame { forwarded, ..decoded.frame(id, bytes) };
@@ -240,7 +229,7 @@ impl Translator {
                 sink(&Event::new(at, What::RequestTimes(times)));
             }
         }
-        Translated::Frame(id)
+        Some(id)
     }
 }
 

@@ -27,7 +27,7 @@ esac
 options=(--locked --target "$target" --profile dist --package tokengap --features tokengap/full)
 case $what in
   # With the features and the profile of the program, so that dependencies are not compiled again.
-  test) options+=(--no-run --package confine --package probe-user --features probe-user/root-tests --test refused --test live) ;;
+  test) options+=(--no-run --package confine --package probe-user --test refused --test live) ;;
   *) options+=(--quiet --bin tokengap) ;;
 esac
 from="rustup's standard library"

@@ -21,7 +21,7 @@ pub(super) trait StreamObserver {
     /// Notes that the window could not keep those bytes.
     fn note_discarded(&mut self);
 
-    /// Observes bytes that were just read. `is_kept`: the window holds them, and all earlier bytes that [`Observer::bytes_to_keep`] asked for.
+    /// Observes bytes that were just read. `is_kept`: the window holds them, and all earlier bytes that [`Self::bytes_to_keep`] asked for.
     fn observe_read(&mut self, bytes: &[u8], at: MonoNs, is_kept: bool);
 
     /// Counts `count` bytes that have been written, and reports them or their messages.
