@@ -4,7 +4,7 @@
 mod connection_tracker;
 mod offsets;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 pub(crate) use offsets::find_egress_offsets;
 
@@ -35,22 +35,37 @@ pub struct ListeningPorts {
     pub network_namespace: u64,
 }
 
-/// The TCP ports that `pid` listens on.
-pub fn listening_ports(pid: u32) -> Result<ListeningPorts, ReadError> {
-    let process = ProcDir::open(pid)?;
-    let own_sockets = process.list_sockets(MAX_SOCKETS)?.items;
-    let own_inodes: HashSet<u64> = own_sockets.into_iter().map(|socket| socket.inode).collect();
-    let mut ports = Vec::new();
-    // Kernels without IPv6 lack the second table.
-    for table in read_tcp_tables(&process, MAX_SOCKETS).flatten() {
-        let listening = table.items.iter().filter(|socket| socket.state == TcpState::Listening);
-        let own = listening.filter(|socket| own_inodes.contains(&socket.inode));
-        ports.extend(own.map(|socket| socket.local.port()));
+/// Listening TCP sockets of network namespaces, each read once: the kernel walks its table of all connections, which takes a millisecond on
+/// a machine with much memory.
+#[derive(Debug, Default)]
+pub struct ListeningSockets {
+    /// Port and inode of each socket, by inode of the namespace.
+    by_namespace: HashMap<u64, Vec<(u16, u64)>>,
+}
+
+impl ListeningSockets {
+    /// The TCP ports that `pid` listens on.
+    pub fn ports_of(&mut self, pid: u32) -> Result<ListeningPorts, ReadError> {
+        let process = ProcDir::open(pid)?;
+        let own_sockets = process.list_sockets(MAX_SOCKETS)?.items;
+        let own_inodes: HashSet<u64> = own_sockets.into_iter().map(|socket| socket.inode).collect();
+        let network_namespace = process.network_namespace()?;
+        let listening = self.by_namespace.entry(network_namespace).or_insert_with(|| list_listening_sockets(&process));
+        let own = listening.iter().filter(|(_, inode)| own_inodes.contains(inode));
+        let mut ports: Vec<u16> = own.map(|(port, _)| *port).collect();
+        ports.sort_unstable();
+        // A server may listen on one port with several sockets or in both families.
+        ports.dedup();
+        Ok(ListeningPorts { ports, network_namespace })
     }
-    ports.sort_unstable();
-    // A server may listen on one port with several sockets or in both families.
-    ports.dedup();
-    Ok(ListeningPorts { ports, network_namespace: process.network_namespace()? })
+}
+
+/// Port and inode of each listening socket in the process's network namespace.
+fn list_listening_sockets(process: &ProcDir) -> Vec<(u16, u64)> {
+    // Kernels without IPv6 lack the second table.
+    let sockets = read_tcp_tables(process, MAX_SOCKETS).flatten().flat_map(|table| table.items);
+    let listening = sockets.filter(|socket| socket.state == TcpState::Listening);
+    listening.map(|socket| (socket.local.port(), socket.inode)).collect()
 }
 
 #[cfg(test)]
@@ -64,8 +79,8 @@ mod tests {
         let me = std::process::id();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert!(listening_ports(me).unwrap().ports.contains(&port));
+        assert!(ListeningSockets::default().ports_of(me).unwrap().ports.contains(&port));
         drop(listener);
-        assert!(!listening_ports(me).unwrap().ports.contains(&port));
+        assert!(!ListeningSockets::default().ports_of(me).unwrap().ports.contains(&port));
     }
 }

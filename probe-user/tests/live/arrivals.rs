@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use probe_user::egress::{CAPTURE, CallerSpan, Kind, ListeningPorts, MAX_HEAD, RequestTimes, Serves, listening_ports};
+use probe_user::egress::{CAPTURE, CallerSpan, Kind, ListeningPorts, ListeningSockets, MAX_HEAD, RequestTimes, Serves};
 use probe_user::{Capture, Feature, Observation, Probe, ProbeOptions, Target};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
@@ -81,7 +81,7 @@ impl Drop for Server {
 fn observe(pid: u32) -> Probe {
     let mut probe = Probe::attach(&[], ProbeOptions::default()).expect("root may attach");
     find_callers(&mut probe, pid, true);
-    let listening = listening_ports(pid).expect("its sockets are readable");
+    let listening = ListeningSockets::default().ports_of(pid).expect("its sockets are readable");
     assert!(probe.observe_arrivals(pid, listening).expect("maps exist"), "{:?}", probe.degraded());
     probe.add_targets(&[Target { pid, capture: Capture::default() }]).expect("it exists");
     probe

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use probe_user::discover::{self, Engine, PickError, ProcessId, Topology};
-use probe_user::egress::{ListeningPorts, listening_ports};
+use probe_user::egress::{ListeningPorts, ListeningSockets};
 
 use super::response_id_of;
 
@@ -29,8 +29,8 @@ impl Default for EngineLimit {
 pub(super) type Ports = Result<ListeningPorts, String>;
 
 /// Looks up the ports of a process. Blocks.
-pub(super) fn find_ports(pid: u32) -> Ports {
-    listening_ports(pid).map_err(|error| format!("cannot read where pid {pid} listens: {error}"))
+pub(super) fn find_ports(sockets: &mut ListeningSockets, pid: u32) -> Ports {
+    sockets.ports_of(pid).map_err(|error| format!("cannot read where pid {pid} listens: {error}"))
 }
 
 /// Properties that an engine keeps across a restart. Its container may be a new one, with another network namespace.
@@ -116,7 +116,8 @@ impl FoundEngine {
 /// Looks up the ports of the processes that answer clients. Blocks.
 fn find_serving_ports(engine: &Engine) -> BTreeMap<u32, Ports> {
     let serving = engine.processes.iter().filter(|process| process.answers_clients());
-    serving.map(|process| (process.id.pid, find_ports(process.id.pid))).collect()
+    let mut sockets = ListeningSockets::default();
+    serving.map(|process| (process.id.pid, find_ports(&mut sockets, process.id.pid))).collect()
 }
 
 /// Name of an engine: its kind with the port that it serves, otherwise with its model and rank, otherwise with its main process.

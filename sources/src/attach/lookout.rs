@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use probe_user::discover::{BlindSpot, DiscoverOptions, Engine, Process, ProcessId, Topology, Watcher};
+use probe_user::egress::ListeningSockets;
 use probe_user::library::LibraryReader;
 
 use super::engine_search::{EngineSearch, FoundEngine, Ports, find_ports};
@@ -299,8 +300,9 @@ impl Search {
 
     /// Reads the listening ports of these processes.
     fn find_ports(&self, pids: BTreeSet<u32>) {
+        let mut sockets = ListeningSockets::default();
         for pid in pids {
-            let found = find_ports(pid);
+            let found = find_ports(&mut sockets, pid);
             self.ports.lock().unwrap_or_else(PoisonError::into_inner).found.insert(pid, found);
         }
     }
