@@ -225,11 +225,11 @@ impl<'a> Decoded<'a> {
 
     /// The engine's times of each request whose first tokens are in the message, which was sent at `sent_at` on the same machine.
     pub fn request_times(&self, sent_at: MonoNs) -> impl Iterator<Item = RequestTimes<'_>> {
-        self.engine_seconds.iter().filter_map(move |known| {
-            let rid = self.chunks.get(known.chunk)?.rid;
-            let found = known.seconds.check_times(rid, sent_at);
-            let has_any = found.impossible > 0 || found.times != EngineTimes::default();
-            (has_any && !rid.is_empty()).then_some(found)
+        self.engine_seconds.iter().filter_map(move |engine| {
+            let rid = self.chunks.get(engine.chunk)?.rid;
+            let checked = engine.seconds.check_times(rid, sent_at);
+            let has_times = checked.impossible > 0 || checked.times != EngineTimes::default();
+            (has_times && !rid.is_empty()).then_some(checked)
         })
     }
 

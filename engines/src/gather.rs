@@ -15,7 +15,7 @@ macro_rules! gather {
             }
             lists
         };
-        const JOINED: [$type; $crate::gather::total_length(&LISTS)] = $crate::gather::join(&LISTS);
+        const JOINED: [$type; $crate::gather::total_length(&LISTS)] = $crate::gather::join_lists(&LISTS);
         &JOINED
     }};
 }
@@ -32,7 +32,7 @@ pub(crate) const fn total_length<T>(lists: &[&[T]]) -> usize {
 }
 
 /// The items of all lists, whose number is `N`. At least one list has an item.
-pub(crate) const fn join<T: Copy, const N: usize>(lists: &[&[T]]) -> [T; N] {
+pub(crate) const fn join_lists<T: Copy, const N: usize>(lists: &[&[T]]) -> [T; N] {
     let mut index = 0;
     while lists[index].is_empty() {
         index += 1;

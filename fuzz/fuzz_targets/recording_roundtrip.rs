@@ -40,7 +40,7 @@ fuzz_target!(|bytes: &[u8]| {
 
     let header = RecordingHeader {
         payload: recording::RecordedPayload::Tokens,
-        ..RecordingHeader::of("model", Config::default())
+        ..RecordingHeader::for_source("model", Config::default())
     };
     let options = RecordOptions { block_bytes: 200, ..RecordOptions::offline() };
     std::fs::remove_file(&*FILE).ok();

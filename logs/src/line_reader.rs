@@ -84,17 +84,20 @@ impl LineReader {
         let mut magic = Vec::with_capacity(MAGIC_BYTES);
         file.by_ref().take(MAGIC_BYTES as u64).read_to_end(&mut magic)?;
         // A pipe cannot be rewound, so the bytes are read again from memory.
-        let whole = io::Cursor::new(magic.clone()).chain(file);
-        let source: Box<dyn Read> = match magic[..] {
-            [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(BufReader::with_capacity(BUFFER_BYTES, whole))),
+        let from_start = io::Cursor::new(magic.clone()).chain(file);
+        let text: Box<dyn Read> = match magic[..] {
+            // gzip
+            [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(BufReader::with_capacity(BUFFER_BYTES, from_start))),
+            // zstd
             [0x28, 0xb5, 0x2f, 0xfd] => {
-                let mut decoder = zstd::stream::Decoder::with_buffer(BufReader::with_capacity(BUFFER_BYTES, whole))?;
+                let mut decoder =
+                    zstd::stream::Decoder::with_buffer(BufReader::with_capacity(BUFFER_BYTES, from_start))?;
                 decoder.window_log_max(ZSTD_WINDOW_LOG)?;
                 Box::new(decoder)
             }
-            _ => Box::new(whole),
+            _ => Box::new(from_start),
         };
-        Ok(Self::from_reader(source, BUFFER_BYTES, max_line_bytes))
+        Ok(Self::from_reader(text, BUFFER_BYTES, max_line_bytes))
     }
 
     /// Reads lines from `source` in pieces of `buffer_bytes`. Longer lines than `max_line_bytes` are cut.
@@ -257,7 +260,7 @@ impl BufferedLines {
         next
     }
 
-    /// Lines in the next `max_bytes` of the buffer before the one with the next mark.
+    /// Range in the buffer of the next lines without a mark, at most `max_bytes`.
     fn unmarked_lines(&mut self, recogniser: &Recogniser, max_bytes: usize) -> Range<usize> {
         let start = self.line.end;
         let next = self.next_mark_from(start, recogniser);

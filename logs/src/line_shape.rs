@@ -32,14 +32,14 @@ fn visible_part(word: &str) -> Option<String> {
         }
         // A rid is shown, because it helps to find the line and holds no prompt.
         let is_rid = key == "rid" && value.bytes().all(is_rid_byte);
-        let value = if is_rid || is_number(value) { shorten(value) } else { String::from("…") };
+        let value = if is_rid || is_number(value) { shorten_word(value) } else { String::from("…") };
         return Some(format!("{key}={value}"));
     }
     let bare = word.trim_matches(['[', ']', ':', '(', ')', ',']);
-    (LEVELS.contains(&bare) || is_number(bare)).then(|| shorten(word))
+    (LEVELS.contains(&bare) || is_number(bare)).then(|| shorten_word(word))
 }
 
-fn shorten(text: &str) -> String {
+fn shorten_word(text: &str) -> String {
     text.chars().take(MAX_LETTERS).collect()
 }
 

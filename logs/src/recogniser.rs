@@ -138,11 +138,14 @@ impl<'l> LoggedRid<'l> {
         }
         let word = trim_ascii_matches(word, |byte| matches!(byte, b'\'' | b'"' | b',' | b';' | b')' | b']' | b'['));
         let text = word.trim_end_matches(['.', '…']);
-        let is_truncated = word[text.len()..].contains('…') || word[text.len()..].len() >= 2;
-        if text.is_empty() || text.len() > LONGEST_RID_BYTES || text == "None" {
-            return None;
-        }
-        (!text.contains(char::is_whitespace)).then_some(Self { text, is_truncated })
+        let end = &word[text.len()..];
+        // A single dot may end the sentence.
+        let is_truncated = end.contains('…') || end.len() >= 2;
+        let is_rid = !text.is_empty()
+            && text.len() <= LONGEST_RID_BYTES
+            && text != "None"
+            && !text.contains(char::is_whitespace);
+        is_rid.then_some(Self { text, is_truncated })
     }
 }
 

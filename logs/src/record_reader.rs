@@ -204,15 +204,17 @@ impl LogRecordReader {
             let prefix = prefix_memo.read_prefix(&rest[..mark.start], parser);
             let stamp = more_precise(outer, prefix.stamp);
             let body = &rest[mark.end..];
-            let is_alone = mark.is_last || mark.has_free_text;
-            let behind = if is_alone { None } else { recogniser.find_mark(body.as_bytes()) };
-            let end = behind.as_ref().map_or(body.len(), |mark| find_record_start(body, mark.start));
+            // A mark in free text may be quoted, so it begins no record.
+            let is_last_record = mark.is_last || mark.has_free_text;
+            let next_mark = if is_last_record { None } else { recogniser.find_mark(body.as_bytes()) };
+            let end = next_mark.as_ref().map_or(body.len(), |mark| find_record_start(body, mark.start));
             let mut sink = RecordSink::new(self, target, stamp, prefix.rank);
-            let found =
+            let parsed =
                 (form.parse)(&body[..end], stamp.map(|stamp| stamp.wall_ns), &mut |item| sink.take_statement(item));
-            sink.count_record(found.map(|()| (mark.engine, form.name)));
+            sink.count_record(parsed.map(|()| (mark.engine, form.name)));
             rest = &body[end..];
-            next = behind.map(|mark| MarkMatch { start: mark.start - end, end: mark.end - end, ..mark });
+            // Offsets of the mark count from the start of its own record.
+            next = next_mark.map(|mark| MarkMatch { start: mark.start - end, end: mark.end - end, ..mark });
         }
     }
 

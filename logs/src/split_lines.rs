@@ -132,18 +132,23 @@ fn decoded_bytes(json: &[u8]) -> usize {
     let mut length = 0;
     let mut at = 0;
     while let Some(&byte) = json.get(at) {
-        let code = (byte == b'\\' && json.get(at + 1) == Some(&b'u')).then(|| json.get(at + 2..at + 6)).flatten();
-        let code = code.and_then(|digits| u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
-        let (decoded, step) = match code {
+        let (decoded_length, escaped_length) = match unicode_escape_at(json, at) {
             Some(0xfffd) => (1, 6),
             Some(code) => (char::from_u32(code).map_or(1, char::len_utf8), 6),
+            // Another escape, such as `\n`.
             None if byte == b'\\' => (1, 2),
             None => (1, 1),
         };
-        length += decoded;
-        at += step;
+        length += decoded_length;
+        at += escaped_length;
     }
     length
+}
+
+/// The code of an escape such as `\u00e9` at `at`; `None` for anything else.
+fn unicode_escape_at(json: &[u8], at: usize) -> Option<u32> {
+    let digits = json[at..].strip_prefix(br"\u")?.get(..4)?;
+    u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
 #[cfg(test)]

@@ -12,13 +12,13 @@ pub(super) fn plain_text(line: &[u8]) -> Cow<'_, str> {
     }
     let mut plain = Vec::with_capacity(line.len());
     let mut rest = line;
-    while let Some(at) = rest.iter().position(|&b| b == 0x1b) {
-        plain.extend_from_slice(&rest[..at]);
-        rest = &rest[at + 1..];
-        if let Some(code) = rest.strip_prefix(b"[") {
+    while let Some(escape) = rest.iter().position(|&byte| byte == 0x1b) {
+        plain.extend_from_slice(&rest[..escape]);
+        rest = &rest[escape + 1..];
+        if let Some(sequence) = rest.strip_prefix(b"[") {
             // An escape sequence: parameters, then one letter.
-            let end = code.iter().position(|b| (0x40..=0x7e).contains(b));
-            rest = end.map_or(&[], |end| &code[end + 1..]);
+            let final_letter = sequence.iter().position(|byte| (0x40..=0x7e).contains(byte));
+            rest = final_letter.map_or(&[], |letter| &sequence[letter + 1..]);
         }
     }
     plain.extend_from_slice(rest);

@@ -138,7 +138,7 @@ impl TimestampParser {
     /// Parses `2026-01-18T07:55:00.330146Z`, `2026-01-18 07:55:00,330`, `2026/01/18 07:55:00 +0100`.
     fn parse_year_first<'l>(&mut self, text: &'l [u8]) -> Option<(LogTimestamp, &'l [u8])> {
         let (year, rest) = exact_digits(text, 4)?;
-        let separator = *rest.first().filter(|b| matches!(b, b'-' | b'/'))?;
+        let separator = *rest.first().filter(|byte| matches!(byte, b'-' | b'/'))?;
         let (month, rest) = exact_digits(&rest[1..], 2)?;
         let (day, rest) = exact_digits(rest.strip_prefix(&[separator])?, 2)?;
         let rest = rest.strip_prefix(b"T").or_else(|| rest.strip_prefix(b" "))?;

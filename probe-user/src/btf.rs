@@ -147,8 +147,9 @@ impl Btf {
     /// Id of the type that a pointer parameter points to.
     fn pointed_type_of_parameter(&self, function: &str, index: usize) -> Option<u32> {
         const PARAMETER_BYTES: usize = 8;
-        let function = *self.types.iter().skip(1).find(|position| self.is_function(**position, function))?;
-        let prototype = self.skip_aliases(self.word_at(function + 8)?)?;
+        // The first type, with id 0, is `void`.
+        let record = *self.types.iter().skip(1).find(|position| self.is_function(**position, function))?;
+        let prototype = self.skip_aliases(self.word_at(record + 8)?)?;
         let info = self.type_info(prototype)?;
         if info.kind != FUNC_PROTO || index >= info.member_count {
             return None;

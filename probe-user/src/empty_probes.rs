@@ -47,6 +47,7 @@ fn attach_traps(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error:
         let probe_points = cache.find_in_library(Sought::Functions, &library.file)?;
         let send = probe_points.entry_of("zmq_msg_send")?;
         let recv = probe_points.entry_of("zmq_msg_recv")?;
+        // Without a probe point inside the function, its return is probed, which costs more.
         let batches = match (traps, probe_points.received) {
             (Traps::ProbePoints, Some(done)) => vec![empty_batch(false, [send, done.at])],
             (Traps::All, _) => {
@@ -99,16 +100,22 @@ fn attach_to_self() -> Result<bool, Box<dyn std::error::Error>> {
     Ok(matches!(method, AttachMethod::MultiUprobes(_)))
 }
 
-/// File offset of the code at `address`.
+/// File offset of the code at `address`, by the lines of `/proc/PID/maps`.
 fn file_offset_of_code(maps: &str, address: u64) -> Option<u64> {
-    maps.lines().find_map(|line| {
-        let mut fields = line.split_ascii_whitespace();
-        let (start, end) = fields.next()?.split_once('-')?;
-        let start = u64::from_str_radix(start, 16).ok()?;
-        let end = u64::from_str_radix(end, 16).ok()?;
-        let offset = u64::from_str_radix(fields.nth(1)?, 16).ok()?;
-        (start..end).contains(&address).then(|| (address - start).checked_add(offset))?
-    })
+    maps.lines().find_map(|line| file_offset_in_mapping(line, address))
+}
+
+/// File offset of the code at `address`; `None` if it is not in the mapping of this line.
+fn file_offset_in_mapping(line: &str, address: u64) -> Option<u64> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let start = u64::from_str_radix(start, 16).ok()?;
+    let end = u64::from_str_radix(end, 16).ok()?;
+    if !(start..end).contains(&address) {
+        return None;
+    }
+    let mapped_offset = u64::from_str_radix(fields.nth(1)?, 16).ok()?;
+    (address - start).checked_add(mapped_offset)
 }
 
 #[cfg(test)]

@@ -87,14 +87,14 @@ impl Queues {
 
     /// Queued bytes at `socket`; `None` if it is closed. The first call for a socket finds it, which takes longer for TCP.
     pub fn read_depth(&mut self, socket: End) -> Result<Option<QueueDepth>, QueueError> {
-        let found = if let Some(found) = self.sockets.get(&socket) {
-            *found
+        let query = if let Some(known) = self.sockets.get(&socket) {
+            *known
         } else {
             let found = self.find_socket(socket);
             self.sockets.insert(socket, found);
             found
         };
-        let queried = match found? {
+        let (namespace, answer) = match query? {
             SocketQuery::Closed => return Ok(None),
             SocketQuery::Unix { namespace, inode } => {
                 (namespace, self.diag_socket(namespace).and_then(|diag| diag.query_unix_depth(inode)))
@@ -104,17 +104,20 @@ impl Queues {
             }
         };
         // The result is kept, so that a closed socket is not searched again.
-        let ended = match queried {
-            (_, Ok(Some(depth))) => return Ok(Some(depth)),
-            (_, Ok(None)) => Ok(SocketQuery::Closed),
-            (namespace, Err(error)) => {
+        match answer {
+            Ok(Some(depth)) => Ok(Some(depth)),
+            Ok(None) => {
+                self.sockets.insert(socket, Ok(SocketQuery::Closed));
+                Ok(None)
+            }
+            Err(error) => {
                 // A late reply must not be read as the next one.
                 self.namespaces.remove(&namespace);
-                Err(QueueError::Diag(socket.pid, error))
+                let failed = QueueError::Diag(socket.pid, error);
+                self.sockets.insert(socket, Err(failed));
+                Err(failed)
             }
-        };
-        self.sockets.insert(socket, ended);
-        ended.map(|_| None)
+        }
     }
 
     fn diag_socket(&self, namespace: u64) -> Result<&DiagSocket, DiagError> {

@@ -20,7 +20,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         anchor_every_ns: None,
         ..RecordOptions::default()
     };
-    let mut recorder = Recorder::create(file.as_ref(), &RecordingHeader::of("bench", Config::default()), options)?;
+    let mut recorder =
+        Recorder::create(file.as_ref(), &RecordingHeader::for_source("bench", Config::default()), options)?;
     let mut stream = STREAM;
     stream.announce(&mut recorder);
     let mut traffic = Traffic::new(live.parse()?, tokens.parse()?);

@@ -120,10 +120,13 @@ impl BlockReader {
         self.buffers.decompress(packed, section.raw_bytes).map_err(damaged_block)?;
         let starts_late = self.next_record.is_none() && section.first_record > 0;
         self.first_record.get_or_insert(section.first_record);
-        let skipped = self.continue_at(section.first_record);
-        let missed = (skipped > 0).then(|| Missed::new(None, skipped, MissedCause::QueueFull));
+        let skipped_records = self.continue_at(section.first_record);
+        let mut missed = None;
+        if skipped_records > 0 {
+            missed = Some(Missed::new(None, skipped_records, MissedCause::QueueFull));
+        }
         // The announcements of engine and hops may be among the missing records.
-        let wants_standing = starts_late || skipped > 0;
+        let wants_standing = starts_late || skipped_records > 0;
         let mut block = self.buffers.decode_block(&section.content, wants_standing, missed).map_err(damaged_block)?;
         while block.advance().map_err(damaged_block)? {
             if let Some(record) = block.last_record() {

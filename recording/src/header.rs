@@ -38,7 +38,7 @@ pub struct RecordingHeader {
 
 impl RecordingHeader {
     /// Header of a recording that starts now, without token ids.
-    pub fn of(source: &str, config: Config) -> Self {
+    pub fn for_source(source: &str, config: Config) -> Self {
         Self {
             tokengap: env!("CARGO_PKG_VERSION").to_owned(),
             source: source.to_owned(),

@@ -131,25 +131,25 @@ impl StreamSplitter {
             else {
                 return Ok(None);
             };
-            let section = Section::parse(head).ok_or_else(|| damaged("a section has no valid header"))?;
+            let section = Section::parse(head).ok_or_else(|| damaged_stream("a section has no valid header"))?;
             if self.run.is_some_and(|run| section.run != run) {
-                return Err(damaged("a section belongs to another run"));
+                return Err(damaged_stream("a section belongs to another run"));
             }
             // The sender may be any program, and the section is kept until it is complete.
             if section.kind != kind::BLOCK && section.packed_bytes > MAX_JSON_BYTES {
-                return Err(damaged("a section is too long"));
+                return Err(damaged_stream("a section is too long"));
             }
             let Some(payload) = rest.get(..section.packed_bytes as usize) else {
                 return Ok(None);
             };
             if crc32fast::hash(payload) != section.crc {
-                return Err(damaged("a checksum does not match"));
+                return Err(damaged_stream("a checksum does not match"));
             }
             let found = match (section.kind, self.run) {
                 (kind::HEADER, None) => {
                     Some(StreamSection::Header { run: section.run, header: Box::new(from_json(payload)?) })
                 }
-                (_, None) => return Err(damaged("it does not begin with a header")),
+                (_, None) => return Err(damaged_stream("it does not begin with a header")),
                 (kind::BLOCK, Some(_)) => Some(StreamSection::Block([head, payload].concat())),
                 (kind::STATUS, Some(_)) => Some(StreamSection::Status(Box::new(from_json(payload)?))),
                 (kind::END, Some(_)) => {
@@ -187,7 +187,7 @@ impl StreamSplitter {
     }
 }
 
-fn damaged(why: &str) -> StreamError {
+fn damaged_stream(why: &str) -> StreamError {
     StreamError::Damaged(why.to_owned())
 }
 

@@ -27,7 +27,7 @@ fn recording_and_reading_known_requests_does_not_allocate() {
     // With no limit on block size, no block goes to the writer thread while allocations are counted.
     let options = RecordOptions { block_bytes: usize::MAX, ..RecordOptions::offline() };
     let mut recorder =
-        Recorder::create(&path, &RecordingHeader::of("model", Config::default()), options).expect("a new file");
+        Recorder::create(&path, &RecordingHeader::for_source("model", Config::default()), options).expect("a new file");
     let rids: Vec<String> = (0..256).map(|n| format!("{n:032x}")).collect();
     let frames: Vec<Vec<Chunk<'_>>> = (1..=400).map(|n| rids.iter().map(|rid| chunk(rid, n)).collect()).collect();
     let mut seq = 0;

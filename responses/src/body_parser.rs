@@ -37,6 +37,7 @@ impl BodyParser {
         } else {
             return (Self::Other, None);
         };
+        // Compression hides only bodies that would be read.
         if is_compressed { (Self::Other, Some(Unreadable::Compressed)) } else { (parser, None) }
     }
 

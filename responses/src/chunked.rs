@@ -56,7 +56,7 @@ impl ChunkedDecoder {
         end.is_some()
     }
 
-    /// Returns whether the line ends the body; `None` if it is invalid.
+    /// Processes a complete line between data. Returns whether it ends the body; `None` if it is invalid.
     fn end_line(&mut self) -> Option<bool> {
         let line = self.line.trim_ascii_end();
         match self.state {

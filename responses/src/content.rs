@@ -111,26 +111,35 @@ impl ContentMatcher {
         }
     }
 
-    /// Matches a finished stream that claims `count` tokens. Returns the request if exactly one fits.
-    pub(super) fn match_stream(&mut self, received: &StreamTokens, count: u32) -> Option<String> {
+    /// Matches a finished stream, whose response states `token_count` tokens. Returns the id of the engine's request with these tokens if there
+    /// is exactly one.
+    pub(super) fn match_stream(&mut self, received: &StreamTokens, token_count: u32) -> Option<String> {
         if !self.is_enabled() || received.marks.is_empty() || received.incomplete {
             return None;
         }
-        let of_length = self.sent.values.iter().filter(|(_, sent)| sent.marks.len() == count as usize);
-        let mut fitting = of_length.filter(|(_, sent)| received.occurs_in(&sent.marks));
-        let Some((rid, _)) = fitting.next() else {
-            self.unknown += 1;
-            return None;
-        };
-        let rid = rid.clone();
-        // Equal outputs, such as those of equal prompts, cannot be told apart.
-        if fitting.next().is_some() {
-            self.ambiguous += 1;
-            return None;
+        let mut matching = Vec::new();
+        for (rid, sent) in &self.sent.values {
+            if sent.marks.len() == token_count as usize && received.occurs_in(&sent.marks) {
+                matching.push(rid);
+            }
         }
-        self.joined += 1;
-        self.forget_request(&rid);
-        Some(rid)
+        match matching[..] {
+            [] => {
+                self.unknown += 1;
+                None
+            }
+            [rid] => {
+                let rid = rid.clone();
+                self.joined += 1;
+                self.forget_request(&rid);
+                Some(rid)
+            }
+            // Equal outputs, such as those of equal prompts, cannot be told apart.
+            _ => {
+                self.ambiguous += 1;
+                None
+            }
+        }
     }
 
     /// Forgets a request that has been matched to its stream.

@@ -106,11 +106,11 @@ pub struct Completion<'a> {
     /// Number of token ids in the event; `None` when it carries text only.
     pub tokens: Option<u32>,
     /// Cumulative token count stated in the event, if any.
-    pub stated: Option<u32>,
+    pub stated_tokens: Option<u32>,
     /// Index of the choice that the event is about; 0 for other forms.
     pub choice: u32,
     /// Number of tokens of the event's only choice so far (continuous usage). Whether it is exact depends on the engine.
-    pub so_far: Option<u32>,
+    pub tokens_so_far: Option<u32>,
     /// Number of log probabilities of the only choice's generated tokens. Whether it is exact depends on the engine.
     pub logprobs: Option<u32>,
     /// Text of the event.
@@ -118,7 +118,7 @@ pub struct Completion<'a> {
     /// Whether it finishes the request.
     pub finished: bool,
     /// Whether this is the body of a response that does not stream.
-    pub whole: bool,
+    pub is_whole_body: bool,
     /// The token ids, on a worker's stream only; empty for other forms.
     pub ids: &'a [u32],
 }
@@ -169,7 +169,7 @@ impl<'a> ResponseJson<'a> {
                 rid: meta.id?.0,
                 // The name depends on the engine.
                 tokens: self.output_ids.or(self.token_ids).as_deref().map(count_items),
-                stated: meta.completion_tokens,
+                stated_tokens: meta.completion_tokens,
                 finished: meta.finish_reason.is_some(),
                 ..Completion::default()
             }
@@ -177,8 +177,8 @@ impl<'a> ResponseJson<'a> {
             let choices = self.choices?;
             // The usage of several choices is their sum.
             let usage = self.usage.filter(|_| choices.len <= 1);
-            let stated = usage.and_then(|usage| usage.completion_tokens);
-            let only = choices.len == 1;
+            let stated_tokens = usage.and_then(|usage| usage.completion_tokens);
+            let is_only_choice = choices.len == 1;
             Completion {
                 rid: self.id?.0,
                 form: ResponseForm::OpenAi,
@@ -188,10 +188,10 @@ impl<'a> ResponseJson<'a> {
                     1 => choices.tokens.or(self.prompt_token_ids.map(|_| 0)),
                     _ => None,
                 },
-                stated,
+                stated_tokens,
                 choice: choices.index,
-                so_far: stated.filter(|_| only),
-                logprobs: choices.logprobs.filter(|_| only),
+                tokens_so_far: stated_tokens.filter(|_| is_only_choice),
+                logprobs: choices.logprobs.filter(|_| is_only_choice),
                 text: if choices.len > 1 {
                     // Of these, the text of the last one is known, and the request of the first.
                     ChoiceText { elsewhere: true, ..ChoiceText::default() }
@@ -228,7 +228,7 @@ pub(super) fn parse_body(json: &[u8], emit: &mut Emit<'_>) {
         _ => Vec::<ResponseJson<'_>>::new(),
     };
     for completion in bodies.into_iter().filter_map(ResponseJson::into_completion) {
-        emit(ResponseElement::Completion(Completion { whole: true, ..completion }));
+        emit(ResponseElement::Completion(Completion { is_whole_body: true, ..completion }));
     }
 }
 
@@ -259,7 +259,10 @@ mod tests {
             (usage, ResponseForm::OpenAi, Some(0), Some(9), false),
         ] {
             let found = completion(json);
-            assert_eq!((found.form, found.tokens, found.stated, found.finished), (form, tokens, stated, finished));
+            assert_eq!(
+                (found.form, found.tokens, found.stated_tokens, found.finished),
+                (form, tokens, stated, finished)
+            );
             assert!(matches!(found.rid, Cow::Borrowed("a-1")));
         }
     }
@@ -279,7 +282,7 @@ mod tests {
     fn several_choices_of_a_body_have_neither_a_count_nor_tool_calls() {
         let json = br#"{"id":"r","choices":[{"index":0,"message":{"content":"a"}},{"index":1,"message":{"content":null,"tool_calls":[{"function":{"name":"f","arguments":"{}"}}]}}],"usage":{"completion_tokens":9}}"#;
         let completion = completion(json);
-        assert_eq!((completion.tokens, completion.stated), (None, None));
+        assert_eq!((completion.tokens, completion.stated_tokens), (None, None));
         assert!(completion.text.elsewhere && completion.text.tool_calls.is_empty());
     }
 

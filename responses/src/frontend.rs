@@ -69,7 +69,7 @@ pub(super) struct Writes {
     /// Whether any part may have tokens. A prefill server writes an empty list.
     tokens: bool,
     /// Whether all of it was observed.
-    pub(super) whole: bool,
+    pub(super) are_all_observed: bool,
     several_choices: bool,
     /// Whether the socket did not accept a write in full at any time.
     short_write: bool,
@@ -79,7 +79,7 @@ pub(super) struct Writes {
 
 impl Writes {
     pub(super) fn observed_from_start() -> Self {
-        Self { whole: true, ..Self::default() }
+        Self { are_all_observed: true, ..Self::default() }
     }
 
     /// Records a chunk or an event.
@@ -147,7 +147,7 @@ impl TimedResponse {
                 }
                 self.writes.record_event(sink.at, completion);
             }
-            ResponseElement::Undecoded => self.writes.whole = false,
+            ResponseElement::Undecoded => self.writes.are_all_observed = false,
             ResponseElement::Ended => self.end_response(waits, sink),
             ResponseElement::Unreadable(why) if why.hides_responses() => {
                 waits.count_unknown(UnknownWait::Unreadable(*why));
@@ -253,16 +253,21 @@ impl Frontends {
         if let Some(why) = why_unusable(worker, frontend) {
             return self.count_unknown(why);
         }
-        // Otherwise the first parts on both sides may hold different tokens.
-        let one_to_one = frontend.parts == worker.parts;
-        let first_token_ns =
-            ns_between(worker.first, frontend.first).filter(|_| one_to_one && !frontend.short_write_before_first);
-        let last_token_ns = ns_between(worker.last, frontend.last).filter(|_| !frontend.short_write);
+        let has_same_parts = frontend.parts == worker.parts;
+        let mut first_token_ns = ns_between(worker.first, frontend.first);
+        // With other parts, the first ones of both sides may hold different tokens. After a short write, the client held the token back.
+        if !has_same_parts || frontend.short_write_before_first {
+            first_token_ns = None;
+        }
+        let mut last_token_ns = ns_between(worker.last, frontend.last);
+        if frontend.short_write {
+            last_token_ns = None;
+        }
         if frontend.short_write {
             self.count_unknown(UnknownWait::SlowClient);
         } else if last_token_ns.is_none() {
             self.count_unknown(UnknownWait::EndedEarly);
-        } else if !one_to_one {
+        } else if !has_same_parts {
             self.count_unknown(UnknownWait::HeldBack);
         }
         if first_token_ns.or(last_token_ns).is_some() {
@@ -277,9 +282,14 @@ impl Frontends {
     /// Describes the waits that are not known, with counts.
     pub fn degraded(&self) -> Vec<String> {
         let mut unknown = self.unknown.clone();
-        let without_response = self.waiting.values().filter(|(_, ended)| !matches!(ended, Ended::Frontend(_)));
-        // Younger ones may still be written.
-        let overdue = without_response.filter(|(at, _)| self.latest.since(*at) >= OVERDUE_NS).count() as u64;
+        let mut overdue = 0;
+        for (ended_at, ended_side) in self.waiting.values() {
+            let lacks_response = !matches!(ended_side, Ended::Frontend(_));
+            // A younger response may still be written.
+            if lacks_response && self.latest.since(*ended_at) >= OVERDUE_NS {
+                overdue += 1;
+            }
+        }
         if overdue > 0 {
             add_to_count(&mut unknown, UnknownWait::NoResponse, overdue);
         }
@@ -292,7 +302,7 @@ impl Frontends {
 
 /// Reason why the two sides do not belong together.
 fn why_unusable(worker: &Writes, frontend: &Writes) -> Option<UnknownWait> {
-    if !(worker.whole && frontend.whole) {
+    if !(worker.are_all_observed && frontend.are_all_observed) {
         Some(UnknownWait::Partial)
     } else if worker.several_choices || frontend.several_choices {
         Some(UnknownWait::SeveralChoices)

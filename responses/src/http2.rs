@@ -52,7 +52,7 @@ pub(super) struct Http2Parser {
     /// Open responses by stream. The oldest is evicted: its client may have cancelled it, which is not visible here.
     streams: BTreeMap<u32, StreamBody>,
     /// No byte of the current frame's payload was processed.
-    fresh: bool,
+    is_frame_fresh: bool,
 }
 
 #[derive(Debug)]
@@ -61,7 +61,7 @@ enum StreamBody {
     /// The fields of the response are unknown, and so is its content until it shows.
     Unknown {
         /// No byte of the body has been missed.
-        whole: bool,
+        is_complete: bool,
         /// The first bytes of the body or of a frame, while they are too few.
         start: Vec<u8>,
     },
@@ -79,8 +79,37 @@ struct FieldBlock {
 }
 
 impl StreamBody {
-    fn unknown(whole: bool) -> Self {
-        Self::Unknown { whole, start: Vec::new() }
+    fn unknown(is_complete: bool) -> Self {
+        Self::Unknown { is_complete, start: Vec::new() }
+    }
+}
+
+/// What the first bytes of a body or frame show.
+enum BodyStart {
+    Recognised(BodyParser),
+    TooShort,
+    Other,
+}
+
+/// Recognises the content by its first bytes: of the whole body, or of a frame in the middle of it, whose length is then `frame_length`.
+fn recognise_body(start: &[u8], frame_length: Option<u32>) -> BodyStart {
+    const EVENT: &[u8] = b"data:";
+    if start.starts_with(EVENT) {
+        return BodyStart::Recognised(BodyParser::Events(EventParser::default()));
+    }
+    // This includes no bytes at all.
+    if EVENT.starts_with(start) {
+        return BodyStart::TooShort;
+    }
+    match grpc::begins_with_message(start, frame_length) {
+        None => return BodyStart::TooShort,
+        Some(true) => return BodyStart::Recognised(BodyParser::Grpc(GrpcParser::default())),
+        Some(false) => {}
+    }
+    let is_whole_body = frame_length.is_none();
+    match start.first() {
+        Some(b'{' | b'[') if is_whole_body => BodyStart::Recognised(BodyParser::Json(BoundedBuffer::default())),
+        _ => BodyStart::Other,
     }
 }
 
@@ -112,10 +141,10 @@ impl FrameHead {
         self.flags & flag != 0
     }
 
-    /// Whether a server may send it. Clients open the streams with odd numbers.
+    /// Whether a server may send a frame with this head.
     fn is_valid(&self) -> bool {
         match self.kind {
-            // Streams of requests are odd.
+            // Clients open the streams of requests, with odd numbers.
             DATA | HEADERS | PUSH_PROMISE | CONTINUATION => self.stream % 2 == 1,
             RST_STREAM => self.stream != 0 && self.length == 4,
             // Six bytes for each setting.
@@ -204,7 +233,7 @@ impl Http2Parser {
             return None;
         }
         let padded = matches!(head.kind, DATA | HEADERS | PUSH_PROMISE) && head.has_flag(PADDED);
-        (self.frame, self.known, self.left, self.fresh) = (Some(head), 0, head.length, true);
+        (self.frame, self.known, self.left, self.is_frame_fresh) = (Some(head), 0, head.length, true);
         self.padding = (!padded).then_some(0);
         if matches!(head.kind, HEADERS | PUSH_PROMISE) {
             let promised = head.kind == PUSH_PROMISE;
@@ -267,7 +296,7 @@ impl Http2Parser {
         Some(())
     }
 
-    /// Processes a complete block of fields.
+    /// Processes a complete block of fields: the head of a response, which begins it, or its trailers.
     fn begin_response(&mut self, emit: &mut EmitOnStream<'_>) {
         self.block.open = false;
         let FieldBlock { stream, promised, ends_stream, .. } = self.block;
@@ -317,38 +346,37 @@ impl Http2Parser {
     /// Passes a piece of a stream's data to the reader of its content, which is recognised by its first bytes if no head was seen.
     fn parse_data(&mut self, head: FrameHead, piece: &[u8], emit: &mut EmitOnStream<'_>) {
         let stream = head.stream;
-        let fresh = std::mem::take(&mut self.fresh);
+        let is_start_of_frame = std::mem::take(&mut self.is_frame_fresh);
         if !self.streams.contains_key(&stream) {
             self.open_stream(stream, StreamBody::unknown(false));
         }
         let Some(body) = self.streams.get_mut(&stream) else { return };
-        let (whole, start) = match body {
+        let (is_complete, start) = match body {
             StreamBody::Known(body) => return body.parse(piece, &self.limits, &mut |element| emit(stream, element)),
-            StreamBody::Unknown { whole, start } => (*whole, start),
+            StreamBody::Unknown { is_complete, start } => (*is_complete, start),
         };
-        if fresh && !whole {
-            start.clear();
-        } else if start.is_empty() && !whole {
-            return;
+        if !is_complete {
+            // Only the first bytes of a frame can tell; what follows other first bytes is skipped.
+            if is_start_of_frame {
+                start.clear();
+            } else if start.is_empty() {
+                return;
+            }
         }
         start.extend_from_slice(piece);
-        let events = b"data:";
         // In the middle of a body, only a frame that is one message shows where messages begin.
-        let grpc = grpc::begins_with_message(start, (!whole).then_some(head.length));
-        let mut known = match start.first() {
-            None => return,
-            _ if start.starts_with(events) => BodyParser::Events(EventParser::default()),
-            _ if events.starts_with(start) || grpc.is_none() => return,
-            _ if grpc == Some(true) => BodyParser::Grpc(GrpcParser::default()),
-            Some(b'{' | b'[') if whole => BodyParser::Json(BoundedBuffer::default()),
-            _ if whole => {
+        let frame_length = (!is_complete).then_some(head.length);
+        let mut parser = match recognise_body(start, frame_length) {
+            BodyStart::TooShort => return,
+            BodyStart::Recognised(parser) => parser,
+            BodyStart::Other if is_complete => {
                 emit(stream, ResponseElement::Unreadable(Unreadable::Fields));
                 BodyParser::Other
             }
-            _ => return start.clear(),
+            BodyStart::Other => return start.clear(),
         };
-        known.parse(start, &self.limits, &mut |element| emit(stream, element));
-        *body = StreamBody::Known(known);
+        parser.parse(start, &self.limits, &mut |element| emit(stream, element));
+        *body = StreamBody::Known(parser);
     }
 
     /// Ends the response of a stream.

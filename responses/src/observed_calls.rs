@@ -17,24 +17,39 @@ pub(super) struct ObservedCalls {
     events: u32,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Copy, Deserialize)]
 struct IndexedCall {
     #[serde(default)]
     index: Option<u32>,
+}
+
+/// Indices of the calls that an event or a body lists.
+#[derive(Clone, Copy, Default)]
+struct ListedCalls {
+    first_index: Option<u32>,
+    highest_index: u32,
+    count: u32,
+}
+
+impl ListedCalls {
+    fn with_call(self, call: IndexedCall) -> Self {
+        // Some servers leave the index out, which is then the position.
+        let index = call.index.unwrap_or(self.count);
+        Self {
+            first_index: self.first_index.or(Some(index)),
+            highest_index: self.highest_index.max(index),
+            count: self.count.saturating_add(1),
+        }
+    }
 }
 
 impl ObservedCalls {
     /// Counts the `tool_calls` of an event or a body. Those of an unknown form count as the first call.
     pub(super) fn count_calls(&mut self, json: &str) {
         let list = &mut Deserializer::from_str(json);
-        // The first and the highest index so far, and the place of the next call.
-        let indices = fold_list(list, (None, 0_u32), |(found, place): (Option<[u32; 2]>, _), element: IndexedCall| {
-            let index = element.index.unwrap_or(place);
-            let found = found.map_or([index; 2], |[first, last]| [first, last.max(index)]);
-            (Some(found), place.saturating_add(1))
-        });
-        let [first, last] = indices.ok().and_then(|(found, _)| found).unwrap_or_default();
-        self.last = self.last.max(last);
+        let listed = fold_list(list, ListedCalls::default(), ListedCalls::with_call).unwrap_or_default();
+        let first = listed.first_index.unwrap_or(0);
+        self.last = self.last.max(listed.highest_index);
         if *self.first.get_or_insert(first) == first {
             self.events = self.events.saturating_add(1);
         }

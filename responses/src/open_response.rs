@@ -20,9 +20,9 @@ use super::{Limits, Server};
 #[expect(clippy::struct_excessive_bools, reason = "independent facts about the response")]
 pub(super) struct OpenResponse {
     parts: Vec<RequestPart>,
-    pub(super) begun: bool,
+    pub(super) has_begun: bool,
     /// Whether all of it has been observed so far.
-    pub(super) whole: bool,
+    pub(super) is_fully_observed: bool,
     /// When its request reached the server; `None` where that is not observed.
     pub(super) arrival: Option<Result<ArrivalTimes, UnknownArrival>>,
     /// Span of the caller of its request, if the request names one.
@@ -50,31 +50,35 @@ struct RequestPart {
     /// Whether some tokens may be in no event: those of a chat's text that a parser removed have no log probabilities.
     may_lack_tokens: bool,
     /// Number of its tokens that the response itself states.
-    claimed: Option<u32>,
+    stated_tokens: Option<u32>,
     /// Number of its tokens up to the last event; `None` if an earlier event was missed.
-    so_far: Option<u32>,
+    tokens_so_far: Option<u32>,
     /// Id that the response shows, if it differs from `rid`.
-    shown: String,
+    shown_id: String,
     /// Tokens of a stream that can only be matched by content.
-    received: StreamTokens,
+    stream_tokens: StreamTokens,
     calls: ObservedCalls,
     content: Option<AnswerContent>,
 }
 
 impl RequestPart {
-    /// Counts an event of an HTTP response. `before`: number of its tokens up to the previous event.
-    fn count_event(&mut self, completion: &Completion<'_>, before: Option<u32>) {
+    /// Counts an event of an HTTP response for its content. `tokens_before`: number of the request's tokens up to the previous event.
+    fn count_event(&mut self, completion: &Completion<'_>, tokens_before: Option<u32>) {
         let form = match completion.form {
             ResponseForm::OpenAi => AnswerForm::OpenAi,
             ResponseForm::Generate => AnswerForm::Generate,
             ResponseForm::WorkerStream | ResponseForm::GrpcText => return,
         };
-        let first = AnswerContent { form, events: 0, event_tokens_max: None, lacks_end: false };
-        let content = self.content.get_or_insert(first);
-        let grown = completion.so_far.zip(before).and_then(|(so_far, before)| so_far.checked_sub(before));
-        // All tokens so far are listed in the events of a cumulative response.
-        let listed = completion.tokens.filter(|_| form == AnswerForm::OpenAi);
-        let tokens = grown.or(listed);
+        let no_events = AnswerContent { form, events: 0, event_tokens_max: None, lacks_end: false };
+        let content = self.content.get_or_insert(no_events);
+        let mut tokens = None;
+        if let (Some(tokens_so_far), Some(tokens_before)) = (completion.tokens_so_far, tokens_before) {
+            tokens = tokens_so_far.checked_sub(tokens_before);
+        }
+        // The events of the engine's own endpoint may be cumulative, so the ids that they list are no new tokens.
+        if form == AnswerForm::OpenAi {
+            tokens = tokens.or(completion.tokens);
+        }
         // The text of the engine's own endpoint is not read.
         let has_content = tokens > Some(0) || !completion.text.is_empty() || form == AnswerForm::Generate;
         content.events = content.events.saturating_add(u32::from(has_content));
@@ -95,9 +99,9 @@ impl OpenResponse {
 
     /// Records that events before this point were missed.
     pub(super) fn mark_incomplete(&mut self) {
-        self.whole = false;
-        self.writes.whole = false;
-        self.parts.iter_mut().for_each(|part| part.so_far = None);
+        self.is_fully_observed = false;
+        self.writes.are_all_observed = false;
+        self.parts.iter_mut().for_each(|part| part.tokens_so_far = None);
     }
 
     /// Processes the next element of the response.
@@ -110,16 +114,18 @@ impl OpenResponse {
     ) {
         match element {
             ResponseElement::Began => {
-                // Earlier short writes may be those of the head.
-                self.short_writes = if self.begun { 0 } else { self.short_writes };
-                self.begun = true;
-                self.whole = true;
+                // Short writes before the begin of a connection's first response may be those of its head.
+                if self.has_begun {
+                    self.short_writes = 0;
+                }
+                self.has_begun = true;
+                self.is_fully_observed = true;
                 self.says_end = false;
                 self.parts.clear();
             }
             ResponseElement::StreamNamed(name) => {
-                self.begun = true;
-                self.whole = true;
+                self.has_begun = true;
+                self.is_fully_observed = true;
                 self.is_worker_stream = true;
                 self.parts.clear();
                 self.name = server.streams.remove(name);
@@ -137,7 +143,7 @@ impl OpenResponse {
             ResponseElement::Done => self.says_end = true,
             ResponseElement::Unread(count) => server.grpc_messages += count,
             ResponseElement::Unreadable(why) => {
-                self.whole = false;
+                self.is_fully_observed = false;
                 server.count_unreadable(why);
             }
             // Its owner calls [`Self::end_response`].
@@ -153,9 +159,9 @@ impl OpenResponse {
         server: &mut Server,
         sink: &mut EventSink<'_>,
     ) {
-        self.begun = true;
+        self.has_begun = true;
         // A body is complete by its length.
-        self.says_end |= completion.finished || completion.whole;
+        self.says_end |= completion.finished || completion.is_whole_body;
         if self.is_worker_stream {
             self.writes.record_event(sink.at, &completion);
         }
@@ -171,7 +177,8 @@ impl OpenResponse {
         self.name = name;
     }
 
-    /// Reports the deliveries of an event, under the id that its request has on the hops.
+    /// Reports the deliveries of an event, under the id that its request has on the hops. `name` is the stream's, if a request plane announced
+    /// it.
     fn report_deliveries<'c>(
         &mut self,
         mut completion: Completion<'c>,
@@ -188,32 +195,36 @@ impl OpenResponse {
             }
             None => None,
         };
-        let shown = rid.map(|rid| std::mem::replace(&mut completion.rid, rid));
-        if let (None, Some(shown)) = (name, &shown) {
+        let shown_id = rid.map(|rid| std::mem::replace(&mut completion.rid, rid));
+        if let (None, Some(shown_id)) = (name, &shown_id) {
             // Events before the first frame were reported under the id that the response shows.
-            if self.find_part(&completion.rid).is_none() && self.find_part(shown).is_some() {
+            if self.find_part(&completion.rid).is_none() && self.find_part(shown_id).is_some() {
                 self.mark_incomplete();
             }
             let is_compared = server.texts.is_compared(&completion.rid);
             completion.tokens = self.count_tokens(&completion, limits, is_compared, sink);
         }
-        let joined = name.is_some_and(|name| name.rid.is_some());
-        let by_text = self.count_by_text(&completion, server);
-        completion.tokens = by_text.or(completion.tokens);
+        let is_joined_by_name = name.is_some_and(|name| name.rid.is_some());
+        let tokens_by_text = self.count_by_text(&completion, server);
+        completion.tokens = tokens_by_text.or(completion.tokens);
         let part = self.find_part(&completion.rid);
         let delivery = match (completion.form, completion.tokens) {
             (ResponseForm::Generate | ResponseForm::WorkerStream, _) => {
-                server.delivery_of_ids(&completion, part.and_then(|part| part.claimed), joined)
+                let stated_before = part.and_then(|part| part.stated_tokens);
+                server.delivery_of_ids(&completion, stated_before, is_joined_by_name)
             }
+            // Tokens that no event counts are reported once, by the first such event.
             (_, None) => part.is_none_or(|part| part.is_counted).then(|| delivery_of_text(&completion.rid)),
             // A role, or the usage alone.
             (_, Some(0)) if !completion.finished => None,
             (_, Some(tokens)) => {
                 server.deliveries += 1;
-                by_text.is_none().then(|| delivery_of_tokens(&completion, tokens))
+                // Deliveries counted by text are reported below.
+                tokens_by_text.is_none().then(|| delivery_of_tokens(&completion, tokens))
             }
         };
-        if let (None, Some(times)) = (part, self.arrival.filter(|_| self.parts.len() < limits.requests)) {
+        let is_new_request = part.is_none() && self.parts.len() < limits.requests;
+        if is_new_request && let Some(times) = self.arrival {
             sink.emit(What::Arrived(Arrival { rid: &completion.rid, times }));
             if let Some(parent) = self.trace_parent {
                 sink.emit(What::Traced(Traced { rid: &completion.rid, parent }));
@@ -222,12 +233,12 @@ impl OpenResponse {
         if let Some(delivery) = delivery {
             sink.emit(What::Delivered(delivery));
         }
-        server.report_by_text(&completion.rid, completion.finished, completion.whole, sink);
-        if let Some(part) = self.add_event(&completion, shown.as_deref(), limits)
+        server.report_by_text(&completion.rid, completion.finished, completion.is_whole_body, sink);
+        if let Some(part) = self.add_event(&completion, shown_id.as_deref(), limits)
             && completion.form == ResponseForm::WorkerStream
-            && !joined
+            && !is_joined_by_name
         {
-            server.content.record_received(&mut part.received, completion.ids);
+            server.content.record_received(&mut part.stream_tokens, completion.ids);
         }
     }
 
@@ -244,13 +255,13 @@ impl OpenResponse {
         if part.is_some_and(|part| !part.is_counted) {
             return None;
         }
-        let before = match part {
-            Some(part) => part.so_far,
-            None => (self.whole && self.parts.len() < limits.requests).then_some(0),
+        let tokens_before = match part {
+            Some(part) => part.tokens_so_far,
+            None => (self.is_fully_observed && self.parts.len() < limits.requests).then_some(0),
         };
         let listed = completion.tokens.or(completion.logprobs);
-        match (completion.so_far, before) {
-            (Some(so_far), Some(before)) => so_far.checked_sub(before),
+        match (completion.tokens_so_far, tokens_before) {
+            (Some(tokens_so_far), Some(tokens_before)) => tokens_so_far.checked_sub(tokens_before),
             // The count includes missed events.
             (Some(_), None) if listed.is_none() => {
                 sink.report_missed_event();
@@ -272,9 +283,10 @@ impl OpenResponse {
     fn count_by_text(&self, completion: &Completion<'_>, server: &mut Server) -> Option<u32> {
         let rid = &*completion.rid;
         let part = self.find_part(rid);
-        let counted = part.is_none_or(|part| part.is_counted);
+        let is_counted = part.is_none_or(|part| part.is_counted);
         match completion.form {
-            ResponseForm::OpenAi if completion.tokens.is_none() && counted => {}
+            ResponseForm::OpenAi if completion.tokens.is_none() && is_counted => {}
+            // The role at the start of a chat, or the usage at its end.
             ResponseForm::OpenAi if completion.tokens == Some(0) && completion.text.is_empty() => return None,
             ResponseForm::OpenAi if !completion.text.completion => {
                 server.texts.collect_unmatched(rid, &completion.text);
@@ -286,58 +298,63 @@ impl OpenResponse {
                 return None;
             }
         }
-        let all_observed = part.map_or(self.whole, |part| part.so_far.is_some());
-        server.texts.compare_event(rid, &completion.text, completion.finished, all_observed)
+        let are_all_events_observed = match part {
+            Some(part) => part.tokens_so_far.is_some(),
+            None => self.is_fully_observed,
+        };
+        server.texts.compare_event(rid, &completion.text, completion.finished, are_all_events_observed)
     }
 
     fn find_part(&self, rid: &str) -> Option<&RequestPart> {
         self.parts.iter().find(|part| part.rid == rid)
     }
 
-    /// Adds an event to its request, whose id the response shows as `shown` if it differs. Returns `None` above the limit of requests.
+    /// Adds an event to its request and returns the request, or `None` above the limit of requests. `shown_id`: id that the response shows, if
+    /// it was replaced by that of the hops.
     fn add_event(
         &mut self,
         completion: &Completion<'_>,
-        shown: Option<&str>,
+        shown_id: Option<&str>,
         limits: &Limits,
     ) -> Option<&mut RequestPart> {
-        let known = self.parts.iter().position(|part| part.rid == completion.rid);
-        let only = known.map_or(self.parts.is_empty(), |_| self.parts.len() == 1);
-        let part = match known {
-            Some(place) => &mut self.parts[place],
+        let index = self.parts.iter().position(|part| part.rid == completion.rid);
+        let part_count = self.parts.len() + usize::from(index.is_none());
+        let part = match index {
+            Some(index) => &mut self.parts[index],
             None if self.parts.len() == limits.requests => return None,
             None => self.parts.push_mut(RequestPart {
                 rid: completion.rid.to_string(),
-                shown: shown.filter(|shown| completion.rid != **shown).unwrap_or_default().to_owned(),
+                shown_id: shown_id.filter(|id| completion.rid != **id).unwrap_or_default().to_owned(),
                 is_counted: true,
-                so_far: self.whole.then_some(0),
+                tokens_so_far: self.is_fully_observed.then_some(0),
                 ..RequestPart::default()
             }),
         };
-        let new = completion.tokens.unwrap_or(0);
+        let listed_tokens = completion.tokens.unwrap_or(0);
         part.is_counted &= completion.tokens.is_some();
         if !completion.text.tool_calls.is_empty() {
             part.calls.count_calls(completion.text.tool_calls);
         }
         // A count equal to the number of ids means that the ids are cumulative. The first event of an incremental response also matches,
         // with the same result.
-        part.tokens = if completion.form != ResponseForm::OpenAi && completion.stated == completion.tokens {
-            new
+        part.tokens = if completion.form != ResponseForm::OpenAi && completion.stated_tokens == completion.tokens {
+            listed_tokens
         } else {
-            part.tokens.saturating_add(new)
+            part.tokens.saturating_add(listed_tokens)
         };
-        part.count_event(completion, part.so_far);
-        let stated = completion.so_far;
-        part.may_lack_tokens |= completion.logprobs.is_some() && stated.is_none() && !completion.text.completion;
-        part.so_far = stated.or_else(|| Some(part.so_far?.saturating_add(new)));
+        part.count_event(completion, part.tokens_so_far);
+        let has_continuous_usage = completion.tokens_so_far.is_some();
+        part.may_lack_tokens |= completion.logprobs.is_some() && !has_continuous_usage && !completion.text.completion;
+        part.tokens_so_far =
+            completion.tokens_so_far.or_else(|| Some(part.tokens_so_far?.saturating_add(listed_tokens)));
         // The final usage of several choices is their sum.
-        if completion.form != ResponseForm::OpenAi || only || stated.is_some() {
-            part.claimed = completion.stated.or(part.claimed);
+        if completion.form != ResponseForm::OpenAi || part_count == 1 || has_continuous_usage {
+            part.stated_tokens = completion.stated_tokens.or(part.stated_tokens);
         }
         Some(part)
     }
 
-    /// How the response ended, which now is over with `end`. An earlier sign of its end may say more.
+    /// How the response ended. `end` is how its connection or its body ended; an earlier sign may say more.
     fn settle_end(&self, end: AnswerEnd) -> AnswerEnd {
         match self.end {
             // The client cancelled a response that was complete.
@@ -352,7 +369,7 @@ impl OpenResponse {
     fn why_calls_unjudged(&self, end: AnswerEnd, reason: UnjudgedReason) -> UnjudgedReason {
         match end {
             AnswerEnd::ClientLeft | AnswerEnd::ServerLeft | AnswerEnd::Failed => UnjudgedReason::EndedEarly,
-            _ if !self.whole || end == AnswerEnd::Unknown => UnjudgedReason::Missed,
+            _ if !self.is_fully_observed || end == AnswerEnd::Unknown => UnjudgedReason::Missed,
             _ => reason,
         }
     }
@@ -366,18 +383,18 @@ impl OpenResponse {
         sink: &mut EventSink<'_>,
     ) {
         let end = self.settle_end(end);
-        let lacks_end = self.whole && end == AnswerEnd::Whole && !self.says_end;
+        let lacks_end = self.is_fully_observed && end == AnswerEnd::Whole && !self.says_end;
         // Recorded once for the whole response.
         let mut writes = self.is_worker_stream.then_some(self.writes);
         for part in &self.parts {
             // The events before the first frame named the response by the id that it shows. Its answer has the request's id.
-            if !part.rid.is_empty() && self.parts.iter().any(|other| other.shown == part.rid) {
+            if !part.rid.is_empty() && self.parts.iter().any(|other| other.shown_id == part.rid) {
                 _ = server.texts.forget_request(&part.rid, false);
                 continue;
             }
             let matched_rid = self.match_by_content(part, server);
-            if !part.shown.is_empty() {
-                server.response_ids.forget_response(&part.shown);
+            if !part.shown_id.is_empty() {
+                server.response_ids.forget_response(&part.shown_id);
             }
             let ended = self.end_part(part, end, server, sink);
             if let Some(rid) = &matched_rid {
@@ -390,7 +407,7 @@ impl OpenResponse {
             sink.emit(What::Answered(Answer {
                 rid,
                 tokens: ended.tokens,
-                completion_tokens: part.claimed,
+                completion_tokens: part.stated_tokens,
                 end,
                 short_writes: self.short_writes,
                 unacknowledged,
@@ -409,22 +426,26 @@ impl OpenResponse {
         self.name.as_ref().is_some_and(|name| name.rid.is_some())
     }
 
-    /// Finds the engine's request by the tokens of a worker's stream that no request plane named, and counts whether the request is known.
+    /// Id of the engine's request whose tokens a worker's stream carried. `None` if the request plane named the request, or no single request
+    /// has these tokens. Counts whether the stream's request is known.
     fn match_by_content(&self, part: &RequestPart, server: &mut Server) -> Option<String> {
         if !self.is_worker_stream {
             return None;
         }
-        let mut matched_rid = None;
-        if !self.is_named()
-            && self.whole
-            && let Some(claimed) = part.claimed
-        {
-            matched_rid = server.content.match_stream(&part.received, claimed);
-        }
-        if self.is_named() || matched_rid.is_some() {
+        if self.is_named() {
             server.named += 1;
-        } else {
-            server.unnamed += 1;
+            return None;
+        }
+        let mut matched_rid = None;
+        // Of a stream with missed events, the tokens are not known well enough.
+        if self.is_fully_observed
+            && let Some(token_count) = part.stated_tokens
+        {
+            matched_rid = server.content.match_stream(&part.stream_tokens, token_count);
+        }
+        match matched_rid {
+            Some(_) => server.named += 1,
+            None => server.unnamed += 1,
         }
         matched_rid
     }
@@ -435,10 +456,10 @@ impl OpenResponse {
         let mut last_tokens = 0;
         // The events that finish several choices may all name the last one.
         if part.is_counted && is_complete {
-            last_tokens = server.texts.compare_end(&part.rid, part.so_far.is_some()).unwrap_or(0);
+            last_tokens = server.texts.compare_end(&part.rid, part.tokens_so_far.is_some()).unwrap_or(0);
         }
         server.report_by_text(&part.rid, true, false, sink);
-        let compared = server.texts.forget_request(&part.rid, self.whole && is_complete);
+        let compared = server.texts.forget_request(&part.rid, self.is_fully_observed && is_complete);
         let tool_calls = match compared.tool_calls {
             Ok(calls) => calls,
             Err(reason) => part.calls.as_unjudged(self.why_calls_unjudged(end, reason)),
@@ -446,14 +467,14 @@ impl OpenResponse {
         if part.is_counted && compared.differs {
             sink.emit(What::Delivered(delivery_of_text(&part.rid)));
         }
-        let lacks_tokens = part.may_lack_tokens && part.claimed.is_some_and(|claimed| part.tokens < claimed);
+        let lacks_tokens = part.may_lack_tokens && part.stated_tokens.is_some_and(|stated| part.tokens < stated);
         let is_counted = part.is_counted && !compared.differs && !lacks_tokens;
         if is_counted {
             server.counted += 1;
         } else if !compared.differs {
             server.text_only += 1;
         }
-        EndedPart { tokens: (is_counted && self.whole).then(|| part.tokens + last_tokens), tool_calls }
+        EndedPart { tokens: (is_counted && self.is_fully_observed).then(|| part.tokens + last_tokens), tool_calls }
     }
 }
 

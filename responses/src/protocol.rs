@@ -93,13 +93,17 @@ fn size_line(bytes: &[u8]) -> Option<usize> {
     bytes[digits..].starts_with(b"\r\n").then_some(digits + 2)
 }
 
-/// Offset of the first chunk whose data begins with an event.
-pub(super) fn event_within(bytes: &[u8]) -> Option<usize> {
-    memmem::find_iter(bytes, b"\r\ndata:").find_map(|end| {
+/// Offset of the first chunk of a chunked body whose data begins with an event.
+pub(super) fn find_chunk_with_event(bytes: &[u8]) -> Option<usize> {
+    for end_of_size_line in memmem::find_iter(bytes, b"\r\ndata:") {
         // The size line is read backwards from its end.
-        let digits = bytes[..end].iter().rev().take_while(|byte| byte.is_ascii_hexdigit()).count();
-        let at = end - digits;
-        let after_line_end = at == 0 || bytes[..at].ends_with(b"\r\n");
-        (digits > 0 && after_line_end).then_some(at)
-    })
+        let before = &bytes[..end_of_size_line];
+        let digits = before.iter().rev().take_while(|byte| byte.is_ascii_hexdigit()).count();
+        let chunk = end_of_size_line - digits;
+        let is_line_start = chunk == 0 || bytes[..chunk].ends_with(b"\r\n");
+        if digits > 0 && is_line_start {
+            return Some(chunk);
+        }
+    }
+    None
 }

@@ -10,7 +10,7 @@ use super::frontend::TimedResponse;
 use super::http::HttpParser;
 use super::http2::Http2Parser;
 use super::open_response::OpenResponse;
-use super::protocol::{Detected, detect_protocol, event_within};
+use super::protocol::{Detected, detect_protocol, find_chunk_with_event};
 use super::{Limits, ParseStream, Server, StreamProtocol, Unreadable};
 
 /// Reader of the bytes that a server writes on one connection. It starts at any point of the connection.
@@ -81,8 +81,8 @@ impl ResponseReader {
 
     /// Records when the request reached the server that the next response answers, and the span of its caller if its head names one.
     pub fn record_arrival(&mut self, times: ArrivalTimes, trace_parent: Option<TraceParent>) {
-        let open = self.responses.get(&0).filter(|response| response.begun);
-        if open.is_some_and(|response| response.whole) {
+        let open = self.responses.get(&0).filter(|response| response.has_begun);
+        if open.is_some_and(|response| response.is_fully_observed) {
             // Of this and all later requests of the connection, it is unknown which arrived when.
             self.arrival = self.arrival.map(|_| Err(UnknownArrival::Pipelined));
         } else if open.is_none() && self.arrival == Some(Err(UnknownArrival::Missed)) {
@@ -178,26 +178,31 @@ impl ResponseReader {
         }
     }
 
-    /// Looks for a readable position, and parses the bytes from there on.
-    fn seek_protocol(&mut self, bytes: &[u8], begins: bool, server: &mut Server, sink: &mut EventSink<'_>) {
-        // Otherwise the bytes may be from the middle of a response.
-        let is_start = begins || self.skipped_bytes == 0;
-        let mut found = if is_start { detect_protocol(bytes, self.protocols) } else { Detected::Unknown };
+    /// Looks for a readable position, and parses the bytes from there on. `is_start_of_write`: the bytes are the first of a write.
+    fn seek_protocol(&mut self, bytes: &[u8], is_start_of_write: bool, server: &mut Server, sink: &mut EventSink<'_>) {
+        let mut detected = Detected::Unknown;
+        // Other bytes may be from the middle of a response.
+        if is_start_of_write || self.skipped_bytes == 0 {
+            detected = detect_protocol(bytes, self.protocols);
+        }
         let mut offset = 0;
-        if let Detected::Unknown = found {
-            let event = event_within(bytes);
-            offset = event.unwrap_or(bytes.len());
-            found = event.map_or(Detected::Unknown, |_| Detected::Events);
+        if let Detected::Unknown = detected {
+            if let Some(chunk) = find_chunk_with_event(bytes) {
+                offset = chunk;
+                detected = Detected::Events;
+            } else {
+                offset = bytes.len();
+            }
         }
         self.skipped_bytes += offset as u64;
         let limits = self.limits;
-        self.parser = match found {
+        self.parser = match detected {
             Detected::Short => Parser::Seeking(bytes.to_vec()),
             Detected::Unknown if self.skipped_bytes > limits.seek_bytes => {
-                return self.give_up(Unreadable::Unknown, server, sink);
+                return self.stop_reading(Unreadable::Unknown, server, sink);
             }
             Detected::Unknown => Parser::default(),
-            Detected::Unreadable(why) => return self.give_up(why, server, sink),
+            Detected::Unreadable(why) => return self.stop_reading(why, server, sink),
             Detected::Http => Parser::Http(Box::new(HttpParser::new(limits))),
             Detected::Http2 { is_first } => {
                 Parser::Http2(Box::new(Http2Parser::new(limits, is_first && self.skipped_bytes == 0)))
@@ -245,12 +250,12 @@ impl ResponseReader {
             Ok(()) => {}
             // The server's framing was valid so far, so bytes must have been missed.
             Err(Unreadable::Chunks) => self.record_gap(sink.at, sink.events),
-            Err(why) => self.give_up(why, server, sink),
+            Err(why) => self.stop_reading(why, server, sink),
         }
     }
 
-    /// Reads no further byte of the connection.
-    fn give_up(&mut self, why: Unreadable, server: &mut Server, sink: &mut EventSink<'_>) {
+    /// Reads no further byte of the connection, because its bytes are not understood.
+    fn stop_reading(&mut self, why: Unreadable, server: &mut Server, sink: &mut EventSink<'_>) {
         self.parser = Parser::Unreadable;
         if let Some(response) = &mut self.frontend {
             return response.record_element(0, &ResponseElement::Unreadable(why), &mut server.frontends, sink);
@@ -262,7 +267,7 @@ impl ResponseReader {
     /// Reports a gap, which every response in progress may have.
     fn mark_incomplete(&mut self, sink: &mut EventSink<'_>) {
         if let Some(response) = &mut self.frontend {
-            response.writes.whole = false;
+            response.writes.are_all_observed = false;
             return;
         }
         self.responses.values_mut().for_each(OpenResponse::mark_incomplete);
@@ -272,18 +277,18 @@ impl ResponseReader {
 
 /// Arrival of the request of a response that begins; `None` where arrivals are not observed.
 fn take_arrival(
-    next: &mut Option<Result<ArrivalTimes, UnknownArrival>>,
+    next_arrival: &mut Option<Result<ArrivalTimes, UnknownArrival>>,
     other_protocol: Option<UnknownArrival>,
 ) -> Option<Result<ArrivalTimes, UnknownArrival>> {
-    let taken = *next;
+    let arrival = *next_arrival;
     // Each request has its own times, so the next response without new ones belongs to a request whose arrival was missed.
-    if let Some(Ok(_)) = taken {
-        *next = Some(Err(UnknownArrival::Missed));
+    if let Some(Ok(_)) = arrival {
+        *next_arrival = Some(Err(UnknownArrival::Missed));
     }
-    // Several requests share the connection, and nothing tells whose times these are.
     match other_protocol {
-        Some(why) if taken != Some(Err(UnknownArrival::Tls)) => taken.map(|_| Err(why)),
-        _ => taken,
+        // Several requests share the connection, and nothing tells whose times these are.
+        Some(why) if arrival != Some(Err(UnknownArrival::Tls)) => arrival.map(|_| Err(why)),
+        _ => arrival,
     }
 }
 

@@ -114,53 +114,57 @@ impl Server {
         logged.or_else(|| self.response_ids.find_request(context, 0).map(str::to_owned))
     }
 
-    /// Delivery in an event, where `before` is the count stated in the previous event of the response. Returns `None` if the event has no
-    /// token ids or no count, or belongs to a request that cannot be joined to frames.
+    /// Delivery in an event with token ids. `stated_before` is the count in the previous event of the response; `is_joined_by_name` says
+    /// whether the stream's name leads to its frames. Returns `None` if the event has no token ids or no count, or its frames are unknown.
     pub(super) fn delivery_of_ids<'a>(
         &mut self,
         completion: &'a Completion<'_>,
-        before: Option<u32>,
-        joined: bool,
+        stated_before: Option<u32>,
+        is_joined_by_name: bool,
     ) -> Option<Delivery<'a>> {
-        if completion.form == ResponseForm::WorkerStream && joined {
+        if completion.form == ResponseForm::WorkerStream && is_joined_by_name {
             self.deliveries += 1;
             return Some(Delivery {
-                completion_tokens: completion.stated,
+                completion_tokens: completion.stated_tokens,
                 ..delivery_of_tokens(completion, completion.tokens?)
             });
         }
         if completion.form != ResponseForm::Generate {
             return None;
         }
-        let claimed = completion.stated;
+        let stated = completion.stated_tokens;
         // Up to 0.4.10 an event has either ids or the whole text so far. Whole text always includes earlier tokens.
-        let (tokens, shown) = match completion.tokens {
-            Some(tokens) => (tokens, claimed.and_then(|count| mode_shown_by(tokens, count, before))),
-            None => (claimed?, Some(Mode::Cumulative)),
+        let (tokens, mode_of_event) = match completion.tokens {
+            Some(tokens) => (tokens, stated.and_then(|count| mode_shown_by(tokens, count, stated_before))),
+            None => (stated?, Some(Mode::Cumulative)),
         };
         // An engine known to be cumulative stays cumulative, even if one event has too few ids.
-        let mode =
-            if self.mode == Some(Mode::Cumulative) { self.mode } else { shown.or(self.mode).or(self.observed_mode) };
-        if claimed != before {
-            self.observed_mode = shown.or(self.observed_mode);
+        let mode = if self.mode == Some(Mode::Cumulative) {
+            self.mode
+        } else {
+            mode_of_event.or(self.mode).or(self.observed_mode)
+        };
+        if stated != stated_before {
+            self.observed_mode = mode_of_event.or(self.observed_mode);
         }
         self.deliveries += 1;
         let mode = mode.unwrap_or(Mode::Cumulative);
         // From 0.5.11 on a cumulative event refers to the engine's own list, which may grow before the event is written.
-        let tokens = match (mode, claimed) {
+        let tokens = match (mode, stated) {
             (Mode::Cumulative, Some(count)) => tokens.min(count),
             _ => tokens,
         };
-        Some(Delivery { mode, completion_tokens: claimed, ..delivery_of_tokens(completion, tokens) })
+        Some(Delivery { mode, completion_tokens: stated, ..delivery_of_tokens(completion, tokens) })
     }
 
     /// Reports deliveries that were counted by their text. `finished`: the last of them finishes the request.
-    pub(super) fn report_by_text(&mut self, rid: &str, finished: bool, whole: bool, sink: &mut EventSink<'_>) {
+    /// `is_whole_body`: the response does not stream.
+    pub(super) fn report_by_text(&mut self, rid: &str, finished: bool, is_whole_body: bool, sink: &mut EventSink<'_>) {
         let mut ready = self.texts.take_ready().peekable();
         while let Some(carried) = ready.next() {
             let delivery = Delivery {
                 finished: finished && ready.peek().is_none(),
-                response: if whole { Response::Whole } else { Response::Text },
+                response: if is_whole_body { Response::Whole } else { Response::Text },
                 without_text: carried.without_text,
                 ..Delivery::new(rid, carried.tokens, Some(carried.completion_tokens))
             };
@@ -170,9 +174,11 @@ impl Server {
 
     /// Whether deliveries are observable. They are not if all traffic is encrypted or carries text only.
     pub fn shows_deliveries(&self) -> bool {
-        let by_tls = self.tls.is_some_and(|tls| tls.hidden_connections() > 0);
-        let hidden = self.text_only > 0 || by_tls || self.unreadable.iter().any(|(why, _)| why.hides_responses());
-        !hidden || self.deliveries > 0
+        let has_hidden_connections = self.tls.is_some_and(|tls| tls.hidden_connections() > 0);
+        let has_hidden_responses = self.text_only > 0
+            || has_hidden_connections
+            || self.unreadable.iter().any(|(why, _)| why.hides_responses());
+        self.deliveries > 0 || !has_hidden_responses
     }
 
     /// Describes the traffic that was not observable, with counts.
@@ -224,7 +230,7 @@ impl Server {
 
 /// Delivery of an event that lists the ids of its new tokens.
 pub(super) fn delivery_of_tokens<'a>(completion: &'a Completion<'_>, tokens: u32) -> Delivery<'a> {
-    let response = if completion.whole { Response::Whole } else { Response::Streamed };
+    let response = if completion.is_whole_body { Response::Whole } else { Response::Streamed };
     Delivery { finished: completion.finished, response, ..Delivery::new(&completion.rid, tokens, None) }
 }
 
@@ -233,15 +239,20 @@ pub(super) fn delivery_of_text(rid: &str) -> Delivery<'_> {
     Delivery { mode: Mode::Cumulative, response: Response::Text, ..Delivery::new(rid, 0, None) }
 }
 
-/// Output mode shown by an event with `tokens` ids that states `count`, where `before` is the previous count. Returns `None` if both modes
-/// are possible: no ids, or all tokens in one event.
-fn mode_shown_by(tokens: u32, count: u32, before: Option<u32>) -> Option<Mode> {
-    match before {
-        _ if tokens == 0 => None,
-        // More ids than new tokens, and more than half of all tokens.
-        Some(before) if tokens > count.saturating_sub(before) && tokens > count / 2 => Some(Mode::Cumulative),
-        _ if tokens < count => Some(Mode::Incremental),
-        _ => None,
+/// Output mode shown by an event with `tokens` ids that states `count` tokens, where the previous event stated `count_before`. Returns `None` if
+/// both modes are possible: no ids, or all tokens in one event.
+fn mode_shown_by(tokens: u32, count: u32, count_before: Option<u32>) -> Option<Mode> {
+    if tokens == 0 {
+        return None;
+    }
+    let lists_earlier_tokens = count_before.is_some_and(|before| tokens > count.saturating_sub(before));
+    // A cumulative list may lack tokens from before the request was known, but not most of them.
+    if lists_earlier_tokens && tokens > count / 2 {
+        Some(Mode::Cumulative)
+    } else if tokens < count {
+        Some(Mode::Incremental)
+    } else {
+        None
     }
 }
 

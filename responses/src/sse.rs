@@ -18,8 +18,15 @@ impl EventParser {
     /// longer than `limit` bytes or memory is short.
     pub(super) fn parse(&mut self, piece: &[u8], limit: usize, mut emit: impl FnMut(Option<&[u8]>)) {
         let mut buffer = std::mem::take(&mut self.buffer);
-        if buffer.is_empty() || buffer.extend(piece).is_err() {
-            if !buffer.is_empty() {
+        let has_incomplete_event = !buffer.is_empty();
+        if has_incomplete_event && buffer.extend(piece).is_ok() {
+            // A cut can fall anywhere between the two line ends of a blank line.
+            let from = (buffer.len() - piece.len()).saturating_sub(2);
+            let used = self.parse_blocks(&buffer, from, &mut emit);
+            buffer.remove_first(used);
+        } else {
+            if has_incomplete_event {
+                // Without memory for its rest, the event is lost.
                 self.skip_event(&mut emit);
                 buffer.clear();
             }
@@ -27,11 +34,6 @@ impl EventParser {
             if buffer.extend(&piece[used..]).is_err() {
                 self.skip_event(&mut emit);
             }
-        } else {
-            // A cut can fall anywhere between the two line ends of a blank line.
-            let from = (buffer.len() - piece.len()).saturating_sub(2);
-            let used = self.parse_blocks(&buffer, from, &mut emit);
-            buffer.remove_first(used);
         }
         self.buffer = buffer;
         self.skip_oversized(limit, &mut emit);

@@ -247,10 +247,10 @@ impl Texts {
         }
         // The parser of a chat may remove text, which is then not lost.
         let may_skip = all_observed && sent.begins && (self.exact || text.completion);
-        let bytes = sent.kept_bytes();
-        let begin = sent.carried.tokens;
+        let bytes_before = sent.kept_bytes();
+        let tokens_before = sent.carried.tokens;
         let compared = sent.compare_event(text, finished, may_skip);
-        self.bytes -= bytes - sent.kept_bytes();
+        self.bytes -= bytes_before - sent.kept_bytes();
         let completion_tokens = sent.carried.tokens;
         let CarriedChunks { tokens, without_text } = match compared {
             Ok(part) => part,
@@ -262,7 +262,7 @@ impl Texts {
             }
         };
         if tokens > 0 || finished {
-            let follows_missing_text = begin + tokens < completion_tokens || !request.held.is_empty();
+            let follows_missing_text = tokens_before + tokens < completion_tokens || !request.held.is_empty();
             let deliveries = if follows_missing_text { &mut request.held } else { &mut self.ready };
             deliveries.push(CarriedTokens { tokens, completion_tokens, without_text });
             if finished || sent.counted && request.held.len() > HELD {
@@ -280,7 +280,8 @@ impl Texts {
     /// Ends the comparison of a response that ended without an event that finishes it. Returns the number of its last tokens.
     pub(super) fn compare_end(&mut self, rid: &str, all_observed: bool) -> Option<u32> {
         let request = self.requests.values.get(rid)?;
-        if request.by_event()?.pending.is_empty() && request.held.is_empty() {
+        let is_all_compared = request.by_event()?.pending.is_empty() && request.held.is_empty();
+        if is_all_compared {
             return None;
         }
         self.compare_event(rid, &ChoiceText::default(), true, all_observed)

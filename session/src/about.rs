@@ -24,6 +24,15 @@ pub struct EngineIdentity {
     pub state: &'static str,
 }
 
+/// CPU time and memory that tokengap has used; `None` if unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnUsage {
+    /// CPU time in nanoseconds.
+    pub cpu_ns: Option<u64>,
+    /// Resident memory in bytes.
+    pub rss_bytes: Option<u64>,
+}
+
 /// Information about a run that a report needs. The defaults are those of a live source.
 pub trait About {
     /// Name of the source in the report.
@@ -55,23 +64,23 @@ pub trait About {
     }
 
     /// Statement of the process that observed the run, if it was another one.
-    fn closing(&self) -> Option<&ReportInput> {
+    fn observer_statement(&self) -> Option<&ReportInput> {
         None
     }
 
     /// Content of `source.wire` in the report: the observed message formats.
-    fn wire(&self) -> Option<Value> {
-        self.closing()?.wire.clone()
+    fn wire_json(&self) -> Option<Value> {
+        self.observer_statement()?.wire.clone()
     }
 
     /// Cost of sampling the engine's Python stacks, if enabled.
-    fn sampling(&self) -> Option<SamplingCost> {
-        self.closing()?.sampling
+    fn stack_sampling_cost(&self) -> Option<SamplingCost> {
+        self.observer_statement()?.sampling
     }
 
     /// Content of `demo` in the report: the ground truth kept by the demo's own peers.
-    fn truth(&self) -> Option<Value> {
-        self.closing()?.demo.clone()
+    fn demo_truth_json(&self) -> Option<Value> {
+        self.observer_statement()?.demo.clone()
     }
 
     /// One instant on both clocks; `None` if the wall clock is unknown.
@@ -89,11 +98,11 @@ pub trait About {
         None
     }
 
-    /// CPU time in nanoseconds and resident bytes used by tokengap.
-    fn cost(&self) -> (Option<u64>, Option<u64>) {
-        match self.closing() {
-            Some(closing) => (closing.cpu_ns, closing.rss_bytes),
-            None => (Some(own::cpu_ns()), own::rss_bytes()),
+    /// CPU time and memory of the tokengap that observes, or observed, the engine.
+    fn own_usage(&self) -> OwnUsage {
+        match self.observer_statement() {
+            Some(statement) => OwnUsage { cpu_ns: statement.cpu_ns, rss_bytes: statement.rss_bytes },
+            None => OwnUsage { cpu_ns: Some(own::cpu_ns()), rss_bytes: own::rss_bytes() },
         }
     }
 }

@@ -17,7 +17,7 @@ pub mod telemetry;
 pub mod time_of_day;
 pub mod units;
 
-pub use about::{About, EngineIdentity};
+pub use about::{About, EngineIdentity, OwnUsage};
 pub use observer::{NoObserver, Notice, Observer, Run, RunStage, ScreenCommand};
 pub use replay::Playback;
 pub use run::{CompareRuns, RunHooks, RunOptions, Running, SHORT_SLEEP, run};

@@ -52,20 +52,24 @@ impl Position {
     /// two are one from the start. A zone, `pm` or a date leave no choice. The error names the run's range.
     pub fn parse_target(&self, text: &str) -> Result<u64, String> {
         let text = text.trim();
-        let relative = text.strip_prefix(['+', '-']);
-        let moment_ns = units::parse_moment(relative.unwrap_or(text));
+        let without_sign = text.strip_prefix(['+', '-']);
+        let moment_ns = units::parse_moment(without_sign.unwrap_or(text));
         let time_of_day = TimeOfDay::parse(text);
         let date_ns = self.parse_date(text);
         if (moment_ns, time_of_day, date_ns) == (None, None, None) {
             return Err("expected a time: 14:59, 14:59:08, 1:23, 3.9s, +10s, -1m".to_owned());
         }
-        let by_clock = time_of_day.zip(self.start_wall_ns()).map(|(time, start_ns)| time.first_in_run(start_ns));
-        let candidates = match (relative, moment_ns) {
+        let mut by_time_of_day_ns = None;
+        if let (Some(time_of_day), Some(start_ns)) = (time_of_day, self.start_wall_ns()) {
+            by_time_of_day_ns = Some(time_of_day.first_in_run(start_ns));
+        }
+        // The first of these that the run covers is the target.
+        let candidates = match (without_sign, moment_ns) {
             (Some(_), Some(ns)) if text.starts_with('+') => [self.at_ns.checked_add(ns), None],
             (Some(_), Some(ns)) => [self.at_ns.checked_sub(ns), None],
             _ if date_ns.is_some() => [date_ns, None],
-            _ if time_of_day.is_some_and(TimeOfDay::is_minute) => [moment_ns, by_clock],
-            _ => [by_clock, moment_ns],
+            _ if time_of_day.is_some_and(TimeOfDay::is_minute) => [moment_ns, by_time_of_day_ns],
+            _ => [by_time_of_day_ns, moment_ns],
         };
         let covered = candidates.into_iter().flatten().find(|target_ns| *target_ns <= self.whole_ns);
         covered.ok_or_else(|| self.outside_message())
@@ -82,12 +86,14 @@ impl Position {
         Some(if is_in_first_unit { 0 } else { u64::try_from(ahead_ns).unwrap_or(u64::MAX) })
     }
 
-    /// `14:59:08Z, 0:05`.
+    /// Time of day, if it is known, and time from the start: `14:59:08Z, 0:05`.
     pub fn format_target(&self, target_ns: u64) -> String {
+        let from_start = units::format_clock(target_ns);
         let wall_ns = self.start_wall_ns().and_then(|start_ns| start_ns.checked_add(target_ns));
-        let wall_time = wall_ns.and_then(units::format_wall_time);
-        let clock = units::format_clock(target_ns);
-        wall_time.map_or_else(|| clock.clone(), |wall_time| format!("{wall_time}, {clock}"))
+        match wall_ns.and_then(units::format_wall_time) {
+            Some(time_of_day) => format!("{time_of_day}, {from_start}"),
+            None => from_start,
+        }
     }
 
     /// Why a time outside the run is refused: `outside the run: 14:59:02Z to 14:59:15Z, 0:00 to 0:12`.
@@ -315,13 +321,21 @@ impl Player {
             whole_ns: self.last.since(self.first),
             wall_ns,
             speed: self.speed,
-            doing: match () {
-                () if self.target.is_some() || self.restart.is_some() => PlaybackState::Seeking,
-                () if self.has_ended => PlaybackState::Ended,
-                () if self.is_playing => PlaybackState::Playing,
-                () => PlaybackState::Paused,
-            },
+            doing: self.state(),
             since_ns: self.since.map(|since| since.since(self.first)),
+        }
+    }
+
+    /// What the player does, for the screen. A search is shown even while paused.
+    fn state(&self) -> PlaybackState {
+        if self.target.is_some() || self.restart.is_some() {
+            PlaybackState::Seeking
+        } else if self.has_ended {
+            PlaybackState::Ended
+        } else if self.is_playing {
+            PlaybackState::Playing
+        } else {
+            PlaybackState::Paused
         }
     }
 

@@ -243,6 +243,7 @@ async fn follow_run(target: RunTarget, events: Sender<RemoteEvent>) {
     while !events.is_closed() {
         let mut is_reached = false;
         let ended = read_run(&target, &events, &mut is_reached).await;
+        // Only failures in a row make the pause longer.
         if is_reached {
             pause = FIRST_PAUSE;
         }
@@ -298,6 +299,7 @@ async fn send_request(
 ) -> anyhow::Result<Response<Incoming>> {
     let stream = TcpStream::connect(&target.address).await?;
     let (mut sender, io) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    // This task transfers the request as well, so it must run before the response is awaited.
     connection.spawn(io);
     let mut request = Request::get(path).header(HOST, &target.address);
     if let Some(token) = &target.token {

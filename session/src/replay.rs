@@ -109,7 +109,7 @@ impl Source for Playback<'_> {
                     return Flow::Ended;
                 }
                 Err(error) => {
-                    session.give_up(format!("recording: {error}"));
+                    session.add_degraded(format!("recording: {error}"));
                     session.notify(format!("! recording: {error}"));
                     if !matches!(error, ReadError::Damaged { .. }) {
                         self.player.pause();
@@ -154,7 +154,7 @@ impl About for Playback<'_> {
         Some(self.recording.path())
     }
 
-    fn closing(&self) -> Option<&ReportInput> {
+    fn observer_statement(&self) -> Option<&ReportInput> {
         Some(&self.closing)
     }
 

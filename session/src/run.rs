@@ -54,9 +54,9 @@ pub struct RunOptions<'a, S> {
 /// Polls the sources until all have ended, `options.duration` is over, an observer ends the run or a signal arrives.
 pub fn run<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, options: RunOptions<'_, S>) {
     signals.set_reload_on_hangup(options.reload.is_some());
-    notify(&[NotifyState::Ready]);
+    notify_service_manager(&[NotifyState::Ready]);
     run_loop(runs, signals, options);
-    notify(&[NotifyState::Stopping]);
+    notify_service_manager(&[NotifyState::Stopping]);
 }
 
 /// Polls the runs and their observers until all have ended. The first request to end stops the sources, which then drain; the second ends
@@ -91,7 +91,7 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
             for run in &mut *runs {
                 reload(&mut run.session);
             }
-            notify(&[NotifyState::Ready]);
+            notify_service_manager(&[NotifyState::Ready]);
         }
         let is_dump_requested = signals.take_dump();
         let mut is_kept_open = false;
@@ -126,7 +126,7 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
         }
         if end_requests > 1 || drain_deadline.is_some_and(|deadline| now >= deadline) {
             for run in runs.iter_mut().filter(|run| run.flow != Flow::Ended) {
-                run.session.give_up("end: stopped before all frames in flight were read".into());
+                run.session.add_degraded("end: stopped before all frames in flight were read".into());
             }
             return;
         }
@@ -236,7 +236,7 @@ impl Watchdog {
     fn notify_if_due(&mut self, now: Instant) {
         if let Some(interval) = self.interval.filter(|_| now >= self.next_notification) {
             self.next_notification = now + interval;
-            notify(&[NotifyState::Watchdog]);
+            notify_service_manager(&[NotifyState::Watchdog]);
         }
     }
 }
@@ -245,13 +245,13 @@ impl Watchdog {
 fn notify_reloading() {
     // systemd rejects a reload notification without the time.
     match NotifyState::monotonic_usec_now() {
-        Ok(now) => notify(&[NotifyState::Reloading, now]),
+        Ok(now) => notify_service_manager(&[NotifyState::Reloading, now]),
         Err(error) => tracing::warn!("cannot notify the service manager of the reload: {error}"),
     }
 }
 
 /// Notifies the service manager; does nothing without one.
-fn notify(state: &[NotifyState<'_>]) {
+fn notify_service_manager(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::warn!("cannot notify the service manager: {error}");
     }

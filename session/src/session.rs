@@ -88,6 +88,7 @@ impl Session {
         let output_problems = self.output_problems();
         let degraded = &self.degraded;
         let slowest = self.slowest;
+        // Made only when an output needs it, which is rarer than ticks.
         let input = || report_input(about, all_degraded(about, &output_problems, degraded), slowest);
         self.sink.tick(now, &self.analysis, &input);
         self.telemetry.tick(now, &self.analysis, &input, &|| about.engine());
@@ -129,7 +130,7 @@ impl Session {
     }
 
     /// Records in the report that a feature was disabled, once.
-    pub fn give_up(&mut self, what: String) {
+    pub fn add_degraded(&mut self, what: String) {
         if !self.degraded.contains(&what) {
             self.degraded.push(what);
         }
@@ -139,7 +140,9 @@ impl Session {
     pub(crate) fn disable_analysis(&mut self) {
         self.has_failed = true;
         self.remove_observer();
-        self.give_up("analysis crashed and was disabled; traffic is still relayed. Please report this bug.".into());
+        self.add_degraded(
+            "analysis crashed and was disabled; traffic is still relayed. Please report this bug.".into(),
+        );
     }
 
     /// Returns whether the analysis was disabled after a panic.
@@ -159,16 +162,18 @@ impl Session {
         self.notify(message);
     }
 
-    /// Runs the observer. Handles requests about outputs and returns any other request.
+    /// Lets the observer draw and read keys. Executes its commands about outputs, and returns any other command.
     pub fn turn(&mut self, about: &dyn About, stage: RunStage) -> ScreenCommand {
         if self.has_failed {
             return ScreenCommand::None;
         }
         let output_problems = self.output_problems();
         let Self { analysis, observer, sink, telemetry, degraded, notice, slowest, .. } = self;
-        let all_degraded = || all_degraded(about, &output_problems, degraded);
-        let input = || report_input(about, all_degraded(), *slowest);
+        // Made only if a client asks for a report, or the screen shows or exports one.
+        let list_degraded = || all_degraded(about, &output_problems, degraded);
+        let input = || report_input(about, list_degraded(), *slowest);
         telemetry.answer_requests(analysis, &input, about.is_attached());
+        // A defect of the screen must not end the run.
         let command = catch_unwind(AssertUnwindSafe(|| {
             observer.turn(&Run {
                 analysis,
@@ -176,7 +181,7 @@ impl Session {
                 stage,
                 notice,
                 writing: &|| OutputStatus { endpoint: telemetry.endpoint_status(), ..sink.writing() },
-                degraded: &all_degraded,
+                degraded: &list_degraded,
                 report: &|| Report::of(analysis, &input()),
             })
         }));
@@ -194,12 +199,12 @@ impl Session {
             Ok(Ok(command)) => command,
             Ok(Err(error)) => {
                 self.remove_observer();
-                self.give_up(format!("screen: {error:#}"));
+                self.add_degraded(format!("screen: {error:#}"));
                 ScreenCommand::End
             }
             Err(_) => {
                 self.remove_observer();
-                self.give_up("screen crashed and was disabled; the run continues. Please report this bug.".into());
+                self.add_degraded("screen crashed and was disabled; the run continues. Please report this bug.".into());
                 ScreenCommand::None
             }
         }
@@ -275,16 +280,16 @@ fn all_degraded(about: &dyn About, output_problems: &[String], degraded: &[Strin
 
 /// Input of a report of a run with these limits; `slowest` is the number of requests to list.
 fn report_input(about: &dyn About, degraded: Vec<String>, slowest: usize) -> ReportInput {
-    let (cpu_ns, rss_bytes) = about.cost();
+    let own_usage = about.own_usage();
     ReportInput {
         wall: about.wall(),
         slowest,
-        cpu_ns,
-        rss_bytes,
+        cpu_ns: own_usage.cpu_ns,
+        rss_bytes: own_usage.rss_bytes,
         degraded: degraded.into_iter().map(Value::from).collect(),
-        wire: about.wire(),
-        sampling: about.sampling(),
-        demo: about.truth(),
+        wire: about.wire_json(),
+        sampling: about.stack_sampling_cost(),
+        demo: about.demo_truth_json(),
         ..ReportInput::for_source(about.kind())
     }
 }

@@ -32,6 +32,7 @@ impl Signals {
             for signal in signals.forever() {
                 if signal == SIGUSR1 {
                     thread_counts.is_dump_requested.store(true, Ordering::Relaxed);
+                // Without a configuration file to reload, a hangup ends the run.
                 } else if signal == SIGHUP && thread_counts.reloads_on_hangup.load(Ordering::Relaxed) {
                     thread_counts.is_reload_requested.store(true, Ordering::Relaxed);
                 } else {

@@ -143,7 +143,7 @@ impl Tap {
     }
 
     /// Translates an observation of the relay into events, or counts it for the report.
-    fn translate(&mut self, observation: Observation, sink: &mut dyn FnMut(&Event<'_>)) {
+    fn translate_observation(&mut self, observation: Observation, sink: &mut dyn FnMut(&Event<'_>)) {
         let Observation { pair, lane, what } = observation;
         // The direction of messages is not known in advance for a hop without a name.
         let forward = hop_id(pair, Direction::Forward);
@@ -157,7 +157,7 @@ impl Tap {
                 }
                 tapped.refused += 1;
             }
-            what if let Some(served) = &mut self.served[usize::from(pair)] => served.observed(lane, &what, sink),
+            what if let Some(served) = &mut self.served[usize::from(pair)] => served.emit_observed(lane, &what, sink),
             Observed::Frame { direction, seq, read_at, written_at, bytes, payload } => {
                 let id = FrameId { hop: hop_id(pair, direction), lane, seq };
                 self.translate_frame(id, [read_at, written_at], bytes, &payload, sink);
@@ -177,7 +177,7 @@ impl Tap {
                 let tapped = &mut self.hops.tapped[usize::from(hop_id(pair, direction).0)];
                 tapped.rejected += 1;
                 if tapped.rejected == 1
-                    && let Some(rejection) = rejection(direction, tapped)
+                    && let Some(rejection) = describe_rejection(direction, tapped)
                 {
                     tracing::warn!("{rejection}");
                 }
@@ -262,7 +262,7 @@ impl Served {
     }
 
     /// Processes an observation of connection `lane`.
-    fn observed(&mut self, lane: u32, what: &Observed, sink: &mut dyn FnMut(&Event<'_>)) {
+    fn emit_observed(&mut self, lane: u32, what: &Observed, sink: &mut dyn FnMut(&Event<'_>)) {
         let (at, step) = match what {
             // The relay does not know where the server's writes begin.
             Observed::Passed { at, bytes } => (*at, ConnectionStep::Bytes { bytes, begins: false }),
@@ -301,6 +301,7 @@ fn limit_warnings(stats: &RelayStats) -> impl Iterator<Item = String> {
         panics,
         ..
     } = *stats;
+    // Each is caused by another limit, so each has another remedy.
     let accept_failures = format!(
         "relay: accepting connections failed {accept_errors} times, probably at the limit of open files: raise it (ulimit -n)"
     );
@@ -329,7 +330,7 @@ fn limit_warnings(stats: &RelayStats) -> impl Iterator<Item = String> {
 }
 
 /// Text about the handshakes that the sending side of `direction` refused.
-fn rejection(direction: Direction, tapped: &Tapped) -> Option<String> {
+fn describe_rejection(direction: Direction, tapped: &Tapped) -> Option<String> {
     let Pair { listen, upstream } = &tapped.hop.pair;
     let by = match direction {
         Direction::Forward => format!("a sender at {listen}"),

@@ -4,17 +4,21 @@ use std::io::{Error, ErrorKind};
 
 /// The error and its causes, without repetitions, plus advice unless a cause already contains it.
 pub(crate) fn error_line(error: &anyhow::Error) -> String {
-    let message = error.chain().map(ToString::to_string).fold(String::new(), |line, cause| match line.as_str() {
-        "" => cause,
+    let mut message = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if message.is_empty() {
+            message = cause;
         // Many errors already name their cause.
-        message if message.contains(&cause) => line,
-        _ => format!("{line}: {cause}"),
-    });
-    let refused = error.chain().filter_map(|cause| cause.downcast_ref::<Error>()).last();
+        } else if !message.contains(&cause) {
+            message = format!("{message}: {cause}");
+        }
+    }
     // In messages, advice follows a semicolon.
-    match refused.and_then(advice_for).filter(|_| !message.contains("; ")) {
-        Some(advice) => format!("{message}; {advice}"),
-        None => message,
+    let has_advice = message.contains("; ");
+    let io_error = error.chain().filter_map(|cause| cause.downcast_ref::<Error>()).last();
+    match io_error.and_then(advice_for) {
+        Some(advice) if !has_advice => format!("{message}; {advice}"),
+        _ => message,
     }
 }
 

@@ -77,7 +77,7 @@ impl RunOutputs {
     ) -> anyhow::Result<Self> {
         let config = live_config(args);
         let sink = Sink::open(files, kind, &config)?;
-        let header = RecordingHeader { payload: files.payload, ..RecordingHeader::of(kind, config) };
+        let header = RecordingHeader { payload: files.payload, ..RecordingHeader::for_source(kind, config) };
         let telemetry = Telemetry::open(endpoint, args.telemetry.push_options().as_ref(), &header, engines::FACTS)?;
         if let Some(bound) = telemetry.listen_address() {
             errln!("tokengap: metrics at http://{bound}/metrics");
@@ -109,7 +109,7 @@ impl RunOutputs {
         shared: &SharedTelemetry,
     ) -> Self {
         let config = live_config(args);
-        let telemetry = shared.add_run(&RecordingHeader { payload, ..RecordingHeader::of(kind, config) });
+        let telemetry = shared.add_run(&RecordingHeader { payload, ..RecordingHeader::for_source(kind, config) });
         Self { config, sink: Sink::none(kind, &config), telemetry }
     }
 

@@ -61,9 +61,9 @@ pub(crate) fn with_similar_flag(mut error: clap::Error, command: &clap::Command,
         return error;
     }
     let mut words = line.iter().filter_map(|word| word.to_str());
-    let of = words.find_map(|word| command.find_subcommand(word)).unwrap_or(command);
-    let flags = of.get_arguments().chain(command.get_arguments());
-    let flags = flags.filter(|flag| !flag.is_hide_set()).filter_map(clap::Arg::get_long);
+    let subcommand = words.find_map(|word| command.find_subcommand(word)).unwrap_or(command);
+    let arguments = subcommand.get_arguments().chain(command.get_arguments());
+    let flags = arguments.filter(|argument| !argument.is_hide_set()).filter_map(clap::Arg::get_long);
     match closest(unknown.trim_start_matches('-'), flags) {
         Some(flag) => error.insert(ContextKind::SuggestedArg, ContextValue::String(format!("--{flag}"))),
         None => error.remove(ContextKind::SuggestedArg),

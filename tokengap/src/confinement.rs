@@ -88,6 +88,7 @@ pub(crate) fn allow_relay(plan: &mut Plan, listens: &[Endpoint], upstreams: &[En
     for listen_at in listens {
         match listen_at {
             Endpoint::Path(path) => plan.permit_creation(path),
+            // An abstract socket is in no folder.
             Endpoint::Abstract(_) => {}
             Endpoint::Tcp { port, .. } => allow_listening(plan, *port),
         }
@@ -192,7 +193,7 @@ pub(crate) fn confine_attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow
     let mut plan = live_plan(Work::Observe, args);
     plan.keep |= capabilities_needed_here();
     let results = result_files(args);
-    let why = match confine::can_drop_root() {
+    let why_still_root = match confine::can_drop_root() {
         Ok(false) => None,
         Err(lacking) => {
             // Reached through another process, they need a right that does not remain here.
@@ -202,14 +203,14 @@ pub(crate) fn confine_attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow
             Some(format!("it lacks CAP_{lacking}"))
         }
         Ok(true) => {
-            let started = if results.is_empty() { Ok(()) } else { broker::start(&results) };
-            plan.unprivileged = started.is_ok();
-            started.err().map(|error| format!("{error:#}"))
+            let broker_start = if results.is_empty() { Ok(()) } else { broker::start(&results) };
+            plan.unprivileged = broker_start.is_ok();
+            broker_start.err().map(|error| format!("{error:#}"))
         }
     };
     // Its programs' ring is opened while that is permitted.
     helper::connect_helper(prober).context("cannot connect to the process that attaches probes")?;
-    if let Some(why) = why {
+    if let Some(why) = why_still_root {
         tracing::info!("confinement: still running as root: {why}");
     }
     apply(&plan);

@@ -45,6 +45,7 @@ impl Observer for Progress {
             self.notice = run.notice.number;
             errln!("tokengap: {}", run.notice.text);
         }
+        // The end can take long, such as for open requests of the demo.
         if run.stage == RunStage::Ending
             && self.last_shown.get_or_insert_with(Instant::now).elapsed() >= Duration::from_secs(1)
         {

@@ -115,9 +115,11 @@ impl<'a> ResultFile<'a> {
 /// Opens a pipe or device through a link that no other user can have created: `/dev/fd/63`, `/dev/stderr`.
 fn open_linked(path: &Path) -> anyhow::Result<File> {
     let folder = path.parent().unwrap_or(Path::new("/")).metadata()?;
-    let own = [0, rustix::process::geteuid().as_raw()].contains(&folder.uid());
-    let alone = own && folder.mode() & 0o022 == 0;
-    if !alone || path.metadata().is_ok_and(|metadata| metadata.is_file()) {
+    let is_of_root_or_own = [0, rustix::process::geteuid().as_raw()].contains(&folder.uid());
+    let is_writable_by_others = folder.mode() & 0o022 != 0;
+    // Such a link to a regular file would redirect the result.
+    let leads_to_file = path.metadata().is_ok_and(|metadata| metadata.is_file());
+    if !is_of_root_or_own || is_writable_by_others || leads_to_file {
         bail!("it is a symbolic link, which is not followed: use the file itself");
     }
     Ok(open_in_place(path, OFlags::empty())?)

@@ -136,7 +136,7 @@ pub(crate) fn validate(options: &Validate) -> Result<()> {
 #[derive(clap::Args)]
 pub(crate) struct Soak {
     /// Duration, such as 90s, 20m or 1h.
-    #[arg(long = "for", value_name = "T", default_value = "1h", value_parser = duration)]
+    #[arg(long = "for", value_name = "T", default_value = "1h", value_parser = parse_duration)]
     time: Duration,
     /// The tokengap program [default: built from this workspace].
     #[arg(long, value_name = "FILE")]
@@ -146,7 +146,7 @@ pub(crate) struct Soak {
     write: bool,
 }
 
-fn duration(text: &str) -> Result<Duration> {
+fn parse_duration(text: &str) -> Result<Duration> {
     let span: jiff::SignedDuration = text.parse().context("expected a duration such as 90s, 20m or 1h")?;
     Ok(Duration::try_from(span)?)
 }

@@ -96,13 +96,18 @@ impl Flags {
     }
 }
 
-/// Value of a flag in a command line, written with its whole name.
+/// Value of a flag in a command line, `--flag VALUE` or `--flag=VALUE`. A flag written with a part of its name is not found.
 pub fn flag_value<'a>(argv: &'a [String], name: &str) -> Option<&'a str> {
-    let (index, rest) = argv.iter().enumerate().find_map(|(index, argument)| {
-        let rest = argument.strip_prefix(name)?;
-        (rest.is_empty() || rest.starts_with('=')).then_some((index, rest))
-    })?;
-    rest.strip_prefix('=').or_else(|| argv.get(index + 1).map(String::as_str))
+    for (index, argument) in argv.iter().enumerate() {
+        let Some(rest) = argument.strip_prefix(name) else { continue };
+        if let Some(value) = rest.strip_prefix('=') {
+            return Some(value);
+        }
+        if rest.is_empty() {
+            return argv.get(index + 1).map(String::as_str);
+        }
+    }
+    None
 }
 
 /// Port in a server's command line: `--port`, otherwise the default. `None` if a configuration file may contain it.

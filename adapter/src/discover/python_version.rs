@@ -26,8 +26,9 @@ impl PythonVersion {
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (major, rest) = text[..end].split_once('.')?;
         let minor = rest.split('.').next()?;
-        let major = major.parse().ok().filter(|&major| major == 3)?;
-        Some(Self { major, minor: minor.parse().ok()? })
+        let version = Self { major: major.parse().ok()?, minor: minor.parse().ok()? };
+        // No engine runs on another major version.
+        (version.major == 3).then_some(version)
     }
 }
 

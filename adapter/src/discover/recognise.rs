@@ -113,10 +113,13 @@ pub trait Recognise: fmt::Debug + Send + Sync {
     /// its roles send output over each connection to a role that receives it.
     fn hops(&self, wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -> Vec<Option<Reading>> {
         let readings = wires.iter().map(|wire| {
-            let (from, from_source) = role_among(self.roles(), roles[wire.connector?])?;
-            let (to, to_source) = role_among(self.roles(), roles[wire.acceptor])?;
-            let confidence = Confidence::of_sources([from_source, to_source]);
-            (from.sends_output() && to.receives_output()).then(|| Reading::forward(Carries::Output, confidence))
+            let (connector, connector_source) = role_among(self.roles(), roles[wire.connector?])?;
+            let (acceptor, acceptor_source) = role_among(self.roles(), roles[wire.acceptor])?;
+            if !connector.sends_output() || !acceptor.receives_output() {
+                return None;
+            }
+            let confidence = Confidence::of_sources([connector_source, acceptor_source]);
+            Some(Reading::forward(Carries::Output, confidence))
         });
         readings.collect()
     }

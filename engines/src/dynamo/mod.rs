@@ -15,7 +15,7 @@ use trace::engine::Mode;
 use crate::EngineSupport;
 use crate::sglang::discover::SKIP_TOKENIZER_INIT;
 use crate::sglang::discover::role::TOKENIZER;
-use crate::sglang::discover::streaming::{self, LauncherDefaults, origin_of_absence};
+use crate::sglang::discover::streaming::{self, LauncherDefaults, setting_without_argument};
 use crate::unread::UnreadLog;
 
 pub use request_plane::RequestPlaneParser;
@@ -99,7 +99,7 @@ impl Recognise for Dynamo {
     }
 
     fn settings(&self, evidence: &Evidence<'_>) -> Settings {
-        streaming::infer_settings(evidence, &settings_by_release(evidence))
+        streaming::infer_settings(evidence, &defaults_of_worker(evidence))
     }
 }
 
@@ -124,24 +124,23 @@ fn is_module(argv: &[String], package: &str, folder: &str) -> bool {
     }
 }
 
-/// Settings determined by the release.
-fn settings_by_release(evidence: &Evidence<'_>) -> LauncherDefaults {
+/// Settings that Dynamo's worker decides where SGLang's flags leave them open; all unknown without Dynamo's release.
+fn defaults_of_worker(evidence: &Evidence<'_>) -> LauncherDefaults {
     let Some(release) = evidence.release(&Dynamo) else {
         return LauncherDefaults::default();
     };
     let by_release = Origin::Release(format!("Dynamo {release}"));
     // The detokenizer is skipped before 1.1.0; later releases leave the choice to the user.
-    let skip = if release < Release::new(1, 1, 0).rc(0) {
-        Some(match evidence.flags.get(USE_TOKENIZER) {
-            Some(argument) => Setting::new(false, evidence.argument(argument)),
-            None => Setting::new(true, by_release.clone()),
-        })
+    let skips_tokenizer_init = if release >= Release::new(1, 1, 0).rc(0) {
+        setting_without_argument(evidence, SKIP_TOKENIZER_INIT, false)
+    } else if let Some(argument) = evidence.flags.get(USE_TOKENIZER) {
+        Some(Setting::new(false, evidence.argument(argument)))
     } else {
-        origin_of_absence(evidence, SKIP_TOKENIZER_INIT).map(|origin| Setting::new(false, origin))
+        Some(Setting::new(true, by_release.clone()))
     };
     // Output is incremental from 0.9.0 on. In earlier releases it is cumulative, and their handler slices the list.
     let mode = if release >= Release::new(0, 9, 0).rc(0) { Mode::Incremental } else { Mode::Cumulative };
-    LauncherDefaults { skip, mode: Some(Setting::new(mode, by_release)) }
+    LauncherDefaults { skips_tokenizer_init, mode: Some(Setting::new(mode, by_release)) }
 }
 
 /// Parses `Submitted SGLang Request ID: RID, Context: ID` with any text around it. Returns the frontend's id, then SGLang's.

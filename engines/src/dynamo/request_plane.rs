@@ -88,21 +88,22 @@ impl ParseRequests for RequestPlaneParser {
                 take_bytes(&mut input, &mut self.skip);
                 continue;
             }
-            let mut pending = std::mem::take(&mut self.partial);
-            let before = pending.len();
+            let mut kept = std::mem::take(&mut self.partial);
+            let kept_length = kept.len();
             // Without copying, if the message begins in this input.
-            let bytes = if pending.is_empty() {
+            let bytes = if kept.is_empty() {
                 input
             } else {
-                pending.extend_from_slice(input);
-                &pending
+                kept.extend_from_slice(input);
+                &kept
             };
             match parse_message(bytes, emit) {
-                Ok(Some((used, follow))) => {
-                    // The message began in the bytes that were kept.
-                    input = &input[used.saturating_sub(before).min(input.len())..];
+                Ok(Some((used_length, body_length))) => {
+                    // A message that began in the kept bytes uses fewer bytes of the input.
+                    let used_of_input = used_length.saturating_sub(kept_length);
+                    input = &input[used_of_input.min(input.len())..];
                     // The body holds the prompt, which is not read.
-                    self.skip = follow;
+                    self.skip = body_length;
                 }
                 Ok(None) => {
                     self.partial = bytes.to_vec();
@@ -158,15 +159,23 @@ fn emit_ids(path: &[u8], headers: &Headers<'_>, control: &[u8], emit: &mut dyn F
     // JSON within a JSON string.
     let info: Option<Info<'_>> = serde_json::from_str(&connection_info.info.0).ok();
     let subject = info.and_then(|info| info.subject);
-    // Releases from 1.6 on name the component in the path, and generate their own request id.
+    let mut rid = None;
+    // Releases from 1.6 on name the component in the path, and generate their own request id. Earlier ones use the trace id.
     let is_rid_trace_id = memchr_iter(b'/', path).count() == 1;
-    // The second part of `traceparent` is the trace id.
-    let trace_id = headers.traceparent.as_ref().and_then(|parent| parent.0.split('-').nth(1));
-    let trace_id = trace_id.filter(|id| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    if is_rid_trace_id && let Some(parent) = &headers.traceparent {
+        rid = trace_id_of(&parent.0);
+    }
     emit(RequestIds {
         subject: subject.as_ref().map(|subject| &*subject.0),
         context: &id.0,
-        rid: trace_id.filter(|_| is_rid_trace_id),
+        rid,
         has_readable_response: matches!(&*connection_info.transport.0, TCP | ""),
     });
+}
+
+/// The trace id in a `traceparent`, which is its second part. `None` if it is malformed.
+fn trace_id_of(traceparent: &str) -> Option<&str> {
+    let trace_id = traceparent.split('-').nth(1)?;
+    let is_valid = trace_id.len() == 32 && trace_id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_valid.then_some(trace_id)
 }

@@ -77,17 +77,17 @@ struct Usage {
 /// Whether a connection with these first bytes is a response plane. `None` if more bytes are needed.
 fn begins_stream(bytes: &[u8]) -> Option<bool> {
     const START: &[u8] = br#"{"subject":"#;
-    let known = bytes.len().min(PREFIX);
-    // A header of less than 64 KiB, no body, checksum 0.
-    if !(0..known).all(|at| matches!(at, 6 | 7) || bytes[at] == 0) {
-        return Some(false);
+    let (prefix, header) = bytes.split_at(bytes.len().min(PREFIX));
+    // A header of less than 64 KiB (its length is in the bytes 6 and 7), no body, checksum 0.
+    for (index, byte) in prefix.iter().enumerate() {
+        if *byte != 0 && !matches!(index, 6 | 7) {
+            return Some(false);
+        }
     }
-    let header = &bytes[known..];
-    let same = header.iter().zip(START).all(|(a, b)| a == b);
-    if !same {
-        return Some(false);
+    if header.starts_with(START) {
+        return Some(true);
     }
-    (header.len() >= START.len()).then_some(true)
+    if START.starts_with(header) { None } else { Some(false) }
 }
 
 /// Length of the frame after this prefix.
@@ -99,6 +99,7 @@ fn frame_length(prefix: &[u8; PREFIX]) -> Result<u64, Unreadable> {
 
 impl ParseStream for ResponseFrames {
     fn parse(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
+        // Out of `self`, which `parse_frame` needs while a frame still borrows from it.
         let mut framed = std::mem::take(&mut self.framed);
         while !self.ended
             && let Some(frame) = framed.next_message(&mut input, self.limits.event_bytes, frame_length)?
@@ -145,7 +146,7 @@ impl ResponseFrames {
                 emit(ResponseElement::Ended);
             }
             Some(Outer { data: Some(Annotated { data: Some(output), .. }), .. }) => {
-                emit(ResponseElement::Completion(output.completion(&self.subject)));
+                emit(ResponseElement::Completion(output.to_completion(&self.subject)));
             }
             // An error of the generator, or a comment between chunks. Neither has tokens.
             Some(Outer { data: Some(Annotated { event: Some(event), .. }), .. }) => {
@@ -166,7 +167,7 @@ pub(super) fn header_and_body_lengths(prefix: &[u8; PREFIX]) -> [u64; 2] {
 
 impl Output<'_> {
     /// The output as a completion of the stream `subject`.
-    fn completion<'a>(&'a self, subject: &'a str) -> Completion<'a> {
+    fn to_completion<'a>(&'a self, subject: &'a str) -> Completion<'a> {
         let finished = self.finish_reason.is_some();
         Completion {
             // The choices of a request share a stream and are counted separately.
@@ -182,7 +183,7 @@ impl Output<'_> {
                 let has_text = self.text.as_ref().is_some_and(|text| !text.0.is_empty());
                 (finished && !has_text).then_some(0)
             },
-            stated: self.completion_usage.as_ref().and_then(|usage| usage.completion_tokens),
+            stated_tokens: self.completion_usage.as_ref().and_then(|usage| usage.completion_tokens),
             finished,
             ids: self.token_ids.as_deref().unwrap_or_default(),
             ..Completion::default()

@@ -106,16 +106,16 @@ fn read_batch<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a>>) -> Result<u32,
             what: "fewer columns than any release",
         });
     }
-    let (count, mut at) = read_array_head(message, at).ok_or_else(|| malformed(at, "request ids are not a list"))?;
+    let (count, mut at) = read_array_head(message, at).ok_or_else(|| malformed_at(at, "request ids are not a list"))?;
     if count > MAX_REQUESTS {
         return Err(Undecoded::Limit { limit: "items", value: MAX_REQUESTS as usize });
     }
     for _ in 0..count {
-        let (rid, next) = read_string(message, at).ok_or_else(|| malformed(at, "a request id is not a string"))?;
+        let (rid, next) = read_string(message, at).ok_or_else(|| malformed_at(at, "a request id is not a string"))?;
         if rid.len() > MAX_RID_BYTES {
             return Err(Undecoded::Limit { limit: "text", value: MAX_RID_BYTES });
         }
-        let rid = str::from_utf8(rid).map_err(|_| malformed(at, "a request id is not UTF-8"))?;
+        let rid = str::from_utf8(rid).map_err(|_| malformed_at(at, "a request id is not UTF-8"))?;
         chunks.push(Chunk::new(client_rid(rid)));
         at = next;
     }
@@ -129,7 +129,7 @@ fn read_batch<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a>>) -> Result<u32,
     for chunk in &mut *chunks {
         (chunk.listed, at) = match read_head(message, at) {
             Some((Head::Int(listed), next)) if u32::try_from(listed).is_ok() => (Some(listed as u32), next),
-            Some(_) => return Err(malformed(at, "the number of ids is not a count")),
+            Some(_) => return Err(malformed_at(at, "the number of ids is not a count")),
             None => return Err(Undecoded::Truncated { at }),
         };
     }
@@ -138,7 +138,7 @@ fn read_batch<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a>>) -> Result<u32,
     }
     // A message that only looks like a batch rarely ends where its columns do.
     if at != message.len() {
-        return Err(malformed(at, "bytes after the end of the message"));
+        return Err(malformed_at(at, "bytes after the end of the message"));
     }
     Ok(columns)
 }
@@ -155,7 +155,7 @@ fn read_array_head(message: &[u8], at: usize) -> Option<(u32, usize)> {
 fn read_column_head(message: &[u8], at: usize, count: u32) -> Result<usize, Undecoded> {
     match read_array_head(message, at) {
         Some((len, first)) if len == count => Ok(first),
-        _ => Err(malformed(at, "a column is not as long as the request ids")),
+        _ => Err(malformed_at(at, "a column is not as long as the request ids")),
     }
 }
 
@@ -180,11 +180,11 @@ fn read_finish(message: &[u8], at: usize) -> Result<(Option<Finish>, usize), Und
             }
             Ok((Some(finish), end))
         }
-        _ => Err(malformed(at, "a finish reason is neither nil nor a map")),
+        _ => Err(malformed_at(at, "a finish reason is neither nil nor a map")),
     }
 }
 
-fn malformed(at: usize, what: &'static str) -> Undecoded {
+fn malformed_at(at: usize, what: &'static str) -> Undecoded {
     Undecoded::Malformed { at, what }
 }
 

@@ -31,7 +31,7 @@ pub const FORMAT: Format = Format {
     response_id: None,
     read_requests: |parts, requests| match parts {
         &[message] => Ok(read_requests(message, requests)?),
-        _ => Err(multipart(parts.len())),
+        _ => Err(refuse_multipart(parts.len())),
     },
     read_pair_message,
 };
@@ -42,7 +42,7 @@ const MAX_NAME: usize = 64;
 const PICKLE_HEAD: u64 = 11;
 
 /// Error for a message of several parts.
-fn multipart(parts: usize) -> Refused {
+fn refuse_multipart(parts: usize) -> Refused {
     Refused { reason: "multipart", detail: format!("a message of {parts} parts, and SGLang sends one") }
 }
 
@@ -65,7 +65,7 @@ impl Decode for Decoder {
 
     fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
         let &[message] = parts else {
-            return Err(multipart(parts.len()));
+            return Err(refuse_multipart(parts.len()));
         };
         Ok(self.decode(message)?.generic())
     }

@@ -28,10 +28,13 @@ pub(super) fn read_pair_message(parts: &[Excerpt<'_>], part_count: u64) -> Optio
     Some(PairMessage { room, kind })
 }
 
-/// A room in decimal. Health checks use 0.
+/// A room in decimal; `None` for anything else, and for 0, which health checks use.
 fn read_room(part: &Excerpt<'_>) -> Option<u64> {
-    let is_decimal = part.is_whole() && !part.head.is_empty() && part.head.iter().all(u8::is_ascii_digit);
-    let room = std::str::from_utf8(part.head).ok().filter(|_| is_decimal)?.parse().ok()?;
+    let is_decimal = !part.head.is_empty() && part.head.iter().all(u8::is_ascii_digit);
+    if !part.is_whole() || !is_decimal {
+        return None;
+    }
+    let room = std::str::from_utf8(part.head).ok()?.parse().ok()?;
     (room > 0).then_some(room)
 }
 

@@ -253,11 +253,12 @@ impl OutputReader<'_, '_> {
             None => return Err(Undecoded::Truncated { at }),
         };
         // Layouts are entries of a static table, so their address identifies them.
-        let last = last.filter(|last| std::ptr::eq(last.envelope, envelope)).map(|last| last.output);
-        let others = envelope.layouts.iter().filter(|layout| !last.is_some_and(|last| std::ptr::eq(last, *layout)));
+        let last_layout = last.filter(|last| std::ptr::eq(last.envelope, envelope)).map(|last| last.output);
+        let others =
+            envelope.layouts.iter().filter(|layout| !last_layout.is_some_and(|last| std::ptr::eq(last, *layout)));
         // Replaced by the error of the last layout that was tried.
         let mut refused = Undecoded::Layout { class: OUTPUT, fields: fields as usize, what: UNLISTED };
-        for layout in last.into_iter().chain(others).filter(|layout| layout.len == fields) {
+        for layout in last_layout.into_iter().chain(others).filter(|layout| layout.len == fields) {
             // An attempt with another layout may have left some.
             self.chunks.clear();
             self.times.clear();

@@ -120,13 +120,18 @@ impl Recognise for VllmServer {
 fn role_of_title(title: &str) -> Option<(Role, Rank)> {
     const TITLES: [(&str, Role); 3] =
         [("EngineCore", ENGINE_CORE), ("APIServer", API_SERVER), ("DPCoordinator", COORDINATOR)];
-    let (_, title) = title.trim_end().split_once("::")?;
+    let (_prefix, title) = title.trim_end().split_once("::")?;
     let (rest, role) = TITLES.iter().find_map(|(name, role)| Some((title.strip_prefix(name)?, *role)))?;
-    if !(rest.is_empty() || rest.starts_with('_')) {
+    let is_whole_name = rest.is_empty() || rest.starts_with('_');
+    if !is_whole_name {
         return None;
     }
-    let dp_rank = rest.split('_').find_map(|part| part.strip_prefix("DP")?.parse().ok());
-    Some((role, Rank { dp: dp_rank.filter(|_| role == ENGINE_CORE), ..Rank::default() }))
+    let mut rank = Rank::default();
+    // Other roles may have numbers of another meaning.
+    if role == ENGINE_CORE {
+        rank.dp = rest.split('_').find_map(|part| part.strip_prefix("DP")?.parse().ok());
+    }
+    Some((role, rank))
 }
 
 /// Messages that a connection between two processes carries, and their direction, by the roles of both.

@@ -72,8 +72,10 @@ impl Facts for Vllm {
     /// A request's first output has its events, unless statistics are off.
     fn sent_times(&self, version: Option<&str>) -> SentTimes {
         let range = version.and_then(|version| version.parse::<VersionRange>().ok());
-        let from = EVENTS_FROM.parse::<Version>().ok();
-        if range.zip(from).is_some_and(|(range, from)| range.last < from) {
+        let first_with_events = EVENTS_FROM.parse::<Version>().ok();
+        if let (Some(range), Some(first)) = (range, first_with_events)
+            && range.last < first
+        {
             return SentTimes::both(SentTime::Never("vLLM sends its own times from 0.7.3 on"));
         }
         SentTimes {

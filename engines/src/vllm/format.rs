@@ -33,15 +33,17 @@ const TESTED: usize = 8;
 
 impl Decode for Decoder {
     fn recognises(&self, parts: &[&[u8]]) -> bool {
-        match parts {
-            _ if classify_other_message(parts).is_some() => true,
-            [first, ..] => match **first {
-                // The list of outputs; from 0.8.3 on the engine's index comes first.
-                [0x97..=0x99, 0..=0x7f, 0x90..=0x9f | 0xdc, ..] | [0x91 | 0x92 | 0x94, 0x90..=0x9f | 0xdc, ..] => true,
-                _ => false,
-            },
-            [] => false,
+        if classify_other_message(parts).is_some() {
+            return true;
         }
+        let Some(first_part) = parts.first() else {
+            return false;
+        };
+        // A msgpack array that begins with the list of outputs; from 0.8.3 on the engine's index comes first.
+        matches!(
+            **first_part,
+            [0x91 | 0x92 | 0x94, 0x90..=0x9f | 0xdc, ..] | [0x97..=0x99, 0..=0x7f, 0x90..=0x9f | 0xdc, ..]
+        )
     }
 
     fn keep_ids(&mut self) {
@@ -61,11 +63,11 @@ fn check_opening(body: &[u8]) -> Result<(), Opening> {
     let envelope = envelope_with_fields(fields).ok_or(Opening::No)?;
     // From 0.8.3 on the engine's index comes before the list of outputs.
     if envelope.outputs == 1 {
-        require(next_byte(&mut rest)? < 0x80)?;
+        refuse_unless(next_byte(&mut rest)? < 0x80)?;
     }
     match next_byte(&mut rest)? {
         0x91..=0x9f => {}
-        0xdc => require((next_byte(&mut rest)?, next_byte(&mut rest)?) != (0, 0))?,
+        0xdc => refuse_unless((next_byte(&mut rest)?, next_byte(&mut rest)?) != (0, 0))?,
         _ => return Err(Opening::No),
     }
     let fields = match next_byte(&mut rest)? {
@@ -73,16 +75,16 @@ fn check_opening(body: &[u8]) -> Result<(), Opening> {
         0xdc => u32::from(next_byte(&mut rest)?) << 8 | u32::from(next_byte(&mut rest)?),
         _ => return Err(Opening::No),
     };
-    require(envelope.layouts.iter().any(|layout| layout.len == fields))?;
+    refuse_unless(envelope.layouts.iter().any(|layout| layout.len == fields))?;
     let length = match next_byte(&mut rest)? {
         short @ 0xa0..=0xbf => usize::from(short & 0x1f),
         0xd9 => usize::from(next_byte(&mut rest)?),
         _ => return Err(Opening::No),
     };
-    require(length >= TESTED)?;
+    refuse_unless(length >= TESTED)?;
     for _ in 0..TESTED {
         let character = next_byte(&mut rest)?;
-        require(character.is_ascii_alphanumeric() || matches!(character, b'-' | b'_' | b'.' | b':'))?;
+        refuse_unless(character.is_ascii_alphanumeric() || matches!(character, b'-' | b'_' | b'.' | b':'))?;
     }
     Ok(())
 }
@@ -94,7 +96,7 @@ fn next_byte(rest: &mut &[u8]) -> Result<u8, Opening> {
     Ok(*first)
 }
 
-fn require(holds: bool) -> Result<(), Opening> {
+fn refuse_unless(holds: bool) -> Result<(), Opening> {
     if holds { Ok(()) } else { Err(Opening::No) }
 }
 

@@ -27,20 +27,23 @@ pub(super) fn read_requests<'a>(
     parts: &[Excerpt<'a>],
     requests: &mut Vec<DispatchedRequest<'a>>,
 ) -> Result<DispatchKind, Refused> {
-    let kind = parts.iter().take(2).position(|part| part.length == 1 && matches!(part.head, [0..=5]));
-    let payload = kind.and_then(|kind| parts.get(kind + 1)).copied();
-    match kind.map(|kind| parts[kind].head) {
-        Some([0]) => {
-            requests.push(read_request(payload.unwrap_or(Excerpt::whole(&[])))?);
-            Ok(DispatchKind::Requests)
-        }
-        Some([1]) => Ok(read_aborts(payload.unwrap_or(Excerpt::whole(&[])), requests)?),
-        // Waves of data-parallel engines, calls of methods, failures.
-        Some(_) => Ok(DispatchKind::Control),
-        None => Err(Refused {
+    // A router's message begins with the address of its peer.
+    let type_part = parts.iter().take(2).position(|part| part.length == 1 && matches!(part.head, [0..=5]));
+    let Some(type_part) = type_part else {
+        return Err(Refused {
             reason: "codec",
             detail: format!("a message of {} parts without the type byte of a request to the engine core", parts.len()),
-        }),
+        });
+    };
+    let payload = parts.get(type_part + 1).copied().unwrap_or(Excerpt::whole(&[]));
+    match parts[type_part].head {
+        [0] => {
+            requests.push(read_request(payload)?);
+            Ok(DispatchKind::Requests)
+        }
+        [1] => Ok(read_aborts(payload, requests)?),
+        // Waves of data-parallel engines, calls of methods, failures.
+        _ => Ok(DispatchKind::Control),
     }
 }
 
@@ -57,17 +60,14 @@ fn read_request(payload: Excerpt<'_>) -> Result<DispatchedRequest<'_>, Undecoded
     let mut request = DispatchedRequest::new(read_request_id(payload, first, 0)?);
     let mut layouts = TABLE.requests.iter().filter(|layout| layout.len == len);
     // 0.8.5 dropped the text of the prompt, which was nil, and added a field.
-    let ids = skip_in_excerpt(payload, first as u64).and_then(|at| read_ids_len(payload, at));
-    let has_text = layouts.clone().any(|layout| layout.prompt_ids == 2);
-    request.prompt_tokens = match ids {
-        None if has_text => {
-            // Behind the request id and the text.
-            let behind_id = skip_in_excerpt(payload, first as u64);
-            let behind_text = behind_id.and_then(|at| skip_in_excerpt(payload, at));
-            behind_text.and_then(|at| read_ids_len(payload, at))
+    let may_have_text = layouts.clone().any(|layout| layout.prompt_ids == 2);
+    if let Some(behind_id) = skip_in_excerpt(payload, first as u64) {
+        request.prompt_tokens = read_ids_len(payload, behind_id);
+        if request.prompt_tokens.is_none() && may_have_text {
+            let behind_text = skip_in_excerpt(payload, behind_id);
+            request.prompt_tokens = behind_text.and_then(|at| read_ids_len(payload, at));
         }
-        ids => ids,
-    };
+    }
     request.arrived_unix_ns = layouts.find_map(|layout| find_arrival(payload, layout));
     Ok(request)
 }

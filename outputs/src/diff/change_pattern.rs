@@ -40,7 +40,9 @@ pub(super) fn find_patterns(
     let legs = wait.map_or(&[][..], |wait| &wait.legs);
     causes.extend(compare_workers(a, b, outcomes, legs));
     causes.extend(compare_processing(outcomes, legs).or_else(|| find_slow_new_receiver(b, outcomes, legs)));
+    //
     causes.retain(|cause| !cause.explains.is_empty());
+    // These two limit what can be compared, whether they explain a change or not.
     causes.extend(compare_paths(a, b));
     causes.extend(compare_inflation(a, b));
     causes
@@ -68,7 +70,7 @@ fn changed_problems(outcomes: &[ProblemOutcome], problems: &[&str]) -> Vec<Strin
     problems_in(outcomes, problems, ProblemState::is_change)
 }
 
-/// Those of `problems` that changed as the time of a leg did.
+/// Names of the problems about waits that changed in the direction of this leg.
 fn problems_following(outcomes: &[ProblemOutcome], change: LegChange) -> Vec<String> {
     problems_in(outcomes, &WAITS, |state| match change {
         LegChange::Longer => state == ProblemState::Regressed,
@@ -169,10 +171,14 @@ fn compare_processing(outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<
     let changed_waits = legs.iter().filter(|leg| leg.kind == LegKind::Wait && leg.change().is_some());
     let wait = changed_waits.max_by_key(|leg| leg.a_ns.unwrap_or(0).abs_diff(leg.b_ns.unwrap_or(0)))?;
     let receiver = Ends::from(&*wait.name).to;
-    let inside = legs.iter().find(|leg| leg.kind == LegKind::Inside && leg.name == receiver)?;
-    let change = inside.change().filter(|change| wait.change() == Some(*change))?;
-    let before = duration(inside.a_ns?);
-    let after = duration(inside.b_ns?);
+    let processing = legs.iter().find(|leg| leg.kind == LegKind::Inside && leg.name == receiver)?;
+    let change = processing.change()?;
+    // Otherwise the wait has another cause.
+    if wait.change() != Some(change) {
+        return None;
+    }
+    let before = duration(processing.a_ns?);
+    let after = duration(processing.b_ns?);
     let title = format!("the {receiver} needs {after} a chunk instead of {before}");
     let summary = format!("Chunks wait on {} for it.", wait.name);
     Some(ChangePattern::new("processing", title, summary).explaining(problems_following(outcomes, change)))
@@ -181,12 +187,18 @@ fn compare_processing(outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<
 /// A receiver that only the second run has, and for which chunks wait.
 fn find_slow_new_receiver(b: &Report, outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<ChangePattern> {
     let new_waits = legs.iter().filter(|leg| leg.kind == LegKind::Wait && leg.a_ns.is_none());
-    let wait = new_waits.max_by_key(|leg| leg.b_ns).filter(|leg| leg.b_ns >= Some(CHANGED_NS))?;
-    let busy = b.hops.iter().find(|hop| hop.name == wait.name)?.busy.filter(|busy| *busy >= CPU_BOUND)?;
+    let longest_wait = new_waits.max_by_key(|leg| leg.b_ns)?;
+    let busy_share = b.hops.iter().find(|hop| hop.name == longest_wait.name)?.busy?;
+    // A short wait is no problem, and a receiver that is seldom busy is not its cause.
+    if longest_wait.b_ns < Some(CHANGED_NS) || busy_share < CPU_BOUND {
+        return None;
+    }
+    let wait = longest_wait;
     let receiver = Ends::from(&*wait.name).to;
-    let inside = legs.iter().find(|leg| leg.kind == LegKind::Inside && leg.name == receiver && leg.a_ns.is_none())?;
-    let time = duration(inside.b_ns?);
-    let busy = percent(busy);
+    let mut new_processing = legs.iter().filter(|leg| leg.kind == LegKind::Inside && leg.a_ns.is_none());
+    let processing = new_processing.find(|leg| leg.name == receiver)?;
+    let time = duration(processing.b_ns?);
+    let busy = percent(busy_share);
     let title = format!("the {receiver}, new on the path, needs {time} a chunk and is busy {busy}");
     let summary = format!("Chunks wait on {} for it.", wait.name);
     Some(ChangePattern::new("processing", title, summary).explaining(problems_following(outcomes, LegChange::Longer)))
@@ -224,9 +236,9 @@ struct BusiestReceiver<'r> {
 impl<'r> BusiestReceiver<'r> {
     /// The receiver with the largest share on a CPU; `None` if none was sampled.
     fn of_report(report: &'r Report) -> Option<Self> {
-        let receivers = report.cpu.iter().flatten().filter(|line| line.receives);
-        let busy = receivers.filter_map(|line| Some(Self { share: line.on_cpu?, role: &line.role }));
-        busy.max_by(|one, other| one.share.total_cmp(&other.share))
+        let receiving_threads = report.cpu.iter().flatten().filter(|thread| thread.receives);
+        let shares = receiving_threads.filter_map(|thread| Some(Self { share: thread.on_cpu?, role: &thread.role }));
+        shares.max_by(|left, right| left.share.total_cmp(&right.share))
     }
 }
 

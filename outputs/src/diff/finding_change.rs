@@ -97,44 +97,57 @@ impl FindingChange {
 
 /// Findings of both runs: new ones first, then by severity.
 pub(super) fn compare_findings(a: &Report, b: &Report) -> Vec<FindingChange> {
-    let mut changes: Vec<FindingChange> =
-        b.findings.iter().map(|after| change_between(a, b, find_counterpart(after, a), Some(after))).collect();
-    let gone = a.findings.iter().filter(|before| {
+    let mut changes = Vec::new();
+    let mut paired_findings: Vec<&FindingLine> = Vec::new();
+    for after in &b.findings {
+        let before = find_counterpart(after, a);
+        paired_findings.extend(before);
+        changes.push(change_between(a, b, before, Some(after)));
+    }
+    for before in &a.findings {
         // A pair is listed once, with the second run's finding.
-        !b.findings.iter().any(|after| find_counterpart(after, a).is_some_and(|found| std::ptr::eq(found, *before)))
-    });
-    changes.extend(gone.map(|before| change_between(a, b, Some(before), None)));
+        if !paired_findings.iter().any(|paired| std::ptr::eq(*paired, before)) {
+            changes.push(change_between(a, b, Some(before), None));
+        }
+    }
     changes.sort_by_key(|change| {
-        let state = FindingState::ALL.iter().position(|state| *state == change.state);
-        (std::cmp::Reverse(change.severity()), state)
+        let state_rank = FindingState::ALL.iter().position(|state| *state == change.state);
+        (std::cmp::Reverse(change.severity()), state_rank)
     });
     changes
 }
 
 /// The finding of the same kind and hop; else the only one of its kind, if both runs have one and its hop is another.
 fn find_counterpart<'r>(finding: &FindingLine, other: &'r Report) -> Option<&'r FindingLine> {
-    let mut same_kind = other.findings.iter().filter(|candidate| candidate.kind == finding.kind);
-    let same_hop = same_kind.clone().find(|candidate| candidate.hop == finding.hop);
+    let mut of_same_kind = other.findings.iter().filter(|candidate| candidate.kind == finding.kind);
+    let on_same_hop = of_same_kind.clone().find(|candidate| candidate.hop == finding.hop);
     // This finding names the hop with the longest wait, and there is one a run.
-    same_hop.or_else(|| same_kind.next().filter(|_| finding.kind == "first-token-gap"))
+    let is_one_per_run = finding.kind == "first-token-gap";
+    if on_same_hop.is_none() && is_one_per_run { of_same_kind.next() } else { on_same_hop }
 }
 
 /// Compares a finding of both runs. One of the sides is missing if only one run has it.
 fn change_between(a: &Report, b: &Report, before: Option<&FindingLine>, after: Option<&FindingLine>) -> FindingChange {
     let (kind, hop) = after.or(before).map_or_else(Default::default, |named| (named.kind.clone(), named.hop.clone()));
     let sizes = size_in(before, a).zip(size_in(after, b));
-    let (state, unobserved) = match (before, after) {
-        (Some(before), Some(after)) => (state_of_pair(before, after, sizes), None),
-        (Some(_), None) => (FindingState::Gone, unobserved_reason(&kind, b).map(|why| format!("second run: {why}"))),
-        _ => (FindingState::New, unobserved_reason(&kind, a).map(|why| format!("first run: {why}"))),
+    let mut note = None;
+    let state = match (before, after) {
+        (Some(before), Some(after)) => state_of_pair(before, after, sizes),
+        (Some(_), None) => {
+            note = unobserved_reason(&kind, b).map(|why| format!("second run: {why}"));
+            // Without observation, the absence of a finding is no fact.
+            if note.is_some() { FindingState::NotComparable } else { FindingState::Gone }
+        }
+        _ => {
+            // A finding is a fact even if the first run could not show it.
+            note = unobserved_reason(&kind, a).map(|why| format!("first run: {why}"));
+            FindingState::New
+        }
     };
-    // A finding is a fact even if the first run could not show it, but its absence from the second is none.
-    let is_absence_unknown = state == FindingState::Gone && unobserved.is_some();
-    let state = if is_absence_unknown { FindingState::NotComparable } else { state };
     let numbers = sizes.map_or_else(String::new, |(before, after)| format!("{} -> {}", before.text(), after.text()));
     let a = before.map(FindingSide::of_finding);
     let b = after.map(FindingSide::of_finding);
-    FindingChange { kind, hop, state, a, b, numbers, note: unobserved }
+    FindingChange { kind, hop, state, a, b, numbers, note }
 }
 
 /// How a finding that both runs have has changed: by its severity, else by its size per traffic.

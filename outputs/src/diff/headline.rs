@@ -42,7 +42,7 @@ pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChang
     let mut ranked = Vec::new();
     for change in findings {
         if became_critical(change) {
-            ranked.push(rank_finding(change));
+            ranked.push(describe_finding_change(change));
         }
     }
     // Without them, the sentence about two runs that lose tokens would be an improvement elsewhere.
@@ -52,7 +52,7 @@ pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChang
             state => state == FindingState::NotComparable,
         };
         if remains && change.severity() == Severity::Critical {
-            ranked.push(rank_remaining(change, outcomes));
+            ranked.push(describe_remaining_finding(change, outcomes));
         }
     }
     for outcome in outcomes {
@@ -73,15 +73,15 @@ pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChang
         let is_change = (change.state.is_worse() || change.state.is_better()) && change.note.is_none();
         let is_stated = became_critical(change) || outcomes.iter().any(|outcome| is_about_problem(change, outcome));
         if needs_attention && is_change && !is_stated {
-            ranked.push(rank_finding(change));
+            ranked.push(describe_finding_change(change));
         }
     }
     ranked
 }
 
 /// A critical finding that both runs have, or that cannot be compared. If both have it, the numbers of its problem describe it.
-fn rank_remaining(change: &FindingChange, outcomes: &[ProblemOutcome]) -> RankedChange {
-    let ranked = rank_finding(change);
+fn describe_remaining_finding(change: &FindingChange, outcomes: &[ProblemOutcome]) -> RankedChange {
+    let ranked = describe_finding_change(change);
     let problem = outcomes.iter().find(|outcome| problem_of_kind(&change.kind) == Some(outcome.name.as_str()));
     match problem {
         Some(problem) if change.state == FindingState::Unchanged => {
@@ -92,7 +92,7 @@ fn rank_remaining(change: &FindingChange, outcomes: &[ProblemOutcome]) -> Ranked
 }
 
 /// The change of a finding in the words of the headline.
-fn rank_finding(change: &FindingChange) -> RankedChange {
+fn describe_finding_change(change: &FindingChange) -> RankedChange {
     let before = change.a.as_ref().map(|side| side.severity.as_str().to_uppercase());
     let after = change.b.as_ref().map(|side| side.severity.as_str().to_uppercase());
     let state = match (before, after) {
@@ -183,30 +183,31 @@ pub(super) fn describe_unchanged(outcomes: &[ProblemOutcome], verdict: &str) -> 
 
 /// State of a comparison in which neither a problem nor a finding changed, by its measures, with the first few that changed.
 fn describe_measures(outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) -> String {
-    let verdicts = measures.iter().map(|measure| measure.verdict);
-    if verdicts.clone().all(|verdict| matches!(verdict, ChangeVerdict::NotComparable | ChangeVerdict::NotEnoughData)) {
+    let mut judged = measures.iter().map(|measure| measure.verdict);
+    if judged.all(|verdict| matches!(verdict, ChangeVerdict::NotComparable | ChangeVerdict::NotEnoughData)) {
         return String::from("NOT ENOUGH DATA: no measure has enough slots under load in both runs");
     }
-    let worse = measures.iter().filter(|measure| measure.verdict == ChangeVerdict::Worse);
-    let better = measures.iter().filter(|measure| measure.verdict == ChangeVerdict::Better);
-    let state = if verdicts.clone().any(|verdict| verdict == ChangeVerdict::Worse) {
+    let worse: Vec<_> = measures.iter().filter(|measure| measure.verdict == ChangeVerdict::Worse).collect();
+    let better: Vec<_> = measures.iter().filter(|measure| measure.verdict == ChangeVerdict::Better).collect();
+    let lacks_data = outcomes.iter().any(|outcome| outcome.state == ProblemState::NotEnoughData);
+    let is_nothing_known =
+        outcomes.iter().all(|outcome| !outcome.state.is_change() && outcome.state != ProblemState::Unchanged);
+    let state = if !worse.is_empty() {
         ProblemState::Regressed
-    } else if verdicts.clone().any(|verdict| verdict == ChangeVerdict::Better) {
+    } else if !better.is_empty() {
         ProblemState::Improved
-    } else if outcomes.iter().any(|outcome| outcome.state == ProblemState::NotEnoughData)
-        || outcomes.iter().all(|outcome| !outcome.state.is_change() && outcome.state != ProblemState::Unchanged)
-    {
+    } else if lacks_data || is_nothing_known {
         ProblemState::NotEnoughData
     } else {
         ProblemState::Unchanged
     };
-    let mut parts: Vec<String> = worse
-        .chain(better)
-        .take(3)
-        .map(|measure| format!("{} {} ({})", measure.name, measure.verdict.as_str(), measure.change_text()))
-        .collect();
-    let of_state = outcomes.iter().filter(|outcome| outcome.state == state);
-    parts.extend(of_state.map(name_with_numbers));
+    let mut parts = Vec::new();
+    for measure in worse.into_iter().chain(better).take(3) {
+        parts.push(format!("{} {} ({})", measure.name, measure.verdict.as_str(), measure.change_text()));
+    }
+    for outcome in outcomes.iter().filter(|outcome| outcome.state == state) {
+        parts.push(name_with_numbers(outcome));
+    }
     if parts.is_empty() {
         let names: Vec<&str> = outcomes.iter().map(|outcome| outcome.name.as_str()).collect();
         parts.push(format!("the runs do not both observe {}", names.join(", ")));

@@ -53,12 +53,12 @@ fn tie_correction(a: &[f64], b: &[f64]) -> f64 {
 /// Effective share of the slots, from the correlation of neighbours.
 fn effective_share(values: &[f64]) -> f64 {
     // Drift in one direction overstates the correlation, so the share is at least a third.
-    let rho = correlation(values).clamp(0.0, 0.5);
+    let rho = correlation_of_neighbours(values).clamp(0.0, 0.5);
     (1.0 - rho) / (1.0 + rho)
 }
 
 /// Correlation between neighbouring values, from -1 to 1.
-fn correlation(values: &[f64]) -> f64 {
+fn correlation_of_neighbours(values: &[f64]) -> f64 {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
     let variance: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();

@@ -78,7 +78,7 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
     all
 }
 
-/// `None` if a run has too few samples.
+/// Tests whether the slots of the runs differ; `None` if a run has too few.
 fn test_measure(measure: &Measure, options: &DiffOptions) -> Option<MannWhitney> {
     let a = measure.a.as_ref()?;
     let b = measure.b.as_ref()?;
@@ -88,49 +88,47 @@ fn test_measure(measure: &Measure, options: &DiffOptions) -> Option<MannWhitney>
 /// Verdict on a measure: by exact totals if it has them, else by the test, if the change is also large enough to matter.
 fn judge_measure(measure: Measure, test: Option<&MannWhitney>, criteria: &Criteria<'_>) -> ComparedMeasure {
     // Goes before any test.
-    let counted = judge_exact_totals(&measure);
-    let [a, b] = measure.whole_runs.unwrap_or_else(|| [mean(measure.a.as_deref()), mean(measure.b.as_deref())]);
+    let by_exact_totals = judge_exact_totals(&measure);
+    let [a, b] = measure
+        .whole_runs
+        .unwrap_or_else(|| [mean_of_slots(measure.a.as_deref()), mean_of_slots(measure.b.as_deref())]);
     let p = test.map(MannWhitney::p_value);
     let interval = test.and_then(|test| test.shift_interval(criteria.level));
-    let ends = a.zip(b);
-    let is_large = ends.is_some_and(|(a, b)| matters(measure.unit, a, b, criteria.options));
-    let is_shifted = ends
-        .zip(interval)
-        .is_some_and(|((a, b), interval)| is_shifted_as_far(measure.unit, a, b, interval, criteria.options));
+    let mut change = None;
+    let mut is_large = false;
+    let mut is_shifted = false;
+    if let (Some(a), Some(b)) = (a, b) {
+        change = (a != 0.0).then(|| b / a - 1.0);
+        is_large = is_large_enough(measure.unit, a, b, criteria.options);
+        is_shifted = interval.is_some_and(|interval| is_shifted_as_far(measure.unit, a, b, interval, criteria.options));
+    }
     let is_significant = p.is_some_and(|p| p <= criteria.level) && is_shifted && is_large;
-    let Judged { verdict, note } = if let Some(counted) = counted {
-        counted
+    let Judged { verdict, note } = if let Some(judged) = by_exact_totals {
+        judged
     } else if p.is_none() {
         explain_missing_test(&measure, criteria)
     } else if is_significant {
-        let is_rise = a < b;
-        let verdict = match measure.good {
-            GoodDirection::Neither => ChangeVerdict::Changed,
-            GoodDirection::More if is_rise => ChangeVerdict::Better,
-            GoodDirection::Less if !is_rise => ChangeVerdict::Better,
-            _ => ChangeVerdict::Worse,
-        };
-        Judged { verdict, note: None }
+        Judged { verdict: verdict_on_change(measure.good, a < b), note: None }
     } else if is_large && criteria.fewest_slots < criteria.options.least_slots_for_noise {
         let needed = criteria.options.least_slots_for_noise;
         Judged { verdict: ChangeVerdict::NotEnoughData, note: Some(slots_needed(criteria.fewest_slots, needed)) }
     } else {
         Judged { verdict: ChangeVerdict::WithinNoise, note: None }
     };
-    ComparedMeasure {
-        name: measure.name,
-        unit: measure.unit,
-        a,
-        b,
-        change: ends.filter(|(a, _)| *a != 0.0).map(|(a, b)| b / a - 1.0),
-        interval,
-        p,
-        verdict,
-        note,
+    ComparedMeasure { name: measure.name, unit: measure.unit, a, b, change, interval, p, verdict, note }
+}
+
+/// Verdict on a measure that changed beyond noise.
+fn verdict_on_change(good: GoodDirection, is_rise: bool) -> ChangeVerdict {
+    match good {
+        GoodDirection::Neither => ChangeVerdict::Changed,
+        GoodDirection::More if is_rise => ChangeVerdict::Better,
+        GoodDirection::Less if !is_rise => ChangeVerdict::Better,
+        GoodDirection::More | GoodDirection::Less => ChangeVerdict::Worse,
     }
 }
 
-fn mean(values: Option<&[f64]>) -> Option<f64> {
+fn mean_of_slots(values: Option<&[f64]>) -> Option<f64> {
     let values = values.filter(|values| !values.is_empty())?;
     Some(values.iter().sum::<f64>() / values.len() as f64)
 }
@@ -149,11 +147,13 @@ fn judge_exact_totals(measure: &Measure) -> Option<Judged> {
     Some(Judged { verdict, note: Some(note) })
 }
 
-/// Whether the slots shifted in the direction of the mean, and perhaps as far as matters. A single slot can move the mean.
-fn is_shifted_as_far(unit: MeasureUnit, a: f64, b: f64, [low, high]: [f64; 2], options: &DiffOptions) -> bool {
+/// Whether the slots shifted as the mean did, from `a` to `b`, and perhaps as far as matters. A single slot can move the mean.
+/// `shift_interval`: ends of the interval of the slots' shift.
+fn is_shifted_as_far(unit: MeasureUnit, a: f64, b: f64, shift_interval: [f64; 2], options: &DiffOptions) -> bool {
+    let [low, high] = shift_interval;
     // The end of the interval that is farthest in this direction.
     let (is_beyond_zero, far_end) = if b > a { (low >= 0.0, high) } else { (high <= 0.0, low) };
-    is_beyond_zero && matters(unit, a, a + far_end, options)
+    is_beyond_zero && is_large_enough(unit, a, a + far_end, options)
 }
 
 /// Why there is no test: a run does not observe the measure, or has too few slots of it.
@@ -187,7 +187,7 @@ fn slots_needed(fewest: usize, needed: usize) -> String {
 }
 
 /// Whether a change would be large enough if it were certain.
-fn matters(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> bool {
+fn is_large_enough(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> bool {
     let distance = (b - a).abs();
     // Relative to the larger value, so that a rise and the fall back to the old value count the same.
     let relative = distance / a.abs().max(b.abs()).max(f64::MIN_POSITIVE);
@@ -235,7 +235,7 @@ impl MeasureList<'_> {
         self.add("requests live", Number, Neither, |s| {
             Some(per_slot(s, |slot| Some(*s.requests.live.get(slot)? as f64)))
         });
-        self.add("tokens a chunk", Number, Neither, |s| Some(ratio(s, &s.tokens.sent, &s.chunks.sent)));
+        self.add("tokens a chunk", Number, Neither, |s| Some(ratio_per_slot(s, &s.tokens.sent, &s.chunks.sent)));
         self.add("gap, median", Ns, Less, |s| quantile_per_slot(s, s.gap_ns.as_ref(), |gap| &gap.p50));
         self.add("gap, p99", Ns, Less, |s| quantile_per_slot(s, s.gap_ns.as_ref(), |gap| &gap.p99));
     }
@@ -246,7 +246,7 @@ impl MeasureList<'_> {
         use MeasureUnit::{Ns, Number};
         self.add(&format!("chunks a frame on {name}"), Number, Neither, |s| {
             let hop = hop_named(s, name)?;
-            Some(ratio(s, &hop.chunks, hop.frames_sent.as_ref().or(hop.frames_received.as_ref())?))
+            Some(ratio_per_slot(s, &hop.chunks, hop.frames_sent.as_ref().or(hop.frames_received.as_ref())?))
         });
         self.add(&format!("queue wait, median on {name}"), Ns, Less, |s| {
             quantile_per_slot(s, hop_named(s, name)?.queue_wait_ns.as_ref(), |wait| &wait.p50)
@@ -262,7 +262,7 @@ impl MeasureList<'_> {
             let hop = hop_named(s, name)?;
             // A receiver that never catches up completes no wakeup.
             let wakeups = hop.wakeups.as_deref().unwrap_or_default();
-            Some(ratio(s, hop.frames_received.as_ref()?, wakeups))
+            Some(ratio_per_slot(s, hop.frames_received.as_ref()?, wakeups))
         });
     }
 
@@ -289,12 +289,12 @@ impl MeasureList<'_> {
     fn add_outcomes_of_chunks(&mut self) {
         use GoodDirection::Less;
         use MeasureUnit::Share;
-        self.add(MERGED, Share, Less, |s| Some(ratio(s, s.chunks.merged.as_ref()?, &s.chunks.sent)));
+        self.add(MERGED, Share, Less, |s| Some(ratio_per_slot(s, s.chunks.merged.as_ref()?, &s.chunks.sent)));
         self.add(DROPPED_PREDICTED, Share, Less, |s| {
-            Some(ratio(s, s.chunks.dropped_predicted.as_ref()?, &s.chunks.sent))
+            Some(ratio_per_slot(s, s.chunks.dropped_predicted.as_ref()?, &s.chunks.sent))
         });
         self.add(DROPPED_CONFIRMED, Share, Less, |s| {
-            Some(ratio(s, s.chunks.dropped_confirmed.as_ref()?, &s.chunks.sent))
+            Some(ratio_per_slot(s, s.chunks.dropped_confirmed.as_ref()?, &s.chunks.sent))
         });
     }
 }
@@ -307,7 +307,7 @@ fn list_measures(a: &Series, b: &Series) -> Vec<Measure> {
     if let Some(origin) = hops.first() {
         // Tokens are counted where they are sent, so they go with the frames of the first hop only.
         list.add(&format!("tokens a frame on {origin}"), MeasureUnit::Number, GoodDirection::Neither, |s| {
-            Some(ratio(s, &s.tokens.sent, hop_named(s, origin)?.frames_sent.as_ref()?))
+            Some(ratio_per_slot(s, &s.tokens.sent, hop_named(s, origin)?.frames_sent.as_ref()?))
         });
     }
     for name in hops {
@@ -337,6 +337,7 @@ fn set_whole_runs(measures: &mut [Measure], a: &Report, b: &Report) {
         let shares = [0, 1].map(|run| Some(totals[run]? as f64 / sent[run]));
         measure.whole_runs = Some(shares);
         let are_many = shares.iter().flatten().all(|share| *share == 0.0 || *share >= MANY_MERGED);
+        // Predicted drops may not happen.
         let is_conclusive = name == DROPPED_CONFIRMED || name == MERGED && are_many;
         if let [Some(a), Some(b)] = totals
             && is_conclusive
@@ -384,8 +385,8 @@ fn per_second(series: &Series, column: &[u64]) -> Vec<f64> {
     per_slot(series, |slot| Some(*column.get(slot)? as f64 / series.seconds(slot)))
 }
 
-/// Ratio of `part` to `whole`, in slots where `whole` is not 0.
-fn ratio(series: &Series, part: &[u64], whole: &[u64]) -> Vec<f64> {
+/// Ratio of `part` to `whole` in each loaded slot where `whole` is not 0.
+fn ratio_per_slot(series: &Series, part: &[u64], whole: &[u64]) -> Vec<f64> {
     per_slot(series, |slot| {
         let whole = *whole.get(slot)?;
         (whole > 0).then_some(*part.get(slot)? as f64 / whole as f64)
@@ -393,10 +394,10 @@ fn ratio(series: &Series, part: &[u64], whole: &[u64]) -> Vec<f64> {
 }
 
 fn has_receiver(series: &Series, role: &str) -> bool {
-    receivers(series, role).next().is_some()
+    receiving_threads(series, role).next().is_some()
 }
 
-fn receivers<'s>(series: &'s Series, role: &'s str) -> impl Iterator<Item = &'s ThreadSeries> {
+fn receiving_threads<'s>(series: &'s Series, role: &'s str) -> impl Iterator<Item = &'s ThreadSeries> {
     series.threads.iter().filter(move |thread| thread.receives && thread.role == role)
 }
 
@@ -404,15 +405,20 @@ fn receivers<'s>(series: &'s Series, role: &'s str) -> impl Iterator<Item = &'s 
 fn cpu_per_token(series: &Series, role: &str) -> Vec<f64> {
     per_slot(series, |slot| {
         let tokens = *series.tokens.sent.get(slot)?;
-        let on: Vec<f64> = receivers(series, role).filter_map(|thread| *thread.on_cpu.get(slot)?).collect();
-        (tokens > 0 && !on.is_empty()).then(|| on.iter().sum::<f64>() * series.seconds(slot) * 1e9 / tokens as f64)
+        let cpu_shares: Vec<f64> =
+            receiving_threads(series, role).filter_map(|thread| *thread.on_cpu.get(slot)?).collect();
+        if tokens == 0 || cpu_shares.is_empty() {
+            return None;
+        }
+        let cpu_ns = cpu_shares.iter().sum::<f64>() * series.seconds(slot) * 1e9;
+        Some(cpu_ns / tokens as f64)
     })
 }
 
 /// Share of time of the thread of `role` with the highest share.
 fn highest_share(series: &Series, role: &str, column_of: fn(&ThreadSeries) -> Option<&Vec<Option<f64>>>) -> Vec<f64> {
     per_slot(series, |slot| {
-        receivers(series, role).filter_map(|thread| *column_of(thread)?.get(slot)?).reduce(f64::max)
+        receiving_threads(series, role).filter_map(|thread| *column_of(thread)?.get(slot)?).reduce(f64::max)
     })
 }
 

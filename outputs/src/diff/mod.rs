@@ -111,7 +111,7 @@ pub struct RunSummary {
 
 impl RunSummary {
     /// Name, source and length of a run, for the heading.
-    fn of(run: &NamedRun<'_>) -> Self {
+    fn of_run(run: &NamedRun<'_>) -> Self {
         let series = run.report.series.as_ref();
         Self {
             name: hostile::plain(run.name),
@@ -239,8 +239,8 @@ impl Diff {
         let wait = WaitShift::between(a.report, b.report);
         let patterns = change_pattern::find_patterns(a.report, b.report, &outcomes, wait.as_ref());
         let ranked = headline::rank_changes(&outcomes, &findings);
-        let mut summary_a = RunSummary::of(&a);
-        let mut summary_b = RunSummary::of(&b);
+        let mut summary_a = RunSummary::of_run(&a);
+        let mut summary_b = RunSummary::of_run(&b);
         // Distinguish two runs with the same name.
         if summary_a.name == summary_b.name {
             summary_a.name.push_str(" (first)");

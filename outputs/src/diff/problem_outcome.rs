@@ -94,6 +94,7 @@ pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure
     if deciding_measure(measures, &TTFT_MEASURES).is_some() {
         let state = state_by_measures(measures, &TTFT_MEASURES, false);
         let numbers = numbers_of_measures(measures, &TTFT_MEASURES);
+        // After the lost tokens: the order is by severity.
         problems.insert(1, ProblemOutcome { name: String::from("time to first token"), state, numbers });
     }
     problems
@@ -101,16 +102,20 @@ pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure
 
 /// An unchanged gap below the limit of the finding is no problem in either run, whatever its numbers.
 fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemOutcome {
-    let [is_low_before, is_low_after] =
-        [a, b].map(|run| run.findings.iter().all(|finding| finding.kind != "first-token-gap"));
-    let state = state_by_measures(measures, &GAP_MEASURES, is_low_after);
+    let [has_finding_before, has_finding_after] =
+        [a, b].map(|run| run.findings.iter().any(|finding| finding.kind == "first-token-gap"));
+    let state = state_by_measures(measures, &GAP_MEASURES, !has_finding_after);
     let mut numbers = numbers_of_measures(measures, &GAP_MEASURES);
+    let is_no_problem = state == ProblemState::Unchanged && !has_finding_before && !has_finding_after;
     let gaps = deciding_measure(measures, &GAP_MEASURES).and_then(|measure| measure.a.zip(measure.b));
-    if let Some((a, b)) = gaps.filter(|_| state == ProblemState::Unchanged && is_low_before && is_low_after) {
+    if let Some((gap_before, gap_after)) = gaps
+        && is_no_problem
+    {
+        let longer_gap = gap_before.max(gap_after);
         let limit = duration(GAP_WARNING_NS);
-        if a.max(b) < GAP_WARNING_NS as f64 / FAR_BELOW {
+        if longer_gap < GAP_WARNING_NS as f64 / FAR_BELOW {
             numbers = format!("far below the limit of {limit} in both runs ({numbers})");
-        } else if a.max(b) < GAP_WARNING_NS as f64 {
+        } else if longer_gap < GAP_WARNING_NS as f64 {
             numbers = format!("below the limit of {limit} in both runs ({numbers})");
         }
     }
@@ -120,6 +125,7 @@ fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -
 /// Proven losses count if both runs have them, else the predicted ones, if both runs observed enough to predict them.
 fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemOutcome {
     let are_confirmed = a.chunks.dropped_confirmed.is_some() && b.chunks.dropped_confirmed.is_some();
+    // Proven losses are counted in tokens, predicted ones in chunks.
     let [lost_a, lost_b] =
         [a, b].map(|run| if are_confirmed { run.chunks.tokens_lost } else { run.chunks.dropped_predicted });
     let measure = if are_confirmed { DROPPED_CONFIRMED } else { DROPPED_PREDICTED };
@@ -160,15 +166,31 @@ fn numbers_of_measures(measures: &[ComparedMeasure], names: &[&str]) -> String {
     if numbers.is_empty() { numbers } else { format!("{quantile}{slots} {numbers}") }
 }
 
-/// The first of these measures that changed; else the first with a verdict, where a large unconfirmed difference is one; else the first.
+/// The first of the named measures that changed; else the first that was judged; else the first. `None` if no measure has one of the names.
 fn deciding_measure<'m>(measures: &'m [ComparedMeasure], names: &[&str]) -> Option<&'m ComparedMeasure> {
-    let mut named = names.iter().filter_map(|name| measures.iter().find(|measure| measure.name == *name));
-    let changed = named.clone().find(|measure| matches!(measure.verdict, ChangeVerdict::Better | ChangeVerdict::Worse));
-    let judged = named.clone().find(|measure| match measure.verdict {
-        ChangeVerdict::NotEnoughData => measure.p.is_some(),
-        verdict => verdict != ChangeVerdict::NotComparable,
-    });
-    changed.or(judged).or_else(|| named.next())
+    let mut first_judged = None;
+    let mut first = None;
+    for name in names {
+        let Some(measure) = measures.iter().find(|measure| measure.name == *name) else { continue };
+        if matches!(measure.verdict, ChangeVerdict::Better | ChangeVerdict::Worse) {
+            return Some(measure);
+        }
+        if was_judged(measure) {
+            first_judged = first_judged.or(Some(measure));
+        }
+        first = first.or(Some(measure));
+    }
+    first_judged.or(first)
+}
+
+/// Whether there was enough data for a verdict, or at least for a test that found a large difference which it cannot confirm.
+fn was_judged(measure: &ComparedMeasure) -> bool {
+    let was_tested = measure.p.is_some();
+    match measure.verdict {
+        ChangeVerdict::NotComparable => false,
+        ChangeVerdict::NotEnoughData => was_tested,
+        ChangeVerdict::Better | ChangeVerdict::Worse | ChangeVerdict::Changed | ChangeVerdict::WithinNoise => true,
+    }
 }
 
 /// State by the measure that decides. `is_resolved`: the second run does not have the problem.
@@ -219,7 +241,7 @@ impl QuantileOfRequests {
 
 /// The highest of these quantiles that both runs have and for which both have enough requests, because the worst waits matter.
 fn highest_quantile(
-    of: &str,
+    quantity: &str,
     descending: [QuantileOfRequests; 3],
     a_count: u64,
     b_count: u64,
@@ -228,7 +250,7 @@ fn highest_quantile(
         if let (Some(a_ns), Some(b_ns)) = (a_ns, b_ns)
             && a_count.min(b_count) >= least_count
         {
-            let name = format!("{of} of all requests, {label}");
+            let name = format!("{quantity} of all requests, {label}");
             return Some(ComparedQuantile { name, a_ns, b_ns, a_count, b_count, least_count, counted: "requests" });
         }
     }

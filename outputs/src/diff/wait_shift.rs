@@ -120,7 +120,7 @@ impl<'p> LongestLeg<'p> {
     }
 }
 
-/// `left_share`: share of the first run's longest leg in the second run.
+/// Says whether the longest wait has grown, moved or gone. `left_share`: share of the first run's longest leg in the second run.
 fn summarise_shift(from: &LongestLeg<'_>, to: &LongestLeg<'_>, left_share: f64) -> String {
     let before_ns = from.path_ns;
     let after_ns = to.path_ns;

@@ -21,7 +21,7 @@ pub(super) trait Json {
 }
 
 /// Appends any serializable value.
-fn push(buf: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
+fn push_value(buf: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
     // Writing to a vector cannot fail, and no map with keys other than strings is written here.
     let written = serde_json::to_writer(&mut *buf, value);
     debug_assert!(written.is_ok(), "{written:?}");
@@ -37,7 +37,7 @@ fn push_text(buf: &mut Vec<u8>, text: &str) {
         buf.extend_from_slice(text.as_bytes());
         buf.push(b'"');
     } else {
-        push(buf, text);
+        push_value(buf, text);
     }
 }
 
@@ -54,7 +54,7 @@ macro_rules! values {
     )+};
 }
 
-values! { buf, value: push(buf, value); u8, u16, u32, u64, f64, bool, [i64], Vec<u64>, Vec<f64>, BTreeMap<String, Value> }
+values! { buf, value: push_value(buf, value); u8, u16, u32, u64, f64, bool, [i64], Vec<u64>, Vec<f64>, BTreeMap<String, Value> }
 values! { buf, value: push_text(buf, value); str, String, Box<str>, Cow<'_, str> }
 values! {
     buf, value: push_text(buf, value.as_str());
@@ -77,7 +77,7 @@ impl<T: Json> Json for Option<T> {
 }
 
 /// Separates the next field or element from the previous one.
-fn separate(buf: &mut Vec<u8>) {
+fn push_separator(buf: &mut Vec<u8>) {
     if !matches!(buf.last(), None | Some(b'{' | b'[')) {
         buf.push(b',');
     }
@@ -110,7 +110,7 @@ impl<'a> Object<'a> {
     /// Adds fields encoded by [`Self::fields`].
     pub(super) fn append(&mut self, fields: &[u8]) -> &mut Self {
         if !fields.is_empty() {
-            separate(self.0);
+            push_separator(self.0);
             self.0.extend_from_slice(fields);
         }
         self
@@ -121,7 +121,7 @@ impl<'a> Object<'a> {
     fn key(&mut self, name: &str) {
         // Reserve space for most values as well.
         self.0.reserve(name.len() + 32);
-        separate(self.0);
+        push_separator(self.0);
         self.0.push(b'"');
         self.0.extend_from_slice(name.as_bytes());
         self.0.extend_from_slice(b"\":");
@@ -170,10 +170,10 @@ impl<'a> Object<'a> {
 
     /// Adds a value with a name that may need escaping.
     pub(super) fn named(&mut self, name: &str, value: &Value) {
-        separate(self.0);
-        push(self.0, name);
+        push_separator(self.0);
+        push_value(self.0, name);
         self.0.push(b':');
-        push(self.0, value);
+        push_value(self.0, value);
     }
 
     pub(super) fn object(&mut self, name: &str, fill: impl FnOnce(&mut Object<'_>)) -> &mut Self {
@@ -196,7 +196,7 @@ pub(super) struct Array<'a>(&'a mut Vec<u8>);
 
 impl Array<'_> {
     pub(super) fn object(&mut self, fill: impl FnOnce(&mut Object<'_>)) -> &mut Self {
-        separate(self.0);
+        push_separator(self.0);
         Object::write(self.0, fill);
         self
     }
@@ -209,7 +209,7 @@ impl Array<'_> {
     /// Adds elements encoded by [`Self::append`].
     pub(super) fn encoded(&mut self, elements: &[u8]) {
         if !elements.is_empty() {
-            separate(self.0);
+            push_separator(self.0);
             self.0.extend_from_slice(elements);
         }
     }

@@ -144,18 +144,18 @@ impl<'a> StageList<'a> {
 
     /// Adds the path of the first chunk, hop by hop, with the times in between.
     fn add_path(&mut self, path: &[&HopTimes], ledger: &'a Ledger) {
-        let mut before: Option<MonoNs> = None;
-        for on in path {
-            let Some(hop) = ledger.hop(on.hop) else { continue };
+        let mut previous_receive: Option<MonoNs> = None;
+        for times in path {
+            let Some(hop) = ledger.hop(times.hop) else { continue };
             let group = &ledger.groups()[hop.group];
-            let first = &on.first;
-            if let Some(between) = before.zip(first.sent) {
+            let first = &times.first;
+            if let Some(between) = previous_receive.zip(first.sent) {
                 self.add((&*group.ends.from).into(), between, None, StageKind::Between, |_| {});
             }
-            before = first.received;
+            previous_receive = first.received;
             let frame = Some(first.frame);
-            let whole = first.sent.zip(first.received);
-            let is_added = whole.is_some_and(|span| {
+            let time_on_hop = first.sent.zip(first.received);
+            let is_added = time_on_hop.is_some_and(|span| {
                 self.add((&*group.name).into(), span, frame, StageKind::Hop, |list| list.add_relay(first))
             });
             // Without both ends of the hop, the relay's part is directly on the path.

@@ -49,15 +49,17 @@ pub(super) struct SpanIds {
 }
 
 impl SpanIds {
-    pub(super) fn of(trace: &TraceId, first_wall_ns: u64) -> Self {
+    pub(super) fn of_trace(trace: &TraceId, first_wall_ns: u64) -> Self {
         Self { seed: hash_bytes(trace.hex.as_bytes(), first_wall_ns), given: 0 }
     }
 
     /// Ids of a request in a trace that further requests may have.
     pub(super) fn of_request(trace: &TraceId, rid: &str, first_wall_ns: u64) -> Self {
         match trace.from {
-            "traceparent" => Self { seed: hash_bytes(rid.as_bytes(), Self::of(trace, first_wall_ns).seed), given: 0 },
-            _ => Self::of(trace, first_wall_ns),
+            "traceparent" => {
+                Self { seed: hash_bytes(rid.as_bytes(), Self::of_trace(trace, first_wall_ns).seed), given: 0 }
+            }
+            _ => Self::of_trace(trace, first_wall_ns),
         }
     }
 
@@ -116,7 +118,7 @@ mod tests {
 
     #[test]
     fn span_ids_are_unique() {
-        let mut ids = SpanIds::of(&TraceId::of_capture("demo", 5), 5);
+        let mut ids = SpanIds::of_trace(&TraceId::of_capture("demo", 5), 5);
         let given: std::collections::BTreeSet<String> = (0..1_000).map(|_| ids.next()).collect();
         assert_eq!(given.len(), 1_000);
         assert!(given.iter().all(|id| id.len() == 16));

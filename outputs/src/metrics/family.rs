@@ -43,10 +43,10 @@ impl Families {
     }
 
     /// Adds a point of a metric, if its value is known.
-    pub(super) fn put<const N: usize>(&mut self, of: &'static Definition, labels: [&str; N], value: Value) {
-        debug_assert_eq!(of.labels.len(), N, "{}", of.name);
-        let family = self.0.iter_mut().find(|f| f.definition.name == of.name);
-        debug_assert!(family.is_some(), "{} is not listed", of.name);
+    pub(super) fn put<const N: usize>(&mut self, definition: &'static Definition, labels: [&str; N], value: Value) {
+        debug_assert_eq!(definition.labels.len(), N, "{}", definition.name);
+        let family = self.0.iter_mut().find(|f| f.definition.name == definition.name);
+        debug_assert!(family.is_some(), "{} is not listed", definition.name);
         if let Some(family) = family {
             let labels = labels.map(str::to_owned).into();
             family.points.push(Point { labels, value });
@@ -56,34 +56,34 @@ impl Families {
     /// Adds an integer series, if the value is observable.
     pub(super) fn put_int<const N: usize>(
         &mut self,
-        of: &'static Definition,
+        definition: &'static Definition,
         labels: [&str; N],
         value: impl Into<Option<u64>>,
     ) {
         if let Some(value) = value.into() {
-            self.put(of, labels, Value::Int(value));
+            self.put(definition, labels, Value::Int(value));
         }
     }
 
     /// Adds a series in seconds, if the value is observable.
     pub(super) fn put_seconds<const N: usize>(
         &mut self,
-        of: &'static Definition,
+        definition: &'static Definition,
         labels: [&str; N],
         ns: impl Into<Option<u64>>,
     ) {
         if let Some(ns) = ns.into() {
-            self.put(of, labels, Value::Float(ns as f64 / 1e9));
+            self.put(definition, labels, Value::Float(ns as f64 / 1e9));
         }
     }
 
     pub(super) fn put_histogram<const N: usize>(
         &mut self,
-        of: &'static Definition,
+        definition: &'static Definition,
         labels: [&str; N],
         value: Histogram,
     ) {
-        self.put(of, labels, Value::Histogram(value));
+        self.put(definition, labels, Value::Histogram(value));
     }
 
     pub(super) fn filled(self) -> Vec<Family> {

@@ -133,17 +133,19 @@ impl MultiUprobes {
 /// nothing: before 6.6 the kernel does not check the attach type of a program of this kind.
 fn check_links(program: &OwnedFd) -> Result<(), MultiUprobeError> {
     const NO_PROCESS: u32 = u32::MAX;
-    check_refusals(refusal_of_link(program, 0), refusal_of_link(program, NO_PROCESS))
+    let refusal_of_folder = refusal_of_link(program, 0);
+    let refusal_of_process = refusal_of_link(program, NO_PROCESS);
+    judge_link_refusals(refusal_of_folder, refusal_of_process)
 }
 
-/// Error number with which the kernel refuses a link for this process and an invalid file.
+/// Error number with which the kernel refuses a link for process `pid` to a folder; 0 means any process.
 fn refusal_of_link(program: &OwnedFd, pid: u32) -> Option<i32> {
     create_link(program, false, c"/", pid, &[(0, Cookie(0))]).err().and_then(|error| error.raw_os_error())
 }
 
-/// Checks the errors of links to a folder, the second one in an impossible process.
-fn check_refusals(folder: Option<i32>, impossible_process: Option<i32>) -> Result<(), MultiUprobeError> {
-    match (folder, impossible_process) {
+/// Whether these links are supported, by the error numbers for a folder in any process, and for one in an impossible process.
+fn judge_link_refusals(of_folder: Option<i32>, of_process: Option<i32>) -> Result<(), MultiUprobeError> {
+    match (of_folder, of_process) {
         // A folder cannot be probed, and the process is checked before the file.
         (Some(libc::EBADF), Some(libc::EINVAL)) => Ok(()),
         // The first kernels with these links compare the id with that of a thread, and look it up after the file.
@@ -253,14 +255,14 @@ mod tests {
 
     #[test]
     fn kernels_without_usable_links_are_recognised() {
-        assert!(check_refusals(Some(libc::EBADF), Some(libc::EINVAL)).is_ok());
+        assert!(judge_link_refusals(Some(libc::EBADF), Some(libc::EINVAL)).is_ok());
         // Linux 5.15 to 6.5 load the program and refuse every link.
-        let before = check_refusals(Some(libc::EINVAL), Some(libc::EINVAL));
+        let before = judge_link_refusals(Some(libc::EINVAL), Some(libc::EINVAL));
         assert!(matches!(before, Err(MultiUprobeError::NoLinks)));
         // Linux 6.6 as released.
-        let first = check_refusals(Some(libc::EBADF), Some(libc::EBADF));
+        let first = judge_link_refusals(Some(libc::EBADF), Some(libc::EBADF));
         assert!(matches!(first, Err(MultiUprobeError::MainThreadOnly)));
         // A link that should have failed.
-        assert!(matches!(check_refusals(None, None), Err(MultiUprobeError::NoLinks)));
+        assert!(matches!(judge_link_refusals(None, None), Err(MultiUprobeError::NoLinks)));
     }
 }

@@ -35,19 +35,19 @@ impl Away {
         }
         let process = ProcDir::open(pid).ok()?;
         // The kernel shows "0" when it hides the function.
-        let function = read_thread_text(&process, tid, ThreadFile::WaitFunction).filter(|name| name != "0");
-        let function = function.unwrap_or_default();
+        let wait_function = read_thread_text(&process, tid, ThreadFile::WaitFunction).filter(|name| name != "0");
+        let wait_function = wait_function.unwrap_or_default();
         // The files of the cgroup are read only if the function does not tell.
         // Version 1 of the freezer leaves threads in state D.
-        let may_be_frozen = state_char == 'D' || function.is_empty();
-        if FROZEN_IN.contains(&&*function) || may_be_frozen && is_frozen(pid) {
+        let may_be_frozen = state_char == 'D' || wait_function.is_empty();
+        if FROZEN_IN.contains(&&*wait_function) || may_be_frozen && is_frozen(pid) {
             return Some(Self::nowhere(AwayState::Frozen));
         }
-        let line = read_thread_text(&process, tid, ThreadFile::SystemCall);
-        Some(match line.and_then(|line| parse_call_name(&line)) {
+        let system_call = read_thread_text(&process, tid, ThreadFile::SystemCall);
+        Some(match system_call.and_then(|line| parse_call_name(&line)) {
             Some(call) if is_poll_call(&call) => Self { state: AwayState::Polling, waits_in: call },
             Some(call) => Self { state: AwayState::Blocked, waits_in: call },
-            None => Self { state: AwayState::Asleep, waits_in: function },
+            None => Self { state: AwayState::Asleep, waits_in: wait_function },
         })
     }
 
@@ -88,8 +88,11 @@ fn parse_call_name(line: &str) -> Option<String> {
     if number < 0 || number == libc::SYS_restart_syscall {
         return None;
     }
-    let known = BLOCKING_CALLS.iter().chain(LEGACY_CALLS).find(|(known, _)| *known == number);
-    Some(known.map_or_else(|| format!("system call {number}"), |(_, name)| (*name).to_owned()))
+    let named_call = BLOCKING_CALLS.iter().chain(LEGACY_CALLS).find(|(call, _)| *call == number);
+    Some(match named_call {
+        Some((_, name)) => (*name).to_owned(),
+        None => format!("system call {number}"),
+    })
 }
 
 /// Whether the call in a line of `syscall` is a poll.

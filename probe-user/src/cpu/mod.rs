@@ -135,7 +135,7 @@ impl CpuSampler {
         // By the clock: an idle process is sampled less often, and wait in an unknown cgroup would pass for starvation.
         if now.since(self.cgroup_searched_at) >= CGROUP_INTERVAL_NS {
             self.cgroup_searched_at = now;
-            self.find_cgroup();
+            self.update_cgroup();
         }
         let pid = self.pid;
         let interval_ns = now.since(self.sampled_at);
@@ -157,8 +157,8 @@ impl CpuSampler {
         Ok(ProcessSample { at: now, interval_ns, threads: used, throttled_ns })
     }
 
-    /// The process may be moved to another cgroup during sampling.
-    fn find_cgroup(&mut self) {
+    /// Finds the process's cgroup again if the process was moved to another one.
+    fn update_cgroup(&mut self) {
         if self.cgroup.as_ref().is_none_or(|known| !known.contains(self.pid)) {
             self.cgroup = Cgroup::of_process(self.pid);
         }
@@ -172,15 +172,13 @@ impl CpuSampler {
                 "cannot list the threads of process {pid} in /proc/{pid}/task: {error}; the process may have exited"
             )
         })?;
-        // The names of the first ones decide which threads are sampled.
-        let listed = listed.take(MAX_LISTED);
-        let tids = listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        let mut found: Vec<ListedThread> = tids
-            .map(|tid| {
-                let name = kernel::read_text(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
-                ListedThread { tid, name: name.trim_end().to_owned() }
-            })
-            .collect();
+        let mut found = Vec::new();
+        for entry in listed.take(MAX_LISTED).flatten() {
+            let Some(tid) = entry.file_name().to_str().and_then(|tid| tid.parse::<u32>().ok()) else { continue };
+            // The name decides whether the thread is sampled.
+            let name = kernel::read_text(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
+            found.push(ListedThread { tid, name: name.trim_end().to_owned() });
+        }
         found.sort_unstable_by_key(|thread| (!thread.is_main_or_zmq(pid), thread.tid));
         for ListedThread { tid, name } in found.into_iter().take(self.range.end).skip(self.range.start) {
             // A thread sets its own name, perhaps after it was found.

@@ -41,8 +41,11 @@ impl ThreadTimesFile {
     /// Current times; `None` when the thread has exited.
     pub(super) fn read(&self) -> Option<ThreadTimes> {
         let mut text = [0; 1024];
-        let n = self.file.read_at(&mut text, 0).ok().filter(|n| *n > 0)?;
-        let text = std::str::from_utf8(&text[..n]).ok()?;
+        let length = self.file.read_at(&mut text, 0).ok()?;
+        if length == 0 {
+            return None;
+        }
+        let text = std::str::from_utf8(&text[..length]).ok()?;
         match self.tick_ns {
             None => parse_schedstat(text),
             Some(tick_ns) => parse_stat(text, tick_ns),

@@ -88,7 +88,7 @@ pub(crate) fn assemble_engines(
 
 /// Roles as stated, inferred from the links, or known from the last scan.
 fn infer_roles(
-    known: &[EngineKind],
+    engines: &[EngineKind],
     candidates: &[&Candidate],
     nodes: &[Node],
     links: &[Link],
@@ -99,7 +99,7 @@ fn infer_roles(
     // Several sockets may connect the same two processes.
     edges.dedup();
     let mut roles: Vec<Option<RoleWithSource>> = nodes.iter().map(|node| node.stated).collect();
-    for engine in known {
+    for engine in engines {
         engine.infer(nodes, &edges, &mut roles);
     }
     for (role, candidate) in roles.iter_mut().zip(candidates) {
@@ -135,6 +135,7 @@ fn assemble_engine(
         Some(candidates[index].to_process(role, source))
     });
     let mut processes: Vec<Process> = processes.collect();
+    // In a fixed order, because the topology of two searches is compared.
     processes.sort_by_key(|process| (process.role, process.rank, process.id));
     let mut hops: Vec<HopSeen> = Vec::new();
     for (link, reading) in links.iter().filter(|(link, _)| group.contains(&link.acceptor.candidate)) {
@@ -168,9 +169,11 @@ fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candi
         python: main.python.as_ref(),
         hops: &engine.hops,
     };
+    // A program that runs the engine inside decides some of its settings.
     let deciding_kind = main.launcher.map(|launcher| launcher.engine).or(engine.kind)?;
     engine.settings = deciding_kind.settings(&evidence);
     let has_inner_server = engine.processes.iter().any(|process| process.inner_server.is_some());
+    // A server inside the process is observed at its method.
     let variable = engine.settings.avoids_zmq.clone().filter(|_| !has_inner_server)?;
     Some(BlindSpot::NoZmqOutput { pid: main.id.pid, variable })
 }

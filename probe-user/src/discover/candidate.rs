@@ -175,6 +175,7 @@ impl Candidate {
     ) -> Result<Self, ReadError> {
         let StatedRole { role, titled, launcher } = *stated;
         let status = process.read("status", kernel::MAX_STATUS_BYTES)?;
+        // Flags of an unknown program may have other meanings.
         let flags = if launcher.is_some() {
             Flags::parse(argv, engines.iter().flat_map(|engine| engine.flags()))
         } else {

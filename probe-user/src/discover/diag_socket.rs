@@ -300,24 +300,27 @@ struct SocketQueues {
 impl SocketQueues {
     /// Parses the description of a Unix or TCP socket.
     fn parse(body: &[u8]) -> Option<Self> {
-        let (state, inode, receive, send) = if let Some(header) = parse_unix_header(body) {
+        if let Some(header) = parse_unix_header(body) {
             let (receive, send) = parse_attributes(body).find_map(|attribute| match attribute {
                 Nla::ReceiveQueueLength(receive, send) => Some((receive, send)),
                 _ => None,
             })?;
-            (header.state, header.inode, receive, send)
-        } else {
-            let found = InetResponseHeader::parse(body).ok()?;
-            let fin = u32::from(PEER_CLOSED.contains(&found.state));
-            (found.state, found.inode, found.recv_queue.saturating_sub(fin), found.send_queue)
-        };
+            return Some(Self::new(header.inode, header.state, receive, send));
+        }
+        let tcp = InetResponseHeader::parse(body).ok()?;
+        // The kernel's length of the queue includes the peer's FIN.
+        let fin = u32::from(PEER_CLOSED.contains(&tcp.state));
+        Some(Self::new(tcp.inode, tcp.state, tcp.recv_queue.saturating_sub(fin), tcp.send_queue))
+    }
+
+    fn new(inode: u32, state: u8, receive_bytes: u32, send_bytes: u32) -> Self {
         // On a listening socket, the same fields count connections.
         let depth = if state == TCP_LISTEN {
             QueueDepth { receive_bytes: None, send_bytes: None }
         } else {
-            QueueDepth { receive_bytes: Some(receive.into()), send_bytes: Some(send.into()) }
+            QueueDepth { receive_bytes: Some(receive_bytes.into()), send_bytes: Some(send_bytes.into()) }
         };
-        Some(Self { inode: inode.into(), depth })
+        Self { inode: inode.into(), depth }
     }
 }
 

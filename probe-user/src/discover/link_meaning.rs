@@ -13,12 +13,14 @@ pub(crate) fn remove_client_links(links: &[Link], stated: &[Option<RoleWithSourc
     // Acceptors that processes with known roles reach, each with the transport of their links.
     let named: BTreeSet<(usize, Option<&str>)> =
         named_links.map(|link| (link.acceptor.candidate, transport_of(&link.endpoint))).collect();
-    let engine_links = links.iter().filter(|link| {
+    let mut engine_links = links.to_vec();
+    engine_links.retain(|link| {
         let acceptor = link.acceptor.candidate;
-        let is_reached = named.iter().any(|(candidate, _)| *candidate == acceptor);
-        !is_reached || has_stated_connector(link, stated) || named.contains(&(acceptor, transport_of(&link.endpoint)))
+        let is_reached_by_engine = named.iter().any(|(candidate, _)| *candidate == acceptor);
+        let has_same_transport = named.contains(&(acceptor, transport_of(&link.endpoint)));
+        !is_reached_by_engine || has_same_transport || has_stated_connector(link, stated)
     });
-    engine_links.cloned().collect()
+    engine_links
 }
 
 fn has_stated_connector(link: &Link, stated: &[Option<RoleWithSource>]) -> bool {
@@ -41,6 +43,7 @@ pub(crate) fn interpret_links(
     let mut readings = vec![None; links.len()];
     for engine in engines {
         for (reading, found) in readings.iter_mut().zip(engine.hops(&wires, roles)) {
+            // The first engine that knows a link's roles decides.
             *reading = reading.or(found);
         }
     }

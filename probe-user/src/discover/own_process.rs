@@ -55,12 +55,18 @@ pub fn hides_processes() -> bool {
 
 /// Whether the procfs mounted at `/proc` hides other users' processes.
 fn mount_hides_pids(mountinfo: &str) -> bool {
-    // The fifth field is the mount point; the last has the options of the file system.
-    mountinfo.lines().filter(|line| line.split(' ').nth(4) == Some("/proc")).any(|line| {
+    for line in mountinfo.lines() {
+        // The fifth field is the mount point; the last has the options of the file system.
+        if line.split(' ').nth(4) != Some("/proc") {
+            continue;
+        }
         let options = line.rsplit(' ').next().unwrap_or_default();
-        let hidden = options.split(',').find_map(|option| option.strip_prefix("hidepid="));
-        hidden.is_some_and(|value| !matches!(value, "0" | "off"))
-    })
+        let hidepid = options.split(',').find_map(|option| option.strip_prefix("hidepid="));
+        if hidepid.is_some_and(|value| !matches!(value, "0" | "off")) {
+            return true;
+        }
+    }
+    false
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ const MAX_PYTHON_PATH: usize = 64;
 const MAX_ENTRIES: usize = 50_000;
 /// Maximum size of `METADATA`, which contains the README after its headers.
 const MAX_METADATA_BYTES: usize = 4 << 20;
+/// Maximum length of a version.
+const MAX_VERSION_BYTES: usize = 100;
 
 /// Properties of a process that determine its import path.
 #[derive(Clone, Copy, Debug)]
@@ -117,20 +119,27 @@ fn release_in_metadata(root: &ProcessRoot<'_>, dir: &Path, names: &[&str], packa
         return None;
     };
     let file = dir.join(name).join("METADATA");
-    let text = root.read(&file, MAX_METADATA_BYTES).ok();
-    let stated = text.as_deref().and_then(parse_version_header);
-    let version = stated.or_else(|| split_dist_info(name).map(|(_, version)| version.to_owned()))?;
+    let metadata = root.read(&file, MAX_METADATA_BYTES).ok();
+    let version_in_file = metadata.as_deref().and_then(parse_version_header);
+    // The folder's name has the version too.
+    let version = version_in_file.or_else(|| split_dist_info(name).map(|(_, version)| version.to_owned()))?;
     Some(Setting::new(version, Origin::File(file)))
 }
 
 /// Release of a source tree on the path that was never installed, from the first of its `files` that assigns one.
 fn release_in_source(root: &ProcessRoot<'_>, dir: &Path, names: &[&str], files: &[&str]) -> Option<Setting<String>> {
-    files.iter().find_map(|file| {
+    for file in files {
         let folder = file.split('/').next()?;
-        let file = names.contains(&folder).then(|| dir.join(file))?;
-        let text = root.read(&file, 64 << 10).ok()?;
-        Some(Setting::new(parse_version_assignment(&String::from_utf8_lossy(&text))?, Origin::File(file)))
-    })
+        if !names.contains(&folder) {
+            continue;
+        }
+        let file = dir.join(file);
+        let Ok(text) = root.read(&file, 64 << 10) else { continue };
+        if let Some(version) = parse_version_assignment(&String::from_utf8_lossy(&text)) {
+            return Some(Setting::new(version, Origin::File(file)));
+        }
+    }
+    None
 }
 
 /// Splits `Some.Package-1.0.0.dist-info` into (`some_package`, `1.0.0`). Names are normalised similarly to PEP 503.
@@ -141,17 +150,22 @@ fn split_dist_info(name: &str) -> Option<(String, &str)> {
 
 /// The `Version` header of `METADATA`. The text after the headers is ignored.
 fn parse_version_header(metadata: &[u8]) -> Option<String> {
+    // An empty line ends the headers.
     let mut headers = metadata.split(|&b| b == b'\n').take_while(|line| !line.trim_ascii().is_empty());
-    let value = headers.find_map(|line| line.strip_prefix(b"Version:"))?;
-    let value = std::str::from_utf8(value).ok()?.trim();
-    (!value.is_empty() && value.len() <= 100).then(|| value.to_owned())
+    let version = headers.find_map(|line| line.strip_prefix(b"Version:"))?;
+    let version = std::str::from_utf8(version).ok()?.trim();
+    if version.is_empty() || version.len() > MAX_VERSION_BYTES {
+        return None;
+    }
+    Some(version.to_owned())
 }
 
 /// Parses `__version__ = "0.5.9"` or `__version__ = version = '0.5.9'`.
 fn parse_version_assignment(source: &str) -> Option<String> {
     let line = source.lines().find(|line| line.starts_with("__version__") && line.contains(['"', '\'']))?;
     let value = line.rsplit('=').next()?.trim().trim_matches(['"', '\'']);
-    value.starts_with(|c: char| c.is_ascii_digit()).then(|| value.to_owned())
+    let is_version = value.starts_with(|c: char| c.is_ascii_digit());
+    is_version.then(|| value.to_owned())
 }
 
 #[cfg(test)]

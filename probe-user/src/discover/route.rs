@@ -51,11 +51,14 @@ impl Engine {
         routes
     }
 
-    /// Place of a process among those of its role, by pid. `None` if there is only one.
+    /// Index of a process among those of its role, by pid. `None` if there is only one.
     fn index_among_role(&self, role: Role, pid: u32) -> Option<u16> {
-        let mut pids: Vec<u32> = self.with_role(role).map(|p| p.id.pid).collect();
+        let mut pids: Vec<u32> = self.with_role(role).map(|process| process.id.pid).collect();
+        if pids.len() <= 1 {
+            return None;
+        }
         pids.sort_unstable();
-        let index = pids.iter().position(|&other| other == pid).filter(|_| pids.len() > 1)?;
+        let index = pids.iter().position(|&other| other == pid)?;
         u16::try_from(index).ok()
     }
 

@@ -14,15 +14,23 @@ pub struct RoleSpec {
 impl RoleSpec {
     /// Parses an argument. Roles have the names that `engines` give them, and underscores are accepted for dashes.
     pub fn parse(text: &str, engines: Engines) -> Result<Self, String> {
-        let (pid, role) = text.split_once('=').map_or((text, None), |(pid, role)| (pid, Some(role)));
-        let number = pid.trim().parse().ok().filter(|&pid| pid > 0);
-        let pid = number.ok_or_else(|| {
-            format!("`{pid}` is not a pid: use --pid 4711, or --pid 4711=scheduler to set the process's role")
-        })?;
-        let Some(word) = role else { return Ok(Self { pid, role: None }) };
-        let role = find_role(word, engines)
-            .ok_or_else(|| format!("--pid {pid}: `{word}` is not a role; use one of {}", role_words(engines)))?;
-        Ok(Self { pid, role: Some(role) })
+        let (pid_text, role_word) = match text.split_once('=') {
+            Some((pid, role)) => (pid, Some(role)),
+            None => (text, None),
+        };
+        let pid = match pid_text.trim().parse() {
+            Ok(pid) if pid > 0 => pid,
+            _ => {
+                return Err(format!(
+                    "`{pid_text}` is not a pid: use --pid 4711, or --pid 4711=scheduler to set the process's role"
+                ));
+            }
+        };
+        let Some(word) = role_word else { return Ok(Self { pid, role: None }) };
+        match find_role(word, engines) {
+            Some(role) => Ok(Self { pid, role: Some(role) }),
+            None => Err(format!("--pid {pid}: `{word}` is not a role; use one of {}", role_words(engines))),
+        }
     }
 }
 

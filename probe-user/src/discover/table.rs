@@ -29,6 +29,7 @@ impl fmt::Display for Topology {
         if !self.blind_spots.is_empty() && !self.engines.is_empty() {
             writeln!(f)?;
         }
+        // Last, because they explain what the tables above lack.
         for blind in &self.blind_spots {
             writeln!(f, "not observed: {blind}")?;
             if let Some(remedy) = blind.remedy() {
@@ -62,9 +63,11 @@ impl fmt::Display for Engine {
 
 /// Release and settings of an engine in one line.
 fn engine_headline(engine: &Engine) -> String {
-    let hosting = engine.releases.iter().filter(|known| Some(known.engine) != engine.kind);
-    let mut parts: Vec<String> =
-        hosting.map(|known| format!("{} {}", known.engine.title(), known.release.value)).collect();
+    let mut parts = Vec::new();
+    // A program that runs the engine inside comes first.
+    for host in engine.releases.iter().filter(|known| Some(known.engine) != engine.kind) {
+        parts.push(format!("{} {}", host.engine.title(), host.release.value));
+    }
     let title = engine.kind.map_or("engine", |kind| kind.title());
     parts.push(match engine.release() {
         Some(release) => format!("{title} {}", release.value),
@@ -74,12 +77,18 @@ fn engine_headline(engine: &Engine) -> String {
         parts.push("from its sockets".into());
     }
     let settings = &engine.settings;
-    parts.extend(settings.mode.as_ref().map(|m| format!("{:?}", m.value).to_lowercase()));
-    parts.extend(settings.codec.as_ref().map(|c| c.value.word().to_owned()));
-    let skips = settings.skip_tokenizer_init.as_ref().filter(|s| s.value);
-    parts.extend(skips.map(|_| "no detokenizer in the path".to_owned()));
-    let side = settings.disaggregation.as_ref();
-    parts.extend(side.map(|d| format!("{} server: sends {}", d.value.word, d.value.sends)));
+    if let Some(mode) = &settings.mode {
+        parts.push(format!("{:?}", mode.value).to_lowercase());
+    }
+    if let Some(codec) = &settings.codec {
+        parts.push(codec.value.word().to_owned());
+    }
+    if settings.skip_tokenizer_init.as_ref().is_some_and(|skips| skips.value) {
+        parts.push("no detokenizer in the path".to_owned());
+    }
+    if let Some(side) = &settings.disaggregation {
+        parts.push(format!("{} server: sends {}", side.value.word, side.value.sends));
+    }
     parts.join(", ")
 }
 

@@ -176,21 +176,24 @@ impl Topology {
     /// with a stated role. An unconfirmed one is chosen only if there is no other.
     pub fn pick_engines(&self, named: &[RoleSpec]) -> Result<Vec<&Engine>, PickError> {
         let choice = if named.is_empty() { self.engines_by_certainty() } else { self.engines_of(named) };
-        match choice.as_slice() {
-            [] => Err(match (named, self.engines.first().and_then(Engine::main_process)) {
+        if choice.is_empty() {
+            return Err(match (named, self.engines.first().and_then(Engine::main_process)) {
                 ([named, ..], Some(main)) => PickError::Elsewhere { named: named.pid, engine: main.id.pid },
                 _ => PickError::None(self.roles.clone()),
-            }),
-            [_] => Ok(choice),
-            several if named.is_empty() && several.iter().all(|engine| !engine.is_confirmed) => {
-                Err(PickError::Unconfirmed(self.candidate_pids()))
-            }
-            // Engines that the user named must not be parts of one whose connections are not visible.
-            several if named.is_empty() || (are_separate(several) && !are_described_as_one(several, named)) => {
-                Ok(choice)
-            }
-            several => Err(PickError::Unconnected(several.len())),
+            });
         }
+        if choice.len() == 1 {
+            return Ok(choice);
+        }
+        if named.is_empty() {
+            let is_any_confirmed = choice.iter().any(|engine| engine.is_confirmed);
+            return if is_any_confirmed { Ok(choice) } else { Err(PickError::Unconfirmed(self.candidate_pids())) };
+        }
+        // Engines that the user named must not be parts of one whose connections are not visible.
+        if are_separate(&choice) && !are_described_as_one(&choice, named) {
+            return Ok(choice);
+        }
+        Err(PickError::Unconnected(choice.len()))
     }
 
     /// Chooses the engine to attach to, if there is only one choice.
@@ -232,11 +235,15 @@ impl Topology {
 /// connections, and no second group has the main process and the source of an engine.
 fn are_described_as_one(engines: &[&Engine], named: &[RoleSpec]) -> bool {
     let have_roles = named.iter().all(|spec| spec.role.is_some());
-    let connected = engines.iter().filter(|engine| !engine.hops.is_empty());
-    let with_role = |is_wanted: fn(Role) -> bool| {
-        engines.iter().filter(|engine| engine.processes.iter().any(|process| is_wanted(process.role))).count()
-    };
-    have_roles && connected.count() <= 1 && (with_role(Role::is_main) <= 1 || with_role(Role::is_source) <= 1)
+    let connected = engines.iter().filter(|engine| !engine.hops.is_empty()).count();
+    let with_main_process = count_with_role(engines, Role::is_main);
+    let with_source = count_with_role(engines, Role::is_source);
+    have_roles && connected <= 1 && (with_main_process <= 1 || with_source <= 1)
+}
+
+/// Number of engines with a process whose role passes `is_wanted`.
+fn count_with_role(engines: &[&Engine], is_wanted: fn(Role) -> bool) -> usize {
+    engines.iter().filter(|engine| engine.processes.iter().any(|process| is_wanted(process.role))).count()
 }
 
 /// Whether these groups of processes are engines of their own, and not parts of one whose connections are not visible.

@@ -62,6 +62,7 @@ impl Watcher {
         watcher.poll()?;
         match watcher.options.named.iter().find(|spec| !watcher.cache.contains(spec.pid)) {
             Some(spec) => {
+                // The user may have read the pid outside of this container.
                 let outside = watcher.pids_outside(spec.pid)?;
                 Err(DiscoverError::NoSuchProcess { pid: spec.pid, outside })
             }
@@ -167,13 +168,15 @@ impl Watcher {
         let mut blind_spots = found.blind_spots;
         blind_spots.extend(self.unreadable_parts(found.refused));
         let lacks_descriptors =
-            |sockets: &ProcessSockets| sockets.as_ref().is_err_and(|error| is_out_of_descriptors(*error));
-        blind_spots.extend(self.cache.reached_limit_reports(self.sockets.iter().any(lacks_descriptors)));
+            self.sockets.iter().any(|sockets| sockets.as_ref().is_err_and(|error| is_out_of_descriptors(*error)));
+        blind_spots.extend(self.cache.reached_limit_reports(lacks_descriptors));
         if self.cache.has_too_large() {
             blind_spots
                 .push(BlindSpot::Limit { what: "bytes of mappings in one process", limit: candidate::MAX_MAPS_BYTES });
         }
-        blind_spots.extend(self.has_opener_ended.then_some(BlindSpot::OpenerEnded));
+        if self.has_opener_ended {
+            blind_spots.push(BlindSpot::OpenerEnded);
+        }
         blind_spots.extend(self.own.blind_spots(self.cache.refused_count(), !engines.is_empty()));
         let roles: Vec<_> = candidates.iter().map(|c| c.id).zip(roles).collect();
         self.cache.keep_roles(&roles);

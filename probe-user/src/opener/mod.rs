@@ -215,6 +215,7 @@ impl OpenerServer {
                     .iter()
                     .find(|file| file.range == AddressRange { start: *start, end: *end })
                     .ok_or(ReadError::Gone)?;
+                // The process that asks is not trusted, so it may open only what the probe needs.
                 if !is_probed_library(file, self.engines) {
                     return Err(ReadError::Denied);
                 }

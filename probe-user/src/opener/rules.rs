@@ -108,8 +108,8 @@ pub(super) fn is_metadata_file(path: &Path, engines: Engines) -> bool {
     let model_name = path.ancestors().nth(2).and_then(Path::file_name).map_or(&b""[..], OsStr::as_bytes);
     let is_of_model = path.ends_with("refs/main") && model_name.starts_with(b"models--");
     let is_tokenizer = path.ends_with("tokenizer.json") || is_of_model;
-    let mut packages = engines.iter().filter_map(|engine| engine.package());
-    is_of_package || is_tokenizer || packages.any(|package| package.source.iter().any(|file| path.ends_with(file)))
+    let mut source_files = engines.iter().filter_map(|engine| engine.package()).flat_map(|package| package.source);
+    is_of_package || is_tokenizer || source_files.any(|file| path.ends_with(file))
 }
 
 const DIST_INFO: &[u8] = b".dist-info";

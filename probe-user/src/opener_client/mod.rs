@@ -129,6 +129,7 @@ fn exchange_messages(connection: &OwnedFd, request: &OpenRequest) -> Result<Resu
         opened.numbers = piece.numbers;
         opened.descriptor = received.descriptors.pop().or(opened.descriptor);
         opened.content.extend_from_slice(&piece.content);
+        // A limit, so that a faulty opener cannot fill the memory.
         if opened.content.len() > MAX_REPLY_BYTES {
             return Err(Errno::MSGSIZE);
         }

@@ -327,20 +327,24 @@ impl Probe {
     }
 
     /// Attaches the uprobes for `feature` to the process's libraries. Returns whether any was attached.
-    fn attach_uprobes(&mut self, feature: Feature, index: usize, found: Result<Vec<Library>, ReadError>) -> bool {
+    fn attach_uprobes(&mut self, feature: Feature, index: usize, libraries: Result<Vec<Library>, ReadError>) -> bool {
         let pid = self.targets[index].pid;
-        let libraries = found.unwrap_or_else(|error| {
-            self.add_degraded(feature, Some(pid), &error);
-            Vec::new()
-        });
-        let mut attached = false;
+        let libraries = match libraries {
+            Ok(libraries) => libraries,
+            Err(error) => {
+                self.add_degraded(feature, Some(pid), &error);
+                return false;
+            }
+        };
+        let mut is_any_attached = false;
+        // A process may have mapped several copies of a library.
         for library in &libraries {
             match self.attach_library(feature, index, library) {
-                Ok(()) => attached = true,
+                Ok(()) => is_any_attached = true,
                 Err(error) => self.add_degraded(feature, Some(pid), &error),
             }
         }
-        attached
+        is_any_attached
     }
 
     /// Attaches the probe points of a feature in one library of a process.

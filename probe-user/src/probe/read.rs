@@ -36,16 +36,17 @@ pub(super) struct NoticedChanges {
 }
 
 impl Probe {
-    /// Passes records to `emit` until there are none, or until the `deadline`.
+    /// Passes records to `emit` until there are none, or until the `deadline`. Returns the number of observations.
     pub(super) fn read_records(
         &mut self,
         deadline: Instant,
         emit: &mut impl FnMut(Observation<'_>),
     ) -> Result<usize, ProbeError> {
-        let mut count = 0;
-        let mut records = 0_usize;
+        let mut emitted = 0;
+        let mut records_read = 0_usize;
         loop {
-            if records.is_multiple_of(CLOCK_INTERVAL) && Instant::now() >= deadline {
+            // The clock is not read for each record, because that takes longer than most records.
+            if records_read.is_multiple_of(CLOCK_INTERVAL) && Instant::now() >= deadline {
                 self.reading.has_unread = true;
                 break;
             }
@@ -53,29 +54,29 @@ impl Probe {
                 self.reading.has_unread = false;
                 break;
             };
-            records += 1;
+            records_read += 1;
             self.reading.bytes += item.len() as u64;
             if !self.is_busy {
                 self.is_busy = true;
                 // Messages that were missed at rest came before this record.
                 if self.losses_counted_at.elapsed() > HOUSEKEEPING_INTERVAL * 2 {
                     let totals = self.kernel.read_losses().map_err(|refusal| tables_error(&refusal))?;
-                    count += self.losses.report_new(&totals, &UNRECORDED, emit);
+                    emitted += self.losses.report_new(&totals, &UNRECORDED, emit);
                 }
             }
             if let Some(record) = egress::Record::parse(&item) {
                 if let Some(target) = self.targets.get(record.head.target as usize) {
                     emit(Observation::Egress { pid: target.pid, record });
-                    count += 1;
+                    emitted += 1;
                 }
             } else if let Some(record) = Record::parse(&item)
                 && let Some(target) = self.targets.get(record.header.target as usize)
             {
                 emit(to_observation(&record, target.pid, target.observes_polls));
-                count += 1;
+                emitted += 1;
             }
         }
-        Ok(count)
+        Ok(emitted)
     }
 
     /// Waits until the ring has a record, or for `patience`.

@@ -101,16 +101,21 @@ impl<'a> Image<'a> {
         let endian = self.elf.endian();
         let strings = self.elf.elf_section_table().section(table.string_section());
         let strings = strings.and_then(|section| section.data(endian, self.elf.data())).unwrap_or_default();
-        let exports = table.iter().filter_map(|symbol| {
+        let mut exports = Vec::new();
+        for symbol in table.iter() {
+            if symbol.is_undefined(endian) {
+                continue;
+            }
+            let Some(text) = strings.get(symbol.st_name(endian) as usize..) else { continue };
             // Compared with each name in place: the end of a string may be as far away as the end of the file.
-            let text = strings.get(symbol.st_name(endian) as usize..)?;
-            let mut names = names.iter();
-            let name =
-                names.find(|name| text.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0)));
-            let is_defined = !symbol.is_undefined(endian);
-            name.filter(|_| is_defined).map(|name| ExportedSymbol { name, address: symbol.st_value(endian) })
-        });
-        Ok(exports.collect())
+            let name = names
+                .iter()
+                .find(|name| text.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0)));
+            if let Some(name) = name {
+                exports.push(ExportedSymbol { name, address: symbol.st_value(endian) });
+            }
+        }
+        Ok(exports)
     }
 
     /// Relocations of the dynamic section. An error if there are too many.

@@ -33,13 +33,15 @@ pub(super) fn find_method_offset(image: &[u8], methods: &[&str]) -> Result<Optio
             function_fields.insert(function_field);
         }
     }
-    let mut functions = relocations
-        .iter()
-        .filter(|relocation| function_fields.contains(&relocation.address))
-        .filter_map(|relocation| file_offset_of_code(segments, relocation.addend));
-    let first = functions.next();
+    let mut function_offsets = HashSet::new();
+    for relocation in relocations.iter().filter(|relocation| function_fields.contains(&relocation.address)) {
+        function_offsets.extend(file_offset_of_code(segments, relocation.addend));
+    }
     // With two different functions, it is unknown which one is called.
-    Ok(first.filter(|first| functions.all(|other| other == *first)))
+    if function_offsets.len() > 1 {
+        return Ok(None);
+    }
+    Ok(function_offsets.into_iter().next())
 }
 
 /// A name that ends with a zero, which its length includes.
@@ -48,7 +50,7 @@ struct NameOccurrence {
     length_bytes: u64,
 }
 
-/// All places of the method's name, with the zero byte after it, in the data of the file.
+/// All occurrences of the method's name, with the zero byte after it, in the data of the file.
 fn find_name<'s>(segments: &'s [LoadedSegment<'_>], method: &str) -> impl Iterator<Item = NameOccurrence> + use<'s> {
     let name = [method.as_bytes(), &[0]].concat();
     // Names are in the data.

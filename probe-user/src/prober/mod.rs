@@ -76,6 +76,7 @@ fn answer_first_request(socket: BorrowedFd<'_>, kernel: &Result<KernelSide, Refu
         return Ok(None);
     }
     let request = HelperRequest::parse(&buffer[..received.bytes]);
+    // The second connection is for requests that take long, such as an analysis.
     let (Some(HelperRequest::Start), Some(other)) = (request, received.descriptors.pop()) else {
         return Err(io::ErrorKind::InvalidData.into());
     };

@@ -63,8 +63,9 @@ fn parse_new_file(line: &[u8], seen: &mut HashSet<FileKey>) -> Option<MappedFile
         return None;
     }
     let name = &line[slash..];
-    let (name, is_deleted) = name.strip_suffix(b" (deleted)").map_or((name, false), |path| (path, true));
-    Some(MappedFile { path: PathBuf::from(OsString::from_vec(unescape_path(name))), inode, is_deleted, range })
+    let path = name.strip_suffix(b" (deleted)").unwrap_or(name);
+    let is_deleted = path.len() < name.len();
+    Some(MappedFile { path: PathBuf::from(OsString::from_vec(unescape_path(path))), inode, is_deleted, range })
 }
 
 /// An executable mapping of a file.
@@ -86,20 +87,27 @@ impl ExecutableMapping<'_> {
     }
 }
 
-/// The executable mappings of files.
+/// The executable mappings of files in the text of `/proc/PID/maps`.
 pub(crate) fn executable_mappings(text: &[u8]) -> impl Iterator<Item = ExecutableMapping<'_>> {
-    text.split(|&b| b == b'\n').filter_map(|line| {
-        let slash = line.iter().position(|&b| b == b'/')?;
-        let head = std::str::from_utf8(&line[..slash]).ok()?;
-        let mut fields = head.split_ascii_whitespace();
-        let (start, end) = fields.next()?.split_once('-')?;
-        let is_executable = fields.next()?.as_bytes().get(2) == Some(&b'x');
-        let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
-        let inode = fields.nth(1)?.parse().ok()?;
-        let range = parse_range(start, end)?;
-        let path = line[slash..].strip_suffix(b" (deleted)").unwrap_or(&line[slash..]);
-        is_executable.then_some(ExecutableMapping { range, offset, inode, path })
-    })
+    text.split(|&b| b == b'\n').filter_map(parse_executable_mapping)
+}
+
+/// Parses a line as [`parse_new_file`] does. `None` if the mapping is not executable or maps no file.
+fn parse_executable_mapping(line: &[u8]) -> Option<ExecutableMapping<'_>> {
+    let slash = line.iter().position(|&b| b == b'/')?;
+    let head = std::str::from_utf8(&line[..slash]).ok()?;
+    let mut fields = head.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let permissions = fields.next()?.as_bytes();
+    if permissions.get(2) != Some(&b'x') {
+        return None;
+    }
+    let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
+    // The device comes between.
+    let inode = fields.nth(1)?.parse().ok()?;
+    let range = parse_range(start, end)?;
+    let path = line[slash..].strip_suffix(b" (deleted)").unwrap_or(&line[slash..]);
+    Some(ExecutableMapping { range, offset, inode, path })
 }
 
 fn parse_range(start: &str, end: &str) -> Option<AddressRange> {

@@ -25,11 +25,11 @@ impl Function {
 
     /// Creates a function. The names come from the target, so control characters are removed.
     pub fn new(function: &str, file: &str) -> Self {
-        Self { function: displayable(function), file: displayable(file) }
+        Self { function: displayable_name(function), file: displayable_name(file) }
     }
 }
 
-fn displayable(text: &str) -> String {
+fn displayable_name(text: &str) -> String {
     text.chars().filter(|character| !character.is_control()).take(MAX_NAME_LENGTH).collect()
 }
 

@@ -63,7 +63,7 @@ fn write(path: &Path, frames: &[Vec<Chunk<'_>>], repetitions: usize) {
         anchor_every_ns: None,
         ..RecordOptions::default()
     };
-    let header = RecordingHeader::of("bench", Config::default());
+    let header = RecordingHeader::for_source("bench", Config::default());
     let mut recorder = Recorder::create(path, &header, options).expect("a recording");
     let mut stream = Stream { at: MonoNs::now().0, ..STREAM };
     stream.announce(&mut recorder);

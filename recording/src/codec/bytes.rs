@@ -124,60 +124,68 @@ pub(super) trait EnumCode: Copy {
     fn from_code(code: u8) -> Result<Self, MalformedBlock>;
 }
 
-/// A column in one direction. Each function writes a field into it, or replaces the field with the one read. A field that is as expected takes
-/// no bytes.
+/// A column that is written or read. One list of a record's fields serves both: a writer (`Vec<u8>`) appends each field, and a reader
+/// ([`ColumnCursor`]) replaces it with the value in the column. A field that is as expected takes no bytes.
 pub(super) trait FieldTransfer {
-    /// An optional number, as its difference from the expected one.
-    fn transfer_optional(
+    /// Writes or reads an optional number, stored as its difference from the expected one.
+    fn write_or_read_optional(
         &mut self,
         differs: bool,
-        value: &mut Option<u32>,
+        field: &mut Option<u32>,
         expected: Option<u32>,
     ) -> Result<(), MalformedBlock>;
-    fn transfer_index(&mut self, differs: bool, value: &mut u32, expected: u32) -> Result<(), MalformedBlock>;
-    fn transfer_code<T: EnumCode>(&mut self, differs: bool, value: &mut T, expected: T) -> Result<(), MalformedBlock>;
-}
-
-/// Never fails.
-impl FieldTransfer for Vec<u8> {
-    fn transfer_optional(
+    /// Writes or reads a number, stored as it is.
+    fn write_or_read_number(&mut self, differs: bool, field: &mut u32, expected: u32) -> Result<(), MalformedBlock>;
+    /// Writes or reads the value of an enum, stored as its code.
+    fn write_or_read_code<T: EnumCode>(
         &mut self,
         differs: bool,
-        value: &mut Option<u32>,
+        field: &mut T,
+        expected: T,
+    ) -> Result<(), MalformedBlock>;
+}
+
+/// The writer. Never fails, and changes no field.
+impl FieldTransfer for Vec<u8> {
+    fn write_or_read_optional(
+        &mut self,
+        differs: bool,
+        field: &mut Option<u32>,
         expected: Option<u32>,
     ) -> Result<(), MalformedBlock> {
         if differs {
-            let distance = value.map(|value| i64::from(value) - i64::from(expected.unwrap_or(0)));
+            let distance = field.map(|value| i64::from(value) - i64::from(expected.unwrap_or(0)));
             self.put_optional(distance.map(zigzag));
         }
         Ok(())
     }
 
-    fn transfer_index(&mut self, differs: bool, value: &mut u32, _: u32) -> Result<(), MalformedBlock> {
+    fn write_or_read_number(&mut self, differs: bool, field: &mut u32, _: u32) -> Result<(), MalformedBlock> {
         if differs {
-            self.put_number((*value).into());
+            self.put_number((*field).into());
         }
         Ok(())
     }
 
-    fn transfer_code<T: EnumCode>(&mut self, differs: bool, value: &mut T, _: T) -> Result<(), MalformedBlock> {
+    fn write_or_read_code<T: EnumCode>(&mut self, differs: bool, field: &mut T, _: T) -> Result<(), MalformedBlock> {
         if differs {
-            self.push(value.to_code());
+            self.push(field.to_code());
         }
         Ok(())
     }
 }
 
+/// The reader. Fails where the column ends too early or holds a value that no writer produces.
 impl FieldTransfer for ColumnCursor<'_> {
-    fn transfer_optional(
+    fn write_or_read_optional(
         &mut self,
         differs: bool,
-        value: &mut Option<u32>,
+        field: &mut Option<u32>,
         expected: Option<u32>,
     ) -> Result<(), MalformedBlock> {
-        *value = expected;
+        *field = expected;
         if differs {
-            *value = match self.read_optional()? {
+            *field = match self.read_optional()? {
                 None => None,
                 Some(distance) => {
                     let number = i64::from(expected.unwrap_or(0)).checked_add(unzigzag(distance));
@@ -188,13 +196,18 @@ impl FieldTransfer for ColumnCursor<'_> {
         Ok(())
     }
 
-    fn transfer_index(&mut self, differs: bool, value: &mut u32, expected: u32) -> Result<(), MalformedBlock> {
-        *value = if differs { self.read_u32()? } else { expected };
+    fn write_or_read_number(&mut self, differs: bool, field: &mut u32, expected: u32) -> Result<(), MalformedBlock> {
+        *field = if differs { self.read_u32()? } else { expected };
         Ok(())
     }
 
-    fn transfer_code<T: EnumCode>(&mut self, differs: bool, value: &mut T, expected: T) -> Result<(), MalformedBlock> {
-        *value = if differs { T::from_code(self.read_byte()?)? } else { expected };
+    fn write_or_read_code<T: EnumCode>(
+        &mut self,
+        differs: bool,
+        field: &mut T,
+        expected: T,
+    ) -> Result<(), MalformedBlock> {
+        *field = if differs { T::from_code(self.read_byte()?)? } else { expected };
         Ok(())
     }
 }
@@ -218,12 +231,12 @@ mod tests {
         column.put_number(number);
         column.put_signed(signed);
         column.put_optional(maybe);
-        column.transfer_optional(true, &mut { near }, expected).expect("it is written");
+        column.write_or_read_optional(true, &mut { near }, expected).expect("it is written");
         let (mut cursor, mut read) = (ColumnCursor::new(&column), None);
         assert_eq!(cursor.read_number(), Ok(number));
         assert_eq!(cursor.read_signed(), Ok(signed));
         assert_eq!(cursor.read_optional(), Ok(maybe));
-        assert_eq!(cursor.transfer_optional(true, &mut read, expected), Ok(()));
+        assert_eq!(cursor.write_or_read_optional(true, &mut read, expected), Ok(()));
         assert!(read == near && cursor.is_empty());
     }
 
@@ -236,7 +249,7 @@ mod tests {
         #[test]
         fn any_bytes_decode_or_are_rejected(bytes in prop::collection::vec(any::<u8>(), 0..30)) {
             let mut cursor = ColumnCursor::new(&bytes);
-            while cursor.read_number().is_ok() && cursor.read_optional().is_ok() && cursor.transfer_optional(true, &mut None, Some(7)).is_ok() {}
+            while cursor.read_number().is_ok() && cursor.read_optional().is_ok() && cursor.write_or_read_optional(true, &mut None, Some(7)).is_ok() {}
         }
     }
 

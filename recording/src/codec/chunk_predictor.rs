@@ -88,9 +88,9 @@ impl ChunkPredictor {
         }
     }
 
-    /// Updates the state from a chunk.
+    /// Records a chunk, from which the next one is predicted.
     #[inline]
-    pub(super) fn update(&mut self, chunk: &Chunk<'_>, worker: u32, has_ids: bool) {
+    pub(super) fn record_chunk(&mut self, chunk: &Chunk<'_>, worker: u32, has_ids: bool) {
         let listed = chunk.listed;
         let completion = chunk.completion_tokens;
         if self.has_begun {
@@ -136,26 +136,30 @@ impl ChunkPredictor {
 
     /// Writes or reads the fields of a chunk, except its rid and ids. Those without a flag are as predicted.
     #[inline]
-    pub(super) fn transfer_fields<C: FieldTransfer>(
+    pub(super) fn write_or_read_fields<C: FieldTransfer>(
         &self,
         flags: u8,
         columns: &mut BlockColumns<C>,
         chunk: &mut Chunk<'_>,
         worker: &mut u32,
     ) -> Result<(), MalformedBlock> {
-        columns.completion.transfer_optional(
+        columns.completion.write_or_read_optional(
             flags & COMPLETION != 0,
             &mut chunk.completion_tokens,
             self.predicted_completion(),
         )?;
         let listed = self.predicted_listed(chunk.completion_tokens);
-        columns.listed.transfer_optional(flags & LISTED != 0, &mut chunk.listed, listed)?;
-        columns.prompt.transfer_optional(flags & PROMPT != 0, &mut chunk.prompt_tokens, self.prompt)?;
-        columns.cached.transfer_optional(flags & CACHED != 0, &mut chunk.cached_tokens, self.cached)?;
-        columns.retractions.transfer_optional(flags & RETRACTIONS != 0, &mut chunk.retractions, self.retractions)?;
+        columns.listed.write_or_read_optional(flags & LISTED != 0, &mut chunk.listed, listed)?;
+        columns.prompt.write_or_read_optional(flags & PROMPT != 0, &mut chunk.prompt_tokens, self.prompt)?;
+        columns.cached.write_or_read_optional(flags & CACHED != 0, &mut chunk.cached_tokens, self.cached)?;
+        columns.retractions.write_or_read_optional(
+            flags & RETRACTIONS != 0,
+            &mut chunk.retractions,
+            self.retractions,
+        )?;
         if flags & FINISH != 0 {
-            columns.finish.transfer_code(true, chunk.finish.get_or_insert(Finish::Other), Finish::Other)?;
+            columns.finish.write_or_read_code(true, chunk.finish.get_or_insert(Finish::Other), Finish::Other)?;
         }
-        columns.worker.transfer_index(flags & WORKER != 0, worker, self.worker)
+        columns.worker.write_or_read_number(flags & WORKER != 0, worker, self.worker)
     }
 }

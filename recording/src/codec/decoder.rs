@@ -178,7 +178,7 @@ impl<'b> DecodedBlock<'b> {
             op::DELIVERED => {
                 let is_predicted = op & op::IS_PREDICTED != 0;
                 let deliveries = &mut self.state.deliveries;
-                What::Delivered(deliveries.read(is_predicted, &mut self.columns.delivery, &mut self.texts)?)
+                What::Delivered(deliveries.read_delivery(is_predicted, &mut self.columns.delivery, &mut self.texts)?)
             }
             _ if kind >= op::FIRST_RARE => {
                 let mut reader = RareReader::next_record(&mut self.columns.rare, &mut self.texts)?;
@@ -211,11 +211,13 @@ impl<'b> DecodedBlock<'b> {
     fn read_received(&mut self, op: u8) -> Result<Received<'b>, MalformedBlock> {
         let received = self.read_frame_id(op, FrameStage::Received)?;
         let lane = self.state.lanes.lane_mut(received.lane_index);
-        let distance = self.columns.wakeup.read_optional()?;
-        let wakeup = distance.map(|distance| lane.wakeup.wrapping_add(unzigzag(distance) as u64));
+        // Stored as its distance from the last one of the lane.
+        let wakeup_distance = self.columns.wakeup.read_optional()?;
+        let wakeup = wakeup_distance.map(|distance| lane.wakeup.wrapping_add(unzigzag(distance) as u64));
         lane.wakeup = wakeup.unwrap_or(lane.wakeup);
         let by = match self.columns.by.read_byte()? {
             0 => None,
+            // The same thread as before.
             1 => lane.by,
             _ => {
                 let pid = self.columns.by.read_u32()?;
@@ -258,7 +260,7 @@ impl<'b> DecodedBlock<'b> {
         for _ in 0..count {
             let order = &mut self.state.order;
             let predicted = order.predict_next(position);
-            let link_index = if is_in_run(&mut predicted_requests, &mut self.columns.requests)? {
+            let link_index = if take_from_run(&mut predicted_requests, &mut self.columns.requests)? {
                 predicted
             } else {
                 match read_request(&mut self.columns.requests, &mut self.texts, position.last)? {
@@ -272,14 +274,14 @@ impl<'b> DecodedBlock<'b> {
             order.advance(&mut position, predicted, link_index);
             let link = order.link_mut(link_index);
             let predictor = &mut link.state;
-            let flags = if is_in_run(&mut predicted_chunks, &mut self.columns.chunk_flags)? {
+            let flags = if take_from_run(&mut predicted_chunks, &mut self.columns.chunk_flags)? {
                 0
             } else {
                 self.columns.chunk_flags.read_byte()?
             };
             let mut chunk = Chunk::new(self.texts.get(text)?);
             let mut worker = 0;
-            predictor.transfer_fields(flags, &mut self.columns, &mut chunk, &mut worker)?;
+            predictor.write_or_read_fields(flags, &mut self.columns, &mut chunk, &mut worker)?;
             if let Some(text) = worker.checked_sub(1) {
                 chunk.worker = Some(self.texts.get_or_take_new(text)?);
             }
@@ -293,7 +295,7 @@ impl<'b> DecodedBlock<'b> {
                 (chunk.ids, self.ids) = split.ok_or(MalformedBlock("reference to unknown ids"))?;
             }
             let is_new = !predictor.has_begun;
-            predictor.update(&chunk, worker, has_ids);
+            predictor.record_chunk(&chunk, worker, has_ids);
             if is_new {
                 newest_request = *predictor;
             }
@@ -318,7 +320,7 @@ impl<'b> DecodedBlock<'b> {
 
 /// Consumes one item of a run. Returns `false` at its end, where an exception follows.
 #[inline]
-fn is_in_run(remaining: &mut Option<u64>, column: &mut ColumnCursor<'_>) -> Result<bool, MalformedBlock> {
+fn take_from_run(remaining: &mut Option<u64>, column: &mut ColumnCursor<'_>) -> Result<bool, MalformedBlock> {
     let items = match *remaining {
         Some(items) => items,
         None => column.read_number()?,
@@ -334,7 +336,7 @@ enum RequestReference {
     Known { link_index: u32 },
 }
 
-/// Reads the request after a run.
+/// Reads which request follows a run of predicted ones, where `last` is the link of the last one.
 fn read_request(
     column: &mut ColumnCursor<'_>,
     texts: &mut TextReader<'_>,
@@ -345,10 +347,12 @@ fn read_request(
         NEW_IN_LANE => Ok(RequestReference::New { text: column.read_u32()? }),
         code => {
             let distance = unzigzag(code - KNOWN_REQUEST);
-            let link_index = i64::from(if last == NO_LINK { 0 } else { last }).checked_add(distance);
-            let link_index = link_index.and_then(|index| u32::try_from(index).ok());
-            let link_index = link_index.ok_or(MalformedBlock("reference to an unknown request"))?;
-            Ok(RequestReference::Known { link_index })
+            let last_index = if last == NO_LINK { 0 } else { last };
+            let link_index = i64::from(last_index).checked_add(distance).and_then(|index| u32::try_from(index).ok());
+            match link_index {
+                Some(link_index) => Ok(RequestReference::Known { link_index }),
+                None => Err(MalformedBlock("reference to an unknown request")),
+            }
         }
     }
 }

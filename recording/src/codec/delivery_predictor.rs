@@ -49,9 +49,12 @@ impl DeliveryState {
         }
     }
 
-    fn update(&mut self, delivery: &Delivery<'_>) {
-        let step = delivery.completion_tokens.zip(self.completion);
-        self.completion_step = step.map_or(1, |(n, before)| n.wrapping_sub(before));
+    /// Records a delivery, from which the next one is predicted.
+    fn record_delivery(&mut self, delivery: &Delivery<'_>) {
+        self.completion_step = match (delivery.completion_tokens, self.completion) {
+            (Some(completion), Some(before)) => completion.wrapping_sub(before),
+            _ => 1,
+        };
         self.completion = delivery.completion_tokens;
         self.tokens = delivery.tokens;
     }
@@ -78,8 +81,8 @@ impl DeliveryPredictor {
         self.mode = Mode::Incremental;
     }
 
-    /// Writes the mispredicted fields of a delivery. Returns whether there are none.
-    pub(super) fn write(
+    /// Writes the mispredicted fields of a delivery. Returns whether all were predicted, so that nothing was written.
+    pub(super) fn write_delivery(
         &mut self,
         delivery: &Delivery<'_>,
         texts: &mut TextTable,
@@ -94,13 +97,15 @@ impl DeliveryPredictor {
         } else {
             flags |= REQUEST;
             let text = texts.add(delivery.rid, columns);
-            let known = if text.is_new { None } else { links.get(&(NO_LINK, text.index)).copied() };
-            known.unwrap_or_else(|| {
+            // Deliveries are one stream of all lanes, which has no lane's number.
+            let known_index = if text.is_new { None } else { links.get(&(NO_LINK, text.index)).copied() };
+            if let Some(index) = known_index {
+                index
+            } else {
                 let index = self.order.add_request(text.index, DeliveryState::default());
-                // Deliveries are one stream of all lanes, which has no lane's number.
                 links.insert((NO_LINK, text.index), index);
                 index
-            })
+            }
         };
         let RequestLink { text, state, .. } = *self.order.link_mut(index);
         let completion = state.predicted_completion();
@@ -118,14 +123,15 @@ impl DeliveryPredictor {
                 column.put_number(u64::from(text));
                 column.put_number(u64::from(index));
             }
-            let written = self.transfer_fields(flags, state, column, &mut { *delivery });
+            let written = self.write_or_read_fields(flags, state, column, &mut { *delivery });
             written.expect("a column in memory takes every field");
         }
-        self.update(predicted, index, delivery);
+        self.advance(predicted, index, delivery);
         flags == 0
     }
 
-    pub(super) fn read<'b>(
+    /// Reads a delivery, which has no bytes in the column if it `is_predicted`.
+    pub(super) fn read_delivery<'b>(
         &mut self,
         is_predicted: bool,
         column: &mut ColumnCursor<'_>,
@@ -146,39 +152,40 @@ impl DeliveryPredictor {
         let link = self.order.get(index);
         let &RequestLink { text, state, .. } = link.ok_or(MalformedBlock("delivery without a request"))?;
         let mut delivery = Delivery::new(texts.get(text)?, 0, None);
-        self.transfer_fields(flags, state, column, &mut delivery)?;
-        self.update(predicted, index, &delivery);
+        self.write_or_read_fields(flags, state, column, &mut delivery)?;
+        self.advance(predicted, index, &delivery);
         Ok(delivery)
     }
 
     /// Writes or reads the fields of a delivery, except its rid. Those without a flag are as predicted.
-    fn transfer_fields(
+    fn write_or_read_fields(
         &self,
         flags: u8,
         state: DeliveryState,
         column: &mut impl FieldTransfer,
         delivery: &mut Delivery<'_>,
     ) -> Result<(), MalformedBlock> {
-        column.transfer_code(flags & MODE != 0, &mut delivery.mode, self.mode)?;
-        column.transfer_optional(
+        column.write_or_read_code(flags & MODE != 0, &mut delivery.mode, self.mode)?;
+        column.write_or_read_optional(
             flags & COMPLETION != 0,
             &mut delivery.completion_tokens,
             state.predicted_completion(),
         )?;
         let predicted_tokens = state.predicted_tokens(delivery.mode, delivery.completion_tokens);
         let mut tokens = Some(delivery.tokens);
-        column.transfer_optional(flags & TOKENS != 0, &mut tokens, Some(predicted_tokens))?;
+        column.write_or_read_optional(flags & TOKENS != 0, &mut tokens, Some(predicted_tokens))?;
         delivery.tokens = tokens.ok_or(MalformedBlock("a delivery without a count"))?;
         delivery.finished = flags & FINISHED != 0;
-        column.transfer_code(flags & RESPONSE != 0, &mut delivery.response, Response::Streamed)?;
-        column.transfer_index(flags & WITHOUT_TEXT != 0, &mut delivery.without_text, 0)
+        column.write_or_read_code(flags & RESPONSE != 0, &mut delivery.response, Response::Streamed)?;
+        column.write_or_read_number(flags & WITHOUT_TEXT != 0, &mut delivery.without_text, 0)
     }
 
-    fn update(&mut self, predicted: u32, index: u32, delivery: &Delivery<'_>) {
+    /// Advances the predictions after a delivery of the request `index`, where that of the request `predicted` was expected.
+    fn advance(&mut self, predicted: u32, index: u32, delivery: &Delivery<'_>) {
         self.mode = delivery.mode;
         self.order.advance(&mut self.position, predicted, index);
         let link = self.order.link_mut(index);
-        link.state.update(delivery);
+        link.state.record_delivery(delivery);
         link.is_finished = delivery.finished;
     }
 }

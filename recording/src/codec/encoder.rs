@@ -94,7 +94,8 @@ impl Encoder {
             }
             What::Delivered(delivery) => {
                 let deliveries = &mut self.state.deliveries;
-                let is_predicted = deliveries.write(delivery, &mut self.texts, &mut self.links, &mut self.columns);
+                let is_predicted =
+                    deliveries.write_delivery(delivery, &mut self.texts, &mut self.links, &mut self.columns);
                 self.begin_record(op::DELIVERED | if is_predicted { op::IS_PREDICTED } else { 0 }, event.at);
             }
             what => self.write_rare(event.at, what),
@@ -224,7 +225,8 @@ impl Encoder {
                 self.columns.chunk_flags.push(flags);
                 predicted_chunks = 0;
                 // Copies, because the same function also reads into them.
-                let written = predictor.transfer_fields(flags, &mut self.columns, &mut { *chunk }, &mut { worker });
+                let written =
+                    predictor.write_or_read_fields(flags, &mut self.columns, &mut { *chunk }, &mut { worker });
                 written.expect("a column in memory takes every field");
             }
             if !ids.is_empty() {
@@ -236,7 +238,7 @@ impl Encoder {
                 self.id_count += ids.len();
             }
             let is_new = !predictor.has_begun;
-            predictor.update(chunk, worker, !ids.is_empty());
+            predictor.record_chunk(chunk, worker, !ids.is_empty());
             if is_new {
                 // Requests of one lane often begin alike, such as with the same prompt length.
                 newest_request = *predictor;
@@ -258,6 +260,7 @@ impl Encoder {
     /// Writes the request of a chunk that does not belong to the predicted request. Returns the index of its link.
     fn write_request(&mut self, lane_index: u32, rid: &str, last: u32, newest_request: &ChunkPredictor) -> u32 {
         let text = self.texts.add(rid, &mut self.columns);
+        // A new text has no link yet, which saves the lookup.
         let known = if text.is_new { None } else { self.links.get(&(lane_index, text.index)).copied() };
         if let Some(link_index) = known {
             let distance = i64::from(link_index) - i64::from(if last == NO_LINK { 0 } else { last });
@@ -284,7 +287,7 @@ impl Encoder {
         };
         writer.finish();
         self.begin_record(op, at);
-        self.standing.update(what);
+        self.standing.keep_latest(what);
     }
 
     /// Writes the standing data, once, before the block's first record.
@@ -317,7 +320,8 @@ struct StandingData {
 }
 
 impl StandingData {
-    fn update(&mut self, what: &What<'_>) {
+    /// Keeps what a reader that starts at a later block needs: the latest engine and hops.
+    fn keep_latest(&mut self, what: &What<'_>) {
         match what {
             What::Engine(engine) => self.engine = Some(to_msgpack(engine)),
             What::Hop(hop) => {

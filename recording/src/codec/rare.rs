@@ -15,10 +15,12 @@ use super::codes::op;
 use super::columns::BlockColumns;
 use super::text::{TextReader, TextTable};
 
-/// A field of a record.
+/// A field of a rare record, or a struct of fields.
 trait RareField<'b>: Sized {
-    fn write(&self, to: &mut RareWriter<'_>);
-    fn read(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock>;
+    /// Appends the field to the record that is being written.
+    fn write_field(&self, to: &mut RareWriter<'_>);
+    /// Reads the field at the reader's position. Fails if the record ends too early or holds an unknown code.
+    fn read_field(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock>;
 }
 
 /// Kinds of records.
@@ -29,7 +31,7 @@ macro_rules! records {
             pub(super) fn write_event(&mut self, what: &What<'_>) -> Option<u8> {
                 match what {
                     $(What::$variant(record) => {
-                        record.write(self);
+                        record.write_field(self);
                         Some(op::$op)
                     })+
                     What::Sent(_) | What::Received(_) | What::Processed(_) | What::Delivered(_) => None,
@@ -41,7 +43,7 @@ macro_rules! records {
             /// Reads a record of that kind; `None` if the kind is unknown.
             pub(super) fn read_event(&mut self, kind: u8) -> Result<Option<What<'b>>, MalformedBlock> {
                 Ok(Some(match kind {
-                    $(op::$op => What::$variant(RareField::read(self)?),)+
+                    $(op::$op => What::$variant(RareField::read_field(self)?),)+
                     _ => return Ok(None),
                 }))
             }
@@ -75,12 +77,12 @@ records! {
 macro_rules! structs {
     ($($type:ty { $($field:tt),+ })+) => {$(
         impl<'b> RareField<'b> for $type {
-            fn write(&self, to: &mut RareWriter<'_>) {
-                $(self.$field.write(to);)+
+            fn write_field(&self, to: &mut RareWriter<'_>) {
+                $(self.$field.write_field(to);)+
             }
 
-            fn read(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
-                Ok(Self { $($field: RareField::read(from)?),+ })
+            fn read_field(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
+                Ok(Self { $($field: RareField::read_field(from)?),+ })
             }
         }
     )+};
@@ -192,22 +194,22 @@ impl<'b> RareReader<'b> {
 macro_rules! numbers {
     ($($type:ty)+) => {$(
         impl RareField<'_> for $type {
-            fn write(&self, to: &mut RareWriter<'_>) {
+            fn write_field(&self, to: &mut RareWriter<'_>) {
                 to.put_number((*self).into());
             }
 
-            fn read(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
-                narrow(from.fields.read_number()?)
+            fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+                narrow_number(from.fields.read_number()?)
             }
         }
 
         impl RareField<'_> for Option<$type> {
-            fn write(&self, to: &mut RareWriter<'_>) {
+            fn write_field(&self, to: &mut RareWriter<'_>) {
                 to.fields.put_optional(self.map(Into::into));
             }
 
-            fn read(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
-                from.fields.read_optional()?.map(narrow).transpose()
+            fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+                from.fields.read_optional()?.map(narrow_number).transpose()
             }
         }
     )+};
@@ -219,49 +221,49 @@ fn has_bit(flags: u64, bit: u32) -> bool {
     flags >> bit & 1 != 0
 }
 
-fn narrow<T: TryFrom<u64>>(number: u64) -> Result<T, MalformedBlock> {
+fn narrow_number<T: TryFrom<u64>>(number: u64) -> Result<T, MalformedBlock> {
     T::try_from(number).map_err(|_| MalformedBlock("a number is too large for its field"))
 }
 
 impl<'b> RareField<'b> for &'b str {
-    fn write(&self, to: &mut RareWriter<'_>) {
+    fn write_field(&self, to: &mut RareWriter<'_>) {
         let text = to.texts.add(self, to.columns);
         to.new_texts += u64::from(text.is_new);
-        text.index.write(to);
+        text.index.write_field(to);
     }
 
-    fn read(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
-        let index = RareField::read(from)?;
+    fn read_field(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
+        let index = RareField::read_field(from)?;
         from.texts.get(index)
     }
 }
 
 impl<T: EnumCode> RareField<'_> for T {
-    fn write(&self, to: &mut RareWriter<'_>) {
+    fn write_field(&self, to: &mut RareWriter<'_>) {
         to.fields.push(self.to_code());
     }
 
-    fn read(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+    fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
         T::from_code(from.fields.read_byte()?)
     }
 }
 
 impl RareField<'_> for bool {
-    fn write(&self, to: &mut RareWriter<'_>) {
+    fn write_field(&self, to: &mut RareWriter<'_>) {
         to.fields.push(u8::from(*self));
     }
 
-    fn read(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+    fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
         Ok(from.fields.read_byte()? != 0)
     }
 }
 
 impl RareField<'_> for f64 {
-    fn write(&self, to: &mut RareWriter<'_>) {
+    fn write_field(&self, to: &mut RareWriter<'_>) {
         to.fields.extend_from_slice(&self.to_bits().to_le_bytes());
     }
 
-    fn read(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+    fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
         let bytes = from.fields.read_bytes(8)?.try_into();
         let bytes = bytes.map_err(|_| MalformedBlock("a share is cut short"))?;
         Ok(Self::from_bits(u64::from_le_bytes(bytes)))
@@ -269,12 +271,12 @@ impl RareField<'_> for f64 {
 }
 
 impl<T: EnumCode> RareField<'_> for Option<T> {
-    fn write(&self, to: &mut RareWriter<'_>) {
-        self.map(T::to_code).write(to);
+    fn write_field(&self, to: &mut RareWriter<'_>) {
+        self.map(T::to_code).write_field(to);
     }
 
-    fn read(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
-        Option::<u8>::read(from)?.map(T::from_code).transpose()
+    fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+        Option::<u8>::read_field(from)?.map(T::from_code).transpose()
     }
 }
 
@@ -282,39 +284,39 @@ impl<T: EnumCode> RareField<'_> for Option<T> {
 macro_rules! options {
     (numbers: $($type:ty as $number:ty: $to:expr, $of:expr;)+) => {$(
         impl RareField<'_> for Option<$type> {
-            fn write(&self, to: &mut RareWriter<'_>) {
-                self.map($to).write(to);
+            fn write_field(&self, to: &mut RareWriter<'_>) {
+                self.map($to).write_field(to);
             }
 
-            fn read(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
-                Ok(Option::<$number>::read(from)?.map($of))
+            fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+                Ok(Option::<$number>::read_field(from)?.map($of))
             }
         }
     )+};
     (flagged: $($type:ty;)+) => {$(
         impl RareField<'_> for Option<$type> {
-            fn write(&self, to: &mut RareWriter<'_>) {
-                self.is_some().write(to);
+            fn write_field(&self, to: &mut RareWriter<'_>) {
+                self.is_some().write_field(to);
                 if let Some(value) = self {
-                    value.write(to);
+                    value.write_field(to);
                 }
             }
 
-            fn read(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
-                bool::read(from)?.then(|| RareField::read(from)).transpose()
+            fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+                bool::read_field(from)?.then(|| RareField::read_field(from)).transpose()
             }
         }
     )+};
     (last: $($type:ty;)+) => {$(
         impl<'b> RareField<'b> for Option<$type> {
-            fn write(&self, to: &mut RareWriter<'_>) {
+            fn write_field(&self, to: &mut RareWriter<'_>) {
                 if let Some(value) = self {
-                    value.write(to);
+                    value.write_field(to);
                 }
             }
 
-            fn read(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
-                (!from.fields.is_empty()).then(|| RareField::read(from)).transpose()
+            fn read_field(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
+                (!from.fields.is_empty()).then(|| RareField::read_field(from)).transpose()
             }
         }
     )+};
@@ -325,17 +327,17 @@ options! { flagged: PollUse; f64; }
 options! { last: MonoNs; &'b str; Away<'b>; ToolCalls; DispatchedRequest<'b>; ConnectionTimes; }
 
 impl RareField<'_> for Result<ArrivalTimes, UnknownArrival> {
-    fn write(&self, to: &mut RareWriter<'_>) {
-        self.err().write(to);
+    fn write_field(&self, to: &mut RareWriter<'_>) {
+        self.err().write_field(to);
         if let Ok(times) = self {
-            times.write(to);
+            times.write_field(to);
         }
     }
 
-    fn read(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
-        match RareField::read(from)? {
+    fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+        match RareField::read_field(from)? {
             Some(why) => Ok(Err(why)),
-            None => RareField::read(from).map(Ok),
+            None => RareField::read_field(from).map(Ok),
         }
     }
 }
@@ -344,142 +346,145 @@ impl RareField<'_> for Result<ArrivalTimes, UnknownArrival> {
 const WITH_CONTENT: u8 = 0x80;
 
 impl<'b> RareField<'b> for Answer<'b> {
-    fn write(&self, to: &mut RareWriter<'_>) {
-        self.rid.write(to);
-        self.tokens.write(to);
-        self.completion_tokens.write(to);
+    fn write_field(&self, to: &mut RareWriter<'_>) {
+        self.rid.write_field(to);
+        self.tokens.write_field(to);
+        self.completion_tokens.write_field(to);
         to.fields.push(self.end.to_code() | if self.content.is_some() { WITH_CONTENT } else { 0 });
-        self.short_writes.write(to);
-        self.unacknowledged.write(to);
+        self.short_writes.write_field(to);
+        self.unacknowledged.write_field(to);
         if let Some(content) = &self.content {
-            content.write(to);
+            content.write_field(to);
         }
-        self.tool_calls.write(to);
+        self.tool_calls.write_field(to);
     }
 
-    fn read(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
-        let mut answer = Answer::new(RareField::read(from)?, RareField::read(from)?, RareField::read(from)?);
+    fn read_field(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
+        let mut answer =
+            Answer::new(RareField::read_field(from)?, RareField::read_field(from)?, RareField::read_field(from)?);
         let end = from.fields.read_byte()?;
         answer.end = AnswerEnd::from_code(end & !WITH_CONTENT)?;
-        answer.short_writes = RareField::read(from)?;
-        answer.unacknowledged = RareField::read(from)?;
+        answer.short_writes = RareField::read_field(from)?;
+        answer.unacknowledged = RareField::read_field(from)?;
         if end & WITH_CONTENT != 0 {
-            answer.content = Some(RareField::read(from)?);
+            answer.content = Some(RareField::read_field(from)?);
         }
-        answer.tool_calls = RareField::read(from)?;
+        answer.tool_calls = RareField::read_field(from)?;
         Ok(answer)
     }
 }
 
 fn read_time(from: &mut RareReader<'_>) -> Result<Option<MonoNs>, MalformedBlock> {
-    Ok(Option::<u64>::read(from)?.map(MonoNs))
+    Ok(Option::<u64>::read_field(from)?.map(MonoNs))
 }
 
 impl RareField<'_> for EngineTimes {
-    fn write(&self, to: &mut RareWriter<'_>) {
+    fn write_field(&self, to: &mut RareWriter<'_>) {
         for time in [self.queued, self.batch_entered, self.prefill_finished] {
-            time.map(|at| at.0).write(to);
+            time.map(|at| at.0).write_field(to);
         }
     }
 
-    fn read(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+    fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
         Ok(Self { queued: read_time(from)?, batch_entered: read_time(from)?, prefill_finished: read_time(from)? })
     }
 }
 
 impl RareField<'_> for ToolCalls {
-    fn write(&self, to: &mut RareWriter<'_>) {
-        self.calls.write(to);
-        self.call.write(to);
-        self.outcome.write(to);
-        self.finish.write(to);
-        self.part.map(|part| part.at).write(to);
+    fn write_field(&self, to: &mut RareWriter<'_>) {
+        self.calls.write_field(to);
+        self.call.write_field(to);
+        self.outcome.write_field(to);
+        self.finish.write_field(to);
+        self.part.map(|part| part.at).write_field(to);
         if let Some(part) = self.part {
-            part.chars.write(to);
-            part.tokens[0].write(to);
-            part.tokens[1].write(to);
-            part.whole_chunks.write(to);
+            part.chars.write_field(to);
+            part.tokens[0].write_field(to);
+            part.tokens[1].write_field(to);
+            part.whole_chunks.write_field(to);
         }
-        // From 2.7 on.
-        self.absent.write(to);
-        self.events.write(to);
+        // Appended in 2.7, so they are not with the fields that they belong to.
+        self.absent.write_field(to);
+        self.events.write_field(to);
         if let Some(part) = self.part {
-            part.events[0].write(to);
-            part.events[1].write(to);
-            part.whole_events.write(to);
+            part.events[0].write_field(to);
+            part.events[1].write_field(to);
+            part.whole_events.write_field(to);
         }
         // From 2.8 on.
-        self.reason.write(to);
+        self.reason.write_field(to);
     }
 
-    fn read(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+    fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
         let mut calls = Self {
-            calls: RareField::read(from)?,
+            calls: RareField::read_field(from)?,
             absent: 0,
-            call: RareField::read(from)?,
-            outcome: RareField::read(from)?,
+            call: RareField::read_field(from)?,
+            outcome: RareField::read_field(from)?,
             reason: None,
-            finish: RareField::read(from)?,
+            finish: RareField::read_field(from)?,
             events: 0,
             part: None,
         };
-        if let Some(at) = RareField::read(from)? {
+        if let Some(at) = RareField::read_field(from)? {
             calls.part = Some(ArgumentsPart {
                 at,
-                chars: RareField::read(from)?,
-                tokens: [RareField::read(from)?, RareField::read(from)?],
-                whole_chunks: RareField::read(from)?,
+                chars: RareField::read_field(from)?,
+                tokens: [RareField::read_field(from)?, RareField::read_field(from)?],
+                whole_chunks: RareField::read_field(from)?,
                 events: [0, 0],
                 whole_events: false,
             });
         }
         if !from.fields.is_empty() {
-            calls.absent = RareField::read(from)?;
-            calls.events = RareField::read(from)?;
+            calls.absent = RareField::read_field(from)?;
+            calls.events = RareField::read_field(from)?;
             if let Some(part) = &mut calls.part {
-                part.events = [RareField::read(from)?, RareField::read(from)?];
-                part.whole_events = RareField::read(from)?;
+                part.events = [RareField::read_field(from)?, RareField::read_field(from)?];
+                part.whole_events = RareField::read_field(from)?;
             }
         }
-        calls.reason = if from.fields.is_empty() {
+        let has_reason = !from.fields.is_empty();
+        if has_reason {
+            calls.reason = RareField::read_field(from)?;
+        } else if calls.outcome == ToolCallOutcome::Unjudged {
             // Files before 2.8 have no reason: there, unjudged calls differ.
-            (calls.outcome == ToolCallOutcome::Unjudged).then_some(UnjudgedReason::Differs)
-        } else {
-            RareField::read(from)?
-        };
+            calls.reason = Some(UnjudgedReason::Differs);
+        }
         Ok(calls)
     }
 }
 
 impl<'b> RareField<'b> for Engine<'b> {
-    fn write(&self, to: &mut RareWriter<'_>) {
-        self.version.is_some().write(to);
-        self.version.unwrap_or("").write(to);
-        self.mode.write(to);
-        self.waiter.write(to);
-        self.turnaround.write(to);
-        self.name.write(to);
+    fn write_field(&self, to: &mut RareWriter<'_>) {
+        self.version.is_some().write_field(to);
+        self.version.unwrap_or("").write_field(to);
+        self.mode.write_field(to);
+        self.waiter.write_field(to);
+        self.turnaround.write_field(to);
+        self.name.write_field(to);
     }
 
-    fn read(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
-        let has_version = bool::read(from)?;
+    fn read_field(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
+        let has_version = bool::read_field(from)?;
+        // The text is always present, even if it stands for none.
+        let version = RareField::read_field(from)?;
         Ok(Self {
-            // The text is always present, even if it stands for none.
-            version: Some(RareField::read(from)?).filter(|_| has_version),
-            mode: RareField::read(from)?,
-            waiter: RareField::read(from)?,
-            turnaround: RareField::read(from)?,
-            name: RareField::read(from)?,
+            version: if has_version { Some(version) } else { None },
+            mode: RareField::read_field(from)?,
+            waiter: RareField::read_field(from)?,
+            turnaround: RareField::read_field(from)?,
+            name: RareField::read_field(from)?,
         })
     }
 }
 
 impl<'b> RareField<'b> for Hop<'b> {
-    fn write(&self, to: &mut RareWriter<'_>) {
-        self.id.write(to);
-        self.ends.to_string().as_str().write(to);
-        self.endpoint.write(to);
-        self.worker.write(to);
+    fn write_field(&self, to: &mut RareWriter<'_>) {
+        self.id.write_field(to);
+        self.ends.to_string().as_str().write_field(to);
+        self.endpoint.write_field(to);
+        self.worker.write_field(to);
         let flags = [
             self.origin,
             self.last,
@@ -493,14 +498,19 @@ impl<'b> RareField<'b> for Hop<'b> {
             // From 2.11 on.
             self.carries_requests,
         ];
-        to.put_number(flags.iter().rev().fold(0, |all, &flag| all << 1 | u64::from(flag)));
+        let mut bits = 0;
+        // The first flag becomes the lowest bit.
+        for flag in flags.into_iter().rev() {
+            bits = bits << 1 | u64::from(flag);
+        }
+        to.put_number(bits);
     }
 
-    fn read(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
-        let id = RareField::read(from)?;
-        let name = <&str>::read(from)?;
-        let endpoint = RareField::read(from)?;
-        let worker = RareField::read(from)?;
+    fn read_field(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
+        let id = RareField::read_field(from)?;
+        let name = <&str>::read_field(from)?;
+        let endpoint = RareField::read_field(from)?;
+        let worker = RareField::read_field(from)?;
         let flags = from.fields.read_number()?;
         Ok(Self {
             id,

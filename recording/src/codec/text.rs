@@ -105,10 +105,10 @@ fn decode_hex(text: &[u8]) -> Option<[u8; 16]> {
         36 => &[8, 13, 18, 23],
         _ => return None,
     };
-    if hyphens.iter().any(|&at| text[at] != b'-') {
+    if hyphens.iter().any(|&index| text[index] != b'-') {
         return None;
     }
-    let mut digits = (0..text.len()).filter(|at| !hyphens.contains(at)).map(|at| hex_digit(text[at]));
+    let mut digits = (0..text.len()).filter(|index| !hyphens.contains(index)).map(|index| hex_digit(text[index]));
     let mut bytes = [0; 16];
     for byte in &mut bytes {
         *byte = digits.next()?? << 4 | digits.next()??;

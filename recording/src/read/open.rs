@@ -196,9 +196,9 @@ impl Recording {
 
     /// Earliest and latest time; `None` without records.
     pub fn span(&self) -> Option<(MonoNs, MonoNs)> {
-        let from = self.blocks.iter().map(|b| b.from).min()?;
-        let to = self.blocks.iter().map(|b| b.to).max()?;
-        Some((from, to))
+        let earliest = self.blocks.iter().map(|block| block.from).min()?;
+        let latest = self.blocks.iter().map(|block| block.to).max()?;
+        Some((earliest, latest))
     }
 
     /// Number of records.

@@ -83,8 +83,11 @@ impl RecordReader<'_> {
     pub fn next(&mut self) -> Result<Option<Record<'_>>, ReadError> {
         while !self.advance()? {
             let Some(block) = self.recording.blocks().get(self.next_block) else {
-                let has_given_closing = mem::replace(&mut self.has_given_closing, true);
-                return Ok(self.recording.closing().filter(|_| !has_given_closing).map(Record::Closing));
+                if self.has_given_closing {
+                    return Ok(None);
+                }
+                self.has_given_closing = true;
+                return Ok(self.recording.closing().map(Record::Closing));
             };
             self.open_block(block)?;
         }
@@ -112,7 +115,7 @@ impl RecordReader<'_> {
 
     /// Loads the next block.
     fn open_block(&mut self, block: &BlockInfo) -> Result<(), ReadError> {
-        let skipped = self.next_record.map_or(0, |next| block.first_record.saturating_sub(next));
+        let skipped_records = self.next_record.map_or(0, |next| block.first_record.saturating_sub(next));
         let starts_late = self.next_record.is_none() && block.first_record > 0;
         self.next_record.get_or_insert(block.first_record);
         // Before any error, so that the next call continues after this block.
@@ -127,8 +130,9 @@ impl RecordReader<'_> {
         decompressed.map_err(|error| self.damaged_block(&error))?;
         // Blocks are numbered as written. Without a gap in the numbers, the records were never written.
         let cause = if section.seq == self.last_seq + 1 { MissedCause::QueueFull } else { MissedCause::Unframed };
-        let missed = (skipped > 0).then(|| Missed::new(None, skipped, cause));
-        let wants_standing = starts_late || skipped > 0;
+        let missed = (skipped_records > 0).then(|| Missed::new(None, skipped_records, cause));
+        // The announcements of engine and hops may be among the missing records.
+        let wants_standing = starts_late || skipped_records > 0;
         let block = BlockInProgress::try_new(MutBorrow::new(mem::take(&mut self.buffers)), |buffers| {
             buffers.borrow_mut().decode_block(&section.content, wants_standing, missed)
         });

@@ -102,6 +102,7 @@ impl Recorder {
         let io_error = |error| RecordError::io("start writing to", path, error);
         // Bounded, so that a slow disk cannot fill the memory.
         let (jobs, inbox) = sync_channel(QUEUE_BLOCKS);
+        // Returns written blocks, so that their memory is used again.
         let (emptied, empties) = channel();
         let shared = Arc::new(WriterState { path: path.to_owned(), ..WriterState::default() });
         let worker = WriterThread {
@@ -257,6 +258,7 @@ impl Recorder {
                     thread::sleep(RETRY_INTERVAL);
                 }
                 Err(TrySendError::Full(back)) => {
+                    // The block is lost: the recording states how many records it had.
                     if let WriterJob::Block(block) = back {
                         self.shared.dropped.fetch_add(block.content.records.into(), Ordering::Relaxed);
                     }

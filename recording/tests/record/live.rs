@@ -34,7 +34,7 @@ fn report(analysis: &Analysis) -> String {
 /// Bytes of a stream whose blocks have `block` records, with its end.
 fn stream(inputs: &[Record<'_>], block: usize) -> Vec<u8> {
     let mut blocks = BlockWriter::new(RecordedPayload::Lengths);
-    let mut packer = StreamPacker::new(RecordingHeader::of("model", Config::default())).expect("a packer");
+    let mut packer = StreamPacker::new(RecordingHeader::for_source("model", Config::default())).expect("a packer");
     let mut bytes = packer.start().expect("a start");
     for part in inputs.chunks(block) {
         for input in part {

@@ -49,7 +49,7 @@ fn header() -> RecordingHeader {
     RecordingHeader {
         anchor: Anchor { mono: MonoNs(5), wall_ns: 1_700_000_000_000_000_000 },
         payload: RecordedPayload::Tokens,
-        ..RecordingHeader::of("model", engine::config())
+        ..RecordingHeader::for_source("model", engine::config())
     }
 }
 

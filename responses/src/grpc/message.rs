@@ -11,8 +11,8 @@ use super::super::fields::BorrowedText;
 pub(super) enum GrpcMessage<'a> {
     /// `GenerateResponse` or `TextGenerateResponse`.
     Output(GrpcOutput<'a>),
-    /// `OpenAIStreamChunk`: JSON of an `OpenAI` endpoint. `whole`: the response does not stream.
-    Json { json: &'a [u8], whole: bool },
+    /// `OpenAIStreamChunk`: JSON of an `OpenAI` endpoint. `is_whole_body`: the response does not stream.
+    Json { json: &'a [u8], is_whole_body: bool },
     /// Neither text nor bytes, such as the result of a health check. `last`: the end of a stream.
     Empty { last: bool },
     /// Another type, or invalid.
@@ -33,7 +33,7 @@ pub(super) struct GrpcOutput<'a> {
     /// The last message of its response.
     pub(super) last: bool,
     /// Whether the response has no other message.
-    pub(super) whole: bool,
+    pub(super) is_whole_body: bool,
 }
 
 impl<'a> GrpcMessage<'a> {
@@ -64,9 +64,9 @@ impl<'a> GrpcMessage<'a> {
         Some(match (meta, ids.trim_ascii_start().first()) {
             _ if !bytes => Self::Empty { last },
             (MetaEntries { rid: Some(rid), completion_tokens: Some(completion_tokens), finished }, _) => {
-                Self::Output(GrpcOutput { ids, rid, completion_tokens, finished, last, whole: false })
+                Self::Output(GrpcOutput { ids, rid, completion_tokens, finished, last, is_whole_body: false })
             }
-            (MetaEntries { rid: None, .. }, Some(b'{')) => Self::Json { json: ids, whole: last },
+            (MetaEntries { rid: None, .. }, Some(b'{')) => Self::Json { json: ids, is_whole_body: last },
             _ => return None,
         })
     }
@@ -76,9 +76,12 @@ impl GrpcOutput<'_> {
     /// Number of token ids in field 1. `None` if it can only be text.
     pub(super) fn count_ids(&self) -> Option<u32> {
         // Packed varints: the last byte of each has its upper bit clear.
-        let complete = self.ids.last().is_none_or(|byte| *byte < 0x80);
+        let ends_with_varint = self.ids.last().is_none_or(|byte| *byte < 0x80);
+        if !ends_with_varint {
+            return None;
+        }
         let count = self.ids.iter().filter(|byte| **byte < 0x80).count();
-        complete.then(|| u32::try_from(count).ok())?
+        u32::try_from(count).ok()
     }
 
     pub(super) fn has_same_request(&self, other: &Self) -> bool {
@@ -99,9 +102,9 @@ impl GrpcOutput<'_> {
             rid,
             form,
             tokens,
-            stated: Some(self.completion_tokens),
+            stated_tokens: Some(self.completion_tokens),
             finished: self.finished,
-            whole: self.whole,
+            is_whole_body: self.is_whole_body,
             ..Completion::default()
         })
     }

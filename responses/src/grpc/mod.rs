@@ -42,16 +42,17 @@ enum FirstField {
     Text,
 }
 
-/// Whether these bytes begin with a message whose first field is text or bytes. `frame`: it must fill a frame of this length. `None` if the
-/// bytes are too few.
-pub(super) fn begins_with_message(start: &[u8], frame: Option<u32>) -> Option<bool> {
-    if start.first().is_some_and(|flag| *flag != 0) {
+/// Whether these bytes begin with a message whose first field is text or bytes. If `frame_length` is known, the message must fill the frame.
+/// `None` if the bytes are too few.
+pub(super) fn begins_with_message(start: &[u8], frame_length: Option<u32>) -> Option<bool> {
+    let is_compressed = start.first().is_some_and(|flag| *flag != 0);
+    if is_compressed {
         return Some(false);
     }
     let (prefix, message) = start.split_first_chunk::<PREFIX>()?;
-    let size = message_length(*prefix);
-    let fits = frame.is_none_or(|frame| size.checked_add(PREFIX as u32) == Some(frame));
-    if !fits || size == 0 {
+    let message_bytes = message_length(*prefix);
+    let fills_frame = frame_length.is_none_or(|length| message_bytes.checked_add(PREFIX as u32) == Some(length));
+    if !fills_frame || message_bytes == 0 {
         return Some(false);
     }
     // Tags of the fields 1 and 2 of wire type 2.
@@ -82,18 +83,18 @@ impl GrpcParser {
             GrpcMessage::Output(mut output) => {
                 self.begun = true;
                 self.ended = output.last;
-                output.whole = self.count == 1 && output.last;
+                output.is_whole_body = self.count == 1 && output.last;
                 if self.decide_first_field(&output, prefix, message, limit, emit) {
                     self.emit_output(output, emit);
                 }
             }
-            GrpcMessage::Json { json, whole } => {
+            GrpcMessage::Json { json, is_whole_body } => {
                 // Results of other calls are JSON as well.
                 if memmem::find(json, b"\"choices\"").is_some() {
                     self.begun = true;
-                    self.ended = whole;
+                    self.ended = is_whole_body;
                 }
-                if whole {
+                if is_whole_body {
                     parse_body(json, emit);
                 } else if let Some(element) = parse_event(json) {
                     emit(element);
@@ -116,9 +117,10 @@ impl GrpcParser {
         if self.field != FirstField::Unknown {
             return true;
         }
-        let full = self.waiting == MAX_UNDECIDED || self.undecided.len() + PREFIX + message.len() > limit;
+        let is_limit_reached = self.waiting == MAX_UNDECIDED || self.undecided.len() + PREFIX + message.len() > limit;
         // Ids below 128 are also valid text, and ASCII text is also a valid list of ids.
-        let is_undecided = !output.has_ids() && output.count_ids().is_some() && !full;
+        let may_be_either = !output.has_ids() && output.count_ids().is_some();
+        let is_undecided = may_be_either && !is_limit_reached;
         if is_undecided && self.undecided.extend(&[&prefix, message].concat()).is_ok() {
             self.waiting += 1;
             return false;
@@ -131,7 +133,7 @@ impl GrpcParser {
     /// Reports how the response ended, and its unreadable messages.
     pub(super) fn end_body(mut self, emit: &mut Emit<'_>) {
         if self.waiting > 0 {
-            // Of text that has as many bytes as tokens, the same is reported as of complete ids.
+            // Text with as many bytes as tokens would be taken for ids, but then the reported counts are the same.
             self.field = if self.is_complete() { FirstField::Ids } else { FirstField::Text };
             self.emit_undecided(emit);
         }
@@ -146,23 +148,24 @@ impl GrpcParser {
         }
     }
 
-    /// Whether the undecided messages, read as ids of one request, have as many as they claim, either new ones or all so far.
+    /// Whether the undecided messages are of one request and have as many ids as they state tokens: either the new ones since the message
+    /// before, or all so far.
     fn is_complete(&self) -> bool {
-        let mut before = None;
-        let mut new = true;
-        let mut all = true;
+        let mut last: Option<GrpcOutput<'_>> = None;
+        let mut have_new_ids = true;
+        let mut have_all_ids = true;
         for output in self.undecided_outputs() {
-            let ids = output.count_ids();
-            let claimed = output.completion_tokens;
-            let since = before.map_or(0, |before: GrpcOutput<'_>| before.completion_tokens);
-            new &= ids == claimed.checked_sub(since);
-            all &= ids == Some(claimed);
-            if before.is_some_and(|before| !before.has_same_request(&output)) {
+            if last.is_some_and(|last| !last.has_same_request(&output)) {
                 return false;
             }
-            before = Some(output);
+            let ids = output.count_ids();
+            let stated_tokens = output.completion_tokens;
+            let stated_before = last.map_or(0, |last| last.completion_tokens);
+            have_new_ids &= ids == stated_tokens.checked_sub(stated_before);
+            have_all_ids &= ids == Some(stated_tokens);
+            last = Some(output);
         }
-        new || all
+        have_new_ids || have_all_ids
     }
 
     /// The messages that wait for the decision whether their first field holds text or ids.
@@ -181,9 +184,9 @@ impl GrpcParser {
 
     /// Emits the waiting messages, once their first field is decided.
     fn emit_undecided(&mut self, emit: &mut Emit<'_>) {
-        let only = self.waiting == 1 && self.count == 1;
+        let is_only_message = self.waiting == 1 && self.count == 1;
         for mut output in self.undecided_outputs() {
-            output.whole = only && output.last;
+            output.is_whole_body = is_only_message && output.last;
             self.emit_output(output, emit);
         }
         self.undecided = BoundedBuffer::default();

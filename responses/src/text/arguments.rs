@@ -57,9 +57,9 @@ pub(super) struct Comparison {
 pub(super) struct DifferingPart {
     pub(super) bytes: Range<usize>,
     /// End of the character before it. Characters that are not compared may lie between.
-    pub(super) after: usize,
+    pub(super) previous_end: usize,
     /// Begin of the character behind it.
-    pub(super) before: usize,
+    pub(super) next_start: usize,
     /// Where the written arguments are cut, in order: an event must end at each if whole events explain the difference.
     pub(super) cuts: [Cut; 3],
 }
@@ -68,9 +68,9 @@ pub(super) struct DifferingPart {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
     /// End of the character before it.
-    pub(super) after: usize,
+    pub(super) previous_end: usize,
     /// Begin of the character behind it; `usize::MAX` at the end.
-    pub(super) before: usize,
+    pub(super) next_start: usize,
 }
 
 impl Comparison {
@@ -79,19 +79,24 @@ impl Comparison {
     }
 }
 
-/// Compares the arguments in a response with the sent object. `whole`: the sent object is complete.
-pub(super) fn compare_arguments(written: &str, sent: &str, whole: bool, budget: &mut StepBudget) -> Comparison {
+/// Compares the arguments `written` to a client with the object in the `sent` text, which may be cut off. Unjudged above the budget.
+pub(super) fn compare_arguments(
+    written: &str,
+    sent: &str,
+    is_sent_complete: bool,
+    budget: &mut StepBudget,
+) -> Comparison {
     let bytes = written.len() + sent.len();
     let unjudged = Comparison::new(ToolCallOutcome::Unjudged);
     if !budget.take_steps(bytes * PARSED) {
         return unjudged;
     }
-    if !whole {
+    if !is_sent_complete {
         return if budget.take_steps(bytes * COMPARED) { compare_unfinished(written, sent) } else { unjudged };
     }
     let value = parse_json(written);
     let expected = parse_json(sent);
-    let equal = match (&value, &expected) {
+    let are_equal = match (&value, &expected) {
         (Some(value), Some(expected)) => value == expected,
         // Some parsers write nothing for an empty object.
         (None, Some(expected)) => {
@@ -100,7 +105,7 @@ pub(super) fn compare_arguments(written: &str, sent: &str, whole: bool, budget: 
         // Invalid JSON of the model.
         _ => budget.take_steps(bytes * COMPARED) && plain_characters(written) == plain_characters(sent),
     };
-    if equal || written.trim() == sent {
+    if are_equal || written.trim() == sent {
         return Comparison::new(ToolCallOutcome::Complete);
     }
     // A parser may have completed or shortened invalid JSON.
@@ -230,55 +235,72 @@ fn may_be_number(units: &[CharSpan]) -> bool {
 
 /// Finds one missing, repeated, or exchanged part that explains the whole difference.
 fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget) -> Option<Comparison> {
-    let begin = common_length(written.iter(), sent.iter());
-    let end = common_length(written.iter().rev(), sent.iter().rev());
+    let equal_start = common_length(written.iter(), sent.iter());
+    let equal_end = common_length(written.iter().rev(), sent.iter().rev());
     let shorter = written.len().min(sent.len());
     let longer = written.len().max(sent.len());
-    let len = longer - shorter;
-    if len == 0 {
-        return find_swapped(written, sent, begin, end, budget);
+    let part_length = longer - shorter;
+    if part_length == 0 {
+        return find_swapped(written, sent, equal_start, equal_end, budget);
     }
     // The equal ends do not cover the shorter text, so more than one part differs.
-    if begin + end < shorter {
+    if equal_start + equal_end < shorter {
         return None;
     }
-    let places = shorter - end.min(shorter)..=begin;
-    // In text that repeats itself, the part may be anywhere.
-    if !budget.take_steps(places.clone().count().saturating_mul(len + DESCRIBED)) {
+    // In text that repeats itself, the part may start at any of these characters.
+    let starts = shorter - equal_end.min(shorter)..=equal_start;
+    if !budget.take_steps(starts.clone().count().saturating_mul(part_length + DESCRIBED)) {
         return None;
     }
-    let missing = written.len() < sent.len();
-    let all = if missing { sent } else { written };
+    let is_missing = written.len() < sent.len();
+    let longer_text = if is_missing { sent } else { written };
     // Numbers may be written in another form.
-    if places.clone().any(|at| may_be_number(&all[at..at + len])) {
+    if starts.clone().any(|start| may_be_number(&longer_text[start..start + part_length])) {
         return None;
     }
-    let outcome = if missing { ToolCallOutcome::Missing } else { ToolCallOutcome::Repeated };
-    let parts: Vec<DifferingPart> = places
-        .filter_map(|at| {
-            let place = if missing {
-                at
-            } else {
-                // The part before the inserted one is equal to it.
-                at.checked_sub(len).filter(|before| all[*before..at] == all[at..at + len])?
-            };
-            let bytes = sent.get(place)?.from..sent.get(place + len - 1)?.to;
-            let cuts = if missing { [at; 3] } else { [place, at, at + len] };
-            Some(differing_part(sent, bytes, cuts.map(|at| cut_before(written, at))))
-        })
-        .collect();
-    (!parts.is_empty()).then_some(Comparison { outcome, parts })
+    let mut parts = Vec::new();
+    for start in starts {
+        let part = if is_missing {
+            missing_part(written, sent, start, part_length)
+        } else {
+            repeated_part(written, sent, start, part_length)
+        };
+        parts.extend(part);
+    }
+    if parts.is_empty() {
+        return None;
+    }
+    let outcome = if is_missing { ToolCallOutcome::Missing } else { ToolCallOutcome::Repeated };
+    Some(Comparison { outcome, parts })
+}
+
+/// The `length` characters of `sent` from `start` on, which `written` lacks at the same position.
+fn missing_part(written: &[CharSpan], sent: &[CharSpan], start: usize, length: usize) -> Option<DifferingPart> {
+    let bytes = sent.get(start)?.from..sent.get(start + length - 1)?.to;
+    Some(differing_part(sent, bytes, [cut_before(written, start); 3]))
+}
+
+/// The `length` characters of `written` from `start` on, if they repeat those before them.
+fn repeated_part(written: &[CharSpan], sent: &[CharSpan], start: usize, length: usize) -> Option<DifferingPart> {
+    let original = start.checked_sub(length)?;
+    if written[original..start] != written[start..start + length] {
+        return None;
+    }
+    let bytes = sent.get(original)?.from..sent.get(original + length - 1)?.to;
+    let cuts = [original, start, start + length].map(|index| cut_before(written, index));
+    Some(differing_part(sent, bytes, cuts))
 }
 
 /// Finds characters that were replaced by U+FFFD. Each run of it stands for characters that have several bytes.
 fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
     const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
-    let mut at = 0;
+    let mut in_written = 0;
     let mut in_sent = 0;
-    let mut from = None;
-    while let Some(unit) = written.get(at) {
+    // From the first to the last replaced character of the sent text.
+    let mut replaced: Option<Range<usize>> = None;
+    while let Some(unit) = written.get(in_written) {
         if sent.get(in_sent) == Some(unit) {
-            at += 1;
+            in_written += 1;
             in_sent += 1;
             continue;
         }
@@ -286,48 +308,56 @@ fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
             return None;
         }
         // The run stands for all characters up to the next one that both texts have.
-        let first = in_sent;
-        at += written[at..].iter().take_while(|unit| unit.char == REPLACEMENT).count();
+        let run_start = in_sent;
+        in_written += written[in_written..].iter().take_while(|unit| unit.char == REPLACEMENT).count();
         while sent.get(in_sent).is_some_and(|unit| !unit.char.is_ascii())
-            && (in_sent == first || sent.get(in_sent) != written.get(at))
+            && (in_sent == run_start || sent.get(in_sent) != written.get(in_written))
         {
             in_sent += 1;
         }
-        if in_sent == first {
+        if in_sent == run_start {
             return None;
         }
-        let (begin, _) = *from.get_or_insert((first, in_sent));
-        from = Some((begin, in_sent));
+        let first = replaced.map_or(run_start, |range| range.start);
+        replaced = Some(first..in_sent);
     }
-    let (begin, end) = from.filter(|_| in_sent == sent.len())?;
-    let bytes = sent[begin].from..sent[end - 1].to;
-    let cuts = [cut_before(written, begin); 3];
+    if in_sent != sent.len() {
+        return None;
+    }
+    let Range { start, end } = replaced?;
+    let bytes = sent[start].from..sent[end - 1].to;
+    let cuts = [cut_before(written, start); 3];
     Some(Comparison { outcome: ToolCallOutcome::Garbled, parts: vec![differing_part(sent, bytes, cuts)] })
 }
 
-/// Finds two neighbouring parts that were exchanged, with `begin` and `end` equal characters around the difference. The parts may begin or
-/// end with the same characters, so they may reach into the equal ones.
+/// Finds two neighbouring parts that were exchanged, between `equal_start` and `equal_end` equal characters around the difference. The parts
+/// may begin or end with the same characters, so they may reach into the equal ones.
 fn find_swapped(
     written: &[CharSpan],
     sent: &[CharSpan],
-    begin: usize,
-    end: usize,
+    equal_start: usize,
+    equal_end: usize,
     budget: &mut StepBudget,
 ) -> Option<Comparison> {
-    let until = sent.len().checked_sub(end).filter(|until| *until > begin)?;
-    // The search below tries each place for the boundary.
-    if until - begin > MAX_SWAPPED {
+    let difference_end = sent.len().checked_sub(equal_end).filter(|end| *end > equal_start)?;
+    // The search below tries each character as the boundary.
+    if difference_end - equal_start > MAX_SWAPPED {
         return None;
     }
-    let leads = 0..=begin.min(MAX_SHARED);
-    let mut middles = leads.flat_map(|lead| (0..=end.min(MAX_SHARED)).map(move |trail| begin - lead..until + trail));
-    let (middle, second) = middles.find_map(|middle| {
-        let second = find_rotation(&written[middle.clone()], &sent[middle.clone()], budget)?;
-        Some((middle, second))
-    })?;
-    let cuts = [middle.start, middle.start + second, middle.end].map(|at| cut_before(written, at));
-    let bytes = sent[middle.start].from..sent[middle.end - 1].to;
-    Some(Comparison { outcome: ToolCallOutcome::Swapped, parts: vec![differing_part(sent, bytes, cuts)] })
+    for lead in 0..=equal_start.min(MAX_SHARED) {
+        for trail in 0..=equal_end.min(MAX_SHARED) {
+            let swapped = equal_start - lead..difference_end + trail;
+            let boundary = find_rotation(&written[swapped.clone()], &sent[swapped.clone()], budget);
+            if let Some(boundary) = boundary {
+                let cuts = [swapped.start, swapped.start + boundary, swapped.end];
+                let cuts = cuts.map(|index| cut_before(written, index));
+                let bytes = sent[swapped.start].from..sent[swapped.end - 1].to;
+                let parts = vec![differing_part(sent, bytes, cuts)];
+                return Some(Comparison { outcome: ToolCallOutcome::Swapped, parts });
+            }
+        }
+    }
+    None
 }
 
 /// Length of the later part if `written` is a later and an earlier part of `sent`, in this order.
@@ -344,11 +374,11 @@ fn find_rotation(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudge
     Some(sent.len() - at)
 }
 
-/// The place before a character of the written arguments.
-fn cut_before(written: &[CharSpan], at: usize) -> Cut {
+/// The place before the character `index` of the written arguments, which is the end if there is no such character.
+fn cut_before(written: &[CharSpan], index: usize) -> Cut {
     Cut {
-        after: at.checked_sub(1).map_or(0, |before| written[before].to),
-        before: written.get(at).map_or(usize::MAX, |unit| unit.from),
+        previous_end: index.checked_sub(1).map_or(0, |previous| written[previous].to),
+        next_start: written.get(index).map_or(usize::MAX, |next| next.from),
     }
 }
 
@@ -357,8 +387,8 @@ fn differing_part(units: &[CharSpan], bytes: Range<usize>, cuts: [Cut; 3]) -> Di
     let before = units.partition_point(|unit| unit.to <= bytes.start);
     let behind = units.partition_point(|unit| unit.from < bytes.end);
     DifferingPart {
-        after: before.checked_sub(1).map_or(0, |at| units[at].to),
-        before: units.get(behind).map_or(bytes.end, |unit| unit.from),
+        previous_end: before.checked_sub(1).map_or(0, |at| units[at].to),
+        next_start: units.get(behind).map_or(bytes.end, |unit| unit.from),
         bytes,
         cuts,
     }

@@ -109,12 +109,13 @@ impl SentText {
 
     /// Adds the next chunk. Returns false if a chunk before it was missed, its text is unknown, or a limit is reached.
     pub(super) fn add_chunk(&mut self, chunk: &Chunk<'_>, detokenizer: Option<&dyn Detokenize>) -> bool {
-        let listed = self.last.tokens.saturating_add(chunk.listed.unwrap_or(0));
-        let count = if self.counted { chunk.completion_tokens } else { Some(listed) };
-        let new = count.and_then(|count| count.checked_sub(self.last.tokens));
-        let fits = self.pending.len() < MAX_CHUNKS && self.text.len() < MAX_BYTES;
-        let continues = fits && new.is_some_and(|new| new <= most_tokens(chunk));
-        if !continues {
+        let tokens_by_list = self.last.tokens.saturating_add(chunk.listed.unwrap_or(0));
+        let tokens_so_far = if self.counted { chunk.completion_tokens } else { Some(tokens_by_list) };
+        let new_tokens = tokens_so_far.and_then(|tokens| tokens.checked_sub(self.last.tokens));
+        // More new tokens than a chunk can have show that one before it was missed.
+        let follows_last_chunk = new_tokens.is_some_and(|tokens| tokens <= most_tokens(chunk));
+        let is_within_limits = self.pending.len() < MAX_CHUNKS && self.text.len() < MAX_BYTES;
+        if !follows_last_chunk || !is_within_limits {
             return false;
         }
         let text = match (chunk.text, detokenizer) {
@@ -122,7 +123,7 @@ impl SentText {
             (None, Some(detokenizer)) => self.detokenize(chunk, detokenizer).map(Cow::Owned),
             (None, None) => None,
         };
-        let (Some(text), Some(tokens)) = (text, count) else {
+        let (Some(text), Some(tokens)) = (text, tokens_so_far) else {
             return false;
         };
         self.last = OutputPosition { text: self.last.text.then(Digest::of_text(&text)), tokens };
@@ -132,20 +133,26 @@ impl SentText {
         true
     }
 
-    /// Text of a chunk's ids. A token that stops the request has none.
+    /// Text of a chunk's ids; `None` if one of them is not known. A token that stops the request has none.
     fn detokenize(&mut self, chunk: &Chunk<'_>, detokenizer: &dyn Detokenize) -> Option<String> {
         if chunk.listed.unwrap_or(0) as usize != chunk.ids.len() {
             return None;
         }
-        let stops = chunk.finish == Some(Finish::Stop);
-        let ids = match chunk.ids {
-            [ids @ .., _] if stops => ids,
+        let ids_with_text = match chunk.ids {
+            // Clients do not get the text of the id at which a request stops.
+            [ids @ .., _stop_id] if chunk.finish == Some(Finish::Stop) => ids,
             ids => ids,
         };
         let stream = self.tokens.get_or_insert_with(|| detokenizer.begin());
         let mut text = String::new();
-        let known = ids.iter().all(|id| u32::try_from(*id).is_ok_and(|id| detokenizer.step(stream, id, &mut text)));
-        known.then_some(text)
+        for id in ids_with_text {
+            let id = u32::try_from(*id).ok()?;
+            let is_known = detokenizer.step(stream, id, &mut text);
+            if !is_known {
+                return None;
+            }
+        }
+        Some(text)
     }
 
     /// Compares an event. With `may_skip`, text that is missing before it is lost.
@@ -172,16 +179,17 @@ impl SentText {
     fn carry_text(&mut self, text: Digest, may_skip: bool) -> Option<CarriedChunks> {
         let starts = std::iter::once(self.carried).chain(self.pending.iter().copied());
         // Without skipping, the text must begin where the last event ended.
-        let candidates = if may_skip { usize::MAX } else { 1 };
-        let (skipped, start, place) = starts.take(candidates).enumerate().find_map(|(skipped, start)| {
-            let len = start.text.len() + text.len();
+        let max_starts = if may_skip { usize::MAX } else { 1 };
+        let (skipped, start, last_carried) = starts.take(max_starts).enumerate().find_map(|(skipped, start)| {
+            let end_bytes = start.text.len() + text.len();
             // Chunks only add text, so their ends are sorted.
-            let place = self.pending.partition_point(|end| end.text.len() < len);
-            let end = self.pending.get(place)?;
-            (end.text.len() == len && end.text == start.text.then(text)).then_some((skipped, start, place))
+            let last = self.pending.partition_point(|end| end.text.len() < end_bytes);
+            let end = self.pending.get(last)?;
+            let is_equal = end.text.len() == end_bytes && end.text == start.text.then(text);
+            is_equal.then_some((skipped, start, last))
         })?;
-        let without_text = self.without_text(skipped, place, start);
-        let carried = self.pending.drain(..=place).next_back()?;
+        let without_text = self.without_text(skipped, last_carried, start);
+        let carried = self.pending.drain(..=last_carried).next_back()?;
         // Kept only to search tool calls in the text that no event has carried.
         self.text.drain(..(carried.text.len() - self.carried.text.len()) as usize);
         self.carried = carried;
@@ -196,7 +204,7 @@ impl SentText {
         chunks.filter(|end| std::mem::replace(&mut before, **end).text == end.text).count() as u32
     }
 
-    /// How an event differs that `carry` has not found.
+    /// How a text of an event differs that [`Self::carry_text`] has not found.
     fn classify_difference(&self, text: Digest) -> Difference {
         if text == self.event {
             Difference::Repeated

@@ -80,37 +80,35 @@ impl ResponseCalls {
             self.unknown = true;
             return;
         };
-        for (place, element) in (0..).zip(elements) {
-            let index = element.index.unwrap_or(place);
-            let known = self.found.iter().position(|call| call.index == index);
+        for (position, element) in (0..).zip(elements) {
+            let index = element.index.unwrap_or(position);
+            let known_call = self.found.iter().position(|call| call.index == index);
             let (name, arguments) = match element.function {
-                Some(function) => (function.name, function.arguments),
-                None => (None, None),
+                Some(function) => (function.name.unwrap_or_default(), function.arguments.unwrap_or_default()),
+                None => (String::new(), String::new()),
             };
-            self.bytes += name.as_ref().map_or(0, String::len);
-            self.bytes += arguments.as_ref().map_or(0, String::len) + size_of::<u32>();
-            if self.bytes > MAX_BYTES || known.is_none() && self.found.len() == MAX_CALLS {
+            self.bytes += name.len() + arguments.len() + size_of::<u32>();
+            if self.bytes > MAX_BYTES || known_call.is_none() && self.found.len() == MAX_CALLS {
                 // A part of the calls would be of no use.
                 *self = Self { unknown: true, ..Self::default() };
             }
             if self.unknown {
                 return;
             }
-            let place = known.unwrap_or_else(|| {
-                self.found.push(ResponseCall {
+            let call = match known_call {
+                Some(known_call) => &mut self.found[known_call],
+                None => self.found.push_mut(ResponseCall {
                     index,
                     name: String::new(),
                     arguments: String::new(),
                     ends: Vec::new(),
-                });
-                self.found.len() - 1
-            });
-            let call = &mut self.found[place];
+                }),
+            };
             // A name comes in one piece; some servers repeat it.
-            if let Some(name) = name.filter(|_| call.name.is_empty()) {
+            if call.name.is_empty() {
                 call.name.push_str(&name);
             }
-            if let Some(arguments) = arguments.filter(|arguments| !arguments.is_empty()) {
+            if !arguments.is_empty() {
                 call.arguments.push_str(&arguments);
                 call.ends.push(call.arguments.len() as u32);
             }
@@ -187,19 +185,19 @@ impl ResponseCalls {
 impl ResponseCall {
     /// Number of the event with the byte before this place; 0 if there is none.
     fn event_before(&self, cut: Cut) -> u32 {
-        let at = self.ends.partition_point(|end| (*end as usize) < cut.after);
-        if cut.after == 0 { 0 } else { at as u32 + 1 }
+        let at = self.ends.partition_point(|end| (*end as usize) < cut.previous_end);
+        if cut.previous_end == 0 { 0 } else { at as u32 + 1 }
     }
 
     /// Whether an event ends at this place, or it is before the first one.
     fn has_event_end(&self, cut: Cut) -> bool {
-        let at = self.ends.partition_point(|end| (*end as usize) < cut.after);
-        cut.after == 0 || self.ends.get(at).is_some_and(|end| *end as usize <= cut.before)
+        let at = self.ends.partition_point(|end| (*end as usize) < cut.previous_end);
+        cut.previous_end == 0 || self.ends.get(at).is_some_and(|end| *end as usize <= cut.next_start)
     }
 
     /// Number of the event with the byte behind this place; 0 if there is none.
     fn event_behind(&self, cut: Cut) -> u32 {
-        let at = self.ends.partition_point(|end| *end as usize <= cut.before);
+        let at = self.ends.partition_point(|end| *end as usize <= cut.next_start);
         if at == self.ends.len() { 0 } else { at as u32 + 1 }
     }
 
@@ -249,19 +247,30 @@ impl ResponseCall {
         let Some(value) = arguments::parse_json(&self.arguments) else {
             return false;
         };
-        text.match_indices('{').filter(|(at, _)| *at != object.start).any(|(at, _)| {
-            let end = object_end(&text[at..]);
-            let fits = budget.take_steps(end.map_or(text.len() - at, |end| end * PARSED));
-            !fits || end.is_some_and(|end| arguments::parse_json(&text[at..at + end]).as_ref() == Some(&value))
-        })
+        for (start, _) in text.match_indices('{') {
+            if start == object.start {
+                continue;
+            }
+            let length = object_end(&text[start..]);
+            let is_within_budget = budget.take_steps(length.map_or(text.len() - start, |length| length * PARSED));
+            if !is_within_budget {
+                return true;
+            }
+            if let Some(length) = length
+                && arguments::parse_json(&text[start..start + length]).as_ref() == Some(&value)
+            {
+                return true;
+            }
+        }
+        false
     }
 }
 
 impl SearchedText<'_> {
     /// Whether the part of the object may begin and end where chunks end.
     fn is_whole_chunks(&self, object: &Range<usize>, part: &DifferingPart) -> bool {
-        self.has_chunk_end(object.start + part.after, object.start + part.bytes.start)
-            && self.has_chunk_end(object.start + part.bytes.end, object.start + part.before)
+        self.has_chunk_end(object.start + part.previous_end, object.start + part.bytes.start)
+            && self.has_chunk_end(object.start + part.bytes.end, object.start + part.next_start)
     }
 
     fn has_chunk_end(&self, from: usize, to: usize) -> bool {
@@ -276,10 +285,12 @@ impl SearchedText<'_> {
         parts: &[DifferingPart],
         call: &ResponseCall,
     ) -> Option<ArgumentsPart> {
-        let whole_both = parts.iter().find(|part| self.is_whole_chunks(object, part) && call.ends_at(part));
-        let whole_events = whole_both.or_else(|| parts.iter().find(|part| call.ends_at(part)));
-        let whole = whole_events.or_else(|| parts.iter().find(|part| self.is_whole_chunks(object, part)));
-        let part = whole.or(parts.first())?;
+        let part = parts.iter().min_by_key(|part| match (call.ends_at(part), self.is_whole_chunks(object, part)) {
+            (true, true) => 0,
+            (true, false) => 1,
+            (false, true) => 2,
+            (false, false) => 3,
+        })?;
         let from = object.start + part.bytes.start;
         let to = object.start + part.bytes.end;
         Some(ArgumentsPart {
@@ -355,11 +366,12 @@ fn in_name(char: char) -> bool {
     char.is_alphanumeric() || char == '_'
 }
 
-/// Offset of an object that only punctuation, numbers, markers (`<|marker|>`), and the names of this part of a call precede.
+/// Offset of the object with a call's arguments in the text behind its name. `None` if anything precedes the object but punctuation, numbers,
+/// markers (`<|marker|>`), and the keys of the arguments.
 fn arguments_behind(text: &str) -> Option<usize> {
     let mut word = String::new();
-    let mut rest = text.char_indices().take_while(|(at, _)| *at < MAX_BETWEEN);
-    while let Some((at, char)) = rest.next() {
+    let mut rest = text.char_indices().take_while(|(offset, _)| *offset < MAX_BETWEEN);
+    while let Some((offset, char)) = rest.next() {
         if char.is_alphabetic() {
             word.push(char);
             if word.len() > MAX_WORD {
@@ -371,7 +383,8 @@ fn arguments_behind(text: &str) -> Option<usize> {
             return None;
         }
         match char {
-            '{' => return Some(at),
+            '{' => return Some(offset),
+            // A marker, whose bars may be the full-width ones of DeepSeek.
             '<' => {
                 rest.next().filter(|(_, bar)| matches!(bar, '|' | '\u{ff5c}'))?;
                 rest.find(|(_, char)| *char == '>')?;

@@ -93,7 +93,7 @@ impl Sink {
     /// Creates a sink without outputs.
     pub fn none(source: &str, config: &Config) -> Self {
         Self {
-            header: RecordingHeader::of(source, *config),
+            header: RecordingHeader::for_source(source, *config),
             is_remote: false,
             options: RecordOptions::default(),
             recording: None,
@@ -171,6 +171,7 @@ impl Sink {
             return self.close_recording(input).unwrap_or_default();
         }
         let path = PathBuf::from(format!("tokengap-{}.tgap", trace::clock::wall_now_ns() / 1_000_000_000));
+        // The anchor of a remote run joins the clocks of its own machine.
         if !self.is_remote {
             self.header.anchor = Anchor::now();
         }
@@ -247,8 +248,9 @@ impl Sink {
 
     /// Detects a recording that stopped by itself: size limit, full disk, vanished mount.
     fn check_recording(&mut self) {
-        let stopped = self.recording.as_ref().and_then(|recorder| recorder.status().stopped);
-        if let Some(reason) = stopped.filter(|reason| !self.problems.contains(reason)) {
+        let Some(reason) = self.recording.as_ref().and_then(|recorder| recorder.status().stopped) else { return };
+        // It is reported once.
+        if !self.problems.contains(&reason) {
             let message = self.note(reason);
             self.message = Some(message);
         }

@@ -45,6 +45,7 @@ impl AccessToken {
             .and_then(read_secret)
             .map_err(|error| io::Error::new(error.kind(), format!("cannot read the token in {shown}: {error}")))?;
         let token = text.trim_ascii();
+        // No message shows the text, because it is a secret.
         let why = if text.len() as u64 > MAX_FILE_BYTES {
             "is longer than 4096 bytes; create one with `openssl rand -hex 32`"
         } else if token.is_empty() {

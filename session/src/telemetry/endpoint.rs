@@ -98,6 +98,7 @@ impl EndpointServer {
     fn start(options: MetricsOptions, engines: Engines, limits: EndpointLimits) -> anyhow::Result<Arc<Self>> {
         let MetricsOptions { address, token, past_bytes } = options;
         let context = || format!("cannot serve metrics at {address}; choose another with --metrics HOST:PORT");
+        // Bound on this thread, so that an address in use ends the command with an error.
         let listener = StdListener::bind(address).with_context(context)?;
         listener.set_nonblocking(true).with_context(context)?;
         let listen_address = listener.local_addr().with_context(context)?;

@@ -32,6 +32,7 @@ impl TokenFlow {
         if !has_tokens {
             return;
         }
+        //
         if self.last.is_none_or(|last| event.at.since(last) >= PAUSE_NS) {
             self.since = event.at;
         }
@@ -112,7 +113,7 @@ impl RunHealth {
         let (since, reason) = match pause_ns {
             None => (None, Some("no token was observed yet".to_owned())),
             Some(ns) if ns >= PAUSE_NS => (None, Some(format!("no token for {} s", ns / 1_000_000_000))),
-            Some(_) => (Some(wall(now.wall_ns_at(flow.since))), None),
+            Some(_) => (Some(format_wall_time(now.wall_ns_at(flow.since))), None),
         };
         json!({"alive": true, "attached": is_attached, "tokens_since": since, "no_tokens_reason": reason})
     }
@@ -123,7 +124,7 @@ impl RunHealth {
     }
 }
 
-fn wall(ns: u64) -> Option<String> {
+fn format_wall_time(ns: u64) -> Option<String> {
     let time = Timestamp::from_nanosecond(i128::from(ns)).ok()?;
     Some(format!("{time:.0}"))
 }

@@ -9,6 +9,7 @@ mod health;
 mod prometheus_text;
 mod push;
 mod push_queue;
+mod push_response;
 mod secret_file;
 mod served_path;
 mod snapshot;
@@ -33,8 +34,8 @@ use endpoint::{EndpointServer, RunEndpoint};
 use health::{RunHealth, TokenFlow};
 pub use push::PushOptions;
 use push::{OtlpPush, PushTarget};
-pub(crate) use push_queue::next_part;
 pub use push_queue::receiver_port;
+pub(crate) use push_response::next_part;
 
 use crate::about::EngineIdentity;
 

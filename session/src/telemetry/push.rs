@@ -75,7 +75,7 @@ impl PushTarget {
 
     /// Pushes a run of this source, too.
     pub(super) fn add_run(&self, source: &str) -> OtlpPush {
-        let mut resource = Resource::of(source, VERSION);
+        let mut resource = Resource::for_source(source, VERSION);
         resource.service.clone_from(&self.environment.service);
         resource.more.clone_from(&self.environment.attributes);
         let anchor = Anchor::now();

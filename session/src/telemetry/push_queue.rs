@@ -2,25 +2,22 @@
 //! thread sends one body after another to an OTLP/HTTP receiver, with exponential backoff up to a time limit.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
-use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
 use hyper::{Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use outputs::metrics::{Pushed, PushedItems};
-use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::environment::Environment;
+use super::push_response::{ReceiverResponse, RejectedItems, next_part, parse_partial_success, parse_retry_after};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -108,7 +105,7 @@ impl PushQueue {
             let current_minute = state.minute.filter(|minute| body.since.duration_since(minute.began) < MINUTE);
             let mut minute = current_minute.unwrap_or(SpanMinute { began: body.since, bytes: 0 });
             if minute.bytes >= self.max_per_minute {
-                state.give_up(&body, body.items, "the limit per minute is reached (--otlp-rate)");
+                state.count_dropped_items(&body, body.items, "the limit per minute is reached (--otlp-rate)");
                 return;
             }
             minute.bytes += body.json.len() as u64;
@@ -118,7 +115,7 @@ impl PushQueue {
         }
         let bytes: usize = state.waiting.iter().map(|waiting| waiting.json.len()).sum();
         if bytes + body.json.len() > self.max {
-            state.give_up(&body, body.items, "the queue is full (--otlp-queue)");
+            state.count_dropped_items(&body, body.items, "the queue is full (--otlp-queue)");
             return;
         }
         state.waiting.push_back(body);
@@ -159,7 +156,7 @@ impl PushQueue {
         state.items_of(body).accepted += accepted;
         state.failing &= accepted == 0;
         if rejected > 0 {
-            state.give_up(body, rejected, why);
+            state.count_dropped_items(body, rejected, why);
         }
         state.sending = None;
         self.changed.notify_all();
@@ -191,7 +188,7 @@ impl PushQueue {
         let waiting = std::mem::take(&mut state.waiting);
         for body in waiting {
             if body.run == run {
-                state.give_up(&body, body.items, "the run ended before they were accepted");
+                state.count_dropped_items(&body, body.items, "the run ended before they were accepted");
             } else {
                 state.waiting.push_back(body);
             }
@@ -238,7 +235,7 @@ impl PushState {
     }
 
     /// Counts dropped items of a body.
-    fn give_up(&mut self, body: &PushBody, items: u64, why: &str) {
+    fn count_dropped_items(&mut self, body: &PushBody, items: u64, why: &str) {
         self.items_of(body).dropped += items;
         let run = &mut self.runs[body.run.0];
         if run.drop_reason.is_none() {
@@ -279,11 +276,11 @@ pub(super) struct PushSender {
     timeout: Duration,
 }
 
-/// Response of the receiver to a body.
-struct ReceiverResponse {
-    status: StatusCode,
+/// An attempt to send that is worth repeating.
+struct FailedAttempt {
+    /// Pause that the receiver asks for.
     retry_after: Option<Duration>,
-    text: String,
+    why: String,
 }
 
 impl PushSender {
@@ -337,24 +334,22 @@ impl PushSender {
     fn deliver(&self, body: &PushBody, queue: &PushQueue) {
         let mut pause = FIRST;
         loop {
-            match self.try_once(body) {
-                Ok((rejected, why)) => return queue.record_sent(body, rejected, &why),
-                Err((retry_after, why)) => {
-                    let wait = retry_after.unwrap_or(pause).min(PATIENCE);
-                    if queue.is_closing() || body.since.elapsed() + wait > PATIENCE {
-                        return queue.record_sent(body, body.items, &why);
-                    }
-                    queue.record_failure(&why);
-                    queue.wait_for_retry(wait);
-                    pause = LONGEST.min(2 * pause);
-                }
+            let failure = match self.try_once(body) {
+                Ok(RejectedItems { count, why }) => return queue.record_sent(body, count, &why),
+                Err(failure) => failure,
+            };
+            let wait = failure.retry_after.unwrap_or(pause).min(PATIENCE);
+            if queue.is_closing() || body.since.elapsed() + wait > PATIENCE {
+                return queue.record_sent(body, body.items, &failure.why);
             }
+            queue.record_failure(&failure.why);
+            queue.wait_for_retry(wait);
+            pause = LONGEST.min(2 * pause);
         }
     }
 
-    /// Number of items that the receiver rejected, and the reason. An attempt that failed is repeated after a pause, which the receiver may
-    /// specify.
-    fn try_once(&self, body: &PushBody) -> Result<(u64, String), (Option<Duration>, String)> {
+    /// What the receiver has rejected of the body, which may be all or nothing. An error may be gone at the next attempt.
+    fn try_once(&self, body: &PushBody) -> Result<RejectedItems, FailedAttempt> {
         let path = match body.signal {
             PushSignal::Traces => "v1/traces",
             PushSignal::Metrics => "v1/metrics",
@@ -365,11 +360,12 @@ impl PushSender {
                 .await
                 .unwrap_or_else(|_| Err(anyhow!("no response within {} ms", self.timeout.as_millis())))
         });
-        let response = response.map_err(|error| (None, format!("{to}: {error:#}")))?;
+        let response =
+            response.map_err(|error| FailedAttempt { retry_after: None, why: format!("{to}: {error:#}") })?;
         let ReceiverResponse { status, retry_after, text } = response;
         if status.is_success() {
-            let (rejected, why) = partial_success(&text);
-            return Ok((rejected, format!("{to}: {why}")));
+            let RejectedItems { count, why } = parse_partial_success(&text);
+            return Ok(RejectedItems { count, why: format!("{to}: {why}") });
         }
         let first_line: String = text.lines().next().unwrap_or_default().chars().take(200).collect();
         let why = format!("{to}: {status} {first_line}").trim_end().to_owned();
@@ -380,7 +376,11 @@ impl PushSender {
             StatusCode::SERVICE_UNAVAILABLE,
             StatusCode::GATEWAY_TIMEOUT,
         ];
-        if retryable.contains(&status) { Err((retry_after, why)) } else { Ok((body.items, why)) }
+        if retryable.contains(&status) {
+            Err(FailedAttempt { retry_after, why })
+        } else {
+            Ok(RejectedItems { count: body.items, why })
+        }
     }
 
     /// Posts a body to `/v1/traces` or `/v1/metrics` on a new connection. Reads at most `MAX_RESPONSE_BYTES` of the response's text.
@@ -410,45 +410,7 @@ impl PushSender {
     }
 }
 
-/// Next part of a response.
-pub(crate) async fn next_part(body: &mut Incoming) -> Option<hyper::Result<Bytes>> {
-    loop {
-        match poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await? {
-            Ok(frame) => {
-                // Trailers contain nothing.
-                if let Ok(data) = frame.into_data() {
-                    return Some(Ok(data));
-                }
-            }
-            Err(error) => return Some(Err(error)),
-        }
-    }
-}
-
 const HINT: &str = "expected a URL like http://localhost:4318";
-
-/// Parses seconds or a date.
-fn parse_retry_after(text: &str, now: jiff::Timestamp) -> Option<Duration> {
-    if let Ok(seconds) = text.trim().parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let date = jiff::fmt::rfc2822::parse(text.trim()).ok()?;
-    Some(Duration::try_from(date.timestamp().duration_since(now)).unwrap_or_default())
-}
-
-/// Number of items the receiver rejected in a successful response, and the reason.
-fn partial_success(answer: &str) -> (u64, String) {
-    let Ok(answer) = serde_json::from_str::<Value>(answer) else {
-        return (0, String::new());
-    };
-    let partial = &answer["partialSuccess"];
-    let rejected = ["rejectedSpans", "rejectedDataPoints"].iter().find_map(|name| {
-        let count = &partial[*name];
-        // Protobuf's JSON writes a 64-bit number as text; some receivers write a number.
-        count.as_u64().or_else(|| count.as_str()?.parse().ok())
-    });
-    (rejected.unwrap_or(0), partial["errorMessage"].as_str().unwrap_or_default().to_owned())
-}
 
 #[cfg(test)]
 mod tests {
@@ -527,25 +489,6 @@ mod tests {
         queue.close_run(second, began + Duration::from_mins(1));
         assert!(queue.next_body().is_none() && began.elapsed() < Duration::from_secs(30));
         assert_eq!(queue.problem(RUN).map(|text| text.contains("0 spans and 5 metric points")), Some(true));
-    }
-
-    #[test]
-    fn retry_after_parses_seconds_and_dates() {
-        let now: jiff::Timestamp = "2015-10-21T07:28:00Z".parse().expect("a time");
-        assert_eq!(parse_retry_after("7", now), Some(Duration::from_secs(7)));
-        let date = "Wed, 21 Oct 2015 07:28:30 GMT";
-        assert_eq!(parse_retry_after(date, now), Some(Duration::from_secs(30)));
-        assert_eq!(parse_retry_after("Wed, 21 Oct 2015 07:00:00 GMT", now), Some(Duration::ZERO));
-        assert_eq!(parse_retry_after("soon", now), None);
-    }
-
-    #[test]
-    fn partial_success_counts_rejected_items() {
-        let rejected_items = partial_success(r#"{"partialSuccess":{"rejectedSpans":"3","errorMessage":"too old"}}"#);
-        assert_eq!(rejected_items, (3, "too old".into()));
-        for no_rejection in ["", "{}", "ok", r#"{"partialSuccess":{}}"#] {
-            assert_eq!(partial_success(no_rejection).0, 0, "{no_rejection}");
-        }
     }
 
     #[test]

@@ -4,12 +4,11 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 
-/// Refuses a file with a secret that belongs to another user than this process's and root, or that others may access: those in `others`, mode
-/// bits.
-pub(super) fn check_secret(file: &File, others: u32) -> io::Result<()> {
+/// Refuses a file with a secret that belongs to another user than this process's and root, or whose mode has one of the `forbidden_bits`.
+pub(super) fn check_secret(file: &File, forbidden_bits: u32) -> io::Result<()> {
     let found = file.metadata()?;
     let owner = found.uid();
-    let why = if found.mode() & others != 0 {
+    let why = if found.mode() & forbidden_bits != 0 {
         "other users can read it: run chmod 600 on it, and create a new one if it may have been read".to_owned()
     } else if owner != 0 && owner != rustix::process::geteuid().as_raw() {
         format!("it belongs to user {owner}, who can read it: use a file of your own")

@@ -60,57 +60,74 @@ impl CpuWatch {
         if !is_due(self.sampled, EVERY, now) {
             return;
         }
-        let has_flow = lanes.flows();
-        if !has_flow && !is_due(self.sampled, SLOWER, now) {
+        let has_traffic = lanes.has_traffic();
+        if !has_traffic && !is_due(self.sampled, SLOWER, now) {
             return;
         }
         self.sampled = Some(now);
-        let samples_all = is_due(self.sampled_all, if has_flow { SLOWER } else { AT_REST }, now);
-        if samples_all {
+        let interval_of_all = if has_traffic { SLOWER } else { AT_REST };
+        let scope = if is_due(self.sampled_all, interval_of_all, now) {
             self.sampled_all = Some(now);
-        }
-        let polls = if samples_all { take_poll_uses(&mut self.polls, probe) } else { HashMap::new() };
+            SampledThreads::All
+        } else {
+            SampledThreads::OnPath
+        };
+        let polls = match scope {
+            SampledThreads::All => take_poll_uses(&mut self.polls, probe),
+            SampledThreads::OnPath => HashMap::new(),
+        };
         // The reason why a receiver is not running is read only while frames wait for it.
-        let oldest = lanes.oldest_waiting();
-        let late = oldest.is_some_and(|sent| MonoNs::now().since(sent) >= EVERY.as_nanos() as u64);
-        let keeps_waiting = |thread| late && lanes.is_receiver(thread);
+        let oldest_sent_at = lanes.oldest_waiting_since();
+        let is_frame_late =
+            oldest_sent_at.is_some_and(|sent_at| MonoNs::now().since(sent_at) >= EVERY.as_nanos() as u64);
+        let late_receivers = is_frame_late.then_some(lanes);
         // An exited process keeps its past samples but is not sampled again.
-        self.processes.retain_mut(|process| process.sample(samples_all, &polls, &keeps_waiting, sink));
+        self.processes.retain_mut(|process| process.sample_threads(scope, &polls, late_receivers, sink));
     }
 }
 
+/// Threads of a process that a sample includes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SampledThreads {
+    /// Threads that receive or send messages.
+    OnPath,
+    All,
+}
+
 impl WatchedProcess {
-    /// Takes a sample. Returns whether the process is still running.
-    fn sample(
+    /// Takes a sample. Returns whether the process is still running. `late_receivers`: the lanes, if frames wait for their receivers for too
+    /// long.
+    fn sample_threads(
         &mut self,
-        slower: bool,
+        scope: SampledThreads,
         polls: &HashMap<ThreadId, PollUse>,
-        keeps_waiting: &dyn Fn(ThreadId) -> bool,
+        late_receivers: Option<&Lanes>,
         sink: Sink<'_>,
     ) -> bool {
-        let Ok(path) = self.path.sample() else { return false };
-        self.emit(&path, &HashSet::new(), polls, keeps_waiting, sink);
-        if !slower {
+        let Ok(on_path) = self.path.sample() else { return false };
+        self.emit_threads(&on_path, &HashSet::new(), polls, late_receivers, sink);
+        if scope == SampledThreads::OnPath {
             return true;
         }
         let Ok(others) = self.others.sample() else { return false };
         // New libzmq threads move others down the order, so a thread can be in both samples.
-        let sampled = path.threads.iter().map(|thread| thread.tid).collect();
-        self.emit(&others, &sampled, polls, &|_| false, sink);
+        let sampled = on_path.threads.iter().map(|thread| thread.tid).collect();
+        self.emit_threads(&others, &sampled, polls, None, sink);
         true
     }
 
-    /// Emits an event per thread of the sample but those in `skip`. A thread that did not run although frames wait for it is asked why.
-    fn emit(
+    /// Emits an event per thread of the sample but those in `skipped_tids`. A receiver that did not run although frames wait for it is asked why.
+    fn emit_threads(
         &self,
         sample: &ProcessSample,
-        skip: &HashSet<u32>,
+        skipped_tids: &HashSet<u32>,
         polls: &HashMap<ThreadId, PollUse>,
-        keeps_waiting: &dyn Fn(ThreadId) -> bool,
+        late_receivers: Option<&Lanes>,
         sink: Sink<'_>,
     ) {
-        for thread in sample.threads.iter().filter(|thread| !skip.contains(&thread.tid)) {
+        for thread in sample.threads.iter().filter(|thread| !skipped_tids.contains(&thread.tid)) {
             let id = ThreadId { pid: self.pid, tid: thread.tid };
+            // Those known from discovery, and by the name that libzmq gives them those that started later.
             let part = if thread.tid == self.pid {
                 ThreadPart::Main
             } else if self.io_threads.contains(&thread.tid) || thread.name.starts_with("ZMQbg/IO") {
@@ -118,8 +135,12 @@ impl WatchedProcess {
             } else {
                 ThreadPart::Other
             };
-            let is_missed = is_idle(thread, sample.interval_ns) && keeps_waiting(id);
-            let away = if is_missed { Away::read(self.pid, thread.tid) } else { None };
+            let is_late_receiver = late_receivers.is_some_and(|lanes| lanes.is_receiver(id));
+            let away = if is_late_receiver && is_idle(thread, sample.interval_ns) {
+                Away::read(self.pid, thread.tid)
+            } else {
+                None
+            };
             let what = CpuSample {
                 thread: id,
                 role: self.role,
@@ -194,11 +215,11 @@ impl Polled {
     }
 }
 
-/// Warns if this time namespace's clock differs from the kernel's, which stamps the observations.
-pub(super) fn clocks() -> Option<String> {
-    let ahead = namespace::clock_offset_ns().filter(|ns| *ns != 0)?;
+/// Warning if this time namespace's clock differs from the kernel's, which stamps the observations.
+pub(super) fn describe_clock_offset() -> Option<String> {
+    let offset_ns = namespace::clock_offset_ns().filter(|ns| *ns != 0)?;
     Some(format!(
         "the clock of this time namespace is {:.3} s ahead of the kernel's: CPU samples and queues do not line up with frames; run it outside the time namespace",
-        ahead as f64 / 1e9
+        offset_ns as f64 / 1e9
     ))
 }

@@ -95,12 +95,19 @@ impl UnknownSpans {
     }
 }
 
-/// The times in a record of a request; `None` if it has none.
+/// The times in a record of a request; `None` if the record does not tell when the request arrived or was read.
 fn parse_arrival(payload: &[u8]) -> Option<ArrivalTimes> {
-    let RequestTimes { opened_ns, accepted_ns, arrived_ns, read_ns } = RequestTimes::parse(payload)?;
-    let known = |ns: u64| (ns > 0).then_some(MonoNs(ns));
-    let connection = known(opened_ns).map(|opened| ConnectionTimes { opened, accepted: known(accepted_ns) });
-    Some(ArrivalTimes { arrived: known(arrived_ns)?, read: known(read_ns)?, connection })
+    let times = RequestTimes::parse(payload)?;
+    let mut connection = None;
+    if let Some(opened) = known_time(times.opened_ns) {
+        connection = Some(ConnectionTimes { opened, accepted: known_time(times.accepted_ns) });
+    }
+    Some(ArrivalTimes { arrived: known_time(times.arrived_ns)?, read: known_time(times.read_ns)?, connection })
+}
+
+/// A stamp of the kernel side, which is 0 if it was not observed.
+fn known_time(ns: u64) -> Option<MonoNs> {
+    (ns > 0).then_some(MonoNs(ns))
 }
 
 /// Returns whether a process of the engine connects to this port with ZMQ.
@@ -138,7 +145,7 @@ impl Egress {
     }
 
     /// Uses the tokenizer that the user named.
-    pub(super) fn detokenize(&mut self, tokenizer: Arc<dyn Detokenize>) {
+    pub(super) fn set_detokenizer(&mut self, tokenizer: Arc<dyn Detokenize>) {
         self.clients.server.texts.detokenizer = Some(tokenizer);
     }
 
@@ -168,7 +175,7 @@ impl Egress {
 
     /// Starts observing the writes of a process that answers clients; must run before its messages are observed.
     /// Returns whether they are observed, or why they cannot be.
-    pub(super) fn serve(
+    pub(super) fn observe_serving(
         &mut self,
         probe: &mut Probe,
         process: &Process,
@@ -179,32 +186,33 @@ impl Egress {
         if !process.answers_clients() {
             return Ok(false);
         }
+        let request_plane = process.connects_to_clients;
+        let mut client_ports = listening.ports.clone();
+        client_ports.retain(|port| !is_zmq_port(engine, *port));
         // If it has no listening port for clients, they are in-process and nothing is written to a socket. Some programs connect to
         // their clients instead.
-        let plane = process.connects_to_clients;
-        let ports: Vec<u16> = listening.ports.iter().copied().filter(|port| !is_zmq_port(engine, *port)).collect();
-        if plane.is_none() && ports.is_empty() {
+        if request_plane.is_none() && client_ports.is_empty() {
             return Ok(false);
         }
         let serves = Serves {
             written: CAPTURE,
-            read: if plane.is_some() { CAPTURE_READ } else { 0 },
+            read: if request_plane.is_some() { CAPTURE_READ } else { 0 },
             callers: u32::from(!self.ignores_callers),
         };
-        let observed = probe.observe_serving(pid, serves).map_err(|error| error.to_string())?;
-        self.clients.is_observed |= observed;
-        if observed && plane.is_none() {
-            let listening = ListeningPorts { ports, ..*listening };
+        let is_observed = probe.observe_serving(pid, serves).map_err(|error| error.to_string())?;
+        self.clients.is_observed |= is_observed;
+        if is_observed && request_plane.is_none() {
+            let listening = ListeningPorts { ports: client_ports, ..*listening };
             self.observes_arrivals |= probe.observe_arrivals(pid, listening).map_err(|error| error.to_string())?;
         }
         // A frontend may have had its process id.
         self.frontends.observed.remove(&pid);
-        if let Some(plane) = plane.filter(|_| observed) {
+        if is_observed && let Some(plane) = request_plane {
             self.plane = Some(plane);
             self.clients.server.content.enable();
             self.logs.follow_output(process);
         }
-        Ok(observed)
+        Ok(is_observed)
     }
 
     /// Observes frontends between a server and its clients.
@@ -216,8 +224,8 @@ impl Egress {
     }
 
     /// Also follows the log of a worker. Waits until it is open only if the ring is not read yet.
-    pub(super) fn follow(&mut self, log: &Path, is_ring_read: bool) -> std::io::Result<()> {
-        if is_ring_read { self.logs.follow_later(log) } else { self.logs.follow(log) }
+    pub(super) fn follow_log(&mut self, log: &Path, is_ring_read: bool) -> std::io::Result<()> {
+        if is_ring_read { self.logs.follow_later(log) } else { self.logs.follow_log(log) }
     }
 
     /// Passes the request ids of new log lines to the server's state, which joins them with the responses.
@@ -230,22 +238,24 @@ impl Egress {
         });
     }
 
-    /// Statistics and latest pairs of requests matched between frontend and engine by their tokens.
-    pub(super) fn pairs(&self) -> Option<Value> {
+    /// Statistics and latest pairs of requests matched between frontend and engine by their tokens; `None` without any.
+    pub(super) fn matched_pairs_json(&self) -> Option<Value> {
         let content = &self.clients.server.content;
-        (content.joined > 0).then(|| {
-            let pairs = content.pairs.iter();
-            json!({
-                "joined": content.joined,
-                "ambiguous": content.ambiguous,
-                "unknown": content.unknown,
-                "latest": pairs.map(|(context, rid)| json!({"context": context, "rid": rid})).collect::<Vec<_>>(),
-            })
-        })
+        if content.joined == 0 {
+            return None;
+        }
+        let latest: Vec<Value> =
+            content.pairs.iter().map(|(context, rid)| json!({"context": context, "rid": rid})).collect();
+        Some(json!({
+            "joined": content.joined,
+            "ambiguous": content.ambiguous,
+            "unknown": content.unknown,
+            "latest": latest,
+        }))
     }
 
     /// Returns whether deliveries are observable; they are not if all traffic is encrypted or contains only text.
-    pub(super) fn capabilities(&self) -> bool {
+    pub(super) fn shows_deliveries(&self) -> bool {
         let named = self.plane.is_none() || self.requests.names_rids || self.clients.response_id.is_some();
         self.clients.is_observed && named && self.clients.server.shows_deliveries()
     }
@@ -314,14 +324,14 @@ impl Egress {
     }
 
     /// Records whether the plain bytes of TLS connections are observed.
-    pub(super) fn tls(&mut self, probe: &Probe) {
+    pub(super) fn record_tls_observed(&mut self, probe: &Probe) {
         if self.clients.server.tls.is_none() && probe.observes_tls() {
             self.clients.server.tls = Some(Tls::default());
         }
     }
 
     /// Passes the ignored connections on to the kernel side.
-    pub(super) fn ignore(&mut self, probe: &mut Probe) {
+    pub(super) fn ignore_useless_connections(&mut self, probe: &mut Probe) {
         for UselessConnection { socket, is_tls } in self.useless.drain(..) {
             let ignored = if is_tls { probe.ignore_tls_connection(socket) } else { probe.ignore_connection(socket) };
             if let Err(error) = ignored {
@@ -337,9 +347,8 @@ impl Egress {
         if self.logs.is_stalled() {
             degraded.push("egress: a worker's log does not answer: requests may not be identified".to_owned());
         }
-        if let Some(why) =
-            self.no_tokenizer.as_ref().filter(|_| self.plane.is_none() && self.clients.server.text_only > 0)
-        {
+        let needs_tokenizer = self.plane.is_none() && self.clients.server.text_only > 0;
+        if needs_tokenizer && let Some(why) = &self.no_tokenizer {
             degraded.push(format!("egress: their text cannot be compared with token ids: {why}"));
         }
         degraded.extend(self.unknown_spans.degraded());

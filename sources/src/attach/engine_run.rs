@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use probe_user::discover::{Engine, Watcher};
 use serde_json::Value;
-use session::{About, EngineIdentity, Flow, LiveSource};
+use session::{About, EngineIdentity, Flow, LiveSource, OwnUsage};
 use trace::event::{Event, Missed, MissedCause, What};
 use trace::{MonoNs, SamplingCost};
 
@@ -104,31 +104,35 @@ impl EngineRuns {
         options: AttachOptions,
         engine_search: Option<EngineNames>,
     ) -> anyhow::Result<(Self, Vec<EngineRun>)> {
-        let inspect = |engine| FoundEngine::inspect(engine, options.may_read_tokenizers());
-        let mut found: Vec<FoundEngine> = engines.into_iter().map(inspect).collect();
+        let mut found = Vec::new();
+        for engine in engines {
+            found.push(FoundEngine::inspect(engine, options.may_read_tokenizers()));
+        }
         let search = engine_search.map(|names| names.into_search(&options, &found));
         let beyond_limit = found.split_off(found.len().min(usize::from(options.max_engines.0)));
         let node = start_node(Some(watcher), &found, search, &options)?;
-        node.lock().lookout.found = beyond_limit;
-        let ids: Vec<RunId> = found.iter().map(|found| node.lock().add_run(Some(&found.traits))).collect();
+        node.lock().discovery.found = beyond_limit;
+        // All runs exist before the first attach, which depends on whether there are several.
+        let run_ids: Vec<RunId> = found.iter().map(|found| node.lock().add_run(Some(&found.traits))).collect();
         let runs = Self { node, options, is_following: false, limit_note: None };
-        let mut attached = Vec::new();
+        let mut engine_runs = Vec::new();
         let is_only_engine = found.len() == 1;
         let mut last_error = None;
-        for (run, engine) in ids.into_iter().zip(found) {
-            let mut engine_run = runs.create_run(run);
+        for (run_id, engine) in run_ids.into_iter().zip(found) {
+            let mut engine_run = runs.create_run(run_id);
             match engine_run.attach_to(engine, false) {
                 Err(error) if is_only_engine => return Err(error),
                 Err(error) => last_error = Some(error),
                 Ok(()) => {}
             }
-            attached.push(engine_run);
+            engine_runs.push(engine_run);
             // Nobody reads the ring until all are attached.
             runs.node.lock().keep_observations();
         }
-        match last_error.filter(|_| attached.iter().all(|run| run.watched().is_none())) {
-            Some(error) => Err(error),
-            None => Ok((runs, attached)),
+        let is_none_attached = engine_runs.iter().all(|run| run.watched().is_none());
+        match last_error {
+            Some(error) if is_none_attached => Err(error),
+            _ => Ok((runs, engine_runs)),
         }
     }
 
@@ -211,17 +215,19 @@ impl EngineNames {
     }
 
     /// The engines with these names. Reads their command lines and ports. An error lists the names.
-    pub fn select(&self, engines: Vec<Engine>) -> anyhow::Result<Vec<Engine>> {
+    pub fn select_engines(&self, engines: Vec<Engine>) -> anyhow::Result<Vec<Engine>> {
         if self.0.is_empty() {
             return Ok(engines);
         }
-        let found: Vec<FoundEngine> = engines.into_iter().map(|engine| FoundEngine::inspect(engine, false)).collect();
-        let names: BTreeSet<&str> = found.iter().map(|found| found.traits.name.as_str()).collect();
-        if let Some(unknown) = self.0.iter().find(|name| !names.contains(name.as_str())) {
-            let names: Vec<&str> = names.into_iter().collect();
-            anyhow::bail!("no engine is named {unknown}: running are {}", names.join(", "));
+        let mut running: Vec<FoundEngine> =
+            engines.into_iter().map(|engine| FoundEngine::inspect(engine, false)).collect();
+        let running_names: BTreeSet<&str> = running.iter().map(|found| found.traits.name.as_str()).collect();
+        if let Some(unknown) = self.0.iter().find(|name| !running_names.contains(name.as_str())) {
+            let running_names: Vec<&str> = running_names.into_iter().collect();
+            anyhow::bail!("no engine is named {unknown}: running are {}", running_names.join(", "));
         }
-        Ok(found.into_iter().filter(|found| self.0.contains(&found.traits.name)).map(|found| found.engine).collect())
+        running.retain(|found| self.0.contains(&found.traits.name));
+        Ok(running.into_iter().map(|found| found.engine).collect())
     }
 }
 
@@ -274,10 +280,14 @@ impl EngineRun {
         let RunState::Waiting { .. } = self.state else {
             return None;
         };
+        if let Some(refusal) = &self.refused {
+            return Some(refusal.clone());
+        }
         let node = self.node.lock();
+        // The other engines are still there, so the search works.
         let is_gone = self.ended > 0 && node.has_several_runs();
-        let unfound = if is_gone { "it has not been started again" } else { node.lookout.obstacle() };
-        Some(self.refused.clone().unwrap_or_else(|| unfound.to_owned()))
+        let why = if is_gone { "it has not been started again" } else { node.discovery.obstacle() };
+        Some(why.to_owned())
     }
 
     /// Attaches to the engine that this run waits for, once one was found.
@@ -290,7 +300,7 @@ impl EngineRun {
         }
         let found = {
             let mut node = self.node.lock();
-            node.lookout.update();
+            node.discovery.update();
             node.take_engine(self.run)
         };
         if let Some(found) = found
@@ -308,14 +318,13 @@ impl EngineRun {
         self.port = found.traits.port;
         self.model.clone_from(&found.traits.model);
         self.side = found.engine.settings.disaggregation.as_ref().map(|side| side.value.word);
-        let attached = Attach::join(&self.node, self.run, &found, &self.options, is_ring_read);
-        let attached = attached.and_then(|attach| match attach.refusal() {
-            Some(refusal) => {
-                attach.release();
-                Err(anyhow::Error::msg(refusal))
-            }
-            None => Ok(attach),
-        });
+        let mut attached = Attach::join(&self.node, self.run, &found, &self.options, is_ring_read);
+        if let Ok(attach) = &attached
+            && let Some(refusal) = attach.refusal()
+        {
+            attach.release();
+            attached = Err(anyhow::Error::msg(refusal));
+        }
         match attached {
             Ok(mut attach) => {
                 attach.interpreter.lanes.paths.ids = self.ids.clone();
@@ -346,7 +355,7 @@ impl EngineRun {
 
     /// Notes the exit of the engine, with which the next one of its traits continues this run.
     fn note_exit(&mut self) {
-        let change = self.node.lock().lookout.changes();
+        let change = self.node.lock().discovery.changes();
         if self.checked_change == Some(change) {
             return;
         }
@@ -367,7 +376,7 @@ impl EngineRun {
             if let Some(exited_at) = self.exited_at {
                 // The only engine stays in the report as it was last, unless it starts again.
                 if self.is_following || are_several || self.node.lock().has_engine_for(self.run) {
-                    self.end(exited_at, sink);
+                    self.end_engine(exited_at, sink);
                 }
             } else if self.is_following && !are_several && attach.is_superseded() {
                 tracing::warn!("a connected engine was found; the watched processes have no connection and are left");
@@ -378,7 +387,7 @@ impl EngineRun {
     }
 
     /// Handles the exit of the engine: frames queued on its hops were never received.
-    fn end(&mut self, exited_at: Instant, sink: &mut dyn FnMut(&Event<'_>)) {
+    fn end_engine(&mut self, exited_at: Instant, sink: &mut dyn FnMut(&Event<'_>)) {
         self.ended += 1;
         tracing::warn!("the engine exited (exit {} of {}); waiting for the next one", self.ended, self.name());
         self.leave_engine(exited_at);
@@ -396,7 +405,7 @@ impl EngineRun {
             return;
         };
         self.exited_at = None;
-        self.last_wire = attach.wire();
+        self.last_wire = attach.wire_json();
         for line in attach.degraded() {
             if self.past_degraded.len() < MAX_PAST_DEGRADED && !self.past_degraded.contains(&line) {
                 self.past_degraded.push(line);
@@ -432,27 +441,30 @@ impl About for EngineRun {
         self.watched().map_or_else(MonoNs::now, About::observed_until)
     }
 
-    fn wire(&self) -> Option<Value> {
-        self.watched().map_or_else(|| self.last_wire.clone(), About::wire)
+    fn wire_json(&self) -> Option<Value> {
+        self.watched().map_or_else(|| self.last_wire.clone(), About::wire_json)
     }
 
-    fn sampling(&self) -> Option<SamplingCost> {
-        self.watched()?.sampling()
+    fn stack_sampling_cost(&self) -> Option<SamplingCost> {
+        self.watched()?.stack_sampling_cost()
     }
 
-    fn cost(&self) -> (Option<u64>, Option<u64>) {
-        // That of the process, which all runs share.
+    fn own_usage(&self) -> OwnUsage {
+        // All runs share the process, so only the first one reports its usage.
         if self.run != 0 {
-            return (None, None);
+            return OwnUsage::default();
         }
-        super::own_cost(self.options.python.as_ref())
+        super::usage_with_reader(self.options.python.as_ref())
     }
 
     fn degraded(&self) -> Vec<String> {
         let mut degraded = self.watched().map(About::degraded).unwrap_or_default();
-        let past: Vec<String> = self.past_degraded.iter().filter(|line| !degraded.contains(line)).cloned().collect();
-        degraded.extend(past);
-        let waiting = match &self.state {
+        for line in &self.past_degraded {
+            if !degraded.contains(line) {
+                degraded.push(line.clone());
+            }
+        }
+        let current_wait = match &self.state {
             RunState::Waiting { since, .. } => since.elapsed(),
             RunState::Watching(_) => Duration::ZERO,
         };
@@ -460,7 +472,7 @@ impl About for EngineRun {
             degraded.push(format!(
                 "engine: it exited {} times; {:.1} s without an engine were not observed",
                 self.ended,
-                (self.away + waiting).as_secs_f64()
+                (self.away + current_wait).as_secs_f64()
             ));
         }
         if let Some(attach) = self.watched()
@@ -469,8 +481,10 @@ impl About for EngineRun {
             let pid = attach.main_pid().unwrap_or_default();
             degraded.push(format!("engine: main pid {pid}; {shared} is another engine with the same port or model"));
         }
-        // All runs share the limit.
-        degraded.extend((self.run == 0).then(|| self.limit_note()).flatten());
+        // All runs share the limit, so only the first one reports it.
+        if self.run == 0 {
+            degraded.extend(self.limit_note());
+        }
         degraded.extend(self.obstacle().map(|why| format!("engine: no engine is watched: {why}")));
         degraded
     }

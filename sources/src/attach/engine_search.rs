@@ -54,7 +54,7 @@ impl EngineTraits {
 
     /// Traits of an engine whose processes, by pid, listen on these ports.
     fn with_ports(engine: &Engine, ports: &BTreeMap<u32, Ports>) -> Self {
-        let port = discover::served_port(engine).or_else(|| open_port(engine, ports));
+        let port = discover::served_port(engine).or_else(|| lowest_client_port(engine, ports));
         // Its command line chooses the name, which becomes a label and a part of file names.
         let model = discover::model_name(engine).map(|model| model.chars().take(MAX_MODEL_CHARS).collect::<String>());
         let network_namespace =
@@ -81,9 +81,9 @@ impl EngineTraits {
 
     /// Whether the two cannot be the same engine: they serve different ports, or have different models.
     pub(super) fn is_another_than(&self, other: &Self) -> bool {
-        let has_other_port = self.port.zip(other.port).is_some_and(|(own, of_other)| own != of_other);
-        let models = self.model.as_ref().zip(other.model.as_ref());
-        has_other_port || models.is_some_and(|(own, of_other)| own != of_other)
+        let has_other_port = self.port.is_some() && other.port.is_some() && self.port != other.port;
+        let has_other_model = self.model.is_some() && other.model.is_some() && self.model != other.model;
+        has_other_port || has_other_model
     }
 
     /// Whether both have the same name and model.
@@ -127,14 +127,17 @@ fn name_engine(engine: &Engine, port: Option<u16>, model: Option<&str>) -> Strin
         return format!("{kind}:{port}");
     }
     if let Some(model) = model {
-        let dp = engine.processes.iter().find_map(|process| process.rank.dp);
-        return format!("{kind}:{model}{}", dp.map_or_else(String::new, |dp| format!("-dp{dp}")));
+        let data_parallel_rank = engine.processes.iter().find_map(|process| process.rank.dp);
+        return match data_parallel_rank {
+            Some(rank) => format!("{kind}:{model}-dp{rank}"),
+            None => format!("{kind}:{model}"),
+        };
     }
     format!("{kind}:pid-{}", engine.main_process().map_or(0, |process| process.id.pid))
 }
 
-/// Lowest port on which a process listens for clients. A worker of Dynamo listens for none.
-fn open_port(engine: &Engine, ports: &BTreeMap<u32, Ports>) -> Option<u16> {
+/// Lowest port on which a process of the engine listens for clients. A worker of Dynamo listens for none.
+fn lowest_client_port(engine: &Engine, ports: &BTreeMap<u32, Ports>) -> Option<u16> {
     let serving = engine.processes.iter().filter(|process| process.connects_to_clients.is_none());
     let mut lowest: Option<u16> = None;
     for process in serving {
@@ -203,7 +206,7 @@ impl EngineSearch {
     pub(super) fn find_new_engines(&mut self, topology: &Topology) -> Result<Vec<Engine>, PickError> {
         self.reported.retain(|id, _| topology.processes().any(|process| process.id == *id));
         let picked = self.pick_engines(topology).inspect_err(|_| self.settling.clear())?;
-        let before = std::mem::take(&mut self.settling);
+        let settling_before = std::mem::take(&mut self.settling);
         let mut complete = Vec::new();
         for engine in picked {
             let ids = process_ids(engine);
@@ -215,10 +218,10 @@ impl EngineSearch {
             if is_reported {
                 continue;
             }
-            let seen = before.iter().find(|seen| seen.ids.iter().any(|id| ids.contains(id)));
-            let since = seen.map_or_else(Instant::now, |seen| seen.since);
+            let last_search = settling_before.iter().find(|seen| seen.ids.iter().any(|id| ids.contains(id)));
+            let since = last_search.map_or_else(Instant::now, |seen| seen.since);
             // An engine that starts adds processes, so two searches must find the same ones.
-            let is_settled = seen.is_some_and(|seen| seen.ids == ids);
+            let is_settled = last_search.is_some_and(|seen| seen.ids == ids);
             let has_token_path = engine.on_token_path().next().is_some();
             if (is_settled && has_token_path) || since.elapsed() > SETTLING {
                 self.ignore_engine(engine);
@@ -230,7 +233,8 @@ impl EngineSearch {
         Ok(complete)
     }
 
-    /// The confirmed engines. A title alone does not count, because any process can have it.
+    /// The confirmed engines, or an unconfirmed one that has been alone for a while. A title alone does not count, because any process can
+    /// have it.
     fn pick_engines<'t>(&mut self, topology: &'t Topology) -> Result<Vec<&'t Engine>, PickError> {
         let picked = topology.pick_engines(&[])?;
         let Some(unconfirmed) = picked.first().filter(|engine| !engine.is_confirmed) else {
@@ -238,8 +242,10 @@ impl EngineSearch {
             return Ok(picked);
         };
         let ids = process_ids(unconfirmed);
-        let before = self.alone.take().filter(|before| before.ids == ids);
-        let since = before.map_or_else(Instant::now, |before| before.since);
+        let since = match self.alone.take() {
+            Some(alone) if alone.ids == ids => alone.since,
+            _ => Instant::now(),
+        };
         self.alone = Some(SeenProcesses { ids, since });
         // An engine whose receivers all run on other machines never has a hop here. libzmq starts its threads with the first socket.
         let has_zmq_sockets = unconfirmed.processes.iter().any(|process| !process.io_threads.is_empty());
@@ -332,8 +338,8 @@ pub(super) mod tests {
             let ports = ListeningPorts { ports: ports.to_vec(), ..ListeningPorts::default() };
             BTreeMap::from([(4_000_000, Ok(ports))])
         };
-        assert_eq!(open_port(&engine, &listening(&[30_007, 30_001])), Some(30_001));
-        assert_eq!(open_port(&engine, &listening(&[])), None);
+        assert_eq!(lowest_client_port(&engine, &listening(&[30_007, 30_001])), Some(30_001));
+        assert_eq!(lowest_client_port(&engine, &listening(&[])), None);
         assert_eq!(name_engine(&engine, Some(30_001), Some("model")), "engine:30001");
         assert_eq!(name_engine(&engine, None, Some("model")), "engine:model");
         assert_eq!(name_engine(&engine, None, None), "engine:pid-4000000");

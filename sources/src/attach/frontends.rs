@@ -27,16 +27,16 @@ pub(super) struct FrontendWatch {
 impl FrontendWatch {
     /// Observes the writes of new frontends. Each engine receives them.
     pub(super) fn update(&mut self, run: RunId, engine: &Engine, node: &mut Node) {
-        if self.found == node.lookout.topology().frontends {
+        if self.found == node.discovery.topology().frontends {
             return;
         }
-        let known = std::mem::replace(&mut self.found, node.lookout.topology().frontends.clone());
+        let found_before = std::mem::replace(&mut self.found, node.discovery.topology().frontends.clone());
         let side = engine.settings.disaggregation.as_ref().map(|side| side.value.word);
-        let still_running = known.iter().filter(|id| self.found.contains(id));
+        let still_running = found_before.iter().filter(|id| self.found.contains(id));
         let mut observed_count = still_running.filter(|id| self.observed.contains(&id.pid)).count();
-        for id in self.found.iter().filter(|id| !known.contains(id)) {
+        for id in &self.found {
             // A process of the engine is observed as such.
-            if engine.process_with_pid(id.pid).is_some() {
+            if found_before.contains(id) || engine.process_with_pid(id.pid).is_some() {
                 continue;
             }
             if side == Some(PREFILL) {

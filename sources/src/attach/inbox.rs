@@ -62,12 +62,12 @@ impl Inbox {
             return;
         }
         if is_record {
+            // The loss of those dropped before this record comes first, in their place.
             self.add_dropped();
         }
-        if let (
-            Observation::Lost { cause, count },
-            Some(CopiedObservation::Lost { cause: last_cause, count: last_count }),
-        ) = (observation, self.entries.last_mut())
+        // Losses in a row are added up, because they are kept beyond the limit.
+        if let Observation::Lost { cause, count } = observation
+            && let Some(CopiedObservation::Lost { cause: last_cause, count: last_count }) = self.entries.last_mut()
             && cause == last_cause
         {
             *last_count += count;
@@ -109,7 +109,7 @@ impl Inbox {
 
     /// Passes the observations to `emit`, and the number of those that did not fit; at the `deadline`, the rest stays. Returns how many it
     /// passed.
-    pub(super) fn drain(&mut self, deadline: Instant, emit: &mut dyn FnMut(&Observation<'_>)) -> usize {
+    pub(super) fn drain_until(&mut self, deadline: Instant, emit: &mut dyn FnMut(&Observation<'_>)) -> usize {
         self.add_dropped();
         let payloads = &self.payloads;
         let passed_before = self.passed;
@@ -199,7 +199,7 @@ mod tests {
     fn drain_all(inbox: &mut Inbox) -> Vec<String> {
         let mut passed = Vec::new();
         let deadline = Instant::now() + Duration::from_mins(1);
-        let count = inbox.drain(deadline, &mut |observation| passed.push(format!("{observation:?}")));
+        let count = inbox.drain_until(deadline, &mut |observation| passed.push(format!("{observation:?}")));
         assert!(count == passed.len() && inbox.is_empty());
         passed
     }
@@ -235,7 +235,7 @@ mod tests {
         (300..305).for_each(|seq| drop(push_sent(&mut inbox, seq)));
         expected.push(format!("{:?}", Observation::Lost { cause: Loss::RingFull, count: 5 }));
         let mut passed = Vec::new();
-        let count = inbox.drain(Instant::now() + Duration::from_millis(20), &mut |observation| {
+        let count = inbox.drain_until(Instant::now() + Duration::from_millis(20), &mut |observation| {
             if passed.is_empty() {
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -265,7 +265,7 @@ mod tests {
         }
         let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let deadline = Instant::now() + Duration::from_mins(1);
-            inbox.drain(deadline, &mut |_| std::panic::resume_unwind(Box::new("a defect")));
+            inbox.drain_until(deadline, &mut |_| std::panic::resume_unwind(Box::new("a defect")));
         }));
         assert!(failed.is_err());
         assert_eq!(drain_all(&mut inbox), [format!("{:?}", Observation::Exited { pid: 2 })]);

@@ -8,8 +8,8 @@ use trace::event::{Event, Missed, MissedCause, What};
 
 use super::egress::Egress;
 use super::lanes::{Lanes, Sink};
+use super::observability::Observability;
 use super::roles::Roles;
-use super::sight::Observability;
 use super::socket_reads::SocketReads;
 use crate::translate::Clients;
 
@@ -29,12 +29,12 @@ impl Interpreter {
 
     /// For observations from the first message on, of processes with these roles and of the responses to these clients.
     pub fn of_whole_run(processes: &[(u32, Role)], clients: Clients) -> Self {
-        let mut sight = Observability::new(true, clients.is_observed);
+        let mut observability = Observability::new(true, clients.is_observed);
         for (pid, _) in processes {
-            sight.watch(*pid, MonoNs(0));
-            sight.serve(*pid, MonoNs(0));
+            observability.mark_watched(*pid, MonoNs(0));
+            observability.mark_served(*pid, MonoNs(0));
         }
-        let lanes = Lanes::new(Roles::with_parts(processes, &[]), sight);
+        let lanes = Lanes::new(Roles::with_roles(processes, &[]), observability);
         Self::new(lanes, Egress::new(clients), SocketReads::default())
     }
 
@@ -47,14 +47,16 @@ impl Interpreter {
     pub fn interpret_observation(&mut self, observation: &Observation<'_>, sink: Sink<'_>) {
         let Self { lanes, egress, reads, overflowed } = self;
         match observation {
-            Observation::Sent(message) => lanes.sent(message, &mut egress.clients, sink),
-            Observation::Unsent(call) => lanes.unsent(call),
-            Observation::Returned(call) => lanes.returned(call, sink),
+            Observation::Sent(message) => lanes.record_send(message, &mut egress.clients, sink),
+            Observation::Unsent(call) => lanes.record_refused_send(call),
+            Observation::Returned(call) => lanes.record_return(call, sink),
             Observation::Received(message) => {
-                lanes.received(message, sink);
+                lanes.record_receive(message, sink);
             }
-            Observation::Processed(call) => lanes.processed(call, sink),
-            Observation::Egress { pid, record } if record.kind == Kind::Zmtp => reads.enter(*pid, record, lanes, sink),
+            Observation::Processed(call) => lanes.record_processed(call, sink),
+            Observation::Egress { pid, record } if record.kind == Kind::Zmtp => {
+                reads.record_read(*pid, record, lanes, sink);
+            }
             Observation::Egress { pid, record } => egress.read_record(*pid, record, sink),
             Observation::Lost { cause, count } => {
                 egress.clients.record_missed_frames();
@@ -64,7 +66,7 @@ impl Interpreter {
                 let unreported = match cause {
                     Loss::RingFull => {
                         *overflowed += count;
-                        lanes.unreported(*count)
+                        lanes.take_unreported(*count)
                     }
                     _ => *count,
                 };
@@ -77,7 +79,7 @@ impl Interpreter {
             Observation::Exited { pid } => {
                 tracing::info!("process {pid} has ended");
                 reads.exited(*pid);
-                lanes.exited(*pid, sink);
+                lanes.record_exit(*pid, sink);
             }
         }
     }

@@ -12,9 +12,9 @@ use trace::{FrameId, HopId, MonoNs, ThreadId};
 
 use super::known_rooms::KnownRooms;
 use super::multipart::{MessagePart, MessageUse, Multipart, Multiparts, excerpt};
+use super::observability::Observability;
 use super::paths::{MessageSource, Paths};
 use super::roles::Roles;
-use super::sight::Observability;
 pub(super) use crate::translate::Sink;
 use crate::translate::{Clients, DispatchedMessage, ObservedBy, ObservedMessage, Translator};
 
@@ -28,58 +28,71 @@ pub(super) struct Lanes {
     pub(super) paths: Paths,
     /// Rooms of requests sent to the scheduler.
     rooms: KnownRooms,
-    sent_at: Option<MonoNs>,
-    /// The last frame sent by each process: its socket, number on the socket, hop and time.
-    last_sent: HashMap<u32, (SocketId, u64, HopId, MonoNs)>,
+    last_send_at: Option<MonoNs>,
+    /// The last frame sent by each process.
+    last_sent: HashMap<u32, SentFrame>,
     /// Threads observed to receive.
     receivers: HashSet<ThreadId>,
     /// Frames received without an observed send, except requests, which carry no tokens.
-    pub(super) senderless: u64,
+    pub(super) frames_without_send: u64,
     /// Missed messages that gaps in socket numbering have revealed, but that the kernel side's counter does not include yet.
-    ahead: u64,
+    reported_early: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct SentFrame {
+    socket: SocketId,
+    /// Number of its message on the socket.
+    seq: u64,
+    hop: HopId,
+    at: MonoNs,
 }
 
 impl Lanes {
-    pub(super) fn new(roles: Roles, sight: Observability) -> Self {
+    pub(super) fn new(roles: Roles, observability: Observability) -> Self {
         Self {
             matcher: Matcher::new(MatcherLimits::default()),
             multiparts: Multiparts::default(),
             translator: Translator::new(engines::FORMATS, LONGEST),
-            paths: Paths::new(roles, sight),
+            paths: Paths::new(roles, observability),
             rooms: KnownRooms::default(),
-            sent_at: None,
+            last_send_at: None,
             last_sent: HashMap::new(),
             receivers: HashSet::new(),
-            senderless: 0,
-            ahead: 0,
+            frames_without_send: 0,
+            reported_early: 0,
         }
     }
 
     /// Processes a message that entered a socket, whose tokens may be delivered to `clients`.
-    pub(super) fn sent(&mut self, message: &Message<'_>, clients: &mut Clients, sink: Sink<'_>) {
+    pub(super) fn record_send(&mut self, message: &Message<'_>, clients: &mut Clients, sink: Sink<'_>) {
         let Call { socket, seq, at, .. } = message.call;
-        self.sent_at = Some(at);
+        self.last_send_at = Some(at);
         let NumberedSend { frame: name, lost_before } = self.matcher.record_send(message);
+        // Deliveries cannot be matched with frames that were not observed.
         if self.report_missed(name.lane, lost_before, at, sink) {
             clients.record_missed_frames();
         }
-        if self.paths.roles.of(socket.pid).sends_requests() {
-            return self.sent_request(message, name, sink);
+        if self.paths.roles.role_of(socket.pid).sends_requests() {
+            return self.record_request_send(message, name, sink);
         }
-        let (number, bytes, first, part_count) = match self.multiparts.sent(message, name, MessageUse::Output) {
-            MessagePart::Whole(number) => (number, message.bytes, complete_payload(message), 1),
-            MessagePart::Incomplete => return,
-            MessagePart::Last(whole) => {
-                let may_be_for_a_scheduler = !self.rooms.is_empty()
-                    && self.paths.of_lane(name.lane as usize).is_none()
-                    && self.paths.roles.of(socket.pid).is_scheduler();
-                if may_be_for_a_scheduler && let Some(found) = read_pair_message(&self.translator, whole, &self.rooms) {
-                    // The sender may lose its CPU between the parts, of which the first follows the allocation.
-                    return sink(&Event::new(whole.begun_at, What::PairMessage(found)));
+        let (number, bytes, first, part_count) =
+            match self.multiparts.record_sent_part(message, name, MessageUse::Output) {
+                MessagePart::Whole(number) => (number, message.bytes, complete_payload(message), 1),
+                MessagePart::Incomplete => return,
+                MessagePart::Last(whole) => {
+                    let may_be_for_a_scheduler = !self.rooms.is_empty()
+                        && self.paths.hop_of_lane(name.lane as usize).is_none()
+                        && self.paths.roles.role_of(socket.pid).is_scheduler();
+                    if may_be_for_a_scheduler
+                        && let Some(found) = read_pair_message(&self.translator, whole, &self.rooms)
+                    {
+                        // The sender may lose its CPU between the parts, of which the first follows the allocation.
+                        return sink(&Event::new(whole.begun_at, What::PairMessage(found)));
+                    }
+                    (whole.number, whole.bytes, whole.first_part(), 2)
                 }
-                (whole.number, whole.bytes, whole.first_part(), 2)
-            }
-        };
+            };
         // Parts after the first hold raw arrays, which no decoder reads.
         let parts = [first.unwrap_or_default(), &[]];
         let message = ObservedMessage {
@@ -92,14 +105,14 @@ impl Lanes {
         };
         let translated = self.translator.translate_message(message, &mut self.paths, std::iter::once(clients), sink);
         if let Some(id) = translated {
-            self.last_sent.insert(socket.pid, (socket, seq, id.hop, at));
+            self.last_sent.insert(socket.pid, SentFrame { socket, seq, hop: id.hop, at });
         }
     }
 
     /// Processes a message to the scheduler, of which only what identifies its requests is read.
-    fn sent_request(&mut self, message: &Message<'_>, name: FrameRef, sink: Sink<'_>) {
+    fn record_request_send(&mut self, message: &Message<'_>, name: FrameRef, sink: Sink<'_>) {
         let Call { socket, at, .. } = message.call;
-        let (number, bytes, parts) = match self.multiparts.sent(message, name, MessageUse::Requests) {
+        let (number, bytes, parts) = match self.multiparts.record_sent_part(message, name, MessageUse::Requests) {
             MessagePart::Whole(number) => (number, message.bytes, vec![excerpt(message.bytes, message.payload)]),
             MessagePart::Incomplete => return,
             MessagePart::Last(whole) => (whole.number, whole.bytes, whole.excerpts().collect()),
@@ -110,67 +123,73 @@ impl Lanes {
             requests.iter().filter_map(|request| request.room).for_each(|room| self.rooms.add(room));
         }
         let names_requests = matches!(content, Ok(DispatchKind::Requests | DispatchKind::Aborts));
-        let Some(hop) = self.paths.dispatched(name.lane as usize, socket, names_requests, at, sink) else { return };
+        let Some(hop) = self.paths.record_request_send(name.lane as usize, socket, names_requests, at, sink) else {
+            return;
+        };
         let id = FrameId::new(hop, self.paths.ids.generation, number);
         DispatchedMessage { id, at, bytes, requests: &requests }.emit(content, sink);
     }
 
     /// Processes the return of a method that was passed a message: until then its tokens waited in the sender.
-    pub(super) fn returned(&mut self, call: &Call, sink: Sink<'_>) {
-        let last = self.last_sent.get(&call.socket.pid);
-        if let Some((.., hop, at)) = last.filter(|(socket, seq, ..)| (*socket, *seq) == (call.socket, call.seq)) {
-            let wait = SendWait { hop: *hop, ns: call.at.since(*at) };
+    pub(super) fn record_return(&mut self, call: &Call, sink: Sink<'_>) {
+        let Some(last) = self.last_sent.get(&call.socket.pid) else { return };
+        if last.socket == call.socket && last.seq == call.seq {
+            let wait = SendWait { hop: last.hop, ns: call.at.since(last.at) };
             sink(&Event::new(call.at, What::SendWait(wait)));
         }
     }
 
-    pub(super) fn exited(&mut self, pid: u32, sink: Sink<'_>) {
+    /// Removes an exited process.
+    pub(super) fn record_exit(&mut self, pid: u32, sink: Sink<'_>) {
         self.last_sent.remove(&pid);
-        self.paths.exited(pid, MonoNs::now(), sink);
+        self.paths.record_exit(pid, MonoNs::now(), sink);
     }
 
     /// Returns whether messages were sent within the last second or are waiting.
-    pub(super) fn flows(&self) -> bool {
+    pub(super) fn has_traffic(&self) -> bool {
         let now = MonoNs::now();
-        let recent = self.sent_at.is_some_and(|at| now.since(at) < FLOWS_NS);
-        recent || self.oldest_waiting().is_some()
+        let was_sent_recently = self.last_send_at.is_some_and(|at| now.since(at) < FLOWS_NS);
+        was_sent_recently || self.oldest_waiting_since().is_some()
     }
 
     /// Send time of the oldest frame that waits for a watched receiver.
-    pub(super) fn oldest_waiting(&self) -> Option<MonoNs> {
+    pub(super) fn oldest_waiting_since(&self) -> Option<MonoNs> {
         let lanes = self.paths.watched_lanes();
         lanes.filter_map(|lane| self.matcher.oldest_sent_at(lane)).min()
     }
 
     /// Returns whether the thread receives: it was observed to, or it is the main thread of a process where none was.
     pub(super) fn is_receiver(&self, thread: ThreadId) -> bool {
-        let known = self.receivers.iter().any(|receiver| receiver.pid == thread.pid);
-        self.receivers.contains(&thread) || thread.tid == thread.pid && !known
+        let has_known_receiver = self.receivers.iter().any(|receiver| receiver.pid == thread.pid);
+        let is_main_thread = thread.tid == thread.pid;
+        self.receivers.contains(&thread) || is_main_thread && !has_known_receiver
     }
 
     /// Processes a message that left a socket. Returns whether its send was observed.
-    pub(super) fn received(&mut self, message: &Message<'_>, sink: Sink<'_>) -> bool {
+    pub(super) fn record_receive(&mut self, message: &Message<'_>, sink: Sink<'_>) -> bool {
         let Call { at, socket, tid, wakeup, .. } = message.call;
         let by = Some(ThreadId { pid: socket.pid, tid });
         let found = match self.matcher.match_receipt(message) {
             Ok(found) => found,
             Err(why) => {
-                if why == Unmatched::Unsent && !self.paths.roles.of(socket.pid).is_scheduler() {
-                    self.senderless += 1;
+                // A scheduler receives requests, which carry no tokens.
+                if why == Unmatched::Unsent && !self.paths.roles.role_of(socket.pid).is_scheduler() {
+                    self.frames_without_send += 1;
                 }
-                self.received_unsent(message, sink);
+                self.decode_unsent_frame(message, sink);
                 return false;
             }
         };
         self.report_missed(found.frame.lane, found.lost_before, at, sink);
-        let Some(known) = self.paths.received(found.frame.lane as usize, socket.pid, at, sink) else {
+        let Some(hop) = self.paths.record_receive(found.frame.lane as usize, socket.pid, at, sink) else {
             return true;
         };
         self.receivers.extend(by);
-        let Some(seq) = self.multiparts.number(found.frame) else {
+        // Only the first part of a message counts as its receive.
+        let Some(seq) = self.multiparts.number_of_message(found.frame) else {
             return true;
         };
-        let id = FrameId::new(known.id, self.paths.ids.generation, seq);
+        let id = FrameId::new(hop.id, self.paths.ids.generation, seq);
         sink(&Event::new(at, What::Received(Received { id, wakeup, by, frame: None })));
         true
     }
@@ -178,8 +197,8 @@ impl Lanes {
     /// Reports that frames which `socket` receives cannot be found in what its process reads.
     pub(super) fn report_unframed(&mut self, socket: SocketId, at: MonoNs, sink: Sink<'_>) {
         for lane in self.matcher.lanes_to(socket) {
-            if let Some(known) = self.paths.of_lane(lane as usize) {
-                let missed = Missed { hop: Some(known.id), count: 1, cause: MissedCause::Unframed };
+            if let Some(hop) = self.paths.hop_of_lane(lane as usize) {
+                let missed = Missed { hop: Some(hop.id), count: 1, cause: MissedCause::Unframed };
                 sink(&Event::new(at, What::Missed(missed)));
             }
         }
@@ -188,45 +207,45 @@ impl Lanes {
     /// Reports messages that are missing from a lane's numbering as missed, and returns whether there are any. Must run before later messages
     /// are processed, so that the gap is not taken for a loss.
     fn report_missed(&mut self, lane: u32, count: u64, at: MonoNs, sink: Sink<'_>) -> bool {
-        let known = self.paths.of_lane(lane as usize).filter(|_| count > 0);
-        if let Some(known) = known {
-            self.ahead += count;
-            let hop = Some(known.id);
-            let cause = MissedCause::QueueFull;
-            sink(&Event::new(at, What::Missed(Missed { hop, count, cause })));
+        if count == 0 {
+            return false;
         }
-        known.is_some()
+        let Some(hop) = self.paths.hop_of_lane(lane as usize) else { return false };
+        self.reported_early += count;
+        let missed = Missed { hop: Some(hop.id), count, cause: MissedCause::QueueFull };
+        sink(&Event::new(at, What::Missed(missed)));
+        true
     }
 
-    /// Number of newly counted missed records that were not reported yet, given the increase of the kernel side's counter.
-    pub(super) fn unreported(&mut self, count: u64) -> u64 {
-        let reported = count.min(self.ahead);
-        self.ahead -= reported;
-        count - reported
+    /// Number of the `counted` missed records that were not reported yet, given the increase of the kernel side's counter.
+    pub(super) fn take_unreported(&mut self, counted: u64) -> u64 {
+        let already_reported = counted.min(self.reported_early);
+        self.reported_early -= already_reported;
+        counted - already_reported
     }
 
     /// Processes the receiver's call for the next message, which marks the previous one as processed.
-    pub(super) fn processed(&mut self, call: &Call, sink: Sink<'_>) {
+    pub(super) fn record_processed(&mut self, call: &Call, sink: Sink<'_>) {
         let Some(name) = self.matcher.processed_frame(call) else {
             return;
         };
-        if let Some(known) = self.paths.of_lane(name.lane as usize)
-            && let Some(seq) = self.multiparts.number(name)
+        if let Some(hop) = self.paths.hop_of_lane(name.lane as usize)
+            && let Some(seq) = self.multiparts.number_of_message(name)
         {
-            let id = FrameId::new(known.id, self.paths.ids.generation, seq);
+            let id = FrameId::new(hop.id, self.paths.ids.generation, seq);
             sink(&Event::new(call.at, What::Processed(id)));
         }
     }
 
-    /// Handles a refused send, whose number is used again.
-    pub(super) fn unsent(&mut self, call: &Call) {
+    /// Records a refused send, whose number is used again.
+    pub(super) fn record_refused_send(&mut self, call: &Call) {
         self.matcher.record_refused_send(call);
     }
 
     /// Processes a frame from an unwatched sender, which can only be decoded where it is received.
-    fn received_unsent(&mut self, message: &Message<'_>, sink: Sink<'_>) {
+    fn decode_unsent_frame(&mut self, message: &Message<'_>, sink: Sink<'_>) {
         let Call { at, socket, tid, wakeup, .. } = message.call;
-        if self.paths.roles.watches_a_sender() {
+        if self.paths.roles.has_watched_sender() {
             return;
         }
         let payload = complete_payload(message);

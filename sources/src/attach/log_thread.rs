@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use probe_user::discover::Process;
 
-use super::submitted::Logs;
+use super::worker_logs::WorkerLogs;
 
 /// Maximum wait for the new lines. The line of a request is needed before its first token, which the ring may already hold.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -50,16 +50,16 @@ struct LogChannels {
     late_since: Option<Instant>,
 }
 
-fn ended() -> io::Error {
+fn thread_ended_error() -> io::Error {
     io::Error::other("the thread that reads logs has ended")
 }
 
 impl LogThread {
     /// Follows a log from its current end. Waits until it is open, so call this only before the ring is read.
-    pub(super) fn follow(&mut self, path: &Path) -> io::Result<()> {
+    pub(super) fn follow_log(&mut self, path: &Path) -> io::Result<()> {
         let (answer, answered) = channel();
         self.send(LogCommand::Follow(path.to_owned(), answer))?;
-        answered.recv().unwrap_or_else(|_| Err(ended()))
+        answered.recv().unwrap_or_else(|_| Err(thread_ended_error()))
     }
 
     /// Follows a log from its current end, without waiting until it is open.
@@ -82,8 +82,8 @@ impl LogThread {
             thread::Builder::new().name("logs".into()).spawn(move || read_logs(&received, &sender))?;
             self.0 = Some(LogChannels { commands, messages, late_since: None });
         }
-        let channels = self.0.as_ref().ok_or_else(ended)?;
-        channels.commands.send(command).map_err(|_| ended())
+        let channels = self.0.as_ref().ok_or_else(thread_ended_error)?;
+        channels.commands.send(command).map_err(|_| thread_ended_error())
     }
 
     /// Passes the ids of new lines to `each`. Waits for them only briefly, and not at all while the thread waits for a file.
@@ -106,6 +106,7 @@ impl LogChannels {
     fn poll(&mut self, mut each: impl FnMut(LoggedIds)) {
         let is_late = self.late_since.is_some();
         let until = Instant::now() + if is_late { Duration::ZERO } else { PATIENCE };
+        // A late thread has an unanswered command already.
         if !is_late && self.commands.send(LogCommand::Read).is_err() {
             return;
         }
@@ -116,6 +117,7 @@ impl LogChannels {
                     self.late_since = None;
                     return;
                 }
+                // The messages are passed at a later poll.
                 Err(_) => {
                     self.late_since.get_or_insert_with(Instant::now);
                     return;
@@ -127,11 +129,11 @@ impl LogChannels {
 
 /// The log thread: executes commands until the other end of the channel is dropped.
 fn read_logs(commands: &Receiver<LogCommand>, sender: &SyncSender<LogMessage>) {
-    let mut logs = Logs::default();
+    let mut logs = WorkerLogs::default();
     for command in commands {
         match command {
             LogCommand::Follow(path, answer) => {
-                let followed = logs.follow(&path);
+                let followed = logs.follow_log(&path);
                 if let Err(error) = &followed {
                     tracing::warn!("cannot follow the log {}: {error}", path.display());
                 }
@@ -190,9 +192,9 @@ mod tests {
     fn lines_are_read_before_the_poll_returns() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut logs = LogThread::default();
-        logs.follow(file.path()).unwrap();
+        logs.follow_log(file.path()).unwrap();
         std::fs::write(file.path(), "no ids here\n").unwrap();
         logs.poll(|_| panic!("no ids"));
-        assert!(logs.follow(Path::new("/no/such/log")).is_err());
+        assert!(logs.follow_log(Path::new("/no/such/log")).is_err());
     }
 }

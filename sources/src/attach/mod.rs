@@ -3,6 +3,7 @@
 mod background;
 mod cpu;
 mod delivery;
+mod discovery_thread;
 mod egress;
 mod engine_run;
 mod engine_search;
@@ -11,23 +12,22 @@ mod inbox;
 mod interpreter;
 mod known_rooms;
 mod lanes;
+mod late_processes;
 mod log_thread;
-mod lookout;
 mod multipart;
-mod newcomers;
 mod node;
+mod observability;
 mod paths;
 #[cfg_attr(not(feature = "python-stacks"), path = "no_python.rs")]
 mod python;
 mod queues;
 mod requests;
 mod roles;
-mod sight;
 mod socket_reads;
 mod start;
-mod submitted;
 mod targets;
 mod trial;
+mod worker_logs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ use probe_user::discover::{BlindSpot, Engine, ProcPart, Process};
 use probe_user::{Degraded, Feature, ProbeOptions, Target};
 use responses::Detokenize;
 use serde_json::{Value, json};
-use session::{About, Flow, LiveSource, own};
+use session::{About, Flow, LiveSource, OwnUsage, own};
 use trace::event::Event;
 use trace::{MonoNs, SamplingCost};
 
@@ -52,12 +52,12 @@ pub use engine_search::{EngineLimit, EngineTraits};
 use inbox::RunId;
 pub use interpreter::Interpreter;
 use lanes::Sink;
-use newcomers::LateProcesses;
+use late_processes::LateProcesses;
 use node::{Node, NodeHandle};
 pub use python::PythonOptions;
 use python::PythonWatch;
 use queues::{QueueProblems, QueueWatch};
-use targets::{has_libzmq, observe_inner_servers, speaks_zmq, target, targets, without_libzmq};
+use targets::{choose_targets, has_libzmq, observe_inner_servers, speaks_zmq, target_for, without_libzmq};
 pub use trial::{FeatureRow, FeatureState, Reason};
 
 /// Time to read the ring buffer after the end, which a busy engine goes on filling.
@@ -105,7 +105,7 @@ pub struct Attach {
     engine: Engine,
     /// Processes with probes attached.
     probed: BTreeSet<u32>,
-    newcomers: LateProcesses,
+    late_processes: LateProcesses,
     /// Number of changes of processes and connections that were followed.
     followed_changes: u64,
     /// Processes that are connected to this engine and watched as those of another, with the name of that.
@@ -137,24 +137,31 @@ fn response_id_of(engine: &Engine) -> Option<ReadResponseId> {
 impl Attach {
     /// Ends the observation of the engine, whose run goes on.
     fn release(&self) {
-        self.node.lock().release(self.run);
+        self.node.lock().release_run(self.run);
     }
 
     /// Returns whether all watched processes have exited, or all processes if none is watched.
     fn has_ended(&self) -> bool {
-        // Nothing is probed until a server inside a process is loaded.
-        let watched = |p: &&Process| self.probed.is_empty() || self.probed.contains(&p.id.pid);
         let node = self.node.lock();
-        let topology = node.lookout.topology();
-        !self.engine.processes.iter().filter(watched).any(|p| topology.processes().any(|now| now.id == p.id))
+        let topology = node.discovery.topology();
+        for process in &self.engine.processes {
+            // Nothing is probed until a server inside a process is loaded.
+            let is_watched = self.probed.is_empty() || self.probed.contains(&process.id.pid);
+            if is_watched && topology.processes().any(|running| running.id == process.id) {
+                return false;
+            }
+        }
+        true
     }
 
     /// Returns whether neither connections nor messages confirm that the watched processes are an engine, and another one is confirmed.
     fn is_superseded(&self) -> bool {
         let node = self.node.lock();
-        let topology = node.lookout.topology();
-        let is_unconfirmed =
-            topology.unconfirmed_engines().flat_map(|engine| &engine.processes).any(|process| self.knows(process));
+        let topology = node.discovery.topology();
+        let is_unconfirmed = topology
+            .unconfirmed_engines()
+            .flat_map(|engine| &engine.processes)
+            .any(|process| self.knows_process(process));
         is_unconfirmed && !self.has_observed && topology.confirmed_engines().next().is_some()
     }
 
@@ -163,8 +170,8 @@ impl Attach {
         self.node.lock().missing_parts(self.run).cloned().collect()
     }
 
-    /// Processes with probes attached, and how their frames are observed; `None` if they are not.
-    pub fn sides(&self) -> impl Iterator<Item = (&Process, Option<&'static str>)> {
+    /// Processes with probes attached, and by what their frames are observed; `None` if they are not.
+    pub fn probed_processes(&self) -> impl Iterator<Item = (&Process, Option<&'static str>)> {
         let missing_parts = self.missing_parts();
         self.engine.processes.iter().filter(|process| self.probed.contains(&process.id.pid)).map(move |process| {
             let pid = process.id.pid;
@@ -190,17 +197,17 @@ impl Attach {
         if self.probed.is_empty() && self.options.named.is_empty() {
             return None;
         }
-        self.unobserved()
+        self.reason_unobserved()
     }
 
     /// Why the frames of no process are observed at this moment.
-    fn unobserved(&self) -> Option<String> {
-        if self.sides().any(|(_, by)| by.is_some()) {
+    fn reason_unobserved(&self) -> Option<String> {
+        if self.probed_processes().any(|(_, by)| by.is_some()) {
             return None;
         }
         let missing_parts = self.missing_parts();
         let node = self.node.lock();
-        let mut blind_spots = node.lookout.topology().blind_spots.iter();
+        let mut blind_spots = node.discovery.topology().blind_spots.iter();
         let why = if let Some(missing) = missing_parts.iter().find(|missing| missing.feature == Feature::Messages) {
             format!("{missing}; {}", missing.remedy())
         } else if let Some(hidden) = blind_spots.find(|blind_spot| self.may_hide_libzmq(blind_spot)) {
@@ -242,13 +249,20 @@ impl Attach {
         let handle = self.node.clone();
         let mut guard = handle.lock();
         let node = &mut *guard;
-        node.lookout.update();
-        if node.lookout.changes() != self.followed_changes {
-            self.followed_changes = node.lookout.changes();
+        node.discovery.update();
+        // A search of /proc takes longer than a turn, so it has a thread of its own, and only its changes are applied here.
+        if node.discovery.changes() != self.followed_changes {
+            self.followed_changes = node.discovery.changes();
             self.rewire(node);
         }
-        if let Some((probe, lookout)) = node.parts() {
-            self.newcomers.serve_again(self.run, lookout, &mut self.interpreter.egress, probe, &self.engine);
+        if let Some((probe, discovery)) = node.probe_and_discovery() {
+            self.late_processes.observe_unserved_again(
+                self.run,
+                discovery,
+                &mut self.interpreter.egress,
+                probe,
+                &self.engine,
+            );
         }
         self.interpreter.egress.watch_frontends(self.run, &self.engine, node);
     }
@@ -256,8 +270,8 @@ impl Attach {
     /// Updates processes and connections. A process joins this engine once it is connected to one of its processes, possibly long after its
     /// start.
     fn rewire(&mut self, node: &mut Node) {
-        let engines = &node.lookout.topology().engines;
-        let found = engines.iter().find(|engine| engine.processes.iter().any(|process| self.knows(process)));
+        let engines = &node.discovery.topology().engines;
+        let found = engines.iter().find(|engine| engine.processes.iter().any(|process| self.knows_process(process)));
         let Some(engine) = found.cloned() else {
             return;
         };
@@ -265,7 +279,7 @@ impl Attach {
         self.of_others.clear();
         let mut new = Vec::new();
         for process in &engine.processes {
-            if self.knows(process) || !speaks_zmq(process) {
+            if self.knows_process(process) || !speaks_zmq(process) {
                 continue;
             }
             match node.other_receiver(self.run, process.id) {
@@ -282,16 +296,16 @@ impl Attach {
             self.engine.processes.push(process.clone());
             // The pid may have been reused.
             self.probed.remove(&process.id.pid);
-            self.interpreter.lanes.paths.roles.learn(process);
+            self.interpreter.lanes.paths.roles.add_process(process);
             node.add_receiver(self.run, process.id);
         }
-        self.interpreter.lanes.paths.roles.connect(&engine);
-        let mut late: Vec<Target> = new.iter().filter_map(|p| target(p, &engine, self.options.capture)).collect();
+        self.interpreter.lanes.paths.roles.replace_connections(&engine);
+        let mut late: Vec<Target> = new.iter().filter_map(|p| target_for(p, &engine, self.options.capture)).collect();
         // Processes that were not on the path before may be now.
-        late.extend(targets(&engine, &self.options.named, self.options.capture));
+        late.extend(choose_targets(&engine, &self.options.named, self.options.capture));
         let mut observed: BTreeSet<u32> = self.probed.clone();
         observed.extend(late.iter().map(|target| target.pid));
-        let Some((probe, _)) = node.parts() else {
+        let Some((probe, _)) = node.probe_and_discovery() else {
             return;
         };
         // Without those of another run.
@@ -304,7 +318,7 @@ impl Attach {
         for target in late {
             if !self.probed.contains(&target.pid)
                 && let Some(process) = engine.process_with_pid(target.pid)
-                && self.knows(process)
+                && self.knows_process(process)
             {
                 self.add_probe(target, process, node);
             }
@@ -313,10 +327,10 @@ impl Attach {
             let refused = watch_threads(process, &mut self.cpu, node, self.run);
             self.degraded.extend(refused);
         }
-        self.newcomers.rewired();
+        self.late_processes.record_rewiring();
     }
 
-    fn knows(&self, process: &Process) -> bool {
+    fn knows_process(&self, process: &Process) -> bool {
         self.engine.processes.iter().any(|known| known.id == process.id)
     }
 
@@ -328,19 +342,20 @@ impl Attach {
 
     /// Attaches to a process that started later, or was not on the path before.
     fn add_probe(&mut self, target: Target, process: &Process, node: &mut Node) {
-        let Some((probe, lookout)) = node.parts() else {
+        let Some((probe, discovery)) = node.probe_and_discovery() else {
             return;
         };
         self.probed.insert(target.pid);
-        let ports = lookout.ports(process.id.pid);
+        let ports = discovery.ports(process.id.pid);
         if self.options.egress
-            && let Err(why) = self.newcomers.serve(process, ports, &mut self.interpreter.egress, probe, &self.engine)
+            && let Err(why) =
+                self.late_processes.observe_serving(process, ports, &mut self.interpreter.egress, probe, &self.engine)
         {
             self.degraded.push(format!("egress: {why}"));
         }
         observe_inner_servers([process], probe);
         match probe.add_targets(&[target]) {
-            Ok(()) if has_libzmq(process) => self.newcomers.watched(target.pid),
+            Ok(()) if has_libzmq(process) => self.late_processes.add_watched(target.pid),
             Ok(()) => {}
             Err(error) => self.degraded.push(format!("new process {} is not watched: {error}", target.pid)),
         }
@@ -352,7 +367,7 @@ impl Attach {
         if let Some(probe) = node.probe() {
             self.cpu.poll(probe, &self.interpreter.lanes, sink);
         }
-        self.queues.poll(self.interpreter.lanes.flows(), sink);
+        self.queues.emit_new_samples(self.interpreter.lanes.has_traffic(), sink);
         if let Some(python) = &mut node.python {
             python.poll(self.run, sink);
         }
@@ -364,7 +379,7 @@ impl Attach {
         self.interpreter.egress.poll_tokenizer();
         self.interpreter.prepare_comparison();
         if let Some(probe) = self.node.lock().probe() {
-            self.interpreter.egress.tls(probe);
+            self.interpreter.egress.record_tls_observed(probe);
         }
     }
 
@@ -374,8 +389,8 @@ impl Attach {
         let mut node = self.node.lock();
         let observed = node
             .read_observations(self.run, &mut |observation| interpreter.interpret_observation(observation, &mut *sink));
-        if let Some((probe, _)) = node.parts() {
-            interpreter.egress.ignore(probe);
+        if let Some((probe, _)) = node.probe_and_discovery() {
+            interpreter.egress.ignore_useless_connections(probe);
         }
         observed
     }
@@ -393,8 +408,12 @@ impl Attach {
 
     /// Announces changed capabilities of hops, once everything observed before the change is emitted.
     fn report_capabilities(&mut self, sink: Sink<'_>) {
-        self.newcomers.settle(&mut self.interpreter.lanes, &mut self.interpreter.reads, sink);
-        self.interpreter.lanes.paths.delivers(self.interpreter.egress.capabilities(), MonoNs::now(), sink);
+        self.late_processes.activate_processes(&mut self.interpreter.lanes, &mut self.interpreter.reads, sink);
+        self.interpreter.lanes.paths.set_deliveries_visible(
+            self.interpreter.egress.shows_deliveries(),
+            MonoNs::now(),
+            sink,
+        );
     }
 
     /// Whether the source goes on, from the number of observations read in this poll.
@@ -420,12 +439,12 @@ impl About for Attach {
         "attach"
     }
 
-    fn wire(&self) -> Option<Value> {
+    fn wire_json(&self) -> Option<Value> {
         let mut fields = serde_json::Map::new();
         if let Some(side) = self.engine.settings.disaggregation.as_ref().map(|side| side.value) {
             fields.insert("disaggregation".to_owned(), json!({"mode": side.word, "sends": side.sends}));
         }
-        if let Some(pairs) = self.interpreter.egress.pairs() {
+        if let Some(pairs) = self.interpreter.egress.matched_pairs_json() {
             fields.insert("joined_by_content".to_owned(), pairs);
         }
         // Counted by the kernel side's numbering of messages per socket, which continues across lost records.
@@ -434,18 +453,19 @@ impl About for Attach {
             let missed = json!({"sends": misses.lost_sent, "receives": misses.lost_received});
             fields.insert("missed".to_owned(), missed);
         }
-        let observed =
-            self.sides().map(|(process, by)| json!({"pid": process.id.pid, "process": process.role.word(), "by": by}));
+        let observed = self
+            .probed_processes()
+            .map(|(process, by)| json!({"pid": process.id.pid, "process": process.role.word(), "by": by}));
         fields.insert("observed".to_owned(), Value::Array(observed.collect()));
         Some(Value::Object(fields))
     }
 
-    fn sampling(&self) -> Option<SamplingCost> {
+    fn stack_sampling_cost(&self) -> Option<SamplingCost> {
         self.node.lock().python.as_ref().map(PythonWatch::cost)
     }
 
-    fn cost(&self) -> (Option<u64>, Option<u64>) {
-        own_cost(self.options.python.as_ref())
+    fn own_usage(&self) -> OwnUsage {
+        usage_with_reader(self.options.python.as_ref())
     }
 
     fn observed_until(&self) -> MonoNs {
@@ -457,12 +477,12 @@ impl About for Attach {
         let without = node.missing_parts(self.run);
         let mut degraded: Vec<String> = without.map(|d| format!("{d}; {}", d.remedy())).collect();
         degraded.extend(self.degraded.iter().cloned());
-        degraded.extend(node.lookout.degraded());
+        degraded.extend(node.discovery.degraded());
         for (pid, other) in &self.of_others {
             degraded
                 .push(format!("engine: pid {pid} is connected to this engine, and is watched as a process of {other}"));
         }
-        degraded.extend(self.newcomers.degraded());
+        degraded.extend(self.late_processes.degraded());
         for process in self.engine.processes.iter().filter(|p| p.inner_server.is_some()) {
             degraded.push(format!(
                 "pid {}: frames are observed when the {} passes them to the server inside its process; when that takes them is not observed; token ids are not read",
@@ -475,10 +495,10 @@ impl About for Attach {
                 self.interpreter.lanes.paths.unwatched
             ));
         }
-        if self.interpreter.lanes.senderless > 0 {
+        if self.interpreter.lanes.frames_without_send > 0 {
             degraded.push(format!(
                 "{} frames were received whose sender was not observed",
-                self.interpreter.lanes.senderless
+                self.interpreter.lanes.frames_without_send
             ));
         }
         if self.interpreter.lanes.paths.left_out > 0 {
@@ -509,7 +529,7 @@ impl About for Attach {
 
 impl LiveSource for Attach {
     fn failure(&self) -> Option<String> {
-        self.unobserved()
+        self.reason_unobserved()
     }
 
     fn keep_ids(&mut self) {
@@ -548,8 +568,11 @@ fn watch_threads(process: &Process, cpu: &mut CpuWatch, node: &mut Node, run: Ru
 }
 
 /// CPU time and memory of tokengap, with those of the process that reads stacks.
-fn own_cost(python: Option<&PythonOptions>) -> (Option<u64>, Option<u64>) {
-    let cpu_ns = own::cpu_ns() + python.map_or(0, PythonOptions::cpu_ns);
-    let rss_bytes = own::rss_bytes().map(|own| own + python.and_then(PythonOptions::rss_bytes).unwrap_or(0));
-    (Some(cpu_ns), rss_bytes)
+fn usage_with_reader(python: Option<&PythonOptions>) -> OwnUsage {
+    let reader_cpu_ns = python.map_or(0, PythonOptions::cpu_ns);
+    let reader_rss_bytes = python.and_then(PythonOptions::rss_bytes).unwrap_or(0);
+    OwnUsage {
+        cpu_ns: Some(own::cpu_ns() + reader_cpu_ns),
+        rss_bytes: own::rss_bytes().map(|rss_bytes| rss_bytes + reader_rss_bytes),
+    }
 }

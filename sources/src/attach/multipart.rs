@@ -26,7 +26,7 @@ impl MessageUse {
     fn keeps_part(self, open: &Multipart, bytes: u64) -> bool {
         match self {
             Self::Requests => open.kept.len() < REQUEST_PARTS,
-            // Later parts of the output are arrays, which no decoder reads.
+            // LaterParts parts of the output are arrays, which no decoder reads.
             Self::Output => {
                 let are_all_kept = open.kept.len() as u64 == open.parts;
                 are_all_kept && open.kept.len() < PAIR_MESSAGE_PARTS && open.has_short_parts(bytes)
@@ -87,7 +87,7 @@ impl Multipart {
         self.parts > 0 && self.name.lane == part.lane && self.name.seq + self.parts == part.seq
     }
 
-    fn keep(&mut self, message: &Message<'_>) {
+    fn keep_part(&mut self, message: &Message<'_>) {
         self.captured.extend_from_slice(message.payload);
         self.kept.push(KeptPart { length: message.bytes, end: self.captured.len() });
     }
@@ -118,20 +118,20 @@ pub(super) struct Multiparts {
     /// Last multipart message of each sending socket.
     open: HashMap<SocketId, Multipart>,
     /// Parts after the first, by lane.
-    later: HashMap<u32, Later>,
+    later: HashMap<u32, LaterParts>,
 }
 
 /// Parts after the first of the messages on one lane, oldest message first.
 #[derive(Debug, Default)]
-struct Later {
-    ranges: VecDeque<Range>,
+struct LaterParts {
+    ranges: VecDeque<PartRange>,
     /// Number of such parts in forgotten messages.
     forgotten: u64,
 }
 
 /// Numbers of the parts after the first of one message.
 #[derive(Debug)]
-struct Range {
+struct PartRange {
     first: u64,
     last: u64,
     /// Number of the message, if its first part is never received: a router takes it as the address.
@@ -140,9 +140,9 @@ struct Range {
     total: u64,
 }
 
-impl Later {
+impl LaterParts {
     /// Remembers that the parts `first` to `last` belong to a message that began before them. Beyond the limit, the oldest message is forgotten.
-    fn push(&mut self, first: u64, last: u64, routed: Option<u64>) {
+    fn add_parts(&mut self, first: u64, last: u64, routed: Option<u64>) {
         let before = self.ranges.back().map_or(self.forgotten, |range| range.total);
         if self.ranges.len() == IN_FLIGHT
             && let Some(oldest) = self.ranges.pop_front()
@@ -150,35 +150,41 @@ impl Later {
             self.forgotten = oldest.total;
         }
         let total = before + last - first + 1;
-        self.ranges.push_back(Range { first, last, routed, total });
+        self.ranges.push_back(PartRange { first, last, routed, total });
     }
 
     /// Number of the message of which the part `seq` is the first: `seq` without the later parts of the messages before it. `None` for a later
     /// part, except for the one that is received first of a routed message.
-    fn number(&self, seq: u64) -> Option<u64> {
-        let after = self.ranges.partition_point(|range| range.first <= seq);
-        let Some(range) = after.checked_sub(1).map(|at| &self.ranges[at]) else {
+    fn number_of_part(&self, seq: u64) -> Option<u64> {
+        let ranges_before = self.ranges.partition_point(|range| range.first <= seq);
+        let Some(last_before) = ranges_before.checked_sub(1) else {
             return Some(seq - self.forgotten);
         };
+        let range = &self.ranges[last_before];
         if seq > range.last {
             return Some(seq - range.total);
         }
-        range.routed.filter(|_| seq == range.first)
+        if seq == range.first { range.routed } else { None }
     }
 }
 
 impl Multiparts {
-    /// Enters a sent part, and keeps the content of the first ones of its message.
-    pub(super) fn sent(&mut self, message: &Message<'_>, name: FrameRef, usage: MessageUse) -> MessagePart<'_> {
+    /// Records a sent part, and keeps the content of the first ones of its message.
+    pub(super) fn record_sent_part(
+        &mut self,
+        message: &Message<'_>,
+        name: FrameRef,
+        usage: MessageUse,
+    ) -> MessagePart<'_> {
         let socket = message.call.socket;
-        let number = self.number(name).unwrap_or(name.seq);
+        let number = self.number_of_message(name).unwrap_or(name.seq);
         // Two look-ups, because a borrow that is returned from one branch would last for all.
         if self.open.get(&socket).is_some_and(|open| open.is_continued_by(name)) {
             let Some(open) = self.open.get_mut(&socket) else {
                 return MessagePart::Whole(number);
             };
             if usage.keeps_part(open, message.bytes) {
-                open.keep(message);
+                open.keep_part(message);
             }
             open.parts += 1;
             open.bytes += message.bytes;
@@ -190,7 +196,7 @@ impl Multiparts {
             let may_be_routed = usage == MessageUse::Requests;
             let is_routed = may_be_routed && open.kept.first().is_some_and(|first| first.length != 1);
             let later = self.later.entry(name.lane).or_default();
-            later.push(open.name.seq + 1, name.seq, is_routed.then_some(open.number));
+            later.add_parts(open.name.seq + 1, name.seq, is_routed.then_some(open.number));
             return MessagePart::Last(open);
         }
         if !message.more {
@@ -206,17 +212,23 @@ impl Multiparts {
             kept: Vec::new(),
             captured: Vec::new(),
         });
-        (open.number, open.name, open.parts) = (number, name, 1);
+        open.number = number;
+        open.name = name;
+        open.parts = 1;
         open.begun_at = message.call.at;
         open.bytes = message.bytes;
         open.kept.clear();
         open.captured.clear();
-        open.keep(message);
+        open.keep_part(message);
         MessagePart::Incomplete
     }
 
     /// Number of the message on its lane, where a multipart message counts as one. `None` for a part after the first that is received.
-    pub(super) fn number(&self, part: FrameRef) -> Option<u64> {
-        self.later.get(&part.lane).map_or(Some(part.seq), |later| later.number(part.seq))
+    pub(super) fn number_of_message(&self, part: FrameRef) -> Option<u64> {
+        match self.later.get(&part.lane) {
+            Some(later) => later.number_of_part(part.seq),
+            // All messages of the lane have one part.
+            None => Some(part.seq),
+        }
     }
 }

@@ -8,9 +8,9 @@ use probe_user::discover::{Engine, ProcessId};
 use probe_user::{Degraded, Observation, Probe, ProbeError, ProbeOptions};
 
 use super::delivery::{Delivery, LOSS_WINDOW, ReadCounts, Receivers, RecentTraffic, RunEntry, time_of};
+use super::discovery_thread::DiscoveryThread;
 use super::engine_search::{EngineLimit, EngineTraits, FoundEngine};
 use super::inbox::{Inbox, RunId};
-use super::lookout::DiscoveryThread;
 use super::python::PythonWatch;
 
 /// Time in which the runs of all engines together read observations, before ticks and requests get their turn.
@@ -40,7 +40,7 @@ pub(super) struct Node {
     /// `None` until its programs could be loaded, which is possible only once.
     probe: Option<Probe>,
     probe_options: ProbeOptions,
-    pub(super) lookout: DiscoveryThread,
+    pub(super) discovery: DiscoveryThread,
     pub(super) python: Option<PythonWatch>,
     runs: BTreeMap<RunId, RunEntry>,
     /// Runs that receive the observations of a process. Those of an exited one stay, because reports about it follow.
@@ -54,14 +54,14 @@ pub(super) struct Node {
 impl Node {
     pub(super) fn new(
         probe_options: ProbeOptions,
-        lookout: DiscoveryThread,
+        discovery: DiscoveryThread,
         python: Option<PythonWatch>,
         max_runs: EngineLimit,
     ) -> Self {
         Self {
             probe: None,
             probe_options,
-            lookout,
+            discovery,
             python,
             runs: BTreeMap::new(),
             receivers: HashMap::new(),
@@ -80,8 +80,8 @@ impl Node {
     }
 
     /// The probe and the discovery, once the programs are loaded.
-    pub(super) fn parts(&mut self) -> Option<(&mut Probe, &DiscoveryThread)> {
-        Some((self.probe.as_mut()?, &self.lookout))
+    pub(super) fn probe_and_discovery(&mut self) -> Option<(&mut Probe, &DiscoveryThread)> {
+        Some((self.probe.as_mut()?, &self.discovery))
     }
 
     /// The probe, once its programs are loaded.
@@ -124,16 +124,17 @@ impl Node {
         if !self.is_full() {
             return None;
         }
-        let beyond: Vec<&str> = self.engines_without_run().map(|engine| engine.name.as_str()).collect();
-        let shown = beyond.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
-        let more = if beyond.len() > SHOWN { ", ..." } else { "" };
-        (!beyond.is_empty()).then(|| {
-            format!(
-                "engine: limit of {} reached (--max-engines), {} not watched: {shown}{more}",
-                self.max_runs.0,
-                beyond.len()
-            )
-        })
+        let unwatched: Vec<&str> = self.engines_without_run().map(|engine| engine.name.as_str()).collect();
+        if unwatched.is_empty() {
+            return None;
+        }
+        let shown = unwatched[..unwatched.len().min(SHOWN)].join(", ");
+        let more = if unwatched.len() > SHOWN { ", ..." } else { "" };
+        Some(format!(
+            "engine: limit of {} reached (--max-engines), {} not watched: {shown}{more}",
+            self.max_runs.0,
+            unwatched.len()
+        ))
     }
 
     pub(super) fn name_of(&self, run: RunId) -> &str {
@@ -157,8 +158,8 @@ impl Node {
     /// Takes the found engine that a waiting run continues with.
     pub(super) fn take_engine(&mut self, run: RunId) -> Option<FoundEngine> {
         self.drop_watched_engines();
-        let index = self.lookout.found.iter().position(|found| self.run_waiting_for(&found.traits) == Some(run))?;
-        let found = self.lookout.found.remove(index);
+        let index = self.discovery.found.iter().position(|found| self.run_waiting_for(&found.traits) == Some(run))?;
+        let found = self.discovery.found.remove(index);
         let is_only_run = !self.has_several_runs();
         let entry = self.runs.get_mut(&run)?;
         if is_only_run {
@@ -170,35 +171,49 @@ impl Node {
 
     /// Gives an engine back that could not be attached to.
     pub(super) fn return_engine(&mut self, engine: FoundEngine) {
-        self.lookout.found.push(engine);
+        self.discovery.found.push(engine);
     }
 
     /// Whether the run, whose engine has ended, continues with a found one.
     pub(super) fn has_engine_for(&mut self, run: RunId) -> bool {
         self.drop_watched_engines();
-        let is_of_run = |found: &FoundEngine| {
-            let known = self.runs.get(&run).and_then(|entry| entry.engine.as_ref());
-            known.is_some_and(|known| known.has_same_address(&found.traits) || known.has_same_model(&found.traits))
+        let Some(ended) = self.runs.get(&run).and_then(|entry| entry.engine.as_ref()) else {
+            return false;
         };
-        self.lookout.found.iter().any(is_of_run)
+        let mut found = self.discovery.found.iter().map(|found| &found.traits);
+        found.any(|engine| ended.has_same_address(engine) || ended.has_same_model(engine))
     }
 
     /// The waiting run that continues with this engine: the only run, unless its engine was another one; otherwise one whose engine had the
     /// same address, or the only one with the same model.
     fn run_waiting_for(&self, engine: &EngineTraits) -> Option<RunId> {
-        let mut waiting = self.runs.iter().filter(|(_, entry)| entry.is_waiting);
-        if !self.has_several_runs() {
-            let is_free = |entry: &RunEntry| entry.engine.as_ref().is_none_or(|known| !known.is_another_than(engine));
-            return waiting.find(|(_, entry)| is_free(entry)).map(|(run, _)| *run);
+        let waiting_runs = self.runs.iter().filter(|(_, entry)| entry.is_waiting);
+        let has_several_runs = self.has_several_runs();
+        let mut with_same_model = Vec::new();
+        for (run, entry) in waiting_runs {
+            let Some(last_engine) = &entry.engine else {
+                if has_several_runs {
+                    continue;
+                }
+                return Some(*run);
+            };
+            let is_match = if has_several_runs {
+                last_engine.has_same_address(engine)
+            } else {
+                !last_engine.is_another_than(engine)
+            };
+            if is_match {
+                return Some(*run);
+            }
+            if has_several_runs && last_engine.has_same_model(engine) {
+                with_same_model.push(*run);
+            }
         }
-        let known = waiting.filter_map(|(run, entry)| Some((*run, entry.engine.as_ref()?)));
-        if let Some((run, _)) = known.clone().find(|(_, known)| known.has_same_address(engine)) {
-            return Some(run);
+        match with_same_model[..] {
+            [only] => Some(only),
+            // Of several, the right one is not known.
+            _ => None,
         }
-        let mut with_model = known.filter(|(_, known)| known.has_same_model(engine)).map(|(run, _)| run);
-        let first = with_model.next();
-        // Of several, the right one is not known.
-        first.filter(|_| with_model.next().is_none())
     }
 
     /// The next found engine that no run waits for.
@@ -209,14 +224,14 @@ impl Node {
 
     /// Found engines that no run waits for.
     fn engines_without_run(&self) -> impl Iterator<Item = &EngineTraits> {
-        let found = self.lookout.found.iter().map(|found| &found.traits);
+        let found = self.discovery.found.iter().map(|found| &found.traits);
         found.filter(|engine| self.run_waiting_for(engine).is_none())
     }
 
     /// Drops found engines of which a run watches a process.
     fn drop_watched_engines(&mut self) {
-        let Self { lookout, receivers, .. } = self;
-        lookout.found.retain(|found| {
+        let Self { discovery, receivers, .. } = self;
+        discovery.found.retain(|found| {
             let mut processes = found.engine.processes.iter();
             !processes.any(|process| receivers.get(&process.id.pid).is_some_and(|known| known.process == process.id))
         });
@@ -280,7 +295,7 @@ impl Node {
         }
         let Self { probe, runs, receivers, failure, .. } = self;
         if let Some(entry) = runs.get_mut(&run) {
-            counts.own += entry.inbox.drain(deadline, &mut |observation| {
+            counts.own += entry.inbox.drain_until(deadline, &mut |observation| {
                 counts.last_at = time_of(observation).or(counts.last_at);
                 emit(observation);
             });
@@ -317,10 +332,14 @@ impl Node {
     }
 
     /// Ends the observation of a run's processes, and drops their observations that were not read.
-    pub(super) fn release(&mut self, run: RunId) {
-        // Those of other runs are kept. An error is returned to them again.
+    pub(super) fn release_run(&mut self, run: RunId) {
+        // Copies the observations of other runs into their inboxes and drops those of this one. An error is returned to the others again.
         let deadline = Instant::now() + MAX_COPY_TIME;
-        while self.read_observations(run, &mut |_| {}).is_ok_and(|read| read.has_unread) && Instant::now() < deadline {}
+        while self.read_observations(run, &mut |_| {}).is_ok_and(|read| read.has_unread) {
+            if Instant::now() >= deadline {
+                break;
+            }
+        }
         let mut released = BTreeSet::new();
         self.receivers.retain(|pid, receivers| {
             receivers.runs.retain(|receiver| *receiver != run);
@@ -336,7 +355,7 @@ impl Node {
         if let Some(python) = &mut self.python {
             python.remove_run(run);
         }
-        self.lookout.look_up_ports(run, std::iter::empty());
+        self.discovery.look_up_ports(run, std::iter::empty());
     }
 
     /// Registers a run as the receiver of an engine's observations.
@@ -360,8 +379,8 @@ mod tests {
     use super::*;
 
     fn node(max_runs: EngineLimit) -> Node {
-        let lookout = DiscoveryThread::start(None, &[], None).expect("a thread");
-        Node::new(ProbeOptions::default(), lookout, None, max_runs)
+        let discovery = DiscoveryThread::start(None, &[], None).expect("a thread");
+        Node::new(ProbeOptions::default(), discovery, None, max_runs)
     }
 
     fn found(name: &str, pid: u32) -> FoundEngine {
@@ -383,7 +402,7 @@ mod tests {
     }
 
     fn end(node: &mut Node, run: RunId) {
-        node.release(run);
+        node.release_run(run);
         node.set_waiting(run, true);
     }
 
@@ -402,16 +421,16 @@ mod tests {
         let second = watch(&mut node, &found("vllm:8000", 2));
 
         // The same port in another network namespace, while the first engine runs.
-        node.lookout.found = vec![found_in(2, "sglang:30000", "", 3), found("sglang:30000", 1)];
+        node.discovery.found = vec![found_in(2, "sglang:30000", "", 3), found("sglang:30000", 1)];
         let engine = node.next_new_engine().expect("a further engine");
         let third = node.add_run(Some(&engine));
         assert_eq!(node.name_of(third), "sglang:30000-2");
         assert_eq!((node.shared_name(third), node.shared_name(first)), (Some("sglang:30000"), None));
         assert_eq!(taken_pid(&mut node, third), Some(3));
-        assert!(node.lookout.found.is_empty(), "the first is watched");
+        assert!(node.discovery.found.is_empty(), "the first is watched");
 
         end(&mut node, second);
-        node.lookout.found = vec![found("vllm:8000", 4)];
+        node.discovery.found = vec![found("vllm:8000", 4)];
         assert!(node.has_engine_for(second) && !node.has_engine_for(first));
         assert_eq!(next_name(&mut node), None);
         assert_eq!(taken_pid(&mut node, second), Some(4));
@@ -450,7 +469,7 @@ mod tests {
             let mut last = String::new();
             let deadline = Instant::now() + Duration::from_mins(1);
             let entry = node.runs.get_mut(&run).expect("a run");
-            entry.inbox.drain(deadline, &mut |observation| last = format!("{observation:?}"));
+            entry.inbox.drain_until(deadline, &mut |observation| last = format!("{observation:?}"));
             last
         });
         assert_eq!(last_of, [lost(75), lost(0), String::new()]);
@@ -475,18 +494,18 @@ mod tests {
         let second = watch(&mut node, &found_in(2, "sglang:30000", "llama", 2));
         end(&mut node, first);
         end(&mut node, second);
-        node.lookout.found = vec![found_in(3, "sglang:30000", "mistral", 3)];
+        node.discovery.found = vec![found_in(3, "sglang:30000", "mistral", 3)];
         assert_eq!(next_name(&mut node).as_deref(), Some("sglang:30000"), "another model is another engine");
-        node.lookout.found = vec![found_in(4, "sglang:30000", "llama", 4)];
+        node.discovery.found = vec![found_in(4, "sglang:30000", "llama", 4)];
         assert_eq!((taken_pid(&mut node, first), taken_pid(&mut node, second)), (None, Some(4)));
         node.set_waiting(second, false);
 
         // Of two with one model, the restarted one is not known.
         let third = watch(&mut node, &found_in(5, "sglang:30000", "qwen", 5));
         end(&mut node, third);
-        node.lookout.found = vec![found_in(6, "sglang:30000", "qwen", 6)];
+        node.discovery.found = vec![found_in(6, "sglang:30000", "qwen", 6)];
         assert_eq!(next_name(&mut node).as_deref(), Some("sglang:30000"));
-        node.lookout.found = vec![found_in(5, "sglang:30000", "qwen", 7)];
+        node.discovery.found = vec![found_in(5, "sglang:30000", "qwen", 7)];
         assert_eq!((taken_pid(&mut node, first), taken_pid(&mut node, third)), (None, Some(7)));
     }
 
@@ -494,15 +513,15 @@ mod tests {
     fn the_only_run_continues_with_any_engine_that_is_not_another_one() {
         let mut node = node(EngineLimit::default());
         let run = node.add_run(None);
-        node.lookout.found = vec![found("sglang:30000", 1)];
+        node.discovery.found = vec![found("sglang:30000", 1)];
         assert!(node.take_engine(run).is_some(), "it had none");
         // Its port and model are not known yet.
-        node.lookout.found = vec![found("sglang (pid 2)", 2)];
+        node.discovery.found = vec![found("sglang (pid 2)", 2)];
         assert!(node.take_engine(run).is_some());
         let first = found_in(1, "sglang:30000", "qwen", 3);
-        node.lookout.found = vec![first];
+        node.discovery.found = vec![first];
         assert!(node.take_engine(run).is_some());
-        node.lookout.found = vec![found_in(2, "sglang:30000", "llama", 4)];
+        node.discovery.found = vec![found_in(2, "sglang:30000", "llama", 4)];
         assert!(node.take_engine(run).is_none(), "it gets a run of its own");
         assert_eq!(next_name(&mut node).as_deref(), Some("sglang:30000"));
     }
@@ -511,15 +530,15 @@ mod tests {
     fn engines_beyond_the_limit_are_named() {
         let mut node = node(EngineLimit(2));
         watch(&mut node, &found("sglang:30000", 1));
-        node.lookout.found = vec![found("vllm:8000", 2)];
+        node.discovery.found = vec![found("vllm:8000", 2)];
         assert!(!node.is_full() && node.limit_note().is_none(), "it will get a run");
         let second = watch(&mut node, &found("vllm:8000", 2));
-        node.lookout.found = (1..=9).map(|port| found(&format!("vllm:900{port}"), 10 + port)).collect();
+        node.discovery.found = (1..=9).map(|port| found(&format!("vllm:900{port}"), 10 + port)).collect();
         let note = node.limit_note().expect("engines without a run");
         assert!(note.starts_with("engine: limit of 2 reached (--max-engines), 9 not watched: vllm:9001, "), "{note}");
         assert!(note.ends_with("vllm:9008, ..."), "{note}");
         end(&mut node, second);
-        node.lookout.found = vec![found("vllm:8000", 3)];
+        node.discovery.found = vec![found("vllm:8000", 3)];
         assert_eq!(node.limit_note(), None, "a run waits for it");
     }
 }

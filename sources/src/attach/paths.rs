@@ -11,8 +11,8 @@ use trace::event::{Capabilities, Event, Hop, Kind, What};
 use trace::path::{Ends, UNKNOWN};
 use trace::{FrameId, HopId, MonoNs};
 
-use super::roles::{Part, Presumed, Receiver, Roles};
-use super::sight::Observability;
+use super::observability::Observability;
+use super::roles::{PathRole, PresumedReceiver, Receiver, Roles};
 use crate::translate::{Hops, MessageContent, Sink};
 
 const MAX_HOPS: usize = 1024;
@@ -20,11 +20,11 @@ const MAX_HOPS: usize = 1024;
 /// Hops of all lanes, and the processes at their ends.
 pub(super) struct Paths {
     pub(super) roles: Roles,
-    pub(super) sight: Observability,
+    pub(super) observability: Observability,
     /// Message format of the engine, once known.
     carries: SocketFormat,
     /// By lane number of the matcher; `None` until a decodable message is sent on the lane.
-    hops: Vec<Option<Known>>,
+    hops: Vec<Option<LaneHop>>,
     /// Hops of sockets whose senders are not watched, by receiving socket, with the number of frames.
     unknown_senders: HashMap<SocketId, (HopId, u64)>,
     pub(super) ids: HopIds,
@@ -43,20 +43,19 @@ pub(super) enum MessageSource {
     Received(SocketId),
 }
 
-/// A lane with a known hop.
+/// Hop of a lane.
 #[derive(Clone, Debug)]
-pub(super) struct Known {
+pub(super) struct LaneHop {
     pub(super) id: HopId,
-    from: Part,
-    sender: SocketId,
-    receiver: Presumed,
+    sender_role: PathRole,
+    sender_socket: SocketId,
+    receiver: PresumedReceiver,
     /// Set once a receive has confirmed the receiver; until then it is deduced from connections.
-    confirmed: bool,
+    is_receiver_confirmed: bool,
     /// Set if messages of its socket use another lane now.
-    replaced: bool,
+    is_replaced: bool,
     content: Content,
-    /// Time of the first send.
-    since: MonoNs,
+    first_sent_at: MonoNs,
     /// Last known endpoint.
     endpoint: String,
     /// State last reported.
@@ -84,20 +83,32 @@ impl Content {
     }
 }
 
+impl LaneHop {
+    /// Process that receives the lane's messages, if it is known.
+    fn receiver_pid(&self) -> Option<u32> {
+        self.receiver.deduced()?.pid
+    }
+
+    /// Whether receives were last reported as observed.
+    fn is_watched(&self) -> bool {
+        self.announced.is_some_and(|announced| announced.capabilities.received)
+    }
+}
+
 /// Part of a hop event that can change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Announced {
-    from: Part,
-    to: Option<Receiver>,
+    sender_role: PathRole,
+    receiver: Option<Receiver>,
     origin: bool,
     capabilities: Capabilities,
 }
 
 impl Paths {
-    pub(super) fn new(roles: Roles, sight: Observability) -> Self {
+    pub(super) fn new(roles: Roles, observability: Observability) -> Self {
         Self {
             roles,
-            sight,
+            observability,
             carries: SocketFormat::default(),
             hops: Vec::new(),
             unknown_senders: HashMap::new(),
@@ -108,12 +119,12 @@ impl Paths {
     }
 
     /// Hop of a lane; `None` before its first decodable message.
-    pub(super) fn of_lane(&self, lane: usize) -> Option<&Known> {
+    pub(super) fn hop_of_lane(&self, lane: usize) -> Option<&LaneHop> {
         self.hops.get(lane)?.as_ref()
     }
 
     /// Processes a send on a lane and returns its hop. `None` beyond the limit of hops.
-    fn sent(
+    fn record_send(
         &mut self,
         lane: usize,
         socket: SocketId,
@@ -125,30 +136,30 @@ impl Paths {
             self.hops.resize(lane + 1, None);
         }
         match &mut self.hops[lane] {
-            Some(known) if !known.content.is_control() || kind.is_control() => {}
-            Some(known) => {
-                known.content = Content::Output(kind);
-                known.from = self.roles.sender(socket.pid, kind);
-                self.presume(lane);
-                self.announce(lane, at, sink);
+            Some(hop) if !hop.content.is_control() || kind.is_control() => {}
+            // The first message with tokens says more about both ends than those before it.
+            Some(hop) => {
+                hop.content = Content::Output(kind);
+                hop.sender_role = self.roles.sender_role(socket.pid, kind);
+                self.update_presumed_receiver(lane);
+                self.announce_lane(lane, at, sink);
             }
             None => {
-                self.create(lane, socket, Content::Output(kind), at)?;
-                self.announce(lane, at, sink);
+                self.create_hop(lane, socket, Content::Output(kind), at)?;
+                self.announce_lane(lane, at, sink);
             }
         }
-        let known = self.hops[lane].as_ref()?;
-        let is_watched = known.announced.is_some_and(|announced| announced.capabilities.received);
+        let hop = self.hops[lane].as_ref()?;
         // A server inside the sender's process receives without a queue.
-        let stays_inside = known.receiver.known().is_some_and(|to| to.pid == Some(known.sender.pid));
-        if has_chunks && !is_watched && !stays_inside {
+        let stays_in_process = hop.receiver_pid() == Some(hop.sender_socket.pid);
+        if has_chunks && !hop.is_watched() && !stays_in_process {
             self.unwatched += 1;
         }
-        Some(known.id)
+        Some(hop.id)
     }
 
     /// Processes a message to the scheduler on a lane and returns its hop, which exists from the first message that names requests on.
-    pub(super) fn dispatched(
+    pub(super) fn record_request_send(
         &mut self,
         lane: usize,
         socket: SocketId,
@@ -156,8 +167,8 @@ impl Paths {
         at: MonoNs,
         sink: Sink<'_>,
     ) -> Option<HopId> {
-        if let Some(known) = self.of_lane(lane) {
-            return Some(known.id);
+        if let Some(hop) = self.hop_of_lane(lane) {
+            return Some(hop.id);
         }
         if !names_requests {
             return None;
@@ -165,61 +176,64 @@ impl Paths {
         if self.hops.len() <= lane {
             self.hops.resize(lane + 1, None);
         }
-        self.create(lane, socket, Content::Requests, at)?;
-        self.announce(lane, at, sink);
-        Some(self.of_lane(lane)?.id)
+        self.create_hop(lane, socket, Content::Requests, at)?;
+        self.announce_lane(lane, at, sink);
+        Some(self.hop_of_lane(lane)?.id)
     }
 
-    /// Numbers a frame with tokens from an unwatched sender.
-    fn received_unsent(&mut self, socket: SocketId, kind: Kind, at: MonoNs, sink: Sink<'_>) -> Option<FrameId> {
+    /// Numbers a frame with tokens that `socket` received from an unwatched sender, and reports the hop before its first frame. `None` beyond
+    /// the limit of hops.
+    fn number_unsent_frame(&mut self, socket: SocketId, kind: Kind, at: MonoNs, sink: Sink<'_>) -> Option<FrameId> {
         let generation = self.ids.generation;
         if let Some((hop, frames)) = self.unknown_senders.get_mut(&socket) {
             *frames += 1;
             return Some(FrameId::new(*hop, generation, *frames - 1));
         }
-        let from = self.roles.unwatched_sender(kind);
-        let to = self.roles.receiver(socket.pid, kind);
-        let ends = Ends::new(from.word(), to.word());
-        let Some(id) = self.ids.assign(ends) else {
+        let sender_role = self.roles.unwatched_sender_role(kind);
+        let receiver_role = self.roles.receiver_role(socket.pid, kind);
+        let ends = Ends::new(sender_role.word(), receiver_role.word());
+        let Some(id) = self.ids.assign_id(ends) else {
             self.left_out += 1;
             return None;
         };
+        // This frame is the first one, with number 0.
         self.unknown_senders.insert(socket, (id, 1));
         let capabilities = Capabilities {
             received: true,
-            processed: self.sight.processed,
-            delivered: self.sight.serves(&[socket.pid].into()).is_some(),
+            processed: self.observability.is_processing_reported,
+            delivered: self.observability.deliveries_observed_since(&[socket.pid].into()).is_some(),
             ..Capabilities::default()
         };
-        let hop = Hop { worker: to.rank(), last: to.is_tokenizer(), ..Hop::new(id, ends, capabilities) };
+        let hop = Hop::new(id, ends, capabilities);
+        let hop = Hop { worker: receiver_role.rank(), last: receiver_role.is_tokenizer(), ..hop };
         sink(&Event::new(at, What::Hop(hop)));
         Some(FrameId::new(id, generation, 0))
     }
 
-    /// Enters the hop of a new lane, with the receiver that the connections suggest. `None` beyond the limit of hops.
-    fn create(&mut self, lane: usize, socket: SocketId, content: Content, at: MonoNs) -> Option<()> {
+    /// Adds the hop of a new lane, with the receiver that the connections suggest. `None` beyond the limit of hops.
+    fn create_hop(&mut self, lane: usize, socket: SocketId, content: Content, at: MonoNs) -> Option<()> {
         // Numbering has restarted, so the socket's previous lane has ended.
-        for old in self.hops.iter_mut().flatten().filter(|known| known.sender == socket) {
-            old.replaced = true;
+        for old in self.hops.iter_mut().flatten().filter(|hop| hop.sender_socket == socket) {
+            old.is_replaced = true;
         }
-        let from = match content {
-            Content::Requests => self.roles.of(socket.pid),
-            Content::Output(kind) => self.roles.sender(socket.pid, kind),
+        let sender_role = match content {
+            Content::Requests => self.roles.role_of(socket.pid),
+            Content::Output(kind) => self.roles.sender_role(socket.pid, kind),
         };
-        let receiver = self.presumed(socket, content, None);
-        let Some(id) = self.ids.assign(ends(from, receiver.known())) else {
+        let receiver = self.presume_receiver(socket, content, None);
+        let Some(id) = self.ids.assign_id(ends_between(sender_role, receiver.deduced())) else {
             self.left_out += 1;
             return None;
         };
-        self.hops[lane] = Some(Known {
+        self.hops[lane] = Some(LaneHop {
             id,
-            from,
-            sender: socket,
+            sender_role,
+            sender_socket: socket,
             receiver,
-            confirmed: false,
-            replaced: false,
+            is_receiver_confirmed: false,
+            is_replaced: false,
             content,
-            since: at,
+            first_sent_at: at,
             endpoint: String::new(),
             announced: None,
         });
@@ -228,155 +242,159 @@ impl Paths {
 
     /// Lanes whose receives are observed.
     pub(super) fn watched_lanes(&self) -> impl Iterator<Item = u32> {
-        self.hops.iter().zip(0..).filter_map(|(known, lane)| {
-            let known = known.as_ref().filter(|known| !known.replaced)?;
-            known.announced?.capabilities.received.then_some(lane)
-        })
+        let lanes = self.hops.iter().zip(0..);
+        let watched = lanes.filter(|(hop, _)| hop.as_ref().is_some_and(|hop| !hop.is_replaced && hop.is_watched()));
+        watched.map(|(_, lane)| lane)
     }
 
     /// Processes a receive by `pid` and returns the lane's hop.
-    pub(super) fn received(&mut self, lane: usize, pid: u32, at: MonoNs, sink: Sink<'_>) -> Option<&Known> {
-        let known = self.hops.get_mut(lane)?.as_mut()?;
+    pub(super) fn record_receive(&mut self, lane: usize, pid: u32, at: MonoNs, sink: Sink<'_>) -> Option<&LaneHop> {
+        let hop = self.hops.get_mut(lane)?.as_mut()?;
+        let receiver_before = hop.receiver_pid();
         // A restarted process receives on the hop of its predecessor.
-        let receiver = known.receiver.known().and_then(|to| to.pid);
-        let is_another = receiver != Some(pid) && receiver.is_none_or(|before| !self.sight.is_watched(before));
-        if !known.confirmed || is_another {
-            known.confirmed = true;
-            let part = match known.content {
-                Content::Requests => self.roles.of(pid),
-                Content::Output(kind) => self.roles.receiver(pid, kind),
+        let is_successor =
+            receiver_before != Some(pid) && receiver_before.is_none_or(|before| !self.observability.is_watched(before));
+        if !hop.is_receiver_confirmed || is_successor {
+            hop.is_receiver_confirmed = true;
+            let role = match hop.content {
+                Content::Requests => self.roles.role_of(pid),
+                Content::Output(kind) => self.roles.receiver_role(pid, kind),
             };
-            known.receiver = Presumed::By(Receiver { part, pid: Some(pid) });
-            self.announce(lane, at, sink);
+            hop.receiver = PresumedReceiver::Deduced(Receiver { role, pid: Some(pid) });
+            self.announce_lane(lane, at, sink);
         }
-        self.of_lane(lane)
+        self.hop_of_lane(lane)
     }
 
     /// Reports whether deliveries behind the last hops are observable, if that has changed.
-    pub(super) fn delivers(&mut self, seen: bool, at: MonoNs, sink: Sink<'_>) {
-        if std::mem::replace(&mut self.sight.delivered, seen) != seen {
-            self.announce_all(at, sink);
+    pub(super) fn set_deliveries_visible(&mut self, are_visible: bool, at: MonoNs, sink: Sink<'_>) {
+        if self.observability.are_deliveries_visible != are_visible {
+            self.observability.are_deliveries_visible = are_visible;
+            self.announce_lanes(at, sink);
         }
     }
 
     /// Updates the receivers after processes or connections have changed.
-    pub(super) fn reconsider(&mut self, at: MonoNs, sink: Sink<'_>) {
+    pub(super) fn update_receivers(&mut self, at: MonoNs, sink: Sink<'_>) {
         for lane in 0..self.hops.len() {
-            self.presume(lane);
+            self.update_presumed_receiver(lane);
         }
-        self.announce_all(at, sink);
+        self.announce_lanes(at, sink);
     }
 
-    /// Handles the exit of a process. From now on, no watched process receives its messages.
-    pub(super) fn exited(&mut self, pid: u32, at: MonoNs, sink: Sink<'_>) {
-        self.sight.forget(pid);
-        self.roles.forget(pid);
-        self.announce_all(at, sink);
+    /// Removes an exited process. From now on, no watched process receives the messages sent to it.
+    pub(super) fn record_exit(&mut self, pid: u32, at: MonoNs, sink: Sink<'_>) {
+        self.observability.remove_process(pid);
+        self.roles.remove_process(pid);
+        self.announce_lanes(at, sink);
     }
 
-    /// Receiver deduced from connections. Each receiver of tokens has its own socket, so receivers of the sender's other sockets are
-    /// excluded.
-    fn presumed(&self, socket: SocketId, content: Content, lane: Option<usize>) -> Presumed {
+    /// Receiver of `socket`'s messages, deduced from connections. Each receiver of tokens has its own socket, so receivers of the sender's
+    /// other sockets are excluded. `lane` is the socket's own, if it has a hop already.
+    fn presume_receiver(&self, socket: SocketId, content: Content, lane: Option<usize>) -> PresumedReceiver {
         let Content::Output(kind) = content else {
             return self.roles.presumed_scheduler(socket.pid);
         };
         let mut excluded = BTreeSet::new();
-        for (number, known) in self.hops.iter().enumerate() {
-            let Some(known) = known else { continue };
-            let is_other_socket_of_sender = Some(number) != lane && !known.replaced && known.sender.pid == socket.pid;
-            if is_other_socket_of_sender && known.content.has_tokens() && content.has_tokens() {
-                excluded.extend(known.receiver.known().and_then(|receiver| receiver.pid));
+        for (number, hop) in self.hops.iter().enumerate() {
+            let Some(hop) = hop else { continue };
+            let is_other_socket_of_sender =
+                Some(number) != lane && !hop.is_replaced && hop.sender_socket.pid == socket.pid;
+            if is_other_socket_of_sender && hop.content.has_tokens() && content.has_tokens() {
+                excluded.extend(hop.receiver_pid());
             }
         }
         self.roles.presumed_receiver(socket.pid, kind, &excluded)
     }
 
     /// Deduces the receiver of a lane again, unless a watched receiver was confirmed.
-    fn presume(&mut self, lane: usize) {
-        let Some(known) = &self.hops[lane] else { return };
-        let watched = known.receiver.known().and_then(|to| to.pid).is_some_and(|pid| self.sight.is_watched(pid));
-        if known.replaced || (known.confirmed && watched) {
+    fn update_presumed_receiver(&mut self, lane: usize) {
+        let Some(hop) = &self.hops[lane] else { return };
+        let is_watched = hop.receiver_pid().is_some_and(|pid| self.observability.is_watched(pid));
+        if hop.is_replaced || (hop.is_receiver_confirmed && is_watched) {
             return;
         }
-        let presumed = self.presumed(known.sender, known.content, Some(lane));
-        // Keep the name of a receiver that has exited or whose connection is not visible at the moment.
-        if let Some(known) = &mut self.hops[lane]
-            && (matches!(presumed, Presumed::By(_)) || presumed == Presumed::Another && !known.confirmed)
-        {
-            known.receiver = presumed;
+        let presumed = self.presume_receiver(hop.sender_socket, hop.content, Some(lane));
+        // The name of a receiver that has exited, or whose connection is not visible at the moment, is kept.
+        let replaces_receiver = match presumed {
+            PresumedReceiver::Deduced(_) => true,
+            PresumedReceiver::NotVisible => !hop.is_receiver_confirmed,
+            PresumedReceiver::Unknown => false,
+        };
+        if replaces_receiver && let Some(hop) = &mut self.hops[lane] {
+            hop.receiver = presumed;
         }
     }
 
     /// Reports all hops whose state has changed.
-    fn announce_all(&mut self, at: MonoNs, sink: Sink<'_>) {
+    fn announce_lanes(&mut self, at: MonoNs, sink: Sink<'_>) {
         for lane in 0..self.hops.len() {
-            self.announce(lane, at, sink);
+            self.announce_lane(lane, at, sink);
         }
     }
 
     /// Reports a hop if its state has changed.
-    fn announce(&mut self, lane: usize, at: MonoNs, sink: Sink<'_>) {
-        let Some(known) = &mut self.hops[lane] else { return };
-        let to = known.receiver.known();
-        let receiver_pid = to.and_then(|to| to.pid);
-        let endpoint = receiver_pid.map_or("", |pid| self.roles.endpoint(known.sender.pid, pid));
-        if !endpoint.is_empty() && endpoint != known.endpoint {
-            endpoint.clone_into(&mut known.endpoint);
+    fn announce_lane(&mut self, lane: usize, at: MonoNs, sink: Sink<'_>) {
+        let Some(hop) = &mut self.hops[lane] else { return };
+        let endpoint = hop.receiver_pid().map_or("", |pid| self.roles.endpoint_between(hop.sender_socket.pid, pid));
+        // The last known endpoint is kept while the connection is not visible.
+        if !endpoint.is_empty() && endpoint != hop.endpoint {
+            endpoint.clone_into(&mut hop.endpoint);
         }
-        let known = &*known;
-        let observed_since = observed_since(known, &self.roles, &self.sight);
+        let hop = &*hop;
+        let observed_since = observed_since(hop, &self.roles, &self.observability);
         let announced = Announced {
-            from: known.from,
-            to,
-            origin: known.from.is_scheduler() && known.content != Content::Requests && !known.content.is_control(),
+            sender_role: hop.sender_role,
+            receiver: hop.receiver.deduced(),
+            origin: hop.sender_role.is_scheduler() && hop.content != Content::Requests && !hop.content.is_control(),
             capabilities: observed_since.capabilities(),
         };
-        let before = known.announced;
-        if before == Some(announced) {
+        if hop.announced == Some(announced) {
             return;
         }
         // Frames sent before their receiver was watched may have been received and delivered unobserved, so they must not be judged: the hop
         // is first reported as one whose receives or deliveries are not observed.
-        let mut hidden = announced.capabilities;
-        let is_new = |was_observed: fn(Capabilities) -> bool| {
-            before.is_none_or(|before| before.to != announced.to || !was_observed(before.capabilities))
+        let capabilities_before = match hop.announced {
+            Some(before) if before.receiver == announced.receiver => before.capabilities,
+            _ => Capabilities::default(),
         };
-        if observed_since.received > Some(known.since) && is_new(|before| before.received) {
+        let mut hidden = announced.capabilities;
+        if !capabilities_before.received && observed_since.received > Some(hop.first_sent_at) {
             hidden.received = false;
         }
-        if observed_since.delivered > Some(known.since) && is_new(|before| before.delivered) {
+        if !capabilities_before.delivered && observed_since.delivered > Some(hop.first_sent_at) {
             hidden.delivered = false;
         }
         if hidden != announced.capabilities {
-            emit(known, Announced { capabilities: hidden, ..announced }, at, sink);
+            emit_hop(hop, Announced { capabilities: hidden, ..announced }, at, sink);
         }
-        emit(known, announced, at, sink);
-        if let Some(known) = &mut self.hops[lane] {
-            known.announced = Some(announced);
+        emit_hop(hop, announced, at, sink);
+        if let Some(hop) = &mut self.hops[lane] {
+            hop.announced = Some(announced);
         }
     }
 }
 
-/// Since when the stages of a lane's messages are observed at all processes that may receive them.
-fn observed_since(known: &Known, roles: &Roles, sight: &Observability) -> ObservedSince {
-    let to = known.receiver.known();
-    let receivers = match to {
+/// Since when the stages of a hop's messages are observed at every process that may receive them.
+fn observed_since(hop: &LaneHop, roles: &Roles, observability: &Observability) -> ObservedSince {
+    let receiver = hop.receiver.deduced();
+    let possible_receivers = match receiver {
         Some(Receiver { pid: Some(pid), .. }) => [pid].into(),
-        Some(Receiver { part, pid: None }) => roles.with_role(part),
-        None if known.content == Content::Requests => BTreeSet::new(),
-        None => roles.may_receive_from(known.from),
+        Some(Receiver { role, pid: None }) => roles.pids_with_role(role),
+        None if hop.content == Content::Requests => BTreeSet::new(),
+        None => roles.may_receive_from(hop.sender_role),
     };
-    let received = match known.receiver {
-        Presumed::Another => None,
-        _ => sight.watches(known.sender.pid, &receivers),
+    let received = match hop.receiver {
+        // The receiver is none of the watched processes.
+        PresumedReceiver::NotVisible => None,
+        PresumedReceiver::Deduced(_) | PresumedReceiver::Unknown => {
+            observability.receives_observed_since(hop.sender_socket.pid, &possible_receivers)
+        }
     };
     // Only a tokenizer delivers tokens.
-    let goes_to_tokenizer = known.content != Content::Requests && to.is_some_and(|to| to.part.is_tokenizer());
-    ObservedSince {
-        received,
-        are_processed: sight.processes(&receivers),
-        delivered: if goes_to_tokenizer { sight.serves(&receivers) } else { None },
-    }
+    let goes_to_tokenizer = hop.content != Content::Requests && receiver.is_some_and(|to| to.role.is_tokenizer());
+    let delivered = if goes_to_tokenizer { observability.deliveries_observed_since(&possible_receivers) } else { None };
+    ObservedSince { received, are_processed: observability.observes_processing(&possible_receivers), delivered }
 }
 
 /// Since when the stages of a hop's messages are observed; `None` for one that is not.
@@ -416,13 +434,13 @@ impl Hops for Paths {
         match (source, content) {
             (MessageSource::Sent { lane, socket, number }, content) => {
                 let hop = match content {
-                    Some(content) => self.sent(lane, socket, content, at, sink)?,
-                    None => self.of_lane(lane)?.id,
+                    Some(content) => self.record_send(lane, socket, content, at, sink)?,
+                    None => self.hop_of_lane(lane)?.id,
                 };
                 Some(FrameId::new(hop, self.ids.generation, number))
             }
             (MessageSource::Received(socket), Some(content)) if content.has_chunks => {
-                self.received_unsent(socket, content.kind, at, sink)
+                self.number_unsent_frame(socket, content.kind, at, sink)
             }
             (MessageSource::Received(_), _) => None,
         }
@@ -430,22 +448,24 @@ impl Hops for Paths {
 }
 
 /// Emits the state of a hop as an event.
-fn emit(known: &Known, announced: Announced, at: MonoNs, sink: Sink<'_>) {
+fn emit_hop(hop: &LaneHop, announced: Announced, at: MonoNs, sink: Sink<'_>) {
+    let receiver_role = announced.receiver.map(|receiver| receiver.role);
     let hop = Hop {
-        id: known.id,
-        ends: ends(known.from, announced.to),
-        endpoint: &known.endpoint,
-        worker: announced.to.and_then(|to| to.part.rank()),
+        id: hop.id,
+        ends: ends_between(hop.sender_role, announced.receiver),
+        endpoint: &hop.endpoint,
+        worker: receiver_role.and_then(PathRole::rank),
         origin: announced.origin,
-        last: known.content != Content::Requests && announced.to.is_some_and(|to| to.part.is_tokenizer()),
-        carries_requests: known.content == Content::Requests,
+        last: hop.content != Content::Requests && receiver_role.is_some_and(PathRole::is_tokenizer),
+        carries_requests: hop.content == Content::Requests,
         capabilities: announced.capabilities,
     };
     sink(&Event::new(at, What::Hop(hop)));
 }
 
-fn ends(from: Part, to: Option<Receiver>) -> Ends<&'static str> {
-    Ends::new(from.word(), to.map_or(UNKNOWN, |to| to.part.word()))
+/// Names of a hop's ends.
+fn ends_between(sender_role: PathRole, receiver: Option<Receiver>) -> Ends<&'static str> {
+    Ends::new(sender_role.word(), receiver.map_or(UNKNOWN, |receiver| receiver.role.word()))
 }
 
 /// Hop ids assigned so far, across engine restarts: a hop that reappears between the same ends keeps its id. After a restart, frame numbers
@@ -467,10 +487,10 @@ struct AssignedHop {
 
 impl HopIds {
     /// Id of a hop that is new in this generation; `None` beyond the limit.
-    pub(super) fn assign(&mut self, ends: Ends<&'static str>) -> Option<HopId> {
+    pub(super) fn assign_id(&mut self, ends: Ends<&'static str>) -> Option<HopId> {
         let generation = self.generation;
-        let known = self.assigned.iter().position(|hop| hop.ends == ends && hop.last_generation < generation);
-        let index = match known {
+        let reappearing = self.assigned.iter().position(|hop| hop.ends == ends && hop.last_generation < generation);
+        let index = match reappearing {
             Some(index) => index,
             None if self.assigned.len() == MAX_HOPS => return None,
             None => {
@@ -490,17 +510,17 @@ mod tests {
     #[test]
     fn a_returning_hop_keeps_its_id_and_same_named_hops_get_distinct_ids() {
         let mut ids = HopIds::default();
-        let first = ["a->b", "b->c", "b->c"].map(|name| ids.assign(name.into()));
+        let first = ["a->b", "b->c", "b->c"].map(|name| ids.assign_id(name.into()));
         assert_eq!(first, [Some(HopId(0)), Some(HopId(1)), Some(HopId(2))]);
         ids.generation += 1;
-        let second = ["b->c", "a->b", "b->c", "b->c"].map(|name| ids.assign(name.into()));
+        let second = ["b->c", "a->b", "b->c", "b->c"].map(|name| ids.assign_id(name.into()));
         assert_eq!(second, [Some(HopId(1)), Some(HopId(0)), Some(HopId(2)), Some(HopId(3))]);
     }
 
     #[test]
     fn no_ids_are_assigned_beyond_the_limit() {
         let mut ids = HopIds::default();
-        let given = (0..=MAX_HOPS).filter_map(|_| ids.assign("a->b".into())).count();
+        let given = (0..=MAX_HOPS).filter_map(|_| ids.assign_id("a->b".into())).count();
         assert_eq!(given, MAX_HOPS);
     }
 }

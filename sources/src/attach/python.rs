@@ -66,14 +66,14 @@ impl PythonWatch {
         let serves = role.answers_clients() || role.is_main();
         let sampled = SampledProcess { run, role: role.word() };
         if (serves || self.options.every_role) && self.sampled.insert(process.id.pid, sampled).is_none() {
-            self.options.reader.sample(self.sampled.keys().copied());
+            self.options.reader.sample_processes(self.sampled.keys().copied());
         }
     }
 
     /// Stops sampling the processes of a run.
     pub(super) fn remove_run(&mut self, run: RunId) {
         self.sampled.retain(|_, process| process.run != run);
-        self.options.reader.sample(self.sampled.keys().copied());
+        self.options.reader.sample_processes(self.sampled.keys().copied());
     }
 
     /// Emits the samples of a run's processes.

@@ -49,7 +49,7 @@ pub(super) struct QueueProblems {
 /// State shared with the thread.
 #[derive(Debug, Default)]
 struct SharedState {
-    has_flows: AtomicBool,
+    has_traffic: AtomicBool,
     problems: Mutex<QueueProblems>,
 }
 
@@ -78,8 +78,8 @@ impl QueueWatch {
     }
 
     /// Emits the samples taken since the last call. Never waits.
-    pub(super) fn poll(&self, has_flows: bool, sink: Sink<'_>) {
-        self.shared.has_flows.store(has_flows, Ordering::Relaxed);
+    pub(super) fn emit_new_samples(&self, has_traffic: bool, sink: Sink<'_>) {
+        self.shared.has_traffic.store(has_traffic, Ordering::Relaxed);
         for QueueReading { at, hop, receive_bytes, send_bytes } in self.readings.try_iter().take(QUEUE) {
             sink(&Event::new(at, What::Queue(QueueSample { hop: &hop, receive_bytes, send_bytes })));
         }
@@ -99,7 +99,7 @@ fn sample_queues(engines: &Receiver<Box<Engine>>, sender: &SyncSender<QueueReadi
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        sampler.poll(shared.has_flows.load(Ordering::Relaxed), &mut |reading| {
+        sampler.sample_queues(shared.has_traffic.load(Ordering::Relaxed), &mut |reading| {
             // Dropped if the reader of the ring is late: the next sample replaces it.
             let _ = sender.try_send(reading);
         });
@@ -117,7 +117,7 @@ enum LaneGroup {
 }
 
 impl LaneGroup {
-    fn of(lane: &HopSeen, engine: &Engine) -> Self {
+    fn of_lane(lane: &HopSeen, engine: &Engine) -> Self {
         match lane.carries {
             Carries::Output => Self::Output,
             _ if has_process(engine, lane.from) && has_process(engine, lane.to) => Self::InsideEngine,
@@ -149,7 +149,7 @@ impl QueueSampler {
         // Connections of clients look like hops when no sender is known, as after the engine's end. There may be thousands.
         for group in [LaneGroup::Output, LaneGroup::InsideEngine, LaneGroup::Other] {
             for route in &routes {
-                for lane in route.lanes.iter().filter(|lane| LaneGroup::of(lane, engine) == group) {
+                for lane in route.lanes.iter().filter(|lane| LaneGroup::of_lane(lane, engine) == group) {
                     if watched == MAX_CONNECTIONS {
                         self.problems.left_out += usize::from(group != LaneGroup::Other);
                         continue;
@@ -165,34 +165,39 @@ impl QueueSampler {
         self.sockets.retain_sockets(|socket| used.contains(socket));
     }
 
-    /// Takes a sample if one is due.
-    fn poll(&mut self, has_flows: bool, each: &mut dyn FnMut(QueueReading)) {
-        let every = if has_flows { EVERY } else { AT_REST };
-        if self.sampled.is_some_and(|last| last.elapsed() < every) {
+    /// Reads the queues of all hops if a sample is due, and passes a reading of each hop to `emit`. `has_traffic` selects the interval.
+    fn sample_queues(&mut self, has_traffic: bool, emit: &mut dyn FnMut(QueueReading)) {
+        let interval = if has_traffic { EVERY } else { AT_REST };
+        if self.sampled.is_some_and(|last| last.elapsed() < interval) {
             return;
         }
         self.sampled = Some(Instant::now());
+        // Leaves its owner meanwhile, because reading a socket keeps the first error.
         let hops = std::mem::take(&mut self.hops);
         for (name, connections) in &hops {
             let mut receive_bytes = None;
             let mut send_bytes = None;
-            for (from, to) in connections {
-                add_known(&mut send_bytes, from.and_then(|end| self.depth(end)?.send_bytes));
-                add_known(&mut receive_bytes, to.and_then(|end| self.depth(end)?.receive_bytes));
+            for (sender, receiver) in connections {
+                add_known(&mut send_bytes, self.read_queues(*sender).and_then(|depth| depth.send_bytes));
+                add_known(&mut receive_bytes, self.read_queues(*receiver).and_then(|depth| depth.receive_bytes));
             }
-            if receive_bytes.or(send_bytes).is_some() {
-                each(QueueReading { at: MonoNs::now(), hop: name.clone(), receive_bytes, send_bytes });
+            if receive_bytes.is_some() || send_bytes.is_some() {
+                emit(QueueReading { at: MonoNs::now(), hop: name.clone(), receive_bytes, send_bytes });
             }
         }
         self.hops = hops;
     }
 
-    /// Bytes in the queues of a socket. `None` if the kernel does not tell; the first error is kept for the report.
-    fn depth(&mut self, end: End) -> Option<QueueDepth> {
-        self.sockets.read_depth(end).unwrap_or_else(|error| {
-            self.problems.refused.get_or_insert_with(|| error.to_string());
-            None
-        })
+    /// Bytes in the queues of a connection's end. `None` if the end is unknown or the kernel does not tell; the first error is kept for the
+    /// report.
+    fn read_queues(&mut self, end: Option<End>) -> Option<QueueDepth> {
+        match self.sockets.read_depth(end?) {
+            Ok(depth) => depth,
+            Err(error) => {
+                self.problems.refused.get_or_insert_with(|| error.to_string());
+                None
+            }
+        }
     }
 }
 
@@ -237,7 +242,7 @@ mod tests {
 
     fn poll_samples(watch: &mut QueueSampler) -> Vec<(String, Option<u64>)> {
         let mut samples = Vec::new();
-        watch.poll(true, &mut |reading| samples.push((reading.hop, reading.receive_bytes)));
+        watch.sample_queues(true, &mut |reading| samples.push((reading.hop, reading.receive_bytes)));
         samples
     }
 
@@ -287,7 +292,7 @@ mod tests {
         let mut bytes = None;
         let until = Instant::now() + Duration::from_secs(30);
         while bytes.is_none() && Instant::now() < until {
-            watch.poll(true, &mut |event| {
+            watch.emit_new_samples(true, &mut |event| {
                 if let What::Queue(sample) = event.what {
                     bytes = sample.receive_bytes;
                 }

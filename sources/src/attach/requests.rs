@@ -37,10 +37,12 @@ impl RequestPlane {
             match step {
                 ConnectionStep::Missed(count) => requests.missed(count.into()),
                 ConnectionStep::Bytes { bytes, begins } => requests.parse(bytes, begins, &mut |request| {
+                    // The response does not come over TCP, so its deliveries are not observed.
                     if !request.has_readable_response {
                         server.count_unreadable(Unreadable::Transport);
                     }
                     if let Some(subject) = request.subject {
+                        // Without an id, the request is joined by the worker's log or by its tokens.
                         self.names_rids |= request.rid.is_some();
                         server.record_announced_stream(subject, request.context, request.rid);
                     }

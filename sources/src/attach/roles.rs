@@ -11,13 +11,13 @@ use super::targets::speaks_zmq;
 
 /// Role of a process on the path, and its rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct PathRole {
     role: Option<Role>,
     rank: Option<u16>,
 }
 
-impl Part {
-    fn of(role: Option<Role>) -> Self {
+impl PathRole {
+    fn unranked(role: Option<Role>) -> Self {
         Self { role, rank: None }
     }
 
@@ -48,27 +48,27 @@ impl Part {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Receiver {
-    pub(super) part: Part,
+    pub(super) role: PathRole,
     /// `None` if several processes are possible.
     pub(super) pid: Option<u32>,
 }
 
 /// Expected receiver of a socket's messages, before a receive is observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Presumed {
-    By(Receiver),
+pub(super) enum PresumedReceiver {
+    Deduced(Receiver),
     /// Connections do not identify it.
     Unknown,
     /// All connected processes receive from other sockets, so the receiver is not known yet.
-    Another,
+    NotVisible,
 }
 
-impl Presumed {
+impl PresumedReceiver {
     /// The receiver, if it is deduced.
-    pub(super) fn known(self) -> Option<Receiver> {
+    pub(super) fn deduced(self) -> Option<Receiver> {
         match self {
-            Self::By(receiver) => Some(receiver),
-            Self::Unknown | Self::Another => None,
+            Self::Deduced(receiver) => Some(receiver),
+            Self::Unknown | Self::NotVisible => None,
         }
     }
 }
@@ -78,11 +78,18 @@ impl Presumed {
 pub(super) struct Roles {
     /// Names the roles of processes that discovery does not know.
     engine: Option<EngineKind>,
-    parts: HashMap<u32, Part>,
+    by_pid: HashMap<u32, PathRole>,
     /// Roles of servers inside processes, which receive all output of their process.
     inner: HashMap<u32, Role>,
-    /// Output connections: sender, receiver, endpoint.
-    connected: BTreeSet<(u32, u32, String)>,
+    connections: BTreeSet<Connection>,
+}
+
+/// A connection for output, ordered by its sender.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Connection {
+    sender_pid: u32,
+    receiver_pid: u32,
+    endpoint: String,
 }
 
 impl Roles {
@@ -90,156 +97,180 @@ impl Roles {
     pub(super) fn of_engine(engine: &Engine) -> Self {
         let mut roles = Self { engine: engine.kind, ..Self::default() };
         for process in engine.processes.iter().filter(|process| speaks_zmq(process)) {
-            roles.learn(process);
+            roles.add_process(process);
         }
-        roles.connect(engine);
+        roles.replace_connections(engine);
         roles
     }
 
     /// Roles of processes and their connections (sender first), without discovery.
-    pub(super) fn with_parts(parts: &[(u32, Role)], connected: &[(u32, u32)]) -> Self {
+    pub(super) fn with_roles(roles: &[(u32, Role)], connected_pids: &[(u32, u32)]) -> Self {
+        let mut connections = BTreeSet::new();
+        for &(sender_pid, receiver_pid) in connected_pids {
+            connections.insert(Connection { sender_pid, receiver_pid, endpoint: format!("ipc:///{receiver_pid}") });
+        }
         Self {
             engine: engines::DISCOVERED.first().copied(),
-            parts: parts.iter().map(|&(pid, role)| (pid, Part::of(Some(role)))).collect(),
-            connected: connected.iter().map(|&(from, to)| (from, to, format!("ipc:///{to}"))).collect(),
+            by_pid: roles.iter().map(|&(pid, role)| (pid, PathRole::unranked(Some(role)))).collect(),
+            connections,
             ..Self::default()
         }
     }
 
     /// Role of an unwatched process that sends `kind`.
-    pub(super) fn unwatched_sender(&self, kind: Kind) -> Part {
-        Part::of(self.sender_of(kind))
+    pub(super) fn unwatched_sender_role(&self, kind: Kind) -> PathRole {
+        PathRole::unranked(self.role_that_sends(kind))
     }
 
-    fn sender_of(&self, kind: Kind) -> Option<Role> {
+    /// Role that sends `kind` in this engine; `None` if the engine or the role is not known.
+    fn role_that_sends(&self, kind: Kind) -> Option<Role> {
         self.engine?.sender_of(kind)
     }
 
     /// Adds a process found by discovery.
-    pub(super) fn learn(&mut self, process: &Process) {
-        self.parts.insert(process.id.pid, Part::of(Some(process.role)));
+    pub(super) fn add_process(&mut self, process: &Process) {
+        self.by_pid.insert(process.id.pid, PathRole::unranked(Some(process.role)));
         self.inner.extend(process.inner_role().map(|role| (process.id.pid, role)));
     }
 
     /// Removes an exited process with its connections.
-    pub(super) fn forget(&mut self, pid: u32) {
-        self.parts.remove(&pid);
+    pub(super) fn remove_process(&mut self, pid: u32) {
+        self.by_pid.remove(&pid);
         self.inner.remove(&pid);
-        self.connected.retain(|(from, to, _)| *from != pid && *to != pid);
+        self.connections.retain(|connection| connection.sender_pid != pid && connection.receiver_pid != pid);
     }
 
-    pub(super) fn with_role(&self, part: Part) -> BTreeSet<u32> {
-        self.parts.iter().filter_map(|(pid, other)| (other.role == part.role).then_some(*pid)).collect()
+    /// Processes with this role, of any rank.
+    pub(super) fn pids_with_role(&self, role: PathRole) -> BTreeSet<u32> {
+        self.by_pid.iter().filter(|(_, other)| other.role == role.role).map(|(pid, _)| *pid).collect()
     }
 
-    /// Processes that may receive from `from`, judging by their roles.
-    pub(super) fn may_receive_from(&self, from: Part) -> BTreeSet<u32> {
-        let may = |part: &Part| part.role.is_none_or(|role| part.role != from.role && role.receives_output());
-        let pids = self.parts.iter().filter(|(_, part)| may(part));
-        pids.map(|(pid, _)| *pid).collect()
+    /// Processes that may receive from one with this role, judging by their own.
+    pub(super) fn may_receive_from(&self, sender: PathRole) -> BTreeSet<u32> {
+        let mut pids = BTreeSet::new();
+        for (pid, receiver) in &self.by_pid {
+            // A process of unknown role may do anything.
+            if receiver.role.is_none_or(|role| receiver.role != sender.role && role.receives_output()) {
+                pids.insert(*pid);
+            }
+        }
+        pids
     }
 
     /// Replaces the connections by those currently visible, and assigns worker ranks.
-    pub(super) fn connect(&mut self, engine: &Engine) {
-        self.connected.clear();
+    pub(super) fn replace_connections(&mut self, engine: &Engine) {
+        self.connections.clear();
         for route in engine.routes() {
             for lane in &route.lanes {
-                let Some((from, to)) = lane.from.zip(lane.to) else {
+                let (Some(sender), Some(receiver)) = (lane.from, lane.to) else {
                     continue;
                 };
-                self.connected.insert((from.pid, to.pid, route.endpoint.to_owned()));
-                if let Some(part) = self.parts.get_mut(&to.pid) {
-                    part.rank = route.worker;
+                let endpoint = route.endpoint.to_owned();
+                self.connections.insert(Connection { sender_pid: sender.pid, receiver_pid: receiver.pid, endpoint });
+                if let Some(role) = self.by_pid.get_mut(&receiver.pid) {
+                    role.rank = route.worker;
                 }
             }
         }
     }
 
-    /// Endpoint that connects `from` to `to`; empty if there is none, or more than one.
-    pub(super) fn endpoint(&self, from: u32, to: u32) -> &str {
-        let mut places = self.of_sender(from).filter(|place| place.1 == to).map(|place| &*place.2);
-        places.next().filter(|_| places.next().is_none()).unwrap_or_default()
+    /// Endpoint that connects two processes; empty if there is none, or more than one.
+    pub(super) fn endpoint_between(&self, sender_pid: u32, receiver_pid: u32) -> &str {
+        let mut between = self.connections_from(sender_pid).filter(|found| found.receiver_pid == receiver_pid);
+        match (between.next(), between.next()) {
+            (Some(only), None) => &only.endpoint,
+            _ => "",
+        }
     }
 
-    fn of_sender(&self, pid: u32) -> impl Iterator<Item = &(u32, u32, String)> {
-        let first = (pid, 0, String::new());
-        self.connected.range(first..).take_while(move |place| place.0 == pid)
+    fn connections_from(&self, sender_pid: u32) -> impl Iterator<Item = &Connection> {
+        // No connection of the sender is ordered before this one.
+        let first = Connection { sender_pid, receiver_pid: 0, endpoint: String::new() };
+        self.connections.range(first..).take_while(move |connection| connection.sender_pid == sender_pid)
     }
 
     /// Expected receiver of messages from `pid`, needed because a frame must be attributed to the tokenizer when it is sent. Among several
-    /// candidates with one role, only the role is known. `received` are receivers of the sender's other sockets, which are excluded.
-    pub(super) fn presumed_receiver(&self, pid: u32, kind: Kind, received: &BTreeSet<u32>) -> Presumed {
+    /// candidates with one role, only the role is known. `excluded` are the receivers of the sender's other sockets.
+    pub(super) fn presumed_receiver(&self, pid: u32, kind: Kind, excluded: &BTreeSet<u32>) -> PresumedReceiver {
         if let Some(role) = self.inner.get(&pid).copied() {
-            return Presumed::By(Receiver { part: Part::of(Some(role)), pid: Some(pid) });
+            return PresumedReceiver::Deduced(Receiver { role: PathRole::unranked(Some(role)), pid: Some(pid) });
         }
-        let receivers: BTreeSet<u32> = self.of_sender(pid).map(|place| place.1).collect();
-        let reached: Vec<(u32, Role)> = receivers.iter().filter_map(|&pid| Some((pid, self.of(pid).role?))).collect();
+        let connected: BTreeSet<u32> = self.connections_from(pid).map(|connection| connection.receiver_pid).collect();
+        let connected: Vec<(u32, Role)> =
+            connected.iter().filter_map(|&pid| Some((pid, self.role_of(pid).role?))).collect();
         // A message without tokens may be for a process that is not watched.
-        if kind.is_control() && reached.iter().any(|(_, role)| matches!(role.function(), Function::Control)) {
-            return Presumed::Another;
+        if kind.is_control() && connected.iter().any(|(_, role)| matches!(role.function(), Function::Control)) {
+            return PresumedReceiver::NotVisible;
         }
-        // Tokens go through a process in between if there is one, else directly to one that responds to clients. Other messages go to the
-        // main process, which forwards them.
-        let preference = |role: Role| match role.function() {
-            Function::Source | Function::Control => None,
-            _ if kind.is_control() || kind == Kind::Abort => match role.function() {
-                Function::Intermediate if !role.is_main() => None,
-                _ => Some(u8::from(!role.is_main())),
-            },
-            Function::Intermediate if role.is_main() => Some(2),
-            Function::Intermediate => Some(0),
-            Function::Receiver => Some(1),
-        };
-        let best = reached.iter().filter_map(|(_, role)| preference(*role)).min();
-        let mut likely = reached;
-        likely.retain(|(_, role)| best.is_some() && preference(*role) == best);
-        let has_candidates = !likely.is_empty();
-        likely.retain(|(pid, _)| !received.contains(pid));
-        match likely.as_slice() {
+        let best_rank = connected.iter().filter_map(|(_, role)| receiver_preference(kind, *role)).min();
+        let mut candidates = connected;
+        candidates.retain(|(_, role)| best_rank.is_some() && receiver_preference(kind, *role) == best_rank);
+        let had_candidates = !candidates.is_empty();
+        candidates.retain(|(pid, _)| !excluded.contains(pid));
+        match candidates.as_slice() {
             // All candidates receive from other sockets, so the receiver is one that is not visible.
-            [] if has_candidates => Presumed::Another,
-            [(pid, _)] => Presumed::By(Receiver { part: self.of(*pid), pid: Some(*pid) }),
+            [] if had_candidates => PresumedReceiver::NotVisible,
+            [(pid, _)] => PresumedReceiver::Deduced(Receiver { role: self.role_of(*pid), pid: Some(*pid) }),
             [(_, role), others @ ..] if others.iter().all(|(_, other)| other == role) => {
-                Presumed::By(Receiver { part: Part::of(Some(*role)), pid: None })
+                PresumedReceiver::Deduced(Receiver { role: PathRole::unranked(Some(*role)), pid: None })
             }
-            _ => Presumed::Unknown,
+            _ => PresumedReceiver::Unknown,
         }
     }
 
     /// Expected receiver of requests from `pid`: the only scheduler, or one of several.
-    pub(super) fn presumed_scheduler(&self, pid: u32) -> Presumed {
-        let mut schedulers = self.parts.iter().filter(|(other, part)| **other != pid && part.is_scheduler());
+    pub(super) fn presumed_scheduler(&self, pid: u32) -> PresumedReceiver {
+        let mut schedulers = self.by_pid.iter().filter(|(other, role)| **other != pid && role.is_scheduler());
         match (schedulers.next(), schedulers.next()) {
-            (None, _) => Presumed::Unknown,
-            (Some((&scheduler, &part)), None) => Presumed::By(Receiver { part, pid: Some(scheduler) }),
-            (Some((_, part)), Some(_)) => Presumed::By(Receiver { part: Part::of(part.role), pid: None }),
+            (None, _) => PresumedReceiver::Unknown,
+            (Some((&scheduler, &role)), None) => PresumedReceiver::Deduced(Receiver { role, pid: Some(scheduler) }),
+            (Some((_, one)), Some(_)) => {
+                PresumedReceiver::Deduced(Receiver { role: PathRole::unranked(one.role), pid: None })
+            }
         }
     }
 
-    pub(super) fn of(&self, pid: u32) -> Part {
-        self.parts.get(&pid).copied().unwrap_or_default()
+    /// Role of a process, unknown if it is not watched.
+    pub(super) fn role_of(&self, pid: u32) -> PathRole {
+        self.by_pid.get(&pid).copied().unwrap_or_default()
     }
 
     /// Role of a process that sends `kind`; deduced from the message if discovery does not know it.
-    pub(super) fn sender(&mut self, pid: u32, kind: Kind) -> Part {
-        let known = self.sender_of(kind);
-        let part = self.parts.entry(pid).or_default();
-        part.role = part.role.or(known);
-        *part
+    pub(super) fn sender_role(&mut self, pid: u32, kind: Kind) -> PathRole {
+        let deduced = self.role_that_sends(kind);
+        let known = self.by_pid.entry(pid).or_default();
+        known.role = known.role.or(deduced);
+        *known
     }
 
     /// Role of a process that receives `kind`; deduced from the message if discovery does not know it.
-    pub(super) fn receiver(&mut self, pid: u32, kind: Kind) -> Part {
-        let part = self.parts.entry(pid).or_default();
+    pub(super) fn receiver_role(&mut self, pid: u32, kind: Kind) -> PathRole {
+        let known = self.by_pid.entry(pid).or_default();
+        // Processes of several roles receive messages without tokens.
         if !kind.is_control() {
-            part.role = part.role.or_else(|| self.engine?.receiver());
+            known.role = known.role.or_else(|| self.engine?.receiver());
         }
-        *part
+        *known
     }
 
     /// Returns whether any watched process may send tokens.
-    pub(super) fn watches_a_sender(&self) -> bool {
-        self.parts.values().any(|part| !part.is_tokenizer())
+    pub(super) fn has_watched_sender(&self) -> bool {
+        self.by_pid.values().any(|role| !role.is_tokenizer())
+    }
+}
+
+/// How likely a process with this role receives messages of this kind, among those a sender is connected to: 0 is the most likely, `None` never
+/// does. Tokens go through a process in between if there is one, else directly to one that responds to clients. Other messages go to the main
+/// process, which forwards them.
+fn receiver_preference(kind: Kind, role: Role) -> Option<u8> {
+    let goes_to_main_process = kind.is_control() || kind == Kind::Abort;
+    match role.function() {
+        Function::Source | Function::Control => None,
+        Function::Intermediate if goes_to_main_process && !role.is_main() => None,
+        _ if goes_to_main_process => Some(u8::from(!role.is_main())),
+        Function::Intermediate if role.is_main() => Some(2),
+        Function::Intermediate => Some(0),
+        Function::Receiver => Some(1),
     }
 }
 
@@ -250,31 +281,31 @@ mod tests {
     use super::*;
 
     fn presumed(roles: &Roles, pid: u32, kind: Kind) -> Option<(&'static str, Option<u32>)> {
-        let receiver = roles.presumed_receiver(pid, kind, &BTreeSet::new()).known()?;
-        Some((receiver.part.word(), receiver.pid))
+        let receiver = roles.presumed_receiver(pid, kind, &BTreeSet::new()).deduced()?;
+        Some((receiver.role.word(), receiver.pid))
     }
 
     #[test]
     fn statistics_may_be_for_a_process_that_is_not_watched() {
         use engines::vllm::discover::{API_SERVER, COORDINATOR, ENGINE_CORE};
         let parts = [(1, ENGINE_CORE), (2, API_SERVER), (3, COORDINATOR)];
-        let roles = Roles::with_parts(&parts, &[(1, 2), (1, 3)]);
+        let roles = Roles::with_roles(&parts, &[(1, 2), (1, 3)]);
         assert_eq!(presumed(&roles, 1, Kind::TokenIds), Some(("api-server", Some(2))));
-        assert_eq!(roles.presumed_receiver(1, Kind::Control, &BTreeSet::new()), Presumed::Another);
+        assert_eq!(roles.presumed_receiver(1, Kind::Control, &BTreeSet::new()), PresumedReceiver::NotVisible);
     }
 
     #[test]
     fn receivers_are_presumed_from_connections() {
         let parts = [(1, SCHEDULER), (2, DETOKENIZER), (3, ROUTER), (4, WORKER), (5, WORKER)];
-        let roles = Roles::with_parts(&parts, &[(1, 2), (1, 3), (2, 3), (2, 4), (2, 5), (3, 4), (3, 5)]);
+        let roles = Roles::with_roles(&parts, &[(1, 2), (1, 3), (2, 3), (2, 4), (2, 5), (3, 4), (3, 5)]);
         assert_eq!(presumed(&roles, 1, Kind::TokenIds), Some(("detokenizer", Some(2))));
         assert_eq!(presumed(&roles, 1, Kind::Abort), Some(("router", Some(3))));
         assert_eq!(presumed(&roles, 2, Kind::Text), Some(("worker", None)));
         assert_eq!(presumed(&roles, 3, Kind::Text), Some(("worker", None)));
         assert_eq!(presumed(&roles, 9, Kind::Text), None);
         let others = |received: &[u32]| roles.presumed_receiver(2, Kind::Text, &received.iter().copied().collect());
-        assert!(matches!(others(&[4]), Presumed::By(Receiver { pid: Some(5), .. })));
-        assert_eq!(others(&[4, 5]), Presumed::Another, "each receives from its own socket");
-        assert_eq!((roles.endpoint(1, 2), roles.endpoint(1, 4)), ("ipc:///2", ""));
+        assert!(matches!(others(&[4]), PresumedReceiver::Deduced(Receiver { pid: Some(5), .. })));
+        assert_eq!(others(&[4, 5]), PresumedReceiver::NotVisible, "each receives from its own socket");
+        assert_eq!((roles.endpoint_between(1, 2), roles.endpoint_between(1, 4)), ("ipc:///2", ""));
     }
 }

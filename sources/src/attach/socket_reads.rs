@@ -10,7 +10,7 @@ use trace::MonoNs;
 use zmq_tap::zmtp::{Element, FrameReader, Framing};
 
 use super::lanes::{Lanes, Sink};
-use super::sight::{Observability, Pair};
+use super::observability::{Observability, Pair};
 
 /// Maximum number of connections; the others are counted in `left_out`.
 const MAX_CONNECTIONS: usize = 1024;
@@ -97,14 +97,14 @@ impl SocketReads {
     }
 
     /// Updates which receives are observed from `now` on, once older records have been read. Returns whether that has changed.
-    pub(super) fn settle(&mut self, sight: &mut Observability, now: MonoNs) -> bool {
+    pub(super) fn apply_changes(&mut self, observability: &mut Observability, now: MonoNs) -> bool {
         let changed = !(self.new.is_empty() && self.closed.is_empty());
         for pair in self.closed.drain(..) {
-            sight.unread(pair);
+            observability.mark_connection_unread(pair);
         }
         for pair in self.new.drain(..) {
             if !has_lost(&self.lost, pair) {
-                sight.read(pair, now);
+                observability.mark_connection_read(pair, now);
             }
         }
         changed
@@ -124,7 +124,7 @@ impl SocketReads {
     }
 
     /// Processes a record of bytes that `pid` read.
-    pub(super) fn enter(&mut self, pid: u32, record: &Record<'_>, lanes: &mut Lanes, sink: Sink<'_>) {
+    pub(super) fn record_read(&mut self, pid: u32, record: &Record<'_>, lanes: &mut Lanes, sink: Sink<'_>) {
         let at = MonoNs(record.head.at_ns);
         let inode = record.head.socket;
         let Some(connection) = self.connections.get_mut(&(pid, inode)) else {
@@ -140,7 +140,7 @@ impl SocketReads {
                 let call = Call { at, socket, tid: record.head.tid, seq: *seq, wakeup: None };
                 *seq += 1;
                 let message = Message { call, bytes: frame.bytes, more: frame.more, payload: frame.payload };
-                lanes.received(&message, sink) && frame.bytes >= MIN_PROOF
+                lanes.record_receive(&message, sink) && frame.bytes >= MIN_PROOF
             }
             Element::Lost { proven } => {
                 lost.insert((pair, inode));
@@ -149,16 +149,16 @@ impl SocketReads {
                     lanes.report_unframed(socket, at, sink);
                 }
                 let paths = &mut lanes.paths;
-                paths.sight.unread(pair);
-                paths.reconsider(at, sink);
+                paths.observability.mark_connection_unread(pair);
+                paths.update_receivers(at, sink);
                 false
             }
             Element::Found => {
                 lost.remove(&(pair, inode));
                 if !has_lost(lost, pair) {
                     let paths = &mut lanes.paths;
-                    paths.sight.read(pair, at);
-                    paths.reconsider(at, sink);
+                    paths.observability.mark_connection_read(pair, at);
+                    paths.update_receivers(at, sink);
                 }
                 false
             }
@@ -180,6 +180,7 @@ impl SocketReads {
     pub(super) fn degraded(&self) -> Vec<String> {
         let mut degraded: Vec<String> = Vec::new();
         let pids: BTreeSet<u32> = self.connections.keys().map(|(pid, _)| *pid).collect();
+        // A process has several connections, and is named once.
         for pid in pids {
             degraded.push(format!(
                 "pid {pid}: frames are observed when the process reads them from its sockets, as it has no libzmq; when it processes them is not observed"
@@ -237,9 +238,9 @@ mod tests {
     impl Run {
         fn new() -> Self {
             let parts = [(SENDER, SCHEDULER), (READER, TOKENIZER)];
-            let roles = Roles::with_parts(&parts, &[(SENDER, READER)]);
-            let mut sight = Observability::new(true, false);
-            sight.watch(SENDER, MonoNs(0));
+            let roles = Roles::with_roles(&parts, &[(SENDER, READER)]);
+            let mut observability = Observability::new(true, false);
+            observability.mark_watched(SENDER, MonoNs(0));
             let pair = (SENDER, READER);
             let connection = Connection {
                 pair,
@@ -252,9 +253,9 @@ mod tests {
                 new: vec![pair],
                 ..SocketReads::default()
             };
-            reads.settle(&mut sight, MonoNs(0));
+            reads.apply_changes(&mut observability, MonoNs(0));
             Self {
-                lanes: Lanes::new(roles, sight),
+                lanes: Lanes::new(roles, observability),
                 reads,
                 analysis: Analysis::new(Config { engines: engines::FACTS, ..Config::default() }),
                 sent: 0,
@@ -276,7 +277,7 @@ mod tests {
             };
             let message = Message { call, bytes: body.len() as u64, more: false, payload: &body };
             self.sent += 1;
-            self.lanes.sent(&message, &mut Clients::default(), &mut |event| self.analysis.apply(event));
+            self.lanes.record_send(&message, &mut Clients::default(), &mut |event| self.analysis.apply(event));
             let mut wire = vec![2];
             wire.extend((body.len() as u64).to_be_bytes());
             wire.extend(body);
@@ -295,7 +296,7 @@ mod tests {
                 ..Head::default()
             };
             let record = Record { kind: Kind::Zmtp, head, payload: bytes };
-            self.reads.enter(READER, &record, &mut self.lanes, &mut |event: &Event<'_>| {
+            self.reads.record_read(READER, &record, &mut self.lanes, &mut |event: &Event<'_>| {
                 self.analysis.apply(event);
             });
         }
@@ -324,7 +325,7 @@ mod tests {
             run.read(&wire[cut..]);
         }
         assert_eq!(run.hop(), (20, Some(20), Some(0), Some(500_000)));
-        assert_eq!(run.lanes.senderless, 0);
+        assert_eq!(run.lanes.frames_without_send, 0);
         assert_eq!(run.reads.degraded().len(), 1, "{:?}", run.reads.degraded());
         let report = Report::of(&run.analysis, &ReportInput::for_source("attach"));
         assert!(report.hops[0].processing_ns.is_none());

@@ -9,20 +9,20 @@ use responses::Server;
 use trace::MonoNs;
 
 use super::cpu::{self, CpuWatch};
+use super::discovery_thread::DiscoveryThread;
 use super::egress::Egress;
 use super::engine_search::{EngineSearch, FoundEngine};
 use super::inbox::RunId;
 use super::interpreter::Interpreter;
 use super::lanes::Lanes;
-use super::lookout::DiscoveryThread;
-use super::newcomers::LateProcesses;
+use super::late_processes::LateProcesses;
 use super::node::{Node, NodeHandle};
+use super::observability::Observability;
 use super::python::PythonWatch;
 use super::queues::QueueWatch;
 use super::roles::Roles;
-use super::sight::Observability;
 use super::socket_reads::SocketReads;
-use super::targets::{has_libzmq, observe_inner_servers, targets, without_libzmq};
+use super::targets::{choose_targets, has_libzmq, observe_inner_servers, without_libzmq};
 use super::{Attach, AttachOptions, response_id_of, trial, watch_threads};
 use crate::translate::Clients;
 
@@ -33,10 +33,10 @@ pub(super) fn start_node(
     engine_search: Option<EngineSearch>,
     options: &AttachOptions,
 ) -> anyhow::Result<NodeHandle> {
-    let lookout = DiscoveryThread::start(watcher, attached, engine_search)
+    let discovery = DiscoveryThread::start(watcher, attached, engine_search)
         .context("cannot start a thread that looks for new workers")?;
     let python = options.python.clone().map(PythonWatch::start);
-    Ok(NodeHandle::new(Node::new(options.probe, lookout, python, options.max_engines)))
+    Ok(NodeHandle::new(Node::new(options.probe, discovery, python, options.max_engines)))
 }
 
 impl Attach {
@@ -61,7 +61,7 @@ impl Attach {
         let mut guard = node.lock();
         let attached = Self::attach_to(handle, &mut guard, run, found, options, is_ring_read);
         if attached.is_err() {
-            guard.release(run);
+            guard.release_run(run);
         }
         attached
     }
@@ -80,42 +80,42 @@ impl Attach {
         node.load_probe().context(refused)?;
         node.receive_from(run, engine);
         let has_several_runs = node.has_several_runs();
-        let targets = targets(engine, &options.named, options.capture);
+        let targets = choose_targets(engine, &options.named, options.capture);
         let probed: BTreeSet<u32> = targets.iter().map(|target| target.pid).collect();
         let mut degraded =
-            initial_limits(engine, &probed, options, &node.lookout.topology().blind_spots, has_several_runs);
-        let followed_changes = node.lookout.changes();
+            initial_limits(engine, &probed, options, &node.discovery.topology().blind_spots, has_several_runs);
+        let followed_changes = node.discovery.changes();
 
         let roles = Roles::of_engine(engine);
         let mut egress = new_egress(found, options);
-        let (probe, _) = node.parts().context(refused)?;
-        let mut newcomers = LateProcesses::default();
+        let (probe, _) = node.probe_and_discovery().context(refused)?;
+        let mut late_processes = LateProcesses::default();
         let mut refusals = Vec::new();
         if options.egress {
             for process in &engine.processes {
                 let process_ports = ports.get(&process.id.pid).cloned();
-                if let Err(why) = newcomers.serve(process, process_ports, &mut egress, probe, engine) {
+                if let Err(why) = late_processes.observe_serving(process, process_ports, &mut egress, probe, engine) {
                     refusals.push(format!("egress: {why}"));
                 }
             }
         }
         for log in &options.logs {
-            egress.follow(log, is_ring_read).with_context(|| format!("cannot follow the log {}", log.display()))?;
+            egress.follow_log(log, is_ring_read).with_context(|| format!("cannot follow the log {}", log.display()))?;
         }
         let mut reads = SocketReads::default();
         reads.rewire(engine, without_libzmq(engine, &probed), probe).map_err(anyhow::Error::msg)?;
         observe_inner_servers(&engine.processes, probe);
         probe.add_targets(&targets).context(refused)?;
-        let mut sight = Observability::new(options.probe.processed, egress.capabilities());
+        let mut observability = Observability::new(options.probe.processed, egress.shows_deliveries());
         for pid in probed.iter().filter(|pid| engine.process_with_pid(**pid).is_some_and(has_libzmq)) {
-            sight.watch(*pid, MonoNs(0));
+            observability.mark_watched(*pid, MonoNs(0));
         }
-        for pid in newcomers.take_served() {
-            sight.serve(pid, MonoNs(0));
+        for pid in late_processes.take_served() {
+            observability.mark_served(pid, MonoNs(0));
         }
-        reads.settle(&mut sight, MonoNs(0));
+        reads.apply_changes(&mut observability, MonoNs(0));
         refusals.append(&mut degraded);
-        let mut lanes = Lanes::new(roles, sight);
+        let mut lanes = Lanes::new(roles, observability);
         lanes.translator.set_engine(engine.clone());
         let mut cpu = CpuWatch::default();
         for process in &engine.processes {
@@ -132,7 +132,7 @@ impl Attach {
             options: options.clone(),
             engine: engine.clone(),
             probed,
-            newcomers,
+            late_processes,
             followed_changes,
             of_others: BTreeMap::new(),
             stopped_at: None,
@@ -168,7 +168,7 @@ fn initial_limits(
             degraded.push(trial::with_remedy(blind));
         }
     }
-    degraded.extend(cpu::clocks());
+    degraded.extend(cpu::describe_clock_offset());
     degraded
 }
 
@@ -185,7 +185,7 @@ fn new_egress(found: &FoundEngine, options: &AttachOptions) -> Egress {
         // The ids of its batches are not read.
         egress.has_no_ids();
     } else if let Some(tokenizer) = &options.tokenizer {
-        egress.detokenize(tokenizer.clone());
+        egress.set_detokenizer(tokenizer.clone());
     } else if let Some(json) = tokenizer {
         egress.read_tokenizer(json.clone());
     }

@@ -31,37 +31,36 @@ pub(super) fn observe_inner_servers<'e>(processes: impl IntoIterator<Item = &'e 
 
 /// Observed processes that receive without libzmq.
 pub(super) fn without_libzmq<'e>(engine: &'e Engine, observed: &'e BTreeSet<u32>) -> impl Iterator<Item = &'e Process> {
-    let processes = engine.processes.iter();
-    let without = |process: &&Process| process.libzmq.is_none() && process.inner_server.is_none();
-    processes.filter(move |process| observed.contains(&process.id.pid) && without(process))
+    let observed_processes = engine.processes.iter().filter(|process| observed.contains(&process.id.pid));
+    observed_processes.filter(|process| process.libzmq.is_none() && process.inner_server.is_none())
 }
 
-/// Processes on the token path and named ones; all processes if no connection is visible, unless the engine has none.
-pub(super) fn targets(engine: &Engine, named: &BTreeSet<u32>, max: u32) -> Vec<Target> {
-    let mut on_path: Vec<&Process> = engine.on_token_path().collect();
-    if on_path.is_empty() && engine.settings.avoids_zmq.is_none() {
-        on_path.extend(&engine.processes);
+/// Chooses the processes to probe: those on the token path and named ones; all processes if no connection is visible, unless the engine has none.
+pub(super) fn choose_targets(engine: &Engine, named_pids: &BTreeSet<u32>, max_captured_bytes: u32) -> Vec<Target> {
+    let mut chosen: Vec<&Process> = engine.on_token_path().collect();
+    if chosen.is_empty() && engine.settings.avoids_zmq.is_none() {
+        chosen.extend(&engine.processes);
     }
-    for process in engine.processes.iter().filter(|process| named.contains(&process.id.pid)) {
-        if !on_path.iter().any(|other| other.id == process.id) {
-            on_path.push(process);
+    for process in engine.processes.iter().filter(|process| named_pids.contains(&process.id.pid)) {
+        if !chosen.iter().any(|other| other.id == process.id) {
+            chosen.push(process);
         }
     }
-    on_path.into_iter().filter_map(|process| target(process, engine, max)).collect()
+    chosen.into_iter().filter_map(|process| target_for(process, engine, max_captured_bytes)).collect()
 }
 
-/// Chooses how much is copied of a process's messages. Output is copied at its sender, and both ends of a request. Enough of a
-/// received message is copied to identify the frame, or all of it if no sender is watched.
-pub(super) fn target(process: &Process, engine: &Engine, max: u32) -> Option<Target> {
+/// The probe's target for a process; `None` if nothing of it can be observed. Output is copied at its sender, and both ends of a request. Enough
+/// of a received message is copied to identify the frame, or `max_captured_bytes` of it if no sender is watched.
+pub(super) fn target_for(process: &Process, engine: &Engine, max_captured_bytes: u32) -> Option<Target> {
     // A server without libzmq receives unobserved, but its writes to clients are observed.
     let is_server_on_path = process.answers_clients() && engine.on_token_path().any(|on_path| on_path.id == process.id);
     if !has_libzmq(process) && !is_server_on_path {
         return None;
     }
-    let senders_watched = engine.processes.iter().any(|p| p.role.sends_output());
+    let has_watched_sender = engine.processes.iter().any(|process| process.role.sends_output());
     let capture = Capture {
-        sent: if process.role.sends_output() { max } else { TO_COMPARE },
-        received: if senders_watched { TO_COMPARE } else { max },
+        sent: if process.role.sends_output() { max_captured_bytes } else { TO_COMPARE },
+        received: if has_watched_sender { TO_COMPARE } else { max_captured_bytes },
     };
     Some(Target { pid: process.id.pid, capture })
 }

@@ -34,7 +34,7 @@ impl FeatureState {
     }
 
     /// `Works`, or `Missing`.
-    fn of(works: bool) -> Self {
+    fn works_or_missing(works: bool) -> Self {
         if works { Self::Works } else { Self::Missing }
     }
 }
@@ -82,9 +82,13 @@ pub struct FeatureRow {
 
 impl FeatureRow {
     /// A feature that works unless there are reasons why not.
-    pub fn of(name: &'static str, tried: impl Into<String>, reasons: impl IntoIterator<Item = Reason>) -> Self {
+    pub fn with_reasons(
+        name: &'static str,
+        tried: impl Into<String>,
+        reasons: impl IntoIterator<Item = Reason>,
+    ) -> Self {
         let reasons: Vec<Reason> = reasons.into_iter().collect();
-        Self { name, state: FeatureState::of(reasons.is_empty()), tried: tried.into(), reasons }
+        Self { name, state: FeatureState::works_or_missing(reasons.is_empty()), tried: tried.into(), reasons }
     }
 }
 
@@ -96,9 +100,16 @@ pub(super) fn with_remedy(blind: &BlindSpot) -> String {
     }
 }
 
+/// Result of the attach for one feature.
+struct Refusals {
+    reasons: Vec<Reason>,
+    /// Number of probed processes for which the feature is not refused.
+    observed_processes: usize,
+}
+
 impl Attach {
     /// Polls the attach for at most `patience` and reports the result per feature. Needs no traffic.
-    pub fn outcomes(&mut self, patience: Duration) -> Vec<FeatureRow> {
+    pub fn try_features(&mut self, patience: Duration) -> Vec<FeatureRow> {
         let mut has_queue_sample = false;
         let until = Instant::now() + patience;
         loop {
@@ -108,12 +119,12 @@ impl Attach {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        Feature::ALL.into_iter().map(|feature| self.outcome(feature, has_queue_sample)).collect()
+        Feature::ALL.into_iter().map(|feature| self.try_feature(feature, has_queue_sample)).collect()
     }
 
     /// Returns whether it is known if Python stacks can be read: one was read, or the reader has failed.
     fn is_stack_sampling_settled(&self) -> bool {
-        if self.sampling().is_none_or(|cost| cost.readings > cost.failed) {
+        if self.stack_sampling_cost().is_none_or(|cost| cost.readings > cost.failed) {
             return true;
         }
         let node = self.node.lock();
@@ -121,11 +132,11 @@ impl Attach {
     }
 
     /// Result for a feature. `has_queue_sample`: the kernel has answered at least one query of queues.
-    fn outcome(&self, feature: Feature, has_queue_sample: bool) -> FeatureRow {
+    fn try_feature(&self, feature: Feature, has_queue_sample: bool) -> FeatureRow {
         let processes = self.probed.len();
-        let (mut why, seen) = self.refused(feature);
-        let works = FeatureState::of(why.is_empty());
-        let of_processes = match seen {
+        let Refusals { reasons: mut why, observed_processes } = self.refusals_of(feature);
+        let works = FeatureState::works_or_missing(why.is_empty());
+        let of_processes = match observed_processes {
             0 => FeatureState::Missing,
             some if some < processes => FeatureState::Degraded,
             _ => FeatureState::Works,
@@ -138,28 +149,28 @@ impl Attach {
             }
             Feature::Messages if self.passes_inside() => {
                 let tried = "a uprobe on the method that passes frames to the server inside the process".to_owned();
-                (self.frames(&mut why), tried)
+                (self.availability_of_frames(&mut why), tried)
             }
             Feature::Messages | Feature::Processed => {
                 let tried = format!("uprobes on the libzmq of {processes} processes; sockets looked up");
-                (self.frames(&mut why), tried)
+                (self.availability_of_frames(&mut why), tried)
             }
             Feature::Scheduler => (works, "raw tracepoints of the scheduler".to_owned()),
             Feature::Polls => {
                 if processes == 0 {
-                    self.blind(&mut why);
+                    self.add_blind_spots(&mut why);
                 }
                 (of_processes, format!("uprobes on the libc of {processes} processes"))
             }
             Feature::Queues => {
                 why.extend(self.queues.problems().refused.iter().map(Reason::new));
                 if !has_queue_sample && why.is_empty() {
-                    self.blind(&mut why);
+                    self.add_blind_spots(&mut why);
                 }
                 let tried = "the engine's sockets queried from the kernel".to_owned();
-                (FeatureState::of(has_queue_sample), tried)
+                (FeatureState::works_or_missing(has_queue_sample), tried)
             }
-            Feature::Egress => (self.deliveries(&mut why), "raw tracepoints of writes".to_owned()),
+            Feature::Egress => (self.availability_of_deliveries(&mut why), "raw tracepoints of writes".to_owned()),
             Feature::Arrivals => (works, "raw tracepoints of sockets".to_owned()),
             Feature::SocketReads => {
                 let tried = match self.interpreter.reads.connections() {
@@ -169,7 +180,9 @@ impl Attach {
                 (works, tried)
             }
             Feature::Tls => (of_processes, "uprobes on OpenSSL".to_owned()),
-            Feature::PythonStacks => (self.stacks(&mut why), "stacks read from the tokenizers' memory".to_owned()),
+            Feature::PythonStacks => {
+                (self.availability_of_stacks(&mut why), "stacks read from the tokenizers' memory".to_owned())
+            }
         };
         if state == FeatureState::Works {
             why.clear();
@@ -177,35 +190,35 @@ impl Attach {
         FeatureRow { name: feature.name(), state, tried, reasons: why }
     }
 
-    /// Reasons why a feature is refused, and the number of processes for which it is not.
-    fn refused(&self, feature: Feature) -> (Vec<Reason>, usize) {
+    /// The processes for which a feature is refused, and those for which it is not.
+    fn refusals_of(&self, feature: Feature) -> Refusals {
         let missing_parts = self.missing_parts();
         let refused: Vec<&Degraded> = missing_parts.iter().filter(|missing| missing.feature == feature).collect();
-        let observed_count = if refused.iter().any(|missing| missing.pid.is_none()) {
-            // A refusal without a pid is for all processes.
-            0
-        } else {
-            self.probed.iter().filter(|pid| refused.iter().all(|missing| missing.pid != Some(**pid))).count()
-        };
-        (refused.into_iter().map(Reason::from).collect(), observed_count)
+        // A refusal without a pid is for all processes.
+        let is_refused_everywhere = refused.iter().any(|missing| missing.pid.is_none());
+        let mut observed_processes = 0;
+        for pid in &self.probed {
+            if !is_refused_everywhere && refused.iter().all(|missing| missing.pid != Some(*pid)) {
+                observed_processes += 1;
+            }
+        }
+        Refusals { reasons: refused.into_iter().map(Reason::from).collect(), observed_processes }
     }
 
     /// Availability of frames. A frame is useful only if its sender and receiver are known. Adds the reasons for a lack to `why`.
-    fn frames(&self, why: &mut Vec<Reason>) -> FeatureState {
-        let (refused, seen) = self.refused(Feature::Messages);
-        for reason in refused {
+    fn availability_of_frames(&self, why: &mut Vec<Reason>) -> FeatureState {
+        let Refusals { reasons, observed_processes } = self.refusals_of(Feature::Messages);
+        for reason in reasons {
+            // Several processes may be refused for one reason.
             if !why.contains(&reason) {
                 why.push(reason);
             }
         }
-        let connected = self.engine.routes().iter().flat_map(|route| &route.lanes).any(|lane| {
-            let watched = |end: Option<adapter::discover::End>| end.is_some_and(|end| self.probed.contains(&end.pid));
-            watched(lane.from) && watched(lane.to)
-        });
-        if seen == 0 || !(connected || self.passes_inside()) {
-            self.blind(why);
+        let are_hops_known = self.has_connection_between_probed() || self.passes_inside();
+        if observed_processes == 0 || !are_hops_known {
+            self.add_blind_spots(why);
             if why.is_empty() {
-                let what = if seen == 0 {
+                let what = if observed_processes == 0 {
                     "no process of the engine has loaded libzmq"
                 } else {
                     "no connection between processes of the engine was found: the hop of a frame is unknown"
@@ -214,7 +227,17 @@ impl Attach {
             }
             return FeatureState::Missing;
         }
-        if seen < self.probed.len() { FeatureState::Degraded } else { FeatureState::Works }
+        if observed_processes < self.probed.len() { FeatureState::Degraded } else { FeatureState::Works }
+    }
+
+    fn has_connection_between_probed(&self) -> bool {
+        let routes = self.engine.routes();
+        let mut lanes = routes.iter().flat_map(|route| &route.lanes);
+        lanes.any(|lane| self.is_probed(lane.from) && self.is_probed(lane.to))
+    }
+
+    fn is_probed(&self, end: Option<adapter::discover::End>) -> bool {
+        end.is_some_and(|end| self.probed.contains(&end.pid))
     }
 
     /// Whether a probed process passes its frames to a server inside it.
@@ -226,15 +249,15 @@ impl Attach {
     }
 
     /// A delivery is useful only if the frames it came from are observed.
-    fn deliveries(&self, why: &mut Vec<Reason>) -> FeatureState {
+    fn availability_of_deliveries(&self, why: &mut Vec<Reason>) -> FeatureState {
         let unserved = self.degraded.iter().filter(|line| line.starts_with("egress: "));
         why.extend(unserved.map(Reason::new));
-        let frames = self.frames(&mut Vec::new());
-        if self.interpreter.egress.capabilities() && frames != FeatureState::Missing {
+        let frames = self.availability_of_frames(&mut Vec::new());
+        if self.interpreter.egress.shows_deliveries() && frames != FeatureState::Missing {
             return frames;
         }
         if frames == FeatureState::Missing {
-            self.blind(why);
+            self.add_blind_spots(why);
         }
         if why.is_empty() {
             let what = "no process of the engine that receives tokens listens for clients on a TCP port";
@@ -244,7 +267,7 @@ impl Attach {
     }
 
     /// Availability of Python stacks: at least one reading was complete. Adds the reasons for a lack to `why`.
-    fn stacks(&self, why: &mut Vec<Reason>) -> FeatureState {
+    fn availability_of_stacks(&self, why: &mut Vec<Reason>) -> FeatureState {
         let node = self.node.lock();
         let Some(python) = &node.python else {
             why.push(Reason::new(&missing_feature("python-stacks")));
@@ -263,7 +286,7 @@ impl Attach {
     }
 
     /// Adds the processes that discovery cannot inspect.
-    fn blind(&self, why: &mut Vec<Reason>) {
-        why.extend(self.node.lock().lookout.topology().blind_spots.iter().map(Reason::from));
+    fn add_blind_spots(&self, why: &mut Vec<Reason>) {
+        why.extend(self.node.lock().discovery.topology().blind_spots.iter().map(Reason::from));
     }
 }

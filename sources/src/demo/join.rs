@@ -54,7 +54,7 @@ impl Join {
     }
 
     /// Passes on an event of the tap, after all earlier reports.
-    pub(super) fn seen(&mut self, event: &Event<'_>, sink: &mut dyn FnMut(&Event<'_>)) {
+    pub(super) fn record_event(&mut self, event: &Event<'_>, sink: &mut dyn FnMut(&Event<'_>)) {
         match &event.what {
             // The wire does not reveal the mode, so the demo's own announcement counts.
             What::Engine(_) => return,
@@ -74,7 +74,7 @@ impl Join {
     }
 
     /// Passes on the reports that have waited long enough, or all of them. Returns whether there were any.
-    pub(super) fn settle(&mut self, now: MonoNs, all: bool, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
+    pub(super) fn pass_ready_reports(&mut self, now: MonoNs, all: bool, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
         let mut has_passed = false;
         while let Some(oldest) = self.reports.front() {
             let age = Duration::from_nanos(now.since(oldest.at));
@@ -170,10 +170,10 @@ mod tests {
                     }
                     Some(_) => {
                         let sent = Event::new(at, What::Sent(Frame::token_ids(id(), 5, &[])));
-                        join.seen(&sent, &mut |event| note(&mut notes, event));
+                        join.record_event(&sent, &mut |event| note(&mut notes, event));
                     }
                     None => {
-                        let any = join.settle(at, false, &mut |event| note(&mut notes, event));
+                        let any = join.pass_ready_reports(at, false, &mut |event| note(&mut notes, event));
                         notes.push(format!("{step} {}", if any { "settled" } else { "idle" }));
                     }
                 }

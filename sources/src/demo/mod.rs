@@ -89,7 +89,7 @@ impl Demo {
     }
 
     /// Collects reports of the peers. Returns whether there were any.
-    fn collect(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
+    fn collect_reports(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
         let any = add_reports(&self.stage.reports, &mut self.join);
         let count = self.stage.reports.take_dropped();
         if count > 0 {
@@ -119,11 +119,11 @@ impl About for Demo {
         (open > 0).then(|| format!("{open} requests of the demo are still waiting for their last tokens"))
     }
 
-    fn wire(&self) -> Option<Value> {
-        self.tap.wire()
+    fn wire_json(&self) -> Option<Value> {
+        self.tap.wire_json()
     }
 
-    fn truth(&self) -> Option<Value> {
+    fn demo_truth_json(&self) -> Option<Value> {
         serde_json::to_value(self.account()).ok()
     }
 }
@@ -138,16 +138,16 @@ impl LiveSource for Demo {
             sink(&Event::new(MonoNs::now(), self.join.engine()));
         }
         self.stop_tap_after_play();
-        let reported = self.collect(sink);
+        let reported = self.collect_reports(sink);
         let (join, reports) = (&mut self.join, &self.stage.reports);
         let flow = self.tap.poll(&mut |event| {
             // What preceded the event may have been reported since the last collection.
             add_reports(reports, join);
-            join.seen(event, sink);
+            join.record_event(event, sink);
         });
         // After the tap's end, no further frame can belong to a waiting report.
         let (seen, all) = (flow == Flow::Busy, flow == Flow::Ended && !reported);
-        let settled = self.join.settle(MonoNs::now(), all, sink);
+        let settled = self.join.pass_ready_reports(MonoNs::now(), all, sink);
         match (reported || seen || settled, all) {
             (true, _) => Flow::Busy,
             (false, true) => Flow::Ended,

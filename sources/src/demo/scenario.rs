@@ -169,35 +169,36 @@ pub(super) struct TokenizerPhase {
     pub(super) cost: Cost,
 }
 
-const fn ms(ms: u64) -> Duration {
+const fn milliseconds(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
 const DIRECT: ProcessCounts = ProcessCounts { schedulers: 1, detokenizers: 0, workers: 1 };
 const DETOKENIZER: ProcessCounts = ProcessCounts { detokenizers: 1, ..DIRECT };
-const fn cost(per_frame: u64, per_chunk: u64) -> Cost {
+const fn cost_in_us(per_frame: u64, per_chunk: u64) -> Cost {
     Cost { per_frame: Duration::from_micros(per_frame), per_chunk: Duration::from_micros(per_chunk) }
 }
 
 /// Cost that causes no waits.
-const LIGHT: Cost = cost(40, 8);
+const LIGHT: Cost = cost_in_us(40, 8);
 
 /// Lengths of all prompts.
 pub(super) const PROMPT: Lengths = Lengths { min: 8, median: 400.0, sigma: 1.2, max: 6000 };
 const ANSWER: Lengths = Lengths { min: 4, median: 80.0, sigma: 0.7, max: 600 };
 
 /// Easily keeps up, and delivers all tokens so far.
-const QUICK: TokenizerPhase = TokenizerPhase { mode: Mode::Cumulative, clients_add_up: false, cost: cost(300, 15) };
+const QUICK: TokenizerPhase =
+    TokenizerPhase { mode: Mode::Cumulative, clients_add_up: false, cost: cost_in_us(300, 15) };
 /// Needs 23 ms per frame of 128 requests.
-const SLOW: TokenizerPhase = TokenizerPhase { cost: cost(1000, 170), ..QUICK };
+const SLOW: TokenizerPhase = TokenizerPhase { cost: cost_in_us(1000, 170), ..QUICK };
 /// Delivers only new tokens.
-const DELTAS: TokenizerPhase = TokenizerPhase { mode: Mode::Incremental, cost: cost(300, 30), ..QUICK };
+const DELTAS: TokenizerPhase = TokenizerPhase { mode: Mode::Incremental, cost: cost_in_us(300, 30), ..QUICK };
 /// Delivers all tokens so far, to clients that treat them as new.
-const ADDED_UP: TokenizerPhase = TokenizerPhase { clients_add_up: true, cost: cost(300, 50), ..QUICK };
+const ADDED_UP: TokenizerPhase = TokenizerPhase { clients_add_up: true, cost: cost_in_us(300, 50), ..QUICK };
 /// Delivers only new tokens, at a cost too high for a frame every 10 ms.
-const COSTLY_DELTAS: TokenizerPhase = TokenizerPhase { cost: cost(300, 250), ..DELTAS };
+const COSTLY_DELTAS: TokenizerPhase = TokenizerPhase { cost: cost_in_us(300, 250), ..DELTAS };
 /// One request per frame.
-const SMALL_FRAMES: TokenizerPhase = TokenizerPhase { cost: cost(60, 20), ..DELTAS };
+const SMALL_FRAMES: TokenizerPhase = TokenizerPhase { cost: cost_in_us(60, 20), ..DELTAS };
 
 impl Scenario {
     /// Description for the help.
@@ -243,7 +244,7 @@ impl Scenario {
     /// Everything but the name.
     fn description(self) -> Script {
         let load = DemoLoad {
-            step: ms(12),
+            step: milliseconds(12),
             running: 64,
             open: 128,
             arrivals: 45.0,
@@ -266,7 +267,7 @@ impl Scenario {
                 waiter: Waiter::KeepsLast,
                 waiter_turns: Some(1),
                 phases: &[QUICK],
-                phase: ms(1000),
+                phase: milliseconds(1000),
                 pauses: false,
                 freezes: None,
             },
@@ -274,14 +275,14 @@ impl Scenario {
             // As in the original report: a token every 13 ms, and up to 850 open requests.
             Self::Backlog => Script {
                 route: DIRECT,
-                load: DemoLoad { step: ms(13), running: 128, open: 850, arrivals: 120.0, ..load },
+                load: DemoLoad { step: milliseconds(13), running: 128, open: 850, arrivals: 120.0, ..load },
                 waiter_turns: Some(3),
                 phases: &[SLOW],
                 ..Self::Healthy.description()
             },
             Self::Race => Script {
                 route: DIRECT,
-                load: DemoLoad { step: ms(10), running: 96, arrivals: 80.0, burst: 4, ..load },
+                load: DemoLoad { step: milliseconds(10), running: 96, arrivals: 80.0, burst: 4, ..load },
                 waiter_turns: Some(3),
                 phases: &[DELTAS],
                 pauses: true,
@@ -297,16 +298,16 @@ impl Scenario {
                 engine: DemoEngine::Sglang(SglangRelease::V0_5_10),
                 waiter: Waiter::Merges,
                 route: DIRECT,
-                load: DemoLoad { step: ms(10), running: 96, arrivals: 80.0, ..load },
+                load: DemoLoad { step: milliseconds(10), running: 96, arrivals: 80.0, ..load },
                 waiter_turns: Some(3),
                 phases: &[ADDED_UP, COSTLY_DELTAS],
-                phase: ms(2500),
+                phase: milliseconds(2500),
                 ..Self::Healthy.description()
             },
             Self::Router => Script {
                 engine: DemoEngine::Sglang(SglangRelease::V0_5_13),
                 route: ProcessCounts { detokenizers: 2, workers: 2, ..DIRECT },
-                load: DemoLoad { step: ms(25), running: 64, open: 96, arrivals: 20.0, ..load },
+                load: DemoLoad { step: milliseconds(25), running: 64, open: 96, arrivals: 20.0, ..load },
                 waiter: Waiter::Merges,
                 phases: &[SMALL_FRAMES],
                 ..Self::Healthy.description()
@@ -318,15 +319,15 @@ impl Scenario {
             Self::Detokenizers => Script {
                 route: ProcessCounts { detokenizers: 4, workers: 8, ..DIRECT },
                 load: DemoLoad {
-                    step: ms(24),
+                    step: milliseconds(24),
                     running: 48,
                     open: 128,
                     arrivals: 500.0,
                     answer: Lengths { max: 24, median: 12.0, ..ANSWER },
                     ..load
                 },
-                router: cost(40, 900),
-                detokenizer: cost(40, 5000),
+                router: cost_in_us(40, 900),
+                detokenizer: cost_in_us(40, 5000),
                 ..Self::Router.description()
             },
             Self::Uneven => Script {
@@ -358,7 +359,7 @@ impl Scenario {
             Self::Vllm => Script {
                 engine: DemoEngine::Vllm,
                 load: DemoLoad {
-                    step: ms(10),
+                    step: milliseconds(10),
                     running: 96,
                     arrivals: 80.0,
                     // An aborted request stops appearing on the wire, so that only its client knows that it is over.
@@ -376,7 +377,11 @@ impl Scenario {
             },
             Self::SchedulerStopped => Script {
                 load: DemoLoad { arrivals: 18.0, running: 128, ..load },
-                freezes: Some(Freezes { first: ms(2000), length: ms(3000), interval: ms(12_000) }),
+                freezes: Some(Freezes {
+                    first: milliseconds(2000),
+                    length: milliseconds(3000),
+                    interval: milliseconds(12_000),
+                }),
                 ..Self::Healthy.description()
             },
             // Responses that take 10 s.

@@ -47,7 +47,7 @@ fn play_through_sockets(script: Script, time: Duration) -> (Value, DemoTruth) {
         }
         assert!(start.elapsed() < PATIENCE, "the demo does not end: {:?}", demo.account());
     }
-    let input = ReportInput { demo: demo.truth(), ..ReportInput::for_source(demo.kind()) };
+    let input = ReportInput { demo: demo.demo_truth_json(), ..ReportInput::for_source(demo.kind()) };
     (json(&Report::of(&analysis, &input)), demo.account())
 }
 

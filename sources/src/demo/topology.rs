@@ -58,6 +58,7 @@ impl HopPlan {
 /// Hops of `route`, in the order of the path, then those with requests, with their sockets in `folder`.
 pub(super) fn hops(engine: DemoEngine, route: ProcessCounts, folder: &Path) -> Vec<HopPlan> {
     let mut planner = HopPlanner { folder, detokenizers: route.detokenizers, plans: Vec::new() };
+    // Names of the processes at the ends of the last hop.
     let (last, tokenizer) = match (engine, route.detokenizers, route.workers) {
         (DemoEngine::Vllm, ..) => ("engine-core", "api-server"),
         (_, 0, _) => ("scheduler", "tokenizer"),

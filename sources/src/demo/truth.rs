@@ -60,46 +60,46 @@ struct AccountState {
 
 impl Account {
     /// Counts a request that a client sends.
-    pub(super) fn opened(&self) {
-        self.with(|a| {
+    pub(super) fn count_opened_request(&self) {
+        self.with_state(|a| {
             a.open += 1;
             a.unsent += 1;
         });
     }
 
     /// Counts a request at its first chunk sent by the scheduler.
-    pub(super) fn request(&self) {
-        self.with(|a| {
+    pub(super) fn count_started_request(&self) {
+        self.with_state(|a| {
             a.truth.requests += 1;
             a.unsent -= 1;
         });
     }
 
     pub(super) fn count(&self, add: impl FnOnce(&mut Truth)) {
-        self.with(|a| add(&mut a.truth));
+        self.with_state(|a| add(&mut a.truth));
     }
 
     /// Counts a request whose last chunk the tokenizer has passed to the client, or discarded.
-    pub(super) fn closed(&self) {
-        self.with(|a| a.open -= 1);
+    pub(super) fn count_closed_request(&self) {
+        self.with_state(|a| a.open -= 1);
     }
 
     /// Number of opened requests that are not closed.
     pub(super) fn open(&self) -> usize {
-        self.with(|a| a.open)
+        self.with_state(|a| a.open)
     }
 
     /// Number of requests without a chunk.
-    pub(super) fn unsent(&self) -> usize {
-        self.with(|a| a.unsent)
+    pub(super) fn unsent_requests(&self) -> usize {
+        self.with_state(|a| a.unsent)
     }
 
     /// Current counts.
     pub(super) fn truth(&self) -> Truth {
-        self.with(|a| a.truth.clone())
+        self.with_state(|a| a.truth.clone())
     }
 
-    fn with<T>(&self, use_it: impl FnOnce(&mut AccountState) -> T) -> T {
+    fn with_state<T>(&self, use_it: impl FnOnce(&mut AccountState) -> T) -> T {
         use_it(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -28,7 +28,7 @@ impl Forwarding {
     /// Catches the signals. Ignored ones remain ignored, also in the child (`nohup`).
     pub fn install() -> anyhow::Result<Self> {
         // Read before the signals are caught, which would hide it.
-        let ignored = ignored();
+        let ignored = ignored_signals();
         let wanted = SIGNALS.iter().filter(|&&signal| ignored & (1 << (signal - 1)) == 0);
         let caught = SignalsInfo::new(wanted.copied()).context("cannot listen for signals")?;
         Ok(Self(caught))
@@ -51,7 +51,7 @@ impl Forwarding {
 }
 
 /// Bit N-1 is set if signal N was ignored when tokengap started.
-fn ignored() -> u64 {
+fn ignored_signals() -> u64 {
     let status = kernel::read("/proc/self/status", kernel::MAX_STATUS_BYTES).unwrap_or_default();
     let mask = kernel::status_field(&status, "SigIgn:");
     mask.and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0)

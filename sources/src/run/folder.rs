@@ -21,17 +21,18 @@ pub struct Private {
 impl Private {
     /// Opens the folder `named`, creating it if missing, and keeps it at the end. Without a name, creates a folder that is removed at the
     /// end.
-    pub fn open(named: Option<&Path>) -> anyhow::Result<Self> {
+    pub fn open_folder(named: Option<&Path>) -> anyhow::Result<Self> {
         if let Some(path) = named {
-            let made = DirBuilder::new().mode(0o700).recursive(true).create(path);
-            made.with_context(|| format!("cannot create the folder {}", path.display()))?;
+            let created = DirBuilder::new().mode(0o700).recursive(true).create(path);
+            created.with_context(|| format!("cannot create the folder {}", path.display()))?;
             // Links may be changed later.
             let path = path.canonicalize()?;
-            let held = open(&path)?;
-            let found = held.metadata()?;
-            let alone = found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0;
+            let held = open_folder(&path)?;
+            let metadata = held.metadata()?;
+            let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
+            let is_writable_by_others = metadata.mode() & 0o022 != 0;
             ensure!(
-                alone,
+                is_own && !is_writable_by_others,
                 "{} is writable by other users: tokengap trusts the sockets in it, so use a private folder (chmod 700)",
                 path.display()
             );
@@ -44,7 +45,7 @@ impl Private {
             .tempdir()
             .context("cannot create a folder for the command's sockets")?;
         let path = own.path().to_owned();
-        Ok(Self { held: open(&path)?, path, own: Some(own) })
+        Ok(Self { held: open_folder(&path)?, path, own: Some(own) })
     }
 
     /// Its path.
@@ -58,7 +59,7 @@ impl Private {
     }
 }
 
-fn open(path: &Path) -> anyhow::Result<Folder> {
+fn open_folder(path: &Path) -> anyhow::Result<Folder> {
     Folder::open(path, path).with_context(|| format!("cannot open the folder {}", path.display()))
 }
 
@@ -68,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_temporary_folder_is_private_and_removed_a_named_one_remains() {
-        let private = Private::open(None).expect("made");
+        let private = Private::open_folder(None).expect("made");
         let path = private.path().to_owned();
         assert_eq!(path.metadata().expect("there").mode() & 0o777, 0o700);
         drop(private);
@@ -76,10 +77,10 @@ mod tests {
 
         let parent = tempfile::tempdir().expect("a folder");
         let path = parent.path().join("a/b");
-        drop(Private::open(Some(&path)).expect("made"));
+        drop(Private::open_folder(Some(&path)).expect("made"));
         assert_eq!(path.metadata().expect("kept").mode() & 0o777, 0o700);
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).expect("set");
-        let error = Private::open(Some(&path)).expect_err("anybody may write there");
+        let error = Private::open_folder(Some(&path)).expect_err("anybody may write there");
         assert!(error.to_string().contains("chmod 700"), "{error}");
     }
 }

@@ -113,8 +113,8 @@ impl About for Run {
         (!self.ending).then(|| format!("waiting for {} to end", self.child.name()))
     }
 
-    fn wire(&self) -> Option<Value> {
-        let mut wire = self.tap.wire()?;
+    fn wire_json(&self) -> Option<Value> {
+        let mut wire = self.tap.wire_json()?;
         wire["run"] = json!({"sockets_relayed": self.moved, "past_the_relay": self.bypasses});
         Some(wire)
     }

@@ -61,27 +61,28 @@ impl Mover {
     pub(super) fn start(folder: &Private, child: u32) -> anyhow::Result<(Self, Receiver<MoverEvent>)> {
         let failure = || format!("cannot watch {} for sockets", folder.path().display());
         let watch = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).with_context(failure)?;
+        // A socket may be created in the folder or renamed into it.
         let appears = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
         inotify::add_watch(&watch, folder.held.path(), appears).with_context(failure)?;
         let (sender, events) = channel();
         let socket_watch = SocketWatch {
             folder: folder.held.clone(),
-            place: folder.path().to_owned(),
+            folder_path: folder.path().to_owned(),
             child,
             sender,
             sockets: HashMap::new(),
             peers: Peers::in_own_namespace().ok(),
             reported: HashSet::new(),
             known_connections: HashSet::new(),
-            moved: None,
+            last_move_at: None,
             engine: None,
             unnamed: Vec::new(),
         };
         let end = Arc::new(AtomicBool::new(false));
-        let ends = Arc::clone(&end);
-        let thread = thread::Builder::new().name("mover".into()).spawn(move || socket_watch.run(&watch, &ends))?;
-        let thread = Some(thread);
-        Ok((Self { end, thread }, events))
+        let thread_end = Arc::clone(&end);
+        let thread =
+            thread::Builder::new().name("mover".into()).spawn(move || socket_watch.run(&watch, &thread_end))?;
+        Ok((Self { end, thread: Some(thread) }, events))
     }
 }
 
@@ -98,7 +99,7 @@ impl Drop for Mover {
 
 struct SocketWatch {
     folder: Folder,
-    place: PathBuf,
+    folder_path: PathBuf,
     child: u32,
     sender: Sender<MoverEvent>,
     /// Replaced sockets: names, and the inodes of the replacements.
@@ -109,7 +110,7 @@ struct SocketWatch {
     /// Connections with a known holder: the relay, or one already reported.
     known_connections: HashSet<PeerConnection>,
     /// Time of the last move.
-    moved: Option<Instant>,
+    last_move_at: Option<Instant>,
     /// Engine last sent.
     engine: Option<Engine>,
     /// Relayed sockets without a known sender and receiver.
@@ -130,21 +131,22 @@ impl SocketWatch {
         // Sockets that appeared before the watch started.
         self.scan_folder();
         let mut watcher: Option<Watcher> = None;
-        let mut discovered = Instant::now();
+        let mut last_discovery = Instant::now();
         let mut last_scan = Instant::now();
         while !end.load(Ordering::Relaxed) {
             if let Err(error) = self.process_new_sockets(watch) {
-                let place = self.place.display();
-                return self.report(format!("stopped watching {place} for sockets: {error}"));
+                let folder = self.folder_path.display();
+                return self.report(format!("stopped watching {folder} for sockets: {error}"));
             }
             // Peers connect shortly after a socket appears, so searching often is needed only then.
-            let settled = self.moved.is_none_or(|at| at.elapsed() >= SETTLED);
-            if last_scan.elapsed() >= if settled { DISCOVER_EVERY } else { TURN } {
+            let is_settled = self.last_move_at.is_none_or(|at| at.elapsed() >= SETTLED);
+            let scan_interval = if is_settled { DISCOVER_EVERY } else { TURN };
+            if last_scan.elapsed() >= scan_interval {
                 last_scan = Instant::now();
                 self.reconnect_bypassing_peers();
             }
-            if discovered.elapsed() >= DISCOVER_EVERY {
-                discovered = Instant::now();
+            if last_discovery.elapsed() >= DISCOVER_EVERY {
+                last_discovery = Instant::now();
                 match &mut watcher {
                     Some(watcher) => drop(watcher.poll()),
                     None => watcher = Watcher::new(discover::DiscoverOptions::new(engines::DISCOVERED)).ok(),
@@ -157,7 +159,7 @@ impl SocketWatch {
         }
     }
 
-    /// Waits for at most one turn.
+    /// Waits for new files of the folder for at most one turn, and checks them.
     fn process_new_sockets(&mut self, watch: &OwnedFd) -> Result<(), Errno> {
         let turn = Timespec { tv_sec: 0, tv_nsec: TURN.as_nanos() as i64 };
         match poll(&mut [PollFd::new(watch, PollFlags::IN)], Some(&turn)) {
@@ -213,7 +215,7 @@ impl SocketWatch {
                 self.sockets.insert(name.to_owned(), ours.unwrap_or_default());
                 self.unnamed.push(UnnamedSocket { name: name.to_owned(), bound: place.aside(), attempts: 0 });
                 let _ = self.sender.send(MoverEvent::Moved(listener, Box::new(place)));
-                self.moved = Some(Instant::now());
+                self.last_move_at = Some(Instant::now());
                 self.reconnect_bypassing_peers();
             }
             Err(error) => self.report(format!("{name}: not relayed: {error}")),
@@ -225,7 +227,7 @@ impl SocketWatch {
         let Some(peers) = &self.peers else { return };
         let mut open: Vec<(String, PeerConnection)> = Vec::new();
         for name in self.sockets.keys() {
-            let found = peers.connections_to(&self.place.join(name)).unwrap_or_default();
+            let found = peers.connections_to(&self.folder_path.join(name)).unwrap_or_default();
             open.extend(found.into_iter().map(|connection| (name.clone(), connection)));
         }
         // The kernel reuses numbers of sockets.
@@ -267,17 +269,17 @@ impl SocketWatch {
 
     /// Sends the engine if its properties have changed, and reports hops whose sockets are outside the folder.
     fn update_engine(&mut self, topology: &Topology) {
-        let of_child: Vec<&Engine> = (topology.engines.iter())
-            .filter(|engine| engine.processes.iter().any(|process| descends(process.id.pid, self.child)))
-            .collect();
-        if let Some(&engine) = of_child.first()
+        let mut engines_of_child: Vec<&Engine> = topology.engines.iter().collect();
+        engines_of_child
+            .retain(|engine| engine.processes.iter().any(|process| is_descendant(process.id.pid, self.child)));
+        if let Some(&engine) = engines_of_child.first()
             && self.engine.as_ref().map(Engine::to_event) != Some(engine.to_event())
         {
             self.engine = Some(engine.clone());
             let _ = self.sender.send(MoverEvent::Engine(Box::new(engine.clone())));
         }
-        let folder = format!("ipc://{}/", self.place.display());
-        for hop in of_child.into_iter().flat_map(|engine| &engine.hops) {
+        let folder = format!("ipc://{}/", self.folder_path.display());
+        for hop in engines_of_child.into_iter().flat_map(|engine| &engine.hops) {
             if hop.carries == Carries::Requests || hop.endpoint.starts_with(&folder) {
                 continue;
             }
@@ -295,7 +297,7 @@ impl SocketWatch {
         let Some(peers) = &self.peers else { return };
         // The relay connects both: senders to the original path, and the relay to the moved socket.
         self.unnamed.retain_mut(|socket| {
-            let path = self.place.join(&socket.name);
+            let path = self.folder_path.join(&socket.name);
             let connections = peers.connections_to(&socket.bound).unwrap_or_default();
             let senders: Vec<u64> = connections.iter().map(|connection| connection.connector).collect();
             let connections = peers.connections_to(&path).unwrap_or_default();
@@ -335,7 +337,7 @@ fn roles_of_holders(inodes: &[u64], holders: &HashMap<u64, Vec<Holder>>, topolog
 }
 
 /// Returns whether `pid` is `ancestor` or one of its descendants.
-fn descends(pid: u32, ancestor: u32) -> bool {
+fn is_descendant(pid: u32, ancestor: u32) -> bool {
     // Deeper than any process tree.
     std::iter::successors(Some(pid), |pid| parent_of(*pid)).take(1_000).any(|pid| pid == ancestor)
 }

@@ -92,7 +92,7 @@ impl Prepared {
     }
 
     /// Moves everything, or restores everything and returns the reason.
-    pub fn execute(self, options: &RelayOptions, guard: Guard) -> anyhow::Result<Splice> {
+    pub fn execute_move(self, options: &RelayOptions, guard: Guard) -> anyhow::Result<Splice> {
         let mut tap =
             Tap::start(Vec::new(), RelayOptions { formats: engines::FORMATS, ask_to_leave: true, ..options.clone() })?;
         let mut paths = Vec::new();
@@ -111,7 +111,7 @@ impl Prepared {
             tap.add(hop, sockets, gate.clone())?;
         }
         if let Ok(witness) = &self.witness {
-            witness.mark();
+            witness.mark_live_requests();
         }
         let mut last_cut = Instant::now();
         for live in &self.live {
@@ -126,7 +126,7 @@ impl Prepared {
             }
         }
         let mut doubts = Vec::new();
-        if !wait_until(PAUSE, || self.are_closed()) {
+        if !wait_until(PAUSE, || self.are_old_connections_closed()) {
             doubts.push(
                 "a sender did not close its old connection: messages that it still sends there are not observed"
                     .to_owned(),
@@ -150,11 +150,17 @@ impl Prepared {
     }
 
     /// Returns whether all old connections are closed. Then everything they carried is in the receivers' inboxes.
-    fn are_closed(&self) -> bool {
-        self.planned.iter().all(|one| {
-            let found = Peers::in_namespace_of(one.receiver).and_then(|peers| peers.connections_to(&one.bound));
-            found.is_ok_and(|found| !self.live.iter().any(|live| found.contains(&live.connection)))
-        })
+    fn are_old_connections_closed(&self) -> bool {
+        for listener in &self.planned {
+            let peers = Peers::in_namespace_of(listener.receiver);
+            let Ok(open) = peers.and_then(|peers| peers.connections_to(&listener.bound)) else {
+                return false;
+            };
+            if self.live.iter().any(|live| open.contains(&live.connection)) {
+                return false;
+            }
+        }
+        true
     }
 }
 
@@ -168,13 +174,14 @@ fn find_live_connections(listener: &Planned) -> anyhow::Result<Vec<Live>> {
     let holders_by_inode = find_holders(&inodes);
     let mut live = Vec::new();
     for connection in connections {
+        let acceptors = holders_by_inode.get(&connection.acceptor).map_or(&[][..], Vec::as_slice);
+        let is_of_receiver = acceptors.iter().any(|holder| holder.pid == listener.receiver);
         // A socket of another engine may have the same name in another container.
-        let acceptors = holders_by_inode.get(&connection.acceptor);
-        if !acceptors.is_some_and(|holders| holders.iter().any(|holder| holder.pid == listener.receiver)) {
+        if !is_of_receiver {
             continue;
         }
-        let connectors = holders_by_inode.get(&connection.connector);
-        let holder = *connectors.and_then(|holders| holders.first()).with_context(|| {
+        let senders = holders_by_inode.get(&connection.connector).map_or(&[][..], Vec::as_slice);
+        let holder = *senders.first().with_context(|| {
             format!("cannot see a sender of {}: run as root, or as the engine's user", listener.title())
         })?;
         live.push(Live { connection, holder });
@@ -276,7 +283,7 @@ impl Splice {
             State::Returning(thread) if thread.is_finished() => {
                 self.doubts.extend(thread.join().unwrap_or_default());
                 if let Ok(witness) = &self.moved.witness {
-                    witness.mark();
+                    witness.mark_live_requests();
                 }
                 State::Settling(Instant::now() + SETTLE)
             }
@@ -295,8 +302,8 @@ impl About for Splice {
         Some("moving the hops back".into())
     }
 
-    fn wire(&self) -> Option<Value> {
-        let mut wire = self.tap.wire()?;
+    fn wire_json(&self) -> Option<Value> {
+        let mut wire = self.tap.wire_json()?;
         let hops = self.moved.planned.iter().map(|one| json!({"name": one.name(), "endpoint": one.endpoint()}));
         let continuity = self.seen().ok().map(|seen| {
             json!({"messages_received": seen.received, "requests_across": seen.crossed, "messages_unread": seen.unread,

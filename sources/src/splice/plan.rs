@@ -132,13 +132,13 @@ impl Located {
     }
 
     /// Selects the listeners that can be moved. Connects to each, to read its socket type.
-    pub fn movable(self) -> anyhow::Result<Movable> {
+    pub fn select_movable(self) -> anyhow::Result<Movable> {
         let Self { found, mut left, .. } = self;
         let mut planned = Vec::new();
-        for one in found {
-            let endpoint = one.endpoint();
-            match read_socket_type(&one.socket) {
-                Ok(kind) if kind == MOVABLE => planned.push(one),
+        for listener in found {
+            let endpoint = listener.endpoint();
+            match read_socket_type(&listener.socket) {
+                Ok(kind) if kind == MOVABLE => planned.push(listener),
                 Ok(kind) => {
                     left.push(format!("{endpoint}: its socket type {kind} loses messages while peers reconnect"));
                 }

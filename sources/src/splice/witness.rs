@@ -80,7 +80,7 @@ impl Witness {
                 ..ProbeOptions::default()
             };
             match Probe::attach(&targets, options) {
-                Ok(probe) => watch(probe, &thread_shared, &senders, &receivers, &sender),
+                Ok(probe) => check_messages(probe, &thread_shared, &senders, &receivers, &sender),
                 Err(error) => drop(sender.send(Err(error.to_string()))),
             }
         });
@@ -96,7 +96,7 @@ impl Witness {
     }
 
     /// Marks the requests that are live now as those that cross the move.
-    pub(crate) fn mark(&self) {
+    pub(crate) fn mark_live_requests(&self) {
         self.shared.mark.store(true, Ordering::Relaxed);
     }
 }
@@ -112,7 +112,7 @@ impl Drop for Witness {
 
 /// The thread: counts and checks the messages that the probe observes, until the end is asked for or the probe fails. `sender` says that the
 /// probe is attached.
-fn watch(
+fn check_messages(
     mut probe: Probe,
     shared: &Shared,
     senders: &BTreeSet<u32>,
@@ -137,8 +137,10 @@ fn watch(
             Observation::Unsent(call) => {
                 tally.matcher.record_refused_send(&call);
             }
-            Observation::Received(message) if receivers.contains(&message.call.socket.pid) => tally.receive(&message),
-            Observation::Lost { count, .. } => tally.lost(count),
+            Observation::Received(message) if receivers.contains(&message.call.socket.pid) => {
+                tally.check_received(&message);
+            }
+            Observation::Lost { count, .. } => tally.record_lost(count),
             _ => {}
         });
         if ending || summed.elapsed() >= SUM_EVERY {
@@ -187,7 +189,7 @@ impl MessageCheck {
     }
 
     /// Checks a received message: the analysis gets it as a frame of its socket, in the order of receipt, and sums up the tokens of each request.
-    fn receive(&mut self, message: &Message<'_>) {
+    fn check_received(&mut self, message: &Message<'_>) {
         self.seen.received += 1;
         let at = message.call.at;
         let matched = self.matcher.match_receipt(message);
@@ -207,7 +209,7 @@ impl MessageCheck {
             Err(why) => {
                 tracing::debug!("the witness cannot read a message of {} bytes: {why}", message.bytes);
                 self.seen.unread += 1;
-                self.analysis.apply(&unknown(1));
+                self.analysis.apply(&missed_event(1));
                 return;
             }
         };
@@ -230,9 +232,9 @@ impl MessageCheck {
         self.analysis.apply(&Event { at, what });
     }
 
-    fn lost(&mut self, count: u64) {
+    fn record_lost(&mut self, count: u64) {
         self.seen.unread += count;
-        self.analysis.apply(&unknown(count));
+        self.analysis.apply(&missed_event(count));
     }
 
     /// Collects findings of the detectors that check wire arithmetic.
@@ -251,7 +253,7 @@ impl MessageCheck {
 }
 
 /// Event for `count` messages whose content is unknown.
-fn unknown(count: u64) -> Event<'static> {
+fn missed_event(count: u64) -> Event<'static> {
     Event::new(trace::MonoNs::now(), What::Missed(Missed::new(None, count, MissedCause::QueueFull)))
 }
 

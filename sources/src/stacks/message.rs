@@ -69,7 +69,7 @@ impl ThreadSamples {
     }
 
     /// Bounds names and counts: a function cannot have more hits than its thread has samples.
-    fn bound(&mut self) {
+    fn limit_lengths(&mut self) {
         self.functions.truncate(MAX_FUNCTIONS);
         for hits in &mut self.functions {
             let Function { function, file } = Function::new(&hits.function, &hits.file);
@@ -113,7 +113,8 @@ impl StackMessage {
     pub(super) fn read(from: &mut impl BufRead) -> io::Result<Option<Self>> {
         let mut message: Option<Self> = read_line(from)?;
         match &mut message {
-            Some(Self::Samples(samples)) => samples.bound(),
+            // The text comes from another process, so none of it may grow without bound.
+            Some(Self::Samples(samples)) => samples.limit_lengths(),
             Some(Self::Status(status)) => {
                 status.refusals.truncate(MAX_LINES);
                 for refused in &mut status.refusals {

@@ -85,12 +85,12 @@ impl StackReader {
     }
 
     /// Samples exactly these processes.
-    pub(crate) fn sample(&self, pids: impl IntoIterator<Item = u32>) {
+    pub(crate) fn sample_processes(&self, pids: impl IntoIterator<Item = u32>) {
         let mut state = lock(&self.shared);
         if let Some(UnstartedReceiver { from, sender }) = state.unstarted.take() {
             let shared = Arc::clone(&self.shared);
             if let Err(error) =
-                thread::Builder::new().name("stacks".into()).spawn(move || receive(from, &shared, &sender))
+                thread::Builder::new().name("stacks".into()).spawn(move || receive_messages(from, &shared, &sender))
             {
                 state.is_over = true;
                 state.last_ending = Some(format!("an error (cannot start a thread that receives samples: {error})"));
@@ -181,7 +181,7 @@ impl ReaderState {
 }
 
 /// Receives messages until the end of the stream.
-fn receive(mut from: BufReader<UnixStream>, shared: &Mutex<ReaderState>, sender: &SyncSender<ThreadSamples>) {
+fn receive_messages(mut from: BufReader<UnixStream>, shared: &Mutex<ReaderState>, sender: &SyncSender<ThreadSamples>) {
     while let Ok(Some(message)) = StackMessage::read(&mut from) {
         match message {
             StackMessage::Samples(samples) => {

@@ -24,7 +24,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Interval of messages about cost and refusals.
 const STATUS_INTERVAL: Duration = Duration::from_millis(200);
 
-fn socket() -> io::Result<UnixStream> {
+fn socket_on_stdin() -> io::Result<UnixStream> {
     stdin().as_fd().try_clone_to_owned().map(UnixStream::from)
 }
 
@@ -32,13 +32,13 @@ fn socket() -> io::Result<UnixStream> {
 pub fn supervise() -> anyhow::Result<()> {
     for start in 0..=RESTARTS {
         let mut command = Command::new("/proc/self/exe");
-        command.args(["stacks", "--reader"]).stdin(OwnedFd::from(socket()?)).stdout(discarded_output()?);
+        command.args(["stacks", "--reader"]).stdin(OwnedFd::from(socket_on_stdin()?)).stdout(discarded_output()?);
         let status = command.status().context("cannot start the process that reads Python stacks")?;
         if status.success() {
             return Ok(());
         }
         let is_restarted = start < RESTARTS;
-        StackMessage::Ended { reason: describe_exit(status), is_restarted }.write(&mut socket()?)?;
+        StackMessage::Ended { reason: describe_exit(status), is_restarted }.write(&mut socket_on_stdin()?)?;
         if is_restarted {
             thread::sleep(RESTART_DELAY);
         }
@@ -62,7 +62,7 @@ fn describe_exit(status: ExitStatus) -> String {
 
 /// The reading process: samples the requested processes until tokengap ends.
 pub fn serve() -> anyhow::Result<()> {
-    let from = socket()?;
+    let from = socket_on_stdin()?;
     let (sender, requests) = channel();
     thread::Builder::new().name("requests".into()).spawn(move || {
         let mut from = BufReader::new(from);
@@ -74,7 +74,7 @@ pub fn serve() -> anyhow::Result<()> {
         // tokengap has ended. A thread that waits for a file of a target must not outlive it.
         std::process::exit(0);
     })?;
-    send_samples(&requests, &mut socket()?)
+    send_samples(&requests, &mut socket_on_stdin()?)
 }
 
 /// Samples the processes of the latest request and sends the samples, and the status from time to time. Ends only with an error, such as a

@@ -7,7 +7,7 @@ use session::{About, Flow, LiveSource};
 use trace::Event;
 use zmq_tap::relay::{Direction, Pair};
 
-use super::{Tap, limit_warnings, rejection};
+use super::{Tap, describe_rejection, limit_warnings};
 
 /// Maximum number of observations per poll. Bounds a poll to some milliseconds, so that ticks and signals are not delayed.
 const OBSERVATIONS_A_TURN: usize = 256;
@@ -18,7 +18,7 @@ impl About for Tap {
     }
 
     /// The observed message formats, and the relay's own counters.
-    fn wire(&self) -> Option<Value> {
+    fn wire_json(&self) -> Option<Value> {
         let forms = self.forms().iter();
         let forms = forms.map(
             |form| json!({"class": form.class, "codec": form.codec, "schema": form.schema, "frames": form.frames}),
@@ -48,7 +48,7 @@ impl About for Tap {
         // Each hop has one entry per direction, in this order.
         let directions = [Direction::Forward, Direction::Backward].into_iter().cycle();
         for (direction, tapped) in directions.zip(&self.hops.tapped) {
-            degraded.extend(rejection(direction, tapped));
+            degraded.extend(describe_rejection(direction, tapped));
         }
         degraded.extend(limit_warnings(&self.stats()));
         degraded
@@ -70,7 +70,7 @@ impl LiveSource for Tap {
         while observed < OBSERVATIONS_A_TURN
             && let Some(observation) = self.observations.poll()
         {
-            self.translate(observation, sink);
+            self.translate_observation(observation, sink);
             observed += 1;
         }
         let shows_deliveries = self.served.iter().flatten().any(|served| served.clients.server.shows_deliveries());

@@ -48,6 +48,7 @@ impl Tapped {
             Direction::Forward => (hop.pair.upstream.to_string(), forward),
             Direction::Backward => (hop.pair.listen.to_string(), forward.reversed()),
         };
+        // After a splice, the relay listens at another address than the engine did.
         let endpoint = hop.endpoint.clone().unwrap_or(endpoint);
         Self {
             hop,

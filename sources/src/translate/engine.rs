@@ -42,12 +42,12 @@ impl EngineProperties {
 
     fn emit(&self, at: MonoNs, sink: Sink<'_>) {
         let known = self.known.as_ref().map(discover::Engine::to_event).unwrap_or_default();
-        sink(&Event::new(at, What::Engine(completed(known, self.found))));
+        sink(&Event::new(at, What::Engine(complete_properties(known, self.found))));
     }
 }
 
 /// `known` properties of an engine, completed by those found in frames.
-fn completed<'a>(known: Engine<'a>, found: Engine<'a>) -> Engine<'a> {
+fn complete_properties<'a>(known: Engine<'a>, found: Engine<'a>) -> Engine<'a> {
     Engine {
         name: known.name.or(found.name),
         version: known.version.or(found.version),
@@ -68,6 +68,6 @@ mod tests {
         let none = Engine::default();
         let known = Engine { mode: Some(Mode::Incremental), ..none };
         let found = Engine { version: Some("0.5.9"), mode: Some(Mode::Cumulative), ..none };
-        assert_eq!(completed(known, found), Engine { mode: known.mode, ..found });
+        assert_eq!(complete_properties(known, found), Engine { mode: known.mode, ..found });
     }
 }

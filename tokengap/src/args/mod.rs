@@ -84,8 +84,8 @@ pub(crate) fn parse_severity(text: &str) -> Result<Severity, String> {
 /// Parses a size in bytes; units are binary with or without the `i`.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     const HINT: &str = "expected a size like 64MiB, 500M or 2GiB";
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (amount, unit) = text.split_at(digits);
+    let digit_count = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (amount, unit) = text.split_at(digit_count);
     let amount: u64 = amount.parse().map_err(|_| format!("{text:?} is not a size; {HINT}"))?;
     let shift = match unit.trim().to_ascii_lowercase().as_str() {
         "" | "b" => 0,

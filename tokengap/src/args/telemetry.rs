@@ -85,14 +85,17 @@ impl TelemetryArgs {
         Ok(Some(MetricsOptions { address, token, past_bytes: self.metrics_past as usize }))
     }
 
-    /// Options of the push; `None` if nothing is pushed.
+    /// Options of the OTLP push; `None` if nothing is pushed.
     pub(crate) fn push_options(&self) -> Option<PushOptions> {
-        let slow_ns = (self.otlp_requests == SpanRequests::Slow).then(|| to_nanoseconds(self.otlp_slower_than));
-        let requests =
-            (self.otlp_requests != SpanRequests::None).then(|| Options { slow_ns, losing: true, ..Options::default() });
-        self.otlp.as_ref().map(|url| PushOptions {
-            url: url.clone(),
-            requests,
+        let url = self.otlp.clone()?;
+        // Requests that lost tokens are always pushed.
+        let mut exported = Options { losing: true, ..Options::default() };
+        if self.otlp_requests == SpanRequests::Slow {
+            exported.slow_ns = Some(to_nanoseconds(self.otlp_slower_than));
+        }
+        Some(PushOptions {
+            url,
+            requests: if self.otlp_requests == SpanRequests::None { None } else { Some(exported) },
             interval: self.otlp_interval,
             bytes_per_minute: self.otlp_rate,
             queue_bytes: self.otlp_queue,

@@ -156,17 +156,21 @@ pub(crate) fn serve(socket: BorrowedFd<'_>, mut rules: Rules) -> io::Result<()> 
         if got.bytes == 0 {
             return Ok(());
         }
-        let done = execute_request(&mut rules, &request[..got.bytes]);
-        // Zero means success; an error without a number counts as one of input and output.
-        let number = done.as_ref().err().map_or(0, |error| error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()));
-        let file = done.ok().flatten();
-        let files: Vec<BorrowedFd<'_>> = file.iter().map(AsFd::as_fd).collect();
+        let outcome = execute_request(&mut rules, &request[..got.bytes]);
+        let reply_number = match &outcome {
+            // Zero means success.
+            Ok(_) => 0,
+            // An error without a number counts as one of input and output.
+            Err(error) => error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
+        };
+        let opened_file = outcome.ok().flatten();
+        let files: Vec<BorrowedFd<'_>> = opened_file.iter().map(AsFd::as_fd).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !files.is_empty() {
             control.push(SendAncillaryMessage::ScmRights(&files));
         }
-        sendmsg(socket, &[IoSlice::new(&number.to_le_bytes())], &mut control, SendFlags::NOSIGNAL)?;
+        sendmsg(socket, &[IoSlice::new(&reply_number.to_le_bytes())], &mut control, SendFlags::NOSIGNAL)?;
     }
 }
 

@@ -51,10 +51,11 @@ impl Rules {
     pub(super) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         let entry = self.find_entry(to)?;
         // A file created here is this run's own.
-        let replaces = entry.folder.find_file(entry.name)?.is_some() && !self.created.contains(to);
-        let permitted = self.created.contains(from) && self.is_result(to) && (!replaces || self.results.force);
+        let replaces_foreign_file = entry.folder.find_file(entry.name)?.is_some() && !self.created.contains(to);
+        let may_replace = !replaces_foreign_file || self.results.force;
         // A result is written next to the file that it replaces.
-        if !permitted || from.parent() != to.parent() {
+        let is_beside_result = from.parent() == to.parent();
+        if !self.created.contains(from) || !self.is_result(to) || !may_replace || !is_beside_result {
             return Err(Errno::PERM.into());
         }
         entry.folder.rename(self.find_entry(from)?.name, entry.name)?;
@@ -88,25 +89,24 @@ impl Rules {
 
     /// Whether `path` is a named file, a further file of a named recording, or has a name of tokengap's in a permitted folder.
     fn is_result(&self, path: &Path) -> bool {
-        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-        let parent = path.parent().map(or_working_folder);
-        let is_own =
-            |folder: &PathBuf| name.starts_with(OWN_PREFIX.as_bytes()) && parent == Some(or_working_folder(folder));
-        self.results
+        let is_named = self
+            .results
             .file
             .iter()
-            .any(|named| path == named || recording::is_part_of(path, named) || is_of_engine(path, named))
-            || self.results.folder.iter().any(is_own)
+            .any(|named| path == named || recording::is_part_of(path, named) || is_of_engine(path, named));
+        let file_name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        let parent = path.parent().map(or_working_folder);
+        let is_in_permitted_folder = self.results.folder.iter().any(|folder| parent == Some(or_working_folder(folder)));
+        is_named || is_in_permitted_folder && file_name.starts_with(OWN_PREFIX.as_bytes())
     }
 }
 
 /// Whether `path` is the recording of one of several engines, for which the file `named` was given.
 fn is_of_engine(path: &Path, named: &Path) -> bool {
-    let kinds = engines::DISCOVERED.iter().map(|kind| kind.name()).chain(["engine"]);
-    // A part of the recording has its number after the name.
-    recording::run_of_path(path, named).is_some_and(|run| {
-        kinds.into_iter().any(|kind| run.strip_prefix(kind).is_some_and(|rest| rest.starts_with('-')))
-    })
+    let Some(run) = recording::run_of_path(path, named) else { return false };
+    let mut kinds = engines::DISCOVERED.iter().map(|kind| kind.name()).chain(["engine"]);
+    // The engine's port, model or pid follows its kind.
+    kinds.any(|kind| run.strip_prefix(kind).is_some_and(|rest| rest.starts_with('-')))
 }
 
 /// A file of a permitted folder.

@@ -19,7 +19,7 @@ use crate::confinement;
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Scenario to simulate.
-    #[arg(long, value_parser = scenario(), default_value = Scenario::Race.as_str())]
+    #[arg(long, value_parser = scenario_parser(), default_value = Scenario::Race.as_str())]
     scenario: Scenario,
 
     /// Seed of the random traffic. The same seed produces the same requests.
@@ -39,7 +39,7 @@ pub(crate) struct Args {
 }
 
 /// Parser of `--scenario`: the names of all scenarios.
-fn scenario() -> impl TypedValueParser<Value = Scenario> {
+fn scenario_parser() -> impl TypedValueParser<Value = Scenario> {
     let values = Scenario::ALL.iter().map(|scenario| PossibleValue::new(scenario.as_str()).help(scenario.about()));
     PossibleValuesParser::new(values).map(|name| {
         let named = Scenario::ALL.iter().copied().find(|scenario| scenario.as_str() == name);

@@ -49,15 +49,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         signal_hook::flag::register(signal, std::sync::Arc::default())?;
     }
-    let folders = args.folder.iter().zip(&args.shown);
-    let folders: Vec<Folder> = folders.map(|(path, shown)| Folder::open(path, shown)).collect::<Result<_, _>>()?;
+    let mut folders = Vec::new();
+    for (path, shown) in args.folder.iter().zip(&args.shown) {
+        folders.push(Folder::open(path, shown)?);
+    }
     if let (Some(user), Some(group)) = (args.user, args.group) {
         let plan = Plan::new(Work::Move);
         confinement::change_account(Account { user, group }, plan)?;
     }
-    let child = args.child.and_then(|pid| Pid::from_raw(pid as i32));
+    let child_pid = args.child.and_then(|pid| Pid::from_raw(pid as i32));
     // Opened now, because the pid may be reused later.
-    let child = child.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let child = child_pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     output::raw_stdout().write_all(READY)?;
     // Blocks until tokengap ends, however it ends: the kernel then closes its end of the pipe.
     let mut message = String::new();
@@ -75,7 +77,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     }
     if let (Some(child), Some(folder)) = (child, &args.remove) {
-        // The command may still use its folder.
+        // The command may still use its folder. A poll that a signal interrupts is repeated.
         while poll(&mut [PollFd::new(&child, PollFlags::IN)], None).is_err() {}
         let _ = std::fs::remove_dir_all(folder);
     }

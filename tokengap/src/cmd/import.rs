@@ -72,11 +72,11 @@ const TICK_NS: u64 = 5_000_000_000;
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let paths: Vec<&Path> = args.paths.iter().map(PathBuf::as_path).collect();
     confinement::confine_to_files(&paths, &[args.record.as_deref(), args.report_output.output.file()]);
-    import(args)
+    import_files(args)
 }
 
 /// Imports the files, and refuses to replace a recording before it reads them.
-fn import(args: &Args) -> anyhow::Result<ExitCode> {
+fn import_files(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = args.record.as_ref().filter(|path| path.exists() && !args.report_output.output.force) {
         return Err(RecordError::Exists(path.clone()).into());
     }
@@ -196,7 +196,7 @@ fn read_logs(args: &Args) -> anyhow::Result<ReadLogs> {
 
 /// Creates a recording on the log's clock, which starts at the epoch.
 fn create_recording(path: &Path, config: &Config, force: bool) -> Result<Recorder, RecordError> {
-    let header = RecordingHeader { anchor: Anchor::default(), ..RecordingHeader::of("import", *config) };
+    let header = RecordingHeader { anchor: Anchor::default(), ..RecordingHeader::for_source("import", *config) };
     let options = RecordOptions { force, ..RecordOptions::offline() };
     Recorder::create(path, &header, options)
 }
@@ -319,8 +319,8 @@ mod tests {
         std::fs::write(&log, "nothing known\n").expect("written");
         std::fs::write(&old, "precious").expect("written");
         let (log, old) = (log.to_string_lossy(), old.to_string_lossy());
-        assert!(import(&args(&[&log, "--record", &old, "--force"])).is_err());
-        assert!(import(&args(&[LOG, "--record", &old])).is_err(), "not without --force");
+        assert!(import_files(&args(&[&log, "--record", &old, "--force"])).is_err());
+        assert!(import_files(&args(&[LOG, "--record", &old])).is_err(), "not without --force");
         assert_eq!(std::fs::read_to_string(&*old).expect("there"), "precious");
     }
 

@@ -24,7 +24,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match args.sought {
         None => start_analyses()?,
-        Some(number) => analyse(number)?,
+        Some(number) => analyse_received_library(number)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -47,7 +47,7 @@ fn analysis_command(sought: u32) -> Command {
 }
 
 /// Receives a library from stdin, searches it and writes the answer to stdout. The process is confined before it reads the first byte.
-fn analyse(number: u32) -> anyhow::Result<()> {
+fn analyse_received_library(number: u32) -> anyhow::Result<()> {
     let sought = locator::sought_by_number(number, &inner_servers()).context("unknown number")?;
     let library = RegularFile::open_located(&locator::receive_library(stdin())?, ExpectedFile::ANY)?;
     let answer = std::fs::File::from(stdout().try_clone_to_owned()?);

@@ -24,12 +24,11 @@ pub(crate) struct KnownSide {
 impl KnownSide {
     /// The side by the server's command line, which `flag` names, or else by its messages to the other server.
     pub(crate) fn find(flag: Option<&str>, analysis: &Analysis) -> Option<Self> {
-        let by_flag = flag.and_then(PairSide::of_name).map(|side| Self { side, by: "--disaggregation-mode" });
-        let by_messages = || {
-            let side = PairSide::of_messages(analysis.ledger())?;
-            Some(Self { side, by: "its messages to the other scheduler" })
-        };
-        by_flag.or_else(by_messages)
+        if let Some(side) = flag.and_then(PairSide::of_name) {
+            return Some(Self { side, by: "--disaggregation-mode" });
+        }
+        let side = PairSide::of_messages(analysis.ledger())?;
+        Some(Self { side, by: "its messages to the other scheduler" })
     }
 
     /// The side that a server must have if its peer has this one.
@@ -88,6 +87,7 @@ pub(crate) fn report_of_recordings(files: [&Path; 2], slowest: usize) -> anyhow:
     let side_by = prefill.side_by().to_owned();
     let names = [PrefillName { name: prefill.name.clone(), run_index: 0, side_by }];
     let mut report = decode.report(slowest);
+    // The report is of the decode server, so times count from the start of its window.
     let start = MonoNs(report.window_mono_ns[0]);
     let mut joined = PairReport::new(&pair, &names, decode.side_by(), start, slowest).with_context(|| {
         format!("no request of {} is in {}: neither a room nor an id is in both", decode.name, prefill.name)
@@ -133,17 +133,24 @@ pub(crate) fn add_to_reports(finished: &mut [RunReport], pairs: Vec<(usize, Pair
 
 /// Says in the report of each decode server without a pair that its requests are on none of the watched prefill servers.
 fn name_unjoined_servers(finished: &mut [RunReport]) {
-    let has_requests = |run: &RunReport, side| run.side == Some(side) && run.report.requests.seen > 0;
-    let prefill: Vec<String> =
-        finished.iter().filter(|run| has_requests(run, "prefill")).map(|run| run.name.clone()).collect();
-    if prefill.is_empty() {
+    let prefill = finished.iter().filter(|run| is_side_with_requests(run, "prefill"));
+    let prefill_names: Vec<String> = prefill.map(|run| run.name.clone()).collect();
+    if prefill_names.is_empty() {
         return;
     }
-    for decode in finished.iter_mut().filter(|run| has_requests(run, "decode") && run.report.pair.is_none()) {
-        let why =
-            format!("no pair: none of its requests was found on {}: no room or id is on both", prefill.join(", "));
-        decode.report.own.degraded.push(Value::String(why));
+    for run in finished {
+        if is_side_with_requests(run, "decode") && run.report.pair.is_none() {
+            let why = format!(
+                "no pair: none of its requests was found on {}: no room or id is on both",
+                prefill_names.join(", ")
+            );
+            run.report.own.degraded.push(Value::String(why));
+        }
     }
+}
+
+fn is_side_with_requests(run: &RunReport, side: &str) -> bool {
+    run.side == Some(side) && run.report.requests.seen > 0
 }
 
 /// A run that may be of a server of a pair.
@@ -176,7 +183,7 @@ pub(crate) fn lines_of_newest(servers: &[RunningServer<'_>], finished_limit: usi
     lines.collect()
 }
 
-/// The same, of the finished requests only the newest of each server.
+/// Reports of the pairs that each decode server is in, with its run index. Of the finished requests, only the newest of each server are joined.
 fn join_newest(servers: &[RunningServer<'_>], slowest: usize, finished_limit: usize) -> Vec<(usize, PairReport)> {
     let names: Vec<PrefillName> = servers_of_side(servers, PairSide::Prefill)
         .map(|server| PrefillName {

@@ -63,14 +63,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let endpoint = args.live.telemetry.endpoint_options()?;
     let signals = Forwarding::install()?;
-    let folder = Private::open(args.folder.as_deref())?;
+    let folder = Private::open_folder(args.folder.as_deref())?;
     let command_output = if args.live.outcome.is_headless() { None } else { Some(create_log_file(args)?) };
     let output = command_output.as_ref().map(|(file, _)| file.try_clone()).transpose()?;
     let child = Child::start(&args.command, folder.path(), output)?;
     let afterwards = folder.is_own().then(|| Cleanup { child: child.pid(), remove: folder.path() });
     let started = Guard::start(std::slice::from_ref(&folder.held), None, afterwards).and_then(|guard| {
         // No other program starts after this point, and no output of the child has been read yet.
-        confine(args, folder.path())?;
+        confine_run(args, folder.path())?;
         signals.to(&child).context("cannot pass signals on")?;
         let options = RelayOptions { formats: engines::FORMATS, ..RelayOptions::default() };
         let tap = Tap::start(Vec::new(), options).context("the relay did not start")?;
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Restricts the process to the access needed once the child runs.
-fn confine(args: &Args, folder: &Path) -> anyhow::Result<()> {
+fn confine_run(args: &Args, folder: &Path) -> anyhow::Result<()> {
     let mut plan = confinement::live_plan_without_results(Work::Move, &args.live);
     // To end a command that has changed its user.
     plan.keep |= confinement::probe_capabilities() | Capabilities::KILL;

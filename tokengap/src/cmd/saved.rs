@@ -67,6 +67,7 @@ fn parse_report(text: &[u8]) -> anyhow::Result<Report> {
     struct FileHead {
         schema: Option<String>,
     }
+    // The schema first: a report of another one would fail at some field, with an error that helps nobody.
     let head: FileHead = serde_json::from_slice(text).map_err(explain_json_error)?;
     match head.schema.as_deref() {
         Some(SCHEMA) => {

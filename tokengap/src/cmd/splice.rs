@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut needs = confinement::live_plan_without_results(Work::Move, &args.live);
     needs.keep |= confinement::probe_capabilities();
     confinement::confine_as(located.account, needs, &args.live)?;
-    let Movable { planned, unmovable } = located.movable()?;
+    let Movable { planned, unmovable } = located.select_movable()?;
     for left in unmovable {
         errln!("tokengap: not changed: {left}");
     }
@@ -104,12 +104,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.max_rate
     );
     errln!("{RISK}");
-    if !args.yes && !confirm()? {
+    if !args.yes && !ask_for_confirmation()? {
         errln!("tokengap: nothing was changed");
         return Ok(ExitCode::SUCCESS);
     }
     let signals = Signals::install().context("cannot listen for signals")?;
-    let splice = prepared.execute(&RelayOptions::default(), guard)?;
+    let splice = prepared.execute_move(&RelayOptions::default(), guard)?;
     std::thread::sleep(SETTLE);
     print_result(&splice);
     lower_priority();
@@ -138,7 +138,7 @@ fn print_result(splice: &Splice) {
 }
 
 /// Asks on the terminal whether to go on.
-fn confirm() -> anyhow::Result<bool> {
+fn ask_for_confirmation() -> anyhow::Result<bool> {
     ensure!(
         std::io::stdin().is_terminal(),
         "cannot ask for confirmation without a terminal: use --yes to accept the risk"
@@ -165,7 +165,7 @@ fn restore_recorded(args: &Args) -> anyhow::Result<ExitCode> {
     };
     confinement::change_account(account, Plan::new(Work::Move))?;
     let mut out = output::stdout(EscapeForm::Text);
-    let mut refused = false;
+    let mut is_any_refused = false;
     let mut found = 0;
     let mut of_others = 0;
     for path in &folders {
@@ -176,7 +176,7 @@ fn restore_recorded(args: &Args) -> anyhow::Result<ExitCode> {
                 continue;
             }
             found += 1;
-            refused |= matches!(restored, Restored::Refused(..) | Restored::Held(_));
+            is_any_refused |= matches!(restored, Restored::Refused(..) | Restored::Held(_));
             writeln!(out, "{}", line(&describe_restored(&restored)))?;
         }
     }
@@ -187,5 +187,5 @@ fn restore_recorded(args: &Args) -> anyhow::Result<ExitCode> {
         let searched: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
         writeln!(out, "{}", line(&format!("no moved socket found in {}", searched.join(", "))))?;
     }
-    Ok(ExitCode::from(if refused { 2 } else { 0 }))
+    Ok(ExitCode::from(if is_any_refused { 2 } else { 0 }))
 }

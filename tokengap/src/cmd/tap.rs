@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let tap = Tap::start(hops, options).context("the tap did not start")?;
     lower_priority();
     for (listen, upstream) in args.listen.iter().zip(&args.upstream) {
-        errln!("tokengap: listening on {listen} -> {upstream}{}", state(upstream));
+        errln!("tokengap: listening on {listen} -> {upstream}{}", note_on_upstream(upstream));
     }
     let signals = Signals::install().context("cannot listen for signals")?;
     let report = app::run_to_report(tap, &args.live, endpoint, &signals)?;
@@ -114,19 +114,23 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// State of an upstream, judged by its address only, because a test connection would reach the receiver.
-fn state(upstream: &Endpoint) -> &'static str {
+fn note_on_upstream(upstream: &Endpoint) -> &'static str {
     match upstream {
         Endpoint::Path(path) if !path.exists() => " (does not exist yet: clients are disconnected and must retry)",
         _ => "",
     }
 }
 
-/// Pairs with the same name are workers of one hop, numbered in the order of the command line. `None` for the only pair of a name.
+/// Number of the worker that the pair at `index` leads to. Pairs with the same name are workers of one hop, numbered in the order of the command
+/// line. `None` for the only pair of a name.
 fn worker_number(names: &[Option<&String>], index: usize) -> Option<u16> {
     let name = names[index]?;
     let pairs_of_hop = names.iter().filter(|other| **other == Some(name)).count();
-    let before = names[..index].iter().filter(|other| **other == Some(name)).count();
-    (pairs_of_hop > 1).then_some(before as u16)
+    if pairs_of_hop == 1 {
+        return None;
+    }
+    let pairs_before = names[..index].iter().filter(|other| **other == Some(name)).count();
+    Some(pairs_before as u16)
 }
 
 /// The hops of the arguments: each --listen with its --upstream, and with its name if --hop is given.
@@ -136,20 +140,23 @@ fn parse_hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
     if listens != upstreams {
         bail!("{listens} --listen but {upstreams} --upstream: give one --upstream for each --listen");
     }
-    let of_zmq = args.listen.iter().filter(|listen| !listen.speaks_http()).count();
-    if !args.hop.is_empty() && args.hop.len() != of_zmq {
+    let zmq_pairs = args.listen.iter().filter(|listen| !listen.speaks_http()).count();
+    if !args.hop.is_empty() && args.hop.len() != zmq_pairs {
         let names = args.hop.len();
-        bail!("{names} --hop for {of_zmq} pairs that are not http://: name all of them or none");
+        bail!("{names} --hop for {zmq_pairs} pairs that are not http://: name all of them or none");
     }
-    let mut names = args.hop.iter();
-    let named: Vec<Option<&String>> =
-        args.listen.iter().map(|listen| if listen.speaks_http() { None } else { names.next() }).collect();
+    let mut given_names = args.hop.iter();
+    let mut names = Vec::new();
+    for listen in &args.listen {
+        // A pair with HTTP is no hop, so it has no name.
+        names.push(if listen.speaks_http() { None } else { given_names.next() });
+    }
     let mut hops = Vec::new();
     for (index, (listen, upstream)) in args.listen.iter().zip(&args.upstream).enumerate() {
         let pair = Pair { listen: listen.clone(), upstream: upstream.clone() };
         hops.push(TapHop {
-            ends: named[index].map(|name| Ends::from(name.as_str()).to_owned()),
-            worker: worker_number(&named, index),
+            ends: names[index].map(|name| Ends::from(name.as_str()).to_owned()),
+            worker: worker_number(&names, index),
             ..TapHop::new(pair)
         });
     }

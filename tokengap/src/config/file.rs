@@ -36,14 +36,15 @@ impl ConfigFile<'_> {
     /// Entries for `section`: shared ones first, then its own, which take precedence. Checks all sections.
     pub(super) fn entries_for(&self, command: &Command, section: &str) -> anyhow::Result<Vec<Entry>> {
         let document = Document::parse(self.text).map_err(|error| {
-            let at = error.span().map_or(0, |span| span.start);
-            self.error_at(at, error.message().lines().next().unwrap_or("not valid TOML"))
+            let offset = error.span().map_or(0, |span| span.start);
+            self.error_at(offset, error.message().lines().next().unwrap_or("not valid TOML"))
         })?;
         let root: &Table = document.as_table();
         for (name, item) in root {
             if name != SHARED_SECTION && !SOURCES.contains(&name) {
-                let near = did_you_mean(name, SOURCES.into_iter().chain([SHARED_SECTION]));
-                return Err(self.error_at(key_offset(root, name, item), &format!("unknown section [{name}]{near}")));
+                let suggestion = did_you_mean(name, SOURCES.into_iter().chain([SHARED_SECTION]));
+                let what = format!("unknown section [{name}]{suggestion}");
+                return Err(self.error_at(key_offset(root, name, item), &what));
             }
             if item.as_table_like().is_none() {
                 let what = format!("[{name}] is a section: put its flags below a line [{name}]");
@@ -62,14 +63,20 @@ impl ConfigFile<'_> {
         Ok(entries)
     }
 
-    /// Keys of the section `name`, as flags of the subcommand `of`.
-    fn section_entries(&self, root: &Table, command: &Command, name: &str, of: &str) -> anyhow::Result<Vec<Entry>> {
-        let mut known = settable_flags(command, of);
+    /// Keys of the section `name`, as flags of `subcommand`.
+    fn section_entries(
+        &self,
+        root: &Table,
+        command: &Command,
+        name: &str,
+        subcommand: &str,
+    ) -> anyhow::Result<Vec<Entry>> {
+        let mut known_flags = settable_flags(command, subcommand);
         if name == SHARED_SECTION {
             // Only flags that all sources have.
             for source in SOURCES {
                 let flags = settable_flags(command, source);
-                known.retain(|arg| flags.iter().any(|flag| long_name(flag) == long_name(arg)));
+                known_flags.retain(|arg| flags.iter().any(|flag| long_name(flag) == long_name(arg)));
             }
         }
         let mut entries = Vec::new();
@@ -77,16 +84,16 @@ impl ConfigFile<'_> {
             return Ok(entries);
         };
         for (key, item) in table.iter() {
-            let at = key_offset(table, key, item);
-            let Some(arg) = known.iter().find(|arg| long_name(arg) == key).cloned() else {
-                let near = did_you_mean(key, known.iter().map(long_name));
-                return Err(self.error_at(at, &format!("[{name}] has no flag {key}{near}")));
+            let offset = key_offset(table, key, item);
+            let Some(arg) = known_flags.iter().find(|arg| long_name(arg) == key).cloned() else {
+                let suggestion = did_you_mean(key, known_flags.iter().map(long_name));
+                return Err(self.error_at(offset, &format!("[{name}] has no flag {key}{suggestion}")));
             };
             let Some(value) = item.as_value().cloned() else {
-                return Err(self.error_at(at, &format!("{key} is a flag, not a section")));
+                return Err(self.error_at(offset, &format!("{key} is a flag, not a section")));
             };
-            let at = value.span().map_or(at, |span| span.start);
-            entries.push(Entry { arg, value, at });
+            let value_offset = value.span().map_or(offset, |span| span.start);
+            entries.push(Entry { arg, value, at: value_offset });
         }
         Ok(entries)
     }

@@ -8,8 +8,8 @@ use toml_edit::{Array, Value};
 
 /// Flags that a file can set: all of the subcommand and the program, except those about the file itself.
 pub(super) fn settable_flags(command: &Command, section: &str) -> Vec<Arg> {
-    let of = command.find_subcommand(section);
-    let own = of.into_iter().flat_map(Command::get_arguments);
+    let subcommand = command.find_subcommand(section);
+    let own = subcommand.into_iter().flat_map(Command::get_arguments);
     let global = command.get_arguments().filter(|arg| arg.is_global_set());
     own.chain(global).filter(|arg| is_settable(arg)).cloned().collect()
 }
@@ -30,19 +30,22 @@ pub(super) fn long_name(arg: &Arg) -> &str {
 /// Command-line words that set the flag to the value; none if it is off.
 pub(super) fn flag_words(arg: &Arg, value: &Value) -> Result<Vec<OsString>, String> {
     let flag = format!("--{}", long_name(arg));
-    let (words, expected) = match (arg.get_action(), value) {
-        (ArgAction::SetTrue, Value::Boolean(on)) => {
-            return Ok(on.value().then(|| flag.into()).into_iter().collect());
+    let (words, expected) = match arg.get_action() {
+        ArgAction::SetTrue => {
+            let words = value.as_bool().map(|is_on| if is_on { vec![flag.into()] } else { Vec::new() });
+            (words, "true or false")
         }
-        (ArgAction::SetTrue, _) => (None, "true or false"),
-        (ArgAction::Count, _) => {
+        ArgAction::Count => {
             let count = value.as_integer().filter(|count| (0..=255).contains(count));
             (count.map(|count| vec![flag.into(); count as usize]), "a number from 0 to 255")
         }
-        (ArgAction::Append, Value::Array(several)) => {
-            (several.iter().map(|one| flag_with_value(&flag, one)).collect(), "a list of values")
+        ArgAction::Append => {
+            let words = match value {
+                Value::Array(values) => values.iter().map(|value| flag_with_value(&flag, value)).collect(),
+                single => flag_with_value(&flag, single).map(|word| vec![word]),
+            };
+            (words, "a list of values")
         }
-        (ArgAction::Append, one) => (flag_with_value(&flag, one).map(|word| vec![word]), "a list of values"),
         _ => (flag_with_value(&flag, value).map(|word| vec![word]), "a string or a number"),
     };
     words.ok_or_else(|| format!("{} must be {expected}, not {}", long_name(arg), with_article(value)))
@@ -91,6 +94,7 @@ fn config_line(arg: &Arg, matches: &ArgMatches) -> Option<String> {
     let value = match arg.get_action() {
         ArgAction::SetTrue => matches.get_flag(id).into(),
         ArgAction::Count => i64::from(matches.get_count(id)).into(),
+        // The raw words: a parsed value has lost its form, such as the unit of a duration.
         action => {
             let mut given = matches.get_raw(id).into_iter().flatten().map(|raw| toml_value(&raw.to_string_lossy()));
             match action {

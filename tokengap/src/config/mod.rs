@@ -61,17 +61,18 @@ fn insert_flags(
     let file = ConfigFile { path, text };
     let mut flags = Vec::new();
     for entry in file.entries_for(command, section)? {
-        let on_command_line = matches.value_source(entry.arg.get_id().as_str()) == Some(ValueSource::CommandLine);
-        let given = flags::flag_words(&entry.arg, &entry.value).map_err(|what| file.error_at(entry.at, &what))?;
-        if let Err(what) = check_value(command, section, &given) {
+        let words = flags::flag_words(&entry.arg, &entry.value).map_err(|what| file.error_at(entry.at, &what))?;
+        if let Err(what) = check_value(command, section, &words) {
             return Err(file.error_at(entry.at, &what));
         }
-        if !on_command_line {
-            flags.extend(given);
+        // The command line takes precedence over the file.
+        let is_on_command_line = matches.value_source(entry.arg.get_id().as_str()) == Some(ValueSource::CommandLine);
+        if !is_on_command_line {
+            flags.extend(words);
         }
     }
-    let at = line.iter().position(|word| word == section).map_or(line.len(), |at| at + 1);
-    line.splice(at..at, flags);
+    let after_subcommand = line.iter().position(|word| word == section).map_or(line.len(), |index| index + 1);
+    line.splice(after_subcommand..after_subcommand, flags);
     Ok(line)
 }
 

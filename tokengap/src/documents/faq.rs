@@ -8,8 +8,14 @@ use trace::event::MissedCause;
 use trace::ledger::{Ledger, Limits};
 
 /// Calls in the sources that add a line to `degraded`; its text is the next string literal.
-const REPORT_CALLS: [&str; 5] =
-    ["degraded.push(", ".give_up(", "doubts.push(", "self.note(", "degraded.extend(refused"];
+const REPORT_CALLS: [&str; 6] = [
+    "degraded.push(",
+    ".add_degraded(",
+    ".count_dropped_items(",
+    "doubts.push(",
+    "self.note(",
+    "degraded.extend(refused",
+];
 
 fn workspace_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -27,6 +33,7 @@ fn fixed_parts(text: &str, opens: char, closes: char) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut inside = false;
     for c in text.chars() {
+        // If both are the same character, it stands for the placeholder itself: nothing is inside.
         if c == opens && !inside {
             inside = opens != closes;
             parts.push(String::new());
@@ -76,6 +83,7 @@ fn workspace_sources() -> String {
             walk(&source, &mut all);
         }
     }
+    // A message can be a literal of several source lines.
     let mut whole = String::new();
     let mut continues = false;
     for line in all.lines() {

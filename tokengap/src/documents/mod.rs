@@ -35,22 +35,22 @@ fn documentation_pages() -> Vec<(PathBuf, String)> {
 
 /// `tokengap` command lines of a page with their line numbers, from code blocks and inline code.
 fn tokengap_commands(text: &str) -> Vec<(usize, String)> {
-    let mut found = Vec::new();
-    let mut block = None;
-    for (at, line) in text.lines().enumerate() {
+    let mut commands = Vec::new();
+    let mut language_of_block = None;
+    for (line_number, line) in (1..).zip(text.lines()) {
         let line = line.trim();
         if let Some(language) = line.strip_prefix("```") {
-            block = block.is_none().then_some(language);
-        } else if block.is_some_and(|language| language != "text") || line.starts_with("ExecStart=") {
+            language_of_block = if language_of_block.is_none() { Some(language) } else { None };
+        } else if language_of_block.is_some_and(|language| language != "text") || line.starts_with("ExecStart=") {
             let line = line.trim_start_matches("$ ").trim_start_matches("ExecStart=");
-            found.push((at + 1, line.trim_start_matches("sudo ").trim_start_matches("/usr/bin/")));
+            commands.push((line_number, line.trim_start_matches("sudo ").trim_start_matches("/usr/bin/")));
         } else {
             let code_spans = line.split('`').skip(1).step_by(2);
-            found.extend(code_spans.map(|span| (at + 1, span.trim_start_matches("sudo "))));
+            commands.extend(code_spans.map(|span| (line_number, span.trim_start_matches("sudo "))));
         }
     }
-    let ours = found.into_iter().filter(|(_, command)| command.starts_with("tokengap "));
-    ours.map(|(at, command)| (at, command.to_owned())).collect()
+    commands.retain(|(_, command)| command.starts_with("tokengap "));
+    commands.into_iter().map(|(line_number, command)| (line_number, command.to_owned())).collect()
 }
 
 /// Flags of a command, with those that all commands have.

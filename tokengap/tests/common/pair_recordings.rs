@@ -20,7 +20,7 @@ pub(crate) fn record(folder: &Path, name: &str, requests: &[Request<'_>], ahead:
     let file = folder.join(name);
     let header = RecordingHeader {
         anchor: Anchor { mono: MonoNs(ahead * MS), wall_ns: WALL_NS },
-        ..RecordingHeader::of("attach", Config::default())
+        ..RecordingHeader::for_source("attach", Config::default())
     };
     let mut recorder = Recorder::create(&file, &header, RecordOptions::offline()).expect("a new file");
     let engine = Engine { name: Some("sglang"), version: Some("0.5.23"), mode: None, waiter: None, turnaround: None };

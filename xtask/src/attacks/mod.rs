@@ -45,7 +45,7 @@ enum AttackOutcome {
 
 impl AttackOutcome {
     /// Outcome of a script that ended, by the last line of its output.
-    fn of(status: ExitStatus, stdout: &str) -> Self {
+    fn of_ended_script(status: ExitStatus, stdout: &str) -> Self {
         let last = stdout.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
         if !status.success() {
             return Self::Broken(
@@ -182,7 +182,7 @@ fn run_script(script: &Path, program: &Path, venv: &Path) -> Result<AttackOutcom
     command.stdout(File::create(&output.stdout)?).stderr(File::create(&output.stderr)?);
     let mut child = command.spawn().context("cannot start unshare: install util-linux")?;
     let outcome = match wait_within(&mut child, TIME_LIMIT)? {
-        Some(status) => AttackOutcome::of(status, &read_text(&output.stdout)?),
+        Some(status) => AttackOutcome::of_ended_script(status, &read_text(&output.stdout)?),
         None => AttackOutcome::Broken(format!("did not end within {} s", TIME_LIMIT.as_secs())),
     };
     let end = if matches!(outcome, AttackOutcome::Broken(_)) { output.end()? } else { String::new() };
@@ -240,13 +240,19 @@ mod tests {
     #[test]
     fn only_a_script_that_says_so_has_held() {
         let [success, failure] = [0, 1 << 8].map(ExitStatus::from_raw);
-        assert_eq!(AttackOutcome::of(success, "trying\nheld\n\n"), AttackOutcome::Held);
-        assert_eq!(AttackOutcome::of(success, "SKIPPED: no cc\n"), AttackOutcome::Skipped("no cc".to_owned()));
-        assert_eq!(AttackOutcome::of(failure, "BROKEN: raw ESC\n"), AttackOutcome::Broken("raw ESC".to_owned()));
+        assert_eq!(AttackOutcome::of_ended_script(success, "trying\nheld\n\n"), AttackOutcome::Held);
+        assert_eq!(
+            AttackOutcome::of_ended_script(success, "SKIPPED: no cc\n"),
+            AttackOutcome::Skipped("no cc".to_owned())
+        );
+        assert_eq!(
+            AttackOutcome::of_ended_script(failure, "BROKEN: raw ESC\n"),
+            AttackOutcome::Broken("raw ESC".to_owned())
+        );
         for (status, stdout) in
             [(success, ""), (success, "BROKEN: raw ESC"), (failure, "held"), (failure, "SKIPPED: no cc")]
         {
-            assert!(matches!(AttackOutcome::of(status, stdout), AttackOutcome::Broken(_)), "{stdout}");
+            assert!(matches!(AttackOutcome::of_ended_script(status, stdout), AttackOutcome::Broken(_)), "{stdout}");
         }
     }
 

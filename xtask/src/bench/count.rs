@@ -28,29 +28,29 @@ pub(crate) fn run(bless: bool) -> anyhow::Result<()> {
         return Ok(());
     }
     let counted = count_instructions()?;
-    let (compiler, known) = baseline()?;
-    let current = compiler_here()?;
-    let mut written = format!("# {current}\n");
-    let mut wrong = Vec::new();
+    let (baseline_compiler, baseline) = read_baseline()?;
+    let current_compiler = compiler_here()?;
+    let mut new_baseline = format!("# {current_compiler}\n");
+    let mut differing = Vec::new();
     println!("{:32} {:>12} {:>12}", "instructions a frame", "baseline", "counted");
     for (name, count) in &counted {
-        let before = known.get(name).copied().unwrap_or(0);
-        let change = (*count as f64 / before as f64 - 1.0) * 100.0;
-        println!("{name:32} {before:>12} {count:>12} {change:+8.1} %");
-        writeln!(written, "{name} {count}")?;
-        if change.abs() > TOLERANCE {
-            wrong.push(name.as_str());
+        let before = baseline.get(name).copied().unwrap_or(0);
+        let change_percent = (*count as f64 / before as f64 - 1.0) * 100.0;
+        println!("{name:32} {before:>12} {count:>12} {change_percent:+8.1} %");
+        writeln!(new_baseline, "{name} {count}")?;
+        if change_percent.abs() > TOLERANCE {
+            differing.push(name.as_str());
         }
     }
-    wrong.extend(known.keys().filter(|name| !counted.contains_key(*name)).map(String::as_str));
+    differing.extend(baseline.keys().filter(|name| !counted.contains_key(*name)).map(String::as_str));
     if bless {
-        std::fs::write(BASELINE, written).with_context(|| BASELINE.to_string())?;
-    } else if compiler != current {
-        println!("SKIPPED: the baseline was recorded with {compiler:?}, and this is {current:?}");
-    } else if !wrong.is_empty() {
+        std::fs::write(BASELINE, new_baseline).with_context(|| BASELINE.to_string())?;
+    } else if baseline_compiler != current_compiler {
+        println!("SKIPPED: the baseline was recorded with {baseline_compiler:?}, and this is {current_compiler:?}");
+    } else if !differing.is_empty() {
         bail!(
             "more than {TOLERANCE} % off the baseline, or not counted: {}; to accept, run `cargo xtask bench --bless`",
-            wrong.join(", ")
+            differing.join(", ")
         );
     }
     Ok(())
@@ -88,8 +88,8 @@ fn parse_summary(line: &str) -> anyhow::Result<(String, u64)> {
     Ok((format!("{}/{id}", function.trim_start_matches("count_")), counted / FRAMES))
 }
 
-/// The compiler of the baseline, and its counts.
-fn baseline() -> anyhow::Result<(String, BTreeMap<String, u64>)> {
+/// Reads the baseline: the compiler that it was recorded with, and the count of each benchmark. Both are empty without a baseline.
+fn read_baseline() -> anyhow::Result<(String, BTreeMap<String, u64>)> {
     let lines = std::fs::read_to_string(BASELINE).unwrap_or_default();
     let compiler = lines.lines().next().and_then(|line| line.strip_prefix("# "));
     let mut counts = BTreeMap::new();

@@ -56,11 +56,13 @@ enum Name {
 
 /// Runs `cargo xtask bench`.
 pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
-    let everything = bench.names.is_empty() && !bench.quick;
-    if everything || bench.names.contains(&Name::Count) {
+    let runs_all = bench.names.is_empty() && !bench.quick;
+    if runs_all || bench.names.contains(&Name::Count) {
         count::run(bench.bless)?;
     }
-    if bench.bless || (!bench.names.is_empty() && bench.names.iter().all(|name| *name == Name::Count)) {
+    let runs_only_count = !bench.names.is_empty() && bench.names.iter().all(|name| *name == Name::Count);
+    // All other benchmarks are a script.
+    if bench.bless || runs_only_count {
         return Ok(());
     }
     let mut python = Command::new("python3");

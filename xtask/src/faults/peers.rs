@@ -88,7 +88,14 @@ impl Peer {
         let stdin = child.stdin.take().context("no standard input")?;
         let stdout = BufReader::new(child.stdout.take().context("no standard output")?);
         let (sender, lines) = channel();
-        thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                // The peer was dropped, and nobody waits for its lines.
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
         let peer = Self { child, stdin, lines };
         peer.line("READY", STARTUP)?;
         Ok(peer)

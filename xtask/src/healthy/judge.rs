@@ -366,7 +366,7 @@ impl ReadAnswer {
         match self.tool_calls.as_ref().filter(is_compared) {
             Some(calls) => self.verdict_on_calls(calls, response),
             None if self.tokens.is_some() => ResponseVerdict::Equal,
-            None => ResponseVerdict::Unjudged(reason(degraded)),
+            None => ResponseVerdict::Unjudged(reason_not_judged(degraded)),
         }
     }
 
@@ -390,7 +390,7 @@ impl ReadAnswer {
 }
 
 /// Why the number of delivered tokens is unknown.
-fn reason(degraded: &[String]) -> &'static str {
+fn reason_not_judged(degraded: &[String]) -> &'static str {
     let all = degraded.join("; ");
     let reasons = [
         ("changed", "text changed by its parser"),

@@ -55,14 +55,18 @@ impl MessageAssembly {
             Mark::Frame { span, more } => {
                 self.bytes += span.end - span.body;
                 if self.bytes > self.max_bytes {
-                    self.discard(NotKept::TooLarge);
+                    self.discard_message(NotKept::TooLarge);
                 }
                 if !is_kept {
-                    self.discard(NotKept::Budget);
+                    self.discard_message(NotKept::Budget);
                 }
                 let part = span.body..span.end;
-                if !more {
-                    let earlier_parts = self.not_kept.map_or_else(|| Ok(std::mem::take(&mut self.parts)), Err);
+                let is_last_part = !more;
+                if is_last_part {
+                    let earlier_parts = match self.not_kept {
+                        None => Ok(std::mem::take(&mut self.parts)),
+                        Some(why) => Err(why),
+                    };
                     self.complete.push_back(AssembledMessage {
                         read_at,
                         bytes: self.bytes,
@@ -72,7 +76,7 @@ impl MessageAssembly {
                     self.start_message();
                 // The last part is not in `parts`, so there must be room for it.
                 } else if self.parts.len() + 1 >= self.max_parts {
-                    self.discard(NotKept::TooManyParts);
+                    self.discard_message(NotKept::TooManyParts);
                 } else if self.not_kept.is_none() {
                     self.parts.push(part);
                 }
@@ -90,7 +94,7 @@ impl MessageAssembly {
     }
 
     /// Marks the bytes of the incomplete message as unavailable.
-    pub(super) fn discard(&mut self, why: NotKept) {
+    pub(super) fn discard_message(&mut self, why: NotKept) {
         if self.not_kept.is_none() {
             self.not_kept = Some(why);
             self.parts.clear();
@@ -102,7 +106,7 @@ impl MessageAssembly {
         let total = pending.frame_end.map_or(0, |end| end - pending.start);
         // This length includes one header, and one counter is cheaper than two: allow for the header's size.
         if total > self.max_bytes.saturating_add(9) {
-            self.discard(NotKept::TooLarge);
+            self.discard_message(NotKept::TooLarge);
         }
         self.not_kept.is_none()
     }

@@ -48,7 +48,7 @@ impl StreamObserver for ByteWatch {
         self.has_relayed = true;
         if self.is_reported() {
             let passed = self.is_kept.then(|| Observed::Passed { at, bytes: window.split_before(window.written()).1 });
-            self.reporter.report(passed);
+            self.reporter.report_observed(passed);
         }
     }
 

@@ -77,7 +77,7 @@ fn parse_endpoint(text: &str) -> Result<Endpoint, Cow<'static, str>> {
     }
 }
 
-/// Parses `HOST:PORT`, where both may be `*`.
+/// Parses `HOST:PORT`, where both may be `*`. `http`: the endpoint carries HTTP instead of ZMTP. The error completes a message about the address.
 fn parse_tcp_address(address: &str, http: bool) -> Result<Endpoint, Cow<'static, str>> {
     if address.contains(';') {
         return Err(": use an address, not an interface or a source address".into());

@@ -55,15 +55,17 @@ pub(super) fn separate_file_table(receiver: &ListenerReceiver) -> io::Result<()>
     // Signal handlers write to pipes by number. In the new table that number may become a peer's socket.
     block_signals()?;
     unshare_file_table()?;
-    // A file that another thread closes must really close, so this table must not keep it open.
-    let entries = fs::read_dir("/proc/thread-self/fd")?.flatten();
-    // The runtime's epoll and eventfd descriptors are used by other threads too.
-    let entries = entries.filter(|entry| {
-        let target = fs::read_link(entry.path());
-        !target.is_ok_and(|target| target.to_string_lossy().starts_with("anon_inode:[event"))
-    });
     // Collected first, because closing would change the list while it is read.
-    let files: Vec<i32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let mut files: Vec<i32> = Vec::new();
+    for entry in fs::read_dir("/proc/thread-self/fd")?.flatten() {
+        let target = fs::read_link(entry.path());
+        // The runtime's epoll and eventfd descriptors are used by this thread too.
+        if target.is_ok_and(|target| target.to_string_lossy().starts_with("anon_inode:[event")) {
+            continue;
+        }
+        files.extend(entry.file_name().to_str().and_then(|number| number.parse::<i32>().ok()));
+    }
+    // A file that another thread closes must really close, so this table must not keep it open.
     for file in files {
         if file > LAST_STANDARD_STREAM && file != receiver.0.as_raw_fd() {
             // The list includes the descriptor of the folder it was read from, which is closed by now.
@@ -120,15 +122,19 @@ impl ListenerReceiver {
         let mut rights = RecvAncillaryBuffer::new(&mut space);
         let mut byte = [0];
         recvmsg(&self.0, &mut [IoSliceMut::new(&mut byte)], &mut rights, RecvFlags::CMSG_CLOEXEC)?;
-        let mut files = rights.drain().filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(files) => Some(files),
-            _ => None,
-        });
-        let mut files = files.next().into_iter().flatten();
-        let listener = files
+        let mut passed_files = None;
+        for message in rights.drain() {
+            if let RecvAncillaryMessage::ScmRights(files) = message {
+                passed_files = Some(files);
+                break;
+            }
+        }
+        let mut passed_files = passed_files.into_iter().flatten();
+        // The kernel drops files that exceed the receiver's limit of open files.
+        let listener = passed_files
             .next()
             .ok_or_else(|| io::Error::other("no listener was passed: the limit of open files is reached"))?;
-        Ok(PairSockets { listener, upstream: files.next() })
+        Ok(PairSockets { listener, upstream: passed_files.next() })
     }
 }
 

@@ -102,10 +102,12 @@ impl Reporter {
     }
 
     /// Queues an observation, behind the number of earlier ones that were not queued. `None` stands for bytes that were not kept.
-    pub(super) fn report(&mut self, what: Option<Observed>) {
+    pub(super) fn report_observed(&mut self, what: Option<Observed>) {
         let queued = what.is_some_and(|what| {
             // The reader must learn of the gap before it gets what follows.
-            if self.unreported > 0 && self.journal.push(self.loss(self.unreported, MissedCause::QueueFull)).is_ok() {
+            if self.unreported > 0
+                && self.journal.push(self.missed_observation(self.unreported, MissedCause::QueueFull)).is_ok()
+            {
                 self.unreported = 0;
             }
             self.unreported == 0 && self.journal.push(what).is_ok()
@@ -119,11 +121,11 @@ impl Reporter {
     /// Queues a loss, which must itself not be lost.
     pub(super) fn report_lost(&self, count: u64, cause: MissedCause) {
         if count > 0 {
-            self.journal.push_rare(self.loss(count, cause));
+            self.journal.push_rare(self.missed_observation(count, cause));
         }
     }
 
-    fn loss(&self, count: u64, cause: MissedCause) -> Observed {
+    fn missed_observation(&self, count: u64, cause: MissedCause) -> Observed {
         Observed::Lost { direction: self.direction, count, cause }
     }
 

@@ -32,6 +32,7 @@ pub(super) struct BoundListener {
 /// Binds the listening socket of a pair. Refuses a pair that would connect to itself.
 pub(super) fn bind_listener(pair: &Pair) -> Result<BoundListener, RelayError> {
     let Pair { listen, upstream } = pair;
+    // Each connection would open another one.
     if listen == upstream {
         return Err(RelayError::Itself(listen.clone()));
     }

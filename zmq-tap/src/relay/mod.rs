@@ -123,6 +123,7 @@ pub struct Relay {
 impl Relay {
     /// Binds the listeners of these pairs before it returns, and relays on a separate thread. [`Relay::add`] adds further pairs.
     pub fn start(pairs: Vec<Pair>, options: RelayOptions) -> Result<Self, RelayError> {
+        // All before the thread starts, so that a failure leaves no pair half served.
         let bound: Vec<_> = pairs.iter().map(listener::bind_listener).collect::<Result<_, _>>()?;
         let shared = RelayState::new(options.in_range());
         let stop = Signal::default();
@@ -161,7 +162,7 @@ impl Relay {
         self.pass_to_thread(pair, &sockets, upstream, gate)
     }
 
-    /// Passes a pair to the relay's thread, and waits until it listens.
+    /// Passes a pair to the relay's thread, and waits until it listens. Connections are relayed once `gate` is sent.
     fn pass_to_thread(
         &mut self,
         pair: Pair,
@@ -169,14 +170,17 @@ impl Relay {
         upstream: UpstreamSocket,
         gate: Signal,
     ) -> Result<(), RelayError> {
-        let index = u16::try_from(self.listening.len()).ok().filter(|index| *index < MAX_PAIRS);
-        let index = index.ok_or(RelayError::Pairs)?;
+        // The index is a part of hop ids, which have 16 bits.
+        let index = match u16::try_from(self.listening.len()) {
+            Ok(index) if index < MAX_PAIRS => index,
+            _ => return Err(RelayError::Pairs),
+        };
         let listen = pair.listen.clone();
         self.listener_sender.send(sockets).map_err(|error| RelayError::Bind(listen.clone(), error))?;
-        let (ready, is_ready) = channel();
+        let (ready, registration) = channel();
         self.added.send(AddedPair { index, pair, gate, upstream, ready }).map_err(|_| RelayError::Stopped)?;
-        let registered = is_ready.recv().map_err(|_| RelayError::Stopped)?;
-        registered.map_err(|error| RelayError::Bind(listen.clone(), error))?;
+        let registration = registration.recv().map_err(|_| RelayError::Stopped)?;
+        registration.map_err(|error| RelayError::Bind(listen.clone(), error))?;
         self.listening.push(listen);
         Ok(())
     }

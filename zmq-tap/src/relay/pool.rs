@@ -33,9 +33,9 @@ pub(super) struct ReadBlock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BlockOrigin {
     Budget,
-    /// Outside the budget. A whole block has the size that was asked for.
-    Shared {
-        is_whole: bool,
+    /// Outside the budget. A block of full size has the bytes that were asked for.
+    Unbudgeted {
+        is_full_size: bool,
     },
 }
 
@@ -58,6 +58,11 @@ impl ReadBlock {
 
     pub(super) fn is_unbudgeted(&self) -> bool {
         self.origin != BlockOrigin::Budget
+    }
+
+    /// Bytes of an unbudgeted block that count against the limit of the shared memory. Every connection may have `LEAST_READ` bytes.
+    fn shared_bytes(&self) -> usize {
+        self.size - LEAST_READ
     }
 
     /// Makes the whole block available again if nothing refers to any of it.
@@ -91,7 +96,7 @@ struct PoolBlocks {
     /// Size in bytes of all blocks, including those that connections hold.
     allocated: usize,
     /// Size in bytes of all blocks outside the budget that connections hold, apart from `LEAST_READ` bytes of each.
-    shared: usize,
+    shared_bytes: usize,
 }
 
 impl Pool {
@@ -135,36 +140,37 @@ impl Pool {
     /// fewer, but at least `LEAST_READ`, if other connections hold most of the memory.
     pub(super) fn acquire_unbudgeted(&self, wanted: usize) -> ReadBlock {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = self.limits.shared_bytes.saturating_sub(blocks.shared);
+        let free = self.limits.shared_bytes.saturating_sub(blocks.shared_bytes);
         // A part of what is free, so that receivers that do not read shorten the reads of others, but never stop them.
-        let shared = wanted.saturating_sub(LEAST_READ).min(free / SHARE);
-        blocks.shared += shared;
-        let size = LEAST_READ + shared;
-        let is_whole = size >= wanted;
+        let shared_bytes = wanted.saturating_sub(LEAST_READ).min(free / SHARE);
+        blocks.shared_bytes += shared_bytes;
+        let size = LEAST_READ + shared_bytes;
+        let is_full_size = size >= wanted;
         let mut bytes = BytesMut::new();
-        if is_whole {
+        if is_full_size {
             bytes = blocks.unbudgeted.pop().map_or(bytes, |block| block.bytes);
         } else {
             self.counters.reads_shortened.add(1);
         }
         bytes.reserve(size);
-        ReadBlock { bytes, size, origin: BlockOrigin::Shared { is_whole } }
+        ReadBlock { bytes, size, origin: BlockOrigin::Unbudgeted { is_full_size } }
     }
 
-    /// Returns a block to the pool and discards its content.
-    pub(super) fn release(&self, mut block: ReadBlock, min_spare: usize) {
+    /// Returns a block to the pool and discards its content. A regular block with fewer than `min_spare_bytes` left is used again only after
+    /// all observations that refer to it are dropped.
+    pub(super) fn release(&self, mut block: ReadBlock, min_spare_bytes: usize) {
         block.bytes.clear();
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        if let BlockOrigin::Shared { is_whole } = block.origin {
-            blocks.shared -= block.size - LEAST_READ;
-            if is_whole && blocks.unbudgeted.len() < MAX_UNBUDGETED {
-                blocks.unbudgeted.push(block);
+        match block.origin {
+            BlockOrigin::Unbudgeted { is_full_size } => {
+                blocks.shared_bytes -= block.shared_bytes();
+                // A shortened block would be too small for the next read, and a few of full size are enough.
+                if is_full_size && blocks.unbudgeted.len() < MAX_UNBUDGETED {
+                    blocks.unbudgeted.push(block);
+                }
             }
-        } else if block.spare_bytes() >= min_spare {
-            blocks.open.push(block);
-        } else {
-            // Too little is free to read into. It waits until no observation refers to it.
-            blocks.retired.push_back(block);
+            BlockOrigin::Budget if block.spare_bytes() >= min_spare_bytes => blocks.open.push(block),
+            BlockOrigin::Budget => blocks.retired.push_back(block),
         }
     }
 }

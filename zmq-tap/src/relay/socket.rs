@@ -20,7 +20,7 @@ const SMALL_SEND_BUFFER: usize = 2 << 10;
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 #[allow(unsafe_code)]
-fn register(file: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+fn register_file(file: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` keeps its file open, and its number, until it is dropped.
     Ok(unsafe { AsyncFd::register_with_interest(file, interest) }?)
 }
@@ -46,7 +46,7 @@ impl Socket {
     }
 
     fn new(stream: OwnedFd, tcp: bool) -> io::Result<Self> {
-        let stream = register(stream, Interest::READABLE)?;
+        let stream = register_file(stream, Interest::READABLE)?;
         Ok(Self { stream, tcp })
     }
 
@@ -57,7 +57,7 @@ impl Socket {
     /// Waits until the socket is writable or the peer is gone. Each wait registers its own temporary file descriptor.
     pub(super) async fn writable(&self) -> io::Result<()> {
         let file = self.stream.as_fd().try_clone_to_owned();
-        if let Ok(waiting) = file.and_then(|file| register(file, Interest::WRITABLE)) {
+        if let Ok(waiting) = file.and_then(|file| register_file(file, Interest::WRITABLE)) {
             waiting.writable().await.map(|mut guard| guard.retain_ready())
         } else {
             sleep(RETRY_INTERVAL).await;

@@ -26,7 +26,7 @@ pub(crate) struct FileIdentity {
 }
 
 impl FileIdentity {
-    pub(crate) fn of(metadata: &Metadata) -> Self {
+    pub(crate) fn of_metadata(metadata: &Metadata) -> Self {
         Self {
             device: metadata.dev(),
             inode: metadata.ino(),
@@ -88,13 +88,16 @@ impl SocketClaim {
         }
         let mut note = SocketNote::open(&entry.folder, &entry.name, found.is_none())?;
         if let Some(found) = &found {
-            let is_ours = note.as_mut().is_some_and(|note| note.identifies(&FileIdentity::of(found.metadata())));
+            let is_ours =
+                note.as_mut().is_some_and(|note| note.identifies_socket(&FileIdentity::of_metadata(found.metadata())));
+            // Never replaces a socket that somebody listens on.
             if is_listening(found).map_err(failed)? {
                 return Err(RelayError::InUse(endpoint));
             }
             if !is_ours {
                 return Err(RelayError::Foreign(path.to_owned()));
             }
+            // A killed tokengap left it, and nobody listens.
             entry.folder.remove_file(&entry.name, found.metadata()).map_err(failed)?;
         }
         let Some(note) = note else {
@@ -110,7 +113,7 @@ impl SocketClaim {
                 });
             }
         };
-        let claim = Self { entry, identity: FileIdentity::of(bound.file.metadata()), note };
+        let claim = Self { entry, identity: FileIdentity::of_metadata(bound.file.metadata()), note };
         claim
             .note
             .write(&claim.identity.note_text())
@@ -122,7 +125,7 @@ impl SocketClaim {
 impl Drop for SocketClaim {
     fn drop(&mut self) {
         if let Ok(Some(found)) = self.entry.find_file()
-            && FileIdentity::of(found.metadata()) == self.identity
+            && FileIdentity::of_metadata(found.metadata()) == self.identity
         {
             let _ = self.entry.folder.remove_file(&self.entry.name, found.metadata());
         }
@@ -188,7 +191,7 @@ impl SocketNote {
         self.folder.shown(&self.name)
     }
 
-    fn identifies(&mut self, identity: &FileIdentity) -> bool {
+    fn identifies_socket(&mut self, identity: &FileIdentity) -> bool {
         self.read().is_some_and(|text| text == identity.note_text())
     }
 

@@ -42,24 +42,16 @@ impl StreamWindow {
     pub(super) fn reserve(&mut self, keep: Pending) -> bool {
         self.discard_before(keep.start);
         let buffered = self.block.as_ref().map_or(0, |block| block.bytes.len());
-        let spare = self.block.as_ref().map_or(0, ReadBlock::spare_bytes);
-        let is_unbudgeted = self.block.as_ref().is_some_and(ReadBlock::is_unbudgeted);
         let rest_of_frame = keep.frame_end.map_or(0, |end| usize::try_from(end - self.end).unwrap_or(usize::MAX));
-        let block = self.pool.block_bytes();
-        // A message that does not fit moves to another block while it is short. Later it moves only when there is no space at all.
-        let required = if buffered < self.min_spare_bytes() {
-            rest_of_frame.clamp(self.min_spare_bytes(), block / 2)
-        } else if rest_of_frame > 0 {
-            rest_of_frame.min(self.min_spare_bytes())
-        } else {
-            self.min_spare_bytes()
-        };
-        if spare >= required && !is_unbudgeted {
+        let has_budgeted_space = self.block.as_ref().is_some_and(|block| {
+            !block.is_unbudgeted() && block.spare_bytes() >= self.required_bytes(buffered, rest_of_frame)
+        });
+        if has_budgeted_space {
             return true;
         }
         // The length that a header claims is trusted step by step: at most a block, or as much as has already arrived.
-        let more = rest_of_frame.max(self.min_spare_bytes()).min(buffered.max(block));
-        if let Some(mut larger) = self.pool.acquire(buffered + more) {
+        let bytes_to_come = rest_of_frame.max(self.min_spare_bytes()).min(buffered.max(self.pool.block_bytes()));
+        if let Some(mut larger) = self.pool.acquire(buffered + bytes_to_come) {
             if let Some(old) = self.block.take() {
                 larger.bytes.extend_from_slice(&old.bytes);
                 self.pool.release(old, usize::MAX);
@@ -71,6 +63,19 @@ impl StreamWindow {
         self.base = self.end;
         self.block = Some(self.pool.acquire_unbudgeted(self.max_read_bytes));
         false
+    }
+
+    /// Spare bytes with which the block stays in use. A message that does not fit moves to another block while it is short. Later it moves
+    /// only when there is no space at all.
+    fn required_bytes(&self, buffered: usize, rest_of_frame: usize) -> usize {
+        let is_cheap_to_move = buffered < self.min_spare_bytes();
+        if is_cheap_to_move {
+            rest_of_frame.clamp(self.min_spare_bytes(), self.pool.block_bytes() / 2)
+        } else if rest_of_frame > 0 {
+            rest_of_frame.min(self.min_spare_bytes())
+        } else {
+            self.min_spare_bytes()
+        }
     }
 
     /// Buffer for the next read.

@@ -60,7 +60,7 @@ impl UpstreamSocket {
         let found = entry.find_file()?.ok_or(io::ErrorKind::NotFound)?;
         if !found.is_socket() {
             let what = if found.metadata().is_symlink() { "a symbolic link" } else { "no socket" };
-            return Err(refusal(UpstreamChanged::NotASocket(what)));
+            return Err(refusal_error(UpstreamChanged::NotASocket(what)));
         }
         require_owner("it", &self.owner, found.owner_uid())?;
         Ok(found)
@@ -79,10 +79,10 @@ pub(super) enum UpstreamChanged {
 /// Requires the owner that was found first.
 fn require_owner(what: &'static str, first: &OnceLock<u32>, found: u32) -> io::Result<()> {
     let expected = *first.get_or_init(|| found);
-    if found == expected { Ok(()) } else { Err(refusal(UpstreamChanged::Owner { what, expected, found })) }
+    if found == expected { Ok(()) } else { Err(refusal_error(UpstreamChanged::Owner { what, expected, found })) }
 }
 
-fn refusal(why: UpstreamChanged) -> io::Error {
+fn refusal_error(why: UpstreamChanged) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, why)
 }
 

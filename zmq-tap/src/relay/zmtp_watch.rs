@@ -67,7 +67,7 @@ impl ZmtpWatch {
             }
             Err(why) => Some(Payload::NotKept(why)),
         };
-        self.reporter.report(Some(Observed::Frame {
+        self.reporter.report_observed(Some(Observed::Frame {
             direction: self.reporter.direction,
             seq,
             read_at: message.read_at,
@@ -104,7 +104,7 @@ impl StreamObserver for ZmtpWatch {
 
     fn note_discarded(&mut self) {
         if self.scanner.pending().is_some() {
-            self.assembly.discard(NotKept::Budget);
+            self.assembly.discard_message(NotKept::Budget);
         }
     }
 
@@ -125,13 +125,14 @@ impl StreamObserver for ZmtpWatch {
     fn observe_written(&mut self, window: &mut StreamWindow, count: usize, at: MonoNs) {
         self.reporter.count_relayed(count);
         let written = window.written();
-        let count = self.assembly.complete.iter().take_while(|message| message.last_part.end <= written).count();
-        let Some(last) = count.checked_sub(1).and_then(|last| self.assembly.complete.get(last)) else {
+        let messages = self.assembly.complete.iter();
+        let completed = messages.take_while(|message| message.last_part.end <= written).count();
+        let Some(last) = completed.checked_sub(1).and_then(|last| self.assembly.complete.get(last)) else {
             return;
         };
         // One split for all messages that this write completed.
         let (base, bytes) = window.split_before(last.last_part.end);
-        for _ in 0..count {
+        for _ in 0..completed {
             let Some(message) = self.assembly.complete.pop_front() else {
                 return;
             };
@@ -139,8 +140,8 @@ impl StreamObserver for ZmtpWatch {
         }
         let counters = &self.reporter.journal.shared.counters;
         match self.reporter.direction {
-            Direction::Forward => counters.frames_forward.add(count as u64),
-            Direction::Backward => counters.frames_backward.add(count as u64),
+            Direction::Forward => counters.frames_forward.add(completed as u64),
+            Direction::Backward => counters.frames_backward.add(completed as u64),
         }
     }
 

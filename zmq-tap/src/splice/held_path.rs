@@ -32,8 +32,13 @@ impl HeldPath {
         if name.is_empty() || name.contains(['/', '\n']) {
             return Err(SpliceError::Name(name.into()));
         }
-        let found = folder.find_file(name).and_then(|found| found.ok_or_else(|| io::ErrorKind::NotFound.into()));
-        let found = found.map_err(|error| SpliceError::File("examine", folder.shown(name), error))?;
+        let found = match folder.find_file(name) {
+            Ok(Some(found)) => found,
+            Ok(None) => {
+                return Err(SpliceError::File("examine", folder.shown(name), io::ErrorKind::NotFound.into()));
+            }
+            Err(error) => return Err(SpliceError::File("examine", folder.shown(name), error)),
+        };
         if found.is_socket() { Ok(found) } else { Err(SpliceError::NotASocket(folder.shown(name))) }
     }
 
@@ -53,13 +58,13 @@ impl HeldPath {
         let mut held = Self {
             folder: folder.clone(),
             name: name.into(),
-            moved: MoveRecord { engine: FileIdentity::of(engine.metadata()), ours: None, aside },
+            moved: MoveRecord { engine: FileIdentity::of_metadata(engine.metadata()), ours: None, aside },
             engine,
             note,
             // Nothing is moved yet: until then, dropping `held` must not try to restore.
             is_restored: true,
         };
-        match held.listen() {
+        match held.listen_and_exchange() {
             Ok(listener) => {
                 held.is_restored = false;
                 Ok((listener, held))
@@ -77,13 +82,13 @@ impl HeldPath {
     }
 
     /// Writes the note, binds the socket, copies the engine's owner and mode, and then exchanges the names.
-    fn listen(&mut self) -> Result<UnixListener, (&'static str, io::Error)> {
+    fn listen_and_exchange(&mut self) -> Result<UnixListener, (&'static str, io::Error)> {
         let aside = &self.moved.aside;
         self.write_note()?;
         let listener = UnixListener::bind(self.folder.path_of(aside)).map_err(|error| ("listen next to", error))?;
         let created =
             find_own_socket(&self.folder, aside).map_err(|error| ("examine the new socket next to", error))?;
-        self.moved.ours = Some(FileIdentity::of(created.metadata()));
+        self.moved.ours = Some(FileIdentity::of_metadata(created.metadata()));
         // Again, with the identity of the new socket, by which a cleanup recognises it.
         self.write_note()?;
         copy_permissions(&created, self.engine.metadata())
@@ -122,14 +127,15 @@ impl HeldPath {
 
     /// Moves the engine's socket back in one atomic step, over tokengap's or to the empty path.
     pub fn give_back(mut self) -> Result<(), SpliceError> {
-        self.restore()
+        self.restore_socket()
     }
 
     /// Moves the engine's socket back to its name. Does nothing the second time.
-    fn restore(&mut self) -> Result<(), SpliceError> {
+    fn restore_socket(&mut self) -> Result<(), SpliceError> {
         if self.is_restored {
             return Ok(());
         }
+        // Set even if it fails, so that it is tried once.
         self.is_restored = true;
         let is_occupied = !matches!(self.folder.find_file(&self.name), Ok(None));
         let is_aside = self.find_identical(&self.moved.aside, Some(&self.moved.engine)).is_some();
@@ -163,13 +169,13 @@ impl HeldPath {
     /// Opens the file `name` if it is the one with this identity.
     fn find_identical(&self, name: &str, identity: Option<&FileIdentity>) -> Option<HeldFile> {
         let found = self.folder.find_file(name).ok()??;
-        (identity? == &FileIdentity::of(found.metadata())).then_some(found)
+        (identity? == &FileIdentity::of_metadata(found.metadata())).then_some(found)
     }
 }
 
 impl Drop for HeldPath {
     fn drop(&mut self) {
-        if let Err(error) = self.restore() {
+        if let Err(error) = self.restore_socket() {
             tracing::error!("{error}");
         }
     }

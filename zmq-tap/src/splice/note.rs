@@ -40,8 +40,12 @@ impl MoveRecord {
         let aside = line.strip_prefix("aside ")?;
         let number = aside.strip_prefix(name)?.strip_prefix(ASIDE)?;
         // Rejects `+1` and `01`, which are never written.
-        let is_plain = number.parse::<u32>().is_ok_and(|n| n.to_string() == number);
-        (is_plain && lines.next().is_none()).then(|| Self { engine, ours, aside: aside.into() })
+        let is_plain_number = number.parse::<u32>().is_ok_and(|parsed| parsed.to_string() == number);
+        let has_more_lines = lines.next().is_some();
+        if !is_plain_number || has_more_lines {
+            return None;
+        }
+        Some(Self { engine, ours, aside: aside.into() })
     }
 }
 

@@ -143,7 +143,7 @@ impl ExaminedName {
         let Ok(Some(file)) = folder.find_file(name) else {
             return Self { role: FileRole::Missing, file: None };
         };
-        let identity = FileIdentity::of(file.metadata());
+        let identity = FileIdentity::of_metadata(file.metadata());
         let role = if identity == moved.engine {
             FileRole::Engine
         } else if moved.ours.as_ref() == Some(&identity)

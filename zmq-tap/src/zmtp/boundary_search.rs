@@ -131,12 +131,15 @@ impl BoundarySearch {
         None
     }
 
-    /// Whether a candidate leads to `at`, which is `buffer[start]`, with the right last byte.
+    /// Whether a candidate ends at the offset `at`, which is `buffer[start]`, with the last byte that it must have.
     fn completes_candidate(&self, at: u64, start: usize) -> bool {
-        let before = start.checked_sub(1).map_or(self.before, |last| Some(self.buffer[last]));
+        let byte_before = match start.checked_sub(1) {
+            Some(last) => Some(self.buffer[last]),
+            None => self.before,
+        };
         self.candidates
             .iter()
-            .any(|candidate| candidate.end == at && (candidate.tail.is_none() || candidate.tail == before))
+            .any(|candidate| candidate.end == at && (candidate.tail.is_none() || candidate.tail == byte_before))
     }
 
     /// Adds a place at which a frame may end.

@@ -142,6 +142,7 @@ impl FrameAssembly {
             Mark::Command(_, span) => self.forget_before(span.end),
             Mark::Synced { at } => {
                 match at.checked_sub(self.start) {
+                    // The frame begins in bytes that are kept.
                     Some(before) if at < self.end => {
                         self.kept.drain(..self.kept.len().min(before as usize));
                         self.start = at;

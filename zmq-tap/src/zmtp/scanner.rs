@@ -147,6 +147,7 @@ impl Scanner {
                 ScannerState::Greeting(_) => self.scan_greeting(bytes[0], mark),
                 ScannerState::Header { .. } => self.scan_header(bytes, mark),
                 ScannerState::Body { left, header, name, .. } => {
+                    // A length has 64 bits, which an address may not have.
                     let consumed = usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
                     if header.is_command {
                         name.append(&bytes[..consumed]);

@@ -82,12 +82,13 @@ impl Recognise for Sglang {
     }
 
     fn settings(&self, evidence: &Evidence<'_>) -> Settings {
-        let unset = if evidence.is_launched_by(self) {
+        // Another launcher may leave the settings open or decide them itself.
+        let defaults = if evidence.is_launched_by(self) {
             LauncherDefaults::of_server(evidence)
         } else {
             LauncherDefaults::default()
         };
-        streaming::infer_settings(evidence, &unset)
+        streaming::infer_settings(evidence, &defaults)
     }
 
     fn sender_of(&self, kind: Kind) -> Option<Role> {

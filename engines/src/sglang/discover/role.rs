@@ -44,14 +44,18 @@ pub(super) fn role_of_title(title: &str) -> Option<(Role, Rank)> {
     ];
     let title = title.trim_end().strip_prefix("sglang::")?;
     let (rest, role) = TITLES.iter().find_map(|(name, role)| Some((title.strip_prefix(name)?, *role)))?;
-    if !(rest.is_empty() || rest.starts_with(['_', ':', ' '])) {
+    let is_whole_name = rest.is_empty() || rest.starts_with(['_', ':', ' ']);
+    if !is_whole_name {
         return None;
     }
     let mut rank = Rank::default();
     // Other roles may have numbers of another meaning, such as a worker's pid.
-    for part in rest.split(['_', ' ']).filter(|_| role == SCHEDULER) {
-        let digits = part.find(|c: char| c.is_ascii_digit()).unwrap_or(part.len());
-        let (name, number) = part.split_at(digits);
+    if role != SCHEDULER {
+        return Some((role, rank));
+    }
+    for part in rest.split(['_', ' ']) {
+        let name_length = part.find(|c: char| c.is_ascii_digit()).unwrap_or(part.len());
+        let (name, number) = part.split_at(name_length);
         let field = match name {
             "DP" => &mut rank.dp,
             "PP" => &mut rank.pp,

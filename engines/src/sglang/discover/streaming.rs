@@ -26,77 +26,100 @@ pub(super) const RUST_SERVER: &str = "SGLANG_RUST_SERVER";
 /// Settings that the launcher decides where the flags of the server leave them open.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LauncherDefaults {
-    /// Whether it skips the detokenizer.
-    pub(crate) skip: Option<Setting<bool>>,
+    /// Whether output goes to the tokenizer without a detokenizer between them.
+    pub(crate) skips_tokenizer_init: Option<Setting<bool>>,
     pub(crate) mode: Option<Setting<Mode>>,
 }
 
 impl LauncherDefaults {
     /// The defaults of SGLang's own server.
     pub(super) fn of_server(evidence: &Evidence<'_>) -> Self {
-        let renamed = evidence.release(&Sglang) >= Some(Release::new(0, 5, 10).rc(0));
-        let flag = if renamed { INCREMENTAL } else { STREAM_OUTPUT };
+        let was_flag_renamed = evidence.release(&Sglang) >= Some(Release::new(0, 5, 10).rc(0));
+        let incremental_flag = if was_flag_renamed { INCREMENTAL } else { STREAM_OUTPUT };
         Self {
-            skip: origin_of_absence(evidence, SKIP_TOKENIZER_INIT).map(|origin| Setting::new(false, origin)),
-            mode: origin_of_absence(evidence, flag).map(|origin| Setting::new(Mode::Cumulative, origin)),
+            skips_tokenizer_init: setting_without_argument(evidence, SKIP_TOKENIZER_INIT, false),
+            mode: setting_without_argument(evidence, incremental_flag, Mode::Cumulative),
         }
     }
 }
 
-/// Origin for a missing argument. A missing argument proves nothing if a configuration file may contain it.
-pub(crate) fn origin_of_absence(evidence: &Evidence<'_>, argument: &'static str) -> Option<Origin> {
-    let pid = evidence.pid;
-    let no_config_file = evidence.flags.get(CONFIG).is_none();
-    no_config_file.then_some(Origin::NoArgument { pid, argument })
+/// Setting of a server that was started without `argument`. `None` if a configuration file may contain the argument.
+pub(crate) fn setting_without_argument<T>(
+    evidence: &Evidence<'_>,
+    argument: &'static str,
+    value: T,
+) -> Option<Setting<T>> {
+    let has_config_file = evidence.flags.get(CONFIG).is_some();
+    if has_config_file {
+        return None;
+    }
+    Some(Setting::new(value, Origin::NoArgument { pid: evidence.pid, argument }))
 }
 
-/// Settings of an engine whose launcher decides `unset`.
-pub(crate) fn infer_settings(evidence: &Evidence<'_>, unset: &LauncherDefaults) -> Settings {
-    let rules = StreamingRules { evidence, release: evidence.release(&Sglang), unset };
+/// Settings of an engine by its release, flags, environment and sockets; `defaults` where its flags leave a setting open.
+pub(crate) fn infer_settings(evidence: &Evidence<'_>, defaults: &LauncherDefaults) -> Settings {
+    let rules = StreamingRules { evidence, release: evidence.release(&Sglang), defaults };
     let avoids_zmq = rules.output_avoids_zmq();
-    // The Rust server has no Python event loop.
-    let in_python = avoids_zmq.is_none();
-    let skip = rules.skips_tokenizer_init().or_else(|| skips_tokenizer_by_sockets(evidence.hops));
-    Settings {
-        codec: rules.codec().filter(|_| in_python),
-        mode: rules.mode(skip.as_ref().map(|skip| skip.value)),
-        skip_tokenizer_init: skip,
+    let skips_tokenizer_init = rules.skips_tokenizer_init().or_else(|| skips_tokenizer_by_sockets(evidence.hops));
+    let mut settings = Settings {
+        codec: rules.codec(),
+        mode: rules.mode(skips_tokenizer_init.as_ref().map(|skips| skips.value)),
+        skip_tokenizer_init: skips_tokenizer_init,
         disaggregation: rules.disaggregation(),
         waiter: rules.waiter(),
         exact_text: rules.exact_text(),
-        turnaround: evidence.python.filter(|_| in_python).and_then(|python| rules.turnaround(python)),
+        turnaround: evidence.python.and_then(|python| rules.turnaround(python)),
         avoids_zmq,
+    };
+    if settings.avoids_zmq.is_some() {
+        // The Rust server has no Python event loop, and its output passes no codec.
+        settings.codec = None;
+        settings.turnaround = None;
     }
+    settings
 }
 
 fn setting_by_release<T>(release: Release, value: T) -> Setting<T> {
     Setting::new(value, Origin::Release(format!("SGLang {release}")))
 }
 
-/// A scheduler connects to the detokenizer or, when told to skip it, a second time to the tokenizer.
+/// Whether the engine skips the detokenizer, by its connections; `None` if they do not tell. A scheduler connects to the detokenizer or, when
+/// told to skip it, a second time to the tokenizer.
 fn skips_tokenizer_by_sockets(hops: &[HopSeen]) -> Option<Setting<bool>> {
-    let output = hops.iter().filter(|hop| hop.carries == Carries::Output);
-    let ends = output.filter_map(|hop| Some((hop.from?, hop.to?)));
-    let from_schedulers: Vec<(End, End)> = ends.filter(|(from, _)| from.role == SCHEDULER).collect();
-    if from_schedulers.iter().any(|(_, to)| matches!(to.role, DETOKENIZER | DETOKENIZER_ROUTER)) {
-        return Some(Setting::new(false, Origin::Sockets));
+    let mut from_schedulers: Vec<(End, End)> = Vec::new();
+    for hop in hops.iter().filter(|hop| hop.carries == Carries::Output) {
+        if let (Some(sender), Some(receiver)) = (hop.from, hop.to)
+            && sender.role == SCHEDULER
+        {
+            from_schedulers.push((sender, receiver));
+        }
     }
-    let connects_twice = from_schedulers.iter().any(|(from, to)| {
-        let mut others = from_schedulers.iter().filter(|(other, _)| other.pid == from.pid && other.inode != from.inode);
-        others.any(|(_, other_to)| other_to.pid == to.pid)
-    });
-    connects_twice.then(|| Setting::new(true, Origin::Sockets))
+    for (_, receiver) in &from_schedulers {
+        if matches!(receiver.role, DETOKENIZER | DETOKENIZER_ROUTER) {
+            return Some(Setting::new(false, Origin::Sockets));
+        }
+    }
+    for (sender, receiver) in &from_schedulers {
+        let connects_twice = from_schedulers.iter().any(|(other_sender, other_receiver)| {
+            let is_other_socket = other_sender.inode != sender.inode;
+            is_other_socket && other_sender.pid == sender.pid && other_receiver.pid == receiver.pid
+        });
+        if connects_twice {
+            return Some(Setting::new(true, Origin::Sockets));
+        }
+    }
+    None
 }
 
 #[derive(Clone, Copy, Debug)]
 struct StreamingRules<'a> {
     evidence: &'a Evidence<'a>,
     release: Option<Release>,
-    unset: &'a LauncherDefaults,
+    defaults: &'a LauncherDefaults,
 }
 
 impl StreamingRules<'_> {
-    /// Parses a variable like SGLang's `EnvBool`.
+    /// Value of an environment variable that is parsed like SGLang's `EnvBool`; `None` if it is not set or not readable.
     fn environment_switch(&self, name: &str) -> Option<Setting<bool>> {
         let value = self.evidence.variable(name)?;
         let on = match value.to_ascii_lowercase().as_str() {
@@ -118,17 +141,22 @@ impl StreamingRules<'_> {
             return Some(Setting::new(codec, pickle.origin));
         }
         // An environment that could not be read proves nothing.
-        let absent = self.evidence.environment.is_some() && self.evidence.variable(PICKLE_SWITCH).is_none();
-        absent.then(|| {
-            Setting::new(Codec::Pickle, Origin::NoVariable { pid: self.evidence.pid, variable: PICKLE_SWITCH })
-        })
+        let is_absent = self.evidence.environment.is_some() && self.evidence.variable(PICKLE_SWITCH).is_none();
+        if !is_absent {
+            return None;
+        }
+        Some(Setting::new(Codec::Pickle, Origin::NoVariable { pid: self.evidence.pid, variable: PICKLE_SWITCH }))
     }
 
     /// The environment variable that makes the engine's output bypass ZMQ, if it is set (0.5.17 and later).
     fn output_avoids_zmq(&self) -> Option<String> {
-        let on =
-            self.environment_switch(RUST_SERVER)?.value && self.release.is_none_or(|r| r >= Release::new(0, 5, 17));
-        on.then(|| format!("{RUST_SERVER}={}", self.evidence.variable(RUST_SERVER).unwrap_or_default()))
+        let is_switched_on = self.environment_switch(RUST_SERVER)?.value;
+        // Earlier releases ignore the variable.
+        let has_rust_server = self.release.is_none_or(|release| release >= Release::new(0, 5, 17));
+        if !is_switched_on || !has_rust_server {
+            return None;
+        }
+        Some(format!("{RUST_SERVER}={}", self.evidence.variable(RUST_SERVER).unwrap_or_default()))
     }
 
     /// Whether responses contain exactly the text of the frames. From 0.5.12 on, the model's chat template may also choose a parser.
@@ -140,9 +168,12 @@ impl StreamingRules<'_> {
         if let Some(parser) = parser {
             return Some(Setting::new(false, self.evidence.argument(&parser)));
         }
-        let by_flag_only = self.release? < Release::new(0, 5, 12).rc(0) && self.evidence.is_launched_by(&Sglang);
-        let none = origin_of_absence(self.evidence, REASONING_PARSER).filter(|_| by_flag_only)?;
-        Some(Setting::new(true, none))
+        let only_flags_choose_parsers =
+            self.release? < Release::new(0, 5, 12).rc(0) && self.evidence.is_launched_by(&Sglang);
+        if !only_flags_choose_parsers {
+            return None;
+        }
+        setting_without_argument(self.evidence, REASONING_PARSER, true)
     }
 
     /// Value of `--skip-tokenizer-init`, with which the scheduler sends token ids to the tokenizer without a detokenizer between them. `None` if
@@ -150,7 +181,7 @@ impl StreamingRules<'_> {
     fn skips_tokenizer_init(&self) -> Option<Setting<bool>> {
         match self.evidence.flags.get(SKIP_TOKENIZER_INIT) {
             Some(argument) => Some(Setting::new(true, self.evidence.argument(argument))),
-            None => self.unset.skip.clone(),
+            None => self.defaults.skips_tokenizer_init.clone(),
         }
     }
 
@@ -181,8 +212,8 @@ impl StreamingRules<'_> {
         is_sglang.then(|| Setting::new(turns, python.origin.clone()))
     }
 
-    /// Output mode of the tokenizer. `skip` is the result from flags or sockets.
-    fn mode(&self, skip: Option<bool>) -> Option<Setting<Mode>> {
+    /// Output mode of the tokenizer. Depends on whether the engine `skips_tokenizer_init`, if that is known.
+    fn mode(&self, skips_tokenizer_init: Option<bool>) -> Option<Setting<Mode>> {
         let release = self.release?;
         // Deltas exist on the skip path from 0.4.3.post4, on every path from 0.5.0, and depend on the flag alone from 0.5.6.
         if release < Release::new(0, 4, 3).post(4) {
@@ -190,7 +221,7 @@ impl StreamingRules<'_> {
         }
         if release < Release::new(0, 5, 6).rc(0) {
             let text_path = if release < Release::new(0, 5, 0).rc(0) { Mode::Cumulative } else { Mode::Incremental };
-            return match skip {
+            return match skips_tokenizer_init {
                 Some(false) => Some(setting_by_release(release, text_path)),
                 Some(true) => self.mode_by_flag(),
                 // Without the flag, both paths of 0.4.x are cumulative.
@@ -205,7 +236,7 @@ impl StreamingRules<'_> {
         let flags = self.evidence.flags;
         match flags.get(INCREMENTAL).or_else(|| flags.get(STREAM_OUTPUT)) {
             Some(argument) => Some(Setting::new(Mode::Incremental, self.evidence.argument(argument))),
-            None => self.unset.mode.clone(),
+            None => self.defaults.mode.clone(),
         }
     }
 }
@@ -219,12 +250,12 @@ mod tests {
 
     fn rules<T>(command: &str, release: &str, see: impl FnOnce(StreamingRules<'_>) -> T) -> T {
         evidence_of(command, &[("sglang", release)], |evidence| {
-            let unset = if evidence.is_launched_by(&Sglang) {
+            let defaults = if evidence.is_launched_by(&Sglang) {
                 LauncherDefaults::of_server(evidence)
             } else {
                 LauncherDefaults::default()
             };
-            see(StreamingRules { evidence, release: evidence.release(&Sglang), unset: &unset })
+            see(StreamingRules { evidence, release: evidence.release(&Sglang), defaults: &defaults })
         })
     }
 
@@ -293,7 +324,7 @@ mod tests {
             let environment = [(RUST_SERVER.to_owned(), value.to_owned())];
             rules("", release, |rules| {
                 let evidence = Evidence { environment: Some(environment.as_slice()), ..*rules.evidence };
-                let settings = infer_settings(&evidence, rules.unset);
+                let settings = infer_settings(&evidence, rules.defaults);
                 (settings.avoids_zmq, settings.codec.is_some(), settings.waiter.map(|waiter| waiter.value))
             })
         };

@@ -8,7 +8,7 @@ pub(super) struct Fields<'l> {
 
 impl<'l> Fields<'l> {
     /// Fields of the object at the start of the text; `None` if there is none.
-    pub(super) fn of(text: &'l str) -> Option<Self> {
+    pub(super) fn of_object_at_start(text: &'l str) -> Option<Self> {
         let (class, rest) = text.split_once('(')?;
         is_name(class).then_some(Self { rest })
     }
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn fields_are_read_around_strings_and_brackets() {
         let text = r#"Req(a=1, text='it\'s (, b=9', c="x', rid='evil'" ... 'y', d=[1, {'k': (2,)}], e=None), out={}"#;
-        let mut fields = Fields::of(text).unwrap();
+        let mut fields = Fields::of_object_at_start(text).unwrap();
         let found: Vec<_> = fields.by_ref().collect();
         assert_eq!(
             found,
@@ -100,8 +100,8 @@ mod tests {
             ]
         );
         assert_eq!(fields.after(), Some(", out={}"));
-        assert_eq!(Fields::of("no object").map(|_| ()), None);
-        let mut cut = Fields::of("Req(a=1, text='cut off").unwrap();
+        assert_eq!(Fields::of_object_at_start("no object").map(|_| ()), None);
+        let mut cut = Fields::of_object_at_start("Req(a=1, text='cut off").unwrap();
         assert_eq!((cut.by_ref().count(), cut.after()), (1, None));
     }
 
@@ -116,7 +116,7 @@ mod tests {
         #[test]
         fn reading_any_object_never_panics(text: String, inside in "[a-z='\",\\\\()\\[\\]é ]{0,60}") {
             for text in [text, format!("A({inside}")] {
-                if let Some(mut fields) = Fields::of(&text) {
+                if let Some(mut fields) = Fields::of_object_at_start(&text) {
                     for (_, value) in fields.by_ref() {
                         let _ = strings_in(value).count();
                     }

@@ -83,8 +83,9 @@ pub(super) fn read_receive(
     _: Option<u64>,
     sink: &mut dyn FnMut(&Statement<'_>),
 ) -> Result<(), MalformedLine> {
-    let (_, rids) =
-        Fields::of(rest).and_then(|mut fields| fields.find(|field| field.0 == "rid")).ok_or(MalformedLine)?;
+    let (_, rids) = Fields::of_object_at_start(rest)
+        .and_then(|mut fields| fields.find(|field| field.0 == "rid"))
+        .ok_or(MalformedLine)?;
     emit_stage_of_each(&named_requests(strings_in(rids), None).ok_or(MalformedLine)?, "receive_logged", sink);
     Ok(())
 }
@@ -95,7 +96,7 @@ pub(super) fn read_finish(
     _: Option<u64>,
     sink: &mut dyn FnMut(&Statement<'_>),
 ) -> Result<(), MalformedLine> {
-    let mut fields = Fields::of(rest).ok_or(MalformedLine)?;
+    let mut fields = Fields::of_object_at_start(rest).ok_or(MalformedLine)?;
     let mut rids = None;
     let mut is_streamed = None;
     for (name, value) in fields.by_ref() {
@@ -137,36 +138,40 @@ fn emit_stage_of_each(rids: &[LoggedRid<'_>], name: &str, sink: &mut dyn FnMut(&
     }
 }
 
-/// Passes the times of a finished request to `sink`; `number` is the value of a field.
+/// Passes the stages of a finished request to `sink`, each with its time; `number_of` returns the number in the field of this name.
 fn emit_times(
     rid: LoggedRid<'_>,
     is_streamed: Option<bool>,
-    number: impl Fn(&str) -> Option<f64>,
+    number_of: impl Fn(&str) -> Option<f64>,
     sink: &mut dyn FnMut(&Statement<'_>),
 ) {
     // Below the limit, the cast loses only a fraction, which a count does not have.
-    let tokens = number(TOKENS).filter(|tokens| (0.0..4e9).contains(tokens)).map(|tokens| tokens as u32);
-    let first_token_ns = match (number(ARRIVAL), number(FIRST_TOKEN_LATENCY)) {
+    let tokens = number_of(TOKENS).filter(|tokens| (0.0..4e9).contains(tokens)).map(|tokens| tokens as u32);
+    let first_token_ns = match (number_of(ARRIVAL), number_of(FIRST_TOKEN_LATENCY)) {
         (Some(arrival), Some(latency)) => epoch_seconds_to_ns(arrival + latency),
         _ => None,
     };
-    let logged =
-        TIMES.map(|(key, name, by)| StageTime { name, by, wall_ns: number(key).and_then(epoch_seconds_to_ns) });
+    let mut stages = Vec::from(TIMES.map(|(key, name, by)| StageTime {
+        name,
+        by,
+        wall_ns: number_of(key).and_then(epoch_seconds_to_ns),
+    }));
     // Several releases have this stage under different names.
-    let prefill_end_ns = logged.iter().filter(|stage| stage.name == PREFILL_FINISHED).find_map(|stage| stage.wall_ns);
+    let prefill_end_ns = stages.iter().filter(|stage| stage.name == PREFILL_FINISHED).find_map(|stage| stage.wall_ns);
     // Of a request that does not stream, the first output holds many tokens, and the response is sent at its end.
-    let gap_begin_ns = prefill_end_ns.filter(|_| is_streamed == Some(true));
-    let first_token = StageTime { name: FIRST_TOKEN, by: "tokenizer", wall_ns: first_token_ns };
-    for StageTime { name, by, wall_ns } in logged.into_iter().chain([first_token]) {
+    let gap_begin_ns = if is_streamed == Some(true) { prefill_end_ns } else { None };
+    stages.push(StageTime { name: FIRST_TOKEN, by: "tokenizer", wall_ns: first_token_ns });
+    for StageTime { name, by, wall_ns } in stages {
         let Some(wall_ns) = wall_ns else { continue };
-        let is_end = matches!(name, "request_finished" | "decode_finished");
+        let mut stage = Stage::new(rid.text, name, by);
+        if matches!(name, "request_finished" | "decode_finished") {
+            stage.tokens = tokens;
+        }
         let ends_gap = name == FIRST_TOKEN || (name == RESPONSE_SENT && first_token_ns.is_none());
-        let reached = Stage {
-            tokens: tokens.filter(|_| is_end),
-            gap_ns: gap_begin_ns.filter(|_| ends_gap).map(|begin_ns| wall_ns.saturating_sub(begin_ns)),
-            ..Stage::new(rid.text, name, by)
-        };
-        sink(&Statement { wall_ns: Some(wall_ns), ..stage_statement(rid, reached) });
+        if ends_gap {
+            stage.gap_ns = gap_begin_ns.map(|begin_ns| wall_ns.saturating_sub(begin_ns));
+        }
+        sink(&Statement { wall_ns: Some(wall_ns), ..stage_statement(rid, stage) });
     }
 }
 

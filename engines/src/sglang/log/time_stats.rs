@@ -156,12 +156,19 @@ fn parse_number(value: &str) -> Option<f64> {
     (number.is_finite() && number >= 0.0).then_some(number)
 }
 
-/// Both servers of a pair log the same `bootstrap_room`; 0 belongs to health checks.
+/// Passes the half of a request that this server of a pair runs to `sink`. Both servers log the same `bootstrap_room`.
 fn emit_half(request: &LineFields<'_>, rid: LoggedRid<'_>, role: ServerRole, sink: &mut dyn FnMut(&Statement<'_>)) {
-    let room = request.value_of(&["bootstrap_room"]).and_then(|room| room.parse().ok()).filter(|&room| room != 0);
-    if let Some(room) = room.filter(|_| role != ServerRole::Unified && !rid.is_truncated) {
-        let half = RequestHalf { rid: rid.text, room, is_decode: role == ServerRole::Decode };
-        sink(&Statement { wall_ns: None, is_rid_truncated: false, kind: StatementKind::RequestHalf(half) });
+    if role == ServerRole::Unified || rid.is_truncated {
+        return;
+    }
+    let room = request.value_of(&["bootstrap_room"]).and_then(|room| room.parse().ok());
+    match room {
+        // Health checks have room 0.
+        None | Some(0) => {}
+        Some(room) => {
+            let half = RequestHalf { rid: rid.text, room, is_decode: role == ServerRole::Decode };
+            sink(&Statement { wall_ns: None, is_rid_truncated: false, kind: StatementKind::RequestHalf(half) });
+        }
     }
 }
 

@@ -102,9 +102,9 @@ impl<'a> MessageColumns<'a, '_> {
         chunks: &mut [Chunk<'a>],
         listed: &mut Vec<Node>,
     ) -> Result<bool, Undecoded> {
-        let place = self.columns.ids;
-        let Some(ids) = self.column_per_request(place, "output_ids", chunks)? else {
-            return Ok(self.has_column(place));
+        let column = self.columns.ids;
+        let Some(ids) = self.column_per_request(column, "output_ids", chunks)? else {
+            return Ok(self.has_column(column));
         };
         let mut total = 0;
         for part in self.doc.column_parts(ids) {
@@ -199,13 +199,13 @@ impl<'a> MessageColumns<'a, '_> {
         }
     }
 
-    /// Reads a column of counts. `place` is the field of a chunk that gets its value.
+    /// Reads a column of counts into the field of each chunk that `count_of` returns. `field` is the column's name in errors.
     fn read_count_column(
         &self,
         chunks: &mut [Chunk<'a>],
         column: Option<u16>,
         field: &'static str,
-        place: impl for<'c> Fn(&'c mut Chunk<'a>) -> &'c mut Option<u32>,
+        count_of: impl for<'c> Fn(&'c mut Chunk<'a>) -> &'c mut Option<u32>,
     ) -> Result<(), Undecoded> {
         let Some(column) = self.column_per_request(column, field, chunks)? else {
             return Ok(());
@@ -216,16 +216,16 @@ impl<'a> MessageColumns<'a, '_> {
                 // Pairs of an opcode and its value.
                 Some(SmallInts::Pickled(run)) => {
                     for (chunk, [_, value]) in rows.iter_mut().zip(run) {
-                        *place(chunk) = Some((*value).into());
+                        *count_of(chunk) = Some((*value).into());
                     }
                 }
                 Some(SmallInts::Packed(run)) => {
                     for (chunk, value) in rows.iter_mut().zip(run) {
-                        *place(chunk) = Some((*value).into());
+                        *count_of(chunk) = Some((*value).into());
                     }
                 }
                 None => part.for_each_int(|row, item| {
-                    *place(&mut chunks[row]) = match item {
+                    *count_of(&mut chunks[row]) = match item {
                         IntItem::Int(value) => Some(self.checked_u32(field, row, value)?),
                         IntItem::Nil => None,
                         IntItem::Other => return Err(self.bad_value(field, row, "not a count")),

@@ -113,13 +113,13 @@ impl Decoder {
     }
 }
 
-/// Reads the columns into `chunks`.
+/// Reads the columns into `chunks`, of which each is a request, and returns what kind of message they are from.
 fn read_columns<'a>(
     doc: Doc<'a>,
     codec: Codec,
     found: &FoundLayout,
     limits: &Limits,
-    text: bool,
+    reads_text: bool,
     rows: &mut RowBuffers,
     chunks: &mut Vec<Chunk<'a>>,
 ) -> Result<Shape, Undecoded> {
@@ -145,7 +145,7 @@ fn read_columns<'a>(
     }
     if matches!(layout.kind, Kind::TokenIds | Kind::Text) && !chunks.is_empty() {
         table.check_generated_fields(chunks)?;
-        if text {
+        if reads_text {
             table.read_texts(chunks)?;
         }
     }

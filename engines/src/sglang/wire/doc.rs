@@ -105,6 +105,7 @@ impl<'a> Doc<'a> {
             Node::List(seq) => self.arena.seqs[seq as usize].kinds == kinds::NIL,
             Node::Pack(at) => match msgpack::read_head(self.bytes, at as usize) {
                 Some((Head::Array { len }, at)) => {
+                    //
                     self.bytes.get(at..at + len as usize).is_some_and(|items| items.iter().all(|item| *item == 0xc0))
                 }
                 _ => false,
@@ -192,7 +193,7 @@ impl<'a> Doc<'a> {
 
     fn items_of_seq(self, id: u32) -> Items<'a> {
         let seq = self.arena.seqs[id as usize];
-        Items { doc: self, run: ItemRun::of(&seq), left: seq.len, next: seq.next }
+        Items { doc: self, run: ItemRun::of_sequence(&seq), left: seq.len, next: seq.next }
     }
 }
 
@@ -219,7 +220,7 @@ pub(super) enum ItemRun {
 }
 
 impl ItemRun {
-    pub(super) fn of(seq: &Seq) -> Self {
+    pub(super) fn of_sequence(seq: &Seq) -> Self {
         let at = seq.start as usize;
         if seq.flat { Self::Flat { at } } else { Self::Cells { at } }
     }
@@ -231,7 +232,7 @@ impl Iterator for Items<'_> {
     fn next(&mut self) -> Option<Node> {
         while self.left == 0 {
             let seq = self.doc.arena.seqs.get(self.next as usize)?;
-            self.run = ItemRun::of(seq);
+            self.run = ItemRun::of_sequence(seq);
             self.left = seq.len;
             self.next = seq.next;
         }

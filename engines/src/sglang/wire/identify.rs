@@ -84,6 +84,7 @@ fn split_message_object(doc: Doc<'_>, value: Node) -> Result<(&[u8], MessageForm
 fn split_state(doc: Doc<'_>, state: Node, rows: &mut RowBuffers) -> bool {
     rows.names.clear();
     rows.values.clear();
+    // Nearly every state is read in one piece and lies in consecutive cells.
     if let Some(pairs) = doc.contiguous_pairs(state) {
         rows.names.extend(pairs.iter().map(|[name, _]| *name));
         rows.values.extend(pairs.iter().map(|[_, value]| *value));

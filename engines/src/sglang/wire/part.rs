@@ -76,7 +76,7 @@ impl<'a> Iterator for ColumnParts<'a> {
             self.next = seq.next;
             self.part = Some(ColumnPart {
                 doc: self.doc,
-                run: ItemRun::of(seq),
+                run: ItemRun::of_sequence(seq),
                 first: part.row_range().end,
                 len: seq.len,
                 end: seq.end as usize,

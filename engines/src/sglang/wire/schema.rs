@@ -124,10 +124,13 @@ pub(super) fn layouts_of_class(class: &[u8]) -> &'static [MessageLayout] {
 /// Field names of a message class in wire order, as of `release`. `None` if the release is not in the table.
 pub fn fields(class: &str, release: &str) -> Option<&'static [&'static str]> {
     let release: Version = release.parse().ok()?;
-    let contains =
-        |span: &str| span.parse::<VersionRange>().is_ok_and(|range| (range.first..=range.last).contains(&release));
-    let layout = layouts_of_class(class.as_bytes()).iter().find(|layout| layout.releases.split(',').any(contains))?;
-    Some(&layout.fields)
+    for layout in layouts_of_class(class.as_bytes()) {
+        let mut ranges = layout.releases.split(',').filter_map(|range| range.parse::<VersionRange>().ok());
+        if ranges.any(|range| (range.first..=range.last).contains(&release)) {
+            return Some(&layout.fields);
+        }
+    }
+    None
 }
 
 /// Parses a line of the table: class, form, releases, fields. The meaning of the ids and the behaviour of a waiter follow from the releases.

@@ -36,7 +36,7 @@ pub struct Resource {
 
 impl Resource {
     /// Envelope for a source, with this version of tokengap.
-    pub fn of(source: &str, tokengap: &str) -> Self {
+    pub fn for_source(source: &str, tokengap: &str) -> Self {
         Self {
             service: None,
             engine: String::new(),
@@ -57,14 +57,14 @@ impl Resource {
     /// Writes the attributes of the resource: tokengap's, then the user's with other names.
     fn write(&self, o: &mut Object<'_>) {
         o.array("attributes", |a| {
-            text(a, "service.name", self.service.as_deref().unwrap_or(&self.engine));
+            put_text(a, "service.name", self.service.as_deref().unwrap_or(&self.engine));
             if let Some(version) = &self.version {
-                text(a, "service.version", version);
+                put_text(a, "service.version", version);
             }
-            text(a, "tokengap.source", &self.source);
+            put_text(a, "tokengap.source", &self.source);
             if let Some(engine) = &self.run_engine {
-                text(a, "tokengap.engine", &engine.name);
-                int(a, "server.port", engine.port);
+                put_text(a, "tokengap.engine", &engine.name);
+                put_int(a, "server.port", engine.port);
             }
             let ours = ["service.name", "tokengap.source"];
             let of_engine = ["tokengap.engine", "server.port"];
@@ -75,7 +75,7 @@ impl Resource {
                 let is_ours =
                     ours.contains(&name.as_str()) || (self.run_engine.is_some() && of_engine.contains(&name.as_str()));
                 if !replaced && !known && !is_ours {
-                    text(a, name, value);
+                    put_text(a, name, value);
                 }
             }
         });
@@ -87,7 +87,7 @@ pub(super) const TRACES: [&str; 3] = ["resourceSpans", "scopeSpans", "spans"];
 pub(super) const METRICS: [&str; 3] = ["resourceMetrics", "scopeMetrics", "metrics"];
 
 /// Writes the lists of resources and scopes around items. The three names are those of the lists, from outside to inside.
-pub(super) fn wrap(
+pub(super) fn wrap_in_envelope(
     o: &mut Object<'_>,
     [outer, scopes, inner]: [&str; 3],
     resource: &Resource,
@@ -109,31 +109,31 @@ pub(super) fn wrap(
 }
 
 /// Appends an attribute; `value` adds its typed value.
-pub(super) fn attribute(list: &mut Array<'_>, key: &str, value: impl FnOnce(&mut Object<'_>)) {
+pub(super) fn put_attribute(list: &mut Array<'_>, key: &str, value: impl FnOnce(&mut Object<'_>)) {
     list.object(|o| {
         o.put("key", key).object("value", value);
     });
 }
 
 /// Appends an attribute with a text.
-pub(super) fn text(list: &mut Array<'_>, key: &str, value: &str) {
-    attribute(list, key, |v| {
+pub(super) fn put_text(list: &mut Array<'_>, key: &str, value: &str) {
+    put_attribute(list, key, |v| {
         v.put("stringValue", value);
     });
 }
 
 /// Appends an attribute with a number, if it is known.
-pub(super) fn int(list: &mut Array<'_>, key: &str, value: Option<impl Into<u64>>) {
+pub(super) fn put_int(list: &mut Array<'_>, key: &str, value: Option<impl Into<u64>>) {
     if let Some(value) = value {
-        attribute(list, key, |v| {
+        put_attribute(list, key, |v| {
             v.int_text("intValue", value.into());
         });
     }
 }
 
 /// Appends an attribute with a truth value.
-pub(super) fn flag(list: &mut Array<'_>, key: &str, value: bool) {
-    attribute(list, key, |v| {
+pub(super) fn put_flag(list: &mut Array<'_>, key: &str, value: bool) {
+    put_attribute(list, key, |v| {
         v.put("boolValue", value);
     });
 }

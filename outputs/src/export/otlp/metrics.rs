@@ -1,6 +1,6 @@
 //! Metrics: all families with their points, cumulative since the start of the run.
 
-use super::envelope::{METRICS, Resource, RunEngine, text, wrap};
+use super::envelope::{METRICS, Resource, RunEngine, put_text, wrap_in_envelope};
 use crate::export::json::{Array, Object};
 use crate::metrics::{Family, MetricKind, Point, Value};
 
@@ -11,7 +11,7 @@ const CUMULATIVE: u64 = 2;
 pub fn metrics_data(families: &[Family], resource: &Resource, times: [u64; 2]) -> (Vec<u8>, u64) {
     let mut out = Vec::new();
     Object::write(&mut out, |o| {
-        wrap(o, METRICS, resource, |list| {
+        wrap_in_envelope(o, METRICS, resource, |list| {
             for family in families {
                 list.object(|o| write_family(o, family, resource, times));
             }
@@ -56,12 +56,12 @@ fn write_family(o: &mut Object<'_>, family: &Family, resource: &Resource, [from,
 /// Writes the labels of a point as attributes, with those of its engine.
 fn write_labels(a: &mut Array<'_>, names: &[&str], point: &Point, engine: Option<&RunEngine>) {
     for (name, value) in names.iter().zip(&point.labels) {
-        text(a, name, value);
+        put_text(a, name, value);
     }
     if let Some(engine) = engine {
-        text(a, "engine", &engine.name);
+        put_text(a, "engine", &engine.name);
         if let Some(port) = engine.port {
-            text(a, "port", &port.to_string());
+            put_text(a, "port", &port.to_string());
         }
     }
 }
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_engine_is_named_by_the_resource_and_by_points_that_are_not_of_the_process() {
-        let mut resource = Resource::of("attach", "1.0.0");
+        let mut resource = Resource::for_source("attach", "1.0.0");
         resource.more = vec![("tokengap.engine".to_owned(), "another".to_owned())];
         resource.run_engine = Some(RunEngine { name: "sglang:30000".to_owned(), port: Some(30_000) });
         let families = [family("tokengap.requests.aborted"), family("tokengap.self.resident_memory")];

@@ -15,7 +15,7 @@ use trace::analysis::Analysis;
 use trace::clock::MonoNs;
 use trace::event::Event;
 
-use self::envelope::{RunEngine, TRACES, wrap};
+use self::envelope::{RunEngine, TRACES, wrap_in_envelope};
 use self::spans::Episode;
 use super::json::{Array, Object, ObjectStream};
 use super::selection::Selection;
@@ -30,7 +30,7 @@ pub(super) struct Otlp<'w> {
 
 impl<'w> Otlp<'w> {
     pub(super) fn new(out: Box<dyn io::Write + 'w>, opening: &Opening) -> Self {
-        Self { out: ObjectStream::lines(out), resource: Resource::of(&opening.source, &opening.tokengap) }
+        Self { out: ObjectStream::lines(out), resource: Resource::for_source(&opening.source, &opening.tokengap) }
     }
 }
 
@@ -39,7 +39,7 @@ impl Exporter for Otlp<'_> {
         self.resource.learn(context.ledger.engine());
         let Self { out, resource } = self;
         out.object(|o| {
-            wrap(o, TRACES, resource, |list| {
+            wrap_in_envelope(o, TRACES, resource, |list| {
                 spans::write_request_spans(list, request, context);
             });
         });
@@ -50,7 +50,7 @@ impl Exporter for Otlp<'_> {
         self.resource.learn(context.ledger.engine());
         let Self { out, resource } = self;
         out.object(|o| {
-            wrap(o, TRACES, resource, |list| {
+            wrap_in_envelope(o, TRACES, resource, |list| {
                 spans::write_capture_span(list, &resource.source, report, context.clock);
             });
         });
@@ -191,7 +191,7 @@ impl LiveSpans {
         self.learn(analysis);
         let mut out = Vec::with_capacity(json.len() + 1_024);
         Object::write(&mut out, |o| {
-            wrap(o, TRACES, &self.resource, |list| list.encoded(&json));
+            wrap_in_envelope(o, TRACES, &self.resource, |list| list.encoded(&json));
         });
         Some((out, spans))
     }

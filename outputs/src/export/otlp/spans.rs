@@ -8,7 +8,7 @@ use trace::detect::{Finding, Severity};
 use trace::event::Finish;
 use trace::ledger::{NoteKind, RequestNote};
 
-use super::envelope::{attribute, flag, int, text};
+use super::envelope::{put_attribute, put_flag, put_int, put_text};
 use crate::export::json::{Array, Object};
 use crate::export::request_stage::{self, RequestStage, StageKind};
 use crate::export::span_id::{SpanIds, TraceId};
@@ -78,7 +78,7 @@ pub(super) fn write_capture_span(spans: &mut Array<'_>, source: &str, report: &R
     let [from, to] = report.window_mono_ns.map(MonoNs);
     let began = clock.wall_ns(from);
     let trace = TraceId::of_capture(source, began);
-    let id = SpanIds::of(&trace, began).next();
+    let id = SpanIds::of_trace(&trace, began).next();
     spans.object(|o| {
         SpanHead { trace: &trace, id: &id, parent: None, flags: SAMPLED, name: "capture", kind: INTERNAL, from, to }
             .write(o, clock);
@@ -124,9 +124,9 @@ pub(super) fn write_finding_span(
 ) -> usize {
     let capture_ns = clock.wall_ns(capture_start);
     let trace = TraceId::of_capture(source, capture_ns);
-    let parent = SpanIds::of(&trace, capture_ns).next();
+    let parent = SpanIds::of_trace(&trace, capture_ns).next();
     // Ids are hashes of a time, so the number makes this one differ from the capture's and the other findings'.
-    let id = SpanIds::of(&trace, capture_ns.wrapping_add(episode.number)).next();
+    let id = SpanIds::of_trace(&trace, capture_ns.wrapping_add(episode.number)).next();
     let verdict = &finding.verdict;
     let Episode { from, to, .. } = *episode;
     spans.object(|o| {
@@ -134,7 +134,7 @@ pub(super) fn write_finding_span(
         SpanHead { trace: &trace, id: &id, parent, flags: SAMPLED, name: finding.kind, kind: INTERNAL, from, to }
             .write(o, clock);
         o.array("attributes", |a| {
-            text(a, "tokengap.finding.state", if episode.over { "over" } else { "began" });
+            put_text(a, "tokengap.finding.state", if episode.over { "over" } else { "began" });
             FindingAttributes {
                 severity: verdict.severity,
                 summary: &verdict.summary,
@@ -157,16 +157,16 @@ pub(super) fn write_finding_span(
 fn write_evidence(list: &mut Array<'_>, name: &str, value: &Value) {
     let key = format!("tokengap.evidence.{name}");
     match value {
-        Value::Bool(value) => flag(list, &key, *value),
-        Value::String(value) => text(list, &key, value),
+        Value::Bool(value) => put_flag(list, &key, *value),
+        Value::String(value) => put_text(list, &key, value),
         Value::Number(number) => match (number.as_u64(), number.as_f64()) {
-            (Some(value), _) => int(list, &key, Some(value)),
-            (None, Some(value)) => attribute(list, &key, |v| {
+            (Some(value), _) => put_int(list, &key, Some(value)),
+            (None, Some(value)) => put_attribute(list, &key, |v| {
                 v.put("doubleValue", value);
             }),
-            (None, None) => text(list, &key, &number.to_string()),
+            (None, None) => put_text(list, &key, &number.to_string()),
         },
-        other => text(list, &key, &other.to_string()),
+        other => put_text(list, &key, &other.to_string()),
     }
 }
 
@@ -181,13 +181,13 @@ struct FindingAttributes<'a> {
 
 impl FindingAttributes<'_> {
     fn write(&self, a: &mut Array<'_>) {
-        text(a, "tokengap.finding.severity", self.severity.as_str());
-        text(a, "tokengap.finding.summary", self.summary);
+        put_text(a, "tokengap.finding.severity", self.severity.as_str());
+        put_text(a, "tokengap.finding.summary", self.summary);
         if !self.rid.is_empty() {
-            text(a, "gen_ai.response.id", self.rid);
+            put_text(a, "gen_ai.response.id", self.rid);
         }
         if !self.hop.is_empty() {
-            text(a, "tokengap.hop", self.hop);
+            put_text(a, "tokengap.hop", self.hop);
         }
         for (name, value) in self.evidence {
             write_evidence(a, name, value);
@@ -224,13 +224,13 @@ fn write_request_attributes(
     context: &ExportContext<'_>,
 ) {
     let s = request.summary;
-    text(a, "gen_ai.provider.name", context.ledger.engine().facts().name());
-    text(a, "gen_ai.response.id", &s.rid);
-    int(a, "gen_ai.usage.input_tokens", s.prompt_tokens);
-    int(a, "gen_ai.usage.output_tokens", Some(s.tokens_sent));
-    int(a, "gen_ai.usage.cache_read.input_tokens", s.cached_tokens);
+    put_text(a, "gen_ai.provider.name", context.ledger.engine().facts().name());
+    put_text(a, "gen_ai.response.id", &s.rid);
+    put_int(a, "gen_ai.usage.input_tokens", s.prompt_tokens);
+    put_int(a, "gen_ai.usage.output_tokens", Some(s.tokens_sent));
+    put_int(a, "gen_ai.usage.cache_read.input_tokens", s.cached_tokens);
     if let Some(finish) = s.finish {
-        attribute(a, "gen_ai.response.finish_reasons", |v| {
+        put_attribute(a, "gen_ai.response.finish_reasons", |v| {
             v.object("arrayValue", |o| {
                 o.array("values", |list| {
                     list.object(|o| {
@@ -240,45 +240,45 @@ fn write_request_attributes(
             });
         });
         if finish == Finish::Abort {
-            text(a, "error.type", "abort");
+            put_text(a, "error.type", "abort");
         }
     }
-    text(a, "tokengap.trace_id_from", trace.from);
-    text(a, "tokengap.state", request.state());
-    int(a, "tokengap.worker", s.worker);
-    int(a, "tokengap.gap_ns", s.gap_ns);
-    int(a, "tokengap.last_gap_ns", request_stage::last_gap_ns(request.timeline, context.ledger));
-    int(a, "tokengap.silence_max_ns", s.silence_ns);
-    int(a, "tokengap.first_token_delivery_ns", request_stage::first_delivery_ns(s));
+    put_text(a, "tokengap.trace_id_from", trace.from);
+    put_text(a, "tokengap.state", request.state());
+    put_int(a, "tokengap.worker", s.worker);
+    put_int(a, "tokengap.gap_ns", s.gap_ns);
+    put_int(a, "tokengap.last_gap_ns", request_stage::last_gap_ns(request.timeline, context.ledger));
+    put_int(a, "tokengap.silence_max_ns", s.silence_ns);
+    put_int(a, "tokengap.first_token_delivery_ns", request_stage::first_delivery_ns(s));
     for (end, itl) in [("client", s.itl.delivered), ("sent", s.itl.sent)] {
-        int(a, &format!("tokengap.itl.{end}.p50_ns"), itl.map(|p| p.p50));
-        int(a, &format!("tokengap.itl.{end}.p90_ns"), itl.map(|p| p.p90));
-        int(a, &format!("tokengap.itl.{end}.p99_ns"), itl.map(|p| p.p99));
+        put_int(a, &format!("tokengap.itl.{end}.p50_ns"), itl.map(|p| p.p50));
+        put_int(a, &format!("tokengap.itl.{end}.p90_ns"), itl.map(|p| p.p90));
+        put_int(a, &format!("tokengap.itl.{end}.p99_ns"), itl.map(|p| p.p99));
     }
-    int(a, "tokengap.chunks.sent", Some(s.chunks_sent));
-    int(a, "tokengap.chunks.merged", s.merged);
-    int(a, "tokengap.chunks.dropped", s.dropped);
-    int(a, "tokengap.tokens.received", s.tokens_received);
-    int(a, "tokengap.tokens.delivered", s.tokens_delivered);
-    int(a, "tokengap.tokens.lost", s.tokens_lost);
-    int(a, "tokengap.tokens.missing_on_wire", Some(s.wire_missing));
-    int(a, "tokengap.retractions", Some(s.retractions));
-    flag(a, "tokengap.bursts", s.bursts);
-    flag(a, "tokengap.inflated", s.inflated);
+    put_int(a, "tokengap.chunks.sent", Some(s.chunks_sent));
+    put_int(a, "tokengap.chunks.merged", s.merged);
+    put_int(a, "tokengap.chunks.dropped", s.dropped);
+    put_int(a, "tokengap.tokens.received", s.tokens_received);
+    put_int(a, "tokengap.tokens.delivered", s.tokens_delivered);
+    put_int(a, "tokengap.tokens.lost", s.tokens_lost);
+    put_int(a, "tokengap.tokens.missing_on_wire", Some(s.wire_missing));
+    put_int(a, "tokengap.retractions", Some(s.retractions));
+    put_flag(a, "tokengap.bursts", s.bursts);
+    put_flag(a, "tokengap.inflated", s.inflated);
 }
 
 /// Writes which frame a stage belongs to.
 fn write_stage_attributes(a: &mut Array<'_>, stage: &RequestStage<'_>, context: &ExportContext<'_>) {
     if let Some(frame) = stage.frame {
-        int(a, "tokengap.frame.hop", Some(frame.hop.0));
-        int(a, "tokengap.frame.lane", Some(frame.lane));
-        int(a, "tokengap.frame.seq", Some(frame.seq));
+        put_int(a, "tokengap.frame.hop", Some(frame.hop.0));
+        put_int(a, "tokengap.frame.lane", Some(frame.lane));
+        put_int(a, "tokengap.frame.seq", Some(frame.seq));
         if let Some(worker) = context.ledger.hop(frame.hop).and_then(|h| h.worker) {
-            int(a, "tokengap.worker", Some(worker));
+            put_int(a, "tokengap.worker", Some(worker));
         }
     }
     if stage.kind == StageKind::Hop {
-        text(a, "tokengap.hop", &stage.name);
+        put_text(a, "tokengap.hop", &stage.name);
     }
 }
 
@@ -295,23 +295,23 @@ fn write_note(list: &mut Array<'_>, note: &RequestNote, context: &ExportContext<
         };
         o.put("name", name).array("attributes", |a| match &note.what {
             NoteKind::Stage { by, tokens, pending, .. } => {
-                text(a, "tokengap.by", by);
-                int(a, "tokengap.tokens", *tokens);
-                int(a, "tokengap.pending", *pending);
+                put_text(a, "tokengap.by", by);
+                put_int(a, "tokengap.tokens", *tokens);
+                put_int(a, "tokengap.pending", *pending);
             }
             NoteKind::Merged { chunks, by } => {
-                text(a, "tokengap.by", by);
-                int(a, "tokengap.chunks", Some(*chunks));
+                put_text(a, "tokengap.by", by);
+                put_int(a, "tokengap.chunks", Some(*chunks));
             }
             NoteKind::Answered { end, tokens, short_writes } => {
-                text(a, "tokengap.end", end.as_str());
-                int(a, "tokengap.tokens", *tokens);
-                int(a, "tokengap.short_writes", Some(*short_writes));
+                put_text(a, "tokengap.end", end.as_str());
+                put_int(a, "tokengap.tokens", *tokens);
+                put_int(a, "tokengap.short_writes", Some(*short_writes));
             }
             NoteKind::FirstReceived => {}
             NoteKind::Dropped { chunks, tokens } => {
-                int(a, "tokengap.chunks", Some(*chunks));
-                int(a, "tokengap.tokens", Some(*tokens));
+                put_int(a, "tokengap.chunks", Some(*chunks));
+                put_int(a, "tokengap.tokens", Some(*tokens));
             }
         });
     });
@@ -320,10 +320,12 @@ fn write_note(list: &mut Array<'_>, note: &RequestNote, context: &ExportContext<
 /// Writes the status: an error if the client is affected, by an abort or lost tokens.
 fn write_status(o: &mut Object<'_>, request: &ExportedRequest<'_>) {
     let lost = request.summary.tokens_lost.unwrap_or(0);
-    let message = match request.summary.finish {
-        _ if lost > 0 => format!("{} lost before the client", trace::words::plural(lost.into(), "token")),
-        Some(Finish::Abort) => String::from("aborted"),
-        _ => return,
+    let message = if lost > 0 {
+        format!("{} lost before the client", trace::words::plural(lost.into(), "token"))
+    } else if request.summary.finish == Some(Finish::Abort) {
+        String::from("aborted")
+    } else {
+        return;
     };
     o.object("status", |s| {
         s.put("code", ERROR).put("message", &message);
@@ -333,14 +335,14 @@ fn write_status(o: &mut Object<'_>, request: &ExportedRequest<'_>) {
 /// Writes the totals of the capture.
 fn write_totals(a: &mut Array<'_>, report: &Report) {
     let Report { requests, tokens, chunks, .. } = report;
-    int(a, "tokengap.requests.seen", Some(requests.seen));
-    int(a, "tokengap.requests.finished", Some(requests.finished));
-    int(a, "tokengap.tokens.sent", Some(tokens.sent));
-    int(a, "tokengap.tokens.delivered", tokens.delivered);
-    int(a, "tokengap.tokens.lost", chunks.tokens_lost);
-    int(a, "tokengap.chunks.sent", Some(chunks.sent));
-    int(a, "tokengap.chunks.dropped", chunks.dropped_confirmed);
-    int(a, "tokengap.chunks.merged", chunks.merged);
-    int(a, "tokengap.events", Some(report.own.events));
-    int(a, "tokengap.events_missed", Some(report.own.events_missed));
+    put_int(a, "tokengap.requests.seen", Some(requests.seen));
+    put_int(a, "tokengap.requests.finished", Some(requests.finished));
+    put_int(a, "tokengap.tokens.sent", Some(tokens.sent));
+    put_int(a, "tokengap.tokens.delivered", tokens.delivered);
+    put_int(a, "tokengap.tokens.lost", chunks.tokens_lost);
+    put_int(a, "tokengap.chunks.sent", Some(chunks.sent));
+    put_int(a, "tokengap.chunks.dropped", chunks.dropped_confirmed);
+    put_int(a, "tokengap.chunks.merged", chunks.merged);
+    put_int(a, "tokengap.events", Some(report.own.events));
+    put_int(a, "tokengap.events_missed", Some(report.own.events_missed));
 }

@@ -56,28 +56,28 @@ impl Perfetto<'_> {
             return;
         }
         let Some(hop) = context.ledger.hops().iter().find(|h| h.id == hop) else { return };
-        let place = hop.group;
-        if self.counters.backlogs.len() <= place {
-            self.counters.backlogs.resize(place + 1, Gauge::default());
+        let group = hop.group;
+        if self.counters.backlogs.len() <= group {
+            self.counters.backlogs.resize(group + 1, Gauge::default());
         }
-        let gauge = &mut self.counters.backlogs[place];
-        let now = BacklogSample { at, frames: context.ledger.groups()[place].backlog };
+        let gauge = &mut self.counters.backlogs[group];
+        let now = BacklogSample { at, frames: context.ledger.groups()[group].backlog };
         gauge.last = now;
         if now.frames >= gauge.peak.frames {
             gauge.peak = now;
         }
         if gauge.drawn.is_none_or(|drawn| at.since(drawn.at) >= EVERY_NS) {
-            self.draw_backlog(place, context);
+            self.draw_backlog(group, context);
         }
     }
 
     /// Draws the current backlog of a group, and its peak since the last value if that was higher.
-    fn draw_backlog(&mut self, place: usize, context: &ExportContext<'_>) {
-        let gauge = &mut self.counters.backlogs[place];
+    fn draw_backlog(&mut self, group: usize, context: &ExportContext<'_>) {
+        let gauge = &mut self.counters.backlogs[group];
         let Gauge { last, peak, .. } = *gauge;
         let before = gauge.drawn.replace(last).map(|drawn| drawn.frames);
         gauge.peak = last;
-        let name = format!("backlog {}", context.ledger.groups()[place].name);
+        let name = format!("backlog {}", context.ledger.groups()[group].name);
         // A peak is drawn if it exceeds both neighbours; otherwise one of them shows it.
         let has_peaked = peak.frames > last.frames && Some(peak.frames) > before;
         let has_changed = before != Some(last.frames);
@@ -90,10 +90,10 @@ impl Perfetto<'_> {
 
     /// Draws the backlogs and numbers of requests that have changed.
     pub(super) fn count_requests(&mut self, now: MonoNs, context: &ExportContext<'_>) {
-        for place in 0..self.counters.backlogs.len() {
-            let gauge = self.counters.backlogs[place];
+        for group in 0..self.counters.backlogs.len() {
+            let gauge = self.counters.backlogs[group];
             if gauge.drawn.is_some_and(|drawn| drawn != gauge.last) {
-                self.draw_backlog(place, context);
+                self.draw_backlog(group, context);
             }
         }
         let waiting = context.ledger.requests().filter(|r| r.waiting_since().is_some()).count();

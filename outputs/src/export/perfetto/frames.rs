@@ -188,12 +188,12 @@ impl FrameSlices {
         frames.push_back(sent);
     }
 
-    /// Removes the frame's send, and all frames ahead of it on its connection.
+    /// Removes the frame's send, and all frames ahead of it on its connection. `None` if the send was not observed.
     fn take_sent(&mut self, id: FrameId) -> Option<SentFrame> {
         let frames = self.waiting.get_mut(&(id.hop, id.lane))?;
-        let place = frames.binary_search_by_key(&id.seq, |f| f.seq).ok()?;
+        let index = frames.binary_search_by_key(&id.seq, |frame| frame.seq).ok()?;
         // ZMQ keeps the order of a connection: no receive of an earlier frame follows.
-        frames.drain(..=place).next_back()
+        frames.drain(..=index).next_back()
     }
 
     /// Interval of a slice, adjusted to not overlap the thread's last one.

@@ -20,8 +20,8 @@ impl Perfetto<'_> {
         }
         // The chunks of a frame differ only in row and count.
         let same = Object::fields(|o| write_name_and_time(o, "n", "chunk sent", at, context));
-        for (place, chunk) in frame.chunks.iter().enumerate() {
-            let Some(id) = row_if_shown(place, chunk.finish.is_some(), context) else { continue };
+        for (chunk_index, chunk) in frame.chunks.iter().enumerate() {
+            let Some(id) = row_if_shown(chunk_index, chunk.finish.is_some(), context) else { continue };
             self.out.object(|o| {
                 write_row_id(o.append(&same), id, context);
                 o.object("args", |args| {
@@ -46,12 +46,12 @@ impl Perfetto<'_> {
     }
 }
 
-/// Row of the request of the current event's chunk `place`, if the chunk is to be drawn; `always` ignores the limit of points.
-fn row_if_shown<'a>(place: usize, always: bool, context: &ExportContext<'a>) -> Option<RequestRowId<'a>> {
+/// Row of the request of the current event's chunk, if the chunk is to be drawn; `ignores_limit`: the limit of points does not apply.
+fn row_if_shown<'a>(chunk_index: usize, ignores_limit: bool, context: &ExportContext<'a>) -> Option<RequestRowId<'a>> {
     let options = context.options;
-    let TimedRequest { request, timeline } = context.ledger.request_of_chunk(place)?;
+    let TimedRequest { request, timeline } = context.ledger.request_of_chunk(chunk_index)?;
     let timeline = timeline?;
-    if !(always || timeline.points <= options.chunks) || !options.wants_rid(&request.rid) {
+    if !(ignores_limit || timeline.points <= options.chunks) || !options.wants_rid(&request.rid) {
         return None;
     }
     if let Some(min) = options.slow_ns {

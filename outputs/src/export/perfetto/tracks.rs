@@ -18,11 +18,11 @@ pub(super) struct Track {
 /// First synthetic process id; Linux has no pid above 4,194,304.
 const SYNTHETIC: u32 = 10_000_000;
 
-pub(super) const FINDINGS: Track = synthetic(0, 0);
-pub(super) const MISSED: Track = synthetic(0, 1);
-pub(super) const LOG: Track = synthetic(0, 2);
-pub(super) const HOPS: Track = synthetic(10, 0);
-pub(super) const REQUESTS: Track = synthetic(20, 0);
+pub(super) const FINDINGS: Track = synthetic_track(0, 0);
+pub(super) const MISSED: Track = synthetic_track(0, 1);
+pub(super) const LOG: Track = synthetic_track(0, 2);
+pub(super) const HOPS: Track = synthetic_track(10, 0);
+pub(super) const REQUESTS: Track = synthetic_track(20, 0);
 
 /// Sort indices of processes, from the top.
 const ROLES_PLACE: u32 = 100;
@@ -31,7 +31,7 @@ const LAST_PLACE: u32 = 10_000;
 /// Maximum number of separate rows for connections, inboxes and threads; further ones share a row per role.
 const MAX_ROWS: usize = 8_192;
 
-const fn synthetic(process: u32, thread: u32) -> Track {
+const fn synthetic_track(process: u32, thread: u32) -> Track {
     Track { pid: SYNTHETIC + process, tid: SYNTHETIC + process + thread }
 }
 

@@ -22,23 +22,25 @@ impl ResponseCalls {
         budget: &mut StepBudget,
     ) -> Option<ToolCalls> {
         // The engine may not have generated the end of a call, which a parser waits for.
-        let in_text = (sent.finish == Some(Finish::Stop)).then(|| objects_in(sent.text, budget))??;
-        let equal = self.find_equal_objects(sent.text, &in_text, budget);
-        let of_response: Vec<_> = equal.or_else(|| objects.iter().cloned().collect())?;
-        let mut absent = in_text
-            .iter()
-            .enumerate()
-            .filter(|(_, object)| !of_response.iter().any(|found| found.start == object.start));
-        let count = absent.clone().count();
-        let bytes: usize = absent.clone().map(|(_, object)| object.len()).sum();
-        if count + self.found.len() != in_text.len() || bytes as u64 <= sent.carried {
+        if sent.finish != Some(Finish::Stop) {
             return None;
         }
-        let (place, object) = absent.next()?;
+        let all_objects = objects_in(sent.text, budget)?;
+        let equal_objects = self.find_equal_objects(sent.text, &all_objects, budget);
+        let delivered: Vec<_> = equal_objects.or_else(|| objects.iter().cloned().collect())?;
+        let mut absent = all_objects.clone();
+        absent.retain(|object| delivered.iter().all(|found| found.start != object.start));
+        let absent_bytes: usize = absent.iter().map(Range::len).sum();
+        // The response may have carried the calls as content or reasoning if these have as many bytes.
+        if absent.len() + self.found.len() != all_objects.len() || absent_bytes as u64 <= sent.carried {
+            return None;
+        }
+        let object = absent.first()?;
+        let position = all_objects.iter().position(|other| other.start == object.start)?;
         Some(ToolCalls {
             calls: self.found.len() as u32,
-            absent: count as u32,
-            call: place as u32 + 1,
+            absent: absent.len() as u32,
+            call: position as u32 + 1,
             outcome: ToolCallOutcome::Absent,
             reason: None,
             finish: sent.finish,
@@ -78,15 +80,21 @@ impl ResponseCalls {
 fn objects_in(text: &str, budget: &mut StepBudget) -> Option<Vec<Range<usize>>> {
     let mut found = Vec::new();
     let mut from = 0;
-    while let Some(at) = text[from..].find(KEY) {
-        let name = from + at + KEY.len();
-        let object = behind_key(&text[name..]).map(|open| name + open);
-        let end = object.and_then(|open| object_end(&text[open..]).map(|len| open + len));
-        let next = end.unwrap_or(name);
+    while let Some(key) = text[from..].find(KEY) {
+        let behind_name_key = from + key + KEY.len();
+        let mut next = behind_name_key;
+        let mut object = None;
+        if let Some(offset) = behind_key(&text[behind_name_key..]) {
+            let start = behind_name_key + offset;
+            if let Some(length) = object_end(&text[start..]) {
+                object = Some(start..start + length);
+                next = start + length;
+            }
+        }
         if !budget.take_steps(next - from + LOOKED_BEHIND) {
             return None;
         }
-        found.extend(object.zip(end).map(|(begin, end)| begin..end));
+        found.extend(object);
         from = next;
     }
     Some(found)
@@ -96,6 +104,9 @@ fn objects_in(text: &str, budget: &mut StepBudget) -> Option<Vec<Range<usize>>> 
 fn behind_key(text: &str) -> Option<usize> {
     let value = text.trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
     let (name, rest) = value.split_once('"')?;
-    let at = text.len() - rest.len();
-    is_name(name).then(|| arguments_behind(rest).map(|open| at + open))?
+    if !is_name(name) {
+        return None;
+    }
+    let rest_start = text.len() - rest.len();
+    Some(rest_start + arguments_behind(rest)?)
 }

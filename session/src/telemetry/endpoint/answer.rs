@@ -113,7 +113,7 @@ impl RequestHandler {
         }
         let Some(path) = path else {
             if request.uri().path() == "/" {
-                return Ok(response(StatusCode::OK, "text/html; charset=utf-8", index_page()));
+                return Ok(full_response(StatusCode::OK, "text/html; charset=utf-8", index_page()));
             }
             let names = ServedPath::ALL.map(ServedPath::name).join(", ");
             return Ok(text_response(StatusCode::NOT_FOUND, &format!("not found: tokengap serves {names}\n")));
@@ -162,7 +162,7 @@ impl RequestHandler {
         }
         let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
         match encode_metrics(families, accept.unwrap_or_default()) {
-            Ok((content_type, body)) => response(StatusCode::OK, content_type, body),
+            Ok((content_type, body)) => full_response(StatusCode::OK, content_type, body),
             Err(error) => {
                 text_response(StatusCode::INTERNAL_SERVER_ERROR, &format!("cannot encode metrics: {error}\n"))
             }
@@ -206,7 +206,7 @@ impl RequestHandler {
         match json {
             Ok(json) => {
                 let escaped = hostile::output(&json, EscapeForm::Json).into_owned();
-                response(StatusCode::OK, "application/json", escaped + "\n")
+                full_response(StatusCode::OK, "application/json", escaped + "\n")
             }
             Err(error) => {
                 text_response(StatusCode::INTERNAL_SERVER_ERROR, &format!("cannot encode the report: {error}\n"))
@@ -225,7 +225,7 @@ impl RequestHandler {
         let health = health_of_runs(&states.collect::<Vec<_>>());
         let is_alive = health["alive"] == Value::Bool(true);
         let status = if is_alive { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        with_header(response(status, "application/json", format!("{health}\n")), CACHE_CONTROL, "no-store")
+        with_header(full_response(status, "application/json", format!("{health}\n")), CACHE_CONTROL, "no-store")
     }
 
     /// Starts a stream of the only run, or of that of the named engine.
@@ -261,6 +261,7 @@ impl RequestHandler {
         run: &Arc<ServedRun>,
         connection: &ConnectionState,
     ) -> Response<ReplyBody> {
+        // Set once for each connection, and counted down when that closes.
         if connection.streamed_run.set(Arc::clone(run)).is_ok() {
             run.store.streaming.fetch_add(1, Ordering::Relaxed);
         }
@@ -317,11 +318,11 @@ fn stream_response(path: ServedPath, body: ReplyBody) -> Response<ReplyBody> {
 }
 
 fn text_response(status: StatusCode, text: &str) -> Response<ReplyBody> {
-    response(status, "text/plain; charset=utf-8", text.to_owned())
+    full_response(status, "text/plain; charset=utf-8", text.to_owned())
 }
 
 /// Response with this body.
-fn response(status: StatusCode, content_type: &'static str, body: String) -> Response<ReplyBody> {
+fn full_response(status: StatusCode, content_type: &'static str, body: String) -> Response<ReplyBody> {
     let mut response = Response::new(ReplyBody::whole(body));
     *response.status_mut() = status;
     with_header(response, CONTENT_TYPE, content_type)

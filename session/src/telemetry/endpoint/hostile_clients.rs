@@ -29,7 +29,7 @@ pub(super) fn endpoint_with(token: Option<AccessToken>, bounds: EndpointLimits) 
 
 pub(super) fn endpoint_keeping(past_bytes: usize, token: Option<AccessToken>, bounds: EndpointLimits) -> RunEndpoint {
     let options = MetricsOptions { address: SocketAddr::from(([127, 0, 0, 1], 0)), token, past_bytes };
-    let header = RecordingHeader::of("demo", Config::default());
+    let header = RecordingHeader::for_source("demo", Config::default());
     let endpoint = RunEndpoint::serve(options, &header, Engines::default(), bounds).expect("a free port");
     endpoint.metrics.publish(Vec::new(), true);
     endpoint

@@ -33,7 +33,8 @@ fn publish(run: &RunEndpoint, is_running: bool) {
 /// Two engines at one endpoint, in the order of the names.
 fn two_engines(token: Option<AccessToken>) -> [RunEndpoint; 2] {
     let first = endpoint_with(token, ENDPOINT_LIMITS);
-    let second = first.server.add_run(&RecordingHeader::of("attach", Config::default())).expect("a further run");
+    let second =
+        first.server.add_run(&RecordingHeader::for_source("attach", Config::default())).expect("a further run");
     name_engine(&first, "sglang:30000");
     name_engine(&second, "vllm:8000");
     [first, second].map(|run| {
@@ -72,7 +73,8 @@ fn a_client_gets_all_engines_or_the_one_that_it_names() {
     }
     // A run whose analysis failed has no answer; the others are served.
     drop(second);
-    let failed = first.server.add_run(&RecordingHeader::of("attach", Config::default())).expect("a further run");
+    let failed =
+        first.server.add_run(&RecordingHeader::for_source("attach", Config::default())).expect("a further run");
     name_engine(&failed, "sglang:40000");
     drop(failed);
     assert!(get(&first, "/metrics").contains("engine=\"sglang:30000\""));
@@ -154,7 +156,8 @@ fn a_watcher_of_a_machine_gets_each_engine_and_those_that_join() {
     let first = &mut first[0];
     wait_until_up(first);
     assert_eq!((first.engine_name(), first.endpoint()), (None, address.clone()), "the only engine needs no name");
-    let joined = endpoint.server.add_run(&RecordingHeader::of("attach", Config::default())).expect("a further run");
+    let joined =
+        endpoint.server.add_run(&RecordingHeader::for_source("attach", Config::default())).expect("a further run");
     name_engine(&joined, "vllm:8000");
     publish(&joined, true);
     let mut second = next_run(&mut runs);

@@ -153,6 +153,7 @@ impl SectionCursor {
             self.next = Some(self.store.past(&kept));
             return Some(StreamStep::Section(self.store.start.clone()));
         };
+        // Sections before the first kept one are gone.
         let Some(index) = next.checked_sub(kept.first) else {
             return Some(StreamStep::Behind);
         };

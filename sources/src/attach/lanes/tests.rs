@@ -9,8 +9,8 @@ use trace::detect::Severity;
 use trace::event::{Event, PairMessageKind, What};
 use trace::{Analysis, Config, FrameId, HopId, MonoNs, ReportInput};
 
+use super::super::observability::Observability;
 use super::super::roles::Roles;
-use super::super::sight::Observability;
 use super::Lanes;
 use crate::translate::Clients;
 
@@ -41,10 +41,10 @@ fn message(pid: u32, seq: u64, bytes: &[u8]) -> Message<'_> {
 
 /// Lanes of an engine whose process 2 is watched.
 fn lanes(engine: &str) -> Lanes {
-    let mut sight = Observability::new(false, false);
-    sight.watch(2, MonoNs(0));
+    let mut observability = Observability::new(false, false);
+    observability.mark_watched(2, MonoNs(0));
     let kind = engines::DISCOVERED.iter().find(|kind| kind.name() == engine).copied();
-    Lanes::new(Roles::of_engine(&discover::Engine { kind, ..discover::Engine::default() }), sight)
+    Lanes::new(Roles::of_engine(&discover::Engine { kind, ..discover::Engine::default() }), observability)
 }
 
 #[test]
@@ -62,15 +62,15 @@ fn a_sequence_gap_is_reported_once_before_the_next_frame() {
         }
     };
     for seq in [0, 4] {
-        lanes.sent(&message(1, seq, &frame(seq)), &mut Clients::default(), &mut enter);
+        lanes.record_send(&message(1, seq, &frame(seq)), &mut Clients::default(), &mut enter);
     }
     for seq in [0, 1, 4] {
-        lanes.received(&message(2, seq, &frame(seq)), &mut enter);
+        lanes.record_receive(&message(2, seq, &frame(seq)), &mut enter);
     }
     assert_eq!(events[..3], [("sent", 0), ("missed", 3), ("sent", 4)]);
     assert_eq!(events[3..].iter().filter(|event| event.0 == "missed").collect::<Vec<_>>(), [&("missed", 2)]);
     // The kernel side counts seven, of which five are reported already.
-    assert_eq!((lanes.unreported(3), lanes.unreported(4), lanes.unreported(1)), (0, 2, 1));
+    assert_eq!((lanes.take_unreported(3), lanes.take_unreported(4), lanes.take_unreported(1)), (0, 2, 1));
     let report = Report::of(&analysis, &ReportInput::for_source("attach"));
     assert_eq!((report.own.events_missed, report.own.frames_unannounced), (5, 0));
 }
@@ -100,8 +100,8 @@ fn the_parts_of_a_message_are_one_frame() {
         };
         (0..6).map(of)
     };
-    parts(1).for_each(|part| lanes.sent(&part, &mut Clients::default(), &mut enter));
-    parts(2).for_each(|part| assert!(lanes.received(&part, &mut enter)));
+    parts(1).for_each(|part| lanes.record_send(&part, &mut Clients::default(), &mut enter));
+    parts(2).for_each(|part| assert!(lanes.record_receive(&part, &mut enter)));
     let bytes = PARTS.iter().map(|part| part.len() as u64).sum();
     let sent = [0, 1, 2].map(|seq| ("sent", seq, bytes, events[0].3));
     assert_eq!(events[..3], sent);
@@ -113,9 +113,9 @@ fn the_parts_of_a_message_are_one_frame() {
 
 /// Events of requests that process 2 sends and process 1, the scheduler, receives; each message has these parts.
 fn request_events(tokenizer: Role, scheduler: Role, sent: &[&[u8]], received: &[&[u8]]) -> Vec<String> {
-    let mut sight = Observability::new(false, false);
-    sight.watch(1, MonoNs(0));
-    let mut lanes = Lanes::new(Roles::with_parts(&[(1, scheduler), (2, tokenizer)], &[(1, 2)]), sight);
+    let mut observability = Observability::new(false, false);
+    observability.mark_watched(1, MonoNs(0));
+    let mut lanes = Lanes::new(Roles::with_roles(&[(1, scheduler), (2, tokenizer)], &[(1, 2)]), observability);
     let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
     let mut events = Vec::new();
     let mut enter = |event: &Event<'_>| {
@@ -132,10 +132,10 @@ fn request_events(tokenizer: Role, scheduler: Role, sent: &[&[u8]], received: &[
     };
     for (seq, bytes) in (0_u64..).zip(sent.iter().cycle()).take(2 * sent.len()) {
         let part = Message { more: !(seq as usize + 1).is_multiple_of(sent.len()), ..message(2, seq, bytes) };
-        lanes.sent(&part, &mut Clients::default(), &mut enter);
+        lanes.record_send(&part, &mut Clients::default(), &mut enter);
     }
     for (seq, bytes) in (0_u64..).zip(received.iter().cycle()).take(2 * received.len()) {
-        assert!(lanes.received(&message(1, seq, bytes), &mut enter), "part {seq}");
+        assert!(lanes.record_receive(&message(1, seq, bytes), &mut enter), "part {seq}");
     }
     let group = &analysis.ledger().groups()[0];
     assert_eq!((group.backlog, group.queue_wait.count(), analysis.ledger().totals().missed.times.first), (0, 2, None));
@@ -192,9 +192,9 @@ fn token_ids_are_in_events_only_if_requested() {
             emitted.extend(frame.map(|frame| frame.chunks.iter().all(|chunk| !chunk.ids.is_empty())));
         };
         let bytes = frame(0);
-        one.sent(&message(1, 0, &bytes), &mut clients, &mut note);
+        one.record_send(&message(1, 0, &bytes), &mut clients, &mut note);
         // From a sender that is not watched.
-        other.received(&message(2, 0, &bytes), &mut note);
+        other.record_receive(&message(2, 0, &bytes), &mut note);
         assert_eq!(emitted, [shows_ids; 2]);
         let mut decoders = Decoders::new(engines::FORMATS, LONGEST);
         decoders.keep_ids();
@@ -208,20 +208,20 @@ fn token_ids_are_in_events_only_if_requested() {
 #[test]
 fn lanes_flow_while_a_message_waits_and_shortly_after_the_last() {
     let mut lanes = lanes("sglang");
-    assert!(!lanes.flows());
+    assert!(!lanes.has_traffic());
     for seq in 0..2 {
-        lanes.sent(&message(1, seq, &frame(seq)), &mut Clients::default(), &mut |_| {});
+        lanes.record_send(&message(1, seq, &frame(seq)), &mut Clients::default(), &mut |_| {});
     }
-    lanes.received(&message(2, 0, &frame(0)), &mut |_| {});
-    assert!(lanes.flows(), "a waiting message counts regardless of age");
-    lanes.received(&message(2, 1, &frame(1)), &mut |_| {});
-    assert!(!lanes.flows());
+    lanes.record_receive(&message(2, 0, &frame(0)), &mut |_| {});
+    assert!(lanes.has_traffic(), "a waiting message counts regardless of age");
+    lanes.record_receive(&message(2, 1, &frame(1)), &mut |_| {});
+    assert!(!lanes.has_traffic());
     let bytes = frame(2);
     let mut now = message(1, 2, &bytes);
     now.call.at = MonoNs::now();
-    lanes.sent(&now, &mut Clients::default(), &mut |_| {});
-    lanes.received(&message(2, 2, &bytes), &mut |_| {});
-    assert!(lanes.flows());
+    lanes.record_send(&now, &mut Clients::default(), &mut |_| {});
+    lanes.record_receive(&message(2, 2, &bytes), &mut |_| {});
+    assert!(lanes.has_traffic());
 }
 
 /// A scheduler (pid 1) that sends to one tokenizer (pid 2) and, from another socket, to a second one.
@@ -237,14 +237,14 @@ const SECOND: u32 = 3;
 
 impl Engine {
     fn new() -> Self {
-        let roles = Roles::with_parts(&[(SCHEDULER, role::SCHEDULER), (FIRST, role::TOKENIZER)], &[(SCHEDULER, FIRST)]);
-        let mut sight = Observability::new(true, true);
+        let roles = Roles::with_roles(&[(SCHEDULER, role::SCHEDULER), (FIRST, role::TOKENIZER)], &[(SCHEDULER, FIRST)]);
+        let mut observability = Observability::new(true, true);
         for pid in [SCHEDULER, FIRST] {
-            sight.watch(pid, MonoNs(0));
+            observability.mark_watched(pid, MonoNs(0));
         }
-        sight.serve(FIRST, MonoNs(0));
+        observability.mark_served(FIRST, MonoNs(0));
         Self {
-            lanes: Lanes::new(roles, sight),
+            lanes: Lanes::new(roles, observability),
             analysis: Analysis::new(Config { engines: engines::FACTS, ..Config::default() }),
             now: 0,
         }
@@ -267,14 +267,14 @@ impl Engine {
         let bytes = Self::frame(b'0' + socket as u8, seq);
         let call = self.call(SCHEDULER, socket, seq);
         let analysis = &mut self.analysis;
-        self.lanes.sent(&of(call, &bytes), &mut Clients::default(), &mut |event| analysis.apply(event));
+        self.lanes.record_send(&of(call, &bytes), &mut Clients::default(), &mut |event| analysis.apply(event));
     }
 
     fn receive(&mut self, pid: u32, socket: u64, seq: u64, number: u64) {
         let bytes = Self::frame(b'0' + socket as u8, seq);
         let call = self.call(pid, 0x9000, number);
         let analysis = &mut self.analysis;
-        self.lanes.received(&of(call, &bytes), &mut |event| analysis.apply(event));
+        self.lanes.record_receive(&of(call, &bytes), &mut |event| analysis.apply(event));
     }
 
     /// Adds and watches the second tokenizer.
@@ -283,18 +283,18 @@ impl Engine {
         let at = MonoNs(self.now);
         let paths = &mut self.lanes.paths;
         let mut parts = vec![(SCHEDULER, role::SCHEDULER), (pid, role::TOKENIZER)];
-        parts.extend(paths.sight.is_watched(FIRST).then_some((FIRST, role::TOKENIZER)));
-        paths.roles = Roles::with_parts(&parts, &[(SCHEDULER, FIRST), (SCHEDULER, pid)]);
-        paths.sight.watch(pid, at);
-        paths.sight.serve(pid, at);
+        parts.extend(paths.observability.is_watched(FIRST).then_some((FIRST, role::TOKENIZER)));
+        paths.roles = Roles::with_roles(&parts, &[(SCHEDULER, FIRST), (SCHEDULER, pid)]);
+        paths.observability.mark_watched(pid, at);
+        paths.observability.mark_served(pid, at);
         let analysis = &mut self.analysis;
-        paths.reconsider(at, &mut |event| analysis.apply(event));
+        paths.update_receivers(at, &mut |event| analysis.apply(event));
     }
 
     fn exit(&mut self, pid: u32) {
         let at = MonoNs(self.now);
         let analysis = &mut self.analysis;
-        self.lanes.paths.exited(pid, at, &mut |event| analysis.apply(event));
+        self.lanes.paths.record_exit(pid, at, &mut |event| analysis.apply(event));
     }
 
     fn report(&mut self) -> Report {
@@ -375,7 +375,7 @@ fn messages_to_another_scheduler_are_read_if_they_name_a_room_of_this_engine() {
     const REQUEST: &[u8] = include_bytes!("../../../../zmq-tap/fixtures/messages/0.5.23/req_room_3000tok.pkl");
     const ROOM: u64 = 1_311_768_467_463_790_320;
     let parts = [(SCHEDULER, role::SCHEDULER), (FIRST, role::TOKENIZER)];
-    let mut lanes = Lanes::new(Roles::with_parts(&parts, &[(SCHEDULER, FIRST)]), Observability::new(true, true));
+    let mut lanes = Lanes::new(Roles::with_roles(&parts, &[(SCHEDULER, FIRST)]), Observability::new(true, true));
     let mut found = Vec::new();
     let mut note = |event: &Event<'_>| match event.what {
         What::PairMessage(message) => found.push((message.room, message.kind)),
@@ -391,12 +391,12 @@ fn messages_to_another_scheduler_are_read_if_they_name_a_room_of_this_engine() {
         for (index, bytes) in parts.iter().enumerate() {
             let call = Call { socket: SocketId { pid: SCHEDULER, address: 0x2000 }, ..message(1, seq, bytes).call };
             let part = Message { call, more: index + 1 < parts.len(), ..message(1, seq, bytes) };
-            lanes.sent(&part, &mut Clients::default(), &mut note);
+            lanes.record_send(&part, &mut Clients::default(), &mut note);
             seq += 1;
         }
     };
     send(&mut lanes, &[room.as_bytes(), b"4", b"0"]);
-    lanes.sent(&message(FIRST, 0, REQUEST), &mut Clients::default(), &mut |_| {});
+    lanes.record_send(&message(FIRST, 0, REQUEST), &mut Clients::default(), &mut |_| {});
     send(&mut lanes, &[&[room.as_bytes()], &memory[..]].concat());
     send(&mut lanes, &[other_room.as_bytes(), b"4", b"0"]);
     send(&mut lanes, &[b"None", b"10.0.0.1", b"40000"]);

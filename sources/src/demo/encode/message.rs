@@ -279,36 +279,40 @@ impl Columns<'_> {
     /// Writes the named column. Columns this server leaves unset (logprobs, hidden states etc.) are `None` as a whole.
     fn write(&self, p: &mut Pickler, field: &str) {
         match field {
-            "rids" => self.each(p, |p, row| p.text(row.rid)),
+            "rids" => self.write_each(p, |p, row| p.text(row.rid)),
             "http_worker_ipcs" if self.split && self.rows.iter().all(|row| row.worker.is_none()) => p.none(),
-            "http_worker_ipcs" => self.each(p, |p, row| match row.worker {
+            "http_worker_ipcs" => self.write_each(p, |p, row| match row.worker {
                 Some(worker) => p.text(worker),
                 None => p.none(),
             }),
-            "finished_reasons" => self.each(p, |p, row| write_finish_reason(p, row.finish)),
-            "decoded_texts" => self.each(p, |p, _| p.interned("")),
+            "finished_reasons" => self.write_each(p, |p, row| write_finish_reason(p, row.finish)),
+            "decoded_texts" => self.write_each(p, |p, _| p.interned("")),
             // Python has only one empty string, so the pickle refers to it.
-            "output_strs" => self.each(p, |p, row| {
+            "output_strs" => self.write_each(p, |p, row| {
                 if row.text.is_empty() {
                     p.interned("");
                 } else {
                     p.text(row.text);
                 }
             }),
-            "decode_ids" => self.each(p, |p, row| write_ids(p, self.release, &[row.prompt_tail, row.ids].concat())),
-            "output_ids" => self.each(p, |p, row| write_ids(p, self.release, row.ids)),
-            "read_offsets" => self.each(p, |p, _| p.int(READ_OFFSET as i64)),
-            "skip_special_tokens" | "spaces_between_special_tokens" => self.each(p, |p, _| p.boolean(true)),
-            "no_stop_trim" => self.each(p, |p, _| p.boolean(false)),
-            "prompt_tokens" => self.each(p, |p, row| p.int(row.prompt_tokens.into())),
-            "completion_tokens" => self.each(p, |p, row| p.int(row.completion_tokens.into())),
-            "cached_tokens" | "reasoning_tokens" | "retraction_counts" | "dp_ranks" => self.each(p, |p, _| p.int(0)),
-            "queue_time" => self.each(p, |p, row| p.float(row.times.batch_entered - row.times.queued)),
-            "forward_entry_time" => self.each(p, |p, row| p.float(row.times.batch_entered)),
-            "prefill_launch_delay" | "prefill_launch_latency" | "prefill_finished_ts" | "cached_tokens_details" => {
-                self.each(p, |p, _| p.none());
+            "decode_ids" => {
+                self.write_each(p, |p, row| write_ids(p, self.release, &[row.prompt_tail, row.ids].concat()));
             }
-            "time_stats" => self.each(p, |p, row| p.instance(TIME_STATS, |p| self.times(p, row))),
+            "output_ids" => self.write_each(p, |p, row| write_ids(p, self.release, row.ids)),
+            "read_offsets" => self.write_each(p, |p, _| p.int(READ_OFFSET as i64)),
+            "skip_special_tokens" | "spaces_between_special_tokens" => self.write_each(p, |p, _| p.boolean(true)),
+            "no_stop_trim" => self.write_each(p, |p, _| p.boolean(false)),
+            "prompt_tokens" => self.write_each(p, |p, row| p.int(row.prompt_tokens.into())),
+            "completion_tokens" => self.write_each(p, |p, row| p.int(row.completion_tokens.into())),
+            "cached_tokens" | "reasoning_tokens" | "retraction_counts" | "dp_ranks" => {
+                self.write_each(p, |p, _| p.int(0));
+            }
+            "queue_time" => self.write_each(p, |p, row| p.float(row.times.batch_entered - row.times.queued)),
+            "forward_entry_time" => self.write_each(p, |p, row| p.float(row.times.batch_entered)),
+            "prefill_launch_delay" | "prefill_launch_latency" | "prefill_finished_ts" | "cached_tokens_details" => {
+                self.write_each(p, |p, _| p.none());
+            }
+            "time_stats" => self.write_each(p, |p, row| p.instance(TIME_STATS, |p| self.write_times(p, row))),
             "customized_info" => p.empty_dict(),
             "load" if self.load => self.write_load_report(p),
             _ if field.starts_with("spec_") && !self.split => p.list::<()>(&[], |_, ()| {}),
@@ -316,12 +320,12 @@ impl Columns<'_> {
         }
     }
 
-    fn each(&self, p: &mut Pickler, cell: impl Fn(&mut Pickler, &BatchRow<'_>)) {
+    fn write_each(&self, p: &mut Pickler, cell: impl Fn(&mut Pickler, &BatchRow<'_>)) {
         p.list(self.rows, cell);
     }
 
     /// Writes the content of `SchedulerReqTimeStats`.
-    fn times(&self, p: &mut Pickler, row: &BatchRow<'_>) {
+    fn write_times(&self, p: &mut Pickler, row: &BatchRow<'_>) {
         if row.times == EngineSeconds::default() {
             return p.empty_dict();
         }

@@ -7,6 +7,39 @@ const FRAME_LENGTH_AT: usize = 3;
 /// CPython appends to lists in batches of a thousand items.
 const BATCH: usize = 1000;
 
+/// Opcodes, with the names of Python's `pickletools`.
+mod op {
+    pub(super) const PROTO: u8 = 0x80;
+    pub(super) const FRAME: u8 = 0x95;
+    pub(super) const STOP: u8 = b'.';
+    pub(super) const NONE: u8 = b'N';
+    pub(super) const NEWTRUE: u8 = 0x88;
+    pub(super) const NEWFALSE: u8 = 0x89;
+    pub(super) const BINFLOAT: u8 = b'G';
+    pub(super) const BININT1: u8 = b'K';
+    pub(super) const BININT2: u8 = b'M';
+    pub(super) const BININT: u8 = b'J';
+    pub(super) const SHORT_BINUNICODE: u8 = 0x8c;
+    pub(super) const BINUNICODE: u8 = b'X';
+    pub(super) const SHORT_BINBYTES: u8 = b'C';
+    pub(super) const BINBYTES: u8 = b'B';
+    pub(super) const EMPTY_LIST: u8 = b']';
+    pub(super) const APPEND: u8 = b'a';
+    pub(super) const APPENDS: u8 = b'e';
+    pub(super) const EMPTY_DICT: u8 = b'}';
+    pub(super) const SETITEMS: u8 = b'u';
+    pub(super) const MARK: u8 = b'(';
+    pub(super) const EMPTY_TUPLE: u8 = b')';
+    pub(super) const TUPLE: u8 = b't';
+    pub(super) const STACK_GLOBAL: u8 = 0x93;
+    pub(super) const NEWOBJ: u8 = 0x81;
+    pub(super) const BUILD: u8 = b'b';
+    pub(super) const REDUCE: u8 = b'R';
+    pub(super) const MEMOIZE: u8 = 0x94;
+    pub(super) const BINGET: u8 = b'h';
+    pub(super) const LONG_BINGET: u8 = b'j';
+}
+
 /// A pickle being written.
 pub(in crate::demo) struct Pickler {
     out: Vec<u8>,
@@ -29,8 +62,7 @@ impl Pickler {
     /// Starts a pickle of protocol 4.
     pub(in crate::demo) fn new() -> Self {
         let mut out = Vec::with_capacity(4096);
-        // PROTO 4, FRAME.
-        out.extend_from_slice(&[0x80, 4, 0x95]);
+        out.extend_from_slice(&[op::PROTO, 4, op::FRAME]);
         // The length of the frame, which `finish` writes.
         out.extend_from_slice(&[0; 8]);
         Self { out, memo: 0, memo_of_shared: HashMap::new(), array: None }
@@ -38,7 +70,7 @@ impl Pickler {
 
     /// Completes the pickle.
     pub(in crate::demo) fn finish(mut self) -> Vec<u8> {
-        self.out.push(b'.');
+        self.out.push(op::STOP);
         let body = FRAME_LENGTH_AT + 8;
         let length = (self.out.len() - body) as u64;
         self.out[FRAME_LENGTH_AT..body].copy_from_slice(&length.to_le_bytes());
@@ -46,34 +78,34 @@ impl Pickler {
     }
 
     pub(in crate::demo) fn none(&mut self) {
-        self.out.push(b'N');
+        self.out.push(op::NONE);
     }
 
     pub(in crate::demo) fn boolean(&mut self, value: bool) {
-        self.out.push(if value { 0x88 } else { 0x89 });
+        self.out.push(if value { op::NEWTRUE } else { op::NEWFALSE });
     }
 
     pub(in crate::demo) fn float(&mut self, value: f64) {
-        self.out.push(b'G');
+        self.out.push(op::BINFLOAT);
         self.out.extend_from_slice(&value.to_be_bytes());
     }
 
     /// Writes an int in the shortest encoding of those needed for token ids and counts.
     pub(in crate::demo) fn int(&mut self, value: i64) {
         if let Ok(byte) = u8::try_from(value) {
-            self.out.extend_from_slice(&[b'K', byte]);
+            self.out.extend_from_slice(&[op::BININT1, byte]);
         } else if let Ok(short) = u16::try_from(value) {
-            self.out.push(b'M');
+            self.out.push(op::BININT2);
             self.out.extend_from_slice(&short.to_le_bytes());
         } else {
-            self.out.push(b'J');
+            self.out.push(op::BININT);
             self.out.extend_from_slice(&(value as i32).to_le_bytes());
         }
     }
 
     /// Writes a string that is a separate object.
     pub(in crate::demo) fn text(&mut self, text: &str) {
-        self.sized(0x8c, b'X', text.len() as u32);
+        self.write_opcode_with_number(op::SHORT_BINUNICODE, op::BINUNICODE, text.len() as u32);
         self.out.extend_from_slice(text.as_bytes());
         self.memoize();
     }
@@ -81,7 +113,7 @@ impl Pickler {
     /// Writes a string that Python interns: source constants, and the empty string.
     pub(in crate::demo) fn interned(&mut self, text: &'static str) {
         if let Some(&entry) = self.memo_of_shared.get(text) {
-            return self.get(entry);
+            return self.write_reference(entry);
         }
         self.memo_of_shared.insert(text, self.memo);
         self.text(text);
@@ -89,19 +121,19 @@ impl Pickler {
 
     /// Writes a list; `item` writes each element.
     pub(in crate::demo) fn list<T>(&mut self, items: &[T], mut item: impl FnMut(&mut Self, &T)) {
-        self.out.push(b']');
+        self.out.push(op::EMPTY_LIST);
         self.memoize();
         for batch in items.chunks(BATCH) {
             // A batch of one has an opcode of its own.
             if let [one] = batch {
                 item(self, one);
-                self.out.push(b'a');
+                self.out.push(op::APPEND);
             } else {
-                self.out.push(b'(');
+                self.out.push(op::MARK);
                 for one in batch {
                     item(self, one);
                 }
-                self.out.push(b'e');
+                self.out.push(op::APPENDS);
             }
         }
     }
@@ -109,32 +141,32 @@ impl Pickler {
     /// Writes a dict; `fill` writes keys and values alternately.
     pub(in crate::demo) fn dict(&mut self, fill: impl FnOnce(&mut Self)) {
         self.empty_dict();
-        self.out.push(b'(');
+        self.out.push(op::MARK);
         fill(self);
-        self.out.push(b'u');
+        self.out.push(op::SETITEMS);
     }
 
     pub(in crate::demo) fn empty_dict(&mut self) {
-        self.out.push(b'}');
+        self.out.push(op::EMPTY_DICT);
         self.memoize();
     }
 
     /// Writes an instance of a plain class (a dataclass without slots); `state` writes its `__dict__`.
     pub(in crate::demo) fn instance(&mut self, class: (&'static str, &'static str), state: impl FnOnce(&mut Self)) {
         self.write_global(class.0, class.1);
-        // An empty tuple, then NEWOBJ.
-        self.out.extend_from_slice(&[b')', 0x81]);
+        self.out.extend_from_slice(&[op::EMPTY_TUPLE, op::NEWOBJ]);
         self.memoize();
         state(self);
-        self.out.push(b'b');
+        self.out.push(op::BUILD);
     }
 
     /// Writes `array('q', ids)` as `array.__reduce_ex__` does: machine format 12 is signed 64-bit little endian.
     pub(in crate::demo) fn array(&mut self, ids: &[i64]) {
         let known = self.array;
+        // Further arrays refer to the names that the first one has written.
         let memo = match known {
             Some(memo) => {
-                self.get(memo.reconstructor);
+                self.write_reference(memo.reconstructor);
                 memo
             }
             None => ArrayMemo {
@@ -143,22 +175,22 @@ impl Pickler {
                 typecode: 0,
             },
         };
-        self.out.push(b'(');
+        self.out.push(op::MARK);
         if known.is_some() {
-            self.get(memo.class);
-            self.get(memo.typecode);
+            self.write_reference(memo.class);
+            self.write_reference(memo.typecode);
         } else {
             let class = self.uncached_global("array", "array");
             self.array = Some(ArrayMemo { class, typecode: self.memo, ..memo });
             self.text("q");
         }
         self.int(12);
-        self.sized(b'C', b'B', ids.len() as u32 * 8);
+        self.write_opcode_with_number(op::SHORT_BINBYTES, op::BINBYTES, ids.len() as u32 * 8);
         self.out.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
         self.memoize();
-        self.out.push(b't');
+        self.out.push(op::TUPLE);
         self.memoize();
-        self.out.push(b'R');
+        self.out.push(op::REDUCE);
         self.memoize();
     }
 
@@ -166,11 +198,11 @@ impl Pickler {
     fn write_global(&mut self, module: &'static str, name: &'static str) {
         // The name identifies the class, because no two classes used here share one.
         if let Some(&entry) = self.memo_of_shared.get(name) {
-            return self.get(entry);
+            return self.write_reference(entry);
         }
         self.interned(module);
         self.text(name);
-        self.out.push(0x93);
+        self.out.push(op::STACK_GLOBAL);
         self.memo_of_shared.insert(name, self.memo);
         self.memoize();
     }
@@ -179,23 +211,25 @@ impl Pickler {
     fn uncached_global(&mut self, module: &str, name: &str) -> u32 {
         self.text(module);
         self.text(name);
-        self.out.push(0x93);
+        self.out.push(op::STACK_GLOBAL);
         let entry = self.memo;
         self.memoize();
         entry
     }
 
+    /// Gives the object on top of the stack the next memo entry.
     fn memoize(&mut self) {
-        self.out.push(0x94);
+        self.out.push(op::MEMOIZE);
         self.memo += 1;
     }
 
-    fn get(&mut self, entry: u32) {
-        self.sized(b'h', b'j', entry);
+    /// Writes a reference to the object of this memo entry.
+    fn write_reference(&mut self, entry: u32) {
+        self.write_opcode_with_number(op::BINGET, op::LONG_BINGET, entry);
     }
 
     /// Writes an opcode with a number: one byte if that suffices, else the long form with four.
-    fn sized(&mut self, short: u8, long: u8, number: u32) {
+    fn write_opcode_with_number(&mut self, short: u8, long: u8, number: u32) {
         if let Ok(byte) = u8::try_from(number) {
             self.out.extend_from_slice(&[short, byte]);
         } else {

@@ -24,7 +24,7 @@ pub(super) fn outputs(rows: &[BatchRow<'_>], stats: Option<Stats>, at: f64) -> V
     p.int(0); // engine_index
     p.array(rows.len());
     for row in rows {
-        output(&mut p, row);
+        write_output(&mut p, row);
     }
     match stats {
         Some(stats) => scheduler_stats(&mut p, stats),
@@ -63,7 +63,7 @@ pub(super) fn request(row: &RequestRow<'_>) -> Vec<u8> {
 }
 
 /// Writes an `EngineCoreOutput`.
-fn output(p: &mut Packer, row: &BatchRow<'_>) {
+fn write_output(p: &mut Packer, row: &BatchRow<'_>) {
     p.array(19);
     p.text(row.rid);
     p.array(row.ids.len());

@@ -26,10 +26,10 @@ impl Clock {
     }
 
     /// Current phase; reports a change of mode.
-    pub(super) fn phase(&mut self, reports: &Reports) -> TokenizerPhase {
+    pub(super) fn current_phase(&mut self, reports: &Reports) -> TokenizerPhase {
         let Script { phases, phase, .. } = self.script;
-        let count = (self.start.elapsed().as_nanos() / phase.as_nanos().max(1)) as usize;
-        let current = count % phases.len();
+        let phases_begun = (self.start.elapsed().as_nanos() / phase.as_nanos().max(1)) as usize;
+        let current = phases_begun % phases.len();
         if current != self.current {
             self.current = current;
             reports.push(PeerAction::Serves(phases[current].mode));
@@ -38,7 +38,7 @@ impl Clock {
     }
 
     /// Length of a pause due now; zero if none is.
-    pub(super) fn pause(&mut self) -> Duration {
+    pub(super) fn take_due_pause(&mut self) -> Duration {
         if !self.script.pauses || Instant::now() < self.next_pause {
             return Duration::ZERO;
         }
@@ -69,7 +69,7 @@ impl Busy {
     }
 
     /// Spends `time` being busy.
-    pub(super) async fn spend(&mut self, time: Duration) {
+    pub(super) async fn spend_time(&mut self, time: Duration) {
         let now = Instant::now();
         // Sums up short times, because the runtime's timer cannot sleep for less than a millisecond.
         self.until = self.until.max(now.checked_sub(RESOLUTION).unwrap_or(now)) + time;

@@ -58,17 +58,18 @@ impl Forwarder {
             }
             let Some((id, message)) = self.inbox.take() else { continue };
             self.stage.reports.push(PeerAction::Received { id, wakeup: Some(wakeup) });
-            let (chunks, outgoing) = self.transform(release, &mut decoder, &message)?;
-            busy.spend(cost.of(chunks)).await;
+            let (chunks, outgoing) = self.transform_message(release, &mut decoder, &message)?;
+            // Before the send, as in a real process, whose time delays its output.
+            busy.spend_time(cost.of(chunks)).await;
             for (to, message) in outgoing {
-                self.role.outlet(to).send(vec![message.into()]).await?;
+                self.role.outlet_at(to).send(vec![message.into()]).await?;
             }
             self.stage.reports.push(PeerAction::Processed(id));
         }
     }
 
     /// Returns the number of chunks in `message`, and the messages to send.
-    fn transform(
+    fn transform_message(
         &self,
         release: SglangRelease,
         decoder: &mut Decoder,
@@ -81,7 +82,7 @@ impl Forwarder {
             decoded.shape().class
         );
         let texts: Vec<_> = decoded.chunks().iter().map(|chunk| text_of(chunk.ids)).collect();
-        let rows: Vec<_> = decoded.chunks().iter().zip(&texts).map(|(chunk, text)| row(chunk, text)).collect();
+        let rows: Vec<_> = decoded.chunks().iter().zip(&texts).map(|(chunk, text)| row_of_chunk(chunk, text)).collect();
         let mut outgoing = Vec::new();
         match &self.role {
             // A router sends one message per request.
@@ -110,7 +111,7 @@ impl Forwarder {
 }
 
 impl ForwarderRole {
-    fn outlet(&mut self, at: usize) -> &mut Outlet {
+    fn outlet_at(&mut self, at: usize) -> &mut Outlet {
         let (Self::Router(outlets) | Self::Detokenizer(outlets)) = self;
         &mut outlets[at].1
     }
@@ -122,7 +123,7 @@ fn is_misrouted(row: &BatchRow<'_>, every: u32) -> bool {
 }
 
 /// A chunk as it is sent on, with its text.
-fn row<'a>(chunk: &Chunk<'a>, text: &'a str) -> BatchRow<'a> {
+fn row_of_chunk<'a>(chunk: &Chunk<'a>, text: &'a str) -> BatchRow<'a> {
     let completion_tokens = chunk.completion_tokens.unwrap_or(0);
     let finish = chunk.finish.map(|finish| match (finish, chunk.ids.last()) {
         (event::Finish::Abort, _) => Finish::Abort,

@@ -56,7 +56,7 @@ enum Ending {
 
 impl DemoRequest {
     /// Appends the tokens of the next step to `ids`, at most `burst`. Returns the finish reason with the last one.
-    pub(super) fn step(&mut self, burst: u32, last_step: bool, ids: &mut Vec<i64>) -> Option<Finish> {
+    pub(super) fn generate_step(&mut self, burst: u32, last_step: bool, ids: &mut Vec<i64>) -> Option<Finish> {
         // Prefill makes one token.
         let burst = if self.generated == 0 { 1 } else { burst };
         let count = self.random.between(1, burst).min(self.target - self.generated);
@@ -169,7 +169,7 @@ impl Clients {
     /// Sends a new request to the next worker.
     fn send_request(&mut self, stage: &Stage) {
         let request = self.create_request();
-        stage.account.opened();
+        stage.account.count_opened_request();
         self.sockets[self.turn % self.sockets.len()].push(Arrived { at: stage.reports.now(), request });
     }
 

@@ -60,10 +60,11 @@ impl Scheduler {
             sleep_until(step).await;
             if !self.running.is_empty() {
                 let stats = Stats { running: self.running.len(), waiting: self.waiting.len(), step: steps };
-                let frame = self.step(ending, stats);
+                let frame = self.finish_forward_pass(ending, stats);
                 self.outlet.send(vec![frame.into()]).await?;
             }
-            if ending && self.running.is_empty() && self.waiting.is_empty() && self.stage.account.unsent() == 0 {
+            if ending && self.running.is_empty() && self.waiting.is_empty() && self.stage.account.unsent_requests() == 0
+            {
                 break;
             }
         }
@@ -100,7 +101,7 @@ impl Scheduler {
     }
 
     /// The end of a forward pass: encodes a frame with a chunk for each running request. Requests that end leave the batch, in the last step all.
-    fn step(&mut self, is_last_step: bool, stats: Stats) -> Vec<u8> {
+    fn finish_forward_pass(&mut self, is_last_step: bool, stats: Stats) -> Vec<u8> {
         let now = self.stage.reports.now();
         let mut ids = Vec::new();
         let steps = self.generate_tokens(is_last_step, now, &mut ids);
@@ -127,6 +128,7 @@ impl Scheduler {
         for (request, step) in self.running.iter_mut().zip(&steps) {
             self.stage.count_abandoned(request, step.ids.len() as u32, now);
         }
+        // In the order of `running`, which `retain` keeps.
         let mut steps = steps.iter();
         self.running.retain(|_| steps.next().is_none_or(|step| step.finish.is_none()));
         frame
@@ -140,11 +142,11 @@ impl Scheduler {
         for request in &mut self.running {
             let is_first = request.generated == 0;
             if is_first {
-                account.request();
+                account.count_started_request();
                 request.times.prefill_finished = to_seconds(now);
             }
             let from = ids.len();
-            let finish = request.step(burst, is_last_step, ids);
+            let finish = request.generate_step(burst, is_last_step, ids);
             steps.push(RequestStep { is_first, ids: from..ids.len(), finish });
         }
         steps

@@ -124,13 +124,14 @@ impl Tokenizer {
     async fn serve_requests(&mut self) -> anyhow::Result<()> {
         while let Some(Arrived { at: arrived, request }) = self.clients.take() {
             let read = self.stage.reports.now();
-            let phase = self.clock.phase(&self.stage.reports);
+            let phase = self.clock.current_phase(&self.stage.reports);
             let mut state = WaiterState::new(&request.rid, phase.mode, phase.clients_add_up);
             state.arrival = Some(ArrivalTimes { arrived, read, connection: None });
             state.leaves_after = request.leaves_after;
             self.states.insert(Arc::clone(&request.rid), state);
+            // Preparation, such as that of images, runs beside the event loop.
             let Some(preparation) = request.preparation else {
-                self.busy.spend(TOKENISATION).await;
+                self.busy.spend_time(TOKENISATION).await;
                 self.send_request(ReadRequest { at: read, request }).await?;
                 continue;
             };
@@ -150,6 +151,7 @@ impl Tokenizer {
     async fn send_request(&mut self, ReadRequest { at: read, mut request }: ReadRequest) -> anyhow::Result<()> {
         let Stage { script, account, reports, sent_requests, .. } = &self.stage;
         let preparation = Duration::from_nanos(reports.now().since(read));
+        // The message states when the request was read, before its preparation.
         let seen_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(preparation);
         if preparation >= LATE {
             account.count(|truth| truth.requests_dispatched_late += 1);
@@ -164,6 +166,7 @@ impl Tokenizer {
             ..RequestRow::default()
         });
         sent_requests.insert(Arc::clone(&request.rid), request);
+        // Data-parallel schedulers get requests in turn.
         let scheduler = self.dispatched % self.schedulers.len();
         self.dispatched += 1;
         self.schedulers[scheduler].send(message).await
@@ -172,16 +175,16 @@ impl Tokenizer {
     /// `handle_loop`: processes one message, up to the call for the next one.
     async fn handle(&mut self, id: FrameId, message: &Parts) -> anyhow::Result<()> {
         self.stage.reports.push(PeerAction::Received { id, wakeup: Some(self.wakeup) });
-        let phase = self.clock.phase(&self.stage.reports);
-        let pause = self.clock.pause();
-        let chunks = self.enter(message)?;
-        self.busy.spend(phase.cost.of(chunks) + pause).await;
+        let phase = self.clock.current_phase(&self.stage.reports);
+        let pause = self.clock.take_due_pause();
+        let chunks = self.queue_chunks(message)?;
+        self.busy.spend_time(phase.cost.of(chunks) + pause).await;
         self.stage.reports.push(PeerAction::Processed(id));
         Ok(())
     }
 
     /// `_handle_batch_output`: appends each chunk to the `out_list` of its request. Returns the number of chunks.
-    fn enter(&mut self, message: &Parts) -> anyhow::Result<u32> {
+    fn queue_chunks(&mut self, message: &Parts) -> anyhow::Result<u32> {
         let parts: Vec<&[u8]> = message.iter().map(|part| &part[..]).collect();
         let batch = self.decoder.decode(&parts).context("the demo's tokenizer cannot read a frame")?;
         for chunk in batch.chunks() {
@@ -189,7 +192,7 @@ impl Tokenizer {
                 // "Received output for rid=.. but the state was deleted".
                 self.stage.account.count(|truth| truth.tokens_discarded += u64::from(chunk.listed.unwrap_or(0)));
                 if chunk.finish.is_some() {
-                    self.stage.account.closed();
+                    self.stage.account.count_closed_request();
                 }
                 continue;
             };
@@ -212,7 +215,7 @@ impl Tokenizer {
         if let Some(times) = state.arrival.take() {
             reports.push(PeerAction::Responds { rid: Arc::clone(rid), times });
         }
-        state.wake(script.waiter, account, |given| {
+        state.pass_queued_chunks(script.waiter, account, |given| {
             finished |= given.finished;
             reports.push(PeerAction::Delivered(given));
         });
@@ -254,8 +257,8 @@ mod tests {
         let inbox = Inbox::default();
         let rids = rids();
         for _ in &rids {
-            account.opened();
-            account.request();
+            account.count_opened_request();
+            account.count_started_request();
         }
         for step in 1..=STEPS {
             let row = |rid| BatchRow {

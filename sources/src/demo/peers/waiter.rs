@@ -70,50 +70,53 @@ impl WaiterState {
     }
 
     /// Runs the waiter: passes deliveries to `give` and counts dropped and merged chunks in `account`.
-    pub(super) fn wake(&mut self, waiter: Waiter, account: &Account, mut give: impl FnMut(PeerDelivery)) {
+    pub(super) fn pass_queued_chunks(&mut self, waiter: Waiter, account: &Account, mut give: impl FnMut(PeerDelivery)) {
         self.woken = false;
         let queued = std::mem::take(&mut self.out_list);
         let Some((&last, earlier)) = queued.split_last() else {
             return;
         };
         let tokens_before: u32 = earlier.iter().map(|chunk| chunk.tokens).sum();
-        let others = earlier.len() as u64;
+        let earlier_chunks = earlier.len() as u64;
         match (self.mode, waiter) {
             (Mode::Incremental, Waiter::YieldsAll) => {
                 for &chunk in &queued {
-                    give(self.deliver(chunk.tokens, chunk, account));
+                    give(self.create_delivery(chunk.tokens, chunk, account));
                 }
                 return;
             }
             (Mode::Incremental, Waiter::KeepsLast) => {
-                if others > 0 {
+                if earlier_chunks > 0 {
                     account.count(|truth| {
-                        truth.chunks_dropped += others;
+                        truth.chunks_dropped += earlier_chunks;
                         truth.tokens_lost += u64::from(tokens_before);
                     });
-                    self.affect(account);
+                    self.count_affected_request(account);
                 }
-                give(self.deliver(last.tokens, last, account));
+                give(self.create_delivery(last.tokens, last, account));
             }
-            (Mode::Incremental, Waiter::Merges) => give(self.deliver(tokens_before + last.tokens, last, account)),
-            (Mode::Cumulative, _) => give(self.deliver(last.completion_tokens, last, account)),
+            (Mode::Incremental, Waiter::Merges) => {
+                give(self.create_delivery(tokens_before + last.tokens, last, account));
+            }
+            (Mode::Cumulative, _) => give(self.create_delivery(last.completion_tokens, last, account)),
         }
-        let merged = self.mode == Mode::Cumulative || waiter == Waiter::Merges;
-        if merged && others > 0 {
-            account.count(|truth| truth.chunks_merged += others);
-            self.affect(account);
+        // A cumulative delivery contains all tokens so far, so it merges whatever the waiter does.
+        let are_merged = self.mode == Mode::Cumulative || waiter == Waiter::Merges;
+        if are_merged && earlier_chunks > 0 {
+            account.count(|truth| truth.chunks_merged += earlier_chunks);
+            self.count_affected_request(account);
         }
     }
 
     /// Counts the request once. Kept here, so that nothing needs to be stored for finished requests.
-    fn affect(&mut self, account: &Account) {
+    fn count_affected_request(&mut self, account: &Account) {
         if !std::mem::replace(&mut self.affected, true) {
             account.count(|truth| truth.rids_affected += 1);
         }
     }
 
     /// Delivers `tokens` to the client, which counts them as new, or as all so far minus those it has.
-    fn deliver(&mut self, tokens: u32, chunk: Queued, account: &Account) -> PeerDelivery {
+    fn create_delivery(&mut self, tokens: u32, chunk: Queued, account: &Account) -> PeerDelivery {
         let mode = if self.clients_add_up { Mode::Incremental } else { self.mode };
         let counted = match mode {
             Mode::Incremental => tokens,
@@ -122,7 +125,7 @@ impl WaiterState {
         self.given = chunk.completion_tokens;
         account.count(|truth| truth.tokens_claimed += u64::from(counted));
         if chunk.finished {
-            account.closed();
+            account.count_closed_request();
         }
         PeerDelivery {
             rid: Arc::clone(&self.rid),
@@ -151,14 +154,14 @@ mod tests {
             (Cumulative, KeepsLast, &[7], [0, 0, 2, 1, 7]),
         ] {
             let account = Account::default();
-            account.opened();
-            account.request();
+            account.count_opened_request();
+            account.count_started_request();
             let mut state = WaiterState::new("d5a06630b7c75f3897de269456fef0c2", mode, false);
             for (tokens, completion_tokens) in [(1, 1), (2, 3), (4, 7)] {
                 state.queue(tokens, Some(completion_tokens), completion_tokens == 7);
             }
             let mut given = Vec::new();
-            state.wake(waiter, &account, |g| given.push(g.tokens));
+            state.pass_queued_chunks(waiter, &account, |g| given.push(g.tokens));
             let truth = account.truth();
             let counted = [
                 truth.chunks_dropped,
@@ -175,12 +178,12 @@ mod tests {
     #[test]
     fn a_client_that_sums_cumulative_output_counts_too_many_tokens() {
         let account = Account::default();
-        account.opened();
-        account.request();
+        account.count_opened_request();
+        account.count_started_request();
         let mut state = WaiterState::new("r", Mode::Cumulative, true);
         for n in 1..=4 {
             state.queue(1, Some(n), n == 4);
-            state.wake(Waiter::KeepsLast, &account, |_| {});
+            state.pass_queued_chunks(Waiter::KeepsLast, &account, |_| {});
         }
         assert_eq!(account.truth().tokens_claimed, 1 + 2 + 3 + 4);
     }

@@ -50,18 +50,18 @@ pub(super) fn play(script: Script, time: Duration) -> (Report, DemoTruth) {
                     let mut requests = Vec::new();
                     let content = (script.engine.format().read_requests)(&parts, &mut requests);
                     let dispatched = DispatchedMessage { id, at, bytes, requests: &requests };
-                    dispatched.emit(content, &mut |event| join.seen(event, &mut apply));
+                    dispatched.emit(content, &mut |event| join.record_event(event, &mut apply));
                     continue;
                 }
                 let batch = decoder.decode(&[&message[0]]).expect("the peers' own frames");
                 let what = What::Sent(Frame { forwarded: Some(at), ..batch.frame(id, bytes) });
-                join.seen(&Event { at, what }, &mut apply);
+                join.record_event(&Event { at, what }, &mut apply);
                 for times in batch.request_times(at) {
-                    join.seen(&Event { at, what: What::RequestTimes(times) }, &mut apply);
+                    join.record_event(&Event { at, what: What::RequestTimes(times) }, &mut apply);
                 }
             }
             let now = reports.now();
-            join.settle(now, all, &mut apply);
+            join.pass_ready_reports(now, all, &mut apply);
             analysis.tick(now);
         };
         let watched = async {

@@ -159,7 +159,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let topology = watcher.topology().clone();
     let named = args.pid.clone();
     let wanted = names.clone();
-    let Some(chosen) = start_up.wait(move || wanted.select(choose_engines(&topology, &named)?))? else {
+    let Some(chosen) = start_up.wait(move || wanted.select_engines(choose_engines(&topology, &named)?))? else {
         return end_early(args, endpoint, &signals, "the choice of an engine");
     };
     // The user may have named all processes that are to be watched.
@@ -198,7 +198,7 @@ fn print_attached(engines: &[EngineRun]) {
                 side.value.sends
             );
         }
-        for (process, by) in attach.sides() {
+        for (process, by) in attach.probed_processes() {
             let by = by.unwrap_or("nothing");
             errln!("tokengap: frames of {} {} are observed by {by}", process.role, process.id.pid);
         }
@@ -365,6 +365,7 @@ fn report_other_candidates(topology: &Topology, engines: &[&Engine]) {
             "tokengap: not watched: {count} groups of connected processes (first pid {first}); if one is an engine, name it with --pid"
         );
     }
+    // A candidate only looks like a part of an engine: nothing shows that it exchanges messages.
     let candidates: Vec<u32> = topology.candidate_pids().into_iter().filter(|pid| !is_watched(pid)).collect();
     if let [first, ..] = candidates.as_slice() {
         let count = candidates.len();

@@ -68,6 +68,7 @@ impl<'a> RunMaker<'a> {
     pub(super) fn start_further_run(&mut self, engine: EngineRun) -> Running<WatchedEngine> {
         let name = engine.name();
         let opened = RunOutputs::open_further(self.live, engine.kind(), &self.files.of_run(&name), &self.telemetry);
+        // The other runs go on, so a failure here must not end the command.
         let mut problem = None;
         let outputs = opened.unwrap_or_else(|error| {
             problem = Some(format!("recording: {error:#}"));
@@ -78,7 +79,7 @@ impl<'a> RunMaker<'a> {
         }
         let mut run = self.create_run(engine, outputs);
         if let Some(problem) = problem {
-            run.session.give_up(problem);
+            run.session.add_degraded(problem);
         }
         run.session.notify(format!("{name} has started"));
         run

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use outputs::report::RunReport;
 use serde_json::Value;
-use session::{About, EngineIdentity, Flow, LiveSource, Session, Source};
+use session::{About, EngineIdentity, Flow, LiveSource, OwnUsage, Session, Source};
 use sources::attach::{EngineRun, EngineState};
 use trace::{Analysis, MonoNs, SamplingCost};
 use tui::RunView;
@@ -37,6 +37,7 @@ impl WatchedEngine {
             return;
         };
         self.next_update = now + UPDATE_INTERVAL;
+        // Without a list, nothing would show the figures, which are not free.
         if !screen.borrow().has_run_list() {
             return;
         }
@@ -148,16 +149,16 @@ impl About for WatchedEngine {
         self.engine.observed_until()
     }
 
-    fn wire(&self) -> Option<Value> {
-        self.engine.wire()
+    fn wire_json(&self) -> Option<Value> {
+        self.engine.wire_json()
     }
 
-    fn sampling(&self) -> Option<SamplingCost> {
-        self.engine.sampling()
+    fn stack_sampling_cost(&self) -> Option<SamplingCost> {
+        self.engine.stack_sampling_cost()
     }
 
-    fn cost(&self) -> (Option<u64>, Option<u64>) {
-        self.engine.cost()
+    fn own_usage(&self) -> OwnUsage {
+        self.engine.own_usage()
     }
 }
 

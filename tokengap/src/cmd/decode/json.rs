@@ -190,6 +190,7 @@ impl Serialize for WireValue<'_> {
                             self.budget.charge(key.len());
                             map.serialize_entry(key, &self.nested(value))?;
                         }
+                        // JSON has only strings as keys.
                         Value::Int(key) => map.serialize_entry(&key.to_string(), &self.nested(value))?,
                         _ => map.serialize_entry("?", &self.nested(value))?,
                     }

@@ -106,6 +106,7 @@ fn format_finish(finish: Finish, wire: Option<Value<'_>>) -> String {
     let mut kind = finish.as_str().to_owned();
     let mut details = Vec::new();
     if let Some(Value::Map(entries)) = wire {
+        // The map is from the message: the bound keeps the line short.
         for (key, value) in entries.take(8) {
             let Value::Str(key) = key else { continue };
             let value = match value {

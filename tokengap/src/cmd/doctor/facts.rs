@@ -20,34 +20,34 @@ pub(super) struct Fact {
     pub(super) value: Option<String>,
 }
 
-fn fact(name: impl Into<String>, value: impl Into<Option<String>>) -> Fact {
+fn named_fact(name: impl Into<String>, value: impl Into<Option<String>>) -> Fact {
     Fact { name: name.into(), value: value.into() }
 }
 
 /// Facts that are independent of the engine.
 pub(super) fn machine_facts() -> Vec<Fact> {
     let mut facts = vec![
-        fact("kernel", read_setting("/proc/sys/kernel/osrelease")),
-        fact("kernel types (BTF)", kernel_types()),
-        fact("uprobes", uprobe_support()),
-        fact("capabilities", capability_summary()),
+        named_fact("kernel", read_setting("/proc/sys/kernel/osrelease")),
+        named_fact("kernel types (BTF)", kernel_types()),
+        named_fact("uprobes", uprobe_support()),
+        named_fact("capabilities", capability_summary()),
     ];
     for kind in [NamespaceKind::User, NamespaceKind::Pid, NamespaceKind::Time] {
         let own = kind.is_initial().map(|initial| if initial { "initial" } else { "separate" });
-        facts.push(fact(format!("{} namespace", kind.name()), own.map(str::to_owned)));
+        facts.push(named_fact(format!("{} namespace", kind.name()), own.map(str::to_owned)));
     }
-    facts.push(fact("clock", clock_state()));
-    facts.push(fact("seccomp", seccomp_state()));
+    facts.push(named_fact("clock", clock_state()));
+    facts.push(named_fact("seccomp", seccomp_state()));
     for (name, path) in [
         ("kernel.unprivileged_bpf_disabled", "/proc/sys/kernel/unprivileged_bpf_disabled"),
         ("kernel.perf_event_paranoid", "/proc/sys/kernel/perf_event_paranoid"),
         ("kernel.yama.ptrace_scope", "/proc/sys/kernel/yama/ptrace_scope"),
     ] {
-        facts.push(fact(name, read_setting(path)));
+        facts.push(named_fact(name, read_setting(path)));
     }
-    facts.push(fact("lockdown", lockdown_level()));
-    facts.push(fact("locked memory", locked_memory_limit()));
-    facts.push(fact("cgroups", cgroup_version().map(str::to_owned)));
+    facts.push(named_fact("lockdown", lockdown_level()));
+    facts.push(named_fact("locked memory", locked_memory_limit()));
+    facts.push(named_fact("cgroups", cgroup_version().map(str::to_owned)));
     facts
 }
 
@@ -136,29 +136,30 @@ pub(super) fn candidate_fact(topology: &Topology) -> Option<Fact> {
     let shown: Vec<String> = pids.iter().take(SHOWN).map(u32::to_string).collect();
     let more = pids.len().saturating_sub(SHOWN);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    (!pids.is_empty()).then(|| fact("candidates without a connection", format!("pids {}{more}", shown.join(", "))))
+    (!pids.is_empty())
+        .then(|| named_fact("candidates without a connection", format!("pids {}{more}", shown.join(", "))))
 }
 
 /// Facts about this engine.
 pub(super) fn engine_facts(engine: &Engine) -> Vec<Fact> {
     let mut facts = vec![
-        fact(engine.kind.map_or("engine", |kind| kind.name()), describe_setting(engine.release(), Clone::clone)),
-        fact("mode", describe_setting(engine.settings.mode.as_ref(), |mode| format!("{mode:?}").to_lowercase())),
-        fact(
+        named_fact(engine.kind.map_or("engine", |kind| kind.name()), describe_setting(engine.release(), Clone::clone)),
+        named_fact("mode", describe_setting(engine.settings.mode.as_ref(), |mode| format!("{mode:?}").to_lowercase())),
+        named_fact(
             "waiter",
             describe_setting(engine.settings.waiter.as_ref(), |waiter| format!("{waiter:?}").to_lowercase()),
         ),
-        fact(
+        named_fact(
             "event loop turns before a waiter runs",
             describe_setting(engine.settings.turnaround.as_ref(), ToString::to_string),
         ),
     ];
     for process in &engine.processes {
         let name = format!("{} {}", process.role.word(), process.id.pid);
-        facts.push(fact(format!("{name}: libzmq"), describe_libzmq(process)));
-        facts.push(fact(format!("{name}: frames observed by"), observed_by(process)));
-        facts.push(fact(format!("{name}: reported release"), reported_pid(process)));
-        facts.push(fact(format!("{name}: CPU limit"), cpu_limit(process)));
+        facts.push(named_fact(format!("{name}: libzmq"), describe_libzmq(process)));
+        facts.push(named_fact(format!("{name}: frames observed by"), observed_by(process)));
+        facts.push(named_fact(format!("{name}: reported release"), reported_pid(process)));
+        facts.push(named_fact(format!("{name}: CPU limit"), cpu_limit(process)));
     }
     facts
 }

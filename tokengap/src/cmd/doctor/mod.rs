@@ -123,17 +123,17 @@ fn diagnose(watcher: Watcher, engines: &[Engine], attach: bool) -> Diagnosis {
     let engine = all_processes(engines);
     facts.extend(facts::candidate_fact(watcher.topology()));
     let mut features = vec![rows::engine_row(!engines.is_empty(), watcher.topology())];
-    let pids = engine.as_ref().map(|engine| {
-        let mut pids: Vec<u32> = engine.processes.iter().map(|process| process.id.pid).collect();
-        pids.sort_unstable();
-        pids
-    });
-    features.extend(engine.as_ref().map(rows::thread_times_row));
+    let mut pids = None;
+    if let Some(engine) = &engine {
+        let mut engine_pids: Vec<u32> = engine.processes.iter().map(|process| process.id.pid).collect();
+        engine_pids.sort_unstable();
+        pids = Some(engine_pids);
+        features.push(rows::thread_times_row(engine));
+    }
     match engine {
         Some(engine) if attach => {
-            let seen = engine.clone();
-            features.extend(trial::try_on_engine(watcher, engine));
-            features.push(rows::splice_row(&seen));
+            features.extend(trial::try_on_engine(watcher, engine.clone()));
+            features.push(rows::splice_row(&engine));
         }
         _ => features.extend(trial::try_on_tokengap()),
     }
@@ -179,8 +179,21 @@ fn diagnosis_text(diagnosis: &Diagnosis) -> String {
     for row in &diagnosis.features {
         let _ = writeln!(out, "{:NAME_WIDTH$} {:STATE_WIDTH$} {}", row.name, row.state.word(), line(&row.tried));
     }
+    write_reasons(&mut out, &diagnosis.features);
+    out.push('\n');
+    let widest = diagnosis.facts.iter().map(|fact| fact.name.len()).max().unwrap_or(0);
+    for fact in &diagnosis.facts {
+        let value = line(fact.value.as_deref().unwrap_or("not known"));
+        let _ = writeln!(out, "{:widest$}  {value}", line(&fact.name));
+    }
+    out
+}
+
+/// Writes each reason once, with its fix, under the first feature that it limits.
+fn write_reasons(out: &mut String, features: &[FeatureRow]) {
+    // Several features often lack the same thing, such as a capability.
     let mut printed: Vec<&Reason> = Vec::new();
-    for row in diagnosis.features.iter().filter(|row| row.state != FeatureState::Works) {
+    for row in features.iter().filter(|row| row.state != FeatureState::Works) {
         for reason in &row.reasons {
             if printed.contains(&reason) {
                 continue;
@@ -195,11 +208,4 @@ fn diagnosis_text(diagnosis: &Diagnosis) -> String {
             }
         }
     }
-    out.push('\n');
-    let widest = diagnosis.facts.iter().map(|fact| fact.name.len()).max().unwrap_or(0);
-    for fact in &diagnosis.facts {
-        let value = line(fact.value.as_deref().unwrap_or("not known"));
-        let _ = writeln!(out, "{:widest$}  {value}", line(&fact.name));
-    }
-    out
 }

@@ -42,19 +42,20 @@ pub(super) fn thread_times_row(engine: &Engine) -> FeatureRow {
         sampled.err()
     });
     let tried = format!("reads of /proc/PID/task of {} processes", engine.processes.len());
-    FeatureRow::of("thread times", tried, refused.as_ref().map(Reason::new))
+    FeatureRow::with_reasons("thread times", tried, refused.as_ref().map(Reason::new))
 }
 
 /// Tests whether hops can be moved behind the relay: the listeners are known, their folders writable, and a sender's socket can be
 /// borrowed.
 pub(super) fn splice_row(engine: &Engine) -> FeatureRow {
-    let mut row = FeatureRow::of(
+    let mut row = FeatureRow::with_reasons(
         "splice",
         "found the engine's listeners and their folders; copied a descriptor",
         check_folders_writable(engine).err().map(|error| Reason::new(&format_args!("{error:#}"))),
     );
     let lanes = engine.routes().into_iter().flat_map(|route| route.lanes);
     let mut senders = lanes.filter_map(|lane| lane.from).map(|End { pid, fd, .. }| Holder { pid, fd });
+    // One sender stands for all: the same permission is needed for each.
     if let Some(Err(error)) = senders.next().map(handoff::check_duplicable) {
         row.state = FeatureState::Missing;
         row.reasons.push(Reason::new(&error));
@@ -85,7 +86,7 @@ pub(super) fn tap_row() -> FeatureRow {
         why: format!("cannot listen: {error}"),
         fix: Some("set TMPDIR to a writable folder, or listen on tcp://127.0.0.1:PORT".to_owned()),
     });
-    FeatureRow::of("tap", "a TCP port of 127.0.0.1 and a Unix socket in the temporary folder", reason)
+    FeatureRow::with_reasons("tap", "a TCP port of 127.0.0.1 and a Unix socket in the temporary folder", reason)
 }
 
 /// Tests whether a recording can be written to the working folder.
@@ -99,5 +100,5 @@ pub(super) fn recording_row() -> FeatureRow {
             _ => "--record into a volume, or /proc/1/root/tmp/run.tgap in the engine's container".to_owned(),
         }),
     });
-    FeatureRow::of("recording", format!("a file in {}", folder.display()), reason)
+    FeatureRow::with_reasons("recording", format!("a file in {}", folder.display()), reason)
 }

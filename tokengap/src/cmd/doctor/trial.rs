@@ -24,7 +24,7 @@ pub(super) fn try_on_engine(watcher: Watcher, engine: Engine) -> Vec<FeatureRow>
         ..AttachOptions::default()
     };
     match Attach::start(watcher, engine, &options) {
-        Ok(mut attach) => attach.outcomes(MAX_WAIT),
+        Ok(mut attach) => attach.try_features(MAX_WAIT),
         Err(error) => {
             let reason = match error.downcast_ref::<ProbeError>() {
                 Some(ProbeError::Unavailable(degraded)) => degraded.into(),
@@ -77,11 +77,11 @@ pub(super) fn try_on_tokengap() -> Vec<FeatureRow> {
             let missing = Missing::Capabilities(capabilities);
             reasons.push(Reason::from(&Degraded { feature, pid: None, missing }));
         }
-        FeatureRow::of(feature.name(), tried, reasons)
+        FeatureRow::with_reasons(feature.name(), tried, reasons)
     });
     rows.collect()
 }
 
 fn refused_rows(reason: &Reason, tried: &str) -> Vec<FeatureRow> {
-    Feature::ALL.into_iter().map(|feature| FeatureRow::of(feature.name(), tried, [reason.clone()])).collect()
+    Feature::ALL.into_iter().map(|feature| FeatureRow::with_reasons(feature.name(), tried, [reason.clone()])).collect()
 }

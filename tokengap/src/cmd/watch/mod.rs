@@ -79,12 +79,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let ports = args.addresses.iter().filter_map(|run| run.address.rsplit_once(':')?.1.parse().ok());
     let here = (!args.outcome.is_headless()).then(|| Path::new("report.json"));
     confinement::confine_watch(ports, &[args.record.as_deref(), here]);
-    let sources = args.addresses.iter().map(|run| RemoteOptions {
-        address: run.address.clone(),
-        engine: run.engine.clone(),
-        token: token.clone(),
-    });
-    let sources = sources.collect();
+    let mut sources = Vec::new();
+    for run in &args.addresses {
+        sources.push(RemoteOptions { address: run.address.clone(), engine: run.engine.clone(), token: token.clone() });
+    }
     let screen = if args.outcome.is_headless() { None } else { Some(Screen::open(&args.screen.options())?) };
     let watched = watch_runs(args, sources, screen)?;
     let code = app::print_reports(&watched, args.outcome)?;

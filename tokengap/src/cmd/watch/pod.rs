@@ -72,7 +72,7 @@ impl About for Pod {
         self.problems.iter().cloned().chain(from_source).chain(self.late_start_note()).collect()
     }
 
-    fn closing(&self) -> Option<&ReportInput> {
+    fn observer_statement(&self) -> Option<&ReportInput> {
         Some(&self.closing)
     }
 
@@ -242,7 +242,7 @@ impl Pod {
         if let Some(path) = self.record.take()
             && let Err(error) = session.sink().record(&path)
         {
-            session.give_up(format!("recording: {error}"));
+            session.add_degraded(format!("recording: {error}"));
             session.notify(format!("! recording: {error}"));
         }
     }
@@ -288,6 +288,7 @@ impl Pod {
     /// Updates the state of the connection.
     fn update_state(&mut self, now: Instant) {
         self.update_name();
+        // The source also sends sections without traffic, so silence means that it hangs or that the network holds them up.
         if self.state == PodState::Live && now - self.last_section >= SILENT_AFTER {
             self.change_state(PodState::Silent);
         }

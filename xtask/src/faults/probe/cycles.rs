@@ -39,7 +39,7 @@ pub(super) fn run(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Resul
         if cycle == 4 {
             let [receiver, sender] = pair.pids();
             for (name, pid) in [("tokengap", own), ("receiver", receiver), ("sender", sender)] {
-                before.push((name, pid, resources(pid)?));
+                before.push((name, pid, resources_held_by(pid)?));
             }
         }
     }
@@ -48,7 +48,7 @@ pub(super) fn run(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Resul
     objects.check_freed(checks);
     let mut grown = Vec::new();
     for (name, pid, before) in before {
-        let after = resources(pid)?;
+        let after = resources_held_by(pid)?;
         // Allow fewer, because the kernel may still be removing links of the previous probe at the first reading.
         for ((what, slack), (before, after)) in RESOURCES.into_iter().zip(before.into_iter().zip(after)) {
             let claim = format!("{what} of the {name} do not grow ({before}, then {after})");
@@ -74,8 +74,8 @@ pub(super) fn together(long: bool, endpoint: &str, checks: &mut FaultChecks) -> 
     };
     let wanted = u64::from(load.count * load.connections);
     let mut pair = PeerPair::start(load, endpoint)?;
-    let (mut remaining, mut detached) =
-        (attach(&pair.pids(), ProbeOptions::default())?, attach(&pair.pids(), ProbeOptions::default())?);
+    let mut remaining = attach(&pair.pids(), ProbeOptions::default())?;
+    let mut detached = attach(&pair.pids(), ProbeOptions::default())?;
     let mut of_one = Counts::default();
     let mut of_other = Counts::default();
     pair.sender.go()?;
@@ -99,7 +99,7 @@ pub(super) fn together(long: bool, endpoint: &str, checks: &mut FaultChecks) -> 
 }
 
 /// [`RESOURCES`] held by a process, from `/proc`.
-fn resources(pid: u32) -> Result<[u64; 4]> {
+fn resources_held_by(pid: u32) -> Result<[u64; 4]> {
     let proc = format!("/proc/{pid}");
     let status = fs::read_to_string(format!("{proc}/status")).with_context(|| format!("reading {proc}/status"))?;
     let [threads, resident] = ["Threads:", "VmRSS:"].map(|name| {

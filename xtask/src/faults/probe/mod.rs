@@ -24,7 +24,7 @@ pub(super) const FAULTS: &[Fault] = &[
     ("target stopped", "SIGSTOP for the sender before the attach, SIGCONT after it", targets::stopped),
     ("target frozen", "the same with the cgroup freezer", targets::in_freezer),
     ("two at once", "two probes on the same processes; one detaches under traffic", cycles::together),
-    ("ring overflow", "a ring buffer of 64 KiB that is not read for a while", overflow),
+    ("ring overflow", "a ring buffer of 64 KiB that is not read for a while", fill_ring),
 ];
 
 /// Bytes captured of each message.
@@ -87,7 +87,7 @@ impl Counts {
 }
 
 /// A full ring buffer: every dropped record is counted, and later messages are reported again.
-fn overflow(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
+fn fill_ring(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
     let load = PeerLoad { count: if long { 500_000 } else { 20_000 }, connections: 2, rate: 0, ..PeerLoad::STEADY };
     let wanted = u64::from(load.count * load.connections);
     // Exactly one record per message on either side.

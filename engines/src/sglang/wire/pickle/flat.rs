@@ -229,6 +229,7 @@ fn scan_short_ints(bytes: &[u8], start: usize) -> Option<(u32, usize)> {
             at += width;
             len += 1;
         } else {
+            // Any other item: the general reader takes the batch.
             return (op == op::APPENDS).then_some((len, at));
         }
     }
@@ -298,6 +299,7 @@ fn memoize_node(bytes: &[u8], node: Node, at: usize, memo: &mut Vec<Node>, memo_
 
 /// The item at `at` of a batch that [`scan_batch`] measured, and the offset after it.
 pub(in super::super) fn read_item(bytes: &[u8], at: usize, memo: &[Node]) -> Option<(Node, usize)> {
+    // A pickle is cut into frames of any length, so one can begin before any item.
     let at = past_frame(bytes, at);
     let offset = at as u32;
     let (node, next) = match *bytes.get(at)? {

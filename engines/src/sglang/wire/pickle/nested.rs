@@ -26,30 +26,34 @@ impl PickleMachine<'_, '_> {
     /// Scans a batch of lists of scalars and enters the lists into the arena. Returns the end of the batch; `None` for any other item, with
     /// the arena half filled.
     fn scan_flat_lists(&mut self) -> Option<usize> {
-        let b = self.message;
+        let message = self.message;
         let limits = self.limits;
         let mut at = self.at;
         loop {
             at = self.scan_short_int_lists(at);
-            match b.get(at..at + 3)? {
+            match message.get(at..at + 3)? {
                 [op::EMPTY_LIST, op::MEMOIZE, next] => {
                     let arena = &mut *self.arena;
-                    let full = arena.memo.len() >= limits.memo || arena.seqs.len() >= limits.items;
-                    if full || arena.cells.len() >= limits.items {
+                    let is_arena_full = arena.memo.len() >= limits.memo
+                        || arena.seqs.len() >= limits.items
+                        || arena.cells.len() >= limits.items;
+                    if is_arena_full {
                         return None;
                     }
                     let list = Node::List(arena.seqs.len() as u32);
                     arena.memo.push(list);
                     arena.cells.push(list);
                     let batch = match *next {
-                        op::MARK => Some(flat::scan_items(b, at + 3, &mut arena.memo, limits.memo)?),
+                        op::MARK => Some(flat::scan_items(message, at + 3, &mut arena.memo, limits.memo)?),
+                        // The list has no items: the next one begins, or the batch ends.
                         op::EMPTY_LIST | op::APPENDS => None,
-                        _ => Some(flat::scan_single_int(b, at + 2)?),
+                        // A single item is appended without a mark.
+                        _ => Some(flat::scan_single_int(message, at + 2)?),
                     };
                     at = batch.as_ref().map_or(at + 2, |batch| batch.end + 1);
                     arena.seqs.push(batch.map_or(Seq::EMPTY, |batch| batch.as_seq()));
                 }
-                [op::FRAME, ..] => at = flat::skip_frame(b, at)?,
+                [op::FRAME, ..] => at = flat::skip_frame(message, at)?,
                 [op::APPENDS, ..] => return Some(at + 1),
                 _ => return None,
             }

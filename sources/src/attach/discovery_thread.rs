@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use probe_user::discover::{BlindSpot, DiscoverOptions, Engine, Process, ProcessId, Topology, Watcher};
+use probe_user::discover::{BlindSpot, DiscoverOptions, Engine, ProcessId, Topology, Watcher};
 use probe_user::egress::ListeningSockets;
 use probe_user::library::LibraryReader;
 
@@ -63,6 +63,7 @@ impl DiscoveryThread {
         engine_search: Option<EngineSearch>,
     ) -> std::io::Result<Self> {
         let topology = watcher.as_ref().map(|watcher| watcher.topology().clone()).unwrap_or_default();
+        // Kept even if a later search no longer reaches them.
         let limits = topology.blind_spots.iter().filter(|blind| blind.is_limit()).cloned().collect();
         let (sender, updates) = channel();
         let (stop, stopped) = channel();
@@ -158,10 +159,12 @@ impl DiscoveryThread {
     pub(super) fn degraded(&self) -> Vec<String> {
         let mut degraded: Vec<String> = self.limits.iter().map(with_remedy).collect();
         let began = *self.search_began.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(took) = began.map(|began| began.elapsed()).filter(|took| *took >= STALLED) {
+        if let Some(began) = began
+            && began.elapsed() >= STALLED
+        {
             degraded.push(format!(
                 "discovery: the search for new workers has not finished for {} s: a file of a process does not answer, or the machine is overloaded; new workers are not watched",
-                took.as_secs()
+                began.elapsed().as_secs()
             ));
         }
         degraded.extend(self.failure.iter().map(|why| {
@@ -209,7 +212,7 @@ impl Search {
             wait = POLL_INTERVAL;
             // Lets the other thread notice a search that hangs, as in a file system that does not answer.
             *self.began.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-            let mut updates: Vec<Update> = self.search().into_iter().collect();
+            let mut updates: Vec<Update> = self.search_processes().into_iter().collect();
             match self.find_engines() {
                 Ok(found) => updates.extend(found.into_iter().map(|found| Update::Found(Box::new(found)))),
                 Err(why) if why != obstacle => {
@@ -225,17 +228,19 @@ impl Search {
         }
     }
 
-    /// Searches once; `None` if nothing has changed.
-    fn search(&mut self) -> Option<Update> {
-        let polled = match &mut self.watcher {
+    /// Searches once for new processes and connections; `None` if nothing has changed.
+    fn search_processes(&mut self) -> Option<Update> {
+        let has_changed = match &mut self.watcher {
             Some(watcher) => watcher.poll(),
+            // The first search, after which all processes are new.
             None => Watcher::new(DiscoverOptions::new(engines::DISCOVERED)).map(|watcher| {
                 self.watcher = Some(watcher);
                 true
             }),
         };
-        match polled {
+        match has_changed {
             Ok(false) => {
+                // Ports are looked up at each search, because a process opens them once its model is loaded.
                 let wanted = self.ports.lock().unwrap_or_else(PoisonError::into_inner).wanted.clone();
                 self.find_ports(wanted.into_values().flatten().collect());
                 None
@@ -280,16 +285,18 @@ impl Search {
         let mut running: BTreeSet<ProcessId> = topology.processes().map(|process| process.id).collect();
         running.extend(&topology.frontends);
         let unread = topology.processes().filter(|process| !self.read.contains(&process.id));
-        let new: Vec<&Process> = unread.take(MAX_READ).collect();
-        for process in &new {
+        let mut server_pids = BTreeSet::new();
+        for process in unread.take(MAX_READ) {
             self.libraries.read_libraries_of(process.id.pid, process.inner_server);
+            if process.answers_clients() {
+                server_pids.insert(process.id.pid);
+            }
         }
         for frontend in topology.frontends.iter().filter(|id| !self.read.contains(id)).take(MAX_READ) {
             self.libraries.read_libraries_of(frontend.pid, None);
         }
-        let servers = new.iter().filter(|process| process.answers_clients());
-        let mut pids: BTreeSet<u32> = servers.map(|process| process.id.pid).collect();
         self.read = running;
+        let mut pids = server_pids;
         let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         ports.found.retain(|pid, _| self.read.iter().any(|id| id.pid == *pid));
         pids.extend(ports.wanted.values().flatten());

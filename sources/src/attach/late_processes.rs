@@ -7,11 +7,11 @@ use probe_user::Probe;
 use probe_user::discover::{Engine, Process};
 use trace::MonoNs;
 
+use super::discovery_thread::DiscoveryThread;
 use super::egress::Egress;
 use super::engine_search::Ports;
 use super::inbox::RunId;
 use super::lanes::{Lanes, Sink};
-use super::lookout::DiscoveryThread;
 use super::socket_reads::SocketReads;
 
 /// Time during which a tokenizer without a listening port is checked again; it opens the port once the model is loaded.
@@ -43,18 +43,18 @@ struct UnservedTokenizer {
 }
 
 impl LateProcesses {
-    pub(super) fn rewired(&mut self) {
+    pub(super) fn record_rewiring(&mut self) {
         self.rewired = true;
     }
 
-    pub(super) fn watched(&mut self, pid: u32) {
+    pub(super) fn add_watched(&mut self, pid: u32) {
         self.watched.insert(pid);
         self.all.insert(pid);
     }
 
     /// Observes writes to clients if the process serves any on its ports. Tokenizers that do not serve yet, or whose ports are not known yet,
     /// are checked again later.
-    pub(super) fn serve(
+    pub(super) fn observe_serving(
         &mut self,
         process: &Process,
         ports: Option<Ports>,
@@ -63,7 +63,7 @@ impl LateProcesses {
         engine: &Engine,
     ) -> Result<(), String> {
         let is_served = match ports {
-            Some(ports) => egress.serve(probe, process, &ports?, engine)?,
+            Some(ports) => egress.observe_serving(probe, process, &ports?, engine)?,
             None => false,
         };
         if is_served {
@@ -79,10 +79,10 @@ impl LateProcesses {
     }
 
     /// Checks tokenizers again that served no clients before.
-    pub(super) fn serve_again(
+    pub(super) fn observe_unserved_again(
         &mut self,
         run: RunId,
-        lookout: &DiscoveryThread,
+        discovery: &DiscoveryThread,
         egress: &mut Egress,
         probe: &mut Probe,
         engine: &Engine,
@@ -94,10 +94,10 @@ impl LateProcesses {
         self.unserved.retain(|tokenizer| tokenizer.first_check.elapsed() < SERVES_WITHIN);
         let served = &mut self.served;
         self.unserved.retain(|UnservedTokenizer { process, .. }| {
-            let Some(ports) = lookout.ports(process.id.pid) else {
+            let Some(ports) = discovery.ports(process.id.pid) else {
                 return true;
             };
-            match ports.and_then(|ports| egress.serve(probe, process, &ports, engine)) {
+            match ports.and_then(|ports| egress.observe_serving(probe, process, &ports, engine)) {
                 Ok(true) => {
                     served.insert(process.id.pid);
                     false
@@ -107,26 +107,26 @@ impl LateProcesses {
                 Err(_) => false,
             }
         });
-        lookout.look_up_ports(run, self.unserved.iter().map(|tokenizer| tokenizer.process.id.pid));
+        discovery.look_up_ports(run, self.unserved.iter().map(|tokenizer| tokenizer.process.id.pid));
     }
 
     /// Activates new processes once older observations have been read. Their receives and deliveries count from now on.
-    pub(super) fn settle(&mut self, lanes: &mut Lanes, reads: &mut SocketReads, sink: Sink<'_>) {
+    pub(super) fn activate_processes(&mut self, lanes: &mut Lanes, reads: &mut SocketReads, sink: Sink<'_>) {
         let paths = &mut lanes.paths;
         let now = MonoNs::now();
-        let changed = reads.settle(&mut paths.sight, now)
-            | std::mem::take(&mut self.rewired)
-            | !(self.watched.is_empty() && self.served.is_empty());
-        if !changed {
+        let have_reads_changed = reads.apply_changes(&mut paths.observability, now);
+        let was_rewired = std::mem::take(&mut self.rewired);
+        let has_new_processes = !self.watched.is_empty() || !self.served.is_empty();
+        if !have_reads_changed && !was_rewired && !has_new_processes {
             return;
         }
         for pid in std::mem::take(&mut self.watched) {
-            paths.sight.watch(pid, now);
+            paths.observability.mark_watched(pid, now);
         }
         for pid in self.take_served() {
-            paths.sight.serve(pid, now);
+            paths.observability.mark_served(pid, now);
         }
-        paths.reconsider(now, sink);
+        paths.update_receivers(now, sink);
     }
 
     /// Notes that these processes were not watched from the start.

@@ -11,9 +11,9 @@ pub(super) type Pair = (u32, u32);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Observability {
     /// Set if processed messages are reported.
-    pub(super) processed: bool,
+    pub(super) is_processing_reported: bool,
     /// Set if deliveries are visible in the responses of processes whose writes are observed.
-    pub(super) delivered: bool,
+    pub(super) are_deliveries_visible: bool,
     /// Watched processes and the start time; 0 if watched before the first message.
     watched: BTreeMap<u32, MonoNs>,
     /// Receivers without libzmq, by sender and receiver, with the start time as above. Reads of the connections between the two are
@@ -24,32 +24,32 @@ pub(super) struct Observability {
 }
 
 impl Observability {
-    pub(super) fn new(processed: bool, delivered: bool) -> Self {
-        Self { processed, delivered, ..Self::default() }
+    pub(super) fn new(is_processing_reported: bool, are_deliveries_visible: bool) -> Self {
+        Self { is_processing_reported, are_deliveries_visible, ..Self::default() }
     }
 
     /// Marks receives of `pid` as observed since `at`.
-    pub(super) fn watch(&mut self, pid: u32, at: MonoNs) {
+    pub(super) fn mark_watched(&mut self, pid: u32, at: MonoNs) {
         self.watched.insert(pid, at);
     }
 
     /// Marks reads of the connections between a pair of processes as observed since `at`.
-    pub(super) fn read(&mut self, pair: Pair, at: MonoNs) {
+    pub(super) fn mark_connection_read(&mut self, pair: Pair, at: MonoNs) {
         self.read.insert(pair, at);
     }
 
     /// Marks reads of the connections between a pair of processes as unobserved.
-    pub(super) fn unread(&mut self, pair: Pair) {
+    pub(super) fn mark_connection_unread(&mut self, pair: Pair) {
         self.read.remove(&pair);
     }
 
     /// Marks writes of `pid` to clients as observed since `at`.
-    pub(super) fn serve(&mut self, pid: u32, at: MonoNs) {
+    pub(super) fn mark_served(&mut self, pid: u32, at: MonoNs) {
         self.served.insert(pid, at);
     }
 
     /// Marks everything of a process as unobserved, because it has exited.
-    pub(super) fn forget(&mut self, pid: u32) {
+    pub(super) fn remove_process(&mut self, pid: u32) {
         self.watched.remove(&pid);
         self.served.remove(&pid);
         self.read.retain(|(from, to), _| *from != pid && *to != pid);
@@ -60,22 +60,26 @@ impl Observability {
     }
 
     /// Time from which the receives of all of `pids` from `sender` have been watched; `None` if one is not watched, or `pids` is empty.
-    pub(super) fn watches(&self, sender: u32, pids: &BTreeSet<u32>) -> Option<MonoNs> {
-        latest(pids.iter().map(|pid| self.watched.get(pid).or_else(|| self.read.get(&(sender, *pid))).copied()))
+    pub(super) fn receives_observed_since(&self, sender: u32, pids: &BTreeSet<u32>) -> Option<MonoNs> {
+        latest_stamp(pids.iter().map(|pid| self.watched.get(pid).or_else(|| self.read.get(&(sender, *pid))).copied()))
     }
 
     /// Whether it is observed when all of `pids` have processed their messages.
-    pub(super) fn processes(&self, pids: &BTreeSet<u32>) -> bool {
-        self.processed && pids.iter().all(|pid| self.watched.contains_key(pid))
+    pub(super) fn observes_processing(&self, pids: &BTreeSet<u32>) -> bool {
+        self.is_processing_reported && pids.iter().all(|pid| self.watched.contains_key(pid))
     }
 
-    /// Time from which the deliveries of all of `pids` have been observed; `None` as for [`Self::watches`].
-    pub(super) fn serves(&self, pids: &BTreeSet<u32>) -> Option<MonoNs> {
-        latest(pids.iter().map(|pid| self.served.get(pid).copied())).filter(|_| self.delivered)
+    /// Time from which the deliveries of all of `pids` have been observed; `None` as for [`Self::receives_observed_since`].
+    pub(super) fn deliveries_observed_since(&self, pids: &BTreeSet<u32>) -> Option<MonoNs> {
+        if !self.are_deliveries_visible {
+            return None;
+        }
+        latest_stamp(pids.iter().map(|pid| self.served.get(pid).copied()))
     }
 }
 
-fn latest(stamps: impl Iterator<Item = Option<MonoNs>>) -> Option<MonoNs> {
+/// The latest stamp; `None` if one is missing, or there are none.
+fn latest_stamp(stamps: impl Iterator<Item = Option<MonoNs>>) -> Option<MonoNs> {
     let stamps: Option<Vec<MonoNs>> = stamps.collect();
     stamps?.into_iter().max()
 }

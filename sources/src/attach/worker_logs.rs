@@ -11,7 +11,7 @@ use probe_user::process_files::{self, FileStatus};
 const MAX_LINE: usize = 1 << 20;
 
 #[derive(Default)]
-pub(super) struct Logs(Vec<FollowedLog>);
+pub(super) struct WorkerLogs(Vec<FollowedLog>);
 
 struct FollowedLog {
     source: LogPlace,
@@ -38,7 +38,7 @@ impl LogPlace {
         }
     }
 
-    /// Opens the file that has the place now.
+    /// Opens the file that is at this place now: logs are replaced by rotation.
     fn open(&self, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
         match self {
             Self::Named(path) => process_files::open_named_regular(path, expected),
@@ -46,7 +46,7 @@ impl LogPlace {
         }
     }
 
-    /// Status of the file that has the place now.
+    /// Status of the file that is at this place now.
     fn status(&self) -> Result<FileStatus, ReadError> {
         match self {
             Self::Named(path) => process_files::named_status(path),
@@ -55,9 +55,9 @@ impl LogPlace {
     }
 }
 
-impl Logs {
+impl WorkerLogs {
     /// Follows a log from its current end.
-    pub(super) fn follow(&mut self, path: &Path) -> std::io::Result<()> {
+    pub(super) fn follow_log(&mut self, path: &Path) -> std::io::Result<()> {
         self.follow_source(LogPlace::Named(path.to_owned())).map_err(Into::into)
     }
 
@@ -145,10 +145,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("worker.log");
         std::fs::write(&path, "old\n").expect("a log");
-        let mut logs = Logs::default();
-        logs.follow(&path).expect("it is there");
+        let mut logs = WorkerLogs::default();
+        logs.follow_log(&path).expect("it is there");
         let mut seen = Vec::new();
-        let mut poll = |logs: &mut Logs| logs.poll(|line| seen.push(line.to_owned()));
+        let mut poll = |logs: &mut WorkerLogs| logs.poll(|line| seen.push(line.to_owned()));
         let mut log = std::fs::OpenOptions::new().append(true).open(&path).expect("a log");
         write!(log, "the first").expect("half a line");
         poll(&mut logs);
@@ -166,8 +166,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("worker.log");
         std::fs::write(&path, "old\n").expect("a log");
-        let mut logs = Logs::default();
-        logs.follow(&path).expect("it is there");
+        let mut logs = WorkerLogs::default();
+        logs.follow_log(&path).expect("it is there");
         for kind in [FileType::Fifo, FileType::CharacterDevice] {
             std::fs::remove_file(&path).expect("removed");
             // The null device: opening a terminal would make it the controlling one.
@@ -179,6 +179,6 @@ mod tests {
             logs.poll(|line| panic!("{line}"));
             assert_eq!(logs.0[0].poll(&mut |_| ()).expect_err("refused").to_string(), "not a regular file");
         }
-        assert!(logs.follow(&path).is_err());
+        assert!(logs.follow_log(&path).is_err());
     }
 }
