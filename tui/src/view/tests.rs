@@ -52,6 +52,7 @@ impl Fixture {
 
     /// Updates the selection and the detail as the run loop does before drawing.
     fn update(&mut self) {
+        self.ui.filter.find_waits(self.scene.analysis.ledger(), self.model.table.clock, true);
         self.model.table.arrange(&self.ui.filter, self.ui.sort, &self.ui.pins);
         self.ui.update_selection(&self.model);
         if let (Tab::Request, Some(rid)) = (self.ui.tab, self.ui.selected_rid.clone()) {
@@ -81,6 +82,11 @@ impl Fixture {
             assert_screen(&format!("{name}_{}x{}", size.0, size.1), &self.drawn(size, "C.UTF-8"));
         }
     }
+}
+
+fn type_filter(fixture: &mut Fixture, text: &str) {
+    fixture.press(&[Action::TypeFilter, Action::EraseText]);
+    fixture.press(&text.chars().map(Action::TypeCharacter).collect::<Vec<_>>());
 }
 
 /// Compares a screen with its snapshot. All snapshots are named by this module, whichever file their test is in.

@@ -1,5 +1,8 @@
 //! The Requests tab.
 
+use trace::MonoNs;
+use trace::detect::{Finding, Verdict};
+
 use super::*;
 use crate::state::request_row::RequestColumn;
 use crate::state::request_table::SortOrder;
@@ -54,5 +57,54 @@ fn ten_thousand_requests_are_sorted_filtered_and_drawn() {
         (fixture.model.table.visible_count(), fixture.model.table.visible_row(0).map(|r| r.gap_ns)),
         (10_000, Some(Some(9_999 * MS)))
     );
-    assert!(fixture.drawn((80, 24), "C.UTF-8").contains("0000…0"));
+    assert!(fixture.drawn((80, 24), "C.UTF-8").contains(" …00000000000000a "));
+}
+
+/// A request in flight at the same time, whose frames did not wait, is no part of a backlog.
+#[test]
+fn f_on_a_growing_backlog_lists_the_requests_whose_frames_waited() {
+    let mut fixture = Fixture::of(Scene::delivering());
+    for (at_ms, rid, completion) in [(0, "prompt", 1), (1_000, "late", 1), (5_000, "prompt", 2), (6_000, "later", 1)] {
+        fixture.scene.send(at_ms * MS, &[(rid, 1, completion)]);
+        let seq = fixture.scene.sent_frames(0) - 1;
+        let wait_ms = if rid == "prompt" { 1 } else { 2_000 };
+        fixture.scene.receive((at_ms + wait_ms) * MS, seq, seq);
+    }
+    fixture.scene.tick(9_000 * MS);
+    fixture.refresh();
+    let hop = String::from("scheduler->tokenizer");
+    let [began, last_at] = [1_100, 2_500].map(|ms| MonoNs(ms * MS));
+    let verdict = Verdict { hop, ..Verdict::default() };
+    let finding = Finding { kind: "backlog-growing", began, last_at, active: false, verdict, occurrences: 0 };
+    fixture.model.findings = vec![finding];
+    fixture.press(&[Action::OpenTab(Tab::Findings), Action::ListRequestsOfFinding]);
+    assert_eq!(fixture.ui.filter.text, "waited:scheduler->tokenizer@1.100s..2.500s");
+    let listed = |fixture: &Fixture| {
+        let count = fixture.model.table.visible_count();
+        fixture.model.table.visible_rows(0..count).iter().map(|row| row.rid.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(&fixture), ["late"]);
+    assert!(!fixture.ui.filter.may_lack_requests());
+    type_filter(&mut fixture, "waited:Scheduler->tokenizer");
+    fixture.press(&[Action::AcceptText]);
+    let mut all = listed(&fixture);
+    all.sort_unstable();
+    assert_eq!(all, ["late", "later"], "at any time");
+    type_filter(&mut fixture, "waited:scheduler->nobody");
+    let drawn = fixture.drawn((80, 24), "C.UTF-8").split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(drawn.contains("! no hop is named scheduler->nobody: the hops are scheduler->tokenizer"), "{drawn}");
+}
+
+#[test]
+fn similar_rids_can_be_told_apart_on_a_narrow_screen() {
+    let mut fixture = Fixture::of(Scene::delivering());
+    for n in 0..20 {
+        fixture.scene.send(n * MS, &[(format!("chatcmpl-bench-3335eef3-{}-0123456789abcdef", 100 + n).as_str(), 1, 1)]);
+    }
+    fixture.refresh();
+    fixture.press(&[Action::OpenTab(Tab::Requests)]);
+    let drawn = fixture.drawn((80, 24), "C.UTF-8");
+    for n in 0..18 {
+        assert!(drawn.contains(&format!("{n}-012")), "{n}: {drawn}");
+    }
 }
