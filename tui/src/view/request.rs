@@ -353,13 +353,14 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) {
         Some(_) => format!("; older ones were evicted (--journal {} is reached)", ui.options.chunk_history),
         None => String::new(),
     };
-    pad.draw_heading(
-        y,
-        &format!(
-            "{} chunks (| sent  . waiting  o merged  x dropped  ? predicted or unknown){evicted}",
-            detail.chunks.len()
-        ),
-    );
+    let count = detail.chunks.len();
+    let headings = [
+        format!("{count} chunks (| sent  . waiting  o merged  x dropped  ? predicted or unknown){evicted}"),
+        format!("{count} chunks (| sent . waiting o merged x dropped ? unknown){evicted}"),
+        format!("{count} chunks{evicted}; the help has the signs: ?"),
+    ];
+    let fitting = headings.iter().find(|heading| text_width(heading) + 2 <= pad.width());
+    pad.draw_heading(y, fitting.unwrap_or(&headings[2]));
     let roles = &detail.receiving_roles;
     let layout = ChunkLayout::for_width(pad.width(), roles.len().max(1));
     let headings = layout.columns.iter().map(|column| match column {

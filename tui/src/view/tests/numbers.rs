@@ -62,7 +62,7 @@ fn numbers_of_recordings_keep_their_units_at_every_size() {
         fixture.refresh();
         for tab in Tab::ALL {
             fixture.press(&[Action::OpenTab(tab)]);
-            for (width, height) in [(60, 20), (72, 24), (79, 24), (80, 24), (100, 30), (200, 60)] {
+            for (width, height) in [(60, 20), (72, 24), (79, 24), (80, 24), (100, 30), (140, 40), (200, 60)] {
                 let drawn = fixture.drawn((width, height), "C.UTF-8");
                 let what = format!("{name}, {tab:?} at {width}x{height}:\n{drawn}");
                 assert!(drawn.lines().skip(2).filter(|line| !line.is_empty()).count() >= 3, "blank: {what}");

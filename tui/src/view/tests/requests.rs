@@ -108,3 +108,25 @@ fn similar_rids_can_be_told_apart_on_a_narrow_screen() {
         assert!(drawn.contains(&format!("{n}-012")), "{n}: {drawn}");
     }
 }
+
+#[test]
+fn a_missed_receive_is_no_wait_and_evicted_chunks_are_named() {
+    let mut fixture = Fixture::of(Scene::delivering_with_history(4));
+    fixture.scene.send(0, &[("missed", 1, 1)]);
+    fixture.scene.send(10 * MS, &[("prompt", 1, 1)]);
+    // A connection keeps the order, so the first frame was received before.
+    fixture.scene.receive(20 * MS, 1, 1);
+    fixture.scene.send(30 * MS, &[("waiting", 1, 1)]);
+    fixture.scene.tick(2_000 * MS);
+    fixture.refresh();
+    type_filter(&mut fixture, "waited:scheduler->tokenizer");
+    fixture.press(&[Action::AcceptText]);
+    let table = &fixture.model.table;
+    assert_eq!((table.visible_count(), table.visible_row(0).map(|row| row.rid.as_str())), (1, Some("waiting")));
+    assert!(!fixture.ui.filter.may_lack_requests());
+    fixture.scene.send(40 * MS, &[("last", 1, 1)]);
+    fixture.update();
+    assert!(fixture.ui.filter.may_lack_requests(), "the oldest event is not kept any more");
+    let drawn = fixture.drawn((80, 24), "C.UTF-8");
+    assert!(drawn.contains("; older chunks are evicted"), "{drawn}");
+}
