@@ -280,6 +280,11 @@ fn a_finding_that_a_seek_reaches_is_selected_once() {
     fixture.update();
     fixture.model.position = Some(Position { sought: fixture.ui.selected_sought.clone(), ..Position::default() });
     assert_eq!(fixture.ui.selected_sought, None, "another seek starts");
+    fixture.model.findings[1].kind = "first-token-gap";
+    let sought = Some(FindingKey { kind: "first-token-gap", hop: "b->c".into() });
+    fixture.model.position = Some(Position { sought, ..Position::default() });
+    fixture.update();
+    assert_eq!(fixture.ui.selected_index(Tab::Findings), 1, "its worst hop is another one now");
 }
 
 #[test]

@@ -260,8 +260,11 @@ impl Ui {
             self.selected_sought = None;
             return;
         };
-        // The model may be older than the position.
-        let Some(index) = model.findings.iter().position(|finding| FindingKey::from(finding) == *sought) else {
+        let mut findings = model.findings.iter();
+        let exact = findings.clone().position(|finding| FindingKey::from(finding) == *sought);
+        // A finding about all hops names the one that is worst now.
+        let Some(index) = exact.or_else(|| findings.position(|finding| finding.kind == sought.kind)) else {
+            // The model is older than the position.
             return;
         };
         self.selected_sought = Some(sought.clone());
