@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use trace::MonoNs;
+use trace::detect::Finding;
 
 use crate::time_of_day::TimeOfDay;
 use crate::units;
@@ -25,7 +26,7 @@ pub enum Play {
     To(u64),
     /// Seek to the end.
     End,
-    /// Seek to the start of the next finding, or of the previous one.
+    /// Seek to where the next finding is first shown, or the previous one.
     Finding(bool),
 }
 
@@ -44,6 +45,23 @@ pub struct Position {
     pub doing: PlaybackState,
     /// Start of the known part, if playback started in the middle of the recording.
     pub since_ns: Option<u64>,
+    /// Finding that the last command sought, once playback has reached it.
+    pub sought: Option<FindingKey>,
+}
+
+/// What tells the findings of a run apart.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FindingKey {
+    /// Kind of its detector.
+    pub kind: &'static str,
+    /// Hop concerned; empty if none.
+    pub hop: String,
+}
+
+impl From<&Finding> for FindingKey {
+    fn from(finding: &Finding) -> Self {
+        Self { kind: finding.kind, hop: finding.verdict.hop.clone() }
+    }
 }
 
 impl Position {
@@ -96,9 +114,13 @@ impl Position {
         }
     }
 
-    /// Why a time outside the run is refused: `outside the run: 14:59:02Z to 14:59:15Z, 0:00 to 0:12`.
+    /// Why a time outside the run is refused, with two that are not: `outside the run, 2026-11-27 14:59:02 to 14:59:15 UTC, 0:00 to 0:12: type
+    /// for example 14:59:09 or 0:06`.
     pub fn outside_message(&self) -> String {
-        format!("outside the run: {}", self.range_text())
+        let middle_ns = self.whole_ns / 2;
+        let from_start = units::format_clock(middle_ns);
+        let by_clock = self.wall_at(middle_ns).map(|at| at.strftime("%H:%M:%S or ").to_string()).unwrap_or_default();
+        format!("outside the run, {}: type for example {by_clock}{from_start}", self.describe_range())
     }
 
     /// Wall clock at the start.
@@ -106,18 +128,20 @@ impl Position {
         self.wall_ns?.checked_sub(self.at_ns)
     }
 
-    /// `14:59:02Z to 14:59:15Z, 0:00 to 0:12`.
-    fn range_text(&self) -> String {
+    /// Dates and times that the run covers: `2026-11-27 14:59:02 to 14:59:15 UTC, 0:00 to 0:12`.
+    pub fn describe_range(&self) -> String {
         let from_start = format!("{} to {}", units::format_clock(0), units::format_clock(self.whole_ns));
-        match (self.format_time_of_day(0), self.format_time_of_day(self.whole_ns)) {
-            (Some(start), Some(end)) => format!("{start} to {end}, {from_start}"),
-            _ => from_start,
-        }
+        let (Some(start), Some(end)) = (self.wall_at(0), self.wall_at(self.whole_ns)) else { return from_start };
+        // A run over midnight ends on another date.
+        let is_one_day = start.strftime("%F").to_string() == end.strftime("%F").to_string();
+        let end = end.strftime(if is_one_day { "%H:%M:%S" } else { "%F %H:%M:%S" });
+        format!("{} to {end} UTC, {from_start}", start.strftime("%F %H:%M:%S"))
     }
 
-    /// Formats the time of day at an offset from the start. `None` if the recording does not contain the wall clock.
-    fn format_time_of_day(&self, offset_ns: u64) -> Option<String> {
-        units::format_wall_time(self.start_wall_ns()?.checked_add(offset_ns)?)
+    /// Wall clock at an offset from the start; `None` if the recording does not contain it.
+    fn wall_at(&self, offset_ns: u64) -> Option<jiff::Timestamp> {
+        let wall_ns = self.start_wall_ns()?.checked_add(offset_ns)?;
+        jiff::Timestamp::from_nanosecond(wall_ns.into()).ok()
     }
 }
 
@@ -283,7 +307,7 @@ impl Player {
     }
 
     /// Executes a command of the user.
-    pub(crate) fn execute(&mut self, command: Play, finding_starts: &[MonoNs]) {
+    pub(crate) fn execute(&mut self, command: Play, findings_shown_at: &[MonoNs]) {
         // Otherwise a pause, or the time at another speed, would count as time to catch up with.
         self.reset_clock();
         match command {
@@ -304,9 +328,9 @@ impl Player {
             Play::End => self.target = (!self.has_ended).then_some(SeekTarget::End),
             Play::Finding(true) => self.target = (!self.has_ended).then_some(SeekTarget::Finding),
             Play::Finding(false) => {
-                // Playback pauses at the start of a finding, or shortly after it. The same command then goes to the finding before it.
+                // Playback pauses where a finding is first shown, or shortly after. The same command then goes to the finding before it.
                 let latest = MonoNs(self.at.0.saturating_sub(SECOND_NS));
-                if let Some(&previous) = finding_starts.iter().filter(|start| **start < latest).max() {
+                if let Some(&previous) = findings_shown_at.iter().filter(|shown_at| **shown_at < latest).max() {
                     self.is_playing = false;
                     self.seek_to(previous);
                 }
@@ -323,6 +347,7 @@ impl Player {
             speed: self.speed,
             doing: self.state(),
             since_ns: self.since.map(|since| since.since(self.first)),
+            sought: None,
         }
     }
 
@@ -421,7 +446,8 @@ mod tests {
             assert_eq!(position.parse_target(text), expected, "{text}");
         }
         assert_eq!(position.format_target(5_300_000_000), "14:59:08Z, 0:05");
-        let range = "outside the run: 14:59:02Z to 15:00:12Z, 0:00 to 1:10";
+        let range =
+            "outside the run, 2026-11-21 14:59:02 to 15:00:12 UTC, 0:00 to 1:10: type for example 14:59:37 or 0:35";
         for text in ["14:58:59", "15:00:13Z", "71s", "+66s", "-1m", "14:58", "16:20"] {
             assert_eq!(position.parse_target(text), Err(range.to_owned()), "{text}");
         }
@@ -436,7 +462,11 @@ mod tests {
         let night = Position { whole_ns: 36_000 * SECOND_NS, ..position.clone() };
         assert_eq!(night.parse_target("00:00:02"), Ok(32_459_300_000_000));
         let without_clock = Position { wall_ns: None, ..position };
-        assert_eq!(without_clock.parse_target("14:59:08"), Err("outside the run: 0:00 to 1:10".into()));
+        assert_eq!(
+            without_clock.parse_target("14:59:08"),
+            Err("outside the run, 0:00 to 1:10: type for example 0:35".into())
+        );
+        assert_eq!(night.describe_range(), "2026-11-21 14:59:02 to 2026-11-22 00:59:02 UTC, 0:00 to 10:00:00");
     }
 
     #[test]

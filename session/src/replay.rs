@@ -1,15 +1,16 @@
 //! Source of a replay: a recording played at its original pace or another speed.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::time::Instant;
 
 use recording::{ReadError, Record, RecordReader, Recording};
 use trace::clock::Anchor;
+use trace::detect::Finding;
 use trace::{Analysis, MonoNs, ReportInput, words};
 
 use crate::about::About;
-use crate::playback::{Play, Player, Position, Speed};
+use crate::playback::{FindingKey, Play, PlaybackState, Player, Position, Speed};
 use crate::session::Session;
 use crate::source::{Flow, Source};
 
@@ -26,8 +27,12 @@ pub struct Playback<'r> {
     player: Player,
     /// End of the current step, in recorded time.
     next: MonoNs,
-    /// Findings that have started.
-    known: HashSet<(&'static str, String)>,
+    /// Findings shown so far.
+    known: HashSet<FindingKey>,
+    /// When each finding was first shown. Kept when playback restarts, because a seek back goes there.
+    first_shown: HashMap<FindingKey, MonoNs>,
+    /// Finding that the last command sought.
+    sought: Option<FindingKey>,
     stopped: bool,
 }
 
@@ -41,6 +46,8 @@ impl<'r> Playback<'r> {
             player: Player::new(recording.span()?, speed),
             next: MonoNs::default(),
             known: HashSet::new(),
+            first_shown: HashMap::new(),
+            sought: None,
             stopped: false,
         })
     }
@@ -59,20 +66,26 @@ impl<'r> Playback<'r> {
         self.known.clear();
     }
 
-    /// Stops at a finding that has started since the last check, if the user seeks one.
-    fn check_findings(&mut self, session: &mut Session) {
-        let mut begun = None;
+    /// Stops at a finding that is shown for the first time, if the user seeks one; at the worst of several.
+    fn check_findings(&mut self, session: &Session) {
+        let now = session.analysis().ledger().now();
+        let mut worst_new: Option<&Finding> = None;
         for finding in session.analysis().findings() {
-            if self.known.insert((finding.kind, finding.verdict.hop.clone())) {
-                begun = Some(finding.kind);
+            let key = FindingKey::from(finding);
+            if self.known.contains(&key) {
+                continue;
             }
+            self.first_shown.entry(key.clone()).or_insert(now);
+            self.known.insert(key);
+            // They come worst first.
+            worst_new.get_or_insert(finding);
         }
-        if let Some(kind) = begun
+        if let Some(finding) = worst_new
             && self.player.seeks_finding()
         {
-            self.player.advance_to(session.analysis().ledger().now());
+            self.sought = Some(finding.into());
+            self.player.advance_to(now);
             self.player.pause();
-            session.notify(format!("{kind} begins here"));
         }
     }
 }
@@ -130,8 +143,19 @@ impl Source for Playback<'_> {
     }
 
     fn play(&mut self, play: Play, analysis: &Analysis) {
-        let began: Vec<MonoNs> = analysis.findings().iter().map(|finding| finding.began).collect();
-        self.player.execute(play, &began);
+        let findings = analysis.findings().into_iter();
+        let shown: Vec<(FindingKey, MonoNs)> = findings
+            .filter_map(|finding| {
+                let key = FindingKey::from(finding);
+                // The time after the tick that found it: a seek stops at the first record that is not before it.
+                let shown_at = MonoNs(self.first_shown.get(&key)?.0.saturating_add(1));
+                Some((key, shown_at))
+            })
+            .collect();
+        let shown_at: Vec<MonoNs> = shown.iter().map(|(_, shown_at)| *shown_at).collect();
+        self.player.execute(play, &shown_at);
+        let target = self.player.restart.filter(|_| play == Play::Finding(false));
+        self.sought = shown.into_iter().find(|(_, shown_at)| Some(*shown_at) == target).map(|(key, _)| key);
     }
 }
 
@@ -147,7 +171,9 @@ impl About for Playback<'_> {
 
     fn position(&self) -> Option<Position> {
         let wall_ns = self.recording.wall_ns(self.player.at);
-        Some(self.player.position(Some(wall_ns)))
+        let position = self.player.position(Some(wall_ns));
+        let is_reached = position.doing != PlaybackState::Seeking;
+        Some(Position { sought: self.sought.clone().filter(|_| is_reached), ..position })
     }
 
     fn file(&self) -> Option<&Path> {
@@ -224,6 +250,37 @@ mod tests {
         playback.play(Play::End, session.analysis());
         play(&mut playback, &mut session);
         assert_eq!(report(session.analysis()), report(&whole));
+    }
+
+    #[test]
+    fn a_seek_to_a_finding_stops_where_it_exists() {
+        let recording = recording();
+        let mut session = session(recording.header().config);
+        let mut playback = Playback::new(&recording, "max".parse().expect("a speed")).expect("events");
+        playback.play(Play::Finding(true), session.analysis());
+        play(&mut playback, &mut session);
+        let position = playback.position().expect("a recording has a position");
+        let first = position.sought.expect("a finding is reached");
+        assert_eq!(position.doing, PlaybackState::Paused);
+        playback.play(Play::End, session.analysis());
+        play(&mut playback, &mut session);
+        let mut reached = Vec::new();
+        loop {
+            playback.play(Play::Finding(false), session.analysis());
+            if playback.sought.is_none() {
+                break;
+            }
+            play(&mut playback, &mut session);
+            let key = playback.position().and_then(|position| position.sought).expect("it is reached");
+            assert!(
+                session.analysis().findings().into_iter().any(|finding| FindingKey::from(finding) == key),
+                "{key:?}"
+            );
+            reached.push(key);
+        }
+        // Findings less than a second after another are passed over.
+        assert!(!reached.is_empty() && playback.first_shown.contains_key(&first), "{reached:?}");
+        assert!(!playback.has_ended());
     }
 
     #[test]

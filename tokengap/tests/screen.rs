@@ -170,7 +170,7 @@ fn a_recording_made_from_the_screen_can_be_replayed() {
     tmux.command(&["respawn-pane", "-k", "-e", "LC_ALL=C.UTF-8", &command]);
     tmux.wait_for("demo replay");
     tmux.press(&["}"]);
-    tmux.wait_for("begins here");
+    tmux.wait_for("is first seen here");
     tmux.wait_for("PAUSED 1x");
     tmux.press(&["$"]);
     tmux.wait_for("END");

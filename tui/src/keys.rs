@@ -44,8 +44,8 @@ const IN_TIMELINES: KeyContext = KeyContext::On(&[Tab::Overview, Tab::Hops, Tab:
 const ON_SELECTION: KeyContext =
     KeyContext::On(&[Tab::Overview, Tab::Requests, Tab::Hops, Tab::Findings, Tab::Pods], "on the selection");
 const WITH_CUT_LISTS: KeyContext = KeyContext::On(&[Tab::Hops, Tab::Request], "Hops, Request");
-const IN_FINDINGS: KeyContext = KeyContext::On(&[Tab::Findings], "Findings");
-const IN_REQUEST: KeyContext = KeyContext::On(&[Tab::Request], "Request");
+pub(crate) const IN_FINDINGS: KeyContext = KeyContext::On(&[Tab::Findings], "Findings");
+pub(crate) const IN_REQUEST: KeyContext = KeyContext::On(&[Tab::Request], "Request");
 const WITH_RID: KeyContext = KeyContext::On(&[Tab::Requests, Tab::Request], "Requests, Request");
 
 const fn bind(
@@ -109,8 +109,8 @@ pub(crate) const BINDINGS: &[Binding] = &[
     bind(KeyContext::Replay, &chars::<']'>(), "]", Action::Command(Play(Playback::Speed(1))), "play faster; the last step has no speed limit", "speed"),
     bind(KeyContext::Replay, &chars::<','>(), ",", Action::Command(Play(Playback::Skip(-10))), "ten seconds back", "10 s"),
     bind(KeyContext::Replay, &chars::<'.'>(), ".", Action::Command(Play(Playback::Skip(10))), "ten seconds forward", "10 s"),
-    bind(KeyContext::Replay, &chars::<'}'>(), "}", Action::Command(Play(Playback::Finding(true))), "to the start of the next finding", "finding"),
-    bind(KeyContext::Replay, &chars::<'{'>(), "{", Action::Command(Play(Playback::Finding(false))), "to the start of the previous finding", "finding"),
+    bind(KeyContext::Replay, &chars::<'}'>(), "}", Action::Command(Play(Playback::Finding(true))), "to where the next finding is first seen", "finding"),
+    bind(KeyContext::Replay, &chars::<'{'>(), "{", Action::Command(Play(Playback::Finding(false))), "to where the previous finding is first seen", "finding"),
     bind(KeyContext::Replay, &chars::<'0'>(), "0", Action::Command(Play(Playback::To(0))), "to the start", ""),
     bind(KeyContext::Replay, &chars::<'$'>(), "$", Action::Command(Play(Playback::End)), "to the end", ""),
     bind(KeyContext::Replay, &chars::<'t'>(), "t", Action::TypeTime, "to a time: 14:59, 14:59:08, 1:23, 3.9s, +10s, -1m", "go to"),
@@ -171,9 +171,9 @@ fn bound_action(key: &KeyEvent, is_active: impl Fn(&Binding) -> bool) -> Option<
 /// Action of a key in the help, where only keys that scroll or close it are active.
 fn action_in_help(key: &KeyEvent) -> Option<Action> {
     match action_in_picker(key)? {
+        // As in pagers; Ctrl-C still ends the program.
         Action::Quit if key.code == KeyCode::Char('q') => Some(Action::GoBack),
         Action::OpenSelection | Action::ShowHelp => Some(Action::GoBack),
-        Action::MoveSelection(isize::MIN | isize::MAX) => None,
         action => Some(action),
     }
 }
@@ -200,6 +200,7 @@ pub(crate) struct PaletteEntry {
 /// Actions and saved filters that match all of `words`. An action that applies only on other tabs switches to the first of these.
 pub(crate) fn palette_entries(words: &str, ui: &Ui) -> Vec<PaletteEntry> {
     let mut entries = Vec::new();
+    // The palette does not list itself.
     for binding in BINDINGS.iter().filter(|binding| binding.action != Action::ShowPalette) {
         let action = match binding.context {
             _ if binding.is_active(ui) => binding.action,
@@ -237,6 +238,7 @@ fn action_in_palette(key: &KeyEvent, words: &str, selected: usize, ui: &Ui) -> O
         KeyCode::Down => Some(Action::MoveSelection(1)),
         KeyCode::Enter => {
             let mut entries = palette_entries(words, ui);
+            // The list may have become shorter since the selection moved; an empty one has nothing to run.
             let index = selected.min(entries.len().checked_sub(1)?);
             Some(entries.swap_remove(index).action)
         }
@@ -254,6 +256,7 @@ fn action_in_export_list(key: &KeyEvent) -> Action {
 }
 
 fn action_while_typing(key: &KeyEvent) -> Option<Action> {
+    // As in a shell.
     if key.modifiers.contains(CTRL) {
         return match key.code {
             KeyCode::Char('c') => Some(Action::GoBack),

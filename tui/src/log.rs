@@ -73,6 +73,7 @@ impl Write for LogLineWriter {
             drop(buffer);
             return std::io::stderr().write_all(line.as_bytes()).map(|()| bytes.len());
         }
+        // The newest lines say most about a failure.
         if buffer.lines.len() == MAX_LINES {
             buffer.lines.pop_front();
             buffer.evicted_lines += 1;

@@ -13,7 +13,7 @@ pub(crate) const BACKLOG_FRAMES: u64 = 64;
 /// Backlog that is critical, in frames.
 pub const BACKLOG_CRITICAL_FRAMES: u64 = 1_000;
 /// Minimum wait of the oldest frame to judge a consumer or a backlog, in nanoseconds.
-pub(crate) const LATE_NS: u64 = SECOND / 4;
+pub const LATE_NS: u64 = SECOND / 4;
 /// Share of that wait on a CPU that makes a thread CPU-bound.
 pub(crate) const CPU_BOUND_SHARE: f64 = 0.8;
 /// Share of that wait spent waiting for a CPU that makes a thread starved.

@@ -2,8 +2,9 @@
 //!
 //! Events are appended without any lookup. The history of a request is collected from the ring on demand.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
+use std::ops::RangeInclusive;
 
 use super::frame::FrameContext;
 use super::outcome::{ChunkOutcome, JudgedChunks};
@@ -233,7 +234,72 @@ impl ChunkHistory {
     }
 }
 
+/// A wait on hops that is searched for.
+#[derive(Clone, Debug)]
+pub struct HopWait {
+    /// Hops on which frames wait; their receives are observed.
+    pub hops: Vec<HopId>,
+    /// At some time of this span.
+    pub during: RangeInclusive<MonoNs>,
+    /// Minimum length of the whole wait.
+    pub min_ns: u64,
+}
+
+impl HopWait {
+    fn includes(&self, sent: MonoNs, received: MonoNs) -> bool {
+        received.since(sent) >= self.min_ns && sent <= *self.during.end() && received >= *self.during.start()
+    }
+}
+
+impl ChunkHistory {
+    pub(super) fn hash_rid(&self, rid: &str) -> u64 {
+        self.hasher.hash_one(rid)
+    }
+
+    /// Time of the oldest kept event, if older ones were overwritten.
+    pub(super) fn known_since(&self) -> Option<MonoNs> {
+        self.moments.front().filter(|_| self.has_evicted).map(|moment| moment.at)
+    }
+
+    /// Hashes of the rids with a chunk in a frame that waited so. A frame that was not received waits until `now`.
+    pub(super) fn rids_that_waited(&self, wait: &HopWait, now: MonoNs) -> HashSet<u64> {
+        let mut received_at: HashMap<FrameId, MonoNs> = HashMap::new();
+        let mut last_received: HashMap<LaneId, u64> = HashMap::new();
+        for moment in &self.moments {
+            if matches!(moment.kind, MomentKind::Received(_)) && wait.hops.contains(&moment.hop) {
+                received_at.insert(moment.frame_id(), moment.at);
+                let last = last_received.entry(moment.lane_id()).or_default();
+                *last = moment.seq.max(*last);
+            }
+        }
+        let mut rids = HashSet::new();
+        for moment in &self.moments {
+            if moment.kind != MomentKind::Sent || !wait.hops.contains(&moment.hop) {
+                continue;
+            }
+            // A connection keeps the order: if a later frame was received, this one was too, at an unknown time.
+            let is_waiting = last_received.get(&moment.lane_id()).is_none_or(|last| *last < moment.seq);
+            let received = received_at.get(&moment.frame_id()).copied().or(is_waiting.then_some(now));
+            if received.is_some_and(|received| wait.includes(moment.at, received)) {
+                rids.insert(moment.rid_hash);
+            }
+        }
+        rids
+    }
+}
+
+/// A connection of a hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct LaneId {
+    hop: HopId,
+    lane: u32,
+}
+
 impl Moment {
+    fn lane_id(&self) -> LaneId {
+        LaneId { hop: self.hop, lane: self.lane }
+    }
+
     fn frame_id(&self) -> FrameId {
         FrameId::new(self.hop, self.lane, self.seq)
     }

@@ -70,7 +70,7 @@ pub(crate) use engine_silence::{MIN_STREAMS, MIN_TIMES_USUAL};
 pub use engine_times::EngineTimesCounts;
 pub(crate) use first_token_waits::WaitBreakdown;
 pub use frontend::{FrontendResponse, FrontendWaits};
-pub use history::{ChunkRecord, DEFAULT_CHUNK_HISTORY, DeliveryRecord, RequestHistory};
+pub use history::{ChunkRecord, DEFAULT_CHUNK_HISTORY, DeliveryRecord, HopWait, RequestHistory};
 pub use hop::{Hop, HopCounts};
 pub use hops::HopGroup;
 pub use kernel_queue::KernelQueue;

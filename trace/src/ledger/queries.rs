@@ -1,11 +1,11 @@
 //! Read access to the state of a run.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    GAP_WARNING_NS, Hop, HopGroup, JudgedChunks, Ledger, Lossy, ProcessingStage, ReachedLimit, Request, RequestHistory,
-    RequestNumbers, RequestSummary, ToolCallResponses, Totals, WorstGap,
+    GAP_WARNING_NS, Hop, HopGroup, HopWait, JudgedChunks, Ledger, Lossy, ProcessingStage, ReachedLimit, Request,
+    RequestHistory, RequestNumbers, RequestSummary, ToolCallResponses, Totals, WorstGap,
 };
 use crate::clock::MonoNs;
 use crate::engine::{EngineState, Mode, Waiter};
@@ -21,6 +21,19 @@ impl Ledger {
     /// Recent chunks and deliveries of a request, with the outcome of each chunk; empty unless [`crate::Config::chunk_history`] is set.
     pub fn history(&self, rid: &str) -> RequestHistory {
         self.history.history_of(rid)
+    }
+
+    /// Rids of requests with a frame that waited so, among the recent chunks.
+    pub fn rids_that_waited(&self, wait: &HopWait) -> BTreeSet<&str> {
+        let hashes = self.history.rids_that_waited(wait, self.now());
+        let live = self.requests().map(|request| &*request.rid);
+        let finished = self.finished().map(|summary| &*summary.rid);
+        live.chain(finished).filter(|rid| hashes.contains(&self.history.hash_rid(rid))).collect()
+    }
+
+    /// Start of the recent chunks, if earlier ones were overwritten.
+    pub fn chunks_known_since(&self) -> Option<MonoNs> {
+        self.history.known_since()
     }
 
     /// Known properties of the engine.

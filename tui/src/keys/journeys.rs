@@ -2,7 +2,7 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use session::ScreenCommand;
-use session::playback::{Play, Position};
+use session::playback::{FindingKey, Play, Position};
 use trace::MonoNs;
 use trace::detect::{Finding, Severity, Verdict};
 use trace::ledger::RequestNumbers;
@@ -174,6 +174,10 @@ fn f_on_a_finding_lists_its_requests_or_those_in_flight_then() {
     assert_eq!(fixture.model.table.visible_count(), 2);
     fixture.press("5jf");
     assert_eq!(fixture.ui.filter.text, "at:20.000s..20.000s");
+    fixture.model.findings[1].kind = "backlog-growing";
+    fixture.model.findings[1].verdict.hop = "scheduler->worker 1".into();
+    fixture.press("5f");
+    assert_eq!(fixture.ui.filter.text, "waited:scheduler->worker_1@20.000s..20.000s");
     fixture.model.findings[0].kind = "rid-changed-worker";
     fixture.press("5kf");
     assert_eq!((fixture.ui.filter.text.as_str(), fixture.model.table.visible_count()), ("flag:MOVED", 0));
@@ -182,7 +186,7 @@ fn f_on_a_finding_lists_its_requests_or_those_in_flight_then() {
 /// A filter with a mistake would list nothing, without a word.
 #[test]
 fn filters_of_findings_are_valid_and_their_kinds_exist() {
-    for (kind, filter) in crate::state::ui::FILTERS_OF_FINDINGS {
+    for (kind, filter) in crate::state::finding_requests::FILTERS_OF_FINDINGS {
         assert!(trace::detect::ALL.iter().any(|detector| detector.kind == kind), "{kind}");
         assert!(RequestFilter::parse(filter).is_ok(), "{filter}");
     }
@@ -205,8 +209,21 @@ fn a_paused_view_is_frozen_and_can_be_scrolled_in_time() {
 #[test]
 fn help_captures_keys_until_it_is_closed() {
     let mut fixture = Fixture::new();
-    fixture.press("2?jG");
-    assert_eq!((&fixture.ui.dialog, fixture.selected()), (&Dialog::Help(1), "bbb"));
+    fixture.press("2?j");
+    // Known once it is drawn.
+    fixture.ui.help_end = 40;
+    for (key, line) in [
+        (KeyCode::Char('G'), 40),
+        (KeyCode::Up, 39),
+        (KeyCode::PageUp, 37),
+        (KeyCode::Home, 0),
+        (KeyCode::PageDown, 2),
+        (KeyCode::End, 40),
+        (KeyCode::Down, 40),
+    ] {
+        fixture.key(key);
+        assert_eq!((&fixture.ui.dialog, fixture.selected()), (&Dialog::Help(line), "bbb"), "{key:?}");
+    }
     assert_eq!(fixture.press("q"), None);
     assert_eq!(fixture.ui.dialog, Dialog::None);
     assert_eq!(fixture.press("q"), END);
@@ -249,6 +266,28 @@ fn playback_keys_work_only_in_a_replay() {
 }
 
 #[test]
+fn a_finding_that_a_seek_reaches_is_selected_once() {
+    let mut fixture = Fixture::new();
+    fixture.model.findings[1].verdict.hop = "a->b".into();
+    let sought = Some(FindingKey { kind: "", hop: "a->b".into() });
+    fixture.model.position = Some(Position { sought, ..Position::default() });
+    fixture.update();
+    assert_eq!(fixture.ui.selected_index(Tab::Findings), 1);
+    assert!(fixture.ui.message.as_deref().is_some_and(|text| text.contains("is first seen here")));
+    fixture.press("5k");
+    assert_eq!(fixture.ui.selected_index(Tab::Findings), 0, "the user may select another");
+    fixture.model.position = Some(Position::default());
+    fixture.update();
+    fixture.model.position = Some(Position { sought: fixture.ui.selected_sought.clone(), ..Position::default() });
+    assert_eq!(fixture.ui.selected_sought, None, "another seek starts");
+    fixture.model.findings[1].kind = "first-token-gap";
+    let sought = Some(FindingKey { kind: "first-token-gap", hop: "b->c".into() });
+    fixture.model.position = Some(Position { sought, ..Position::default() });
+    fixture.update();
+    assert_eq!(fixture.ui.selected_index(Tab::Findings), 1, "its worst hop is another one now");
+}
+
+#[test]
 fn a_typed_time_is_sought() {
     let mut fixture = Fixture::new();
     fixture.ui.is_replay = true;
@@ -266,7 +305,10 @@ fn a_typed_time_is_sought() {
     for outside in ["gap>1s at:71s", "-since:2h", "at:71s..72s"] {
         fixture.press(&format!("/{outside}\n"));
         let filter_error = fixture.ui.parse_filter(outside, &fixture.model).expect_err(outside);
-        assert!(filter_error.message.starts_with("outside the run: 0:00 to 1:10"), "{filter_error}");
+        assert!(
+            filter_error.message.starts_with("outside the run, 0:00 to 1:10: type for example 0:35"),
+            "{filter_error}"
+        );
         assert_eq!(fixture.ui.dialog, Dialog::Filter(outside.into()), "a time outside the run is refused");
         fixture.press("\x1b");
     }

@@ -67,6 +67,7 @@ impl ScreenExporter {
             let result = match write_trace(&recording, engines, &file) {
                 Ok(()) => format!("wrote the trace for Perfetto (ui.perfetto.dev) to {path}"),
                 Err(error) => {
+                    // A part of a trace would look like a whole one.
                     let _ = storage::remove(Path::new(&name));
                     format!("! cannot write {path}: {error:#}")
                 }

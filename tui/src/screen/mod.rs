@@ -180,6 +180,7 @@ impl Screen {
             return;
         }
         self.shown_run = run_index;
+        // Requests and times of the run before mean nothing in this one.
         self.ui.reset_for_other_run();
         self.force_refresh();
         self.needs_draw = true;
@@ -288,6 +289,7 @@ impl Screen {
             // A filter searches all requests that the ledger holds.
             let max_rows = if self.ui.filter.is_empty() { self.ui.options.finished_rows } else { usize::MAX };
             model.refresh_rows(run.analysis, max_rows, &self.ui.pins);
+            self.ui.filter.find_waits(run.analysis.ledger(), model.table.clock, true);
         }
     }
 
@@ -298,7 +300,10 @@ impl Screen {
         }
         let begun = Instant::now();
         let RunState { model, histories } = &mut self.runs[self.shown_run];
+        // A filter that was typed just now, also one for a paused view.
+        self.ui.filter.find_waits(run.analysis.ledger(), model.table.clock, false);
         model.table.arrange(&self.ui.filter, self.ui.sort, &self.ui.pins);
+        model.position = run.about.position();
         self.ui.update_selection(model);
         if self.ui.tab == Tab::Request {
             let shown_rid = model.detail.as_ref().map(|detail| detail.rid.as_str());
@@ -308,12 +313,14 @@ impl Screen {
                 model.refresh_detail(run.analysis, histories, &rid);
             }
         }
+        if self.ui.tab == Tab::Findings && self.ui.paused_at_second.is_none() {
+            model.refresh_finding_detail(run.analysis, histories, self.ui.selected_index(Tab::Findings));
+        }
         if run.stage == RunStage::Ending {
             let pending = run.about.pending();
             let pending = pending.as_deref().unwrap_or("waiting for frames in flight");
             self.ui.show_message(format!("stopping: {pending}; press q again to quit immediately"));
         }
-        model.position = run.about.position();
         model.writing = (run.writing)();
         model.pods.clone_from(&self.pods);
         model.pairs.clone_from(&self.pairs);
@@ -327,6 +334,7 @@ impl Screen {
             .context("cannot draw on the terminal")?;
         self.draw_times.record(MonoNs::now(), begun.elapsed().as_nanos() as u64);
         self.ui.page_rows = click_areas.page_rows;
+        self.ui.help_end = click_areas.last_scroll;
         self.click_areas = click_areas;
         self.needs_draw = false;
         Ok(())
@@ -397,7 +405,7 @@ impl Observer for RunView {
         let mut screen = self.screen.borrow_mut();
         screen.runs[self.run_index] = RunState::default();
         if self.run_index == screen.shown_run {
-            screen.ui.scrolled_back_s = 0;
+            screen.ui.scrolled_back_s = None;
             screen.force_refresh();
         }
     }

@@ -39,6 +39,7 @@ impl Tab {
             Self::Requests => model.table.visible_count(),
             Self::Request => model.detail.as_ref().map_or(0, |detail| detail.chunks.len()),
             Self::Hops => model.hops.len(),
+            // Missing observations are listed below the findings.
             Self::Findings => model.findings.len() + model.run.degraded.len(),
             Self::Cpu => model.threads.as_ref().map_or(0, Vec::len),
             Self::Pods => model.pods.len(),

@@ -1,6 +1,6 @@
 //! Curves over time, read from the seconds that the analysis keeps.
 
-use trace::time_series::{RecentSeconds, SlotValues};
+use trace::time_series::{HopSlotCounts, RecentSeconds, SlotCounts, SlotValues};
 use trace::{Analysis, ThreadId};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -37,6 +37,14 @@ impl Curves {
     /// Number of seconds kept before the newest one.
     pub(crate) fn seconds_before_newest(&self) -> u64 {
         self.seconds.len().saturating_sub(1) as u64
+    }
+
+    /// Number of kept seconds after the last one in which a request was live, a frame passed or waited, or a token was lost.
+    pub(crate) fn idle_seconds_at_end(&self) -> u64 {
+        let newest = self.newest_second();
+        let oldest = newest - self.seconds_before_newest();
+        let last_busy = (oldest..=newest).rev().find(|second| self.slots(*second, *second).any(has_traffic));
+        last_busy.map_or(0, |last_busy| newest - last_busy)
     }
 
     /// Index of a thread in [`SlotValues::threads`]; `None` if it has no curve.
@@ -82,6 +90,19 @@ impl Curves {
     }
 }
 
+/// Whether something happened in the second: anything but samples of threads and of queues.
+fn has_traffic(slot: &SlotValues) -> bool {
+    let is_hop_used = slot.hops.iter().any(|hop| {
+        let HopSlotCounts { frames_sent, frames_received, .. } = hop.passed;
+        frames_sent > 0 || frames_received > 0 || hop.backlog_max > 0
+    });
+    // A request is counted as finished later, when nothing can follow any more.
+    let SlotCounts { begun, tokens_sent, tokens_delivered, chunks_dropped, .. } = slot.passed;
+    is_hop_used
+        || slot.live > 0
+        || [begun, tokens_sent, tokens_delivered, chunks_dropped].iter().any(|count| *count > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,6 +126,13 @@ mod tests {
         let curves = Curves { offset_s: 3, ..Curves::from_token_counts([5]) };
         assert_eq!((curves.newest_second(), curves.seconds_before_newest()), (3, 0));
         assert_eq!(curves.column_values(&tokens, 3, 1, 2), [None, Some(5.0)]);
+    }
+
+    #[test]
+    fn idle_seconds_are_those_after_the_last_traffic() {
+        assert_eq!(Curves::from_token_counts([0, 7, 5, 0, 0, 0]).idle_seconds_at_end(), 3);
+        assert_eq!(Curves::from_token_counts([0, 0]).idle_seconds_at_end(), 0, "there was no traffic at all");
+        assert_eq!(Curves::default().idle_seconds_at_end(), 0);
     }
 
     #[test]

@@ -2,10 +2,16 @@
 //!
 //! An unobservable number matches no comparison, neither `gap>1s` nor `gap<1s`.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use session::playback::Position;
 use trace::columns::Number;
+use trace::detect::thresholds::LATE_NS;
+use trace::ledger::{HopWait, Ledger};
+use trace::{HopId, MonoNs};
 
 use super::flags::Flag;
 use super::request_row::{RequestRow, RequestState, number_columns};
@@ -48,12 +54,35 @@ pub(super) enum Condition {
     /// The request was in flight at this moment, as the number of live requests counts it.
     InFlight(TypedTime),
     /// The request was in flight at some time from `from` to the end of the second or decimal `to`.
-    InFlightDuring {
-        from: TypedTime,
-        to: TypedTime,
-    },
+    InFlightDuring(TypedSpan),
+    /// A frame of the request waited at least [`LATE_NS`] on a hop.
+    Waited(WaitOnHop),
     /// The request began at this time or later.
     BegunSince(TypedTime),
+}
+
+/// From `from` to the end of the second or decimal `to`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TypedSpan {
+    from: TypedTime,
+    to: TypedTime,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct WaitOnHop {
+    /// Name of the hop, with `_` for spaces.
+    pub(super) hop: String,
+    /// At some time of this span; `None` at any time.
+    during: Option<TypedSpan>,
+    /// Requests that waited, which their rows do not show; `None` before they are searched for.
+    found: Option<Arc<FoundWaits>>,
+}
+
+#[derive(Debug)]
+struct FoundWaits {
+    rids: BTreeSet<Box<str>>,
+    /// Whether older chunks, which may have waited too, are not kept any more.
+    is_incomplete: bool,
 }
 
 /// Other names of columns.
@@ -97,6 +126,7 @@ pub(crate) fn syntax_help() -> impl Iterator<Item = (&'static str, String)> {
         ("at:14:59:08", "in flight at that moment (UTC), also at:3.9s from the start; at:14:59 in that minute"),
         ("at:1:20..1:30", "in flight at any time of that span, also at:14:59:00..14:59:10"),
         ("since:14:59", "it began then or later"),
+        ("waited:a->b", "a frame of it waited 250 ms or more on the hop a->b; in a span: waited:a->b@1:20..1:30"),
         ("ttft>1s", "a span of a number has two terms: ttft>1s ttft<=5s"),
         ("worker:1", "it goes to receiver 1"),
         ("state:live", "waiting, live, finished, aborted or orphaned"),
@@ -135,9 +165,8 @@ impl RequestFilter {
         for term in &mut self.terms {
             match &mut term.condition {
                 Condition::InFlight(time) => time.settle(span),
-                Condition::InFlightDuring { from, to } => {
-                    from.settle(span);
-                    to.settle(span);
+                Condition::InFlightDuring(typed) | Condition::Waited(WaitOnHop { during: Some(typed), .. }) => {
+                    typed.settle(span);
                 }
                 Condition::BegunSince(since) => since.settle(span),
                 _ => {}
@@ -150,7 +179,9 @@ impl RequestFilter {
         let wall_start_ns = recording.start_wall_ns();
         for term in &self.terms {
             let begin_ns = match term.condition {
-                Condition::InFlightDuring { from, to } => from.first_ns(wall_start_ns).min(to.first_ns(wall_start_ns)),
+                Condition::InFlightDuring(span) | Condition::Waited(WaitOnHop { during: Some(span), .. }) => {
+                    span.from.first_ns(wall_start_ns).min(span.to.first_ns(wall_start_ns))
+                }
                 Condition::InFlight(time) | Condition::BegunSince(time) => time.first_ns(wall_start_ns),
                 _ => continue,
             };
@@ -172,6 +203,25 @@ impl RequestFilter {
     /// Conditions of the terms that are not negated.
     pub(super) fn required_conditions(&self) -> impl Iterator<Item = &Condition> {
         self.terms.iter().filter(|term| !term.is_negated).map(|term| &term.condition)
+    }
+
+    /// Searches the chunks that the ledger keeps for frames that waited, where that was not done before or `is_outdated`.
+    pub(crate) fn find_waits(&mut self, ledger: &Ledger, clock: RunClock, is_outdated: bool) {
+        for term in &mut self.terms {
+            if let Condition::Waited(wait) = &mut term.condition
+                && (is_outdated || wait.found.is_none())
+            {
+                wait.found = Some(Arc::new(wait.find(ledger, clock)));
+            }
+        }
+    }
+
+    /// Whether requests may be missing in the list, because chunks that could show them are not kept any more.
+    pub(crate) fn may_lack_requests(&self) -> bool {
+        self.terms.iter().any(|term| match &term.condition {
+            Condition::Waited(wait) => wait.found.as_ref().is_some_and(|found| found.is_incomplete),
+            _ => false,
+        })
     }
 
     pub(crate) fn matches(&self, row: &RequestRow, clock: RunClock) -> bool {
@@ -212,6 +262,7 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
         "flag" => Condition::Flag(parse_label(value, value_position, "flag", &Flag::ALL, Flag::label)?),
         "at" => parse_time_in_flight(value, value_position)?,
         "since" => Condition::BegunSince(parse_time(value, value_position)?),
+        "waited" => Condition::Waited(WaitOnHop::parse(value, value_position)?),
         lower_name => {
             let alias = COLUMN_ALIASES.iter().find(|alias| alias.0 == lower_name);
             let head = alias.map_or(lower_name, |alias| alias.1);
@@ -234,17 +285,75 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
 
 /// Parses a moment, or a range of two.
 fn parse_time_in_flight(value: &str, position: usize) -> Result<Condition, FilterSyntaxError> {
-    let Some((from, to)) = value.split_once("..") else {
-        return Ok(Condition::InFlight(parse_time(value, position)?));
-    };
-    let to_position = position + value.chars().count() - to.chars().count();
-    let from = parse_time(from, position)?;
-    let to = parse_time(to, to_position)?;
-    if from.is_after(to) {
-        let message = String::from("the end is before the start");
-        return Err(FilterSyntaxError { position: to_position, message });
+    match TypedSpan::parse(value, position) {
+        Some(span) => Ok(Condition::InFlightDuring(span?)),
+        None => Ok(Condition::InFlight(parse_time(value, position)?)),
     }
-    Ok(Condition::InFlightDuring { from, to })
+}
+
+impl TypedSpan {
+    /// Parses `1:20..1:30`; `None` if it is no range.
+    fn parse(text: &str, position: usize) -> Option<Result<Self, FilterSyntaxError>> {
+        let (from, to) = text.split_once("..")?;
+        let to_position = position + text.chars().count() - to.chars().count();
+        let times = parse_time(from, position).and_then(|from| Ok(Self { from, to: parse_time(to, to_position)? }));
+        Some(times.and_then(|span| {
+            if span.from.is_after(span.to) {
+                let message = String::from("the end is before the start");
+                return Err(FilterSyntaxError { position: to_position, message });
+            }
+            Ok(span)
+        }))
+    }
+
+    fn settle(&mut self, run: RunSpan) {
+        self.from.settle(run);
+        self.to.settle(run);
+    }
+
+    fn on_clock(self, clock: RunClock) -> RangeInclusive<MonoNs> {
+        // The end is part of the time: `..14:59:10` is the whole second.
+        let end = clock.at(self.to.last_ns(clock.wall_start_ns));
+        // A time of day before the start of the run is read as one of the next day.
+        let begin = clock.at(self.from.first_ns(clock.wall_start_ns));
+        let begin = if begin <= end { begin } else { clock.started };
+        begin..=end
+    }
+}
+
+impl WaitOnHop {
+    /// Parses the name of a hop, with a span behind `@`.
+    fn parse(value: &str, position: usize) -> Result<Self, FilterSyntaxError> {
+        let hop = value.split_once('@').map_or(value, |(hop, _)| hop).to_owned();
+        let span_position = position + hop.chars().count() + 1;
+        let span = value.split_once('@').map(|(_, span)| TypedSpan::parse(span, span_position));
+        let during = match span {
+            Some(Some(span)) => Some(span?),
+            Some(None) => {
+                let message = String::from("expected a span of time, for example 1:20..1:30");
+                return Err(FilterSyntaxError { position: span_position, message });
+            }
+            None => None,
+        };
+        Ok(Self { hop, during, found: None })
+    }
+
+    /// Whether it names this hop.
+    pub(super) fn is_on(&self, hop_name: &str) -> bool {
+        hop_name.replace(' ', "_").eq_ignore_ascii_case(&self.hop)
+    }
+
+    fn find(&self, ledger: &Ledger, clock: RunClock) -> FoundWaits {
+        let during = self.during.map_or(clock.started..=ledger.now(), |span| span.on_clock(clock));
+        let hops = ledger.hops().iter().filter(|hop| {
+            // Without observed receives, every frame would seem to wait.
+            hop.capabilities().received && self.is_on(&ledger.groups()[hop.group].name)
+        });
+        let hops: Vec<HopId> = hops.map(|hop| hop.id).collect();
+        let is_incomplete = ledger.chunks_known_since().is_some_and(|since| since > *during.start());
+        let rids = ledger.rids_that_waited(&HopWait { hops, during, min_ns: LATE_NS });
+        FoundWaits { rids: rids.into_iter().map(Box::from).collect(), is_incomplete }
+    }
 }
 
 fn parse_time(text: &str, position: usize) -> Result<TypedTime, FilterSyntaxError> {
@@ -255,7 +364,7 @@ fn parse_time(text: &str, position: usize) -> Result<TypedTime, FilterSyntaxErro
 }
 
 fn unknown_name(name: &str) -> String {
-    let mut names = vec!["rid", "state", "flag", "at", "since"];
+    let mut names = vec!["rid", "state", "flag", "at", "since", "waited"];
     names.extend(number_names());
     let nearest = nearest_name(name, &names).unwrap_or_default();
     format!("unknown name {name:?}; did you mean {nearest}? Names: {}", names.join(" "))
@@ -362,20 +471,19 @@ impl Condition {
                 let begin = clock.at(time.first_ns(clock.wall_start_ns));
                 // `14:59` names no moment.
                 let end = if time.is_minute() { clock.at(time.last_ns(clock.wall_start_ns)) } else { begin };
-                row.began_at() <= end && row.last_at >= begin
+                was_in_flight(row, &(begin..=end))
             }
-            Self::InFlightDuring { from, to } => {
-                // The end is part of the time: `..14:59:10` is the whole second.
-                let end = clock.at(to.last_ns(clock.wall_start_ns));
-                // A time of day before the start of the run is read as one of the next day.
-                let begin = clock.at(from.first_ns(clock.wall_start_ns));
-                let begin = if begin <= end { begin } else { clock.started };
-                row.began_at() <= end && row.last_at >= begin
-            }
+            Self::InFlightDuring(span) => was_in_flight(row, &span.on_clock(clock)),
+            Self::Waited(wait) => wait.found.as_ref().is_some_and(|found| found.rids.contains(&*row.rid)),
             Self::BegunSince(since) => row.began_at() >= clock.at(since.first_ns(clock.wall_start_ns)),
             Self::Number { of, compare, value, .. } => of(row).is_some_and(|number| compare(number, *value)),
         }
     }
+}
+
+/// Whether the request was in flight at some time of the span.
+fn was_in_flight(row: &RequestRow, span: &RangeInclusive<MonoNs>) -> bool {
+    row.began_at() <= *span.end() && row.last_at >= *span.start()
 }
 
 /// Returns whether `text` contains `lower`, which is lower case. ASCII text needs no allocation.
@@ -387,209 +495,4 @@ fn contains_ignoring_case(text: &str, lower: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use trace::MonoNs;
-    use trace::ledger::{RequestDispatch, RequestNumbers};
-
-    use super::*;
-
-    fn row() -> RequestRow {
-        let mut row = RequestRow {
-            rid: "5B92f0".into(),
-            numbers: RequestNumbers {
-                gap_ns: Some(1_500_000_000),
-                dropped: Some(2),
-                tokens_sent: 10_000,
-                worker: Some(1),
-                ..RequestNumbers::default()
-            },
-            ..RequestRow::default()
-        };
-        row.flags.set_if(Flag::Gap, true);
-        row
-    }
-
-    fn passes(text: &str) -> bool {
-        RequestFilter::parse(text).unwrap_or_else(|m| panic!("{text:?} {m}")).matches(&row(), RunClock::default())
-    }
-
-    #[test]
-    fn all_terms_must_match() {
-        for text in [
-            "",
-            "  ",
-            "gap>1s drop>0 rid:5b92 state:live",
-            "GAP>=1500ms",
-            "sent=10k",
-            "5b92",
-            "-flag:abort flag:gap",
-            "gap<2m",
-            "worker:1",
-        ] {
-            assert!(passes(text), "{text:?}");
-        }
-        for flag in Flag::ALL {
-            assert_eq!(passes(&format!("flag:{}", flag.label().to_lowercase())), flag == Flag::Gap);
-        }
-        for text in ["gap>2s", "-5b92", "state:finished", "drop=0 5b92", "flag:wire-loss", "worker:0"] {
-            assert!(!passes(text), "{text:?}");
-        }
-    }
-
-    #[test]
-    fn times_of_day_select_the_requests_in_flight() {
-        const SECOND: u64 = 1_000_000_000;
-        // 2026-11-21 14:59:02.700 UTC, after a start of the machine's clock at 100 s.
-        let clock = RunClock { started: MonoNs(100 * SECOND), wall_start_ns: Some(1_795_273_142_700_000_000) };
-        let mut row = row();
-        (row.numbers.first_at, row.numbers.last_at) = (MonoNs(105 * SECOND), MonoNs(108 * SECOND));
-        let passes = |text: &str, clock| RequestFilter::parse(text).expect(text).matches(&row, clock);
-        // In flight from 14:59:07.7 to 14:59:10.7.
-        for (text, expected) in [
-            ("at:14:59:07", false),
-            ("at:14:59:08", true),
-            ("at:14:59:07..14:59:07", true),
-            ("at:14:59:10Z", true),
-            ("at:14:59:06", false),
-            ("at:14:59:11", false),
-            ("at:14:59:00..14:59:03", false),
-            ("at:14:59:03..14:59:07", true),
-            ("at:14:58:00..14:59:07", true),
-            ("at:14:58:00..14:59:06", false),
-            ("at:14:59:03..02:00:00", true),
-            ("at:5s", true),
-            ("at:9s", false),
-            ("at:4.9s", false),
-            ("at:4.95s..4.99s", false),
-            ("at:14:59:07.6", false),
-            ("at:14:59:07.7", true),
-            ("-at:9s", true),
-            ("since:14:59:07", true),
-            ("since:14:59:08", false),
-            ("since:0:05", true),
-            ("since:5.1s", false),
-        ] {
-            assert_eq!(passes(text, clock), expected, "{text}");
-        }
-        assert!(passes("at:0:00:06", RunClock { wall_start_ns: None, ..clock }));
-    }
-
-    #[test]
-    fn a_request_is_in_flight_from_its_dispatch_on() {
-        let mut row = row();
-        (row.numbers.first_at, row.numbers.last_at) = (MonoNs(9_000_000_000), MonoNs(12_000_000_000));
-        let clock = RunClock::default();
-        let passes = |row: &RequestRow, text: &str| RequestFilter::parse(text).expect(text).matches(row, clock);
-        assert!(!passes(&row, "at:5s") && passes(&row, "since:8s"));
-        row.numbers.dispatch = Some(RequestDispatch {
-            sent: MonoNs(4_000_000_000),
-            received: None,
-            prompt_tokens: None,
-            room: None,
-            arrived_unix_ns: None,
-        });
-        assert!(passes(&row, "at:5s") && !passes(&row, "since:8s") && !passes(&row, "at:3.9s"));
-    }
-
-    #[test]
-    fn hours_and_minutes_are_a_time_of_day_unless_the_run_is_as_long_from_its_start() {
-        const SECOND: u64 = 1_000_000_000;
-        // As above, from 14:59:02.700 on.
-        let clock = RunClock { started: MonoNs(100 * SECOND), wall_start_ns: Some(1_795_273_142_700_000_000) };
-        let mut row = row();
-        (row.numbers.first_at, row.numbers.last_at) = (MonoNs(105 * SECOND), MonoNs(108 * SECOND));
-        for (text, length_s, expected) in [
-            ("at:14:59", 60, true),
-            ("at:14:58..14:59", 60, true),
-            ("at:15:00", 60, false),
-            ("at:14:58", 60, false),
-            ("at:14:59", 1_000, false),
-            ("at:14:59Z", 1_000, true),
-            ("at:2:59pm", 1_000, true),
-            ("since:14:59", 60, true),
-            ("since:15:00", 70, false),
-        ] {
-            let mut filter = RequestFilter::parse(text).expect(text);
-            filter.settle_times(RunSpan { wall_start_ns: clock.wall_start_ns, length_ns: length_s * SECOND });
-            assert_eq!(filter.matches(&row, clock), expected, "{text} in {length_s} s");
-        }
-    }
-
-    #[test]
-    fn unobservable_values_satisfy_no_comparison() {
-        assert!(!passes("deliv>0") && !passes("deliv<1") && !passes("deliv=0"));
-    }
-
-    #[test]
-    fn parse_errors_have_a_position_and_a_hint() {
-        let at = |text: &str| RequestFilter::parse(text).map_err(|error| (error.position, error.message));
-        for (text, place, hint) in [
-            ("gap>1s drpo>0", 7, "unknown name \"drpo\"; did you mean drop?"),
-            ("stat:live", 0, "did you mean state?"),
-            ("@slow", 0, "stands alone"),
-            ("gap>1s OR drop>0", 7, "all terms must match"),
-            ("drop>0 or gap>1s", 7, "all terms must match"),
-            ("5b92|4f1c", 0, "no alternatives"),
-            ("at:13:43:34..13:43:33", 13, "before the start"),
-            ("! gap>1s", 0, "`-` negates"),
-            ("rdi:5b9", 0, "did you mean rid?"),
-            ("(gap>1s", 0, "did you mean gap?"),
-            ("gap!=1s", 0, "did you mean gap?"),
-            ("slow@prod", 0, "stands alone"),
-            ("5b9*", 0, "use rid:5b9"),
-            ("-chatcmpl-?", 1, "use rid:chatcmpl-"),
-            ("Live", 0, "did you mean state:live?"),
-            ("dropped?", 0, "did you mean flag:DROPPED??"),
-            ("gap", 0, "for example gap>1s"),
-            ("Dropped", 0, "for example Dropped>0"),
-            ("stall", 0, "did you mean flag:STALL?"),
-            ("lost", 0, "lost>0"),
-            ("at:soon", 3, "14:59:08"),
-            ("at:14:59:00..x", 13, "14:59:08"),
-            ("gap>", 4, "needs a value"),
-            ("gap>fast", 4, "250ms"),
-            ("gap>1parsec", 5, "250ms"),
-            ("x -", 3, "after the minus"),
-            ("state:dead", 6, "waiting live"),
-            ("flag:bad", 5, "DROPPED"),
-            ("state>live", 5, "state:live"),
-            ("ä rid>5", 5, "cannot be compared"),
-        ] {
-            let (found, what) = at(text).expect_err(text);
-            assert!(found == place && what.contains(hint), "{text:?}: {found} {what}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn parse_errors_are_positioned_inside_the_text(text in any::<String>()) {
-            match RequestFilter::parse(&text) {
-                Ok(query) => { query.matches(&row(), RunClock::default()); }
-                Err(mistake) => prop_assert!(mistake.position <= text.chars().count(), "{text:?} {mistake}"),
-            }
-        }
-
-        #[test]
-        fn comparisons_match_the_reference(
-            gap in proptest::option::of(0u64..10_000), bound in 0u64..10_000, negated in any::<bool>(), op in 0usize..5,
-        ) {
-            let sign = [">", ">=", "<", "<=", "="][op];
-            let text = format!("{}gap{sign}{bound}ms", if negated { "-" } else { "" });
-            let query = RequestFilter::parse(&text).map_err(|m| TestCaseError::fail(m.to_string()))?;
-            let numbers = RequestNumbers { gap_ns: gap.map(|ms| ms * 1_000_000), ..RequestNumbers::default() };
-            let row = RequestRow { numbers, ..RequestRow::default() };
-            let holds = gap.is_some_and(|g| [g > bound, g >= bound, g < bound, g <= bound, g == bound][op]);
-            prop_assert_eq!(query.matches(&row, RunClock::default()), holds != negated);
-        }
-
-        #[test]
-        fn nearly_valid_queries_never_panic(
-            text in "(-?(gap|drop|rid|state|flag|age|x)(:|>|>=|<|<=|=)?[0-9a-z.!? ]{0,6} ?){0,4}",
-        ) {
-            if let Err(mistake) = RequestFilter::parse(&text) {
-                prop_assert!(mistake.position <= text.len());
-            }
-        }
-    }
-}
+mod tests;

@@ -10,8 +10,8 @@ use trace::stats::{Distribution, Spread};
 use trace::time_series::RecentTraffic;
 
 use super::flags::Health;
+use super::hop_ends::HopEnds;
 use super::model::{HopMember, HopRates, HopSummary, KernelQueueBytes, QUEUE_WAIT_BOUNDS_NS};
-use super::request_detail::HopEnds;
 
 /// Maximum number of reasons for undecoded frames shown per hop.
 const MAX_REASONS: usize = 4;
@@ -52,6 +52,7 @@ pub(crate) fn hop_ends(ledger: &Ledger) -> Vec<HopEnds> {
     let ends = outputs.map(|hop| HopEnds {
         id: hop.id,
         ends: ledger.groups()[hop.group].ends.clone(),
+        receiver: hop.worker.map_or_else(|| hop.endpoint.to_string(), |worker| format!("worker {worker}")),
         observes_received: hop.capabilities().received,
     });
     let mut ends: Vec<HopEnds> = ends.collect();

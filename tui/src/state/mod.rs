@@ -9,12 +9,15 @@ pub(crate) mod agreement;
 pub(crate) mod chunk_status;
 pub(crate) mod curves;
 pub(crate) mod filter;
+pub(crate) mod finding_requests;
 pub(crate) mod flags;
+mod hop_ends;
 mod hops;
 pub(crate) mod model;
 pub(crate) mod picker;
 pub(crate) mod pinned;
 pub(crate) mod pods;
+pub(crate) mod receiver_changes;
 #[cfg(test)]
 mod recent_figures;
 pub(crate) mod refresh;

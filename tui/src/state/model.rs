@@ -64,6 +64,8 @@ pub(crate) struct Model {
     pub(crate) detail: Option<RequestDetail>,
     /// In the order of the report.
     pub(crate) findings: Vec<Finding>,
+    /// Changes of the receiver of the selected finding's worst request; `None` unless the finding is about them and they are known.
+    pub(crate) receiver_changes: Option<String>,
     /// Threads of the engine; `None` if threads are not observed.
     pub(crate) threads: Option<Vec<ThreadLine>>,
     /// Functions the threads ran in, by role; empty if no stacks are sampled.

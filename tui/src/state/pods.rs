@@ -100,6 +100,7 @@ impl PairLine {
     /// Servers, joined requests and worst leg, with this arrow.
     pub fn describe(&self, arrow: &str) -> String {
         let servers = format!("{} {arrow} {}", self.prefill.join(" + "), self.decode);
+        // The join reads a limited number of requests, so it may lack older ones.
         let newest =
             self.newest_finished.map_or_else(String::new, |limit| format!(" (newest {} of each)", count(limit)));
         format!("{servers}: {}{newest}; {}", plural(self.requests, "joined request"), self.worst_leg)

@@ -20,6 +20,7 @@ use super::flags::{Flag, FlagSet, Health, RunVerdict};
 use super::model::{FirstTokenGap, Model, RunValues, SendRates, WaitingRequests};
 use super::pinned::PinnedHistories;
 use super::pods::{KeyFigures, WorstLeg, sum_known};
+use super::receiver_changes::{describe_receiver_changes, receiver_changes};
 use super::request_detail::RequestDetail;
 use super::request_facts::RequestFacts;
 use super::request_row::{RequestRow, RequestState};
@@ -142,6 +143,16 @@ impl Model {
             ledger.engine(),
             facts,
         ));
+    }
+
+    /// Finds the receivers between which the worst request of the finding changed.
+    pub(crate) fn refresh_finding_detail(&mut self, analysis: &Analysis, pinned: &PinnedHistories, index: usize) {
+        let finding = self.findings.get(index).filter(|finding| finding.kind == "rid-changed-worker");
+        self.receiver_changes = finding.and_then(|finding| {
+            let ledger = analysis.ledger();
+            let history = pinned.longest_history(ledger, &finding.verdict.rid);
+            describe_receiver_changes(&receiver_changes(&history, &hops::hop_ends(ledger)))
+        });
     }
 
     fn judge_run(&self, ledger: &Ledger) -> RunVerdict {

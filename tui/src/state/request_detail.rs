@@ -1,15 +1,17 @@
 //! Detail of one request: its stages, and the outcome of each chunk.
 
 use outputs::report::bar::{Segment, gathered};
+use trace::MonoNs;
 use trace::detect::attribution::LegKind;
 use trace::engine::{EngineState, Facts};
 use trace::event::{ToolCallOutcome, ToolCalls};
 use trace::ledger::{ChunkRecord, Losses, RequestHistory, TtftMoment};
 use trace::path::Ends;
-use trace::{HopId, MonoNs};
 
 use super::chunk_status::ChunkStatus;
 use super::flags::Flag;
+use super::hop_ends::HopEnds;
+use super::receiver_changes::receiver_changes;
 use super::request_facts::{RequestFacts, evidence_of_flags};
 use super::request_row::RequestRow;
 
@@ -86,13 +88,6 @@ pub(crate) struct RequestDetail {
     pub(crate) known_since: Option<MonoNs>,
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct HopEnds {
-    pub(crate) id: HopId,
-    pub(crate) ends: Ends<Box<str>>,
-    pub(crate) observes_received: bool,
-}
-
 impl RequestDetail {
     pub(crate) fn new(
         rid: &str,
@@ -100,8 +95,9 @@ impl RequestDetail {
         row: Option<RequestRow>,
         hops: &[HopEnds],
         engine: &EngineState,
-        facts: RequestFacts,
+        mut facts: RequestFacts,
     ) -> Self {
+        facts.receiver_changes = receiver_changes(history, hops);
         let legs = legs_crossed(history, hops, &facts);
         // Observed deliveries decide what became of a chunk; predictions are for runs without them.
         let predicted_losses = facts.predicted_losses.as_ref().filter(|_| history.deliveries.is_empty());
@@ -412,10 +408,12 @@ fn tracks(legs: &[HopLeg<'_>], history: &RequestHistory, lines: &[ChunkLine]) ->
 
 #[cfg(test)]
 mod tests {
+    use trace::HopId;
     use trace::event::ArgumentsPart;
     use trace::ledger::{ChunkOutcome, DeliveryRecord, UnjudgedCause};
 
     use super::*;
+    use crate::state::receiver_changes::ReceiverChange;
 
     const MS: u64 = 1_000_000;
 
@@ -437,7 +435,8 @@ mod tests {
     }
 
     fn ends(id: u16, from: &str, to: &str) -> HopEnds {
-        HopEnds { id: HopId(id), ends: Ends::new(from, to).to_owned(), observes_received: true }
+        let receiver = format!("worker {id}");
+        HopEnds { id: HopId(id), ends: Ends::new(from, to).to_owned(), receiver, observes_received: true }
     }
 
     fn hops() -> [HopEnds; 2] {
@@ -534,6 +533,14 @@ mod tests {
         ];
         assert!(expected.iter().all(|part| path.iter().any(|shown| shown == part)), "{path:?}");
         assert_eq!(detail.receiving_roles, ["router", "detokenizer", "tokenizer"]);
+        let changes: Vec<String> = detail.facts.receiver_changes.iter().map(ReceiverChange::to_string).collect();
+        assert_eq!(
+            changes,
+            [
+                "detokenizer worker 1 to worker 2 at chunk 2, 500 ms after its first",
+                "tokenizer worker 3 to worker 4 at chunk 2, 500 ms after its first"
+            ]
+        );
         let waits: Vec<_> = detail.chunks.iter().map(|chunk| chunk.waits_ns.clone()).collect();
         assert_eq!(waits, [[1, 1, 8], [1, 1, 1]].map(|waits| waits.map(|ms| Some(ms * MS)).to_vec()));
         let tracks: Vec<(&str, usize)> = detail.tracks.iter().map(|track| (&*track.label, track.ticks.len())).collect();

@@ -8,6 +8,7 @@ use trace::event::ToolCalls;
 use trace::ledger::{FrontendResponse, ItlEnds, Ledger, Losses, Request, RequestSummary, TtftPath};
 
 use super::flags::Flag;
+use super::receiver_changes::{ReceiverChange, describe_receiver_changes};
 use super::request_row::{RequestRow, RequestState};
 
 /// The ledger's record of a request, live or finished.
@@ -26,6 +27,8 @@ pub(crate) struct RequestFacts {
     pub(crate) tool_calls: Option<ToolCalls>,
     /// Waits of its response in a frontend.
     pub(crate) frontend: Option<FrontendResponse>,
+    /// As far as its chunks are kept.
+    pub(crate) receiver_changes: Vec<ReceiverChange>,
 }
 
 impl RequestFacts {
@@ -52,6 +55,7 @@ impl RequestFacts {
                 ..common
             };
         }
+        // The newest one if the rid was reused.
         let lossy = ledger.lossy_requests().rev().find(|lossy| &*lossy.rid == rid);
         Self {
             ttft_path: summary.map(|summary| TtftPath::new(summary)).unwrap_or_default(),
@@ -126,7 +130,11 @@ fn evidence_of_flag(flag: Flag, row: &RequestRow, engine: &EngineState, facts: &
         Flag::Stall if row.chunks_sent == 0 => {
             format!("the {source} has sent nothing for it, although it answered later requests")
         }
-        Flag::Stall | Flag::Moved => flag.explanation().to_owned(),
+        Flag::Stall => flag.explanation().to_owned(),
+        Flag::Moved => match describe_receiver_changes(&facts.receiver_changes) {
+            Some(changes) => format!("{changes}: {}", flag.explanation()),
+            None => format!("{}; from which to which is not kept any more", flag.explanation()),
+        },
         Flag::Inflated => format!("{}: sums count tokens repeatedly", flag.explanation()),
         Flag::Aborted => format!("it was aborted by the client, the {source} or an error"),
         Flag::Retracted => format!("the {source} removed it from the batch {} times to free memory", row.retractions),

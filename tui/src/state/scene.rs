@@ -86,6 +86,11 @@ impl Scene {
         self.send_on(0, at, chunks, None);
     }
 
+    /// Number of frames sent on this hop.
+    pub(crate) fn sent_frames(&self, hop: usize) -> u64 {
+        self.seq[hop]
+    }
+
     /// Sends the last chunks of requests.
     pub(crate) fn finish(&mut self, at: u64, chunks: &[(&str, u32, u32)], why: Finish) {
         self.send_on(0, at, chunks, Some(why));

@@ -55,6 +55,7 @@ pub(crate) fn thread_lines(ledger: &Ledger) -> Option<Vec<ThreadLine>> {
     let now = ledger.now();
     let mut lines: Vec<ThreadLine> = ledger.threads().iter().filter_map(|thread| thread_line(thread, now)).collect();
     lines.sort_by(|a, b| b.is_receiver.cmp(&a.is_receiver).then(b.total.running.total_cmp(&a.total.running)));
+    // A process may have thousands of idle threads; those that receive or run come first.
     lines.truncate(MAX_THREADS);
     (!lines.is_empty()).then_some(lines)
 }

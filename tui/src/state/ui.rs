@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use session::ScreenCommand;
-use session::playback::Play;
+use session::playback::{FindingKey, Play};
 
 use super::Model;
 use super::action::{Action, Effect, Tab};
@@ -58,21 +58,6 @@ const MAX_TEXT_CHARS: usize = 200;
 /// Maximum number of pinned rows.
 const MAX_PINS: usize = 16;
 
-/// Filters for the requests that a kind of finding is about.
-pub(crate) const FILTERS_OF_FINDINGS: [(&str, &str); 11] = [
-    ("dropped-chunks", "drop>0"),
-    ("dropped-chunks-predicted", "flag:DROPPED?"),
-    ("merged-chunks", "merged>0"),
-    ("would-drop", "merged>0"),
-    ("first-token-gap", "flag:GAP"),
-    ("damaged-tool-calls", "flag:TOOL-CALL"),
-    ("rid-changed-worker", "flag:MOVED"),
-    ("wire-loss", "flag:WIRE-LOSS"),
-    ("inflation", "flag:INFLATE"),
-    ("stalled-stream", "flag:STALL"),
-    ("unanswered-requests", "flag:STALL state:waiting"),
-];
-
 /// Limits of the state kept per run, and the saved filters.
 #[derive(Clone, Debug, Default)]
 pub struct ScreenOptions {
@@ -107,14 +92,18 @@ pub(crate) struct Ui {
     pub(crate) shows_cut_list: bool,
     /// Index into [`SECONDS_PER_COLUMN`].
     pub(crate) zoom_level: usize,
-    /// Seconds between the end of the shown time series and the newest sample.
-    pub(crate) scrolled_back_s: u64,
+    /// Seconds between the end of the shown time series and the newest sample; `None` if the user has not scrolled.
+    pub(crate) scrolled_back_s: Option<u64>,
     /// Index of the selected item on each tab. On [`Tab::Request`] it is the first shown chunk; [`Tab::Requests`] selects by rid.
     pub(crate) selected_indices: [usize; Tab::ALL.len()],
     /// Set once the user has searched the chunk list for a lost or merged chunk.
     pub(crate) has_sought_chunk: bool,
     /// Number of rows per page, updated by the view after every draw.
     pub(crate) page_rows: usize,
+    /// Largest scroll offset of the help, updated by the view after every draw.
+    pub(crate) help_end: usize,
+    /// Finding that a seek of the playback has reached, once it is selected.
+    pub(crate) selected_sought: Option<FindingKey>,
     pub(crate) options: ScreenOptions,
     /// Set after the first quit key while a recording is being written. The next one quits.
     pub(crate) is_quit_requested: bool,
@@ -167,7 +156,11 @@ impl Ui {
             }
             Action::OpenSelection => self.open_selection(model),
             Action::GoBack => self.go_back(),
-            Action::ShowHelp => self.dialog = Dialog::Help(0),
+            Action::ShowHelp => {
+                self.dialog = Dialog::Help(0);
+                // Known after it is drawn.
+                self.help_end = usize::MAX;
+            }
             Action::TypeFilter => {
                 self.open_tab(Tab::Requests);
                 self.dialog = Dialog::Filter(self.filter.text.clone());
@@ -187,7 +180,12 @@ impl Ui {
             Action::PinRequest => self.toggle_pin(),
             Action::Pause if self.is_replay => return Some(Effect::Command(ScreenCommand::Play(Play::Toggle))),
             Action::Pause => self.toggle_pause(model),
-            Action::Command(command) => return Some(Effect::Command(command)),
+            Action::Command(command) => {
+                if command == ScreenCommand::Play(Play::Finding(true)) && model.is_at_end() {
+                    self.show_message("no further finding before the end");
+                }
+                return Some(Effect::Command(command));
+            }
             Action::TypeTime => self.dialog = Dialog::Time(String::new()),
             Action::ZoomTime(by) => {
                 self.zoom_level = self.zoom_level.saturating_add_signed(by).min(SECONDS_PER_COLUMN.len() - 1);
@@ -202,7 +200,7 @@ impl Ui {
             Action::GoToSecond(second) => {
                 // A live view would move away from the second.
                 let newest = *self.paused_at_second.get_or_insert(model.curves.newest_second());
-                self.scrolled_back_s = newest.saturating_sub(second);
+                self.scrolled_back_s = Some(newest.saturating_sub(second));
             }
             Action::ShowPalette => self.dialog = Dialog::Palette { words: String::new(), selected: 0 },
             Action::OnTab(tab, action) => {
@@ -245,10 +243,34 @@ impl Ui {
         } else if !self.has_chosen_request || self.selected_rid.is_none() {
             self.selected_rid = model.table.visible_row(0).map(|row| row.rid.clone());
         }
+        self.select_sought_finding(model);
         for tab in [Tab::Findings, Tab::Hops, Tab::Pods, Tab::Cpu] {
             // A list may have become shorter.
             self.select_item(tab, self.selected_index(tab), model);
         }
+    }
+
+    /// Selects the finding that a seek of the playback has reached.
+    fn select_sought_finding(&mut self, model: &Model) {
+        let sought = model.position.as_ref().and_then(|position| position.sought.as_ref());
+        if sought == self.selected_sought.as_ref() {
+            return;
+        }
+        let Some(sought) = sought else {
+            self.selected_sought = None;
+            return;
+        };
+        let mut findings = model.findings.iter();
+        let exact = findings.clone().position(|finding| FindingKey::from(finding) == *sought);
+        // A finding about all hops names the one that is worst now.
+        let Some(index) = exact.or_else(|| findings.position(|finding| finding.kind == sought.kind)) else {
+            // The model is older than the position.
+            return;
+        };
+        self.selected_sought = Some(sought.clone());
+        self.selected_indices[Tab::Findings as usize] = index;
+        let details = if self.tab == Tab::Findings { "" } else { ": 5 has its details" };
+        self.show_message(format!("{} is first seen here{details}", sought.kind));
     }
 
     /// Index of the selected item on a tab.
@@ -272,7 +294,7 @@ impl Ui {
         self.selected_rid = None;
         self.has_chosen_request = false;
         self.paused_at_second = None;
-        self.scrolled_back_s = 0;
+        self.scrolled_back_s = None;
         self.pins.clear();
         // The list of pods is the same for every run.
         for tab in Tab::ALL.into_iter().filter(|tab| *tab != Tab::Pods) {
@@ -282,7 +304,26 @@ impl Ui {
 
     /// Second at which the time series end.
     pub(crate) fn last_shown_second(&self, model: &Model) -> u64 {
-        self.paused_at_second.unwrap_or(model.curves.newest_second()).saturating_sub(self.scrolled_back_s)
+        self.paused_at_second.unwrap_or(model.curves.newest_second()).saturating_sub(self.seconds_back(model))
+    }
+
+    /// Seconds between the end of the shown time series and the newest sample.
+    fn seconds_back(&self, model: &Model) -> u64 {
+        self.scrolled_back_s.unwrap_or_else(|| self.idle_seconds_left_out(model))
+    }
+
+    /// Idle seconds at the end of a run that is over, which are left out until the user scrolls there: empty curves say nothing about the run.
+    pub(crate) fn idle_seconds_left_out(&self, model: &Model) -> u64 {
+        /// So many columns fit on the narrowest screen beside the last traffic.
+        const MIN_IDLE_S: u64 = 20;
+        /// Shown after the last traffic, so that its end is visible.
+        const IDLE_SHOWN_S: u64 = 2;
+        let is_chosen = self.scrolled_back_s.is_some() || self.paused_at_second.is_some();
+        if is_chosen || !model.is_at_end() {
+            return 0;
+        }
+        let idle_s = model.curves.idle_seconds_at_end();
+        if idle_s < MIN_IDLE_S { 0 } else { idle_s - IDLE_SHOWN_S }
     }
 
     /// Shows `text` until the next key.
@@ -292,11 +333,14 @@ impl Ui {
 
     fn open_tab(&mut self, tab: Tab) {
         self.tab = tab;
+        // It was about the tab before.
         self.dialog = Dialog::None;
     }
 
     fn move_selection(&mut self, offset: isize, model: &Model) {
-        if let Dialog::Help(line) | Dialog::Palette { selected: line, .. } = &mut self.dialog {
+        if let Dialog::Help(line) = &mut self.dialog {
+            *line = line.saturating_add_signed(offset).min(self.help_end);
+        } else if let Dialog::Palette { selected: line, .. } = &mut self.dialog {
             *line = line.saturating_add_signed(offset);
         } else if self.tab == Tab::Requests {
             self.follows_worst = false;
@@ -370,20 +414,10 @@ impl Ui {
         }
     }
 
-    /// Filters the requests to those that the finding is about, or else to those in flight while it lasted.
+    /// Filters the requests to those that the finding is about.
     fn list_requests_of_finding(&mut self, model: &Model) {
         let Some(finding) = model.findings.get(self.selected_index(Tab::Findings)) else { return };
-        let known = FILTERS_OF_FINDINGS.iter().find(|known| known.0 == finding.kind);
-        let text = known.map_or_else(
-            || {
-                let times = [finding.began, finding.last_at].map(|at| at.since(model.started_at) / 1_000_000);
-                // Rounded down: the end of the range is the whole millisecond.
-                let [from, to] = times.map(|ms| format!("{}.{:03}s", ms / 1_000, ms % 1_000));
-                format!("at:{from}..{to}")
-            },
-            |(_, filter)| String::from(*filter),
-        );
-        let Ok(filter) = RequestFilter::parse(&text) else { return };
+        let Ok(filter) = RequestFilter::parse(&model.filter_of_finding(finding)) else { return };
         self.show_message(format!("requests of {}", finding.kind));
         self.open_tab(Tab::Requests);
         self.apply_filter(filter);
@@ -393,6 +427,7 @@ impl Ui {
     fn open_finding(&mut self, model: &Model) {
         let Some(finding) = model.findings.get(self.selected_index(Tab::Findings)) else { return };
         if !finding.verdict.rid.is_empty() {
+            // Otherwise the next refresh would select another request.
             self.follows_worst = false;
             self.open_request(Some(finding.verdict.rid.clone()));
         } else if let Some(index) = model.hops.iter().position(|hop| hop.name == finding.verdict.hop) {
@@ -402,8 +437,8 @@ impl Ui {
             let start = model.finding_start_ns(finding) / 1_000_000_000;
             // The start of the finding is a few columns before the end, so that its effect is visible too.
             let shown_after_start = SECONDS_PER_COLUMN[self.zoom_level] * SCROLL_COLUMNS;
-            self.scrolled_back_s = newest.saturating_sub(start + shown_after_start);
-            self.scrolled_back_s = self.scrolled_back_s.min(model.curves.seconds_before_newest());
+            let seconds_back = newest.saturating_sub(start + shown_after_start);
+            self.scrolled_back_s = Some(seconds_back.min(model.curves.seconds_before_newest()));
             self.open_tab(Tab::Overview);
         }
     }
@@ -416,13 +451,14 @@ impl Ui {
                 self.filter = RequestFilter::default();
                 self.show_message("filter cleared");
             }
-            (Dialog::None, _) => self.scrolled_back_s = 0,
+            (Dialog::None, _) => self.scrolled_back_s = None,
             _ => self.dialog = Dialog::None,
         }
     }
 
     fn toggle_pin(&mut self) {
         let Some(rid) = self.selected_rid.clone() else { return };
+        // The row stays selected, although it moves to the top.
         self.has_chosen_request = true;
         if self.pins.remove(&rid) {
             self.show_message("unpinned");
@@ -436,7 +472,7 @@ impl Ui {
 
     fn toggle_pause(&mut self, model: &Model) {
         match self.paused_at_second.take() {
-            Some(_) => self.scrolled_back_s = 0,
+            Some(_) => self.scrolled_back_s = None,
             None => self.paused_at_second = Some(model.curves.newest_second()),
         }
     }
@@ -444,12 +480,11 @@ impl Ui {
     /// Scrolls to later (positive) or earlier times.
     fn scroll_time(&mut self, steps: isize, model: &Model) {
         let distance_s = steps.unsigned_abs() as u64 * SCROLL_COLUMNS * SECONDS_PER_COLUMN[self.zoom_level];
-        if steps < 0 {
-            self.scrolled_back_s = self.scrolled_back_s.saturating_add(distance_s);
-        } else {
-            self.scrolled_back_s = self.scrolled_back_s.saturating_sub(distance_s);
-        }
-        self.scrolled_back_s = self.scrolled_back_s.min(model.curves.seconds_before_newest());
+        let shown = self.seconds_back(model);
+        let seconds_back = if steps < 0 { shown.saturating_add(distance_s) } else { shown.saturating_sub(distance_s) };
+        let is_back_at_newest = seconds_back == 0 && !model.is_at_end();
+        let seconds_back = seconds_back.min(model.curves.seconds_before_newest());
+        self.scrolled_back_s = (!is_back_at_newest).then_some(seconds_back);
     }
 
     /// Changes the text that the dialog reads, if it does.
@@ -466,12 +501,19 @@ impl Ui {
 
     /// Parses a filter typed for this run, or finds the saved one that it names.
     pub(crate) fn parse_filter(&self, text: &str, model: &Model) -> Result<RequestFilter, FilterSyntaxError> {
-        let Some(name) = text.trim().strip_prefix('@') else {
-            let mut filter = RequestFilter::parse(text)?;
-            filter.settle_times(model.span());
-            model.position.as_ref().map_or(Ok(()), |recording| filter.check_times(recording))?;
-            return Ok(filter);
-        };
+        if let Some(name) = text.trim().strip_prefix('@') {
+            return self.find_saved_filter(name);
+        }
+        let mut filter = RequestFilter::parse(text)?;
+        filter.settle_times(model.span());
+        // A live run goes on, so a time that it does not cover yet may come.
+        if let Some(recording) = &model.position {
+            filter.check_times(recording)?;
+        }
+        Ok(filter)
+    }
+
+    fn find_saved_filter(&self, name: &str) -> Result<RequestFilter, FilterSyntaxError> {
         if let Some(saved) = self.options.filters.iter().find(|saved| saved.name == name) {
             return Ok(saved.filter.clone());
         }

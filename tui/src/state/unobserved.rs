@@ -4,7 +4,7 @@ use trace::columns::Number;
 use trace::path;
 
 use super::Model;
-use super::filter::{Condition, RequestFilter};
+use super::filter::{Condition, RequestFilter, WaitOnHop};
 use super::flags::Flag;
 use super::request_row::RequestState;
 
@@ -30,10 +30,10 @@ impl Model {
             Condition::Number { head, of, .. } => self.missing_number(head, of),
             Condition::Flag(flag) => self.flag_absence(flag),
             Condition::State(state) => self.state_absence(state),
-            Condition::Rid(_)
-            | Condition::InFlight(_)
-            | Condition::InFlightDuring { .. }
-            | Condition::BegunSince(_) => None,
+            Condition::Waited(ref wait) => self.wait_absence(wait),
+            Condition::Rid(_) | Condition::InFlight(_) | Condition::InFlightDuring(_) | Condition::BegunSince(_) => {
+                None
+            }
         })
     }
 
@@ -76,6 +76,16 @@ impl Model {
             _ => None,
         };
         reason.map(|reason| format!("{} is not observed in this run: {reason}", flag.label()))
+    }
+
+    /// Why waits on a hop are not known; `None` if they are.
+    fn wait_absence(&self, wait: &WaitOnHop) -> Option<String> {
+        let Some(hop) = self.hops.iter().find(|hop| wait.is_on(&hop.name)) else {
+            let names: Vec<String> = self.hops.iter().map(|hop| hop.name.replace(' ', "_")).collect();
+            return Some(format!("no hop is named {}: the hops are {}", wait.hop, names.join(", ")));
+        };
+        let is_unobserved = hop.backlog_frames.is_none();
+        is_unobserved.then(|| format!("waits on {} are not observed in this run", hop.name))
     }
 
     /// Why no request has this number; `None` if one has it.

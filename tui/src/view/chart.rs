@@ -103,6 +103,8 @@ pub(super) struct TimeWindow {
     pub(super) end: u64,
     /// Seconds per slot.
     pub(super) step: u64,
+    /// Idle seconds after `end` that are left out, because the run is over.
+    pub(super) idle_after_s: u64,
 }
 
 /// Number of time columns at this width.
@@ -113,7 +115,11 @@ pub(super) fn column_count(width: u16) -> u16 {
 impl TimeWindow {
     /// Time span selected by the user.
     pub(super) fn selected(model: &Model, ui: &Ui) -> Self {
-        Self { end: ui.last_shown_second(model), step: SECONDS_PER_COLUMN[ui.zoom_level] }
+        Self {
+            end: ui.last_shown_second(model),
+            step: SECONDS_PER_COLUMN[ui.zoom_level],
+            idle_after_s: ui.idle_seconds_left_out(model),
+        }
     }
 
     /// Number of slots with recorded data that fit into `columns`.
@@ -133,6 +139,14 @@ impl TimeWindow {
         }
     }
 
+    /// The idle time that is left out, with the key that shows it; empty without any.
+    fn describe_idle_time(self) -> String {
+        match self.idle_after_s {
+            0 => String::new(),
+            idle_s => format!("; then idle to {} (Right)", format_clock((self.end + 1 + idle_s) * SECOND_NS)),
+        }
+    }
+
     /// Start of the span of the last value beside a series: the current second is not over.
     pub(super) fn describe_last(self) -> String {
         let first = (self.end + 1).saturating_sub(self.step);
@@ -141,8 +155,12 @@ impl TimeWindow {
 
     /// Draws the heading of charts, with the titles of the numbers beside them.
     pub(super) fn draw_heading(self, pad: &mut Pad<'_>, y: u16, subject: &str, curves: &Curves) {
+        let width = pad.width() - SCALE_WIDTH - 1;
         let title = format!("{subject}{}", self.describe(column_count(pad.width()), curves));
-        pad.left_columns(pad.width() - SCALE_WIDTH - 1).draw_heading(y, &title);
+        let whole_title = format!("{title}{}", self.describe_idle_time());
+        // The axis has the shown time, too.
+        let title = if text_width(&whole_title) + 2 <= width { whole_title } else { title };
+        pad.left_columns(width).draw_heading(y, &title);
         draw_numbers(pad, y, &[self.describe_last(), "max".to_owned()], Ink::Dim);
     }
 
@@ -173,6 +191,7 @@ impl TimeWindow {
         let [first, middle, last] = [span.start, middle_ns, span.end].map(|ns| model.format_moment(ns));
         pad.draw_text(x, y, &first, Ink::Dim);
         let middle_width = text_width(&middle);
+        // Otherwise the labels would run into each other.
         if columns >= 3 * (text_width(&first) + middle_width + text_width(&last)) {
             pad.draw_text(x + columns / 2 - middle_width / 2, y, &middle, Ink::Dim);
         }
@@ -219,9 +238,8 @@ pub(super) fn draw_bars(pad: &mut Pad<'_>, x: u16, values: &[Option<f64>], ink: 
     }
     let max = max_value(values);
     let levels = pad.theme.rich_or_ascii(BLOCK_LEVELS, ASCII_LEVELS);
-    for (column, value) in values.iter().enumerate() {
+    for (column_x, value) in (x..).zip(values) {
         let Some(value) = value else { continue };
-        let x = x + column as u16;
         // A bar has eight levels per row.
         let mut height = if max > 0.0 { (value / max * f64::from(rows) * 8.0).round() as u16 } else { 0 };
         if *value > 0.0 {
@@ -229,12 +247,12 @@ pub(super) fn draw_bars(pad: &mut Pad<'_>, x: u16, values: &[Option<f64>], ink: 
             height = height.max(1);
         }
         if height == 0 {
-            pad.draw_text(x, rows - 1, pad.theme.rich_or_ascii("·", "_"), Ink::Dim);
+            pad.draw_text(column_x, rows - 1, pad.theme.rich_or_ascii("·", "_"), Ink::Dim);
         }
         for rows_below in 0..rows {
             let level = height.saturating_sub(rows_below * 8).min(8);
             if level > 0 {
-                pad.draw_text(x, rows - 1 - rows_below, levels[usize::from(level)], ink);
+                pad.draw_text(column_x, rows - 1 - rows_below, levels[usize::from(level)], ink);
             }
         }
     }

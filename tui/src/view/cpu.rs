@@ -18,6 +18,8 @@ const CORE_BAR_WIDTH: usize = 40;
 /// Maximum number of rows of one time series.
 const MAX_CHART_ROWS: u16 = 4;
 const SHARE_WIDTH: u16 = 7;
+/// First cell of the thread's name.
+const NAME_X: u16 = 16;
 /// Minimum shares for the verdicts: CPU-bound, and waiting for a CPU or throttled.
 const MIN_BOUND_SHARE: f64 = 0.90;
 const MIN_LACKING_SHARE: f64 = 0.10;
@@ -37,12 +39,13 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     }
     pad.draw_text(1, 0, &title, Ink::Dim);
     pad.draw_text(3, 1, "role", Ink::Dim);
-    if layout.has_name {
-        pad.draw_text(16, 1, "thread", Ink::Dim);
+    if layout.name_width > 0 {
+        pad.draw_text(NAME_X, 1, "thread", Ink::Dim);
     }
     let headings = ["tid", "runs", "waits", "quota", "asleep"].into_iter().take(1 + layout.share_count);
     let tid_cell = CellRow { x: layout.tid_x(), y: 1, pitch: SHARE_WIDTH, width: SHARE_WIDTH };
     pad.draw_cells(tid_cell, headings, Ink::Dim);
+    // The other half is for the curves of the selected thread.
     let max_rows = (pad.height().saturating_sub(2) / 2).max(4);
     let selected = ui.selected_index(Tab::Cpu);
     let list = List { items: threads, selected, max_items: max_rows };
@@ -63,7 +66,8 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
 
 /// Columns of the table of threads. A narrow screen has neither the thread's name nor its time asleep.
 struct ThreadTableLayout {
-    has_name: bool,
+    /// 0 without names.
+    name_width: u16,
     share_count: usize,
 }
 
@@ -75,11 +79,17 @@ impl ThreadTableLayout {
             62..80 => 3,
             _ => 4,
         };
-        Self { has_name: width >= 80, share_count }
+        // The kernel's names have up to 15 characters.
+        let name_width = match width {
+            0..80 => 0,
+            80..84 => 11,
+            _ => 15,
+        };
+        Self { name_width, share_count }
     }
 
     fn tid_x(&self) -> u16 {
-        if self.has_name { 27 } else { 15 }
+        if self.name_width > 0 { NAME_X + self.name_width } else { NAME_X - 1 }
     }
 
     fn shares_x(&self) -> u16 {
@@ -102,8 +112,7 @@ fn draw_functions(pad: &mut Pad<'_>, y: u16, stacks: &StackLine) {
     pad.draw_heading(y, &title);
     pad.draw_cells(CellRow { x: 1, y: y + 1, pitch: 8, width: 7 }, ["own", "total", "GIL", "growing"], Ink::Dim);
     pad.draw_text(35, y + 1, "function", Ink::Dim);
-    for (row, function) in stacks.functions.iter().enumerate() {
-        let y = y + 2 + row as u16;
+    for (y, function) in (y + 2..).zip(&stacks.functions) {
         if y >= pad.height() {
             return;
         }
@@ -119,8 +128,9 @@ fn draw_functions(pad: &mut Pad<'_>, y: u16, stacks: &StackLine) {
     }
 }
 
+/// The longest text, `99.9 %`, leaves a space in its column.
 fn format_percent(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
+    if share >= 0.9995 { "100 %".to_owned() } else { format!("{:.1} %", share * 100.0) }
 }
 
 /// Draws time series of the selected thread, each at most `max_rows` rows high. Returns the next free row.
@@ -170,8 +180,9 @@ fn format_whole_percent(share: f64) -> String {
 fn draw_thread(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine, layout: &ThreadTableLayout) {
     let mark = if thread.is_receiver { "*" } else { " " };
     pad.draw_clipped(3, y, 12, &format!("{mark}{}", thread.role), Ink::Strong);
-    if layout.has_name {
-        pad.draw_clipped(16, y, 11, &thread.name, Ink::Plain);
+    if layout.name_width > 0 {
+        let name = pad.shorten_id(&thread.name, layout.name_width);
+        pad.draw_clipped(NAME_X, y, layout.name_width, &name, Ink::Plain);
     }
     pad.draw_right_aligned(layout.tid_x(), y, SHARE_WIDTH, &thread.id.tid.to_string(), Ink::Plain);
     let Some(shares) = &thread.recent else {
@@ -187,6 +198,7 @@ fn draw_thread(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine, layout: &ThreadTa
     pad.draw_cells(row, cells, Ink::Plain);
     pad.draw_text(layout.verdict_x(), y, text, Ink::Health(health));
     let running_bar = pad.theme.rich_or_ascii("█", "#").repeat(bar_width(shares.running));
+    // Behind the longest verdict, `waiting for a CPU`.
     let x = pad.draw_text(layout.verdict_x() + 18, y, &running_bar, Ink::Series);
     let lacking = shares.waiting.unwrap_or(0.0) + shares.throttled.unwrap_or(0.0);
     let lacking_bar = pad.theme.rich_or_ascii("░", "-").repeat(bar_width(lacking));

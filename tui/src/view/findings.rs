@@ -15,8 +15,12 @@ use crate::theme::Ink;
 
 /// Rows for the details of the selected line.
 const DETAIL_ROWS: u16 = 11;
+/// Maximum number of rows for the summary of the selected finding.
+const MAX_SUMMARY_ROWS: u16 = 6;
 /// Cells of the longest kind, `dropped-chunks-predicted`.
 const LONGEST_KIND: u16 = 24;
+/// Cells of `rid-changed-worker`; few kinds are longer.
+const USUAL_KIND: u16 = 18;
 
 /// A line of the list.
 #[derive(Clone, Copy)]
@@ -29,10 +33,7 @@ enum FindingListItem<'a> {
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let degraded = model.run.degraded.iter().map(|text| FindingListItem::Degraded(text));
     let lines: Vec<FindingListItem<'_>> = model.findings.iter().map(FindingListItem::Finding).chain(degraded).collect();
-    let y = u16::from(model.findings.is_empty());
-    if y > 0 {
-        pad.draw_text(1, 0, "no findings", Ink::Plain);
-    }
+    let y = draw_whole_verdict(pad, model);
     let max_items = pad.height().saturating_sub(y + DETAIL_ROWS).max(3);
     let selected = ui.selected_index(Tab::Findings);
     let y = pad.draw_list(y, &List { items: &lines, selected, max_items }, |pad, y, _, line| {
@@ -56,11 +57,25 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     }
 }
 
+/// Draws what the first line of the screen says, if that is about no finding below and may be cut. Returns the next free row.
+fn draw_whole_verdict(pad: &mut Pad<'_>, model: &Model) -> u16 {
+    if model.verdict.health >= Health::Warning {
+        return 0;
+    }
+    let y = pad.draw_paragraph(1, 0, 3, &model.verdict.text, Ink::Plain);
+    if model.findings.is_empty() {
+        pad.draw_text(1, y, "no findings", Ink::Plain);
+        return y + 1;
+    }
+    y
+}
+
 fn draw_finding(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Finding) {
     let verdict = &finding.verdict;
     let health = Health::from(verdict.severity);
     let ink = Ink::Health(health);
     pad.draw_text(1, y, &format!("{} {}", pad.theme.health_symbol(health), health.label()), ink);
+    // Behind the longest severity, so that times are below each other.
     pad.draw_right_aligned(12, y, 7, &format_clock(model.finding_start_ns(finding)), Ink::Plain);
     pad.draw_text(
         20,
@@ -71,7 +86,7 @@ fn draw_finding(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Finding) {
     // The details have the kind, too.
     let mut x = 31;
     if pad.width() >= 80 {
-        let kind_width = if pad.width() >= 100 { LONGEST_KIND } else { 17 };
+        let kind_width = if pad.width() >= 100 { LONGEST_KIND } else { USUAL_KIND };
         pad.draw_clipped(x, y, kind_width, finding.kind, Ink::Strong);
         x += kind_width + 1;
     }
@@ -81,11 +96,12 @@ fn draw_finding(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Finding) {
 fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Finding) {
     let verdict = &finding.verdict;
     pad.draw_heading(y, finding.kind);
-    let mut y = pad.draw_paragraph(1, y + 1, 3, &verdict.summary, Ink::Strong);
+    let mut y = pad.draw_paragraph(1, y + 1, MAX_SUMMARY_ROWS, &verdict.summary, Ink::Strong);
     let [began, last] = [finding.began, finding.last_at].map(|at| model.format_exact_moment(at));
     let duration_ns = finding.last_at.since(finding.began);
     let after = format!("at {last} (after {})", format_duration(duration_ns));
     let lasting = if model.is_at_end() { "lasted to the end of the run" } else { "lasts now" };
+    // Found by the last run of the detectors.
     let occurs_at_last_tick = finding.last_at.since(model.started_at) >= model.running_ns;
     let span = match (finding.active, duration_ns) {
         (true, _) if occurs_at_last_tick => format!("began at {began}, {lasting}"),
@@ -101,6 +117,10 @@ fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Findi
         let x = pad.draw_text(x, y, &rid, Ink::Plain);
         pad.draw_text(x + 2, y, "(Enter: open)", Ink::Dim);
         y += 1;
+    }
+    if let Some(changes) = &model.receiver_changes {
+        pad.draw_text(1, y, "changed", Ink::Head);
+        y = pad.draw_paragraph(11, y, 2, changes, Ink::Plain);
     }
     let numbers: Vec<String> = verdict.evidence.iter().map(|(name, value)| format_evidence(name, value)).collect();
     if !numbers.is_empty() {

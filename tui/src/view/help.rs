@@ -1,6 +1,6 @@
 //! Dialogs over the tab: the help, generated from the key table and the filter syntax, and the command palette.
 
-use super::pad::{ClickAreas, Pad, text_width};
+use super::pad::{ClickAreas, Pad, text_width, wrap_text};
 use crate::keys::{self, BINDINGS};
 use crate::state::Model;
 use crate::state::action::Tab;
@@ -10,6 +10,9 @@ use crate::state::flags::{Flag, Health};
 use crate::state::request_row::RequestColumn;
 use crate::state::ui::Ui;
 use crate::theme::{Ink, Theme};
+
+/// First cell of the text of a line, behind its key.
+const TEXT_X: u16 = 16;
 
 /// A line of the help.
 struct HelpLine {
@@ -32,12 +35,13 @@ impl HelpLine {
 /// Draws the help over the tab, scrolled down by `scrolled` lines.
 pub(super) fn draw_help(pad: &mut Pad<'_>, scrolled: usize, ui: &Ui, model: &Model) {
     pad.clear();
-    let lines = help_lines(pad.theme, ui, model);
+    let lines = wrapped(help_lines(pad.theme, ui, model), pad.width());
     let rows = usize::from(pad.height().saturating_sub(1));
     // Clicks on the tab below have no effect.
     *pad.click_areas = ClickAreas::default();
     pad.click_areas.page_rows = rows;
-    let first = scrolled.min(lines.len().saturating_sub(rows));
+    pad.click_areas.last_scroll = lines.len().saturating_sub(rows);
+    let first = scrolled.min(pad.click_areas.last_scroll);
     let end = (first + rows).min(lines.len());
     let title = format!("help: lines {}-{end} of {} (Up and Down scroll, Esc closes)", first + 1, lines.len());
     pad.draw_heading(0, &title);
@@ -48,9 +52,28 @@ pub(super) fn draw_help(pad: &mut Pad<'_>, scrolled: usize, ui: &Ui, model: &Mod
 
 fn draw_dialog_line(pad: &mut Pad<'_>, y: u16, key: &str, text: &str, context: &str) {
     pad.draw_clipped(2, y, 13, key, Ink::Head);
-    let context_width = text_width(context) + 1;
-    pad.draw_clipped(16, y, pad.width().saturating_sub(17 + context_width), text, Ink::Plain);
+    pad.draw_clipped(TEXT_X, y, width_of_text(pad.width(), context), text, Ink::Plain);
     pad.draw_at_right_edge(y, &format!("{context} "), Ink::Dim);
+}
+
+/// Cells for the text of a line, between its key and its context.
+fn width_of_text(width: u16, context: &str) -> u16 {
+    width.saturating_sub(TEXT_X + 1 + text_width(context) + 1)
+}
+
+/// The lines, each long one followed by the rest of its text.
+fn wrapped(lines: Vec<HelpLine>, width: u16) -> Vec<HelpLine> {
+    let mut all = Vec::new();
+    for HelpLine { key, text, context } in lines {
+        if text_width(&text) <= width_of_text(width, context) {
+            all.push(HelpLine { key, text, context });
+            continue;
+        }
+        let mut rows = wrap_text(&text, width_of_text(width, context).into()).into_iter();
+        all.push(HelpLine { context, ..HelpLine::new(key, rows.next().unwrap_or_default()) });
+        all.extend(rows.map(|row| HelpLine::new("", row)));
+    }
+    all
 }
 
 fn help_lines(theme: Theme, ui: &Ui, model: &Model) -> Vec<HelpLine> {

@@ -9,7 +9,7 @@ use super::pad::{CellRow, List, Pad, text_width};
 use crate::state::Model;
 use crate::state::action::Tab;
 use crate::state::flags::Health;
-use crate::state::model::{HopSummary, QUEUE_WAIT_BOUNDS_NS};
+use crate::state::model::{HopMember, HopSummary, QUEUE_WAIT_BOUNDS_NS};
 use crate::state::ui::Ui;
 use crate::theme::Ink;
 
@@ -19,6 +19,8 @@ const MAX_BAR_WIDTH: u16 = 24;
 const MIN_TREND_WIDTH: u16 = 26;
 /// Rows of the heading and the facts of a hop, and one above them.
 const FACT_ROWS: usize = 10;
+/// Minimum cells of an endpoint that tell it from others.
+const MIN_ENDPOINT_WIDTH: u16 = 12;
 /// Rows of one time series, including its heading.
 const TREND_ROWS: u16 = 9;
 
@@ -35,6 +37,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     pad.draw_text(3, 0, &heading, Ink::Dim);
     let headings = layout.columns.iter().map(|column| column.heading);
     pad.draw_cells(layout.number_cells(0), headings, Ink::Dim);
+    // The other rows are for the details of the selected hop.
     let max_items = (pad.height() / 3).max(4);
     let selected = ui.selected_index(Tab::Hops);
     let list = List { items: &model.hops, selected, max_items };
@@ -47,9 +50,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
             y + 1
         }
     });
-    // The list of all workers takes the place of the details.
-    let detailed = model.hops.get(selected).filter(|hop| !ui.shows_cut_list || hop.members.len() < 2);
-    if let Some(hop) = detailed {
+    if let Some(hop) = model.hops.get(selected) {
         let height = pad.height();
         draw_hop_detail(&mut pad.rows_from(y + 1, height), hop, model, ui);
     }
@@ -81,7 +82,7 @@ const COLUMNS: [HopColumn; 7] = [
         format: |hop| known_or_dash(hop.rates, |rates| format_rate(rates.frames)),
         priority: HopColumnPriority::Always,
     },
-    HopColumn { heading: "chunk/s", format: format_chunk_rate, priority: HopColumnPriority::HiddenThird },
+    HopColumn { heading: "chunk/s", format: format_chunk_rate, priority: HopColumnPriority::HiddenSecond },
     HopColumn {
         heading: "byte/s",
         format: |hop| known_or_dash(hop.rates, |rates| format_bytes(rates.bytes as u64)),
@@ -95,7 +96,7 @@ const COLUMNS: [HopColumn; 7] = [
     HopColumn {
         heading: "run max",
         format: |hop| known_or_dash(hop.backlog_max_frames, format_count),
-        priority: HopColumnPriority::HiddenSecond,
+        priority: HopColumnPriority::HiddenThird,
     },
     HopColumn {
         heading: "run p50",
@@ -183,7 +184,7 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
         ("in the relay", known_or_dash(hop.relay_delay, format_quantiles)),
         ("processing", describe_processing(hop)),
         ("per wakeup", known_or_dash(hop.wakeup_frames_max, |frames| format!("up to {}", plural(frames, "frame")))),
-        ("kernel queue", describe_queues(hop)),
+        ("kernel queue", describe_queues(hop, if model.is_at_end() { "at the end" } else { "now" })),
         ("oldest", describe_oldest(hop)),
     ];
     if hop.send_wait.is_some() {
@@ -205,6 +206,7 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
         y += 1;
     }
     if !hop.queue_wait_histogram.is_empty() {
+        // Right of the longest bar of the histogram with its number.
         let chart_x = if pad.width() >= 120 { pad.width() / 2 } else { 45 };
         if pad.width() >= chart_x + MIN_TREND_WIDTH {
             draw_trends(pad, chart_x, y, hop, model, ui);
@@ -231,10 +233,12 @@ fn format_quantiles(spread: Spread) -> String {
     )
 }
 
-/// Processing time per frame and busy share of the receivers.
+/// Busy share of the receivers and processing time per frame. The share comes first, because it shows whether the receivers are the limit.
 fn describe_processing(hop: &HopSummary) -> String {
-    let busy = hop.busy_share.map_or_else(String::new, |busy| format!("  busy {}", percent(busy)));
-    known_or_dash(hop.processing_time, format_quantiles) + &busy
+    let busy = hop.busy_share.map(|busy| format!("busy {}", percent(busy)));
+    let times = hop.processing_time.map(format_quantiles);
+    let known: Vec<String> = busy.into_iter().chain(times).collect();
+    if known.is_empty() { "-".to_owned() } else { known.join("  ") }
 }
 
 /// Age of the oldest waiting frame.
@@ -243,9 +247,9 @@ pub(super) fn describe_oldest(hop: &HopSummary) -> String {
 }
 
 /// Kernel queue and libzmq inbox. The kernel queue can be empty while the inbox behind it holds the backlog.
-fn describe_queues(hop: &HopSummary) -> String {
+fn describe_queues(hop: &HopSummary, when: &str) -> String {
     let kernel_queue = known_or_dash(hop.kernel_queue, |queue| {
-        format!("{} now, max {}", format_bytes(queue.current), format_bytes(queue.max))
+        format!("{} {when}, max {}", format_bytes(queue.current), format_bytes(queue.max))
     });
     match hop.inbox_max_frames {
         Some(frames) => format!("{kernel_queue}; libzmq's inbox max {}", plural(frames, "frame")),
@@ -256,54 +260,71 @@ fn describe_queues(hop: &HopSummary) -> String {
 fn draw_histogram(pad: &mut Pad<'_>, y: u16, hop: &HopSummary) {
     pad.draw_text(1, y, "frames by queue wait", Ink::Head);
     let max = hop.queue_wait_histogram.iter().copied().max().unwrap_or(0).max(1);
-    for (row, &frames) in hop.queue_wait_histogram.iter().enumerate() {
-        let y = y + 1 + row as u16;
-        let label = match QUEUE_WAIT_BOUNDS_NS.get(row) {
+    let classes = hop.queue_wait_histogram.iter().copied().enumerate();
+    let rows = usize::from(pad.height().saturating_sub(y + 1));
+    // A low screen has no room for empty classes.
+    let shows_all = classes.len() <= rows;
+    let shown: Vec<(usize, u64)> = classes.filter(|(_, frames)| shows_all || *frames > 0).collect();
+    let hidden = shown.len().saturating_sub(rows);
+    if hidden > 0 {
+        pad.draw_text(22, y, &format!("{hidden} more: enlarge"), Ink::Dim);
+    }
+    if shown.is_empty() {
+        pad.draw_text(10, y + 1, "none received", Ink::Dim);
+    }
+    // The longest waits matter most.
+    for (class_y, &(class, frames)) in (y + 1..).zip(&shown[hidden..]) {
+        let label = match QUEUE_WAIT_BOUNDS_NS.get(class) {
             Some(&bound) => format!("<{}", format_duration(bound)),
             None => "more".into(),
         };
-        pad.draw_right_aligned(1, y, 8, &label, Ink::Dim);
+        pad.draw_right_aligned(1, class_y, 8, &label, Ink::Dim);
         let cells = (u128::from(frames) * u128::from(MAX_BAR_WIDTH) / u128::from(max)) as usize;
         // A small class must look different from an empty one.
         let bar = pad.theme.rich_or_ascii("█", "#").repeat(cells.max(usize::from(frames > 0)));
         // Waits above one second.
-        let health = if row >= 5 { Health::Warning } else { Health::Good };
-        let x = pad.draw_text(10, y, &bar, Ink::Health(health));
-        pad.draw_text(x + 1, y, &format_count(frames), Ink::Plain);
+        let health = if class >= 5 { Health::Warning } else { Health::Good };
+        let x = pad.draw_text(10, class_y, &bar, Ink::Health(health));
+        pad.draw_text(x + 1, class_y, &format_count(frames), Ink::Plain);
     }
 }
 
-/// Time series of the hop, right of the histogram: backlog, and if there is room queue wait and rate.
+/// Draws the time series of the hop right of the histogram: the backlog, and below it queue wait and rate if there is room.
 fn draw_trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopSummary, model: &Model, ui: &Ui) {
-    let window = TimeWindow::selected(model, ui);
-    let columns = pad.width().saturating_sub(x + 1);
     if model.curves.is_empty() {
         return;
     }
+    let window = TimeWindow::selected(model, ui);
     let trends = trend_series(hop, model);
     let shown = (pad.height().saturating_sub(y) / TREND_ROWS).clamp(1, trends.len() as u16);
-    for (index, series) in trends.iter().take(shown.into()).enumerate() {
-        let y = y + index as u16 * TREND_ROWS;
-        let values = series.column_values(&model.curves, window, columns);
-        let numbers = match &values {
-            Ok(values) => {
-                let [last, max] = series.format_numbers(values);
-                format!(" {}: {last}, max {max} ", window.describe_last())
-            }
-            Err(reason) => format!(" {reason} "),
-        };
-        let title_width = columns.saturating_sub(text_width(&numbers));
-        let title = format!("{}, {}", series.label, window.describe(columns, &model.curves));
-        let title = if text_width(&title) <= title_width { &*title } else { series.label };
-        pad.draw_clipped(x, y, title_width, title, Ink::Head);
-        pad.draw_at_right_edge(y, &numbers, Ink::Dim);
-        let rows = pad.height().saturating_sub(y).min(TREND_ROWS);
-        if let Ok(values) = &values
-            && rows > 2
-        {
-            chart::draw_bars(&mut pad.rows_from(y + 1, rows - 2), x, values, Ink::Series);
-            window.draw_axis(pad, x, y + rows - 1, columns, model);
+    for (series, trend_y) in trends.iter().take(shown.into()).zip((y..).step_by(TREND_ROWS.into())) {
+        draw_trend(&mut pad.rows_from(trend_y, TREND_ROWS), x, series, window, model);
+    }
+}
+
+/// Draws a time series from column `x` on: its title with the last value and the maximum, its bars, and the time axis.
+fn draw_trend(pad: &mut Pad<'_>, x: u16, series: &ChartSeries<'_>, window: TimeWindow, model: &Model) {
+    let columns = pad.width().saturating_sub(x + 1);
+    let values = series.column_values(&model.curves, window, columns);
+    let numbers = match &values {
+        Ok(values) => {
+            let [last, max] = series.format_numbers(values);
+            format!(" {}: {last}, max {max} ", window.describe_last())
         }
+        Err(reason) => format!(" {reason} "),
+    };
+    let title_width = columns.saturating_sub(text_width(&numbers));
+    let title = format!("{}, {}", series.label, window.describe(columns, &model.curves));
+    // The axis has the shown time, too.
+    let title = if text_width(&title) <= title_width { &*title } else { series.label };
+    pad.draw_clipped(x, 0, title_width, title, Ink::Head);
+    pad.draw_at_right_edge(0, &numbers, Ink::Dim);
+    let rows = pad.height();
+    if let Ok(values) = &values
+        && rows > 2
+    {
+        chart::draw_bars(&mut pad.rows_from(1, rows - 2), x, values, Ink::Series);
+        window.draw_axis(pad, x, rows - 1, columns, model);
     }
 }
 
@@ -340,26 +361,39 @@ fn draw_members(pad: &mut Pad<'_>, y: u16, hop: &HopSummary, max_lines: usize) -
     // The last row has the number of workers that are not shown.
     let shown = if hop.members.len() > max_lines { max_lines.saturating_sub(1) } else { hop.members.len() };
     for (row, member) in hop.members.iter().take(shown).enumerate() {
-        let y = y + row as u16;
         let is_last = row + 1 == shown;
         let branch = if is_last { pad.theme.rich_or_ascii("└", "`") } else { pad.theme.rich_or_ascii("├", "|") };
-        let share = percent(member.chunks as f64 / total_chunks as f64);
-        let name = format!("{branch} {}", known_or_dash(member.worker, |w| format!("worker {w}")));
-        let numbers = format!(
-            "{:>8} frames  {:>8} chunks {share:>5}  backlog {:>6}  busy {:>5}  ",
-            format_count(member.frames),
-            format_count(member.chunks),
-            known_or_dash(member.backlog_frames, format_count),
-            known_or_dash(member.busy_share, percent)
-        );
-        let x = pad.draw_clipped(3, y, 14, &name, Ink::Strong).max(16);
-        let x = pad.draw_text(x, y, &numbers, Ink::Plain);
-        pad.draw_text(x, y, &member.endpoint, Ink::Dim);
+        let share = member.chunks as f64 / total_chunks as f64;
+        draw_member(pad, y + row as u16, branch, member, share);
     }
+    let next_y = y + shown as u16;
     let hidden = hop.members.len() - shown;
     if hidden == 0 {
-        return y + shown as u16;
+        return next_y;
     }
-    pad.draw_text(5, y + shown as u16, &format!("{hidden} more: m"), Ink::Dim);
-    y + shown as u16 + 1
+    pad.draw_text(5, next_y, &format!("{hidden} more: m"), Ink::Dim);
+    next_y + 1
+}
+
+/// Draws a worker with its share of the hop's chunks, and its endpoint if there is room.
+fn draw_member(pad: &mut Pad<'_>, y: u16, branch: &str, member: &HopMember, share_of_chunks: f64) {
+    let name = format!("{branch} {}", known_or_dash(member.worker, |worker| format!("worker {worker}")));
+    // The most important first: a narrow screen leaves out the last ones.
+    let numbers = [
+        format!("busy {:>5}", known_or_dash(member.busy_share, percent)),
+        format!("backlog {:>5}", known_or_dash(member.backlog_frames, format_count)),
+        format!("{:>6} chunks {:>5}", format_count(member.chunks), percent(share_of_chunks)),
+        format!("{:>6} frames", format_count(member.frames)),
+    ];
+    let mut x = pad.draw_clipped(3, y, 14, &name, Ink::Strong).max(16);
+    for number in &numbers {
+        if x + text_width(number) <= pad.width() {
+            x = pad.draw_text(x, y, number, Ink::Plain) + 2;
+        }
+    }
+    let free_width = pad.width().saturating_sub(x + 1);
+    if free_width >= MIN_ENDPOINT_WIDTH {
+        let endpoint = pad.shorten_id(&member.endpoint, free_width);
+        pad.draw_text(x, y, &endpoint, Ink::Dim);
+    }
 }

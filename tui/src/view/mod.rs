@@ -19,14 +19,14 @@ use ratatui::layout::Rect;
 use session::units::{format_bytes, format_clock, format_count, format_duration, format_wall_time, known_or_dash};
 use trace::stats::Spread;
 
-use crate::keys::{BINDINGS, Binding, KeyContext};
+use crate::keys::{BINDINGS, Binding, IN_FINDINGS, IN_REQUEST, KeyContext};
 use crate::state::Model;
 use crate::state::action::{Action, Tab};
 use crate::state::flags::Health;
 use crate::state::ui::{Dialog, Ui};
 use crate::theme::{Ink, Theme};
 pub(crate) use pad::ClickAreas;
-use pad::Pad;
+use pad::{Pad, text_width};
 
 /// Smallest supported screen.
 const MIN_COLUMNS: u16 = 60;
@@ -51,7 +51,6 @@ pub(crate) fn draw_screen(model: &Model, ui: &Ui, theme: Theme, frame: &mut Fram
         Some(position) => position::draw_position(status_line, model, position),
         None => draw_own_status(status_line, model),
     }
-    draw_bottom_line(&mut pad.sub_pad(line(bottom - 1)), ui, model);
     match &ui.dialog {
         Dialog::Help(scrolled) => help::draw_help(&mut pad.sub_pad(tab_area), *scrolled, ui, model),
         Dialog::Palette { words, selected } => {
@@ -59,6 +58,8 @@ pub(crate) fn draw_screen(model: &Model, ui: &Ui, theme: Theme, frame: &mut Fram
         }
         _ => {}
     }
+    // Last, because a long text covers the rows above.
+    draw_bottom_line(&mut pad.sub_pad(area), ui, model);
     click_areas
 }
 
@@ -98,12 +99,11 @@ fn draw_too_small(pad: &mut Pad<'_>, model: &Model) {
 }
 
 fn draw_tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
-    let x = pad.draw_text(1, 0, "tokengap", Ink::Head) + 1;
+    let mut x = pad.draw_text(1, 0, "tokengap", Ink::Head) + 1;
     let run_states = describe_run_state(model, ui);
     let tabs = Tab::ALL.into_iter().enumerate().filter(|(_, tab)| tab.exists(model));
-    let names_width: u16 = tabs.clone().map(|(_, tab)| pad::text_width(tab.label()) + 3).sum();
-    let has_room_for_names = x + names_width + pad::text_width(&run_states[2]) <= pad.width();
-    let mut x = x;
+    let names_width: u16 = tabs.clone().map(|(_, tab)| text_width(tab.label()) + 3).sum();
+    let has_room_for_names = x + names_width + text_width(&run_states[2]) <= pad.width();
     for (index, tab) in tabs {
         let is_shown = tab == ui.tab;
         // The number is the tab's key.
@@ -114,7 +114,7 @@ fn draw_tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         x = end;
     }
     // The longest text that fits.
-    let fitting = run_states.iter().find(|text| x + pad::text_width(text) <= pad.width());
+    let fitting = run_states.iter().find(|text| x + text_width(text) <= pad.width());
     let ink = if ui.paused_at_second.is_some() { Ink::Selected } else { Ink::Dim };
     pad.draw_at_right_edge(0, fitting.unwrap_or(&run_states[2]), ink);
 }
@@ -155,7 +155,7 @@ fn draw_own_status(pad: &mut Pad<'_>, model: &Model) {
         let ink = if count > 0 { Ink::Health(Health::Warning) } else { Ink::Dim };
         x = pad.draw_text(x, 0, &format!("{word} {}  ", format_count(count)), ink);
     }
-    if !draw_degraded(pad, x, model) && x + pad::text_width(&model.engine) < pad.width() {
+    if !draw_degraded(pad, x, model) && x + text_width(&model.engine) < pad.width() {
         pad.draw_at_right_edge(0, &format!("{} ", model.engine), Ink::Dim);
     }
 }
@@ -165,7 +165,10 @@ fn draw_degraded(pad: &mut Pad<'_>, x: u16, model: &Model) -> bool {
     let Some(first) = model.run.degraded.first() else { return false };
     let count = model.run.degraded.len();
     let count = if count > 1 { format!("{count} ") } else { String::new() };
-    pad.draw_text(x, 0, &format!("! {count}degraded (5): {first}"), Ink::Health(Health::Warning));
+    let whole = format!("! {count}degraded (5): {first}");
+    // Findings (5) has the whole text, so its number must not be cut.
+    let text = if x + text_width(&whole) <= pad.width() { whole } else { format!("! {count}degraded: 5") };
+    pad.draw_text(x, 0, &text, Ink::Health(Health::Warning));
     true
 }
 
@@ -223,6 +226,9 @@ fn draw_itl(pad: &mut Pad<'_>, y: u16, model: &Model, itl: &ItlQuantiles) -> u16
     for (name, itl, unknown, ink) in ends {
         let text =
             itl.map_or_else(|| format!("{name}: {unknown}"), |itl| format!("{name} {}", format_itl_quantiles(itl)));
+        // The Overview has the reason in other rows, too.
+        let fits = itl.is_some() || x + 2 + text_width(&text) <= pad.width();
+        let text = if fits { text } else { format!("{name} unknown") };
         x = pad.draw_text(x + 2, y, &text, ink);
     }
     y + 1
@@ -232,23 +238,11 @@ fn format_itl_quantiles(itl: Spread) -> String {
     [itl.p50, itl.p90, itl.p99].map(format_duration).join("/")
 }
 
-/// Draws the dialog that reads text, else the message, else key hints.
+/// Draws the dialog that reads text, else the message, else key hints, into the last row of the screen.
 fn draw_bottom_line(pad: &mut Pad<'_>, ui: &Ui, model: &Model) {
+    let y = pad.height() - 1;
     match &ui.dialog {
-        Dialog::Time(text) => {
-            let target = model.position.as_ref().map(|position| position.parse_target(text));
-            let (hint, ink) = match target {
-                Some(Err(error)) if !text.is_empty() => (format!("! {error}"), Ink::Health(Health::Warning)),
-                Some(Ok(target_ns)) => {
-                    let target = model.position.as_ref().map(|position| position.format_target(target_ns));
-                    (format!("Enter: go to {}   Esc: cancel", target.unwrap_or_default()), Ink::Dim)
-                }
-                _ => {
-                    (String::from("a time of day or from the start: 14:59, 14:59:08, 1:23, 3.9s, +10s, -1m"), Ink::Dim)
-                }
-            };
-            draw_text_input(pad, "go to: ", text, &hint, ink);
-        }
+        Dialog::Time(text) => draw_time_input(pad, text, model),
         Dialog::Palette { words, .. } => {
             draw_text_input(pad, ":", words, "Up Down: choose   Enter: run   Esc: cancel", Ink::Dim);
         }
@@ -263,23 +257,38 @@ fn draw_bottom_line(pad: &mut Pad<'_>, ui: &Ui, model: &Model) {
             draw_text_input(pad, "filter: ", text, &hint, ink);
         }
         Dialog::Export => {
-            let x = pad.draw_text(1, 0, "write: ", Ink::Head);
-            pad.draw_text(x, 0, "h HTML report   j Enter JSON report   p trace for Perfetto   Esc: cancel", Ink::Plain);
+            let x = pad.draw_text(1, y, "write: ", Ink::Head);
+            pad.draw_text(x, y, "h HTML report  j Enter JSON report  p trace for Perfetto  Esc: cancel", Ink::Plain);
         }
         Dialog::None | Dialog::Help(_) => match &ui.message {
-            Some(message) => {
-                pad.draw_text(1, 0, message, Ink::Head);
-            }
-            None => draw_key_hints(pad, ui),
+            Some(message) => pad.draw_note_above(y, message, Ink::Head),
+            None => draw_key_hints(&mut pad.rows_from(y, 1), ui),
         },
     }
 }
 
+/// Draws the typed time with what it means, why it is refused, or which times there are.
+fn draw_time_input(pad: &mut Pad<'_>, typed: &str, model: &Model) {
+    let Some(position) = &model.position else { return };
+    let (hint, ink) = match position.parse_target(typed) {
+        _ if typed.is_empty() => (format!("{}, also 3.9s, +10s, -1m", position.describe_range()), Ink::Dim),
+        Ok(target_ns) => (format!("Enter: go to {}   Esc: cancel", position.format_target(target_ns)), Ink::Dim),
+        Err(error) => (format!("! {error}"), Ink::Health(Health::Warning)),
+    };
+    draw_text_input(pad, "go to: ", typed, &hint, ink);
+}
+
+/// Draws the typed text into the last row, and the hint behind it or, if it is longer, above.
 fn draw_text_input(pad: &mut Pad<'_>, title: &str, typed: &str, hint: &str, hint_ink: Ink) {
-    let x = pad.draw_text(1, 0, title, Ink::Head);
+    let y = pad.height() - 1;
+    let x = pad.draw_text(1, y, title, Ink::Head);
     let cursor = pad.theme.rich_or_ascii("▏", "_");
-    let x = pad.draw_text(x, 0, &format!("{typed}{cursor}"), Ink::Strong);
-    pad.draw_text(x + 1, 0, hint, hint_ink);
+    let x = pad.draw_text(x, y, &format!("{typed}{cursor}"), Ink::Strong);
+    if x + 1 + text_width(hint) <= pad.width() {
+        pad.draw_text(x + 1, y, hint, hint_ink);
+    } else {
+        pad.draw_note_above(y - 1, hint, hint_ink);
+    }
 }
 
 /// Keys, and the saved filters, of which a name after `@` is enough.
@@ -332,8 +341,12 @@ fn key_hints(ui: &Ui) -> Vec<KeyHint> {
     let mut hints: Vec<KeyHint> = Vec::new();
     let mut bindings: Vec<&Binding> =
         BINDINGS.iter().filter(|binding| !binding.hint.is_empty() && binding.is_active(ui)).collect();
-    // During playback of a recording, its keys come first.
-    bindings.sort_by_key(|binding| binding.context != KeyContext::Replay);
+    // A narrow screen has no room for all: keys that only this tab has come first, then those of a playback.
+    bindings.sort_by_key(|binding| match binding.context {
+        IN_FINDINGS | IN_REQUEST => 0,
+        KeyContext::Replay => 1,
+        _ => 2,
+    });
     for binding in bindings {
         let key = binding.shown_keys.split(' ').next().unwrap_or(binding.shown_keys);
         match hints.iter_mut().find(|hint| hint.hint == binding.hint) {

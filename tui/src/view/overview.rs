@@ -10,7 +10,7 @@ use trace::words::plural;
 
 use super::chart::{self, ChartSeries, TimeWindow};
 use super::pad::{CellRow, Pad, text_width};
-use super::path;
+use super::path::{self, LegendRoom};
 use super::{ItlQuantiles, draw_itl};
 use crate::state::Model;
 use crate::state::action::{Action, Tab};
@@ -21,10 +21,14 @@ use crate::theme::Ink;
 
 /// Maximum number of rows of one time series.
 const MAX_CHART_ROWS: u16 = 4;
+/// Maximum number of rows for the legend of a breakdown.
+const MAX_LEGEND_ROWS: u16 = 3;
 /// Findings listed below the time series if there is room.
 const MAX_FINDINGS: u16 = 8;
 /// From this height on, lines are set apart and findings are listed.
 const TALL_ROWS: u16 = 30;
+/// Below this height, there is no spare row.
+const SMALL_ROWS: u16 = 24;
 /// Below this height, lines that say little are left out.
 const LOW_ROWS: u16 = 20;
 /// First cell of the rid with the longest gap.
@@ -48,11 +52,14 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     y += u16::from(is_tall);
     y = path::draw_path(pad, y, model, is_low);
     let ttft = model.ttft.as_ref().map(TtftGroupLine::segments);
+    // On a small screen, a second row takes the place of an empty one; a third would take that of a curve.
+    let max_rows = if pad.height() < SMALL_ROWS { 2 } else { MAX_LEGEND_ROWS };
+    let legend_room = LegendRoom { max_rows, more: "enlarge" };
     // The output's part of the time to first token has its own bar if there is room.
     if is_tall || ttft.is_none() {
-        y = path::draw_breakdown(pad, y, "first tokens (run)", &model.first_token_path);
+        y = path::draw_breakdown(pad, y, "first tokens (run)", &model.first_token_path, legend_room);
     }
-    y = path::draw_breakdown(pad, y, "TTFT (run)", &ttft.unwrap_or_default());
+    y = path::draw_breakdown(pad, y, "TTFT (run)", &ttft.unwrap_or_default(), legend_room);
     if !is_tall {
         y = draw_worst_finding(pad, y, model);
     }
@@ -68,6 +75,7 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let gap = &model.gap;
     let pad_width = pad.width();
     pad.draw_text(1, y, "first-token gap", Ink::Head);
+    // Without both ends of a gap, nothing is known of it.
     let Some(WaitingRequests { requests, longest_wait_ns }) = gap.waiting else {
         pad.draw_text(18, y, model.gap_absence(), Ink::Dim);
         return y + 1;
@@ -97,11 +105,13 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
             pad.draw_text(x, cells.y, &rid, Ink::Dim);
         }
     }
+    // A line that says nothing is left out on a low screen.
     if requests == 0 && pad.height() < TALL_ROWS {
         return y + 3;
     }
     let longest_wait = format_duration(longest_wait_ns);
     let waiting = match requests {
+        0 if model.is_at_end() => "no first token is waiting at the end".to_owned(),
         0 => "no first token is waiting now".to_owned(),
         1 if longest_wait_ns == 0 => "1 first token is waiting".to_owned(),
         1 => format!("1 first token is waiting, for {longest_wait}"),
@@ -137,11 +147,12 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let x = pad.draw_text(1, y, "flow", Ink::Head);
     let now = format!("{}  {} live", describe_rates(model, pad.width() >= 100), format_count(requests.live));
     let mut x = pad.draw_text(x + 5, y, &now, Ink::Strong);
-    for (requests, state) in [(model.abandoned_requests, "abandoned"), (model.unanswered_requests, "unanswered")] {
-        if requests > 0 {
+    for (count, state) in [(model.abandoned_requests, "abandoned"), (model.unanswered_requests, "unanswered")] {
+        // Most runs have none.
+        if count > 0 {
             let ink = Ink::Health(Health::Warning);
             x = pad.draw_text(x + 2, y, pad.theme.health_symbol(Health::Warning), ink);
-            x = pad.draw_text(x + 1, y, &format!("{} {state}", format_count(requests)), ink);
+            x = pad.draw_text(x + 1, y, &format!("{} {state}", format_count(count)), ink);
         }
     }
     let sums = format!(
@@ -160,6 +171,7 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
 /// Rates with the time over which they are means, which is shorter in the first ten seconds.
 fn describe_rates(model: &Model, has_room: bool) -> String {
     let Some(rates) = model.send_rates else { return "rate unknown".to_owned() };
+    // Each hop below has its own rate of frames.
     let frames = rates.frames.filter(|_| has_room);
     let frames = frames.map_or_else(String::new, |frames| format!("  {} frames/s", format_rate(frames)));
     format!("{} tok/s{frames} ({} s)", format_rate(rates.tokens), model.recent_seconds)
@@ -198,6 +210,7 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let chunks = &model.chunks;
     let x = pad.draw_text(1, y, "chunks", Ink::Head);
     let mut x = pad.draw_text(x + 3, y, &format!("{} sent", format_count(chunks.sent)), Ink::Plain);
+    // Without observed deliveries, predictions are all that is known.
     let predicted_what = if let (Some(merged), Some(dropped)) = (chunks.merged, chunks.dropped_confirmed) {
         x = pad.draw_text(x + 2, y, &format!("{} merged", format_count(merged)), Ink::Plain);
         x = draw_problem_count(pad, x + 2, y, dropped, &format!("{} dropped", format_count(dropped)));
@@ -209,6 +222,8 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
     };
     if let Some(predicted) = chunks.dropped_predicted {
         let text = format!("({} {predicted_what} from wakeups)", format_count(predicted));
+        let short = format!("({} {predicted_what})", format_count(predicted));
+        let text = if x + 1 + text_width(&text) <= pad.width() { text } else { short };
         pad.draw_text(x + 1, y, &text, Ink::Dim);
     }
 }
@@ -235,7 +250,10 @@ fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         x = pad.draw_text(x + 2, y, TIME, Ink::Dim);
     }
     for (_, name, reason) in shown.iter().filter(|(share, ..)| share.is_none()) {
-        x = pad.draw_text(x + 2, y, &format!("{name}: {reason}"), Ink::Dim);
+        let text = format!("{name}: {reason}");
+        // The CPU tab has the reasons, too.
+        let text = if x + 2 + text_width(&text) <= pad.width() { text } else { format!("{name}: 6") };
+        x = pad.draw_text(x + 2, y, &text, Ink::Dim);
     }
     y + 1
 }
@@ -272,6 +290,7 @@ fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui:
     let mut y = first_chart_y;
     let mut hidden = charts.len();
     for series in &charts {
+        // The axis follows in the next row.
         if y + rows >= pad.height() {
             break;
         }
@@ -327,13 +346,13 @@ fn draw_findings(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let more = if hidden > 0 { format!(", {hidden} more: 5") } else { String::new() };
     pad.draw_heading(y, &format!("findings{more}"));
     for (row, finding) in model.findings.iter().take(MAX_FINDINGS.into()).enumerate() {
-        let y = y + 1 + row as u16;
-        pad.add_click_area(Rect::new(0, y, pad.width(), 1), Action::OpenItem(Tab::Findings, row));
+        let line_y = y + 1 + row as u16;
+        pad.add_click_area(Rect::new(0, line_y, pad.width(), 1), Action::OpenItem(Tab::Findings, row));
         let health = Health::from(finding.verdict.severity);
         let label = format!("{} {:<9}", pad.theme.health_symbol(health), health.label());
-        pad.draw_text(1, y, &label, Ink::Health(health));
+        pad.draw_text(1, line_y, &label, Ink::Health(health));
         let span = describe_span(model, finding);
-        pad.draw_text(13, y, &format!("{span:<15} {}", finding.verdict.summary), Ink::Plain);
+        pad.draw_text(13, line_y, &format!("{span:<15} {}", finding.verdict.summary), Ink::Plain);
     }
 }
 

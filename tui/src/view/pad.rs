@@ -19,6 +19,8 @@ pub(crate) struct ClickAreas {
     areas: Vec<(Rect, Action)>,
     /// Visible rows of the list.
     pub(crate) page_rows: usize,
+    /// Largest scroll offset of the help.
+    pub(crate) last_scroll: usize,
 }
 
 impl ClickAreas {
@@ -166,8 +168,14 @@ impl<'a> Pad<'a> {
         shorten_middle(id, width.into(), self.theme.rich_or_ascii("…", "~"))
     }
 
+    /// Like [`Self::shorten_id`], for one of several ids that are shown together: what they differ in stays, so their common start goes first.
+    pub(super) fn shorten_similar_id<'t>(&self, id: &'t str, common_start: usize, width: u16) -> Cow<'t, str> {
+        shorten_after_start(id, common_start, width.into(), self.theme.rich_or_ascii("…", "~"))
+    }
+
     /// Writes right-aligned into `width` cells from `x`. A number that does not fit loses digits. Cells beyond the edge stay blank.
     pub(super) fn draw_right_aligned(&mut self, x: u16, y: u16, width: u16, text: &str, ink: Ink) {
+        // A part of a right-aligned number would be another number.
         if x + width > self.area.width {
             return;
         }
@@ -210,26 +218,45 @@ impl<'a> Pad<'a> {
     /// Writes word-wrapped text from row `y` on, at most `max_rows` rows, of which the last is clipped. Returns the row after the last one.
     pub(super) fn draw_paragraph(&mut self, x: u16, y: u16, max_rows: u16, text: &str, ink: Ink) -> u16 {
         let width = usize::from(self.area.width.saturating_sub(x + 1)).max(1);
-        let mut line = String::new();
-        let mut line_y = y;
-        for word in text.split_whitespace() {
-            let is_full = !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width;
-            if is_full && line_y + 1 < y + max_rows {
-                // A number goes to the next line, with its unit.
-                let end = without_last_numbers(&line).len();
-                let next = if end > 0 { line.split_off(end) } else { String::new() };
-                self.draw_text(x, line_y, &line, ink);
-                line = if end > 0 { next.trim().to_owned() } else { String::new() };
-                line_y += 1;
-            }
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
+        let lines = wrap_text(text, width);
+        let whole_lines = lines.len().min(usize::from(max_rows.max(1))) - 1;
+        for (line_y, line) in (y..).zip(&lines[..whole_lines]) {
+            self.draw_text(x, line_y, line, ink);
         }
-        self.draw_clipped(x, line_y, width as u16, &line, ink);
-        line_y + 1
+        // The last row has the rest, whose end shows whether it is cut.
+        let last_y = y + whole_lines as u16;
+        self.draw_clipped(x, last_y, width as u16, &lines[whole_lines..].join(" "), ink);
+        last_y + 1
     }
+
+    /// Writes word-wrapped text over what is there, such that it ends in row `last_y`.
+    pub(super) fn draw_note_above(&mut self, last_y: u16, text: &str, ink: Ink) {
+        let rows = wrap_text(text, usize::from(self.area.width.saturating_sub(2)).max(1)).len() as u16;
+        let rows = rows.min(last_y + 1);
+        let y = last_y + 1 - rows;
+        self.rows_from(y, rows).clear();
+        self.draw_paragraph(1, y, rows, text, ink);
+    }
+}
+
+/// Breaks text at spaces into lines of at most `width` characters; a longer word has a line of its own. There is at least one line.
+pub(super) fn wrap_text(text: &str, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
+            // A number goes to the next line, with its unit.
+            let end = without_last_numbers(&line).len();
+            let next = if end > 0 { line.split_off(end) } else { String::new() };
+            lines.push(std::mem::replace(&mut line, next.trim().to_owned()));
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines.push(line);
+    lines
 }
 
 /// The beginning of the text that fits into `width` cells, without a number that would lose digits or the unit after it.
@@ -256,6 +283,7 @@ fn cut_before_number(text: &str, width: usize) -> &str {
 fn without_last_numbers(text: &str) -> &str {
     let text = text.trim_end();
     let last_word = last_word_start(text);
+    // Several numbers may follow each other.
     if is_number(&text[last_word..]) { without_last_numbers(&text[..last_word]) } else { text }
 }
 
@@ -321,6 +349,22 @@ fn shorten_middle<'t>(id: &'t str, width: usize, ellipsis: &str) -> Cow<'t, str>
     let start: String = id.chars().take(kept - kept / 2).collect();
     let end: String = id.chars().skip(length - kept / 2).collect();
     format!("{start}{ellipsis}{end}").into()
+}
+
+/// Shortens an id to `width` characters, first by the bytes that it has in common with others.
+fn shorten_after_start<'t>(id: &'t str, common_start: usize, width: usize, ellipsis: &str) -> Cow<'t, str> {
+    /// A shorter start tells more than an ellipsis.
+    const MIN_START: usize = 4;
+    let length = id.chars().count();
+    if length <= width || common_start < MIN_START || width < 2 {
+        return shorten_middle(id, width, ellipsis);
+    }
+    let differing = &id[common_start..];
+    if differing.chars().count() < width {
+        let end: String = id.chars().skip(length + 1 - width).collect();
+        return format!("{ellipsis}{end}").into();
+    }
+    format!("{ellipsis}{}", shorten_middle(differing, width - 1, ellipsis)).into()
 }
 
 /// Number of characters, as columns are reserved.
@@ -409,6 +453,19 @@ mod tests {
         assert_eq!(shorten_middle("chatcmpl-bench-33312", 12, "…"), "chatcm…33312");
         assert_eq!(shorten_middle("5b92f00d", 8, "…"), "5b92f00d");
         assert_eq!(shorten_middle("äöüß", 3, "~"), "ä~ß");
+    }
+
+    #[test]
+    fn similar_ids_keep_what_differs() {
+        for (id, common_start, width, expected) in [
+            ("chatcmpl-bench-3335eef3-129-92f07416", 24, 17, "…ef3-129-92f07416"),
+            ("chatcmpl-bench-3335eef3-129-92f07416", 24, 10, "…129-…7416"),
+            ("chatcmpl-1", 9, 10, "chatcmpl-1"),
+            ("5b92f00d5b92f00d", 2, 9, "5b92…f00d"),
+        ] {
+            let shown = shorten_after_start(id, common_start, width, "…");
+            assert_eq!(shown, expected, "{width}");
+        }
     }
 
     #[test]

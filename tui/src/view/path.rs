@@ -19,8 +19,9 @@ const MIN_ARROW_WIDTH: u16 = 15;
 /// Rows of the drawing. The list needs one per hop and one for the client.
 const DRAWING_ROWS: u16 = 4;
 
-/// Cells of the bar of a breakdown.
+/// Cells of the bar of a breakdown on a screen of [`WIDE_COLUMNS`]; narrow ones need the room for the legend.
 const BREAKDOWN_WIDTH: usize = 20;
+const WIDE_COLUMNS: u16 = 100;
 
 /// An arrow: a hop, or the deliveries to the client.
 struct Arrow {
@@ -52,6 +53,7 @@ pub(super) fn draw_path(pad: &mut Pad<'_>, y: u16, model: &Model, is_low: bool) 
     arrows.push(client_arrow(model, &last.ends.to));
     let names_width: u16 = arrows.iter().map(|arrow| text_width(&arrow.ends.from)).sum::<u16>() + text_width("client");
     let arrow_width = pad.width().saturating_sub(2 + names_width) / arrows.len() as u16;
+    // The list has the same numbers, one hop a row.
     if is_low || arrow_width < MIN_ARROW_WIDTH {
         draw_arrow_list(pad, y, &arrows)
     } else {
@@ -92,8 +94,7 @@ fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
     let texts_x = name_widths.max().unwrap_or(0) + 5;
     // A narrow list has no room for the remark what a number is taken over.
     let has_remarks = texts_x + (0..3).map(|column| column_width(arrows, column, true)).sum::<u16>() <= pad.width() + 2;
-    for (row, arrow) in arrows.iter().enumerate() {
-        let y = y + row as u16;
+    for (y, arrow) in (y..).zip(arrows) {
         pad.add_click_area(Rect::new(0, y, pad.width(), 1), arrow.click_action());
         let ink = Ink::Health(arrow.health);
         pad.draw_text(1, y, pad.theme.health_symbol(arrow.health), ink);
@@ -194,25 +195,45 @@ fn client_arrow(model: &Model, last_role: &str) -> Arrow {
     Arrow { hop_index: None, ends, health, lines: [drops, lost, merged], oldest_wait_ns: None }
 }
 
+/// Room for the legend of a breakdown.
+#[derive(Clone, Copy)]
+pub(super) struct LegendRoom {
+    pub(super) max_rows: u16,
+    /// What shows the parts for which there is no room: a key, or `enlarge`.
+    pub(super) more: &'static str,
+}
+
 /// Draws the breakdown and returns the next free row. Draws nothing without parts.
-pub(super) fn draw_breakdown(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Segment]) -> u16 {
+pub(super) fn draw_breakdown(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Segment], room: LegendRoom) -> u16 {
     if parts.is_empty() {
         return y;
     }
+    let bar_width = if pad.width() < WIDE_COLUMNS { BREAKDOWN_WIDTH / 2 } else { BREAKDOWN_WIDTH };
     let mut x = pad.draw_text(1, y, title, Ink::Head) + 1;
-    for (index, cells) in bar::cells(parts, BREAKDOWN_WIDTH).into_iter().enumerate() {
+    for (index, cells) in bar::cells(parts, bar_width).into_iter().enumerate() {
         let (symbol, ink) = breakdown_symbol(index, pad.theme);
         x = pad.draw_text(x, y, &symbol.repeat(cells), ink);
     }
     // The bar has the parts in the order of the path, the legend the largest first.
     let mut legend: Vec<(usize, &Segment)> = parts.iter().enumerate().collect();
     legend.sort_by(|a, b| b.1.share.total_cmp(&a.1.share));
-    for (index, part) in legend {
+    let mut row_y = y;
+    for (drawn, &(index, part)) in legend.iter().enumerate() {
+        let text = format!("{} {}", percent(part.share), part.name);
+        // A space, the symbol and another space come before the text.
+        let fits = x + 3 + text_width(&text) <= pad.width();
+        if !fits && row_y + 1 < y + room.max_rows {
+            row_y += 1;
+            x = 0;
+        } else if !fits && drawn > 0 {
+            pad.draw_text(x + 1, row_y, &format!("{} more: {}", legend.len() - drawn, room.more), Ink::Dim);
+            break;
+        }
         let (symbol, ink) = breakdown_symbol(index, pad.theme);
-        x = pad.draw_text(x + 1, y, symbol, ink);
-        x = pad.draw_text(x + 1, y, &format!("{} {}", percent(part.share), part.name), Ink::Plain);
+        x = pad.draw_text(x + 1, row_y, symbol, ink);
+        x = pad.draw_text(x + 1, row_y, &text, Ink::Plain);
     }
-    y + 1
+    row_y + 1
 }
 
 /// Symbol and style of the part with this index: neighbours differ in the bar, and in the legend, which has another order.

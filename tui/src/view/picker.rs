@@ -7,7 +7,7 @@ use crate::state::flags::Health;
 use crate::state::picker::{SourceKind, SourceOffer, SourcePicker};
 use crate::theme::{Ink, Theme};
 
-const KEY_HINTS: &str = "Up Down choose   Enter run   ? help   q quit   (tokengap --help has every command)";
+const KEY_HINTS: &str = "Up Down choose  Enter run  ? help  q quit  (tokengap --help has every command)";
 const HELP: [(&str, &str); 9] = [
     ("Up Down j k", "choose; PgUp PgDn Home End move faster"),
     ("Enter", "run the selection, as a second click; asks before it attaches to an engine"),
@@ -47,6 +47,7 @@ pub(crate) fn draw_picker(picker: &SourcePicker, theme: Theme, frame: &mut Frame
         return click_areas;
     }
     let lines = picker_lines(picker);
+    // Without the title, an empty row, the warning, the command and the keys.
     let rows = height - 5;
     pad.click_areas.page_rows = rows.into();
     let selected_line = lines
@@ -95,6 +96,7 @@ fn title_width(picker: &SourcePicker, kind: SourceKind) -> u16 {
 fn picker_lines(picker: &SourcePicker) -> Vec<PickerLine<'_>> {
     let mut lines = Vec::new();
     for kind in SourceKind::ALL {
+        // Published runs are rare: an empty group of them would only take room.
         if kind == SourceKind::Served && picker.offers.iter().all(|o| o.kind != kind) {
             continue;
         }

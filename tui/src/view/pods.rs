@@ -111,6 +111,7 @@ impl RunTableLayout {
     fn draw_totals(&self, pad: &mut Pad<'_>, y: u16, all: &PodLine) {
         let mut x = self.columns_x;
         for column in &self.columns {
+            // Medians of several runs have no common one; of the p99, the longest stands for all.
             if column.align == Align::Right && column.heading != "TTFT p50" {
                 draw_cell(pad, x, y, column, &(column.text)(all), Ink::Plain);
             }
@@ -146,6 +147,7 @@ fn ink_of_cell(heading: &str, run: &PodLine) -> Ink {
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let layout = RunTableLayout::for_width(pad.width());
     layout.draw_headings(pad);
+    // The other rows are for headings, totals, the remark and the details of the selected run.
     let max_rows = pad.height().saturating_sub(9 + reserved_pair_rows(&model.pairs)).max(2);
     let selected = ui.selected_index(Tab::Pods);
     let list = List { items: &model.pods, selected, max_items: max_rows };
@@ -202,7 +204,7 @@ fn draw_pairs(pad: &mut Pad<'_>, mut y: u16, pairs: &[PairLine]) -> u16 {
 fn draw_run_detail(pad: &mut Pad<'_>, y: u16, run: &PodLine) {
     let verdict = &run.figures.verdict;
     let x = pad.draw_text(1, y, verdict.health.label(), Ink::Health(verdict.health));
-    pad.draw_text(x + 2, y, &verdict.text, Ink::Strong);
+    let y = pad.draw_paragraph(x + 2, y, 2, &verdict.text, Ink::Strong) - 1;
     let port = run.port.map_or_else(String::new, |port| format!("port {port}"));
     let longest = longest_part(&run.figures);
     let longest = if longest.is_empty() { longest } else { format!("longest part of TTFT: {longest}") };

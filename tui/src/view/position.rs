@@ -34,6 +34,7 @@ pub(super) fn draw_position(pad: &mut Pad<'_>, model: &Model, position: &Positio
     let end = format!(" {}", format_clock(position.whole_ns));
     let missed = format!("missed {}  undecoded {}", format_count(model.run.missed), format_count(model.run.undecoded));
     let spare_width = pad.width().saturating_sub(x + text_width(&end) + 2 + text_width(&missed));
+    // The texts behind the bar are cut before it becomes too short to click on.
     let bar_width = spare_width.clamp(BAR_MIN_WIDTH, BAR_MAX_WIDTH);
     draw_bar(pad, x, bar_width, model, position);
     let x = pad.draw_text(x + bar_width, 0, &end, Ink::Plain) + 2;

@@ -8,13 +8,13 @@ use trace::ledger::ResponseEnd;
 use trace::words::plural;
 
 use super::pad::{CellRow, Pad, text_width};
-use super::path;
+use super::path::{self, LegendRoom};
 use super::{ItlQuantiles, draw_itl};
 use crate::state::Model;
 use crate::state::action::Tab;
 use crate::state::chunk_status::ChunkStatus;
 use crate::state::flags::{Flag, Health};
-use crate::state::request_detail::{ChunkLine, RequestDetail, TickTrack, TimeSpan};
+use crate::state::request_detail::{ChunkLine, PathStage, RequestDetail, Tick, TickTrack, TimeSpan};
 use crate::state::request_row::RequestRow;
 use crate::state::run_time::RunClock;
 use crate::state::ui::Ui;
@@ -29,6 +29,12 @@ const MAX_LABEL_WIDTH: u16 = 31;
 const MIN_LIST_ROWS: u16 = 5;
 /// Maximum number of rows for the explanation of a tool call.
 const MAX_TOOL_CALL_ROWS: u16 = 6;
+/// Maximum number of rows for the evidence of a flag, if the stages are not shown.
+const MAX_EVIDENCE_ROWS: u16 = 8;
+/// Maximum number of rows for the legend of the breakdown.
+const MAX_LEGEND_ROWS: u16 = 4;
+/// Below this height, the evidence is cut to leave room for stages and chunks.
+const LOW_ROWS: u16 = 24;
 
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let Some(detail) = &model.detail else {
@@ -36,7 +42,13 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         return;
     };
     let mut y = draw_summary(pad, detail, model);
-    y = path::draw_breakdown(pad, y, "first token", &detail.first_token_path);
+    let max_rows = match (ui.shows_cut_list, pad.height() < LOW_ROWS) {
+        (true, _) => MAX_LEGEND_ROWS,
+        (false, true) => 1,
+        (false, false) => 2,
+    };
+    let legend_room = LegendRoom { max_rows, more: if ui.shows_cut_list { "enlarge" } else { "m" } };
+    y = path::draw_breakdown(pad, y, "first token", &detail.first_token_path, legend_room);
     let itl = &detail.facts.itl;
     if itl.delivered.is_some() || itl.sent.is_some() {
         // Quantiles of one request are accurate to 6 %.
@@ -46,7 +58,12 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     y = draw_frontend_waits(pad, y, detail);
     for (flag, evidence) in &detail.evidence {
         let x = pad.draw_text(1, y, flag.label(), Ink::Flag(*flag));
-        let max_rows = if *flag == Flag::ToolCall { MAX_TOOL_CALL_ROWS } else { 2 };
+        let max_rows = match *flag {
+            Flag::ToolCall => MAX_TOOL_CALL_ROWS,
+            _ if ui.shows_cut_list => MAX_EVIDENCE_ROWS,
+            _ if pad.height() < LOW_ROWS => 2,
+            _ => 4,
+        };
         y = pad.draw_paragraph(x + 1, y, max_rows, evidence, Ink::Plain);
     }
     y = draw_tool_calls(pad, y, detail);
@@ -153,52 +170,67 @@ fn describe_totals(row: &RequestRow) -> String {
         .join(", ")
 }
 
+/// Draws the stages, one a row, with the times since the stage before. Returns the next free row.
 fn draw_stages(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, clock: RunClock) -> u16 {
     let rows = pad.height().saturating_sub(y + 1);
     // What follows may need the whole screen.
     let has_room = usize::from(rows) > detail.stages.len() + 1;
     pad.draw_heading(y, if has_room { "stages" } else { "stages; the chunks: m" });
-    if detail.stages.is_empty() {
+    let [first, ..] = detail.stages.as_slice() else {
         pad.draw_text(3, y + 1, "the journal no longer contains them", Ink::Dim);
         return y + 2;
-    }
-    let first = detail.stages[0].at;
-    let last = detail.stages[detail.stages.len() - 1].at;
-    let bar_width = match pad.width().saturating_sub(BAR_X + 2) {
-        0..10 => 0,
-        free_width => free_width.min(60),
     };
-    let mut before = first;
+    let last = &detail.stages[detail.stages.len() - 1];
+    let scale = StageScale { first: first.at, whole_ns: last.at.since(first.at), clock };
     let hidden = detail.stages.len().saturating_sub(rows.into());
+    // The last row has the number of stages that are not shown.
     let shown = if hidden > 0 { usize::from(rows.saturating_sub(1)) } else { detail.stages.len() };
-    for (row, stage) in detail.stages.iter().take(shown).enumerate() {
-        let y = y + 1 + row as u16;
-        let step_ns = stage.at.since(before);
+    let mut before = first.at;
+    for (stage_y, stage) in (y + 1..).zip(&detail.stages[..shown]) {
+        draw_stage(pad, stage_y, stage, stage.at.since(before), &scale);
         before = stage.at;
-        let at_ns = stage.at.since(first);
-        pad.draw_text(1, y, &clock.format_moment(stage.at), Ink::Strong);
-        let mut x = 15;
-        if bar_width > 0 {
-            pad.draw_right_aligned(x, y, 8, &format_duration(at_ns), Ink::Plain);
-            x += 9;
-        }
-        pad.draw_right_aligned(x, y, 9, &format!("+{}", format_duration(step_ns)), Ink::Dim);
-        pad.draw_text(x + 11, y, &stage.text, Ink::Plain);
-        if bar_width > 0 {
-            let whole_ns = last.since(first);
-            let start = scaled_cell(at_ns - step_ns, whole_ns, bar_width);
-            let end = scaled_cell(at_ns, whole_ns, bar_width);
-            // A short step must be visible too.
-            let filled = end.saturating_sub(start).max(usize::from(step_ns > 0));
-            let text = format!("{}{}", " ".repeat(start), pad.theme.rich_or_ascii("━", "=").repeat(filled));
-            pad.draw_clipped(BAR_X, y, bar_width, &text, Ink::Series);
-        }
     }
     if hidden > 0 {
         let text = format!("{} more: enlarge the screen", detail.stages.len() - shown);
         pad.draw_text(1, y + 1 + shown as u16, &text, Ink::Dim);
     }
     y + 1 + detail.stages.len() as u16
+}
+
+/// Time that the stages of a request cover.
+struct StageScale {
+    first: MonoNs,
+    whole_ns: u64,
+    clock: RunClock,
+}
+
+/// Draws a stage with its time of day and the time since the stage before; on a wide screen also with the time since the first one and a bar.
+fn draw_stage(pad: &mut Pad<'_>, y: u16, stage: &PathStage, step_ns: u64, scale: &StageScale) {
+    let bar_width = match pad.width().saturating_sub(BAR_X + 2) {
+        0..10 => 0,
+        free_width => free_width.min(60),
+    };
+    let since_first_ns = stage.at.since(scale.first);
+    pad.draw_text(1, y, &scale.clock.format_moment(stage.at), Ink::Strong);
+    let mut x = 15;
+    if bar_width > 0 {
+        pad.draw_right_aligned(x, y, 8, &format_duration(since_first_ns), Ink::Plain);
+        x += 9;
+    }
+    pad.draw_right_aligned(x, y, 9, &format!("+{}", format_duration(step_ns)), Ink::Dim);
+    let text_x = x + 11;
+    // On a narrow screen, the stage's name in the engine's log is left out.
+    let fits = text_x + text_width(&stage.text) <= pad.width();
+    let text = if fits { &*stage.text } else { stage.text.split(" (").next().unwrap_or_default() };
+    pad.draw_text(text_x, y, text, Ink::Plain);
+    if bar_width > 0 {
+        let start = scaled_cell(since_first_ns - step_ns, scale.whole_ns, bar_width);
+        let end = scaled_cell(since_first_ns, scale.whole_ns, bar_width);
+        // A short step must be visible too.
+        let filled = end.saturating_sub(start).max(usize::from(step_ns > 0));
+        let bar = format!("{}{}", " ".repeat(start), pad.theme.rich_or_ascii("━", "=").repeat(filled));
+        pad.draw_clipped(BAR_X, y, bar_width, &bar, Ink::Series);
+    }
 }
 
 /// Cell of this duration on a scale of `width` cells for the whole one.
@@ -225,23 +257,34 @@ fn draw_tracks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) -> u1
     y + 1 + rows
 }
 
+/// Draws the label of the track, and behind it a row of cells over the time span with the ticks.
 fn draw_track(pad: &mut Pad<'_>, y: u16, track: &TickTrack, span: TimeSpan, label_width: u16) {
     pad.draw_clipped(1, y, label_width, &track.label, Ink::Head);
-    let width = pad.width().saturating_sub(label_width + 3);
-    let mut cells: Vec<Option<char>> = vec![None; width.into()];
-    for tick in &track.ticks {
-        let cell = scaled_cell(tick.at.since(span.first), span.length_ns(), width.saturating_sub(1));
-        let shown = cells[cell].unwrap_or(tick.symbol);
-        cells[cell] = Some(more_severe_tick(shown, tick.symbol));
-    }
-    for (x, cell) in cells.into_iter().enumerate() {
-        let (symbol, ink) = match cell {
+    let first_cell_x = label_width + 2;
+    let cell_count = pad.width().saturating_sub(first_cell_x + 1);
+    let cells = worst_tick_of_each_cell(&track.ticks, span, cell_count);
+    for (x, worst_tick) in (first_cell_x..).zip(cells) {
+        let (symbol, ink) = match worst_tick {
             None => (pad.theme.rich_or_ascii('·', ' '), Ink::Dim),
             Some('|') => (pad.theme.rich_or_ascii('│', '|'), Ink::Series),
             Some(symbol) => (symbol, Ink::Health(tick_health(symbol))),
         };
-        pad.draw_text(label_width + 2 + x as u16, y, symbol.encode_utf8(&mut [0; 4]), ink);
+        pad.draw_text(x, y, symbol.encode_utf8(&mut [0; 4]), ink);
     }
+}
+
+/// Symbol of the worst tick in each of the cells into which the span is divided; `None` in a cell without ticks.
+fn worst_tick_of_each_cell(ticks: &[Tick], span: TimeSpan, cell_count: u16) -> Vec<Option<char>> {
+    let mut worst_ticks: Vec<Option<char>> = vec![None; cell_count.into()];
+    // A tick at the end of the span belongs to the last cell, not behind it.
+    let last_cell = cell_count.saturating_sub(1);
+    for tick in ticks {
+        let cell = scaled_cell(tick.at.since(span.first), span.length_ns(), last_cell);
+        if let Some(worst_tick) = worst_ticks.get_mut(cell) {
+            *worst_tick = Some(more_severe_tick(worst_tick.unwrap_or(tick.symbol), tick.symbol));
+        }
+    }
+    worst_ticks
 }
 
 /// Returns the worse of two ticks that share a cell.
@@ -310,13 +353,14 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) {
         Some(_) => format!("; older ones were evicted (--journal {} is reached)", ui.options.chunk_history),
         None => String::new(),
     };
-    pad.draw_heading(
-        y,
-        &format!(
-            "{} chunks (| sent  . waiting  o merged  x dropped  ? predicted or unknown){evicted}",
-            detail.chunks.len()
-        ),
-    );
+    let count = detail.chunks.len();
+    let headings = [
+        format!("{count} chunks (| sent  . waiting  o merged  x dropped  ? predicted or unknown){evicted}"),
+        format!("{count} chunks (| sent . waiting o merged x dropped ? unknown){evicted}"),
+        format!("{count} chunks{evicted}; the help has the signs: ?"),
+    ];
+    let fitting = headings.iter().find(|heading| text_width(heading) + 2 <= pad.width());
+    pad.draw_heading(y, fitting.unwrap_or(&headings[2]));
     let roles = &detail.receiving_roles;
     let layout = ChunkLayout::for_width(pad.width(), roles.len().max(1));
     let headings = layout.columns.iter().map(|column| match column {
@@ -330,6 +374,7 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) {
     });
     pad.draw_cells(layout.cells(y + 1), headings, Ink::Dim);
     pad.draw_text(layout.outcome_x(), y + 1, "outcome", Ink::Dim);
+    // The last page is full.
     let first = ui.selected_index(Tab::Request).min(detail.chunks.len().saturating_sub(rows.into()));
     let start = detail.time_span().map(|span| span.first);
     for (row, (index, chunk)) in (0..rows).zip(detail.chunks.iter().enumerate().skip(first)) {

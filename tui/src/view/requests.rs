@@ -41,18 +41,38 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if count == 0 {
         return;
     }
+    // A selected request that the filter hides has no position; the list then starts at its top.
     let selected = ui.selected_rid.as_ref().and_then(|rid| model.table.position_of(rid));
     let first = first_shown(selected.unwrap_or(0), count, rows.into());
     let shown = model.table.visible_rows(first..first + usize::from(rows));
+    let common_start = common_start(shown.iter().map(|row| row.rid.as_str()));
     for (line, row) in (0..rows).zip(shown) {
         let position = first + usize::from(line);
         let y = 2 + line;
         if position < model.table.pinned_count {
             pad.draw_text(0, y, "*", Ink::Head);
         }
-        draw_row(pad, y, &columns, row, model, ui);
+        draw_row(pad, y, &columns, &VisibleRow { row, common_start }, model, ui);
         pad.finish_list_row(y, position, selected == Some(position));
     }
+}
+
+/// A row, and the number of bytes at the start of its rid that all visible rows share.
+struct VisibleRow<'a> {
+    row: &'a RequestRow,
+    common_start: usize,
+}
+
+/// Number of bytes that all these texts begin with; 0 of a single one.
+fn common_start<'a>(mut texts: impl Iterator<Item = &'a str>) -> usize {
+    let Some(first) = texts.next() else { return 0 };
+    let shared = texts.map(|text| first.bytes().zip(text.bytes()).take_while(|(a, b)| a == b).count());
+    let mut common = shared.min().unwrap_or(0);
+    // Not within a character.
+    while !first.is_char_boundary(common) {
+        common -= 1;
+    }
+    common
 }
 
 /// Why no request is listed.
@@ -80,7 +100,11 @@ fn draw_title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let all = format_count(model.table.row_count as u64);
     let mut x = pad.draw_text(1, 0, &format!("{shown} of {all} requests{note}"), Ink::Plain);
     if !ui.filter.is_empty() {
-        x = pad.draw_text(x + 2, 0, &format!("filter: {}", ui.filter.text), Ink::Head);
+        let note = if ui.filter.may_lack_requests() { "; older chunks are evicted" } else { "" };
+        x = pad.draw_text(x + 2, 0, "filter: ", Ink::Head);
+        // `/` shows the whole text.
+        let text = pad.shorten_id(&ui.filter.text, pad.width().saturating_sub(x + text_width(note)));
+        x = pad.draw_text(x, 0, &format!("{text}{note}"), Ink::Head);
     }
     if ui.follows_worst {
         pad.draw_text(x + 2, 0, "following the worst", Ink::Head);
@@ -136,13 +160,14 @@ fn first_shown(selected: usize, count: usize, rows: usize) -> usize {
     selected.saturating_sub(rows / 2).min(count.saturating_sub(rows))
 }
 
-fn draw_row(pad: &mut Pad<'_>, y: u16, columns: &[ShownColumn], row: &RequestRow, model: &Model, ui: &Ui) {
+fn draw_row(pad: &mut Pad<'_>, y: u16, columns: &[ShownColumn], visible: &VisibleRow<'_>, model: &Model, ui: &Ui) {
+    let row = visible.row;
     let mut x = FIRST_COLUMN_X;
     for &ShownColumn { column, width } in columns {
         match column {
             RequestColumn::Flags => draw_flags(pad, x, y, width, row),
             RequestColumn::Rid => {
-                let shown = pad.shorten_id(&row.rid, width);
+                let shown = pad.shorten_similar_id(&row.rid, visible.common_start, width);
                 pad.draw_clipped(x, y, width, &shown, Ink::Plain);
                 highlight_matches(pad, x, y, &shown, &ui.filter);
             }
@@ -182,13 +207,14 @@ fn draw_number(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, row: &RequestRow, 
 }
 
 fn draw_flags(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, row: &RequestRow) {
-    let end = x + width;
-    let mut x = x;
+    let end_x = x + width;
+    let mut flag_x = x;
+    // Worst first, so the ones that do not fit matter least.
     for flag in row.flags.iter() {
-        if x >= end {
+        if flag_x >= end_x {
             break;
         }
-        x = pad.draw_clipped(x, y, end - x, flag.label(), Ink::Flag(flag)) + 1;
+        flag_x = pad.draw_clipped(flag_x, y, end_x - flag_x, flag.label(), Ink::Flag(flag)) + 1;
     }
 }
 
@@ -204,6 +230,19 @@ mod tests {
             assert!(shown.iter().map(|shown| shown.width + 1).sum::<u16>() <= 59, "{shown:?}");
         }
         assert_eq!(fitting_columns(200, RequestColumn::with_heading("gap")).len(), RequestColumn::all().count());
+    }
+
+    #[test]
+    fn rids_share_their_common_start() {
+        for (rids, expected) in [
+            (vec!["chatcmpl-1-a", "chatcmpl-12-b"], 10),
+            (vec!["5b92", "f00d"], 0),
+            (vec!["aäb", "aåb"], 1),
+            (vec!["only"], 0),
+            (vec![], 0),
+        ] {
+            assert_eq!(common_start(rids.iter().copied()), expected, "{rids:?}");
+        }
     }
 
     #[test]

@@ -6,11 +6,6 @@ use crate::state::request_detail::TickTrack;
 
 const MANY_SIZES: [(u16, u16); 5] = [(60, 20), (80, 24), (100, 30), (160, 45), (200, 50)];
 
-fn type_filter(fixture: &mut Fixture, text: &str) {
-    fixture.press(&[Action::TypeFilter, Action::EraseText]);
-    fixture.press(&text.chars().map(Action::TypeCharacter).collect::<Vec<_>>());
-}
-
 #[test]
 fn receives_are_called_unobserved_only_once_their_receiver_is_known() {
     let mut empty = Fixture::of(Scene::new(&[]));
@@ -113,6 +108,11 @@ fn all_workers_of_a_hop_can_be_listed() {
     fixture.press(&[Action::ToggleCutList]);
     let drawn = fixture.drawn((80, 24), "C.UTF-8");
     assert!(drawn.contains("worker 13") && !drawn.contains("more: m"), "{drawn}");
+    fixture.model.hops[0].members.truncate(4);
+    let drawn = fixture.drawn((80, 24), "C.UTF-8");
+    for text in ["worker 3 ", "queue wait", "frames by queue wait"] {
+        assert!(drawn.contains(text), "{text}: a list that is whole leaves room for the details: {drawn}");
+    }
 }
 
 #[test]

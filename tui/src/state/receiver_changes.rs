@@ -1,0 +1,80 @@
+//! Changes of a request's receiver while its chunks were sent.
+
+use std::fmt;
+
+use session::units::format_duration;
+use trace::ledger::{ChunkRecord, RequestHistory};
+use trace::path::Ends;
+
+use super::hop_ends::HopEnds;
+
+/// The request's chunks go to another receiver of the same role.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ReceiverChange {
+    role: String,
+    from: String,
+    to: String,
+    /// Number of the first chunk for the new receiver, counted from 1; `None` if earlier chunks are not kept any more.
+    chunk: Option<usize>,
+    /// From the first kept chunk to this one; `None` if a send was not observed.
+    after_ns: Option<u64>,
+}
+
+impl fmt::Display for ReceiverChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} to {}", self.role, self.from, self.to)?;
+        let Some(chunk) = self.chunk else { return Ok(()) };
+        write!(f, " at chunk {chunk}")?;
+        match self.after_ns {
+            Some(after_ns) => write!(f, ", {} after its first", format_duration(after_ns)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Joins the first few changes; `None` without any.
+pub(crate) fn describe_receiver_changes(changes: &[ReceiverChange]) -> Option<String> {
+    const MAX_NAMED: usize = 3;
+    let mut named: Vec<String> = changes.iter().take(MAX_NAMED).map(ReceiverChange::to_string).collect();
+    if changes.len() > MAX_NAMED {
+        named.push(format!("{} more changes", changes.len() - MAX_NAMED));
+    }
+    (!named.is_empty()).then(|| named.join("; "))
+}
+
+/// Changes on every leg of the path, in the order of the legs.
+pub(crate) fn receiver_changes(history: &RequestHistory, hops: &[HopEnds]) -> Vec<ReceiverChange> {
+    let mut changes = Vec::new();
+    let mut seen_legs: Vec<&Ends<Box<str>>> = Vec::new();
+    for HopEnds { ends, .. } in hops {
+        if seen_legs.contains(&ends) {
+            continue;
+        }
+        seen_legs.push(ends);
+        let on_leg = history.chunks.iter().filter_map(|chunk| {
+            let hop = hops.iter().find(|hop| hop.id == chunk.hop && hop.ends == *ends)?;
+            Some(ReceivedBy { chunk, receiver: &hop.receiver })
+        });
+        let on_leg: Vec<ReceivedBy<'_>> = on_leg.collect();
+        for (index, pair) in on_leg.windows(2).enumerate() {
+            if pair[0].receiver == pair[1].receiver {
+                continue;
+            }
+            let sent_times = on_leg[0].chunk.sent.zip(pair[1].chunk.sent);
+            changes.push(ReceiverChange {
+                role: ends.to.to_string(),
+                from: pair[0].receiver.to_owned(),
+                to: pair[1].receiver.to_owned(),
+                // The second of the pair, counted from 1.
+                chunk: history.since.is_none().then_some(index + 2),
+                after_ns: sent_times.map(|(first, sent)| sent.since(first)),
+            });
+        }
+    }
+    changes
+}
+
+struct ReceivedBy<'a> {
+    chunk: &'a ChunkRecord,
+    receiver: &'a str,
+}

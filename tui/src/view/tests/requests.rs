@@ -1,0 +1,132 @@
+//! The Requests tab.
+
+use trace::MonoNs;
+use trace::detect::{Finding, Verdict};
+
+use super::*;
+use crate::state::request_row::RequestColumn;
+use crate::state::request_table::SortOrder;
+
+#[test]
+fn requests_match_their_snapshots() {
+    let mut fixture = race();
+    fixture.press(&[Action::OpenTab(Tab::Requests)]);
+    fixture.snapshot("requests");
+    fixture.press(&[Action::MoveSelection(2), Action::PinRequest, Action::TypeFilter]);
+    fixture.press(&"gap>1s drpo>0".chars().map(Action::TypeCharacter).collect::<Vec<_>>());
+    fixture.snapshot("requests_filter_mistake");
+    fixture.press(&[
+        Action::EraseText,
+        Action::TypeCharacter('0'),
+        Action::AcceptText,
+        Action::StepSortColumn(1),
+        Action::ReverseSort,
+    ]);
+    fixture.snapshot("requests_filtered");
+}
+
+#[test]
+fn requests_have_times_of_day() {
+    let mut fixture = race();
+    fixture.model.wall_start_ns = Some(1_795_273_142_700_000_000);
+    fixture.refresh();
+    fixture.press(&[Action::OpenTab(Tab::Requests)]);
+    for size in SIZES {
+        let drawn = fixture.drawn(size, "C.UTF-8");
+        assert!(drawn.contains("finished 14:59:03.700Z"), "{drawn}");
+    }
+    fixture.press(&[Action::OpenSelection]);
+    let drawn = fixture.drawn((60, 20), "C.UTF-8");
+    for text in ["began 14:59:03.700Z", "14:59:03.825Z   +125 ms  tokenizer received it"] {
+        assert!(drawn.contains(text), "{text} in {drawn}");
+    }
+}
+
+#[test]
+fn ten_thousand_requests_are_sorted_filtered_and_drawn() {
+    let mut scene = Scene::delivering();
+    for n in 0..10_000u64 {
+        scene.send(MS * n, &[(format!("{n:032x}").as_str(), 1, 1)]);
+    }
+    let mut fixture = Fixture::of(scene);
+    fixture.refresh();
+    fixture.press(&[Action::OpenTab(Tab::Requests)]);
+    fixture.ui.sort = SortOrder { column: RequestColumn::with_heading("gap"), is_descending: true };
+    fixture.update();
+    assert_eq!(
+        (fixture.model.table.visible_count(), fixture.model.table.visible_row(0).map(|r| r.gap_ns)),
+        (10_000, Some(Some(9_999 * MS)))
+    );
+    assert!(fixture.drawn((80, 24), "C.UTF-8").contains(" …00000000000000a "));
+}
+
+/// A request in flight at the same time, whose frames did not wait, is no part of a backlog.
+#[test]
+fn f_on_a_growing_backlog_lists_the_requests_whose_frames_waited() {
+    let mut fixture = Fixture::of(Scene::delivering());
+    for (at_ms, rid, completion) in [(0, "prompt", 1), (1_000, "late", 1), (5_000, "prompt", 2), (6_000, "later", 1)] {
+        fixture.scene.send(at_ms * MS, &[(rid, 1, completion)]);
+        let seq = fixture.scene.sent_frames(0) - 1;
+        let wait_ms = if rid == "prompt" { 1 } else { 2_000 };
+        fixture.scene.receive((at_ms + wait_ms) * MS, seq, seq);
+    }
+    fixture.scene.tick(9_000 * MS);
+    fixture.refresh();
+    let hop = String::from("scheduler->tokenizer");
+    let [began, last_at] = [1_100, 2_500].map(|ms| MonoNs(ms * MS));
+    let verdict = Verdict { hop, ..Verdict::default() };
+    let finding = Finding { kind: "backlog-growing", began, last_at, active: false, verdict, occurrences: 0 };
+    fixture.model.findings = vec![finding];
+    fixture.press(&[Action::OpenTab(Tab::Findings), Action::ListRequestsOfFinding]);
+    assert_eq!(fixture.ui.filter.text, "waited:scheduler->tokenizer@1.100s..2.500s");
+    let listed = |fixture: &Fixture| {
+        let count = fixture.model.table.visible_count();
+        fixture.model.table.visible_rows(0..count).iter().map(|row| row.rid.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(&fixture), ["late"]);
+    assert!(!fixture.ui.filter.may_lack_requests());
+    type_filter(&mut fixture, "waited:Scheduler->tokenizer");
+    fixture.press(&[Action::AcceptText]);
+    let mut all = listed(&fixture);
+    all.sort_unstable();
+    assert_eq!(all, ["late", "later"], "at any time");
+    type_filter(&mut fixture, "waited:scheduler->nobody");
+    let drawn = fixture.drawn((80, 24), "C.UTF-8").split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(drawn.contains("! no hop is named scheduler->nobody: the hops are scheduler->tokenizer"), "{drawn}");
+}
+
+#[test]
+fn similar_rids_can_be_told_apart_on_a_narrow_screen() {
+    let mut fixture = Fixture::of(Scene::delivering());
+    for n in 0..20 {
+        fixture.scene.send(n * MS, &[(format!("chatcmpl-bench-3335eef3-{}-0123456789abcdef", 100 + n).as_str(), 1, 1)]);
+    }
+    fixture.refresh();
+    fixture.press(&[Action::OpenTab(Tab::Requests)]);
+    let drawn = fixture.drawn((80, 24), "C.UTF-8");
+    for n in 0..18 {
+        assert!(drawn.contains(&format!("{n}-012")), "{n}: {drawn}");
+    }
+}
+
+#[test]
+fn a_missed_receive_is_no_wait_and_evicted_chunks_are_named() {
+    let mut fixture = Fixture::of(Scene::delivering_with_history(4));
+    fixture.scene.send(0, &[("missed", 1, 1)]);
+    fixture.scene.send(10 * MS, &[("prompt", 1, 1)]);
+    // A connection keeps the order, so the first frame was received before.
+    fixture.scene.receive(20 * MS, 1, 1);
+    fixture.scene.send(30 * MS, &[("waiting", 1, 1)]);
+    fixture.scene.tick(2_000 * MS);
+    fixture.refresh();
+    type_filter(&mut fixture, "waited:scheduler->tokenizer");
+    fixture.press(&[Action::AcceptText]);
+    let table = &fixture.model.table;
+    assert_eq!((table.visible_count(), table.visible_row(0).map(|row| row.rid.as_str())), (1, Some("waiting")));
+    assert!(!fixture.ui.filter.may_lack_requests());
+    fixture.scene.send(40 * MS, &[("last", 1, 1)]);
+    fixture.update();
+    assert!(fixture.ui.filter.may_lack_requests(), "the oldest event is not kept any more");
+    let drawn = fixture.drawn((80, 24), "C.UTF-8");
+    assert!(drawn.contains("; older chunks are evicted"), "{drawn}");
+}
