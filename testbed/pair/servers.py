@@ -70,7 +70,8 @@ class Pair:
     """Both servers and their router, which run inside a `with` block."""
 
     def __init__(self, home: Path, release: str, router: str, logs: Path):
-        self.router_kind, bootstrap, packages = router, str(free_port()), home / "pair"
+        self.release, self.router_kind = release, router
+        bootstrap, packages = str(free_port()), home / "pair"
         self.delay = logs / "delay"
         self.delay_transfers(0)
         env = {**ENVIRONMENT, "PYTHONPATH": f"{HOOKS}:{REAL / 'stubs'}:{packages}", "TRANSFER_DELAY": str(self.delay)}
