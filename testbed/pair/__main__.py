@@ -78,8 +78,10 @@ class Observed:
 
     def watched(self) -> dict | None:
         """The pair as `watch` reports it while the run goes on."""
-        command = [str(self.tokengap), "watch", f"127.0.0.1:{self.port}", "--json", "--duration", "2s"]
-        made = subprocess.run(command, check=True, capture_output=True, timeout=60)
+        command = [str(self.tokengap), "watch", f"127.0.0.1:{self.port}", "--json", "--duration", "3s"]
+        made = subprocess.run(command, capture_output=True, timeout=60)
+        if made.returncode:
+            raise RuntimeError(f"watch exited with {made.returncode}: {made.stderr.decode()}")
         (decode,) = [run for run in json.loads(made.stdout)["runs"] if run["side"] == "decode"]
         return decode["report"].get("pair")
 
@@ -115,7 +117,7 @@ def healthy(tokengap: Path, pair: Pair, flags: list[str]):
         with Observed(tokengap, pair, folder) as observed:
             load = threading.Thread(target=pair.load, args=(truth_file, *flags))
             load.start()
-            time.sleep(3)
+            time.sleep(2)
             live.append(observed.watched())
             load.join()
         truth, prefill, decode = records(truth_file), observed.side("prefill"), observed.side("decode")
