@@ -46,7 +46,8 @@ NAMES = {
     "decode, scheduler": rf"^decode: .*({SCHEDULER})",
     "slow transfer": r"^decode: .* in the transfer of the cache",
     "overloaded decode": r"^decode: .* in the decode server's queue",
-    "retries": r"^decode: .* aborted in place of an earlier one with the same rid",
+    # Either server aborts what has the rid: prefill, too, as long as the transfer takes.
+    "retries": r"^(prefill|decode): .* aborted in place of an earlier one with the same rid",
 }
 
 
