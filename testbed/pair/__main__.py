@@ -203,8 +203,9 @@ def compare_holds(checks: Checks, pair: Pair, observed: Observed, truth: list[di
     }
     found = [finding["evidence"]["requests_late"] for finding in decode["findings"] if finding["kind"] == "late-prefill-response"]
     if pair.router_kind == "sglang-router":
-        checks.equal("requests held by the router", held, late)
-        checks.equal("requests of the finding late-prefill-response", [len(held)], found)
+        # On a busy machine, a router or client without a CPU holds further ones.
+        checks.equal("late requests that the router did not hold", set(), late - held)
+        checks.equal("requests of the finding late-prefill-response", [len(late)], found)
     else:
         # It leaves prefill's response when that of the decode server has ended.
         checks.equal("requests held by mini-lb", set(), held)
