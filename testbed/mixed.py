@@ -105,11 +105,11 @@ def stop(server, whole: bool) -> None:
 
 
 class Attach:
-    """`tokengap attach` on all engines of this machine, in a `with` block."""
+    """`tokengap attach` on all engines of this machine, or on those that `flags` select, in a `with` block."""
 
-    def __init__(self, tokengap: Path, folder: Path, engines: list):
+    def __init__(self, tokengap: Path, folder: Path, engines: list, *flags: str):
         self.folder, self.engines = folder, engines
-        self.command = [str(tokengap), "attach", "--headless", "--json", "--slowest", "100000", "--duration", "300s"]
+        self.command = [str(tokengap), "attach", "--headless", "--json", "--slowest", "100000", "--duration", "300s", *flags]
 
     def __enter__(self):
         errors = self.folder / "attach.err"

@@ -29,7 +29,7 @@ async def ask(session: aiohttp.ClientSession, rid: str, tokens: int) -> str | No
     return finish
 
 
-async def client(session: aiohttp.ClientSession, kind: str) -> dict:
+async def client(session: aiohttp.ClientSession, aborting: aiohttp.ClientSession, kind: str) -> dict:
     rid = uuid.uuid4().hex
     first = await ask(session, rid, SHORT)
     await asyncio.sleep(KINDS[kind])
@@ -38,24 +38,25 @@ async def client(session: aiohttp.ClientSession, kind: str) -> dict:
     second = asyncio.create_task(ask(session, rid, SHORT * 8 if kind == "later" else LONG))
     if aborts:
         await asyncio.sleep(0.7)
-        async with session.post("/abort_request", json={"rid": rid}) as told:
+        async with aborting.post("/abort_request", json={"rid": rid}) as told:
             told.raise_for_status()
     return {"rid": rid, "kind": kind, "first": first, "second": await second}
 
 
-async def run(url: str) -> list[dict]:
+async def run(url: str, abort_url: str) -> list[dict]:
     timeout = aiohttp.ClientTimeout(total=300)
-    async with aiohttp.ClientSession(url, timeout=timeout) as session:
-        return await asyncio.gather(*(client(session, kind) for kind in KINDS for _ in range(EACH)))
+    async with aiohttp.ClientSession(url, timeout=timeout) as session, aiohttp.ClientSession(abort_url) as aborting:
+        return await asyncio.gather(*(client(session, aborting, kind) for kind in KINDS for _ in range(EACH)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", required=True)
+    parser.add_argument("--abort-url", help="server that is sent the aborts, if URL is that of a router")
     parser.add_argument("--truth", required=True, help="file for one line of JSON per client")
     wanted = parser.parse_args()
     with open(wanted.truth, "w") as file:
-        file.writelines(json.dumps(line) + "\n" for line in asyncio.run(run(wanted.url)))
+        file.writelines(json.dumps(line) + "\n" for line in asyncio.run(run(wanted.url, wanted.abort_url or wanted.url)))
 
 
 if __name__ == "__main__":
