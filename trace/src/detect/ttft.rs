@@ -98,12 +98,11 @@ pub(super) fn detect_late_receives(context: &DetectContext<'_>, out: &mut Verdic
     let state = attribution::request_receiver_state(context.ledger, late.worst_hop, worst.at, worst.ns);
     let place = format!("on the way to the {source}");
     let Some(verdict) = detect_late_leg(context, late, &place, out) else { return };
-    verdict.with("thread", state.as_str());
-    let advice = match stopped_advice(state) {
-        Some(advice) => format!("the thread that receives requests in the {source} was {}: {advice}", state.as_str()),
-        None => context.facts().late_receive().to_owned(),
-    };
-    verdict.advice(advice);
+    let held_up = stopped_advice(state);
+    if held_up.is_some() {
+        let _ = write!(verdict.summary, "; the {source}'s thread that receives them was {} then", state.as_str());
+    }
+    verdict.with("thread", state.as_str()).advice(held_up.unwrap_or(context.facts().late_receive()));
 }
 
 /// What to do about a thread that could not run; `None` for other states.
@@ -229,8 +228,12 @@ pub(super) fn detect_slow_first_tokens(context: &DetectContext<'_>, out: &mut Ve
         verdict.severity = Severity::Info;
     }
     let relief = facts.queue_relief();
-    let advice = match stopped_advice(state) {
-        Some(advice) => format!("the thread that receives the requests was {}: {advice}", state.as_str()),
+    let held_up = stopped_advice(state);
+    if held_up.is_some() {
+        let _ = write!(verdict.summary, "; the thread that receives them was {} then", state.as_str());
+    }
+    let advice = match held_up {
+        Some(advice) => advice.to_owned(),
         None if late.is_beside_others() => {
             format!("if the {source} runs as many requests as it can, {relief}; if few run, its prefills may be slow")
         }

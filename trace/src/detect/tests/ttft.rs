@@ -199,6 +199,8 @@ fn a_late_receive_names_the_state_of_the_scheduler() {
     scene.tick(3 * SECOND);
     let found = scene.check("late-receive", 3 * SECOND);
     assert_eq!(found[0].evidence["thread"], "waiting for a CPU", "{found:?}");
+    let state = "; the scheduler's thread that receives them was waiting for a CPU then";
+    assert!(found[0].summary.ends_with(state), "{found:?}");
     assert!(found[0].advice.as_ref().is_some_and(|advice| advice.contains("dedicated CPUs")), "{found:?}");
 }
 
