@@ -8,7 +8,8 @@ use std::path::Path;
 use outputs::report::{FaultKind, Report};
 use trace::engine::Mode;
 use trace::event::{
-    Answer, AnswerContent, AnswerForm, Capabilities, Chunk, Delivery, Engine, Event, Frame, Hop, Received, Stage, What,
+    Answer, AnswerContent, AnswerForm, Arrival, ArrivalTimes, Capabilities, Chunk, Delivery, Dispatch, DispatchKind,
+    DispatchedRequest, Engine, Event, Frame, Hop, Received, Stage, What,
 };
 use trace::{Analysis, FrameId, HopId, MonoNs, ReportInput};
 
@@ -19,6 +20,8 @@ const MS: u64 = 1_000_000;
 struct Observed {
     /// Stages of frames; `None` without frames.
     frames: Option<Capabilities>,
+    /// Messages to the scheduler.
+    requests: bool,
     responses: bool,
     stages: &'static [&'static str],
 }
@@ -30,6 +33,14 @@ fn report(observed: Observed) -> Report {
         apply(0, What::Hop(Hop::only(HopId(0), "scheduler->tokenizer", capabilities)));
         let engine = Engine { version: Some(engine::DROPS), mode: Some(Mode::Incremental), ..Engine::default() };
         apply(0, What::Engine(engine));
+        if observed.requests {
+            apply(0, What::Hop(Hop::with_requests(HopId(1), "tokenizer->scheduler", capabilities)));
+            let request = Some(DispatchedRequest { prompt_tokens: Some(50), ..DispatchedRequest::new("a") });
+            let id = FrameId::new(HopId(1), 0, 0);
+            let dispatch = Dispatch { id, bytes: 900, kind: DispatchKind::Requests, index: 0, request };
+            apply(10, What::Dispatched(dispatch));
+            apply(11, What::Received(Received::new(id)));
+        }
         for count in 1..=2 {
             let (id, at) = (FrameId::new(HopId(0), 0, u64::from(count) - 1), u64::from(count) * 40);
             apply(at, What::Sent(Frame::token_ids(id, 900, &[Chunk::counted("a", 1, count)])));
@@ -38,6 +49,10 @@ fn report(observed: Observed) -> Report {
                 apply(at + 2, What::Processed(id));
             }
             if capabilities.delivered {
+                if observed.requests {
+                    let times = ArrivalTimes { arrived: MonoNs(8 * MS), read: MonoNs(9 * MS), connection: None };
+                    apply(at + 3, What::Arrived(Arrival { rid: "a", times: Ok(times) }));
+                }
                 apply(at + 3, What::Delivered(Delivery::new("a", 1, Some(count))));
             }
         }
@@ -58,8 +73,11 @@ fn sources() -> Vec<(&'static str, Observed)> {
     let (sent, attached) = (Capabilities::SENT | Capabilities::FORWARDED, Capabilities::SENT | Capabilities::RECEIVED);
     let none = Observed::default();
     vec![
-        ("`attach`", Observed { frames: Some(attached | Capabilities::DELIVERED), responses: true, ..none }),
-        ("`attach --no-egress`", Observed { frames: Some(attached), ..none }),
+        (
+            "`attach`",
+            Observed { frames: Some(attached | Capabilities::DELIVERED), requests: true, responses: true, ..none },
+        ),
+        ("`attach --no-egress`", Observed { frames: Some(attached), requests: true, ..none }),
         ("`tap`, frames and HTTP", Observed { frames: Some(sent | Capabilities::DELIVERED), responses: true, ..none }),
         ("`tap`, frames", Observed { frames: Some(sent), ..none }),
         ("`tap`, HTTP", Observed { responses: true, ..none }),
@@ -90,14 +108,18 @@ fn a_headline_names_what_was_not_judged() {
         [
             "HEALTHY: no findings",
             "NO FINDINGS in 1 request; not judged: lost tokens, late delivery (deliveries are not observed); \
-             clients (responses are not observed)",
-            "NO FINDINGS in 1 request; not judged: first-token gap, queues (receives are not observed)",
+             clients (responses are not observed); late requests (arrivals of requests are not observed)",
             "NO FINDINGS in 1 request; not judged: first-token gap, queues (receives are not observed); \
-             lost tokens, late delivery (deliveries are not observed); clients (responses are not observed)",
-            "NO FINDINGS in 1 response; not judged: first-token gap, engine silence, queues, late delivery (no frames are observed)",
-            "NO FINDINGS in 1 request; not judged: lost tokens, engine silence, queues, late delivery, clients (the log does not show them)",
+             late requests (requests to the scheduler are not observed)",
+            "NO FINDINGS in 1 request; not judged: first-token gap, queues (receives are not observed); \
+             lost tokens, late delivery (deliveries are not observed); clients (responses are not observed); \
+             late requests (requests to the scheduler are not observed)",
+            "NO FINDINGS in 1 response; not judged: first-token gap, engine silence, queues, late delivery, late requests \
+             (no frames are observed)",
+            "NO FINDINGS in 1 request; not judged: lost tokens, engine silence, queues, late delivery, clients, late requests \
+             (the log does not show them)",
             "NOT JUDGED: 1 request, no findings; first-token gap (the log has not both times of a first token); \
-             lost tokens, engine silence, queues, late delivery, clients (the log does not show them)",
+             lost tokens, engine silence, queues, late delivery, clients, late requests (the log does not show them)",
         ]
     );
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 LOSES = {"dropped-chunks"}
 SLOW = {
     *("first-token-gap", "backlog-growing", "consumer-cpu-bound", "consumer-starved", "consumer-cpu-logged", "io-thread-starved"),
-    *("merged-chunks", "late-read", "late-dispatch", "late-receive", "queued", "slow-prefill"),
+    *("merged-chunks", "late-read", "late-dispatch", "late-receive", "late-intake", "queued", "slow-prefill", "slow-first-token"),
 }
 
 

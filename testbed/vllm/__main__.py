@@ -42,7 +42,7 @@ ENVIRONMENT = {
 # Findings expected on a loaded machine.
 SLOW = {"merged-chunks", "burst", "first-token-gap", "backlog-growing", "consumer-cpu-bound", "consumer-starved"} | {
     *("io-thread-starved", "late-delivery", "late-send", "worker-imbalance", "late-read", "late-dispatch", "late-receive"),
-    *("queued", "slow-prefill"),
+    *("late-intake", "queued", "slow-prefill", "slow-first-token"),
 }
 # Findings that tokens wait in the API server's process, or in its inbox while its event loop is busy.
 WAITS = {"late-delivery", "first-token-gap", "backlog-growing"}

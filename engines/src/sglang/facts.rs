@@ -167,8 +167,14 @@ impl Facts for SgLang {
          its log)"
     }
 
-    fn step_relief(&self) -> &'static str {
-        "a smaller --chunked-prefill-size shortens its steps"
+    fn late_receive(&self) -> &'static str {
+        "the scheduler receives requests between its steps: a smaller --chunked-prefill-size shortens them"
+    }
+
+    /// `Scheduler.handle_generate_request` puts a request with a grammar that is not compiled yet into a queue of its own.
+    fn late_intake(&self) -> &'static str {
+        "the scheduler compiles the grammar of structured output before it queues a request, and queues requests between its steps: send the \
+         same schema again rather than new ones, and a smaller --chunked-prefill-size shortens its steps"
     }
 
     fn drops(&self) -> Option<Drops> {

@@ -94,8 +94,14 @@ impl Facts for Vllm {
          --kv-transfer-config, a request also waits there for its cache from the other server"
     }
 
-    fn step_relief(&self) -> &'static str {
-        "a smaller --max-num-batched-tokens shortens its steps"
+    /// `EngineCoreProc.process_input_sockets` runs on a thread of its own.
+    fn late_receive(&self) -> &'static str {
+        "a thread of its own receives requests: it lacked a CPU or the GIL, or did not run; `py-spy dump --native` shows what the process does"
+    }
+
+    /// `EngineCoreProc.run_busy_loop` takes requests from that thread's queue.
+    fn late_intake(&self) -> &'static str {
+        "its main thread takes requests between its steps: a smaller --max-num-batched-tokens shortens them"
     }
 
     fn relief(&self, role: &str) -> &'static str {

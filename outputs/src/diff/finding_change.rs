@@ -236,6 +236,8 @@ fn unobserved_reason(kind: &str, report: &Report) -> Option<String> {
         "backlog-growing" | "burst" | "worker-imbalance" => FaultKind::Queues,
         "late-delivery" | "merged-chunks" => FaultKind::Delivery,
         "abandoned-requests" | "aborted-retries" => FaultKind::Clients,
+        "late-read" | "late-dispatch" | "late-receive" | "late-intake" | "queued" | "slow-prefill"
+        | "slow-first-token" => FaultKind::LateRequests,
         _ if kind.starts_with("consumer-") || kind == "io-thread-starved" => {
             return report.cpu.is_none().then(|| String::from("threads are not observed"));
         }

@@ -13,6 +13,9 @@ const JUDGED_SHARE: f64 = 0.9;
 /// Kind of a source that reads an engine's log.
 const IMPORT: &str = "import";
 
+/// Reason of what only a report of both servers of a pair shows.
+const WAITS_FOR_OTHER_SERVER: &str = "requests wait for the other server of a pair";
+
 /// Reason of what no log line shows.
 const OF_LOG: &str = "the log does not show them";
 
@@ -32,6 +35,8 @@ pub enum FaultKind {
     Delivery,
     /// Clients that leave or read slowly.
     Clients,
+    /// Requests that wait before their first token, from their arrival on.
+    LateRequests,
 }
 
 names! {
@@ -42,6 +47,7 @@ names! {
         Queues = "queues",
         Delivery = "late delivery",
         Clients = "clients",
+        LateRequests = "late requests",
     }
 }
 
@@ -69,6 +75,7 @@ fn judgement(ledger: &Ledger, fault: FaultKind) -> Judgement {
         FaultKind::Queues => unjudged_queues(ledger),
         FaultKind::Delivery => unjudged_delivery(ledger),
         FaultKind::Clients => unjudged_clients(ledger),
+        FaultKind::LateRequests => unjudged_late_requests(ledger),
     };
     Judgement { fault, judged: reason.is_none(), reason: reason.map(str::to_owned) }
 }
@@ -157,6 +164,38 @@ fn unjudged_clients(ledger: &Ledger) -> Option<&'static str> {
     }
     let of_frames = if ledger.observes_deliveries() { "no response ended" } else { "responses are not observed" };
     Some(without_frames(ledger, OF_LOG).unwrap_or(of_frames))
+}
+
+fn unjudged_late_requests(ledger: &Ledger) -> Option<&'static str> {
+    let judged = ledger.ttft().judged();
+    let all = judged.requests + judged.shared_rids;
+    let are_most = |requests: u64| all > 0 && requests as f64 >= JUDGED_SHARE * all as f64;
+    if are_most(judged.before_dispatch) && are_most(judged.until_first_token) {
+        return None;
+    }
+    let sends_requests = ledger.hops().iter().any(|hop| hop.carries_requests && hop.counts.frames_sent > 0);
+    let of_frames = if !sends_requests {
+        "requests to the scheduler are not observed"
+    } else if all == 0 {
+        "no request was seen until its first token"
+    } else if !are_most(judged.before_dispatch) {
+        "arrivals of requests are not observed"
+    } else if judged.of_pairs > 0 {
+        WAITS_FOR_OTHER_SERVER
+    } else {
+        "responses are not streamed, or share their ids"
+    };
+    Some(without_frames(ledger, OF_LOG).unwrap_or(of_frames))
+}
+
+/// Judges late requests of both servers of a pair, where only their wait for the other server was not.
+pub(super) fn judge_pair(judgements: &mut [Judgement]) {
+    for judgement in judgements {
+        if judgement.reason.as_deref() == Some(WAITS_FOR_OTHER_SERVER) {
+            judgement.judged = true;
+            judgement.reason = None;
+        }
+    }
 }
 
 /// Text of a headline about a finding: its summary, after its end if it is over.

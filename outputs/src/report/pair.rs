@@ -10,7 +10,7 @@ use trace::pair::{ClockUse, Pair, PairFinding, PairMoment, PairRow};
 use trace::stats::{Spread, WINDOW_NS};
 use trace::words::{count, duration, percent, plural};
 
-use super::judged::headline;
+use super::judged::{headline, judge_pair};
 use super::ttft::RequestLegLine;
 use super::{Clock, FindingLine, Report};
 
@@ -301,6 +301,7 @@ impl Report {
         }
         self.findings = join_findings(findings, std::mem::take(&mut self.findings));
         self.pair = Some(Box::new(pair));
+        judge_pair(&mut self.judged);
         self.update_worst_finding();
     }
 

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::thresholds::{CPU_BOUND_SHARE, STARVED_SHARE, THROTTLED_SHARE};
 use crate::clock::MonoNs;
 use crate::event::AwayState;
-use crate::ledger::{AwayTimes, Hop, HopGroup, Ledger, ProcessingStage, TimeUse};
+use crate::id::HopId;
+use crate::ledger::{AwayTimes, Hop, HopGroup, Ledger, ProcessingStage, Thread, TimeUse};
 use crate::path::{self, Ends};
 use crate::stats::{Distribution, DurationSum, WindowedSum};
 use crate::words::{names, percent};
@@ -225,20 +226,22 @@ fn share_of(part: f64, whole: f64) -> f64 {
 pub(super) fn reader_state(ledger: &Ledger, end: MonoNs, wait_ns: u64) -> ThreadState {
     let mut readers = ledger.hops().iter().filter(|hop| hop.last).filter_map(|hop| ledger.only_receiver(hop));
     let Some(thread) = readers.next().and_then(|id| ledger.thread(id)) else { return ThreadState::Unknown };
+    state_before(thread, end, wait_ns)
+}
+
+/// State of the thread that receives requests from this hop, while one waited on it until `end`.
+pub(super) fn request_receiver_state(ledger: &Ledger, hop: Option<HopId>, end: MonoNs, wait_ns: u64) -> ThreadState {
+    let receiver = hop.and_then(|hop| ledger.hop(hop)?.receiving_thread());
+    receiver.and_then(|id| ledger.thread(id)).map_or(ThreadState::Unknown, |thread| state_before(thread, end, wait_ns))
+}
+
+/// State of a thread in the time before `end`.
+fn state_before(thread: &Thread, end: MonoNs, wait_ns: u64) -> ThreadState {
     let from = MonoNs(end.0.saturating_sub(wait_ns));
     match thread.between(from, end) {
         Some(spent) => thread_state(&spent, &thread.away(from, end), None),
         None => ThreadState::Unknown,
     }
-}
-
-/// State of the threads that requests waited for on their way to the scheduler.
-pub(super) fn scheduler_state(ledger: &Ledger) -> ThreadState {
-    let hops = ledger.hops().iter().filter(|hop| hop.carries_requests);
-    let (spent, away) = hops.fold(<(TimeUse, AwayTimes)>::default(), |(spent, away), hop| {
-        (spent.plus(hop.while_waiting), away.plus(hop.away))
-    });
-    thread_state(&spent, &away, None)
 }
 
 fn wait_leg<'l>(

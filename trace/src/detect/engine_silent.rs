@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::thresholds::gap_severity;
-use super::{DetectContext, Verdicts};
-use crate::ledger::EngineSilence;
+use super::{DetectContext, Severity, Verdicts};
+use crate::ledger::{ControlMessages, EngineSilence};
 use crate::words::{count, duration, percent, plural};
 
 /// The longest silence so far, or the one that lasts.
@@ -46,11 +46,22 @@ fn report_silence(context: &DetectContext<'_>, silence: &EngineSilence, mut summ
     let Some(severity) = gap_severity(silence.ns()) else {
         return;
     };
+    // It may have been asked to pause, or to load other weights.
+    let severity = if silence.control == ControlMessages::None { severity } else { severity.min(Severity::Warning) };
     let source = context.facts().source();
     let started = context.ledger.started().unwrap_or_default();
     let running = silence.main_thread.map(|spent| spent.share(spent.on_ns));
     if let Some(running) = running {
         let _ = write!(summary, "; its main thread ran {} of that time", percent(running));
+    }
+    match silence.control {
+        ControlMessages::None => {}
+        ControlMessages::Sent => {
+            let _ = write!(summary, "; a control message to the {source} was sent then, which may have paused it");
+        }
+        ControlMessages::Unobserved => {
+            let _ = write!(summary, "; whether it was asked to pause or to load weights is not observed");
+        }
     }
     out.add_verdict(severity, summary)
         .hop(&silence.hop)

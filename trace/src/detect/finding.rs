@@ -1,10 +1,12 @@
 //! A detector's verdict, and the list of findings so far.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::explained_ttft::explained_ttft_ns;
 use super::{ALL, DetectContext, Detector, Keep};
 use crate::clock::MonoNs;
 use crate::ledger::{AffectedRequests, OccurrenceTimes};
@@ -163,10 +165,15 @@ impl Finding {
     }
 }
 
+/// The first kind in [`ALL`] that explains time to first token.
+const FIRST_KIND_OF_TTFT: &str = "first-token-gap";
+
 /// Findings so far: one per kind and hop.
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
     list: Vec<Finding>,
+    /// Time to first token that the findings of a kind explain; without kinds that explain none.
+    ttft_ns: BTreeMap<&'static str, u128>,
 }
 
 impl Findings {
@@ -174,6 +181,9 @@ impl Findings {
     pub fn update(&mut self, context: &DetectContext<'_>) {
         let mut found = Verdicts::default();
         for detector in ALL {
+            if let Some(ns) = explained_ttft_ns(context.ledger.ttft(), detector.kind).filter(|ns| *ns > 0) {
+                self.ttft_ns.insert(detector.kind, ns);
+            }
             (detector.check)(context, &mut found);
             for finding in self.list.iter_mut().filter(|f| f.kind == detector.kind) {
                 // Inactive until a verdict finds it again, unless its detector says that it lasts.
@@ -221,12 +231,17 @@ impl Findings {
         }
     }
 
-    /// Findings, worst first; within a severity, first those that last, in the order of [`ALL`].
+    /// Findings, worst first; within a severity, first those that last. Of those, the ones that explain time to first token follow each other by
+    /// how much they explain, from the place in [`ALL`] where such findings begin; the others are in the order of [`ALL`].
     pub fn sorted(&self) -> Vec<&Finding> {
+        let detector_index = |kind: &str| ALL.iter().position(|detector| detector.kind == kind);
+        let first_index = detector_index(FIRST_KIND_OF_TTFT);
         let mut list: Vec<&Finding> = self.list.iter().collect();
         list.sort_by_key(|finding| {
-            let detector_index = ALL.iter().position(|detector| detector.kind == finding.kind);
-            (std::cmp::Reverse(finding.verdict.severity), !finding.active, detector_index, finding.began)
+            let explained_ns = self.ttft_ns.get(finding.kind).copied();
+            let own_index = detector_index(finding.kind);
+            let index = if explained_ns.is_some() { first_index } else { own_index };
+            (Reverse(finding.verdict.severity), !finding.active, index, Reverse(explained_ns), own_index, finding.began)
         });
         list
     }

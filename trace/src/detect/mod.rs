@@ -10,6 +10,7 @@ mod consumer_cpu;
 mod drops;
 mod engine;
 mod engine_silent;
+mod explained_ttft;
 mod finding;
 mod gap;
 mod health_check;
@@ -87,7 +88,7 @@ const fn detector(kind: &'static str, keep: Keep, check: Check) -> Detector {
     Detector { kind, keep, check }
 }
 
-/// All detectors, in the order in which reports list findings of equal severity.
+/// All detectors, in the order in which reports list findings of equal severity that explain no time to first token, or equally much.
 pub const ALL: &[Detector] = &[
     detector("dropped-chunks", Latest, drops::detect_dropped_chunks),
     detector("short-answers", Latest, drops::detect_short_answers),
@@ -117,8 +118,10 @@ pub const ALL: &[Detector] = &[
     detector("late-read", Latest, ttft::detect_late_reads),
     detector("late-dispatch", Latest, ttft::detect_late_dispatches),
     detector("late-receive", Latest, ttft::detect_late_receives),
+    detector("late-intake", Latest, ttft::detect_late_intakes),
     detector("queued", Latest, ttft::detect_queued_requests),
     detector("slow-prefill", Latest, ttft::detect_slow_prefills),
+    detector("slow-first-token", Latest, ttft::detect_slow_first_tokens),
     detector("dropped-chunks-predicted", Latest, drops::detect_predicted_drops),
     detector("inflation", Latest, inflation::detect_inflated_counts),
     detector("summed-counts", Latest, inflation::detect_summed_counts),

@@ -1,26 +1,37 @@
 //! Requests whose first token comes late because of what happens before the scheduler sends it.
 
+use std::fmt::Write as _;
+
 use super::attribution::{self, ThreadState};
-use super::thresholds::{GAP_WARNING_NS, gap_severity};
+use super::thresholds::{GAP_WARNING_NS, STARVED_SHARE, THROTTLED_SHARE, gap_severity};
 use super::{DetectContext, Severity, Verdict, Verdicts, advice};
 use crate::event::AwayState;
-use crate::ledger::{LateLeg, TtftMoment};
+use crate::ledger::{LateLeg, TimeUse, Ttft, TtftLeg, TtftMoment};
 use crate::words::{count, duration, percent, plural};
+
+use TtftMoment::{Arrived, BatchEntered, Dispatched, Queued, Read, SchedulerReceived};
 
 /// A part of the time to first token that is smaller than this is information: another part matters more.
 pub(super) const MIN_LATE_SHARE: f64 = 0.25;
-
-/// Fewer requests that are dispatched late are information: the time since their first bytes may be that of a client's slow upload.
+/// A leg whose late requests take less of all time to first token around them is information, too.
+pub(super) const MIN_WHOLE_SHARE: f64 = 0.1;
+/// A leg on which others spend this many times as long is not more severe than they are.
+const MINOR_TIMES: u128 = 10;
+/// Fewer requests that are dispatched late at the same time are information: they may all be those of one slow client.
 pub(super) const MIN_LATE_DISPATCHES: u64 = 3;
+/// Requests that are dispatched late are information if the process that prepares them ran less: then it waited, as for a slow client.
+pub(super) const MIN_PREPARING_SHARE: f64 = 0.25;
+/// With fewer stack samples of a running thread, a share is not significant.
+const MIN_STACK_SAMPLES: u64 = 20;
 
 /// Requests that wait in the server's socket until it reads them.
 pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts) {
     let receiver = context.facts().receiver();
-    let worst = context.ledger.ttft().late_leg(TtftMoment::Arrived).and_then(|late| late.worst.as_ref());
-    let Some(worst) = worst else { return };
+    let Some(late) = context.ledger.ttft().late_leg(Arrived) else { return };
+    let Some(worst) = late.worst.as_ref() else { return };
     let state = attribution::reader_state(context.ledger, worst.at, worst.ns);
-    let Some(verdict) = detect_late_leg(context, TtftMoment::Arrived, "in the server's socket", out) else { return };
-    let advice = match state {
+    let Some(verdict) = detect_late_leg(context, late, "in the server's socket", out) else { return };
+    let mut advice = match state {
         ThreadState::CpuBound => advice::own_work_advice(context.facts(), receiver),
         ThreadState::Starved => advice::STARVED.to_owned(),
         ThreadState::Throttled => advice::THROTTLED.to_owned(),
@@ -32,91 +43,271 @@ pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts)
              loop (`py-spy dump --native` shows where)",
         ),
     };
+    if matches!(state, ThreadState::CpuBound | ThreadState::Busy | ThreadState::Unknown)
+        && let Some(function) = describe_top_function(context)
+    {
+        let _ = write!(advice, "; {function}");
+    }
     if state != ThreadState::Unknown {
-        let state = format!("; the {receiver} was {} then", state.as_str());
-        verdict.summary.push_str(&state);
+        let _ = write!(verdict.summary, "; the {receiver} was {} then", state.as_str());
     }
     verdict.with("thread", state.as_str()).advice(advice);
 }
 
 /// Requests that stay long in the tokenizer before it sends them to the scheduler.
 pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, out: &mut Verdicts) {
-    let place = format!("in the {} before dispatch", context.facts().receiver());
-    if let Some(verdict) = detect_late_leg(context, TtftMoment::Read, &place, out) {
-        if context.ledger.ttft().late_leg(TtftMoment::Read).is_some_and(|late| late.requests < MIN_LATE_DISPATCHES) {
-            verdict.severity = Severity::Info;
-        }
-        verdict.advice(
-            "tokenisation, the chat template or images take this time, or clients send long requests slowly: `--python-stacks` names the \
-             functions",
-        );
+    let receiver = context.facts().receiver();
+    let Some(late) = context.ledger.ttft().late_leg(Read) else { return };
+    let Some(worst) = late.worst.as_ref() else { return };
+    let state = attribution::reader_state(context.ledger, worst.at, worst.ns);
+    let held_up = stopped_advice(state);
+    let place = format!("in the {receiver} before dispatch");
+    let Some(verdict) = detect_late_leg(context, late, &place, out) else { return };
+    let used = late.receiver_use;
+    // Samples of less than half of the time show nothing about it.
+    let is_sampled = u128::from(used.interval_ns) >= late.ns / 2;
+    let preparing = is_sampled.then(|| used.share(used.wanted_ns()));
+    let may_be_slow_client = held_up.is_none() && preparing.is_some_and(|share| share < MIN_PREPARING_SHARE);
+    if late.concurrent < MIN_LATE_DISPATCHES || may_be_slow_client {
+        verdict.severity = Severity::Info;
     }
+    if let Some(share) = preparing {
+        let _ = write!(verdict.summary, "; the {receiver} ran {} of that time", percent(share));
+    }
+    verdict
+        .with_known("process_running", preparing.map(super::consumer::round_share))
+        .with("concurrent", late.concurrent);
+    let names = describe_top_function(context).unwrap_or_else(|| String::from("`--python-stacks` names the functions"));
+    verdict.advice(match held_up {
+        Some(advice) => format!("the {receiver} was {}: {advice}", state.as_str()),
+        None if may_be_slow_client => String::from(
+            "it hardly ran: clients send long requests slowly, it waits for images from elsewhere or until generation is resumed, or it was \
+             stopped",
+        ),
+        None => format!(
+            "tokenisation, the chat template or images take this time, or clients send long requests slowly: {names}"
+        ),
+    });
 }
 
 /// Requests that the scheduler receives late.
 pub(super) fn detect_late_receives(context: &DetectContext<'_>, out: &mut Verdicts) {
-    let facts = context.facts();
-    let source = facts.source();
+    let source = context.facts().source();
+    let Some(late) = context.ledger.ttft().late_leg(Dispatched) else { return };
+    let Some(worst) = late.worst.as_ref() else { return };
+    let state = attribution::request_receiver_state(context.ledger, late.worst_hop, worst.at, worst.ns);
     let place = format!("on the way to the {source}");
-    let Some(verdict) = detect_late_leg(context, TtftMoment::Dispatched, &place, out) else { return };
-    let state = attribution::scheduler_state(context.ledger);
-    let cure = match state {
-        ThreadState::Starved => advice::STARVED,
-        ThreadState::Throttled => advice::THROTTLED,
-        ThreadState::Stopped => advice::not_running_advice(AwayState::Stopped, ""),
-        ThreadState::Frozen => advice::not_running_advice(AwayState::Frozen, ""),
-        _ => facts.step_relief(),
-    };
-    let cause = match state {
-        ThreadState::Unknown => format!("the {source} receives requests between its steps"),
-        _ => format!("the {source} receives requests between its steps, and was {}", state.as_str()),
-    };
-    verdict.with("thread", state.as_str()).advice(format!("{cause}: {cure}"));
+    let Some(verdict) = detect_late_leg(context, late, &place, out) else { return };
+    let held_up = stopped_advice(state);
+    if held_up.is_some() {
+        let _ = write!(verdict.summary, "; the {source}'s thread that receives them was {} then", state.as_str());
+    }
+    verdict.with("thread", state.as_str()).advice(held_up.unwrap_or(context.facts().late_receive()));
+}
+
+/// What to do about a thread that could not run; `None` for other states.
+fn stopped_advice(state: ThreadState) -> Option<&'static str> {
+    match state {
+        ThreadState::Starved => Some(advice::STARVED),
+        ThreadState::Throttled => Some(advice::THROTTLED),
+        ThreadState::Stopped => Some(advice::not_running_advice(AwayState::Stopped, "")),
+        ThreadState::Frozen => Some(advice::not_running_advice(AwayState::Frozen, "")),
+        _ => None,
+    }
+}
+
+/// Requests that the scheduler has received and that enter its queue late.
+pub(super) fn detect_late_intakes(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let Some(late) = context.ledger.ttft().late_leg(SchedulerReceived) else { return };
+    let place = format!("in the {} before its queue", context.facts().source());
+    if let Some(verdict) = detect_late_leg(context, late, &place, out) {
+        verdict.advice(context.facts().late_intake());
+    }
 }
 
 /// Requests that wait long in the scheduler's queue.
 pub(super) fn detect_queued_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
     let facts = context.facts();
+    let Some(late) = context.ledger.ttft().late_leg(Queued) else { return };
     let place = format!("in the {}'s queue", facts.source());
-    if let Some(verdict) = detect_late_leg(context, TtftMoment::Queued, &place, out) {
-        verdict.advice(format!("more requests arrive than fit into its batches: {}", facts.queue_relief()));
+    let Some(verdict) = detect_late_leg(context, late, &place, out) else { return };
+    add_load(verdict, late);
+    let relief = facts.queue_relief();
+    verdict.advice(if late.is_beside_others() {
+        format!("more requests arrive than fit into its batches: {relief}")
+    } else {
+        format!(
+            "whether its batches were full is not known, because it sent little output of others meanwhile: a request also waits there for \
+             its grammar (structured output), and while the engine is paused or asleep; if it computed long prompts, {relief}"
+        )
+    });
+}
+
+/// Adds how many requests ran and waited when most waited, if that was observed.
+fn add_load(verdict: &mut Verdict, late: &LateLeg) {
+    let load = late.most_waiting;
+    if late.worst_hop.is_none() {
+        return;
     }
+    let _ = write!(
+        verdict.summary,
+        "; when most waited, {} ran and {} waited for the first token",
+        count(load.running),
+        count(load.waiting)
+    );
+    verdict.with("running", load.running).with("waiting", load.waiting);
 }
 
 /// Requests whose prefill is slow beside others with as much work.
 pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, out: &mut Verdicts) {
     let source = context.facts().source();
-    let place = "in slow prefills";
-    let Some(verdict) = detect_late_leg(context, TtftMoment::BatchEntered, place, out) else { return };
-    if let Some(slowest) = context.ledger.ttft().slowest_prefill() {
-        let usual = format!("; usual: {} for {} tokens", duration(slowest.usual_ns), count(slowest.tokens));
+    let Some(late) = context.ledger.ttft().late_leg(BatchEntered) else { return };
+    let Some(verdict) = detect_late_leg(context, late, "in slow prefills", out) else { return };
+    let slowest = context.ledger.ttft().slowest_prefill();
+    if let Some(comparison) = slowest.map(|slowest| slowest.comparison) {
+        let usual = format!("; usual: {} for {} tokens", duration(comparison.usual_ns), count(comparison.tokens));
         verdict.summary.push_str(&usual);
-        verdict.with("usual_ns", slowest.usual_ns).with("tokens", slowest.tokens);
+        verdict.with("usual_ns", comparison.usual_ns).with("tokens", comparison.tokens);
+    }
+    let state = slowest.and_then(|slowest| slowest.scheduler_use).map_or(ThreadState::Unknown, cpu_state);
+    if let Some(advice) = stopped_advice(state) {
+        let _ = write!(verdict.summary, "; the {source} was {} meanwhile", state.as_str());
+        verdict.with("thread", state.as_str()).advice(advice);
+        return;
     }
     verdict.advice(format!(
-        "neither prompt length nor the prefix cache explains it: other work on its device, a compilation, a retraction or a transfer of its \
-         cache; read the {source}'s log of that time"
+        "neither the number of tokens nor the prefix cache explains it: images or audio in the prompt, other work on its device, a \
+         compilation, a retraction or a transfer of its cache; read the {source}'s log of that time"
     ));
 }
 
-/// Adds a verdict on the leg that begins at `from`, without advice.
+/// Whether a thread lacked a CPU.
+fn cpu_state(used: TimeUse) -> ThreadState {
+    if used.throttled_ns().is_some_and(|ns| used.share(ns) >= THROTTLED_SHARE) {
+        ThreadState::Throttled
+    } else if used.starved_ns().is_some_and(|ns| used.share(ns) >= STARVED_SHARE) {
+        ThreadState::Starved
+    } else {
+        ThreadState::Unknown
+    }
+}
+
+/// Requests whose first token comes late, where the parts of that time cannot be told apart.
+pub(super) fn detect_slow_first_tokens(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let facts = context.facts();
+    let merged = context.ledger.ttft().late_legs().iter().filter(|late| late.leg.is_merged());
+    let Some(late) = merged.max_by_key(|late| late.ns) else { return };
+    let Some(worst) = late.worst.as_ref() else { return };
+    let source = facts.source();
+    let TtftLeg { from, to } = late.leg;
+    let begin = match from {
+        Arrived => "arrival",
+        Read => "the first read",
+        _ => "dispatch",
+    };
+    let end = match to {
+        Dispatched => "dispatch".to_owned(),
+        SchedulerReceived => format!("the receive by the {source}"),
+        Queued => format!("the {source}'s queue"),
+        BatchEntered => format!("the {source}'s batch"),
+        _ => "the first token".to_owned(),
+    };
+    let why = describe_unknown_parts(context, late.leg);
+    let place = if from >= SchedulerReceived {
+        format!("in the {source} before {end} ({why})")
+    } else {
+        format!("between {begin} and {end} ({why})")
+    };
+    let state = attribution::request_receiver_state(context.ledger, late.worst_hop, worst.at, worst.ns);
+    let Some(verdict) = detect_late_leg(context, late, &place, out) else { return };
+    let leg = late.leg.to_string();
+    add_load(verdict, late);
+    verdict.with("leg", leg);
+    // Slow clients may be part of it.
+    if from <= Read {
+        verdict.severity = Severity::Info;
+    }
+    let relief = facts.queue_relief();
+    let held_up = stopped_advice(state);
+    if held_up.is_some() {
+        let _ = write!(verdict.summary, "; the thread that receives them was {} then", state.as_str());
+    }
+    let advice = match held_up {
+        Some(advice) => advice.to_owned(),
+        None if late.is_beside_others() => {
+            format!("if the {source} runs as many requests as it can, {relief}; if few run, its prefills may be slow")
+        }
+        None => format!(
+            "if many requests wait, {relief}; if none runs meanwhile, they wait for something else, such as a grammar or a paused engine: \
+             `py-spy dump` shows what the {source} does"
+        ),
+    };
+    verdict.with("thread", state.as_str()).advice(advice);
+}
+
+/// Which parts of a leg cannot be told apart, and why.
+fn describe_unknown_parts(context: &DetectContext<'_>, leg: TtftLeg) -> String {
+    let absent = context.ledger.absent_engine_times();
+    let source = context.facts().source();
+    if leg.to > Queued {
+        format!("queue and prefill cannot be told apart: {}", absent.entries)
+    } else if leg.from <= Dispatched && leg.to > SchedulerReceived {
+        format!("its receive by the {source} is not observed")
+    } else {
+        String::from("its parts are not observed")
+    }
+}
+
+/// The most frequent function in stack samples of the process that answers clients; `None` without enough of them.
+fn describe_top_function(context: &DetectContext<'_>) -> Option<String> {
+    let ledger = context.ledger;
+    let role = &ledger.groups()[ledger.hops().iter().find(|hop| hop.last)?.group].ends.to;
+    let stacks = ledger.stacks().iter().find(|stacks| stacks.role == *role)?;
+    let top = stacks.functions().into_iter().find(|top| !top.function.is_empty())?.clone();
+    let running = stacks.all.running;
+    (running >= MIN_STACK_SAMPLES).then(|| {
+        let share = percent(top.all.own as f64 / running as f64);
+        format!(
+            "most frequent function of the {role} over the run: {} ({}), {share} of its samples",
+            top.function, top.file
+        )
+    })
+}
+
+/// Severity of a leg without regard to other ones; `None` if it is not worth a finding.
+fn severity_alone(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
+    let severity = gap_severity(late.worst.as_ref()?.ns)?;
+    let is_minor = late.share() < MIN_LATE_SHARE || ttft.window_share(late) < MIN_WHOLE_SHARE;
+    Some(if is_minor { Severity::Info } else { severity })
+}
+
+/// Severity of a leg. Few requests do not outrank those of a leg that takes far more time. `None` if it is not worth a finding.
+fn severity_of_leg(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
+    let others = ttft.late_legs().iter().filter(|other| other.ns >= late.ns.saturating_mul(MINOR_TIMES));
+    // Late dispatches may be those of slow clients.
+    let greater = others.filter(|other| other.leg.from != Read);
+    let of_greater = greater.filter_map(|other| severity_alone(ttft, other)).max();
+    let severity = severity_alone(ttft, late)?;
+    Some(of_greater.filter(|of_greater| *of_greater > Severity::Info).map_or(severity, |limit| severity.min(limit)))
+}
+
+/// Adds a verdict on a leg, without advice.
 fn detect_late_leg<'v>(
     context: &DetectContext<'_>,
-    from: TtftMoment,
+    late: &LateLeg,
     place: &str,
     out: &'v mut Verdicts,
 ) -> Option<&'v mut Verdict> {
     let ttft = context.ledger.ttft();
-    let late: &LateLeg = ttft.late_leg(from)?;
     let worst = late.worst.as_ref()?;
-    let severity = gap_severity(worst.ns)?;
-    let severity = if late.share() < MIN_LATE_SHARE { Severity::Info } else { severity };
+    let severity = severity_of_leg(ttft, late)?;
+    let requests = ttft.judged().requests;
     // The share is that of the late requests alone: with all others it would be unrelated to what their clients saw.
     let summary = format!(
         "{} of the TTFT of {} of {} is spent {place}: {} or more, up to {}",
         percent(late.share()),
         count(late.requests),
-        plural(ttft.requests(), "request"),
+        plural(requests, "request"),
         duration(GAP_WARNING_NS),
         duration(worst.ns),
     );
@@ -126,8 +317,9 @@ fn detect_late_leg<'v>(
         .times(late.times)
         .occurrences(late.requests)
         .weighed("longest_ns", worst.ns)
-        .with("requests", ttft.requests())
+        .with("requests", requests)
         .with("requests_late", late.requests)
-        .with("ttft_share", super::consumer::round_share(late.share()));
+        .with("ttft_share", super::consumer::round_share(late.share()))
+        .with("ttft_share_of_all", super::consumer::round_share(ttft.share_of_all(late)));
     Some(verdict)
 }

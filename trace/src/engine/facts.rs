@@ -58,9 +58,14 @@ pub trait Facts: fmt::Debug + Sync {
         "add replicas, or send fewer requests at once"
     }
 
-    /// How to shorten a step of that process.
-    fn step_relief(&self) -> &'static str {
-        "let a step process fewer tokens"
+    /// Cause and cure of requests that this process receives late, unless its thread could not run.
+    fn late_receive(&self) -> &'static str {
+        "it is busy with something else, or does not run: `py-spy dump` shows what it does"
+    }
+
+    /// Cause and cure of requests that it has received and that enter its queue late.
+    fn late_intake(&self) -> &'static str {
+        "it is busy with something else, or does not run: `py-spy dump` shows what it does"
     }
 
     /// Name, in sentences, of the process that generates tokens.

@@ -58,6 +58,7 @@ impl Ledger {
             self.watch_clientless(answer.rid, at);
         } else {
             self.unwatch_clientless(answer.rid);
+            self.retries.record_response(at, answer.rid);
         }
         self.keep_response_end(answer);
         self.follow_response_end(at, answer.rid);

@@ -298,7 +298,9 @@ impl Ledger {
         // The scheduler may run on another machine, where its chunks are not observed.
         let is_answer = !is_repeat && request.streams.iter().all(|stream| stream.chunks == 0) && !is_ambiguous_first;
         if is_answer && let Some(answered) = self.dispatched.take_answered(context.at, chunk.rid) {
-            request.details.get_or_insert_default().dispatch = Some(answered.times);
+            let details = request.details.get_or_insert_default();
+            details.dispatch = Some(answered.times);
+            details.wait = Some(self.dispatched.wait_of(&answered));
             if let Some(message) = answered.abort {
                 self.clientless.watch_aborted(ticket, context.at, message);
             }

@@ -65,6 +65,10 @@ impl Ledger {
             return;
         };
         request.last_at = request.last_at.max(at);
+        // Once per response: those of every token need not be compared with the retries.
+        if delivery.finished || request.tokens_delivered == 0 {
+            self.retries.record_response(at, delivery.rid);
+        }
         // A server that streams text sends its growth, so the next delivery contains the text of a skipped chunk.
         if matches!(delivery.response, Response::Whole | Response::Text) {
             self.totals.withdraw_prediction(request, &mut self.loss_memory);
@@ -183,7 +187,7 @@ impl Ledger {
         request.has_one_body |= delivery.response == Response::Whole;
         // A receive that is observed later completes the path when the request is closed.
         if is_path_complete {
-            self.ttft.record_request(request, &self.silences, &mut self.limits);
+            self.ttft.record_request(request, &mut self.limits);
         }
         self.record_outcomes(at, ticket, &result.judged);
         if delivery.finished {

@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 
 use super::Ledger;
 use super::lane::FrameLoad;
-use super::request_details::RequestDispatch;
+use super::request_details::{DispatchWait, EngineLoad, RequestDispatch};
 use crate::clock::MonoNs;
 use crate::event::{Dispatch, DispatchKind, DispatchedRequest};
 use crate::id::{FrameId, HopId};
@@ -54,6 +54,10 @@ pub(super) struct WaitingRequest {
     /// When a request that was dispatched later on its hop had its first chunk.
     pub(super) overtaken: Option<OutputProgress>,
     pub(super) is_unanswered: bool,
+    /// [`DispatchedRequests::output_ns`] when it was dispatched.
+    output_before_ns: u64,
+    /// Another request with its rid waited when it was dispatched.
+    is_ambiguous: bool,
 }
 
 /// Output of the engine up to some time.
@@ -79,6 +83,8 @@ pub(super) struct AnsweredRequests {
 pub(super) const UNJUDGED: u64 = u64::MAX;
 /// Longest part of a pause of the engine in which a request can be said to wait beside others.
 const MAX_PAUSE_NS: u64 = 1_000_000_000;
+/// Maximum time until a process between the tokenizer and the scheduler sends a message again.
+pub(super) const MAX_FORWARDING_NS: u64 = 100_000_000;
 
 /// Requests that were dispatched and of which no chunk was observed.
 #[derive(Debug, Default)]
@@ -94,6 +100,10 @@ pub(super) struct DispatchedRequests {
     last: Option<LastMessage>,
     /// [`OutputProgress::busy_ns`] until now.
     pub(super) busy_ns: u64,
+    /// Time in which the engine sent output, without pauses of more than [`MAX_PAUSE_NS`].
+    output_ns: u64,
+    /// Unfinished requests with output when the newest request had its first chunk, without it.
+    pub(super) running: u64,
     last_output_at: Option<MonoNs>,
     pub(super) answered: HashMap<HopId, AnsweredRequests>,
     pub(super) judged_at: Option<MonoNs>,
@@ -120,7 +130,11 @@ impl DispatchedRequests {
         let is_full = self.by_rid.len() >= max.max(1);
         while self.by_rid.len() >= max.max(1) && self.remove_oldest() {}
         // A reused rid belongs to the latest request.
-        self.remove(request.rid);
+        let replaced = self.remove(request.rid);
+        let is_ambiguous = replaced.is_some_and(|replaced| {
+            let is_forwarded = replaced.message.hop != frame.hop && at.since(replaced.times.sent) <= MAX_FORWARDING_NS;
+            replaced.is_ambiguous || !is_forwarded
+        });
         let received = self.early_receive(frame);
         let number = self.next_number;
         self.next_number += 1;
@@ -141,6 +155,8 @@ impl DispatchedRequests {
             missed_before,
             overtaken: None,
             is_unanswered: false,
+            output_before_ns: self.output_ns,
+            is_ambiguous,
         };
         self.waiting.insert(number, waiting);
         if received.is_none() {
@@ -174,7 +190,22 @@ impl DispatchedRequests {
     /// Records a frame with output of the engine.
     pub(super) fn record_output(&mut self, at: MonoNs) {
         let before = self.last_output_at.replace(at).unwrap_or(at);
-        self.busy_ns += at.since(before).min(MAX_PAUSE_NS);
+        let pause_ns = at.since(before);
+        self.busy_ns += pause_ns.min(MAX_PAUSE_NS);
+        if pause_ns <= MAX_PAUSE_NS {
+            self.output_ns += pause_ns;
+        }
+    }
+
+    /// What happened beside a request that has its first chunk now.
+    pub(super) fn wait_of(&self, answered: &WaitingRequest) -> DispatchWait {
+        let waiting = self.by_rid.len() - self.aborted;
+        DispatchWait {
+            hop: answered.message.hop,
+            load: EngineLoad { running: self.running, waiting: waiting as u64 },
+            output_ns: self.output_ns - answered.output_before_ns,
+            is_ambiguous: answered.is_ambiguous,
+        }
     }
 
     /// Removes the request with this id, whose first chunk was observed, and marks those before it on its hop as overtaken.
@@ -276,12 +307,15 @@ impl Ledger {
             let Some(hop_index) = self.register_frame(at, dispatch.id) else { return };
             let hop = &mut self.hops.all[hop_index];
             hop.counts.bytes += super::capped(dispatch.bytes);
-            let early = hop.early_receives.iter().find(|early| early.id == dispatch.id);
+            let early = hop.early_receives.iter().find(|early| early.id == dispatch.id && !hop.forwards_requests);
             let received_early = early.map(|early| early.at);
             self.dispatched.last = Some(LastMessage { id: dispatch.id, received_early });
             self.pending_receive.clear();
             // The message counts once, with its first request. It has no chunks.
             self.queue_sent_frame(at, dispatch.id, hop_index, FrameLoad::new(0, dispatch.bytes), None);
+        }
+        if dispatch.kind == DispatchKind::Control {
+            self.silences.record_control(at);
         }
         let received = self.dispatched.early_receive(dispatch.id);
         let abort = RequestAbort { sent: at, received };

@@ -27,6 +27,20 @@ const MAX_RECENT: usize = 64;
 /// Time after a silence in which its streams are counted.
 const MAX_RESUME_NS: u64 = 1_000_000_000;
 
+/// Longest time from a control message to the last frame before its effect.
+const MAX_CONTROL_DELAY_NS: u64 = 1_000_000_000;
+
+/// Messages to the engine that are no requests, such as those that pause it or update its weights, around a silence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControlMessages {
+    /// Messages to the engine are not observed.
+    Unobserved,
+    /// None was sent.
+    None,
+    /// At least one was sent.
+    Sent,
+}
+
 /// A time without any frame from the engine while streams were open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineSilence {
@@ -42,6 +56,8 @@ pub struct EngineSilence {
     pub hop: Box<str>,
     /// Time use of the busiest main thread of the engine's processes meanwhile; `None` if not sampled.
     pub main_thread: Option<TimeUse>,
+    /// Control messages before and in it.
+    pub control: ControlMessages,
 }
 
 impl EngineSilence {
@@ -63,6 +79,7 @@ pub struct EngineSilences {
     /// End of the last frame; `None` if it is unknown.
     last_frame: Option<MonoNs>,
     last_tick: Option<MonoNs>,
+    last_control: Option<MonoNs>,
     ended_silence: Option<EndedSilence>,
     /// The last confirmed ones.
     recent: VecDeque<SilentTime>,
@@ -112,12 +129,16 @@ impl EngineSilences {
         self.recent.back().map(|silent| silent.to)
     }
 
-    /// Whether the engine was silent for more than half of a wait that has just ended: all requests waited then.
+    /// Whether the engine was silent for more than half of a wait: all requests waited then.
     pub(super) fn explains(&self, from: MonoNs, to: MonoNs) -> bool {
-        let ended = self.ended_silence.as_ref().filter(|ended| !ended.is_confirmed).map(|ended| &ended.silence);
-        let ended = ended.map(|silence| SilentTime { from: silence.from, to: silence.to });
-        let silent_ns: u64 = self.recent.iter().chain(&ended).map(|silent| silent.overlap_ns(from, to)).sum();
+        let silent_ns: u64 = self.recent.iter().map(|silent| silent.overlap_ns(from, to)).sum();
         silent_ns > to.since(from) / 2
+    }
+
+    /// Whether the silence that ended last may still be confirmed.
+    pub(super) fn is_undecided(&self, now: MonoNs) -> bool {
+        let unconfirmed = self.ended_silence.as_ref().filter(|ended| !ended.is_confirmed);
+        unconfirmed.is_some_and(|ended| now.since(ended.silence.to) <= MAX_RESUME_NS.max(ended.catch_up_ns()))
     }
 
     /// Forgets the current silence: observations were missed.
@@ -125,6 +146,11 @@ impl EngineSilences {
         // Without the last frame, the next one ends no silence.
         self.last_frame = None;
         self.ended_silence = None;
+    }
+
+    /// Records a message to the engine that is no request.
+    pub(super) fn record_control(&mut self, at: MonoNs) {
+        self.last_control = self.last_control.max(Some(at));
     }
 
     /// Records a frame and returns the time of the last one, if the time between them is long.
@@ -206,9 +232,27 @@ impl Ledger {
         let Some(usual_ns) = self.usual_silence_ns(at.since(from)) else { return };
         // Without a usual pace, no pause is long.
         let Some(usual_token_ns) = self.itl_sent_by_token.quantile(0.5) else { return };
-        let silence = EngineSilence { from, to: at, streams: 0, usual_ns, hop, main_thread: None };
+        let silence = EngineSilence {
+            from,
+            to: at,
+            streams: 0,
+            usual_ns,
+            hop,
+            main_thread: None,
+            control: self.control_since(from),
+        };
         self.silences.ended_silence =
             Some(EndedSilence { silence, tokens_after: 0, usual_token_ns, is_confirmed: false });
+    }
+
+    /// Control messages that may be the cause of a silence from this time on until now.
+    fn control_since(&self, from: MonoNs) -> ControlMessages {
+        let is_sent = |at: MonoNs| from.since(at) <= MAX_CONTROL_DELAY_NS;
+        match self.silences.last_control {
+            Some(at) if is_sent(at) => ControlMessages::Sent,
+            _ if self.hops.all.iter().any(|hop| hop.carries_requests && hop.shows.sent) => ControlMessages::None,
+            _ => ControlMessages::Unobserved,
+        }
     }
 
     /// Median time between two chunks of a stream. `None` if `silence_ns` is not far above it, or if sends may have been blocked or unseen.
@@ -268,6 +312,7 @@ impl Ledger {
             usual_ns,
             hop: self.groups().iter().find(|group| self.is_group_of_engine(&group.name))?.name.as_str().into(),
             main_thread: None,
+            control: self.control_since(from),
         };
         let main_thread = self.busiest_main_thread(&silence);
         (silence.streams >= MIN_STREAMS).then_some(EngineSilence { main_thread, ..silence })

@@ -142,6 +142,8 @@ pub struct Hop {
     pub last: bool,
     /// Whether it leads to the scheduler and carries requests.
     pub carries_requests: bool,
+    /// It carries requests to a process that forwards them to the scheduler.
+    pub(crate) forwards_requests: bool,
     /// The receiver is not known yet and may be the tokenizer.
     pub(crate) may_be_last: bool,
     /// Stages currently observed.

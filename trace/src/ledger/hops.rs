@@ -1,5 +1,7 @@
 //! All hops, and groups of hops with one name.
 
+use std::collections::BTreeSet;
+
 use hashbrown::HashMap;
 
 use super::kernel_queue::KernelQueue;
@@ -211,9 +213,19 @@ impl Hops {
         for hop in &mut self.all {
             hop.tracks_deliveries = hop.capabilities.delivered && (hop.last || !at_last);
         }
+        self.mark_forwarding_hops();
         self.any_received = self.all.iter().any(|h| h.capabilities.received && !h.carries_requests);
         self.any_delivered = self.all.iter().any(|h| h.capabilities.delivered);
         true
+    }
+
+    /// Marks the hops with requests whose receiver is none of the processes that generate tokens, if those are known.
+    fn mark_forwarding_hops(&mut self) {
+        let origins = self.all.iter().filter(|hop| hop.origin && !hop.carries_requests);
+        let schedulers: BTreeSet<u16> = origins.map(|hop| hop.ends.from).collect();
+        for hop in self.all.iter_mut().filter(|hop| hop.carries_requests) {
+            hop.forwards_requests = !schedulers.is_empty() && !schedulers.contains(&hop.ends.to);
+        }
     }
 
     /// Moves the frames queued on the hop at `hop_index` to its new group. Times stay with the old group.

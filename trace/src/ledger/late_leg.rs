@@ -1,109 +1,177 @@
-//! Legs of the time to first token on which requests spent long.
+//! A part of the time to first token on which requests spent long.
 
-use super::engine_silence::EngineSilences;
-use super::limits::CountedLimits;
-use super::prefill::{PrefillComparison, PrefillSpan, Prefills, SlowPrefill};
-use super::request::Request;
-use super::ttft_path::{LEG_NAMES, TimedLeg, TtftMoment, TtftPath};
-use super::{GAP_WARNING_NS, OccurrenceTimes, WorstGap};
+use super::request_details::{DispatchWait, EngineLoad};
+use super::time_use::TimeUse;
+use super::ttft_path::TtftLeg;
+use super::{OccurrenceTimes, WorstGap};
 use crate::clock::MonoNs;
+use crate::id::HopId;
 
-/// Requests that spent a second or more on a leg between neighbouring moments; on the prefill, only those that are slow beside others.
-#[derive(Clone, Debug, Default)]
+/// Other requests ran beside one that waited if the engine sent output in this share of its wait.
+const MIN_OUTPUT_SHARE: f64 = 0.5;
+
+/// A request that spent a second or more on a leg.
+#[derive(Debug)]
+pub(super) struct LateRequest {
+    pub(super) leg: TtftLeg,
+    pub(super) rid: Box<str>,
+    /// Begin of the leg.
+    pub(super) from: MonoNs,
+    /// Length of the leg.
+    pub(super) ns: u64,
+    /// Its whole time to first token.
+    pub(super) ttft_ns: u64,
+    /// From its dispatch to the scheduler's first chunk; 0 if the dispatch was not observed.
+    pub(super) dispatched_ns: u64,
+    /// `None` if its dispatch was not observed.
+    pub(super) wait: Option<DispatchWait>,
+}
+
+impl LateRequest {
+    /// End of the leg.
+    pub(super) fn to(&self) -> MonoNs {
+        MonoNs(self.from.0.saturating_add(self.ns))
+    }
+
+    /// Whether the engine sent output of other requests meanwhile.
+    fn is_beside_others(&self) -> bool {
+        self.wait.is_some_and(|wait| wait.output_ns as f64 >= MIN_OUTPUT_SHARE * self.dispatched_ns.max(1) as f64)
+    }
+}
+
+/// Sums over the present window and the one before it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct WindowSums {
+    current_ns: u128,
+    previous_ns: u128,
+}
+
+impl WindowSums {
+    pub(super) fn add(&mut self, ns: u64) {
+        self.current_ns += u128::from(ns);
+    }
+
+    /// Begins a window. `is_next`: the one that follows the present one.
+    pub(super) fn begin_window(&mut self, is_next: bool) {
+        self.previous_ns = if is_next { self.current_ns } else { 0 };
+        self.current_ns = 0;
+    }
+
+    fn sum_ns(self) -> u128 {
+        self.current_ns + self.previous_ns
+    }
+
+    /// Share of these sums in `whole`, at most 1.
+    pub(super) fn share_of(self, whole: Self) -> f64 {
+        // A request may be judged in a later window than its time to first token.
+        share(self.sum_ns(), whole.sum_ns().max(self.sum_ns()))
+    }
+}
+
+/// Share of `part` in `whole`; 0 of nothing.
+pub(super) fn share(part: u128, whole: u128) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+/// Begin and end of a request's time on a leg.
+#[derive(Clone, Copy, Debug)]
+struct LegSpan {
+    from: MonoNs,
+    to: MonoNs,
+    /// It overlaps another one.
+    is_concurrent: bool,
+}
+
+/// Requests that spent a second or more on a leg; with a prefill in it, only those for which it took longer than prompts explain.
+#[derive(Clone, Debug)]
 pub struct LateLeg {
+    /// Which one.
+    pub leg: TtftLeg,
     /// Number of such requests.
     pub requests: u64,
     /// Their time on the leg.
     pub ns: u128,
     /// Their whole time to first token.
     pub whole_ns: u128,
+    /// Part of [`Self::ns`] in which the engine sent output of other requests.
+    pub(crate) beside_others_ns: u128,
+    /// Those that were on the leg at the same time as another one, and so came over several connections.
+    pub(crate) concurrent: u64,
+    /// Requests of the engine when most waited.
+    pub(crate) most_waiting: EngineLoad,
+    /// Time use of all threads of the process that answers clients meanwhile, as far as it is sampled.
+    pub(crate) receiver_use: TimeUse,
     /// The longest; `None` without any.
     pub(crate) worst: Option<WorstGap>,
+    /// Hop of its message to the scheduler; `None` if that was not observed.
+    pub(crate) worst_hop: Option<HopId>,
     /// Begin of the first leg and end of the last one.
     pub(crate) times: OccurrenceTimes,
+    pub(super) window: WindowSums,
+    /// Greatest share of the leg in all times to first token of two windows that are over.
+    pub(super) max_window_share: f64,
+    last_span: Option<LegSpan>,
 }
 
 impl LateLeg {
-    /// Adds a request, whose leg ended at `end`.
-    fn record(&mut self, rid: &str, ns: u64, end: MonoNs, ttft_ns: u64) {
+    pub(super) fn new(leg: TtftLeg) -> Self {
+        Self {
+            leg,
+            requests: 0,
+            ns: 0,
+            whole_ns: 0,
+            beside_others_ns: 0,
+            concurrent: 0,
+            most_waiting: EngineLoad::default(),
+            receiver_use: TimeUse::default(),
+            worst: None,
+            worst_hop: None,
+            times: OccurrenceTimes::default(),
+            window: WindowSums::default(),
+            max_window_share: 0.0,
+            last_span: None,
+        }
+    }
+
+    /// Adds a request. `receiver_use`: time use of the process that answers clients meanwhile.
+    pub(super) fn record(&mut self, late: &LateRequest, receiver_use: Option<TimeUse>) {
         self.requests += 1;
-        self.ns += u128::from(ns);
-        self.whole_ns += u128::from(ttft_ns);
-        self.worst.get_or_insert_default().keep_longest(end, rid, ns);
-        self.times.record_span(MonoNs(end.0.saturating_sub(ns)), end);
+        self.ns += u128::from(late.ns);
+        self.whole_ns += u128::from(late.ttft_ns);
+        self.window.add(late.ns);
+        self.times.record_span(late.from, late.to());
+        self.count_concurrent(late);
+        if late.is_beside_others() {
+            self.beside_others_ns += u128::from(late.ns);
+        }
+        if let Some(receiver_use) = receiver_use {
+            self.receiver_use = self.receiver_use.plus(receiver_use);
+        }
+        if let Some(load) = late.wait.map(|wait| wait.load).filter(|load| load.waiting >= self.most_waiting.waiting) {
+            self.most_waiting = load;
+        }
+        if self.worst.as_ref().is_none_or(|worst| worst.ns <= late.ns) {
+            self.worst = Some(WorstGap { ns: late.ns, rid: late.rid.clone(), at: late.to() });
+            self.worst_hop = late.wait.map(|wait| wait.hop);
+        }
+    }
+
+    fn count_concurrent(&mut self, late: &LateRequest) {
+        let mut span = LegSpan { from: late.from, to: late.to(), is_concurrent: false };
+        if let Some(last) = self.last_span.filter(|last| last.from < span.to && span.from < last.to) {
+            self.concurrent += 1 + u64::from(!last.is_concurrent);
+            span.is_concurrent = true;
+        }
+        self.last_span = Some(span);
     }
 
     /// Share of the leg in the time to first token of these requests, from 0 to 1.
     pub fn share(&self) -> f64 {
-        if self.whole_ns == 0 { 0.0 } else { self.ns as f64 / self.whole_ns as f64 }
-    }
-}
-
-/// End of a prefill. On the servers of a pair, the transfer of the cache lies between it and the first token, so there it is known only from
-/// the engine.
-fn prefill_end(request: &Request, leg: TimedLeg) -> Option<MonoNs> {
-    let finished = request.engine_times().and_then(|times| times.prefill_finished);
-    // Only the dispatch tells which requests are those of a pair.
-    let may_be_of_pair = request.dispatch().is_none_or(|dispatch| dispatch.room.is_some());
-    match finished.filter(|at| (leg.at..=leg.end()).contains(at)) {
-        None if may_be_of_pair => None,
-        finished => Some(finished.unwrap_or(leg.end())),
-    }
-}
-
-/// Late legs of all requests.
-#[derive(Debug, Default)]
-pub(super) struct LateLegs {
-    /// By the moment at which the leg begins.
-    by_moment: [LateLeg; LEG_NAMES.len()],
-    pub(super) prefills: Prefills,
-    slowest_prefill: Option<PrefillComparison>,
-}
-
-impl LateLegs {
-    /// Records the legs on which a request spent long. A prefill is judged later, beside others.
-    pub(super) fn record_legs(
-        &mut self,
-        request: &Request,
-        path: &TtftPath,
-        silences: &EngineSilences,
-        limits: &mut CountedLimits,
-    ) {
-        let Some(ttft_ns) = path.ttft_ns() else { return };
-        for timed in path.legs().filter(|timed| timed.leg.parts().len() == 1) {
-            if timed.leg.from == TtftMoment::BatchEntered {
-                let Some(end) = prefill_end(request, timed) else { continue };
-                let span = PrefillSpan { from: timed.at, to: end };
-                if self.prefills.add_unjudged(request, span, ttft_ns, limits.prefills) {
-                    limits.count_reached("prefills");
-                }
-                continue;
-            }
-            // While the engine is silent, no request goes on: that is another finding.
-            let waits_for_engine = matches!(timed.leg.from, TtftMoment::Dispatched | TtftMoment::Queued);
-            if timed.ns >= GAP_WARNING_NS && !(waits_for_engine && silences.explains(timed.at, timed.end())) {
-                self.by_moment[timed.leg.from.index()].record(&request.rid, timed.ns, timed.end(), ttft_ns);
-            }
-        }
+        share(self.ns, self.whole_ns)
     }
 
-    /// Records a prefill that is slow beside others.
-    pub(super) fn record_slow_prefill(&mut self, slow: &SlowPrefill) {
-        let late = &mut self.by_moment[TtftMoment::BatchEntered.index()];
-        let ns = slow.span.to.since(slow.span.from);
-        if late.worst.as_ref().is_none_or(|worst| worst.ns <= ns) {
-            self.slowest_prefill = Some(slow.comparison);
-        }
-        late.record(&slow.rid, ns, slow.span.to, slow.ttft_ns);
-    }
-
-    /// Comparison of the slowest prefill that is slow beside others; `None` without any.
-    pub(super) fn slowest_prefill(&self) -> Option<PrefillComparison> {
-        self.slowest_prefill
-    }
-
-    /// Requests that spent long on the leg that begins at this moment.
-    pub(super) fn late_leg(&self, from: TtftMoment) -> Option<&LateLeg> {
-        self.by_moment.get(from.index())
+    /// Whether other requests ran in most of this time.
+    pub(crate) fn is_beside_others(&self) -> bool {
+        self.beside_others_ns >= self.ns / 2
     }
 }

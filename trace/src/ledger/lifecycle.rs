@@ -41,6 +41,7 @@ impl Ledger {
         self.dispatched.drop_older_than(MonoNs(now.0.saturating_sub(self.limits.orphan_after_ns)));
         self.advance_engine_silences(now);
         self.judge_unanswered_requests(now);
+        self.judge_late_requests(now);
         self.judge_prefills(now);
         for group in &mut self.hops.groups {
             group.trend.sample(now, group.backlog);
@@ -72,6 +73,7 @@ impl Ledger {
         let limit = self.limits.rid_bytes / 2;
         while self.table.rid_bytes + rid.len() > limit && self.evict_one_request("rid_bytes") {}
         self.totals.requests.seen += 1;
+        self.dispatched.running = self.table.live_count() as u64;
         let ticket = self.table.insert(rid, at);
         if !self.shared_rids.is_empty()
             && self.shared_rids.contains(rid)
@@ -225,7 +227,7 @@ impl Ledger {
         if let Some(lossy) = request.take_losses() {
             self.keep_lossy_request(lossy);
         }
-        self.ttft.record_request(&mut request, &self.silences, &mut self.limits);
+        self.ttft.record_request(&mut request, &mut self.limits);
         let numbers = self.numbers(&request);
         let summary = RequestSummary { rid: request.rid, numbers };
         if let Some(timelines) = &mut self.timelines {

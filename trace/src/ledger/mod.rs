@@ -25,6 +25,7 @@ mod invariant;
 mod kernel_queue;
 mod lane;
 mod late_leg;
+mod late_legs;
 mod lifecycle;
 mod limits;
 mod losses;
@@ -64,7 +65,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub use absence::AwayTimes;
 pub use answer::ResponseEnd;
 pub use dispatched::{DispatchCounts, RequestAbort};
-pub use engine_silence::{EngineSilence, EngineSilences};
+pub use engine_silence::{ControlMessages, EngineSilence, EngineSilences};
 #[cfg(test)]
 pub(crate) use engine_silence::{MIN_STREAMS, MIN_TIMES_USUAL};
 pub use engine_times::EngineTimesCounts;
@@ -76,6 +77,7 @@ pub use hops::HopGroup;
 pub use kernel_queue::KernelQueue;
 pub use lane::LaneCounts;
 pub use late_leg::LateLeg;
+pub use late_legs::{JudgedRequests, SlowestPrefill};
 pub use limits::{BOUNDS, Bound, Limits, ReachedLimit};
 pub use losses::{Losses, Lossy, LostRange};
 pub use occurrence_times::OccurrenceTimes;
@@ -86,7 +88,7 @@ pub use prefill::PrefillComparison;
 pub(crate) use prefill::{MIN_OTHERS, MIN_TIMES_OTHERS};
 pub use processing_stage::ProcessingStage;
 pub use request::{ItlEnds, Request, RequestNumbers, RequestSummary};
-pub use request_details::RequestDispatch;
+pub use request_details::{EngineLoad, RequestDispatch};
 pub use request_timeline::{ClosedRequest, FrameTimes, HopTimes, NoteKind, RequestNote, RequestTimeline, TimedRequest};
 pub use retries::AbortedRetry;
 pub use stacks::{StackCounts, StackFunction, StackHits, StackRole};
@@ -102,9 +104,9 @@ pub use totals::{
 };
 pub use ttft::{LegLengths, Ttft, TtftGroup};
 pub use ttft_path::{TimedLeg, TtftLeg, TtftMoment, TtftPath};
-#[cfg(test)]
-pub(crate) use unanswered::UNANSWERED_NS;
 pub use unanswered::UnansweredRequest;
+#[cfg(test)]
+pub(crate) use unanswered::{PREFILL_NS_PER_TOKEN, UNANSWERED_NS};
 
 use self::clientless::ClientlessRequests;
 use self::dispatched::DispatchedRequests;

@@ -9,9 +9,10 @@
 use std::collections::VecDeque;
 
 use super::limits::push_bounded;
-use super::{GAP_WARNING_NS, Hop, Ledger, Request};
+use super::{GAP_WARNING_NS, Hop, Ledger, Request, Thread, TimeUse};
 use crate::clock::MonoNs;
-use crate::id::HopId;
+use crate::event::ThreadPart;
+use crate::id::{HopId, ThreadId};
 use crate::stats::Tally;
 
 /// A slow prefill takes at least this many times as long as nine of ten others with as much work.
@@ -53,6 +54,8 @@ struct UnjudgedPrefill {
     rid: Box<str>,
     span: PrefillSpan,
     connection: SchedulerConnection,
+    /// Hop of its message to the scheduler; `None` if that was not observed.
+    requests: Option<HopId>,
     ttft_ns: u64,
 }
 
@@ -95,6 +98,8 @@ fn class_of(tokens: u64) -> usize {
 pub(super) struct SlowPrefill {
     pub(super) rid: Box<str>,
     pub(super) span: PrefillSpan,
+    /// Hop of its message to the scheduler; `None` if that was not observed.
+    requests: Option<HopId>,
     /// Time to first token of its request.
     pub(super) ttft_ns: u64,
     pub(super) comparison: PrefillComparison,
@@ -144,10 +149,18 @@ impl Prefills {
         self.known_since = self.known_since.max(at);
     }
 
-    /// Keeps the prefill of a request with this time to first token. Returns whether the oldest of `max` was evicted.
-    pub(super) fn add_unjudged(&mut self, request: &Request, span: PrefillSpan, ttft_ns: u64, max: usize) -> bool {
+    /// Keeps the prefill of a request with this time to first token, whose message was sent on the hop `requests`. Returns whether the oldest
+    /// of `max` was evicted.
+    pub(super) fn add_unjudged(
+        &mut self,
+        request: &Request,
+        span: PrefillSpan,
+        requests: Option<HopId>,
+        ttft_ns: u64,
+        max: usize,
+    ) -> bool {
         let connection = SchedulerConnection::of_request(request);
-        let unjudged = UnjudgedPrefill { rid: request.rid.clone(), span, connection, ttft_ns };
+        let unjudged = UnjudgedPrefill { rid: request.rid.clone(), span, connection, requests, ttft_ns };
         push_bounded(&mut self.unjudged, unjudged, max).is_some()
     }
 
@@ -158,7 +171,7 @@ impl Prefills {
 
     /// Compares a prefill with earlier ones; `None` unless it is slow.
     fn judge(&mut self, prefill: UnjudgedPrefill) -> Option<SlowPrefill> {
-        let UnjudgedPrefill { rid, span, connection, ttft_ns } = prefill;
+        let UnjudgedPrefill { rid, span, connection, requests, ttft_ns } = prefill;
         if span.from < self.known_since {
             return None;
         }
@@ -176,7 +189,7 @@ impl Prefills {
         let usual_ns = usual_ns?;
         let is_slow = length_ns >= GAP_WARNING_NS.max(usual_ns.saturating_mul(MIN_TIMES_OTHERS));
         let comparison = PrefillComparison { tokens: work.at_most, usual_ns };
-        is_slow.then_some(SlowPrefill { rid, span, ttft_ns, comparison })
+        is_slow.then_some(SlowPrefill { rid, span, requests, ttft_ns, comparison })
     }
 
     /// Prompt tokens of the known prefills that overlap this time, of all requests and of those on the same connection.
@@ -192,6 +205,13 @@ impl Prefills {
         }
         work
     }
+}
+
+/// Time use in this span of the thread that wanted a CPU least; `None` without samples of half of the span.
+fn idlest_use<'l>(threads: impl Iterator<Item = &'l Thread>, span: PrefillSpan) -> Option<TimeUse> {
+    let uses = threads.filter_map(|thread| thread.between(span.from, span.to));
+    let known = uses.filter(|used| used.interval_ns >= span.ns() / 2);
+    known.min_by(|a, b| a.share(a.wanted_ns()).total_cmp(&b.share(b.wanted_ns())))
 }
 
 impl Ledger {
@@ -224,25 +244,46 @@ impl Ledger {
             self.ttft.late_legs.prefills.missed_before = missed;
             self.ttft.late_legs.prefills.mark_unknown_until(now);
         }
+        if self.silences.is_undecided(now) {
+            return;
+        }
         let oldest_unanswered = self.dispatched.waiting.values().next().map_or(now, |oldest| oldest.times.sent);
         let until = oldest_unanswered.max(MonoNs(now.0.saturating_sub(MAX_UNANSWERED_NS)));
         while let Some(prefill) = self.ttft.late_legs.prefills.take_unjudged(until) {
-            if let Some(slow) = self.ttft.late_legs.prefills.judge(prefill)
-                && !self.silences.explains(slow.span.from, slow.span.to)
-                && !self.has_scheduler_paused(slow.span)
-            {
-                self.ttft.late_legs.record_slow_prefill(&slow);
+            let Some(slow) = self.ttft.late_legs.prefills.judge(prefill) else { continue };
+            if self.silences.explains(slow.span.from, slow.span.to) {
+                self.ttft.late_legs.silent_ns += u128::from(slow.span.ns());
+                continue;
+            }
+            let scheduler_use = self.scheduler_use(&slow);
+            // A stopped scheduler computes nothing, and a prefill server has no streams whose silence would show it.
+            if scheduler_use.is_none_or(|used| used.share(used.wanted_ns()) >= MIN_WANTED_SHARE) {
+                self.ttft.late_legs.record_slow_prefill(&slow, scheduler_use);
             }
         }
     }
-    /// Whether a thread that receives requests hardly ran in this span. A stopped scheduler computes nothing, and a prefill server has no
-    /// streams whose silence would show it.
-    fn has_scheduler_paused(&self, span: PrefillSpan) -> bool {
-        let hops = self.hops.all.iter().filter(|hop| hop.carries_requests);
-        let threads = hops.filter_map(Hop::receiving_thread).filter_map(|id| self.threads.get(id));
-        threads.filter_map(|thread| thread.between(span.from, span.to)).any(|use_in_span| {
-            // Samples of less than half of the span show nothing about it.
-            use_in_span.interval_ns >= span.ns() / 2 && use_in_span.share(use_in_span.wanted_ns()) < MIN_WANTED_SHARE
+
+    /// Time use of the scheduler's main thread in a prefill; of the idlest one if it is not known which scheduler computed it. `None` if
+    /// samples cover less than half of it.
+    fn scheduler_use(&self, slow: &SlowPrefill) -> Option<TimeUse> {
+        let of_request = self.hops.all.iter().filter(|hop| slow.requests.is_none_or(|requests| hop.id == requests));
+        let schedulers = of_request.filter(|hop| hop.carries_requests && !hop.forwards_requests);
+        let known = schedulers.filter_map(Hop::receiving_thread).filter_map(|id| self.main_thread_beside(id));
+        let idlest = idlest_use(known, slow.span);
+        idlest.or_else(|| {
+            idlest_use(self.threads.all.iter().filter(|thread| self.is_main_of_scheduler(thread)), slow.span)
         })
+    }
+
+    /// Whether it is the main thread of a process that sends output of its own.
+    fn is_main_of_scheduler(&self, thread: &Thread) -> bool {
+        let mut origins = self.hops.all.iter().filter(|hop| hop.origin && !hop.carries_requests);
+        thread.part == Some(ThreadPart::Main) && origins.any(|hop| self.hops.groups[hop.group].ends.from == thread.role)
+    }
+
+    /// Main thread of the process of a thread: some engines receive requests on a thread that does nothing else.
+    fn main_thread_beside(&self, id: ThreadId) -> Option<&Thread> {
+        let mut of_process = self.threads.all.iter().filter(|thread| thread.id.pid == id.pid);
+        of_process.find(|thread| thread.part == Some(ThreadPart::Main))
     }
 }

@@ -127,8 +127,6 @@ impl Ledger {
     pub(super) fn record_received_frame(&mut self, at: MonoNs, received: &Received<'_>) {
         let id = received.id;
         self.history.record_receive(at, id, received.wakeup);
-        self.dispatched.record_received(at, id);
-        self.clientless.record_received_abort(at, id);
         // A frame that comes with its receive was not observed at its sender, and is registered here.
         let hop_index = match &received.frame {
             Some(_) => self.register_frame(at, id),
@@ -136,6 +134,11 @@ impl Ledger {
         };
         let Some(hop_index) = hop_index else { return };
         let hop = &mut self.hops.all[hop_index];
+        // A process that forwards requests is not the scheduler.
+        if !hop.forwards_requests {
+            self.dispatched.record_received(at, id);
+            self.clientless.record_received_abort(at, id);
+        }
         hop.counts.frames_received += 1;
         hop.add_unprocessed(id, at);
         let group = &mut self.hops.groups[hop.group];
@@ -303,7 +306,7 @@ impl Ledger {
             self.hops.all[receive.hop_index].add_unprocessed_request(at, chunk.ticket);
             // Where deliveries are observed, TTFT ends with the first one.
             if !self.hops.any_delivered {
-                self.ttft.record_request(request, &self.silences, &mut self.limits);
+                self.ttft.record_request(request, &mut self.limits);
             }
             if let Some(sent) = request.sent_first.filter(|_| !request.is_after_engine_end) {
                 let gap_ns = at.since(sent);

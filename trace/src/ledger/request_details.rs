@@ -3,6 +3,7 @@
 use super::answer::ResponseEnd;
 use crate::clock::MonoNs;
 use crate::event::{ArrivalTimes, EngineTimes, TraceParent, UnknownArrival};
+use crate::id::HopId;
 
 /// When a request was on its way to the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +20,28 @@ pub struct RequestDispatch {
     pub arrived_unix_ns: Option<u64>,
 }
 
+/// Requests of an engine at one time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineLoad {
+    /// Those with output that had not ended.
+    pub running: u64,
+    /// Those dispatched, without output.
+    pub waiting: u64,
+}
+
+/// What happened beside a request between its dispatch and its first chunk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DispatchWait {
+    /// Hop of its message.
+    pub(super) hop: HopId,
+    /// Other requests when its first chunk was sent.
+    pub(super) load: EngineLoad,
+    /// Time in which the engine sent output, without its pauses.
+    pub(super) output_ns: u64,
+    /// Another request with its rid waited, too: its chunks, and times, may be those of the other one.
+    pub(super) is_ambiguous: bool,
+}
+
 /// Moments of a request before its first token, and how its response ended. Kept apart from its other data, because chunks do not need them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestDetails {
@@ -27,6 +50,7 @@ pub(crate) struct RequestDetails {
     /// Span of its caller; `None` unless its head was observed and names one.
     pub(super) trace_parent: Option<TraceParent>,
     pub(super) dispatch: Option<RequestDispatch>,
+    pub(super) wait: Option<DispatchWait>,
     pub(super) engine_times: Option<EngineTimes>,
     /// When the tokenizer had processed the message with its first chunk.
     pub(super) processed: Option<MonoNs>,

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use hashbrown::HashMap;
 
 use super::Ledger;
+use super::dispatched::MAX_FORWARDING_NS;
 use super::early_deliveries::hash_rid;
 use super::limits::push_bounded;
 use super::request_details::RequestDispatch;
@@ -24,8 +25,6 @@ const MAX_KEPT: usize = 16;
 const MAX_EARLY_NS: u64 = 50_000_000;
 /// How much later it may be sent: the process that sends it is busy.
 const MAX_LATE_NS: u64 = 500_000_000;
-/// Maximum time until a process between the tokenizer and the scheduler sends a message again.
-const MAX_FORWARDING_NS: u64 = 100_000_000;
 
 /// Signs that an attempt ended: its abort, its last chunk, the end of its response.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +49,9 @@ struct Retry {
     earlier: AttemptEnd,
     /// When the abort of the earlier attempt was sent.
     aborted: Option<MonoNs>,
+    /// Something of its response was written, so that a client that leaves is seen to leave.
+    has_response: bool,
+    has_ended: bool,
 }
 
 /// A retry that the abort of an earlier attempt ended.
@@ -120,7 +122,14 @@ impl Retries {
         if is_recent && earlier.last_at.since(earlier.first_at) <= MAX_LATE_NS {
             push_bounded(
                 &mut self.followed,
-                Retry { rid: rid.into(), dispatched: at, earlier, aborted: None },
+                Retry {
+                    rid: rid.into(),
+                    dispatched: at,
+                    earlier,
+                    aborted: None,
+                    has_response: false,
+                    has_ended: false,
+                },
                 MAX_FOLLOWED,
             );
         }
@@ -156,13 +165,36 @@ impl Retries {
         let is_of_retry =
             |retry: &Retry| &*retry.rid == rid && dispatch.is_some_and(|dispatch| dispatch.sent == retry.dispatched);
         let Some(index) = self.followed.iter().position(is_of_retry) else { return };
-        let Some(Retry { rid, dispatched, earlier, aborted }) = self.followed.remove(index) else { return };
-        if let Some(aborted) = aborted.filter(|_| finish == Finish::Abort) {
-            self.aborted += 1;
-            self.first_aborted_at.get_or_insert(aborted);
-            let retry = AbortedRetry { rid, earlier_ended: earlier.last_at, dispatched, aborted };
-            push_bounded(&mut self.latest, retry, MAX_KEPT);
+        if self.followed[index].aborted.is_none() || finish != Finish::Abort {
+            self.followed.remove(index);
+            return;
         }
+        self.followed[index].has_ended = true;
+        self.count_if_aborted_for_client(index);
+    }
+
+    /// Records that something of a response was written. Before that, a client that leaves has its request aborted like an earlier attempt.
+    pub(super) fn record_response(&mut self, at: MonoNs, rid: &str) {
+        // Nearly every response is not that of a retry.
+        if self.followed.is_empty() {
+            return;
+        }
+        let is_of_retry = |retry: &Retry| *retry.rid == *rid && retry.dispatched <= at;
+        if let Some(index) = self.followed.iter().position(is_of_retry) {
+            self.followed[index].has_response = true;
+            self.count_if_aborted_for_client(index);
+        }
+    }
+
+    /// Counts a retry that has ended by the abort of an earlier attempt while its client waited.
+    fn count_if_aborted_for_client(&mut self, index: usize) {
+        let ended = self.followed.get(index).filter(|retry| retry.has_response && retry.has_ended);
+        let Some(aborted_at) = ended.and_then(|retry| retry.aborted) else { return };
+        let Some(Retry { rid, dispatched, earlier, .. }) = self.followed.remove(index) else { return };
+        self.aborted += 1;
+        self.first_aborted_at.get_or_insert(aborted_at);
+        let retry = AbortedRetry { rid, earlier_ended: earlier.last_at, dispatched, aborted: aborted_at };
+        push_bounded(&mut self.latest, retry, MAX_KEPT);
     }
 }
 
@@ -260,6 +292,11 @@ mod tests {
             self.path.receive(id);
         }
 
+        /// The client is sent the last event of the retry.
+        fn finish_response(&mut self, ms: u64) {
+            self.at(ms).deliver(0, Some(2), true);
+        }
+
         fn answer(&mut self, ms: u64, end: AnswerEnd) {
             self.at(ms).apply(What::Answered(Answer { end, ..Answer::new("a", Some(2), None) }));
         }
@@ -281,6 +318,7 @@ mod tests {
         engine.dispatch(3_006, ABORT, Some("a"));
         assert_eq!(engine.aborted(), 0);
         engine.send(3_010, 2, Some(Finish::Abort));
+        engine.finish_response(3_020);
         let retry = AbortedRetry {
             rid: "a".into(),
             earlier_ended: MonoNs(1_000 * MS),
@@ -299,6 +337,7 @@ mod tests {
         engine.dispatch(1_200, RETRY, Some("a"));
         engine.dispatch(2_990, ABORT, Some("a"));
         engine.at(2_995).frame(0, Kind::Abort, IdColumn::Absent, &[Chunk::new("a")]);
+        engine.finish_response(2_999);
         let requests = engine.path.ledger().totals().requests;
         assert_eq!((engine.aborted(), requests.seen, requests.aborted), (1, 2, 1));
     }
@@ -311,6 +350,7 @@ mod tests {
             engine.send(1_300, 1, None);
             engine.dispatch(ms, ABORT, Some("a"));
             engine.send(ms + 5, 2, Some(Finish::Abort));
+            engine.finish_response(ms + 6);
             engine.aborted()
         };
         assert_eq!([2_900, 3_000, 3_400, 3_600].map(aborts_at), [0, 1, 1, 0]);
@@ -368,7 +408,19 @@ mod tests {
         engine.dispatch(9_106, ABORT, Some("a"));
         assert_eq!(engine.aborted(), 0);
         engine.send(9_166, 2, Some(Finish::Abort));
+        engine.finish_response(9_170);
         assert_eq!(engine.aborted(), 1);
+    }
+
+    /// The server aborts its request then, and writes nothing.
+    #[test]
+    fn a_retry_whose_client_leaves_before_its_response_is_not_counted() {
+        let mut engine = Engine::new();
+        engine.dispatch(1_200, RETRY, Some("a"));
+        engine.dispatch(3_100, ABORT, Some("a"));
+        engine.at(3_105).frame(0, Kind::Abort, IdColumn::Absent, &[Chunk::new("a")]);
+        engine.at(6_000);
+        assert_eq!(engine.aborted(), 0);
     }
 
     #[test]

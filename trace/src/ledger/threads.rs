@@ -11,6 +11,8 @@ use crate::id::ThreadId;
 
 /// How long samples of threads that receive no frames are kept: as far back as detectors look.
 const KEPT_SAMPLES_NS: u64 = 12_000_000_000;
+/// The same of main threads: as far back as prefills are judged.
+const KEPT_MAIN_SAMPLES_NS: u64 = 90_000_000_000;
 /// A thread without samples for this long may be evicted.
 const MIN_EVICTION_SILENCE_NS: u64 = 10_000_000_000;
 
@@ -71,7 +73,11 @@ impl Thread {
     /// Adds a sample of the thread. At most `kept` samples are kept.
     fn add_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, kept: usize) {
         // Samples of receiving threads are limited only in number.
-        let keep_ns = if self.has_received { u64::MAX } else { KEPT_SAMPLES_NS };
+        let keep_ns = match sample.part {
+            _ if self.has_received => u64::MAX,
+            ThreadPart::Main => KEPT_MAIN_SAMPLES_NS,
+            _ => KEPT_SAMPLES_NS,
+        };
         if self.timeline.is_empty() {
             let begin = MonoNs(at.0.saturating_sub(sample.interval_ns));
             self.timeline.push_sums(begin, self.sums, keep_ns, kept);
@@ -167,16 +173,21 @@ mod tests {
     }
 
     #[test]
-    fn receiving_threads_keep_their_samples_and_others_a_few_seconds() {
+    fn receiving_threads_keep_their_samples_main_threads_a_minute_and_others_a_few_seconds() {
         let mut threads = Threads::default();
         threads.mark_receiver(ThreadId { pid: 1, tid: 1 }, MonoNs(0), 8);
-        for n in 1..=600 {
-            assert!(threads.add_sample(MonoNs(n * 100 * MS), &sample(1, 90), 6_000, 8));
-            assert!(threads.add_sample(MonoNs(n * 100 * MS), &sample(2, 10), 6_000, 8));
+        for n in 1..=1_000 {
+            let other = CpuSample { part: ThreadPart::Other, ..sample(2, 6) };
+            for sample in [&sample(1, 90), &other, &sample(3, 50)] {
+                assert!(threads.add_sample(MonoNs(n * 100 * MS), sample, 6_000, 8));
+            }
         }
-        let early = |tid| threads.get(ThreadId { pid: 1, tid }).unwrap().between(MonoNs(0), MonoNs(1_000 * MS));
-        assert_eq!(early(1).map(|s| s.on_ns), Some(900 * MS));
-        assert_eq!(early(2), None);
+        let from = |tid, second: u64| {
+            let thread = threads.get(ThreadId { pid: 1, tid }).unwrap();
+            thread.between(MonoNs(second * 1_000 * MS), MonoNs((second + 1) * 1_000 * MS)).map(|used| used.on_ns)
+        };
+        assert_eq!([from(1, 0), from(2, 0), from(3, 0)], [Some(900 * MS), None, None]);
+        assert_eq!([from(2, 30), from(3, 30)], [None, Some(500 * MS)]);
         assert_eq!(threads.all[1].total().map(|s| s.on_ns), Some(6_000 * MS));
     }
 

@@ -3,10 +3,9 @@
 use smallvec::SmallVec;
 
 use super::Ledger;
-use super::engine_silence::EngineSilences;
-use super::late_leg::{LateLeg, LateLegs};
+use super::late_leg::LateLeg;
+use super::late_legs::{JudgedRequests, LateLegs, SlowestPrefill};
 use super::limits::CountedLimits;
-use super::prefill::PrefillComparison;
 use super::request::Request;
 use super::ttft_path::{ObservedMoments, TimedLeg, TtftLeg, TtftMoment, TtftPath};
 use crate::clock::MonoNs;
@@ -128,20 +127,21 @@ pub struct Ttft {
 
 impl Ttft {
     /// Enters a request whose first token has been delivered, or that ends.
-    pub(super) fn record_request(
-        &mut self,
-        request: &mut Request,
-        silences: &EngineSilences,
-        limits: &mut CountedLimits,
-    ) {
-        let has_early_moment = request.details.as_ref().is_some_and(|details| details.has_early_moment());
-        if !has_early_moment || request.sent_first.is_none() || request.is_ttft_recorded {
+    pub(super) fn record_request(&mut self, request: &mut Request, limits: &mut CountedLimits) {
+        let Some(details) = request.details.as_ref().filter(|details| details.has_early_moment()) else { return };
+        if request.sent_first.is_none() || request.is_ttft_recorded {
             return;
         }
+        let is_ambiguous = details.wait.is_some_and(|wait| wait.is_ambiguous);
         request.is_ttft_recorded = true;
+        if is_ambiguous || request.is_shared() {
+            // Its first chunk may be that of the other request with its rid.
+            self.late_legs.judged.shared_rids += 1;
+            return;
+        }
+        let path = TtftPath::new(&request.numbers(None, true));
+        self.late_legs.record_legs(request, &path, limits);
         if request.is_streamed() {
-            let path = TtftPath::new(&request.numbers(None, true));
-            self.late_legs.record_legs(request, &path, silences, limits);
             self.record_path(&path);
         } else {
             self.not_streamed += 1;
@@ -167,14 +167,39 @@ impl Ttft {
         self.groups[index].record(path, whole);
     }
 
-    /// Comparison of the slowest prefill that is slow beside others; `None` without any.
-    pub(crate) fn slowest_prefill(&self) -> Option<PrefillComparison> {
+    /// The slowest prefill that is slow beside others; `None` without any.
+    pub(crate) fn slowest_prefill(&self) -> Option<SlowestPrefill> {
         self.late_legs.slowest_prefill()
     }
 
-    /// Requests that spent long on the leg that begins at this moment.
+    /// Requests that spent long on the leg between this moment and the next one that exists.
     pub(crate) fn late_leg(&self, from: TtftMoment) -> Option<&LateLeg> {
-        self.late_legs.late_leg(from)
+        self.late_legs().iter().find(|late| late.leg.from == from && late.leg.parts().len() == 1)
+    }
+
+    /// Legs on which requests spent long, in the order of their first late requests.
+    pub(crate) fn late_legs(&self) -> &[LateLeg] {
+        self.late_legs.list()
+    }
+
+    /// Share of a leg in all times to first token of the run.
+    pub(crate) fn share_of_all(&self, late: &LateLeg) -> f64 {
+        self.late_legs.share_of_all(late)
+    }
+
+    /// Greatest share of a leg in all times to first token of ten to twenty seconds.
+    pub(crate) fn window_share(&self, late: &LateLeg) -> f64 {
+        self.late_legs.window_share(late)
+    }
+
+    /// Time of late requests in which the engine was silent.
+    pub(crate) fn silent_ns(&self) -> u128 {
+        self.late_legs.silent_ns
+    }
+
+    /// Requests whose legs were judged.
+    pub fn judged(&self) -> JudgedRequests {
+        self.late_legs.judged
     }
 
     /// Groups of requests, in the order of their first one.

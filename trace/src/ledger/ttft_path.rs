@@ -110,6 +110,11 @@ impl TtftLeg {
         LEG_NAMES.get(self.from.index()..self.to.index()).unwrap_or_default()
     }
 
+    /// Whether it ends with the first token or before, and has several parts that cannot be told apart.
+    pub(crate) fn is_merged(self) -> bool {
+        self.to <= FirstSent && self.parts().len() > 1
+    }
+
     /// Describes it: `waiting for the scheduler`; the descriptions of its parts joined by ` + ` if it has several.
     pub fn describe(self, engine: &dyn Facts) -> String {
         let source = engine.source();

@@ -16,7 +16,7 @@ use crate::id::HopId;
 /// Minimum time without an answer after a later request was answered.
 pub(crate) const UNANSWERED_NS: u64 = 30_000_000_000;
 /// Time allowed for the prefill of each token of the prompt: short prompts may overtake a long one.
-const PREFILL_NS_PER_TOKEN: u64 = 1_000_000;
+pub(crate) const PREFILL_NS_PER_TOKEN: u64 = 1_000_000;
 /// Interval between judgements.
 const JUDGE_EVERY_NS: u64 = 1_000_000_000;
 

@@ -22,8 +22,12 @@ pub(super) const MIN_LATE_REQUESTS: f64 = 0.05;
 pub(super) const MIN_LATE_SHARE: f64 = 0.25;
 /// A leg whose late requests take less of all time to first token is information: another leg matters more.
 pub(super) const MIN_WHOLE_SHARE: f64 = 0.1;
-/// A leg is usually long if it takes [`LATE_NS`] in half of at least so many requests, and half of all time to first token.
+/// A leg is usually long if it takes [`LegRule::usual_ns`] in half of at least so many requests, and half of all time to first token.
 pub(super) const MIN_USUAL: u64 = 10;
+/// The same of a transfer: a busy machine delays it by some hundred milliseconds.
+pub(super) const USUAL_TRANSFER_NS: u64 = 500_000_000;
+/// Time of a transfer that each token of the prompt explains: 300 kB of cache at 3 GB/s.
+pub(super) const TRANSFER_NS_PER_TOKEN: u64 = 100_000;
 pub(super) const USUAL_SHARE: f64 = 0.5;
 
 /// A problem.
@@ -67,6 +71,9 @@ pub(super) struct LegRule {
     sides: &'static [PairSide],
     /// It is long or short without any of the schedulers, so that nothing shows whether one that has nothing else to do has stopped.
     is_without_schedulers: bool,
+    usual_ns: u64,
+    /// Time that each token of the prompt explains.
+    ns_per_token: u64,
     place: &'static str,
     advice: &'static str,
 }
@@ -87,7 +94,8 @@ impl LegRule {
 
     /// Those that took as long.
     fn late_requests<'p>(&self, long: &[LateRequest<'p>], ns: u64, activity: &PairActivity) -> LateRequests<'p> {
-        let mut list: Vec<LateRequest<'p>> = long.iter().filter(|late| late.ns() >= ns).copied().collect();
+        let is_late = |late: &&LateRequest<'p>| late.ns() >= late.explained_ns.saturating_add(ns);
+        let mut list: Vec<LateRequest<'p>> = long.iter().filter(is_late).copied().collect();
         list.sort_by_key(|late| late.span.from);
         let independent =
             if self.is_without_schedulers { self.count_once_per_pause(&list, activity) } else { list.len() };
@@ -120,6 +128,8 @@ pub(super) const LEG_RULES: [LegRule; 4] = [
         behind: None,
         sides: &[PairSide::Prefill, PairSide::Decode],
         is_without_schedulers: false,
+        usual_ns: LATE_NS,
+        ns_per_token: 0,
         place: "in the prefill server's queue",
         advice: "more prompts arrive than the prefill server computes: add prefill servers, or raise its --chunked-prefill-size and \
                  --max-prefill-tokens",
@@ -131,6 +141,8 @@ pub(super) const LEG_RULES: [LegRule; 4] = [
         behind: Some(PairMoment::PrefillReceived),
         sides: &[PairSide::Prefill, PairSide::Decode],
         is_without_schedulers: false,
+        usual_ns: LATE_NS,
+        ns_per_token: 0,
         place: "until the decode server has memory for the request",
         advice: "the decode server's KV cache is full, or its scheduler waits for the prefill server's bootstrap: add decode servers, raise \
                  --mem-fraction-static, or lower --num-reserved-decode-tokens",
@@ -142,8 +154,10 @@ pub(super) const LEG_RULES: [LegRule; 4] = [
         behind: None,
         sides: &[PairSide::Prefill, PairSide::Decode],
         is_without_schedulers: true,
+        usual_ns: USUAL_TRANSFER_NS,
+        ns_per_token: TRANSFER_NS_PER_TOKEN,
         place: "in the transfer of the cache",
-        advice: "the network between the servers, the transfer backend, or CPUs for its threads are the bottleneck: check \
+        advice: "the network between the servers, the transfer backend or a lack of CPUs for its threads may slow it: check \
                  --disaggregation-ib-device, that the backend uses RDMA and not TCP, and the CPU of both servers",
     },
     LegRule {
@@ -153,8 +167,11 @@ pub(super) const LEG_RULES: [LegRule; 4] = [
         behind: None,
         sides: &[PairSide::Decode],
         is_without_schedulers: false,
+        usual_ns: LATE_NS,
+        ns_per_token: 0,
         place: "in the decode server's queue",
-        advice: "more requests arrive than run at once on the decode server: raise --max-running-requests, or add decode servers",
+        advice: "`#running-req` in the decode server's log shows what ran: at --max-running-requests, raise it or add decode servers; below \
+                 it, memory for the cache is short (--mem-fraction-static), or its steps are long",
     },
 ];
 
@@ -166,6 +183,10 @@ struct LateRequest<'p> {
     ttft_ns: u64,
     /// Index of its prefill server.
     prefill_server: usize,
+    /// Part of its time that the length of its prompt explains; 0 if that is unknown.
+    explained_ns: u64,
+    /// Whether the length of its prompt is known, or explains nothing.
+    is_explained: bool,
 }
 
 impl LateRequest<'_> {
@@ -240,7 +261,15 @@ fn find_long_leg(rule: &LegRule, rows: &[&PairRow<'_>], activity: &PairActivity)
         else {
             continue;
         };
-        long.push(LateRequest { rid: row.decode_rid, span, ttft_ns, prefill_server });
+        let prompt_tokens = row.prompt_tokens.map(u64::from);
+        long.push(LateRequest {
+            rid: row.decode_rid,
+            span,
+            ttft_ns,
+            prefill_server,
+            explained_ns: prompt_tokens.unwrap_or_default().saturating_mul(rule.ns_per_token),
+            is_explained: rule.ns_per_token == 0 || prompt_tokens.is_some(),
+        });
     }
     let ttft_ns: u128 = long.iter().map(|request| u128::from(request.ttft_ns)).sum();
     let requests = long.len() as u64;
@@ -261,7 +290,9 @@ fn find_long_leg(rule: &LegRule, rows: &[&PairRow<'_>], activity: &PairActivity)
         );
         return Some(leg_finding(rule, severity, &late, summary, share_of_all, requests));
     }
-    let usual = rule.late_requests(&long, LATE_NS, activity);
+    // Without the length of its prompt, such a time may be as long as it must be.
+    long.retain(|request| request.is_explained);
+    let usual = rule.late_requests(&long, rule.usual_ns, activity);
     let share_of_all = share_of(usual.sum_ns(), ttft_ns);
     if !usual.are_usual_of(requests) || share_of_all < USUAL_SHARE {
         return None;
@@ -271,7 +302,7 @@ fn find_long_leg(rule: &LegRule, rows: &[&PairRow<'_>], activity: &PairActivity)
         percent(share_of_all),
         rule.place,
         duration(usual.worst()?.ns()),
-        duration(LATE_NS),
+        duration(rule.usual_ns),
         count(usual.count()),
         plural(requests, "request"),
     );
@@ -328,7 +359,14 @@ fn find_late_prefill_responses(pair: &Pair<'_>, rows: &[&PairRow<'_>]) -> Option
         let span = Interval { from, to };
         if span.ns() >= GAP_WARNING_NS.saturating_add(uncertainty_ns) {
             let ttft_ns = ttft_ns.saturating_add(span.ns());
-            held.push(LateRequest { rid: row.decode_rid, span, ttft_ns, prefill_server });
+            held.push(LateRequest {
+                rid: row.decode_rid,
+                span,
+                ttft_ns,
+                prefill_server,
+                explained_ns: 0,
+                is_explained: true,
+            });
         }
     }
     let held = LateRequests { independent: held.len() as u64, list: held };

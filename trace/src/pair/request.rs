@@ -14,6 +14,7 @@ const MAX_STEADY_PAUSE_NS: u64 = LATE_NS / 2;
 pub(super) struct ServerRequest<'a> {
     pub(super) rid: &'a str,
     pub(super) room: Option<u64>,
+    pub(super) prompt_tokens: Option<u32>,
     path: TtftPath,
     prefill_ended: Option<MonoNs>,
     pub(super) messages: PairTimes,
@@ -47,6 +48,7 @@ impl<'a> ServerRequest<'a> {
         Self {
             rid,
             room,
+            prompt_tokens: numbers.prompt_tokens.or(numbers.dispatch.and_then(|dispatch| dispatch.prompt_tokens)),
             path,
             // A chunk of an attempt that failed before may be taken for one of this attempt, and has the times of the other one.
             prefill_ended: prefill_ended.filter(|at| is_during_prefill(&path, *at)),

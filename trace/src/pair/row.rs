@@ -31,6 +31,8 @@ pub struct PairRow<'a> {
     pub prefill_rid: Option<&'a str>,
     /// Index of its prefill server.
     pub(super) prefill_server: Option<usize>,
+    /// Length of its prompt on the decode server; `None` if unknown.
+    pub(super) prompt_tokens: Option<u32>,
     /// Time to first token on the decode server.
     pub ttft_ns: Option<u64>,
     /// The transfer failed.
@@ -54,6 +56,7 @@ impl<'a> PairRow<'a> {
             decode_rid: decode.rid,
             prefill_rid: prefill.map(|prefill| prefill.request.rid),
             prefill_server: prefill.map(|prefill| prefill.server),
+            prompt_tokens: decode.prompt_tokens,
             ttft_ns,
             has_failed: prefill.is_some_and(|prefill| prefill.request.messages.failed.is_some()),
             times,

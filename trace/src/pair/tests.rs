@@ -317,7 +317,7 @@ fn a_healthy_pair_has_no_findings() {
 fn slow_transfers_are_found_whether_all_are_or_some() {
     let all = many(|_, request| transfer_later(500, request), |_, request| decode_later(500, request));
     let expected =
-        "91 % of TTFT is spent in the transfer of the cache: up to 600.0 ms, 250.0 ms or more in 60 of 60 requests";
+        "91 % of TTFT is spent in the transfer of the cache: up to 600.0 ms, 500.0 ms or more in 60 of 60 requests";
     assert_eq!(found(&all), [("transfer-slow", Severity::Warning, expected.to_owned())]);
     let some = many(
         |room, request| transfer_later(if room % 10 == 0 { 2_000 } else { 0 }, request),
@@ -329,6 +329,30 @@ fn slow_transfers_are_found_whether_all_are_or_some() {
     let expected =
         "97 % of the TTFT of 6 of 60 requests is spent in the transfer of the cache: 1.000 s or more, up to 2.100 s";
     assert_eq!(summary, expected);
+}
+
+/// As much cache takes as long with any network.
+#[test]
+fn the_length_of_prompts_explains_a_long_transfer() {
+    let of_prompts = |change: fn(u64, &mut Request<'static>)| {
+        found(&many(|_, request| transfer_later(500, request), change))
+            .into_iter()
+            .map(|finding| finding.0)
+            .collect::<Vec<_>>()
+    };
+    let long = of_prompts(|_, request| {
+        decode_later(500, request);
+        request.prompt_tokens = 100_000;
+    });
+    assert_eq!(long, [""; 0]);
+    assert_eq!(of_prompts(|_, request| decode_later(500, request)), ["transfer-slow"]);
+}
+
+/// A busy machine delays transfers by some hundred milliseconds.
+#[test]
+fn transfers_of_some_hundred_milliseconds_are_not_slow() {
+    let servers = many(|_, request| transfer_later(300, request), |_, request| decode_later(300, request));
+    assert_eq!(found(&servers), []);
 }
 
 #[test]
@@ -414,17 +438,22 @@ fn the_side_of_a_server_shows_in_its_messages() {
 
 #[test]
 fn the_documented_thresholds_are_those_of_the_findings() {
-    use finding::{LEG_RULES, MIN_LATE, MIN_LATE_REQUESTS, MIN_LATE_SHARE, MIN_USUAL, MIN_WHOLE_SHARE, USUAL_SHARE};
+    use finding::{
+        LEG_RULES, MIN_LATE, MIN_LATE_REQUESTS, MIN_LATE_SHARE, MIN_USUAL, MIN_WHOLE_SHARE, TRANSFER_NS_PER_TOKEN,
+        USUAL_SHARE, USUAL_TRANSFER_NS,
+    };
     let kinds: Vec<String> = LEG_RULES.iter().map(|rule| format!("`{}`", rule.kind)).collect();
     let row = format!(
         "| {} | the leg takes {} in {MIN_LATE} requests and {} of them, and {} of their TTFT; or {} in half of at least {MIN_USUAL} requests, \
-         and {} of all TTFT | warning; critical from {}; info below {} of all TTFT |\n",
+         and {} of all TTFT; of a transfer {}, and beyond {} for each token of its prompt | warning; critical from {}; info below {} of all TTFT |\n",
         kinds.join(", "),
         duration(GAP_WARNING_NS),
         percent(MIN_LATE_REQUESTS),
         percent(MIN_LATE_SHARE),
         duration(LATE_NS),
         percent(USUAL_SHARE),
+        duration(USUAL_TRANSFER_NS),
+        duration(TRANSFER_NS_PER_TOKEN),
         duration(GAP_CRITICAL_NS),
         percent(MIN_WHOLE_SHARE),
     );

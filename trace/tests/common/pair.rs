@@ -26,6 +26,7 @@ pub(crate) struct Request<'a> {
     pub(crate) delivered: u64,
     /// Further chunks, every 100 ms, until this time.
     pub(crate) output_until: Option<u64>,
+    pub(crate) prompt_tokens: u32,
 }
 
 impl Request<'_> {
@@ -44,6 +45,7 @@ impl Request<'_> {
             token_received: from + 155,
             delivered: from + 156,
             output_until: None,
+            prompt_tokens: 50,
         }
     }
 
@@ -62,6 +64,7 @@ impl Request<'_> {
             token_received: from + 170,
             delivered: from + 171,
             output_until: None,
+            prompt_tokens: 50,
         }
     }
 }
@@ -83,7 +86,11 @@ pub(crate) fn server_events<'a>(requests: &[Request<'a>], ahead: u64) -> Vec<(u6
     for (seq, request) in (0..).zip(requests) {
         let at = |ms: u64| (ms + ahead) * MS;
         let id = FrameId::new(REQUESTS, 0, seq);
-        let named = Some(DispatchedRequest { room: request.room, ..DispatchedRequest::new(request.rid) });
+        let named = Some(DispatchedRequest {
+            prompt_tokens: Some(request.prompt_tokens),
+            room: request.room,
+            ..DispatchedRequest::new(request.rid)
+        });
         let dispatch = Dispatch { id, bytes: 900, kind: DispatchKind::Requests, index: 0, request: named };
         events.push((at(request.dispatched), What::Dispatched(dispatch)));
         events.push((at(request.received), What::Received(Received::new(id))));

@@ -2,6 +2,7 @@
 
 mod consumers;
 mod engine;
+mod late_causes;
 mod rules;
 mod silences;
 mod times;

@@ -9,7 +9,7 @@ use super::super::thresholds::{
 use super::super::{backlog, consumer_away, drops, late, merging, own, ttft, wire, worker_imbalance};
 use super::{ALL, Severity};
 use crate::ledger::stages::ABANDONED_NS;
-use crate::ledger::{MIN_OTHERS, MIN_STREAMS, MIN_TIMES_OTHERS, MIN_TIMES_USUAL, UNANSWERED_NS};
+use crate::ledger::{MIN_OTHERS, MIN_STREAMS, MIN_TIMES_OTHERS, MIN_TIMES_USUAL, PREFILL_NS_PER_TOKEN, UNANSWERED_NS};
 use crate::words::{count, duration, percent};
 
 /// When detectors report, and with which severity.
@@ -47,6 +47,11 @@ impl Rule {
 /// All rules, in the order of the table.
 fn rules() -> Vec<Rule> {
     let wait = duration(GAP_WARNING_NS);
+    let minor = format!(
+        "below {} of its TTFT, or {} of all TTFT around it",
+        percent(ttft::MIN_LATE_SHARE),
+        percent(ttft::MIN_WHOLE_SHARE)
+    );
     let per_mille = |share: f64| format!("{:.1} %", 100.0 * share);
     let consumer = |kinds, state: &str, share| {
         let queued = duration(LATE_NS);
@@ -73,7 +78,10 @@ fn rules() -> Vec<Rule> {
             ),
             Warning,
         )
-        .or_critical_wait(),
+        .or(
+            Critical,
+            format!("from {}, unless the engine may have been asked to pause", duration(GAP_CRITICAL_NS)),
+        ),
         rule(
             &["late-delivery"],
             format!(
@@ -84,12 +92,12 @@ fn rules() -> Vec<Rule> {
         )
         .or_critical_wait(),
         rule(
-            &["late-read", "late-receive", "queued"],
+            &["late-read", "late-receive", "late-intake", "queued"],
             format!("a request that waits there for {wait} before its first token"),
             Warning,
         )
         .or_critical_wait()
-        .or(Info, format!("below {} of its TTFT", percent(ttft::MIN_LATE_SHARE))),
+        .or(Info, minor.clone()),
         rule(
             &["late-dispatch"],
             format!("a request whose first bytes were read {wait} before its dispatch"),
@@ -98,7 +106,11 @@ fn rules() -> Vec<Rule> {
         .or_critical_wait()
         .or(
             Info,
-            format!("below {} of its TTFT, or in fewer than {} requests", percent(ttft::MIN_LATE_SHARE), ttft::MIN_LATE_DISPATCHES),
+            format!(
+                "{minor}, in fewer than {} requests at once, or if its process ran less than {} of that time",
+                ttft::MIN_LATE_DISPATCHES,
+                percent(ttft::MIN_PREPARING_SHARE)
+            ),
         ),
         rule(
             &["slow-prefill"],
@@ -109,7 +121,18 @@ fn rules() -> Vec<Rule> {
             Warning,
         )
         .or_critical_wait()
-        .or(Info, format!("below {} of its TTFT", percent(ttft::MIN_LATE_SHARE))),
+        .or(Info, minor.clone()),
+        rule(
+            &["slow-first-token"],
+            format!(
+                "a request that waits for {wait} in parts that cannot be told apart; with its prefill among them, {} more for each token of \
+                 its prompt",
+                duration(PREFILL_NS_PER_TOKEN)
+            ),
+            Warning,
+        )
+        .or_critical_wait()
+        .or(Info, format!("{minor}, or with the time before its dispatch")),
         rule(&["late-send", "late-frontend"], format!("tokens that wait there for {wait}"), Warning).or_critical_wait(),
         consumer(&["consumer-stopped", "consumer-frozen"], "not allowed to run", STARVED_SHARE),
         consumer(&["consumer-blocked", "consumer-asleep"], "in a system call or asleep", consumer_away::MIN_SHARE),
@@ -167,7 +190,7 @@ fn rules() -> Vec<Rule> {
         ),
         rule(
             &["aborted-retries"],
-            "an attempt that is aborted when the abort of an earlier one with its rid is due, and that no client left",
+            "an attempt that is aborted when the abort of an earlier one with its rid is due, and whose client was sent its end",
             Warning,
         ),
         rule(&["stalled-stream"], format!("an unfinished request without a token for {}", duration(STALLED_NS)), Warning),

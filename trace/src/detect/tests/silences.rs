@@ -22,6 +22,13 @@ impl Streaming {
         Self { scene: Scene::skip_path(), now: 0, count: 0 }
     }
 
+    /// With observed messages to the engine.
+    fn with_requests() -> Self {
+        let mut run = Self::new();
+        run.scene.hop(Hop::with_requests(HopId(7), "tokenizer->scheduler", Capabilities::SENT));
+        run
+    }
+
     /// Lets time pass, with the ticks of a run.
     fn wait(&mut self, ms: u64) -> &mut Self {
         for _ in 0..ms / 50 {
@@ -55,7 +62,7 @@ impl Streaming {
 
 #[test]
 fn a_pause_of_all_streams_is_reported_with_its_start_and_length() {
-    let mut run = Streaming::new();
+    let mut run = Streaming::with_requests();
     run.send(20, &STREAMS).wait(2_950).send(30, &STREAMS);
     let found = run.check();
     assert_eq!(found.len(), 1);
@@ -69,6 +76,30 @@ fn a_pause_of_all_streams_is_reported_with_its_start_and_length() {
     run.wait(5_000).send(30, &STREAMS);
     let found = run.check();
     assert_eq!((found[0].severity, &found[0].evidence["silences"]), (Severity::Critical, &2.into()));
+}
+
+/// A pause or an update of weights that someone asked for looks the same.
+#[test]
+fn a_silence_that_may_have_been_asked_for_is_a_warning() {
+    for (mut run, is_asked, text) in [
+        (Streaming::new(), false, "whether it was asked to pause or to load weights is not observed"),
+        (
+            Streaming::with_requests(),
+            true,
+            "a control message to the scheduler was sent then, which may have paused it",
+        ),
+    ] {
+        run.send(20, &STREAMS);
+        if is_asked {
+            let id = FrameId::new(HopId(7), 0, 0);
+            let control = Dispatch { id, bytes: 90, kind: DispatchKind::Control, index: 0, request: None };
+            run.scene.apply(run.now - 40 * MS, What::Dispatched(control));
+        }
+        run.wait(7_950).send(30, &STREAMS);
+        let found = run.check();
+        assert_eq!(found[0].severity, Severity::Warning);
+        assert!(found[0].summary.ends_with(text), "{}", found[0].summary);
+    }
 }
 
 #[test]

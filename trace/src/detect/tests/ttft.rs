@@ -11,7 +11,8 @@ use crate::id::{FrameId, HopId, ThreadId};
 
 const REQUESTS: HopId = HopId(7);
 
-const KINDS: [&str; 5] = ["late-read", "late-dispatch", "late-receive", "queued", "slow-prefill"];
+const KINDS: [&str; 7] =
+    ["late-read", "late-dispatch", "late-receive", "late-intake", "queued", "slow-prefill", "slow-first-token"];
 
 /// When a request of a scene was where.
 #[derive(Clone, Copy)]
@@ -61,6 +62,7 @@ fn scene_of(requests: u64, moments: Moments) -> Scene {
     for number in 0..requests {
         add_request(&mut scene, number, 100 * MS + number * 10 * MS, moments, None);
     }
+    scene.tick(100 * MS + requests * 10 * MS + moments.sent);
     scene
 }
 
@@ -97,8 +99,15 @@ fn each_leg_names_itself() {
     };
     let dispatched = Moments { read: QUICK.read, ..read };
     let received = Moments { dispatched: QUICK.dispatched, ..dispatched };
-    let queued = Moments { received: QUICK.received, queued: QUICK.queued, ..received };
-    let late = [(read, "late-read"), (dispatched, "late-dispatch"), (received, "late-receive"), (queued, "queued")];
+    let intake = Moments { received: QUICK.received, ..received };
+    let queued = Moments { queued: QUICK.queued, ..intake };
+    let late = [
+        (read, "late-read"),
+        (dispatched, "late-dispatch"),
+        (received, "late-receive"),
+        (intake, "late-intake"),
+        (queued, "queued"),
+    ];
     for (moments, kind) in late {
         let scene = scene_of(3, moments);
         for other in KINDS {
@@ -117,7 +126,7 @@ fn each_leg_names_itself() {
     }
 }
 
-/// One client that sends its request slowly says nothing about the tokenizer.
+/// Few clients that send their requests slowly say nothing about the tokenizer.
 #[test]
 fn two_late_dispatches_are_information() {
     let dispatched = Moments {
@@ -158,6 +167,7 @@ fn a_late_read_names_the_state_of_the_tokenizer() {
             }
         }
         add_request(&mut scene, 0, 0, late, None);
+        scene.tick(3 * SECOND);
         let found = scene.check("late-read", 3 * SECOND);
         let [verdict] = &*found else { panic!("{found:?}") };
         assert_eq!(verdict.evidence["thread"], state);
@@ -186,8 +196,11 @@ fn a_late_receive_names_the_state_of_the_scheduler() {
         scene.cpu(n * 100 * MS, 7, [10, 90, 0]);
     }
     add_request(&mut scene, 3, 0, late, None);
+    scene.tick(3 * SECOND);
     let found = scene.check("late-receive", 3 * SECOND);
     assert_eq!(found[0].evidence["thread"], "waiting for a CPU", "{found:?}");
+    let state = "; the scheduler's thread that receives them was waiting for a CPU then";
+    assert!(found[0].summary.ends_with(state), "{found:?}");
     assert!(found[0].advice.as_ref().is_some_and(|advice| advice.contains("dedicated CPUs")), "{found:?}");
 }
 

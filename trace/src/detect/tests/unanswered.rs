@@ -124,6 +124,8 @@ fn a_retry_that_is_aborted_in_place_of_the_attempt_before_is_named() {
     assert!(scene.check("aborted-retries", 4 * SECOND).is_empty());
     let end = Chunk { finish: Some(Finish::Abort), ..Chunk::counted("a", 1, 2) };
     scene.send_chunk(0, 3 * SECOND + 40 * MS, end);
+    assert!(scene.check("aborted-retries", 4 * SECOND).is_empty(), "its client may have left");
+    scene.apply(3 * SECOND + 50 * MS, What::Answered(Answer::new("a", None, None)));
     let found = scene.check("aborted-retries", 4 * SECOND);
     let [verdict] = &*found else { panic!("{found:?}") };
     assert_eq!((verdict.severity, &*verdict.rid, verdict.occurrences), (Severity::Warning, "a", Some(1)));

@@ -1,0 +1,259 @@
+//! Parts of the time to first token on which requests spent long, over all requests.
+//!
+//! A late request is judged at a tick, once it is known whether the engine was silent meanwhile: then no request goes on, which is another
+//! finding.
+
+use std::collections::VecDeque;
+
+use super::late_leg::{LateLeg, LateRequest, WindowSums, share};
+use super::limits::{CountedLimits, push_bounded};
+use super::prefill::{PrefillComparison, PrefillSpan, Prefills, SlowPrefill};
+use super::request::Request;
+use super::time_use::TimeUse;
+use super::ttft_path::{TimedLeg, TtftLeg, TtftMoment, TtftPath};
+use super::unanswered::PREFILL_NS_PER_TOKEN;
+use super::{GAP_WARNING_NS, Ledger};
+use crate::clock::MonoNs;
+use crate::stats::WINDOW_NS;
+
+use TtftMoment::{Arrived, BatchEntered, Dispatched, FirstDelivered, FirstSent, Queued, Read, SchedulerReceived};
+
+/// Requests whose time to first token was judged, in whole or in part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JudgedRequests {
+    /// All of them.
+    pub requests: u64,
+    /// Those whose time from the arrival to the dispatch was judged.
+    pub before_dispatch: u64,
+    /// Those whose time from the dispatch to the first token was judged.
+    pub until_first_token: u64,
+    /// Those that wait for the other server of a pair.
+    pub of_pairs: u64,
+    /// Those that are not judged, because another request had their rid.
+    pub shared_rids: u64,
+}
+
+/// Requests with legs that are late, by leg.
+#[derive(Debug, Default)]
+pub(super) struct LateLegs {
+    legs: Vec<LateLeg>,
+    /// In the order of their first tokens.
+    unjudged: VecDeque<LateRequest>,
+    pub(super) prefills: Prefills,
+    slowest_prefill: Option<SlowestPrefill>,
+    pub(super) judged: JudgedRequests,
+    /// Sum of all times to first token.
+    ttft_ns: u128,
+    window: WindowSums,
+    window_number: u64,
+    /// Time of late requests in which the engine was silent.
+    pub(super) silent_ns: u128,
+}
+
+/// The slowest prefill that is slow beside others.
+#[derive(Clone, Copy, Debug)]
+pub struct SlowestPrefill {
+    /// Its comparison.
+    pub comparison: PrefillComparison,
+    /// Time use of its scheduler's thread meanwhile; `None` if not sampled.
+    pub scheduler_use: Option<TimeUse>,
+}
+
+/// Whether the request waits for the other server of a pair.
+fn is_of_pair(request: &Request) -> bool {
+    request.dispatch().is_some_and(|dispatch| dispatch.room.is_some_and(|room| room > 0))
+}
+
+/// Prompt tokens that it computes; `None` if unknown.
+fn prompt_tokens(request: &Request) -> Option<u32> {
+    let prompt = request.prompt_tokens.or(request.dispatch().and_then(|dispatch| dispatch.prompt_tokens))?;
+    Some(prompt.saturating_sub(request.cached_tokens.unwrap_or(0)))
+}
+
+/// End of a prefill. On the servers of a pair, the transfer of the cache lies between it and the first token, so there it is known only from
+/// the engine.
+fn prefill_end(request: &Request, leg: TimedLeg) -> Option<MonoNs> {
+    let finished = request.engine_times().and_then(|times| times.prefill_finished);
+    // Only the dispatch tells which requests are those of a pair.
+    let may_be_of_pair = request.dispatch().is_none_or(|dispatch| dispatch.room.is_some());
+    match finished.filter(|at| (leg.at..=leg.end()).contains(at)) {
+        None if may_be_of_pair => None,
+        finished => Some(finished.unwrap_or(leg.end())),
+    }
+}
+
+/// From which length on the leg of this request is late; `None` if it is not judged. The length of a prefill alone is compared with others.
+fn late_from_ns(request: &Request, leg: TtftLeg) -> Option<u64> {
+    let is_single = leg.parts().len() == 1;
+    let is_in_scheduler = leg.from < FirstSent && leg.to > SchedulerReceived;
+    let is_queue = is_single && leg.from == Queued;
+    if is_in_scheduler && !is_queue && is_of_pair(request) {
+        return None;
+    }
+    if !(is_in_scheduler && leg.to >= FirstSent) {
+        return Some(GAP_WARNING_NS);
+    }
+    if is_single || leg.to > FirstSent {
+        return None;
+    }
+    // A prefill that is part of the leg may take its time.
+    let prefill_ns = u64::from(prompt_tokens(request)?).saturating_mul(PREFILL_NS_PER_TOKEN);
+    Some(GAP_WARNING_NS.saturating_add(prefill_ns))
+}
+
+/// Whether each leg of this request between its dispatch and its first token is judged.
+fn is_judged_until_first_token(request: &Request, path: &TtftPath) -> bool {
+    let has = |moment| path.time_of(moment).is_some();
+    let is_separated = has(Queued) && has(BatchEntered);
+    let is_timed = is_separated || request.is_streamed() && prompt_tokens(request).is_some();
+    has(Dispatched) && is_timed && !is_of_pair(request)
+}
+
+impl LateLegs {
+    /// Records the legs of a request on which it spent long. A prefill is judged later, beside others.
+    pub(super) fn record_legs(&mut self, request: &Request, path: &TtftPath, limits: &mut CountedLimits) {
+        let is_streamed = request.is_streamed();
+        // The first chunk of a response that is not streamed has several tokens, so the end of its prefill is not known.
+        let until = if is_streamed { FirstDelivered } else { BatchEntered };
+        let ttft_ns = if is_streamed {
+            let Some(ttft_ns) = path.ttft_ns() else { return };
+            ttft_ns
+        } else {
+            path.legs().filter(|timed| timed.leg.to <= until).map(|timed| timed.ns).sum()
+        };
+        self.count_judged(request, path);
+        self.add_ttft(path, ttft_ns);
+        let wait = request.details.as_ref().and_then(|details| details.wait);
+        let dispatched_ns =
+            path.time_of(FirstSent).zip(path.time_of(Dispatched)).map_or(0, |(to, from)| to.since(from));
+        for timed in path.legs().filter(|timed| timed.leg.to <= until) {
+            if timed.leg.from == BatchEntered {
+                let Some(end) = prefill_end(request, timed) else { continue };
+                let span = PrefillSpan { from: timed.at, to: end };
+                let hop = wait.map(|wait| wait.hop);
+                if self.prefills.add_unjudged(request, span, hop, ttft_ns, limits.prefills) {
+                    limits.count_reached("prefills");
+                }
+            } else if late_from_ns(request, timed.leg).is_some_and(|late_from_ns| timed.ns >= late_from_ns) {
+                let late = LateRequest {
+                    leg: timed.leg,
+                    rid: request.rid.clone(),
+                    from: timed.at,
+                    ns: timed.ns,
+                    ttft_ns,
+                    dispatched_ns,
+                    wait,
+                };
+                if push_bounded(&mut self.unjudged, late, limits.prefills).is_some() {
+                    limits.count_reached("prefills");
+                }
+            }
+        }
+    }
+
+    fn count_judged(&mut self, request: &Request, path: &TtftPath) {
+        let has_arrival = path.time_of(Arrived).is_some() && path.time_of(Read).is_some();
+        let judged = &mut self.judged;
+        judged.requests += 1;
+        judged.before_dispatch += u64::from(has_arrival && path.time_of(Dispatched).is_some());
+        judged.until_first_token += u64::from(is_judged_until_first_token(request, path));
+        judged.of_pairs += u64::from(is_of_pair(request));
+    }
+
+    /// Adds a time to first token to the sums of which late legs have a share.
+    fn add_ttft(&mut self, path: &TtftPath, ttft_ns: u64) {
+        let number = path.whole().map_or(0, |whole| whole.end().0 / WINDOW_NS);
+        if number > self.window_number {
+            let is_next = number == self.window_number + 1;
+            for late in &mut self.legs {
+                late.max_window_share = late.max_window_share.max(late.window.share_of(self.window));
+                late.window.begin_window(is_next);
+            }
+            self.window.begin_window(is_next);
+            self.window_number = number;
+        }
+        self.ttft_ns += u128::from(ttft_ns);
+        self.window.add(ttft_ns);
+    }
+
+    /// Records a late request that is judged.
+    fn record_late(&mut self, late: &LateRequest, receiver_use: Option<TimeUse>) {
+        let index = self.legs.iter().position(|known| known.leg == late.leg).unwrap_or_else(|| {
+            self.legs.push(LateLeg::new(late.leg));
+            self.legs.len() - 1
+        });
+        self.legs[index].record(late, receiver_use);
+    }
+
+    /// Records a prefill that is slow beside others. `scheduler_use`: time use of its scheduler's thread meanwhile.
+    pub(super) fn record_slow_prefill(&mut self, slow: &SlowPrefill, scheduler_use: Option<TimeUse>) {
+        let leg = TtftLeg { from: BatchEntered, to: FirstSent };
+        let ns = slow.span.to.since(slow.span.from);
+        let worst = self.legs.iter().find(|known| known.leg == leg).and_then(|known| known.worst.as_ref());
+        if worst.is_none_or(|worst| worst.ns <= ns) {
+            self.slowest_prefill = Some(SlowestPrefill { comparison: slow.comparison, scheduler_use });
+        }
+        let late = LateRequest {
+            leg,
+            rid: slow.rid.clone(),
+            from: slow.span.from,
+            ns,
+            ttft_ns: slow.ttft_ns,
+            dispatched_ns: 0,
+            wait: None,
+        };
+        self.record_late(&late, None);
+    }
+
+    /// The slowest prefill that is slow beside others; `None` without any.
+    pub(super) fn slowest_prefill(&self) -> Option<SlowestPrefill> {
+        self.slowest_prefill
+    }
+
+    /// Late legs, in the order of their first late requests.
+    pub(super) fn list(&self) -> &[LateLeg] {
+        &self.legs
+    }
+
+    /// Share of a leg in all times to first token of the run.
+    pub(super) fn share_of_all(&self, late: &LateLeg) -> f64 {
+        share(late.ns, self.ttft_ns.max(late.ns))
+    }
+
+    /// Greatest share of a leg in all times to first token of ten to twenty seconds.
+    pub(super) fn window_share(&self, late: &LateLeg) -> f64 {
+        late.max_window_share.max(late.window.share_of(self.window))
+    }
+}
+
+impl Ledger {
+    /// Judges late requests, once it is known whether the engine was silent while they waited.
+    pub(super) fn judge_late_requests(&mut self, now: MonoNs) {
+        if self.ttft.late_legs.unjudged.is_empty() || self.silences.is_undecided(now) {
+            return;
+        }
+        while let Some(late) = self.ttft.late_legs.unjudged.pop_front() {
+            let waits_for_engine = late.leg.from < FirstSent && late.leg.to > Dispatched;
+            if waits_for_engine && self.silences.explains(late.from, late.to()) {
+                self.ttft.late_legs.silent_ns += u128::from(late.ns);
+                continue;
+            }
+            let receiver_use =
+                (late.leg.from <= Read).then(|| self.receiver_process_use(late.from, late.to())).flatten();
+            self.ttft.late_legs.record_late(&late, receiver_use);
+        }
+    }
+
+    /// Time use of all threads of the only process that answers clients: on a CPU or waiting for one. `None` if it is not sampled, or there
+    /// are several such processes.
+    fn receiver_process_use(&self, from: MonoNs, to: MonoNs) -> Option<TimeUse> {
+        let main = self.hops.all.iter().filter(|hop| hop.last).find_map(|hop| self.only_receiver(hop))?;
+        let mut whole = self.threads.get(main)?.between(from, to)?;
+        let others = self.threads.all.iter().filter(|thread| thread.id.pid == main.pid && thread.id != main);
+        for spent in others.filter_map(|thread| thread.between(from, to)) {
+            // They run beside each other.
+            whole = TimeUse { interval_ns: whole.interval_ns, ..whole.plus(spent) };
+        }
+        Some(whole)
+    }
+}
