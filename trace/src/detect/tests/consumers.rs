@@ -1,7 +1,9 @@
 //! Findings about the threads that receive frames.
 
 use super::{MS, SECOND, Scene};
-use crate::detect::{Severity, Verdict};
+use crate::clock::MonoNs;
+use crate::detect::attribution::ThreadState;
+use crate::detect::{DetectContext, Severity, Verdict};
 use crate::engine::example;
 use crate::event::{
     Away, AwayState, Capabilities, CpuSample, Dispatch, DispatchKind, DispatchedRequest, Hop, LoggedState, Received,
@@ -272,4 +274,18 @@ fn a_scheduler_that_works_is_not_accused_of_requests_that_wait() {
             assert!(scene.check(kind, 4 * SECOND).is_empty(), "{kind}");
         }
     }
+}
+
+/// A path and a finding about one receiver must not contradict each other: a thread that runs for most of the time is not "not running".
+#[test]
+fn a_receiver_that_runs_for_a_part_of_the_time_is_not_called_not_running() {
+    let state_of = |shares: [u64; 3]| {
+        let scene = Scene::late_consumer(shares);
+        let attribution = DetectContext::new(&scene.ledger, MonoNs(4 * SECOND)).attribution;
+        (attribution.legs[0].thread, attribution.describe_first_tokens())
+    };
+    assert_eq!(state_of([75, 20, 0]).0, ThreadState::PartlyRunning);
+    assert_eq!(state_of([75, 25, 0]).0, ThreadState::Starved);
+    assert_eq!(state_of([40, 15, 0]).0, ThreadState::PartlyRunning);
+    assert_eq!(state_of([10, 5, 0]).0, ThreadState::Waiting);
 }
