@@ -260,7 +260,7 @@ fn check(path: &Path, position: usize, worker: Option<usize>, cause: Cause) {
     for finding in findings.iter().filter(|f| f.verdict.severity >= Severity::Warning) {
         assert_eq!(finding.verdict.hop, hop, "{case}: {finding:#?}");
         assert!(finding.verdict.advice.is_some(), "{case}: {finding:#?}");
-        let expected = ["first-token-gap", "backlog-growing"].contains(&finding.kind)
+        let expected = ["first-token-gap", "backlog"].contains(&finding.kind)
             || finding.kind.strip_prefix("consumer-") == Some(slow.cause.thread);
         assert!(expected, "{case}: {finding:#?}");
     }

@@ -18,9 +18,9 @@ use super::slowest::slowest;
 use super::tool_calls::tool_calls;
 use super::ttft::TtftReport;
 use super::{
-    AnswerCounts, Chunks, Clock, CpuLine, Dispatched, EngineTimesCounts, FindingLine, Gap, HopLine, Itl, LaneLine,
-    LegLine, LimitLine, Own, Report, Requests, SCHEMA, Source, StackLine, Tokens, UnansweredRow, WorkerLine, modes,
-    stages,
+    AnswerCounts, Chunks, Clock, CpuLine, Dispatched, EngineTimesCounts, EpisodeLine, FindingLine, Gap, HopLine, Itl,
+    LaneLine, LegLine, LimitLine, Own, Report, Requests, SCHEMA, Source, StackLine, Tokens, UnansweredRow, WorkerLine,
+    modes, stages,
 };
 
 /// Threads that need less than this share of a CPU are left out, except main threads and receivers.
@@ -96,9 +96,10 @@ impl Requests {
         Self {
             seen: counts.seen,
             finished: counts.finished,
-            completed: Some(counts.completed),
+            completed: Some(counts.completed - counts.ends_in_transit),
             aborted: counts.aborted,
             live: ledger.live_count(),
+            ends_in_transit: counts.ends_in_transit,
             joined_late: counts.joined_late,
             overwritten: counts.overwritten,
             orphaned: counts.orphaned,
@@ -258,7 +259,7 @@ fn hop(ledger: &Ledger, index: usize, window_ns: u64) -> Option<HopLine> {
         backlog_max_frames: (sent && received).then_some(group.backlog_max),
         queue_wait_ns: Spread::of_distribution(&group.queue_wait),
         queue_wait_classes: group.queue_wait.bucket_counts(),
-        send_wait_ns: Spread::of_distribution(&group.send_wait),
+        send_wait_ns: Spread::of_distribution(group.send_wait.whole()),
         relay_ns: Spread::of_distribution(&group.relay),
         processing_ns: Spread::of_distribution(&group.processing),
         recv_wait_ns: Spread::of_distribution(&group.recv_wait),
@@ -348,6 +349,10 @@ fn finding_line(finding: &Finding, from: MonoNs) -> FindingLine {
         last_at_ns: finding.last_at.since(from),
         ended_at_ns: finding.ended_at().map(|at| at.since(from)),
         duration_ns: finding.last_at.since(finding.began),
+        episodes: (finding.times.episodes().iter())
+            .map(|episode| EpisodeLine { at_ns: episode.first.since(from), last_at_ns: episode.last.since(from) })
+            .collect(),
+        episodes_joined: finding.times.joined(),
         summary: verdict.summary.clone(),
         evidence: verdict.evidence.clone(),
         advice: verdict.advice.clone(),

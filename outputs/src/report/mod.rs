@@ -36,7 +36,7 @@ use trace::{Analysis, ReportInput, SamplingCost};
 
 pub use abandoned::{AbandonedReport, AbandonedRow, AbortRow};
 pub(crate) use brief::wrap;
-pub use brief::{Clock, NO_THROTTLING, NO_WAITS, is_identifier};
+pub use brief::{Clock, NO_THROTTLING, NO_WAITS, describe_episodes, is_identifier};
 pub use frontend::FrontendCounts;
 pub use judged::{FaultKind, Judgement, headline_of_finding, headline_without_warning, judgements};
 pub use losses::{LossLine, LossList, Losses, ids, places};
@@ -205,13 +205,16 @@ pub struct Requests {
     pub seen: u64,
     /// Requests with a finish reason, of any kind, in a frame.
     pub finished: u64,
-    /// Requests that finished otherwise than by an abort; `null` in reports of older versions.
+    /// Requests that finished otherwise than by an abort, and whose end has reached the tokenizer; `null` in reports of older versions.
     #[serde(default)]
     pub completed: Option<u64>,
     /// Requests that ended with an abort: in such a frame, or by an `AbortReq` alone.
     pub aborted: u64,
-    /// Requests still running at the end of the window.
+    /// Requests at the end of the window that had not ended for their clients.
     pub live: u64,
+    /// Of those, the ones whose end the scheduler has sent, while the tokenizer has not received it.
+    #[serde(default)]
+    pub ends_in_transit: u64,
     /// Requests whose first observed chunk was not their first.
     pub joined_late: u64,
     /// Requests whose rid was reused by another request in flight.
@@ -549,12 +552,35 @@ pub struct FindingLine {
     /// Time from the start to the last occurrence.
     #[serde(default)]
     pub duration_ns: u64,
+    /// Occurrences, those within ten seconds as one episode, oldest first: at most eight.
+    #[serde(default)]
+    pub episodes: Vec<EpisodeLine>,
+    /// Number of further episodes, each part of the one before it in the list.
+    #[serde(default)]
+    pub episodes_joined: u64,
     /// One sentence, with numbers.
     pub summary: String,
     /// Evidence by name.
     pub evidence: BTreeMap<String, Value>,
     /// Fix, if known.
     pub advice: Option<String>,
+}
+
+/// Occurrences that follow each other within ten seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EpisodeLine {
+    /// Start of the first one.
+    pub at_ns: u64,
+    /// End of the last one.
+    pub last_at_ns: u64,
+}
+
+impl EpisodeLine {
+    /// The same episode on a clock that is ahead by this time.
+    fn shifted(self, ns: i64) -> Self {
+        let [at_ns, last_at_ns] = [self.at_ns, self.last_at_ns].map(|at_ns| at_ns.saturating_add_signed(ns));
+        Self { at_ns, last_at_ns }
+    }
 }
 
 /// Cost of observation, and missed observations.

@@ -133,8 +133,11 @@ impl TimeWindow {
         }
     }
 
-    /// Start of the span of the last value beside a series: the current second is not over.
-    pub(super) fn describe_last(self) -> String {
+    /// Start of the span of the last value beside a series, or that the span is not over.
+    pub(super) fn describe_last(self, curves: &Curves) -> String {
+        if curves.is_current(self.end) {
+            return "so far".to_owned();
+        }
         let first = (self.end + 1).saturating_sub(self.step);
         format!("{} {}", if self.step == 1 { "at" } else { "from" }, format_clock(first * SECOND_NS))
     }
@@ -143,7 +146,7 @@ impl TimeWindow {
     pub(super) fn draw_heading(self, pad: &mut Pad<'_>, y: u16, subject: &str, curves: &Curves) {
         let title = format!("{subject}{}", self.describe(column_count(pad.width()), curves));
         pad.left_columns(pad.width() - SCALE_WIDTH - 1).draw_heading(y, &title);
-        draw_numbers(pad, y, &[self.describe_last(), "max".to_owned()], Ink::Dim);
+        draw_numbers(pad, y, &[self.describe_last(curves), "max".to_owned()], Ink::Dim);
     }
 
     /// Span shown in `columns`, in nanoseconds since the start of the run.

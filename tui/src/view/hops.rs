@@ -28,11 +28,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         return;
     }
     let layout = HopTableLayout::for_width(pad.width(), &model.hops);
-    let heading = match model.recent_seconds {
-        0 => "hop".to_owned(),
-        seconds => format!("hop, rates of {seconds} s"),
-    };
-    pad.draw_text(3, 0, &heading, Ink::Dim);
+    pad.draw_text(3, 0, &format!("hop, rates of {}", model.format_rate_window()), Ink::Dim);
     let headings = layout.columns.iter().map(|column| column.heading);
     pad.draw_cells(layout.number_cells(0), headings, Ink::Dim);
     let max_items = (pad.height() / 3).max(4);
@@ -233,7 +229,7 @@ fn format_quantiles(spread: Spread) -> String {
 
 /// Processing time per frame and busy share of the receivers.
 fn describe_processing(hop: &HopSummary) -> String {
-    let busy = hop.busy_share.map_or_else(String::new, |busy| format!("  busy {}", percent(busy)));
+    let busy = hop.busy_share.map_or_else(String::new, |busy| format!("  busy {} of the run", percent(busy)));
     known_or_dash(hop.processing_time, format_quantiles) + &busy
 }
 
@@ -288,7 +284,7 @@ fn draw_trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopSummary, model: &Mode
         let numbers = match &values {
             Ok(values) => {
                 let [last, max] = series.format_numbers(values);
-                format!(" {}: {last}, max {max} ", window.describe_last())
+                format!(" {}: {last}, max {max} ", window.describe_last(&model.curves))
             }
             Err(reason) => format!(" {reason} "),
         };

@@ -50,7 +50,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let ttft = model.ttft.as_ref().map(TtftGroupLine::segments);
     // The output's part of the time to first token has its own bar if there is room.
     if is_tall || ttft.is_none() {
-        y = path::draw_breakdown(pad, y, "first tokens (run)", &model.first_token_path);
+        y = path::draw_breakdown(pad, y, &first_tokens_title(model), &model.first_token_path);
     }
     y = path::draw_breakdown(pad, y, "TTFT (run)", &ttft.unwrap_or_default());
     if !is_tall {
@@ -62,6 +62,12 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if is_tall && !model.findings.is_empty() {
         draw_findings(pad, y + 1, model);
     }
+}
+
+/// The bar does not cover the time inside the last process.
+fn first_tokens_title(model: &Model) -> String {
+    let end = model.first_token_end.as_ref();
+    end.map_or_else(|| "first tokens (run)".to_owned(), |role| format!("first tokens to {role} (run)"))
 }
 
 fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
@@ -80,8 +86,7 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let requests_x = heads.x + 4 * heads.pitch + 1;
     pad.draw_cells(heads, ["p50", "p90", "p99", "max"], Ink::Dim);
     pad.draw_right_aligned(requests_x, y, 8, "requests", Ink::Dim);
-    // Before the first second is over, nothing is recent.
-    let recent = format!("last {} s", model.recent_seconds.max(1));
+    let recent = model.format_recent_seconds();
     for (row, (name, spread)) in [(&*recent, gap.window), ("whole run", gap.whole)].into_iter().enumerate() {
         let cells = CellRow { y: y + 1 + row as u16, ..heads };
         pad.draw_text(3, cells.y, name, Ink::Plain);
@@ -117,9 +122,9 @@ fn draw_ttft(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let x = pad.draw_text(1, y, "TTFT", Ink::Head);
     let [p50, p99, max] = [ttft.ns.p50, ttft.ns.p99, ttft.ns.max].map(format_duration);
     let x = pad.draw_text(x + 2, y, &format!("p50 {p50}  p99 {p99}  max {max}"), Ink::Strong);
-    let recent = ttft
-        .recent_mean_ns
-        .map_or_else(String::new, |ns| format!(", mean {} in {} s", format_duration(ns), model.recent_seconds.max(1)));
+    let recent = ttft.recent_mean_ns.map_or_else(String::new, |ns| {
+        format!(", mean {} in the {}", format_duration(ns), model.format_recent_seconds())
+    });
     pad.draw_text(x + 2, y, &format!("{} requests{recent}", format_count(ttft.ns.count)), Ink::Dim);
     y + 1
 }
@@ -162,7 +167,7 @@ fn describe_rates(model: &Model, has_room: bool) -> String {
     let Some(rates) = model.send_rates else { return "rate unknown".to_owned() };
     let frames = rates.frames.filter(|_| has_room);
     let frames = frames.map_or_else(String::new, |frames| format!("  {} frames/s", format_rate(frames)));
-    format!("{} tok/s{frames} ({} s)", format_rate(rates.tokens), model.recent_seconds)
+    format!("{} tok/s{frames} ({})", format_rate(rates.tokens), model.format_rate_window())
 }
 
 fn count_or_reason(count: Option<u64>, what: &str, unobserved: &str) -> String {
@@ -215,7 +220,7 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
 
 /// Draws how the thread that receives tokens spends its time, if threads are observed.
 fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
-    const TIME: &str = "(10 s)";
+    let time = format!("({})", model.format_recent_seconds());
     let last_role = model.hops.last().map(|hop| &*hop.ends.to);
     let mut receivers =
         model.threads.iter().flatten().filter(|thread| thread.is_receiver && Some(&*thread.role) == last_role);
@@ -231,8 +236,8 @@ fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     ];
     let known = shown.iter().filter_map(|(share, name, _)| Some(format!("{} {name}", format_share((*share)?))));
     let mut x = pad.draw_text(x + 1, y, &known.collect::<Vec<_>>().join("  "), Ink::Plain);
-    if x + 2 + text_width(TIME) <= pad.width() {
-        x = pad.draw_text(x + 2, y, TIME, Ink::Dim);
+    if x + 2 + text_width(&time) <= pad.width() {
+        x = pad.draw_text(x + 2, y, &time, Ink::Dim);
     }
     for (_, name, reason) in shown.iter().filter(|(share, ..)| share.is_none()) {
         x = pad.draw_text(x + 2, y, &format!("{name}: {reason}"), Ink::Dim);
@@ -338,7 +343,7 @@ fn draw_findings(pad: &mut Pad<'_>, y: u16, model: &Model) {
 }
 
 fn describe_span(model: &Model, finding: &Finding) -> String {
-    format!("{} to {}", format_clock(model.finding_start_ns(finding)), model.format_finding_end(finding))
+    format!("{} {}", format_clock(model.finding_start_ns(finding)), model.format_finding_end(finding))
 }
 
 /// Draws the kind and time of the worst finding, whose summary is in the first line if it is at least a warning. Returns the next free row.
