@@ -71,7 +71,7 @@ const CAUSES: [Cause; 12] = [
     cause("asleep", IDLE, Some((AwayState::Polling, "epoll_wait")), "py-spy dump"),
     cause("waiting", IDLE, None, "py-spy dump"),
     cause("waiting", Some([10, 2, 0]), None, "py-spy dump"),
-    cause("busy", None, None, "it is CPU-bound, not I/O-bound"),
+    cause("busy", None, None, "its use of a CPU is not observed"),
 ];
 
 /// The slow process: its position on the path, one of its workers or all of them, and the cause.

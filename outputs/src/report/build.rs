@@ -3,13 +3,14 @@
 use serde_json::Value;
 use trace::clock::MonoNs;
 use trace::detect::attribution::busy;
-use trace::detect::{Finding, Findings, imbalance};
+use trace::detect::imbalance;
 use trace::event::ThreadPart;
 use trace::ledger::{Hop, HopGroup, Ledger, Thread};
 use trace::stats::Spread;
 use trace::{Analysis, ReportInput};
 
 use super::abandoned::abandoned;
+use super::finding::finding_lines;
 use super::frontend::frontend;
 use super::judged::{headline, judgements};
 use super::losses::losses;
@@ -18,9 +19,8 @@ use super::slowest::slowest;
 use super::tool_calls::tool_calls;
 use super::ttft::TtftReport;
 use super::{
-    AnswerCounts, Chunks, Clock, CpuLine, Dispatched, EngineTimesCounts, EpisodeLine, FindingLine, Gap, HopLine, Itl,
-    LaneLine, LegLine, LimitLine, Own, Report, Requests, SCHEMA, Source, StackLine, Tokens, UnansweredRow, WorkerLine,
-    modes, stages,
+    AnswerCounts, Chunks, Clock, CpuLine, Dispatched, EngineTimesCounts, Gap, HopLine, Itl, LaneLine, LegLine,
+    LimitLine, Own, Report, Requests, SCHEMA, Source, StackLine, Tokens, UnansweredRow, WorkerLine, modes, stages,
 };
 
 /// Threads that need less than this share of a CPU are left out, except main threads and receivers.
@@ -331,31 +331,6 @@ fn worker(ledger: &Ledger, hop: &Hop, chunks: u64, window_ns: u64) -> WorkerLine
         chunks: counts.chunks,
         bytes: counts.bytes,
         backlog_max_frames: (capabilities.sent && capabilities.received).then_some(counts.backlog_max),
-    }
-}
-
-fn finding_lines(findings: &Findings, from: MonoNs) -> Vec<FindingLine> {
-    findings.sorted().into_iter().map(|finding| finding_line(finding, from)).collect()
-}
-
-fn finding_line(finding: &Finding, from: MonoNs) -> FindingLine {
-    let verdict = &finding.verdict;
-    FindingLine {
-        kind: finding.kind.to_owned(),
-        severity: verdict.severity,
-        rid: verdict.rid.clone(),
-        hop: (!verdict.hop.is_empty()).then(|| verdict.hop.clone()),
-        at_ns: finding.began.since(from),
-        last_at_ns: finding.last_at.since(from),
-        ended_at_ns: finding.ended_at().map(|at| at.since(from)),
-        duration_ns: finding.last_at.since(finding.began),
-        episodes: (finding.times.episodes().iter())
-            .map(|episode| EpisodeLine { at_ns: episode.first.since(from), last_at_ns: episode.last.since(from) })
-            .collect(),
-        episodes_joined: finding.times.joined(),
-        summary: verdict.summary.clone(),
-        evidence: verdict.evidence.clone(),
-        advice: verdict.advice.clone(),
     }
 }
 

@@ -5,6 +5,7 @@ mod abandoned;
 pub mod bar;
 pub(crate) mod brief;
 mod build;
+mod finding;
 mod frontend;
 pub mod hostile;
 mod html;
@@ -37,6 +38,7 @@ use trace::{Analysis, ReportInput, SamplingCost};
 pub use abandoned::{AbandonedReport, AbandonedRow, AbortRow};
 pub(crate) use brief::wrap;
 pub use brief::{Clock, NO_THROTTLING, NO_WAITS, describe_episodes, is_identifier};
+pub use finding::{EpisodeLine, FindingLine};
 pub use frontend::FrontendCounts;
 pub use judged::{FaultKind, Judgement, headline_of_finding, headline_without_warning, judgements};
 pub use losses::{LossLine, LossList, Losses, ids, places};
@@ -528,59 +530,6 @@ pub struct CpuLine {
     pub away_from_poll: Option<f64>,
     /// Idle polls of its event loop per second.
     pub wakeups_per_s: Option<f64>,
-}
-
-/// One detector's verdict.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FindingLine {
-    /// Kind of the detector.
-    pub kind: String,
-    /// Severity.
-    pub severity: Severity,
-    /// Worst affected request; empty if none.
-    pub rid: String,
-    /// Hop concerned; `null` if none.
-    pub hop: Option<String>,
-    /// Start of the problem.
-    pub at_ns: u64,
-    /// Last occurrence.
-    #[serde(default)]
-    pub last_at_ns: u64,
-    /// End of the problem; `null` if it lasts at the end of the capture.
-    #[serde(default)]
-    pub ended_at_ns: Option<u64>,
-    /// Time from the start to the last occurrence.
-    #[serde(default)]
-    pub duration_ns: u64,
-    /// Occurrences, those within ten seconds as one episode, oldest first: at most eight.
-    #[serde(default)]
-    pub episodes: Vec<EpisodeLine>,
-    /// Number of further episodes, each part of the one before it in the list.
-    #[serde(default)]
-    pub episodes_joined: u64,
-    /// One sentence, with numbers.
-    pub summary: String,
-    /// Evidence by name.
-    pub evidence: BTreeMap<String, Value>,
-    /// Fix, if known.
-    pub advice: Option<String>,
-}
-
-/// Occurrences that follow each other within ten seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EpisodeLine {
-    /// Start of the first one.
-    pub at_ns: u64,
-    /// End of the last one.
-    pub last_at_ns: u64,
-}
-
-impl EpisodeLine {
-    /// The same episode on a clock that is ahead by this time.
-    fn shifted(self, ns: i64) -> Self {
-        let [at_ns, last_at_ns] = [self.at_ns, self.last_at_ns].map(|at_ns| at_ns.saturating_add_signed(ns));
-        Self { at_ns, last_at_ns }
-    }
 }
 
 /// Cost of observation, and missed observations.

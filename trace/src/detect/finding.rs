@@ -259,10 +259,11 @@ impl Findings {
             known.occurrences = known.occurrences.max(occurrences);
             known.active = now.since(known.last_at) < WINDOW_NS;
             known.began = verdict.since.map_or(known.began, |since| since.min(known.began));
-            if verdict.times.first().is_some() {
-                known.times = verdict.times;
-            } else if is_state || last_at > known.times.last().unwrap_or_default() {
+            known.times.merge(&verdict.times);
+            if verdict.times.first().is_none() && known.last_at > known.times.last().unwrap_or_default() {
                 known.times.record_span(verdict.since.unwrap_or(last_at).min(last_at), last_at);
+            } else if is_state {
+                known.times.record(now);
             }
             let worse = (verdict.severity, verdict.weight) >= (known.verdict.severity, known.verdict.weight);
             if worse || keep != Keep::Worst {
@@ -276,6 +277,8 @@ impl Findings {
             let mut times = verdict.times;
             if times.first().is_none() {
                 times.record_span(began, last_at);
+            } else if verdict.occurrences.is_none() {
+                times.record(last_at);
             }
             self.list.push(Finding { kind, began, last_at, active, verdict, occurrences, times });
         }

@@ -7,8 +7,8 @@ use super::{DetectContext, Severity, Verdicts, advice};
 use crate::ledger::LateFrames;
 use crate::words::{duration, percent, plural};
 
-/// Length of an episode that makes shorter waits a warning.
-pub(super) const LONG_EPISODE_NS: u64 = 2 * GAP_WARNING_NS;
+/// Time without a frame that is not late, which makes shorter waits a warning.
+pub(super) const LONG_STRETCH_NS: u64 = 2 * GAP_WARNING_NS;
 
 /// Frames received late. A state of the receiver is only named if it was observed.
 pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts) {
@@ -18,8 +18,7 @@ pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts
         if late.frames < u64::from(BURST_FRAMES) {
             continue;
         }
-        let longest_episode = late.times.episodes().iter().map(|episode| episode.last.since(episode.first)).max();
-        let is_long = longest_episode >= Some(LONG_EPISODE_NS);
+        let is_long = late.longest_stretch_ns >= LONG_STRETCH_NS;
         let severity =
             gap_severity(late.longest_ns).unwrap_or(if is_long { Severity::Warning } else { Severity::Info });
         let legs = &context.attribution.legs;

@@ -17,6 +17,8 @@ pub(crate) struct LateFrames {
     pub(crate) longest_ns: u64,
     /// Each from its send to its receive.
     pub(crate) times: OccurrenceTimes,
+    /// Longest time in which every received frame was late.
+    pub(crate) longest_stretch_ns: u64,
     /// Time between the receives of late frames in a row, and the receiver's processing in it.
     measured_ns: u64,
     processed_ns: u64,
@@ -27,6 +29,8 @@ pub(crate) struct LateFrames {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LateReceive {
     at: MonoNs,
+    /// The first one since a frame that was not late.
+    first_at: MonoNs,
     /// Total processing time of the receiver before it.
     busy_ns: u64,
 }
@@ -42,11 +46,14 @@ impl LateFrames {
         self.frames += 1;
         self.longest_ns = self.longest_ns.max(wait_ns);
         self.times.record_span(MonoNs(at.0.saturating_sub(wait_ns)), at);
+        let mut first_at = at;
         if let Some(last) = self.last.filter(|last| at.since(last.at) < MAX_PAUSE_NS) {
+            first_at = last.first_at;
             self.measured_ns = self.measured_ns.saturating_add(at.since(last.at));
             self.processed_ns = self.processed_ns.saturating_add(busy_ns.saturating_sub(last.busy_ns));
         }
-        self.last = Some(LateReceive { at, busy_ns });
+        self.longest_stretch_ns = self.longest_stretch_ns.max(at.since(first_at));
+        self.last = Some(LateReceive { at, first_at, busy_ns });
     }
 
     /// Both together.
@@ -55,6 +62,7 @@ impl LateFrames {
         self.frames += other.frames;
         self.longest_ns = self.longest_ns.max(other.longest_ns);
         self.times.merge(&other.times);
+        self.longest_stretch_ns = self.longest_stretch_ns.max(other.longest_stretch_ns);
         self.measured_ns = self.measured_ns.saturating_add(other.measured_ns);
         self.processed_ns = self.processed_ns.saturating_add(other.processed_ns);
         self
@@ -82,5 +90,6 @@ mod tests {
         late.record_received(MonoNs(1_600 * MS), 260 * MS, 460 * MS);
         late.record_received(MonoNs(9_000 * MS), 260 * MS, 460 * MS);
         assert_eq!((late.frames, late.longest_ns, late.processing_share()), (4, 400 * MS, Some(0.75)));
+        assert_eq!(late.longest_stretch_ns, 400 * MS, "a frame that is not late ends it");
     }
 }

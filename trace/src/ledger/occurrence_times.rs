@@ -89,12 +89,12 @@ impl OccurrenceTimes {
         self.joined += 1;
     }
 
-    /// Adds the occurrences of another problem.
+    /// Adds the occurrences of another problem, or later ones of the same.
     pub(crate) fn merge(&mut self, other: &Self) {
         for episode in other.episodes() {
             self.record_span(episode.first, episode.last);
         }
-        self.joined += other.joined;
+        self.joined = self.joined.max(other.joined);
     }
 }
 

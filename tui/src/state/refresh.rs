@@ -345,6 +345,10 @@ mod tests {
             (RequestState::Waiting, Some(5_000 * MS), 5_000 * MS, true)
         );
         scene.receive(6_000 * MS, 0, 1);
+        assert_eq!(rows(&mut model, &scene, FINISHED_SHOWN, &BTreeSet::new())[0].state, RequestState::Live);
+        model.refresh(&scene.analysis, RunValues::default());
+        assert_eq!((model.requests.live, model.requests.ends_in_transit, model.requests.completed), (1, 1, Some(0)));
+        scene.receive(6_001 * MS, 1, 2);
         assert_eq!(rows(&mut model, &scene, FINISHED_SHOWN, &BTreeSet::new())[0].state, RequestState::Finished);
     }
 

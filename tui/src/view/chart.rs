@@ -149,9 +149,10 @@ impl TimeWindow {
         draw_numbers(pad, y, &[self.describe_last(curves), "max".to_owned()], Ink::Dim);
     }
 
-    /// Span shown in `columns`, in nanoseconds since the start of the run.
+    /// Span shown in `columns`, in nanoseconds since the start of the run. A second that is not over ends now.
     fn shown_span(self, columns: u16, curves: &Curves) -> Range<u64> {
-        self.first_shown_second(columns, curves) * SECOND_NS..(self.end + 1) * SECOND_NS
+        let end = if curves.is_current(self.end) { self.end } else { self.end + 1 };
+        self.first_shown_second(columns, curves) * SECOND_NS..end * SECOND_NS
     }
 
     fn first_shown_second(self, columns: u16, curves: &Curves) -> u64 {

@@ -28,7 +28,11 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         return;
     }
     let layout = HopTableLayout::for_width(pad.width(), &model.hops);
-    pad.draw_text(3, 0, &format!("hop, rates of {}", model.format_rate_window()), Ink::Dim);
+    let heading = match model.send_rates {
+        Some(_) => format!("hop, rates of {}", model.format_rate_window()),
+        None => "hop".to_owned(),
+    };
+    pad.draw_text(3, 0, &heading, Ink::Dim);
     let headings = layout.columns.iter().map(|column| column.heading);
     pad.draw_cells(layout.number_cells(0), headings, Ink::Dim);
     let max_items = (pad.height() / 3).max(4);

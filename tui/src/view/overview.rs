@@ -27,6 +27,8 @@ const MAX_FINDINGS: u16 = 8;
 const TALL_ROWS: u16 = 30;
 /// Below this height, lines that say little are left out.
 const LOW_ROWS: u16 = 20;
+/// From this width on, titles are complete.
+const WIDE_COLUMNS: u16 = 100;
 /// First cell of the rid with the longest gap.
 const RID_X: u16 = 66;
 
@@ -50,7 +52,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let ttft = model.ttft.as_ref().map(TtftGroupLine::segments);
     // The output's part of the time to first token has its own bar if there is room.
     if is_tall || ttft.is_none() {
-        y = path::draw_breakdown(pad, y, &first_tokens_title(model), &model.first_token_path);
+        y = path::draw_breakdown(pad, y, &first_tokens_title(model, pad.width()), &model.first_token_path);
     }
     y = path::draw_breakdown(pad, y, "TTFT (run)", &ttft.unwrap_or_default());
     if !is_tall {
@@ -64,10 +66,13 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     }
 }
 
-/// The bar does not cover the time inside the last process.
-fn first_tokens_title(model: &Model) -> String {
-    let end = model.first_token_end.as_ref();
-    end.map_or_else(|| "first tokens (run)".to_owned(), |role| format!("first tokens to {role} (run)"))
+/// Title of the bar of first tokens, which does not cover the time inside the last process.
+fn first_tokens_title(model: &Model, width: u16) -> String {
+    match &model.first_token_end {
+        Some(role) if width >= WIDE_COLUMNS => format!("first tokens to {role} (run)"),
+        Some(role) => format!("to {role} (run)"),
+        None => "first tokens (run)".to_owned(),
+    }
 }
 
 fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {

@@ -466,7 +466,7 @@ fn requests_have_times_of_day() {
     fixture.press(&[Action::OpenTab(Tab::Requests)]);
     for size in SIZES {
         let drawn = fixture.drawn(size, "C.UTF-8");
-        assert!(drawn.contains("finished 14:59:03.700Z"), "{drawn}");
+        assert!(drawn.contains("live     14:59:03.700Z"), "{drawn}");
     }
     fixture.press(&[Action::OpenSelection]);
     let drawn = fixture.drawn((60, 20), "C.UTF-8");

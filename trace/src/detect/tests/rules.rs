@@ -141,7 +141,7 @@ fn rules() -> Vec<Rule> {
             ),
             Info,
         )
-        .or(Warning, format!("from {wait} or for {}", duration(late_frames::LONG_EPISODE_NS)))
+        .or(Warning, format!("from {wait}, or if all are late for {}", duration(late_frames::LONG_STRETCH_NS)))
         .or_critical_wait(),
         rule(&["burst"], format!("{BURST_FRAMES} frames received without a wait for one"), Info),
         rule(&["merged-chunks"], "merged chunks", Info)
