@@ -182,7 +182,6 @@ impl Histogram {
 
 #[cfg(test)]
 mod tests {
-    use trace::clock::MonoNs;
 
     use super::*;
 

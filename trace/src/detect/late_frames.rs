@@ -14,7 +14,7 @@ pub(super) const LONG_STRETCH_NS: u64 = 2 * GAP_WARNING_NS;
 pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (place, group) in context.ledger.output_groups() {
         let of_hops = context.ledger.hops_of_group(place).map(|hop| &hop.late_frames);
-        let late = of_hops.fold(LateFrames::default(), |sum, hop| sum.plus(hop));
+        let late = of_hops.fold(LateFrames::default(), LateFrames::plus);
         if late.frames < u64::from(BURST_FRAMES) {
             continue;
         }

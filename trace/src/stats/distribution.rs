@@ -251,7 +251,9 @@ mod tests {
         #[test]
         fn quantiles_lie_between_the_extremes(values in prop::collection::vec(any::<u64>(), 1..150), quantile in 0.0..=1.0_f64) {
             let mut all = Distribution::default();
-            values.iter().for_each(|&ns| all.record(ns));
+            for &ns in &values {
+                all.record(ns);
+            }
             let found = all.quantile(quantile).expect("values");
             prop_assert!(values.iter().min() <= Some(&found) && Some(&found) <= values.iter().max());
             prop_assert_eq!(all.quantile(1.0), values.iter().max().copied());

@@ -26,7 +26,7 @@ fn assert_figures_of_series(name: &str, analysis: &Analysis, input: &ReportInput
     let begun = analysis.time_series().begun().unwrap_or_default();
     let elapsed_ns = analysis.ledger().now().since(begun);
     // At the end of a second, the next one has no slot yet.
-    let has_begun = elapsed_ns % 1_000_000_000 > 0;
+    let has_begun = !elapsed_ns.is_multiple_of(1_000_000_000);
     let whole_seconds = (elapsed_ns / 1_000_000_000) as usize;
     let seconds = whole_seconds.min(9) + usize::from(has_begun);
     assert_eq!(series.slot_ns, 1_000_000_000, "{name}");
