@@ -86,6 +86,8 @@ fn path_of_legs(legs: &[(&str, LegKind, u64)]) -> Vec<LegLine> {
             recent_first_token_share: None,
             busy: None,
             thread: None,
+            on_cpu: None,
+            run_wait: None,
             worker: None,
         });
     }

@@ -94,7 +94,7 @@ fn a_slot_contains_only_its_own_events() {
 
 #[test]
 fn the_last_seconds_are_kept_one_by_one() {
-    let mut run = Run(Analysis::new(Config { recent_seconds: 3, ..Config::default() }));
+    let mut run = Run(Analysis::new(Config { recent_seconds: 4, ..Config::default() }));
     run.apply(0, What::Hop(Hop::only(HopId(0), "scheduler->tokenizer", Capabilities::SENT | Capabilities::RECEIVED)));
     for n in 0..20 {
         run.send(1_100 + 20 * n, n, &format!("r{n}"));
@@ -104,9 +104,10 @@ fn the_last_seconds_are_kept_one_by_one() {
     }
     run.cpu(2_600, 40);
     run.0.tick(MonoNs(9_500 * MS));
-    let recent = run.0.time_series().recent();
-    assert_eq!((recent.newest(), recent.len()), (3, 3));
-    assert!(recent.second(0).is_none() && recent.second(4).is_none(), "evicted, and not over");
+    let recent = run.0.time_series().recent(run.0.ledger());
+    assert_eq!((recent.newest(), recent.len()), (4, 4));
+    assert!(recent.second(0).is_none() && recent.second(5).is_none(), "evicted, and not begun");
+    assert_eq!([3, 4].map(|second| recent.is_current(second)), [false, true], "the last one is not over");
     let [second, third, fourth] = [1, 2, 3].map(|at| recent.second(at).expect("it is kept"));
     assert_eq!([second, third, fourth].map(|slot| slot.passed.tokens_sent), [20, 0, 0]);
     assert_eq!([second, third, fourth].map(|slot| slot.hops[0].backlog_max), [20, 20, 0], "frames wait until 2.5 s");

@@ -8,7 +8,7 @@ HOPS = ("scheduler->detokenizer", "detokenizer->tokenizer")
 ONLY_HOP = "scheduler->upstream"
 # Findings caused by a process that is too slow for its load or lacks CPU, and by the resulting merging.
 SLOW = {
-    *("first-token-gap", "backlog-growing", "consumer-cpu-bound", "consumer-starved"),
+    *("first-token-gap", "backlog", "consumer-cpu-bound", "consumer-starved"),
     *("consumer-asleep", "io-thread-starved", "merged-chunks"),
 }
 # Findings of tokens lost to clients.

@@ -40,12 +40,12 @@ ENVIRONMENT = {
     **{"OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"},
 }
 # Findings expected on a loaded machine.
-SLOW = {"merged-chunks", "burst", "first-token-gap", "backlog-growing", "consumer-cpu-bound", "consumer-starved"} | {
+SLOW = {"merged-chunks", "burst", "first-token-gap", "backlog", "consumer-cpu-bound", "consumer-starved"} | {
     *("io-thread-starved", "late-delivery", "late-send", "worker-imbalance", "late-read", "late-dispatch", "late-receive"),
     *("late-intake", "queued", "slow-prefill", "slow-first-token"),
 }
 # Findings that tokens wait in the API server's process, or in its inbox while its event loop is busy.
-WAITS = {"late-delivery", "first-token-gap", "backlog-growing"}
+WAITS = {"late-delivery", "first-token-gap", "backlog"}
 
 
 class NotUp(Exception):

@@ -10,7 +10,7 @@ use crate::clock::MonoNs;
 use crate::event::ThreadPart;
 use crate::id::ThreadId;
 use crate::ledger::{Ledger, Thread, TimeUse};
-use crate::stats::{Series, SeriesSlot, Tally, WINDOW_NS};
+use crate::stats::{RecentWindow, Series, SeriesSlot, Tally};
 
 /// Length of a slot before the first joining.
 const SLOT_NS: u64 = 1_000_000_000;
@@ -251,8 +251,10 @@ fn time_use_since(ledger: &Ledger, thread: ThreadTotal) -> Option<TimeUse> {
 pub struct RecentSeconds {
     begun: Option<MonoNs>,
     slots: VecDeque<Arc<SlotValues>>,
-    /// Number of seconds that are over.
+    /// Number of seconds so far.
     count: u64,
+    /// Whether the last one is not over.
+    has_current: bool,
     threads: Vec<ThreadId>,
 }
 
@@ -262,9 +264,14 @@ impl RecentSeconds {
         self.begun
     }
 
-    /// Number of the newest second that is over, counted from 0 at the first event.
+    /// Number of the newest second, counted from 0 at the first event.
     pub fn newest(&self) -> u64 {
         self.count.saturating_sub(1)
+    }
+
+    /// Whether this second is not over: its counts are those so far.
+    pub fn is_current(&self, second: u64) -> bool {
+        self.has_current && second == self.newest()
     }
 
     /// Number of seconds kept.
@@ -272,22 +279,21 @@ impl RecentSeconds {
         self.slots.len()
     }
 
-    /// Whether no second is over, or none is kept.
+    /// Whether no second has begun, or none is kept.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// Values of a second; `None` if it is not over, or not kept any more.
+    /// Values of a second; `None` if it has not begun, or is not kept any more.
     pub fn second(&self, second: u64) -> Option<&SlotValues> {
         let back = usize::try_from(self.count.checked_sub(second)?).ok()?;
         self.slots.get(self.slots.len().checked_sub(back)?).map(|slot| &**slot)
     }
 
-    /// Traffic of the last whole seconds, at most ten; `None` before a second is over.
-    pub fn current_traffic(&self) -> Option<RecentTraffic> {
-        let window = self.slots.len().min((WINDOW_NS / SLOT_NS) as usize);
-        let mut traffic = RecentTraffic { seconds: window as u64, tokens_sent: 0, hops: Vec::new() };
-        for slot in self.slots.iter().rev().take(window) {
+    /// Traffic of the seconds of a window.
+    pub fn traffic_in(&self, window: RecentWindow) -> RecentTraffic {
+        let mut traffic = RecentTraffic { window, tokens_sent: 0, hops: Vec::new() };
+        for slot in window.slots().filter_map(|second| self.second(second)) {
             traffic.tokens_sent += slot.passed.tokens_sent;
             if traffic.hops.len() < slot.hops.len() {
                 traffic.hops.resize(slot.hops.len(), HopSlotCounts::default());
@@ -296,7 +302,7 @@ impl RecentSeconds {
                 *sum = sum.combine_with(hop.passed, u64::saturating_add);
             }
         }
-        (window > 0).then_some(traffic)
+        traffic
     }
 
     /// Index of a thread in [`SlotValues::threads`].
@@ -316,11 +322,11 @@ impl RecentSeconds {
     }
 }
 
-/// Sums over the last whole seconds.
+/// Sums over the window of current figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecentTraffic {
-    /// Number of the seconds, by which the sums are divided for rates.
-    pub seconds: u64,
+    /// The window, by whose length the sums are divided for rates.
+    pub window: RecentWindow,
     /// Tokens sent by the scheduler.
     pub tokens_sent: u64,
     /// Indexed as [`Ledger::groups`]; hops beyond the limit of series are missing at the end.
@@ -328,9 +334,9 @@ pub struct RecentTraffic {
 }
 
 impl RecentTraffic {
-    /// Mean per second of a sum.
-    pub fn per_second(&self, sum: u64) -> f64 {
-        sum as f64 / self.seconds as f64
+    /// Mean per second of a sum; `None` if the window has just begun.
+    pub fn per_second(&self, sum: u64) -> Option<f64> {
+        self.window.per_second(sum)
     }
 }
 
@@ -411,8 +417,13 @@ impl TimeSeries {
         let Some(series) = &self.series else {
             return Vec::new();
         };
-        let is_running = ledger.now().0 > self.slot_end.0.saturating_sub(SLOT_NS);
-        series.slots_with(is_running.then(|| self.slot_start.values_since(ledger)).as_ref())
+        series.slots_with(self.current_slot(ledger).as_ref())
+    }
+
+    /// Values of the second that is not over; `None` if it has not begun.
+    fn current_slot(&self, ledger: &Ledger) -> Option<SlotValues> {
+        let has_begun = self.series.is_some() && ledger.now().0 > self.slot_end.0.saturating_sub(SLOT_NS);
+        has_begun.then(|| self.slot_start.values_since(ledger))
     }
 
     /// Threads on the token path, with their indices in [`SlotValues::threads`].
@@ -422,9 +433,16 @@ impl TimeSeries {
         with_state.filter(|(_, thread)| is_on_path(thread))
     }
 
-    /// The last seconds; empty unless they are kept.
-    pub fn recent(&self) -> &RecentSeconds {
-        &self.recent
+    /// The last seconds, with the current one as far as it has passed; empty unless they are kept.
+    pub fn recent(&self, ledger: &Ledger) -> RecentSeconds {
+        let mut recent = self.recent.clone();
+        if self.max_recent_seconds > 0
+            && let Some(current) = self.current_slot(ledger)
+        {
+            recent.add_slots(&Arc::new(current), 1, self.max_recent_seconds);
+            recent.has_current = true;
+        }
+        recent
     }
 }
 
@@ -437,6 +455,6 @@ mod tests {
         // Without the buckets of its durations.
         let bytes =
             size_of::<SlotValues>() + MAX_HOPS * size_of::<HopSlot>() + 2 * MAX_THREADS * size_of::<Option<TimeUse>>();
-        assert_eq!(bytes, 6_840);
+        assert_eq!(bytes, 7_104);
     }
 }

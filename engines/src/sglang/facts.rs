@@ -146,13 +146,19 @@ impl Facts for SgLang {
         Some(2_000_000_000)
     }
 
-    fn relief(&self, role: &str) -> &'static str {
+    fn relief(&self, role: &str, runs_several: bool) -> &'static str {
         match role {
+            "tokenizer" if runs_several => {
+                "a higher --tokenizer-worker-num adds more; a larger --stream-interval makes fewer and larger chunks"
+            }
             "tokenizer" => {
                 "--tokenizer-worker-num spreads its work over processes; a larger --stream-interval makes fewer and larger chunks"
             }
             "worker" => {
                 "a higher --tokenizer-worker-num spreads its work; a larger --stream-interval makes fewer and larger chunks"
+            }
+            "detokenizer" if runs_several => {
+                "a higher --detokenizer-worker-num adds more; a larger --stream-interval makes fewer and larger chunks"
             }
             "detokenizer" => {
                 "--detokenizer-worker-num, where the release has it, spreads its work over processes; a larger --stream-interval makes \

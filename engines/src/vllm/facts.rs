@@ -104,7 +104,7 @@ impl Facts for Vllm {
         "its main thread takes requests between its steps: a smaller --max-num-batched-tokens shortens them"
     }
 
-    fn relief(&self, role: &str) -> &'static str {
+    fn relief(&self, role: &str, _runs_several: bool) -> &'static str {
         match role {
             "api-server" | "API server" => {
                 "a higher --api-server-count spreads its work over processes; a larger --stream-interval makes fewer and larger events"

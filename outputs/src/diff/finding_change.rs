@@ -89,7 +89,7 @@ impl FindingChange {
         self.a.iter().chain(&self.b).map(|side| side.severity).max().unwrap_or_default()
     }
 
-    /// `backlog-growing on a->b`.
+    /// `backlog on a->b`.
     pub(super) fn name(&self) -> String {
         self.hop.as_ref().map_or_else(|| self.kind.clone(), |hop| format!("{} on {hop}", self.kind))
     }
@@ -188,7 +188,7 @@ enum GrowsWith {
 }
 
 /// Evidence that is the size of a finding. Other kinds are compared by severity alone.
-const SIZES: [(&str, &str, GrowsWith); 16] = [
+const SIZES: [(&str, &str, GrowsWith); 17] = [
     ("dropped-chunks", "chunks_dropped", GrowsWith::Chunks),
     ("dropped-chunks-predicted", "chunks_dropped_predicted", GrowsWith::Chunks),
     ("merged-chunks", "chunks", GrowsWith::Chunks),
@@ -196,9 +196,10 @@ const SIZES: [(&str, &str, GrowsWith); 16] = [
     ("engine-silent", "silence_ns", GrowsWith::Nothing),
     ("health-check-failed", "silent_ns", GrowsWith::Nothing),
     ("late-send", "send_wait_max_ns", GrowsWith::Nothing),
+    ("late-frames", "wait_max_ns", GrowsWith::Nothing),
     ("consumer-throttled", "oldest_waiting_ns", GrowsWith::Nothing),
     ("consumer-starved", "oldest_waiting_ns", GrowsWith::Nothing),
-    ("backlog-growing", "backlog_frames", GrowsWith::Nothing),
+    ("backlog", "backlog_frames", GrowsWith::Nothing),
     ("burst", "frames_max", GrowsWith::Nothing),
     ("rid-changed-worker", "requests", GrowsWith::Requests),
     ("stalled-stream", "requests", GrowsWith::Requests),
@@ -233,7 +234,7 @@ fn unobserved_reason(kind: &str, report: &Report) -> Option<String> {
         "dropped-chunks" | "short-answers" | "repeated-ids" | "dropped-chunks-predicted" => FaultKind::LostTokens,
         "first-token-gap" => FaultKind::FirstTokenGap,
         "engine-silent" => FaultKind::EngineSilence,
-        "backlog-growing" | "burst" | "worker-imbalance" => FaultKind::Queues,
+        "backlog" | "burst" | "late-frames" | "worker-imbalance" => FaultKind::Queues,
         "late-delivery" | "merged-chunks" => FaultKind::Delivery,
         "abandoned-requests" | "aborted-retries" => FaultKind::Clients,
         "late-read" | "late-dispatch" | "late-receive" | "late-intake" | "queued" | "slow-prefill"

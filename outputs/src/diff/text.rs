@@ -74,7 +74,7 @@ fn write_findings(out: &mut String, diff: &Diff) {
     }
 }
 
-/// `backlog-growing on a->b: 20 -> 300`.
+/// `backlog on a->b: 20 -> 300`.
 fn describe_finding(change: &FindingChange) -> String {
     let details = change.note.as_deref().unwrap_or(&change.numbers);
     let separator = if details.is_empty() { "" } else { ": " };

@@ -7,7 +7,7 @@ use trace::detect::{ALL as DETECTORS, Findings};
 use trace::engine::{Mode, Waiter};
 use trace::event::ThreadPart;
 use trace::ledger::{Hop, HopGroup, Ledger, Thread, TimeUse};
-use trace::stats::{Distribution, WINDOW_NS};
+use trace::stats::{Distribution, RecentWindow};
 use trace::{Analysis, MonoNs, ReportInput};
 
 use super::definition as n;
@@ -240,7 +240,7 @@ fn add_hop_group(families: &mut Families, group: &HopGroup, members: &[&Hop], no
     families.put_int(&n::HOP_KERNEL_SEND, name, group.kernel.send_bytes);
     let times: [(&'static super::Definition, &Distribution); 5] = [
         (&n::HOP_QUEUE_WAIT, &group.queue_wait),
-        (&n::HOP_SEND_WAIT, &group.send_wait),
+        (&n::HOP_SEND_WAIT, group.send_wait.whole()),
         (&n::HOP_RELAY, &group.relay),
         (&n::HOP_PROCESSING, &group.processing),
         (&n::HOP_RECV_WAIT, &group.recv_wait),
@@ -315,7 +315,7 @@ fn add_threads(families: &mut Families, ledger: &Ledger) {
             }
         }
         let receivers: Vec<&Thread> = threads.into_iter().filter(|thread| thread.is_receiver()).collect();
-        add_receivers(families, role, &receivers, ledger.now());
+        add_receivers(families, role, &receivers, ledger.recent_window());
         add_polls(families, role, &receivers);
     }
 }
@@ -332,11 +332,13 @@ fn add_polls(families: &mut Families, role: &str, receivers: &[&Thread]) {
     families.put_seconds(&n::POLL_AWAY, [role], observed_ns.saturating_sub(polled_ns));
 }
 
-/// Adds how the busiest receiver of a role spent the last window.
-fn add_receivers(families: &mut Families, role: &str, receivers: &[&Thread], now: MonoNs) {
-    let from = MonoNs(now.0.saturating_sub(WINDOW_NS));
+/// Adds how the busiest receiver of a role spent the window of current figures.
+fn add_receivers(families: &mut Families, role: &str, receivers: &[&Thread], window: RecentWindow) {
     // A thread without a sample in the window has no share.
-    let recent = receivers.iter().filter_map(|thread| thread.between(from, now)).filter(|spent| spent.interval_ns > 0);
+    let recent = receivers
+        .iter()
+        .filter_map(|thread| thread.between(window.from, window.to))
+        .filter(|spent| spent.interval_ns > 0);
     if let Some(spent) = recent.max_by(|a, b| a.share(a.on_ns).total_cmp(&b.share(b.on_ns))) {
         for (state, ns) in ns_by_cpu_state(&spent) {
             if let Some(ns) = ns {

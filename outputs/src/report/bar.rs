@@ -1,8 +1,9 @@
 //! A one-line bar of the parts of a whole, with a legend.
 
+use trace::path::Ends;
 use trace::words::percent;
 
-use super::LegLine;
+use super::{LegKind, LegLine};
 
 /// Smaller parts share a segment.
 const SMALLEST: f64 = 0.02;
@@ -25,6 +26,13 @@ pub fn segments(path: &[LegLine]) -> Vec<Segment> {
         name: leg.words(),
         share: if first { leg.first_token_share.unwrap_or(0.0) } else { leg.share },
     }))
+}
+
+/// Roles between which first tokens spend the time of these legs; `None` without a hop.
+pub fn ends_of_path(path: &[LegLine]) -> Option<Ends<&str>> {
+    let mut hops = path.iter().filter(|leg| leg.kind == LegKind::Wait).map(|leg| Ends::from(leg.name.as_str()));
+    let first = hops.next()?;
+    Some(Ends { from: first.from, to: hops.next_back().map_or(first.to, |last| last.to) })
 }
 
 /// The parts large enough for their own segment, and one segment for all others.

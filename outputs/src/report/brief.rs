@@ -46,10 +46,14 @@ pub(super) fn requests(requests: &Requests) -> String {
     format!("{}: {}", count(requests.seen), outcomes(requests))
 }
 
-/// Requests by outcome, each counted once: `9 finished, 1 aborted, 2 live`.
+/// Requests by outcome, each counted once: `9 finished, 1 aborted, 2 live`. Of the live ones, says how many were sent to their end.
 pub(super) fn outcomes(requests: &Requests) -> String {
     let finished = observed(requests.completed, count, "finished");
-    format!("{finished}, {} aborted, {} live", count(requests.aborted), count(requests.live))
+    let in_transit = match requests.ends_in_transit {
+        0 => String::new(),
+        ends => format!(" ({} of them sent to the end, but not received)", count(ends)),
+    };
+    format!("{finished}, {} aborted, {} live{in_transit}", count(requests.aborted), count(requests.live))
 }
 
 /// Whether the evidence with this name identifies something in the kernel and is no quantity.
@@ -219,15 +223,31 @@ pub(super) fn wrap_within(out: &mut String, text: &str, first: &str, rest: &str,
     out.push('\n');
 }
 
-/// Start, end and duration of a finding: `since 07:20:03.120, ended 07:20:05.320 (after 2.200 s)`.
+/// Start, end and duration of a finding: `since 07:20:03.120, ended 07:20:05.320 (after 2.200 s)`, and its episodes if it has several.
 pub(super) fn span_of(finding: &FindingLine, clock: &Clock) -> String {
     let since = clock.moment(finding.at_ns);
-    match finding.ended_at_ns {
+    let span = match finding.ended_at_ns {
         None if clock.is_end(finding.last_at_ns) => format!("since {since}, to the end of the capture"),
         _ if finding.duration_ns == 0 => format!("at {since}"),
-        // It occurred too late in the capture to have ended.
-        None => format!("since {since}, last at {}, not ended", clock.moment(finding.last_at_ns)),
+        // It occurred too late in the capture to be over.
+        None => format!("since {since}, last at {}", clock.moment(finding.last_at_ns)),
         Some(end) => format!("since {since}, ended {} (after {})", clock.moment(end), duration(finding.duration_ns)),
+    };
+    let episodes =
+        finding.episodes.iter().map(|episode| [episode.at_ns, episode.last_at_ns].map(|at| clock.moment(at)));
+    span + &describe_episodes(episodes, finding.episodes_joined)
+}
+
+/// Start and end of each of several episodes, after what is said about the whole; empty for a single one.
+pub fn describe_episodes(episodes: impl Iterator<Item = [String; 2]>, joined: u64) -> String {
+    let each: Vec<String> = episodes
+        .map(|[first, last]| if first == last { format!("at {first}") } else { format!("{first} to {last}") })
+        .collect();
+    let number = each.len() as u64 + joined;
+    match (each.len(), joined) {
+        (0 | 1, 0) => String::new(),
+        (_, 0) => format!(", in {number} episodes: {}", each.join(", ")),
+        _ => format!(", in {} episodes, the nearest of which are listed as one: {}", count(number), each.join(", ")),
     }
 }
 
@@ -298,6 +318,7 @@ mod tests {
 
     use trace::detect::Severity;
 
+    use super::super::EpisodeLine;
     use super::*;
 
     #[test]
@@ -313,19 +334,29 @@ mod tests {
             last_at_ns,
             ended_at_ns,
             duration_ns: last_at_ns - 2 * SECOND_NS,
+            episodes: vec![EpisodeLine { at_ns: 2 * SECOND_NS, last_at_ns }],
+            episodes_joined: 0,
             summary: String::new(),
             evidence: BTreeMap::new(),
             advice: None,
         };
         for (last_at_ns, ended_at_ns, expected) in [
             (9_990_000_000, None, "since 2.000 s, to the end of the capture"),
-            (5 * SECOND_NS, None, "since 2.000 s, last at 5.000 s, not ended"),
+            (5 * SECOND_NS, None, "since 2.000 s, last at 5.000 s"),
             (5 * SECOND_NS, Some(5 * SECOND_NS), "since 2.000 s, ended 5.000 s (after 3.000 s)"),
             (2 * SECOND_NS, Some(2 * SECOND_NS), "at 2.000 s"),
             (2 * SECOND_NS, None, "at 2.000 s"),
         ] {
             assert_eq!(span_of(&finding(last_at_ns, ended_at_ns), &clock), expected);
         }
+        let mut twice = finding(5 * SECOND_NS, Some(5 * SECOND_NS));
+        twice.episodes = [[2, 3], [5, 5]]
+            .map(|[first, last]| EpisodeLine { at_ns: first * SECOND_NS, last_at_ns: last * SECOND_NS })
+            .into();
+        assert_eq!(
+            span_of(&twice, &clock),
+            "since 2.000 s, ended 5.000 s (after 3.000 s), in 2 episodes: 2.000 s to 3.000 s, at 5.000 s"
+        );
     }
 
     #[test]

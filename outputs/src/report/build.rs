@@ -3,13 +3,14 @@
 use serde_json::Value;
 use trace::clock::MonoNs;
 use trace::detect::attribution::busy;
-use trace::detect::{Finding, Findings, imbalance};
+use trace::detect::imbalance;
 use trace::event::ThreadPart;
 use trace::ledger::{Hop, HopGroup, Ledger, Thread};
 use trace::stats::Spread;
 use trace::{Analysis, ReportInput};
 
 use super::abandoned::abandoned;
+use super::finding::finding_lines;
 use super::frontend::frontend;
 use super::judged::{headline, judgements};
 use super::losses::losses;
@@ -18,9 +19,8 @@ use super::slowest::slowest;
 use super::tool_calls::tool_calls;
 use super::ttft::TtftReport;
 use super::{
-    AnswerCounts, Chunks, Clock, CpuLine, Dispatched, EngineTimesCounts, FindingLine, Gap, HopLine, Itl, LaneLine,
-    LegLine, LimitLine, Own, Report, Requests, SCHEMA, Source, StackLine, Tokens, UnansweredRow, WorkerLine, modes,
-    stages,
+    AnswerCounts, Chunks, Clock, CpuLine, Dispatched, EngineTimesCounts, Gap, HopLine, Itl, LaneLine, LegLine,
+    LimitLine, Own, Report, Requests, SCHEMA, Source, StackLine, Tokens, UnansweredRow, WorkerLine, modes, stages,
 };
 
 /// Threads that need less than this share of a CPU are left out, except main threads and receivers.
@@ -96,9 +96,10 @@ impl Requests {
         Self {
             seen: counts.seen,
             finished: counts.finished,
-            completed: Some(counts.completed),
+            completed: Some(counts.completed - counts.ends_in_transit),
             aborted: counts.aborted,
             live: ledger.live_count(),
+            ends_in_transit: counts.ends_in_transit,
             joined_late: counts.joined_late,
             overwritten: counts.overwritten,
             orphaned: counts.orphaned,
@@ -258,7 +259,7 @@ fn hop(ledger: &Ledger, index: usize, window_ns: u64) -> Option<HopLine> {
         backlog_max_frames: (sent && received).then_some(group.backlog_max),
         queue_wait_ns: Spread::of_distribution(&group.queue_wait),
         queue_wait_classes: group.queue_wait.bucket_counts(),
-        send_wait_ns: Spread::of_distribution(&group.send_wait),
+        send_wait_ns: Spread::of_distribution(group.send_wait.whole()),
         relay_ns: Spread::of_distribution(&group.relay),
         processing_ns: Spread::of_distribution(&group.processing),
         recv_wait_ns: Spread::of_distribution(&group.recv_wait),
@@ -330,27 +331,6 @@ fn worker(ledger: &Ledger, hop: &Hop, chunks: u64, window_ns: u64) -> WorkerLine
         chunks: counts.chunks,
         bytes: counts.bytes,
         backlog_max_frames: (capabilities.sent && capabilities.received).then_some(counts.backlog_max),
-    }
-}
-
-fn finding_lines(findings: &Findings, from: MonoNs) -> Vec<FindingLine> {
-    findings.sorted().into_iter().map(|finding| finding_line(finding, from)).collect()
-}
-
-fn finding_line(finding: &Finding, from: MonoNs) -> FindingLine {
-    let verdict = &finding.verdict;
-    FindingLine {
-        kind: finding.kind.to_owned(),
-        severity: verdict.severity,
-        rid: verdict.rid.clone(),
-        hop: (!verdict.hop.is_empty()).then(|| verdict.hop.clone()),
-        at_ns: finding.began.since(from),
-        last_at_ns: finding.last_at.since(from),
-        ended_at_ns: finding.ended_at().map(|at| at.since(from)),
-        duration_ns: finding.last_at.since(finding.began),
-        summary: verdict.summary.clone(),
-        evidence: verdict.evidence.clone(),
-        advice: verdict.advice.clone(),
     }
 }
 

@@ -5,6 +5,7 @@ mod abandoned;
 pub mod bar;
 pub(crate) mod brief;
 mod build;
+mod finding;
 mod frontend;
 pub mod hostile;
 mod html;
@@ -36,7 +37,8 @@ use trace::{Analysis, ReportInput, SamplingCost};
 
 pub use abandoned::{AbandonedReport, AbandonedRow, AbortRow};
 pub(crate) use brief::wrap;
-pub use brief::{Clock, NO_THROTTLING, NO_WAITS, is_identifier};
+pub use brief::{Clock, NO_THROTTLING, NO_WAITS, describe_episodes, is_identifier};
+pub use finding::{EpisodeLine, FindingLine};
 pub use frontend::FrontendCounts;
 pub use judged::{FaultKind, Judgement, headline_of_finding, headline_without_warning, judgements};
 pub use losses::{LossLine, LossList, Losses, ids, places};
@@ -205,13 +207,16 @@ pub struct Requests {
     pub seen: u64,
     /// Requests with a finish reason, of any kind, in a frame.
     pub finished: u64,
-    /// Requests that finished otherwise than by an abort; `null` in reports of older versions.
+    /// Requests that finished otherwise than by an abort, and whose end has reached the tokenizer; `null` in reports of older versions.
     #[serde(default)]
     pub completed: Option<u64>,
     /// Requests that ended with an abort: in such a frame, or by an `AbortReq` alone.
     pub aborted: u64,
-    /// Requests still running at the end of the window.
+    /// Requests at the end of the window that had not ended for their clients.
     pub live: u64,
+    /// Of those, the ones whose end the scheduler has sent, while the tokenizer has not received it.
+    #[serde(default)]
+    pub ends_in_transit: u64,
     /// Requests whose first observed chunk was not their first.
     pub joined_late: u64,
     /// Requests whose rid was reused by another request in flight.
@@ -525,36 +530,6 @@ pub struct CpuLine {
     pub away_from_poll: Option<f64>,
     /// Idle polls of its event loop per second.
     pub wakeups_per_s: Option<f64>,
-}
-
-/// One detector's verdict.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FindingLine {
-    /// Kind of the detector.
-    pub kind: String,
-    /// Severity.
-    pub severity: Severity,
-    /// Worst affected request; empty if none.
-    pub rid: String,
-    /// Hop concerned; `null` if none.
-    pub hop: Option<String>,
-    /// Start of the problem.
-    pub at_ns: u64,
-    /// Last occurrence.
-    #[serde(default)]
-    pub last_at_ns: u64,
-    /// End of the problem; `null` if it lasts at the end of the capture.
-    #[serde(default)]
-    pub ended_at_ns: Option<u64>,
-    /// Time from the start to the last occurrence.
-    #[serde(default)]
-    pub duration_ns: u64,
-    /// One sentence, with numbers.
-    pub summary: String,
-    /// Evidence by name.
-    pub evidence: BTreeMap<String, Value>,
-    /// Fix, if known.
-    pub advice: Option<String>,
 }
 
 /// Cost of observation, and missed observations.

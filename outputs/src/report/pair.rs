@@ -12,7 +12,7 @@ use trace::words::{count, duration, percent, plural};
 
 use super::judged::{headline, judge_pair};
 use super::ttft::RequestLegLine;
-use super::{Clock, FindingLine, Report};
+use super::{Clock, EpisodeLine, FindingLine, Report};
 
 /// The pair of a decode server, whose requests have their whole way here. Its tokens are those of the decode server's report: the token of
 /// each request that the prefill server sends is the first one of the decode server.
@@ -321,6 +321,7 @@ impl Report {
             at_ns: own.at_ns.saturating_add_signed(shift_ns),
             last_at_ns: own.last_at_ns.saturating_add_signed(shift_ns),
             ended_at_ns: own.ended_at_ns.map(|at_ns| at_ns.saturating_add_signed(shift_ns)),
+            episodes: own.episodes.iter().map(|episode| episode.shifted(shift_ns)).collect(),
             // The decode server has a hop of the same name.
             hop: own.hop.map(|hop| format!("{name}: {hop}")),
             ..own
@@ -465,6 +466,8 @@ fn finding_line(finding: PairFinding, from: MonoNs) -> FindingLine {
         last_at_ns: last.since(from),
         ended_at_ns: Some(last.since(from)),
         duration_ns: last.since(began),
+        episodes: vec![EpisodeLine { at_ns: began.since(from), last_at_ns: last.since(from) }],
+        episodes_joined: 0,
         summary: finding.summary,
         evidence: finding.evidence,
         advice: Some(finding.advice),
@@ -485,6 +488,8 @@ mod tests {
             last_at_ns: 0,
             ended_at_ns: None,
             duration_ns: 0,
+            episodes: Vec::new(),
+            episodes_joined: 0,
             summary: String::new(),
             evidence: BTreeMap::new(),
             advice: None,

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use trace::detect::attribution::{Attribution, Leg, LegKind, LegTime, ThreadState};
 
 use trace::stats::Spread;
+use trace::words::percent;
 
 /// One leg of the path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,6 +32,12 @@ pub struct LegLine {
     pub busy: Option<f64>,
     /// State of the receiving thread while frames waited for it; `null` for a process.
     pub thread: Option<ThreadState>,
+    /// Share of that time in which it ran; `null` if it was not sampled.
+    #[serde(default)]
+    pub on_cpu: Option<f64>,
+    /// Share of that time in which it waited for a CPU.
+    #[serde(default)]
+    pub run_wait: Option<f64>,
     /// Receiver with most of the wait, if one stands out.
     pub worker: Option<String>,
 }
@@ -47,11 +54,13 @@ impl LegLine {
     }
 
     /// State of the receiving thread while frames waited for it.
-    pub(super) fn thread_text(&self) -> &'static str {
-        match (self.thread, self.kind) {
-            (Some(state), _) => state.as_str(),
-            (None, LegKind::Inside) => "no frame waits",
-            (None, _) => "not observed",
+    pub(super) fn thread_text(&self) -> String {
+        match (self.thread, self.on_cpu, self.kind) {
+            // No state has most of the time, so the share says more.
+            (Some(ThreadState::PartlyRunning), Some(running), _) => format!("runs {}", percent(running)),
+            (Some(state), _, _) => state.as_str().to_owned(),
+            (None, _, LegKind::Inside) => "no frame waits".to_owned(),
+            (None, _, _) => "not observed".to_owned(),
         }
     }
 }
@@ -61,6 +70,7 @@ fn observed_share(time: LegTime) -> Option<f64> {
 }
 
 fn line(leg: &Leg<'_>) -> LegLine {
+    let is_sampled = leg.spent.interval_ns > 0;
     LegLine {
         name: leg.name.to_owned(),
         kind: leg.kind,
@@ -73,6 +83,8 @@ fn line(leg: &Leg<'_>) -> LegLine {
         recent_first_token_share: observed_share(leg.first_token[1]),
         busy: leg.busy,
         thread: (leg.kind == LegKind::Wait).then_some(leg.thread),
+        on_cpu: is_sampled.then(|| leg.spent.share(leg.spent.on_ns)),
+        run_wait: leg.spent.starved_ns().filter(|_| is_sampled).map(|ns| leg.spent.share(ns)),
         worker: leg.worker.clone(),
     }
 }

@@ -74,9 +74,9 @@ impl Series {
 pub struct RequestSeries {
     /// Seen for the first time.
     pub begun: Vec<u64>,
-    /// Finished.
+    /// Finished by the scheduler.
     pub finished: Vec<u64>,
-    /// Live at its end; in slots of several seconds, the largest number at the end of one.
+    /// Live at its end, with those whose end the tokenizer had not received; in slots of several seconds, the largest number at the end of one.
     pub live: Vec<u64>,
 }
 

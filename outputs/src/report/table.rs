@@ -93,8 +93,8 @@ pub(super) fn path(legs: &[LegLine]) -> Table<'static, 6> {
             ("First tokens", Number, &|leg| known_or_dash(leg.first_token_share, percent)),
             ("Chunks", Number, &|leg| percent(leg.share)),
             ("Mean per chunk", Number, &|leg| duration(leg.mean_ns)),
-            ("Receiver busy", Number, &|leg| known_or_dash(leg.busy, percent)),
-            ("Its thread while frames wait", Text, &|leg| leg.thread_text().to_owned()),
+            ("Receiver busy, of the run", Number, &|leg| known_or_dash(leg.busy, percent)),
+            ("Its thread while frames wait", Text, &|leg| leg.thread_text()),
         ],
     )
 }

@@ -364,7 +364,7 @@ fn detail(out: &mut String, hop: &HopLine) {
         parts.push(format!("up to {} per wakeup", plural(frames.into(), "frame")));
     }
     if let Some(busy) = hop.busy {
-        parts.push(format!("receiver busy for {}", percent(busy)));
+        parts.push(format!("receiver busy for {} of the run", percent(busy)));
     }
     parts.extend(behind(hop));
     if let Some(lanes) = &hop.lanes {
@@ -438,7 +438,7 @@ fn path(out: &mut String, report: &Report) {
     let _ = writeln!(
         out,
         "{:LEG$}  {:>9} {:>9} {:>9} {:>8} {:>8}  THREAD",
-        "WHERE A CHUNK'S TIME GOES", "MEAN", "P50", "P99", "SHARE", "BUSY"
+        "WHERE A CHUNK'S TIME GOES", "MEAN", "P50", "P99", "SHARE", "RUN BUSY"
     );
     for leg in &report.path {
         let name = match leg.kind {
@@ -460,6 +460,10 @@ fn path(out: &mut String, report: &Report) {
     }
     if let Some(bar) = bar::line(&report.path, BAR) {
         wrap(out, &bar, "first tokens  ", "              ");
+        if let Some(ends) = bar::ends_of_path(&report.path) {
+            let span = format!("of the time from the {}'s send to the {}'s receive", plain(ends.from), plain(ends.to));
+            wrap(out, &span, "              ", "              ");
+        }
     }
     let _ = writeln!(out);
 }
@@ -488,7 +492,7 @@ fn members(out: &mut String, hop: &HopLine) {
             parts.push(format!("queue wait {} (p99 {})", duration(queue_wait.p50), duration(queue_wait.p99)));
         }
         if let Some(busy) = worker.busy {
-            parts.push(format!("busy for {}", percent(busy)));
+            parts.push(format!("busy for {} of the run", percent(busy)));
         }
         wrap(out, &format!("{name}: {}", parts.join(", ")), "  ", "    ");
     }

@@ -89,12 +89,14 @@ impl DumpTrigger {
 #[cfg(test)]
 mod tests {
     use trace::detect::Verdict;
+    use trace::ledger::OccurrenceTimes;
 
     use super::*;
 
     fn finding(kind: &'static str, severity: Severity, active: bool) -> Finding {
         let verdict = Verdict { severity, ..Verdict::default() };
-        Finding { kind, began: MonoNs(0), last_at: MonoNs(0), active, verdict, occurrences: 0 }
+        let times = OccurrenceTimes::default();
+        Finding { kind, began: MonoNs(0), last_at: MonoNs(0), active, verdict, occurrences: 0, times }
     }
 
     fn rules(every: Option<u64>, max: Option<u32>) -> DumpRules {

@@ -1,22 +1,55 @@
 //! Advice for a bottleneck: one text for each role and cause.
 
-use super::attribution::{Attribution, Leg, LegKind, ThreadState};
+use super::DetectContext;
+use super::attribution::{Attribution, Leg, LegKind, ThreadState, count_receivers};
 use super::thresholds::CPU_BOUND_SHARE;
 use crate::engine::{Drops, EngineState, Facts, Mode};
 use crate::event::AwayState;
+use crate::ledger::Hop;
 use crate::words::percent;
 
-/// For a CPU-bound thread.
-pub(super) fn own_work_advice(engine: &dyn Facts, role: &str) -> String {
-    match engine.relief(role) {
-        "" => String::from("it is CPU-bound, not I/O-bound"),
-        relief => format!("it is CPU-bound, not I/O-bound: {relief}"),
+/// Processes that share some work: all receivers of a hop, or of the hops to one role.
+#[derive(Clone, Copy)]
+pub(super) struct Receivers<'a> {
+    pub(super) role: &'a str,
+    /// How many were observed.
+    pub(super) count: usize,
+}
+
+impl<'a> Receivers<'a> {
+    /// The receivers of a group of hops.
+    pub(super) fn of_group(context: &DetectContext<'a>, name: &str, role: &'a str) -> Self {
+        let ledger = context.ledger;
+        let hops: Vec<&Hop> = ledger.hops().iter().filter(|hop| ledger.groups()[hop.group].name == name).collect();
+        Self { role, count: count_receivers(&hops) }
     }
 }
 
+/// How to relieve processes that have too much work; empty if unknown. If several share it already, says how many.
+fn relief_advice(engine: &dyn Facts, receivers: Receivers<'_>) -> String {
+    let Receivers { role, count } = receivers;
+    match (engine.relief(role, count > 1), count) {
+        ("", _) => String::new(),
+        (relief, 0 | 1) => relief.to_owned(),
+        (relief, count) => format!("{count} of them run already; {relief}"),
+    }
+}
+
+/// For a thread that was on a CPU nearly all the time.
+pub(super) fn cpu_bound_advice(engine: &dyn Facts, receivers: Receivers<'_>) -> String {
+    with_relief("it is CPU-bound, not I/O-bound", engine, receivers)
+}
+
 /// For a CPU-bound process that spends most of its work writing HTTP responses.
-pub(super) fn own_writes_advice(engine: &dyn Facts, role: &str) -> String {
-    format!("it spends most of its time writing HTTP responses, one write per chunk; {}", own_work_advice(engine, role))
+pub(super) fn own_writes_advice(engine: &dyn Facts, receivers: Receivers<'_>) -> String {
+    let work = cpu_bound_advice(engine, receivers);
+    format!("it spends most of its time writing HTTP responses, one write per chunk; {work}")
+}
+
+/// The state of processes with too much work, and how to relieve them if that is known.
+pub(super) fn with_relief(state: &str, engine: &dyn Facts, receivers: Receivers<'_>) -> String {
+    let relief = relief_advice(engine, receivers);
+    if relief.is_empty() { state.to_owned() } else { format!("{state}: {relief}") }
 }
 
 /// For a thread that is waiting for a CPU.
@@ -68,7 +101,7 @@ pub(super) fn hop_advice(engine: &dyn Facts, attribution: &Attribution<'_>, hop:
 /// For first tokens that wait, by the leg where they wait.
 pub(super) fn first_token_advice(engine: &dyn Facts, bottleneck: Option<&Leg<'_>>) -> String {
     const SPREAD: &str = "no single hop or process has half of the wait: the report lists the share of each leg";
-    match (bottleneck, engine.relief("")) {
+    match (bottleneck, engine.relief("", false)) {
         (Some(leg), _) => leg_advice(engine, leg),
         (None, "") => SPREAD.to_owned(),
         (None, relief) => format!("{SPREAD}; {relief} for all of them"),
@@ -78,7 +111,7 @@ pub(super) fn first_token_advice(engine: &dyn Facts, bottleneck: Option<&Leg<'_>
 /// For first tokens that wait according to the engine's log, which does not show where.
 pub(super) fn logged_first_token_advice(engine: &dyn Facts) -> String {
     const ATTACH: &str = "`tokengap attach` on the running server shows what holds them up";
-    match engine.relief(engine.receiver()) {
+    match engine.relief(engine.receiver(), false) {
         "" => ATTACH.to_owned(),
         relief => format!("{ATTACH}; if the {} is CPU-bound, {relief}", engine.receiver()),
     }
@@ -88,14 +121,15 @@ pub(super) fn logged_first_token_advice(engine: &dyn Facts) -> String {
 pub(super) fn merging_advice(engine: &dyn Facts, attribution: &Attribution<'_>) -> String {
     let receiver = engine.receiver();
     let wakeup = format!("the {receiver}'s event loop receives several frames in one wakeup");
-    let work = own_work_advice(engine, receiver);
-    match attribution.legs.iter().find(|leg| leg.role == receiver).and_then(|leg| leg.busy) {
+    let leg = attribution.legs.iter().find(|leg| leg.role == receiver);
+    let receivers = Receivers { role: receiver, count: leg.map_or(0, |leg| leg.receivers) };
+    match leg.and_then(|leg| leg.busy) {
         Some(busy) if busy < CPU_BOUND_SHARE => format!(
-            "{wakeup}, although it is busy only {} of the time: stalls hold it up, such as garbage collection, a blocking call or a wait for a CPU; `tokengap attach --python-stacks 50` lists what it runs while frames wait",
+            "{wakeup}, although it is busy only {} of the run: stalls hold it up, such as garbage collection, a blocking call or a wait for a CPU; `tokengap attach --python-stacks 50` lists what it runs while frames wait",
             percent(busy)
         ),
-        Some(busy) => format!("{wakeup} and is busy {} of the time; {work}", percent(busy)),
-        None => format!("{wakeup}: look at its CPU; if it is busy, {work}"),
+        Some(busy) => with_relief(&format!("{wakeup} and is busy {} of the run", percent(busy)), engine, receivers),
+        None => with_relief(&format!("{wakeup}: look at its CPU use"), engine, receivers),
     }
 }
 
@@ -156,12 +190,21 @@ fn name_fixed_releases(engine: &EngineState, drops: &Drops) -> String {
 fn leg_advice(engine: &dyn Facts, leg: &Leg<'_>) -> String {
     let one = leg.worker.as_deref().map_or(String::new(), |worker| format!(" ({worker})"));
     let subject = format!("the {}{one}", leg.role);
+    let receivers = Receivers { role: leg.role, count: leg.receivers };
     match leg.thread {
         _ if leg.kind != LegKind::Wait => {
-            format!("the time is spent inside {subject}: {}", own_work_advice(engine, leg.role))
+            with_relief(&format!("the time is spent inside {subject}"), engine, receivers)
         }
-        ThreadState::CpuBound | ThreadState::Busy => {
-            format!("{subject} is busy while frames wait; {}", own_work_advice(engine, leg.role))
+        ThreadState::CpuBound => {
+            format!("{subject} is on a CPU while frames wait; {}", cpu_bound_advice(engine, receivers))
+        }
+        ThreadState::Busy => with_relief(
+            &format!("{subject} processes frames nearly all the time, and its use of a CPU is not observed"),
+            engine,
+            receivers,
+        ),
+        ThreadState::PartlyRunning => {
+            format!("while frames wait, {subject} {}: no single cause has most of it", leg.describe_running())
         }
         ThreadState::Starved => format!("{subject} is waiting for a CPU while frames wait; {STARVED}"),
         ThreadState::Throttled => format!("{subject} is throttled by its CPU quota while frames wait; {THROTTLED}"),
@@ -186,5 +229,52 @@ fn leg_advice(engine: &dyn Facts, leg: &Leg<'_>) -> String {
         ThreadState::Unknown => format!(
             "the cause is unknown because the thread of {subject} is not sampled: use `tokengap attach` with the capabilities that `tokengap doctor` lists"
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::attribution::LegTime;
+    use super::*;
+    use crate::engine::example;
+    use crate::ledger::TimeUse;
+    use crate::stats::Distribution;
+
+    #[test]
+    fn advice_names_the_processes_that_run_already_and_a_cpu_only_if_it_was_observed() {
+        let spread = Distribution::default();
+        let advice = |kind, thread, receivers| {
+            let leg = Leg {
+                name: "router->detokenizer",
+                role: "detokenizer",
+                kind,
+                spread: &spread,
+                chunk: [LegTime::default(); 2],
+                first_token: [LegTime::default(); 2],
+                busy: Some(0.92),
+                thread,
+                receivers,
+                spent: TimeUse { interval_ns: 100, on_ns: 75, wait_ns: Some(20), ..TimeUse::default() },
+                worker: None,
+            };
+            leg_advice(example::ENGINES.0[0], &leg)
+        };
+        assert_eq!(
+            advice(LegKind::Wait, ThreadState::Busy, 4),
+            "the detokenizer processes frames nearly all the time, and its use of a CPU is not observed: 4 of them run already; \
+             --workers spreads it"
+        );
+        assert_eq!(
+            advice(LegKind::Inside, ThreadState::Unknown, 1),
+            "the time is spent inside the detokenizer: --workers spreads it"
+        );
+        assert_eq!(
+            advice(LegKind::Wait, ThreadState::CpuBound, 1),
+            "the detokenizer is on a CPU while frames wait; it is CPU-bound, not I/O-bound: --workers spreads it"
+        );
+        assert_eq!(
+            advice(LegKind::Wait, ThreadState::PartlyRunning, 1),
+            "while frames wait, the detokenizer runs 75 % of that time and waits for a CPU 20 %: no single cause has most of it"
+        );
     }
 }

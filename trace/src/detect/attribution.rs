@@ -64,8 +64,10 @@ pub enum ThreadState {
     Blocked,
     /// Asleep in its poll, or in a system call that cannot be read.
     Asleep,
-    /// Neither running nor waiting for a CPU while frames wait; the reason is not observed.
+    /// Neither running nor waiting for a CPU for most of that time; the reason is not observed.
     Waiting,
+    /// Running for a part of that time, and in no other state for long.
+    PartlyRunning,
     /// Not observed: its CPU time is not sampled.
     Unknown,
 }
@@ -81,6 +83,7 @@ names! {
         Blocked = "blocked",
         Asleep = "asleep",
         Waiting = "not running",
+        PartlyRunning = "partly running",
         Unknown = "not sampled",
     }
 }
@@ -104,6 +107,8 @@ pub struct Leg<'l> {
     pub busy: Option<f64>,
     /// State of the receiving thread while frames wait for it.
     pub thread: ThreadState,
+    /// Number of receivers of the hop, or of processes of this role that receive.
+    pub receivers: usize,
     /// Shares of that thread's time while frames waited for it; empty if not sampled.
     pub spent: TimeUse,
     /// The receiver with most of the wait, if one of several stands out: `worker 2` or its endpoint.
@@ -155,7 +160,8 @@ impl<'l> Attribution<'l> {
                 seen.push(role);
                 let stage = ledger.processing_stages().iter().find(|stage| stage.role == role);
                 let receives = members.iter().any(|hop| hop.capabilities().received);
-                legs.extend(stage.and_then(|stage| inside_leg(ledger, stage, busy, receives)));
+                let receivers = count_receivers(&into_role);
+                legs.extend(stage.and_then(|stage| inside_leg(ledger, stage, busy, receives, receivers)));
             }
         }
         add_open_waits(ledger, &mut legs);
@@ -203,11 +209,20 @@ impl Leg<'_> {
             (ThreadState::Frozen, _) => format!(" (the {} is frozen)", self.role),
             (ThreadState::Blocked, _) => format!(" (the {} is blocked in a system call)", self.role),
             (ThreadState::Asleep, _) => format!(" (the {} is asleep)", self.role),
-            (ThreadState::Waiting, _) => format!(" (the {} is away from its poll and not running)", self.role),
-            (ThreadState::Busy, Some(busy)) => format!(" (the {} is busy {} of the time)", self.role, percent(busy)),
+            (ThreadState::Waiting, _) => format!(" (the {} is not running)", self.role),
+            (ThreadState::PartlyRunning, _) => format!(" (the {} {})", self.role, self.describe_running()),
+            (ThreadState::Busy, Some(busy)) => format!(" (the {} is busy {} of the run)", self.role, percent(busy)),
             _ => String::new(),
         };
         format!("{share} of that time was spent {}{of}{thread}", self.describe())
+    }
+
+    /// Describes how much the receiving thread ran while frames waited for it: `runs 75 % of that time`.
+    pub(super) fn describe_running(&self) -> String {
+        let running = percent(self.spent.share(self.spent.on_ns));
+        let waiting =
+            self.spent.starved_ns().map(|ns| format!(" and waits for a CPU {}", percent(self.spent.share(ns))));
+        format!("runs {running} of that time{}", waiting.unwrap_or_default())
     }
 
     /// Describes the leg: `waiting on scheduler->tokenizer`.
@@ -284,6 +299,7 @@ fn wait_leg<'l>(
         first_token,
         busy,
         thread: thread_state(&spent, &away, busy),
+        receivers: count_receivers(members),
         spent,
         worker: worker.map(|hop| hop.worker.map_or_else(|| hop.endpoint.to_string(), |n| format!("worker {n}"))),
     })
@@ -294,6 +310,7 @@ fn inside_leg<'l>(
     processing_stage: &'l ProcessingStage,
     busy: Option<f64>,
     receives: bool,
+    receivers: usize,
 ) -> Option<Leg<'l>> {
     let stage = processing_stage;
     // Without receives, only the time since the send to the process is known, of each request's first chunk.
@@ -313,6 +330,7 @@ fn inside_leg<'l>(
         first_token: times_of_sum(first_token_sum, ledger.now()),
         busy,
         thread: ThreadState::Unknown,
+        receivers,
         spent: TimeUse::default(),
         worker: None,
     })
@@ -350,10 +368,13 @@ fn thread_state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>) -> ThreadS
         ThreadState::Blocked
     } else if spent.share(asleep) >= BOTTLENECK_SHARE {
         ThreadState::Asleep
-    } else if spent.wait_ns.is_some() {
+    } else if spent.blocked_ns().is_some_and(|ns| spent.share(ns) >= BOTTLENECK_SHARE) {
         ThreadState::Waiting
-    } else {
+    } else if spent.wait_ns.is_none() && spent.share(spent.on_ns) < BOTTLENECK_SHARE {
+        // It may have waited for a CPU or slept for most of the time.
         ThreadState::Unknown
+    } else {
+        ThreadState::PartlyRunning
     }
 }
 
@@ -361,6 +382,15 @@ type Key<'h> = (Option<u16>, &'h str);
 
 fn receiver_key(hop: &Hop) -> Key<'_> {
     (hop.worker, &hop.endpoint)
+}
+
+/// Number of receivers of these hops. Hops to one endpoint have one receiver; a nameless hop has its own.
+pub(super) fn count_receivers(hops: &[&Hop]) -> usize {
+    let nameless = hops.iter().filter(|hop| receiver_key(hop) == (None, "")).count();
+    let mut named: Vec<Key<'_>> = hops.iter().map(|hop| receiver_key(hop)).filter(|key| *key != (None, "")).collect();
+    named.sort_unstable();
+    named.dedup();
+    nameless + named.len()
 }
 
 /// The receiver with most of the wait, if there are several and it has half of the wait and 1.5 times an even share.

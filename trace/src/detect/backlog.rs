@@ -6,42 +6,35 @@ use super::{DetectContext, Severity, Verdicts, advice};
 use crate::ledger::Hop;
 use crate::words::{count, duration, percent, plural};
 
-/// Seconds during which the backlog must not have fallen.
-pub(super) const MIN_RISING_SECONDS: usize = 3;
-
-/// Frames that pile up between send and receive.
-pub(super) fn detect_growing_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
+/// Frames that pile up between send and receive. The problem lasts until few of them wait, even if their number grows no more.
+pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (place, group) in context.ledger.output_groups() {
         let oldest = context.ledger.hops_of_group(place).filter_map(Hop::oldest_waiting).min();
-        let waited = oldest.map_or(0, |at| context.now.since(at));
+        let waited_ns = oldest.map_or(0, |at| context.now.since(at));
         // On a hop with many small frames, a backlog of a hundred clears within milliseconds.
-        if group.backlog < BACKLOG_FRAMES || waited < LATE_NS {
+        if group.backlog < BACKLOG_FRAMES || waited_ns < LATE_NS {
             continue;
         }
-        let span = group.trend.rising_span();
-        let Some((seconds, from, _)) =
-            span.filter(|&(seconds, _, to)| to >= BACKLOG_FRAMES && seconds >= MIN_RISING_SECONDS)
-        else {
-            // Its frames wait until they are received, even if it grows no more.
-            out.lasting_hops.push(group.name.clone());
-            continue;
-        };
-        let severity = Severity::critical_if(group.backlog >= BACKLOG_CRITICAL_FRAMES);
+        let Some(rise) = group.course.rise else { continue };
+        let course = &group.course;
+        let grown = course.peak.saturating_sub(rise.from);
+        let grew_ns = course.peak_at.since(rise.since);
+        let longest_ns = course.longest_wait_ns.max(waited_ns);
         let summary = format!(
-            "{} waiting on {}, grew by {} in {} s; the oldest for {}",
-            plural(group.backlog, "frame"),
+            "up to {} wait on {}, grown by {} in {}; the oldest for {}",
+            plural(course.peak, "frame"),
             group.name,
-            plural(group.backlog.saturating_sub(from), "frame"),
-            seconds,
-            duration(waited),
+            plural(grown, "frame"),
+            duration(grew_ns),
+            duration(longest_ns),
         );
-        out.add_verdict(severity, summary)
+        out.add_verdict(Severity::critical_if(course.peak >= BACKLOG_CRITICAL_FRAMES), summary)
             .hop(&group.name)
-            .since(oldest)
-            .weighed("backlog_frames", group.backlog)
-            .with("backlog_frames_before", from)
-            .with("seconds", seconds)
-            .with("oldest_waiting_ns", waited)
+            .since(Some(rise.since))
+            .weighed("backlog_frames", course.peak)
+            .with("backlog_frames_before", rise.from)
+            .with("growth_ns", grew_ns)
+            .with("oldest_waiting_ns", longest_ns)
             .advice(advice::hop_advice(context.facts(), &context.attribution, &group.name));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::advice::Receivers;
 use super::consumer::{LateConsumer, round_share, worst_consumer_of_each_group};
 use super::thresholds::{CPU_BOUND_SHARE, GAP_WARNING_NS, LATE_NS, STARVED_SHARE, gap_severity};
 use super::{DetectContext, Severity, Verdicts, advice};
@@ -69,10 +70,11 @@ pub(super) fn detect_cpu_bound_consumer(context: &DetectContext<'_>, out: &mut V
             let _ = write!(summary, "; {} of its stack samples were writing HTTP responses", percent(share));
         }
         let engine = context.facts();
+        let receivers = Receivers::of_group(context, &one.group.name, role);
         // Only a profile shows what the thread does; without one, the advice names the engine's usual work.
         let advice = match writes {
-            Some(share) if share >= 0.5 => advice::own_writes_advice(engine, role),
-            _ => advice::own_work_advice(engine, role),
+            Some(share) if share >= 0.5 => advice::own_writes_advice(engine, receivers),
+            _ => advice::cpu_bound_advice(engine, receivers),
         };
         let processing = one.spent.share(one.spent.processing_ns);
         one.report(context, out, summary)
@@ -141,7 +143,8 @@ pub(super) fn detect_logged_cpu_bound_consumer(context: &DetectContext<'_>, out:
         .with("oldest_waiting_ns", oldest_ns)
         .advice(format!(
             "{}; attach to see which functions it spends its time in",
-            advice::own_work_advice(context.facts(), context.facts().receiver())
+            // The log does not show how many there are.
+            advice::cpu_bound_advice(context.facts(), Receivers { role: context.facts().receiver(), count: 0 })
         ))
         .with_known("states", states)
         .with_known("recv_wait_p50_ns", recv_wait)

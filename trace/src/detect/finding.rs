@@ -13,6 +13,9 @@ use crate::ledger::{AffectedRequests, OccurrenceTimes};
 use crate::stats::WINDOW_NS;
 use crate::words::names;
 
+/// Kind of the findings about frames that wait, whatever their receiver does. One is only kept if no other finding explains the wait.
+pub(super) const LATE_FRAMES: &str = "late-frames";
+
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -49,6 +52,9 @@ pub struct Verdict {
     pub since: Option<MonoNs>,
     /// Time of the last occurrence; `None` means now, if the number of occurrences has grown.
     pub last_at: Option<MonoNs>,
+    /// All occurrences, where their times are recorded; not serialized.
+    #[serde(skip)]
+    pub times: OccurrenceTimes,
     /// Number of occurrences so far. `None` means a state, which lasts while it is found.
     pub occurrences: Option<u64>,
     /// One sentence, with numbers.
@@ -79,7 +85,8 @@ impl Verdict {
 
     /// Sets the start of the problem and the time of its last occurrence.
     pub(super) fn times(&mut self, times: OccurrenceTimes) -> &mut Self {
-        self.since(times.first).last_at(times.last)
+        self.times = times;
+        self.since(times.first()).last_at(times.last())
     }
 
     pub(super) fn last_at(&mut self, last_at: Option<MonoNs>) -> &mut Self {
@@ -129,8 +136,6 @@ impl Verdict {
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
     pub(super) list: Vec<Verdict>,
-    /// Hops on which a problem found before lasts, although it would not be found now.
-    pub(super) lasting_hops: Vec<String>,
 }
 
 impl Verdicts {
@@ -156,12 +161,47 @@ pub struct Finding {
     pub verdict: Verdict,
     /// Number of occurrences at `last_at`.
     pub occurrences: u64,
+    /// Episodes from `began` to `last_at`.
+    pub times: OccurrenceTimes,
+}
+
+/// Whether a problem lasts at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FindingPhase {
+    /// It is found at this moment, or occurred in the second before.
+    Lasts,
+    /// It occurred in the last ten seconds, but not in the last one: it may occur again.
+    Pauses,
+    /// It is over.
+    Ended,
 }
 
 impl Finding {
+    /// Whether the problem lasts at `now`. Every output says it in the words for this phase.
+    pub fn phase(&self, now: MonoNs) -> FindingPhase {
+        FindingPhase::new(self.active, now.since(self.last_at))
+    }
+
+    /// Whether both were present at one time.
+    fn overlaps(&self, other: &Self) -> bool {
+        self.began <= other.last_at && other.began <= self.last_at
+    }
+
     /// End of the problem; `None` while it lasts.
     pub fn ended_at(&self) -> Option<MonoNs> {
         (!self.active).then_some(self.last_at)
+    }
+}
+
+impl FindingPhase {
+    /// Phase of a problem whose last occurrence was `since_last_ns` ago. `is_active`: it lasts, or that was less than ten seconds ago.
+    pub fn new(is_active: bool, since_last_ns: u64) -> Self {
+        const NOW_NS: u64 = 1_000_000_000;
+        match is_active {
+            true if since_last_ns < NOW_NS => Self::Lasts,
+            true => Self::Pauses,
+            false => Self::Ended,
+        }
     }
 }
 
@@ -185,18 +225,29 @@ impl Findings {
                 self.ttft_ns.insert(detector.kind, ns);
             }
             (detector.check)(context, &mut found);
-            for finding in self.list.iter_mut().filter(|f| f.kind == detector.kind) {
-                // Inactive until a verdict finds it again, unless its detector says that it lasts.
-                finding.active &= found.lasting_hops.contains(&finding.verdict.hop);
-                if finding.active {
-                    finding.last_at = context.now;
-                }
-            }
-            found.lasting_hops.clear();
+            // Inactive until a verdict finds it again.
+            self.list
+                .iter_mut()
+                .filter(|finding| finding.kind == detector.kind)
+                .for_each(|finding| finding.active = false);
             for verdict in found.list.drain(..) {
                 self.add_verdict(detector, verdict, context.now);
             }
         }
+        self.drop_explained();
+    }
+
+    /// Drops findings about late frames if a finding about the same hop at that time names the cause, or the harm.
+    fn drop_explained(&mut self) {
+        let is_explained = |late: &Finding| {
+            let mut others =
+                self.list.iter().filter(|other| other.kind != LATE_FRAMES && other.verdict.hop == late.verdict.hop);
+            others.any(|other| other.verdict.severity > Severity::Info && other.overlaps(late))
+        };
+        let explained: Vec<bool> =
+            self.list.iter().map(|finding| finding.kind == LATE_FRAMES && is_explained(finding)).collect();
+        let mut explained = explained.into_iter();
+        self.list.retain(|_| explained.next() != Some(true));
     }
 
     fn add_verdict(&mut self, &Detector { kind, keep, .. }: &Detector, verdict: Verdict, now: MonoNs) {
@@ -218,6 +269,12 @@ impl Findings {
             known.occurrences = known.occurrences.max(occurrences);
             known.active = now.since(known.last_at) < WINDOW_NS;
             known.began = verdict.since.map_or(known.began, |since| since.min(known.began));
+            known.times.merge(&verdict.times);
+            if verdict.times.first().is_none() && known.last_at > known.times.last().unwrap_or_default() {
+                known.times.record_span(verdict.since.unwrap_or(last_at).min(last_at), last_at);
+            } else if is_state {
+                known.times.record(now);
+            }
             let worse = (verdict.severity, verdict.weight) >= (known.verdict.severity, known.verdict.weight);
             if worse || keep != Keep::Worst {
                 known.verdict = verdict;
@@ -227,7 +284,13 @@ impl Findings {
             let occurrences = verdict.occurrences.unwrap_or(0);
             let last_at = verdict.last_at.filter(|_| verdict.occurrences.is_some()).unwrap_or(now).max(began);
             let active = now.since(last_at) < WINDOW_NS;
-            self.list.push(Finding { kind, began, last_at, active, verdict, occurrences });
+            let mut times = verdict.times;
+            if times.first().is_none() {
+                times.record_span(began, last_at);
+            } else if verdict.occurrences.is_none() {
+                times.record(last_at);
+            }
+            self.list.push(Finding { kind, began, last_at, active, verdict, occurrences, times });
         }
     }
 
@@ -257,7 +320,7 @@ mod tests {
     use super::super::detector;
     use super::*;
 
-    const PASSING: Detector = detector("backlog-growing", Keep::Worst, |_, _| {});
+    const PASSING: Detector = detector("backlog", Keep::Worst, |_, _| {});
     const LASTING: Detector = detector("merged-chunks", Keep::Latest, |_, _| {});
 
     fn verdict(severity: Severity, weight: u64) -> Verdict {
@@ -294,6 +357,37 @@ mod tests {
         assert_eq!(findings.list[0].ended_at(), None, "it occurs again");
         findings.add_verdict(&LASTING, verdict(Severity::Critical, 7), MonoNs(90 * SECOND));
         assert_eq!(findings.list[0].last_at, MonoNs(90 * SECOND), "a state lasts while it is found");
+    }
+
+    #[test]
+    fn each_episode_of_a_finding_is_kept() {
+        const SECOND: u64 = 1_000_000_000;
+        let mut findings = Findings::default();
+        for second in [5, 6, 7, 60, 61] {
+            findings.add_verdict(&PASSING, verdict(Severity::Warning, 10), MonoNs(second * SECOND));
+        }
+        let mut times = OccurrenceTimes::default();
+        for second in [8, 70] {
+            times.record(MonoNs(second * SECOND));
+            let mut counted = verdict(Severity::Warning, 10);
+            counted.times(times).occurrences(second);
+            findings.add_verdict(&LASTING, counted, MonoNs(71 * SECOND));
+        }
+        let in_seconds = |finding: &Finding| -> Vec<[u64; 2]> {
+            let episodes = finding.times.episodes().iter();
+            episodes.map(|episode| [episode.first, episode.last].map(|at| at.0 / SECOND)).collect()
+        };
+        assert_eq!(findings.list.iter().map(in_seconds).collect::<Vec<_>>(), [[[5, 7], [60, 61]], [[8, 8], [70, 70]]]);
+        for finding in &findings.list {
+            assert_eq!((finding.times.first(), finding.times.last()), (Some(finding.began), Some(finding.last_at)));
+        }
+    }
+
+    #[test]
+    fn a_finding_lasts_for_a_second_and_is_over_after_ten() {
+        const SECOND: u64 = 1_000_000_000;
+        let phases = [(true, 0), (true, SECOND), (false, 0)].map(|(active, ns)| FindingPhase::new(active, ns));
+        assert_eq!(phases, [FindingPhase::Lasts, FindingPhase::Pauses, FindingPhase::Ended]);
     }
 
     #[test]

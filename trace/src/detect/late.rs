@@ -1,5 +1,6 @@
 //! Tokens that wait outside the hops: in the process that generated them, in their receiver, or in a frontend.
 
+use super::advice::Receivers;
 use super::thresholds::{GAP_WARNING_NS, gap_severity};
 use super::{DetectContext, Verdict, Verdicts, advice};
 use crate::clock::MonoNs;
@@ -16,30 +17,31 @@ const MIN_MENTIONED_SHARE: f64 = 0.05;
 /// Tokens that wait in the process that generated them: by its own timestamps, or by the time in the call that sends them.
 pub(super) fn detect_late_sends(context: &DetectContext<'_>, out: &mut Verdicts) {
     for group in context.ledger.groups() {
-        let worst = group.send_wait.max().unwrap_or(0);
+        let waits = group.send_wait.whole();
+        let worst = waits.max().unwrap_or(0);
         // If even the shortest wait is long, the engine's clock differs (a time namespace), and the waits are not real.
-        let shortest = group.send_wait.quantile(0.0).unwrap_or(0);
+        let shortest = waits.quantile(0.0).unwrap_or(0);
         let severity = gap_severity(worst);
         let Some(severity) = severity.filter(|_| shortest < GAP_WARNING_NS / 2) else {
             continue;
         };
         let source = context.facts().source();
-        let median = group.send_wait.quantile(0.5).unwrap_or(0);
+        let median = waits.quantile(0.5).unwrap_or(0);
         let summary = format!(
             "tokens wait up to {} in the {source} before they are sent (median {}, {})",
             duration(worst),
             duration(median),
-            plural(group.send_wait.count(), "message"),
+            plural(waits.count(), "message"),
         );
         let verdict = out
             .add_verdict(severity, summary)
             .hop(&group.name)
             .times(group.late_sends)
-            .occurrences(group.send_wait.count_above(GAP_WARNING_NS))
+            .occurrences(waits.count_above(GAP_WARNING_NS))
             .weighed("send_wait_max_ns", worst)
             .with("send_wait_p50_ns", median)
             .advice(context.facts().late_send());
-        let recent = group.send_wait.recent(context.now).max();
+        let recent = group.send_wait.recent_max(context.now).unwrap_or(0);
         if recent >= GAP_WARNING_NS {
             add_busiest_threads(verdict, context, recent);
         }
@@ -101,11 +103,9 @@ pub(super) fn detect_late_deliveries(context: &DetectContext<'_>, out: &mut Verd
         .with("stall_max_ns", delivered_ns)
         .with("engine_itl_max_ns", sent_ns)
         .advice(if receives {
-            format!(
-                "responses are written only after all queued messages are processed, so the whole queue delays each of them; if its \
-                 event loop is busy, {}",
-                advice::own_work_advice(engine, receiver)
-            )
+            let order =
+                "responses are written only after all queued messages are processed, so the whole queue delays each of them";
+            advice::with_relief(order, engine, Receivers { role: receiver, count: 0 })
         } else {
             engine.late_inside().to_owned()
         });
@@ -113,7 +113,11 @@ pub(super) fn detect_late_deliveries(context: &DetectContext<'_>, out: &mut Verd
         verdict.rid(&first.rid);
     }
     if !receives {
-        add_busiest_threads(verdict, context, waits.recent(context.now).max().max(silence_ns));
+        add_busiest_threads(
+            verdict,
+            context,
+            ledger.recent_delivery_wait_max(context.now).unwrap_or(0).max(silence_ns),
+        );
     }
 }
 

@@ -16,6 +16,7 @@ mod gap;
 mod health_check;
 mod inflation;
 mod late;
+mod late_frames;
 mod merging;
 mod own;
 mod retries;
@@ -31,7 +32,7 @@ mod tests;
 use Keep::{Latest, LatestOfAllHops, Worst};
 use attribution::Attribution;
 use finding::Verdicts;
-pub use finding::{Finding, Findings, Severity, Verdict};
+pub use finding::{Finding, FindingPhase, Findings, Severity, Verdict};
 pub use worker_imbalance::imbalance;
 
 use crate::clock::MonoNs;
@@ -128,7 +129,8 @@ pub const ALL: &[Detector] = &[
     detector("unanswered-requests", Worst, unanswered::detect_unanswered_requests),
     detector("abandoned-requests", Latest, abandoned::detect_abandoned_requests),
     detector("aborted-retries", Latest, retries::detect_aborted_retries),
-    detector("backlog-growing", Worst, backlog::detect_growing_backlog),
+    detector("backlog", Worst, backlog::detect_backlog),
+    detector(finding::LATE_FRAMES, Latest, late_frames::detect_late_frames),
     detector("rid-changed-worker", Latest, wire::detect_worker_changes),
     detector("out-of-order", Latest, wire::detect_out_of_order),
     detector("worker-imbalance", Latest, worker_imbalance::detect_worker_imbalance),

@@ -1,19 +1,15 @@
 //! Thresholds that several detectors or the screen share. One that only a single detector reads is a constant in its file.
 
 use super::Severity;
-pub(crate) use crate::ledger::BURST_FRAMES;
-pub use crate::ledger::GAP_WARNING_NS;
+pub(crate) use crate::ledger::{BACKLOG_FRAMES, BURST_FRAMES};
+pub use crate::ledger::{GAP_WARNING_NS, LATE_NS};
 
 const SECOND: u64 = 1_000_000_000;
 
 /// Wait of a first token between scheduler and tokenizer that is critical, in nanoseconds.
 pub const GAP_CRITICAL_NS: u64 = 5 * SECOND;
-/// Minimum size of a backlog, in frames.
-pub(crate) const BACKLOG_FRAMES: u64 = 64;
 /// Backlog that is critical, in frames.
 pub const BACKLOG_CRITICAL_FRAMES: u64 = 1_000;
-/// Minimum wait of the oldest frame to judge a consumer or a backlog, in nanoseconds.
-pub const LATE_NS: u64 = SECOND / 4;
 /// Share of that wait on a CPU that makes a thread CPU-bound.
 pub(crate) const CPU_BOUND_SHARE: f64 = 0.8;
 /// Share of that wait spent waiting for a CPU that makes a thread starved.

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::advice::Receivers;
 use super::attribution::{self, ThreadState};
 use super::thresholds::{GAP_WARNING_NS, STARVED_SHARE, THROTTLED_SHARE, gap_severity};
 use super::{DetectContext, Severity, Verdict, Verdicts, advice};
@@ -32,12 +33,17 @@ pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts)
     let state = attribution::reader_state(context.ledger, worst.at, worst.ns);
     let Some(verdict) = detect_late_leg(context, late, "in the server's socket", out) else { return };
     let mut advice = match state {
-        ThreadState::CpuBound => advice::own_work_advice(context.facts(), receiver),
+        ThreadState::CpuBound => {
+            // How many processes read the socket is not observed.
+            advice::cpu_bound_advice(context.facts(), Receivers { role: receiver, count: 0 })
+        }
         ThreadState::Starved => advice::STARVED.to_owned(),
         ThreadState::Throttled => advice::THROTTLED.to_owned(),
         ThreadState::Stopped => advice::not_running_advice(AwayState::Stopped, "").to_owned(),
         ThreadState::Frozen => advice::not_running_advice(AwayState::Frozen, "").to_owned(),
-        ThreadState::Busy | ThreadState::Unknown => format!("the {receiver}'s event loop is busy or held up"),
+        ThreadState::Busy | ThreadState::PartlyRunning | ThreadState::Unknown => {
+            format!("the {receiver}'s event loop is busy or held up")
+        }
         ThreadState::Blocked | ThreadState::Asleep | ThreadState::Waiting => String::from(
             "it neither ran nor waited for a CPU: a signal or a debugger stopped it (`kill -CONT PID` resumes it), or a call blocks its event \
              loop (`py-spy dump --native` shows where)",

@@ -48,8 +48,8 @@ pub trait Facts: fmt::Debug + Sync {
         "sender"
     }
 
-    /// How to relieve a CPU-bound process of this role, or any process for an empty role; empty if unknown.
-    fn relief(&self, _role: &str) -> &'static str {
+    /// How to relieve a busy process of this role, of which several may run, or any process for an empty role; empty if unknown.
+    fn relief(&self, _role: &str, _runs_several: bool) -> &'static str {
         ""
     }
 

@@ -330,9 +330,9 @@ impl Ledger {
                         is_streamed(chunks, count, facts.unstreamed_tokens())
                     });
                 }
-                sums.itl.record_n(&mut self.itl_sent, context.at, silence_ns, 1);
+                sums.itl.record_n(&mut self.itl_sent, silence_ns, 1);
                 let token_ns = silence_ns / u64::from(step.new);
-                sums.itl_by_token.record_n(&mut self.itl_sent_by_token, context.at, token_ns, step.new.into());
+                sums.itl_by_token.record_n(&mut self.itl_sent_by_token, token_ns, step.new.into());
                 if self.hops.any_delivered {
                     let itl = request.itl.get_or_insert_default();
                     itl.sent.record(token_ns, step.new);
@@ -493,7 +493,14 @@ impl Ledger {
             // An `AbortReq` may already have counted its outcome.
             if request.finish.is_none() {
                 let outcomes = &mut self.totals.requests;
-                *if finish == Finish::Abort { &mut outcomes.aborted } else { &mut outcomes.completed } += 1;
+                if finish == Finish::Abort {
+                    outcomes.aborted += 1;
+                } else {
+                    outcomes.completed += 1;
+                    // Nobody waits for the end of an aborted request.
+                    outcomes.ends_in_transit += 1;
+                    request.is_end_in_transit = true;
+                }
             }
             self.finish_request(ticket, at, finish);
         }

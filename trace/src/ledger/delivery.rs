@@ -117,11 +117,11 @@ impl Ledger {
             if let Some(last) = tracker.last_delivery_at.replace(at) {
                 let silence_ns = at.since(last);
                 let token_ns = silence_ns / u64::from(result.new_tokens);
-                self.itl_delivered.record(at, silence_ns);
+                self.itl_delivered.record(silence_ns);
                 if silence_ns >= GAP_WARNING_NS {
                     self.late_deliveries.record_span(last, at);
                 }
-                self.itl_delivered_by_token.record_n(at, token_ns, result.new_tokens.into());
+                self.itl_delivered_by_token.record_n(token_ns, result.new_tokens.into());
                 let itl = request.itl.get_or_insert_default();
                 itl.delivered.record(token_ns, result.new_tokens);
             // This is the first delivery, and none before it was missed.

@@ -11,7 +11,7 @@ use super::request_details::{DispatchWait, EngineLoad, RequestDispatch};
 use crate::clock::MonoNs;
 use crate::event::{Dispatch, DispatchKind, DispatchedRequest};
 use crate::id::{FrameId, HopId};
-use crate::stats::Distribution;
+use crate::stats::{RunSeconds, WindowedDistribution};
 
 /// Messages to the scheduler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,7 +76,13 @@ pub(super) struct AnsweredRequests {
     /// All requests with a lower number have been overtaken.
     overtaken_below: u64,
     /// Time from dispatch to the first chunk.
-    pub(super) first_chunk_waits: Distribution,
+    pub(super) first_chunk_waits: WindowedDistribution,
+}
+
+impl AnsweredRequests {
+    fn counting(seconds: RunSeconds) -> Self {
+        Self { first_chunk_waits: WindowedDistribution::counting(seconds), ..Self::default() }
+    }
 }
 
 /// Chunks do not show whether the request was answered.
@@ -107,6 +113,8 @@ pub(super) struct DispatchedRequests {
     last_output_at: Option<MonoNs>,
     pub(super) answered: HashMap<HopId, AnsweredRequests>,
     pub(super) judged_at: Option<MonoNs>,
+    /// Seconds of the window of current figures.
+    pub(super) seconds: RunSeconds,
 }
 
 /// The message that was sent last.
@@ -216,7 +224,8 @@ impl DispatchedRequests {
         }
         let number = *self.by_rid.get(rid)?;
         let answered = self.remove(rid)?;
-        let of_hop = self.answered.entry(answered.message.hop).or_default();
+        let seconds = self.seconds;
+        let of_hop = self.answered.entry(answered.message.hop).or_insert_with(|| AnsweredRequests::counting(seconds));
         of_hop.first_chunk_waits.record(at, at.since(answered.times.sent));
         // Each waiting request is marked once, by the first later one that has a chunk. Earlier marks need no second look.
         if number > of_hop.overtaken_below {

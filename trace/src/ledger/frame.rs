@@ -133,6 +133,7 @@ impl Ledger {
             request.is_after_engine_end = true;
             request.first_receive_missed = true;
         }
+        self.forget_ends_in_transit();
         self.dispatched.clear();
         self.ttft.late_legs.prefills.restart(at);
         self.delivery_epoch += 1;
@@ -186,8 +187,8 @@ impl Ledger {
                 self.touched[number] = self.record_chunk(&context, chunk, self.touched[number], &mut sums);
             }
         }
-        sums.itl.record_pending(&mut self.itl_sent, at);
-        sums.itl_by_token.record_pending(&mut self.itl_sent_by_token, at);
+        sums.itl.record_pending(&mut self.itl_sent);
+        sums.itl_by_token.record_pending(&mut self.itl_sent_by_token);
         self.totals.chunks.sent += sums.chunks_from_scheduler;
         self.totals.tokens.sent += sums.tokens_from_scheduler;
         self.totals.chunks.tracked += sums.tracked_chunks;

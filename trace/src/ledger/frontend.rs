@@ -59,7 +59,7 @@ impl FrontendWaits {
         self.responses += 1;
         for (waits, ns) in [(&mut self.first_token, wait.first_token_ns), (&mut self.last_token, wait.last_token_ns)] {
             if let Some(ns) = ns {
-                waits.record(at, ns);
+                waits.record(ns);
             }
         }
         self.worst.keep_longest(at, wait.rid, longest_ns);

@@ -6,12 +6,13 @@ use hashbrown::HashMap;
 
 use super::absence::AwayTimes;
 use super::lane::{Lane, LaneCounts, PendingChunk};
+use super::late_frames::LateFrames;
 use super::limits::push_bounded;
 use super::time_use::TimeUse;
 use crate::clock::MonoNs;
 use crate::event::Capabilities;
 use crate::id::{FrameId, HopId, ThreadId, Ticket};
-use crate::stats::{Buckets, Tally, WindowedSum};
+use crate::stats::{Buckets, RunSeconds, Tally, WindowedSum};
 
 /// Maximum number of distinct reasons for undecoded frames; further ones share an entry.
 const MAX_UNDECODED_REASONS: usize = 32;
@@ -43,7 +44,7 @@ pub struct HopCounts {
     pub backlog: u64,
     /// Maximum backlog.
     pub backlog_max: u64,
-    /// Maximum number of frames received in one wakeup; 0 until the first one has ended.
+    /// Maximum number of frames received in one wakeup, without a wait for a frame; 0 until the first one has ended.
     pub wakeup_frames_max: u32,
     /// Observations missed here.
     pub lost: u64,
@@ -57,10 +58,11 @@ pub(crate) struct EarlyReceive {
     pub(crate) burst_position: Option<BurstPosition>,
 }
 
-/// Wakeup of the receiver, and the number of frames received in it so far.
+/// Burst of the hop's receiver, and the number of the hop's frames received in it so far.
 #[derive(Clone, Copy, Debug)]
 struct CurrentWakeup {
-    number: u64,
+    receiver: BurstReceiver,
+    burst: u64,
     frames: u32,
 }
 
@@ -185,6 +187,8 @@ pub struct Hop {
     pub while_waiting: TimeUse,
     /// Why the receiving thread did not run in that time.
     pub away: AwayTimes,
+    /// Frames received late.
+    pub(crate) late_frames: LateFrames,
     wakeup: Option<CurrentWakeup>,
     /// Its receiver's burst, used if the receiving thread is not observed.
     pub(crate) burst: Burst,
@@ -193,8 +197,14 @@ pub struct Hop {
 }
 
 impl Hop {
-    pub(super) fn new(id: HopId, group: usize) -> Self {
-        Self { id, group, ..Self::default() }
+    pub(super) fn new(id: HopId, group: usize, seconds: RunSeconds) -> Self {
+        Self {
+            id,
+            group,
+            chunk_waits: WindowedSum::counting(seconds),
+            first_waits: WindowedSum::counting(seconds),
+            ..Self::default()
+        }
     }
 
     /// Counts an undecoded frame by its reason.
@@ -258,13 +268,15 @@ impl Hop {
         self.last_receiver
     }
 
-    /// Counts the frames of a wakeup. At the first frame of a new wakeup, returns the count of the previous one.
-    pub(crate) fn count_wakeup(&mut self, wakeup: u64) -> Option<u32> {
+    /// Counts the frames of a wakeup. At the first frame of a new wakeup, returns the count of the previous one. A wakeup ends when its
+    /// receiver finds no frame, even if it polls again without sleeping.
+    pub(crate) fn count_wakeup(&mut self, position: BurstPosition) -> Option<u32> {
+        let BurstPosition { receiver, burst, .. } = position;
         let (frames, finished) = match self.wakeup {
-            Some(current) if current.number == wakeup => (current.frames + 1, None),
+            Some(current) if current.receiver == receiver && current.burst == burst => (current.frames + 1, None),
             previous => (1, previous.map(|previous| previous.frames)),
         };
-        self.wakeup = Some(CurrentWakeup { number: wakeup, frames });
+        self.wakeup = Some(CurrentWakeup { receiver, burst, frames });
         // A receiver that has waited for no frame since its first may never have returned to its poll.
         if finished.is_some() || self.counts.wakeup_frames_max > 0 {
             self.counts.wakeup_frames_max = self.counts.wakeup_frames_max.max(frames).max(finished.unwrap_or(0));
@@ -316,7 +328,7 @@ mod tests {
 
     #[test]
     fn undecoded_reasons_are_bounded() {
-        let mut hop = Hop::new(HopId(0), 0);
+        let mut hop = Hop::new(HopId(0), 0, RunSeconds::default());
         for n in 0..1000 {
             hop.count_undecoded(&format!("reason {n}"));
         }

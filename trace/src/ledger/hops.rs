@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use hashbrown::HashMap;
 
+use super::backlog::BacklogCourse;
 use super::kernel_queue::KernelQueue;
 use super::lane::Lane;
 use super::processing_stage::ProcessingStages;
@@ -14,7 +15,7 @@ use crate::clock::MonoNs;
 use crate::event::{self, Capabilities, SendWait};
 use crate::id::HopId;
 use crate::path::{Ends, UNKNOWN};
-use crate::stats::{Buckets, Distribution, Trend};
+use crate::stats::{Buckets, Distribution, Trend, WindowedDistribution};
 
 use super::hop::{Hop, HopRoles};
 
@@ -40,7 +41,7 @@ pub struct HopGroup {
     /// Queue waits in the current time slot.
     pub(crate) queue_wait_slot: Buckets,
     /// Wait of the content in the sender: see [`SendWait`].
-    pub send_wait: Distribution,
+    pub send_wait: WindowedDistribution,
     /// Ends of such waits that are worth a finding.
     pub(crate) late_sends: OccurrenceTimes,
     /// Forwarded minus sent.
@@ -59,6 +60,8 @@ pub struct HopGroup {
     pub last_frame_at: Option<MonoNs>,
     /// Backlog over time.
     pub trend: Trend,
+    /// Backlog since few frames waited.
+    pub(crate) course: BacklogCourse,
     /// Streams, by what their counts show that they list.
     pub streams: ModeCounts,
     /// Token ids that crossed.
@@ -151,7 +154,7 @@ impl Hops {
             return None;
         }
         let group = self.group_or_add(ends);
-        let mut hop = Hop::new(id, group);
+        let mut hop = Hop::new(id, group, self.processing_stages.seconds);
         hop.ends = self.roles_of(ends);
         // Presumed until its announcement, which may say otherwise.
         hop.shows.sent = true;
@@ -267,7 +270,8 @@ impl Hops {
     /// The group with these ends.
     fn group_or_add(&mut self, ends: Ends<&str>) -> usize {
         self.group_between(ends).unwrap_or_else(|| {
-            let mut group = HopGroup::default();
+            let send_wait = WindowedDistribution::counting(self.processing_stages.seconds);
+            let mut group = HopGroup { send_wait, ..HopGroup::default() };
             group.set_ends(ends);
             self.groups.push(group);
             self.groups.len() - 1

@@ -39,7 +39,8 @@ impl Ledger {
         let settled = chunks.outcomes.chunks() + in_flight + chunks.undelivered;
         check_equal("chunks expected and their outcomes", chunks.tracked, settled)?;
         let live = self.table.iter().filter(|request| request.is_mapped && request.finish.is_none()).count() as u64;
-        check_equal("live requests, one by one and counted", live, self.live_count())?;
+        let ending = self.table.iter().filter(|request| request.is_end_in_transit).count() as u64;
+        check_equal("live requests, one by one and counted", live + ending, self.live_count())?;
         let waiting: u64 = self.hops.all.iter().map(|hop| hop.counts.backlog).sum();
         let by_line = self.hops.groups.iter().map(|group| group.backlog).sum();
         check_equal("frames that wait, by hop and by line", waiting, by_line)

@@ -45,6 +45,7 @@ impl Ledger {
         self.judge_prefills(now);
         for group in &mut self.hops.groups {
             group.trend.sample(now, group.backlog);
+            group.course.record_tick(now, group.backlog, &group.trend);
         }
     }
 
@@ -166,9 +167,27 @@ impl Ledger {
         };
         let awaits_no_delivery =
             request.tracker.as_ref().is_none_or(|tracker| tracker.is_finished || tracker.is_text_only);
+        if has_arrived {
+            self.record_end_arrival(ticket);
+        }
         if has_arrived && awaits_no_delivery {
             self.close_soon(ticket, at);
         }
+    }
+
+    /// Records that the end of a request has reached the tokenizer.
+    fn record_end_arrival(&mut self, ticket: Ticket) {
+        if let Some(request) = self.table.get_mut(ticket)
+            && std::mem::take(&mut request.is_end_in_transit)
+        {
+            self.totals.requests.ends_in_transit -= 1;
+        }
+    }
+
+    /// Ends in transit never arrive once the engine has ended.
+    pub(super) fn forget_ends_in_transit(&mut self) {
+        self.table.iter_mut().for_each(|request| request.is_end_in_transit = false);
+        self.totals.requests.ends_in_transit = 0;
     }
 
     /// Whether the finish was sent on the hop into the tokenizer and, if receives are observed there, received.
@@ -207,6 +226,7 @@ impl Ledger {
             return false;
         };
         self.totals.requests.settling -= u64::from(request.finish.is_some());
+        self.totals.requests.ends_in_transit -= u64::from(request.is_end_in_transit);
         self.totals.requests.closed += 1;
         match reason {
             CloseReason::Orphaned if request.finish.is_none() => self.totals.requests.orphaned += 1,
@@ -247,7 +267,7 @@ impl Ledger {
 mod tests {
     use crate::Config;
     use crate::MonoNs;
-    use crate::event::{Capabilities, Chunk, IdColumn};
+    use crate::event::{Capabilities, Chunk, Finish, IdColumn};
     use crate::ledger::Limits;
     use crate::ledger::test_path::Path;
 
@@ -279,6 +299,26 @@ mod tests {
         assert_eq!(path.ledger().finished_count(), 1);
         let degraded: Vec<String> = path.ledger().degraded_reasons().collect();
         assert_eq!(degraded, ["limit rid_bytes = 10000 was reached 99 times: the oldest entries were evicted"]);
+    }
+
+    #[test]
+    fn a_request_is_live_until_the_tokenizer_has_received_its_end() {
+        let mut path = path(Limits::default());
+        let numbers = |path: &Path| {
+            let requests = path.ledger().totals().requests;
+            (requests.completed, requests.ends_in_transit, path.ledger().live_count())
+        };
+        let first = path.send(0, IdColumn::Delta, &[Chunk::counted("a", 1, 1)]);
+        let last = Chunk { finish: Some(Finish::Stop), ..Chunk::counted("a", 1, 2) };
+        let last = path.send(0, IdColumn::Delta, &[last]);
+        assert_eq!(numbers(&path), (1, 1, 1), "the scheduler has finished it, but its client waits");
+        path.receive(first);
+        assert_eq!(numbers(&path), (1, 1, 1));
+        path.receive(last);
+        assert_eq!(numbers(&path), (1, 0, 0));
+        let aborted = Chunk { finish: Some(Finish::Abort), ..Chunk::counted("b", 1, 1) };
+        path.send(0, IdColumn::Delta, &[aborted]);
+        assert_eq!(numbers(&path), (1, 0, 0), "nobody waits for it");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 mod absence;
 mod answer;
+mod backlog;
 mod chunk;
 mod clientless;
 mod delivery;
@@ -24,6 +25,7 @@ mod in_flight_entry;
 mod invariant;
 mod kernel_queue;
 mod lane;
+mod late_frames;
 mod late_leg;
 mod late_legs;
 mod lifecycle;
@@ -64,6 +66,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use absence::AwayTimes;
 pub use answer::ResponseEnd;
+#[cfg(test)]
+pub(crate) use backlog::MIN_RISING_SECONDS;
 pub use dispatched::{DispatchCounts, RequestAbort};
 pub use engine_silence::{ControlMessages, EngineSilence, EngineSilences};
 #[cfg(test)]
@@ -76,11 +80,12 @@ pub use hop::{Hop, HopCounts};
 pub use hops::HopGroup;
 pub use kernel_queue::KernelQueue;
 pub use lane::LaneCounts;
+pub(crate) use late_frames::LateFrames;
 pub use late_leg::LateLeg;
 pub use late_legs::{JudgedRequests, SlowestPrefill};
 pub use limits::{BOUNDS, Bound, Limits, ReachedLimit};
 pub use losses::{Losses, Lossy, LostRange};
-pub use occurrence_times::OccurrenceTimes;
+pub use occurrence_times::{Episode, OccurrenceTimes};
 pub use outcome::{ChunkOutcome, JudgedChunks, OutcomeCounts, UnjudgedCause};
 pub use pair_messages::{PairMessageCounts, PairTimes};
 pub use prefill::PrefillComparison;
@@ -130,7 +135,7 @@ use crate::clock::MonoNs;
 use crate::engine::{EngineState, Engines};
 use crate::event::{Event, Missed, MissedCause, Undecoded, What};
 pub use crate::id::Ticket;
-use crate::stats::{Buckets, Distribution};
+use crate::stats::{Buckets, Distribution, RunSeconds, WindowedDistribution};
 
 /// Caps a number from an event, so that sums of hostile values cannot overflow.
 fn capped(number: u64) -> u64 {
@@ -142,6 +147,10 @@ fn capped(number: u64) -> u64 {
 pub const GAP_WARNING_NS: u64 = 1_000_000_000;
 /// Frames in one wakeup that make a burst.
 pub(crate) const BURST_FRAMES: u32 = 8;
+/// Minimum size of a backlog, in frames.
+pub(crate) const BACKLOG_FRAMES: u64 = 64;
+/// Minimum wait of a frame to judge a receiver or a backlog, in nanoseconds.
+pub(crate) const LATE_NS: u64 = 250_000_000;
 
 /// Worst observed wait of a first token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -178,13 +187,13 @@ pub struct Ledger {
     /// Finished requests that wait for receives and deliveries, by the latest time at which they are closed.
     settling: VecDeque<(MonoNs, Ticket)>,
     totals: Totals,
-    gap: Distribution,
+    gap: WindowedDistribution,
     /// Gaps in the current time slot.
     gap_slot: Buckets,
     worst_gap: WorstGap,
     /// Gaps that are worth a finding, each from its send.
     pub(crate) late_gaps: OccurrenceTimes,
-    delivery_wait: Distribution,
+    delivery_wait: WindowedDistribution,
     worst_delivery_wait: WorstGap,
     /// Waits for a delivery, or times between two, that are worth a finding.
     pub(crate) late_deliveries: OccurrenceTimes,
@@ -204,6 +213,8 @@ pub struct Ledger {
     /// Hashes of the ids of recent health checks.
     health_checks: VecDeque<u64>,
     started: Option<MonoNs>,
+    /// Seconds of the run, by which all current figures are counted.
+    seconds: RunSeconds,
     now: MonoNs,
     pending_frames: usize,
     pending_chunks: usize,
@@ -356,10 +367,15 @@ impl Ledger {
         }
     }
 
-    /// Counts the seconds of current figures from the start of the first time slot. Called before the first event.
+    /// Counts the seconds of all current figures from the start of the first time slot. Called before the first event.
     pub(crate) fn start_slots(&mut self, at: MonoNs) {
-        self.gap.count_seconds_from(at);
-        self.ttft.seconds_from = at;
+        let seconds = RunSeconds::starting_at(at);
+        self.seconds = seconds;
+        self.gap = WindowedDistribution::counting(seconds);
+        self.delivery_wait = WindowedDistribution::counting(seconds);
+        self.ttft.seconds = seconds;
+        self.dispatched.seconds = seconds;
+        self.hops.processing_stages.seconds = seconds;
     }
 
     /// Starts a new time slot: resets the values kept per slot.

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use super::limits::CountedLimits;
 use super::stream::Stream;
 use crate::clock::MonoNs;
-use crate::stats::{Distribution, WindowedSum};
+use crate::stats::{Distribution, RunSeconds, WindowedSum};
 
 /// Maximum number of distinct roles; the ends of further ones are left unassigned.
 const MAX_ROLES: usize = 1_024;
@@ -33,9 +33,19 @@ pub struct ProcessingStage {
 }
 
 impl ProcessingStage {
+    fn new(role: &str, seconds: RunSeconds) -> Self {
+        Self {
+            role: role.to_owned(),
+            inside_sum: WindowedSum::counting(seconds),
+            first_inside: WindowedSum::counting(seconds),
+            through_sum: WindowedSum::counting(seconds),
+            ..Self::default()
+        }
+    }
+
     /// Records the time of a chunk inside the process, which ended at `until`.
     fn record_inside(&mut self, until: MonoNs, ns: u64, is_first_chunk: bool) {
-        self.inside.record(until, ns);
+        self.inside.record(ns);
         self.inside_sum.record_n(until, ns, 1);
         if is_first_chunk {
             self.first_inside.record_n(until, ns, 1);
@@ -102,6 +112,8 @@ impl InProcess {
 #[derive(Debug, Default)]
 pub(crate) struct ProcessingStages {
     pub(crate) all: Vec<ProcessingStage>,
+    /// Seconds of the window of current figures.
+    pub(crate) seconds: RunSeconds,
     /// Number of times in all requests' [`InProcess`].
     waiting: usize,
 }
@@ -116,7 +128,7 @@ impl ProcessingStages {
             // Beyond the limit, roles share an index without an entry.
             return u16::MAX;
         }
-        self.all.push(ProcessingStage { role: role.to_owned(), ..ProcessingStage::default() });
+        self.all.push(ProcessingStage::new(role, self.seconds));
         (self.all.len() - 1) as u16
     }
 
@@ -148,7 +160,7 @@ impl ProcessingStages {
         };
         if is_first_chunk && incoming.is_whole() {
             let ns = chunk.at.since(incoming.first_at);
-            processing_stage.through.record(chunk.at, ns);
+            processing_stage.through.record(ns);
             processing_stage.through_sum.record_n(chunk.at, ns, 1);
         }
         if processing_stage.shows_receives {

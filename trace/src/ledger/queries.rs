@@ -10,7 +10,7 @@ use super::{
 use crate::clock::MonoNs;
 use crate::engine::{EngineState, Mode, Waiter};
 use crate::id::HopId;
-use crate::stats::{Buckets, Distribution};
+use crate::stats::{Buckets, Distribution, RecentWindow, Spread};
 
 impl Ledger {
     /// Chunks whose outcome the last event showed, with the rid of their request.
@@ -78,9 +78,9 @@ impl Ledger {
         request.numbers(self.hops.worker_of(&request.streams), self.observes_receives())
     }
 
-    /// Number of live requests: neither finished nor evicted.
+    /// Number of live requests: neither evicted nor finished. One whose end has not reached the tokenizer is live, since its client waits.
     pub fn live_count(&self) -> u64 {
-        self.table.live_count() as u64
+        self.table.live_count() as u64 + self.totals.requests.ends_in_transit
     }
 
     /// Number of request records.
@@ -177,7 +177,17 @@ impl Ledger {
 
     /// First receive minus first send, over requests.
     pub fn gap(&self) -> &Distribution {
-        &self.gap
+        self.gap.whole()
+    }
+
+    /// The same over the window of current figures; `None` without any.
+    pub fn recent_gap(&self) -> Option<Spread> {
+        self.gap.recent_spread(self.now)
+    }
+
+    /// Window of all current figures: the current second, as far as it has passed, and the nine before it.
+    pub fn recent_window(&self) -> RecentWindow {
+        self.seconds.window(self.now)
     }
 
     /// Gaps since the last [`Self::next_slot`].
@@ -187,17 +197,22 @@ impl Ledger {
 
     /// Worst gap; `None` if no gap was observed.
     pub fn worst_gap(&self) -> Option<&WorstGap> {
-        (self.gap.count() > 0).then_some(&self.worst_gap)
+        (self.gap().count() > 0).then_some(&self.worst_gap)
     }
 
     /// First delivery minus first receive, over streamed requests; minus first send if receives are not observed.
     pub fn delivery_wait(&self) -> &Distribution {
-        &self.delivery_wait
+        self.delivery_wait.whole()
+    }
+
+    /// Largest of those in the window of current figures; `None` without any.
+    pub(crate) fn recent_delivery_wait_max(&self, now: MonoNs) -> Option<u64> {
+        self.delivery_wait.recent_max(now)
     }
 
     /// Worst of [`Self::delivery_wait`]; `None` if none was observed.
     pub(crate) fn worst_delivery_wait(&self) -> Option<&WorstGap> {
-        (self.delivery_wait.count() > 0).then_some(&self.worst_delivery_wait)
+        (self.delivery_wait().count() > 0).then_some(&self.worst_delivery_wait)
     }
 
     /// Time between chunks of one request at the scheduler.

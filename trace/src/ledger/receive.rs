@@ -49,7 +49,7 @@ impl Ledger {
         hop.counts.frames_sent += 1;
         if let Some(forwarded) = forwarded {
             hop.counts.frames_forwarded += 1;
-            self.hops.groups[hop.group].relay.record(forwarded, forwarded.since(at));
+            self.hops.groups[hop.group].relay.record(forwarded.since(at));
         }
         let Some(lane) = hop.lanes.get_mut(&id.lane) else {
             return;
@@ -92,6 +92,7 @@ impl Ledger {
         let group = &mut self.hops.groups[hop.group];
         group.backlog += 1;
         group.backlog_slot = group.backlog_slot.max(group.backlog);
+        group.course.record_sent(at, group.backlog);
         if group.backlog > group.backlog_max {
             group.backlog_max = group.backlog;
             group.backlog_max_at = at;
@@ -115,7 +116,7 @@ impl Ledger {
         }
         if let Some(ns) = processing_ns {
             hop.counts.busy_ns = hop.counts.busy_ns.saturating_add(ns);
-            self.hops.groups[hop.group].processing.record(at, ns);
+            self.hops.groups[hop.group].processing.record(ns);
         }
         if let Some(thread) = receiver.and_then(|id| self.threads.get_mut(id)) {
             thread.requested_at = Some(at);
@@ -141,15 +142,6 @@ impl Ledger {
         }
         hop.counts.frames_received += 1;
         hop.add_unprocessed(id, at);
-        let group = &mut self.hops.groups[hop.group];
-        if let Some(wakeup) = received.wakeup {
-            if let Some(frames) = hop.count_wakeup(wakeup) {
-                group.wakeups.record(at, u64::from(frames));
-            }
-            if hop.current_wakeup_frames() >= BURST_FRAMES {
-                group.bursts.record(at);
-            }
-        }
         self.totals.predicted.wakeups_seen |= received.wakeup.is_some() && hop.last;
         hop.last_receiver = received.by.or(hop.last_receiver);
         hop.last_received_at = Some(at);
@@ -158,6 +150,9 @@ impl Ledger {
         let position = received.wakeup.map(|wakeup| {
             self.locate_in_burst(hop_index, received.by, wakeup, ReceiveTimes { sent, requested, received: at })
         });
+        if let Some(position) = position {
+            self.count_wakeup(at, hop_index, position);
+        }
         let receive = FrameReceive { at, hop_index, position, sent_at: sent, is_observed: true };
         let hop = &mut self.hops.all[hop_index];
         if let Some(frame) = &received.frame {
@@ -179,14 +174,28 @@ impl Ledger {
         }
     }
 
+    /// Counts a received frame in the wakeup of its receiver.
+    fn count_wakeup(&mut self, at: MonoNs, hop_index: usize, position: BurstPosition) {
+        let hop = &mut self.hops.all[hop_index];
+        let group = &mut self.hops.groups[hop.group];
+        if let Some(frames) = hop.count_wakeup(position) {
+            group.wakeups.record(u64::from(frames));
+        }
+        if hop.current_wakeup_frames() >= BURST_FRAMES {
+            group.bursts.record(at);
+        }
+    }
+
     /// Records a queue wait, and the receive of the chunks in `pending_receive`, of which the frame consists.
     fn record_queue_wait(&mut self, receive: FrameReceive, ns: u64) {
         let hop = &mut self.hops.all[receive.hop_index];
         hop.queue_wait.record(ns);
+        hop.late_frames.record_received(receive.at, ns, hop.counts.busy_ns);
         hop.chunk_waits.record_n(receive.at, ns, self.pending_receive.len() as u64);
         let group = &mut self.hops.groups[hop.group];
-        group.queue_wait.record(receive.at, ns);
+        group.queue_wait.record(ns);
         group.queue_wait_slot.record(ns);
+        group.course.record_received(receive.at, group.backlog, ns);
         self.receive_pending_chunks(receive);
     }
 

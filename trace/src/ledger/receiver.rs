@@ -93,7 +93,7 @@ impl Ledger {
         let requested = thread.requested_at.take();
         if let Some(requested) = requested {
             let group = self.hops.all[hop_index].group;
-            self.hops.groups[group].recv_wait.record(at, at.since(requested));
+            self.hops.groups[group].recv_wait.record(at.since(requested));
         }
         requested
     }

@@ -35,6 +35,8 @@ pub struct Request {
     pub(crate) is_after_engine_end: bool,
     /// Its final chunk has left the tokenizer's inbox.
     pub(crate) final_received: bool,
+    /// Its finish was sent and, as far as receives are observed, has not reached the tokenizer.
+    pub(crate) is_end_in_transit: bool,
     /// In the queue of finished requests that are kept briefly.
     pub(crate) is_closing_soon: bool,
     /// One of its streams lists more ids than new tokens.
@@ -156,6 +158,11 @@ impl Request {
     /// Start of its first token's wait for the tokenizer; `None` if it does not wait, or that is unknown.
     pub fn waiting_since(&self) -> Option<MonoNs> {
         self.sent_first.filter(|_| self.received_first.is_none() && !self.first_receive_missed)
+    }
+
+    /// Whether its client waits for its end, although the scheduler has sent it.
+    pub fn is_end_in_transit(&self) -> bool {
+        self.is_end_in_transit
     }
 
     /// Its delivery tracker; `None` if deliveries are not observed or its response carries text only.

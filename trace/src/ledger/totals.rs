@@ -74,6 +74,8 @@ pub struct RequestCounts {
     pub finished: u64,
     /// Finished otherwise than by an abort.
     pub completed: u64,
+    /// Of those, the ones whose finish was sent and has not reached the tokenizer.
+    pub ends_in_transit: u64,
     /// Aborted, by a finish reason or only by an `AbortReq`.
     pub aborted: u64,
     /// The rid was reused by another request while this one was in flight.

@@ -9,7 +9,7 @@ use super::limits::CountedLimits;
 use super::request::Request;
 use super::ttft_path::{ObservedMoments, TimedLeg, TtftLeg, TtftMoment, TtftPath};
 use crate::clock::MonoNs;
-use crate::stats::{Distribution, DurationSum, Spread, Tally, WindowedSum};
+use crate::stats::{Distribution, DurationSum, RunSeconds, Spread, Tally, WindowedSum};
 
 /// Lengths of a leg over requests.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ impl LegLengths {
         self.sum.whole()
     }
 
-    /// Exact sum and number of the ten whole seconds before the one at `now`.
+    /// Exact sum and number of the window of current figures at `now`.
     pub fn recent_sum(&self, now: MonoNs) -> DurationSum {
         self.sum.recent(now)
     }
@@ -54,17 +54,17 @@ pub struct TtftGroup {
 
 impl TtftGroup {
     /// A group without requests, for the observed moments of this path.
-    fn new(path: &TtftPath, whole: TtftLeg, seconds_from: MonoNs) -> Self {
+    fn new(path: &TtftPath, whole: TtftLeg, seconds: RunSeconds) -> Self {
         let legs = path.legs().map(|timed| LegLengths {
             leg: timed.leg,
             lengths: Tally::default(),
-            sum: WindowedSum::counting_from(seconds_from),
+            sum: WindowedSum::counting(seconds),
         });
         Self {
             observed: path.observed(),
             whole,
             times: Distribution::default(),
-            sum: WindowedSum::counting_from(seconds_from),
+            sum: WindowedSum::counting(seconds),
             legs: legs.collect(),
         }
     }
@@ -72,7 +72,7 @@ impl TtftGroup {
     /// Adds a request with the moments of the group.
     fn record(&mut self, path: &TtftPath, whole: TimedLeg) {
         let end = whole.end();
-        self.times.record(end, whole.ns);
+        self.times.record(whole.ns);
         self.sum.record_n(end, whole.ns, 1);
         let mut legs_ns = 0;
         for (lengths, timed) in self.legs.iter_mut().zip(path.legs()) {
@@ -98,7 +98,7 @@ impl TtftGroup {
         self.sum.whole()
     }
 
-    /// Exact sum and number of the ten whole seconds before the one at `now`.
+    /// Exact sum and number of the window of current figures at `now`.
     pub fn recent_sum(&self, now: MonoNs) -> DurationSum {
         self.sum.recent(now)
     }
@@ -115,8 +115,8 @@ const MAX_GROUPS: usize = 8;
 /// Times to first token of all requests.
 #[derive(Debug, Default)]
 pub struct Ttft {
-    /// Start of a second of the window of current figures.
-    pub(super) seconds_from: MonoNs,
+    /// Seconds of the window of current figures.
+    pub(super) seconds: RunSeconds,
     groups: SmallVec<[TtftGroup; 1]>,
     pub(super) late_legs: LateLegs,
     /// Requests that are not streamed: the response is one body, or its first chunk has several tokens.
@@ -156,7 +156,7 @@ impl Ttft {
         let index = match self.groups.iter().position(|group| group.observed == observed) {
             Some(index) => index,
             None if self.groups.len() < MAX_GROUPS => {
-                self.groups.push(TtftGroup::new(path, whole.leg, self.seconds_from));
+                self.groups.push(TtftGroup::new(path, whole.leg, self.seconds));
                 self.groups.len() - 1
             }
             None => {
@@ -246,8 +246,7 @@ mod tests {
         let sums: Vec<u128> = main.legs().iter().map(|lengths| lengths.sum().ns).collect();
         assert_eq!(sums, [40, 960, 100, 60]);
         assert_eq!(main.legs()[1].spread().max, 690);
-        assert_eq!([999_999_999, 1_000_000_000].map(|now| main.recent_sum(MonoNs(now)).count), [0, 2]);
-        assert_eq!(main.recent_sum(MonoNs(60_000_000_000)).count, 0);
+        assert_eq!([990, 9_999_999_999, 10_000_000_000].map(|now| main.recent_sum(MonoNs(now)).count), [2, 2, 0]);
     }
 
     #[test]

@@ -33,10 +33,18 @@ fn min_of_bucket(bucket: usize) -> u64 {
 }
 
 /// Bucket counters. Allocated at the first value.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Buckets {
     counts: Option<Box<[u32; BUCKETS]>>,
+    /// The largest possible duration without values.
+    min: u64,
     max: u64,
+}
+
+impl Default for Buckets {
+    fn default() -> Self {
+        Self { counts: None, min: u64::MAX, max: 0 }
+    }
 }
 
 impl Buckets {
@@ -45,6 +53,7 @@ impl Buckets {
         let counts = self.counts.get_or_insert_with(|| Box::new([0; BUCKETS]));
         let count = &mut counts[bucket_of(ns)];
         *count = count.saturating_add(1);
+        self.min = self.min.min(ns);
         self.max = self.max.max(ns);
     }
 
@@ -53,13 +62,16 @@ impl Buckets {
         let all = self.counts.iter().flat_map(|counts| counts.iter().enumerate());
         let non_empty = all.filter(|(_, count)| **count > 0);
         let counts = non_empty.map(|(bucket, &count)| BucketCount { bucket: bucket as u16, count });
-        Tally { counts: counts.collect(), max: self.max }
+        let counts: Vec<BucketCount> = counts.collect();
+        let min = if counts.is_empty() { 0 } else { self.min };
+        Tally { counts, min, max: self.max }
     }
 
     /// Resets all counters.
     pub fn clear(&mut self) {
-        // Filling the counters costs more than this check. Durations of 0 leave `max` at 0.
-        if self.max > 0 || self.counts.as_ref().is_some_and(|counts| counts[0] > 0) {
+        // Filling the counters costs more than this check.
+        if self.min != u64::MAX || self.max > 0 {
+            self.min = u64::MAX;
             self.max = 0;
             self.counts.iter_mut().for_each(|counts| counts.fill(0));
         }
@@ -71,6 +83,8 @@ impl Buckets {
 pub struct Tally {
     /// Non-empty buckets in order.
     counts: Vec<BucketCount>,
+    /// 0 without values.
+    min: u64,
     max: u64,
 }
 
@@ -83,6 +97,7 @@ struct BucketCount {
 impl Tally {
     /// Adds a duration in nanoseconds `times` times.
     pub fn record(&mut self, ns: u64, times: u32) {
+        self.min = if self.counts.is_empty() { ns } else { self.min.min(ns) };
         self.add_to_bucket(bucket_of(ns) as u16, times);
         self.max = self.max.max(ns);
     }
@@ -108,15 +123,23 @@ impl Tally {
         (!self.counts.is_empty()).then_some(self.max)
     }
 
-    /// Midpoint of the bucket with `quantile` (0 to 1), in nanoseconds: accurate to 6 %; `None` without values.
+    /// Value of `quantile` (0 to 1), in nanoseconds; `None` without values. The smallest and the largest value are exact, others are accurate
+    /// to 6 %: the middle of a bucket.
     pub fn quantile(&self, quantile: f64) -> Option<u64> {
-        let rank = ((self.count() as f64 * quantile).ceil() as u64).max(1);
+        let count = self.count();
+        let rank = super::rank_of(quantile, count)?;
+        if rank == count {
+            return Some(self.max);
+        }
+        if rank == 1 {
+            return Some(self.min);
+        }
         let mut counted = 0;
         for &BucketCount { bucket, count } in &self.counts {
             counted += u64::from(count);
             if counted >= rank {
                 let (min, beyond) = bounds_of_bucket(bucket.into());
-                return Some((min + (beyond - min) / 2).min(self.max));
+                return Some((min + (beyond - min) / 2).clamp(self.min, self.max));
             }
         }
         None
@@ -137,6 +160,10 @@ impl Tally {
 
     /// Adds the counts of another tally.
     pub fn add(&mut self, other: &Self) {
+        if other.counts.is_empty() {
+            return;
+        }
+        self.min = if self.counts.is_empty() { other.min } else { self.min.min(other.min) };
         for &BucketCount { bucket, count } in &other.counts {
             self.add_to_bucket(bucket, count);
         }
@@ -165,6 +192,17 @@ mod tests {
             prop_assert!(min <= ns);
             prop_assert!(ns < beyond || bucket_of(ns) == BUCKETS - 1);
             prop_assert!(beyond - min <= 1.max(min / 8));
+        }
+
+        #[test]
+        fn quantiles_lie_between_the_extremes(values in prop::collection::vec(any::<u64>(), 1..150), quantile in 0.0..=1.0_f64) {
+            let tally = tally(&values);
+            let found = tally.quantile(quantile).expect("values");
+            prop_assert!(values.iter().min() <= Some(&found) && Some(&found) <= values.iter().max());
+            prop_assert_eq!((tally.quantile(0.0), tally.quantile(1.0)), (values.iter().min().copied(), tally.max()));
+            if values.len() < 100 {
+                prop_assert_eq!(tally.quantile(0.99), tally.max());
+            }
         }
 
         #[test]

@@ -1,12 +1,10 @@
-//! Histograms of durations: the whole run with three significant digits, the last ten whole seconds with two.
+//! Histograms of durations, with three significant digits.
 
 use hdrhistogram::{Counter, Histogram};
 
 use serde::{Deserialize, Serialize};
 
-use super::sum::Slices;
 use super::{Tally, buckets};
-use crate::clock::MonoNs;
 
 /// Longer durations are recorded as one hour.
 const LONGEST_NS: u64 = 3_600_000_000_000;
@@ -14,84 +12,112 @@ const LONGEST_NS: u64 = 3_600_000_000_000;
 /// A distribution of nanoseconds. Allocated at the first value.
 #[derive(Debug, Default)]
 pub struct Distribution {
-    inner: Option<Box<Inner>>,
-    /// Start of a second of the window.
-    seconds_from: MonoNs,
+    inner: Option<Box<Counted<u64>>>,
 }
 
-#[derive(Debug, Default)]
-struct Inner {
-    whole: Digits<3>,
+/// A histogram with three significant digits, and its exact extremes and sum.
+#[derive(Debug)]
+pub(super) struct Counted<C: Counter> {
+    histogram: Histogram<C>,
+    min: u64,
     max: u64,
     sum: u128,
-    slices: Slices<Digits<2, u32>>,
 }
 
-/// A histogram with this number of significant digits.
-#[derive(Debug)]
-struct Digits<const N: u8, C: Counter = u64>(Histogram<C>);
-
-impl<const N: u8, C: Counter> Default for Digits<N, C> {
+impl<C: Counter> Default for Counted<C> {
     fn default() -> Self {
-        let histogram = Histogram::new_with_bounds(1, LONGEST_NS, N);
-        Self(histogram.expect("the bounds are constants that the histogram accepts"))
+        let histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3);
+        let histogram = histogram.expect("the bounds are constants that the histogram accepts");
+        Self { histogram, min: u64::MAX, max: 0, sum: 0 }
+    }
+}
+
+impl<C: Counter> Counted<C> {
+    /// Adds a duration `times` times. One beyond the longest counts in the last bucket.
+    pub(super) fn record_n(&mut self, ns: u64, times: C) {
+        self.histogram.saturating_record_n(ns, times);
+        self.min = self.min.min(ns);
+        self.max = self.max.max(ns);
+        self.sum += u128::from(ns) * u128::from(times.as_u64());
+    }
+
+    /// Adds the values of another one.
+    pub(super) fn add(&mut self, other: &Self) {
+        // Adding histograms of equal bounds cannot fail.
+        let _ = self.histogram.add(&other.histogram);
+        self.min = self.min.min(other.min);
+        self.max = self.max.max(other.max);
+        self.sum += other.sum;
+    }
+
+    pub(super) fn clear(&mut self) {
+        if !self.histogram.is_empty() {
+            self.histogram.reset();
+        }
+        self.min = u64::MAX;
+        self.max = 0;
+        self.sum = 0;
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    pub(super) fn max(&self) -> u64 {
+        self.max
+    }
+
+    /// Value of `quantile` (0 to 1); `None` without values.
+    pub(super) fn quantile(&self, quantile: f64) -> Option<u64> {
+        let count = self.count();
+        match super::rank_of(quantile, count)? {
+            rank if rank == count => Some(self.max),
+            1 => Some(self.min),
+            // The histogram returns a bound of the bucket, which may lie beyond all values.
+            _ => Some(self.histogram.value_at_quantile(quantile).clamp(self.min, self.max)),
+        }
+    }
+
+    pub(super) fn spread(&self) -> Option<Spread> {
+        Spread::new(self.count(), self.max, |quantile| self.quantile(quantile))
     }
 }
 
 impl Distribution {
-    /// Counts the seconds of the window from `origin`. Called before the first value.
-    pub(crate) fn count_seconds_from(&mut self, origin: MonoNs) {
-        self.seconds_from = origin;
-    }
-
-    /// Adds a duration that ended at `at`.
-    pub fn record(&mut self, at: MonoNs, ns: u64) {
-        self.record_n(at, ns, 1);
+    /// Adds a duration.
+    pub fn record(&mut self, ns: u64) {
+        self.record_n(ns, 1);
     }
 
     /// Adds a duration `times` times.
-    pub(crate) fn record_n(&mut self, at: MonoNs, ns: u64, times: u64) {
-        let seconds_from = self.seconds_from;
-        let inner = self.inner.get_or_insert_with(|| {
-            let mut inner = Box::<Inner>::default();
-            inner.slices.count_from(seconds_from);
-            inner
-        });
-        inner.max = inner.max.max(ns);
-        inner.sum += u128::from(ns) * u128::from(times);
-        // A duration beyond the longest counts in the last bucket.
-        inner.whole.0.saturating_record_n(ns, times);
-        if let Some(slice) = inner.slices.slice_at(at, |slice| slice.0.reset()) {
-            slice.0.saturating_record_n(ns, u32::try_from(times).unwrap_or(u32::MAX));
-        }
+    pub(crate) fn record_n(&mut self, ns: u64, times: u64) {
+        self.inner.get_or_insert_default().record_n(ns, times);
     }
 
     /// Number of values.
     pub fn count(&self) -> u64 {
-        self.inner.as_ref().map_or(0, |i| i.whole.0.len())
+        self.inner.as_ref().map_or(0, |inner| inner.count())
     }
 
-    /// Value of `quantile` (0 to 1), in nanoseconds; `None` without values.
+    /// Value of `quantile` (0 to 1), in nanoseconds: accurate to a thousandth, and never outside the range of the values. `None` without any.
     pub fn quantile(&self, quantile: f64) -> Option<u64> {
-        let inner = self.inner.as_ref()?;
-        // A quantile is the upper bound of its bucket, which may exceed the maximum.
-        Some(inner.whole.0.value_at_quantile(quantile).min(inner.max))
+        self.inner.as_ref()?.quantile(quantile)
     }
 
     /// The exact maximum; `None` without values.
     pub fn max(&self) -> Option<u64> {
-        self.inner.as_ref().map(|i| i.max)
+        self.inner.as_ref().map(|inner| inner.max)
     }
 
     /// The exact sum.
     pub fn sum(&self) -> u128 {
-        self.inner.as_ref().map_or(0, |i| i.sum)
+        self.inner.as_ref().map_or(0, |inner| inner.sum)
     }
 
     /// Cumulative counts for rising `bounds`. A value within a thousandth of a bound may count on either side.
     pub fn cumulative_counts(&self, bounds: &[u64]) -> Vec<u64> {
         let mut counts = vec![0; bounds.len()];
-        for value in self.inner.iter().flat_map(|i| i.whole.0.iter_recorded()) {
+        for value in self.inner.iter().flat_map(|i| i.histogram.iter_recorded()) {
             if let Some(count) = counts.get_mut(bounds.partition_point(|&bound| bound < value.value_iterated_to())) {
                 *count += value.count_since_last_iteration();
             }
@@ -107,13 +133,13 @@ impl Distribution {
     /// Number of values above `ns`.
     pub fn count_above(&self, ns: u64) -> u64 {
         let Some(inner) = &self.inner else { return 0 };
-        inner.whole.0.len() - inner.whole.0.count_between(0, ns.min(LONGEST_NS))
+        inner.count() - inner.histogram.count_between(0, ns.min(LONGEST_NS))
     }
 
     /// Non-empty buckets of about an eighth, in order: start, end (exclusive), count.
     pub fn bucket_counts(&self) -> Vec<[u64; 3]> {
         let mut counts: Vec<(usize, u64)> = Vec::new();
-        for value in self.inner.iter().flat_map(|inner| inner.whole.0.iter_recorded()) {
+        for value in self.inner.iter().flat_map(|inner| inner.histogram.iter_recorded()) {
             let bucket = buckets::bucket_of(value.value_iterated_to());
             match counts.last_mut() {
                 Some((last, count)) if *last == bucket => *count += value.count_since_last_iteration(),
@@ -126,31 +152,6 @@ impl Distribution {
         });
         with_bounds.collect()
     }
-
-    /// Histogram of the ten whole seconds before the one at `now`, for figures over a window of known length.
-    fn window(&self, now: MonoNs) -> Histogram<u32> {
-        sum_of_slices(self.inner.iter().flat_map(|inner| inner.slices.window(now)))
-    }
-
-    /// Histogram of the same seconds and of the current one, for detectors.
-    pub(crate) fn recent(&self, now: MonoNs) -> Histogram<u32> {
-        sum_of_slices(self.inner.iter().flat_map(|inner| inner.slices.window_and_current(now)))
-    }
-
-    /// Value of `quantile` in that histogram; `None` without values.
-    pub(crate) fn recent_quantile(&self, quantile: f64, now: MonoNs) -> Option<u64> {
-        let recent = self.recent(now);
-        Some(recent.value_at_quantile(quantile).min(self.max()?)).filter(|_| !recent.is_empty())
-    }
-}
-
-fn sum_of_slices<'d>(slices: impl Iterator<Item = &'d Digits<2, u32>>) -> Histogram<u32> {
-    let Digits(mut sum) = Digits::<2, u32>::default();
-    for slice in slices {
-        // Adding histograms of equal bounds cannot fail.
-        let _ = sum.add(&slice.0);
-    }
-    sum
 }
 
 /// Summary of a distribution, in nanoseconds unless its field says otherwise.
@@ -179,17 +180,6 @@ impl Spread {
         Self::new(values.count(), values.max()?, |q| values.quantile(q))
     }
 
-    /// Summary of the ten whole seconds before the one at `now`; `None` without values.
-    pub fn recent(values: &Distribution, now: MonoNs) -> Option<Self> {
-        let window = values.window(now);
-        if window.is_empty() {
-            return None;
-        }
-        // The window has two-digit precision, so its upper bounds are clamped to the true maximum.
-        let max = values.max()?;
-        Self::new(window.len(), window.max().min(max), |quantile| Some(window.value_at_quantile(quantile).min(max)))
-    }
-
     fn new(count: u64, max: u64, quantile: impl Fn(f64) -> Option<u64>) -> Option<Self> {
         Some(Self { count, p50: quantile(0.5)?, p90: quantile(0.9)?, p99: quantile(0.99)?, max })
     }
@@ -204,20 +194,20 @@ pub(crate) struct EqualDurations {
 }
 
 impl EqualDurations {
-    /// Records a duration `times` times, now or together with the following equal ones. All end at `at`.
-    pub(crate) fn record_n(&mut self, to: &mut Distribution, at: MonoNs, ns: u64, times: u64) {
+    /// Records a duration `times` times, now or together with the following equal ones.
+    pub(crate) fn record_n(&mut self, to: &mut Distribution, ns: u64, times: u64) {
         // One step into the histogram for all equal durations.
         if ns != self.ns {
-            self.record_pending(to, at);
+            self.record_pending(to);
             self.ns = ns;
         }
         self.times += times;
     }
 
     /// Records the pending duration.
-    pub(crate) fn record_pending(&mut self, to: &mut Distribution, at: MonoNs) {
+    pub(crate) fn record_pending(&mut self, to: &mut Distribution) {
         if self.times > 0 {
-            to.record_n(at, self.ns, self.times);
+            to.record_n(self.ns, self.times);
             self.times = 0;
         }
     }
@@ -229,38 +219,12 @@ mod tests {
 
     use super::*;
 
-    const SECOND: u64 = 1_000_000_000;
-
-    #[test]
-    fn the_window_expires_old_values_and_the_total_keeps_them() {
-        let mut d = Distribution::default();
-        for second in 0..30 {
-            d.record(MonoNs(second * SECOND), (second + 1) * 1000);
-        }
-        assert_eq!((d.count(), d.max()), (30, Some(30_000)));
-        let recent = d.recent(MonoNs(29 * SECOND));
-        assert_eq!((recent.len(), d.window(MonoNs(29 * SECOND)).len()), (11, 10));
-        assert!(recent.min() > 18_000, "{}", recent.min());
-        assert_eq!(d.recent(MonoNs(60 * SECOND)).len(), 0);
-    }
-
-    #[test]
-    fn the_seconds_of_a_window_begin_where_the_run_does() {
-        let mut d = Distribution::default();
-        d.count_seconds_from(MonoNs(700_000_000));
-        for tenth in 0..30 {
-            d.record(MonoNs(700_000_000 + tenth * SECOND / 10), 1);
-        }
-        let count_at = |ns: u64| d.window(MonoNs(700_000_000 + ns)).len();
-        assert_eq!([0, SECOND - 1, SECOND, 3 * SECOND, 12 * SECOND, 13 * SECOND].map(count_at), [0, 0, 10, 30, 10, 0]);
-    }
-
     #[test]
     fn quantiles_have_three_digits_and_never_exceed_the_maximum() {
         let mut d = Distribution::default();
         assert_eq!(d.quantile(0.5), None);
         for ms in 1..=1000 {
-            d.record(MonoNs(0), ms * 1_000_000);
+            d.record(ms * 1_000_000);
         }
         let p99 = d.quantile(0.99).unwrap_or(0);
         assert!(p99.abs_diff(990_000_000) < 1_000_000, "{p99}");
@@ -276,24 +240,38 @@ mod tests {
         let mut d = Distribution::default();
         assert_eq!((d.sum(), d.cumulative_counts(&[1, 2])), (0, vec![0, 0]));
         for frames in 1..=64 {
-            d.record(MonoNs(0), frames);
+            d.record(frames);
         }
-        d.record(MonoNs(0), 2 * LONGEST_NS);
+        d.record(2 * LONGEST_NS);
         assert_eq!(d.cumulative_counts(&[1, 2, 4, 64]), [1, 2, 4, 64], "small counts are exact");
         assert_eq!(d.sum(), 65 * 32 + u128::from(2 * LONGEST_NS));
     }
 
     proptest! {
         #[test]
+        fn quantiles_lie_between_the_extremes(values in prop::collection::vec(any::<u64>(), 1..150), quantile in 0.0..=1.0_f64) {
+            let mut all = Distribution::default();
+            for &ns in &values {
+                all.record(ns);
+            }
+            let found = all.quantile(quantile).expect("values");
+            prop_assert!(values.iter().min() <= Some(&found) && Some(&found) <= values.iter().max());
+            prop_assert_eq!(all.quantile(1.0), values.iter().max().copied());
+            if values.len() < 100 {
+                prop_assert_eq!(all.quantile(0.99), values.iter().max().copied());
+            }
+        }
+
+        #[test]
         fn recording_a_run_equals_recording_each_value(values in prop::collection::vec((0_u64..4, 1_u64..3), 0..60)) {
-            let (at, mut run) = (MonoNs(7), EqualDurations::default());
+            let mut run = EqualDurations::default();
             let (mut together, mut single) = (Distribution::default(), Distribution::default());
             for &(ns, times) in &values {
-                run.record_n(&mut together, at, ns, times);
-                (0..times).for_each(|_| single.record(at, ns));
+                run.record_n(&mut together, ns, times);
+                (0..times).for_each(|_| single.record(ns));
             }
-            run.record_pending(&mut together, at);
-            let numbers = |d: &Distribution| (d.count(), d.sum(), d.max(), d.bucket_counts(), d.recent(at).len());
+            run.record_pending(&mut together);
+            let numbers = |d: &Distribution| (d.count(), d.sum(), d.max(), d.bucket_counts());
             prop_assert_eq!(numbers(&together), numbers(&single));
         }
     }

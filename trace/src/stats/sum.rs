@@ -1,13 +1,10 @@
-//! Count and sum of durations, over the run and over the last ten whole seconds.
+//! Count and sum of durations, over the run and over the window of current figures.
 
-use super::WINDOW_NS;
+use super::window::{RunSeconds, WINDOW_SECONDS};
 use crate::clock::MonoNs;
 
-const SLICE_NS: u64 = 1_000_000_000;
-/// Seconds of the window.
-const WINDOW_SLICES: u64 = WINDOW_NS / SLICE_NS;
-/// The current second, and those of the window before it.
-const SLICES: usize = 1 + WINDOW_SLICES as usize;
+/// The current second and those before it in the window.
+const SLICES: usize = WINDOW_SECONDS as usize;
 
 /// Count and sum of durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,60 +29,41 @@ impl DurationSum {
     }
 }
 
-/// Values of the current second and of the ten before it.
+/// Values of the seconds of the window.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Slices<T> {
     values: [T; SLICES],
-    /// Number of the time slice in each value.
-    slice_numbers: [u64; SLICES],
-    /// Start of a second: others are whole seconds before or after it.
-    origin: MonoNs,
+    /// Number of the second in each value.
+    numbers: [u64; SLICES],
+    seconds: RunSeconds,
 }
 
-impl<T> Slices<T> {
-    /// Counts seconds from `origin`. Called before the first value.
-    pub(super) fn count_from(&mut self, origin: MonoNs) {
-        self.origin = origin;
+impl<T: Default> Slices<T> {
+    pub(super) fn counting(seconds: RunSeconds) -> Self {
+        Self { seconds, ..Self::default() }
     }
 
-    /// Number of the second at `at`, the first being 1: a slice of number 0 has never held a value.
-    fn number_at(&self, at: MonoNs) -> u64 {
-        at.since(self.origin) / SLICE_NS + 1
-    }
-
-    /// Value of the slice at `at`, cleared if it held an older slice. `None` if it holds a newer one, which a late observation must not clear.
+    /// Value of the second at `at`, cleared if it held an older one. `None` if it holds a newer one, which a late observation must not clear.
     pub(super) fn slice_at(&mut self, at: MonoNs, clear: impl FnOnce(&mut T)) -> Option<&mut T> {
-        let slice = self.number_at(at);
-        let index = (slice % SLICES as u64) as usize;
+        let number = self.seconds.number_at(at);
+        let index = (number % SLICES as u64) as usize;
         let value = &mut self.values[index];
-        let held = &mut self.slice_numbers[index];
-        if *held < slice {
-            *held = slice;
+        let held = &mut self.numbers[index];
+        if *held < number {
+            *held = number;
             clear(value);
         }
-        (*held == slice).then_some(value)
+        (*held == number).then_some(value)
     }
 
-    /// Values of the ten seconds before the one at `now`: the current second is not over, so its count has no length to be divided by.
+    /// Values of the window at `now`. The number 0 of a value that was never used is in no window.
     pub(super) fn window(&self, now: MonoNs) -> impl Iterator<Item = &T> {
-        let current = self.number_at(now);
-        let oldest = current.saturating_sub(WINDOW_SLICES).max(1);
-        self.held_from(oldest).filter(move |(_, held)| *held < current).map(|(value, _)| value)
-    }
-
-    /// Values of the same seconds, and of the current one.
-    pub(super) fn window_and_current(&self, now: MonoNs) -> impl Iterator<Item = &T> {
-        let oldest = self.number_at(now).saturating_sub(WINDOW_SLICES).max(1);
-        self.held_from(oldest).map(|(value, _)| value)
-    }
-
-    /// Values of a second not before `oldest`, with its number.
-    fn held_from(&self, oldest: u64) -> impl Iterator<Item = (&T, u64)> {
-        self.values.iter().zip(self.slice_numbers).filter(move |(_, held)| *held >= oldest)
+        let window = self.seconds.window(now);
+        self.values.iter().zip(self.numbers).filter(move |(_, number)| window.contains(*number)).map(|(value, _)| value)
     }
 }
 
-/// A [`DurationSum`] over the run and over the last ten whole seconds.
+/// A [`DurationSum`] over the run and over the window of current figures.
 #[derive(Clone, Debug, Default)]
 pub struct WindowedSum {
     whole: DurationSum,
@@ -93,11 +71,9 @@ pub struct WindowedSum {
 }
 
 impl WindowedSum {
-    /// Empty sum whose seconds are counted from `origin`.
-    pub(crate) fn counting_from(origin: MonoNs) -> Self {
-        let mut sum = Self::default();
-        sum.slices.count_from(origin);
-        sum
+    /// Empty sum with a window of these seconds.
+    pub(crate) fn counting(seconds: RunSeconds) -> Self {
+        Self { whole: DurationSum::default(), slices: Slices::counting(seconds) }
     }
 
     /// Adds a duration that ended at `at`, `times` times.
@@ -114,7 +90,7 @@ impl WindowedSum {
         self.whole
     }
 
-    /// Sum over the ten whole seconds before the one at `now`.
+    /// Sum over the window at `now`.
     pub fn recent(&self, now: MonoNs) -> DurationSum {
         let mut sum = DurationSum::default();
         self.slices.window(now).for_each(|slice| sum.add(*slice));
@@ -136,8 +112,8 @@ mod tests {
         sum.record_n(MonoNs(0), 100, 2);
         let of = |sum: DurationSum| (sum.count, sum.ns, sum.mean());
         assert_eq!(of(sum.whole()), (62, 6_200, Some(100)));
-        // The second of `now` is not over.
         assert_eq!(of(sum.recent(MonoNs(29 * SECOND))), (20, 2_000, Some(100)));
+        assert_eq!(of(sum.recent(MonoNs(30 * SECOND))), (18, 1_800, Some(100)), "nothing has ended in this second");
         assert_eq!(of(sum.recent(MonoNs(3 * SECOND))), (0, 0, None), "later values are not recent");
         assert_eq!(of(sum.recent(MonoNs(60 * SECOND))), (0, 0, None));
     }

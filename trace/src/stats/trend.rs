@@ -10,8 +10,29 @@ const MAX_SECONDS: usize = 60;
 /// Level over the last minute.
 #[derive(Clone, Debug, Default)]
 pub struct Trend {
-    samples: VecDeque<u64>,
+    samples: VecDeque<LowestLevel>,
     second: u64,
+}
+
+/// Lowest level of a second.
+#[derive(Clone, Copy, Debug)]
+struct LowestLevel {
+    level: u64,
+    /// When it was sampled last.
+    at: MonoNs,
+}
+
+/// Time in which a level never fell and rose in total.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RisingSpan {
+    /// Number of seconds, those before the rise at its lowest level included.
+    pub(crate) seconds: usize,
+    /// Lowest level.
+    pub(crate) from: u64,
+    /// When it had this level last.
+    pub(crate) since: MonoNs,
+    /// Level in the last second.
+    pub(crate) to: u64,
 }
 
 impl Trend {
@@ -22,35 +43,36 @@ impl Trend {
         if second == self.second
             && let Some(lowest) = self.samples.back_mut()
         {
-            *lowest = level.min(*lowest);
+            if level <= lowest.level {
+                *lowest = LowestLevel { level, at: now };
+            }
             return;
         }
         self.second = second;
         if self.samples.len() == MAX_SECONDS {
             self.samples.pop_front();
         }
-        self.samples.push_back(level);
+        self.samples.push_back(LowestLevel { level, at: now });
     }
 
-    /// Samples, oldest first.
-    pub fn samples(&self) -> impl Iterator<Item = u64> + '_ {
-        self.samples.iter().copied()
-    }
-
-    /// Number of seconds in which the level never fell and rose in total, with its start and end value.
-    pub(crate) fn rising_span(&self) -> Option<(usize, u64, u64)> {
-        let mut newer = *self.samples.back()?;
-        let top = newer;
+    /// The seconds until now in which the level never fell and rose in total.
+    pub(crate) fn rising_span(&self) -> Option<RisingSpan> {
+        let newest = *self.samples.back()?;
+        let mut start = newest;
         let mut seconds = 0;
         for &older in self.samples.iter().rev().skip(1) {
             // Backwards in time: a fall ends the span.
-            if older > newer {
+            if older.level > start.level {
                 break;
             }
-            newer = older;
+            // The rise begins when the level is at its lowest for the last time.
+            if older.level < start.level {
+                start = older;
+            }
             seconds += 1;
         }
-        (top > newer).then_some((seconds, newer, top))
+        let span = RisingSpan { seconds, from: start.level, since: start.at, to: newest.level };
+        (newest.level > start.level).then_some(span)
     }
 }
 
@@ -80,9 +102,21 @@ mod tests {
 
     #[test]
     fn a_falling_level_is_not_a_rising_trend() {
-        assert_eq!(trend(&[9, 1, 2, 2, 5]).rising_span(), Some((3, 1, 5)));
+        let span = RisingSpan { seconds: 3, from: 1, since: MonoNs(SECOND_NS), to: 5 };
+        assert_eq!(trend(&[9, 1, 2, 2, 5]).rising_span(), Some(span));
         assert_eq!(trend(&[1, 2, 3, 2]).rising_span(), None);
         assert_eq!(trend(&[4, 4, 4]).rising_span(), None);
         assert_eq!(trend(&[]).rising_span(), None);
+    }
+
+    #[test]
+    fn a_rise_begins_when_the_level_is_lowest_for_the_last_time() {
+        let mut flat = trend(&[7, 0, 0, 0, 40]);
+        let span = RisingSpan { seconds: 3, from: 0, since: MonoNs(3 * SECOND_NS), to: 40 };
+        assert_eq!(flat.rising_span(), Some(span));
+        flat.sample(MonoNs(4 * SECOND_NS + 9), 0);
+        assert_eq!(flat.rising_span(), None);
+        flat.sample(MonoNs(5 * SECOND_NS), 80);
+        assert_eq!(flat.rising_span().map(|span| span.since), Some(MonoNs(4 * SECOND_NS + 9)));
     }
 }

@@ -19,8 +19,8 @@ use anyhow::Context;
 use ratatui::crossterm::event::Event as Input;
 use session::own;
 use session::{Observer, Run, RunStage, ScreenCommand};
+use trace::Event;
 use trace::stats::Distribution;
-use trace::{Event, MonoNs};
 
 use crate::keys;
 use crate::log::LogHold;
@@ -332,7 +332,7 @@ impl Screen {
         self.terminal
             .draw(|frame| click_areas = view::draw_screen(model, ui, theme, frame))
             .context("cannot draw on the terminal")?;
-        self.draw_times.record(MonoNs::now(), begun.elapsed().as_nanos() as u64);
+        self.draw_times.record(begun.elapsed().as_nanos() as u64);
         self.ui.page_rows = click_areas.page_rows;
         self.ui.help_end = click_areas.last_scroll;
         self.click_areas = click_areas;

@@ -10,7 +10,7 @@ use outputs::metrics::{self, Input, Value as MetricValue};
 use outputs::report::{Clock, Report};
 use recording::{Record, Recording};
 use serde_json::Value;
-use trace::detect::Severity;
+use trace::detect::{FindingPhase, Severity};
 use trace::event::{Delivery, Response, What};
 use trace::ledger::Ledger;
 use trace::time_series::SCREEN_SECONDS;
@@ -269,6 +269,17 @@ fn assert_one_headline(name: &str, analysis: &Analysis, input: &ReportInput) {
 
     let mut model = Model { wall_start_ns: report.window_wall_ns.map(|[start, _]| start), ..Model::default() };
     model.refresh(analysis, RunValues::default());
+    for (shown, line) in model.findings.iter().zip(&report.findings) {
+        assert_same(name, &shown.kind, &&*line.kind);
+        let has_ended = model.phase_of(shown) == FindingPhase::Ended;
+        assert_same(&line.kind, &has_ended, &line.ended_at_ns.is_some());
+        let episodes = shown.times.episodes().iter();
+        let episodes = episodes.map(|episode| [episode.first, episode.last].map(|at| at.since(model.started_at)));
+        let listed = line.episodes.iter().map(|episode| [episode.at_ns, episode.last_at_ns]);
+        assert_same(&line.kind, &episodes.collect::<Vec<_>>(), &listed.collect::<Vec<_>>());
+        let ends = [line.episodes.first().map(|first| first.at_ns), line.episodes.last().map(|last| last.last_at_ns)];
+        assert_same(&line.kind, &ends, &[Some(line.at_ns), Some(line.last_at_ns)]);
+    }
     let on_screen = format!("{}: {}", model.verdict.health.label(), model.verdict.text);
     assert_same(&on_screen, &model.verdict.health, &health);
     if report.worst_finding().is_some() {

@@ -1,6 +1,7 @@
 //! Curves over time, read from the seconds that the analysis keeps.
 
-use trace::time_series::{HopSlotCounts, RecentSeconds, SlotCounts, SlotValues};
+use trace::stats::RecentWindow;
+use trace::time_series::{HopSlotCounts, RecentSeconds, RecentTraffic, SlotCounts, SlotValues};
 use trace::{Analysis, ThreadId};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -18,18 +19,28 @@ pub(crate) struct Curves {
 
 impl Curves {
     pub(crate) fn from_analysis(analysis: &Analysis) -> Self {
-        let seconds = analysis.time_series().recent().clone();
+        let seconds = analysis.time_series().recent(analysis.ledger());
         let started = analysis.ledger().started().unwrap_or_default();
         let offset_s = seconds.begun().map_or(0, |begun| begun.since(started) / SECOND_NS);
         Self { seconds, offset_s }
     }
 
-    /// Newest second that is over, counted from the start of the run.
+    /// Newest second, which need not be over, counted from the start of the run.
     pub(crate) fn newest_second(&self) -> u64 {
         self.seconds.newest() + self.offset_s
     }
 
-    /// Returns whether no second is over.
+    /// Whether this second of the run is not over, so that its counts are those so far.
+    pub(crate) fn is_current(&self, second: u64) -> bool {
+        second.checked_sub(self.offset_s).is_some_and(|second| self.seconds.is_current(second))
+    }
+
+    /// Traffic of the seconds of a window.
+    pub(crate) fn traffic_in(&self, window: RecentWindow) -> RecentTraffic {
+        self.seconds.traffic_in(window)
+    }
+
+    /// Returns whether no second has begun.
     pub(crate) fn is_empty(&self) -> bool {
         self.seconds.is_empty()
     }

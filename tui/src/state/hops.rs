@@ -19,11 +19,7 @@ const MAX_REASONS: usize = 4;
 const MAX_MEMBERS: usize = 64;
 
 /// Hops grouped by name, starting at the scheduler.
-pub(crate) fn summarise_hops(
-    ledger: &Ledger,
-    findings: &[Finding],
-    traffic: Option<&RecentTraffic>,
-) -> Vec<HopSummary> {
+pub(crate) fn summarise_hops(ledger: &Ledger, findings: &[Finding], traffic: &RecentTraffic) -> Vec<HopSummary> {
     let mut summaries = Vec::new();
     for (index, group) in ledger.groups().iter().enumerate() {
         let members: Vec<&Hop> = ledger.hops_of_group(index).collect();
@@ -31,7 +27,7 @@ pub(crate) fn summarise_hops(
             continue;
         }
         let mut summary = summarise_group(ledger, index, group, &members);
-        summary.rates = traffic.and_then(|traffic| rates_of_group(ledger, index, traffic));
+        summary.rates = rates_of_group(ledger, index, traffic);
         summary.health = summary.health.max(health_from_findings(findings, &group.name));
         summaries.push(summary);
     }
@@ -93,7 +89,7 @@ fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&
         oldest_wait_ns: oldest_wait_ns.filter(|_| observes_receives),
         queue_wait: Spread::of_distribution(&group.queue_wait).filter(|_| observes_receives),
         queue_wait_histogram: if observes_receives { queue_wait_histogram(&group.queue_wait) } else { Vec::new() },
-        send_wait: Spread::of_distribution(&group.send_wait),
+        send_wait: Spread::of_distribution(group.send_wait.whole()),
         relay_delay: Spread::of_distribution(&group.relay),
         processing_time: Spread::of_distribution(&group.processing),
         wakeup_frames_max: (wakeup_frames_max > 0).then_some(wakeup_frames_max.into()),
@@ -103,14 +99,17 @@ fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&
     }
 }
 
-/// Rates of a group of hops; `None` if it has no time series.
+/// Rates of a group of hops; `None` if it has no time series, or the run has just begun.
 pub(super) fn rates_of_group(ledger: &Ledger, group: usize, traffic: &RecentTraffic) -> Option<HopRates> {
     let sums = traffic.hops.get(group)?;
     let observes_sends = ledger.hops_of_group(group).any(|hop| hop.capabilities().sent);
     // As in the curve of the hop.
     let frames = if observes_sends { sums.frames_sent } else { sums.frames_received };
-    let [frames, chunks, bytes] = [frames, sums.chunks, sums.bytes].map(|sum| traffic.per_second(sum));
-    Some(HopRates { frames, chunks, bytes })
+    Some(HopRates {
+        frames: traffic.per_second(frames)?,
+        chunks: traffic.per_second(sums.chunks)?,
+        bytes: traffic.per_second(sums.bytes)?,
+    })
 }
 
 /// Frames that passed a hop. A hop where one end is not observed has a count of 0 there.
@@ -172,6 +171,7 @@ mod tests {
     use trace::MonoNs;
     use trace::detect::Verdict;
     use trace::event::Capabilities;
+    use trace::ledger::OccurrenceTimes;
 
     use super::*;
     use crate::state::scene::{MS, Scene};
@@ -184,7 +184,7 @@ mod tests {
             ("detokenizer->router", capabilities),
             ("scheduler->detokenizer", capabilities),
         ]);
-        let lines = summarise_hops(scene.analysis.ledger(), &[], None);
+        let lines = summarise_hops(scene.analysis.ledger(), &[], &RecentTraffic::default());
         let from: Vec<&str> = lines.iter().map(|l| &*l.ends.from).collect();
         assert_eq!(from, ["scheduler", "detokenizer", "router"]);
     }
@@ -195,16 +195,24 @@ mod tests {
         scene.send(0, &[("a", 1, 1)]);
         scene.receive(3 * MS, 0, 1);
         scene.send(5 * MS, &[("a", 1, 2)]);
-        let at = |scene: &Scene| summarise_hops(scene.analysis.ledger(), &[], None).remove(0);
+        let at = |scene: &Scene| summarise_hops(scene.analysis.ledger(), &[], &RecentTraffic::default()).remove(0);
         assert_eq!((at(&scene).health, at(&scene).queue_wait_histogram), (Health::Good, vec![0, 0, 1, 0, 0, 0, 0, 0]));
         scene.tick(6_000 * MS);
         assert_eq!((at(&scene).health, at(&scene).backlog_frames), (Health::Critical, Some(1)));
         let verdict = Verdict { severity: Severity::Warning, hop: at(&scene).name, ..Verdict::default() };
         let moment = MonoNs(MS);
-        let over = Finding { kind: "burst", began: moment, last_at: moment, active: false, verdict, occurrences: 0 };
+        let over = Finding {
+            kind: "burst",
+            began: moment,
+            last_at: moment,
+            active: false,
+            verdict,
+            occurrences: 0,
+            times: OccurrenceTimes::default(),
+        };
         scene.receive(6_000 * MS, 1, 2);
         assert_eq!(at(&scene).health, Health::Good);
-        let health = summarise_hops(scene.analysis.ledger(), &[over], None).remove(0).health;
+        let health = summarise_hops(scene.analysis.ledger(), &[over], &RecentTraffic::default()).remove(0).health;
         assert_eq!(health, Health::Warning, "a finding that is over keeps its severity");
         let mut tapped = Scene::tapped();
         tapped.send(0, &[("a", 1, 1)]);

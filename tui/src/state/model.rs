@@ -8,10 +8,10 @@ use session::playback::{PlaybackState, Position};
 use session::sink::OutputStatus;
 use session::units::{format_clock, format_wall_time};
 use trace::MonoNs;
-use trace::detect::Finding;
+use trace::detect::{Finding, FindingPhase};
 use trace::ledger::RequestSummary;
 use trace::path::Ends;
-use trace::stats::Spread;
+use trace::stats::{RecentWindow, Spread};
 
 use super::curves::Curves;
 use super::flags::{Health, RunVerdict};
@@ -31,9 +31,9 @@ pub(crate) struct Model {
     pub(crate) started_at: MonoNs,
     pub(crate) running_ns: u64,
     pub(crate) verdict: RunVerdict,
-    /// Number of whole seconds, at most ten, over which current figures are taken; 0 before the first is over.
-    pub(crate) recent_seconds: u64,
-    /// Current rates of the scheduler's sends; `None` before a second is over.
+    /// Window of all current figures.
+    pub(crate) recent_window: RecentWindow,
+    /// Current rates of the scheduler's sends; `None` if the run has just begun.
     pub(crate) send_rates: Option<SendRates>,
     pub(crate) requests: Requests,
     /// Requests that continued after their client left.
@@ -52,6 +52,8 @@ pub(crate) struct Model {
     pub(crate) hops: Vec<HopSummary>,
     /// Breakdown of the time to first token over the run.
     pub(crate) first_token_path: Vec<Segment>,
+    /// Role whose receive ends it; `None` if no hop is observed.
+    pub(crate) first_token_end: Option<String>,
     /// Times to first token of most requests; `None` if no dispatch was observed.
     pub(crate) ttft: Option<TtftGroupLine>,
     pub(crate) table: RequestTable,
@@ -110,18 +112,30 @@ impl Model {
         replay_ended || self.run.stage == "ended"
     }
 
-    /// Whether the finding is a state that was found last, or occurred in the last second. Between occurrences, it lasts for ten seconds.
-    pub(crate) fn occurs_now(&self, finding: &Finding) -> bool {
-        const NOW_NS: u64 = 1_000_000_000;
-        finding.active && self.running_ns.saturating_sub(finding.last_at.since(self.started_at)) < NOW_NS
+    /// Whether the finding lasts at the shown moment.
+    pub(crate) fn phase_of(&self, finding: &Finding) -> FindingPhase {
+        finding.phase(MonoNs(self.started_at.0.saturating_add(self.running_ns)))
     }
 
-    /// Last occurrence of the finding on the run's clock; while it occurs, `now` or the end of the run.
+    /// End of the finding on the run's clock: `to now`, `to end`, `last 0:12` if it may occur again, `to 0:12`.
     pub(crate) fn format_finding_end(&self, finding: &Finding) -> String {
-        if self.occurs_now(finding) {
-            return String::from(if self.is_at_end() { "end" } else { "now" });
+        let last_at = format_clock(finding.last_at.since(self.started_at));
+        match self.phase_of(finding) {
+            FindingPhase::Lasts if self.is_at_end() => String::from("to end"),
+            FindingPhase::Lasts => String::from("to now"),
+            FindingPhase::Pauses => format!("last {last_at}"),
+            FindingPhase::Ended => format!("to {last_at}"),
         }
-        format_clock(finding.last_at.since(self.started_at))
+    }
+
+    /// Length of the window of current figures in seconds, with the one that is not over: `last 10 s`.
+    pub(crate) fn format_recent_seconds(&self) -> String {
+        format!("last {} s", self.recent_window.seconds())
+    }
+
+    /// Exact length of that window, over which rates are means: `9.4 s`.
+    pub(crate) fn format_rate_window(&self) -> String {
+        format!("{:.1} s", self.recent_window.length_ns() as f64 / 1e9)
     }
 
     /// Time of day with milliseconds if known, else the time since the start of the run.
@@ -153,7 +167,7 @@ pub(crate) struct WaitingRequests {
     pub(crate) longest_wait_ns: u64,
 }
 
-/// Mean rates per second over the last whole seconds, at most ten.
+/// Mean rates per second over the window of current figures.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct HopRates {
     pub(crate) frames: f64,
@@ -180,7 +194,7 @@ pub(crate) struct HopSummary {
     pub(crate) observes_sends: bool,
     pub(crate) ends: Ends<Box<str>>,
     pub(crate) health: Health,
-    /// `None` before a second is over.
+    /// `None` if the run has just begun.
     pub(crate) rates: Option<HopRates>,
     pub(crate) frames: u64,
     pub(crate) chunks: u64,
@@ -253,19 +267,22 @@ pub(crate) struct RunValues {
 #[cfg(test)]
 mod tests {
     use trace::detect::Verdict;
+    use trace::ledger::OccurrenceTimes;
 
     use super::*;
 
     #[test]
     fn nothing_lasts_now_after_the_end_of_the_run() {
         let [began, last_at] = [MonoNs(1), MonoNs(2)];
+        let times = OccurrenceTimes::default();
         let lasting =
-            Finding { kind: "burst", began, last_at, active: true, verdict: Verdict::default(), occurrences: 1 };
+            Finding { kind: "burst", began, last_at, active: true, verdict: Verdict::default(), occurrences: 1, times };
         let mut model = Model::default();
-        assert_eq!(model.format_finding_end(&lasting), "now");
+        assert_eq!(model.format_finding_end(&lasting), "to now");
         model.run.stage = "ended";
-        assert_eq!(model.format_finding_end(&lasting), "end");
+        assert_eq!(model.format_finding_end(&lasting), "to end");
         model.running_ns = 5_000_000_000;
-        assert_eq!(model.format_finding_end(&lasting), "0:00", "it occurred last five seconds ago");
+        assert_eq!(model.format_finding_end(&lasting), "last 0:00", "it occurred last five seconds ago");
+        assert_eq!(model.format_finding_end(&Finding { active: false, ..lasting }), "to 0:00");
     }
 }

@@ -1,4 +1,4 @@
-//! Current figures on the screen are those of the last whole seconds of the report's time series, on every recording in the repository.
+//! Current figures on the screen are those of the last seconds of the report's time series, on every recording in the repository.
 
 use trace::{Analysis, ReportInput};
 
@@ -8,9 +8,9 @@ use super::Model;
 use super::agreement::Replayed;
 use super::model::RunValues;
 
-/// Sum of the last values of a column that are over.
-fn sum_of_last(column: &[u64], over: usize, seconds: usize) -> u64 {
-    column[over - seconds..over].iter().sum()
+/// Sum of the last values of a column.
+fn sum_of_last(column: &[u64], seconds: usize) -> u64 {
+    column[column.len().saturating_sub(seconds)..].iter().sum()
 }
 
 fn assert_near(what: &str, shown: Option<f64>, expected: f64) {
@@ -24,14 +24,20 @@ fn assert_figures_of_series(name: &str, analysis: &Analysis, input: &ReportInput
     let report = Report::of(analysis, input);
     let Some(series) = &report.series else { return 0 };
     let begun = analysis.time_series().begun().unwrap_or_default();
-    let over = (analysis.ledger().now().since(begun) / 1_000_000_000) as usize;
-    let seconds = over.min(10);
-    assert_eq!((series.slot_ns, model.recent_seconds), (1_000_000_000, seconds as u64), "{name}");
+    let elapsed_ns = analysis.ledger().now().since(begun);
+    // At the end of a second, the next one has no slot yet.
+    let has_begun = !elapsed_ns.is_multiple_of(1_000_000_000);
+    let whole_seconds = (elapsed_ns / 1_000_000_000) as usize;
+    let seconds = whole_seconds.min(9) + usize::from(has_begun);
+    assert_eq!(series.slot_ns, 1_000_000_000, "{name}");
+    assert_eq!(series.len(), whole_seconds + usize::from(has_begun), "{name}");
+    let length_ns = elapsed_ns - whole_seconds.saturating_sub(9) as u64 * 1_000_000_000;
+    assert_eq!(model.recent_window.length_ns(), length_ns, "{name}");
     let Some(rates) = model.send_rates else {
-        assert_eq!(over, 0, "{name}");
+        assert!(elapsed_ns < 100_000_000, "{name}");
         return 0;
     };
-    let mean = |column: &[u64]| sum_of_last(column, over, seconds) as f64 / seconds as f64;
+    let mean = |column: &[u64]| sum_of_last(column, seconds) as f64 * 1e9 / length_ns as f64;
     assert_near(name, Some(rates.tokens), mean(&series.tokens.sent));
     for hop in &series.hops {
         let on_screen = model.hops.iter().find(|shown| shown.name == hop.name).expect("the hop");
@@ -39,8 +45,11 @@ fn assert_figures_of_series(name: &str, analysis: &Analysis, input: &ReportInput
         assert_near(&hop.name, on_screen.rates.map(|rates| rates.frames), mean(frames));
         assert_near(&hop.name, on_screen.rates.map(|rates| rates.bytes), mean(&hop.bytes));
     }
-    let gaps = series.gap_ns.as_ref().map_or(0, |gap| sum_of_last(&gap.count, over, seconds));
+    let gaps = series.gap_ns.as_ref().map_or(0, |gap| sum_of_last(&gap.count, seconds));
     assert_eq!(model.gap.window.map_or(0, |window| window.count), gaps, "{name}");
+    let max = series.gap_ns.as_ref().map(|gap| &gap.max[gap.max.len().saturating_sub(seconds)..]);
+    let max = max.and_then(|max| max.iter().flatten().max().copied());
+    assert_eq!(model.gap.window.map(|window| window.max), max, "{name}: now is part of the window");
     seconds as u64
 }
 

@@ -38,9 +38,9 @@ impl Model {
         self.started_at = ledger.started().unwrap_or_default();
         self.running_ns = ledger.now().since(self.started_at);
         self.curves = Curves::from_analysis(analysis);
-        let traffic = analysis.time_series().recent().current_traffic();
-        self.recent_seconds = traffic.as_ref().map_or(0, |traffic| traffic.seconds);
-        self.send_rates = traffic.as_ref().map(|traffic| scheduler_send_rates(ledger, traffic));
+        self.recent_window = ledger.recent_window();
+        let traffic = self.curves.traffic_in(self.recent_window);
+        self.send_rates = scheduler_send_rates(ledger, &traffic);
         self.requests = Requests::of(ledger);
         self.abandoned_requests = ledger.abandoned_requests().requests;
         self.unanswered_requests = ledger.unanswered_requests().count() as u64;
@@ -51,8 +51,10 @@ impl Model {
         self.merged_predicted = self.chunks.dropped_predicted.map(|_| ledger.totals().predicted.merged);
         self.itl = Itl::of(ledger);
         self.findings = analysis.findings_now().sorted().into_iter().cloned().collect();
-        self.hops = hops::summarise_hops(ledger, &self.findings, traffic.as_ref());
-        self.first_token_path = bar::segments(&LegLine::all(&analysis.attribution()));
+        self.hops = hops::summarise_hops(ledger, &self.findings, &traffic);
+        let path = LegLine::all(&analysis.attribution());
+        self.first_token_path = bar::segments(&path);
+        self.first_token_end = bar::ends_of_path(&path).map(|ends| ends.to.to_owned());
         self.ttft = TtftReport::new(ledger).and_then(TtftReport::into_main_group);
         self.threads = threads::thread_lines(ledger);
         self.stacks = StackLine::all(ledger).unwrap_or_default();
@@ -198,12 +200,12 @@ impl KeyFigures {
 }
 
 /// Current rates of the scheduler's sends.
-fn scheduler_send_rates(ledger: &Ledger, traffic: &RecentTraffic) -> SendRates {
+fn scheduler_send_rates(ledger: &Ledger, traffic: &RecentTraffic) -> Option<SendRates> {
     // Until the origin is known, the first hop observed is the best guess.
     let mut outputs = ledger.hops().iter().filter(|hop| !hop.carries_requests);
     let origin = outputs.clone().find(|hop| hop.origin).or_else(|| outputs.next());
     let frames = origin.and_then(|hop| hops::rates_of_group(ledger, hop.group, traffic)).map(|rates| rates.frames);
-    SendRates { tokens: traffic.per_second(traffic.tokens_sent), frames }
+    Some(SendRates { tokens: traffic.per_second(traffic.tokens_sent)?, frames })
 }
 
 /// Writes requests into rows of the table.
@@ -226,10 +228,11 @@ impl<'a> RowWriter<'a> {
         let state = match numbers.finish {
             Some(Finish::Abort) => RequestState::Aborted,
             _ if waiting_since.is_some() => RequestState::Waiting,
-            Some(_) => RequestState::Finished,
-            None => RequestState::Live,
+            Some(_) if !request.is_end_in_transit() => RequestState::Finished,
+            // As in the number of live requests.
+            Some(_) | None => RequestState::Live,
         };
-        if numbers.finish.is_none() || waiting_since.is_some() {
+        if numbers.finish.is_none() || waiting_since.is_some() || request.is_end_in_transit() {
             // It is still in flight, for filters by time.
             numbers.last_at = now;
         }
@@ -310,7 +313,7 @@ fn first_token_gap(ledger: &Ledger) -> FirstTokenGap {
         }
     }
     FirstTokenGap {
-        window: Spread::recent(ledger.gap(), now),
+        window: ledger.recent_gap(),
         whole: Spread::of_distribution(ledger.gap()),
         worst_rid: ledger.worst_gap().map(|worst| worst.rid.to_string()).unwrap_or_default(),
         waiting: ledger.observes_gaps().then_some(waiting),
@@ -353,6 +356,10 @@ mod tests {
             (RequestState::Waiting, Some(5_000 * MS), 5_000 * MS, true)
         );
         scene.receive(6_000 * MS, 0, 1);
+        assert_eq!(rows(&mut model, &scene, FINISHED_SHOWN, &BTreeSet::new())[0].state, RequestState::Live);
+        model.refresh(&scene.analysis, RunValues::default());
+        assert_eq!((model.requests.live, model.requests.ends_in_transit, model.requests.completed), (1, 1, Some(0)));
+        scene.receive(6_001 * MS, 1, 2);
         assert_eq!(rows(&mut model, &scene, FINISHED_SHOWN, &BTreeSet::new())[0].state, RequestState::Finished);
     }
 

@@ -1,9 +1,9 @@
 //! Converts the engine's threads into lines: threads that receive frames first, then by CPU use.
 
+use trace::ThreadId;
 use trace::event::AwayState;
 use trace::ledger::{Ledger, Thread, TimeUse};
-use trace::stats::WINDOW_NS;
-use trace::{MonoNs, ThreadId};
+use trace::stats::RecentWindow;
 
 /// Maximum number of threads shown.
 const MAX_THREADS: usize = 128;
@@ -18,7 +18,7 @@ pub(crate) struct ThreadLine {
     pub(crate) id: ThreadId,
     /// Set if it receives frames from a hop.
     pub(crate) is_receiver: bool,
-    /// The last ten seconds; `None` if it was not sampled in that time.
+    /// The window of current figures; `None` if it was not sampled in that time.
     pub(crate) recent: Option<TimeShares>,
     /// The whole run.
     pub(crate) total: TimeShares,
@@ -52,20 +52,18 @@ impl TimeShares {
 
 /// Lines of the threads; `None` until one has been sampled.
 pub(crate) fn thread_lines(ledger: &Ledger) -> Option<Vec<ThreadLine>> {
-    let now = ledger.now();
-    let mut lines: Vec<ThreadLine> = ledger.threads().iter().filter_map(|thread| thread_line(thread, now)).collect();
+    let window = ledger.recent_window();
+    let mut lines: Vec<ThreadLine> = ledger.threads().iter().filter_map(|thread| thread_line(thread, window)).collect();
     lines.sort_by(|a, b| b.is_receiver.cmp(&a.is_receiver).then(b.total.running.total_cmp(&a.total.running)));
     // A process may have thousands of idle threads; those that receive or run come first.
     lines.truncate(MAX_THREADS);
     (!lines.is_empty()).then_some(lines)
 }
 
-fn thread_line(thread: &Thread, now: MonoNs) -> Option<ThreadLine> {
-    let window_start = MonoNs(now.0.saturating_sub(WINDOW_NS));
-    let recent = thread.between(window_start, now).map(|time| TimeShares {
-        away: longest_away_state(thread, &time, window_start, now),
-        ..TimeShares::from_time_use(&time)
-    });
+fn thread_line(thread: &Thread, window: RecentWindow) -> Option<ThreadLine> {
+    let recent = thread
+        .between(window.from, window.to)
+        .map(|time| TimeShares { away: longest_away_state(thread, &time, window), ..TimeShares::from_time_use(&time) });
     Some(ThreadLine {
         role: thread.role.to_string(),
         name: thread.name.to_string(),
@@ -77,8 +75,8 @@ fn thread_line(thread: &Thread, now: MonoNs) -> Option<ThreadLine> {
 }
 
 /// Longest state that kept the thread from running. Sleep in a poll is left out, since such a thread is free even if a receive was missed.
-fn longest_away_state(thread: &Thread, time: &TimeUse, from: MonoNs, to: MonoNs) -> Option<AwayState> {
-    let away_times = thread.away(from, to);
+fn longest_away_state(thread: &Thread, time: &TimeUse, window: RecentWindow) -> Option<AwayState> {
+    let away_times = thread.away(window.from, window.to);
     let states = [AwayState::Stopped, AwayState::Traced, AwayState::Frozen, AwayState::Blocked];
     let longest = states.into_iter().max_by_key(|state| away_times.time_in(*state))?;
     (time.share(away_times.time_in(longest)) >= MIN_AWAY_SHARE).then_some(longest)

@@ -147,8 +147,11 @@ impl TimeWindow {
         }
     }
 
-    /// Start of the span of the last value beside a series: the current second is not over.
-    pub(super) fn describe_last(self) -> String {
+    /// Start of the span of the last value beside a series, or that the span is not over.
+    pub(super) fn describe_last(self, curves: &Curves) -> String {
+        if curves.is_current(self.end) {
+            return "so far".to_owned();
+        }
         let first = (self.end + 1).saturating_sub(self.step);
         format!("{} {}", if self.step == 1 { "at" } else { "from" }, format_clock(first * SECOND_NS))
     }
@@ -161,12 +164,13 @@ impl TimeWindow {
         // The axis has the shown time, too.
         let title = if text_width(&whole_title) + 2 <= width { whole_title } else { title };
         pad.left_columns(width).draw_heading(y, &title);
-        draw_numbers(pad, y, &[self.describe_last(), "max".to_owned()], Ink::Dim);
+        draw_numbers(pad, y, &[self.describe_last(curves), "max".to_owned()], Ink::Dim);
     }
 
-    /// Span shown in `columns`, in nanoseconds since the start of the run.
+    /// Span shown in `columns`, in nanoseconds since the start of the run. A second that is not over ends now.
     fn shown_span(self, columns: u16, curves: &Curves) -> Range<u64> {
-        self.first_shown_second(columns, curves) * SECOND_NS..(self.end + 1) * SECOND_NS
+        let end = if curves.is_current(self.end) { self.end } else { self.end + 1 };
+        self.first_shown_second(columns, curves) * SECOND_NS..end * SECOND_NS
     }
 
     fn first_shown_second(self, columns: u16, curves: &Curves) -> u64 {

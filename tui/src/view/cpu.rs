@@ -28,7 +28,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let threads = model.threads.as_deref().unwrap_or_default();
     let layout = ThreadTableLayout::for_width(pad.width());
     let mut recent = threads.iter().filter_map(|thread| thread.recent);
-    let mut title = "last 10 s; * receives frames".to_owned();
+    let mut title = format!("{}; * receives frames", model.format_recent_seconds());
     for (is_unknown, columns, reason) in [
         (recent.clone().any(|shares| shares.throttled.is_none()), "quota", NO_THROTTLING),
         (recent.any(|shares| shares.waiting.is_none()), "waits", NO_WAITS),

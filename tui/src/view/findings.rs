@@ -1,9 +1,9 @@
 //! Findings tab: each finding with its start, state, evidence and advice.
 
-use outputs::report::is_identifier;
+use outputs::report::{describe_episodes, is_identifier};
 use serde_json::Value;
 use session::units::{format_clock, format_count, format_duration};
-use trace::detect::Finding;
+use trace::detect::{Finding, FindingPhase};
 use trace::words::json_text;
 
 use super::pad::{List, Pad};
@@ -80,8 +80,8 @@ fn draw_finding(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Finding) {
     pad.draw_text(
         20,
         y,
-        &format!("to {}", model.format_finding_end(finding)),
-        if model.occurs_now(finding) { ink } else { Ink::Dim },
+        &model.format_finding_end(finding),
+        if model.phase_of(finding) == FindingPhase::Lasts { ink } else { Ink::Dim },
     );
     // The details have the kind, too.
     let mut x = 31;
@@ -109,8 +109,11 @@ fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Findi
         (true, _) => format!("began at {began}, last occurred {after}"),
         (false, _) => format!("began at {began}, ended {after}"),
     };
-    let hop = if verdict.hop.is_empty() { String::new() } else { format!(", on {}", verdict.hop) };
-    y = pad.draw_paragraph(1, y, 2, &format!("{span}{hop}"), Ink::Plain);
+    let episodes = finding.times.episodes().iter();
+    let episodes = episodes.map(|episode| [episode.first, episode.last].map(|at| model.format_exact_moment(at)));
+    let span = span + &describe_episodes(episodes, finding.times.joined());
+    let hop = if verdict.hop.is_empty() { String::new() } else { format!("; on {}", verdict.hop) };
+    y = pad.draw_paragraph(1, y, 3, &format!("{span}{hop}"), Ink::Plain);
     if !verdict.rid.is_empty() {
         let x = pad.draw_text(1, y, "worst rid ", Ink::Head);
         let rid = pad.shorten_id(&verdict.rid, pad.width().saturating_sub(x + 16));

@@ -30,9 +30,9 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         return;
     }
     let layout = HopTableLayout::for_width(pad.width(), &model.hops);
-    let heading = match model.recent_seconds {
-        0 => "hop".to_owned(),
-        seconds => format!("hop, rates of {seconds} s"),
+    let heading = match model.send_rates {
+        Some(_) => format!("hop, rates of {}", model.format_rate_window()),
+        None => "hop".to_owned(),
     };
     pad.draw_text(3, 0, &heading, Ink::Dim);
     let headings = layout.columns.iter().map(|column| column.heading);
@@ -235,7 +235,7 @@ fn format_quantiles(spread: Spread) -> String {
 
 /// Busy share of the receivers and processing time per frame. The share comes first, because it shows whether the receivers are the limit.
 fn describe_processing(hop: &HopSummary) -> String {
-    let busy = hop.busy_share.map(|busy| format!("busy {}", percent(busy)));
+    let busy = hop.busy_share.map(|busy| format!("busy {} of the run", percent(busy)));
     let times = hop.processing_time.map(format_quantiles);
     let known: Vec<String> = busy.into_iter().chain(times).collect();
     if known.is_empty() { "-".to_owned() } else { known.join("  ") }
@@ -309,7 +309,7 @@ fn draw_trend(pad: &mut Pad<'_>, x: u16, series: &ChartSeries<'_>, window: TimeW
     let numbers = match &values {
         Ok(values) => {
             let [last, max] = series.format_numbers(values);
-            format!(" {}: {last}, max {max} ", window.describe_last())
+            format!(" {}: {last}, max {max} ", window.describe_last(&model.curves))
         }
         Err(reason) => format!(" {reason} "),
     };

@@ -31,6 +31,8 @@ const TALL_ROWS: u16 = 30;
 const SMALL_ROWS: u16 = 24;
 /// Below this height, lines that say little are left out.
 const LOW_ROWS: u16 = 20;
+/// From this width on, titles are complete.
+const WIDE_COLUMNS: u16 = 100;
 /// First cell of the rid with the longest gap.
 const RID_X: u16 = 66;
 
@@ -57,7 +59,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let legend_room = LegendRoom { max_rows, more: "enlarge" };
     // The output's part of the time to first token has its own bar if there is room.
     if is_tall || ttft.is_none() {
-        y = path::draw_breakdown(pad, y, "first tokens (run)", &model.first_token_path, legend_room);
+        y = path::draw_breakdown(pad, y, &first_tokens_title(model, pad.width()), &model.first_token_path, legend_room);
     }
     y = path::draw_breakdown(pad, y, "TTFT (run)", &ttft.unwrap_or_default(), legend_room);
     if !is_tall {
@@ -68,6 +70,15 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     y = draw_charts(pad, y, rows_for_findings, model, ui);
     if is_tall && !model.findings.is_empty() {
         draw_findings(pad, y + 1, model);
+    }
+}
+
+/// Title of the bar of first tokens, which does not cover the time inside the last process.
+fn first_tokens_title(model: &Model, width: u16) -> String {
+    match &model.first_token_end {
+        Some(role) if width >= WIDE_COLUMNS => format!("first tokens to {role} (run)"),
+        Some(role) => format!("to {role} (run)"),
+        None => "first tokens (run)".to_owned(),
     }
 }
 
@@ -88,8 +99,7 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let requests_x = heads.x + 4 * heads.pitch + 1;
     pad.draw_cells(heads, ["p50", "p90", "p99", "max"], Ink::Dim);
     pad.draw_right_aligned(requests_x, y, 8, "requests", Ink::Dim);
-    // Before the first second is over, nothing is recent.
-    let recent = format!("last {} s", model.recent_seconds.max(1));
+    let recent = model.format_recent_seconds();
     for (row, (name, spread)) in [(&*recent, gap.window), ("whole run", gap.whole)].into_iter().enumerate() {
         let cells = CellRow { y: y + 1 + row as u16, ..heads };
         pad.draw_text(3, cells.y, name, Ink::Plain);
@@ -127,9 +137,9 @@ fn draw_ttft(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let x = pad.draw_text(1, y, "TTFT", Ink::Head);
     let [p50, p99, max] = [ttft.ns.p50, ttft.ns.p99, ttft.ns.max].map(format_duration);
     let x = pad.draw_text(x + 2, y, &format!("p50 {p50}  p99 {p99}  max {max}"), Ink::Strong);
-    let recent = ttft
-        .recent_mean_ns
-        .map_or_else(String::new, |ns| format!(", mean {} in {} s", format_duration(ns), model.recent_seconds.max(1)));
+    let recent = ttft.recent_mean_ns.map_or_else(String::new, |ns| {
+        format!(", mean {} in the {}", format_duration(ns), model.format_recent_seconds())
+    });
     pad.draw_text(x + 2, y, &format!("{} requests{recent}", format_count(ttft.ns.count)), Ink::Dim);
     y + 1
 }
@@ -174,7 +184,7 @@ fn describe_rates(model: &Model, has_room: bool) -> String {
     // Each hop below has its own rate of frames.
     let frames = rates.frames.filter(|_| has_room);
     let frames = frames.map_or_else(String::new, |frames| format!("  {} frames/s", format_rate(frames)));
-    format!("{} tok/s{frames} ({} s)", format_rate(rates.tokens), model.recent_seconds)
+    format!("{} tok/s{frames} ({})", format_rate(rates.tokens), model.format_rate_window())
 }
 
 fn count_or_reason(count: Option<u64>, what: &str, unobserved: &str) -> String {
@@ -230,7 +240,7 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
 
 /// Draws how the thread that receives tokens spends its time, if threads are observed.
 fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
-    const TIME: &str = "(10 s)";
+    let time = format!("({})", model.format_recent_seconds());
     let last_role = model.hops.last().map(|hop| &*hop.ends.to);
     let mut receivers =
         model.threads.iter().flatten().filter(|thread| thread.is_receiver && Some(&*thread.role) == last_role);
@@ -246,8 +256,8 @@ fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     ];
     let known = shown.iter().filter_map(|(share, name, _)| Some(format!("{} {name}", format_share((*share)?))));
     let mut x = pad.draw_text(x + 1, y, &known.collect::<Vec<_>>().join("  "), Ink::Plain);
-    if x + 2 + text_width(TIME) <= pad.width() {
-        x = pad.draw_text(x + 2, y, TIME, Ink::Dim);
+    if x + 2 + text_width(&time) <= pad.width() {
+        x = pad.draw_text(x + 2, y, &time, Ink::Dim);
     }
     for (_, name, reason) in shown.iter().filter(|(share, ..)| share.is_none()) {
         let text = format!("{name}: {reason}");
@@ -357,7 +367,7 @@ fn draw_findings(pad: &mut Pad<'_>, y: u16, model: &Model) {
 }
 
 fn describe_span(model: &Model, finding: &Finding) -> String {
-    format!("{} to {}", format_clock(model.finding_start_ns(finding)), model.format_finding_end(finding))
+    format!("{} {}", format_clock(model.finding_start_ns(finding)), model.format_finding_end(finding))
 }
 
 /// Draws the kind and time of the worst finding, whose summary is in the first line if it is at least a warning. Returns the next free row.

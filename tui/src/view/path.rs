@@ -45,7 +45,7 @@ impl Arrow {
 pub(super) fn draw_path(pad: &mut Pad<'_>, y: u16, model: &Model, is_low: bool) -> u16 {
     let chain = chain_of_hops(&model.hops).into_iter();
     let mut arrows: Vec<Arrow> =
-        chain.map(|index| hop_arrow(index, &model.hops[index], model.recent_seconds)).collect();
+        chain.map(|index| hop_arrow(index, &model.hops[index], &model.format_rate_window())).collect();
     let Some(last) = arrows.last() else {
         pad.draw_text(1, y, "no hop observed yet", Ink::Dim);
         return y + 1;
@@ -143,7 +143,7 @@ fn chain_of_hops(hops: &[HopSummary]) -> Vec<usize> {
     chain
 }
 
-fn hop_arrow(index: usize, hop: &HopSummary, recent_seconds: u64) -> Arrow {
+fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
     let wait = match (hop.queue_wait, hop.relay_delay) {
         (Some(spread), _) => format!("wait p99 {} (run)", format_duration(spread.p99)),
         (None, Some(relay)) => format!("relay {} p99 (run)", format_duration(relay.p99)),
@@ -156,7 +156,7 @@ fn hop_arrow(index: usize, hop: &HopSummary, recent_seconds: u64) -> Arrow {
     };
     let rate = hop.rates.map_or_else(
         || "rate unknown".to_owned(),
-        |rates| format!("{} frames/s ({recent_seconds} s)", format_rate(rates.frames)),
+        |rates| format!("{} frames/s ({rate_window})", format_rate(rates.frames)),
     );
     let mut lines = [rate, backlog, wait];
     // Frames that wait on an unhealthy hop come first.

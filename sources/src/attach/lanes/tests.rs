@@ -138,7 +138,10 @@ fn request_events(tokenizer: Role, scheduler: Role, sent: &[&[u8]], received: &[
         assert!(lanes.record_receive(&message(1, seq, bytes), &mut enter), "part {seq}");
     }
     let group = &analysis.ledger().groups()[0];
-    assert_eq!((group.backlog, group.queue_wait.count(), analysis.ledger().totals().missed.times.first), (0, 2, None));
+    assert_eq!(
+        (group.backlog, group.queue_wait.count(), analysis.ledger().totals().missed.times.first()),
+        (0, 2, None)
+    );
     events
 }
 

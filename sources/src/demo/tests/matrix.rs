@@ -104,12 +104,11 @@ fn tokenizer_workers_and_data_parallel_schedulers_cause_no_findings() {
 fn a_slow_tokenizer_is_the_headline() {
     for (at, hop) in [(At::Direct, "scheduler->tokenizer"), (At::Detokenizer, "detokenizer->tokenizer")] {
         let gap = format!("warning first-token-gap {hop} busy");
-        let backlog = format!("warning backlog-growing {hop}");
+        let backlog = format!("warning backlog {hop}");
         check(script(Scenario::Backlog, at), at, &[&gap, &backlog]);
     }
     // With one message per request, each message costs as much as a frame.
-    let expected =
-        ["critical first-token-gap detokenizer->worker busy", "critical backlog-growing detokenizer->worker"];
+    let expected = ["critical first-token-gap detokenizer->worker busy", "critical backlog detokenizer->worker"];
     check_all(Scenario::Backlog, &[At::Workers, At::Router], &expected);
 }
 
@@ -132,7 +131,7 @@ fn inflated_counts_rank_above_waits() {
     for (at, hop) in [(At::Direct, "scheduler->tokenizer"), (At::Detokenizer, "detokenizer->tokenizer")] {
         // It is slow in only one of its two phases.
         let gap = format!("warning first-token-gap {hop} unknown");
-        let backlog = format!("warning backlog-growing {hop}");
+        let backlog = format!("warning backlog {hop}");
         // At the end, the backlog has stopped growing.
         let expected = ["critical inflation", &gap, "warning merged-chunks", &backlog];
         check(script(Scenario::Regression, at), at, &expected);
@@ -140,7 +139,7 @@ fn inflated_counts_rank_above_waits() {
     check_all(Scenario::Regression, &[At::Workers], &["critical inflation"]);
     let expected = [
         "critical inflation",
-        "critical backlog-growing detokenizer->worker",
+        "critical backlog detokenizer->worker",
         "warning first-token-gap detokenizer->worker busy",
     ];
     check_all(Scenario::Regression, &[At::Router], &expected);
@@ -157,23 +156,25 @@ fn each_phase_of_the_regression_has_its_own_headline() {
     let expected = [
         "warning first-token-gap scheduler->tokenizer busy",
         "warning merged-chunks",
-        "warning backlog-growing scheduler->tokenizer",
+        "warning backlog scheduler->tokenizer",
     ];
     check(phase(1), At::Direct, &expected);
 }
 
 #[test]
 fn the_slow_stage_is_found_for_any_number_of_detokenizers() {
-    let one =
-        ["critical first-token-gap scheduler->detokenizer busy", "warning backlog-growing scheduler->detokenizer"];
-    let several = [
-        "critical backlog-growing detokenizer-router->detokenizer",
+    let one = ["critical first-token-gap scheduler->detokenizer busy", "warning backlog scheduler->detokenizer"];
+    let two = [
+        "critical backlog detokenizer-router->detokenizer",
         "warning first-token-gap detokenizer-router->detokenizer busy",
     ];
+    // The router holds all frames until it is through with those of the start.
+    let four = [two[0], two[1], "warning late-frames scheduler->detokenizer-router"];
     let router = ["warning first-token-gap scheduler->detokenizer-router busy"];
     check_all(Scenario::Detokenizers, &[At::Direct], &[]);
     check_all(Scenario::Detokenizers, &[At::Number(1), At::Detokenizer], &one);
-    check_all(Scenario::Detokenizers, &[At::Number(2), At::Number(4)], &several);
+    check_all(Scenario::Detokenizers, &[At::Number(2)], &two);
+    check_all(Scenario::Detokenizers, &[At::Number(4)], &four);
     check_all(Scenario::Detokenizers, &[At::Number(8)], &router);
 }
 

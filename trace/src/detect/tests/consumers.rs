@@ -1,7 +1,9 @@
 //! Findings about the threads that receive frames.
 
 use super::{MS, SECOND, Scene};
-use crate::detect::{Severity, Verdict};
+use crate::clock::MonoNs;
+use crate::detect::attribution::ThreadState;
+use crate::detect::{DetectContext, Severity, Verdict};
 use crate::engine::example;
 use crate::event::{
     Away, AwayState, Capabilities, CpuSample, Dispatch, DispatchKind, DispatchedRequest, Hop, LoggedState, Received,
@@ -283,9 +285,24 @@ fn a_stopped_scheduler_is_named_while_requests_wait_for_it() {
 
 #[test]
 fn a_scheduler_that_works_is_not_accused_of_requests_that_wait() {
-    for scene in [late_scheduler(99, AwayState::Blocked), late_scheduler(1, AwayState::Blocked)] {
+    for on_cpu in [99, 1] {
+        let scene = late_scheduler(on_cpu, AwayState::Blocked);
         for kind in ["consumer-cpu-bound", "consumer-blocked", "consumer-asleep", "io-thread-starved"] {
             assert!(scene.check(kind, 4 * SECOND).is_empty(), "{kind}");
         }
     }
+}
+
+/// A path and a finding about one receiver must not contradict each other: a thread that runs for most of the time is not "not running".
+#[test]
+fn a_receiver_that_runs_for_a_part_of_the_time_is_not_called_not_running() {
+    let state_of = |shares: [u64; 3]| {
+        let scene = Scene::late_consumer(shares);
+        let attribution = DetectContext::new(&scene.ledger, MonoNs(4 * SECOND)).attribution;
+        attribution.legs[0].thread
+    };
+    assert_eq!(state_of([75, 20, 0]), ThreadState::PartlyRunning);
+    assert_eq!(state_of([75, 25, 0]), ThreadState::Starved);
+    assert_eq!(state_of([40, 15, 0]), ThreadState::PartlyRunning);
+    assert_eq!(state_of([10, 5, 0]), ThreadState::Waiting);
 }

@@ -6,7 +6,7 @@ use super::super::thresholds::{
     BACKLOG_CRITICAL_FRAMES, BACKLOG_FRAMES, BURST_FRAMES, CPU_BOUND_SHARE, GAP_CRITICAL_NS, GAP_WARNING_NS, LATE_NS,
     STALLED_NS, STARVED_SHARE, THROTTLED_SHARE,
 };
-use super::super::{backlog, consumer_away, drops, late, merging, own, ttft, wire, worker_imbalance};
+use super::super::{consumer_away, drops, late, late_frames, merging, own, ttft, wire, worker_imbalance};
 use super::{ALL, Severity};
 use crate::ledger::stages::ABANDONED_NS;
 use crate::ledger::{MIN_OTHERS, MIN_STREAMS, MIN_TIMES_OTHERS, MIN_TIMES_USUAL, PREFILL_NS_PER_TOKEN, UNANSWERED_NS};
@@ -147,16 +147,26 @@ fn rules() -> Vec<Rule> {
         )
         .or_critical_wait(),
         rule(
-            &["backlog-growing"],
+            &["backlog"],
             format!(
                 "{BACKLOG_FRAMES} frames, not falling for {} s, the oldest queued for {}",
-                backlog::MIN_RISING_SECONDS,
+                crate::ledger::MIN_RISING_SECONDS,
                 duration(LATE_NS)
             ),
             Warning,
         )
         .or(Critical, format!("from {} frames", count(BACKLOG_CRITICAL_FRAMES))),
-        rule(&["burst"], format!("{BURST_FRAMES} frames in one wakeup"), Info),
+        rule(
+            &["late-frames"],
+            format!(
+                "{BURST_FRAMES} frames that waited {} on a hop about which no finding says more",
+                duration(LATE_NS)
+            ),
+            Info,
+        )
+        .or(Warning, format!("from {wait}, or if all are late for {}", duration(late_frames::LONG_STRETCH_NS)))
+        .or_critical_wait(),
+        rule(&["burst"], format!("{BURST_FRAMES} frames received without a wait for one"), Info),
         rule(&["merged-chunks"], "merged chunks", Info)
             .or(Warning, format!("from {} of chunks, or if the engine logs them", percent(merging::WARNING_SHARE))),
         rule(&["would-drop"], "chunks replaced in cumulative mode", Info),

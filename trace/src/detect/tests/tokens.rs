@@ -297,8 +297,8 @@ fn advice_on_merging_depends_on_how_busy_the_receiver_is() {
         scene.check("merged-chunks", 100)[0].advice.clone().expect("advice")
     };
     let (idle, busy) = (advice_if_processed_at(12), advice_if_processed_at(99));
-    assert!(idle.contains("although it is busy only 10 % of the time") && !idle.contains("it is CPU-bound"), "{idle}");
-    assert!(busy.contains("is busy 97 % of the time; it is CPU-bound"), "{busy}");
+    assert!(idle.contains("although it is busy only 10 % of the run") && !idle.contains("it is CPU-bound"), "{idle}");
+    assert!(busy.contains("is busy 97 % of the run: --workers") && !busy.contains("CPU-bound"), "{busy}");
 }
 
 #[test]

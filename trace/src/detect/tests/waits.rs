@@ -52,13 +52,54 @@ fn only_a_growing_backlog_is_reported() {
         }
         scene.tick(second * SECOND + 100);
     }
-    let found = scene.check("backlog-growing", 5 * SECOND);
+    let found = scene.check("backlog", 5 * SECOND);
     assert_eq!(found[0].severity, Severity::Warning);
     assert_eq!(&*found[0].hop, "scheduler->tokenizer");
-    for second in 5..70 {
-        scene.tick(second * SECOND);
+    let mut constant = Scene::skip_path();
+    for n in 0..150 {
+        constant.send(n, &[]);
     }
-    assert!(scene.check("backlog-growing", 70 * SECOND).is_empty());
+    for second in 0..70 {
+        constant.tick(second * SECOND + 200);
+    }
+    assert!(constant.check("backlog", 70 * SECOND).is_empty(), "it did not grow while it was observed");
+}
+
+#[test]
+fn a_backlog_begins_when_it_began_to_grow_and_keeps_its_peak() {
+    let mut scene = Scene::skip_path();
+    for tenth in 0..20 {
+        scene.tick(tenth * SECOND / 10);
+    }
+    // The first frame is sent after two seconds, one more every 20 ms, and each tenth is received.
+    let mut received = 0;
+    for n in 0..250 {
+        let at = 2_010 * MS + n * 20 * MS;
+        scene.send(at, &[]);
+        if n % 10 == 9 {
+            scene.receive(at + 1, received);
+            received += 1;
+        }
+        if n % 5 == 4 {
+            scene.tick(at + 2);
+        }
+    }
+    let now = 2_010 * MS + 249 * 20 * MS + 2;
+    let growing = scene.check("backlog", now).remove(0);
+    assert_eq!(growing.since, Some(MonoNs(1_900 * MS)), "the last tick without a frame");
+    assert_eq!(growing.evidence["backlog_frames"], 226);
+    assert!(
+        growing.summary.starts_with("up to 226 frames wait on scheduler->tokenizer, grown by 226 frames in 5.090 s;")
+    );
+    // Most of them are received.
+    for seq in received..received + 150 {
+        scene.receive(now + seq, seq);
+    }
+    scene.tick(now + SECOND);
+    let drained = scene.check("backlog", now + SECOND).remove(0);
+    assert_eq!((drained.since, &drained.evidence["backlog_frames"]), (growing.since, &226.into()));
+    let group = &scene.ledger.groups()[0];
+    assert_eq!((group.backlog, group.backlog_max), (75, 226), "the peak is that of the hop");
 }
 
 #[test]
@@ -67,7 +108,7 @@ fn a_backlog_that_grows_no_more_lasts_until_it_is_received() {
     let mut findings = Findings::default();
     let mut end_at = |scene: &Scene, second: u64| {
         findings.update(&DetectContext::new(&scene.ledger, MonoNs(second * SECOND)));
-        findings.sorted().iter().find(|finding| finding.kind == "backlog-growing").map(|finding| finding.ended_at())
+        findings.sorted().iter().find(|finding| finding.kind == "backlog").map(|finding| finding.ended_at())
     };
     for second in 0..5 {
         for n in 0..30 {
@@ -78,7 +119,6 @@ fn a_backlog_that_grows_no_more_lasts_until_it_is_received() {
     assert_eq!(end_at(&scene, 5), Some(None));
     scene.receive(5 * SECOND, 0);
     scene.tick(6 * SECOND);
-    assert!(scene.check("backlog-growing", 6 * SECOND).is_empty());
     assert_eq!(end_at(&scene, 6), Some(None), "149 frames wait");
     for seq in 1..100 {
         scene.receive(7 * SECOND, seq);
@@ -98,12 +138,84 @@ fn a_short_queue_spike_is_not_a_backlog() {
             scene.send(second * SECOND, &[]);
         }
         scene.tick(second * SECOND + 100);
-        assert!(scene.check("backlog-growing", second * SECOND + 100).is_empty());
+        assert!(scene.check("backlog", second * SECOND + 100).is_empty());
         for _ in 0..90 + second {
             scene.receive(second * SECOND + MS, seq);
             seq += 1;
         }
     }
+}
+
+/// A loop that polls without sleeping never ends its wakeup, but it waits for each frame.
+#[test]
+fn a_receiver_that_polls_without_sleeping_receives_no_burst() {
+    let mut scene = Scene::skip_path();
+    for seq in 0..40 {
+        scene.send(seq * 10 * MS, &[]);
+        scene.receive_in_wakeup(seq * 10 * MS + MS, seq, 7);
+    }
+    assert!(scene.check("burst", SECOND).is_empty());
+    assert_eq!(scene.ledger.hops()[0].counts.wakeup_frames_max, 1);
+    assert_eq!(scene.ledger.groups()[0].wakeups.max(), Some(1));
+}
+
+/// Frames sent every 100 ms, each received 400 ms after the one before, and processed for `processed_ms`.
+fn scene_with_late_frames(chunks: &[(&str, u32, u32)], processed_ms: Option<u64>) -> Scene {
+    let mut scene = Scene::skip_path();
+    for seq in 0..10 {
+        scene.send(seq * 100 * MS, if seq == 0 { chunks } else { &[] });
+    }
+    for seq in 0..10 {
+        let received = 700 * MS + seq * 400 * MS;
+        scene.receive(received, seq);
+        if let Some(ms) = processed_ms {
+            scene.apply(received + ms * MS, What::Processed(Scene::id(seq)));
+        }
+    }
+    scene
+}
+
+#[test]
+fn late_frames_are_reported_with_what_their_receiver_did_as_far_as_it_is_known() {
+    let summary = |processed_ms| {
+        let mut found = scene_with_late_frames(&[], processed_ms).check("late-frames", 5 * SECOND);
+        let verdict = found.remove(0);
+        assert_eq!((verdict.severity, verdict.since), (Severity::Warning, Some(MonoNs(0))));
+        assert_eq!(verdict.evidence["frames"], 10);
+        verdict.summary
+    };
+    let begin = "10 frames waited up to 3.400 s on scheduler->tokenizer: ";
+    let states = [
+        (Some(390), "the tokenizer processed frames 98 % of that time; its use of a CPU is not observed"),
+        (Some(40), "the tokenizer processed frames 10 % of that time; what else it did is not observed"),
+    ];
+    for (processed_ms, state) in states {
+        assert_eq!(summary(processed_ms), format!("{begin}{state}"));
+    }
+    let mut few = Scene::skip_path();
+    few.send(0, &[]);
+    few.receive(4 * SECOND, 0);
+    assert!(few.check("late-frames", 5 * SECOND).is_empty(), "one frame is no state of a hop");
+}
+
+#[test]
+fn late_frames_that_another_finding_explains_are_no_finding() {
+    let kinds = |chunks| {
+        let scene = scene_with_late_frames(chunks, Some(390));
+        let mut findings = Findings::default();
+        findings.update(&DetectContext::new(&scene.ledger, MonoNs(5 * SECOND)));
+        findings.sorted().iter().map(|finding| finding.kind).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(&[]), ["late-frames"]);
+    // Its first token is not received for 700 ms, which is no warning.
+    assert_eq!(kinds(&[("a", 1, 1)]), ["late-frames"]);
+    let mut scene = scene_with_late_frames(&[], Some(390));
+    scene.send(4 * SECOND, &[("a", 1, 1)]);
+    scene.receive(6 * SECOND, 10);
+    let mut findings = Findings::default();
+    findings.update(&DetectContext::new(&scene.ledger, MonoNs(7 * SECOND)));
+    let kinds: Vec<&str> = findings.sorted().iter().map(|finding| finding.kind).collect();
+    assert_eq!(kinds, ["first-token-gap"], "it names this hop at this time");
 }
 
 #[test]

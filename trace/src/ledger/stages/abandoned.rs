@@ -148,7 +148,8 @@ mod tests {
         discard(&mut all, "aborted", &[10, 10, 11, 12, 14]);
         assert_eq!(all, AbandonedRequests::default());
         discard(&mut all, "abandoned", &[10, 10, 15, 16]);
-        let times = OccurrenceTimes { first: Some(MonoNs(10 * SECOND)), last: Some(MonoNs(16 * SECOND)) };
+        let mut times = OccurrenceTimes::default();
+        times.record_span(MonoNs(10 * SECOND), MonoNs(16 * SECOND));
         assert_eq!((all.requests, all.outputs, all.times), (1, 4, times));
         let kept = &all.longest()[0];
         assert_eq!((&*kept.rid, kept.length_ns(), kept.outputs), ("abandoned", 6 * SECOND, 4));

@@ -177,7 +177,7 @@ impl LoggedProcesses {
         if let Some(since) = logged.unanswered_since {
             process.record_silence(at, since, logged.recv_wait_ns);
         } else if let Some(ns) = logged.recv_wait_ns {
-            process.recv_wait.record(at, ns);
+            process.recv_wait.record(ns);
         }
         if let Some(states) = logged.states {
             process.states.record_states(at, states);

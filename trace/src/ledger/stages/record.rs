@@ -51,7 +51,7 @@ impl Ledger {
                 if let Some((from, ns)) = after.filter(|(from, _)| *from != name) {
                     let known = stages.between.len() < MAX_STAGE_PAIRS || stages.between.contains_key(&(from, name));
                     if known {
-                        stages.between.entry((from, name)).or_default().record(at, ns);
+                        stages.between.entry((from, name)).or_default().record(ns);
                     }
                 }
             }

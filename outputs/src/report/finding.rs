@@ -1,0 +1,87 @@
+//! Findings of the report.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use trace::clock::MonoNs;
+use trace::detect::{Finding, Findings, Severity};
+
+/// One detector's verdict.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FindingLine {
+    /// Kind of the detector.
+    pub kind: String,
+    /// Severity.
+    pub severity: Severity,
+    /// Worst affected request; empty if none.
+    pub rid: String,
+    /// Hop concerned; `null` if none.
+    pub hop: Option<String>,
+    /// Start of the problem.
+    pub at_ns: u64,
+    /// Last occurrence.
+    #[serde(default)]
+    pub last_at_ns: u64,
+    /// End of the problem; `null` if it lasts at the end of the capture.
+    #[serde(default)]
+    pub ended_at_ns: Option<u64>,
+    /// Time from the start to the last occurrence.
+    #[serde(default)]
+    pub duration_ns: u64,
+    /// Occurrences, those within ten seconds as one episode, oldest first: at most eight.
+    #[serde(default)]
+    pub episodes: Vec<EpisodeLine>,
+    /// Number of further episodes, each part of the one before it in the list.
+    #[serde(default)]
+    pub episodes_joined: u64,
+    /// One sentence, with numbers.
+    pub summary: String,
+    /// Evidence by name.
+    pub evidence: BTreeMap<String, Value>,
+    /// Fix, if known.
+    pub advice: Option<String>,
+}
+
+/// Occurrences that follow each other within ten seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EpisodeLine {
+    /// Start of the first one.
+    pub at_ns: u64,
+    /// End of the last one.
+    pub last_at_ns: u64,
+}
+
+impl EpisodeLine {
+    /// The same episode on a clock that is ahead by this time.
+    pub(super) fn shifted(self, ns: i64) -> Self {
+        let [at_ns, last_at_ns] = [self.at_ns, self.last_at_ns].map(|at_ns| at_ns.saturating_add_signed(ns));
+        Self { at_ns, last_at_ns }
+    }
+}
+
+/// All findings, worst first.
+pub(super) fn finding_lines(findings: &Findings, from: MonoNs) -> Vec<FindingLine> {
+    findings.sorted().into_iter().map(|finding| finding_line(finding, from)).collect()
+}
+
+fn finding_line(finding: &Finding, from: MonoNs) -> FindingLine {
+    let verdict = &finding.verdict;
+    FindingLine {
+        kind: finding.kind.to_owned(),
+        severity: verdict.severity,
+        rid: verdict.rid.clone(),
+        hop: (!verdict.hop.is_empty()).then(|| verdict.hop.clone()),
+        at_ns: finding.began.since(from),
+        last_at_ns: finding.last_at.since(from),
+        ended_at_ns: finding.ended_at().map(|at| at.since(from)),
+        duration_ns: finding.last_at.since(finding.began),
+        episodes: (finding.times.episodes().iter())
+            .map(|episode| EpisodeLine { at_ns: episode.first.since(from), last_at_ns: episode.last.since(from) })
+            .collect(),
+        episodes_joined: finding.times.joined(),
+        summary: verdict.summary.clone(),
+        evidence: verdict.evidence.clone(),
+        advice: verdict.advice.clone(),
+    }
+}

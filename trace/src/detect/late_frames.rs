@@ -1,0 +1,55 @@
+//! Frames that wait on a hop before their receiver receives them, whatever the receiver does.
+
+use super::attribution::{LegKind, ThreadState};
+use super::consumer::round_share;
+use super::thresholds::{BURST_FRAMES, CPU_BOUND_SHARE, GAP_WARNING_NS, gap_severity};
+use super::{DetectContext, Severity, Verdicts, advice};
+use crate::ledger::LateFrames;
+use crate::words::{duration, percent, plural};
+
+/// Time without a frame that is not late, which makes shorter waits a warning.
+pub(super) const LONG_STRETCH_NS: u64 = 2 * GAP_WARNING_NS;
+
+/// Frames received late. A state of the receiver is only named if it was observed.
+pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts) {
+    for (place, group) in context.ledger.output_groups() {
+        let of_hops = context.ledger.hops_of_group(place).map(|hop| &hop.late_frames);
+        let late = of_hops.fold(LateFrames::default(), LateFrames::plus);
+        if late.frames < u64::from(BURST_FRAMES) {
+            continue;
+        }
+        let is_long = late.longest_stretch_ns >= LONG_STRETCH_NS;
+        let severity =
+            gap_severity(late.longest_ns).unwrap_or(if is_long { Severity::Warning } else { Severity::Info });
+        let legs = &context.attribution.legs;
+        let leg = legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == group.name);
+        let processing = late.processing_share();
+        let mut summary =
+            format!("{} waited up to {} on {}: ", plural(late.frames, "frame"), duration(late.longest_ns), group.name);
+        summary += &describe_receiver(&group.ends.to, leg.map(|leg| leg.thread), processing);
+        out.add_verdict(severity, summary)
+            .hop(&group.name)
+            .times(late.times)
+            .occurrences(late.frames)
+            .weighed("wait_max_ns", late.longest_ns)
+            .with("frames", late.frames)
+            .with_known("processing", processing.map(round_share))
+            .advice(advice::hop_advice(context.facts(), &context.attribution, &group.name));
+    }
+}
+
+/// Describes what the receiver did while frames waited, as far as it was observed: `the router was stopped`.
+fn describe_receiver(role: &str, thread: Option<ThreadState>, processing: Option<f64>) -> String {
+    match (thread.unwrap_or(ThreadState::Unknown), processing) {
+        (ThreadState::Asleep, _) => format!("the {role} was asleep"),
+        (ThreadState::PartlyRunning, _) => format!("the {role} ran for a part of that time"),
+        (ThreadState::Busy | ThreadState::Unknown, Some(share)) if share >= CPU_BOUND_SHARE => {
+            format!("the {role} processed frames {} of that time; its use of a CPU is not observed", percent(share))
+        }
+        (ThreadState::Busy | ThreadState::Unknown, Some(share)) => {
+            format!("the {role} processed frames {} of that time; what else it did is not observed", percent(share))
+        }
+        (ThreadState::Busy | ThreadState::Unknown, None) => format!("what the {role} did meanwhile is not observed"),
+        (state, _) => format!("the {role} was {} meanwhile", state.as_str()),
+    }
+}
