@@ -58,7 +58,7 @@ impl<'w> Events<'w> {
                 put_hop(o, chunks.hop, context);
                 o.put("rid", rid).put("chunk", chunks.first).put("chunks", chunks.count);
                 o.put("outcome", chunks.outcome.name()).put("unjudged_because", cause);
-                fields!(o, chunks, tokens_lost);
+                fields!(o, chunks, merged_into, tokens_lost);
             });
         }
     }

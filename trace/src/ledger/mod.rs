@@ -39,6 +39,7 @@ mod receive;
 mod receiver;
 mod request;
 mod request_details;
+mod request_life;
 mod request_table;
 mod request_timeline;
 mod retries;
@@ -87,6 +88,7 @@ pub(crate) use prefill::{MIN_OTHERS, MIN_TIMES_OTHERS};
 pub use processing_stage::ProcessingStage;
 pub use request::{ItlEnds, Request, RequestNumbers, RequestSummary};
 pub use request_details::RequestDispatch;
+pub use request_life::{ChunkLife, ChunkState, LifeLeg, NextChunk, RequestLife};
 pub use request_timeline::{ClosedRequest, FrameTimes, HopTimes, NoteKind, RequestNote, RequestTimeline, TimedRequest};
 pub use retries::AbortedRetry;
 pub use stacks::{StackCounts, StackFunction, StackHits, StackRole};
@@ -348,7 +350,7 @@ impl Ledger {
         let Some(request) = self.table.get(ticket) else {
             return;
         };
-        for &chunks in judged.iter() {
+        for chunks in judged.iter() {
             self.history.record_outcome(at, &request.rid, chunks);
             self.judged.push((ticket, chunks));
         }

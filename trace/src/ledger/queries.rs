@@ -128,6 +128,15 @@ impl Ledger {
         self.hop(id).is_some_and(|hop| hop.origin || !self.hops.any_origin)
     }
 
+    /// Whether chunks of this request on the hop are the scheduler's. Until that is known, the first hop on which the request was seen stands
+    /// for the scheduler's.
+    pub fn is_from_scheduler(&self, request: &Request, hop: HopId) -> bool {
+        if self.hops.any_origin {
+            return self.is_origin(hop);
+        }
+        request.streams.first().is_some_and(|first| first.hop == hop)
+    }
+
     /// Groups of hops with the same name.
     pub fn groups(&self) -> &[HopGroup] {
         &self.hops.groups

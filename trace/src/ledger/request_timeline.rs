@@ -307,10 +307,11 @@ impl Timelines {
             }
             return marks;
         }
-        let is_origin = ledger.is_origin(frame.id.hop);
         for (&ticket, chunk) in ledger.touched.iter().zip(frame.chunks) {
+            let request = ledger.table.get(ticket);
+            let is_point = request.is_some_and(|request| ledger.is_from_scheduler(request, frame.id.hop));
             let Some(timeline) = self.get_or_open(ticket, ledger) else { continue };
-            timeline.points = timeline.points.saturating_add(u32::from(is_origin));
+            timeline.points = timeline.points.saturating_add(u32::from(is_point));
             if let Some(hop_index) = timeline.record_chunk(times, chunk.finish.is_some()) {
                 marks.push(FrameMark { ticket, hop_index: hop_index as u16 });
             }

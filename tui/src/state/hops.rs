@@ -11,7 +11,6 @@ use trace::time_series::RecentTraffic;
 
 use super::flags::Health;
 use super::model::{HopMember, HopRates, HopSummary, KernelQueueBytes, QUEUE_WAIT_BOUNDS_NS};
-use super::request_detail::HopEnds;
 
 /// Maximum number of reasons for undecoded frames shown per hop.
 const MAX_REASONS: usize = 4;
@@ -44,19 +43,6 @@ fn health_from_findings(findings: &[Finding], hop_name: &str) -> Health {
     let of_hop = findings.iter().filter(|finding| finding.verdict.hop == hop_name);
     let severities = of_hop.map(|finding| finding.verdict.severity).filter(|severity| *severity >= Severity::Warning);
     severities.max().map_or(Health::Unknown, Health::from)
-}
-
-/// Both ends of every hop that carries output, in the order of the path.
-pub(crate) fn hop_ends(ledger: &Ledger) -> Vec<HopEnds> {
-    let outputs = ledger.hops().iter().filter(|hop| !hop.carries_requests);
-    let ends = outputs.map(|hop| HopEnds {
-        id: hop.id,
-        ends: ledger.groups()[hop.group].ends.clone(),
-        observes_received: hop.capabilities().received,
-    });
-    let mut ends: Vec<HopEnds> = ends.collect();
-    in_path_order(&mut ends, |hop| &hop.ends, |_| false);
-    ends
 }
 
 /// Sorts hops: those to the scheduler, then those of the output from the scheduler on.

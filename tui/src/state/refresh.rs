@@ -134,14 +134,9 @@ impl Model {
         if request.is_none() && unanswered.is_some() {
             facts.ttft_path = TtftPath::new(&row.numbers);
         }
-        self.detail = Some(RequestDetail::new(
-            rid,
-            &pinned.longest_history(ledger, rid),
-            is_known.then_some(row),
-            &hops::hop_ends(ledger),
-            ledger.engine(),
-            facts,
-        ));
+        let history = pinned.longest_history(ledger, rid);
+        let life = ledger.life_of(rid, &history);
+        self.detail = Some(RequestDetail::new(rid, &history, life, is_known.then_some(row), ledger.engine(), facts));
     }
 
     fn judge_run(&self, ledger: &Ledger) -> RunVerdict {
