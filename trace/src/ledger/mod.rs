@@ -75,7 +75,7 @@ pub use history::{ChunkRecord, DEFAULT_CHUNK_HISTORY, DeliveryRecord, RequestHis
 pub use hop::{Hop, HopCounts};
 pub use hops::HopGroup;
 pub use kernel_queue::KernelQueue;
-pub use lane::LaneCounts;
+pub use lane::{LaneCounts, SentFrame};
 pub use late_leg::LateLeg;
 pub use limits::{BOUNDS, Bound, Limits, ReachedLimit};
 pub use losses::{Losses, Lossy, LostRange};
@@ -229,6 +229,8 @@ pub struct Ledger {
     touched: Vec<Ticket>,
     /// Chunks whose outcome the last event showed.
     judged: Vec<(Ticket, JudgedChunks)>,
+    /// Send of the frame that the last event received.
+    received_frame: Option<SentFrame>,
     history: ChunkHistory,
     /// `None` unless timelines are kept.
     timelines: Option<Box<Timelines>>,
@@ -251,6 +253,7 @@ impl Ledger {
         self.totals.events += 1;
         self.touched.clear();
         self.judged.clear();
+        self.received_frame = None;
         self.forget_closed();
         match &event.what {
             What::Engine(engine) => {
@@ -303,7 +306,7 @@ impl Ledger {
         }
         self.delivery_epoch += u32::from(hop.tracks_deliveries);
         if hop.shows.sent {
-            let load = FrameLoad::new(0, undecoded.bytes);
+            let load = FrameLoad::undecoded(undecoded.bytes);
             self.queue_sent_frame(at, undecoded.id, hop_index, load, undecoded.forwarded);
         } else {
             hop.counts.frames_received += 1;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{
     GAP_WARNING_NS, Hop, HopGroup, JudgedChunks, Ledger, Lossy, ProcessingStage, ReachedLimit, Request, RequestHistory,
-    RequestNumbers, RequestSummary, ToolCallResponses, Totals, WorstGap,
+    RequestNumbers, RequestSummary, SentFrame, ToolCallResponses, Totals, WorstGap,
 };
 use crate::clock::MonoNs;
 use crate::engine::{EngineState, Mode, Waiter};
@@ -16,6 +16,11 @@ impl Ledger {
     /// Chunks whose outcome the last event showed, with the rid of their request.
     pub fn judged_chunks(&self) -> impl Iterator<Item = (&str, &JudgedChunks)> {
         self.judged.iter().filter_map(|(ticket, chunks)| Some((&*self.table.get(*ticket)?.rid, chunks)))
+    }
+
+    /// Send of the frame that the last event received; `None` after another event, and if the send was not observed before.
+    pub fn received_frame(&self) -> Option<SentFrame> {
+        self.received_frame
     }
 
     /// Recent chunks and deliveries of a request, with the outcome of each chunk; empty unless [`crate::Config::chunk_history`] is set.

@@ -173,7 +173,7 @@ impl EventLines {
         for line in &lines {
             let at_ns = number(line, "at_ns").expect("a time");
             match line["type"].as_str() {
-                Some("sent" | "dispatched") => {
+                Some("sent" | "dispatched" | "undecoded") => {
                     sent.entry(FrameName::of(line)).or_insert(at_ns);
                 }
                 Some("received") => {
