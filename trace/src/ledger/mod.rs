@@ -13,6 +13,7 @@ mod early_deliveries;
 mod engine_silence;
 mod engine_times;
 mod finished;
+mod first_token_path;
 mod first_token_waits;
 mod frame;
 mod frontend;
@@ -69,6 +70,7 @@ pub use engine_silence::{EngineSilence, EngineSilences};
 #[cfg(test)]
 pub(crate) use engine_silence::{MIN_STREAMS, MIN_TIMES_USUAL};
 pub use engine_times::EngineTimesCounts;
+pub use first_token_path::{FirstCrossing, FirstTokenLeg, FirstTokenPlace, WayPart, WayParts, first_token_legs};
 pub(crate) use first_token_waits::WaitBreakdown;
 pub use frontend::{FrontendResponse, FrontendWaits};
 pub use history::{ChunkRecord, DEFAULT_CHUNK_HISTORY, DeliveryRecord, RequestHistory};

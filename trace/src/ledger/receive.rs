@@ -109,7 +109,13 @@ impl Ledger {
         let received_at = hop.take_unprocessed(id);
         let processing_ns = received_at.map(|received_at| at.since(received_at));
         while let Some(ticket) = received_at.and_then(|received_at| hop.take_unprocessed_request(received_at)) {
-            if let Some(details) = self.table.get_mut(ticket).and_then(|request| request.details.as_mut()) {
+            let Some(request) = self.table.get_mut(ticket) else { continue };
+            // Without an earlier moment, only exports show it.
+            let details = match self.timelines {
+                Some(_) => Some(request.details.get_or_insert_default()),
+                None => request.details.as_mut(),
+            };
+            if let Some(details) = details {
                 details.processed = Some(at);
             }
         }

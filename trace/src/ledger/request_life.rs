@@ -63,6 +63,8 @@ pub struct LifeLeg {
     pub ends: Ends<Box<str>>,
     /// Receives are observed on one of its hops.
     pub observes_received: bool,
+    /// It leads to the tokenizer.
+    pub is_last: bool,
     /// Its chunks there, in order of observation.
     pub chunks: Vec<ChunkRecord>,
 }
@@ -99,6 +101,7 @@ impl Ledger {
             id: hop.id,
             ends: &self.groups()[hop.group].ends,
             observes_received: hop.capabilities().received,
+            is_last: hop.last,
         })
     }
 
@@ -117,6 +120,7 @@ struct CrossedHop<'l> {
     id: HopId,
     ends: &'l Ends<Box<str>>,
     observes_received: bool,
+    is_last: bool,
 }
 
 /// The legs that the chunks crossed, in the order of the path.
@@ -131,7 +135,7 @@ fn legs_crossed(history: &RequestHistory, hops: &[CrossedHop<'_>]) -> Vec<LifeLe
         let chunks: Vec<ChunkRecord> = chunks.copied().collect();
         if !chunks.is_empty() {
             let observes_received = siblings.iter().any(|sibling| sibling.observes_received);
-            legs.push(LifeLeg { ends: hop.ends.clone(), observes_received, chunks });
+            legs.push(LifeLeg { ends: hop.ends.clone(), observes_received, is_last: hop.is_last, chunks });
         }
     }
     let all_ends: Vec<Ends<&str>> = hops.iter().map(|hop| hop.ends.as_str()).collect();

@@ -116,8 +116,6 @@ pub struct RequestTimeline {
     pub hops: SmallVec<[HopTimes; 2]>,
     /// Whether an earlier request with the same rid was not closed when this one began.
     pub has_reused_rid: bool,
-    /// First observed delivery, if it had its first tokens.
-    pub first_delivered: Option<MonoNs>,
     /// Last observed delivery.
     pub last_delivered: Option<MonoNs>,
     /// Point events in the order observed.
@@ -339,8 +337,7 @@ impl Timelines {
         let observed = ledger.table.get(ticket).filter(|request| request.outcomes().is_some());
         let Some(request) = observed else { return };
         timeline.points = timeline.points.saturating_add(1);
-        if timeline.first_delivered.is_none() && request.delivered_first == Some(at) {
-            timeline.first_delivered = Some(at);
+        if request.delivered_first == Some(at) && timeline.last_delivered != Some(at) {
             timeline.add_note(at, NoteKind::FirstReceived);
         }
         timeline.last_delivered = Some(at);

@@ -7,7 +7,10 @@ use trace::MonoNs;
 use trace::detect::attribution::LegKind;
 use trace::engine::{EngineState, Facts};
 use trace::event::{ToolCallOutcome, ToolCalls};
-use trace::ledger::{ChunkLife, ChunkRecord, LifeLeg, RequestHistory, RequestLife, TtftMoment};
+use trace::ledger::{
+    ChunkLife, ChunkRecord, FirstCrossing, FirstTokenPlace, LifeLeg, RequestHistory, RequestLife, RequestNumbers,
+    TtftMoment, TtftPath, WayPart, first_token_legs,
+};
 use trace::path::Ends;
 
 use super::chunk_status::ChunkStatus;
@@ -95,15 +98,16 @@ impl RequestDetail {
         engine: &EngineState,
         facts: RequestFacts,
     ) -> Self {
-        let legs = hop_legs(&life.legs, history, &facts);
+        let numbers = row.as_ref().map(|row| row.numbers).unwrap_or_default();
+        let legs = hop_legs(&life.legs, history, &numbers);
         let mut chunks: Vec<ChunkLine> = life.chunks.into_iter().map(ChunkLine::new).collect();
         if let Some(calls) = &facts.tool_calls {
             mark_damaged_tool_call(&mut chunks, calls);
         }
         Self {
             rid: rid.to_owned(),
-            first_token_path: first_token_path(&legs, &facts, engine.facts()),
-            stages: path_stages(&legs, history, &facts, engine.facts()),
+            first_token_path: first_token_path(&legs, &numbers, engine.facts()),
+            stages: path_stages(&legs, history, &numbers, engine.facts()),
             tracks: tracks(&legs, history, &chunks),
             evidence: row.as_ref().map(|row| evidence_of_flags(row, engine, &facts)).unwrap_or_default(),
             receiving_roles: legs.iter().map(|leg| leg.ends.to.to_string()).collect(),
@@ -155,15 +159,17 @@ impl TimeSpan {
 struct HopLeg<'a> {
     ends: &'a Ends<Box<str>>,
     observes_received: bool,
+    is_last: bool,
     chunks: &'a [ChunkRecord],
     first_sent: Option<MonoNs>,
     first_received: Option<MonoNs>,
 }
 
-fn hop_legs<'a>(legs: &'a [LifeLeg], history: &RequestHistory, facts: &RequestFacts) -> Vec<HopLeg<'a>> {
+fn hop_legs<'a>(legs: &'a [LifeLeg], history: &RequestHistory, numbers: &RequestNumbers) -> Vec<HopLeg<'a>> {
     let legs = legs.iter().map(|leg| HopLeg {
         ends: &leg.ends,
         observes_received: leg.observes_received,
+        is_last: leg.is_last,
         chunks: &leg.chunks,
         first_sent: None,
         first_received: None,
@@ -177,10 +183,10 @@ fn hop_legs<'a>(legs: &'a [LifeLeg], history: &RequestHistory, facts: &RequestFa
         }
     }
     if let Some(origin) = legs.first_mut() {
-        origin.first_sent = origin.first_sent.or(facts.first_sent);
+        origin.first_sent = origin.first_sent.or(numbers.sent_first);
     }
     if let Some(last) = legs.last_mut() {
-        last.first_received = last.first_received.or(facts.first_received);
+        last.first_received = last.first_received.or(numbers.received_first);
     }
     legs
 }
@@ -201,58 +207,51 @@ fn mark_damaged_tool_call(chunks: &mut [ChunkLine], calls: &ToolCalls) {
     }
 }
 
-/// A part of the time to first token. The ends are `None` where they were not observed.
-struct PathSpan {
-    name: String,
-    from: Option<MonoNs>,
-    to: Option<MonoNs>,
-}
-
-/// Breakdown of the first chunk's time between the first and last known moments, with the segment names of the run's path.
-fn first_token_path(legs: &[HopLeg<'_>], facts: &RequestFacts, engine: &dyn Facts) -> Vec<Segment> {
-    let mut spans: Vec<PathSpan> = Vec::new();
-    // From the first send on, the hops tell more than the legs.
-    for timed in facts.ttft_path.legs().filter(|timed| timed.leg.to <= TtftMoment::FirstSent) {
-        let to = Some(MonoNs(timed.at.0 + timed.ns));
-        spans.push(PathSpan { name: timed.leg.describe(engine), from: Some(timed.at), to });
-    }
-    for (index, leg) in legs.iter().enumerate() {
-        let receiver = &leg.ends.to;
-        let sent_on = legs.get(index + 1).map_or(facts.first_delivered, |next| next.first_sent);
-        if leg.first_received.is_some() {
-            let wait = LegKind::Wait.describe(&leg.ends.to_string());
-            spans.push(PathSpan { name: wait, from: leg.first_sent, to: leg.first_received });
-            spans.push(PathSpan { name: LegKind::Inside.describe(receiver), from: leg.first_received, to: sent_on });
-        } else {
-            let name = LegKind::WaitAndInside.describe(receiver);
-            spans.push(PathSpan { name, from: leg.first_sent, to: sent_on });
-        }
-    }
-    let whole = TimeSpan::enclosing(spans.iter().flat_map(|span| [span.from, span.to]).flatten());
+/// Breakdown of the first token's time between the first and last known moments.
+fn first_token_path(legs: &[HopLeg<'_>], numbers: &RequestNumbers, engine: &dyn Facts) -> Vec<Segment> {
+    let crossings = legs.iter().map(|leg| FirstCrossing {
+        sent: leg.first_sent,
+        received: leg.first_received,
+        is_last: leg.is_last,
+    });
+    let first_token_legs = first_token_legs(numbers, &crossings.collect::<Vec<_>>());
+    let whole = TimeSpan::enclosing(first_token_legs.iter().flat_map(|leg| [leg.from, leg.to]));
     let whole_ns = whole.map_or(0, TimeSpan::length_ns);
     if whole_ns == 0 {
         return Vec::new();
     }
-    let mut segments = Vec::new();
-    for span in spans {
-        if let (Some(from), Some(to)) = (span.from, span.to) {
-            segments.push(Segment { name: span.name, share: to.since(from) as f64 / whole_ns as f64 });
-        }
-    }
+    let segments = first_token_legs.iter().map(|leg| Segment {
+        name: match leg.place {
+            FirstTokenPlace::Ttft(leg) => leg.describe(engine),
+            FirstTokenPlace::Way(parts) => describe_way(&parts.iter().collect::<Vec<_>>(), legs),
+        },
+        share: leg.to.since(leg.from) as f64 / whole_ns as f64,
+    });
+    let mut segments: Vec<Segment> = segments.collect();
     let observed: f64 = segments.iter().map(|segment| segment.share).sum();
     segments.push(Segment { name: "not observed".into(), share: (1.0 - observed).max(0.0) });
     gathered(segments.into_iter())
 }
 
+/// Describes parts of the way from scheduler to tokenizer with the names of the run's path.
+fn describe_way(parts: &[WayPart], legs: &[HopLeg<'_>]) -> String {
+    match *parts {
+        [WayPart::OnHop(hop)] => LegKind::Wait.describe(&legs[hop].ends.to_string()),
+        [WayPart::Behind(hop)] => LegKind::Inside.describe(&legs[hop].ends.to),
+        [WayPart::OnHop(hop), WayPart::Behind(_)] => LegKind::WaitAndInside.describe(&legs[hop].ends.to),
+        _ => parts.iter().map(|part| describe_way(&[*part], legs)).collect::<Vec<String>>().join(" + "),
+    }
+}
+
 fn path_stages(
     legs: &[HopLeg<'_>],
     history: &RequestHistory,
-    facts: &RequestFacts,
+    numbers: &RequestNumbers,
     engine: &dyn Facts,
 ) -> Vec<PathStage> {
     let log_names = engine.stages();
     let mut stages = Vec::new();
-    for (moment, at) in facts.ttft_path.moments() {
+    for (moment, at) in TtftPath::new(numbers).moments() {
         // The hops below show the other moments, with their own names.
         if moment < TtftMoment::FirstSent || moment == TtftMoment::Processed {
             stages.push(PathStage { at, text: moment.describe(engine) });
@@ -271,7 +270,7 @@ fn path_stages(
             stages.push(PathStage { at, text: format!("{} received it{log_name}", ends.to) });
         }
     }
-    if let Some(at) = facts.first_delivered {
+    if let Some(at) = numbers.delivered_first {
         let log_name = in_parentheses(log_names.first_delivered);
         stages.push(PathStage { at, text: format!("first tokens accepted for the client{log_name}") });
     }

@@ -28,8 +28,14 @@ fn judged(chunk: ChunkRecord, outcome: ChunkOutcome) -> ChunkRecord {
 fn follow(hops: &[(&str, &str)], chunks: Vec<ChunkRecord>) -> (Vec<LifeLeg>, Vec<ChunkLife>) {
     let ends: Vec<Ends<Box<str>>> = hops.iter().map(|&(from, to)| Ends::new(from, to).to_owned()).collect();
     let numbered = (0..).zip(&ends);
-    let hops: Vec<CrossedHop<'_>> =
-        numbered.map(|(id, ends)| CrossedHop { id: HopId(id), ends, observes_received: true }).collect();
+    let hops: Vec<CrossedHop<'_>> = numbered
+        .map(|(id, ends)| CrossedHop {
+            id: HopId(id),
+            ends,
+            observes_received: true,
+            is_last: &*ends.to == "tokenizer",
+        })
+        .collect();
     let history = RequestHistory { chunks, ..RequestHistory::default() };
     let legs = legs_crossed(&history, &hops);
     let lives = follow_chunks(&legs, None);

@@ -68,6 +68,13 @@ struct Drop {
     tokens: u64,
 }
 
+/// A leg of the time to first token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct LegTime {
+    name: String,
+    ns: u64,
+}
+
 /// A run with all its outputs.
 struct Run {
     name: &'static str,
@@ -301,6 +308,8 @@ struct OtlpSpan {
     drops: Vec<Drop>,
     first_delivery: Option<u64>,
     notes_left_out: u64,
+    /// Lengths of its stages by name.
+    stages: BTreeMap<String, u64>,
 }
 
 fn attributes_of(value: &Value) -> BTreeMap<String, Value> {
@@ -310,6 +319,11 @@ fn attributes_of(value: &Value) -> BTreeMap<String, Value> {
 
 fn int_of(attributes: &BTreeMap<String, Value>, name: &str) -> Option<u64> {
     attributes.get(name)?["intValue"].as_str()?.parse().ok()
+}
+
+fn length_ns(span: &Value) -> u64 {
+    let [from, to] = ["startTimeUnixNano", "endTimeUnixNano"].map(|name| text(span, name).parse::<u64>().expect(name));
+    to - from
 }
 
 fn otlp_spans(otlp: &str, wall_start_ns: u64) -> BTreeMap<String, OtlpSpan> {
@@ -334,8 +348,10 @@ fn otlp_spans(otlp: &str, wall_start_ns: u64) -> BTreeMap<String, OtlpSpan> {
                     first_delivery = Some(at_ns);
                 }
             }
+            let of_trace = spans.iter().filter(|stage| stage["traceId"] == span["traceId"]);
+            let stages = of_trace.map(|stage| (text(stage, "name"), length_ns(stage))).collect();
             let notes_left_out = number(span, "droppedEventsCount").expect("a number");
-            all.insert(rid, OtlpSpan { attributes, drops, first_delivery, notes_left_out });
+            all.insert(rid, OtlpSpan { attributes, drops, first_delivery, notes_left_out, stages });
         }
     }
     all
@@ -459,6 +475,28 @@ fn assert_same_request(
         let times = [line.first_sent_ns, line.first_received_ns, line.first_delivered_ns];
         assert_same(rid, &times, &["sent_first_ns", "received_first_ns", "delivered_first_ns"].map(cell));
         assert_same(rid, &line.ttft_ns, &cell("ttft_ns"));
+        let legs: Vec<LegTime> =
+            line.ttft_legs.iter().map(|leg| LegTime { name: leg.name.clone(), ns: leg.ns }).collect();
+        assert_same_legs(rid, &legs, row, span);
+    }
+}
+
+/// Compares the legs of the time to first token in the report with CSV, and those that OTLP has as spans of their own.
+fn assert_same_legs(rid: &str, in_report: &[LegTime], row: &BTreeMap<String, String>, span: &OtlpSpan) {
+    let in_csv = row["ttft_legs"].split_whitespace().map(|leg| {
+        let (name, ns) = leg.split_once('=').expect("a length");
+        LegTime { name: name.to_owned(), ns: ns.parse().expect("a number") }
+    });
+    assert_same(rid, &in_csv.collect::<Vec<_>>(), &in_report.to_vec());
+    for leg in in_report {
+        // A leg of its own column, unless it is made of several.
+        if !leg.name.contains('+') {
+            assert_same(rid, &row[&format!("ttft_{}_ns", leg.name)], &leg.ns.to_string());
+        }
+        // OTLP and Perfetto show the output hop by hop.
+        if leg.name != "output" {
+            assert_same(rid, &span.stages.get(&leg.name), &Some(&leg.ns));
+        }
     }
 }
 
