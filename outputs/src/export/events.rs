@@ -58,7 +58,7 @@ impl<'w> Events<'w> {
                 put_hop(o, chunks.hop, context);
                 o.put("rid", rid).put("chunk", chunks.first).put("chunks", chunks.count);
                 o.put("outcome", chunks.outcome.name()).put("unjudged_because", cause);
-                fields!(o, chunks, tokens_lost);
+                fields!(o, chunks, merged_into, tokens_lost);
             });
         }
     }
@@ -175,9 +175,8 @@ impl Exporter for Events<'_> {
                 });
             }
             What::Delivered(delivery) if !delivery.is_uncounted() && context.options.wants_rid(delivery.rid) => {
-                let timeline = context.ledger.request_of_chunk(0).and_then(|timed| timed.timeline);
                 // The event was applied already, so its time is here if it is the first.
-                let received = timeline.and_then(|timeline| timeline.first_delivered);
+                let received = context.ledger.request_of_chunk(0).and_then(|timed| timed.request.delivered_first);
                 self.write_line("delivered", at, context, |o| {
                     fields!(o, delivery, rid, tokens, mode, completion_tokens, finished);
                     o.put("first_token_received", received == Some(at));

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use trace::clock::MonoNs;
 use trace::columns::COLUMNS;
-use trace::ledger::{Request, RequestSummary};
+use trace::ledger::{Request, RequestSummary, TtftPath};
 
 use super::request_stage::{self, last_gap_ns};
 use super::{ExportContext, ExportedRequest};
@@ -42,7 +42,7 @@ struct ExportColumn {
 }
 
 /// Columns that only exports have, before those of [`COLUMNS`].
-static EXPORT_COLUMNS: [ExportColumn; 22] = [
+static EXPORT_COLUMNS: [ExportColumn; 23] = [
     ExportColumn { name: "rid", kind: ColumnKind::Text, cell_of: |r, _| Some(text_cell(&*r.summary.rid)) },
     ExportColumn {
         name: "first_seen",
@@ -103,18 +103,19 @@ static EXPORT_COLUMNS: [ExportColumn; 22] = [
     ExportColumn {
         name: "processed_first_ns",
         kind: ColumnKind::Number,
-        cell_of: |r, c| time_cell(c, request_stage::times_on_last_hop(r.timeline, c.ledger)?.first.processed),
+        cell_of: |r, c| time_cell(c, r.summary.processed_first),
     },
     ExportColumn {
         name: "delivered_first_ns",
         kind: ColumnKind::Number,
-        cell_of: |r, c| time_cell(c, r.timeline.first_delivered),
+        cell_of: |r, c| time_cell(c, r.summary.delivered_first),
     },
     ExportColumn {
         name: "delivered_last_ns",
         kind: ColumnKind::Number,
         cell_of: |r, c| time_cell(c, r.timeline.last_delivered),
     },
+    ExportColumn { name: "ttft_legs", kind: ColumnKind::Text, cell_of: |r, _| Some(text_cell(ttft_legs(r.summary)?)) },
     ExportColumn {
         name: "last_gap_ns",
         kind: ColumnKind::Number,
@@ -161,6 +162,15 @@ fn text_cell<'a>(text: impl Into<Cow<'a, str>>) -> Cell<'a> {
 /// Time since the start of the capture.
 fn time_cell<'a>(context: &ExportContext<'_>, time: Option<MonoNs>) -> Option<Cell<'a>> {
     time.map(|time| Number(context.clock.since_start_ns(time)))
+}
+
+/// The legs of the time to first token with their lengths, also those that are made of several: `intake+queue+prefill=270`. `None` without
+/// that time.
+fn ttft_legs(summary: &RequestSummary) -> Option<String> {
+    let path = TtftPath::new(summary);
+    path.ttft_ns()?;
+    let legs: Vec<String> = path.legs().map(|timed| format!("{}={}", timed.leg, timed.ns)).collect();
+    Some(legs.join(" "))
 }
 
 /// The hop on which the first chunk waited longest.

@@ -4,7 +4,10 @@ use std::borrow::Cow;
 
 use trace::clock::MonoNs;
 use trace::id::FrameId;
-use trace::ledger::{FrameTimes, HopTimes, Ledger, RequestSummary, RequestTimeline, TtftMoment, TtftPath};
+use trace::ledger::{
+    FirstCrossing, FirstTokenLeg, FirstTokenPlace, FrameTimes, HopGroup, HopTimes, Ledger, RequestSummary,
+    RequestTimeline, TtftPath, WayPart, first_token_legs,
+};
 
 use super::ExportedRequest;
 
@@ -32,9 +35,9 @@ pub(super) enum StageKind {
     Hop,
     /// Part of a hop's time inside the relay.
     Relay,
-    /// From the receive on one hop to the send on the next: time inside an intermediate process.
+    /// Time inside an intermediate process, or a part of the way of which moments were not observed.
     Between,
-    /// Processing of the frame by the tokenizer.
+    /// From the receive by the tokenizer to the end of processing, or to the delivery if that end was not observed.
     Processing,
     /// From the end of processing to the first tokens accepted for the client.
     Delivery,
@@ -73,34 +76,77 @@ pub(super) fn first_delivery_ns(summary: &RequestSummary) -> Option<u64> {
 pub(super) fn stages_of_request<'a>(request: &ExportedRequest<'_>, ledger: &'a Ledger) -> Vec<RequestStage<'a>> {
     let (begin, end) = span_of_request(request);
     let ExportedRequest { summary, timeline, .. } = *request;
+    let path = HopPath::new(timeline, ledger);
+    let legs = first_token_legs(summary, &path.crossings());
     let mut list = StageList { list: Vec::new(), depth: 0, now: begin, end };
-    for timed in TtftPath::new(summary).legs().filter(|timed| timed.leg.to <= TtftMoment::FirstSent) {
-        let span = (timed.at, MonoNs(timed.at.0 + timed.ns));
-        list.add(timed.leg.to_string().into(), span, None, StageKind::Request, |_| {});
+    for leg in legs.iter().filter(|leg| leg.is_before_way()) {
+        list.add(path.name_of(leg), (leg.from, leg.to), None, StageKind::Request, |_| {});
     }
-    let mut path: Vec<&HopTimes> = timeline.hops.iter().collect();
-    path.sort_by_key(|h| h.first.first_time());
+    let way: Vec<&FirstTokenLeg> = legs.iter().filter(|leg| !leg.is_before_way() && !leg.is_behind_way()).collect();
     if let Some(gap) = summary.sent_first.zip(summary.received_first) {
-        list.add("first token gap".into(), gap, None, StageKind::Gap, |list| list.add_path(&path, ledger));
+        list.add("first token gap".into(), gap, None, StageKind::Gap, |list| list.add_way(&way, &path));
     } else {
-        list.add_path(&path, ledger);
+        list.add_way(&way, &path);
     }
-    let arrival = path.iter().find(|h| ledger.hop(h.hop).is_some_and(|h| h.last));
-    if let Some((first, received)) = arrival.and_then(|h| Some((h.first, h.first.received?))) {
-        let frame = Some(first.frame);
-        if let Some(processed) = first.processed {
-            list.add("processing".into(), (received, processed), frame, StageKind::Processing, |_| {});
-        }
-        if let Some(delivered) = timeline.first_delivered {
-            list.add("delivery".into(), (list.now, delivered), frame, StageKind::Delivery, |_| {});
-        }
+    let arrival = times_on_last_hop(timeline, ledger);
+    for (number, leg) in legs.iter().filter(|leg| leg.is_behind_way()).enumerate() {
+        let kind = if number == 0 { StageKind::Processing } else { StageKind::Delivery };
+        list.add(path.name_of(leg), (leg.from, leg.to), arrival.map(|on| on.first.frame), kind, |_| {});
     }
-    let last_received = arrival.and_then(|h| h.last?.received);
+    let last_received = arrival.and_then(|on| on.last?.received);
     // `None` is less than any time.
     if let Some(last) = timeline.last_delivered.max(last_received) {
         list.add("streaming".into(), (list.now, last), None, StageKind::Streaming, |_| {});
     }
     list.list
+}
+
+/// The hops that the first chunk crossed, in the order of time.
+struct HopPath<'t, 'a> {
+    hops: Vec<&'t HopTimes>,
+    ledger: &'a Ledger,
+}
+
+impl<'t, 'a> HopPath<'t, 'a> {
+    fn new(timeline: &'t RequestTimeline, ledger: &'a Ledger) -> Self {
+        let mut hops: Vec<&HopTimes> = timeline.hops.iter().collect();
+        hops.sort_by_key(|on| on.first.first_time());
+        // Of several hops between two roles, to several workers, its first chunk crossed the first.
+        let mut groups: Vec<usize> = Vec::new();
+        hops.retain(|on| {
+            let new_group = ledger.hop(on.hop).map(|hop| hop.group).filter(|group| !groups.contains(group));
+            groups.extend(new_group);
+            new_group.is_some()
+        });
+        Self { hops, ledger }
+    }
+
+    fn crossings(&self) -> Vec<FirstCrossing> {
+        let crossings = self.hops.iter().map(|on| FirstCrossing {
+            sent: on.first.sent,
+            received: on.first.received,
+            is_last: self.ledger.hop(on.hop).is_some_and(|hop| hop.last),
+        });
+        crossings.collect()
+    }
+
+    fn group(&self, index: usize) -> Option<&'a HopGroup> {
+        let hop = self.ledger.hop(self.hops.get(index)?.hop)?;
+        Some(&self.ledger.groups()[hop.group])
+    }
+
+    /// Names of the hops and processes on the way, and of legs of the time to first token; several are joined by `+`.
+    fn name_of(&self, leg: &FirstTokenLeg) -> Cow<'a, str> {
+        let parts = match leg.place {
+            FirstTokenPlace::Ttft(leg) => return leg.to_string().into(),
+            FirstTokenPlace::Way(parts) => parts,
+        };
+        let names = parts.iter().filter_map(|part| match part {
+            WayPart::OnHop(index) => Some(&*self.group(index)?.name),
+            WayPart::Behind(index) => Some(&*self.group(index)?.ends.to),
+        });
+        names.collect::<Vec<&str>>().join("+").into()
+    }
 }
 
 /// Stages so far, and the interval and depth of the next one.
@@ -142,26 +188,31 @@ impl<'a> StageList<'a> {
         true
     }
 
-    /// Adds the path of the first chunk, hop by hop, with the times in between.
-    fn add_path(&mut self, path: &[&HopTimes], ledger: &'a Ledger) {
-        let mut previous_receive: Option<MonoNs> = None;
-        for times in path {
-            let Some(hop) = ledger.hop(times.hop) else { continue };
-            let group = &ledger.groups()[hop.group];
-            let first = &times.first;
-            if let Some(between) = previous_receive.zip(first.sent) {
-                self.add((&*group.ends.from).into(), between, None, StageKind::Between, |_| {});
-            }
-            previous_receive = first.received;
-            let frame = Some(first.frame);
-            let time_on_hop = first.sent.zip(first.received);
-            let is_added = time_on_hop.is_some_and(|span| {
-                self.add((&*group.name).into(), span, frame, StageKind::Hop, |list| list.add_relay(first))
-            });
-            // Without both ends of the hop, the relay's part is directly on the path.
+    /// Adds the way from the scheduler to the tokenizer, with the time inside relays.
+    fn add_way(&mut self, legs: &[&FirstTokenLeg], path: &HopPath<'_, 'a>) {
+        let mut next_hop = 0;
+        for leg in legs {
+            let (crossed, only_hop) = match leg.place {
+                FirstTokenPlace::Ttft(_) => (next_hop..path.hops.len(), None),
+                FirstTokenPlace::Way(parts) => (parts.hops(), parts.only_hop()),
+            };
+            let frame = only_hop.and_then(|hop| Some(path.hops.get(hop)?.first.frame));
+            let kind = if frame.is_some() { StageKind::Hop } else { StageKind::Between };
+            next_hop = next_hop.max(crossed.end);
+            let relays = path.hops.get(crossed).unwrap_or_default();
+            let span = (leg.from, leg.to);
+            let is_added = self.add(path.name_of(leg), span, frame, kind, |list| list.add_relays(relays));
             if !is_added {
-                self.add_relay(first);
+                self.add_relays(relays);
             }
+        }
+        // Behind the last observed leg.
+        self.add_relays(path.hops.get(next_hop..).unwrap_or_default());
+    }
+
+    fn add_relays(&mut self, hops: &[&HopTimes]) {
+        for on in hops {
+            self.add_relay(&on.first);
         }
     }
 

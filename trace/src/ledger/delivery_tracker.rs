@@ -120,7 +120,8 @@ impl DeliveryTracker {
         self.chunks_entered += u64::from(count);
         self.mark_uncertain();
         let mut judged = JudgedList::default();
-        judged.push_chunks(JudgedChunks { hop, first, count, outcome: ChunkOutcome::Unjudged(cause), tokens_lost: 0 });
+        let outcome = ChunkOutcome::Unjudged(cause);
+        judged.push_chunks(JudgedChunks { hop, first, count, outcome, tokens_lost: 0, merged_into: None });
         self.outcomes.add_counts(judged.count_outcomes());
         judged
     }

@@ -34,6 +34,10 @@ pub struct ChunkRecord {
     pub end: Option<u32>,
     /// What became of it; `None` while it is in flight, and on hops whose receiver delivers nothing.
     pub outcome: Option<ChunkOutcome>,
+    /// When that was known: the time of the delivery that carried or skipped it.
+    pub judged_at: Option<MonoNs>,
+    /// Number of the chunk in whose delivery it is, if it was merged.
+    pub merged_into: Option<u32>,
 }
 
 /// One delivery to the client.
@@ -166,7 +170,8 @@ impl ChunkHistory {
             lane: 0,
             number: chunks.first,
             tokens: chunks.tokens_lost,
-            end: NO_COUNT,
+            // The chunk in whose delivery they are takes the place of the count, which an outcome does not have.
+            end: chunks.merged_into.unwrap_or(NO_COUNT),
             hop: chunks.hop,
             kind: MomentKind::Judged(chunks.outcome),
         });
@@ -203,6 +208,8 @@ impl ChunkHistory {
                         tokens: moment.tokens,
                         end,
                         outcome: None,
+                        judged_at: None,
+                        merged_into: None,
                     });
                 }
                 MomentKind::Delivered => {
@@ -223,7 +230,10 @@ impl ChunkHistory {
             let MomentKind::Judged(outcome) = moment.kind else { continue };
             for number in moment.number..moment.number.saturating_add(moment.seq as u32) {
                 if let Some(&chunk_index) = by_number.get(&(moment.hop, number)) {
-                    history.chunks[chunk_index].outcome = Some(outcome);
+                    let chunk = &mut history.chunks[chunk_index];
+                    chunk.outcome = Some(outcome);
+                    chunk.judged_at = Some(moment.at);
+                    chunk.merged_into = (moment.end != NO_COUNT).then_some(moment.end);
                 }
             }
         }

@@ -42,7 +42,14 @@ impl InFlightEntry {
 
     /// Its chunks with this outcome.
     pub(super) fn with_outcome(&self, outcome: ChunkOutcome, tokens_lost: u32) -> JudgedChunks {
-        JudgedChunks { hop: self.hop, first: self.first_number, count: self.chunks, outcome, tokens_lost }
+        JudgedChunks {
+            hop: self.hop,
+            first: self.first_number,
+            count: self.chunks,
+            outcome,
+            tokens_lost,
+            merged_into: None,
+        }
     }
 
     /// Its chunks as unjudged.

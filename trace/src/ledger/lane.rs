@@ -29,11 +29,17 @@ pub(crate) struct FrameLoad {
     pub(crate) chunks: u32,
     /// Bytes of the frame, up to 4 GiB.
     pub(crate) bytes: u32,
+    is_decoded: bool,
 }
 
 impl FrameLoad {
     pub(crate) fn new(chunks: usize, bytes: u64) -> Self {
-        Self { chunks: u32::try_from(chunks).unwrap_or(u32::MAX), bytes: u32::try_from(bytes).unwrap_or(u32::MAX) }
+        Self { chunks: u32::try_from(chunks).unwrap_or(u32::MAX), is_decoded: true, ..Self::undecoded(bytes) }
+    }
+
+    /// Load of a frame whose chunks are unknown.
+    pub(crate) fn undecoded(bytes: u64) -> Self {
+        Self { chunks: 0, bytes: u32::try_from(bytes).unwrap_or(u32::MAX), is_decoded: false }
     }
 }
 
@@ -48,6 +54,17 @@ pub struct LaneCounts {
     pub tokens: u64,
 }
 
+/// Send of a frame, known at its receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SentFrame {
+    /// When it was sent.
+    pub at: MonoNs,
+    /// Its bytes, up to 4 GiB.
+    pub bytes: u32,
+    /// Number of its chunks; `None` if it could not be decoded.
+    pub chunks: Option<u32>,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingFrame {
     pub(crate) seq: u64,
@@ -55,6 +72,13 @@ pub(crate) struct PendingFrame {
     /// Number of its entries in [`Lane::chunks`].
     pub(crate) chunks: u32,
     load: FrameLoad,
+}
+
+impl PendingFrame {
+    pub(super) fn send(self) -> SentFrame {
+        let chunks = self.load.is_decoded.then_some(self.load.chunks);
+        SentFrame { at: self.sent_at, bytes: self.load.bytes, chunks }
+    }
 }
 
 #[derive(Debug, Default)]

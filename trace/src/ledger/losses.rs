@@ -61,6 +61,13 @@ pub struct Losses {
 }
 
 impl Losses {
+    /// Whether the token at this position is among them. One behind the listed ranges counts as one of the unlisted losses.
+    pub(super) fn may_contain_token(&self, position: u32) -> bool {
+        let last_listed = self.ranges.last().map_or(0, |range| range.tokens[1]);
+        let is_listed = self.ranges.iter().any(|range| (range.tokens[0]..=range.tokens[1]).contains(&position));
+        is_listed || self.unlisted > 0 && position > last_listed
+    }
+
     /// Adds a range, which without `has_room` must extend the last range to be listed. Returns whether it was added as a new range.
     fn add_range(&mut self, range: LostRange, has_room: bool) -> bool {
         self.tokens += range.token_count();

@@ -14,6 +14,7 @@ mod early_deliveries;
 mod engine_silence;
 mod engine_times;
 mod finished;
+mod first_token_path;
 mod first_token_waits;
 mod frame;
 mod frontend;
@@ -42,6 +43,7 @@ mod receive;
 mod receiver;
 mod request;
 mod request_details;
+mod request_life;
 mod request_table;
 mod request_timeline;
 mod retries;
@@ -73,14 +75,15 @@ pub use engine_silence::{ControlMessages, EngineSilence, EngineSilences};
 #[cfg(test)]
 pub(crate) use engine_silence::{MIN_STREAMS, MIN_TIMES_USUAL};
 pub use engine_times::EngineTimesCounts;
+pub use first_token_path::{FirstCrossing, FirstTokenLeg, FirstTokenPlace, WayPart, WayParts, first_token_legs};
 pub(crate) use first_token_waits::WaitBreakdown;
 pub use frontend::{FrontendResponse, FrontendWaits};
 pub use history::{ChunkRecord, DEFAULT_CHUNK_HISTORY, DeliveryRecord, HopWait, RequestHistory};
 pub use hop::{Hop, HopCounts};
 pub use hops::HopGroup;
 pub use kernel_queue::KernelQueue;
-pub use lane::LaneCounts;
 pub(crate) use late_frames::LateFrames;
+pub use lane::{LaneCounts, SentFrame};
 pub use late_leg::LateLeg;
 pub use late_legs::{JudgedRequests, SlowestPrefill};
 pub use limits::{BOUNDS, Bound, Limits, ReachedLimit};
@@ -94,6 +97,7 @@ pub(crate) use prefill::{MIN_OTHERS, MIN_TIMES_OTHERS};
 pub use processing_stage::ProcessingStage;
 pub use request::{ItlEnds, Request, RequestNumbers, RequestSummary};
 pub use request_details::{EngineLoad, RequestDispatch};
+pub use request_life::{ChunkLife, ChunkState, LifeLeg, NextChunk, RequestLife};
 pub use request_timeline::{ClosedRequest, FrameTimes, HopTimes, NoteKind, RequestNote, RequestTimeline, TimedRequest};
 pub use retries::AbortedRetry;
 pub use stacks::{StackCounts, StackFunction, StackHits, StackRole};
@@ -240,6 +244,8 @@ pub struct Ledger {
     touched: Vec<Ticket>,
     /// Chunks whose outcome the last event showed.
     judged: Vec<(Ticket, JudgedChunks)>,
+    /// Send of the frame that the last event received.
+    received_frame: Option<SentFrame>,
     history: ChunkHistory,
     /// `None` unless timelines are kept.
     timelines: Option<Box<Timelines>>,
@@ -262,6 +268,7 @@ impl Ledger {
         self.totals.events += 1;
         self.touched.clear();
         self.judged.clear();
+        self.received_frame = None;
         self.forget_closed();
         match &event.what {
             What::Engine(engine) => {
@@ -314,7 +321,7 @@ impl Ledger {
         }
         self.delivery_epoch += u32::from(hop.tracks_deliveries);
         if hop.shows.sent {
-            let load = FrameLoad::new(0, undecoded.bytes);
+            let load = FrameLoad::undecoded(undecoded.bytes);
             self.queue_sent_frame(at, undecoded.id, hop_index, load, undecoded.forwarded);
         } else {
             hop.counts.frames_received += 1;
@@ -361,7 +368,7 @@ impl Ledger {
         let Some(request) = self.table.get(ticket) else {
             return;
         };
-        for &chunks in judged.iter() {
+        for chunks in judged.iter() {
             self.history.record_outcome(at, &request.rid, chunks);
             self.judged.push((ticket, chunks));
         }

@@ -71,6 +71,15 @@ pub struct JudgedChunks {
     pub outcome: ChunkOutcome,
     /// Tokens of theirs that are in no delivery.
     pub tokens_lost: u32,
+    /// Number of the chunk in whose delivery they are, if they were merged. The ledger sets it when it records the outcome.
+    pub merged_into: Option<u32>,
+}
+
+impl JudgedChunks {
+    /// Number of the last chunk.
+    fn last(&self) -> u32 {
+        self.first.wrapping_add(self.count).wrapping_sub(1)
+    }
 }
 
 /// Chunks of one request whose outcome one event shows, in order.
@@ -94,8 +103,17 @@ impl JudgedList {
         }
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &JudgedChunks> {
-        self.0.iter()
+    /// The chunks, merged ones with the chunk in whose delivery they are: the last delivered one before them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = JudgedChunks> {
+        let mut carrier: Option<JudgedChunks> = None;
+        self.0.iter().map(move |&chunks| match chunks.outcome {
+            ChunkOutcome::Merged => {
+                let on_same_hop = carrier.filter(|carrier| carrier.hop == chunks.hop);
+                JudgedChunks { merged_into: on_same_hop.map(|carrier| carrier.last()), ..chunks }
+            }
+            ChunkOutcome::Delivered => *carrier.insert(chunks),
+            ChunkOutcome::Dropped | ChunkOutcome::Unjudged(_) => chunks,
+        })
     }
 
     /// Turns the first `most` merged chunks into delivered ones.
@@ -164,7 +182,7 @@ mod tests {
     use super::*;
 
     fn chunks(first: u32, count: u32, outcome: ChunkOutcome) -> JudgedChunks {
-        JudgedChunks { hop: HopId(0), first, count, outcome, tokens_lost: 0 }
+        JudgedChunks { hop: HopId(0), first, count, outcome, tokens_lost: 0, merged_into: None }
     }
 
     #[test]
@@ -176,8 +194,9 @@ mod tests {
         }
         list.push_chunks(chunks(8, 0, Dropped));
         list.mark_merged_delivered(2);
-        let expected = [chunks(1, 2, Dropped), chunks(3, 3, Delivered), chunks(6, 2, Merged)];
-        assert_eq!(list.iter().copied().collect::<Vec<_>>(), expected);
+        let merged = JudgedChunks { merged_into: Some(5), ..chunks(6, 2, Merged) };
+        let expected = [chunks(1, 2, Dropped), chunks(3, 3, Delivered), merged];
+        assert_eq!(list.iter().collect::<Vec<_>>(), expected);
         assert_eq!(
             list.count_outcomes(),
             OutcomeCounts { delivered: 3, merged: 2, dropped: 2, ..OutcomeCounts::default() }

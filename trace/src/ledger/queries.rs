@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     GAP_WARNING_NS, Hop, HopGroup, HopWait, JudgedChunks, Ledger, Lossy, ProcessingStage, ReachedLimit, Request,
-    RequestHistory, RequestNumbers, RequestSummary, ToolCallResponses, Totals, WorstGap,
+    RequestHistory, RequestNumbers, RequestSummary, SentFrame, ToolCallResponses, Totals, WorstGap,
 };
 use crate::clock::MonoNs;
 use crate::engine::{EngineState, Mode, Waiter};
@@ -16,6 +16,11 @@ impl Ledger {
     /// Chunks whose outcome the last event showed, with the rid of their request.
     pub fn judged_chunks(&self) -> impl Iterator<Item = (&str, &JudgedChunks)> {
         self.judged.iter().filter_map(|(ticket, chunks)| Some((&*self.table.get(*ticket)?.rid, chunks)))
+    }
+
+    /// Send of the frame that the last event received; `None` after another event, and if the send was not observed before.
+    pub fn received_frame(&self) -> Option<SentFrame> {
+        self.received_frame
     }
 
     /// Recent chunks and deliveries of a request, with the outcome of each chunk; empty unless [`crate::Config::chunk_history`] is set.
@@ -139,6 +144,15 @@ impl Ledger {
     /// Whether the sends on a hop are the scheduler's.
     pub fn is_origin(&self, id: HopId) -> bool {
         self.hop(id).is_some_and(|hop| hop.origin || !self.hops.any_origin)
+    }
+
+    /// Whether chunks of this request on the hop are the scheduler's. Until that is known, the first hop on which the request was seen stands
+    /// for the scheduler's.
+    pub fn is_from_scheduler(&self, request: &Request, hop: HopId) -> bool {
+        if self.hops.any_origin {
+            return self.is_origin(hop);
+        }
+        request.streams.first().is_some_and(|first| first.hop == hop)
     }
 
     /// Groups of hops with the same name.

@@ -2,7 +2,7 @@
 
 use super::first_token_waits::{FirstTokenWait, MIN_WAIT_NS};
 use super::hop::{BurstPosition, EarlyReceive};
-use super::lane::{FrameLoad, PendingChunk};
+use super::lane::{FrameLoad, PendingChunk, SentFrame};
 use super::limits::push_bounded;
 use super::processing_stage::TimedCount;
 use super::receiver::ReceiveTimes;
@@ -110,7 +110,13 @@ impl Ledger {
         let received_at = hop.take_unprocessed(id);
         let processing_ns = received_at.map(|received_at| at.since(received_at));
         while let Some(ticket) = received_at.and_then(|received_at| hop.take_unprocessed_request(received_at)) {
-            if let Some(details) = self.table.get_mut(ticket).and_then(|request| request.details.as_mut()) {
+            let Some(request) = self.table.get_mut(ticket) else { continue };
+            // Without an earlier moment, only exports show it.
+            let details = match self.timelines {
+                Some(_) => Some(request.details.get_or_insert_default()),
+                None => request.details.as_mut(),
+            };
+            if let Some(details) = details {
                 details.processed = Some(at);
             }
         }
@@ -146,7 +152,8 @@ impl Ledger {
         hop.last_receiver = received.by.or(hop.last_receiver);
         hop.last_received_at = Some(at);
         let requested = self.take_request_time(at, hop_index, received.by);
-        let sent = if received.frame.is_none() { self.dequeue_frame(id, hop_index, at) } else { None };
+        self.received_frame = if received.frame.is_none() { self.dequeue_frame(id, hop_index, at) } else { None };
+        let sent = self.received_frame.map(|sent| sent.at);
         let position = received.wakeup.map(|wakeup| {
             self.locate_in_burst(hop_index, received.by, wakeup, ReceiveTimes { sent, requested, received: at })
         });
@@ -199,9 +206,9 @@ impl Ledger {
         self.receive_pending_chunks(receive);
     }
 
-    /// Removes a received frame from its lane, moves its chunks to `pending_receive`, and returns when it was sent; `None` if it is not queued.
+    /// Removes a received frame from its lane, moves its chunks to `pending_receive`, and returns its send; `None` if it is not queued.
     /// A lane keeps its order, so frames sent before it were received too, unobserved.
-    fn dequeue_frame(&mut self, id: FrameId, hop_index: usize, at: MonoNs) -> Option<MonoNs> {
+    fn dequeue_frame(&mut self, id: FrameId, hop_index: usize, at: MonoNs) -> Option<SentFrame> {
         let hop = &mut self.hops.all[hop_index];
         let lane = hop.lanes.get_mut(&id.lane)?;
         let overtaken = lane.first_waiting().is_some_and(|first| first <= id.seq);
@@ -223,7 +230,7 @@ impl Ledger {
             self.pending_frames -= 1;
             self.pending_chunks -= frame.chunks as usize;
             if frame.seq == id.seq {
-                return Some(frame.sent_at);
+                return Some(frame.send());
             }
             hop.counts.frames_received += 1;
             self.receive_pending_chunks(FrameReceive {

@@ -116,8 +116,6 @@ pub struct RequestTimeline {
     pub hops: SmallVec<[HopTimes; 2]>,
     /// Whether an earlier request with the same rid was not closed when this one began.
     pub has_reused_rid: bool,
-    /// First observed delivery, if it had its first tokens.
-    pub first_delivered: Option<MonoNs>,
     /// Last observed delivery.
     pub last_delivered: Option<MonoNs>,
     /// Point events in the order observed.
@@ -307,10 +305,11 @@ impl Timelines {
             }
             return marks;
         }
-        let is_origin = ledger.is_origin(frame.id.hop);
         for (&ticket, chunk) in ledger.touched.iter().zip(frame.chunks) {
+            let request = ledger.table.get(ticket);
+            let is_point = request.is_some_and(|request| ledger.is_from_scheduler(request, frame.id.hop));
             let Some(timeline) = self.get_or_open(ticket, ledger) else { continue };
-            timeline.points = timeline.points.saturating_add(u32::from(is_origin));
+            timeline.points = timeline.points.saturating_add(u32::from(is_point));
             if let Some(hop_index) = timeline.record_chunk(times, chunk.finish.is_some()) {
                 marks.push(FrameMark { ticket, hop_index: hop_index as u16 });
             }
@@ -338,8 +337,7 @@ impl Timelines {
         let observed = ledger.table.get(ticket).filter(|request| request.outcomes().is_some());
         let Some(request) = observed else { return };
         timeline.points = timeline.points.saturating_add(1);
-        if timeline.first_delivered.is_none() && request.delivered_first == Some(at) {
-            timeline.first_delivered = Some(at);
+        if request.delivered_first == Some(at) && timeline.last_delivered != Some(at) {
             timeline.add_note(at, NoteKind::FirstReceived);
         }
         timeline.last_delivered = Some(at);

@@ -1,6 +1,6 @@
-//! What became of a chunk, as shown on the screen. Only the ledger decides it.
+//! Words and symbols of the screen for what the ledger knows of a chunk.
 
-use trace::ledger::{ChunkOutcome, ChunkRecord, Losses};
+use trace::ledger::{ChunkOutcome, ChunkState};
 
 labelled! {
     pub(crate) ChunkStatus {
@@ -10,7 +10,7 @@ labelled! {
         Waiting = "waiting",
         /// Received; the rest is not observable, or has not happened yet.
         Received = "received",
-        /// First chunk of the delivery that carried its tokens.
+        /// Delivered; of several chunks in one delivery, the first.
         Delivered = "delivered",
         /// Delivered together with an earlier chunk.
         Merged = "merged",
@@ -34,91 +34,19 @@ impl ChunkStatus {
             Self::DropPredicted | Self::Unknown => '?',
         }
     }
-
-    /// Returns whether its tokens were merged or lost, or may have been.
-    pub(crate) fn is_harmed(self) -> bool {
-        !matches!(self, Self::Sent | Self::Waiting | Self::Received | Self::Delivered)
-    }
-
-    /// Status of a chunk of the first hop that continued as `last` on the hop to the client. `if_not_received` if nothing shows that it was
-    /// received.
-    pub(crate) fn for_chunk(
-        first: &ChunkRecord,
-        last: Option<&ChunkRecord>,
-        predicted_losses: Option<&Losses>,
-        if_not_received: Self,
-    ) -> Self {
-        match last.and_then(|chunk| chunk.outcome) {
-            Some(ChunkOutcome::Delivered) => Self::Delivered,
-            Some(ChunkOutcome::Merged) => Self::Merged,
-            Some(ChunkOutcome::Dropped) => Self::Dropped,
-            Some(ChunkOutcome::Unjudged(_)) => Self::Unknown,
-            None if first.end.is_some_and(|end| may_contain_token(predicted_losses, end)) => Self::DropPredicted,
-            None if first.received.is_some() => Self::Received,
-            None => if_not_received,
-        }
-    }
 }
 
-/// Returns whether `losses` contains the token at this position. A token beyond the listed ranges counts as one of the unlisted losses.
-fn may_contain_token(losses: Option<&Losses>, position: u32) -> bool {
-    let Some(losses) = losses else { return false };
-    let last_listed = losses.ranges.last().map_or(0, |range| range.tokens[1]);
-    let is_listed = losses.ranges.iter().any(|range| (range.tokens[0]..=range.tokens[1]).contains(&position));
-    is_listed || losses.unlisted > 0 && position > last_listed
-}
-
-#[cfg(test)]
-mod tests {
-    use trace::ledger::{LostRange, UnjudgedCause};
-    use trace::{HopId, MonoNs};
-
-    use super::*;
-
-    fn chunk(end: u32, outcome: Option<ChunkOutcome>) -> ChunkRecord {
-        ChunkRecord {
-            hop: HopId(0),
-            number: end,
-            sent: Some(MonoNs(u64::from(end))),
-            received: Some(MonoNs(100)),
-            wakeup: Some(1),
-            tokens: 1,
-            end: Some(end),
-            outcome,
+impl From<ChunkState> for ChunkStatus {
+    fn from(state: ChunkState) -> Self {
+        match state {
+            ChunkState::Sent => Self::Sent,
+            ChunkState::Waiting => Self::Waiting,
+            ChunkState::Received => Self::Received,
+            ChunkState::DropPredicted => Self::DropPredicted,
+            ChunkState::Judged(ChunkOutcome::Delivered) => Self::Delivered,
+            ChunkState::Judged(ChunkOutcome::Merged) => Self::Merged,
+            ChunkState::Judged(ChunkOutcome::Dropped) => Self::Dropped,
+            ChunkState::Judged(ChunkOutcome::Unjudged(_)) => Self::Unknown,
         }
-    }
-
-    fn losses(position: u32, unlisted: u64) -> Losses {
-        let range = LostRange { tokens: [position; 2], chunks: Some([position; 2]), ids: Vec::new() };
-        Losses { ranges: vec![range], chunks: 1 + unlisted, tokens: 1 + unlisted, unlisted, ..Losses::default() }
-    }
-
-    fn status(chunk: &ChunkRecord, predicted: Option<&Losses>) -> ChunkStatus {
-        ChunkStatus::for_chunk(chunk, Some(chunk), predicted, ChunkStatus::Waiting)
-    }
-
-    #[test]
-    fn the_ledgers_outcome_takes_precedence_over_a_prediction() {
-        let predicted = losses(2, 0);
-        for (outcome, expected) in [
-            (Some(ChunkOutcome::Delivered), ChunkStatus::Delivered),
-            (Some(ChunkOutcome::Merged), ChunkStatus::Merged),
-            (Some(ChunkOutcome::Dropped), ChunkStatus::Dropped),
-            (Some(ChunkOutcome::Unjudged(UnjudgedCause::Ambiguous)), ChunkStatus::Unknown),
-            (None, ChunkStatus::DropPredicted),
-        ] {
-            assert_eq!(status(&chunk(2, outcome), Some(&predicted)), expected);
-        }
-    }
-
-    #[test]
-    fn without_an_outcome_predictions_and_receives_are_shown() {
-        assert_eq!(status(&chunk(3, None), Some(&losses(2, 0))), ChunkStatus::Received);
-        assert_eq!(
-            status(&chunk(3, None), Some(&losses(2, 1))),
-            ChunkStatus::DropPredicted,
-            "it may be an unlisted one"
-        );
-        assert_eq!(status(&ChunkRecord { received: None, ..chunk(3, None) }, None), ChunkStatus::Waiting);
     }
 }

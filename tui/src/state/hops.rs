@@ -49,7 +49,6 @@ pub(crate) fn hop_ends(ledger: &Ledger) -> Vec<HopEnds> {
         id: hop.id,
         ends: ledger.groups()[hop.group].ends.clone(),
         receiver: hop.worker.map_or_else(|| hop.endpoint.to_string(), |worker| format!("worker {worker}")),
-        observes_received: hop.capabilities().received,
     });
     let mut ends: Vec<HopEnds> = ends.collect();
     in_path_order(&mut ends, |hop| &hop.ends, |_| false);

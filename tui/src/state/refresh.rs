@@ -11,7 +11,7 @@ use trace::detect::Severity;
 use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
 use trace::engine::{Mode, Waiter};
 use trace::event::Finish;
-use trace::ledger::{Ledger, Request, RequestNumbers, RequestSummary, TtftPath, UnansweredRequest};
+use trace::ledger::{Ledger, Request, RequestNumbers, RequestSummary, UnansweredRequest};
 use trace::stats::Spread;
 use trace::time_series::RecentTraffic;
 
@@ -133,18 +133,10 @@ impl Model {
             writer.write_finished(summary, &mut row);
         }
         let is_known = request.is_some() || unanswered.is_some() || summary.is_some();
-        let mut facts = RequestFacts::from_ledger(ledger, request, summary, rid);
-        if request.is_none() && unanswered.is_some() {
-            facts.ttft_path = TtftPath::new(&row.numbers);
-        }
-        self.detail = Some(RequestDetail::new(
-            rid,
-            &pinned.longest_history(ledger, rid),
-            is_known.then_some(row),
-            &hops::hop_ends(ledger),
-            ledger.engine(),
-            facts,
-        ));
+        let facts = RequestFacts::from_ledger(ledger, request, summary, rid);
+        let history = pinned.longest_history(ledger, rid);
+        let life = ledger.life_of(rid, &history);
+        self.detail = Some(RequestDetail::new(rid, &history, life, is_known.then_some(row), ledger.engine(), facts));
     }
 
     /// Finds the receivers between which the worst request of the finding changed.

@@ -5,7 +5,7 @@ use session::units::{format_count, format_duration};
 use trace::MonoNs;
 use trace::engine::EngineState;
 use trace::event::ToolCalls;
-use trace::ledger::{FrontendResponse, ItlEnds, Ledger, Losses, Request, RequestSummary, TtftPath};
+use trace::ledger::{FrontendResponse, ItlEnds, Ledger, Losses, Request, RequestSummary};
 
 use super::flags::Flag;
 use super::receiver_changes::{ReceiverChange, describe_receiver_changes};
@@ -14,12 +14,6 @@ use super::request_row::{RequestRow, RequestState};
 /// The ledger's record of a request, live or finished.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RequestFacts {
-    /// Its moments until its first token.
-    pub(crate) ttft_path: TtftPath,
-    /// First send, receive and delivery, which the ledger keeps longer than the history of chunks.
-    pub(crate) first_sent: Option<MonoNs>,
-    pub(crate) first_received: Option<MonoNs>,
-    pub(crate) first_delivered: Option<MonoNs>,
     pub(crate) confirmed_losses: Option<Losses>,
     pub(crate) predicted_losses: Option<Losses>,
     /// Inter-token latency at both ends.
@@ -45,10 +39,6 @@ impl RequestFacts {
         };
         if let Some(request) = request {
             return Self {
-                ttft_path: TtftPath::new(&ledger.numbers(request)),
-                first_sent: request.sent_first,
-                first_received: request.received_first,
-                first_delivered: request.delivered_first,
                 confirmed_losses: request.losses().cloned(),
                 predicted_losses: request.predicted().cloned(),
                 itl: request.itl(),
@@ -58,8 +48,6 @@ impl RequestFacts {
         // The newest one if the rid was reused.
         let lossy = ledger.lossy_requests().rev().find(|lossy| &*lossy.rid == rid);
         Self {
-            ttft_path: summary.map(|summary| TtftPath::new(summary)).unwrap_or_default(),
-            first_delivered: summary.and_then(|s| s.delivered_first),
             confirmed_losses: lossy.and_then(|l| l.confirmed.as_deref().cloned()),
             predicted_losses: lossy.and_then(|l| l.predicted.as_deref().cloned()),
             itl: summary.map(|s| s.itl).unwrap_or_default(),

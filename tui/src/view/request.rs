@@ -413,6 +413,8 @@ fn draw_chunk(pad: &mut Pad<'_>, y: u16, layout: &ChunkLayout, index: usize, chu
         if x + 2 + text.len() as u16 <= pad.width() {
             pad.draw_text(x + 2, y, &text, Ink::Dim);
         }
+    } else if let Some(first) = chunk.combined_with {
+        pad.draw_text(x + 2, y, &format!("sent on in one chunk with chunk {}", format_count(first as u64)), Ink::Dim);
     }
     if let Some(outcome) = chunk.tool_call {
         let text = format!("tool call: {}", outcome.as_str());

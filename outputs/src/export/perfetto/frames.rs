@@ -3,31 +3,16 @@
 //! Perfetto drops overlapping slices of one thread, and clocks of different observers differ slightly. So a slice that starts before the
 //! end of the thread's last slice starts at that end instead.
 
-use std::collections::VecDeque;
-
 use hashbrown::HashMap;
 use trace::clock::MonoNs;
 use trace::event::{Dispatch, Frame, Received};
 use trace::id::{FrameId, HopId};
+use trace::ledger::SentFrame;
 
 use super::tracks::{SyntheticRow, Track};
 use super::{Perfetto, write_event_head};
 use crate::export::ExportContext;
 use crate::export::json::Object;
-
-/// Maximum number of queued frames kept per connection. Beyond that, the oldest lose the arrow to their receive.
-const WAITING: usize = 65_536;
-/// Maximum number of connections with arrows.
-const CONNECTIONS: usize = 16_384;
-
-/// A frame sent and not yet received.
-#[derive(Clone, Copy, Debug)]
-struct SentFrame {
-    seq: u64,
-    at: MonoNs,
-    bytes: u64,
-    chunks: u32,
-}
 
 /// A frame being processed by its receiver.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +25,6 @@ struct Open {
 
 #[derive(Debug, Default)]
 pub(super) struct FrameSlices {
-    waiting: HashMap<(HopId, u32), VecDeque<SentFrame>>,
     open: HashMap<Track, Open>,
     /// Thread of the last receive on each hop.
     receiving_thread: HashMap<HopId, Track>,
@@ -52,9 +36,8 @@ impl Perfetto<'_> {
     /// Draws the send of a frame, and its time in the relay if it passed one.
     pub(super) fn frame_sent(&mut self, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
         let id = frame.id;
-        let sent = SentFrame { seq: id.seq, at, bytes: frame.bytes, chunks: frame.chunks.len() as u32 };
-        self.draw_send(id, sent, context, |args| {
-            args.put("chunks", sent.chunks).put("kind", frame.kind);
+        self.draw_send(at, id, context, |args| {
+            args.put("bytes", frame.bytes).put("chunks", frame.chunks.len() as u64).put("kind", frame.kind);
         });
         let Some(forwarded) = frame.forwarded else { return };
         let track = self.track_of_row(SyntheticRow::Relay(id.hop, id.lane), context.ledger);
@@ -79,31 +62,26 @@ impl Perfetto<'_> {
         if dispatch.index > 0 {
             return;
         }
-        let sent = SentFrame { seq: dispatch.id.seq, at, bytes: dispatch.bytes, chunks: 0 };
         let rid = dispatch.request.map(|request| request.rid).filter(|rid| context.options.wants_rid(rid));
-        self.draw_send(dispatch.id, sent, context, |args| {
-            args.put("kind", dispatch.kind).known("rid", rid);
+        self.draw_send(at, dispatch.id, context, |args| {
+            args.put("bytes", dispatch.bytes).put("kind", dispatch.kind).known("rid", rid);
         });
     }
 
     /// Draws a send, from which an arrow leads to the receive.
     fn draw_send(
         &mut self,
+        at: MonoNs,
         id: FrameId,
-        sent: SentFrame,
         context: &ExportContext<'_>,
         content: impl FnOnce(&mut Object<'_>),
     ) {
         let track = self.track_of_row(SyntheticRow::Sends(id.hop, id.lane), context.ledger);
-        if context.ledger.hop(id.hop).is_some_and(|h| h.shows.received) {
-            self.frames.push_sent(id, sent);
-        }
         self.out.object(|o| {
-            write_event_head(o, "X", track, "send", context.clock.since_start_ns(sent.at));
+            write_event_head(o, "X", track, "send", context.clock.since_start_ns(at));
             o.micros("dur", 0).put("cat", "frame").hex("bind_id", flow_id(id)).put("flow_out", true);
             o.object("args", |args| {
                 args.put("hop", context.ledger.hop_name(id.hop)).put("lane", id.lane).put("seq", id.seq);
-                args.put("bytes", sent.bytes);
                 content(args);
             });
         });
@@ -121,7 +99,7 @@ impl Perfetto<'_> {
         if let Some(before) = self.frames.open.remove(&track) {
             self.draw_receive(track, &before, at, false, context);
         }
-        let sent = self.frames.take_sent(id).filter(|sent| sent.at < at);
+        let sent = context.ledger.received_frame().filter(|sent| sent.at < at);
         let open = Open { id, at, sent, wakeup: received.wakeup };
         if hop.is_some_and(|h| h.shows.processed) {
             self.frames.receiving_thread.insert(id.hop, track);
@@ -156,14 +134,15 @@ impl Perfetto<'_> {
         self.out.object(|o| {
             write_event_head(o, "X", track, "receive", context.clock.since_start_ns(from));
             o.micros("dur", to.since(from)).put("cat", "frame").hex("bind_id", flow_id(id));
-            if open.sent.is_some() {
+            // The send of an undecoded frame is no slice from which an arrow could start.
+            if open.sent.is_some_and(|sent| sent.chunks.is_some()) {
                 o.put("flow_in", true);
             }
             o.put("flow_out", true).object("args", |args| {
                 args.put("hop", context.ledger.hop_name(id.hop)).put("lane", id.lane).put("seq", id.seq);
                 if let Some(sent) = open.sent {
                     args.put("queue_wait_ns", open.at.since(sent.at));
-                    args.put("bytes", sent.bytes).put("chunks", sent.chunks);
+                    args.put("bytes", sent.bytes).known("chunks", sent.chunks);
                 }
                 args.known("wakeup", open.wakeup);
                 if observes_processed {
@@ -175,27 +154,6 @@ impl Perfetto<'_> {
 }
 
 impl FrameSlices {
-    /// Keeps a frame until its receive, which shows its size and wait. Limited in connections and frames.
-    fn push_sent(&mut self, id: FrameId, sent: SentFrame) {
-        if self.waiting.len() >= CONNECTIONS && !self.waiting.contains_key(&(id.hop, id.lane)) {
-            // Connections without queued frames are probably closed.
-            self.waiting.retain(|_, frames| !frames.is_empty());
-        }
-        let frames = self.waiting.entry((id.hop, id.lane)).or_default();
-        if frames.len() >= WAITING {
-            frames.pop_front();
-        }
-        frames.push_back(sent);
-    }
-
-    /// Removes the frame's send, and all frames ahead of it on its connection. `None` if the send was not observed.
-    fn take_sent(&mut self, id: FrameId) -> Option<SentFrame> {
-        let frames = self.waiting.get_mut(&(id.hop, id.lane))?;
-        let index = frames.binary_search_by_key(&id.seq, |frame| frame.seq).ok()?;
-        // ZMQ keeps the order of a connection: no receive of an earlier frame follows.
-        frames.drain(..=index).next_back()
-    }
-
     /// Interval of a slice, adjusted to not overlap the thread's last one.
     fn fit_slice(&mut self, track: Track, from: MonoNs, to: MonoNs) -> (MonoNs, MonoNs) {
         let end = self.ends.entry(track).or_default();

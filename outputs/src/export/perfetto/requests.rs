@@ -21,6 +21,10 @@ impl Perfetto<'_> {
         // The chunks of a frame differ only in row and count.
         let same = Object::fields(|o| write_name_and_time(o, "n", "chunk sent", at, context));
         for (chunk_index, chunk) in frame.chunks.iter().enumerate() {
+            let request = context.ledger.request_of_chunk(chunk_index).map(|timed| timed.request);
+            if !request.is_some_and(|request| context.ledger.is_from_scheduler(request, frame.id.hop)) {
+                continue;
+            }
             let Some(id) = row_if_shown(chunk_index, chunk.finish.is_some(), context) else { continue };
             self.out.object(|o| {
                 write_row_id(o.append(&same), id, context);

@@ -1,0 +1,233 @@
+//! The whole path of a request's first token: the legs of its time to first token, with the way from scheduler to tokenizer hop by hop. The
+//! one table of legs behind screen and exports.
+
+use std::ops::Range;
+
+use super::request::RequestNumbers;
+use super::ttft_path::{TimedLeg, TtftLeg, TtftMoment, TtftPath};
+use crate::clock::MonoNs;
+
+/// When a request's first chunk crossed the hops between two roles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FirstCrossing {
+    /// When it was sent; `None` if not observed.
+    pub sent: Option<MonoNs>,
+    /// When it was received; `None` if not observed.
+    pub received: Option<MonoNs>,
+    /// These hops lead to the tokenizer.
+    pub is_last: bool,
+}
+
+/// A part of the way from scheduler to tokenizer; hops by their index in the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WayPart {
+    /// Waiting on the hop.
+    OnHop(usize),
+    /// Inside the process that received from the hop.
+    Behind(usize),
+}
+
+/// Parts of the way that follow each other. The moments between them were not observed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WayParts {
+    /// Position of its begin: twice the hop's index at a send, one more at a receive.
+    from: usize,
+    to: usize,
+}
+
+impl WayParts {
+    /// Indices of the hops among them.
+    pub fn hops(self) -> Range<usize> {
+        self.from.div_ceil(2)..self.to.div_ceil(2)
+    }
+
+    /// The hop, if the only part is waiting on it.
+    pub fn only_hop(self) -> Option<usize> {
+        (self.hops().len() == 1 && self.to == self.from + 1).then_some(self.from / 2)
+    }
+
+    /// The parts, in order.
+    pub fn iter(self) -> impl Iterator<Item = WayPart> {
+        (self.from..self.to).map(|position| match position % 2 {
+            0 => WayPart::OnHop(position / 2),
+            _ => WayPart::Behind(position / 2),
+        })
+    }
+}
+
+/// Where the first token spends a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FirstTokenPlace {
+    /// On a leg of the time to first token.
+    Ttft(TtftLeg),
+    /// On a part of the way from scheduler to tokenizer.
+    Way(WayParts),
+}
+
+/// A leg of a first token's path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstTokenLeg {
+    /// Where it is.
+    pub place: FirstTokenPlace,
+    /// When it begins.
+    pub from: MonoNs,
+    /// When it ends.
+    pub to: MonoNs,
+}
+
+impl FirstTokenLeg {
+    fn on_ttft(timed: TimedLeg) -> Self {
+        Self { place: FirstTokenPlace::Ttft(timed.leg), from: timed.at, to: timed.end() }
+    }
+
+    /// Whether it lies before the first send by the scheduler.
+    pub fn is_before_way(self) -> bool {
+        matches!(self.place, FirstTokenPlace::Ttft(leg) if leg.from < TtftMoment::FirstSent)
+    }
+
+    /// Whether it lies behind the first receive by the tokenizer.
+    pub fn is_behind_way(self) -> bool {
+        matches!(self.place, FirstTokenPlace::Ttft(leg) if leg.from > TtftMoment::FirstSent)
+    }
+}
+
+/// An observed moment on the way.
+#[derive(Clone, Copy, Debug)]
+struct WayStop {
+    position: usize,
+    at: MonoNs,
+}
+
+/// The legs of a request's first token, in order. They do not overlap. `crossings` are the hops that its first chunk crossed, in the order of the
+/// path.
+pub fn first_token_legs(numbers: &RequestNumbers, crossings: &[FirstCrossing]) -> Vec<FirstTokenLeg> {
+    let path = TtftPath::new(numbers);
+    let mut legs = Vec::new();
+    for timed in path.legs() {
+        if timed.leg.from == TtftMoment::FirstSent {
+            add_way(&mut legs, crossings, Some(timed.at), Some(timed));
+        } else {
+            legs.push(FirstTokenLeg::on_ttft(timed));
+        }
+    }
+    match path.moments().last() {
+        // Later moments were not observed, or not of its first chunk, but the hops may show a part of the way.
+        None => add_way(&mut legs, crossings, None, None),
+        Some((TtftMoment::FirstSent, at)) => add_way(&mut legs, crossings, Some(at), None),
+        // Without a delivery, the time to first token ends here.
+        Some((TtftMoment::FirstReceived, at)) => {
+            if let Some(processed) = numbers.processed_first.filter(|processed| *processed >= at) {
+                let leg = TtftLeg { from: TtftMoment::FirstReceived, to: TtftMoment::Processed };
+                legs.push(FirstTokenLeg::on_ttft(TimedLeg { leg, at, ns: processed.since(at) }));
+            }
+        }
+        Some(_) => {}
+    }
+    legs
+}
+
+/// Adds the way from `start`, the first send, split at each observed send and receive. `whole` is the leg of the time to first token that begins
+/// with it; `None` if no later moment was observed.
+fn add_way(legs: &mut Vec<FirstTokenLeg>, crossings: &[FirstCrossing], start: Option<MonoNs>, whole: Option<TimedLeg>) {
+    let mut stops: Vec<WayStop> = start.map(|at| WayStop { position: 0, at }).into_iter().collect();
+    // The way ends with the receive on the last hop.
+    let last_receive = (2 * crossings.len()).saturating_sub(1);
+    let is_complete = crossings.last().is_some_and(|last| last.is_last) || !crossings.iter().any(|hop| hop.is_last);
+    let end = whole.filter(|_| is_complete && !crossings.is_empty()).map(|whole| WayStop {
+        position: if whole.leg.to == TtftMoment::FirstReceived { last_receive } else { last_receive + 1 },
+        at: whole.end(),
+    });
+    let last_at = whole.map_or(MonoNs(u64::MAX), TimedLeg::end);
+    let end_position = end.map_or(usize::MAX, |end| end.position);
+    for (index, crossing) in crossings.iter().enumerate() {
+        for (position, time) in [(2 * index, crossing.sent), (2 * index + 1, crossing.received)] {
+            let before = stops.last().copied();
+            let follows = before.is_none_or(|before| before.position < position) && position < end_position;
+            // A time that contradicts the order of the others is left out.
+            let earliest = before.map_or(MonoNs(0), |before| before.at);
+            if let Some(at) = time.filter(|at| follows && (earliest..=last_at).contains(at)) {
+                stops.push(WayStop { position, at });
+            }
+        }
+    }
+    stops.extend(end);
+    let is_split = stops.len() > 2 || stops.windows(2).any(|pair| pair[0].position + 1 == pair[1].position);
+    if let Some(whole) = whole.filter(|_| !is_split) {
+        legs.push(FirstTokenLeg::on_ttft(whole));
+        return;
+    }
+    legs.extend(stops.windows(2).map(|pair| FirstTokenLeg {
+        place: FirstTokenPlace::Way(WayParts { from: pair[0].position, to: pair[1].position }),
+        from: pair[0].at,
+        to: pair[1].at,
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ttft_path::test_paths::numbers_of;
+    use super::*;
+
+    fn crossing(sent: Option<u64>, received: Option<u64>, is_last: bool) -> FirstCrossing {
+        FirstCrossing { sent: sent.map(MonoNs), received: received.map(MonoNs), is_last }
+    }
+
+    /// Each leg with its length: `hop 0`, `behind 0`, or the name of a leg of the time to first token.
+    fn legs(times: [Option<u64>; 5], crossings: &[FirstCrossing]) -> Vec<(String, u64)> {
+        let legs = first_token_legs(&numbers_of(times), crossings);
+        assert!(legs.windows(2).all(|pair| pair[0].to <= pair[1].from), "{legs:?}");
+        let named = legs.iter().map(|leg| {
+            let name = match leg.place {
+                FirstTokenPlace::Ttft(leg) => leg.to_string(),
+                FirstTokenPlace::Way(parts) => {
+                    let parts = parts.iter().map(|part| match part {
+                        WayPart::OnHop(hop) => format!("hop {hop}"),
+                        WayPart::Behind(hop) => format!("behind {hop}"),
+                    });
+                    parts.collect::<Vec<_>>().join("+")
+                }
+            };
+            (name, leg.to.since(leg.from))
+        });
+        named.collect()
+    }
+
+    fn named<const N: usize>(expected: [(&str, u64); N]) -> Vec<(String, u64)> {
+        expected.map(|(name, ns)| (name.to_owned(), ns)).to_vec()
+    }
+
+    #[test]
+    fn the_way_to_the_tokenizer_is_split_at_every_observed_hop() {
+        let times = [Some(100), Some(130), Some(400), Some(450), Some(470)];
+        let crossings = [crossing(Some(400), Some(410), false), crossing(Some(415), Some(450), true)];
+        let expected = named([
+            ("dispatch", 30),
+            ("intake+queue+prefill", 270),
+            ("hop 0", 10),
+            ("behind 0", 5),
+            ("hop 1", 35),
+            ("processing+delivery", 20),
+        ]);
+        assert_eq!(legs(times, &crossings), expected);
+        let without_receive = [crossing(Some(400), None, false), crossing(Some(415), Some(450), true)];
+        let expected = named([("hop 0+behind 0", 15), ("hop 1", 35)]);
+        assert_eq!(legs(times, &without_receive)[2..4], expected[..]);
+    }
+
+    #[test]
+    fn without_moments_on_hops_the_legs_are_those_of_the_time_to_first_token() {
+        let times = [Some(100), None, Some(400), None, Some(470)];
+        let expected = named([("dispatch+intake+queue+prefill", 300), ("output+processing+delivery", 70)]);
+        assert_eq!(legs(times, &[]), expected);
+        assert_eq!(legs(times, &[crossing(Some(400), None, true)]), expected);
+        let elsewhere = [crossing(Some(400), None, true), crossing(None, None, false)];
+        assert_eq!(legs(times, &elsewhere), expected, "the last hop is not that into the tokenizer");
+    }
+
+    #[test]
+    fn a_tap_shows_a_part_of_the_way() {
+        let sends = [crossing(Some(400), None, false), crossing(Some(430), None, true)];
+        assert_eq!(legs([None, None, Some(400), None, None], &sends), named([("hop 0+behind 0", 30)]));
+        assert_eq!(legs([None; 5], &sends), named([("hop 0+behind 0", 30)]), "joined late");
+    }
+}

@@ -1,0 +1,242 @@
+//! Chunks of one request followed from hop to hop, and what became of each: joined here and nowhere else.
+
+use super::history::{ChunkRecord, RequestHistory};
+use super::losses::Losses;
+use super::outcome::ChunkOutcome;
+use super::{Hop, Ledger};
+use crate::clock::MonoNs;
+use crate::id::HopId;
+use crate::path::{self, Ends};
+
+/// What is known of a chunk's way to the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChunkState {
+    /// Sent on a hop whose receives are not observed.
+    Sent,
+    /// Sent and not received.
+    Waiting,
+    /// Received; the rest is not observable, or has not happened yet.
+    Received,
+    /// Predicted loss: a later chunk arrived before the request's coroutine ran, on a release that keeps only the last chunk.
+    DropPredicted,
+    /// Its outcome is known, or known to be unknown.
+    Judged(ChunkOutcome),
+}
+
+/// A chunk of the first hop, followed through all hops.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChunkLife {
+    /// When it was first sent; `None` if not observed.
+    pub sent: Option<MonoNs>,
+    /// Queue wait on each of [`RequestLife::legs`]; `None` if the receive was not observed.
+    pub waits_ns: Vec<Option<u64>>,
+    /// Wakeup in which the receiver of the last hop received it.
+    pub wakeup: Option<u32>,
+    /// Listed tokens.
+    pub tokens: u32,
+    /// `completion_tokens` after this chunk.
+    pub end: Option<u32>,
+    /// What became of it.
+    pub state: ChunkState,
+    /// The chunk that was judged: itself, or the one of a further hop in which it continues. `None` while it is in flight.
+    pub judged: Option<ChunkRecord>,
+    /// Number of the chunk of the first hop with which a process between two hops combined it (1-based): the first of those that continue in the
+    /// same chunk. `None` for that one, and if it continues alone.
+    pub combined_with: Option<usize>,
+    /// For a chunk that was merged or lost, or may be: the chunk received next in the same wakeup.
+    pub next_in_wakeup: Option<NextChunk>,
+}
+
+/// The chunk received after another one in the same wakeup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextChunk {
+    /// Its number (1-based).
+    pub number: usize,
+    /// Time from receiving the one before to receiving this one.
+    pub delay_ns: u64,
+}
+
+/// The request between two roles. A request that changes its worker crosses several hops between them.
+#[derive(Clone, Debug)]
+pub struct LifeLeg {
+    /// The roles.
+    pub ends: Ends<Box<str>>,
+    /// Receives are observed on one of its hops.
+    pub observes_received: bool,
+    /// It leads to the tokenizer.
+    pub is_last: bool,
+    /// Its chunks there, in order of observation.
+    pub chunks: Vec<ChunkRecord>,
+}
+
+/// The recent chunks of one request.
+#[derive(Clone, Debug, Default)]
+pub struct RequestLife {
+    /// The legs that the chunks crossed, in the order of the path.
+    pub legs: Vec<LifeLeg>,
+    /// The chunks of the first leg.
+    pub chunks: Vec<ChunkLife>,
+}
+
+impl ChunkState {
+    /// Whether its tokens were merged or lost, or may have been.
+    pub fn is_harmed(self) -> bool {
+        !matches!(self, Self::Sent | Self::Waiting | Self::Received | Self::Judged(ChunkOutcome::Delivered))
+    }
+}
+
+impl Ledger {
+    /// Follows the chunks of a request through all hops. `history` is [`Self::history`], or an earlier copy of it.
+    pub fn life_of(&self, rid: &str, history: &RequestHistory) -> RequestLife {
+        let hops: Vec<CrossedHop<'_>> = self.hops().iter().filter_map(|hop| self.crossed_hop(hop)).collect();
+        let legs = legs_crossed(history, &hops);
+        // Observed deliveries decide what became of a chunk; predictions are for runs without them.
+        let predicted = if history.deliveries.is_empty() { self.predicted_losses(rid) } else { None };
+        let chunks = follow_chunks(&legs, predicted);
+        RequestLife { legs, chunks }
+    }
+
+    fn crossed_hop<'l>(&'l self, hop: &'l Hop) -> Option<CrossedHop<'l>> {
+        (!hop.carries_requests).then(|| CrossedHop {
+            id: hop.id,
+            ends: &self.groups()[hop.group].ends,
+            observes_received: hop.capabilities().received,
+            is_last: hop.last,
+        })
+    }
+
+    /// Losses predicted for a live request, or for the latest closed one with this rid.
+    fn predicted_losses(&self, rid: &str) -> Option<&Losses> {
+        if let Some(request) = self.request(rid) {
+            return request.predicted();
+        }
+        let closed = self.lossy_requests().rev().find(|lossy| &*lossy.rid == rid);
+        closed?.predicted.as_deref()
+    }
+}
+
+/// A hop that carries output.
+struct CrossedHop<'l> {
+    id: HopId,
+    ends: &'l Ends<Box<str>>,
+    observes_received: bool,
+    is_last: bool,
+}
+
+/// The legs that the chunks crossed, in the order of the path.
+fn legs_crossed(history: &RequestHistory, hops: &[CrossedHop<'_>]) -> Vec<LifeLeg> {
+    let mut legs: Vec<LifeLeg> = Vec::new();
+    for hop in hops {
+        if legs.iter().any(|leg| leg.ends == *hop.ends) {
+            continue;
+        }
+        let siblings: Vec<&CrossedHop<'_>> = hops.iter().filter(|sibling| sibling.ends == hop.ends).collect();
+        let chunks = history.chunks.iter().filter(|chunk| siblings.iter().any(|sibling| sibling.id == chunk.hop));
+        let chunks: Vec<ChunkRecord> = chunks.copied().collect();
+        if !chunks.is_empty() {
+            let observes_received = siblings.iter().any(|sibling| sibling.observes_received);
+            legs.push(LifeLeg { ends: hop.ends.clone(), observes_received, is_last: hop.is_last, chunks });
+        }
+    }
+    let all_ends: Vec<Ends<&str>> = hops.iter().map(|hop| hop.ends.as_str()).collect();
+    legs.sort_by_key(|leg| path::depth(&all_ends, &leg.ends.from));
+    legs
+}
+
+/// Follows each chunk of the first leg through all legs by token count. A process between two hops may combine chunks, so a chunk continues in
+/// the first one whose count is not below its own, and has the outcome of that one.
+fn follow_chunks(legs: &[LifeLeg], predicted_losses: Option<&Losses>) -> Vec<ChunkLife> {
+    let Some((origin, further_legs)) = legs.split_first() else {
+        return Vec::new();
+    };
+    let if_not_received = if origin.observes_received { ChunkState::Waiting } else { ChunkState::Sent };
+    // Token counts only grow, so the search on each leg goes on where it found the chunk before.
+    let mut search_from = vec![0; further_legs.len()];
+    let mut on_last_leg: Vec<Option<&ChunkRecord>> = Vec::new();
+    let mut lives: Vec<ChunkLife> = Vec::new();
+    for (index, chunk) in origin.chunks.iter().enumerate() {
+        let mut on_each_leg = vec![Some(chunk)];
+        for (leg, from) in further_legs.iter().zip(&mut search_from) {
+            on_each_leg.push(continuation(&leg.chunks, from, chunk, index));
+        }
+        let judged = on_each_leg.iter().rev().flatten().find(|seen| seen.outcome.is_some());
+        let last = on_each_leg.last().copied().flatten();
+        // Several chunks that continue in one follow each other.
+        let before = on_last_leg.last().copied().flatten();
+        let is_combined = before.zip(last).is_some_and(|(before, last)| std::ptr::eq(before, last));
+        let combined_with = is_combined.then(|| lives[index - 1].combined_with.unwrap_or(index));
+        lives.push(ChunkLife {
+            sent: chunk.sent,
+            waits_ns: on_each_leg.iter().map(|seen| queue_wait_ns(seen.as_ref()?)).collect(),
+            wakeup: last.and_then(|seen| seen.wakeup),
+            tokens: chunk.tokens,
+            end: chunk.end,
+            state: state_of_chunk(chunk, judged.copied(), predicted_losses, if_not_received),
+            judged: judged.copied().copied(),
+            combined_with,
+            next_in_wakeup: None,
+        });
+        on_last_leg.push(last);
+    }
+    for (index, pair) in on_last_leg.windows(2).enumerate() {
+        if let [Some(chunk), Some(next)] = pair
+            && lives[index].state.is_harmed()
+        {
+            // Indices count from 0, numbers from 1.
+            lives[index].next_in_wakeup =
+                delay_in_wakeup_ns(chunk, next).map(|delay_ns| NextChunk { number: index + 2, delay_ns });
+        }
+    }
+    lives
+}
+
+/// Chunk of a further leg in which `chunk`, the one at `index` on the first leg, continues. Moves `search_from` to the first chunk with at
+/// least as many tokens.
+fn continuation<'c>(
+    chunks: &'c [ChunkRecord],
+    search_from: &mut usize,
+    chunk: &ChunkRecord,
+    index: usize,
+) -> Option<&'c ChunkRecord> {
+    let same_index = chunks.get(index);
+    let Some(end) = chunk.end else {
+        return same_index;
+    };
+    while chunks.get(*search_from).and_then(|seen| seen.end).is_some_and(|seen_end| seen_end < end) {
+        *search_from += 1;
+    }
+    let found = chunks.get(*search_from);
+    // Without token counts, only the order of the chunks relates them.
+    found.filter(|seen| seen.end.is_some()).or(same_index.filter(|seen| seen.end.is_none()))
+}
+
+/// State of a chunk of the first leg that was judged as `judged`; `if_not_received` if nothing shows that it was received.
+fn state_of_chunk(
+    first: &ChunkRecord,
+    judged: Option<&ChunkRecord>,
+    predicted_losses: Option<&Losses>,
+    if_not_received: ChunkState,
+) -> ChunkState {
+    if let Some(outcome) = judged.and_then(|chunk| chunk.outcome) {
+        return ChunkState::Judged(outcome);
+    }
+    match predicted_losses.zip(first.end) {
+        Some((losses, end)) if losses.may_contain_token(end) => ChunkState::DropPredicted,
+        _ if first.received.is_some() => ChunkState::Received,
+        _ => if_not_received,
+    }
+}
+
+fn queue_wait_ns(chunk: &ChunkRecord) -> Option<u64> {
+    Some(chunk.received?.since(chunk.sent?))
+}
+
+/// Time between the receives of two chunks; `None` unless both were received in the same wakeup.
+fn delay_in_wakeup_ns(chunk: &ChunkRecord, next: &ChunkRecord) -> Option<u64> {
+    let is_same_wakeup = chunk.wakeup? == next.wakeup?;
+    let delay_ns = next.received?.since(chunk.received?);
+    is_same_wakeup.then_some(delay_ns)
+}
+
+#[cfg(test)]
+mod tests;
