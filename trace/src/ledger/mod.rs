@@ -82,8 +82,8 @@ pub use history::{ChunkRecord, DEFAULT_CHUNK_HISTORY, DeliveryRecord, HopWait, R
 pub use hop::{Hop, HopCounts};
 pub use hops::HopGroup;
 pub use kernel_queue::KernelQueue;
-pub(crate) use late_frames::LateFrames;
 pub use lane::{LaneCounts, SentFrame};
+pub(crate) use late_frames::LateFrames;
 pub use late_leg::LateLeg;
 pub use late_legs::{JudgedRequests, SlowestPrefill};
 pub use limits::{BOUNDS, Bound, Limits, ReachedLimit};
@@ -154,7 +154,7 @@ pub(crate) const BURST_FRAMES: u32 = 8;
 /// Minimum size of a backlog, in frames.
 pub(crate) const BACKLOG_FRAMES: u64 = 64;
 /// Minimum wait of a frame to judge a receiver or a backlog, in nanoseconds.
-pub(crate) const LATE_NS: u64 = 250_000_000;
+pub const LATE_NS: u64 = 250_000_000;
 
 /// Worst observed wait of a first token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -175,7 +175,7 @@ fn f_on_a_finding_lists_its_requests_or_those_in_flight_then() {
     assert_eq!(fixture.model.table.visible_count(), 2);
     fixture.press("5jf");
     assert_eq!(fixture.ui.filter.text, "at:20.000s..20.000s");
-    fixture.model.findings[1].kind = "backlog-growing";
+    fixture.model.findings[1].kind = "backlog";
     fixture.model.findings[1].verdict.hop = "scheduler->worker 1".into();
     fixture.press("5f");
     assert_eq!(fixture.ui.filter.text, "waited:scheduler->worker_1@20.000s..20.000s");

@@ -40,5 +40,5 @@ impl Model {
 
 /// Whether findings of this kind say that frames wait on a hop, because they pile up or because their receiver is away.
 fn is_about_waiting_frames(kind: &str) -> bool {
-    kind == "backlog-growing" || kind.starts_with("consumer-")
+    ["backlog", "late-frames"].contains(&kind) || kind.starts_with("consumer-")
 }

@@ -10,5 +10,4 @@ pub(crate) struct HopEnds {
     pub(crate) ends: Ends<Box<str>>,
     /// Which of the processes of the receiving role receives: `worker 2`, or the endpoint.
     pub(crate) receiver: String,
-    pub(crate) observes_received: bool,
 }

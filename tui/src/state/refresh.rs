@@ -133,8 +133,9 @@ impl Model {
             writer.write_finished(summary, &mut row);
         }
         let is_known = request.is_some() || unanswered.is_some() || summary.is_some();
-        let facts = RequestFacts::from_ledger(ledger, request, summary, rid);
         let history = pinned.longest_history(ledger, rid);
+        let mut facts = RequestFacts::from_ledger(ledger, request, summary, rid);
+        facts.receiver_changes = receiver_changes(&history, &hops::hop_ends(ledger));
         let life = ledger.life_of(rid, &history);
         self.detail = Some(RequestDetail::new(rid, &history, life, is_known.then_some(row), ledger.engine(), facts));
     }

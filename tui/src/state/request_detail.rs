@@ -318,6 +318,7 @@ mod tests {
 
     use super::*;
     use crate::state::model::Model;
+    use crate::state::receiver_changes::ReceiverChange;
     use crate::state::scene::{MS, Scene};
 
     fn line_of(end: u32, outcome: ChunkOutcome) -> ChunkLine {

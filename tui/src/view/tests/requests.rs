@@ -2,6 +2,7 @@
 
 use trace::MonoNs;
 use trace::detect::{Finding, Verdict};
+use trace::ledger::OccurrenceTimes;
 
 use super::*;
 use crate::state::request_row::RequestColumn;
@@ -33,7 +34,7 @@ fn requests_have_times_of_day() {
     fixture.press(&[Action::OpenTab(Tab::Requests)]);
     for size in SIZES {
         let drawn = fixture.drawn(size, "C.UTF-8");
-        assert!(drawn.contains("finished 14:59:03.700Z"), "{drawn}");
+        assert!(drawn.contains("live     14:59:03.700Z"), "{drawn}");
     }
     fixture.press(&[Action::OpenSelection]);
     let drawn = fixture.drawn((60, 20), "C.UTF-8");
@@ -75,7 +76,15 @@ fn f_on_a_growing_backlog_lists_the_requests_whose_frames_waited() {
     let hop = String::from("scheduler->tokenizer");
     let [began, last_at] = [1_100, 2_500].map(|ms| MonoNs(ms * MS));
     let verdict = Verdict { hop, ..Verdict::default() };
-    let finding = Finding { kind: "backlog-growing", began, last_at, active: false, verdict, occurrences: 0 };
+    let finding = Finding {
+        kind: "backlog",
+        began,
+        last_at,
+        active: false,
+        verdict,
+        occurrences: 0,
+        times: OccurrenceTimes::default(),
+    };
     fixture.model.findings = vec![finding];
     fixture.press(&[Action::OpenTab(Tab::Findings), Action::ListRequestsOfFinding]);
     assert_eq!(fixture.ui.filter.text, "waited:scheduler->tokenizer@1.100s..2.500s");
