@@ -10,7 +10,7 @@ use clap::{Command, CommandFactory as _};
 /// Flags of other programs that pages mention by name alone.
 const FOREIGN_FLAGS: [&str; 3] = [
     // The engines' servers.
-    "--api-server-count --detokenizer-worker-num --disable-log-stats --disaggregation-mode --enable-http2 --enable-metrics \
+    "--api-server-count --data-parallel-size --detokenizer-worker-num --disable-log-stats --disaggregation-mode --dp-size --enable-http2 --enable-metrics \
      --enable-request-time-stats-logging --export-metrics-to-file --grpc-port --incremental-streaming-output --kv-transfer-config --log-requests --model \
      --reasoning-parser --response-plane --skip-tokenizer-init --ssl-keyfile --stream-interval --stream-output --tokenizer-mode \
      --tokenizer-worker-num --tool-call-parser",

@@ -78,3 +78,43 @@ struct ReceivedBy<'a> {
     chunk: &'a ChunkRecord,
     receiver: &'a str,
 }
+
+#[cfg(test)]
+mod tests {
+    use trace::{HopId, MonoNs};
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn hop(id: u16, from: &str, to: &str) -> HopEnds {
+        HopEnds { id: HopId(id), ends: Ends::new(from, to).to_owned(), receiver: format!("worker {id}") }
+    }
+
+    fn chunk(hop: u16, number: u32, sent_ms: u64) -> ChunkRecord {
+        ChunkRecord {
+            hop: HopId(hop),
+            number,
+            sent: Some(MonoNs(sent_ms * MS)),
+            received: None,
+            wakeup: None,
+            tokens: 1,
+            end: Some(number),
+            outcome: None,
+            judged_at: None,
+            merged_into: None,
+        }
+    }
+
+    #[test]
+    fn a_change_names_both_receivers_of_its_leg() {
+        let hops =
+            [hop(1, "router", "detokenizer"), hop(2, "router", "detokenizer"), hop(3, "detokenizer", "tokenizer")];
+        let chunks = vec![chunk(1, 1, 1), chunk(3, 1, 2), chunk(2, 2, 501), chunk(3, 2, 502)];
+        let history = RequestHistory { chunks, ..RequestHistory::default() };
+        let changes = receiver_changes(&history, &hops);
+        let described = describe_receiver_changes(&changes);
+        assert_eq!(described.as_deref(), Some("detokenizer worker 1 to worker 2 at chunk 2, 500 ms after its first"));
+        assert_eq!(describe_receiver_changes(&[]), None);
+    }
+}
