@@ -167,7 +167,7 @@ impl Translator {
         self.formats.iter().find_map(|format| (format.read_pair_message)(parts, part_count))
     }
 
-    /// Decodes a message and emits its frame, after passing a sent one to `clients`, which are told of one that cannot be decoded.
+    /// Decodes a message and emits its frame, after passing a sent one to `clients`, or that it could not be decoded.
     /// Returns the number of the decoded frame.
     pub(crate) fn translate_message<'c, H: Hops>(
         &mut self,
