@@ -81,25 +81,23 @@ fn a_pause_of_all_streams_is_reported_with_its_start_and_length() {
 /// A pause or an update of weights that someone asked for looks the same.
 #[test]
 fn a_silence_that_may_have_been_asked_for_is_a_warning() {
-    for (mut run, is_asked, text) in [
-        (Streaming::new(), false, "whether it was asked to pause or to load weights is not observed"),
-        (
-            Streaming::with_requests(),
-            true,
-            "a control message to the scheduler was sent then, which may have paused it",
-        ),
-    ] {
-        run.send(20, &STREAMS);
-        if is_asked {
-            let id = FrameId::new(HopId(7), 0, 0);
-            let control = Dispatch { id, bytes: 90, kind: DispatchKind::Control, index: 0, request: None };
-            run.scene.apply(run.now - 40 * MS, What::Dispatched(control));
-        }
-        run.wait(7_950).send(30, &STREAMS);
-        let found = run.check();
-        assert_eq!(found[0].severity, Severity::Warning);
-        assert!(found[0].summary.ends_with(text), "{}", found[0].summary);
+    check_silence(&mut Streaming::new(), false, "whether it was asked to pause or to load weights is not observed");
+    let text = "a control message to the scheduler was sent then, which may have paused it";
+    check_silence(&mut Streaming::with_requests(), true, text);
+}
+
+/// Expects a warning with this text. `is_asked`: a control message is sent before the silence.
+fn check_silence(run: &mut Streaming, is_asked: bool, text: &str) {
+    run.send(20, &STREAMS);
+    if is_asked {
+        let id = FrameId::new(HopId(7), 0, 0);
+        let control = Dispatch { id, bytes: 90, kind: DispatchKind::Control, index: 0, request: None };
+        run.scene.apply(run.now - 40 * MS, What::Dispatched(control));
     }
+    run.wait(7_950).send(30, &STREAMS);
+    let found = run.check();
+    assert_eq!(found[0].severity, Severity::Warning);
+    assert!(found[0].summary.ends_with(text), "{}", found[0].summary);
 }
 
 #[test]
