@@ -19,6 +19,7 @@ NAMES = {
     "detokenizer": r"detokenizer.* (is|was) stopped",
     "scheduler": r"scheduler sent no frame|scheduler.* (is|was) stopped",
     "overloaded": r"in the scheduler's queue",
+    "overloaded, without engine times": r"in the scheduler before the first token",
     "busy loop": r"tokenizer is CPU-bound|tokenizer thread .* is on CPU|in the tokenizer before dispatch|in the server's socket",
     "long prompts": r"in the scheduler's queue|in slow prefills|scheduler sent no frame",
 }
@@ -125,3 +126,8 @@ def fault_rows(lane, attach, load, stopped, home: Path, logs: Path, repeats: int
         load(server, logs / "warm.jsonl", "--streams", "4", "--seconds", "2", cumulative)
         for number in range(repeats):
             row(server, "overloaded", number, None, cumulative, "--streams", "64", "--tokens", "64")
+    # The default: the engine does not send its own times.
+    with Server(home, "0.5.23", ["--max-running-requests", "4"], logs / "silent.log") as server:
+        load(server, logs / "warm.jsonl", "--streams", "4", "--seconds", "2", cumulative)
+        for number in range(repeats):
+            row(server, "overloaded, without engine times", number, None, cumulative, "--streams", "64", "--tokens", "64")

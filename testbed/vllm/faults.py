@@ -1,11 +1,10 @@
-"""Rows with one fault each, whose headline must name it: `python -m testbed.vllm --faults N`."""
+"""Rows with one fault each, whose headline must name it: `python -m testbed.vllm --faults N`.
 
-import json
+The executor sleeps as long for a long prompt as for a short one, so there is no row of long prompts.
+"""
+
 import re
 import tempfile
-import threading
-import time
-import urllib.request
 from pathlib import Path
 
 # What the headline must say: the process or queue at fault, and its state. Of several true findings, the one with more of TTFT comes first.
@@ -13,33 +12,12 @@ NAMES = {
     "API server": r"(api-server|API server).* (is|was) stopped",
     "engine core": r"engine core sent no frame|engine core.* (is|was) stopped",
     "busy loop": r"(api-server|API server) is CPU-bound|(api-server|API server) thread .* is on CPU|in the API server",
-    "long prompts": r"in the engine core's queue|in slow prefills|engine core sent no frame",
     "overloaded": r"in the engine core's queue",
 }
 STOP_SECONDS = 3
-LONG_PROMPT_WORDS = 5_000
-LONG_PROMPTS = 4
 # Few enough streams that the engine itself is not overloaded.
 LOAD = ["8", "8", "32", "0"]
 MANY = ["64", "8", "64", "0"]
-
-
-def ask(server, words: int) -> None:
-    """A request with this many words, whose answer does not matter."""
-    body = {"model": "m", "prompt": "w7 " * words, "max_tokens": 8, "ignore_eos": True}
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{server.port}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    urllib.request.urlopen(request, timeout=120).read()
-
-
-def send_long_prompts(server):
-    def during() -> None:
-        time.sleep(3)
-        for _ in range(LONG_PROMPTS):
-            threading.Thread(target=ask, args=(server, LONG_PROMPT_WORDS), daemon=True).start()
-
-    return during
 
 
 def fault_rows(tokengap: Path, start, attached, stopped, repeats: int):
@@ -60,15 +38,13 @@ def fault_rows(tokengap: Path, start, attached, stopped, repeats: int):
             for fault, load, during in faults(server):
                 yield row(server, fault, number, load, during)
 
-    # The later flag of the two lengths counts.
-    with start(["--max-model-len", "16384"], {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}) as server:
+    with start([], {}) as server:
         yield from rows_of(
             server,
             lambda server: [
                 ("none", LOAD, None),
                 ("API server", LOAD, stopped(server, None, STOP_SECONDS)),
                 ("engine core", LOAD, stopped(server, "VLLM::EngineCore", STOP_SECONDS)),
-                ("long prompts", LOAD, send_long_prompts(server)),
             ],
         )
     with start(["--max-num-seqs", "4"], {}) as server:
