@@ -60,12 +60,12 @@ pub trait Facts: fmt::Debug + Sync {
 
     /// Cause and cure of requests that this process receives late, unless its thread could not run.
     fn late_receive(&self) -> &'static str {
-        "it is busy with something else, or does not run: `py-spy dump` shows what it does"
+        "it does other work or does not run; `py-spy dump` shows its stack"
     }
 
     /// Cause and cure of requests that it has received and that enter its queue late.
     fn late_intake(&self) -> &'static str {
-        "it is busy with something else, or does not run: `py-spy dump` shows what it does"
+        self.late_receive()
     }
 
     /// Name, in sentences, of the process that generates tokens.
@@ -141,7 +141,7 @@ pub trait Facts: fmt::Debug + Sync {
         ""
     }
 
-    /// Which of its own times of a request the engine puts into the message with its first tokens, in this release.
+    /// Times of a request that this release sends with the first tokens.
     fn sent_times(&self, _version: Option<&str>) -> SentTimes {
         SentTimes::both(SentTime::OnlyIf("the engine is unknown"))
     }
@@ -210,7 +210,7 @@ pub enum SentTime {
     Never(&'static str),
 }
 
-/// Which of its own times of a request an engine sends: see [`crate::event::EngineTimes`].
+/// Times of a request that an engine sends ([`crate::event::EngineTimes`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentTimes {
     /// Entry to the queue and first entry to a batch.

@@ -1,4 +1,4 @@
-//! What no request of the run shows, with the reason: a filter on it finds nothing.
+//! Numbers, flags and states that the run does not observe, with the reason. A filter on one finds nothing.
 
 use trace::columns::Number;
 use trace::path;
@@ -9,7 +9,7 @@ use super::flags::Flag;
 use super::request_row::RequestState;
 
 impl Model {
-    /// Whether a receiver of output is known, so that it is known what is observed of it.
+    /// Whether a receiver of output is known. Before, nothing shows whether its receives are observed.
     pub(crate) fn knows_receiver(&self) -> bool {
         self.output_hops().any(|hop| &*hop.ends.to != path::UNKNOWN)
     }
@@ -58,7 +58,7 @@ impl Model {
         }
     }
 
-    /// Why requests of this state cannot be told from others; `None` if they can.
+    /// Why the run does not show which requests have this state; `None` if it does.
     fn state_absence(&self, state: RequestState) -> Option<String> {
         let is_unobserved = state == RequestState::Waiting && self.gap.waiting.is_none();
         is_unobserved.then(|| format!("state:waiting is not observed in this run: {}", self.gap_absence()))
@@ -71,7 +71,7 @@ impl Model {
             Flag::Dropped => self.number_absence("drop"),
             Flag::ToolCall if self.chunks.delivered.is_none() => Some(self.deliveries_absence()),
             Flag::DropPredicted if self.chunks.dropped_predicted.is_none() => {
-                Some("frames per wakeup, or what this release does with them, are not known")
+                Some("frames per wakeup or the behaviour of this release are not known")
             }
             _ => None,
         };
@@ -100,7 +100,7 @@ impl Model {
     }
 }
 
-/// What a number without a value of its own may mean.
+/// Explanation why no request has this number.
 fn hint_on_missing_number(head: &str) -> &'static str {
     match head {
         "worker" => ": the engine has one receiver",

@@ -2,43 +2,12 @@
 
 use std::collections::HashMap;
 
+use engines::sglang::wire::pickle_op as op;
+
 /// Offset of the length of a `FRAME`, after `PROTO 4` and the opcode.
 const FRAME_LENGTH_AT: usize = 3;
 /// CPython appends to lists in batches of a thousand items.
 const BATCH: usize = 1000;
-
-/// Opcodes, with the names of Python's `pickletools`.
-mod op {
-    pub(super) const PROTO: u8 = 0x80;
-    pub(super) const FRAME: u8 = 0x95;
-    pub(super) const STOP: u8 = b'.';
-    pub(super) const NONE: u8 = b'N';
-    pub(super) const NEWTRUE: u8 = 0x88;
-    pub(super) const NEWFALSE: u8 = 0x89;
-    pub(super) const BINFLOAT: u8 = b'G';
-    pub(super) const BININT1: u8 = b'K';
-    pub(super) const BININT2: u8 = b'M';
-    pub(super) const BININT: u8 = b'J';
-    pub(super) const SHORT_BINUNICODE: u8 = 0x8c;
-    pub(super) const BINUNICODE: u8 = b'X';
-    pub(super) const SHORT_BINBYTES: u8 = b'C';
-    pub(super) const BINBYTES: u8 = b'B';
-    pub(super) const EMPTY_LIST: u8 = b']';
-    pub(super) const APPEND: u8 = b'a';
-    pub(super) const APPENDS: u8 = b'e';
-    pub(super) const EMPTY_DICT: u8 = b'}';
-    pub(super) const SETITEMS: u8 = b'u';
-    pub(super) const MARK: u8 = b'(';
-    pub(super) const EMPTY_TUPLE: u8 = b')';
-    pub(super) const TUPLE: u8 = b't';
-    pub(super) const STACK_GLOBAL: u8 = 0x93;
-    pub(super) const NEWOBJ: u8 = 0x81;
-    pub(super) const BUILD: u8 = b'b';
-    pub(super) const REDUCE: u8 = b'R';
-    pub(super) const MEMOIZE: u8 = 0x94;
-    pub(super) const BINGET: u8 = b'h';
-    pub(super) const LONG_BINGET: u8 = b'j';
-}
 
 /// A pickle being written.
 pub(in crate::demo) struct Pickler {

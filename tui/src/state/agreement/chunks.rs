@@ -1,4 +1,4 @@
-//! Every output tells the same of each chunk and each request: what became of it, when, and why.
+//! Every output shows the same outcome, time and reason for each chunk, and the same counts for each request.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -29,7 +29,7 @@ struct ChunkName {
     number: u64,
 }
 
-/// What became of a chunk. Times are nanoseconds since the start of the run.
+/// Outcome of a chunk. Times are nanoseconds since the start of the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Judgement {
     outcome: String,
@@ -158,7 +158,7 @@ fn nanos(value: &Value, name: &str) -> u64 {
     (value[name].as_f64().expect(name) * 1e3).round() as u64
 }
 
-/// What the events say.
+/// Content of the events export.
 #[derive(Default)]
 struct EventLines {
     judged: BTreeMap<ChunkName, Judgement>,
@@ -270,7 +270,7 @@ fn csv_rows(csv: &str) -> BTreeMap<String, BTreeMap<String, String>> {
     rows.map(|row| (row["rid"].clone(), row)).collect()
 }
 
-/// What Perfetto shows of one request.
+/// One request in the Perfetto export.
 #[derive(Default)]
 struct PerfettoRow {
     sent: Vec<u64>,
@@ -302,7 +302,7 @@ fn perfetto_rows(events: &[Value]) -> BTreeMap<String, PerfettoRow> {
     rows
 }
 
-/// What OTLP shows of one request.
+/// One request in the OTLP export.
 struct OtlpSpan {
     attributes: BTreeMap<String, Value>,
     drops: Vec<Drop>,

@@ -7,7 +7,7 @@ mod array;
 mod build;
 mod flat;
 mod nested;
-mod op;
+pub mod op;
 mod request_walk;
 mod scalar;
 #[cfg(test)]
