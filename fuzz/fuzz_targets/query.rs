@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 #[macro_use]
 #[path = "../../tui/src/state/labelled.rs"]
 mod labelled;
-#[path = "../../tui/src/state/filter.rs"]
+#[path = "../../tui/src/state/filter/mod.rs"]
 mod filter;
 #[path = "../../tui/src/state/flags.rs"]
 mod flags;
