@@ -169,10 +169,10 @@ def tap_rows(engines: list[Engine], every: bool, quick: bool) -> list[Row]:
         # A relay forwards the same bytes whatever the release's waiters do.
         for name, change in scenarios(TAP, engine, every, quick, main=MAIN[-1:])
     ]
-    for name, play_, alone in (("stranger", accidents.strangers, False), ("killed", accidents.relay_killed, True)):
+    for name, play_ in (("stranger", accidents.strangers), ("killed", accidents.relay_killed)):
         for transport in () if quick else ("ipc", "tcp"):
             accident = functools.partial(play_, tcp=transport == "tcp")
-            rows.append(Row("tap", engines[-1], f"{name} {transport}", accident, alone))
+            rows.append(Row("tap", engines[-1], f"{name} {transport}", accident))
     return rows
 
 
@@ -224,32 +224,33 @@ def attach_rows(engines: list[Engine], explicit: bool, every: bool, quick: bool)
     usual, last = [engine for engine in engines if explicit or engine.release in ATTACHED], engines[-1]
     rows = []
 
-    def add(engine: Engine, name: str, play, alone: bool = True) -> None:
+    def add(engine: Engine, name: str, play, alone: bool = False) -> None:
         rows.append(Row("attach", engine, name, play, alone, (refused,)))
 
     for engine in usual:
         for name, change in scenarios(ATTACH, engine, every, quick):
             judges = [attach.exact, *([attach.slow] if "receiver" in change else [])]
             # Another row may take the CPU between an event and its timestamp; the row then runs again alone.
-            add(engine, name, play(attached, Setting(**change), *judges), False)
+            add(engine, name, play(attached, Setting(**change), *judges))
     if quick:
         return rows
     without = functools.partial(attached_with, "--no-wakeups")
     for engine in (engine for engine in usual if every or (engine.release in MAIN and not engine.msgpack)):
-        add(engine, "attach, no wakeups", play(without, Setting(**SLOW), attach.without_wakeups, attach.exact), False)
+        add(engine, "attach, no wakeups", play(without, Setting(**SLOW), attach.without_wakeups, attach.exact))
     for engine in usual:
         # Test all consumers on one release only: their differences do not depend on the release.
         for name, change in list(SCORED.items())[: None if explicit or engine.release == "0.5.9" else 1]:
             setting = Setting(**change)
-            add(engine, name, play(attached, setting, exactly, losses.predictions(setting)), False)
+            add(engine, name, play(attached, setting, exactly, losses.predictions(setting)))
     # The probes are in libzmq, which is the same for all releases.
     for engine in usual if every else usual[-2:]:
-        add(engine, "attach, against none", accidents.unchanged, False)
+        add(engine, "attach, against none", accidents.unchanged)
     add(last, "attach, two engines", several_engines.two_engines)
     add(last, "attach, restarted engine", several_engines.restarted_engine)
     add(last, "attach, full ring", several_engines.full_ring)
     add(last, "attach, following three lives", accidents.three_lifetimes)
-    add(last, "attach, killed", accidents.attach_killed)
+    # It counts the BPF programs, links and maps of the whole machine.
+    add(last, "attach, killed", accidents.attach_killed, alone=True)
     add(usual[0], "attach, sender on another machine", accidents.another_machine)
     return rows
 
@@ -345,7 +346,7 @@ def served_rows(engine: Engine, explicit: bool, every: bool) -> list[Row]:
 
 
 def last_rows(engines: list[Engine], quick: bool) -> list[Row]:
-    """Rows for one release that run alone on the machine."""
+    """Rows for one release. Those that move sockets or judge CPU times run alone on the machine."""
     last, usual = engines[-1], next((e for e in engines if e.release == "0.5.9"), engines[0])
     recording, losing = Setting(detokenizer=True), Setting(**QUEUED | dict(http=True))
     rows = [
@@ -365,7 +366,7 @@ def last_rows(engines: list[Engine], quick: bool) -> list[Row]:
             ("moved", "splice", moved.spliced, (refused,)),
             ("moved", "splice, killed", moved.splice_killed, ()),
         ]
-    table = [Row(group, last, name, play_, True, needs) for group, name, play_, needs in rows]
+    table = [Row(group, last, name, play_, group == "moved", needs) for group, name, play_, needs in rows]
     for case in [] if quick else pressure.CASES:
         table.append(Row("verdicts", usual, case.verdict, pressure.row(case), True, (refused, case.needs)))
     return table

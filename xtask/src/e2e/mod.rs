@@ -48,9 +48,9 @@ pub(crate) struct E2eOptions {
     /// Keep the engine's recordings in this folder.
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
-    /// Number of single-core scenarios to run at once; the others run alone.
-    #[arg(long, value_name = "N", default_value_t = std::thread::available_parallelism().map_or(1, usize::from))]
-    jobs: usize,
+    /// Number of scenarios to run at once [default: two per core, because each waits half of its time]. Those that judge CPU times run alone.
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
 }
 
 /// Options of `cargo xtask engine`.
@@ -93,7 +93,8 @@ pub(crate) fn run(options: &E2eOptions) -> Result<()> {
     rows.args(options.every.then_some("--every"));
     rows.args(options.quick.then_some("--quick"));
     rows.args(options.readers.then_some("--readers"));
-    rows.args(["--jobs", &options.jobs.to_string()]);
+    let jobs = options.jobs.unwrap_or_else(|| 2 * std::thread::available_parallelism().map_or(1, usize::from));
+    rows.args(["--jobs", &jobs.to_string()]);
     run_to_success(add_common_options(&mut rows, options)?)
 }
 
