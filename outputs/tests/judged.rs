@@ -110,10 +110,10 @@ fn a_headline_names_what_was_not_judged() {
             "NO FINDINGS in 1 request; not judged: lost tokens, late delivery (deliveries are not observed); \
              clients (responses are not observed); late requests (arrivals of requests are not observed)",
             "NO FINDINGS in 1 request; not judged: first-token gap, queues (receives are not observed); \
-             late requests (requests to the scheduler are not observed)",
+             late requests (requests on their way to the engine are not observed)",
             "NO FINDINGS in 1 request; not judged: first-token gap, queues (receives are not observed); \
              lost tokens, late delivery (deliveries are not observed); clients (responses are not observed); \
-             late requests (requests to the scheduler are not observed)",
+             late requests (requests on their way to the engine are not observed)",
             "NO FINDINGS in 1 response; not judged: first-token gap, engine silence, queues, late delivery, late requests \
              (no frames are observed)",
             "NO FINDINGS in 1 request; not judged: lost tokens, engine silence, queues, late delivery, clients, late requests \

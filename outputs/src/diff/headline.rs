@@ -171,11 +171,10 @@ fn name_with_numbers(outcome: &ProblemOutcome) -> String {
 pub(super) fn describe_unchanged(outcomes: &[ProblemOutcome], verdict: &str) -> String {
     let mut parts = Vec::new();
     for state in [ProblemState::Unchanged, ProblemState::NotEnoughData, ProblemState::NotObserved] {
-        let names: Vec<String> =
-            outcomes.iter().filter(|outcome| outcome.state == state).map(name_with_numbers).collect();
-        let names = names.join(", ");
-        if !names.is_empty() && !verdict.ends_with(&names) {
-            parts.push(format!("{}: {names}", state.as_str().to_lowercase()));
+        let of_state = outcomes.iter().filter(|outcome| outcome.state == state).map(name_with_numbers);
+        let names: Vec<String> = of_state.filter(|name| !verdict.contains(name.as_str())).collect();
+        if !names.is_empty() {
+            parts.push(format!("{}: {}", state.as_str().to_lowercase(), names.join(", ")));
         }
     }
     parts.join("; ")

@@ -175,7 +175,7 @@ fn unjudged_late_requests(ledger: &Ledger) -> Option<&'static str> {
     }
     let sends_requests = ledger.hops().iter().any(|hop| hop.carries_requests && hop.counts.frames_sent > 0);
     let of_frames = if !sends_requests {
-        "requests to the scheduler are not observed"
+        "requests on their way to the engine are not observed"
     } else if all == 0 {
         "no request was seen until its first token"
     } else if !are_most(judged.before_dispatch) {

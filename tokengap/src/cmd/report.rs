@@ -34,7 +34,7 @@ pub(crate) struct Args {
     report: ReportArgs,
 
     /// Write one archive for a vendor instead (tar, zstd): the report as JSON and Markdown, the recording without token ids, the output of
-    /// `tokengap doctor` on this machine, and a manifest with versions and checksums.
+    /// `tokengap doctor` on this machine, and a manifest with versions and sizes.
     #[arg(long, value_name = "OUT", conflicts_with_all = ["format", "json", "output"])]
     bundle: Option<PathBuf>,
 

@@ -33,7 +33,7 @@ pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
             .since(Some(rise.since))
             .weighed("backlog_frames", course.peak)
             .with("backlog_frames_before", rise.from)
-            .with("growth_ns", grew_ns)
+            .with("grew_for_ns", grew_ns)
             .with("oldest_waiting_ns", longest_ns)
             .advice(advice::hop_advice(context.facts(), &context.attribution, &group.name));
     }

@@ -163,8 +163,14 @@ impl Model {
         }
         let judged = judgements(ledger);
         let text = headline_without_warning(&judged, self.requests.seen, responses, !self.findings.is_empty());
-        let is_good = judged.iter().all(|judgement| judgement.judged);
-        RunVerdict { health: if is_good { Health::Good } else { Health::Info }, text }
+        let health = if judged.iter().all(|judgement| judgement.judged) {
+            Health::Good
+        } else if self.findings.is_empty() {
+            Health::Unknown
+        } else {
+            Health::Info
+        };
+        RunVerdict { health, text }
     }
 }
 

@@ -167,7 +167,7 @@ fn draw_degraded(pad: &mut Pad<'_>, x: u16, model: &Model) -> bool {
     let count = if count > 1 { format!("{count} ") } else { String::new() };
     let whole = format!("! {count}degraded (5): {first}");
     // Findings (5) has the whole text, so its number must not be cut.
-    let text = if x + text_width(&whole) <= pad.width() { whole } else { format!("! {count}degraded: 5") };
+    let text = if x + text_width(&whole) <= pad.width() { whole } else { format!("! {count}degraded (5)") };
     pad.draw_text(x, 0, &text, Ink::Health(Health::Warning));
     true
 }

@@ -25,6 +25,8 @@ const MAX_CHART_ROWS: u16 = 4;
 const MAX_LEGEND_ROWS: u16 = 3;
 /// Findings listed below the time series if there is room.
 const MAX_FINDINGS: u16 = 8;
+/// Rows that the findings keep where not even one row is left for each chart: an empty one, the heading, and three findings.
+const MIN_FINDING_ROWS: u16 = 5;
 /// From this height on, lines are set apart and findings are listed.
 const TALL_ROWS: u16 = 30;
 /// Below this height, there is no spare row.
@@ -66,6 +68,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         y = draw_worst_finding(pad, y, model);
     }
     y += u16::from(is_tall || pad.height().saturating_sub(y) > 6);
+    // An empty row and the heading precede the findings.
     let rows_for_findings = if is_tall { (model.findings.len() as u16).min(MAX_FINDINGS) + 2 } else { 0 };
     y = draw_charts(pad, y, rows_for_findings, model, ui);
     if is_tall && !model.findings.is_empty() {
@@ -301,7 +304,7 @@ fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui:
     let mut hidden = charts.len();
     for series in &charts {
         // The axis follows in the next row.
-        if y + rows >= pad.height() {
+        if y + rows + reserved_rows.min(MIN_FINDING_ROWS) >= pad.height() {
             break;
         }
         chart::draw_chart(&mut pad.rows_from(y, rows), series, &model.curves, window);
@@ -352,10 +355,12 @@ fn max_backlog_frames(model: &Model, slot: &SlotValues) -> Option<f64> {
 }
 
 fn draw_findings(pad: &mut Pad<'_>, y: u16, model: &Model) {
-    let hidden = model.findings.len().saturating_sub(MAX_FINDINGS.into());
+    let free_rows = pad.height().saturating_sub(y + 1);
+    let shown = usize::from(free_rows.min(MAX_FINDINGS)).min(model.findings.len());
+    let hidden = model.findings.len() - shown;
     let more = if hidden > 0 { format!(", {hidden} more: 5") } else { String::new() };
     pad.draw_heading(y, &format!("findings{more}"));
-    for (row, finding) in model.findings.iter().take(MAX_FINDINGS.into()).enumerate() {
+    for (row, finding) in model.findings.iter().take(shown).enumerate() {
         let line_y = y + 1 + row as u16;
         pad.add_click_area(Rect::new(0, line_y, pad.width(), 1), Action::OpenItem(Tab::Findings, row));
         let health = Health::from(finding.verdict.severity);

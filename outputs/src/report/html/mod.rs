@@ -141,7 +141,7 @@ fn facts(report: &Report) -> Markup {
                 &backlog.map_or_else(String::new, |(_, name)| name.clone()),
             ))
             (fact(
-                "Busiest consumer, on CPU",
+                "Busiest consumer, on CPU, mean while sampled",
                 &busiest.map_or_else(not_observed, |c| percent_or_unobserved(c.on_cpu)),
                 &busiest.map_or_else(String::new, |c| {
                     let [wait, throttled] = [c.run_wait, c.throttled].map(percent_or_unobserved);
