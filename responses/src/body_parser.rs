@@ -24,31 +24,49 @@ pub(super) enum BodyParser {
     Other,
 }
 
-impl BodyParser {
-    /// Parser by the values of the headers `content-type` and `content-encoding`. The second value is why a body of interest cannot be read.
-    pub(super) fn for_content(content_type: Option<&[u8]>, is_compressed: bool) -> (Self, Option<Unreadable>) {
-        let content_type = content_type.unwrap_or_default();
-        let parser = if begins_with_type(content_type, b"text/event-stream") {
-            Self::Events(EventParser::default())
-        } else if begins_with_type(content_type, b"application/json") {
-            Self::Json(BoundedBuffer::default())
-        } else if begins_with_type(content_type, b"application/grpc") {
-            Self::Grpc(GrpcParser::default())
-        } else {
-            return (Self::Other, None);
-        };
-        // Compression hides only bodies that would be read.
-        if is_compressed { (Self::Other, Some(Unreadable::Compressed)) } else { (parser, None) }
+/// Parser of a body as its headers describe it.
+pub(super) struct ContentParser {
+    pub(super) parser: BodyParser,
+    /// Why a body of interest cannot be read.
+    pub(super) unreadable: Option<Unreadable>,
+}
+
+impl ContentParser {
+    /// Parser of content that is not of interest.
+    pub(super) fn ignoring() -> Self {
+        Self { parser: BodyParser::Other, unreadable: None }
     }
 
+    /// Parser by the values of the headers `content-type` and `content-encoding`.
+    pub(super) fn for_content(content_type: Option<&[u8]>, is_compressed: bool) -> Self {
+        let content_type = content_type.unwrap_or_default();
+        let parser = if begins_with_type(content_type, b"text/event-stream") {
+            BodyParser::Events(EventParser::default())
+        } else if begins_with_type(content_type, b"application/json") {
+            BodyParser::Json(BoundedBuffer::default())
+        } else if begins_with_type(content_type, b"application/grpc") {
+            BodyParser::Grpc(GrpcParser::default())
+        } else {
+            return Self::ignoring();
+        };
+        // Compression hides only bodies that would be read.
+        if is_compressed {
+            return Self { parser: BodyParser::Other, unreadable: Some(Unreadable::Compressed) };
+        }
+        Self { parser, unreadable: None }
+    }
+}
+
+impl BodyParser {
     /// Parses the next piece.
     pub(super) fn parse(&mut self, piece: &[u8], limits: &Limits, emit: &mut Emit<'_>) {
         match self {
             Self::Events(events) => {
-                events.parse(piece, limits.event_bytes, |data| {
-                    if let Some(element) = data.map_or(Some(ResponseElement::Undecoded), parse_event) {
-                        emit(element);
-                    }
+                events.parse(piece, limits.event_bytes, |data| match data.map(parse_event) {
+                    Some(Some(element)) => emit(element),
+                    // An event of another application.
+                    Some(None) => {}
+                    None => emit(ResponseElement::Undecoded),
                 });
             }
             Self::Json(json) => {

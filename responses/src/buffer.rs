@@ -11,10 +11,12 @@ const KEPT: usize = 64 << 10;
 /// Memory that a buffer has regardless of the limit, for prefixes of messages.
 const GRANTED: usize = 64;
 
-static TOTAL: MemoryBudget = MemoryBudget(AtomicUsize::new(0));
+static TOTAL: MemoryBudget = MemoryBudget { used_bytes: AtomicUsize::new(0) };
 
 /// Memory that is in use.
-struct MemoryBudget(AtomicUsize);
+struct MemoryBudget {
+    used_bytes: AtomicUsize,
+}
 
 /// The limit of all buffers is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,51 +26,59 @@ impl MemoryBudget {
     /// Adds to the memory of all buffers together. An error above the limit, with nothing added.
     fn reserve(&self, bytes: usize, limit: usize) -> Result<(), Full> {
         // Added before the test, because other threads reserve at the same time.
-        if self.0.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= limit {
+        let used_before = self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if used_before.saturating_add(bytes) <= limit {
             return Ok(());
         }
-        self.0.fetch_sub(bytes, Ordering::Relaxed);
+        self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
         Err(Full)
     }
 }
 
 /// Bytes that count towards the limit.
 #[derive(Debug, Default)]
-pub(super) struct BoundedBuffer(Vec<u8>);
+pub(super) struct BoundedBuffer {
+    kept: Vec<u8>,
+}
 
 impl BoundedBuffer {
     /// Appends bytes. On an error, nothing is appended.
     pub(super) fn extend(&mut self, bytes: &[u8]) -> Result<(), Full> {
-        let needed = self.0.len() + bytes.len();
-        if needed > self.0.capacity() {
+        let needed = self.kept.len() + bytes.len();
+        if needed > self.kept.capacity() {
             // Doubled, so that a body that arrives in small pieces is copied few times.
-            let capacity = needed.max(self.0.capacity() * 2);
-            let more = capacity - self.0.capacity();
-            TOTAL.reserve(more, if capacity <= GRANTED { usize::MAX } else { MAX_TOTAL })?;
-            let before = self.0.capacity();
-            self.0.reserve_exact(capacity - self.0.len());
-            // An allocator may give more than it was asked for.
-            TOTAL.0.fetch_add(self.0.capacity() - before - more, Ordering::Relaxed);
+            self.grow_to(needed.max(self.kept.capacity() * 2))?;
         }
-        self.0.extend_from_slice(bytes);
+        self.kept.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Allocates memory for `capacity` bytes, which is above the present capacity. An error at the limit of all buffers.
+    fn grow_to(&mut self, capacity: usize) -> Result<(), Full> {
+        let capacity_before = self.kept.capacity();
+        let limit = if capacity <= GRANTED { usize::MAX } else { MAX_TOTAL };
+        TOTAL.reserve(capacity - capacity_before, limit)?;
+        self.kept.reserve_exact(capacity - self.kept.len());
+        // An allocator may give more than it was asked for.
+        TOTAL.used_bytes.fetch_add(self.kept.capacity() - capacity, Ordering::Relaxed);
         Ok(())
     }
 
     /// Empties the buffer. A large one gives its memory back.
     pub(super) fn clear(&mut self) {
-        if self.0.capacity() > KEPT {
+        if self.kept.capacity() > KEPT {
             *self = Self::default();
         } else {
-            self.0.clear();
+            self.kept.clear();
         }
     }
 
     /// Removes the first `count` bytes.
     pub(super) fn remove_first(&mut self, count: usize) {
-        if count == self.0.len() {
+        if count == self.kept.len() {
             self.clear();
         } else {
-            self.0.drain(..count);
+            self.kept.drain(..count);
         }
     }
 }
@@ -77,13 +87,13 @@ impl Deref for BoundedBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.0
+        &self.kept
     }
 }
 
 impl Drop for BoundedBuffer {
     fn drop(&mut self) {
-        TOTAL.0.fetch_sub(self.0.capacity(), Ordering::Relaxed);
+        TOTAL.used_bytes.fetch_sub(self.kept.capacity(), Ordering::Relaxed);
     }
 }
 
@@ -93,12 +103,12 @@ mod tests {
 
     #[test]
     fn nothing_is_taken_beyond_the_limit() {
-        let budget = MemoryBudget(AtomicUsize::new(90));
+        let budget = MemoryBudget { used_bytes: AtomicUsize::new(90) };
         assert_eq!(
             (budget.reserve(11, 100), budget.reserve(10, 100), budget.reserve(1, 100)),
             (Err(Full), Ok(()), Err(Full))
         );
-        assert_eq!(budget.0.into_inner(), 100);
+        assert_eq!(budget.used_bytes.into_inner(), 100);
     }
 
     #[test]
@@ -108,9 +118,9 @@ mod tests {
         buffer.remove_first(2 * KEPT - 5);
         assert_eq!(&buffer[..], &[7; 5]);
         buffer.remove_first(5);
-        assert_eq!((buffer.len(), buffer.0.capacity()), (0, 0));
+        assert_eq!((buffer.len(), buffer.kept.capacity()), (0, 0));
         buffer.extend(&[7; 100]).expect("space");
         buffer.clear();
-        assert!(buffer.is_empty() && buffer.0.capacity() >= 100);
+        assert!(buffer.is_empty() && buffer.kept.capacity() >= 100);
     }
 }

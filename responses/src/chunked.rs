@@ -36,10 +36,15 @@ impl ChunkedDecoder {
                 if *left == 0 {
                     self.state = ChunkedState::AfterData;
                 }
-            } else if !self.read_line(input) {
+                continue;
+            }
+            let is_line_complete = self.read_line(input);
+            if !is_line_complete {
                 let limit = if self.state == ChunkedState::Trailer { LONGEST_TRAILER } else { LONGEST_LINE };
                 return if self.line.len() > limit { Err(Unreadable::Chunks) } else { Ok(false) };
-            } else if self.end_line().ok_or(Unreadable::Chunks)? {
+            }
+            let ends_body = self.end_line()?;
+            if ends_body {
                 return Ok(true);
             }
         }
@@ -48,34 +53,43 @@ impl ChunkedDecoder {
 
     /// Moves bytes up to a line end into `line`. Returns false if the line end is missing.
     fn read_line(&mut self, input: &mut &[u8]) -> bool {
-        let end = memchr::memchr(b'\n', input);
-        let (now, rest) = input.split_at(end.map_or(input.len(), |at| at + 1));
+        let line_end = memchr::memchr(b'\n', input);
+        let (part_of_line, rest) = input.split_at(line_end.map_or(input.len(), |newline| newline + 1));
         *input = rest;
-        let limit = LONGEST_TRAILER.saturating_sub(self.line.len()) + 1;
-        self.line.extend_from_slice(&now[..now.len().min(limit)]);
-        end.is_some()
+        // One byte more than the limit shows that the line exceeds it.
+        let space = LONGEST_TRAILER.saturating_sub(self.line.len()) + 1;
+        self.line.extend_from_slice(&part_of_line[..part_of_line.len().min(space)]);
+        line_end.is_some()
     }
 
-    /// Processes a complete line between data. Returns whether it ends the body; `None` if it is invalid.
-    fn end_line(&mut self) -> Option<bool> {
+    /// Processes a complete line between data. Returns whether it ends the body.
+    fn end_line(&mut self) -> Result<bool, Unreadable> {
         let line = self.line.trim_ascii_end();
         match self.state {
             ChunkedState::Size => {
-                // Extensions may follow the size.
-                let digits = line.split(|byte| *byte == b';').next()?.trim_ascii();
-                let size = parse_hex(digits).filter(|_| line.len() <= LONGEST_LINE)?;
+                let size = parse_size_line(line).ok_or(Unreadable::Chunks)?;
                 self.state = if size == 0 { ChunkedState::Trailer } else { ChunkedState::Data(size) };
             }
             ChunkedState::AfterData if line.is_empty() => self.state = ChunkedState::Size,
-            ChunkedState::Trailer if line.is_empty() => return Some(true),
+            ChunkedState::Trailer if line.is_empty() => return Ok(true),
             ChunkedState::Trailer if self.trailer + self.line.len() <= LONGEST_TRAILER => {
                 self.trailer += self.line.len();
             }
-            ChunkedState::Trailer | ChunkedState::AfterData | ChunkedState::Data(_) => return None,
+            ChunkedState::Trailer | ChunkedState::AfterData | ChunkedState::Data(_) => return Err(Unreadable::Chunks),
         }
         self.line.clear();
-        Some(false)
+        Ok(false)
     }
+}
+
+/// Size of a chunk in bytes, from its size line. `None` if the line is too long or invalid.
+fn parse_size_line(line: &[u8]) -> Option<u64> {
+    if line.len() > LONGEST_LINE {
+        return None;
+    }
+    // Extensions may follow the size.
+    let digits = line.split(|byte| *byte == b';').next()?;
+    parse_hex(digits.trim_ascii())
 }
 
 /// Parses up to 15 hexadecimal digits, upper or lower case.
@@ -84,7 +98,12 @@ pub(super) fn parse_hex(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || digits.len() > 15 {
         return None;
     }
-    digits.iter().try_fold(0, |sum, digit| Some(sum << 4 | u64::from(char::from(*digit).to_digit(16)?)))
+    let mut number = 0;
+    for digit in digits {
+        let value = char::from(*digit).to_digit(16)?;
+        number = number << 4 | u64::from(value);
+    }
+    Some(number)
 }
 
 #[cfg(test)]

@@ -55,6 +55,20 @@ pub(super) struct StreamTokens {
     incomplete: bool,
 }
 
+impl SentTokens {
+    /// The ids of a chunk that are behind the kept tokens, if the request has `count` tokens with this chunk. `None` if the tokens of the
+    /// request cannot be kept.
+    fn new_ids<'c>(&self, ids: &'c [i64], count: usize) -> Option<&'c [i64]> {
+        if self.incomplete || count > MAX_TOKENS {
+            return None;
+        }
+        let new_tokens = count.checked_sub(self.marks.len())?;
+        // Cumulative chunks list the earlier tokens first. With more new tokens than ids, a chunk was missed.
+        let first_new = ids.len().checked_sub(new_tokens)?;
+        Some(&ids[first_new..])
+    }
+}
+
 impl ContentMatcher {
     /// Turns matching on.
     pub fn enable(&mut self) {
@@ -75,18 +89,14 @@ impl ContentMatcher {
             self.count_evicted(evicted);
         }
         let Some(sent) = self.sent.values.get_mut(rid) else { return };
-        let new = (count as usize).checked_sub(sent.marks.len());
-        // With more new tokens than ids, a chunk was missed.
-        let fits = new.filter(|&new| new <= ids.len() && count as usize <= MAX_TOKENS);
-        let Some(new) = fits.filter(|_| !sent.incomplete) else {
+        let Some(new_ids) = sent.new_ids(ids, count as usize) else {
             sent.incomplete = true;
             self.marks -= sent.marks.len();
             sent.marks = Vec::new();
             return;
         };
-        // Cumulative chunks list the earlier tokens first.
-        sent.marks.extend(ids[ids.len() - new..].iter().map(|&id| token_mark(key, id as u32)));
-        self.marks += new;
+        sent.marks.extend(new_ids.iter().map(|&id| token_mark(key, id as u32)));
+        self.marks += new_ids.len();
         while self.marks > MAX_MARKS && self.sent.values.len() > 1 {
             let evicted = self.sent.remove_oldest();
             self.count_evicted(evicted);
@@ -104,11 +114,14 @@ impl ContentMatcher {
     /// Records a chunk of a stream.
     pub(super) fn record_received(&self, received: &mut StreamTokens, ids: &[u32]) {
         let Some(key) = self.key else { return };
-        received.incomplete |= received.marks.len() + ids.len() > MAX_TOKENS;
-        if !received.incomplete && !ids.is_empty() {
-            received.marks.extend(ids.iter().map(|&id| token_mark(key, id)));
-            received.ends.push(received.marks.len());
+        if received.marks.len() + ids.len() > MAX_TOKENS {
+            received.incomplete = true;
         }
+        if received.incomplete || ids.is_empty() {
+            return;
+        }
+        received.marks.extend(ids.iter().map(|&id| token_mark(key, id)));
+        received.ends.push(received.marks.len());
     }
 
     /// Matches a finished stream, whose response states `token_count` tokens. Returns the id of the engine's request with these tokens if there
@@ -161,18 +174,22 @@ impl StreamTokens {
     /// the most room for later chunks, so no other position needs to be tried.
     fn occurs_in(&self, sent: &[u32]) -> bool {
         let mut rest = sent;
-        let mut begin = 0;
-        self.ends.iter().all(|&end| {
-            let chunk = &self.marks[begin..end];
-            begin = end;
-            let found = rest.windows(chunk.len()).position(|window| window == chunk);
-            found.inspect(|at| rest = &rest[at + chunk.len()..]).is_some()
-        })
+        let mut chunk_start = 0;
+        for &chunk_end in &self.ends {
+            let chunk = &self.marks[chunk_start..chunk_end];
+            let Some(position) = rest.windows(chunk.len()).position(|window| window == chunk) else {
+                return false;
+            };
+            rest = &rest[position + chunk.len()..];
+            chunk_start = chunk_end;
+        }
+        true
     }
 }
 
 /// Hash of a token id.
 fn token_mark(key: u64, id: u32) -> u32 {
+    // The constants of SplitMix64 spread each bit of the id over the whole number.
     let mixed = (u64::from(id) ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32) as u32
 }

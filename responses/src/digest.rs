@@ -22,7 +22,11 @@ impl Digest {
     /// Polynomial hash of the bytes, and their number.
     pub(crate) fn of_text(text: &str) -> Self {
         let base = *BASE;
-        let hash = text.bytes().fold(0, |hash, byte| add_modulo(mul_modulo(hash, base), u64::from(byte) + 1));
+        let mut hash = 0;
+        for byte in text.bytes() {
+            // No byte counts as 0, so that texts of zero bytes differ.
+            hash = add_modulo(mul_modulo(hash, base), u64::from(byte) + 1);
+        }
         Self { len: text.len() as u64, hash }
     }
 
@@ -37,7 +41,8 @@ impl Digest {
 
     /// Digest of this text followed by `next`.
     pub(super) fn then(self, next: Self) -> Self {
-        Self { len: self.len + next.len, hash: add_modulo(mul_modulo(self.hash, power_of_base(next.len)), next.hash) }
+        let shifted_hash = mul_modulo(self.hash, power_of_base(next.len));
+        Self { len: self.len + next.len, hash: add_modulo(shifted_hash, next.hash) }
     }
 }
 
@@ -65,12 +70,13 @@ fn mul_modulo(a: u64, b: u64) -> u64 {
 /// The base to the power of `exponent`.
 fn power_of_base(mut exponent: u64) -> u64 {
     let mut result = 1;
-    let mut square = *BASE;
+    // The base to the power of 1, 2, 4, 8 and so on, for each bit of the exponent.
+    let mut power = *BASE;
     while exponent > 0 {
         if exponent & 1 == 1 {
-            result = mul_modulo(result, square);
+            result = mul_modulo(result, power);
         }
-        square = mul_modulo(square, square);
+        power = mul_modulo(power, power);
         exponent >>= 1;
     }
     result

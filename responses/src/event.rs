@@ -164,46 +164,56 @@ struct CompletionUsage {
 impl<'a> ResponseJson<'a> {
     /// The event as a completion. `None` if it names no request, or is none of a completion.
     fn into_completion(self) -> Option<Completion<'a>> {
-        let completion = if let Some(meta) = self.meta_info {
-            Completion {
+        let completion = match (self.meta_info, self.choices) {
+            (Some(meta), _) => Completion {
                 rid: meta.id?.0,
                 // The name depends on the engine.
                 tokens: self.output_ids.or(self.token_ids).as_deref().map(count_items),
                 stated_tokens: meta.completion_tokens,
                 finished: meta.finish_reason.is_some(),
                 ..Completion::default()
+            },
+            (None, Some(choices)) => {
+                let stated_tokens = self.usage.and_then(|usage| usage.completion_tokens);
+                choices_completion(self.id?.0, choices, stated_tokens, self.prompt_token_ids.is_some())
             }
-        } else {
-            let choices = self.choices?;
-            // The usage of several choices is their sum.
-            let usage = self.usage.filter(|_| choices.len <= 1);
-            let stated_tokens = usage.and_then(|usage| usage.completion_tokens);
-            let is_only_choice = choices.len == 1;
-            Completion {
-                rid: self.id?.0,
-                form: ResponseForm::OpenAi,
-                // A final event with the usage alone lists none, nor does the first one of a chat, which names the role.
-                tokens: match choices.len {
-                    0 => Some(0),
-                    1 => choices.tokens.or(self.prompt_token_ids.map(|_| 0)),
-                    _ => None,
-                },
-                stated_tokens,
-                choice: choices.index,
-                tokens_so_far: stated_tokens.filter(|_| is_only_choice),
-                logprobs: choices.logprobs.filter(|_| is_only_choice),
-                text: if choices.len > 1 {
-                    // Of these, the text of the last one is known, and the request of the first.
-                    ChoiceText { elsewhere: true, ..ChoiceText::default() }
-                } else {
-                    choices.text
-                },
-                finished: choices.finished,
-                ..Completion::default()
-            }
+            (None, None) => return None,
         };
-        (!completion.rid.is_empty() && completion.rid.len() <= LONGEST_RID).then_some(completion)
+        if completion.rid.is_empty() || completion.rid.len() > LONGEST_RID {
+            return None;
+        }
+        Some(completion)
     }
+}
+
+/// Completion of an event of an `OpenAI` endpoint. `lists_ids`: the events of its response list the ids of their tokens.
+fn choices_completion<'a>(
+    rid: Cow<'a, str>,
+    choices: Choices<'a>,
+    stated_tokens: Option<u32>,
+    lists_ids: bool,
+) -> Completion<'a> {
+    let mut completion =
+        Completion { rid, form: ResponseForm::OpenAi, choice: choices.index, finished: choices.finished, ..Completion::default() };
+    match choices.len {
+        // A final event with the usage alone.
+        0 => {
+            completion.tokens = Some(0);
+            completion.stated_tokens = stated_tokens;
+            completion.text = choices.text;
+        }
+        1 => {
+            // The first event of a chat, which names the role, has no ids.
+            completion.tokens = if lists_ids { choices.tokens.or(Some(0)) } else { choices.tokens };
+            completion.stated_tokens = stated_tokens;
+            completion.tokens_so_far = stated_tokens;
+            completion.logprobs = choices.logprobs;
+            completion.text = choices.text;
+        }
+        // The usage is the sum of all choices, the text that of the last one, and the request that of the first.
+        _ => completion.text.elsewhere = true,
+    }
+    completion
 }
 
 /// Parses the data of one server-sent event. `None` for an event about no request: that of another application.
@@ -215,18 +225,23 @@ pub(super) fn parse_event(json: &[u8]) -> Option<ResponseElement<'_>> {
         return None;
     }
     let Ok(body) = serde_json::from_slice::<ResponseJson<'_>>(json) else { return Some(ResponseElement::Undecoded) };
-    let failed = body.error.is_some().then_some(ResponseElement::Failed);
-    body.into_completion().map(ResponseElement::Completion).or(failed)
+    let has_error = body.error.is_some();
+    match body.into_completion() {
+        Some(completion) => Some(ResponseElement::Completion(completion)),
+        None if has_error => Some(ResponseElement::Failed),
+        None => None,
+    }
 }
 
 /// Parses the body of a response that does not stream: one object, or a list of objects for a batch. JSON responses are of many kinds, so other
 /// objects and invalid ones are ignored.
 pub(super) fn parse_body(json: &[u8], emit: &mut Emit<'_>) {
-    let bodies = match json.trim_ascii_start().first() {
-        Some(b'[') => serde_json::from_slice(json).unwrap_or_default(),
-        Some(b'{') => serde_json::from_slice(json).into_iter().collect(),
-        _ => Vec::<ResponseJson<'_>>::new(),
+    let bodies: serde_json::Result<Vec<ResponseJson<'_>>> = match json.trim_ascii_start().first() {
+        Some(b'[') => serde_json::from_slice(json),
+        Some(b'{') => serde_json::from_slice(json).map(|body| vec![body]),
+        _ => return,
     };
+    let Ok(bodies) = bodies else { return };
     for completion in bodies.into_iter().filter_map(ResponseJson::into_completion) {
         emit(ResponseElement::Completion(Completion { is_whole_body: true, ..completion }));
     }

@@ -27,7 +27,11 @@ pub(super) fn fold_list<'de, D: Deserializer<'de>, T: Deserialize<'de>, A>(
     first: A,
     add: impl Fn(A, T) -> A,
 ) -> Result<A, D::Error> {
-    struct ListVisitor<A, T, F>(A, F, PhantomData<T>);
+    struct ListVisitor<A, T, F> {
+        first: A,
+        add: F,
+        item: PhantomData<T>,
+    }
     impl<'de, A, T: Deserialize<'de>, F: Fn(A, T) -> A> Visitor<'de> for ListVisitor<A, T, F> {
         type Value = A;
 
@@ -36,14 +40,14 @@ pub(super) fn fold_list<'de, D: Deserializer<'de>, T: Deserialize<'de>, A>(
         }
 
         fn visit_seq<S: SeqAccess<'de>>(self, mut items: S) -> Result<A, S::Error> {
-            let Self(mut sum, add, _) = self;
+            let mut sum = self.first;
             while let Some(item) = items.next_element()? {
-                sum = add(sum, item);
+                sum = (self.add)(sum, item);
             }
             Ok(sum)
         }
     }
-    list.deserialize_seq(ListVisitor(first, add, PhantomData))
+    list.deserialize_seq(ListVisitor { first, add, item: PhantomData })
 }
 
 /// The choices of an answer.
@@ -175,7 +179,7 @@ impl Outline {
     /// Number of generated tokens in log probabilities, which have an entry for each. `None` if they also cover the prompt (`echo`), whose
     /// first token has no log probability.
     fn generated_tokens(self) -> Option<u32> {
-        self.len.filter(|_| !self.nulls)
+        if self.nulls { None } else { self.len }
     }
 
     /// Whether it is neither text nor blank.

@@ -12,18 +12,40 @@ pub struct Framed<const N: usize> {
     skip: u64,
 }
 
-/// A message: its prefix, and the bytes behind it. `None` if it is too long to be kept.
-pub type Found<'a, const N: usize> = Option<(&'a [u8; N], &'a [u8])>;
+/// The next message of a connection.
+pub enum NextMessage<'a, const N: usize> {
+    /// More bytes are needed.
+    Incomplete,
+    /// A complete message.
+    Complete {
+        /// The bytes before it, which state its length.
+        prefix: &'a [u8; N],
+        /// The message itself.
+        message: &'a [u8],
+    },
+    /// The message is too long to be kept, so its bytes are skipped.
+    Skipped,
+}
+
+impl<'a, const N: usize> NextMessage<'a, N> {
+    /// A message with its prefix.
+    fn from_bytes(bytes: &'a [u8]) -> Self {
+        match bytes.split_first_chunk() {
+            Some((prefix, message)) => Self::Complete { prefix, message },
+            None => Self::Incomplete,
+        }
+    }
+}
 
 impl<const N: usize> Framed<N> {
-    /// Removes the next message from `input`; `None` if it is incomplete. A message that is complete within `input` is not copied. One of more
-    /// than `limit` bytes behind its prefix, or without space in memory, is skipped. `length`: number of these bytes.
+    /// Removes the next message from `input`. A message that is complete within `input` is not copied. One of more than `limit` bytes behind
+    /// its prefix, or without space in memory, is skipped. `length`: number of these bytes.
     pub fn next_message<'a, 'i: 'a>(
         &'a mut self,
         input: &mut &'i [u8],
         limit: usize,
         length: impl Fn(&[u8; N]) -> Result<u64, Unreadable>,
-    ) -> Result<Option<Found<'a, N>>, Unreadable> {
+    ) -> Result<NextMessage<'a, N>, Unreadable> {
         take_bytes(input, &mut self.skip);
         // The last message was borrowed from the buffer until now.
         if std::mem::take(&mut self.returned) {
@@ -32,35 +54,36 @@ impl<const N: usize> Framed<N> {
         loop {
             let known = if self.buffer.is_empty() { *input } else { &self.buffer };
             let stated = known.first_chunk().map(&length).transpose()?;
+            // The prefix first, and then as many bytes as it states.
             let needed = match stated {
                 None => N,
                 Some(length) if length <= limit as u64 => N + length as usize,
                 Some(length) => {
                     self.skip_message(length);
-                    return Ok(Some(None));
+                    return Ok(NextMessage::Skipped);
                 }
             };
-            if self.buffer.is_empty() {
-                if let Some((message, rest)) = input.split_at_checked(needed) {
-                    *input = rest;
-                    return Ok(message.split_first_chunk().map(Some));
-                }
-            } else if self.buffer.len() == needed {
+            if self.buffer.is_empty()
+                && let Some((message, rest)) = input.split_at_checked(needed)
+            {
+                *input = rest;
+                return Ok(NextMessage::from_bytes(message));
+            }
+            if self.buffer.len() == needed {
                 break;
             }
             if input.is_empty() {
-                return Ok(None);
+                return Ok(NextMessage::Incomplete);
             }
-            // The prefix first, and then as many bytes as it states.
-            let (now, rest) = input.split_at(input.len().min(needed - self.buffer.len()));
-            if self.buffer.extend(now).is_err() {
+            let (piece, rest) = input.split_at(input.len().min(needed - self.buffer.len()));
+            if self.buffer.extend(piece).is_err() {
                 self.skip_message(stated.ok_or(Unreadable::Frames)?);
-                return Ok(Some(None));
+                return Ok(NextMessage::Skipped);
             }
             *input = rest;
         }
         self.returned = true;
-        Ok(self.buffer.split_first_chunk().map(Some))
+        Ok(NextMessage::from_bytes(&self.buffer))
     }
 
     /// Skips the message behind the prefix in the buffer or the input, which states this length.
@@ -72,7 +95,8 @@ impl<const N: usize> Framed<N> {
 
 /// Removes and returns up to `left` bytes of `input`, and subtracts their number from `left`.
 pub fn take_bytes<'a>(input: &mut &'a [u8], left: &mut u64) -> &'a [u8] {
-    let (taken, rest) = input.split_at(input.len().min(usize::try_from(*left).unwrap_or(usize::MAX)));
+    let max_bytes = usize::try_from(*left).unwrap_or(usize::MAX);
+    let (taken, rest) = input.split_at(input.len().min(max_bytes));
     *input = rest;
     *left -= taken.len() as u64;
     taken

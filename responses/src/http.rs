@@ -1,6 +1,8 @@
 //! Parser for HTTP/1.x responses in the bytes that a server writes: heads and bodies, several per connection.
 
-use super::body_parser::BodyParser;
+use std::str::FromStr;
+
+use super::body_parser::{BodyParser, ContentParser};
 use super::chunked::ChunkedDecoder;
 use super::event::{Emit, ResponseElement, is_rejection};
 use super::framed::take_bytes;
@@ -58,7 +60,7 @@ impl HttpParser {
     pub(super) fn parse(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
         while !input.is_empty() {
             let Self { limits, state, body, .. } = self;
-            let ended = match state {
+            let is_body_complete = match state {
                 HttpState::Head => {
                     self.parse_head(&mut input, emit)?;
                     false
@@ -79,7 +81,7 @@ impl HttpParser {
                     false
                 }
             };
-            if ended {
+            if is_body_complete {
                 self.end_body(emit);
             }
         }
@@ -93,15 +95,15 @@ impl HttpParser {
 
     /// Parses the head of a response, which may be incomplete. Emits the facts about the body that it states.
     fn parse_head(&mut self, input: &mut &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
-        let before = self.partial.len();
-        let space = self.limits.head_bytes.saturating_sub(before);
+        let earlier_bytes = self.partial.len();
+        let space = self.limits.head_bytes.saturating_sub(earlier_bytes);
         self.partial.extend_from_slice(&input[..input.len().min(space)]);
         // Line ends between two responses belong to neither of them.
-        let blank = self.partial.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+        let line_ends = self.partial.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut response = httparse::Response::new(&mut headers);
-        let length = match response.parse(&self.partial[blank..]) {
-            Ok(httparse::Status::Complete(length)) => blank + length,
+        let head_bytes = match response.parse(&self.partial[line_ends..]) {
+            Ok(httparse::Status::Complete(length)) => line_ends + length,
             Ok(httparse::Status::Partial) if self.partial.len() < self.limits.head_bytes => {
                 *input = &[];
                 return Ok(());
@@ -115,41 +117,52 @@ impl HttpParser {
             // Interim: the response itself follows.
             Some(100..=199) => None,
             // Never with a body, whatever the head says.
-            Some(204 | 304) => Some(DeclaredBody {
-                state: HttpState::Length { left: 0, begun: false },
-                parser: BodyParser::Other,
-                unreadable: None,
-            }),
+            Some(204 | 304) => Some(DeclaredBody::empty()),
             _ => Some(declared_body(&response)),
         };
-        *input = &input[length - before..];
+        *input = &input[head_bytes - earlier_bytes..];
         self.partial.clear();
-        let Some(DeclaredBody { state, parser, unreadable }) = body else { return Ok(()) };
+        if let Some(body) = body {
+            self.begin_response(status, body, emit);
+        }
+        Ok(())
+    }
+
+    /// Begins a response whose head is complete.
+    fn begin_response(&mut self, status: Option<u16>, body: DeclaredBody, emit: &mut Emit<'_>) {
+        let DeclaredBody { state, content } = body;
         let body_bytes = if let HttpState::Length { left, .. } = state { Some(left) } else { None };
         self.state = state;
-        self.body = parser;
+        self.body = content.parser;
         emit(ResponseElement::Began);
-        if let Some(status) = status.filter(|status| is_rejection(*status, body_bytes)) {
+        if let Some(status) = status
+            && is_rejection(status, body_bytes)
+        {
             emit(ResponseElement::Rejected(status));
         }
-        if let Some(why) = unreadable {
+        if let Some(why) = content.unreadable {
             emit(ResponseElement::Unreadable(why));
         }
+        // No byte follows that would end it.
         if body_bytes == Some(0) {
             self.end_body(emit);
         }
-        Ok(())
     }
 }
 
 /// The form of a body, as its head declares it.
 struct DeclaredBody {
     state: HttpState,
-    parser: BodyParser,
-    /// Why a body of interest cannot be read.
-    unreadable: Option<Unreadable>,
+    content: ContentParser,
 }
 
+impl DeclaredBody {
+    fn empty() -> Self {
+        Self { state: HttpState::Length { left: 0, begun: false }, content: ContentParser::ignoring() }
+    }
+}
+
+/// Value of the last header with this name.
 fn header_value<'a>(response: &'a httparse::Response<'_, '_>, name: &str) -> Option<&'a [u8]> {
     let found = response.headers.iter().rfind(|header| header.name.eq_ignore_ascii_case(name));
     found.map(|header| header.value.trim_ascii())
@@ -158,20 +171,23 @@ fn header_value<'a>(response: &'a httparse::Response<'_, '_>, name: &str) -> Opt
 /// How the body is transferred, and how its content is read.
 fn declared_body(response: &httparse::Response<'_, '_>) -> DeclaredBody {
     let coding = header_value(response, "transfer-encoding");
-    // A transfer coding overrides a length.
-    let state = match (coding, header_value(response, "content-length")) {
-        (Some(coding), _) if coding.to_ascii_lowercase().ends_with(b"chunked") => {
-            HttpState::Chunked(ChunkedDecoder::default())
+    let mut state = HttpState::UntilClosed;
+    if let Some(coding) = coding {
+        // A transfer coding overrides a length.
+        if coding.to_ascii_lowercase().ends_with(b"chunked") {
+            state = HttpState::Chunked(ChunkedDecoder::default());
         }
-        (None, Some(length)) => {
-            let length = std::str::from_utf8(length).ok().and_then(|digits| digits.parse().ok());
-            length.map_or(HttpState::UntilClosed, |left| HttpState::Length { left, begun: false })
-        }
-        _ => HttpState::UntilClosed,
-    };
+    } else if let Some(left) = header_value(response, "content-length").and_then(parse_decimal) {
+        state = HttpState::Length { left, begun: false };
+    }
     let encoding = header_value(response, "content-encoding");
     let is_compressed = encoding.is_some_and(|encoding| !encoding.eq_ignore_ascii_case(b"identity"))
         || coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"chunked"));
-    let (parser, unreadable) = BodyParser::for_content(header_value(response, "content-type"), is_compressed);
-    DeclaredBody { state, parser, unreadable }
+    let content = ContentParser::for_content(header_value(response, "content-type"), is_compressed);
+    DeclaredBody { state, content }
+}
+
+/// Parses a number in a header's value.
+pub(super) fn parse_decimal<T: FromStr>(digits: &[u8]) -> Option<T> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
 }

@@ -1,16 +1,18 @@
 //! Parser for HTTP/2 responses in the bytes that a server writes: the bodies of several streams, interleaved.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
 use loona_hpack::Decoder;
 
-use super::body_parser::BodyParser;
+use super::body_parser::{BodyParser, ContentParser};
 use super::buffer::BoundedBuffer;
 use super::event::{ResponseElement, is_rejection};
 use super::grpc::{self, GrpcParser};
+use super::http::parse_decimal;
 use super::sse::EventParser;
-use super::{Limits, Unreadable};
+use super::{EVENT_START, Limits, Recognition, Unreadable};
 
 /// Size of a frame's header: RFC 9113, section 4.1.
 const HEAD: usize = 9;
@@ -27,6 +29,10 @@ const END_HEADERS: u8 = 4;
 const PADDED: u8 = 8;
 const PRIORITY: u8 = 0x20;
 
+/// Sizes of what may precede the fields of a frame: the id of a promised stream, or the priority.
+const PROMISED_STREAM_BYTES: usize = 4;
+const PRIORITY_BYTES: usize = 5;
+
 /// Longest fields in bytes by which a connection is recognised after its start. Those of a response are much shorter.
 const LONGEST_JOINED: u32 = 1 << 10;
 
@@ -37,9 +43,9 @@ type EmitOnStream<'e> = dyn FnMut(u32, ResponseElement<'_>) + 'e;
 #[derive(Debug, Default)]
 pub(super) struct Http2Parser {
     limits: Limits,
-    /// The first `known` bytes of an incomplete header.
+    /// The first `head_length` bytes of an incomplete header.
     head: [u8; HEAD],
-    known: usize,
+    head_length: usize,
     /// The current frame.
     frame: Option<FrameHead>,
     /// Number of padding bytes at the end of the current frame; `None` before it is known.
@@ -59,14 +65,48 @@ pub(super) struct Http2Parser {
 enum StreamBody {
     Known(BodyParser),
     /// The fields of the response are unknown, and so is its content until it shows.
-    Unknown {
-        /// No byte of the body has been missed.
-        is_complete: bool,
-        /// The first bytes of the body or of a frame, while they are too few.
-        start: Vec<u8>,
-    },
+    Unknown(UnknownBody),
 }
 
+/// A body whose content is unknown.
+#[derive(Debug)]
+struct UnknownBody {
+    /// No byte of the body has been missed.
+    is_complete: bool,
+    /// The first bytes of the body or of a frame, while they are too few.
+    start: Vec<u8>,
+}
+
+impl UnknownBody {
+    /// A body of which no byte has been missed.
+    fn from_start() -> Self {
+        Self { is_complete: true, start: Vec::new() }
+    }
+
+    /// A body whose first bytes have been missed.
+    fn joined_late() -> Self {
+        Self { is_complete: false, start: Vec::new() }
+    }
+
+    /// Adds a piece of a frame with `frame_length` bytes, and recognises the content by the bytes so far.
+    fn add_piece(&mut self, piece: &[u8], frame_length: u32, is_start_of_frame: bool) -> BodyStart {
+        if self.is_complete {
+            self.start.extend_from_slice(piece);
+            return recognise_body(&self.start, None);
+        }
+        if is_start_of_frame {
+            self.start.clear();
+        } else if self.start.is_empty() {
+            // The first bytes of this frame were others, so the rest of it tells nothing.
+            return BodyStart::Other;
+        }
+        self.start.extend_from_slice(piece);
+        // In the middle of a body, only a frame that is one message shows where messages begin.
+        recognise_body(&self.start, Some(frame_length))
+    }
+}
+
+/// A header block: the compressed fields of a response, which one or more frames carry.
 #[derive(Debug, Default)]
 struct FieldBlock {
     stream: u32,
@@ -74,13 +114,35 @@ struct FieldBlock {
     /// Number of bytes to skip before the fields: priorities, or a promised stream.
     skip: usize,
     ends_stream: bool,
-    promised: bool,
-    open: bool,
+    is_promised: bool,
+    is_open: bool,
 }
 
-impl StreamBody {
-    fn unknown(is_complete: bool) -> Self {
-        Self::Unknown { is_complete, start: Vec::new() }
+impl FieldBlock {
+    /// Begins the block of a frame `HEADERS` or `PUSH_PROMISE`.
+    fn begin(&mut self, head: FrameHead) {
+        self.stream = head.stream;
+        self.bytes.clear();
+        self.is_open = true;
+        self.is_promised = head.kind == PUSH_PROMISE;
+        // The flag has no meaning in a promise.
+        self.ends_stream = !self.is_promised && head.has_flag(END_STREAM);
+        self.skip = if self.is_promised {
+            PROMISED_STREAM_BYTES
+        } else if head.has_flag(PRIORITY) {
+            PRIORITY_BYTES
+        } else {
+            0
+        };
+    }
+
+    /// Adds a piece of a frame's content, up to `limit` bytes of fields and one more, which shows that the block exceeds the limit.
+    fn add_piece(&mut self, piece: &[u8], limit: usize) {
+        let skipped = self.skip.min(piece.len());
+        self.skip -= skipped;
+        let fields = &piece[skipped..];
+        let space = (limit + 1).saturating_sub(self.bytes.len());
+        self.bytes.extend_from_slice(&fields[..fields.len().min(space)]);
     }
 }
 
@@ -93,24 +155,22 @@ enum BodyStart {
 
 /// Recognises the content by its first bytes: of the whole body, or of a frame in the middle of it, whose length is then `frame_length`.
 fn recognise_body(start: &[u8], frame_length: Option<u32>) -> BodyStart {
-    const EVENT: &[u8] = b"data:";
-    if start.starts_with(EVENT) {
-        return BodyStart::Recognised(BodyParser::Events(EventParser::default()));
-    }
     // This includes no bytes at all.
-    if EVENT.starts_with(start) {
-        return BodyStart::TooShort;
+    match Recognition::by_start(start, EVENT_START) {
+        Recognition::Yes => return BodyStart::Recognised(BodyParser::Events(EventParser::default())),
+        Recognition::TooShort => return BodyStart::TooShort,
+        Recognition::No => {}
     }
     match grpc::begins_with_message(start, frame_length) {
-        None => return BodyStart::TooShort,
-        Some(true) => return BodyStart::Recognised(BodyParser::Grpc(GrpcParser::default())),
-        Some(false) => {}
+        Recognition::Yes => return BodyStart::Recognised(BodyParser::Grpc(GrpcParser::default())),
+        Recognition::TooShort => return BodyStart::TooShort,
+        Recognition::No => {}
     }
     let is_whole_body = frame_length.is_none();
-    match start.first() {
-        Some(b'{' | b'[') if is_whole_body => BodyStart::Recognised(BodyParser::Json(BoundedBuffer::default())),
-        _ => BodyStart::Other,
+    if is_whole_body && matches!(start.first(), Some(b'{' | b'[')) {
+        return BodyStart::Recognised(BodyParser::Json(BoundedBuffer::default()));
     }
+    BodyStart::Other
 }
 
 /// Header of a frame.
@@ -127,9 +187,9 @@ struct FrameHead {
 impl FrameHead {
     /// Parses a frame head. `None` if it is incomplete.
     fn parse(bytes: &[u8]) -> Option<Self> {
-        let [a, b, c, kind, flags, stream @ ..] = bytes.first_chunk::<HEAD>()?;
+        let [length_high, length_middle, length_low, kind, flags, stream @ ..] = bytes.first_chunk::<HEAD>()?;
         Some(Self {
-            length: u32::from_be_bytes([0, *a, *b, *c]),
+            length: u32::from_be_bytes([0, *length_high, *length_middle, *length_low]),
             kind: *kind,
             flags: *flags,
             // The highest bit is reserved.
@@ -154,185 +214,243 @@ impl FrameHead {
     }
 }
 
-/// Whether the connection of a server begins with these bytes; `None` if they are too few.
-pub(super) fn begins_connection(bytes: &[u8]) -> Option<bool> {
-    // A SETTINGS frame that acknowledges nothing.
-    let expected = [Some(0), None, None, Some(SETTINGS), Some(0), Some(0), Some(0), Some(0), Some(0)];
-    if bytes.iter().zip(expected).any(|(byte, expected)| expected.is_some_and(|expected| expected != *byte)) {
-        return Some(false);
+/// Head of the frame that begins a server's connection: `SETTINGS` that acknowledge nothing. Their length is below 64 KiB, and may be any.
+const CONNECTION_HEAD: [Option<u8>; HEAD] =
+    [Some(0), None, None, Some(SETTINGS), Some(0), Some(0), Some(0), Some(0), Some(0)];
+
+/// Whether the connection of a server begins with these bytes.
+pub(super) fn begins_connection(bytes: &[u8]) -> Recognition {
+    for (byte, expected) in bytes.iter().zip(CONNECTION_HEAD) {
+        if expected.is_some_and(|expected| expected != *byte) {
+            return Recognition::No;
+        }
     }
-    FrameHead::parse(bytes).map(|head| head.is_valid())
+    match FrameHead::parse(bytes) {
+        None => Recognition::TooShort,
+        Some(head) if head.is_valid() => Recognition::Yes,
+        Some(_) => Recognition::No,
+    }
 }
 
-/// Whether these bytes, the start of a write, begin with a frame of a response: an event, a gRPC message, or fields before another frame. `None` if they are
-/// too few.
-pub(super) fn begins_with_response(bytes: &[u8]) -> Option<bool> {
-    let Some(head) = FrameHead::parse(bytes) else {
-        // The length of these frames is below 64 KiB.
-        let is_short = bytes.first() == Some(&0);
-        let may_be_response = bytes.get(3).is_none_or(|kind| matches!(*kind, DATA | HEADERS));
-        return if is_short && may_be_response { None } else { Some(false) };
-    };
-    let payload = &bytes[HEAD..];
-    let flags = head.flags & !END_STREAM;
-    let event = b"data:";
-    match head.kind {
-        _ if !head.is_valid() || bytes[0] != 0 => Some(false),
-        DATA if flags == 0 && head.length as usize >= event.len() => match payload.get(..event.len()) {
-            Some(start) if start == event => Some(true),
-            None if event.starts_with(payload) => None,
-            _ => grpc::begins_with_message(payload, Some(head.length)),
-        },
-        HEADERS if flags & !PRIORITY == END_HEADERS && head.length <= LONGEST_JOINED => {
-            let next = FrameHead::parse(payload.get(head.length as usize..)?)?;
-            Some(next.kind <= CONTINUATION && next.is_valid())
-        }
-        _ => Some(false),
+/// Whether these bytes, the start of a write, begin with a frame of a response: an event, a gRPC message, or fields before another frame.
+pub(super) fn begins_with_response(bytes: &[u8]) -> Recognition {
+    // The length of these frames is below 64 KiB, so the first of its three bytes is 0.
+    let is_short_frame = bytes.first() == Some(&0);
+    let may_be_response = bytes.get(3).is_none_or(|kind| matches!(*kind, DATA | HEADERS));
+    if !is_short_frame || !may_be_response {
+        return Recognition::No;
     }
+    let Some(head) = FrameHead::parse(bytes) else {
+        return Recognition::TooShort;
+    };
+    if !head.is_valid() {
+        return Recognition::No;
+    }
+    let payload = &bytes[HEAD..];
+    if head.kind == DATA { is_response_data(head, payload) } else { are_response_fields(head, payload) }
+}
+
+/// Whether the payload of a frame `DATA` begins with an event, or is one gRPC message.
+fn is_response_data(head: FrameHead, payload: &[u8]) -> Recognition {
+    let has_other_flags = head.flags & !END_STREAM != 0;
+    if has_other_flags || (head.length as usize) < EVENT_START.len() {
+        return Recognition::No;
+    }
+    match Recognition::by_start(payload, EVENT_START) {
+        Recognition::No => grpc::begins_with_message(payload, Some(head.length)),
+        recognised => recognised,
+    }
+}
+
+/// Whether a frame `HEADERS` has all fields of a response, and another valid frame follows it.
+fn are_response_fields(head: FrameHead, payload: &[u8]) -> Recognition {
+    let has_all_fields = head.flags & !(END_STREAM | PRIORITY) == END_HEADERS;
+    if !has_all_fields || head.length > LONGEST_JOINED {
+        return Recognition::No;
+    }
+    let behind_fields = payload.get(head.length as usize..);
+    let Some(next_frame) = behind_fields.and_then(FrameHead::parse) else {
+        return Recognition::TooShort;
+    };
+    // The kinds of the RFC end with CONTINUATION.
+    let is_known_kind = next_frame.kind <= CONTINUATION;
+    if is_known_kind && next_frame.is_valid() { Recognition::Yes } else { Recognition::No }
 }
 
 impl Http2Parser {
     /// `from_start`: the first byte is the first of the connection. Otherwise it is the first of a frame.
     pub(super) fn new(limits: Limits, from_start: bool) -> Self {
-        Self { limits, fields: FieldDecoder::new(from_start), ..Self::default() }
+        // Without the first fields, no later ones can be decompressed.
+        let fields = if from_start { FieldDecoder::for_whole_connection() } else { FieldDecoder::default() };
+        Self { limits, fields, ..Self::default() }
     }
 
     /// Parses the next bytes of the connection. Emits each element with its stream. After an error, no further byte can be read.
     pub(super) fn parse(&mut self, mut input: &[u8], emit: &mut EmitOnStream<'_>) -> Result<(), Unreadable> {
         loop {
-            let head = if let Some(head) = self.frame {
-                head
-            } else {
-                let (piece, rest) = input.split_at(input.len().min(HEAD - self.known));
-                self.head[self.known..][..piece.len()].copy_from_slice(piece);
-                self.known += piece.len();
-                input = rest;
-                // The head of a frame may arrive in several pieces.
-                let Some(head) = FrameHead::parse(&self.head[..self.known]) else { return Ok(()) };
-                self.begin_frame(head).ok_or(Unreadable::Frames)?
-            };
+            let Some(head) = self.take_frame_head(&mut input)? else { return Ok(()) };
             if self.left > 0 {
                 if input.is_empty() {
                     return Ok(());
                 }
                 let (piece, rest) = input.split_at(input.len().min(self.left as usize));
                 input = rest;
-                self.parse_payload(head, piece, emit).ok_or(Unreadable::Frames)?;
+                self.parse_payload(head, piece, emit)?;
             }
             if self.left == 0 {
-                self.end_frame(head, emit).ok_or(Unreadable::Frames)?;
+                self.end_frame(head, emit)?;
             }
         }
     }
 
-    /// Processes the header of a frame; `None` if it is invalid here.
-    fn begin_frame(&mut self, head: FrameHead) -> Option<FrameHead> {
-        // Nothing may interrupt a block of fields.
-        let continues = head.kind == CONTINUATION && head.stream == self.block.stream;
-        if !head.is_valid() || self.block.open != continues {
-            return None;
+    /// Head of the current frame, which is taken from `input` if the previous frame has ended. `None` while it is incomplete.
+    fn take_frame_head(&mut self, input: &mut &[u8]) -> Result<Option<FrameHead>, Unreadable> {
+        if self.frame.is_some() {
+            return Ok(self.frame);
         }
-        let padded = matches!(head.kind, DATA | HEADERS | PUSH_PROMISE) && head.has_flag(PADDED);
-        (self.frame, self.known, self.left, self.is_frame_fresh) = (Some(head), 0, head.length, true);
-        self.padding = (!padded).then_some(0);
+        // The head may arrive in several pieces.
+        let (piece, rest) = input.split_at(input.len().min(HEAD - self.head_length));
+        self.head[self.head_length..][..piece.len()].copy_from_slice(piece);
+        self.head_length += piece.len();
+        *input = rest;
+        let Some(head) = FrameHead::parse(&self.head[..self.head_length]) else { return Ok(None) };
+        self.begin_frame(head)?;
+        Ok(Some(head))
+    }
+
+    /// Processes the header of a frame. An error if it is invalid here.
+    fn begin_frame(&mut self, head: FrameHead) -> Result<(), Unreadable> {
+        let continues_block = head.kind == CONTINUATION && head.stream == self.block.stream;
+        // Nothing may interrupt an open block of fields, and only an open one can be continued.
+        if !head.is_valid() || self.block.is_open != continues_block {
+            return Err(Unreadable::Frames);
+        }
+        self.frame = Some(head);
+        self.head_length = 0;
+        self.left = head.length;
+        self.is_frame_fresh = true;
+        let has_padding = matches!(head.kind, DATA | HEADERS | PUSH_PROMISE) && head.has_flag(PADDED);
+        self.padding = if has_padding { None } else { Some(0) };
         if matches!(head.kind, HEADERS | PUSH_PROMISE) {
-            let promised = head.kind == PUSH_PROMISE;
-            self.block.bytes.clear();
-            (self.block.stream, self.block.promised, self.block.open) = (head.stream, promised, true);
-            self.block.ends_stream = !promised && head.has_flag(END_STREAM);
-            // The id of the promised stream, or the priority, precede the fields.
-            self.block.skip = match (promised, head.has_flag(PRIORITY)) {
-                (true, _) => 4,
-                (false, true) => 5,
-                (false, false) => 0,
-            };
+            self.block.begin(head);
         }
-        Some(head)
+        Ok(())
     }
 
-    /// Processes a piece of the current frame; `None` if the padding exceeds the frame.
-    fn parse_payload(&mut self, head: FrameHead, mut piece: &[u8], emit: &mut EmitOnStream<'_>) -> Option<()> {
-        let padding = if let Some(padding) = self.padding {
-            padding
-        } else {
-            let (length, rest) = piece.split_first()?;
-            piece = rest;
-            self.left -= 1;
-            let length = u32::from(*length);
-            *self.padding.insert(Some(length).filter(|length| *length <= self.left)?)
+    /// Processes a piece of the current frame's payload, which is not empty.
+    fn parse_payload(
+        &mut self,
+        head: FrameHead,
+        mut piece: &[u8],
+        emit: &mut EmitOnStream<'_>,
+    ) -> Result<(), Unreadable> {
+        let padding = match self.padding {
+            Some(padding) => padding,
+            None => self.take_padding_length(&mut piece)?,
         };
-        let content = self.left.saturating_sub(padding);
+        // The padding is at the end of the payload.
+        let content_bytes = self.left.saturating_sub(padding);
         self.left -= piece.len() as u32;
-        let piece = &piece[..piece.len().min(content as usize)];
+        let content = &piece[..piece.len().min(content_bytes as usize)];
         match head.kind {
-            DATA => self.parse_data(head, piece, emit),
-            HEADERS | PUSH_PROMISE | CONTINUATION => {
-                let skipped = self.block.skip.min(piece.len());
-                self.block.skip -= skipped;
-                let piece = &piece[skipped..];
-                // One byte more than the limit shows that the block exceeds it.
-                let space = (self.limits.head_bytes + 1).saturating_sub(self.block.bytes.len());
-                self.block.bytes.extend_from_slice(&piece[..piece.len().min(space)]);
-            }
+            DATA => self.parse_data(head, content, emit),
+            HEADERS | PUSH_PROMISE | CONTINUATION => self.block.add_piece(content, self.limits.head_bytes),
             _ => {}
         }
-        Some(())
+        Ok(())
     }
 
-    /// Processes the end of a frame. `None` if the frame was malformed.
-    fn end_frame(&mut self, head: FrameHead, emit: &mut EmitOnStream<'_>) -> Option<()> {
+    /// Takes the length of the padding, the first byte of a padded payload. An error if it exceeds the rest of the payload.
+    fn take_padding_length(&mut self, piece: &mut &[u8]) -> Result<u32, Unreadable> {
+        let (length, rest) = piece.split_first().ok_or(Unreadable::Frames)?;
+        *piece = rest;
+        self.left -= 1;
+        let padding = u32::from(*length);
+        if padding > self.left {
+            return Err(Unreadable::Frames);
+        }
+        self.padding = Some(padding);
+        Ok(padding)
+    }
+
+    /// Processes the end of a frame.
+    fn end_frame(&mut self, head: FrameHead, emit: &mut EmitOnStream<'_>) -> Result<(), Unreadable> {
         self.frame = None;
-        // The length of the padding is missing.
-        self.padding?;
+        let lacks_padding_length = self.padding.is_none();
+        if lacks_padding_length {
+            return Err(Unreadable::Frames);
+        }
         match head.kind {
             DATA if head.has_flag(END_STREAM) => self.end_stream(head.stream, emit),
-            HEADERS | PUSH_PROMISE | CONTINUATION if head.has_flag(END_HEADERS) => self.begin_response(emit),
-            RST_STREAM if self.streams.remove(&head.stream).is_some() => {
-                emit(head.stream, ResponseElement::CutShort);
-                emit(head.stream, ResponseElement::Ended);
-            }
+            HEADERS | PUSH_PROMISE | CONTINUATION if head.has_flag(END_HEADERS) => self.end_block(emit),
+            RST_STREAM => self.reset_stream(head.stream, emit),
             _ => {}
         }
-        Some(())
+        Ok(())
+    }
+
+    /// Ends the response of a stream that the server resets, if it is in progress.
+    fn reset_stream(&mut self, stream: u32, emit: &mut EmitOnStream<'_>) {
+        if self.streams.remove(&stream).is_some() {
+            emit(stream, ResponseElement::CutShort);
+            emit(stream, ResponseElement::Ended);
+        }
     }
 
     /// Processes a complete block of fields: the head of a response, which begins it, or its trailers.
-    fn begin_response(&mut self, emit: &mut EmitOnStream<'_>) {
-        self.block.open = false;
-        let FieldBlock { stream, promised, ends_stream, .. } = self.block;
-        let response = if self.block.bytes.len() > self.limits.head_bytes {
-            // A block that is not decoded leaves the sender's table unknown.
-            self.fields.forget_table();
-            ResponseHead::Unknown
-        } else {
-            self.fields.decode_block(&self.block.bytes)
-        };
-        let mut error_status = None;
-        let (body, unreadable) = match response {
-            // Decoded only for the table: no request asked for a pushed response.
-            _ if promised => return,
+    fn end_block(&mut self, emit: &mut EmitOnStream<'_>) {
+        self.block.is_open = false;
+        // Promised responses are decoded only for the table: no request asked for them.
+        let response = self.decode_block();
+        let FieldBlock { stream, is_promised, ends_stream, .. } = self.block;
+        if is_promised {
+            return;
+        }
+        let is_trailers = self.streams.contains_key(&stream);
+        match response {
             ResponseHead::Informational => return,
-            ResponseHead::Final { body, unreadable, status, body_bytes } => {
-                let body_bytes = if ends_stream { Some(0) } else { body_bytes };
-                error_status = status.filter(|status| is_rejection(*status, body_bytes));
-                (Some(StreamBody::Known(body)), unreadable)
+            ResponseHead::Final(fields) if !is_trailers => self.begin_response(stream, fields, ends_stream, emit),
+            // Unknown fields that end a stream of which nothing was observed may be trailers.
+            ResponseHead::Unknown if !is_trailers && !ends_stream => {
+                emit(stream, ResponseElement::Began);
+                self.open_stream(stream, StreamBody::Unknown(UnknownBody::from_start()));
             }
-            // They may be trailers if they end a stream of which nothing was observed.
-            ResponseHead::Unknown => ((!ends_stream).then(|| StreamBody::unknown(true)), None),
-        };
-        if let Some(body) = body.filter(|_| !self.streams.contains_key(&stream)) {
-            emit(stream, ResponseElement::Began);
-            if let Some(status) = error_status {
-                emit(stream, ResponseElement::Rejected(status));
-            }
-            if let Some(why) = unreadable {
-                emit(stream, ResponseElement::Unreadable(why));
-            }
-            self.open_stream(stream, body);
+            ResponseHead::Final(_) | ResponseHead::Unknown => {}
         }
         if ends_stream {
             self.end_stream(stream, emit);
         }
+    }
+
+    /// Decodes the block of fields, and updates the table of earlier fields.
+    fn decode_block(&mut self) -> ResponseHead {
+        if self.block.bytes.len() > self.limits.head_bytes {
+            // A block that is not decoded leaves the sender's table unknown.
+            self.fields.forget_table();
+            return ResponseHead::Unknown;
+        }
+        self.fields.decode_block(&self.block.bytes)
+    }
+
+    /// Begins the response of a stream with the fields of its head.
+    fn begin_response(
+        &mut self,
+        stream: u32,
+        fields: ResponseFields,
+        ends_stream: bool,
+        emit: &mut EmitOnStream<'_>,
+    ) {
+        emit(stream, ResponseElement::Began);
+        let body_bytes = if ends_stream { Some(0) } else { fields.body_bytes };
+        if let Some(status) = fields.status
+            && is_rejection(status, body_bytes)
+        {
+            emit(stream, ResponseElement::Rejected(status));
+        }
+        if let Some(why) = fields.content.unreadable {
+            emit(stream, ResponseElement::Unreadable(why));
+        }
+        self.open_stream(stream, StreamBody::Known(fields.content.parser));
     }
 
     /// Adds a stream. Beyond the limit, the one with the lowest number, which is the oldest, is forgotten.
@@ -348,42 +466,35 @@ impl Http2Parser {
         let stream = head.stream;
         let is_start_of_frame = std::mem::take(&mut self.is_frame_fresh);
         if !self.streams.contains_key(&stream) {
-            self.open_stream(stream, StreamBody::unknown(false));
+            self.open_stream(stream, StreamBody::Unknown(UnknownBody::joined_late()));
         }
         let Some(body) = self.streams.get_mut(&stream) else { return };
-        let (is_complete, start) = match body {
-            StreamBody::Known(body) => return body.parse(piece, &self.limits, &mut |element| emit(stream, element)),
-            StreamBody::Unknown { is_complete, start } => (*is_complete, start),
-        };
-        if !is_complete {
-            // Only the first bytes of a frame can tell; what follows other first bytes is skipped.
-            if is_start_of_frame {
-                start.clear();
-            } else if start.is_empty() {
-                return;
+        let unknown = match body {
+            StreamBody::Known(parser) => {
+                return parser.parse(piece, &self.limits, &mut |element| emit(stream, element));
             }
-        }
-        start.extend_from_slice(piece);
-        // In the middle of a body, only a frame that is one message shows where messages begin.
-        let frame_length = (!is_complete).then_some(head.length);
-        let mut parser = match recognise_body(start, frame_length) {
-            BodyStart::TooShort => return,
-            BodyStart::Recognised(parser) => parser,
-            BodyStart::Other if is_complete => {
+            StreamBody::Unknown(unknown) => unknown,
+        };
+        match unknown.add_piece(piece, head.length, is_start_of_frame) {
+            BodyStart::TooShort => {}
+            BodyStart::Recognised(mut parser) => {
+                parser.parse(&unknown.start, &self.limits, &mut |element| emit(stream, element));
+                *body = StreamBody::Known(parser);
+            }
+            BodyStart::Other if unknown.is_complete => {
                 emit(stream, ResponseElement::Unreadable(Unreadable::Fields));
-                BodyParser::Other
+                *body = StreamBody::Known(BodyParser::Other);
             }
-            BodyStart::Other => return start.clear(),
-        };
-        parser.parse(start, &self.limits, &mut |element| emit(stream, element));
-        *body = StreamBody::Known(parser);
+            // A later frame may be recognised.
+            BodyStart::Other => unknown.start.clear(),
+        }
     }
 
     /// Ends the response of a stream.
     fn end_stream(&mut self, stream: u32, emit: &mut EmitOnStream<'_>) {
         match self.streams.remove(&stream) {
             Some(StreamBody::Known(body)) => body.end_body(&self.limits, &mut |element| emit(stream, element)),
-            Some(StreamBody::Unknown { .. }) | None => emit(stream, ResponseElement::Ended),
+            Some(StreamBody::Unknown(_)) | None => emit(stream, ResponseElement::Ended),
         }
     }
 }
@@ -396,67 +507,82 @@ enum ResponseHead {
     /// Another response of the same stream follows.
     Informational,
     /// Start of the response.
-    Final {
-        body: BodyParser,
-        /// Why a body of interest cannot be read.
-        unreadable: Option<Unreadable>,
-        status: Option<u16>,
-        body_bytes: Option<u64>,
-    },
+    Final(ResponseFields),
     /// The fields cannot be decompressed.
     Unknown,
 }
 
+/// Facts about a response and its body.
+struct ResponseFields {
+    content: ContentParser,
+    status: Option<u16>,
+    body_bytes: Option<u64>,
+}
+
+/// Values of the fields of interest in one block.
+#[derive(Default)]
+struct FieldValues {
+    status: Option<u16>,
+    body_bytes: Option<u64>,
+    content_type: Option<Vec<u8>>,
+    is_compressed: bool,
+}
+
+impl FieldValues {
+    fn record_field(&mut self, name: &[u8], value: Cow<'_, [u8]>) {
+        match name {
+            b":status" => self.status = parse_decimal(&value),
+            b"content-length" => self.body_bytes = parse_decimal(&value),
+            b"content-type" => self.content_type = Some(value.into_owned()),
+            b"content-encoding" => self.is_compressed = !value.eq_ignore_ascii_case(b"identity"),
+            _ => {}
+        }
+    }
+}
+
 /// Decoder of one connection's header fields. Their compression refers to earlier ones, so it needs all of them.
 #[derive(Default)]
-struct FieldDecoder(Option<Decoder<'static>>);
+struct FieldDecoder {
+    /// `None` once a field has been missed.
+    decoder: Option<Decoder<'static>>,
+}
 
 impl fmt::Debug for FieldDecoder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("FieldDecoder").field(&self.0.is_some()).finish()
+        f.debug_tuple("FieldDecoder").field(&self.decoder.is_some()).finish()
     }
 }
 
 impl FieldDecoder {
-    /// `from_start`: every field of the connection will be observed.
-    fn new(from_start: bool) -> Self {
-        Self(from_start.then(|| {
-            let mut decoder = Decoder::new();
-            decoder.set_max_allowed_table_size(MAX_TABLE);
-            decoder
-        }))
+    /// Decoder of a connection whose fields will all be observed.
+    fn for_whole_connection() -> Self {
+        let mut decoder = Decoder::new();
+        decoder.set_max_allowed_table_size(MAX_TABLE);
+        Self { decoder: Some(decoder) }
     }
 
     /// Records that a field block was not observed completely.
     fn forget_table(&mut self) {
-        self.0 = None;
+        self.decoder = None;
     }
 
     /// Decompresses a block of fields.
     fn decode_block(&mut self, block: &[u8]) -> ResponseHead {
-        let Some(decoder) = &mut self.0 else {
+        let Some(decoder) = &mut self.decoder else {
             return ResponseHead::Unknown;
         };
-        let mut kind = None;
-        let mut compressed = false;
-        let mut status: Option<u16> = None;
-        let mut body_bytes: Option<u64> = None;
-        let read = decoder.decode_with_cb(block, |name, value| match &*name {
-            b":status" => status = std::str::from_utf8(&value).ok().and_then(|digits| digits.parse().ok()),
-            b"content-length" => body_bytes = std::str::from_utf8(&value).ok().and_then(|digits| digits.parse().ok()),
-            b"content-type" => kind = Some(value.into_owned()),
-            b"content-encoding" => compressed = !value.eq_ignore_ascii_case(b"identity"),
-            _ => {}
-        });
+        let mut values = FieldValues::default();
+        let decoded = decoder.decode_with_cb(block, |name, value| values.record_field(&name, value));
         // The sender's table of fields has changed with this block, so later blocks cannot be read either.
-        if read.is_err() {
+        if decoded.is_err() {
             self.forget_table();
             return ResponseHead::Unknown;
         }
+        let FieldValues { status, body_bytes, content_type, is_compressed } = values;
         if status.is_some_and(|status| (100..200).contains(&status)) {
             return ResponseHead::Informational;
         }
-        let (body, unreadable) = BodyParser::for_content(kind.as_deref(), compressed);
-        ResponseHead::Final { body, unreadable, status, body_bytes }
+        let content = ContentParser::for_content(content_type.as_deref(), is_compressed);
+        ResponseHead::Final(ResponseFields { content, status, body_bytes })
     }
 }

@@ -29,7 +29,7 @@ pub use content::ContentMatcher;
 pub use digest::Digest;
 pub use event::{Completion, Emit, ResponseElement, ResponseForm};
 pub use fields::BorrowedText;
-pub use framed::{Found, Framed, take_bytes};
+pub use framed::{Framed, NextMessage, take_bytes};
 pub use frontend::{Frontends, UnknownWait};
 pub use protocol::{ParseStream, StreamProtocol};
 pub use reader::ResponseReader;
@@ -104,6 +104,33 @@ impl Unreadable {
         !matches!(self, Self::Request | Self::Zmq | Self::Unknown)
     }
 }
+
+/// Whether bytes begin a protocol, a message or an event, as far as they show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recognition {
+    /// They do.
+    Yes,
+    /// They do not.
+    No,
+    /// More bytes are needed.
+    TooShort,
+}
+
+impl Recognition {
+    /// Whether `bytes` begin with `start`.
+    pub fn by_start(bytes: &[u8], start: &[u8]) -> Self {
+        if bytes.starts_with(start) {
+            Self::Yes
+        } else if start.starts_with(bytes) {
+            Self::TooShort
+        } else {
+            Self::No
+        }
+    }
+}
+
+/// Start of the data of a server-sent event.
+const EVENT_START: &[u8] = b"data:";
 
 /// Adds to the entry of `why` in a list of counters.
 fn add_to_count<T: PartialEq>(counters: &mut Vec<(T, u64)>, why: T, times: u64) {

@@ -7,7 +7,7 @@ use memchr::memmem;
 use super::chunked::parse_hex;
 use super::event::Emit;
 use super::http2;
-use super::{Limits, Unreadable};
+use super::{EVENT_START, Limits, Recognition, Unreadable};
 
 /// Number of bytes that suffice to identify every protocol of this crate.
 const DETECT_BYTES: usize = 40;
@@ -15,8 +15,8 @@ const DETECT_BYTES: usize = 40;
 /// A protocol that carries one response stream on a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamProtocol {
-    /// Whether a connection with these first bytes speaks it. `None` if more bytes are needed.
-    pub begins: fn(&[u8]) -> Option<bool>,
+    /// Whether a connection with these first bytes speaks it.
+    pub begins: fn(&[u8]) -> Recognition,
     /// Creates a parser of one connection, from its first byte on.
     pub parser: fn(Limits) -> Box<dyn ParseStream>,
 }
@@ -47,25 +47,14 @@ pub(super) enum Detected {
 /// Detects the protocol from the first bytes of a connection or of a write.
 pub(super) fn detect_protocol(bytes: &[u8], protocols: &[StreamProtocol]) -> Detected {
     const REQUESTS: [&[u8]; 6] = [b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"PRI * HTTP/2"];
-    if bytes.is_empty() {
-        return Detected::Short;
+    // This includes no bytes at all.
+    match Recognition::by_start(bytes, b"HTTP/1.") {
+        Recognition::Yes => return Detected::Http,
+        Recognition::TooShort => return Detected::Short,
+        Recognition::No => {}
     }
-    if bytes.starts_with(b"HTTP/1.") {
-        return Detected::Http;
-    }
-    if b"HTTP/1.".starts_with(bytes) {
-        return Detected::Short;
-    }
-    if let Some(protocol) = protocols.iter().find(|protocol| (protocol.begins)(bytes) == Some(true)) {
-        return Detected::Stream(*protocol);
-    }
-    match (http2::begins_connection(bytes), http2::begins_with_response(bytes)) {
-        (Some(true), _) => return Detected::Http2 { is_first: true },
-        (_, Some(true)) => return Detected::Http2 { is_first: false },
-        (None, _) | (_, None) => return Detected::Short,
-        // Several may begin with zeros.
-        _ if protocols.iter().any(|protocol| (protocol.begins)(bytes).is_none()) => return Detected::Short,
-        _ => {}
+    if let Some(binary) = detect_binary(bytes, protocols) {
+        return binary;
     }
     // A record of TLS: its type, and its version.
     if let [0x14..=0x17, 0x03, 0..=4, ..] = bytes {
@@ -78,19 +67,52 @@ pub(super) fn detect_protocol(bytes: &[u8], protocols: &[StreamProtocol]) -> Det
     if bytes[0] == 0xff && bytes.get(9) == Some(&0x7f) {
         return Detected::Unreadable(Unreadable::Zmq);
     }
-    match size_line(bytes) {
-        Some(after) if bytes[after..].starts_with(b"data:") => Detected::Events,
-        Some(after) if bytes.len() - after < 5 && b"data:".starts_with(&bytes[after..]) => Detected::Short,
-        None if bytes.len() < DETECT_BYTES && bytes.iter().all(u8::is_ascii_hexdigit) => Detected::Short,
-        _ => Detected::Unknown,
+    detect_chunk_with_event(bytes)
+}
+
+/// Detects a protocol with binary frames: one of `protocols`, or HTTP/2. `None` if it is another.
+fn detect_binary(bytes: &[u8], protocols: &[StreamProtocol]) -> Option<Detected> {
+    let mut is_too_short = false;
+    for protocol in protocols {
+        match (protocol.begins)(bytes) {
+            Recognition::Yes => return Some(Detected::Stream(*protocol)),
+            Recognition::TooShort => is_too_short = true,
+            Recognition::No => {}
+        }
+    }
+    match http2::begins_connection(bytes) {
+        Recognition::Yes => return Some(Detected::Http2 { is_first: true }),
+        Recognition::TooShort => is_too_short = true,
+        Recognition::No => {}
+    }
+    match http2::begins_with_response(bytes) {
+        Recognition::Yes => return Some(Detected::Http2 { is_first: false }),
+        Recognition::TooShort => is_too_short = true,
+        Recognition::No => {}
+    }
+    // Several may begin with zeros, so this is decided after all of them.
+    is_too_short.then_some(Detected::Short)
+}
+
+/// Detects a chunk of an HTTP/1 body that begins with a server-sent event.
+fn detect_chunk_with_event(bytes: &[u8]) -> Detected {
+    let Some(chunk_data) = behind_size_line(bytes) else {
+        let may_be_size_line = bytes.len() < DETECT_BYTES && bytes.iter().all(u8::is_ascii_hexdigit);
+        return if may_be_size_line { Detected::Short } else { Detected::Unknown };
+    };
+    match Recognition::by_start(chunk_data, EVENT_START) {
+        Recognition::Yes => Detected::Events,
+        Recognition::TooShort => Detected::Short,
+        Recognition::No => Detected::Unknown,
     }
 }
 
-/// Offset of the line after a chunk's size line.
-fn size_line(bytes: &[u8]) -> Option<usize> {
+/// The bytes behind a chunk's size line.
+fn behind_size_line(bytes: &[u8]) -> Option<&[u8]> {
     let digits = bytes.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
-    parse_hex(&bytes[..digits])?;
-    bytes[digits..].starts_with(b"\r\n").then_some(digits + 2)
+    let (size, rest) = bytes.split_at(digits);
+    parse_hex(size)?;
+    rest.strip_prefix(b"\r\n")
 }
 
 /// Offset of the first chunk of a chunked body whose data begins with an event.

@@ -4,8 +4,8 @@
 use std::borrow::Cow;
 
 use responses::{
-    BorrowedText, Completion, Emit, Framed, Limits, ParseStream, ResponseElement, ResponseForm, StreamProtocol,
-    Unreadable,
+    BorrowedText, Completion, Emit, Framed, Limits, NextMessage, ParseStream, Recognition, ResponseElement,
+    ResponseForm, StreamProtocol, Unreadable,
 };
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -74,20 +74,18 @@ struct Usage {
     completion_tokens: Option<u32>,
 }
 
-/// Whether a connection with these first bytes is a response plane. `None` if more bytes are needed.
-fn begins_stream(bytes: &[u8]) -> Option<bool> {
+/// Whether a connection with these first bytes is a response plane.
+fn begins_stream(bytes: &[u8]) -> Recognition {
     const START: &[u8] = br#"{"subject":"#;
     let (prefix, header) = bytes.split_at(bytes.len().min(PREFIX));
     // A header of less than 64 KiB (its length is in the bytes 6 and 7), no body, checksum 0.
     for (index, byte) in prefix.iter().enumerate() {
-        if *byte != 0 && !matches!(index, 6 | 7) {
-            return Some(false);
+        let is_of_header_length = matches!(index, 6 | 7);
+        if *byte != 0 && !is_of_header_length {
+            return Recognition::No;
         }
     }
-    if header.starts_with(START) {
-        return Some(true);
-    }
-    if START.starts_with(header) { None } else { Some(false) }
+    Recognition::by_start(header, START)
 }
 
 /// Length of the frame after this prefix.
@@ -101,12 +99,11 @@ impl ParseStream for ResponseFrames {
     fn parse(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
         // Out of `self`, which `parse_frame` needs while a frame still borrows from it.
         let mut framed = std::mem::take(&mut self.framed);
-        while !self.ended
-            && let Some(frame) = framed.next_message(&mut input, self.limits.event_bytes, frame_length)?
-        {
-            match frame {
-                Some((prefix, frame)) => self.parse_frame(prefix, frame, emit),
-                None => emit(ResponseElement::Undecoded),
+        while !self.ended {
+            match framed.next_message(&mut input, self.limits.event_bytes, frame_length)? {
+                NextMessage::Incomplete => break,
+                NextMessage::Complete { prefix, message } => self.parse_frame(prefix, message, emit),
+                NextMessage::Skipped => emit(ResponseElement::Undecoded),
             }
         }
         self.framed = framed;

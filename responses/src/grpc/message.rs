@@ -43,32 +43,44 @@ impl<'a> GrpcMessage<'a> {
 
     /// Parses the fields of a message. `None` if it is of no known kind.
     fn parse_fields(mut rest: &'a [u8]) -> Option<Self> {
-        let mut first = None;
+        let mut first_field = None;
         let mut meta = MetaEntries::default();
         let mut last = false;
-        let mut bytes = false;
+        let mut has_bytes = false;
         while !rest.is_empty() {
-            let (number, value) = take_field(&mut rest)?;
-            bytes |= matches!(value, FieldValue::Bytes(_));
+            let MessageField { number, value } = take_field(&mut rest)?;
+            has_bytes |= matches!(value, FieldValue::Bytes(_));
             match (number, value) {
-                (1, FieldValue::Bytes(value)) if first.is_none() => first = Some(value),
+                (1, FieldValue::Bytes(value)) if first_field.is_none() => first_field = Some(value),
+                // The field is not repeated in any message of interest.
+                (1, FieldValue::Bytes(_)) => return None,
                 (2, FieldValue::Bytes(entry)) => meta.record_entry(entry)?,
                 // `finished`: field 3 of `GenerateResponse`, 2 of `OpenAIStreamChunk`.
                 (2 | 3, FieldValue::Number(value)) => last = value != 0,
-                // The field is not repeated in any message of interest.
-                (1, FieldValue::Bytes(_)) => return None,
                 _ => {}
             }
         }
-        let ids = first.unwrap_or_default();
-        Some(match (meta, ids.trim_ascii_start().first()) {
-            _ if !bytes => Self::Empty { last },
-            (MetaEntries { rid: Some(rid), completion_tokens: Some(completion_tokens), finished }, _) => {
-                Self::Output(GrpcOutput { ids, rid, completion_tokens, finished, last, is_whole_body: false })
-            }
-            (MetaEntries { rid: None, .. }, Some(b'{')) => Self::Json { json: ids, is_whole_body: last },
-            _ => return None,
-        })
+        if !has_bytes {
+            return Some(Self::Empty { last });
+        }
+        let content = first_field.unwrap_or_default();
+        Self::from_content(content, meta, last)
+    }
+
+    /// A message with this content of field 1. `None` if it is of no known kind.
+    fn from_content(content: &'a [u8], meta: MetaEntries<'a>, last: bool) -> Option<Self> {
+        if let Some(rid) = meta.rid {
+            return Some(Self::Output(GrpcOutput {
+                ids: content,
+                rid,
+                completion_tokens: meta.completion_tokens?,
+                finished: meta.finished,
+                last,
+                is_whole_body: false,
+            }));
+        }
+        let is_json = content.trim_ascii_start().first() == Some(&b'{');
+        is_json.then_some(Self::Json { json: content, is_whole_body: last })
     }
 }
 
@@ -96,12 +108,13 @@ impl GrpcOutput<'_> {
     /// The output as an event of `/generate`, of which text has no count. `None` if the request id is invalid.
     pub(super) fn as_completion(&self, is_text: bool) -> Option<Completion<'_>> {
         let BorrowedText(rid) = serde_json::from_slice(self.rid).ok()?;
-        let (form, tokens) =
-            if is_text { (ResponseForm::GrpcText, None) } else { (ResponseForm::Generate, self.count_ids()) };
-        (!rid.is_empty()).then_some(Completion {
+        if rid.is_empty() {
+            return None;
+        }
+        Some(Completion {
             rid,
-            form,
-            tokens,
+            form: if is_text { ResponseForm::GrpcText } else { ResponseForm::Generate },
+            tokens: if is_text { None } else { self.count_ids() },
             stated_tokens: Some(self.completion_tokens),
             finished: self.finished,
             is_whole_body: self.is_whole_body,
@@ -119,24 +132,34 @@ struct MetaEntries<'a> {
 }
 
 impl<'a> MetaEntries<'a> {
-    /// Records an entry of `meta_info`: a key, and a value in JSON.
+    /// Records an entry of `meta_info`: a key, and a value in JSON. `None` if it is invalid.
     fn record_entry(&mut self, mut rest: &'a [u8]) -> Option<()> {
-        let (mut key, mut json): (_, &[u8]) = (None, &[]);
+        let mut key: &[u8] = &[];
+        let mut json: &[u8] = &[];
         while !rest.is_empty() {
-            match take_field(&mut rest)? {
-                (1, FieldValue::Bytes(value)) => key = Some(value),
-                (2, FieldValue::Bytes(value)) => json = value,
+            let MessageField { number, value: FieldValue::Bytes(value) } = take_field(&mut rest)? else {
+                return None;
+            };
+            match number {
+                1 => key = value,
+                2 => json = value,
                 _ => return None,
             }
         }
         match key {
-            Some(b"id") => self.rid = Some(json),
-            Some(b"completion_tokens") => self.completion_tokens = Some(serde_json::from_slice(json).ok()?),
-            Some(b"finish_reason") => self.finished = json != b"null",
+            b"id" => self.rid = Some(json),
+            b"completion_tokens" => self.completion_tokens = Some(serde_json::from_slice(json).ok()?),
+            b"finish_reason" => self.finished = json != b"null",
             _ => {}
         }
         Some(())
     }
+}
+
+/// A field of a protobuf message.
+struct MessageField<'a> {
+    number: u64,
+    value: FieldValue<'a>,
 }
 
 enum FieldValue<'a> {
@@ -145,21 +168,38 @@ enum FieldValue<'a> {
     Fixed,
 }
 
+/// Wire types of protobuf.
+const WIRE_VARINT: u64 = 0;
+const WIRE_FIXED_64: u64 = 1;
+const WIRE_LENGTH: u64 = 2;
+const WIRE_FIXED_32: u64 = 5;
+
 /// Removes the next field; `None` if it is invalid.
-fn take_field<'a>(rest: &mut &'a [u8]) -> Option<(u64, FieldValue<'a>)> {
+fn take_field<'a>(rest: &mut &'a [u8]) -> Option<MessageField<'a>> {
     let tag = take_varint(rest)?;
-    let value = match tag & 7 {
-        0 => FieldValue::Number(take_varint(rest)?),
-        // The wire types of protobuf: 0 varint, 1 and 5 fixed, 2 with a length.
-        1 => take_bytes(rest, 8).map(|_| FieldValue::Fixed)?,
-        2 => {
+    // The lower bits of a tag are the wire type, the others the number of the field.
+    let wire_type = tag & 7;
+    let number = tag >> 3;
+    if number == 0 {
+        return None;
+    }
+    let value = match wire_type {
+        WIRE_VARINT => FieldValue::Number(take_varint(rest)?),
+        WIRE_LENGTH => {
             let length = take_varint(rest)?;
             FieldValue::Bytes(take_bytes(rest, usize::try_from(length).ok()?)?)
         }
-        5 => take_bytes(rest, 4).map(|_| FieldValue::Fixed)?,
+        WIRE_FIXED_64 => {
+            take_bytes(rest, 8)?;
+            FieldValue::Fixed
+        }
+        WIRE_FIXED_32 => {
+            take_bytes(rest, 4)?;
+            FieldValue::Fixed
+        }
         _ => return None,
     };
-    Some((tag >> 3, value)).filter(|(number, _)| *number > 0)
+    Some(MessageField { number, value })
 }
 
 /// Takes the next bytes. `None` if there are too few.

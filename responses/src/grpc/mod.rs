@@ -4,10 +4,10 @@ mod message;
 
 use memchr::memmem;
 
-use super::Unreadable;
 use super::buffer::BoundedBuffer;
 use super::event::{Emit, ResponseElement, parse_body, parse_event};
-use super::framed::Framed;
+use super::framed::{Framed, NextMessage};
+use super::{Recognition, Unreadable};
 use message::{GrpcMessage, GrpcOutput};
 
 /// Size of a message's prefix: a flag for compression, and the length.
@@ -43,20 +43,25 @@ enum FirstField {
 }
 
 /// Whether these bytes begin with a message whose first field is text or bytes. If `frame_length` is known, the message must fill the frame.
-/// `None` if the bytes are too few.
-pub(super) fn begins_with_message(start: &[u8], frame_length: Option<u32>) -> Option<bool> {
+pub(super) fn begins_with_message(start: &[u8], frame_length: Option<u32>) -> Recognition {
     let is_compressed = start.first().is_some_and(|flag| *flag != 0);
     if is_compressed {
-        return Some(false);
+        return Recognition::No;
     }
-    let (prefix, message) = start.split_first_chunk::<PREFIX>()?;
+    let Some((prefix, message)) = start.split_first_chunk::<PREFIX>() else {
+        return Recognition::TooShort;
+    };
     let message_bytes = message_length(*prefix);
     let fills_frame = frame_length.is_none_or(|length| message_bytes.checked_add(PREFIX as u32) == Some(length));
     if !fills_frame || message_bytes == 0 {
-        return Some(false);
+        return Recognition::No;
     }
-    // Tags of the fields 1 and 2 of wire type 2.
-    message.first().map(|tag| matches!(tag, 0x0a | 0x12))
+    match message.first() {
+        // Tags of the fields 1 and 2 of wire type 2.
+        Some(0x0a | 0x12) => Recognition::Yes,
+        Some(_) => Recognition::No,
+        None => Recognition::TooShort,
+    }
 }
 
 impl GrpcParser {
@@ -64,12 +69,18 @@ impl GrpcParser {
     pub(super) fn parse(&mut self, mut piece: &[u8], limit: usize, emit: &mut Emit<'_>) {
         // The messages borrow from it while `self` changes.
         let mut framed = std::mem::take(&mut self.framed);
-        while let Ok(Some(found)) = framed.next_message(&mut piece, limit, |prefix| Ok(message_length(*prefix).into()))
-        {
-            self.count += 1;
-            match found {
-                Some((prefix, message)) => self.parse_message(*prefix, message, limit, emit),
-                None => emit(ResponseElement::Undecoded),
+        // Any length is valid, so this never fails.
+        while let Ok(next) = framed.next_message(&mut piece, limit, |prefix| Ok(message_length(*prefix).into())) {
+            match next {
+                NextMessage::Incomplete => break,
+                NextMessage::Complete { prefix, message } => {
+                    self.count += 1;
+                    self.parse_message(*prefix, message, limit, emit);
+                }
+                NextMessage::Skipped => {
+                    self.count += 1;
+                    emit(ResponseElement::Undecoded);
+                }
             }
         }
         self.framed = framed;
@@ -151,30 +162,32 @@ impl GrpcParser {
     /// Whether the undecided messages are of one request and have as many ids as they state tokens: either the new ones since the message
     /// before, or all so far.
     fn is_complete(&self) -> bool {
-        let mut last: Option<GrpcOutput<'_>> = None;
-        let mut have_new_ids = true;
-        let mut have_all_ids = true;
+        let mut previous: Option<GrpcOutput<'_>> = None;
+        // Whether each message so far lists the new ids, or all ids so far.
+        let mut list_new_ids = true;
+        let mut list_all_ids = true;
         for output in self.undecided_outputs() {
-            if last.is_some_and(|last| !last.has_same_request(&output)) {
+            if previous.is_some_and(|previous| !previous.has_same_request(&output)) {
                 return false;
             }
             let ids = output.count_ids();
             let stated_tokens = output.completion_tokens;
-            let stated_before = last.map_or(0, |last| last.completion_tokens);
-            have_new_ids &= ids == stated_tokens.checked_sub(stated_before);
-            have_all_ids &= ids == Some(stated_tokens);
-            last = Some(output);
+            let stated_before = previous.map_or(0, |previous| previous.completion_tokens);
+            list_new_ids &= ids == stated_tokens.checked_sub(stated_before);
+            list_all_ids &= ids == Some(stated_tokens);
+            previous = Some(output);
         }
-        have_new_ids || have_all_ids
+        list_new_ids || list_all_ids
     }
 
     /// The messages that wait for the decision whether their first field holds text or ids.
     fn undecided_outputs(&self) -> impl Iterator<Item = GrpcOutput<'_>> {
         let mut rest = &self.undecided[..];
         std::iter::from_fn(move || {
-            let (prefix, behind) = rest.split_first_chunk()?;
-            let message;
-            (message, rest) = behind.split_at_checked(message_length(*prefix) as usize)?;
+            let (prefix, behind_prefix) = rest.split_first_chunk()?;
+            let (message, behind_message) = behind_prefix.split_at_checked(message_length(*prefix) as usize)?;
+            rest = behind_message;
+            // Only messages that parse as outputs are kept.
             match GrpcMessage::parse(message) {
                 GrpcMessage::Output(output) => Some(output),
                 _ => None,
