@@ -38,7 +38,7 @@ impl RelayThread {
                 tracing::debug!("the relay shares its files with the other threads: {error}");
             }
             let run_work = || transferred.runtime.block_on(work(&transferred.listener_receiver));
-            // A panic must not drop the runtime before its tasks have ended.
+            // Caught, so that the runtime is returned to the other thread all the same.
             if catch_unwind(AssertUnwindSafe(run_work)).is_err() {
                 tracing::error!("the relay's thread panicked");
             }
