@@ -55,7 +55,7 @@ fn shares_mounts_and_root(pid: u32) -> io::Result<bool> {
     // The slash at the end follows the link to the root folder.
     let their_root = std::fs::metadata(theirs.join("root/"))?;
     let our_root = std::fs::metadata(ours.join("root/"))?;
-    Ok((their_root.dev(), their_root.ino()) == (our_root.dev(), our_root.ino()))
+    Ok(their_root.dev() == our_root.dev() && their_root.ino() == our_root.ino())
 }
 
 fn socket_path(endpoint: &Endpoint) -> Option<&Path> {
@@ -68,6 +68,9 @@ fn socket_path(endpoint: &Endpoint) -> Option<&Path> {
 pub fn account_for_endpoints(listens: &[Endpoint], upstreams: &[Endpoint]) -> anyhow::Result<Account> {
     let upstream_paths: Vec<&Path> = upstreams.iter().filter_map(socket_path).collect();
     let paths: Vec<&Path> = listens.iter().filter_map(socket_path).chain(upstream_paths.iter().copied()).collect();
+    if paths.is_empty() {
+        return confine::unused_account().context(NO_UNUSED_USER);
+    }
     for path in &upstream_paths {
         ensure!(
             socket_owners(path).is_some(),
@@ -82,7 +85,6 @@ pub fn account_for_endpoints(listens: &[Endpoint], upstreams: &[Endpoint]) -> an
     let owners = if socket_users.is_empty() { folder_users } else { socket_users };
     let owners: Vec<u32> = owners.into_iter().collect();
     let user = match *owners {
-        [] if paths.is_empty() => return confine::unused_account().context(NO_UNUSED_USER),
         // All folders are root's, so root is the user of the sockets.
         [] => ROOT,
         [user] => user,
@@ -118,10 +120,16 @@ fn primary_group(passwd: &str, user: u32) -> Option<u32> {
     if user == ROOT {
         return Some(ROOT);
     }
-    passwd.lines().find_map(|line| {
-        let mut fields = line.split(':').skip(2);
-        (fields.next()?.parse() == Ok(user)).then(|| fields.next()?.parse().ok()).flatten()
-    })
+    for line in passwd.lines() {
+        // NAME:PASSWORD:UID:GID, and more.
+        let fields: Vec<&str> = line.split(':').collect();
+        if let [_, _, uid, gid, ..] = fields[..]
+            && uid.parse() == Ok(user)
+        {
+            return gid.parse().ok();
+        }
+    }
+    None
 }
 
 #[cfg(test)]

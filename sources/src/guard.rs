@@ -59,8 +59,8 @@ impl Guard {
         let mut process = started.context("cannot start the guard")?;
         let pipe = process.stdin.take();
         let mut message = [0; READY.len()];
-        let watches = process.stdout.take().map(|mut out| out.read_exact(&mut message));
-        if !matches!(watches, Some(Ok(()))) || message != READY {
+        let has_answered = process.stdout.take().is_some_and(|mut out| out.read_exact(&mut message).is_ok());
+        if !has_answered || message != READY {
             // It may have exited by itself.
             let _ = process.kill();
             let _ = process.wait();

@@ -61,6 +61,16 @@ impl TapHop {
     }
 }
 
+/// A message that the relay has copied.
+#[derive(Clone, Copy, Debug)]
+struct RelayedFrame {
+    id: FrameId,
+    read_at: MonoNs,
+    written_at: MonoNs,
+    /// Length of all parts.
+    bytes: u64,
+}
+
 /// A running relay whose frames are decoded into events.
 #[derive(Debug)]
 pub struct Tap {
@@ -96,9 +106,13 @@ impl Tap {
         for hop in hops {
             tap.push_hop(hop);
         }
-        if tap.served.iter().flatten().count() + 1 == tap.served.len() {
-            // The only ZMQ hop must end at the process that responds to the clients.
-            tap.hops.tapped.iter_mut().step_by(2).for_each(|only| only.only = true);
+        let http_pairs = tap.served.iter().flatten().count();
+        let has_one_zmq_hop = http_pairs + 1 == tap.served.len();
+        if has_one_zmq_hop {
+            // It must end at the process that responds to the clients. Every second entry is a backward direction.
+            for forward in tap.hops.tapped.iter_mut().step_by(2) {
+                forward.is_only_zmq_hop = true;
+            }
         }
         Ok(tap)
     }
@@ -119,7 +133,7 @@ impl Tap {
             self.translator.prepare_comparison(clients);
         }
         self.served.push(served);
-        self.hops.tapped.extend(Tapped::both(hop));
+        self.hops.tapped.extend(Tapped::both_directions(hop));
     }
 
     /// Listening endpoint of each pair; empty once the tap has been stopped.
@@ -147,20 +161,17 @@ impl Tap {
         let Observation { pair, lane, what } = observation;
         // The direction of messages is not known in advance for a hop without a name.
         let forward = hop_id(pair, Direction::Forward);
+        if let Observed::Refused = what {
+            return self.count_refused_connection(forward);
+        }
+        if let Some(served) = &mut self.served[usize::from(pair)] {
+            return served.emit_observed(lane, &what, sink);
+        }
         match what {
-            Observed::Refused => {
-                let tapped = &mut self.hops.tapped[usize::from(forward.0)];
-                // Once, since peers connect again and again.
-                if tapped.refused == 0 {
-                    let upstream = &tapped.hop.pair.upstream;
-                    tracing::warn!("a connection was closed because nothing is listening on {upstream}");
-                }
-                tapped.refused += 1;
-            }
-            what if let Some(served) = &mut self.served[usize::from(pair)] => served.emit_observed(lane, &what, sink),
             Observed::Frame { direction, seq, read_at, written_at, bytes, payload } => {
                 let id = FrameId { hop: hop_id(pair, direction), lane, seq };
-                self.translate_frame(id, [read_at, written_at], bytes, &payload, sink);
+                let frame = RelayedFrame { id, read_at, written_at, bytes };
+                self.translate_frame(frame, &payload, sink);
             }
             Observed::Lost { direction, count, cause } => {
                 let hop = hop_id(pair, direction);
@@ -184,8 +195,19 @@ impl Tap {
             }
             Observed::Unread(direction, why) => self.warn_unreadable(hop_id(pair, direction), &why),
             Observed::Closed { why, .. } => tracing::info!(pair, lane, "connection closed: {why}"),
-            Observed::Passed { .. } | Observed::HeldUp => {}
+            Observed::Refused | Observed::Passed { .. } | Observed::HeldUp => {}
         }
+    }
+
+    /// Counts a connection that the upstream of a hop did not accept.
+    fn count_refused_connection(&mut self, hop: HopId) {
+        let tapped = &mut self.hops.tapped[usize::from(hop.0)];
+        // Logged once, since peers connect again and again.
+        if tapped.refused == 0 {
+            let upstream = &tapped.hop.pair.upstream;
+            tracing::warn!("a connection was closed because nothing is listening on {upstream}");
+        }
+        tapped.refused += 1;
     }
 
     /// Warns about a peer that does not speak ZMTP, or encrypts it, once for each hop and reason.
@@ -199,25 +221,20 @@ impl Tap {
         }
     }
 
-    /// Decodes a message, which was read and then forwarded at these times, and emits it as a frame.
-    fn translate_frame(
-        &mut self,
-        id: FrameId,
-        [at, forwarded]: [MonoNs; 2],
-        bytes: u64,
-        payload: &Payload,
-        sink: &mut dyn FnMut(&Event<'_>),
-    ) {
+    /// Decodes a message and emits it as a frame.
+    fn translate_frame(&mut self, frame: RelayedFrame, payload: &Payload, sink: &mut dyn FnMut(&Event<'_>)) {
+        let RelayedFrame { id, read_at: at, written_at, bytes } = frame;
         // Declared here, because `parts` borrows from one of them. A single part needs no allocation.
-        let (one, several): ([&[u8]; 1], Vec<&[u8]>);
+        let single_part: [&[u8]; 1];
+        let several_parts: Vec<&[u8]>;
         let parts = match payload {
             Payload::Whole(message) => {
-                one = [&message[..]];
-                Ok(&one[..])
+                single_part = [&message[..]];
+                Ok(&single_part[..])
             }
             Payload::Multipart(parts) => {
-                several = parts.iter().map(|part| &part[..]).collect();
-                Ok(&several[..])
+                several_parts = parts.iter().map(|part| &part[..]).collect();
+                Ok(&several_parts[..])
             }
             Payload::NotKept(_) => Err("not-kept"),
         };
@@ -238,14 +255,14 @@ impl Tap {
             Endpoint::Path(_) | Endpoint::Abstract(_) => ObservedBy::LocalSend,
             Endpoint::Tcp { .. } => ObservedBy::RemoteSend,
         };
-        let message = ObservedMessage { source: id, at, forwarded: Some(forwarded), bytes, parts, by };
+        let message = ObservedMessage { source: id, at, forwarded: Some(written_at), bytes, parts, by };
         let clients = self.served.iter_mut().flatten().map(|served| &mut served.clients);
         self.translator.translate_message(message, &mut self.hops, clients, sink);
     }
 
     /// Sets the ends of the hop that listens at `listen`, replacing those derived from its messages, and announces the change immediately.
-    pub fn name(&mut self, listen: &Endpoint, ends: Ends<&str>, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>)) {
-        self.hops.name(listen, ends, at, sink);
+    pub fn name_hop(&mut self, listen: &Endpoint, ends: Ends<&str>, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>)) {
+        self.hops.name_hop(listen, ends, at, sink);
     }
 }
 

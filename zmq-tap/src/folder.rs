@@ -77,7 +77,7 @@ impl Folder {
         File::from(self.fd.try_clone()?).metadata()
     }
 
-    /// Lets programs started from now on inherit the descriptor, or no longer.
+    /// Sets whether programs started from now on inherit the descriptor.
     pub fn set_inheritable(&self, is_inheritable: bool) -> io::Result<()> {
         let flags = if is_inheritable { rustix::io::FdFlags::empty() } else { rustix::io::FdFlags::CLOEXEC };
         Ok(rustix::io::fcntl_setfd(&self.fd, flags)?)
@@ -121,6 +121,7 @@ impl FolderEntry {
     /// Opens the folder of the file `path`.
     pub(crate) fn of_path(path: &Path) -> io::Result<Self> {
         let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        // The parent of a bare file name is an empty path.
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         Ok(Self { folder: Folder::open(parent, parent)?, name: name.to_owned() })
     }

@@ -15,7 +15,9 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 const START_TIME: Duration = Duration::from_secs(5);
 
 /// Work on a thread of its own.
-struct Background<T>(Receiver<T>);
+struct Background<T> {
+    result: Receiver<T>,
+}
 
 /// The work panicked, which has been printed.
 #[derive(Debug)]
@@ -37,7 +39,7 @@ impl<T: Send + 'static> Background<T> {
             // Nobody waits any more when the program ends.
             let _ = sender.send(work());
         })?;
-        Ok(Self(result))
+        Ok(Self { result })
     }
 }
 
@@ -61,12 +63,13 @@ impl<'a> StartUp<'a> {
     ) -> anyhow::Result<Option<T>> {
         let background = Background::start(work)?;
         loop {
-            match background.0.recv_timeout(CHECK_INTERVAL) {
+            match background.result.recv_timeout(CHECK_INTERVAL) {
                 Ok(result) => return result.map(Some),
                 Err(RecvTimeoutError::Disconnected) => return Err(Crashed.into()),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            if self.signals.seen() > 0 || self.until.is_some_and(|until| Instant::now() >= until) {
+            let is_time_over = self.until.is_some_and(|until| Instant::now() >= until);
+            if self.signals.seen() > 0 || is_time_over {
                 return Ok(None);
             }
         }

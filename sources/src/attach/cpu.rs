@@ -16,19 +16,20 @@ use super::lanes::{Lanes, Sink};
 /// Number of threads sampled often: the main thread, libzmq's and the next few, which move frames.
 const THREADS_OF_THE_PATH: usize = 8;
 const MAX_THREADS: usize = 256;
-const EVERY: Duration = Duration::from_millis(100);
+const FAST_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval for the other threads and event loops, and for the threads on the path while no frames flow.
-const SLOWER: Duration = Duration::from_secs(1);
+const SLOW_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval for the other threads and event loops while no frames flow.
-const AT_REST: Duration = Duration::from_secs(5);
+const REST_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
 pub(super) struct CpuWatch {
     processes: Vec<WatchedProcess>,
     /// Poll counters of event loops at the previous sample.
     polls: HashMap<ThreadId, Polled>,
-    sampled: Option<Instant>,
-    sampled_all: Option<Instant>,
+    last_sample_at: Option<Instant>,
+    /// When all threads were sampled last.
+    last_full_sample_at: Option<Instant>,
 }
 
 struct WatchedProcess {
@@ -57,17 +58,17 @@ impl CpuWatch {
     pub(super) fn poll(&mut self, probe: &Probe, lanes: &Lanes, sink: Sink<'_>) {
         let now = Instant::now();
         // Before the state of the lanes is asked for, because this is called at every turn of the run loop.
-        if !is_due(self.sampled, EVERY, now) {
+        if !is_due(self.last_sample_at, FAST_INTERVAL, now) {
             return;
         }
         let has_traffic = lanes.has_traffic();
-        if !has_traffic && !is_due(self.sampled, SLOWER, now) {
+        if !has_traffic && !is_due(self.last_sample_at, SLOW_INTERVAL, now) {
             return;
         }
-        self.sampled = Some(now);
-        let interval_of_all = if has_traffic { SLOWER } else { AT_REST };
-        let scope = if is_due(self.sampled_all, interval_of_all, now) {
-            self.sampled_all = Some(now);
+        self.last_sample_at = Some(now);
+        let interval_of_all = if has_traffic { SLOW_INTERVAL } else { REST_INTERVAL };
+        let scope = if is_due(self.last_full_sample_at, interval_of_all, now) {
+            self.last_full_sample_at = Some(now);
             SampledThreads::All
         } else {
             SampledThreads::OnPath
@@ -79,7 +80,7 @@ impl CpuWatch {
         // The reason why a receiver is not running is read only while frames wait for it.
         let oldest_sent_at = lanes.oldest_waiting_since();
         let is_frame_late =
-            oldest_sent_at.is_some_and(|sent_at| MonoNs::now().since(sent_at) >= EVERY.as_nanos() as u64);
+            oldest_sent_at.is_some_and(|sent_at| MonoNs::now().since(sent_at) >= FAST_INTERVAL.as_nanos() as u64);
         let late_receivers = is_frame_late.then_some(lanes);
         // An exited process keeps its past samples but is not sampled again.
         self.processes.retain_mut(|process| process.sample_threads(scope, &polls, late_receivers, sink));
@@ -208,7 +209,7 @@ impl Polled {
         let interval_ns = self.at.since(before.at);
         PollUse {
             interval_ns,
-
+            // An unfinished poll may have begun before the interval.
             polled_ns: self.inside_ns.saturating_sub(before.inside_ns).min(interval_ns),
             wakeups: self.wakeups.saturating_sub(before.wakeups),
         }

@@ -75,25 +75,37 @@ pub(super) struct Delivery<'d> {
 impl Delivery<'_> {
     /// Passes an observation on to its receivers.
     pub(super) fn deliver(&mut self, observation: &Observation<'_>) {
-        self.counts.last_at = time_of(observation).or(self.counts.last_at);
+        if let Some(at) = time_of(observation) {
+            self.counts.last_at = Some(at);
+        }
         if self.runs.len() == 1 {
+            // The only run receives everything, also of processes that it does not know yet.
             if let Some((only, _)) = self.runs.first_key_value() {
                 self.deliver_to(*only, observation);
             }
-        } else if let Observation::Lost { cause, count } = observation {
+            return;
+        }
+        if let Observation::Lost { cause, count } = observation {
             self.deliver_losses(*cause, *count);
-        } else if let Some(known) = pid_of(observation).and_then(|pid| self.receivers.get(&pid)) {
-            for receiver in &known.runs {
-                self.deliver_to(*receiver, observation);
+            return;
+        }
+        let all_receivers = self.receivers;
+        if let Some(receivers) = pid_of(observation).and_then(|pid| all_receivers.get(&pid)) {
+            for run in &receivers.runs {
+                self.deliver_to(*run, observation);
             }
         }
     }
 
+    /// Emits an observation for the run that reads, or copies it into the inbox of another run.
     fn deliver_to(&mut self, receiver: RunId, observation: &Observation<'_>) {
         let Some(entry) = self.runs.get_mut(&receiver) else {
             return;
         };
-        entry.traffic.current += u64::from(!matches!(observation, Observation::Lost { .. }));
+        let is_loss = matches!(observation, Observation::Lost { .. });
+        if !is_loss {
+            entry.traffic.current += 1;
+        }
         if receiver == self.run {
             self.counts.own += 1;
             (self.emit)(observation);
@@ -107,30 +119,35 @@ impl Delivery<'_> {
     /// gets a loss of none, too: it may have lost some nevertheless.
     fn deliver_losses(&mut self, cause: Loss, count: u64) {
         // A run without an engine misses nothing.
-        let observing = self.runs.iter().filter(|(run, entry)| **run == self.run || !entry.is_waiting);
-        let weights: Vec<(RunId, u64)> = observing.map(|(run, entry)| (*run, entry.traffic.observations())).collect();
-        for (run, share) in share_out(count, &weights) {
+        let mut observing_runs = Vec::new();
+        let mut weights = Vec::new();
+        for (run, entry) in &*self.runs {
+            if *run == self.run || !entry.is_waiting {
+                observing_runs.push(*run);
+                weights.push(entry.traffic.observations());
+            }
+        }
+        for (run, share) in observing_runs.into_iter().zip(share_out(count, &weights)) {
             self.deliver_to(run, &Observation::Lost { cause, count: share });
         }
     }
 }
 
-/// Shares of `count` in proportion to the weights, equal ones if all are 0.
-fn share_out(count: u64, weights: &[(RunId, u64)]) -> Vec<(RunId, u64)> {
-    let are_all_zero = weights.iter().all(|(_, weight)| *weight == 0);
-    let mut left = count;
-    let mut weight_left = weights.iter().map(|(_, weight)| u128::from(*weight)).sum::<u128>();
-    if are_all_zero {
-        weight_left = weights.len() as u128;
-    }
+/// Divides `count` in proportion to the weights, or equally if all are 0. Returns a share for each weight; their sum is `count`.
+fn share_out(count: u64, weights: &[u64]) -> Vec<u64> {
+    let are_all_zero = weights.iter().all(|weight| *weight == 0);
+    let equal_weights = vec![1; weights.len()];
+    let weights = if are_all_zero { &equal_weights } else { weights };
+    let mut count_left = count;
+    let mut weight_left: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
     let mut shares = Vec::new();
-    for (run, weight) in weights {
-        let weight = if are_all_zero { 1 } else { u128::from(*weight) };
+    for weight in weights {
+        let weight = u128::from(*weight);
         // A share of the rest, so that the shares add up.
-        let share = (u128::from(left) * weight / weight_left.max(1)) as u64;
-        left -= share;
+        let share = (u128::from(count_left) * weight / weight_left.max(1)) as u64;
+        count_left -= share;
         weight_left -= weight;
-        shares.push((*run, share));
+        shares.push(share);
     }
     shares
 }
@@ -159,16 +176,16 @@ pub(super) fn time_of(observation: &Observation<'_>) -> Option<MonoNs> {
 mod tests {
     use super::*;
 
-    fn sum_of_shares(count: u64, weights: &[(RunId, u64)]) -> u64 {
-        share_out(count, weights).iter().map(|(_, share)| share).sum()
+    fn sum_of_shares(count: u64, weights: &[u64]) -> u64 {
+        share_out(count, weights).iter().sum()
     }
 
     #[test]
     fn lost_observations_are_shared_out_by_traffic_and_add_up() {
-        assert_eq!(share_out(1_000, &[(0, 0), (1, 300), (2, 100)]), [(0, 0), (1, 750), (2, 250)]);
-        assert_eq!(sum_of_shares(2, &[(0, 1), (1, 1), (2, 1)]), 2);
-        assert_eq!(sum_of_shares(u64::MAX, &[(4, u64::MAX), (5, u64::MAX)]), u64::MAX);
-        assert_eq!(share_out(7, &[(0, 0), (1, 0)]), [(0, 3), (1, 4)]);
-        assert_eq!(share_out(7, &[]), []);
+        assert_eq!(share_out(1_000, &[0, 300, 100]), [0, 750, 250]);
+        assert_eq!(sum_of_shares(2, &[1, 1, 1]), 2);
+        assert_eq!(sum_of_shares(u64::MAX, &[u64::MAX, u64::MAX]), u64::MAX);
+        assert_eq!(share_out(7, &[0, 0]), [3, 4]);
+        assert_eq!(share_out(7, &[]), [0; 0]);
     }
 }

@@ -110,10 +110,10 @@ impl DiscoveryThread {
 
     /// Updates the processes, their connections and the engines found. Never blocks.
     pub(super) fn update(&mut self) {
-        let mut latest = None;
+        let mut latest_topology = None;
         while let Ok(update) = self.updates.try_recv() {
             match update {
-                Update::Changed(topology) => latest = Some(topology),
+                Update::Changed(topology) => latest_topology = Some(topology),
                 Update::Found(engine) => self.found.push(*engine),
                 Update::NotFound(why) => {
                     tracing::info!("waiting for an engine: {why}");
@@ -125,9 +125,13 @@ impl DiscoveryThread {
                 }
             }
         }
-        let Some(topology) = latest else {
-            return;
-        };
+        if let Some(topology) = latest_topology {
+            self.replace_topology(topology);
+        }
+    }
+
+    /// Replaces the known processes by those of `topology`, and logs which have ended.
+    fn replace_topology(&mut self, topology: Topology) {
         // Runs compare this number to notice a change.
         self.changes += 1;
         for limit in topology.blind_spots.iter().filter(|blind| blind.is_limit()) {
@@ -215,11 +219,13 @@ impl Search {
             let mut updates: Vec<Update> = self.search_processes().into_iter().collect();
             match self.find_engines() {
                 Ok(found) => updates.extend(found.into_iter().map(|found| Update::Found(Box::new(found)))),
-                Err(why) if why != obstacle => {
-                    obstacle.clone_from(&why);
-                    updates.push(Update::NotFound(why));
+                Err(why) => {
+                    // Each search fails for the same reason, which is logged once.
+                    if why != obstacle {
+                        obstacle.clone_from(&why);
+                        updates.push(Update::NotFound(why));
+                    }
                 }
-                Err(_) => {}
             }
             *self.began.lock().unwrap_or_else(PoisonError::into_inner) = None;
             if updates.into_iter().any(|update| sender.send(update).is_err()) {
@@ -296,13 +302,13 @@ impl Search {
             self.libraries.read_libraries_of(frontend.pid, None);
         }
         self.read = running;
-        let mut pids = server_pids;
+        let mut pids_to_look_up = server_pids;
         let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         ports.found.retain(|pid, _| self.read.iter().any(|id| id.pid == *pid));
-        pids.extend(ports.wanted.values().flatten());
+        pids_to_look_up.extend(ports.wanted.values().flatten());
         // Not held while files of other processes are read: the run loop takes this lock.
         drop(ports);
-        self.find_ports(pids);
+        self.find_ports(pids_to_look_up);
     }
 
     /// Reads the listening ports of these processes.

@@ -70,6 +70,7 @@ struct UnknownSpans {
 impl UnknownSpans {
     /// Span of the caller in a record of a request; `None` if the request names none.
     fn parse_caller(&mut self, payload: &[u8]) -> Option<TraceParent> {
+        // The record begins with the times of the request.
         let caller = CallerSpan::parse(payload.get(size_of::<RequestTimes>()..)?)?;
         match caller.unknown() {
             Some(UnknownSpan::Malformed) => self.malformed += 1,
@@ -80,7 +81,7 @@ impl UnknownSpans {
         (parent_id != 0).then_some(TraceParent { trace_id_high, trace_id_low, parent_id, is_sampled: flags & 1 != 0 })
     }
 
-    fn degraded(&self) -> impl Iterator<Item = String> {
+    fn degraded(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if self.malformed > 0 {
             lines.push(format!("egress: {} malformed traceparent headers were ignored", self.malformed));
@@ -91,7 +92,7 @@ impl UnknownSpans {
                 "egress: {count} request heads were not in one read or exceed {MAX_HEAD} bytes: their trace is unknown"
             ));
         }
-        lines.into_iter()
+        lines
     }
 }
 
@@ -162,10 +163,13 @@ impl Egress {
         }
     }
 
-    /// Uses the tokenizer from now on, once it is read.
+    /// Uses the tokenizer from now on, if the thread that reads it has finished.
     pub(super) fn poll_tokenizer(&mut self) {
-        let read = self.reading.take_if(|reading| reading.is_finished()).map(TokenizerThread::join);
-        match read {
+        let has_finished = self.reading.as_ref().is_some_and(TokenizerThread::is_finished);
+        if !has_finished {
+            return;
+        }
+        match self.reading.take().map(TokenizerThread::join) {
             Some(Ok(Ok(tokenizer))) => self.clients.server.texts.detokenizer = Some(tokenizer),
             Some(Ok(Err(why))) => self.no_tokenizer = Some(why),
             // A panic of the thread leaves no result.
@@ -256,8 +260,8 @@ impl Egress {
 
     /// Returns whether deliveries are observable; they are not if all traffic is encrypted or contains only text.
     pub(super) fn shows_deliveries(&self) -> bool {
-        let named = self.plane.is_none() || self.requests.names_rids || self.clients.response_id.is_some();
-        self.clients.is_observed && named && self.clients.server.shows_deliveries()
+        let can_name_requests = self.plane.is_none() || self.requests.names_rids || self.clients.response_id.is_some();
+        self.clients.is_observed && can_name_requests && self.clients.server.shows_deliveries()
     }
 
     /// Processes a record of a connection of process `pid`.

@@ -41,7 +41,7 @@ pub struct EngineRun {
     /// The run waits for an engine as long as it takes, and its engine's exit is an event of the run.
     is_following: bool,
     state: RunState,
-    /// When the exit of the watched engine was noticed.
+    /// When the exit of the watched engine was noticed; `None` while none is watched.
     exited_at: Option<Instant>,
     /// Change of the node's processes at which the exit was looked for last.
     checked_change: Option<u64>,
@@ -120,20 +120,21 @@ impl EngineRuns {
         let mut last_error = None;
         for (run_id, engine) in run_ids.into_iter().zip(found) {
             let mut engine_run = runs.create_run(run_id);
-            match engine_run.attach_to(engine, false) {
-                Err(error) if is_only_engine => return Err(error),
-                Err(error) => last_error = Some(error),
-                Ok(()) => {}
+            if let Err(error) = engine_run.attach_to(engine, false) {
+                if is_only_engine {
+                    return Err(error);
+                }
+                last_error = Some(error);
             }
             engine_runs.push(engine_run);
             // Nobody reads the ring until all are attached.
             runs.node.lock().keep_observations();
         }
         let is_none_attached = engine_runs.iter().all(|run| run.watched().is_none());
-        match last_error {
-            Some(error) if is_none_attached => Err(error),
-            _ => Ok((runs, engine_runs)),
+        if is_none_attached && let Some(error) = last_error {
+            return Err(error);
         }
+        Ok((runs, engine_runs))
     }
 
     /// Waits for an engine, and for the next one after it exits.
@@ -181,33 +182,37 @@ impl EngineRuns {
 
     /// A run for an engine that no run waits for, if one was found.
     pub fn next_run(&mut self) -> Option<EngineRun> {
-        let run = {
-            let mut node = self.node.lock();
-            if node.is_full() {
-                let note = node.limit_note();
-                if let Some(note) = note.as_ref().filter(|_| note != self.limit_note) {
-                    tracing::warn!("{note}");
-                }
-                self.limit_note = note;
-                return None;
+        let mut node = self.node.lock();
+        if node.is_full() {
+            let note = node.limit_note();
+            // Called at every turn, so the same engines are logged once.
+            if note != self.limit_note
+                && let Some(note) = &note
+            {
+                tracing::warn!("{note}");
             }
-            let engine = node.next_new_engine()?;
-            let run = node.add_run(Some(&engine));
-            tracing::info!("a further engine has started: {}", node.name_of(run));
-            run
-        };
+            self.limit_note = note;
+            return None;
+        }
+        let engine = node.next_new_engine()?;
+        let run = node.add_run(Some(&engine));
+        tracing::info!("a further engine has started: {}", node.name_of(run));
+        drop(node);
         Some(self.create_run(run))
     }
 }
 
 /// Names of the engines to watch; empty for all of them.
 #[derive(Clone, Debug, Default)]
-pub struct EngineNames(pub BTreeSet<String>);
+pub struct EngineNames {
+    /// The names, each as reports show it.
+    pub names: BTreeSet<String>,
+}
 
 impl EngineNames {
     /// A search for further engines with these names, which ignores those that were `found`.
     fn into_search(self, options: &AttachOptions, found: &[FoundEngine]) -> EngineSearch {
-        let mut search = EngineSearch::new(self.0, options.may_read_tokenizers());
+        let mut search = EngineSearch::new(self.names, options.may_read_tokenizers());
         for found in found {
             search.ignore_engine(&found.engine);
         }
@@ -216,17 +221,17 @@ impl EngineNames {
 
     /// The engines with these names. Reads their command lines and ports. An error lists the names.
     pub fn select_engines(&self, engines: Vec<Engine>) -> anyhow::Result<Vec<Engine>> {
-        if self.0.is_empty() {
+        if self.names.is_empty() {
             return Ok(engines);
         }
         let mut running: Vec<FoundEngine> =
             engines.into_iter().map(|engine| FoundEngine::inspect(engine, false)).collect();
         let running_names: BTreeSet<&str> = running.iter().map(|found| found.traits.name.as_str()).collect();
-        if let Some(unknown) = self.0.iter().find(|name| !running_names.contains(name.as_str())) {
+        if let Some(unknown) = self.names.iter().find(|name| !running_names.contains(name.as_str())) {
             let running_names: Vec<&str> = running_names.into_iter().collect();
             anyhow::bail!("no engine is named {unknown}: running are {}", running_names.join(", "));
         }
-        running.retain(|found| self.0.contains(&found.traits.name));
+        running.retain(|found| self.names.contains(&found.traits.name));
         Ok(running.into_iter().map(|found| found.engine).collect())
     }
 }
@@ -267,11 +272,14 @@ impl EngineRun {
 
     /// Whether the engine is observed.
     pub fn engine_state(&self) -> EngineState {
-        match &self.state {
-            RunState::Watching(_) if self.exited_at.is_none() => EngineState::Attached,
-            RunState::Watching(_) => EngineState::Ended,
-            RunState::Waiting { .. } if self.ended > 0 => EngineState::Ended,
-            RunState::Waiting { .. } => EngineState::Waiting,
+        let is_watched = self.watched().is_some();
+        let has_ended = if is_watched { self.exited_at.is_some() } else { self.ended > 0 };
+        if has_ended {
+            EngineState::Ended
+        } else if is_watched {
+            EngineState::Attached
+        } else {
+            EngineState::Waiting
         }
     }
 
@@ -326,17 +334,9 @@ impl EngineRun {
             attached = Err(anyhow::Error::msg(refusal));
         }
         match attached {
-            Ok(mut attach) => {
-                attach.interpreter.lanes.paths.ids = self.ids.clone();
-                if self.keep_ids {
-                    attach.keep_ids();
-                }
+            Ok(attach) => {
                 self.away += since.elapsed();
-                self.refused = None;
-                self.checked_change = None;
-                tracing::info!("attached to {} processes of {}", attach.watched(), self.name());
-                self.node.lock().set_waiting(self.run, false);
-                self.state = RunState::Watching(Box::new(attach));
+                self.begin_watching(attach);
                 Ok(())
             }
             Err(error) => {
@@ -351,6 +351,19 @@ impl EngineRun {
                 Err(error)
             }
         }
+    }
+
+    /// Continues the run with a new attach.
+    fn begin_watching(&mut self, mut attach: Attach) {
+        attach.interpreter.lanes.paths.ids = self.ids.clone();
+        if self.keep_ids {
+            attach.keep_ids();
+        }
+        self.refused = None;
+        self.checked_change = None;
+        tracing::info!("attached to {} processes of {}", attach.watched(), self.name());
+        self.node.lock().set_waiting(self.run, false);
+        self.state = RunState::Watching(Box::new(attach));
     }
 
     /// Notes the exit of the engine, with which the next one of its traits continues this run.
@@ -371,17 +384,15 @@ impl EngineRun {
 
     /// Leaves an engine that has ended, or that is none. Attaches to the one that continues the run.
     fn change_engine(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
-        let are_several = self.node.lock().has_several_runs();
-        if let RunState::Watching(attach) = &self.state {
-            if let Some(exited_at) = self.exited_at {
-                // The only engine stays in the report as it was last, unless it starts again.
-                if self.is_following || are_several || self.node.lock().has_engine_for(self.run) {
-                    self.end_engine(exited_at, sink);
-                }
-            } else if self.is_following && !are_several && attach.is_superseded() {
-                tracing::warn!("a connected engine was found; the watched processes have no connection and are left");
-                self.leave_engine(Instant::now());
+        let has_several_runs = self.node.lock().has_several_runs();
+        if let Some(exited_at) = self.exited_at {
+            // The only engine stays in the report as it was last, unless it starts again.
+            if self.is_following || has_several_runs || self.node.lock().has_engine_for(self.run) {
+                self.end_engine(exited_at, sink);
             }
+        } else if self.is_following && !has_several_runs && self.watched().is_some_and(Attach::is_superseded) {
+            tracing::warn!("a connected engine was found; the watched processes have no connection and are left");
+            self.leave_engine(Instant::now());
         }
         self.attach_when_found();
     }

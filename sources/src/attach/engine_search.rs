@@ -57,6 +57,7 @@ impl EngineTraits {
         let port = discover::served_port(engine).or_else(|| lowest_client_port(engine, ports));
         // Its command line chooses the name, which becomes a label and a part of file names.
         let model = discover::model_name(engine).map(|model| model.chars().take(MAX_MODEL_CHARS).collect::<String>());
+        // An id of 0 is unknown.
         let network_namespace =
             ports.values().flatten().map(|listening| listening.network_namespace).find(|id| *id > 0);
         Self { name: name_engine(engine, port, model.as_deref()), port, model, network_namespace }
@@ -74,9 +75,11 @@ impl EngineTraits {
 
     /// Whether both have the same name in the same network namespace.
     pub(super) fn has_same_address(&self, other: &Self) -> bool {
-        self.name == other.name
-            && self.network_namespace == other.network_namespace
-            && (self.network_namespace.is_some() || self.model == other.model)
+        if self.name != other.name || self.network_namespace != other.network_namespace {
+            return false;
+        }
+        // In an unknown namespace, the same port may be that of an engine with another model.
+        self.network_namespace.is_some() || self.model == other.model
     }
 
     /// Whether the two cannot be the same engine: they serve different ports, or have different models.
@@ -205,19 +208,13 @@ impl EngineSearch {
     /// Returns complete engines that were not found before. An error says why there is none.
     pub(super) fn find_new_engines(&mut self, topology: &Topology) -> Result<Vec<Engine>, PickError> {
         self.reported.retain(|id, _| topology.processes().any(|process| process.id == *id));
-        let picked = self.pick_engines(topology).inspect_err(|_| self.settling.clear())?;
         let settling_before = std::mem::take(&mut self.settling);
         let mut complete = Vec::new();
-        for engine in picked {
-            let ids = process_ids(engine);
-            // One that was reported unconfirmed is reported again once it is confirmed.
-            let is_reported = ids.iter().any(|id| match self.reported.get(id) {
-                Some(was_confirmed) => *was_confirmed || !engine.is_confirmed,
-                None => false,
-            });
-            if is_reported {
+        for engine in self.pick_engines(topology)? {
+            if self.is_reported(engine) {
                 continue;
             }
+            let ids = process_ids(engine);
             let last_search = settling_before.iter().find(|seen| seen.ids.iter().any(|id| ids.contains(id)));
             let since = last_search.map_or_else(Instant::now, |seen| seen.since);
             // An engine that starts adds processes, so two searches must find the same ones.
@@ -231,6 +228,14 @@ impl EngineSearch {
             }
         }
         Ok(complete)
+    }
+
+    /// Whether the engine was found before. One that was found unconfirmed is found again once it is confirmed.
+    fn is_reported(&self, engine: &Engine) -> bool {
+        engine.processes.iter().any(|process| match self.reported.get(&process.id) {
+            Some(was_confirmed) => *was_confirmed || !engine.is_confirmed,
+            None => false,
+        })
     }
 
     /// The confirmed engines, or an unconfirmed one that has been alone for a while. A title alone does not count, because any process can

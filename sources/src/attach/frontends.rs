@@ -61,9 +61,10 @@ impl FrontendWatch {
     pub(super) fn degraded(&self, waits: &Frontends) -> Vec<String> {
         let mut degraded = waits.degraded();
         if !waits.observed && waits.streams > 0 {
-            let why = self.refused.as_deref();
-            let why =
-                why.unwrap_or("no frontend process is visible: it runs on another machine or in another PID namespace");
+            let why = self
+                .refused
+                .as_deref()
+                .unwrap_or("no frontend process is visible: it runs on another machine or in another PID namespace");
             degraded.push(format!("frontend: no wait of {} responses is known: {why}", waits.streams));
         }
         degraded

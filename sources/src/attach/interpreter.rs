@@ -45,7 +45,7 @@ impl Interpreter {
 
     /// Emits the events of an observation.
     pub fn interpret_observation(&mut self, observation: &Observation<'_>, sink: Sink<'_>) {
-        let Self { lanes, egress, reads, overflowed } = self;
+        let Self { lanes, egress, reads, .. } = self;
         match observation {
             Observation::Sent(message) => lanes.record_send(message, &mut egress.clients, sink),
             Observation::Unsent(call) => lanes.record_refused_send(call),
@@ -58,29 +58,30 @@ impl Interpreter {
                 reads.record_read(*pid, record, lanes, sink);
             }
             Observation::Egress { pid, record } => egress.read_record(*pid, record, sink),
-            Observation::Lost { cause, count } => {
-                egress.clients.record_missed_frames();
-                if *count > 0 {
-                    tracing::warn!("{count} observations missed: {}", cause.words());
-                }
-                let unreported = match cause {
-                    Loss::RingFull => {
-                        *overflowed += count;
-                        lanes.take_unreported(*count)
-                    }
-                    _ => *count,
-                };
-                // A share of 0 of several engines' losses means that some may be this engine's.
-                if unreported > 0 || *count == 0 {
-                    let missed = Missed { hop: None, count: unreported, cause: MissedCause::QueueFull };
-                    sink(&Event::new(MonoNs::now(), What::Missed(missed)));
-                }
-            }
+            Observation::Lost { cause, count } => self.record_loss(*cause, *count, sink),
             Observation::Exited { pid } => {
                 tracing::info!("process {pid} has ended");
                 reads.exited(*pid);
                 lanes.record_exit(*pid, sink);
             }
+        }
+    }
+
+    /// Reports lost observations, except those that gaps in the numbering of messages have already revealed.
+    fn record_loss(&mut self, cause: Loss, count: u64, sink: Sink<'_>) {
+        self.egress.clients.record_missed_frames();
+        if count > 0 {
+            tracing::warn!("{count} observations missed: {}", cause.words());
+        }
+        let mut unreported = count;
+        if matches!(cause, Loss::RingFull) {
+            self.overflowed += count;
+            unreported = self.lanes.take_unreported(count);
+        }
+        // A share of 0 of several engines' losses means that some may be this engine's.
+        if unreported > 0 || count == 0 {
+            let missed = Missed { hop: None, count: unreported, cause: MissedCause::QueueFull };
+            sink(&Event::new(MonoNs::now(), What::Missed(missed)));
         }
     }
 }

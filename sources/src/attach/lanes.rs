@@ -48,6 +48,18 @@ struct SentFrame {
     at: MonoNs,
 }
 
+/// A sent message, of which only the first part is decoded: further ones hold raw arrays.
+struct SentMessage<'m> {
+    /// Its number on the lane.
+    number: u64,
+    /// Length of all parts.
+    bytes: u64,
+    /// `None` if it was not captured completely.
+    first_part: Option<&'m [u8]>,
+    /// 2 if there are several, which a decoder need not count.
+    part_count: usize,
+}
+
 impl Lanes {
     pub(super) fn new(roles: Roles, observability: Observability) -> Self {
         Self {
@@ -76,31 +88,32 @@ impl Lanes {
         if self.paths.roles.role_of(socket.pid).sends_requests() {
             return self.record_request_send(message, name, sink);
         }
-        let (number, bytes, first, part_count) =
-            match self.multiparts.record_sent_part(message, name, MessageUse::Output) {
-                MessagePart::Whole(number) => (number, message.bytes, complete_payload(message), 1),
-                MessagePart::Incomplete => return,
-                MessagePart::Last(whole) => {
-                    let may_be_for_a_scheduler = !self.rooms.is_empty()
-                        && self.paths.hop_of_lane(name.lane as usize).is_none()
-                        && self.paths.roles.role_of(socket.pid).is_scheduler();
-                    if may_be_for_a_scheduler
-                        && let Some(found) = read_pair_message(&self.translator, whole, &self.rooms)
-                    {
-                        // The sender may lose its CPU between the parts, of which the first follows the allocation.
-                        return sink(&Event::new(whole.begun_at, What::PairMessage(found)));
-                    }
-                    (whole.number, whole.bytes, whole.first_part(), 2)
+        let sent = match self.multiparts.record_sent_part(message, name, MessageUse::Output) {
+            MessagePart::Whole(number) => {
+                let first_part = complete_payload(message);
+                SentMessage { number, bytes: message.bytes, first_part, part_count: 1 }
+            }
+            MessagePart::Incomplete => return,
+            MessagePart::Last(whole) => {
+                let may_be_for_a_scheduler = !self.rooms.is_empty()
+                    && self.paths.hop_of_lane(name.lane as usize).is_none()
+                    && self.paths.roles.role_of(socket.pid).is_scheduler();
+                if may_be_for_a_scheduler
+                    && let Some(pair_message) = read_pair_message(&self.translator, whole, &self.rooms)
+                {
+                    // The sender may lose its CPU between the parts, of which the first follows the allocation.
+                    return sink(&Event::new(whole.begun_at, What::PairMessage(pair_message)));
                 }
-            };
-        // Parts after the first hold raw arrays, which no decoder reads.
-        let parts = [first.unwrap_or_default(), &[]];
+                SentMessage { number: whole.number, bytes: whole.bytes, first_part: whole.first_part(), part_count: 2 }
+            }
+        };
+        let parts = [sent.first_part.unwrap_or_default(), &[]];
         let message = ObservedMessage {
-            source: MessageSource::Sent { lane: name.lane as usize, socket, number },
+            source: MessageSource::Sent { lane: name.lane as usize, socket, number: sent.number },
             at,
             forwarded: None,
-            bytes,
-            parts: first.map(|_| &parts[..part_count]).ok_or("cut-by-capture"),
+            bytes: sent.bytes,
+            parts: sent.first_part.map(|_| &parts[..sent.part_count]).ok_or("cut-by-capture"),
             by: ObservedBy::LocalSend,
         };
         let translated = self.translator.translate_message(message, &mut self.paths, std::iter::once(clients), sink);
@@ -162,7 +175,7 @@ impl Lanes {
     pub(super) fn is_receiver(&self, thread: ThreadId) -> bool {
         let has_known_receiver = self.receivers.iter().any(|receiver| receiver.pid == thread.pid);
         let is_main_thread = thread.tid == thread.pid;
-        self.receivers.contains(&thread) || is_main_thread && !has_known_receiver
+        self.receivers.contains(&thread) || (is_main_thread && !has_known_receiver)
     }
 
     /// Processes a message that left a socket. Returns whether its send was observed.

@@ -115,7 +115,8 @@ impl LateProcesses {
         let paths = &mut lanes.paths;
         let now = MonoNs::now();
         let have_reads_changed = reads.apply_changes(&mut paths.observability, now);
-        let was_rewired = std::mem::take(&mut self.rewired);
+        let was_rewired = self.rewired;
+        self.rewired = false;
         let has_new_processes = !self.watched.is_empty() || !self.served.is_empty();
         if !have_reads_changed && !was_rewired && !has_new_processes {
             return;
@@ -131,14 +132,15 @@ impl LateProcesses {
 
     /// Notes that these processes were not watched from the start.
     pub(super) fn degraded(&self) -> Option<String> {
-        let pids: Vec<String> = self.all.iter().take(NAMED).map(u32::to_string).collect();
-        (!pids.is_empty()).then(|| {
-            format!(
-                "{} processes started while attached and are now watched (pid {}{}): chunks sent to them earlier are not judged",
-                self.all.len(),
-                pids.join(", "),
-                if self.all.len() > NAMED { ", ..." } else { "" }
-            )
-        })
+        if self.all.is_empty() {
+            return None;
+        }
+        let named_pids: Vec<String> = self.all.iter().take(NAMED).map(u32::to_string).collect();
+        Some(format!(
+            "{} processes started while attached and are now watched (pid {}{}): chunks sent to them earlier are not judged",
+            self.all.len(),
+            named_pids.join(", "),
+            if self.all.len() > NAMED { ", ..." } else { "" }
+        ))
     }
 }

@@ -41,7 +41,9 @@ enum LogMessage {
 
 /// The followed logs, once there are any. The thread ends with this value, unless it waits for a file.
 #[derive(Default)]
-pub(super) struct LogThread(Option<LogChannels>);
+pub(super) struct LogThread {
+    channels: Option<LogChannels>,
+}
 
 struct LogChannels {
     commands: Sender<LogCommand>,
@@ -64,7 +66,9 @@ impl LogThread {
 
     /// Follows a log from its current end, without waiting until it is open.
     pub(super) fn follow_later(&mut self, path: &Path) -> io::Result<()> {
-        self.send(LogCommand::Follow(path.to_owned(), channel().0))
+        // Nobody waits for the answer.
+        let (answer, _) = channel();
+        self.send(LogCommand::Follow(path.to_owned(), answer))
     }
 
     /// Follows the standard output and error of a worker if they are regular files.
@@ -76,26 +80,26 @@ impl LogThread {
 
     /// Sends a command to the thread, and starts it with the first one.
     fn send(&mut self, command: LogCommand) -> io::Result<()> {
-        if self.0.is_none() {
+        if self.channels.is_none() {
             let (commands, received) = channel();
             let (sender, messages) = sync_channel(QUEUE);
             thread::Builder::new().name("logs".into()).spawn(move || read_logs(&received, &sender))?;
-            self.0 = Some(LogChannels { commands, messages, late_since: None });
+            self.channels = Some(LogChannels { commands, messages, late_since: None });
         }
-        let channels = self.0.as_ref().ok_or_else(thread_ended_error)?;
+        let channels = self.channels.as_ref().ok_or_else(thread_ended_error)?;
         channels.commands.send(command).map_err(|_| thread_ended_error())
     }
 
     /// Passes the ids of new lines to `each`. Waits for them only briefly, and not at all while the thread waits for a file.
     pub(super) fn poll(&mut self, each: impl FnMut(LoggedIds)) {
-        if let Some(channels) = &mut self.0 {
+        if let Some(channels) = &mut self.channels {
             channels.poll(each);
         }
     }
 
     /// Whether a log does not answer.
     pub(super) fn is_stalled(&self) -> bool {
-        let late_since = self.0.as_ref().and_then(|channels| channels.late_since);
+        let late_since = self.channels.as_ref().and_then(|channels| channels.late_since);
         late_since.is_some_and(|since| since.elapsed() >= STALLED)
     }
 }

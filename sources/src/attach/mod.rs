@@ -127,11 +127,10 @@ pub struct Attach {
 fn response_id_of(engine: &Engine) -> Option<ReadResponseId> {
     let support = engines::find(engine.kind?.name())?;
     let inner_role = engine.processes.iter().find_map(Process::inner_role);
-    let format = support.formats.iter().find(|format| match inner_role {
-        Some(role) => format.receivers.contains(&role.word()),
-        None => true,
-    });
-    format?.response_id
+    // The format that a server inside the process receives, if there is one.
+    let mut formats = support.formats.iter();
+    let format = formats.find(|format| inner_role.is_none_or(|role| format.receivers.contains(&role.word())))?;
+    format.response_id
 }
 
 impl Attach {
@@ -173,23 +172,26 @@ impl Attach {
     /// Processes with probes attached, and by what their frames are observed; `None` if they are not.
     pub fn probed_processes(&self) -> impl Iterator<Item = (&Process, Option<&'static str>)> {
         let missing_parts = self.missing_parts();
-        self.engine.processes.iter().filter(|process| self.probed.contains(&process.id.pid)).map(move |process| {
-            let pid = process.id.pid;
-            // A part that is missing without a pid is missing everywhere.
-            let has_uprobes = !missing_parts.iter().any(|missing| {
-                missing.feature == Feature::Messages && missing.pid.is_none_or(|refused| refused == pid)
-            });
-            let observed_by = if process.inner_server.is_some() && has_uprobes {
-                Some("a uprobe on the method that passes them to the server inside the process")
-            } else if self.interpreter.reads.observes(pid) {
-                Some("socket reads")
-            } else if has_libzmq(process) && has_uprobes {
-                Some("uprobes on libzmq")
-            } else {
-                None
-            };
-            (process, observed_by)
-        })
+        let probed = self.engine.processes.iter().filter(|process| self.probed.contains(&process.id.pid));
+        probed.map(move |process| (process, self.means_of_observation(process, &missing_parts)))
+    }
+
+    /// By what the frames of a probed process are observed; `None` if they are not.
+    fn means_of_observation(&self, process: &Process, missing_parts: &[Degraded]) -> Option<&'static str> {
+        let pid = process.id.pid;
+        // A part that is missing without a pid is missing everywhere.
+        let has_uprobes = !missing_parts
+            .iter()
+            .any(|missing| missing.feature == Feature::Messages && missing.pid.is_none_or(|refused| refused == pid));
+        if process.inner_server.is_some() && has_uprobes {
+            Some("a uprobe on the method that passes them to the server inside the process")
+        } else if self.interpreter.reads.observes(pid) {
+            Some("socket reads")
+        } else if has_libzmq(process) && has_uprobes {
+            Some("uprobes on libzmq")
+        } else {
+            None
+        }
     }
 
     /// Why the frames of no process are observed. `None` if those of one are, and while processes may still load a probed library.
@@ -395,15 +397,17 @@ impl Attach {
         observed
     }
 
+    /// Notes how far the observations have been read.
     fn note_read(&mut self, counts: ReadCounts) {
         self.is_quiet = counts.own == 0 && !counts.has_unread;
         self.has_observed |= counts.own > 0;
         self.has_unread = counts.has_unread;
-        self.read_until = match counts.last_at {
-            _ if !counts.has_unread => MonoNs::now(),
-            Some(last_at) => self.read_until.max(last_at),
-            None => self.read_until,
-        };
+        if !counts.has_unread {
+            self.read_until = MonoNs::now();
+        } else if let Some(last_at) = counts.last_at {
+            // Never backwards, since events up to this time were emitted.
+            self.read_until = self.read_until.max(last_at);
+        }
     }
 
     /// Announces changed capabilities of hops, once everything observed before the change is emitted.
@@ -418,19 +422,25 @@ impl Attach {
 
     /// Whether the source goes on, from the number of observations read in this poll.
     fn decide_flow(&mut self, observed: Result<ReadCounts, String>) -> Flow {
-        match observed {
-            Ok(ReadCounts { own: 0, has_unread: false, .. }) if self.stopped_at.is_some() => Flow::Ended,
-            Ok(_) if self.stopped_at.is_some_and(|at| at.elapsed() >= DRAIN) => {
-                self.degraded.push("end: observations that were still in the ring buffer were not read".to_owned());
-                Flow::Ended
-            }
-            Ok(ReadCounts { own: 0, of_others: 0, has_unread: false, .. }) => Flow::Idle,
-            Ok(_) => Flow::Busy,
+        let counts = match observed {
+            Ok(counts) => counts,
             Err(error) => {
                 self.degraded.push(format!("the probe stopped early: {error}"));
-                Flow::Ended
+                return Flow::Ended;
+            }
+        };
+        let has_read_all = counts.own == 0 && !counts.has_unread;
+        if let Some(stopped_at) = self.stopped_at {
+            if has_read_all {
+                return Flow::Ended;
+            }
+            if stopped_at.elapsed() >= DRAIN {
+                self.degraded.push("end: observations that were still in the ring buffer were not read".to_owned());
+                return Flow::Ended;
             }
         }
+        // Observations of other runs may be followed by own ones.
+        if has_read_all && counts.of_others == 0 { Flow::Idle } else { Flow::Busy }
     }
 }
 

@@ -26,7 +26,7 @@ impl MessageUse {
     fn keeps_part(self, open: &Multipart, bytes: u64) -> bool {
         match self {
             Self::Requests => open.kept.len() < REQUEST_PARTS,
-            // LaterParts parts of the output are arrays, which no decoder reads.
+            // Later parts of the output are arrays, which no decoder reads.
             Self::Output => {
                 let are_all_kept = open.kept.len() as u64 == open.parts;
                 are_all_kept && open.kept.len() < PAIR_MESSAGE_PARTS && open.has_short_parts(bytes)

@@ -22,16 +22,18 @@ const MAX_COPY_TIME: Duration = Duration::from_millis(500);
 
 /// A node, shared by its runs. All of them are polled by one thread.
 #[derive(Clone)]
-pub(super) struct NodeHandle(Arc<Mutex<Node>>);
+pub(super) struct NodeHandle {
+    node: Arc<Mutex<Node>>,
+}
 
 impl NodeHandle {
     pub(super) fn new(node: Node) -> Self {
-        Self(Arc::new(Mutex::new(node)))
+        Self { node: Arc::new(Mutex::new(node)) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Node> {
         // A panic of one run's analysis ends only that run.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.node.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -103,9 +105,13 @@ impl Node {
 
     /// Name of the engine, with a number if another one has it: in another network namespace, or of the same model.
     fn unused_name(&self, engine: &EngineTraits) -> String {
-        let is_free = |name: &String| self.runs.values().all(|entry| letters_of(&entry.name).ne(letters_of(name)));
-        let numbered = (2..).map(|number: u32| format!("{}-{number}", engine.name));
-        std::iter::once(engine.name.clone()).chain(numbered).find(is_free).unwrap_or_default()
+        let mut name = engine.name.clone();
+        let mut number = 2;
+        while self.runs.values().any(|entry| letters_of(&entry.name).eq(letters_of(&name))) {
+            name = format!("{}-{number}", engine.name);
+            number += 1;
+        }
+        name
     }
 
     /// Whether more than one engine has a run.
@@ -187,25 +193,23 @@ impl Node {
     /// The waiting run that continues with this engine: the only run, unless its engine was another one; otherwise one whose engine had the
     /// same address, or the only one with the same model.
     fn run_waiting_for(&self, engine: &EngineTraits) -> Option<RunId> {
-        let waiting_runs = self.runs.iter().filter(|(_, entry)| entry.is_waiting);
-        let has_several_runs = self.has_several_runs();
+        if self.has_several_runs() {
+            return self.waiting_run_of_same_engine(engine);
+        }
+        let (run, entry) = self.runs.first_key_value()?;
+        let may_continue = entry.engine.as_ref().is_none_or(|last_engine| !last_engine.is_another_than(engine));
+        (entry.is_waiting && may_continue).then_some(*run)
+    }
+
+    /// The waiting run whose last engine had the same address, or the only one whose last engine had the same model.
+    fn waiting_run_of_same_engine(&self, engine: &EngineTraits) -> Option<RunId> {
         let mut with_same_model = Vec::new();
-        for (run, entry) in waiting_runs {
-            let Some(last_engine) = &entry.engine else {
-                if has_several_runs {
-                    continue;
-                }
-                return Some(*run);
-            };
-            let is_match = if has_several_runs {
-                last_engine.has_same_address(engine)
-            } else {
-                !last_engine.is_another_than(engine)
-            };
-            if is_match {
+        for (run, entry) in self.runs.iter().filter(|(_, entry)| entry.is_waiting) {
+            let Some(last_engine) = &entry.engine else { continue };
+            if last_engine.has_same_address(engine) {
                 return Some(*run);
             }
-            if has_several_runs && last_engine.has_same_model(engine) {
+            if last_engine.has_same_model(engine) {
                 with_same_model.push(*run);
             }
         }
@@ -240,6 +244,7 @@ impl Node {
     /// Passes the observations of this process to the run, too.
     pub(super) fn add_receiver(&mut self, run: RunId, process: ProcessId) {
         let receivers = self.receivers.entry(process.pid).or_insert_with(|| Receivers { process, runs: Vec::new() });
+        // An earlier process had this pid.
         if receivers.process != process {
             *receivers = Receivers { process, runs: Vec::new() };
         }
@@ -271,11 +276,13 @@ impl Node {
     /// Parts of the probe that are missing for this run.
     pub(super) fn missing_parts(&self, run: RunId) -> impl Iterator<Item = &Degraded> {
         let missing = self.probe.iter().flat_map(Probe::degraded);
-        missing.filter(move |missing| match missing.pid.and_then(|pid| self.receivers.get(&pid)) {
-            // Missing for a process of other runs only.
-            Some(known) if !known.runs.is_empty() => known.runs.contains(&run),
-            // Missing everywhere, or for a process of no run.
-            _ => true,
+        missing.filter(move |missing| {
+            let Some(receivers) = missing.pid.and_then(|pid| self.receivers.get(&pid)) else {
+                // Missing everywhere.
+                return true;
+            };
+            let is_of_no_run = receivers.runs.is_empty();
+            is_of_no_run || receivers.runs.contains(&run)
         })
     }
 

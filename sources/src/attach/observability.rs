@@ -61,7 +61,10 @@ impl Observability {
 
     /// Time from which the receives of all of `pids` from `sender` have been watched; `None` if one is not watched, or `pids` is empty.
     pub(super) fn receives_observed_since(&self, sender: u32, pids: &BTreeSet<u32>) -> Option<MonoNs> {
-        latest_stamp(pids.iter().map(|pid| self.watched.get(pid).or_else(|| self.read.get(&(sender, *pid))).copied()))
+        latest_stamp(pids.iter().map(|pid| {
+            let read_since = self.read.get(&(sender, *pid));
+            self.watched.get(pid).or(read_since).copied()
+        }))
     }
 
     /// Whether it is observed when all of `pids` have processed their messages.

@@ -26,12 +26,19 @@ pub(super) struct Paths {
     /// By lane number of the matcher; `None` until a decodable message is sent on the lane.
     hops: Vec<Option<LaneHop>>,
     /// Hops of sockets whose senders are not watched, by receiving socket, with the number of frames.
-    unknown_senders: HashMap<SocketId, (HopId, u64)>,
+    unknown_senders: HashMap<SocketId, UnwatchedHop>,
     pub(super) ids: HopIds,
     /// Sockets beyond the limit of hops.
     pub(super) left_out: u64,
     /// Messages with tokens sent to unwatched receivers.
     pub(super) unwatched: u64,
+}
+
+/// A hop whose sender is not watched.
+struct UnwatchedHop {
+    id: HopId,
+    /// Number of frames so far.
+    frames: u64,
 }
 
 /// Where a message was observed.
@@ -135,19 +142,18 @@ impl Paths {
         if self.hops.len() <= lane {
             self.hops.resize(lane + 1, None);
         }
-        match &mut self.hops[lane] {
-            Some(hop) if !hop.content.is_control() || kind.is_control() => {}
-            // The first message with tokens says more about both ends than those before it.
-            Some(hop) => {
+        if let Some(hop) = &mut self.hops[lane] {
+            let is_first_with_tokens = hop.content.is_control() && !kind.is_control();
+            if is_first_with_tokens {
+                // It says more about both ends than the messages before it.
                 hop.content = Content::Output(kind);
                 hop.sender_role = self.roles.sender_role(socket.pid, kind);
                 self.update_presumed_receiver(lane);
                 self.announce_lane(lane, at, sink);
             }
-            None => {
-                self.create_hop(lane, socket, Content::Output(kind), at)?;
-                self.announce_lane(lane, at, sink);
-            }
+        } else {
+            self.create_hop(lane, socket, Content::Output(kind), at)?;
+            self.announce_lane(lane, at, sink);
         }
         let hop = self.hops[lane].as_ref()?;
         // A server inside the sender's process receives without a queue.
@@ -185,9 +191,10 @@ impl Paths {
     /// the limit of hops.
     fn number_unsent_frame(&mut self, socket: SocketId, kind: Kind, at: MonoNs, sink: Sink<'_>) -> Option<FrameId> {
         let generation = self.ids.generation;
-        if let Some((hop, frames)) = self.unknown_senders.get_mut(&socket) {
-            *frames += 1;
-            return Some(FrameId::new(*hop, generation, *frames - 1));
+        if let Some(hop) = self.unknown_senders.get_mut(&socket) {
+            let number = hop.frames;
+            hop.frames += 1;
+            return Some(FrameId::new(hop.id, generation, number));
         }
         let sender_role = self.roles.unwatched_sender_role(kind);
         let receiver_role = self.roles.receiver_role(socket.pid, kind);
@@ -197,7 +204,7 @@ impl Paths {
             return None;
         };
         // This frame is the first one, with number 0.
-        self.unknown_senders.insert(socket, (id, 1));
+        self.unknown_senders.insert(socket, UnwatchedHop { id, frames: 1 });
         let capabilities = Capabilities {
             received: true,
             processed: self.observability.is_processing_reported,
@@ -354,25 +361,35 @@ impl Paths {
         }
         // Frames sent before their receiver was watched may have been received and delivered unobserved, so they must not be judged: the hop
         // is first reported as one whose receives or deliveries are not observed.
-        let capabilities_before = match hop.announced {
-            Some(before) if before.receiver == announced.receiver => before.capabilities,
-            _ => Capabilities::default(),
-        };
-        let mut hidden = announced.capabilities;
-        if !capabilities_before.received && observed_since.received > Some(hop.first_sent_at) {
-            hidden.received = false;
-        }
-        if !capabilities_before.delivered && observed_since.delivered > Some(hop.first_sent_at) {
-            hidden.delivered = false;
-        }
-        if hidden != announced.capabilities {
-            emit_hop(hop, Announced { capabilities: hidden, ..announced }, at, sink);
+        let for_earlier_frames = capabilities_for_earlier_frames(hop, announced, &observed_since);
+        if for_earlier_frames != announced.capabilities {
+            emit_hop(hop, Announced { capabilities: for_earlier_frames, ..announced }, at, sink);
         }
         emit_hop(hop, announced, at, sink);
         if let Some(hop) = &mut self.hops[lane] {
             hop.announced = Some(announced);
         }
     }
+}
+
+/// Capabilities that hold for the frames sent so far: without the stages that are observed only since a time after the first frame.
+fn capabilities_for_earlier_frames(
+    hop: &LaneHop,
+    announced: Announced,
+    observed_since: &ObservedSince,
+) -> Capabilities {
+    let capabilities_before = match hop.announced {
+        Some(before) if before.receiver == announced.receiver => before.capabilities,
+        _ => Capabilities::default(),
+    };
+    let mut capabilities = announced.capabilities;
+    if !capabilities_before.received && observed_since.received > Some(hop.first_sent_at) {
+        capabilities.received = false;
+    }
+    if !capabilities_before.delivered && observed_since.delivered > Some(hop.first_sent_at) {
+        capabilities.delivered = false;
+    }
+    capabilities
 }
 
 /// Since when the stages of a hop's messages are observed at every process that may receive them.
@@ -431,18 +448,19 @@ impl Hops for Paths {
         at: MonoNs,
         sink: Sink<'_>,
     ) -> Option<FrameId> {
-        match (source, content) {
-            (MessageSource::Sent { lane, socket, number }, content) => {
+        match source {
+            MessageSource::Sent { lane, socket, number } => {
                 let hop = match content {
                     Some(content) => self.record_send(lane, socket, content, at, sink)?,
                     None => self.hop_of_lane(lane)?.id,
                 };
                 Some(FrameId::new(hop, self.ids.generation, number))
             }
-            (MessageSource::Received(socket), Some(content)) if content.has_chunks => {
+            MessageSource::Received(socket) => {
+                // Of an unwatched sender, only frames with tokens are reported.
+                let content = content.filter(|content| content.has_chunks)?;
                 self.number_unsent_frame(socket, content.kind, at, sink)
             }
-            (MessageSource::Received(_), _) => None,
         }
     }
 }
@@ -490,16 +508,15 @@ impl HopIds {
     pub(super) fn assign_id(&mut self, ends: Ends<&'static str>) -> Option<HopId> {
         let generation = self.generation;
         let reappearing = self.assigned.iter().position(|hop| hop.ends == ends && hop.last_generation < generation);
-        let index = match reappearing {
-            Some(index) => index,
-            None if self.assigned.len() == MAX_HOPS => return None,
-            None => {
-                self.assigned.push(AssignedHop { ends, last_generation: generation });
-                self.assigned.len() - 1
-            }
-        };
-        self.assigned[index].last_generation = generation;
-        Some(HopId(index as u16))
+        if let Some(index) = reappearing {
+            self.assigned[index].last_generation = generation;
+            return Some(HopId(index as u16));
+        }
+        if self.assigned.len() == MAX_HOPS {
+            return None;
+        }
+        self.assigned.push(AssignedHop { ends, last_generation: generation });
+        Some(HopId((self.assigned.len() - 1) as u16))
     }
 }
 

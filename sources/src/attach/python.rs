@@ -80,14 +80,17 @@ impl PythonWatch {
     pub(super) fn poll(&mut self, run: RunId, sink: Sink<'_>) {
         let Self { options, sampled, unread } = self;
         options.reader.poll(|samples| unread.push(samples));
-        unread.retain(|samples| match sampled.get(&samples.pid) {
-            Some(process) if process.run == run => {
+        unread.retain(|samples| {
+            let Some(process) = sampled.get(&samples.pid) else {
+                // Taken of an earlier engine.
+                return false;
+            };
+            let is_of_run = process.run == run;
+            if is_of_run {
                 emit_samples(samples, process.role, sink);
-                false
             }
-            Some(_) => true,
-            // Taken of an earlier engine.
-            None => false,
+            // Those of other runs wait until these are polled.
+            !is_of_run
         });
         // Those of a run that is not polled any more are dropped.
         unread.truncate(MAX_UNREAD);
@@ -117,22 +120,27 @@ impl PythonWatch {
 
 /// Emits an event per function of a thread. Without any, it emits one with an empty name, so that the samples of the thread count.
 fn emit_samples(thread: &ThreadSamples, role: &str, sink: Sink<'_>) {
-    let mut emit = |hits: &FunctionHits| {
-        let sample = StackSample {
-            thread: ThreadId { pid: thread.pid, tid: thread.tid },
-            role,
-            function: &hits.function,
-            file: &hits.file,
-            interval_ns: thread.interval_ns,
-            samples: thread.samples,
-            total: hits.total,
-            own: hits.own,
-            gil: Some(hits.gil),
-        };
-        sink(&Event::new(MonoNs(thread.at_ns), What::Stack(sample)));
-    };
     if thread.functions.is_empty() {
-        emit(&FunctionHits { function: String::new(), file: String::new(), total: 0, own: 0, gil: 0 });
+        let nameless = FunctionHits { function: String::new(), file: String::new(), total: 0, own: 0, gil: 0 };
+        emit_function(thread, &nameless, role, sink);
     }
-    thread.functions.iter().for_each(emit);
+    for hits in &thread.functions {
+        emit_function(thread, hits, role, sink);
+    }
+}
+
+/// Emits the samples of a thread in which a function was found.
+fn emit_function(thread: &ThreadSamples, hits: &FunctionHits, role: &str, sink: Sink<'_>) {
+    let sample = StackSample {
+        thread: ThreadId { pid: thread.pid, tid: thread.tid },
+        role,
+        function: &hits.function,
+        file: &hits.file,
+        interval_ns: thread.interval_ns,
+        samples: thread.samples,
+        total: hits.total,
+        own: hits.own,
+        gil: Some(hits.gil),
+    };
+    sink(&Event::new(MonoNs(thread.at_ns), What::Stack(sample)));
 }

@@ -22,8 +22,12 @@ const AT_REST: Duration = Duration::from_secs(1);
 /// Maximum number of connections sampled; the others are counted in `left_out`.
 const MAX_CONNECTIONS: usize = 256;
 
-/// Sender and receiver of a connection, if known.
-type Ends = (Option<End>, Option<End>);
+/// The ends of a connection, if known.
+#[derive(Clone, Copy, Debug)]
+struct ConnectionEnds {
+    sender: Option<End>,
+    receiver: Option<End>,
+}
 
 /// Maximum number of readings that were not fetched yet; further ones are dropped.
 const QUEUE: usize = 4_096;
@@ -118,10 +122,12 @@ enum LaneGroup {
 
 impl LaneGroup {
     fn of_lane(lane: &HopSeen, engine: &Engine) -> Self {
-        match lane.carries {
-            Carries::Output => Self::Output,
-            _ if has_process(engine, lane.from) && has_process(engine, lane.to) => Self::InsideEngine,
-            _ => Self::Other,
+        if lane.carries == Carries::Output {
+            Self::Output
+        } else if has_process(engine, lane.from) && has_process(engine, lane.to) {
+            Self::InsideEngine
+        } else {
+            Self::Other
         }
     }
 }
@@ -133,7 +139,7 @@ fn has_process(engine: &Engine, end: Option<End>) -> bool {
 #[derive(Default)]
 struct QueueSampler {
     /// Both ends of each connection, by hop name.
-    hops: BTreeMap<String, Vec<Ends>>,
+    hops: BTreeMap<String, Vec<ConnectionEnds>>,
     sockets: Queues,
     sampled: Option<Instant>,
     problems: QueueProblems,
@@ -156,12 +162,12 @@ impl QueueSampler {
                     }
                     watched += 1;
                     let ends = self.hops.entry(route.ends.to_string()).or_default();
-                    ends.push((lane.from, lane.to));
+                    ends.push(ConnectionEnds { sender: lane.from, receiver: lane.to });
                 }
             }
         }
-        let ends = self.hops.values().flatten();
-        let used: HashSet<End> = ends.flat_map(|&(from, to)| [from, to]).flatten().collect();
+        let connections = self.hops.values().flatten();
+        let used: HashSet<End> = connections.flat_map(|ends| [ends.sender, ends.receiver]).flatten().collect();
         self.sockets.retain_sockets(|socket| used.contains(socket));
     }
 
@@ -177,9 +183,9 @@ impl QueueSampler {
         for (name, connections) in &hops {
             let mut receive_bytes = None;
             let mut send_bytes = None;
-            for (sender, receiver) in connections {
-                add_known(&mut send_bytes, self.read_queues(*sender).and_then(|depth| depth.send_bytes));
-                add_known(&mut receive_bytes, self.read_queues(*receiver).and_then(|depth| depth.receive_bytes));
+            for ends in connections {
+                add_known(&mut send_bytes, self.read_queues(ends.sender).and_then(|depth| depth.send_bytes));
+                add_known(&mut receive_bytes, self.read_queues(ends.receiver).and_then(|depth| depth.receive_bytes));
             }
             if receive_bytes.is_some() || send_bytes.is_some() {
                 emit(QueueReading { at: MonoNs::now(), hop: name.clone(), receive_bytes, send_bytes });

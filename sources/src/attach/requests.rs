@@ -11,10 +11,17 @@ use responses::{Server, Unreadable};
 /// Maximum number of connections parsed concurrently; frontends have a few.
 const MAX_CONNECTIONS: usize = 1024;
 
+/// A connection on which a frontend may send requests.
+pub(super) struct FrontendConnection {
+    tracker: ConnectionTracker,
+    parser: Box<dyn ParseRequests>,
+}
+
 /// All connections that a worker reads from.
 #[derive(Default)]
 pub(super) struct RequestPlane {
-    pub(super) connections: HashMap<u64, (ConnectionTracker, Box<dyn ParseRequests>)>,
+    /// By the kernel address of their sockets.
+    pub(super) connections: HashMap<u64, FrontendConnection>,
     /// Set once a request contains the id from which the engine derives its rid.
     pub(super) names_rids: bool,
 }
@@ -26,17 +33,17 @@ impl RequestPlane {
         if self.connections.len() >= MAX_CONNECTIONS && !self.connections.contains_key(&socket) {
             return;
         }
-        let (track, requests) = match self.connections.entry(socket) {
+        let FrontendConnection { tracker, parser } = match self.connections.entry(socket) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
                 let Some(parser) = worker.request_parser() else { return };
-                entry.insert((ConnectionTracker::default(), parser))
+                entry.insert(FrontendConnection { tracker: ConnectionTracker::default(), parser })
             }
         };
-        for step in track.interpret_record(record) {
+        for step in tracker.interpret_record(record) {
             match step {
-                ConnectionStep::Missed(count) => requests.missed(count.into()),
-                ConnectionStep::Bytes { bytes, begins } => requests.parse(bytes, begins, &mut |request| {
+                ConnectionStep::Missed(count) => parser.missed(count.into()),
+                ConnectionStep::Bytes { bytes, begins } => parser.parse(bytes, begins, &mut |request| {
                     // The response does not come over TCP, so its deliveries are not observed.
                     if !request.has_readable_response {
                         server.count_unreadable(Unreadable::Transport);
@@ -54,7 +61,7 @@ impl RequestPlane {
 
     /// Returns whether the connection carries requests, or may.
     pub(super) fn is_relevant(&self, socket: u64) -> bool {
-        self.connections.get(&socket).is_some_and(|(_, requests)| !requests.is_other())
+        self.connections.get(&socket).is_some_and(|connection| !connection.parser.is_other())
     }
 }
 

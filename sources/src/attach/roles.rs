@@ -92,6 +92,12 @@ struct Connection {
     endpoint: String,
 }
 
+/// A process at the receiving end of a connection.
+struct ConnectedReceiver {
+    pid: u32,
+    role: Role,
+}
+
 impl Roles {
     /// Roles of the processes of `engine` that speak ZMQ.
     pub(super) fn of_engine(engine: &Engine) -> Self {
@@ -176,11 +182,11 @@ impl Roles {
 
     /// Endpoint that connects two processes; empty if there is none, or more than one.
     pub(super) fn endpoint_between(&self, sender_pid: u32, receiver_pid: u32) -> &str {
-        let mut between = self.connections_from(sender_pid).filter(|found| found.receiver_pid == receiver_pid);
-        match (between.next(), between.next()) {
-            (Some(only), None) => &only.endpoint,
-            _ => "",
-        }
+        let mut connections =
+            self.connections_from(sender_pid).filter(|connection| connection.receiver_pid == receiver_pid);
+        let Some(first) = connections.next() else { return "" };
+        let is_only = connections.next().is_none();
+        if is_only { &first.endpoint } else { "" }
     }
 
     fn connections_from(&self, sender_pid: u32) -> impl Iterator<Item = &Connection> {
@@ -195,39 +201,53 @@ impl Roles {
         if let Some(role) = self.inner.get(&pid).copied() {
             return PresumedReceiver::Deduced(Receiver { role: PathRole::unranked(Some(role)), pid: Some(pid) });
         }
-        let connected: BTreeSet<u32> = self.connections_from(pid).map(|connection| connection.receiver_pid).collect();
-        let connected: Vec<(u32, Role)> =
-            connected.iter().filter_map(|&pid| Some((pid, self.role_of(pid).role?))).collect();
+        let connected = self.receivers_connected_to(pid);
         // A message without tokens may be for a process that is not watched.
-        if kind.is_control() && connected.iter().any(|(_, role)| matches!(role.function(), Function::Control)) {
+        if kind.is_control() && connected.iter().any(|receiver| receiver.role.function() == Function::Control) {
             return PresumedReceiver::NotVisible;
         }
-        let best_rank = connected.iter().filter_map(|(_, role)| receiver_preference(kind, *role)).min();
+        let best_rank = connected.iter().filter_map(|receiver| receiver_preference(kind, receiver.role)).min();
         let mut candidates = connected;
-        candidates.retain(|(_, role)| best_rank.is_some() && receiver_preference(kind, *role) == best_rank);
+        candidates.retain(|receiver| best_rank.is_some() && receiver_preference(kind, receiver.role) == best_rank);
         let had_candidates = !candidates.is_empty();
-        candidates.retain(|(pid, _)| !excluded.contains(pid));
-        match candidates.as_slice() {
-            // All candidates receive from other sockets, so the receiver is one that is not visible.
-            [] if had_candidates => PresumedReceiver::NotVisible,
-            [(pid, _)] => PresumedReceiver::Deduced(Receiver { role: self.role_of(*pid), pid: Some(*pid) }),
-            [(_, role), others @ ..] if others.iter().all(|(_, other)| other == role) => {
-                PresumedReceiver::Deduced(Receiver { role: PathRole::unranked(Some(*role)), pid: None })
-            }
-            _ => PresumedReceiver::Unknown,
+        candidates.retain(|receiver| !excluded.contains(&receiver.pid));
+        let Some(first) = candidates.first() else {
+            // If all candidates receive from other sockets, the receiver is one that is not visible.
+            return if had_candidates { PresumedReceiver::NotVisible } else { PresumedReceiver::Unknown };
+        };
+        if candidates.len() == 1 {
+            return PresumedReceiver::Deduced(Receiver { role: self.role_of(first.pid), pid: Some(first.pid) });
         }
+        if candidates.iter().any(|candidate| candidate.role != first.role) {
+            return PresumedReceiver::Unknown;
+        }
+        PresumedReceiver::Deduced(Receiver { role: PathRole::unranked(Some(first.role)), pid: None })
+    }
+
+    /// Processes of known role to which a process is connected as the sender.
+    fn receivers_connected_to(&self, sender_pid: u32) -> Vec<ConnectedReceiver> {
+        let pids: BTreeSet<u32> = self.connections_from(sender_pid).map(|connection| connection.receiver_pid).collect();
+        let mut receivers = Vec::new();
+        for pid in pids {
+            if let Some(role) = self.role_of(pid).role {
+                receivers.push(ConnectedReceiver { pid, role });
+            }
+        }
+        receivers
     }
 
     /// Expected receiver of requests from `pid`: the only scheduler, or one of several.
     pub(super) fn presumed_scheduler(&self, pid: u32) -> PresumedReceiver {
         let mut schedulers = self.by_pid.iter().filter(|(other, role)| **other != pid && role.is_scheduler());
-        match (schedulers.next(), schedulers.next()) {
-            (None, _) => PresumedReceiver::Unknown,
-            (Some((&scheduler, &role)), None) => PresumedReceiver::Deduced(Receiver { role, pid: Some(scheduler) }),
-            (Some((_, one)), Some(_)) => {
-                PresumedReceiver::Deduced(Receiver { role: PathRole::unranked(one.role), pid: None })
-            }
-        }
+        let Some((&scheduler_pid, &scheduler_role)) = schedulers.next() else {
+            return PresumedReceiver::Unknown;
+        };
+        let is_only = schedulers.next().is_none();
+        PresumedReceiver::Deduced(if is_only {
+            Receiver { role: scheduler_role, pid: Some(scheduler_pid) }
+        } else {
+            Receiver { role: PathRole::unranked(scheduler_role.role), pid: None }
+        })
     }
 
     /// Role of a process, unknown if it is not watched.
@@ -263,15 +283,22 @@ impl Roles {
 /// does. Tokens go through a process in between if there is one, else directly to one that responds to clients. Other messages go to the main
 /// process, which forwards them.
 fn receiver_preference(kind: Kind, role: Role) -> Option<u8> {
+    let is_intermediate = match role.function() {
+        Function::Source | Function::Control => return None,
+        Function::Intermediate => true,
+        Function::Receiver => false,
+    };
     let goes_to_main_process = kind.is_control() || kind == Kind::Abort;
-    match role.function() {
-        Function::Source | Function::Control => None,
-        Function::Intermediate if goes_to_main_process && !role.is_main() => None,
-        _ if goes_to_main_process => Some(u8::from(!role.is_main())),
-        Function::Intermediate if role.is_main() => Some(2),
-        Function::Intermediate => Some(0),
-        Function::Receiver => Some(1),
+    if goes_to_main_process {
+        if role.is_main() {
+            return Some(0);
+        }
+        return if is_intermediate { None } else { Some(1) };
     }
+    if !is_intermediate {
+        return Some(1);
+    }
+    Some(if role.is_main() { 2 } else { 0 })
 }
 
 #[cfg(test)]

@@ -114,7 +114,8 @@ impl Attach {
         let until = Instant::now() + patience;
         loop {
             self.poll(&mut |event| has_queue_sample |= matches!(event.what, What::Queue(_)));
-            if has_queue_sample && self.is_stack_sampling_settled() || Instant::now() >= until {
+            let is_all_known = has_queue_sample && self.is_stack_sampling_settled();
+            if is_all_known || Instant::now() >= until {
                 break;
             }
             std::thread::sleep(Duration::from_millis(10));

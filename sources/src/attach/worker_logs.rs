@@ -11,7 +11,9 @@ use probe_user::process_files::{self, FileStatus};
 const MAX_LINE: usize = 1 << 20;
 
 #[derive(Default)]
-pub(super) struct WorkerLogs(Vec<FollowedLog>);
+pub(super) struct WorkerLogs {
+    logs: Vec<FollowedLog>,
+}
 
 struct FollowedLog {
     source: LogPlace,
@@ -75,16 +77,18 @@ impl WorkerLogs {
     /// Follows a log from its current end, unless it is already followed.
     fn follow_source(&mut self, source: LogPlace) -> Result<(), ReadError> {
         let file = source.open(ExpectedFile::ANY)?;
-        if !self.0.iter().any(|log| (log.file.device, log.file.inode) == (file.device, file.inode)) {
+        // Standard output and error may be one file.
+        let is_followed = self.logs.iter().any(|log| log.file.device == file.device && log.file.inode == file.inode);
+        if !is_followed {
             file.file().seek(SeekFrom::End(0))?;
-            self.0.push(FollowedLog { source, file, line: Vec::new() });
+            self.logs.push(FollowedLog { source, file, line: Vec::new() });
         }
         Ok(())
     }
 
     /// Passes each new line to `handle_line`.
     pub(super) fn poll(&mut self, mut handle_line: impl FnMut(&str)) {
-        for log in &mut self.0 {
+        for log in &mut self.logs {
             if let Err(error) = log.poll(&mut handle_line) {
                 tracing::debug!("{}: {error}", log.source.path().display());
             }
@@ -119,7 +123,8 @@ impl FollowedLog {
     /// Reopens a rotated log and rewinds a truncated one.
     fn check_rotation(&mut self) -> std::io::Result<()> {
         let current = self.source.status()?;
-        if (self.file.device, self.file.inode) != (current.device, current.inode) {
+        let is_same_file = self.file.device == current.device && self.file.inode == current.inode;
+        if !is_same_file {
             // A link in place of the rotated file must not lead to a file of another user.
             let same_owner = ExpectedFile { owner_uid: Some(self.file.owner_uid), ..ExpectedFile::ANY };
             self.file = self.source.open(same_owner)?;
@@ -177,7 +182,7 @@ mod tests {
             }
             made.expect("made");
             logs.poll(|line| panic!("{line}"));
-            assert_eq!(logs.0[0].poll(&mut |_| ()).expect_err("refused").to_string(), "not a regular file");
+            assert_eq!(logs.logs[0].poll(&mut |_| ()).expect_err("refused").to_string(), "not a regular file");
         }
         assert!(logs.follow_log(&path).is_err());
     }

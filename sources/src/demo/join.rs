@@ -74,18 +74,27 @@ impl Join {
     }
 
     /// Passes on the reports that have waited long enough, or all of them. Returns whether there were any.
-    pub(super) fn pass_ready_reports(&mut self, now: MonoNs, all: bool, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
+    pub(super) fn pass_ready_reports(
+        &mut self,
+        now: MonoNs,
+        passes_all: bool,
+        sink: &mut dyn FnMut(&Event<'_>),
+    ) -> bool {
         let mut has_passed = false;
-        while let Some(oldest) = self.reports.front() {
-            let age = Duration::from_nanos(now.since(oldest.at));
-            // A report waits for its frame, which the tap observes a little later, but not for ever.
-            if !all && age < PATIENCE && (age < HOLD || !self.is_frame_known(oldest)) {
-                break;
-            }
+        while let Some(oldest) = self.reports.front()
+            && (passes_all || self.has_waited_enough(oldest, now))
+        {
             self.pass_oldest_report(sink);
             has_passed = true;
         }
         has_passed
+    }
+
+    /// Whether a report need not wait any longer for its frame, which the tap observes a little later.
+    fn has_waited_enough(&self, report: &PeerEvent, now: MonoNs) -> bool {
+        let age = Duration::from_nanos(now.since(report.at));
+        let is_overdue = age >= PATIENCE;
+        is_overdue || (age >= HOLD && self.is_frame_known(report))
     }
 
     /// Returns whether the tap has observed the frame of a report. True for a report of something else.
@@ -102,11 +111,19 @@ impl Join {
             return;
         };
         let what = match &did {
-            PeerAction::Received { id, wakeup } if self.frames.contains(id) => {
+            PeerAction::Received { id, wakeup } => {
+                if !self.frames.contains(id) {
+                    return;
+                }
                 What::Received(Received { wakeup: *wakeup, ..Received::new(*id) })
             }
-            PeerAction::Processed(id) if self.frames.remove(id) => What::Processed(*id),
-            PeerAction::Received { .. } | PeerAction::Processed(_) => return,
+            PeerAction::Processed(id) => {
+                let was_observed = self.frames.remove(id);
+                if !was_observed {
+                    return;
+                }
+                What::Processed(*id)
+            }
             PeerAction::Responds { rid, times } => What::Arrived(Arrival { rid, times: Ok(*times) }),
             PeerAction::ClientLeft { rid, tokens } => {
                 let claimed = self.script.engine.states_counts().then_some(*tokens);

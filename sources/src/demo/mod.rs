@@ -134,7 +134,8 @@ impl LiveSource for Demo {
     }
 
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
-        if !std::mem::replace(&mut self.announced, true) {
+        if !self.announced {
+            self.announced = true;
             sink(&Event::new(MonoNs::now(), self.join.engine()));
         }
         self.stop_tap_after_play();
@@ -146,12 +147,14 @@ impl LiveSource for Demo {
             join.record_event(event, sink);
         });
         // After the tap's end, no further frame can belong to a waiting report.
-        let (seen, all) = (flow == Flow::Busy, flow == Flow::Ended && !reported);
-        let settled = self.join.pass_ready_reports(MonoNs::now(), all, sink);
-        match (reported || seen || settled, all) {
-            (true, _) => Flow::Busy,
-            (false, true) => Flow::Ended,
-            (false, false) => Flow::Idle,
+        let passes_all = flow == Flow::Ended && !reported;
+        let has_passed = self.join.pass_ready_reports(MonoNs::now(), passes_all, sink);
+        if reported || flow == Flow::Busy || has_passed {
+            Flow::Busy
+        } else if passes_all {
+            Flow::Ended
+        } else {
+            Flow::Idle
         }
     }
 

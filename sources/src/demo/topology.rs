@@ -55,28 +55,34 @@ impl HopPlan {
     }
 }
 
-/// Hops of `route`, in the order of the path, then those with requests, with their sockets in `folder`.
-pub(super) fn hops(engine: DemoEngine, route: ProcessCounts, folder: &Path) -> Vec<HopPlan> {
-    let mut planner = HopPlanner { folder, detokenizers: route.detokenizers, plans: Vec::new() };
-    // Names of the processes at the ends of the last hop.
-    let (last, tokenizer) = match (engine, route.detokenizers, route.workers) {
-        (DemoEngine::Vllm, ..) => ("engine-core", "api-server"),
-        (_, 0, _) => ("scheduler", "tokenizer"),
-        (_, _, 1) => ("detokenizer", "tokenizer"),
-        _ => ("detokenizer", "worker"),
-    };
-    match route.detokenizers {
-        0 => {}
-        1 => planner.add_hops(Ends::new("scheduler", "detokenizer"), ReceiverRole::Detokenizer, 1),
-        several => {
-            planner.add_hops(Ends::new("scheduler", "detokenizer-router"), ReceiverRole::Router, 1);
-            planner.add_hops(Ends::new("detokenizer-router", "detokenizer"), ReceiverRole::Detokenizer, several);
-        }
-    }
-    planner.add_hops(Ends::new(last, tokenizer), ReceiverRole::Tokenizer, route.workers);
+/// Plans the hops between these processes, with their sockets in `folder`: first those of tokens, in the order of the path, then those of
+/// requests.
+pub(super) fn plan_hops(engine: DemoEngine, counts: ProcessCounts, folder: &Path) -> Vec<HopPlan> {
+    let mut planner = HopPlanner { folder, detokenizers: counts.detokenizers, plans: Vec::new() };
     let scheduler = if engine == DemoEngine::Vllm { "engine-core" } else { "scheduler" };
-    planner.add_hops(Ends::new(tokenizer, scheduler), ReceiverRole::Scheduler, route.schedulers);
+    let tokenizer = name_tokenizer(engine, counts);
+    let has_detokenizer = counts.detokenizers > 0;
+    if counts.detokenizers == 1 {
+        planner.add_hops(Ends::new(scheduler, "detokenizer"), ReceiverRole::Detokenizer, 1);
+    } else if has_detokenizer {
+        planner.add_hops(Ends::new(scheduler, "detokenizer-router"), ReceiverRole::Router, 1);
+        let ends = Ends::new("detokenizer-router", "detokenizer");
+        planner.add_hops(ends, ReceiverRole::Detokenizer, counts.detokenizers);
+    }
+    let last_sender = if has_detokenizer { "detokenizer" } else { scheduler };
+    planner.add_hops(Ends::new(last_sender, tokenizer), ReceiverRole::Tokenizer, counts.workers);
+    planner.add_hops(Ends::new(tokenizer, scheduler), ReceiverRole::Scheduler, counts.schedulers);
     planner.plans
+}
+
+/// Name of the processes that deliver tokens to clients.
+fn name_tokenizer(engine: DemoEngine, counts: ProcessCounts) -> &'static str {
+    let has_workers = counts.detokenizers > 0 && counts.workers != 1;
+    match engine {
+        DemoEngine::Vllm => "api-server",
+        DemoEngine::Sglang(_) if has_workers => "worker",
+        DemoEngine::Sglang(_) => "tokenizer",
+    }
 }
 
 /// Hops so far, and what the next ones depend on.
@@ -90,8 +96,9 @@ struct HopPlanner<'f> {
 impl HopPlanner<'_> {
     /// Adds a hop to each of `count` receivers.
     fn add_hops(&mut self, ends: Ends<&'static str>, receiver: ReceiverRole, count: usize) {
-        for worker in 0..count {
-            let worker = (count > 1).then_some(worker);
+        for receiver_index in 0..count {
+            // The only receiver is no worker of a group.
+            let worker = (count > 1).then_some(receiver_index);
             let upstream = format!("ipc://{}/{}", self.folder.display(), self.plans.len());
             self.plans.push(HopPlan {
                 // The tap assigns two ids per pair, the forward hop first.
@@ -105,17 +112,19 @@ impl HopPlanner<'_> {
         }
     }
 
-    /// Endpoint at which the tap listens. The checksum of its endpoint determines the detokenizer of a tokenizer worker, so names are tried
-    /// until the workers are distributed evenly.
+    /// Names the endpoint at which the tap listens in front of `upstream`, so that tokenizer workers are distributed evenly over detokenizers.
     fn name_listener(&self, upstream: &str, receiver: ReceiverRole, worker: Option<usize>) -> String {
-        let mut names = (0..=u32::MAX).map(|i| format!("{upstream}-{i}"));
-        let found = match (receiver, worker, self.detokenizers) {
-            (ReceiverRole::Tokenizer, Some(worker), several @ 2..) => {
-                names.find(|listen| detokenizer_of(listen, several) == worker % several)
+        let has_choice = receiver == ReceiverRole::Tokenizer && self.detokenizers > 1;
+        if has_choice && let Some(worker) = worker {
+            // The router chooses a worker's detokenizer by the checksum of this name, so names are tried.
+            for number in 0..=u32::MAX {
+                let name = format!("{upstream}-{number}");
+                if detokenizer_of(&name, self.detokenizers) == worker % self.detokenizers {
+                    return name;
+                }
             }
-            _ => names.next(),
-        };
-        found.unwrap_or_default()
+        }
+        format!("{upstream}-0")
     }
 }
 
@@ -133,7 +142,7 @@ mod tests {
     fn workers_are_spread_over_all_detokenizers() {
         let route = ProcessCounts { schedulers: 1, detokenizers: 4, workers: 8 };
         let engine = DemoEngine::Sglang(SglangRelease::V0_5_13);
-        let hops = hops(engine, route, Path::new("/tmp/demo"));
+        let hops = plan_hops(engine, route, Path::new("/tmp/demo"));
         let served: Vec<_> = hops
             .iter()
             .filter(|hop| hop.to == ReceiverRole::Tokenizer)

@@ -22,23 +22,27 @@ use signal_hook::low_level::siginfo::{Cause, Origin};
 const SIGNALS: [i32; 7] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH];
 
 /// Signals caught for a child. Install before starting it, so that no signal is missed.
-pub struct Forwarding(SignalsInfo<WithOrigin>);
+pub struct Forwarding {
+    caught: SignalsInfo<WithOrigin>,
+}
 
 impl Forwarding {
     /// Catches the signals. Ignored ones remain ignored, also in the child (`nohup`).
     pub fn install() -> anyhow::Result<Self> {
         // Read before the signals are caught, which would hide it.
         let ignored = ignored_signals();
-        let wanted = SIGNALS.iter().filter(|&&signal| ignored & (1 << (signal - 1)) == 0);
-        let caught = SignalsInfo::new(wanted.copied()).context("cannot listen for signals")?;
-        Ok(Self(caught))
+        let mut wanted = SIGNALS.to_vec();
+        wanted.retain(|signal| ignored & (1 << (signal - 1)) == 0);
+        let caught = SignalsInfo::new(wanted).context("cannot listen for signals")?;
+        Ok(Self { caught })
     }
 
     /// Forwards signals to `child`, except those sent by a terminal, which reach the child as a member of the process group.
-    pub fn to(mut self, child: &Arc<Child>) -> io::Result<()> {
+    pub fn forward_to(mut self, child: &Arc<Child>) -> io::Result<()> {
         let child = Arc::clone(child);
         thread::Builder::new().name("signals".into()).spawn(move || {
-            for Origin { signal, cause, .. } in self.0.forever() {
+            for Origin { signal, cause, .. } in self.caught.forever() {
+                // The kernel is the sender of a signal from a terminal.
                 if cause != Cause::Kernel
                     && let Some(signal) = Signal::from_named_raw(signal)
                 {
@@ -123,6 +127,7 @@ impl Child {
         loop {
             if let Some(status) = self.status() {
                 let code = status.code().or(status.signal().map(|signal| 128 + signal));
+                // Each ended process has one of the two, and both are below 256.
                 return code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX);
             }
             if Instant::now() >= until {
@@ -142,7 +147,7 @@ mod tests {
         let command = ["sh", "-c", script].map(OsString::from);
         let signals = Forwarding::install().expect("caught");
         let child = Child::start(&command, Path::new("/tmp"), None).expect("started");
-        signals.to(&child).expect("passed on");
+        signals.forward_to(&child).expect("passed on");
         child
     }
 

@@ -4,6 +4,7 @@ mod child;
 mod folder;
 mod mover;
 
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
@@ -61,30 +62,20 @@ impl Run {
     fn process_events(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         for event in self.events.try_iter() {
             match event {
-                MoverEvent::Moved(listener, place) => {
-                    let sockets = match place.pair_sockets(listener) {
-                        Ok(sockets) => sockets,
-                        Err(error) => {
-                            self.bypasses.push(format!("{}: {error}", place.shown().display()));
-                            continue;
-                        }
-                    };
-                    let pair = Pair { listen: Endpoint::Path(place.shown()), upstream: Endpoint::Path(place.aside()) };
-                    let hop = TapHop { endpoint: Some(pair.listen.to_string()), ..TapHop::new(pair) };
-                    match self.tap.add(hop, sockets, Signal::sent()) {
-                        Ok(()) => {
-                            self.moved += 1;
-                            // An engine that listens again gives up its previous socket.
-                            self.places.retain(HeldPath::is_held);
-                            self.places.push(*place);
-                        }
-                        Err(error) => self.bypasses.push(format!("{}: {error}", place.shown().display())),
+                MoverEvent::Moved(listener, place) => match relay_moved_socket(&mut self.tap, listener, &place) {
+                    Ok(()) => {
+                        self.moved += 1;
+                        // An engine that listens again gives up its previous socket.
+                        self.places.retain(HeldPath::is_held);
+                        self.places.push(*place);
                     }
-                }
+                    // Dropping `place` restores the engine's socket.
+                    Err(error) => self.bypasses.push(format!("{}: {error}", place.shown().display())),
+                },
                 MoverEvent::Engine(engine) => self.tap.set_engine(*engine),
                 MoverEvent::Hop(listen, ends) => {
                     let listen = Endpoint::Path(listen);
-                    self.tap.name(&listen, ends, MonoNs::now(), sink);
+                    self.tap.name_hop(&listen, ends, MonoNs::now(), sink);
                 }
                 MoverEvent::Bypass(message) => {
                     tracing::warn!("{message}");
@@ -102,6 +93,15 @@ impl Run {
         self.process_events(sink);
         self.tap.stop();
     }
+}
+
+/// Relays between the listener that has a socket's path now and the engine's socket, which was moved aside.
+fn relay_moved_socket(tap: &mut Tap, listener: UnixListener, place: &HeldPath) -> anyhow::Result<()> {
+    let sockets = place.pair_sockets(listener)?;
+    let pair = Pair { listen: Endpoint::Path(place.shown()), upstream: Endpoint::Path(place.aside()) };
+    let hop = TapHop { endpoint: Some(pair.listen.to_string()), ..TapHop::new(pair) };
+    tap.add(hop, sockets, Signal::sent())?;
+    Ok(())
 }
 
 impl About for Run {

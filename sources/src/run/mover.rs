@@ -148,6 +148,7 @@ impl SocketWatch {
             if last_discovery.elapsed() >= DISCOVER_EVERY {
                 last_discovery = Instant::now();
                 match &mut watcher {
+                    // A search that fails is repeated at the next turn.
                     Some(watcher) => drop(watcher.poll()),
                     None => watcher = Watcher::new(discover::DiscoverOptions::new(engines::DISCOVERED)).ok(),
                 }
@@ -211,6 +212,7 @@ impl SocketWatch {
         }
         match HeldPath::take_over(&self.folder, name, socket) {
             Ok((listener, place)) => {
+                // Inode 0, which no file has, if the path has been taken over again: then it is checked at once.
                 let ours = HeldPath::find_socket(&self.folder, name).map(|ours| ours.metadata().ino());
                 self.sockets.insert(name.to_owned(), ours.unwrap_or_default());
                 self.unnamed.push(UnnamedSocket { name: name.to_owned(), bound: place.aside(), attempts: 0 });
@@ -308,10 +310,12 @@ impl SocketWatch {
             socket.attempts += 1;
             // Reads every process's descriptors, so the number of attempts is limited.
             let holders_by_inode = find_holders(&[senders.as_slice(), &receivers].concat());
-            let from = roles_of_holders(&senders, &holders_by_inode, topology);
-            let to = roles_of_holders(&receivers, &holders_by_inode, topology);
-            if let (1, Some(from), 1, Some(to)) = (from.len(), from.first(), to.len(), to.first()) {
-                let _ = self.sender.send(MoverEvent::Hop(path, Ends::new(from.word(), to.word())));
+            let sender_roles = roles_of_holders(&senders, &holders_by_inode, topology);
+            let receiver_roles = roles_of_holders(&receivers, &holders_by_inode, topology);
+            if let Some(sender) = only_role(&sender_roles)
+                && let Some(receiver) = only_role(&receiver_roles)
+            {
+                let _ = self.sender.send(MoverEvent::Hop(path, Ends::new(sender.word(), receiver.word())));
                 return false;
             }
             socket.attempts < NAME_ATTEMPTS
@@ -334,6 +338,11 @@ fn roles_of_holders(inodes: &[u64], holders: &HashMap<u64, Vec<Holder>>, topolog
         }
     }
     roles
+}
+
+/// The role, if there is exactly one.
+fn only_role(roles: &BTreeSet<Role>) -> Option<Role> {
+    if roles.len() == 1 { roles.first().copied() } else { None }
 }
 
 /// Returns whether `pid` is `ancestor` or one of its descendants.

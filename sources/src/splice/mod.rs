@@ -22,7 +22,7 @@ use zmq_tap::splice::HeldPath;
 use crate::guard::Guard;
 use crate::tap::{Tap, TapHop};
 pub use plan::{Located, Movable, Planned};
-use witness::measure;
+use witness::measure_message_rate;
 pub use witness::{MessageRate, Seen, Witness};
 
 /// Maximum wait for a sender to pause, and for a cut connection to close.
@@ -65,30 +65,28 @@ impl Prepared {
             bail!("no process is connected to the hops to move");
         }
         let senders: BTreeSet<u32> = live.iter().map(|live| live.holder.pid).collect();
-        let receivers = planned.iter().map(|one| one.receiver).collect();
+        let receivers = planned.iter().map(|listener| listener.receiver).collect();
         let witness = Witness::start(&senders, &receivers);
         let senders: Vec<u32> = senders.into_iter().collect();
-        let rate = measure(witness.as_ref().ok(), engine, &senders);
+        let rate = measure_message_rate(witness.as_ref().ok(), engine, &senders);
         Ok(Self { planned, live, witness, rate, engine: engine.clone() })
     }
 
     /// Describes the planned move.
     pub fn describe(&self) -> String {
-        let receivers = self.planned.iter().map(|one| {
-            format!("  {}  {}, received by process {}\n", line(&one.title()), line(&one.endpoint()), one.receiver)
-        });
+        let mut listeners = String::new();
+        for listener in &self.planned {
+            let title = line(&listener.title());
+            let endpoint = line(&listener.endpoint());
+            listeners += &format!("  {title}  {endpoint}, received by process {}\n", listener.receiver);
+        }
         let senders: BTreeSet<u32> = self.live.iter().map(|live| live.holder.pid).collect();
         let senders: Vec<String> = senders.iter().map(ToString::to_string).collect();
         let rate = match self.rate {
             Some(rate) => format!("{} messages a second, {}", rate.per_second, rate.by),
             None => "unknown number of messages per second".into(),
         };
-        format!(
-            "{}  {} connections of processes {}\n  {rate}\n",
-            receivers.collect::<String>(),
-            self.live.len(),
-            senders.join(", ")
-        )
+        format!("{listeners}  {} connections of processes {}\n  {rate}\n", self.live.len(), senders.join(", "))
     }
 
     /// Moves everything, or restores everything and returns the reason.
@@ -203,23 +201,26 @@ fn wait_until(patience: Duration, condition: impl Fn() -> bool) -> bool {
 
 /// Waits until every receiver sleeps in its poll, which means that it has received all messages. Returns false if one does not in time.
 fn wait_until_caught_up(planned: &[Planned]) -> bool {
-    let until = Instant::now() + CATCH_UP;
-    planned.iter().all(|one| {
-        let mut asleep = 0;
-        // Several times in a row, since a receiver may sleep for a moment between two messages.
-        while asleep < ASLEEP {
-            match sleeps_in_poll(one.receiver, one.receiver) {
-                Ok(true) => asleep += 1,
-                Ok(false) => asleep = 0,
-                Err(_) => return false,
-            }
-            if Instant::now() >= until {
-                return false;
-            }
-            thread::sleep(Duration::from_millis(1));
+    let deadline = Instant::now() + CATCH_UP;
+    planned.iter().all(|listener| wait_until_asleep(listener.receiver, deadline))
+}
+
+/// Waits until the main thread of a process sleeps in its poll. Returns false if it does not by the deadline, or its state is not readable.
+fn wait_until_asleep(pid: u32, deadline: Instant) -> bool {
+    let mut checks_asleep = 0;
+    // Several times in a row, since a receiver may sleep for a moment between two messages.
+    while checks_asleep < ASLEEP {
+        match sleeps_in_poll(pid, pid) {
+            Ok(true) => checks_asleep += 1,
+            Ok(false) => checks_asleep = 0,
+            Err(_) => return false,
         }
-        true
-    })
+        if Instant::now() >= deadline {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    true
 }
 
 /// Restores the sockets once receivers have processed what was relayed to them. Returns what may have gone wrong.
@@ -304,7 +305,8 @@ impl About for Splice {
 
     fn wire_json(&self) -> Option<Value> {
         let mut wire = self.tap.wire_json()?;
-        let hops = self.moved.planned.iter().map(|one| json!({"name": one.name(), "endpoint": one.endpoint()}));
+        let hops = self.moved.planned.iter();
+        let hops = hops.map(|listener| json!({"name": listener.name(), "endpoint": listener.endpoint()}));
         let continuity = self.seen().ok().map(|seen| {
             json!({"messages_received": seen.received, "requests_across": seen.crossed, "messages_unread": seen.unread,
                    "broken": seen.broken})

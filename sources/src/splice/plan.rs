@@ -128,7 +128,7 @@ impl Located {
 
     /// Folders of the sockets.
     pub fn folders(&self) -> Vec<Folder> {
-        self.found.iter().map(|one| one.folder.clone()).collect()
+        self.found.iter().map(|listener| listener.folder.clone()).collect()
     }
 
     /// Selects the listeners that can be moved. Connects to each, to read its socket type.
@@ -138,9 +138,11 @@ impl Located {
         for listener in found {
             let endpoint = listener.endpoint();
             match read_socket_type(&listener.socket) {
-                Ok(kind) if kind == MOVABLE => planned.push(listener),
-                Ok(kind) => {
-                    left.push(format!("{endpoint}: its socket type {kind} loses messages while peers reconnect"));
+                Ok(socket_type) if socket_type == MOVABLE => planned.push(listener),
+                Ok(socket_type) => {
+                    left.push(format!(
+                        "{endpoint}: its socket type {socket_type} loses messages while peers reconnect"
+                    ));
                 }
                 Err(error) => left.push(format!("{endpoint}: cannot read its ZMQ socket type: {error}")),
             }
@@ -159,8 +161,9 @@ fn nothing_to_move<T>(left: &[String]) -> anyhow::Result<T> {
 
 /// Opens the socket file that process `pid` of user `account` bound as `path`.
 fn open_socket(names: Vec<String>, path: &Path, pid: u32, account: Account) -> anyhow::Result<Planned> {
-    let parts = path.parent().zip(path.file_name().and_then(|name| name.to_str()));
-    let (parent, file) = parts.with_context(|| format!("{} is not the name of a socket file", path.display()))?;
+    let no_name = || format!("{} is not the name of a socket file", path.display());
+    let parent = path.parent().with_context(no_name)?;
+    let file = path.file_name().and_then(|name| name.to_str()).with_context(no_name)?;
     let base = if parent.is_absolute() { "root" } else { "cwd" };
     let folder = Folder::open_in_root(Path::new(&format!("/proc/{pid}/{base}/")), parent);
     let folder = folder.with_context(|| format!("cannot open the folder {} of process {pid}", parent.display()))?;

@@ -240,10 +240,12 @@ impl MessageCheck {
     /// Collects findings of the detectors that check wire arithmetic.
     fn collect_findings(&mut self) {
         self.analysis.tick(trace::MonoNs::now());
-        let findings = self.analysis.findings();
-        let broken = findings.iter().filter(|finding| matches!(finding.kind, "wire-loss" | "wire-arithmetic"));
-        let mut broken: Vec<String> =
-            broken.map(|finding| format!("{}: {}", finding.kind, finding.verdict.summary)).collect();
+        let mut broken = Vec::new();
+        for finding in self.analysis.findings() {
+            if matches!(finding.kind, "wire-loss" | "wire-arithmetic") {
+                broken.push(format!("{}: {}", finding.kind, finding.verdict.summary));
+            }
+        }
         let skipped = self.matcher.misses().skipped;
         if skipped > 0 {
             broken.push(format!("{skipped} messages were lost, or received after later messages of their sender"));
@@ -279,13 +281,13 @@ fn count_sends(witness: Option<&Witness>, engine: &Engine, senders: &[u32]) -> O
 
 /// Rate counted by the probe. Without a probe, estimated from wake-ups of the senders' I/O threads: about one per message while they keep
 /// up.
-pub(super) fn measure(witness: Option<&Witness>, engine: &Engine, senders: &[u32]) -> Option<MessageRate> {
+pub(super) fn measure_message_rate(witness: Option<&Witness>, engine: &Engine, senders: &[u32]) -> Option<MessageRate> {
     let began = Instant::now();
-    let before = count_sends(witness, engine, senders)?;
+    let count_before = count_sends(witness, engine, senders)?;
     thread::sleep(WINDOW);
-    let grown = count_sends(witness, engine, senders)?.saturating_sub(before);
+    let sent = count_sends(witness, engine, senders)?.saturating_sub(count_before);
     Some(MessageRate {
-        per_second: (grown as f64 / began.elapsed().as_secs_f64()).ceil() as u64,
+        per_second: (sent as f64 / began.elapsed().as_secs_f64()).ceil() as u64,
         by: match witness {
             Some(_) => "counted where they enter libzmq",
             None => "estimated from the wake-ups of the senders' I/O threads",

@@ -19,7 +19,7 @@ pub(super) struct Tapped {
     pub(super) named: bool,
     pub(super) announced: bool,
     /// Whether all other pairs are HTTP.
-    pub(super) only: bool,
+    pub(super) is_only_zmq_hop: bool,
     pub(super) carries: SocketFormat,
     /// Number of handshakes that the sending side of this direction refused.
     pub(super) rejected: u64,
@@ -29,7 +29,7 @@ pub(super) struct Tapped {
 
 impl Tapped {
     /// Both directions of a hop: forward and backward.
-    pub(super) fn both(hop: TapHop) -> [Self; 2] {
+    pub(super) fn both_directions(hop: TapHop) -> [Self; 2] {
         let backward = TapHop {
             origin: false,
             last: false,
@@ -56,7 +56,7 @@ impl Tapped {
             endpoint,
             named,
             announced: false,
-            only: false,
+            is_only_zmq_hop: false,
             carries: SocketFormat::default(),
             rejected: 0,
             refused: 0,
@@ -79,7 +79,7 @@ impl Tapped {
     /// Whether deliveries follow the messages on this hop, judged by the hop's name or because it is the only one.
     fn leads_to_clients(&self, formats: &[Format]) -> bool {
         let receiver = &*self.ends.to;
-        self.only || formats.iter().any(|format| format.receivers.contains(&receiver))
+        self.is_only_zmq_hop || formats.iter().any(|format| format.receivers.contains(&receiver))
     }
 }
 
@@ -101,9 +101,10 @@ impl RelayHops {
     /// Announces a hop, unless that was done.
     pub(super) fn announce(&mut self, id: HopId, at: MonoNs, sink: Sink<'_>) {
         let tapped = &mut self.tapped[usize::from(id.0)];
-        if std::mem::replace(&mut tapped.announced, true) {
+        if tapped.announced {
             return;
         }
+        tapped.announced = true;
         let TapHop { also, worker, origin, last, carries_requests, .. } = tapped.hop;
         let capabilities = Capabilities {
             sent: true,
@@ -120,30 +121,36 @@ impl RelayHops {
 
     /// Announces a changed hop again, if it was announced.
     fn announce_again(&mut self, id: HopId, at: MonoNs, sink: Sink<'_>) {
-        if std::mem::take(&mut self.tapped[usize::from(id.0)].announced) {
+        let tapped = &mut self.tapped[usize::from(id.0)];
+        if tapped.announced {
+            tapped.announced = false;
             self.announce(id, at, sink);
         }
     }
 
     /// Announces all hops again if the observability of deliveries has changed.
     pub(super) fn set_deliveries(&mut self, are_observable: bool, sink: Sink<'_>) {
-        if std::mem::replace(&mut self.delivers, are_observable) != are_observable {
-            for id in 0..self.tapped.len() {
-                self.announce_again(HopId(id as u16), MonoNs::now(), sink);
-            }
+        if self.delivers == are_observable {
+            return;
+        }
+        self.delivers = are_observable;
+        for id in 0..self.tapped.len() {
+            self.announce_again(HopId(id as u16), MonoNs::now(), sink);
         }
     }
 
-    /// Names the hop that listens at `listen`.
-    pub(super) fn name(&mut self, listen: &Endpoint, ends: Ends<&str>, at: MonoNs, sink: Sink<'_>) {
-        // Each pair has two entries: forward, then backward.
-        let directions = [ends.to_owned(), ends.reversed()];
-        for (id, ends) in (0..self.tapped.len()).zip(directions.iter().cycle()) {
-            let tapped = &mut self.tapped[id];
+    /// Names both directions of the hop that listens at `listen`, and announces them again if their names have changed.
+    pub(super) fn name_hop(&mut self, listen: &Endpoint, ends: Ends<&str>, at: MonoNs, sink: Sink<'_>) {
+        let forward_ends = ends.to_owned();
+        let backward_ends = ends.reversed();
+        for index in 0..self.tapped.len() {
+            // Each pair has two entries: forward, then backward.
+            let ends = if index % 2 == 0 { &forward_ends } else { &backward_ends };
+            let tapped = &mut self.tapped[index];
             if tapped.hop.pair.listen == *listen && tapped.ends != *ends {
                 tapped.ends.clone_from(ends);
                 tapped.named = true;
-                self.announce_again(HopId(id as u16), at, sink);
+                self.announce_again(HopId(index as u16), at, sink);
             }
         }
     }

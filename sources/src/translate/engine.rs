@@ -25,7 +25,8 @@ impl EngineProperties {
 
     /// Emits the properties from discovery, unless that was done.
     pub(super) fn report_known(&mut self, at: MonoNs, sink: Sink<'_>) {
-        if std::mem::take(&mut self.is_unreported) {
+        if self.is_unreported {
+            self.is_unreported = false;
             self.emit(at, sink);
         }
     }

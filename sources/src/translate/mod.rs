@@ -265,7 +265,8 @@ impl DispatchedMessage<'_, '_> {
 /// Counts the form of a message. The list is short enough to search for every frame.
 fn count_form(forms: &mut Vec<Form>, shape: &Shape) {
     let Shape { class, codec, schema, .. } = *shape;
-    match forms.iter_mut().find(|form| (form.class, form.codec, form.schema) == (class, codec, schema)) {
+    let known = forms.iter_mut().find(|form| form.class == class && form.codec == codec && form.schema == schema);
+    match known {
         Some(form) => form.frames += 1,
         None => forms.push(Form { class, codec, schema, frames: 1 }),
     }

@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let started = Guard::start(std::slice::from_ref(&folder.held), None, afterwards).and_then(|guard| {
         // No other program starts after this point, and no output of the child has been read yet.
         confine_run(args, folder.path())?;
-        signals.to(&child).context("cannot pass signals on")?;
+        signals.forward_to(&child).context("cannot pass signals on")?;
         let options = RelayOptions { formats: engines::FORMATS, ..RelayOptions::default() };
         let tap = Tap::start(Vec::new(), options).context("the relay did not start")?;
         Run::start(tap, child.clone(), &folder, guard)

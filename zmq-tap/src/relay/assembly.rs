@@ -6,7 +6,7 @@ use std::ops::Range;
 use trace::MonoNs;
 
 use super::observation::{NotKept, Unread};
-use crate::zmtp::{Mark, Pending, ZmtpCommand};
+use crate::zmtp::{MAX_HEADER_BYTES, Mark, Pending, ZmtpCommand};
 
 /// A message that has been read completely. Positions are stream offsets.
 #[derive(Debug)]
@@ -60,25 +60,10 @@ impl MessageAssembly {
                 if !is_kept {
                     self.discard_message(NotKept::Budget);
                 }
-                let part = span.body..span.end;
-                let is_last_part = !more;
-                if is_last_part {
-                    let earlier_parts = match self.not_kept {
-                        None => Ok(std::mem::take(&mut self.parts)),
-                        Some(why) => Err(why),
-                    };
-                    self.complete.push_back(AssembledMessage {
-                        read_at,
-                        bytes: self.bytes,
-                        last_part: part,
-                        earlier_parts,
-                    });
-                    self.start_message();
-                // The last part is not in `parts`, so there must be room for it.
-                } else if self.parts.len() + 1 >= self.max_parts {
-                    self.discard_message(NotKept::TooManyParts);
-                } else if self.not_kept.is_none() {
-                    self.parts.push(part);
+                if more {
+                    self.add_part(span.body..span.end);
+                } else {
+                    self.complete_message(span.body..span.end, read_at);
                 }
             }
             Mark::Opaque(why) => self.unread.push(why.into()),
@@ -93,6 +78,26 @@ impl MessageAssembly {
         }
     }
 
+    /// Adds a part to the incomplete message, which has at least one more.
+    fn add_part(&mut self, part: Range<u64>) {
+        // The last part is not in `parts`, so there must be room for it.
+        if self.parts.len() + 1 >= self.max_parts {
+            self.discard_message(NotKept::TooManyParts);
+        } else if self.not_kept.is_none() {
+            self.parts.push(part);
+        }
+    }
+
+    /// Completes the message by its last part, whose bytes were read at `read_at`.
+    fn complete_message(&mut self, last_part: Range<u64>, read_at: MonoNs) {
+        let earlier_parts = match self.not_kept {
+            None => Ok(std::mem::take(&mut self.parts)),
+            Some(why) => Err(why),
+        };
+        self.complete.push_back(AssembledMessage { read_at, bytes: self.bytes, last_part, earlier_parts });
+        self.start_message();
+    }
+
     /// Marks the bytes of the incomplete message as unavailable.
     pub(super) fn discard_message(&mut self, why: NotKept) {
         if self.not_kept.is_none() {
@@ -101,13 +106,17 @@ impl MessageAssembly {
         }
     }
 
-    /// Whether the incomplete message is to be kept. A message that claims too many bytes is not.
-    pub(super) fn is_kept(&mut self, pending: Pending) -> bool {
-        let total = pending.frame_end.map_or(0, |end| end - pending.start);
+    /// Discards the incomplete message if the header of its current frame claims more bytes than the limit.
+    pub(super) fn discard_if_too_large(&mut self, pending: Pending) {
+        let claimed_bytes = pending.frame_end.map_or(0, |end| end - pending.start);
         // This length includes one header, and one counter is cheaper than two: allow for the header's size.
-        if total > self.max_bytes.saturating_add(9) {
+        if claimed_bytes > self.max_bytes.saturating_add(MAX_HEADER_BYTES as u64) {
             self.discard_message(NotKept::TooLarge);
         }
+    }
+
+    /// Whether the bytes of the incomplete message are kept.
+    pub(super) fn is_message_kept(&self) -> bool {
         self.not_kept.is_none()
     }
 

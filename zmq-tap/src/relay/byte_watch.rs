@@ -46,9 +46,14 @@ impl StreamObserver for ByteWatch {
     fn observe_written(&mut self, window: &mut StreamWindow, count: usize, at: MonoNs) {
         self.reporter.count_relayed(count);
         self.has_relayed = true;
-        if self.is_reported() {
-            let passed = self.is_kept.then(|| Observed::Passed { at, bytes: window.split_before(window.written()).1 });
-            self.reporter.report_observed(passed);
+        if !self.is_reported() {
+            return;
+        }
+        if self.is_kept {
+            let bytes = window.split_before(window.written()).bytes;
+            self.reporter.report_or_count(Observed::Passed { at, bytes });
+        } else {
+            self.reporter.count_unreported();
         }
     }
 

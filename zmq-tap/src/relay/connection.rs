@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::RelayState;
 use super::byte_watch::ByteWatch;
 use super::endpoint::{Endpoint, Pair};
-use super::journal::Journal;
+use super::journal::{ConnectionEnd, Journal};
 use super::observation::{Direction, Ending, Observation, Observed};
 use super::pump::{DirectionEnd, copy_until_end};
 use super::socket::Socket;
@@ -58,29 +58,30 @@ pub(super) async fn serve_connection(
                 // Reply with a reset, as the server's own host does when nothing listens on the port.
                 accepted.reset_on_close();
             }
+            // The counter above has it, so it may be dropped if the queue is full.
             let _ = shared.observations.push(Observation { pair: route.index, lane, what: Observed::Refused });
             return;
         }
     };
     let journal = Journal::open(shared, route.index, lane);
-    let (ending, first) = if route.pair.upstream.speaks_http() {
+    let end = if route.pair.upstream.speaks_http() {
         relay_both_directions(&journal, &accepted, &upstream, &stop, ByteWatch::new).await
     } else {
         relay_both_directions(&journal, &accepted, &upstream, &stop, ZmtpWatch::new).await
     };
     // Close the sockets before reporting the end, so that an observer of the end finds them gone.
     drop((accepted, upstream));
-    journal.record_end(ending, first);
+    journal.record_end(end);
 }
 
-/// Relays both directions. Returns the cause of the end and the side that ended first.
+/// Relays both directions until both have ended, one failed, or the relay stops.
 async fn relay_both_directions<W: StreamObserver>(
     journal: &Arc<Journal>,
     accepted: &Socket,
     upstream: &Socket,
     stop: &Signal,
     observer: impl Fn(Arc<Journal>, Direction) -> W,
-) -> (Ending, Option<Direction>) {
+) -> ConnectionEnd {
     let options = &journal.shared.options;
     let forward_window = StreamWindow::new(journal.shared.pool.clone(), options.buffer_bytes);
     let backward_window = StreamWindow::new(journal.shared.pool.clone(), options.buffer_bytes);
@@ -143,16 +144,16 @@ async fn relay_both_directions<W: StreamObserver>(
         accepted.reset_on_close();
     }
     if is_stopping {
-        return (Ending::Stopped, None);
+        return ConnectionEnd { cause: Ending::Stopped, first: None };
     }
-    let ending = if let Some(error) = upstream_failure(forward_end, backward_end) {
+    let cause = if let Some(error) = upstream_failure(forward_end, backward_end) {
         Ending::Upstream(error)
     } else if let Some(error) = connector_failure(forward_end, backward_end) {
         Ending::Connector(error)
     } else {
         Ending::Closed
     };
-    (ending, first)
+    ConnectionEnd { cause, first }
 }
 
 fn is_reportable_by_reset(end: Option<DirectionEnd>) -> bool {
@@ -165,10 +166,11 @@ fn has_failed(end: Option<DirectionEnd>) -> bool {
 
 /// The side that caused the end of a direction: the source of the stream, unless the sink failed.
 fn side_that_ended(end: DirectionEnd, direction: Direction) -> Direction {
-    match (end, direction) {
-        (DirectionEnd::Sink(_), Direction::Forward) => Direction::Backward,
-        (DirectionEnd::Sink(_), Direction::Backward) => Direction::Forward,
-        (DirectionEnd::Finished | DirectionEnd::Source { .. }, direction) => direction,
+    let has_sink_failed = matches!(end, DirectionEnd::Sink(_));
+    match direction {
+        Direction::Forward if has_sink_failed => Direction::Backward,
+        Direction::Backward if has_sink_failed => Direction::Forward,
+        source => source,
     }
 }
 
@@ -180,14 +182,18 @@ async fn wait_until(deadline: Option<Instant>) {
     }
 }
 
-/// Error of the connecting side, if it failed in either direction.
+/// Error of the connecting side, if it failed in either direction: it is the source of the forward one, and the sink of the backward one.
 fn connector_failure(forward: Option<DirectionEnd>, backward: Option<DirectionEnd>) -> Option<io::ErrorKind> {
-    match (forward, backward) {
-        (Some(DirectionEnd::Source { kind, .. }), _) | (_, Some(DirectionEnd::Sink(kind))) => Some(kind),
-        _ => None,
+    if let Some(DirectionEnd::Source { kind, .. }) = forward {
+        return Some(kind);
     }
+    if let Some(DirectionEnd::Sink(kind)) = backward {
+        return Some(kind);
+    }
+    None
 }
 
+/// Error of the upstream, which is the source and the sink of the opposite directions.
 fn upstream_failure(forward: Option<DirectionEnd>, backward: Option<DirectionEnd>) -> Option<io::ErrorKind> {
     connector_failure(backward, forward)
 }
@@ -225,12 +231,13 @@ async fn connect_with_retries(route: &RelayRoute, peer: &Socket, patience: Durat
             }
             Err(_) => return Err(ConnectFailure::Unanswered),
         }
-        let next = Instant::now() + pause;
+        let next_attempt = Instant::now() + pause;
+        let may_retry = !upstream.speaks_http() && next_attempt < deadline;
         // A peer that has closed its connection does not wait any more.
-        if upstream.speaks_http() || next >= deadline || peer.is_closed_by_peer().await {
+        if !may_retry || peer.is_closed_by_peer().await {
             return Err(ConnectFailure::Unanswered);
         }
-        sleep_until(next).await;
+        sleep_until(next_attempt).await;
         pause = (pause * 2).min(MAX_PAUSE);
     }
 }

@@ -44,8 +44,12 @@ pub struct Pair {
 
 /// Why a text is not an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?}{1}")]
-pub struct EndpointError(String, Cow<'static, str>);
+#[error("{text:?}{why}")]
+pub struct EndpointError {
+    text: String,
+    /// Continues a message that begins with the text.
+    why: Cow<'static, str>,
+}
 
 const NO_PORT: &str =
     " has no port: write tcp://host:port or http://host:port, and an IPv6 address in brackets: tcp://[::1]:5555";
@@ -54,44 +58,61 @@ impl FromStr for Endpoint {
     type Err = EndpointError;
 
     fn from_str(text: &str) -> Result<Self, EndpointError> {
-        parse_endpoint(text).map_err(|why| EndpointError(text.into(), why))
+        parse_endpoint(text).map_err(|why| EndpointError { text: text.into(), why })
     }
 }
 
 /// Parses an endpoint. The error continues a message that begins with the text.
 fn parse_endpoint(text: &str) -> Result<Endpoint, Cow<'static, str>> {
-    match text.split_once("://") {
-        Some(("ipc", path)) => parse_ipc_path(path),
-        Some(("tcp", address)) => parse_tcp_address(address, false),
-        Some(("http", server)) => {
-            let server = server.strip_suffix('/').unwrap_or(server);
+    const UNKNOWN_SCHEME: &str =
+        " is not an endpoint: write ipc:///path, ipc://@name, tcp://host:port or http://host:port";
+    let (scheme, address) = text.split_once("://").ok_or(UNKNOWN_SCHEME)?;
+    match scheme {
+        "ipc" => parse_ipc_path(address),
+        "tcp" => {
+            let address = parse_tcp_address(address)?;
+            Ok(Endpoint::Tcp { http: false, host: address.host, port: address.port })
+        }
+        "http" => {
+            let server = address.strip_suffix('/').unwrap_or(address);
             if server.contains(['/', '?', '#', '@']) {
                 return Err(" has a path, but the relay passes all paths: write http://host:port".into());
             }
-            parse_tcp_address(server, true)
+            let address = parse_tcp_address(server)?;
+            Ok(Endpoint::Tcp { http: true, host: address.host, port: address.port })
         }
-        Some(("https", _)) => {
+        "https" => {
             Err(": encrypted traffic cannot be read; put the relay behind the proxy that terminates TLS, and write http://host:port".into())
         }
-        _ => Err(" is not an endpoint: write ipc:///path, ipc://@name, tcp://host:port or http://host:port".into()),
+        _ => Err(UNKNOWN_SCHEME.into()),
     }
 }
 
-/// Parses `HOST:PORT`, where both may be `*`. `http`: the endpoint carries HTTP instead of ZMTP. The error completes a message about the address.
-fn parse_tcp_address(address: &str, http: bool) -> Result<Endpoint, Cow<'static, str>> {
+/// A host and port, as [`Endpoint::Tcp`] has them.
+struct TcpAddress {
+    host: Option<String>,
+    port: u16,
+}
+
+/// Parses `HOST:PORT`, where both may be `*`. The error continues a message that begins with the endpoint.
+fn parse_tcp_address(address: &str) -> Result<TcpAddress, Cow<'static, str>> {
     if address.contains(';') {
         return Err(": use an address, not an interface or a source address".into());
     }
     let (host, port) = address.rsplit_once(':').ok_or(NO_PORT)?;
     let port = if port == "*" { 0 } else { port.parse().map_err(|_| NO_PORT)? };
-    let host = match host.strip_prefix('[') {
-        Some(v6) => Some(v6.strip_suffix(']').ok_or(NO_PORT)?.to_owned()),
-        None if host == "*" => None,
-        // The end of a bare IPv6 address is ambiguous.
-        None if host.is_empty() || host.contains(':') => return Err(NO_PORT.into()),
-        None => Some(host.to_owned()),
-    };
-    Ok(Endpoint::Tcp { http, host, port })
+    if host == "*" {
+        return Ok(TcpAddress { host: None, port });
+    }
+    if let Some(bracketed) = host.strip_prefix('[') {
+        let ipv6_address = bracketed.strip_suffix(']').ok_or(NO_PORT)?;
+        return Ok(TcpAddress { host: Some(ipv6_address.to_owned()), port });
+    }
+    // Without brackets, the end of an IPv6 address is ambiguous.
+    if host.is_empty() || host.contains(':') {
+        return Err(NO_PORT.into());
+    }
+    Ok(TcpAddress { host: Some(host.to_owned()), port })
 }
 
 /// Parses the path of a socket file, or an abstract name after `@`.
@@ -114,10 +135,13 @@ impl fmt::Display for Endpoint {
             Self::Path(path) => write!(f, "ipc://{}", path.display()),
             Self::Abstract(name) => write!(f, "ipc://@{name}"),
             Self::Tcp { http, host, port } => {
-                let scheme = if *http { "http" } else { "tcp" };
-                match host {
-                    Some(v6) if v6.contains(':') => write!(f, "{scheme}://[{v6}]:")?,
-                    host => write!(f, "{scheme}://{}:", host.as_deref().unwrap_or("*"))?,
+                f.write_str(if *http { "http://" } else { "tcp://" })?;
+                let host = host.as_deref().unwrap_or("*");
+                let is_ipv6 = host.contains(':');
+                if is_ipv6 {
+                    write!(f, "[{host}]:")?
+                } else {
+                    write!(f, "{host}:")?
                 }
                 if *port == 0 { f.write_str("*") } else { write!(f, "{port}") }
             }

@@ -63,11 +63,13 @@ pub(super) fn separate_file_table(receiver: &ListenerReceiver) -> io::Result<()>
         if target.is_ok_and(|target| target.to_string_lossy().starts_with("anon_inode:[event")) {
             continue;
         }
-        files.extend(entry.file_name().to_str().and_then(|number| number.parse::<i32>().ok()));
+        if let Some(number) = entry.file_name().to_str().and_then(|number| number.parse::<i32>().ok()) {
+            files.push(number);
+        }
     }
     // A file that another thread closes must really close, so this table must not keep it open.
     for file in files {
-        if file > LAST_STANDARD_STREAM && file != receiver.0.as_raw_fd() {
+        if file > LAST_STANDARD_STREAM && file != receiver.stream.as_raw_fd() {
             // The list includes the descriptor of the folder it was read from, which is closed by now.
             // SAFETY: nothing in this table uses the file. Its owner uses the other table.
             unsafe { libc::close(file) };
@@ -85,22 +87,26 @@ pub struct PairSockets {
     pub upstream: Option<OwnedFd>,
 }
 
-/// Most descriptors of one pair.
+/// Limit of descriptors that one pair has.
 const MAX_SOCKETS: usize = 2;
 
 /// Sends the files of pairs from one file table to another.
 #[derive(Debug)]
-pub(super) struct ListenerSender(UnixStream);
+pub(super) struct ListenerSender {
+    stream: UnixStream,
+}
 
 /// Receives the files of pairs, in the order in which they were sent.
 #[derive(Debug)]
-pub(super) struct ListenerReceiver(UnixStream);
+pub(super) struct ListenerReceiver {
+    stream: UnixStream,
+}
 
 /// Creates both ends. Call this before the file tables are separated.
 pub(super) fn listener_channel() -> io::Result<(ListenerSender, ListenerReceiver)> {
-    let (send, receive) = UnixStream::pair()?;
-    receive.set_nonblocking(true)?;
-    Ok((ListenerSender(send), ListenerReceiver(receive)))
+    let (sending, receiving) = UnixStream::pair()?;
+    receiving.set_nonblocking(true)?;
+    Ok((ListenerSender { stream: sending }, ListenerReceiver { stream: receiving }))
 }
 
 impl ListenerSender {
@@ -108,9 +114,11 @@ impl ListenerSender {
     pub(super) fn send(&self, sockets: &PairSockets) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SOCKETS))];
         let mut rights = SendAncillaryBuffer::new(&mut space);
+        // The receiver tells them apart by this order.
         let files: Vec<_> = iter::once(&sockets.listener).chain(&sockets.upstream).map(AsFd::as_fd).collect();
         rights.push(SendAncillaryMessage::ScmRights(&files));
-        sendmsg(&self.0, &[IoSlice::new(&[0])], &mut rights, SendFlags::NOSIGNAL)?;
+        // The kernel passes descriptors only with at least one byte.
+        sendmsg(&self.stream, &[IoSlice::new(&[0])], &mut rights, SendFlags::NOSIGNAL)?;
         Ok(())
     }
 }
@@ -121,20 +129,19 @@ impl ListenerReceiver {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SOCKETS))];
         let mut rights = RecvAncillaryBuffer::new(&mut space);
         let mut byte = [0];
-        recvmsg(&self.0, &mut [IoSliceMut::new(&mut byte)], &mut rights, RecvFlags::CMSG_CLOEXEC)?;
-        let mut passed_files = None;
+        recvmsg(&self.stream, &mut [IoSliceMut::new(&mut byte)], &mut rights, RecvFlags::CMSG_CLOEXEC)?;
+        let mut listener = None;
+        let mut upstream = None;
         for message in rights.drain() {
-            if let RecvAncillaryMessage::ScmRights(files) = message {
-                passed_files = Some(files);
-                break;
+            if let RecvAncillaryMessage::ScmRights(mut files) = message {
+                listener = files.next();
+                upstream = files.next();
             }
         }
-        let mut passed_files = passed_files.into_iter().flatten();
         // The kernel drops files that exceed the receiver's limit of open files.
-        let listener = passed_files
-            .next()
-            .ok_or_else(|| io::Error::other("no listener was passed: the limit of open files is reached"))?;
-        Ok(PairSockets { listener, upstream: passed_files.next() })
+        let listener =
+            listener.ok_or_else(|| io::Error::other("no listener was passed: the limit of open files is reached"))?;
+        Ok(PairSockets { listener, upstream })
     }
 }
 

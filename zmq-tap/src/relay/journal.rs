@@ -19,7 +19,15 @@ pub(super) struct Journal {
     opened_at: MonoNs,
     /// The opening is reported.
     is_announced: AtomicBool,
-    ending: Mutex<Option<(Ending, Option<Direction>)>>,
+    end: Mutex<Option<ConnectionEnd>>,
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ConnectionEnd {
+    pub(super) cause: Ending,
+    /// The side that ended first; `None` if neither did.
+    pub(super) first: Option<Direction>,
 }
 
 impl Journal {
@@ -31,7 +39,7 @@ impl Journal {
             lane,
             opened_at: MonoNs::now(),
             is_announced: AtomicBool::new(false),
-            ending: Mutex::new(None),
+            end: Mutex::new(None),
         };
         journal.report_opening();
         Arc::new(journal)
@@ -43,11 +51,13 @@ impl Journal {
 
     /// Reports once that the connection opened. Returns false if the queue is full.
     fn report_opening(&self) -> bool {
-        if !self.is_announced.load(Ordering::Relaxed) {
-            let opened = self.observation(Observed::Opened(self.opened_at));
-            self.is_announced.store(self.shared.observations.push(opened).is_ok(), Ordering::Relaxed);
+        if self.is_announced.load(Ordering::Relaxed) {
+            return true;
         }
-        self.is_announced.load(Ordering::Relaxed)
+        let opened = self.observation(Observed::Opened(self.opened_at));
+        let is_queued = self.shared.observations.push(opened).is_ok();
+        self.is_announced.store(is_queued, Ordering::Relaxed);
+        is_queued
     }
 
     /// Queues an observation, or returns it if the queue is full.
@@ -61,29 +71,34 @@ impl Journal {
         let Err(observation) = self.push(what) else {
             return;
         };
-        let opened = self.observation(Observed::Opened(self.opened_at));
-        // Late observations are read in order, so this one precedes all others of its connection.
-        let opened = (!self.is_announced.swap(true, Ordering::Relaxed)).then_some(opened);
-        for late in opened.into_iter().chain([observation]) {
-            if !self.shared.observations.push_late(late) {
-                self.shared.counters.unreported.add(1);
-            }
+        let was_announced = self.is_announced.swap(true, Ordering::Relaxed);
+        if !was_announced {
+            // Late observations are read in order, so the opening precedes all others of its connection.
+            self.push_late_or_count(self.observation(Observed::Opened(self.opened_at)));
+        }
+        self.push_late_or_count(observation);
+    }
+
+    /// Queues an observation after all frames. Counts it as unreported if even that queue is full.
+    fn push_late_or_count(&self, observation: Observation) {
+        if !self.shared.observations.push_late(observation) {
+            self.shared.counters.unreported.add(1);
         }
     }
 
-    /// Sets the cause of the connection's end and the side that ended first.
-    pub(super) fn record_end(&self, why: Ending, first: Option<Direction>) {
-        *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = Some((why, first));
+    /// Sets the end that is reported when the journal is dropped.
+    pub(super) fn record_end(&self, end: ConnectionEnd) {
+        *self.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
     }
 }
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        let recorded = self.ending.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // No cause was set: the task panicked, or the relay dropped it.
+        let recorded = self.end.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Without a recorded end, the task panicked, or the relay dropped it.
         let unrecorded = if std::thread::panicking() { Ending::Panicked } else { Ending::Stopped };
-        let (why, first) = recorded.unwrap_or((unrecorded, None));
-        self.push_rare(Observed::Closed { at: MonoNs::now(), first, why });
+        let end = recorded.unwrap_or(ConnectionEnd { cause: unrecorded, first: None });
+        self.push_rare(Observed::Closed { at: MonoNs::now(), first: end.first, why: end.cause });
     }
 }
 
@@ -101,21 +116,31 @@ impl Reporter {
         Self { journal, direction, unreported: 0 }
     }
 
-    /// Queues an observation, behind the number of earlier ones that were not queued. `None` stands for bytes that were not kept.
-    pub(super) fn report_observed(&mut self, what: Option<Observed>) {
-        let queued = what.is_some_and(|what| {
-            // The reader must learn of the gap before it gets what follows.
-            if self.unreported > 0
-                && self.journal.push(self.missed_observation(self.unreported, MissedCause::QueueFull)).is_ok()
-            {
-                self.unreported = 0;
-            }
-            self.unreported == 0 && self.journal.push(what).is_ok()
-        });
-        if !queued {
-            self.unreported += 1;
-            self.journal.shared.counters.dropped.add(1);
+    /// Queues an observation, or counts it as unreported if the queue is full.
+    pub(super) fn report_or_count(&mut self, what: Observed) {
+        // The reader must learn of a gap before it gets what follows.
+        let is_queued = self.report_gap() && self.journal.push(what).is_ok();
+        if !is_queued {
+            self.count_unreported();
         }
+    }
+
+    /// Reports the number of earlier observations that were not queued. Returns false if the queue is still full.
+    fn report_gap(&mut self) -> bool {
+        if self.unreported == 0 {
+            return true;
+        }
+        let is_queued = self.journal.push(self.missed_observation(self.unreported, MissedCause::QueueFull)).is_ok();
+        if is_queued {
+            self.unreported = 0;
+        }
+        is_queued
+    }
+
+    /// Counts a message, or a stretch of bytes, that is not reported.
+    pub(super) fn count_unreported(&mut self) {
+        self.unreported += 1;
+        self.journal.shared.counters.dropped.add(1);
     }
 
     /// Queues a loss, which must itself not be lost.

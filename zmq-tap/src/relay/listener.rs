@@ -41,8 +41,8 @@ pub(super) fn bind_listener(pair: &Pair) -> Result<BoundListener, RelayError> {
     }
     let bound = match listen {
         Endpoint::Path(path) => {
-            let upstream = if let Endpoint::Path(path) = upstream { Some(path.as_path()) } else { None };
-            let (listener, claim) = SocketClaim::listen(path, upstream)?;
+            let upstream_path = if let Endpoint::Path(path) = upstream { Some(path.as_path()) } else { None };
+            let (listener, claim) = SocketClaim::listen(path, upstream_path)?;
             return Ok(BoundListener { socket: listener.into(), endpoint: listen.clone(), claim: Some(claim) });
         }
         Endpoint::Abstract(name) => bind_abstract_name(name, listen),
@@ -110,6 +110,7 @@ pub(super) async fn accept_connections(shared: Arc<RelayState>, route: RelayRout
                     let slot = ConnectionSlot(shared.clone());
                     let served = connection::serve_connection(shared.clone(), route.clone(), lane, socket, stop.clone());
                     connections.spawn(async move {
+                        // Released when the task ends, even by a panic.
                         let _slot = slot;
                         served.await;
                     });

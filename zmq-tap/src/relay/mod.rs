@@ -74,6 +74,8 @@ struct AddedPair {
 
 /// Time beyond `RelayOptions::drain` before remaining connections are cut.
 const GRACE: Duration = Duration::from_millis(500);
+/// Observations of one connection that may wait beyond the queue. Its end queues up to six: opened, closed, and two losses each way.
+const LATE_PER_CONNECTION: usize = 8;
 /// Limit of pairs. Each pair has two directions, and hop ids have 16 bits.
 const MAX_PAIRS: u16 = u16::MAX / 2;
 
@@ -89,9 +91,9 @@ struct RelayState {
 impl RelayState {
     fn new(options: RelayOptions) -> Arc<Self> {
         let counters = Arc::new(Counters::default());
+        let max_late_observations = options.max_connections.saturating_mul(LATE_PER_CONNECTION);
         Arc::new(Self {
-            // The end of a connection queues up to six observations: opened, closed, and two losses each way.
-            observations: Arc::new(Observations::new(options.queue_frames, options.max_connections.saturating_mul(8))),
+            observations: Arc::new(Observations::new(options.queue_frames, max_late_observations)),
             pool: Arc::new(Pool::new(
                 PoolLimits {
                     block_bytes: options.block_bytes,
@@ -116,7 +118,7 @@ pub struct Relay {
     /// Socket files that the relay made.
     claims: Vec<SocketClaim>,
     /// Pairs for the relay's thread. Their listeners arrive through the [`ListenerReceiver`].
-    added: UnboundedSender<AddedPair>,
+    pair_sender: UnboundedSender<AddedPair>,
     listener_sender: ListenerSender,
 }
 
@@ -127,26 +129,23 @@ impl Relay {
         let bound: Vec<_> = pairs.iter().map(listener::bind_listener).collect::<Result<_, _>>()?;
         let shared = RelayState::new(options.in_range());
         let stop = Signal::default();
-        let (added, joining) = unbounded_channel();
+        let (pair_sender, pair_receiver) = unbounded_channel();
         let (listener_sender, listener_receiver) = files::listener_channel().map_err(RelayError::Thread)?;
         let task_shared = shared.clone();
         let task_stop = stop.clone();
         let work = async move |receiver: &ListenerReceiver| {
-            relay_pairs(task_shared, joining, receiver, task_stop).await;
+            relay_pairs(task_shared, pair_receiver, receiver, task_stop).await;
         };
         let thread = Some(RelayThread::start(listener_receiver, work).map_err(RelayError::Thread)?);
         let mut relay =
-            Self { shared, stop, thread, listening: Vec::new(), claims: Vec::new(), added, listener_sender };
-        for (Pair { upstream: address, .. }, bound) in pairs.into_iter().zip(bound) {
+            Self { shared, stop, thread, listening: Vec::new(), claims: Vec::new(), pair_sender, listener_sender };
+        for (pair, bound) in pairs.into_iter().zip(bound) {
             relay.claims.extend(bound.claim);
-            let upstream = UpstreamSocket::examine(&address)?;
+            let upstream = UpstreamSocket::with_current_owners(&pair.upstream)?;
             let sockets = PairSockets { listener: bound.socket, upstream: None };
-            relay.pass_to_thread(
-                Pair { listen: bound.endpoint, upstream: address },
-                &sockets,
-                upstream,
-                Signal::sent(),
-            )?;
+            // The bound endpoint, since the kernel may have chosen the port.
+            let pair = Pair { listen: bound.endpoint, upstream: pair.upstream };
+            relay.pass_to_thread(pair, &sockets, upstream, Signal::sent())?;
         }
         Ok(relay)
     }
@@ -157,7 +156,7 @@ impl Relay {
         let upstream = if sockets.upstream.is_some() {
             UpstreamSocket::default()
         } else {
-            UpstreamSocket::examine(&pair.upstream)?
+            UpstreamSocket::with_current_owners(&pair.upstream)?
         };
         self.pass_to_thread(pair, &sockets, upstream, gate)
     }
@@ -178,7 +177,7 @@ impl Relay {
         let listen = pair.listen.clone();
         self.listener_sender.send(sockets).map_err(|error| RelayError::Bind(listen.clone(), error))?;
         let (ready, registration) = channel();
-        self.added.send(AddedPair { index, pair, gate, upstream, ready }).map_err(|_| RelayError::Stopped)?;
+        self.pair_sender.send(AddedPair { index, pair, gate, upstream, ready }).map_err(|_| RelayError::Stopped)?;
         let registration = registration.recv().map_err(|_| RelayError::Stopped)?;
         registration.map_err(|error| RelayError::Bind(listen.clone(), error))?;
         self.listening.push(listen);
@@ -237,30 +236,26 @@ impl Drop for Relay {
 /// The relay's thread: accepts connections of each pair that joins, until `stop`. Then waits until they have drained.
 async fn relay_pairs(
     shared: Arc<RelayState>,
-    mut joining: UnboundedReceiver<AddedPair>,
+    mut pair_receiver: UnboundedReceiver<AddedPair>,
     listener_receiver: &ListenerReceiver,
     stop: Signal,
 ) {
     let mut pairs = JoinSet::new();
     loop {
         let AddedPair { index, pair, gate, upstream, ready } = tokio::select! {
-            Some(joining) = joining.recv() => joining,
+            Some(added) = pair_receiver.recv() => added,
             () = stop.received() => break,
         };
-        let received = listener_receiver.receive().and_then(|sockets| {
+        let registered = listener_receiver.receive().and_then(|sockets| {
             let listener = Listener::new(sockets.listener, &pair.listen)?;
-            Ok((listener, sockets.upstream))
+            let route = RelayRoute { index, pair, gate, upstream: upstream.with_held_file(sockets.upstream) };
+            pairs.spawn(listener::accept_connections(shared.clone(), route, listener, stop.clone()));
+            Ok(())
         });
-        match received {
-            Ok((listener, held)) => {
-                let route = RelayRoute { index, pair, gate, upstream: upstream.with_held_file(held) };
-                pairs.spawn(listener::accept_connections(shared.clone(), route, listener, stop.clone()));
-                let _ = ready.send(Ok(()));
-            }
-            Err(error) => drop(ready.send(Err(error))),
-        }
+        // The caller waits for the result, unless its thread has panicked.
+        let _ = ready.send(registered);
     }
+    let all_drained = async { while pairs.join_next().await.is_some() {} };
     // Connections that have not ended by then are cut.
-    let all = async { while pairs.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(shared.options.drain + GRACE, all).await;
+    let _ = tokio::time::timeout(shared.options.drain + GRACE, all_drained).await;
 }

@@ -146,12 +146,13 @@ impl Pool {
         blocks.shared_bytes += shared_bytes;
         let size = LEAST_READ + shared_bytes;
         let is_full_size = size >= wanted;
-        let mut bytes = BytesMut::new();
+        let mut reused_block = None;
         if is_full_size {
-            bytes = blocks.unbudgeted.pop().map_or(bytes, |block| block.bytes);
+            reused_block = blocks.unbudgeted.pop();
         } else {
             self.counters.reads_shortened.add(1);
         }
+        let mut bytes = reused_block.map_or_else(BytesMut::new, |block| block.bytes);
         bytes.reserve(size);
         ReadBlock { bytes, size, origin: BlockOrigin::Unbudgeted { is_full_size } }
     }
@@ -204,13 +205,13 @@ impl PoolBlocks {
 
     /// Frees every block that nothing refers to.
     fn free_unused(&mut self) {
-        self.open.retain_mut(|block| !free_if_unused(block, &mut self.allocated));
-        self.retired.retain_mut(|block| !free_if_unused(block, &mut self.allocated));
+        self.open.retain_mut(|block| !discount_if_unused(block, &mut self.allocated));
+        self.retired.retain_mut(|block| !discount_if_unused(block, &mut self.allocated));
     }
 }
 
-/// Returns whether nothing refers to the block, whose memory then no longer counts as allocated.
-fn free_if_unused(block: &mut ReadBlock, allocated: &mut usize) -> bool {
+/// Returns whether nothing refers to the block, and then subtracts its size from `allocated`.
+fn discount_if_unused(block: &mut ReadBlock, allocated: &mut usize) -> bool {
     let is_unused = block.try_reclaim();
     if is_unused {
         *allocated -= block.size;

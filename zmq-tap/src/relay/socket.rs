@@ -31,7 +31,7 @@ pub(super) struct Socket {
     /// Registered for reading only. Tokio's sockets also wake up when write space becomes available, which happens once for each message
     /// that the peer receives.
     stream: AsyncFd<OwnedFd>,
-    tcp: bool,
+    is_tcp: bool,
 }
 
 impl Socket {
@@ -45,9 +45,9 @@ impl Socket {
         Self::new(stream.into_std()?.into(), true)
     }
 
-    fn new(stream: OwnedFd, tcp: bool) -> io::Result<Self> {
+    fn new(stream: OwnedFd, is_tcp: bool) -> io::Result<Self> {
         let stream = register_file(stream, Interest::READABLE)?;
-        Ok(Self { stream, tcp })
+        Ok(Self { stream, is_tcp })
     }
 
     pub(super) async fn readable(&self) -> io::Result<()> {
@@ -60,6 +60,7 @@ impl Socket {
         if let Ok(waiting) = file.and_then(|file| register_file(file, Interest::WRITABLE)) {
             waiting.writable().await.map(|mut guard| guard.retain_ready())
         } else {
+            // No descriptor is left to wait with, so the caller writes again after a while.
             sleep(RETRY_INTERVAL).await;
             Ok(())
         }
@@ -91,7 +92,7 @@ impl Socket {
     /// Reduces the kernel's send buffer. Returns the previous size for [`Socket::restore_send_buffer`], or `None` for TCP, where setting a
     /// size disables the kernel's autotuning.
     pub(super) fn shrink_send_buffer(&self) -> Option<usize> {
-        if self.tcp {
+        if self.is_tcp {
             return None;
         }
         let size = socket_send_buffer_size(&self.stream).ok()?;
@@ -117,7 +118,7 @@ impl Socket {
 
     /// Makes a later close send a reset. A socket file has no reset except the one caused by unread bytes.
     pub(super) fn reset_on_close(&self) {
-        if self.tcp {
+        if self.is_tcp {
             let _ = set_socket_linger(&self.stream, Some(Duration::ZERO));
         }
     }

@@ -47,15 +47,19 @@ impl FileIdentity {
         let inode = fields.next()?.parse().ok()?;
         let (seconds, nanoseconds) = fields.next()?.split_once('.')?;
         let modified_s = seconds.parse().ok()?;
-        let read = Self { device, inode, modified_s, modified_subsec_ns: nanoseconds.parse().ok()? };
+        let modified_subsec_ns = nanoseconds.parse().ok()?;
+        let identity = Self { device, inode, modified_s, modified_subsec_ns };
         // Rejects other spellings of the same numbers and further fields.
-        (read.to_numbers() == text).then_some(read)
+        (identity.to_numbers() == text).then_some(identity)
     }
 
     fn note_text(&self) -> String {
         format!("tokengap socket {}\n", self.to_numbers())
     }
 }
+
+/// Limit of attempts to lock a note that other processes remove or create meanwhile.
+const MAX_NOTE_ATTEMPTS: usize = 8;
 
 /// A socket file made by tokengap, with its note. Dropping it removes both, unless another file has replaced the socket.
 #[derive(Debug)]
@@ -145,24 +149,28 @@ impl SocketNote {
         Self::open(folder, name.as_ref(), false)
     }
 
-    /// Opens and locks a note. Creates one if `create` is set and none exists. Refuses a file of another user, a link, or a file with a
-    /// second name: it is not opened for its content.
-    fn open(folder: &Folder, socket: &OsStr, create: bool) -> Result<Option<Self>, RelayError> {
+    /// Opens and locks the note next to `socket`. If none exists, creates one or returns `None`. Refuses a file of another user, a link, or a
+    /// file with a second name: it is not opened for its content.
+    fn open(folder: &Folder, socket: &OsStr, creates_missing: bool) -> Result<Option<Self>, RelayError> {
         let mut name = socket.to_owned();
         name.push(".tokengap");
         let shown = folder.shown(&name);
         let failed = |error: io::Error| RelayError::Note(shown.clone(), error);
         // A tokengap that stops removes its note, so the locked file may have left the folder. Then try again.
-        for _ in 0..8 {
-            let file = match folder.find_file(&name).map_err(failed)? {
-                Some(found) if !is_own(found.metadata()) => return Err(RelayError::ForeignNote(shown)),
-                Some(found) => found.open_content().map_err(failed)?,
-                None if !create => return Ok(None),
-                // Another process may create it in between, which the lock below then decides.
-                None => match folder.create_file(&name) {
+        for _ in 0..MAX_NOTE_ATTEMPTS {
+            let file = if let Some(found) = folder.find_file(&name).map_err(failed)? {
+                if !is_own(found.metadata()) {
+                    return Err(RelayError::ForeignNote(shown));
+                }
+                found.open_content().map_err(failed)?
+            } else if creates_missing {
+                match folder.create_file(&name) {
+                    // Another process created it in between. The lock below then decides.
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                     created => created.map_err(failed)?,
-                },
+                }
+            } else {
+                return Ok(None);
             };
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
@@ -181,10 +189,9 @@ impl SocketNote {
 
     /// Returns whether the note was not removed or replaced since it was opened.
     fn is_at_its_name(&self) -> bool {
-        match (self.file.metadata(), self.folder.find_file(&self.name)) {
-            (Ok(open), Ok(Some(found))) => found.is_same(&open) && is_own(&open),
-            _ => false,
-        }
+        let Ok(open_file) = self.file.metadata() else { return false };
+        let Ok(Some(file_at_name)) = self.folder.find_file(&self.name) else { return false };
+        file_at_name.is_same(&open_file) && is_own(&open_file)
     }
 
     fn shown_path(&self) -> PathBuf {
@@ -244,15 +251,20 @@ fn bind_socket_file(path: &Path, entry: &FolderEntry, upstream: Option<&Path>) -
     let file = entry.find_file()?.filter(|file| file.is_socket() && file.owner_uid() == own_user);
     let file = file.ok_or_else(|| io::Error::other("another process replaced the socket file"))?;
     let default_mode = 0o777 & !umask.bits();
-    let upstream_mode = upstream.map(|path| match FolderEntry::of_path(path).and_then(|entry| entry.find_file()) {
-        Ok(Some(found)) if found.is_socket() => found.metadata().permissions().mode(),
-        _ => 0o775,
-    });
-    if let Err(error) = file.set_mode(default_mode & upstream_mode.unwrap_or(0o777)) {
+    let max_mode = upstream.map_or(0o777, mode_of_upstream);
+    if let Err(error) = file.set_mode(default_mode & max_mode) {
         let _ = entry.folder.remove_file(&entry.name, file.metadata());
         return Err(error);
     }
     Ok(BoundSocket { listener, file })
+}
+
+/// Permissions of the socket file at `path`. While there is none, others get no write permission, without which nobody can connect.
+fn mode_of_upstream(path: &Path) -> u32 {
+    match FolderEntry::of_path(path).and_then(|entry| entry.find_file()) {
+        Ok(Some(file)) if file.is_socket() => file.metadata().permissions().mode(),
+        _ => 0o775,
+    }
 }
 
 /// Kind of the file in words.

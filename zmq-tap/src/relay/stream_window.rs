@@ -1,5 +1,6 @@
 //! The section of a stream that the relay holds: bytes read and not yet written, or part of an incomplete message.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::buf::Limit;
@@ -22,6 +23,24 @@ pub(super) struct StreamWindow {
     read_limit_bytes: usize,
 }
 
+/// Bytes of a stream.
+#[derive(Debug)]
+pub(super) struct StreamSlice {
+    /// Stream offset of the first byte.
+    start: u64,
+    pub(super) bytes: Bytes,
+}
+
+impl StreamSlice {
+    /// The bytes at these stream offsets. `None` if some of them are not in this slice.
+    pub(super) fn part(&self, offsets: Range<u64>) -> Option<Bytes> {
+        let start = offsets.start.checked_sub(self.start)?;
+        let end = offsets.end.checked_sub(self.start)?;
+        let is_inside = start <= end && end <= self.bytes.len() as u64;
+        is_inside.then(|| self.bytes.slice(start as usize..end as usize))
+    }
+}
+
 impl StreamWindow {
     pub(super) fn new(pool: Arc<Pool>, max_read_bytes: usize) -> Self {
         Self { pool, block: None, base: 0, written: 0, end: 0, max_read_bytes, read_limit_bytes: max_read_bytes }
@@ -37,26 +56,22 @@ impl StreamWindow {
         self.max_read_bytes / 4
     }
 
-    /// Ensures space for a read, contiguous with the kept bytes, which begin at `keep.start`. Returns false if the budget is exhausted. Then the kept bytes are
-    /// discarded, and the next read starts inside a message.
+    /// Ensures space for a read, contiguous with the kept bytes, which begin at `keep.start`. Returns false if the budget is exhausted. Then
+    /// the kept bytes are discarded, and the next read starts inside a message.
     pub(super) fn reserve(&mut self, keep: Pending) -> bool {
         self.discard_before(keep.start);
         let buffered = self.block.as_ref().map_or(0, |block| block.bytes.len());
         let rest_of_frame = keep.frame_end.map_or(0, |end| usize::try_from(end - self.end).unwrap_or(usize::MAX));
         let has_budgeted_space = self.block.as_ref().is_some_and(|block| {
-            !block.is_unbudgeted() && block.spare_bytes() >= self.required_bytes(buffered, rest_of_frame)
+            !block.is_unbudgeted() && block.spare_bytes() >= self.min_spare_to_stay(buffered, rest_of_frame)
         });
         if has_budgeted_space {
             return true;
         }
         // The length that a header claims is trusted step by step: at most a block, or as much as has already arrived.
         let bytes_to_come = rest_of_frame.max(self.min_spare_bytes()).min(buffered.max(self.pool.block_bytes()));
-        if let Some(mut larger) = self.pool.acquire(buffered + bytes_to_come) {
-            if let Some(old) = self.block.take() {
-                larger.bytes.extend_from_slice(&old.bytes);
-                self.pool.release(old, usize::MAX);
-            }
-            self.block = Some(larger);
+        if let Some(larger) = self.pool.acquire(buffered + bytes_to_come) {
+            self.move_to_block(larger);
             return true;
         }
         self.release_block();
@@ -65,13 +80,24 @@ impl StreamWindow {
         false
     }
 
-    /// Spare bytes with which the block stays in use. A message that does not fit moves to another block while it is short. Later it moves
-    /// only when there is no space at all.
-    fn required_bytes(&self, buffered: usize, rest_of_frame: usize) -> usize {
+    /// Copies the kept bytes to `larger`, which replaces the current block.
+    fn move_to_block(&mut self, mut larger: ReadBlock) {
+        if let Some(old) = self.block.take() {
+            larger.bytes.extend_from_slice(&old.bytes);
+            // No other connection may use the old block before its observations are dropped.
+            self.pool.release(old, usize::MAX);
+        }
+        self.block = Some(larger);
+    }
+
+    /// Spare bytes with which a message of `buffered` bytes stays in its block, although `rest_of_frame` more bytes are to come.
+    fn min_spare_to_stay(&self, buffered: usize, rest_of_frame: usize) -> usize {
         let is_cheap_to_move = buffered < self.min_spare_bytes();
         if is_cheap_to_move {
+            // Move now if the rest does not fit: later the copy is longer.
             rest_of_frame.clamp(self.min_spare_bytes(), self.pool.block_bytes() / 2)
         } else if rest_of_frame > 0 {
+            // Less space than usual is enough for the last bytes of a frame.
             rest_of_frame.min(self.min_spare_bytes())
         } else {
             self.min_spare_bytes()
@@ -109,17 +135,16 @@ impl StreamWindow {
         self.written
     }
 
-    /// Splits off everything before `end`. Returns the stream offset of its first byte, and the bytes.
-    pub(super) fn split_before(&mut self, end: u64) -> (u64, Bytes) {
-        let base = self.base;
-        let length = end.saturating_sub(base) as usize;
+    /// Splits off everything before the stream offset `end`, and returns it.
+    pub(super) fn split_before(&mut self, end: u64) -> StreamSlice {
+        let start = self.base;
         let Some(block) = &mut self.block else {
-            return (base, Bytes::new());
+            return StreamSlice { start, bytes: Bytes::new() };
         };
-        let length = length.min(block.bytes.len());
+        let length = (end.saturating_sub(start) as usize).min(block.bytes.len());
         self.base += length as u64;
         // Without a copy: the observation shares the block's memory.
-        (base, block.bytes.split_to(length).freeze())
+        StreamSlice { start, bytes: block.bytes.split_to(length).freeze() }
     }
 
     /// Discards relayed bytes before `from`. Returns the block to the pool if it becomes empty.
@@ -184,7 +209,7 @@ mod tests {
             let appended = window.record_read(count).len();
             window.record_written(appended);
         }
-        assert_eq!(window.split_before(end).1.len() as u64, length);
+        assert_eq!(window.split_before(end).bytes.len() as u64, length);
         copied
     }
 

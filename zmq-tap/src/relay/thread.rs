@@ -37,9 +37,9 @@ impl RelayThread {
             if let Err(error) = separate_file_table(&transferred.listener_receiver) {
                 tracing::debug!("the relay shares its files with the other threads: {error}");
             }
-            if catch_unwind(AssertUnwindSafe(|| transferred.runtime.block_on(work(&transferred.listener_receiver))))
-                .is_err()
-            {
+            let run_work = || transferred.runtime.block_on(work(&transferred.listener_receiver));
+            // Caught, so that the runtime is returned to the other thread all the same.
+            if catch_unwind(AssertUnwindSafe(run_work)).is_err() {
                 tracing::error!("the relay's thread panicked");
             }
             transferred.wait_for_tasks()
@@ -61,16 +61,17 @@ impl Transferred {
     /// table.
     fn wait_for_tasks(self) -> Option<Self> {
         let metrics = self.runtime.handle().metrics();
-        let all = async {
+        let all_tasks_ended = async {
             while metrics.num_alive_tasks() > 0 {
                 yield_now().await;
             }
         };
-        let ended = self.runtime.block_on(async { timeout(GRACE, all).await.is_ok() });
-        if ended {
+        let have_ended = self.runtime.block_on(async { timeout(GRACE, all_tasks_ended).await.is_ok() });
+        if have_ended {
             Some(self)
         } else {
             tracing::error!("a connection's task does not end");
+            // In the table of the thread that joins, the numbers of these tasks' sockets are other files, which a drop would close.
             std::mem::forget(self);
             None
         }

@@ -2,6 +2,7 @@
 //! and its folder must always belong to the same users.
 
 use std::error::Error;
+use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -18,52 +19,70 @@ use crate::folder::{FolderEntry, HeldFile, descriptor_path};
 #[derive(Debug, Default)]
 pub(super) struct UpstreamSocket {
     /// The file itself, if it was opened when the relay took its place.
-    held: Option<OwnedFd>,
-    /// Owner of the folder that was first found at the path.
+    held_file: Option<OwnedFd>,
+    /// User id of the owner of the folder that was first found at the path.
     folder_owner: OnceLock<u32>,
-    /// Owner of the socket that was first found at the path.
-    owner: OnceLock<u32>,
+    /// User id of the owner of the socket that was first found at the path.
+    socket_owner: OnceLock<u32>,
 }
 
 impl UpstreamSocket {
-    /// Examines the file of `endpoint`, which may be missing: then the owner of the first socket found later is the expected one.
-    pub(super) fn examine(endpoint: &Endpoint) -> Result<Self, RelayError> {
+    /// Remembers who owns the socket file of `endpoint` and its folder. Fails if the file is not a socket. Does nothing for other endpoints.
+    pub(super) fn with_current_owners(endpoint: &Endpoint) -> Result<Self, RelayError> {
         let upstream = Self::default();
-        if let Endpoint::Path(path) = endpoint {
-            match upstream.open_checked(path) {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(RelayError::Upstream(path.clone(), error)),
+        let Endpoint::Path(path) = endpoint else { return Ok(upstream) };
+        if let Err(error) = upstream.open_socket_of_same_owners(path) {
+            // The server may start after the relay: then the owner of the first socket found later is the expected one.
+            if error.kind() != io::ErrorKind::NotFound {
+                return Err(RelayError::Upstream(path.clone(), error));
             }
         }
         Ok(upstream)
     }
 
-    /// Uses `held` for all connections, if it is given.
-    pub(super) fn with_held_file(self, held: Option<OwnedFd>) -> Self {
-        Self { held, ..self }
+    /// Uses `held_file` for all connections, if it is given.
+    pub(super) fn with_held_file(self, held_file: Option<OwnedFd>) -> Self {
+        Self { held_file, ..self }
     }
 
-    /// Connects to the file that was checked, not to its path.
+    /// Connects to the socket file that is held open, or to the one at `path` now if none is held.
     pub(super) async fn connect(&self, path: &Path) -> io::Result<UnixStream> {
-        match &self.held {
-            Some(held) => UnixStream::connect(descriptor_path(held)).await,
-            // The file at the path may be another one at each connection.
-            None => UnixStream::connect(self.open_checked(path)?.path()).await,
+        if let Some(file) = &self.held_file {
+            return UnixStream::connect(descriptor_path(file)).await;
         }
+        let socket_file = self.open_socket_of_same_owners(path)?;
+        // Through the descriptor, since another file may have replaced the checked one at `path`.
+        UnixStream::connect(socket_file.path()).await
     }
 
-    /// Opens the socket file, if it and its folder still have the owner that they had at the start.
-    fn open_checked(&self, path: &Path) -> io::Result<HeldFile> {
+    /// Opens the socket file at `path`. Refuses any other kind of file. Refuses the socket if it or its folder has another owner than when it
+    /// was first opened.
+    fn open_socket_of_same_owners(&self, path: &Path) -> io::Result<HeldFile> {
         let entry = FolderEntry::of_path(path)?;
-        require_owner("its folder", &self.folder_owner, entry.folder.metadata()?.uid())?;
-        let found = entry.find_file()?.ok_or(io::ErrorKind::NotFound)?;
-        if !found.is_socket() {
-            let what = if found.metadata().is_symlink() { "a symbolic link" } else { "no socket" };
+        require_first_owner(OwnedFile::Folder, &self.folder_owner, entry.folder.metadata()?.uid())?;
+        let file = entry.find_file()?.ok_or(io::ErrorKind::NotFound)?;
+        if !file.is_socket() {
+            let what = if file.metadata().is_symlink() { "a symbolic link" } else { "no socket" };
             return Err(refusal_error(UpstreamChanged::NotASocket(what)));
         }
-        require_owner("it", &self.owner, found.owner_uid())?;
-        Ok(found)
+        require_first_owner(OwnedFile::Socket, &self.socket_owner, file.owner_uid())?;
+        Ok(file)
+    }
+}
+
+/// A file whose owner must not change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OwnedFile {
+    Folder,
+    Socket,
+}
+
+impl fmt::Display for OwnedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Folder => "its folder",
+            Self::Socket => "it",
+        })
     }
 }
 
@@ -73,12 +92,12 @@ pub(super) enum UpstreamChanged {
     #[error("it is {0}: name the socket file itself")]
     NotASocket(&'static str),
     #[error("{what} belongs to user {found}, and belonged to user {expected} before")]
-    Owner { what: &'static str, expected: u32, found: u32 },
+    Owner { what: OwnedFile, expected: u32, found: u32 },
 }
 
-/// Requires the owner that was found first.
-fn require_owner(what: &'static str, first: &OnceLock<u32>, found: u32) -> io::Result<()> {
-    let expected = *first.get_or_init(|| found);
+/// Requires that the owner with the user id `found` is the one that was found first. The first call sets `first_owner`.
+fn require_first_owner(what: OwnedFile, first_owner: &OnceLock<u32>, found: u32) -> io::Result<()> {
+    let expected = *first_owner.get_or_init(|| found);
     if found == expected { Ok(()) } else { Err(refusal_error(UpstreamChanged::Owner { what, expected, found })) }
 }
 
@@ -105,18 +124,18 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("socket");
         let _listener = UnixListener::bind(folder.path().join("real")).expect("bound");
-        let upstream = UpstreamSocket::examine(&Endpoint::Path(path.clone())).expect("it may be missing");
+        let upstream = UpstreamSocket::with_current_owners(&Endpoint::Path(path.clone())).expect("it may be missing");
         symlink("real", &path).expect("linked");
-        let error = upstream.open_checked(&path).expect_err("a link");
+        let error = upstream.open_socket_of_same_owners(&path).expect_err("a link");
         assert!(UpstreamChanged::is_cause(&error) && error.to_string().contains("a symbolic link"), "{error}");
-        let error = UpstreamSocket::examine(&Endpoint::Path(path)).expect_err("a link");
+        let error = UpstreamSocket::with_current_owners(&Endpoint::Path(path)).expect_err("a link");
         assert!(error.to_string().contains("name the socket file itself"), "{error}");
         let own = rustix::process::geteuid().as_raw();
         for upstream in [
-            UpstreamSocket { owner: OnceLock::from(own + 1), ..UpstreamSocket::default() },
+            UpstreamSocket { socket_owner: OnceLock::from(own + 1), ..UpstreamSocket::default() },
             UpstreamSocket { folder_owner: OnceLock::from(own + 1), ..UpstreamSocket::default() },
         ] {
-            let error = upstream.open_checked(&folder.path().join("real")).expect_err("another owner");
+            let error = upstream.open_socket_of_same_owners(&folder.path().join("real")).expect_err("another owner");
             assert!(UpstreamChanged::is_cause(&error) && error.to_string().contains("belongs to user"), "{error}");
         }
     }

@@ -1,16 +1,14 @@
 //! Observer of one direction of a ZMTP connection: scans bytes as they are read and reports messages as they are written.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use trace::MonoNs;
 use trace::event::MissedCause;
 
 use super::assembly::{AssembledMessage, MessageAssembly};
 use super::journal::{Journal, Reporter};
 use super::observation::{Direction, NotKept, Observed, Payload, Unread};
-use super::stream_window::StreamWindow;
+use super::stream_window::{StreamSlice, StreamWindow};
 use crate::zmtp::{Opaque, Pending, Scanner};
 
 /// Observer of the bytes of one direction while they are copied. It neither delays nor changes them.
@@ -54,28 +52,18 @@ impl ZmtpWatch {
         Self { reporter: Reporter::new(journal, direction), scanner, assembly, seq: 0, has_unreadable_part: false }
     }
 
-    /// Reports a message whose last byte was written. `base`: offset of `bytes` in the stream.
-    fn report_frame(&mut self, message: AssembledMessage, base: u64, bytes: &Bytes, written_at: MonoNs) {
+    /// Reports a message whose last byte was written, with its bytes from `written`.
+    fn report_frame(&mut self, message: AssembledMessage, written: &StreamSlice, written_at: MonoNs) {
         let seq = self.seq;
         self.seq += 1;
-        let payload = match message.earlier_parts {
-            Ok(earlier) if earlier.is_empty() => slice_of_stream(bytes, base, message.last_part).map(Payload::Whole),
-            Ok(earlier) => {
-                let parts = earlier.into_iter().chain([message.last_part]);
-                let slices: Option<Vec<_>> = parts.map(|part| slice_of_stream(bytes, base, part)).collect();
-                slices.map(Payload::Multipart)
-            }
-            Err(why) => Some(Payload::NotKept(why)),
-        };
-        self.reporter.report_observed(Some(Observed::Frame {
+        self.reporter.report_or_count(Observed::Frame {
             direction: self.reporter.direction,
             seq,
             read_at: message.read_at,
             written_at,
             bytes: message.bytes,
-            // What is no longer in the window was discarded for the budget.
-            payload: payload.unwrap_or(Payload::NotKept(NotKept::Budget)),
-        }));
+            payload: payload_of_message(message, written),
+        });
     }
 
     /// Reports that messages could not be read, and why.
@@ -89,17 +77,31 @@ impl ZmtpWatch {
     }
 }
 
-/// The part of a stream with these offsets, of which `bytes` begin at `base`.
-fn slice_of_stream(bytes: &Bytes, base: u64, part: Range<u64>) -> Option<Bytes> {
-    let start = part.start.checked_sub(base)?;
-    let end = part.end.checked_sub(base)?;
-    (start <= end && end <= bytes.len() as u64).then(|| bytes.slice(start as usize..end as usize))
+/// The bytes of a message, which are a part of `written` if they were kept.
+fn payload_of_message(message: AssembledMessage, written: &StreamSlice) -> Payload {
+    let earlier_parts = match message.earlier_parts {
+        Ok(earlier_parts) => earlier_parts,
+        Err(why) => return Payload::NotKept(why),
+    };
+    let payload = if earlier_parts.is_empty() {
+        written.part(message.last_part).map(Payload::Whole)
+    } else {
+        let parts = earlier_parts.into_iter().chain([message.last_part]);
+        parts.map(|part| written.part(part)).collect::<Option<Vec<_>>>().map(Payload::Multipart)
+    };
+    // What is no longer in the window was discarded for the budget.
+    payload.unwrap_or(Payload::NotKept(NotKept::Budget))
 }
 
 impl StreamObserver for ZmtpWatch {
     fn bytes_to_keep(&mut self) -> Pending {
-        let pending = self.scanner.pending().filter(|pending| self.assembly.is_kept(*pending));
-        pending.unwrap_or(Pending { start: self.scanner.position(), frame_end: None })
+        if let Some(pending) = self.scanner.pending() {
+            self.assembly.discard_if_too_large(pending);
+            if self.assembly.is_message_kept() {
+                return pending;
+            }
+        }
+        Pending { start: self.scanner.position(), frame_end: None }
     }
 
     fn note_discarded(&mut self) {
@@ -117,31 +119,34 @@ impl StreamObserver for ZmtpWatch {
         for why in std::mem::take(&mut self.assembly.unread) {
             self.report_unread(why);
         }
-        if std::mem::take(&mut self.assembly.is_rejected) {
+        if self.assembly.is_rejected {
+            self.assembly.is_rejected = false;
             self.reporter.journal.push_rare(Observed::Rejected(self.reporter.direction));
         }
     }
 
     fn observe_written(&mut self, window: &mut StreamWindow, count: usize, at: MonoNs) {
         self.reporter.count_relayed(count);
-        let written = window.written();
-        let messages = self.assembly.complete.iter();
-        let completed = messages.take_while(|message| message.last_part.end <= written).count();
-        let Some(last) = completed.checked_sub(1).and_then(|last| self.assembly.complete.get(last)) else {
+        let mut completed = 0;
+        let mut end_of_last = 0;
+        for message in self.assembly.complete.iter().take_while(|message| message.last_part.end <= window.written()) {
+            completed += 1;
+            end_of_last = message.last_part.end;
+        }
+        if completed == 0 {
             return;
-        };
+        }
         // One split for all messages that this write completed.
-        let (base, bytes) = window.split_before(last.last_part.end);
+        let written = window.split_before(end_of_last);
         for _ in 0..completed {
-            let Some(message) = self.assembly.complete.pop_front() else {
-                return;
-            };
-            self.report_frame(message, base, &bytes, at);
+            if let Some(message) = self.assembly.complete.pop_front() {
+                self.report_frame(message, &written, at);
+            }
         }
         let counters = &self.reporter.journal.shared.counters;
         match self.reporter.direction {
-            Direction::Forward => counters.frames_forward.add(completed as u64),
-            Direction::Backward => counters.frames_backward.add(completed as u64),
+            Direction::Forward => counters.frames_forward.add(completed),
+            Direction::Backward => counters.frames_backward.add(completed),
         }
     }
 

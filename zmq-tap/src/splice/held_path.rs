@@ -32,14 +32,9 @@ impl HeldPath {
         if name.is_empty() || name.contains(['/', '\n']) {
             return Err(SpliceError::Name(name.into()));
         }
-        let found = match folder.find_file(name) {
-            Ok(Some(found)) => found,
-            Ok(None) => {
-                return Err(SpliceError::File("examine", folder.shown(name), io::ErrorKind::NotFound.into()));
-            }
-            Err(error) => return Err(SpliceError::File("examine", folder.shown(name), error)),
-        };
-        if found.is_socket() { Ok(found) } else { Err(SpliceError::NotASocket(folder.shown(name))) }
+        let found = folder.find_file(name).and_then(|file| file.ok_or(io::ErrorKind::NotFound.into()));
+        let file = found.map_err(|error| SpliceError::File("examine", folder.shown(name), error))?;
+        if file.is_socket() { Ok(file) } else { Err(SpliceError::NotASocket(folder.shown(name))) }
     }
 
     /// Listens at the path of the socket `name`, which must be `engine`, and moves that socket to [`HeldPath::aside`], where it stays usable.
@@ -69,32 +64,38 @@ impl HeldPath {
                 held.is_restored = false;
                 Ok((listener, held))
             }
-            Err((what, source)) => {
+            Err(error) => {
                 held.remove_leftovers();
                 held.note.remove();
-                Err(SpliceError::File(what, folder.shown(name), source))
+                Err(error)
             }
         }
     }
 
-    fn write_note(&self) -> Result<(), (&'static str, io::Error)> {
-        self.note.write(&self.moved.to_text()).map_err(|error| ("write a note next to", error))
+    fn write_note(&self) -> Result<(), SpliceError> {
+        self.note.write(&self.moved.to_text()).map_err(|error| self.file_error("write a note next to", error))
+    }
+
+    /// Error of an operation on the socket, which is named by a verb: "cannot OPERATION PATH: ERROR".
+    fn file_error(&self, operation: &'static str, error: io::Error) -> SpliceError {
+        SpliceError::File(operation, self.shown(), error)
     }
 
     /// Writes the note, binds the socket, copies the engine's owner and mode, and then exchanges the names.
-    fn listen_and_exchange(&mut self) -> Result<UnixListener, (&'static str, io::Error)> {
-        let aside = &self.moved.aside;
+    fn listen_and_exchange(&mut self) -> Result<UnixListener, SpliceError> {
         self.write_note()?;
-        let listener = UnixListener::bind(self.folder.path_of(aside)).map_err(|error| ("listen next to", error))?;
-        let created =
-            find_own_socket(&self.folder, aside).map_err(|error| ("examine the new socket next to", error))?;
+        let aside = &self.moved.aside;
+        let listener =
+            UnixListener::bind(self.folder.path_of(aside)).map_err(|error| self.file_error("listen next to", error))?;
+        let created = find_own_socket(&self.folder, aside)
+            .map_err(|error| self.file_error("examine the new socket next to", error))?;
         self.moved.ours = Some(FileIdentity::of_metadata(created.metadata()));
         // Again, with the identity of the new socket, by which a cleanup recognises it.
         self.write_note()?;
         copy_permissions(&created, self.engine.metadata())
-            .map_err(|error| ("create a socket with the same permissions next to", error))?;
+            .map_err(|error| self.file_error("create a socket with the same permissions next to", error))?;
         // One atomic step, so that a connecting peer finds either the engine's socket or tokengap's.
-        self.folder.exchange_names(&self.moved.aside, &self.name).map_err(|error| ("replace", error))?;
+        self.folder.exchange_names(&self.moved.aside, &self.name).map_err(|error| self.file_error("replace", error))?;
         Ok(listener)
     }
 
@@ -115,12 +116,12 @@ impl HeldPath {
 
     /// Whether the path still leads to tokengap's socket. A restarted engine removes that file and binds its own.
     pub fn is_held(&self) -> bool {
-        self.find_identical(&self.name, self.moved.ours.as_ref()).is_some()
+        self.find_ours(&self.name).is_some()
     }
 
     /// Stops accepting new peers: they find no socket file, and retry.
     pub fn stop_accepting(&self) {
-        if let Some(ours) = self.find_identical(&self.name, self.moved.ours.as_ref()) {
+        if let Some(ours) = self.find_ours(&self.name) {
             let _ = self.folder.remove_file(&self.name, ours.metadata());
         }
     }
@@ -137,39 +138,44 @@ impl HeldPath {
         }
         // Set even if it fails, so that it is tried once.
         self.is_restored = true;
-        let is_occupied = !matches!(self.folder.find_file(&self.name), Ok(None));
-        let is_aside = self.find_identical(&self.moved.aside, Some(&self.moved.engine)).is_some();
-        let result = if !is_aside || (is_occupied && !self.is_held()) {
+        let is_engine_aside = self.find_identical(&self.moved.aside, &self.moved.engine).is_some();
+        let is_path_free = matches!(self.folder.find_file(&self.name), Ok(None));
+        let result = if is_engine_aside && (is_path_free || self.is_held()) {
+            let renamed = self.folder.rename(&self.moved.aside, &self.name);
+            // Return with the note in place, by which a later start can restore the socket.
+            renamed.map_err(|error| self.file_error("put back", error))?;
+            Ok(())
+        } else {
             self.stop_accepting();
             Err(SpliceError::Gone(self.shown(), self.folder.shown(&self.moved.aside)))
-        } else {
-            let renamed = self.folder.rename(&self.moved.aside, &self.name);
-            renamed.map_err(|error| SpliceError::File("put back", self.shown(), error))
         };
-        if result.is_ok() || matches!(result, Err(SpliceError::Gone(..))) {
-            self.remove_leftovers();
-            self.note.remove();
-        }
+        self.remove_leftovers();
+        self.note.remove();
         result
     }
 
     /// Removes the file aside if it is tokengap's socket, or an engine socket without a listener.
     fn remove_leftovers(&self) {
         let aside = &self.moved.aside;
-        let ours = self.find_identical(aside, self.moved.ours.as_ref());
-        let leftover = ours.or_else(|| {
-            let engine = self.find_identical(aside, Some(&self.moved.engine))?;
-            matches!(is_listening(&engine), Ok(false)).then_some(engine)
-        });
-        if let Some(leftover) = leftover {
-            let _ = self.folder.remove_file(aside, leftover.metadata());
+        if let Some(ours) = self.find_ours(aside) {
+            let _ = self.folder.remove_file(aside, ours.metadata());
+        } else if let Some(engine) = self.find_identical(aside, &self.moved.engine)
+            && matches!(is_listening(&engine), Ok(false))
+        {
+            let _ = self.folder.remove_file(aside, engine.metadata());
         }
     }
 
+    /// Opens the file `name` if it is tokengap's socket.
+    fn find_ours(&self, name: &str) -> Option<HeldFile> {
+        self.find_identical(name, self.moved.ours.as_ref()?)
+    }
+
     /// Opens the file `name` if it is the one with this identity.
-    fn find_identical(&self, name: &str, identity: Option<&FileIdentity>) -> Option<HeldFile> {
-        let found = self.folder.find_file(name).ok()??;
-        (identity? == &FileIdentity::of_metadata(found.metadata())).then_some(found)
+    fn find_identical(&self, name: &str, identity: &FileIdentity) -> Option<HeldFile> {
+        let file = self.folder.find_file(name).ok()??;
+        let is_identical = *identity == FileIdentity::of_metadata(file.metadata());
+        is_identical.then_some(file)
     }
 }
 
@@ -184,15 +190,16 @@ impl Drop for HeldPath {
 /// Opens the socket that was just bound. Whoever may write to the folder may have replaced it.
 fn find_own_socket(folder: &Folder, name: &str) -> io::Result<HeldFile> {
     let own_user = rustix::process::geteuid().as_raw();
-    let found = folder.find_file(name)?.filter(|found| found.is_socket() && found.owner_uid() == own_user);
-    found.ok_or_else(|| io::Error::other("another process replaced it"))
+    let own_socket = folder.find_file(name)?.filter(|file| file.is_socket() && file.owner_uid() == own_user);
+    own_socket.ok_or_else(|| io::Error::other("another process replaced it"))
 }
 
 /// Gives a socket file the owner and mode of `model`, so that the same peers may connect.
 fn copy_permissions(socket: &HeldFile, model: &Metadata) -> io::Result<()> {
-    let now = socket.metadata();
+    let current = socket.metadata();
+    let has_same_owner = current.uid() == model.uid() && current.gid() == model.gid();
     // Changing the owner needs rights, which the engine's own user may lack.
-    if (now.uid(), now.gid()) != (model.uid(), model.gid()) {
+    if !has_same_owner {
         socket.set_owner(model.uid(), model.gid())?;
     }
     socket.set_mode(model.mode())

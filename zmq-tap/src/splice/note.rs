@@ -59,7 +59,7 @@ pub fn is_made_by_tokengap(name: &str) -> bool {
     if name.ends_with(".tokengap") {
         return true;
     }
-    let number = name.rsplit_once(ASIDE).map_or("", |(_, number)| number);
+    let Some((_, number)) = name.rsplit_once(ASIDE) else { return false };
     !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 

@@ -42,26 +42,24 @@ enum FileRole {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RestoreStep {
     PutBack,
-    /// The engine's socket is back at its path. The flag: tokengap's own socket is aside.
-    Clean {
-        aside: bool,
-    },
-    /// Nothing to restore. The flags: tokengap's own socket is under the name, or aside.
-    Forget {
-        name: bool,
-        aside: bool,
-    },
+    /// The engine's socket is back at its path. Only a socket of tokengap's may have to be removed aside.
+    Clean,
+    /// The engine's socket is at neither name. Only tokengap's own sockets are removed.
+    Forget,
     /// The engine's old socket is aside while another socket has its path.
     Replaced,
 }
 
-/// Next step for a moved socket, given the files that have its name and the name beside it now.
-fn decide_step(name: FileRole, aside: FileRole) -> RestoreStep {
-    match (name, aside) {
-        (FileRole::Engine, aside) => RestoreStep::Clean { aside: aside == FileRole::Ours },
-        (FileRole::Missing | FileRole::Ours, FileRole::Engine) => RestoreStep::PutBack,
-        (FileRole::Other, FileRole::Engine) => RestoreStep::Replaced,
-        (name, aside) => RestoreStep::Forget { name: name == FileRole::Ours, aside: aside == FileRole::Ours },
+/// Next step for a moved socket, given the files that are now at its name and aside.
+fn decide_step(at_name: FileRole, at_aside: FileRole) -> RestoreStep {
+    if at_name == FileRole::Engine {
+        RestoreStep::Clean
+    } else if at_aside != FileRole::Engine {
+        RestoreStep::Forget
+    } else if at_name == FileRole::Other {
+        RestoreStep::Replaced
+    } else {
+        RestoreStep::PutBack
     }
 }
 
@@ -98,37 +96,36 @@ fn restore_socket(folder: &Folder, name: &str) -> Option<Restored> {
     let moved = MoveRecord::parse(&note.read()?, name)?;
     let at_name = ExaminedName::examine(folder, name, &moved);
     let at_aside = ExaminedName::examine(folder, &moved.aside, &moved);
-    let step = decide_step(at_name.role, at_aside.role);
-    match step {
+    let outcome = match decide_step(at_name.role, at_aside.role) {
         RestoreStep::PutBack => {
             if let Err(error) = folder.rename(&moved.aside, name) {
                 return Some(Restored::Refused(shown, format!("cannot move it back: {error}")));
             }
+            Restored::Back(shown)
         }
-        RestoreStep::Replaced if at_aside.may_be_listening() => {
-            let why = format!(
-                "another socket has taken its place, and the engine still listens on {}",
-                folder.shown(&moved.aside).display()
-            );
-            return Some(Restored::Refused(shown, why));
-        }
-        RestoreStep::Clean { aside: false } => {}
-        RestoreStep::Replaced | RestoreStep::Clean { aside: true } => at_aside.remove(folder, &moved.aside),
-        RestoreStep::Forget { name: is_at_name, aside: is_aside } => {
-            if is_at_name {
-                at_name.remove(folder, name);
+        RestoreStep::Replaced => {
+            if at_aside.may_be_listening() {
+                let why = format!(
+                    "another socket has taken its place, and the engine still listens on {}",
+                    folder.shown(&moved.aside).display()
+                );
+                return Some(Restored::Refused(shown, why));
             }
-            if is_aside {
-                at_aside.remove(folder, &moved.aside);
-            }
+            at_aside.remove(folder, &moved.aside);
+            Restored::Superseded(shown)
         }
-    }
+        RestoreStep::Clean => {
+            at_aside.remove_if_ours(folder, &moved.aside);
+            Restored::WasBack(shown)
+        }
+        RestoreStep::Forget => {
+            at_name.remove_if_ours(folder, name);
+            at_aside.remove_if_ours(folder, &moved.aside);
+            Restored::Superseded(shown)
+        }
+    };
     note.remove();
-    Some(match step {
-        RestoreStep::PutBack => Restored::Back(shown),
-        RestoreStep::Clean { .. } => Restored::WasBack(shown),
-        RestoreStep::Forget { .. } | RestoreStep::Replaced => Restored::Superseded(shown),
-    })
+    Some(outcome)
 }
 
 /// A name in the folder, with the file that it leads to.
@@ -144,17 +141,26 @@ impl ExaminedName {
             return Self { role: FileRole::Missing, file: None };
         };
         let identity = FileIdentity::of_metadata(file.metadata());
+        let is_ours = match &moved.ours {
+            Some(ours) => *ours == identity,
+            // A socket made just before its identity could be recorded: only tokengap uses this name.
+            None => file.is_socket() && name == moved.aside,
+        };
         let role = if identity == moved.engine {
             FileRole::Engine
-        } else if moved.ours.as_ref() == Some(&identity)
-            || (moved.ours.is_none() && file.is_socket() && name == moved.aside)
-        {
-            // This socket was made just before its identity could be recorded: only tokengap uses this name.
+        } else if is_ours {
             FileRole::Ours
         } else {
             FileRole::Other
         };
         Self { role, file: Some(file) }
+    }
+
+    /// Removes a socket made by tokengap, unless another file has replaced it.
+    fn remove_if_ours(&self, folder: &Folder, name: &str) {
+        if self.role == FileRole::Ours {
+            self.remove(folder, name);
+        }
     }
 
     fn may_be_listening(&self) -> bool {
@@ -184,13 +190,8 @@ mod tests {
                         assert_eq!(aside, FileRole::Engine);
                         assert!(matches!(name, FileRole::Missing | FileRole::Ours));
                     }
-                    RestoreStep::Clean { aside: removes } => {
-                        assert_eq!((name, removes), (FileRole::Engine, aside == FileRole::Ours));
-                    }
-                    RestoreStep::Forget { name: at_name, aside: at_aside } => {
-                        assert_eq!((at_name, at_aside), (name == FileRole::Ours, aside == FileRole::Ours));
-                        assert!(name != FileRole::Engine && aside != FileRole::Engine);
-                    }
+                    RestoreStep::Clean => assert_eq!(name, FileRole::Engine),
+                    RestoreStep::Forget => assert!(name != FileRole::Engine && aside != FileRole::Engine),
                     RestoreStep::Replaced => assert_eq!((name, aside), (FileRole::Other, FileRole::Engine)),
                 }
             }

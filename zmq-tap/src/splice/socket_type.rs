@@ -25,26 +25,26 @@ pub fn read_socket_type(socket: &HeldFile) -> io::Result<String> {
     let mut bytes = Vec::new();
     let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
     while bytes.len() < MAX_HANDSHAKE_BYTES {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let time_left = deadline.saturating_duration_since(Instant::now());
         // Zero would mean no timeout.
-        stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+        stream.set_read_timeout(Some(time_left.max(Duration::from_millis(1))))?;
         let mut buffer = [0; 512];
-        let read = match stream.read(&mut buffer) {
+        let count = match stream.read(&mut buffer) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(io::ErrorKind::TimedOut.into()),
             read => read?,
         };
-        bytes.extend_from_slice(&buffer[..read]);
-        let mut found = None;
-        scanner.feed(&buffer[..read], &mut |mark| match mark {
+        bytes.extend_from_slice(&buffer[..count]);
+        let mut socket_type = None;
+        scanner.feed(&buffer[..count], &mut |mark| match mark {
             Mark::Command(ZmtpCommand::Ready, span) => {
-                found = bytes.get(span.body as usize..span.end as usize).map(parse_ready_command);
+                socket_type = bytes.get(span.body as usize..span.end as usize).map(parse_ready_command);
             }
-            Mark::Opaque(why) => found = Some(Err(io::Error::other(why))),
+            Mark::Opaque(why) => socket_type = Some(Err(io::Error::other(why))),
             _ => {}
         });
-        if let Some(found) = found {
-            return found;
+        if let Some(socket_type) = socket_type {
+            return socket_type;
         }
     }
     Err(io::ErrorKind::InvalidData.into())
@@ -59,6 +59,7 @@ fn parse_ready_command(body: &[u8]) -> io::Result<String> {
 fn socket_type_property(body: &[u8]) -> Option<&str> {
     const NAME: &[u8] = b"Socket-Type";
     let name_at = memchr::memmem::find(body, NAME)?;
+    // The name is followed by the value's length in four bytes, and the value.
     let (length, value) = body[name_at + NAME.len()..].split_first_chunk::<4>()?;
     str::from_utf8(value.get(..u32::from_be_bytes(*length) as usize)?).ok()
 }

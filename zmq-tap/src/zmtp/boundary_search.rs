@@ -67,9 +67,9 @@ impl BoundarySearch {
 
     /// As [`Self::new`], but a single anchor suffices at the first byte.
     pub(super) fn from_boundary(at: u64, max_frame_bytes: u64, formats: &'static [Format]) -> Self {
-        let mut seeker = Self::new(at, max_frame_bytes, formats);
-        seeker.add_candidate(at, None);
-        seeker
+        let mut search = Self::new(at, max_frame_bytes, formats);
+        search.add_candidate(at, None);
+        search
     }
 
     /// Whether the search is long enough to rule out messages of the formats. Searching costs more than framing.
@@ -102,19 +102,10 @@ impl BoundarySearch {
             let at = self.at + start as u64;
             // Only a few byte values can begin a header, and few positions are the end of a candidate.
             if may_begin_with(first) || at == self.nearest {
-                let rest = &self.buffer[start..];
-                let is_expected = at == self.nearest && self.completes_candidate(at, start);
-                match test_anchor(rest, self.max_frame_bytes, self.formats) {
-                    FrameTest::More => break,
-                    FrameTest::Yes { .. } if is_expected => return Some(start),
-                    FrameTest::Yes { length, tail } => self.add_candidate(at.saturating_add(length), tail),
-                    // Heartbeats may occur between two messages.
-                    FrameTest::No if is_expected => match test_heartbeat(rest) {
-                        FrameTest::Yes { length, tail } => self.add_candidate(at + length, tail),
-                        FrameTest::More => break,
-                        FrameTest::No => {}
-                    },
-                    FrameTest::No => {}
+                match self.test_position(at, start) {
+                    PositionTest::Boundary => return Some(start),
+                    PositionTest::NoBoundary => {}
+                    PositionTest::NeedsBytes => break,
                 }
                 if at == self.nearest {
                     self.candidates.retain(|candidate| candidate.end > at);
@@ -123,20 +114,39 @@ impl BoundarySearch {
             }
             start += 1;
         }
-        if let Some(last) = start.checked_sub(1) {
-            self.before = Some(self.buffer[last]);
+        if start > 0 {
+            self.before = Some(self.buffer[start - 1]);
         }
         self.buffer.drain(..start);
         self.at += start as u64;
         None
     }
 
+    /// Tests the offset `at`, which is `buffer[start]`. If a frame may begin there, its end becomes a candidate.
+    fn test_position(&mut self, at: u64, start: usize) -> PositionTest {
+        let rest = &self.buffer[start..];
+        let is_expected = at == self.nearest && self.completes_candidate(at, start);
+        let mut test = test_anchor(rest, self.max_frame_bytes, self.formats);
+        if is_expected && matches!(test, FrameTest::Yes { .. }) {
+            return PositionTest::Boundary;
+        }
+        if is_expected && test == FrameTest::No {
+            // Heartbeats may occur between two messages.
+            test = test_heartbeat(rest);
+        }
+        match test {
+            FrameTest::More => PositionTest::NeedsBytes,
+            FrameTest::No => PositionTest::NoBoundary,
+            FrameTest::Yes { length, tail } => {
+                self.add_candidate(at.saturating_add(length), tail);
+                PositionTest::NoBoundary
+            }
+        }
+    }
+
     /// Whether a candidate ends at the offset `at`, which is `buffer[start]`, with the last byte that it must have.
     fn completes_candidate(&self, at: u64, start: usize) -> bool {
-        let byte_before = match start.checked_sub(1) {
-            Some(last) => Some(self.buffer[last]),
-            None => self.before,
-        };
+        let byte_before = if start > 0 { Some(self.buffer[start - 1]) } else { self.before };
         self.candidates
             .iter()
             .any(|candidate| candidate.end == at && (candidate.tail.is_none() || candidate.tail == byte_before))
@@ -160,23 +170,39 @@ impl BoundarySearch {
     }
 }
 
-/// Whether a heartbeat command begins here.
+/// Whether framing begins at the tested position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PositionTest {
+    /// A frame begins here, and another one ended here.
+    Boundary,
+    NoBoundary,
+    /// Too few bytes to tell.
+    NeedsBytes,
+}
+
+/// Whether a heartbeat command begins at the front of `bytes`.
 fn test_heartbeat(bytes: &[u8]) -> FrameTest {
-    match *bytes {
-        [4] => FrameTest::More,
-        // A command (flag 4) of at least the five bytes of `PING` with its length.
-        [4, length @ 5..128, ref body @ ..] => {
-            let mut name = CommandName::default();
-            name.append(body);
-            match name.command() {
-                ZmtpCommand::Heartbeat => FrameTest::Yes { length: 2 + u64::from(length), tail: None },
-                _ if body.len() < 5 => FrameTest::More,
-                _ => FrameTest::No,
-            }
-        }
-        _ => FrameTest::No,
+    let Some((&SHORT_COMMAND, rest)) = bytes.split_first() else { return FrameTest::No };
+    let Some((&length, body)) = rest.split_first() else { return FrameTest::More };
+    // Real ones are shorter, and a shorter range deceives less often.
+    if !(HEARTBEAT_NAME_BYTES..128).contains(&usize::from(length)) {
+        return FrameTest::No;
+    }
+    let mut name = CommandName::default();
+    name.append(body);
+    if name.command() == ZmtpCommand::Heartbeat {
+        FrameTest::Yes { length: 2 + u64::from(length), tail: None }
+    } else if body.len() < HEARTBEAT_NAME_BYTES {
+        FrameTest::More
+    } else {
+        FrameTest::No
     }
 }
+
+/// Flags of a command with its length in one byte.
+const SHORT_COMMAND: u8 = 4;
+/// Bytes of `PING` or `PONG` with the length of the name before it.
+const HEARTBEAT_NAME_BYTES: usize = 5;
 
 /// Whether a message frame begins at the tested position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,14 +228,13 @@ fn may_begin_with(flags: u8) -> bool {
 
 /// Tests for an anchor at the front of `bytes`. Bodies longer than `max_frame_bytes` are rejected.
 fn test_anchor(bytes: &[u8], max_frame_bytes: u64, formats: &[Format]) -> FrameTest {
-    let head = match bytes.first() {
-        None => return FrameTest::More,
-        Some(&flags) if !may_begin_with(flags) => return FrameTest::No,
-        Some(0) => 2,
-        Some(_) => header::MAX_HEADER_BYTES,
-    };
+    let Some(&flags) = bytes.first() else { return FrameTest::More };
+    if !may_begin_with(flags) {
+        return FrameTest::No;
+    }
+    let body_at = if flags == 0 { 2 } else { header::MAX_HEADER_BYTES };
     // Rejects nearly all positions by one byte.
-    if let Some(&first) = bytes.get(head)
+    if let Some(&first) = bytes.get(body_at)
         && !formats.iter().any(|format| (format.may_begin_with)(first))
     {
         return FrameTest::No;

@@ -10,6 +10,12 @@ pub(super) const V2_LENGTH: usize = 12;
 /// then a socket type, then the zero flag byte of the identity frame. A version 3 greeting has the first letter of its mechanism in that
 /// place.
 const DECIDING_BYTE: usize = 12;
+/// Index of the last byte of the signature.
+const SIGNATURE_END: usize = 9;
+/// Index of the major version, which follows the signature.
+const VERSION_BYTE: usize = 10;
+/// Index of the first byte of the mechanism in a ZMTP 3 greeting.
+const MECHANISM_BYTE: usize = 12;
 
 /// Framing that a greeting selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,30 +76,41 @@ impl GreetingReader {
     pub(super) fn push(&mut self, byte: u8) -> GreetingStep {
         self.bytes[self.filled] = byte;
         self.filled += 1;
-        match (self.filled, byte) {
-            // ZMTP 1.0 without a signature opens with an anonymous identity frame: 01 00.
-            (1, 0xff | 1) => GreetingStep::More,
-            (2, 0) if self.bytes[0] == 1 => GreetingStep::Invalid(Opaque::Version1),
-            (1, _) => GreetingStep::Invalid(Opaque::NotZmtp),
-            (2, _) if self.bytes[0] == 1 => GreetingStep::Invalid(Opaque::NotZmtp),
+        if let Some(why) = self.invalid_at_last_byte() {
+            return GreetingStep::Invalid(why);
+        }
+        let is_version_2 = self.filled == V2_LENGTH && self.bytes[VERSION_BYTE] < 3;
+        if is_version_2 {
+            return GreetingStep::Complete { version: ZmtpVersion::V2, hidden_by: None, has_begun_frame: false };
+        }
+        let is_reply_to_version_2 = self.filled == DECIDING_BYTE + 1 && byte == 0;
+        if is_reply_to_version_2 {
+            return GreetingStep::Complete { version: ZmtpVersion::V2, hidden_by: None, has_begun_frame: true };
+        }
+        if self.filled < V3_LENGTH {
+            return GreetingStep::More;
+        }
+        let mechanism = Mechanism(std::array::from_fn(|index| self.bytes[MECHANISM_BYTE + index]));
+        // NULL has no protection, and PLAIN protects only the handshake.
+        let hides_messages = !matches!(mechanism.name(), b"NULL" | b"PLAIN");
+        let hidden_by = hides_messages.then_some(mechanism);
+        GreetingStep::Complete { version: ZmtpVersion::V3, hidden_by, has_begun_frame: false }
+    }
+
+    /// Why no readable stream has the last added byte where it is. `None` if it is valid.
+    fn invalid_at_last_byte(&self) -> Option<Opaque> {
+        let index = self.filled.checked_sub(1)?;
+        let byte = self.bytes[index];
+        // ZMTP 1.0 without a signature opens with an anonymous identity frame: 01 00.
+        let has_signature = self.bytes[0] == 0xff;
+        match index {
+            0 if !has_signature && byte != 1 => Some(Opaque::NotZmtp),
+            1 if !has_signature && byte == 0 => Some(Opaque::Version1),
+            1 if !has_signature => Some(Opaque::NotZmtp),
             // An even last byte of the signature is the flag byte of a long ZMTP 1.0 frame (libzmq makes the same test).
-            (10, last) if last & 1 == 0 => GreetingStep::Invalid(Opaque::Version1),
-            (11, 0) => GreetingStep::Invalid(Opaque::Version1),
-            // The byte after the signature is the version.
-            (V2_LENGTH, _) if self.bytes[10] < 3 => {
-                GreetingStep::Complete { version: ZmtpVersion::V2, hidden_by: None, has_begun_frame: false }
-            }
-            (filled, 0) if filled == DECIDING_BYTE + 1 => {
-                GreetingStep::Complete { version: ZmtpVersion::V2, hidden_by: None, has_begun_frame: true }
-            }
-            (V3_LENGTH, _) => {
-                let mechanism = Mechanism(std::array::from_fn(|index| self.bytes[12 + index]));
-                // NULL has no protection, and PLAIN protects only the handshake.
-                let hides = !matches!(mechanism.name(), b"NULL" | b"PLAIN");
-                let hidden_by = hides.then_some(mechanism);
-                GreetingStep::Complete { version: ZmtpVersion::V3, hidden_by, has_begun_frame: false }
-            }
-            _ => GreetingStep::More,
+            SIGNATURE_END if byte.is_multiple_of(2) => Some(Opaque::Version1),
+            VERSION_BYTE if byte == 0 => Some(Opaque::Version1),
+            _ => None,
         }
     }
 }

@@ -7,7 +7,7 @@ const LONG: u8 = 0b010;
 const COMMAND: u8 = 0b100;
 
 /// Longest header in bytes: flags and an 8-byte length.
-pub(super) const MAX_HEADER_BYTES: usize = 9;
+pub(crate) const MAX_HEADER_BYTES: usize = 9;
 
 /// A frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

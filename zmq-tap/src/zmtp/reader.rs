@@ -1,6 +1,6 @@
 //! Frames of a stream that is joined at any byte and may have holes, with the bytes that identify each frame.
 
-use super::scanner::{Mark, Scanner};
+use super::scanner::{Mark, Scanner, Span};
 use super::{Opaque, header};
 use adapter::decode::Format;
 
@@ -92,15 +92,16 @@ impl FrameReader {
         let base = scanner.position();
         scanner.feed(bytes, &mut |mark| assembly.apply_mark(mark, bytes, base, element));
         assembly.keep_bytes(bytes, base, scanner.position());
-        let Some(search) = search.as_mut().filter(|_| assembly.framing == Framing::Presumed) else {
+        if assembly.framing != Framing::Presumed {
             self.search = None;
             return;
-        };
-        let start = scanner.pending().map(|pending| pending.start);
+        }
+        let Some(search) = search else { return };
+        let presumed_start = scanner.pending().map(|pending| pending.start);
         // Until a frame is recognised, a search beside the presumption may disprove it.
         let mut is_wrong = assembly.has_unknown;
         search.feed(bytes, &mut |mark| match mark {
-            Mark::Synced { at } => is_wrong |= Some(at) != start,
+            Mark::Synced { at } => is_wrong |= Some(at) != presumed_start,
             // Otherwise the presumption would be kept without a search.
             Mark::Opaque(_) => is_wrong = true,
             _ => {}
@@ -129,25 +130,18 @@ impl FrameAssembly {
         match mark {
             Mark::Frame { span, more } => {
                 self.keep_bytes(bytes, base, span.end);
-                let header = (span.body - span.header) as usize;
-                let frame =
-                    Frame { bytes: span.end - span.body, more, payload: self.kept.get(header..).unwrap_or_default() };
-                let is_known = element(Element::Frame(frame));
-                if self.framing == Framing::Presumed && is_known {
-                    self.framing = Framing::Proven;
-                }
-                self.has_unknown |= !is_known;
+                self.report_frame(span, more, element);
                 self.forget_before(span.end);
             }
             Mark::Command(_, span) => self.forget_before(span.end),
             Mark::Synced { at } => {
-                match at.checked_sub(self.start) {
-                    // The frame begins in bytes that are kept.
-                    Some(before) if at < self.end => {
-                        self.kept.drain(..self.kept.len().min(before as usize));
-                        self.start = at;
-                    }
-                    _ => self.forget_before(at),
+                let begins_in_kept_bytes = (self.start..self.end).contains(&at);
+                if begins_in_kept_bytes {
+                    let before = (at - self.start) as usize;
+                    self.kept.drain(..self.kept.len().min(before));
+                    self.start = at;
+                } else {
+                    self.forget_before(at);
                 }
                 self.framing = Framing::Proven;
                 element(Element::Found);
@@ -158,6 +152,17 @@ impl FrameAssembly {
                 self.framing = Framing::Unreadable(why);
             }
         }
+    }
+
+    /// Reports a complete frame, whose header and body are the kept bytes. A known frame proves a presumed position.
+    fn report_frame(&mut self, span: Span, more: bool, element: &mut impl FnMut(Element<'_>) -> bool) {
+        let header_bytes = (span.body - span.header) as usize;
+        let payload = self.kept.get(header_bytes..).unwrap_or_default();
+        let is_known = element(Element::Frame(Frame { bytes: span.end - span.body, more, payload }));
+        if is_known && self.framing == Framing::Presumed {
+            self.framing = Framing::Proven;
+        }
+        self.has_unknown |= !is_known;
     }
 
     /// Reports that frames are not found any more.
@@ -171,11 +176,11 @@ impl FrameAssembly {
 
     /// Keeps the bytes up to offset `end`, shortened to both ends of a frame. `bytes` begin at offset `base`.
     fn keep_bytes(&mut self, bytes: &[u8], base: u64, end: u64) {
-        let from = self.end.saturating_sub(base) as usize;
-        let Some(new) = bytes.get(from..(end - base) as usize) else {
+        let first_new = self.end.saturating_sub(base) as usize;
+        let Some(new_bytes) = bytes.get(first_new..(end - base) as usize) else {
             return;
         };
-        self.kept.extend_from_slice(new);
+        self.kept.extend_from_slice(new_bytes);
         self.end = end;
         let surplus = self.kept.len().saturating_sub(MAX_KEPT_BYTES);
         if surplus == 0 {

@@ -69,8 +69,17 @@ pub struct Scanner {
 #[derive(Clone, Debug)]
 enum ScannerState {
     Greeting(GreetingReader),
-    Header { buffer: [u8; header::MAX_HEADER_BYTES], filled: usize },
-    Body { header: FrameHeader, at: u64, left: u64, name: CommandName },
+    Header {
+        buffer: [u8; header::MAX_HEADER_BYTES],
+        filled: usize,
+    },
+    /// `start` is the offset of the header.
+    Body {
+        header: FrameHeader,
+        start: u64,
+        bytes_left: u64,
+        name: CommandName,
+    },
     Seeking(BoundarySearch),
     Opaque,
 }
@@ -126,15 +135,19 @@ impl Scanner {
 
     /// Returns the incomplete message, if any. Commands do not count as messages.
     pub fn pending(&self) -> Option<Pending> {
+        // A command may occur between two parts of a message.
+        let between_parts = self.message.map(|start| Pending { start, frame_end: None });
         match &self.state {
-            ScannerState::Header { buffer, filled: filled @ 1.. } if !header::is_command(buffer[0]) => {
+            ScannerState::Header { buffer, filled } => {
+                let has_begun_part = *filled > 0 && !header::is_command(buffer[0]);
+                if !has_begun_part {
+                    return between_parts;
+                }
                 Some(Pending { start: self.message.unwrap_or(self.at - *filled as u64), frame_end: None })
             }
-            ScannerState::Body { header, at, left, .. } if !header.is_command => {
-                Some(Pending { start: self.message.unwrap_or(*at), frame_end: self.at.checked_add(*left) })
-            }
-            ScannerState::Header { .. } | ScannerState::Body { .. } => {
-                self.message.map(|start| Pending { start, frame_end: None })
+            ScannerState::Body { header, .. } if header.is_command => between_parts,
+            ScannerState::Body { start, bytes_left, .. } => {
+                Some(Pending { start: self.message.unwrap_or(*start), frame_end: self.at.checked_add(*bytes_left) })
             }
             ScannerState::Greeting(_) | ScannerState::Seeking(_) | ScannerState::Opaque => None,
         }
@@ -146,13 +159,13 @@ impl Scanner {
             let consumed = match &mut self.state {
                 ScannerState::Greeting(_) => self.scan_greeting(bytes[0], mark),
                 ScannerState::Header { .. } => self.scan_header(bytes, mark),
-                ScannerState::Body { left, header, name, .. } => {
+                ScannerState::Body { bytes_left, header, name, .. } => {
                     // A length has 64 bits, which an address may not have.
-                    let consumed = usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
+                    let consumed = usize::try_from(*bytes_left).map_or(bytes.len(), |left| left.min(bytes.len()));
                     if header.is_command {
                         name.append(&bytes[..consumed]);
                     }
-                    *left -= consumed as u64;
+                    *bytes_left -= consumed as u64;
                     self.at += consumed as u64;
                     self.emit_complete_frame(mark);
                     consumed
@@ -169,10 +182,10 @@ impl Scanner {
 
     /// Scans one byte of the greeting. Returns the number of bytes it took.
     fn scan_greeting(&mut self, byte: u8, mark: &mut impl FnMut(Mark)) -> usize {
-        let ScannerState::Greeting(reading) = &mut self.state else {
+        let ScannerState::Greeting(reader) = &mut self.state else {
             return 0;
         };
-        let step = reading.push(byte);
+        let step = reader.push(byte);
         self.at += 1;
         match step {
             GreetingStep::More => {}
@@ -190,6 +203,7 @@ impl Scanner {
         1
     }
 
+    /// Gives the stream up, and emits the mark that says why.
     fn stop_reading(&mut self, why: Opaque, mark: &mut impl FnMut(Mark)) {
         self.state = ScannerState::Opaque;
         mark(Mark::Opaque(why));
@@ -200,54 +214,60 @@ impl Scanner {
         let ScannerState::Header { buffer, filled } = &mut self.state else {
             return 0;
         };
-        let before = *filled;
-        let added = bytes.len().min(buffer.len() - before);
-        buffer[before..before + added].copy_from_slice(&bytes[..added]);
-        let start = self.at - before as u64;
-        let read = header::parse_header(&buffer[..before + added], self.version);
-        let read = match read {
-            // The end of the body must fit into an offset.
-            Ok(Some(header)) if start.checked_add(header.size as u64 + header.length).is_none() => {
-                Err(Garbage::Length(header.length))
-            }
-            other => other,
-        };
-        match read {
+        let earlier = *filled;
+        let added = bytes.len().min(buffer.len() - earlier);
+        buffer[earlier..earlier + added].copy_from_slice(&bytes[..added]);
+        let start = self.at - earlier as u64;
+        match header::parse_header(&buffer[..earlier + added], self.version) {
             Ok(None) => {
                 *filled += added;
                 self.at += added as u64;
                 added
             }
-            Ok(Some(header)) => {
-                let consumed = header.size - before;
+            // The end of the body must fit into an offset.
+            Ok(Some(header)) if start.checked_add(header.size as u64 + header.length).is_some() => {
+                let consumed = header.size - earlier;
                 self.at += consumed as u64;
-                self.state =
-                    ScannerState::Body { header, at: start, left: header.length, name: CommandName::default() };
+                let name = CommandName::default();
+                self.state = ScannerState::Body { header, start, bytes_left: header.length, name };
                 self.emit_complete_frame(mark);
                 consumed
             }
+            Ok(Some(header)) => {
+                mark(Mark::Garbage { at: start, why: Garbage::Length(header.length) });
+                self.search_after_invalid_header(earlier)
+            }
             Err(why) => {
                 mark(Mark::Garbage { at: start, why });
-                self.message = None;
-                // The next header may begin directly behind the first byte of the invalid one, wherever the input was cut.
-                let known = *buffer;
-                let begins = before.max(1);
-                let mut seeker = BoundarySearch::new(start + 1, self.seek_longest, self.formats);
-                // These bytes are too few for the seeker to find a boundary yet.
-                seeker.feed(&known[1..begins]);
-                self.at = start + begins as u64;
-                self.state = ScannerState::Seeking(seeker);
-                begins - before
+                self.search_after_invalid_header(earlier)
             }
         }
     }
 
+    /// Searches for a boundary from the second byte of an invalid header on, of which the buffer had `earlier` bytes before this input.
+    /// Returns the number of bytes of this input that the search has.
+    fn search_after_invalid_header(&mut self, earlier: usize) -> usize {
+        let ScannerState::Header { buffer, .. } = self.state else {
+            return 0;
+        };
+        self.message = None;
+        let start = self.at - earlier as u64;
+        // At least the first byte, so that the search continues behind it, wherever the input was cut.
+        let consumed_end = earlier.max(1);
+        let mut search = BoundarySearch::new(start + 1, self.seek_longest, self.formats);
+        // These bytes are too few for the search to find a boundary yet.
+        search.feed(&buffer[1..consumed_end]);
+        self.at = start + consumed_end as u64;
+        self.state = ScannerState::Seeking(search);
+        consumed_end - earlier
+    }
+
     /// Emits the mark of the current frame if its body is complete.
     fn emit_complete_frame(&mut self, mark: &mut impl FnMut(Mark)) {
-        let ScannerState::Body { header, at, left: 0, name } = self.state else {
+        let ScannerState::Body { header, start, bytes_left: 0, name } = self.state else {
             return;
         };
-        let span = Span { header: at, body: at + header.size as u64, end: self.at };
+        let span = Span { header: start, body: start + header.size as u64, end: self.at };
         self.state = NO_HEADER;
         // A ZMTP 2.0 stream's first frame is its sender's identity.
         if self.version == ZmtpVersion::V2 && span.header == V2_LENGTH as u64 {
@@ -255,27 +275,28 @@ impl Scanner {
         } else if header.is_command {
             mark(Mark::Command(name.command(), span));
         } else {
-            self.message = if header.more { Some(self.message.unwrap_or(at)) } else { None };
+            self.message = if header.more { Some(self.message.unwrap_or(start)) } else { None };
             mark(Mark::Frame { span, more: header.more });
         }
     }
 
     /// Searches for the start of a frame. Returns the number of bytes it took.
     fn search_boundary(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
-        let ScannerState::Seeking(seeker) = &mut self.state else {
+        let ScannerState::Seeking(search) = &mut self.state else {
             return 0;
         };
-        let Some(found) = seeker.feed(bytes) else {
+        let Some(boundary) = search.feed(bytes) else {
             self.at += bytes.len() as u64;
-            if seeker.is_exhausted() {
+            if search.is_exhausted() {
                 self.stop_reading(Opaque::Unframed, mark);
             }
             return bytes.len();
         };
-        self.at = found.at;
+        self.at = boundary.at;
         self.state = NO_HEADER;
-        mark(Mark::Synced { at: found.at });
-        self.feed(&found.buffer, mark);
-        found.consumed
+        mark(Mark::Synced { at: boundary.at });
+        // The search has held back the bytes from the boundary on.
+        self.feed(&boundary.buffer, mark);
+        boundary.consumed
     }
 }

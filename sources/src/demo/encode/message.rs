@@ -5,12 +5,14 @@ use std::sync::LazyLock;
 use adapter::decode::EngineSeconds;
 use engines::sglang::wire::fields;
 
-use super::pickle::Pickler;
+use super::pickle::{Pickler, PythonClass};
 
 const IO_STRUCT: &str = "sglang.srt.managers.io_struct";
 const REQUEST: &str = "TokenizedGenerateReqInput";
-const SAMPLING_PARAMS: (&str, &str) = ("sglang.srt.sampling.sampling_params", "SamplingParams");
-const TIME_STATS: (&str, &str) = ("sglang.srt.observability.req_time_stats", "SchedulerReqTimeStats");
+const SAMPLING_PARAMS: PythonClass =
+    PythonClass { module: "sglang.srt.sampling.sampling_params", name: "SamplingParams" };
+const TIME_STATS: PythonClass =
+    PythonClass { module: "sglang.srt.observability.req_time_stats", name: "SchedulerReqTimeStats" };
 /// Read offset of the detokenizer, which is the length of the prompt tail in a first chunk.
 pub(in crate::demo) const READ_OFFSET: usize = 5;
 
@@ -159,7 +161,7 @@ pub(in crate::demo) fn batch(release: SglangRelease, class: Class, rows: &[Batch
     let mut pickler = Pickler::new();
     let columns =
         Columns { release, rows, split, load: !split && (class == Class::TokenIds || release.text_carries_load()) };
-    pickler.instance((IO_STRUCT, CLASSES[class as usize]), |p| {
+    pickler.instance(PythonClass { module: IO_STRUCT, name: CLASSES[class as usize] }, |p| {
         p.dict(|p| {
             for field in release.fields(class) {
                 p.text(field);
@@ -173,7 +175,7 @@ pub(in crate::demo) fn batch(release: SglangRelease, class: Class, rows: &[Batch
 /// Encodes a request.
 pub(in crate::demo) fn request(release: SglangRelease, row: &RequestRow<'_>) -> Vec<u8> {
     let mut pickler = Pickler::new();
-    pickler.instance((IO_STRUCT, REQUEST), |p| {
+    pickler.instance(PythonClass { module: IO_STRUCT, name: REQUEST }, |p| {
         p.dict(|p| {
             for field in REQUEST_FIELDS[release as usize] {
                 p.interned(field);
@@ -345,7 +347,7 @@ impl Columns<'_> {
 
     /// Writes `GetLoadsReqOutput`, the scheduler's load report, which contains zeros on a server without metrics.
     fn write_load_report(&self, p: &mut Pickler) {
-        p.instance((IO_STRUCT, "GetLoadsReqOutput"), |p| {
+        p.instance(PythonClass { module: IO_STRUCT, name: "GetLoadsReqOutput" }, |p| {
             p.dict(|p| {
                 for field in ["rid", "http_worker_ipc"] {
                     p.text(field);

@@ -27,6 +27,13 @@ struct ArrayMemo {
     typecode: u32,
 }
 
+/// Name of a Python class.
+#[derive(Clone, Copy)]
+pub(super) struct PythonClass {
+    pub(super) module: &'static str,
+    pub(super) name: &'static str,
+}
+
 impl Pickler {
     /// Starts a pickle of protocol 4.
     pub(in crate::demo) fn new() -> Self {
@@ -94,13 +101,13 @@ impl Pickler {
         self.memoize();
         for batch in items.chunks(BATCH) {
             // A batch of one has an opcode of its own.
-            if let [one] = batch {
-                item(self, one);
+            if let [only_element] = batch {
+                item(self, only_element);
                 self.out.push(op::APPEND);
             } else {
                 self.out.push(op::MARK);
-                for one in batch {
-                    item(self, one);
+                for element in batch {
+                    item(self, element);
                 }
                 self.out.push(op::APPENDS);
             }
@@ -121,8 +128,8 @@ impl Pickler {
     }
 
     /// Writes an instance of a plain class (a dataclass without slots); `state` writes its `__dict__`.
-    pub(in crate::demo) fn instance(&mut self, class: (&'static str, &'static str), state: impl FnOnce(&mut Self)) {
-        self.write_global(class.0, class.1);
+    pub(super) fn instance(&mut self, class: PythonClass, state: impl FnOnce(&mut Self)) {
+        self.write_global(class.module, class.name);
         self.out.extend_from_slice(&[op::EMPTY_TUPLE, op::NEWOBJ]);
         self.memoize();
         state(self);
@@ -131,27 +138,19 @@ impl Pickler {
 
     /// Writes `array('q', ids)` as `array.__reduce_ex__` does: machine format 12 is signed 64-bit little endian.
     pub(in crate::demo) fn array(&mut self, ids: &[i64]) {
-        let known = self.array;
-        // Further arrays refer to the names that the first one has written.
-        let memo = match known {
-            Some(memo) => {
-                self.write_reference(memo.reconstructor);
-                memo
-            }
-            None => ArrayMemo {
-                reconstructor: self.uncached_global("array", "_array_reconstructor"),
-                class: 0,
-                typecode: 0,
-            },
-        };
-        self.out.push(op::MARK);
-        if known.is_some() {
-            self.write_reference(memo.class);
-            self.write_reference(memo.typecode);
+        if let Some(ArrayMemo { reconstructor, class, typecode }) = self.array {
+            // The first array has written these names.
+            self.write_reference(reconstructor);
+            self.out.push(op::MARK);
+            self.write_reference(class);
+            self.write_reference(typecode);
         } else {
+            let reconstructor = self.uncached_global("array", "_array_reconstructor");
+            self.out.push(op::MARK);
             let class = self.uncached_global("array", "array");
-            self.array = Some(ArrayMemo { class, typecode: self.memo, ..memo });
+            let typecode = self.memo;
             self.text("q");
+            self.array = Some(ArrayMemo { reconstructor, class, typecode });
         }
         self.int(12);
         self.write_opcode_with_number(op::SHORT_BINBYTES, op::BINBYTES, ids.len() as u32 * 8);

@@ -163,14 +163,18 @@ impl Packer {
         let mut words = text.split(' ');
         while let (Some(name), Some(value)) = (words.next(), words.next()) {
             self.text(name);
-            let (form, length) = value.split_at(1);
-            match (form, length.parse(), value.parse()) {
-                ("{", Ok(length), _) => self.map(length),
-                ("[", Ok(length), _) => self.array(length),
-                ("-", ..) => self.nils(1),
-                ("f", ..) => self.0.push(0xc2),
-                (_, _, Ok(number)) => self.int(number),
-                _ => self.float(value.parse().unwrap_or_default()),
+            if let Some(length) = value.strip_prefix('{') {
+                self.map(length.parse().unwrap_or_default());
+            } else if let Some(length) = value.strip_prefix('[') {
+                self.array(length.parse().unwrap_or_default());
+            } else if value == "-" {
+                self.nils(1);
+            } else if value == "false" {
+                self.boolean(false);
+            } else if let Ok(number) = value.parse() {
+                self.int(number);
+            } else {
+                self.float(value.parse().unwrap_or_default());
             }
         }
     }

@@ -15,8 +15,18 @@ use super::requests::text_of;
 use crate::demo::encode::{BatchRow, Class, DemoEngine, Finish, SglangRelease, batch};
 use crate::demo::topology::detokenizer_of;
 
-/// Index of the outlet, and the message to send.
-type Outgoing = (usize, Vec<u8>);
+/// A message to send.
+struct Outgoing {
+    outlet_index: usize,
+    message: Vec<u8>,
+}
+
+/// What a forwarder makes of a message.
+struct Forwarded {
+    /// Number of chunks in the message.
+    chunks: u32,
+    outgoing: Vec<Outgoing>,
+}
 
 /// A peer that forwards messages.
 pub(super) struct Forwarder {
@@ -58,23 +68,23 @@ impl Forwarder {
             }
             let Some((id, message)) = self.inbox.take() else { continue };
             self.stage.reports.push(PeerAction::Received { id, wakeup: Some(wakeup) });
-            let (chunks, outgoing) = self.transform_message(release, &mut decoder, &message)?;
+            let Forwarded { chunks, outgoing } = self.transform_message(release, &mut decoder, &message)?;
             // Before the send, as in a real process, whose time delays its output.
             busy.spend_time(cost.of(chunks)).await;
-            for (to, message) in outgoing {
-                self.role.outlet_at(to).send(vec![message.into()]).await?;
+            for Outgoing { outlet_index, message } in outgoing {
+                self.role.outlet_at(outlet_index).send(vec![message.into()]).await?;
             }
             self.stage.reports.push(PeerAction::Processed(id));
         }
     }
 
-    /// Returns the number of chunks in `message`, and the messages to send.
+    /// Makes the messages to send of a received one.
     fn transform_message(
         &self,
         release: SglangRelease,
         decoder: &mut Decoder,
         message: &Parts,
-    ) -> anyhow::Result<(u32, Vec<Outgoing>)> {
+    ) -> anyhow::Result<Forwarded> {
         let decoded = decoder.decode(&message[0]).context("a demo peer cannot read a frame")?;
         anyhow::ensure!(
             decoded.shape().kind == Kind::TokenIds,
@@ -88,25 +98,30 @@ impl Forwarder {
             // A router sends one message per request.
             ForwarderRole::Router(outlets) => {
                 for row in &rows {
-                    let mut to = detokenizer_of(row.worker.unwrap_or_default(), outlets.len());
+                    let mut detokenizer = detokenizer_of(row.worker.unwrap_or_default(), outlets.len());
                     if self.stage.script.strays.is_some_and(|every| is_misrouted(row, every)) {
-                        to += 1;
+                        detokenizer += 1;
                     }
-                    outgoing.push((to % outlets.len(), batch(release, Class::TokenIds, &[*row], true)));
+                    let message = batch(release, Class::TokenIds, &[*row], true);
+                    outgoing.push(Outgoing { outlet_index: detokenizer % outlets.len(), message });
                 }
             }
             // So does a detokenizer of several workers.
             ForwarderRole::Detokenizer(workers) if workers.len() > 1 => {
                 for row in &rows {
-                    let to = workers.iter().position(|(worker, _)| Some(&**worker) == row.worker);
-                    let to = to.context("chunk for an unknown worker")?;
-                    let alone = BatchRow { worker: None, ..*row };
-                    outgoing.push((to, batch(release, Class::Text, &[alone], true)));
+                    let worker = workers.iter().position(|(worker, _)| Some(&**worker) == row.worker);
+                    let outlet_index = worker.context("chunk for an unknown worker")?;
+                    let row_without_worker = BatchRow { worker: None, ..*row };
+                    let message = batch(release, Class::Text, &[row_without_worker], true);
+                    outgoing.push(Outgoing { outlet_index, message });
                 }
             }
-            ForwarderRole::Detokenizer(_) => outgoing.push((0, batch(release, Class::Text, &rows, false))),
+            ForwarderRole::Detokenizer(_) => {
+                let message = batch(release, Class::Text, &rows, false);
+                outgoing.push(Outgoing { outlet_index: 0, message });
+            }
         }
-        Ok((rows.len() as u32, outgoing))
+        Ok(Forwarded { chunks: rows.len() as u32, outgoing })
     }
 }
 
@@ -125,9 +140,9 @@ fn is_misrouted(row: &BatchRow<'_>, every: u32) -> bool {
 /// A chunk as it is sent on, with its text.
 fn row_of_chunk<'a>(chunk: &Chunk<'a>, text: &'a str) -> BatchRow<'a> {
     let completion_tokens = chunk.completion_tokens.unwrap_or(0);
-    let finish = chunk.finish.map(|finish| match (finish, chunk.ids.last()) {
-        (event::Finish::Abort, _) => Finish::Abort,
-        (event::Finish::Stop, Some(&last)) => Finish::Stop(last),
+    let finish = chunk.finish.map(|finish| match finish {
+        event::Finish::Abort => Finish::Abort,
+        event::Finish::Stop if let Some(&last_id) = chunk.ids.last() => Finish::Stop(last_id),
         _ => Finish::Length(completion_tokens),
     });
     BatchRow {

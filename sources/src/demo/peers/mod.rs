@@ -57,7 +57,7 @@ pub(super) struct Stage {
 impl Stage {
     /// An arrangement of peers with its sockets in `folder`. The same seed gives the same requests.
     pub(super) fn new(script: Script, seed: u64, folder: &Path, reports: Reports, network: Network) -> Self {
-        let hops = topology::hops(script.engine, script.route, folder);
+        let hops = topology::plan_hops(script.engine, script.route, folder);
         Self {
             script,
             seed,
@@ -89,7 +89,8 @@ impl Stage {
             outlets.push(self.network.connect(&self.hops[0]).await?);
         }
         let mut others = JoinSet::new();
-        let (mut request_inboxes, mut sockets) = (Vec::new(), Vec::new());
+        let mut request_inboxes = Vec::new();
+        let mut sockets = Vec::new();
         for (hop, inbox) in self.hops.iter().zip(inboxes) {
             let stage = self.clone();
             let role = match hop.to {

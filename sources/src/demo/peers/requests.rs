@@ -65,11 +65,13 @@ impl DemoRequest {
         if self.generated < self.target && !last_step {
             return None;
         }
-        Some(match (self.ending, ids.last()) {
-            (Ending::Abort, _) => Finish::Abort,
-            (Ending::Prefill, _) => Finish::Length(0),
-            (Ending::Stop, Some(&last)) if self.generated == self.target => Finish::Stop(last),
-            _ => Finish::Length(self.generated),
+        let is_complete = self.generated == self.target;
+        Some(match self.ending {
+            Ending::Abort => Finish::Abort,
+            Ending::Prefill => Finish::Length(0),
+            // A request that the end of the demo cuts short ends by its length.
+            Ending::Stop if is_complete && let Some(&last_id) = ids.last() => Finish::Stop(last_id),
+            Ending::Stop | Ending::Length => Finish::Length(self.generated),
         })
     }
 }
@@ -125,19 +127,38 @@ pub(super) struct Clients {
     /// One for each worker.
     sockets: Vec<ClientSocket>,
     random: Random,
-    /// Remaining rids of a group of requests. The number is the end of a request that only warms up the prefix cache.
-    together: VecDeque<(String, Option<u32>)>,
+    /// Remaining requests of a group.
+    together: VecDeque<ChosenRid>,
     groups: u32,
     /// Number of requests so far.
     turn: usize,
+}
+
+/// Id of a request that is not created yet.
+#[derive(Debug, Default)]
+struct ChosenRid {
+    rid: String,
+    /// Number of tokens at which it ends, if only prefill is requested.
+    prefill_tokens: Option<u32>,
+}
+
+impl ChosenRid {
+    fn of_answer(rid: String) -> Self {
+        Self { rid, prefill_tokens: None }
+    }
+
+    fn of_prefill(rid: String, tokens: u32) -> Self {
+        Self { rid, prefill_tokens: Some(tokens) }
+    }
 }
 
 fn fresh_rid(random: &mut Random) -> String {
     format!("{:016x}{:016x}", random.next(), random.next())
 }
 
-/// Number of tokens after which a client leaves: at least, at most.
-const LEAVES_AFTER: (u32, u32) = (5, 60);
+/// Least and largest number of tokens after which a client leaves.
+const MIN_TOKENS_OF_LEAVER: u32 = 5;
+const MAX_TOKENS_OF_LEAVER: u32 = 60;
 /// Number of prompts in a batch, and of samples of a prompt.
 const GROUP: usize = 4;
 
@@ -173,12 +194,14 @@ impl Clients {
         self.sockets[self.turn % self.sockets.len()].push(Arrived { at: stage.reports.now(), request });
     }
 
-    /// Rid of the next request, and the number of tokens at which it ends if only prefill is requested.
-    fn choose_rid(&mut self, random: &mut Random) -> (String, Option<u32>) {
+    /// Chooses the rid of the next request.
+    fn choose_rid(&mut self, random: &mut Random) -> ChosenRid {
         match self.load.come {
-            RequestForm::Single => (fresh_rid(random), None),
-            RequestForm::Chats => (format!("chatcmpl-{:016x}-{:08x}", random.next(), random.next() as u32), None),
-            RequestForm::Prefill => (fresh_rid(random), Some(1)),
+            RequestForm::Single => ChosenRid::of_answer(fresh_rid(random)),
+            RequestForm::Chats => {
+                ChosenRid::of_answer(format!("chatcmpl-{:016x}-{:08x}", random.next(), random.next() as u32))
+            }
+            RequestForm::Prefill => ChosenRid::of_prefill(fresh_rid(random), 1),
             RequestForm::Groups => {
                 if self.together.is_empty() {
                     self.begin_group(random);
@@ -191,21 +214,25 @@ impl Clients {
     /// Chooses the rids of a group of requests: alternately those of a batch, and those of samples of one prompt.
     fn begin_group(&mut self, random: &mut Random) {
         self.groups += 1;
-        let own = fresh_rid(random);
+        let group_rid = fresh_rid(random);
         if self.groups % 2 == 1 {
             // In a batch with one rid from the client, the prompts are numbered.
-            self.together.extend((0..GROUP).map(|n| (format!("{own}_{n}"), None)));
+            for prompt in 0..GROUP {
+                self.together.push_back(ChosenRid::of_answer(format!("{group_rid}_{prompt}")));
+            }
         } else {
             // For n samples of a prompt: one request for the prefix alone, then one per sample, each with its own rid.
-            self.together.push_back((own, Some(0)));
-            self.together.extend((0..GROUP).map(|_| (fresh_rid(random), None)));
+            self.together.push_back(ChosenRid::of_prefill(group_rid, 0));
+            for _ in 0..GROUP {
+                self.together.push_back(ChosenRid::of_answer(fresh_rid(random)));
+            }
         }
     }
 
     /// Creates the next request. All draws are from its own random stream, in this order, so that a run with the same seed is the same run.
     fn create_request(&mut self) -> DemoRequest {
         let mut random = self.random.fork();
-        let (rid, prefill_tokens) = self.choose_rid(&mut random);
+        let ChosenRid { rid, prefill_tokens } = self.choose_rid(&mut random);
         // HTTP workers accept connections in turn.
         self.turn += 1;
         let worker = self.turn.checked_rem(self.workers.len());
@@ -221,7 +248,8 @@ impl Clients {
         };
         let prompt: Vec<i64> = (0..draw_length(PROMPT, &mut random)).map(|_| draw_token(&mut random)).collect();
         let preparation = self.load.preparation_ms.map(|(least, most)| random.between(least, most));
-        let leaves_after = random.chance(self.load.leavers).then(|| random.between(LEAVES_AFTER.0, LEAVES_AFTER.1));
+        let leaves = random.chance(self.load.leavers);
+        let leaves_after = leaves.then(|| random.between(MIN_TOKENS_OF_LEAVER, MAX_TOKENS_OF_LEAVER));
         DemoRequest {
             rid: rid.into(),
             worker: worker.map(|worker| Arc::clone(&self.workers[worker])),

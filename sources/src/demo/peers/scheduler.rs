@@ -42,20 +42,21 @@ impl Scheduler {
     pub(super) async fn run(mut self) -> anyhow::Result<()> {
         let load = self.stage.script.load;
         let mut step = Instant::now();
-        let mut freezes = self.stage.script.freezes.map(|freezes| (step + freezes.first, freezes));
+        let freezes = self.stage.script.freezes;
+        let mut next_freeze = freezes.map(|freezes| step + freezes.first);
         for steps in 1.. {
-            if let Some((next, freezes)) = &mut freezes
-                && *next <= step
+            if let Some(freezes) = freezes
+                && let Some(due) = next_freeze
+                && due <= step
             {
-                *next += freezes.interval;
+                next_freeze = Some(due + freezes.interval);
                 self.stage.account.count(|truth| truth.scheduler_freezes += 1);
                 sleep(freezes.length).await;
             }
             self.receive_requests()?;
             let ending = self.stage.ending.load(Ordering::Relaxed);
             self.fill_batch(load.running);
-            // The forward pass.
-            // Without catching up after a delay, as a GPU would not.
+            // The forward pass, without catching up after a delay, as a GPU would not.
             step = (step + load.step).max(Instant::now());
             sleep_until(step).await;
             if !self.running.is_empty() {
@@ -63,8 +64,8 @@ impl Scheduler {
                 let frame = self.finish_forward_pass(ending, stats);
                 self.outlet.send(vec![frame.into()]).await?;
             }
-            if ending && self.running.is_empty() && self.waiting.is_empty() && self.stage.account.unsent_requests() == 0
-            {
+            let is_idle = self.running.is_empty() && self.waiting.is_empty();
+            if ending && is_idle && self.stage.account.unsent_requests() == 0 {
                 break;
             }
         }
@@ -176,10 +177,15 @@ impl Stage {
         if Duration::from_nanos(now.since(left_at)) < ABANDONED {
             return;
         }
-        self.account.count(|truth| {
-            truth.requests_abandoned += u64::from(!request.is_abandoned);
-            truth.tokens_abandoned += u64::from(if request.is_abandoned { tokens } else { request.tokens_abandoned });
-        });
+        if request.is_abandoned {
+            self.account.count(|truth| truth.tokens_abandoned += u64::from(tokens));
+            return;
+        }
         request.is_abandoned = true;
+        self.account.count(|truth| {
+            truth.requests_abandoned += 1;
+            // All tokens since the client left, which were not counted before.
+            truth.tokens_abandoned += u64::from(request.tokens_abandoned);
+        });
     }
 }

@@ -92,7 +92,7 @@ impl Tokenizer {
     pub(super) async fn run(mut self) -> anyhow::Result<()> {
         let mut next_take = 0;
         loop {
-            if self.due.is_empty() && self.inbox.is_empty() && self.clients.is_empty() && self.prepared.is_empty() {
+            if self.has_nothing_to_do() {
                 // In a fixed order, so that a run can be repeated.
                 tokio::select! {
                     biased;
@@ -108,16 +108,23 @@ impl Tokenizer {
             if self.turn >= next_take
                 && let Some((id, message)) = self.inbox.take()
             {
-                self.handle(id, &message).await?;
+                self.process_message(id, &message).await?;
                 next_take = self.turn + TURNS_A_MESSAGE;
             }
-            let drained = self.inbox.is_empty();
-            while let Some(waiter) =
-                self.due.pop_front_if(|waiter| waiter.turn.map_or(drained, |turn| turn <= self.turn))
+            let is_drained = self.inbox.is_empty();
+            while let Some(waiter) = self.due.front()
+                && waiter.turn.map_or(is_drained, |turn| turn <= self.turn)
             {
-                self.wake(&waiter.rid);
+                let rid = Arc::clone(&waiter.rid);
+                self.due.pop_front();
+                self.run_waiter(&rid);
             }
         }
+    }
+
+    /// Whether no waiter is due, and no message or request is queued.
+    fn has_nothing_to_do(&self) -> bool {
+        self.due.is_empty() && self.inbox.is_empty() && self.clients.is_empty() && self.prepared.is_empty()
     }
 
     /// `generate_request`: reads and prepares requests, and sends prepared ones to a scheduler.
@@ -173,7 +180,7 @@ impl Tokenizer {
     }
 
     /// `handle_loop`: processes one message, up to the call for the next one.
-    async fn handle(&mut self, id: FrameId, message: &Parts) -> anyhow::Result<()> {
+    async fn process_message(&mut self, id: FrameId, message: &Parts) -> anyhow::Result<()> {
         self.stage.reports.push(PeerAction::Received { id, wakeup: Some(self.wakeup) });
         let phase = self.clock.current_phase(&self.stage.reports);
         let pause = self.clock.take_due_pause();
@@ -198,7 +205,8 @@ impl Tokenizer {
             };
             state.queue(chunk.listed.unwrap_or(0), chunk.completion_tokens, chunk.finish.is_some());
             // Further chunks until the waiter runs wait in its list.
-            if !std::mem::replace(&mut state.woken, true) {
+            if !state.woken {
+                state.woken = true;
                 let turn = self.stage.script.waiter_turns.map(|turns| self.turn + u64::from(turns));
                 self.due.push_back(WokenWaiter { turn, rid: Arc::clone(state.rid()) });
             }
@@ -208,7 +216,7 @@ impl Tokenizer {
 
     /// Runs the coroutine that waits for the request: it passes the queued chunks to its client, and ends with the last one, or if the client
     /// leaves.
-    fn wake(&mut self, rid: &Arc<str>) {
+    fn run_waiter(&mut self, rid: &Arc<str>) {
         let Some(state) = self.states.get_mut(rid) else { return };
         let mut finished = false;
         let Stage { script, account, reports, departures, .. } = &self.stage;
@@ -219,7 +227,7 @@ impl Tokenizer {
             finished |= given.finished;
             reports.push(PeerAction::Delivered(given));
         });
-        if let Some(tokens) = state.left_after().filter(|_| !finished) {
+        if !finished && let Some(tokens) = state.left_after() {
             account.count(|truth| truth.clients_left += 1);
             reports.push(PeerAction::ClientLeft { rid: Arc::clone(rid), tokens });
             departures.insert(Arc::clone(rid), reports.now());

@@ -60,7 +60,8 @@ impl WaiterState {
 
     /// Number of tokens after which the client left; `None` if it is there.
     pub(super) fn left_after(&self) -> Option<u32> {
-        self.leaves_after.is_some_and(|tokens| self.given >= tokens).then_some(self.given)
+        let has_left = self.leaves_after.is_some_and(|tokens| self.given >= tokens);
+        has_left.then_some(self.given)
     }
 
     /// Queues a chunk of `tokens` tokens. `count` is the number of tokens so far, if the chunk states it.
@@ -110,7 +111,8 @@ impl WaiterState {
 
     /// Counts the request once. Kept here, so that nothing needs to be stored for finished requests.
     fn count_affected_request(&mut self, account: &Account) {
-        if !std::mem::replace(&mut self.affected, true) {
+        if !self.affected {
+            self.affected = true;
             account.count(|truth| truth.rids_affected += 1);
         }
     }

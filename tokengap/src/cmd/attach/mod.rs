@@ -144,7 +144,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let python = args.python_stacks.map(|hertz| PythonOptions::start(hertz, args.python_stacks_all)).transpose()?;
     confinement::confine_attach(&args.live, &args.helper_options())?;
     let options = args.options(python)?;
-    let names = EngineNames(args.engine.iter().cloned().collect());
+    let names = EngineNames { names: args.engine.iter().cloned().collect() };
     // Before discovery, which may take long, and before the attach is announced, so that an interrupt prints a report.
     let signals = Signals::install().context("cannot listen for signals")?;
     if args.follow {
