@@ -1,7 +1,6 @@
 //! Requests by rid: records in a slab, found through a hash table that holds slots only.
 
 use std::hash::BuildHasher;
-use std::hint::black_box;
 
 use hashbrown::hash_map::EntryRef;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
@@ -83,8 +82,7 @@ impl RequestTable {
     /// Prefetches a record's cache lines.
     pub(crate) fn prefetch_record(&self, ticket: Ticket) {
         if let Some(request) = self.get(ticket) {
-            // A read whose result is used for nothing would be removed by the compiler.
-            black_box(request.touch_cache_lines());
+            request.touch_cache_lines();
         }
     }
 
