@@ -198,6 +198,16 @@ impl Request {
         ItlEnds { sent: Spread::of_tally(&itl.sent), delivered: Spread::of_tally(&itl.delivered) }
     }
 
+    /// Adds tokens that did not reach the hop of the stream with this index. Returns how many of them no other hop has shown before: tokens
+    /// missing on one hop are missing on all later ones, but were lost only once.
+    pub(crate) fn add_wire_loss(&mut self, stream_index: usize, missing_tokens: u32) -> u32 {
+        let stream = &mut self.streams[stream_index];
+        stream.missing_tokens = stream.missing_tokens.saturating_add(missing_tokens);
+        let newly_missing = stream.missing_tokens.saturating_sub(self.wire_missing);
+        self.wire_missing += newly_missing;
+        newly_missing
+    }
+
     /// Adds the last received chunk to the predicted losses. `at`: time of the receive that shows the drop.
     pub(crate) fn predict_drop(&mut self, at: MonoNs, loss_memory: &mut LossMemory, limits: &mut CountedLimits) {
         let ReceivedChunk { end_count, tokens, number } = self.last_received;
