@@ -110,9 +110,9 @@ impl EngineState {
         self.version.as_deref().map_or_else(|| title.to_owned(), |version| format!("{title} {version}"))
     }
 
-    /// Whether a woken waiter has not run yet when the frame `frames` positions later in the same wakeup is received. With an unknown
-    /// turnaround, assumes that it waits for the whole wakeup.
-    pub(crate) fn still_waits(&self, frames: u32) -> bool {
+    /// Whether a woken waiter has not run yet after `frames` more frames of the same wakeup. Assumes that it waits for the whole wakeup if
+    /// the turnaround is unknown.
+    pub(crate) fn is_waiter_pending_after(&self, frames: u32) -> bool {
         let turns = u64::from(frames) * self.facts.turns_per_message();
         self.turnaround.is_none_or(|turnaround| turns < u64::from(turnaround))
     }

@@ -12,12 +12,15 @@ const MAX_ABSENCES: usize = 128;
 
 /// Nanoseconds for which a thread neither ran nor waited for a CPU, by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AwayTimes([u64; AwayState::ALL.len()]);
+pub struct AwayTimes {
+    /// Indexed by [`AwayState`].
+    ns_by_state: [u64; AwayState::ALL.len()],
+}
 
 impl AwayTimes {
     /// Time in one state.
     pub fn time_in(&self, state: AwayState) -> u64 {
-        self.0[state as usize]
+        self.ns_by_state[state as usize]
     }
 
     /// Total time in these states.
@@ -28,14 +31,14 @@ impl AwayTimes {
     /// Sum of both.
     #[must_use]
     pub fn plus(mut self, other: Self) -> Self {
-        for (sum, more) in self.0.iter_mut().zip(other.0) {
-            *sum = sum.saturating_add(more);
+        for (sum, ns) in self.ns_by_state.iter_mut().zip(other.ns_by_state) {
+            *sum = sum.saturating_add(ns);
         }
         self
     }
 
     fn add_time(&mut self, state: AwayState, ns: u64) {
-        let sum = &mut self.0[state as usize];
+        let sum = &mut self.ns_by_state[state as usize];
         *sum = sum.saturating_add(ns);
     }
 
@@ -63,46 +66,45 @@ struct Absence {
 }
 
 impl Absence {
-    /// Part of its time between `from` and `to`, assumed to be spread evenly.
+    /// Part of its sleep between `from` and `to`, assumed to be spread evenly over the stretch.
     fn asleep_ns_between(&self, from: MonoNs, to: MonoNs) -> u64 {
-        let shared = self.to.min(to).since(self.from.max(from));
+        let overlap_ns = self.to.min(to).since(self.from.max(from));
         // A stretch without length must not divide by zero.
-        let share = shared as f64 / self.to.since(self.from).max(1) as f64;
+        let length_ns = self.to.since(self.from).max(1);
+        let share = overlap_ns as f64 / length_ns as f64;
         (self.asleep_ns as f64 * share) as u64
     }
 }
 
 /// Latest stretches of one thread, oldest first.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Absences(VecDeque<Absence>);
+pub(crate) struct Absences {
+    stretches: VecDeque<Absence>,
+}
 
 impl Absences {
-    /// Adds a sample of a thread that did not run. It continues the last stretch if the state and the place are the same.
+    /// Adds a sample taken at `at`, if its thread did not run then. It continues the last stretch if the state and the place are the same.
     pub(crate) fn add_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>) {
         let Some(away) = sample.away else { return };
         let from = MonoNs(at.0.saturating_sub(sample.interval_ns));
-        let ns = asleep_ns(sample);
-        if let Some(last) = self.0.back_mut()
-            && last.state == away.state
-            && *last.place == *away.place
+        let asleep_ns = asleep_ns(sample);
+        if let Some(last) = self.stretches.back_mut() {
             // Samples are not exactly as far apart as their intervals are long.
-            && from.since(last.to) <= sample.interval_ns / 2
-        {
-            last.to = last.to.max(at);
-            last.asleep_ns = last.asleep_ns.saturating_add(ns);
-            return;
+            let follows_last = from.since(last.to) <= sample.interval_ns / 2;
+            if follows_last && last.state == away.state && *last.place == *away.place {
+                last.to = last.to.max(at);
+                last.asleep_ns = last.asleep_ns.saturating_add(asleep_ns);
+                return;
+            }
         }
-        push_bounded(
-            &mut self.0,
-            Absence { from, to: at, asleep_ns: ns, state: away.state, place: away.place.into() },
-            MAX_ABSENCES,
-        );
+        let absence = Absence { from, to: at, asleep_ns, state: away.state, place: away.place.into() };
+        push_bounded(&mut self.stretches, absence, MAX_ABSENCES);
     }
 
     /// Time in each state between `from` and `to`.
     pub(crate) fn times_between(&self, from: MonoNs, to: MonoNs) -> AwayTimes {
         let mut times = AwayTimes::default();
-        for stretch in &self.0 {
+        for stretch in &self.stretches {
             times.add_time(stretch.state, stretch.asleep_ns_between(from, to));
         }
         times
@@ -112,7 +114,7 @@ impl Absences {
     pub(crate) fn longest_place(&self, state: AwayState, from: MonoNs, to: MonoNs) -> &str {
         // An ordered list instead of a map: of several places with the same time, the last one counts.
         let mut ns_by_place: Vec<(&str, u64)> = Vec::new();
-        for absence in self.0.iter().filter(|absence| absence.state == state) {
+        for absence in self.stretches.iter().filter(|absence| absence.state == state) {
             let ns = absence.asleep_ns_between(from, to);
             match ns_by_place.iter_mut().find(|(place, _)| *place == &*absence.place) {
                 Some((_, sum)) => *sum = sum.saturating_add(ns),

@@ -18,6 +18,7 @@ pub struct ResponseEnd {
 }
 
 impl ResponseEnd {
+    /// How this response ended, and the tokens that it carried and claims.
     fn new(answer: &Answer<'_>) -> Self {
         Self {
             end: answer.end,
@@ -72,9 +73,9 @@ impl Ledger {
         }
     }
 
-    /// Keeps how the response of a request ended, whose record may have closed before. A rid in use twice has none.
+    /// Keeps how the response of a request ended: in its record or, if that is closed, in its summary. A rid that several requests use has
+    /// none.
     fn keep_response_end(&mut self, answer: &Answer<'_>) {
-        // The response may end before or after the record is closed, so both are tried.
         if let Some(request) = self.table.ticket_of(answer.rid).and_then(|ticket| self.table.get_mut(ticket)) {
             if !request.is_shared() {
                 request.details.get_or_insert_default().response_end = Some(ResponseEnd::new(answer));
@@ -92,9 +93,13 @@ impl Ledger {
             // If deliveries match requests at all, an unknown request was judged and then closed before its response ended.
             return self.totals.chunks.outcomes.delivered > 0;
         };
-        let has_tokens = answer.tokens > Some(0);
-        let has_delivered_to = request.tracker.as_ref().is_some_and(|tracker| tracker.delivered_to() > 0);
-        !has_tokens || request.tokens_delivered > 0 || has_delivered_to
+        if answer.tokens.unwrap_or(0) == 0 {
+            // No delivery is to be expected.
+            return true;
+        }
+        // A delivery that repeats known tokens has a position, but no new token.
+        let has_position = request.tracker.as_ref().is_some_and(|tracker| tracker.delivered_to() > 0);
+        request.tokens_delivered > 0 || has_position
     }
 
     /// Counts how the response ended and what it claims.
@@ -130,9 +135,11 @@ impl Ledger {
         if lost > 0 {
             answers.judged_alone_tokens_lost += lost;
             answers.judged_alone_lost.record_request(at, answer.rid, lost, true);
-            answers.openai_tokens_lost += if is_openai { lost } else { 0 };
+            if is_openai {
+                answers.openai_tokens_lost += lost;
+            }
         }
-        // Other endpoints may list the end of the prompt before the first token.
+        // Other endpoints may list the end of the prompt before the first token, which would look like repeated tokens.
         let repeated = if is_openai { u64::from(tokens.saturating_sub(claimed)) } else { 0 };
         if repeated > 0 {
             answers.judged_alone_tokens_repeated += repeated;
@@ -140,10 +147,13 @@ impl Ledger {
         }
     }
 
-    /// Marks the request with a damaged tool call, which may have closed before its response ended.
+    /// Marks the request with a damaged tool call: in its record or, if that is closed, in its summary. A rid that several requests use is
+    /// not marked.
     fn mark_damaged_call(&mut self, rid: &str) {
         if let Some(request) = self.table.ticket_of(rid).and_then(|ticket| self.table.get_mut(ticket)) {
-            request.damaged_call |= !request.is_shared();
+            if !request.is_shared() {
+                request.damaged_call = true;
+            }
         } else if !self.shared_rids.contains(rid)
             && let Some(summary) = self.finished.newest_mut(rid)
         {
@@ -151,14 +161,13 @@ impl Ledger {
         }
     }
 
-    /// Ends a request that no frame has ended.
+    /// Ends the response's request, unless a frame has ended it.
     fn finish_by_response(&mut self, at: MonoNs, answer: &Answer<'_>) {
-        let Some(ticket) = self.table.ticket_of(answer.rid) else {
+        let Some(ticket) = self.table.ticket_of(answer.rid) else { return };
+        let Some(request) = self.table.get_mut(ticket) else { return };
+        if request.finish.is_some() {
             return;
-        };
-        let Some(request) = self.table.get_mut(ticket).filter(|request| request.finish.is_none()) else {
-            return;
-        };
+        }
         if answer.end == AnswerEnd::Whole {
             request.finish_seen = true;
             self.totals.requests.finished += 1;

@@ -41,23 +41,26 @@ impl BacklogCourse {
     /// Records that a frame was received, after which `frames` wait.
     pub(crate) fn record_received(&mut self, at: MonoNs, frames: u64, wait_ns: u64) {
         if frames < BACKLOG_FRAMES {
+            // The backlog is over; a new one begins with these frames.
             *self = Self { peak: frames, peak_at: at, ..Self::default() };
         } else {
             self.longest_wait_ns = self.longest_wait_ns.max(wait_ns);
         }
     }
 
-    /// Records the number of frames at a tick, which `trend` has, too.
+    /// Records the number of frames that wait at a tick. The first long rise of `trend`, the trend of that number, is kept.
     pub(crate) fn record_tick(&mut self, now: MonoNs, frames: u64, trend: &Trend) {
         if frames < BACKLOG_FRAMES {
             // Frames may also leave without an observed receive.
             *self = Self { peak: frames, peak_at: now, ..Self::default() };
-        } else if self.rise.is_none()
-            && let Some(span) = trend.rising_span()
-            && span.seconds >= MIN_RISING_SECONDS
-            && span.to >= BACKLOG_FRAMES
-        {
-            self.rise = Some(BacklogRise { since: span.since, from: span.from });
+            return;
+        }
+        if self.rise.is_some() {
+            return;
+        }
+        let Some(rise) = trend.rising_span() else { return };
+        if rise.seconds >= MIN_RISING_SECONDS && rise.to >= BACKLOG_FRAMES {
+            self.rise = Some(BacklogRise { since: rise.since, from: rise.from });
         }
     }
 }

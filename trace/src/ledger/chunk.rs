@@ -78,15 +78,13 @@ impl Ledger {
     /// Whether this chunk begins another request with the same rid. True if the known request has finished, was never seen on this hop,
     /// and was observed completely on another hop of the same name. The new request's chunks on earlier hops were then missed.
     fn begins_new_request(&self, ticket: Ticket, context: &FrameContext) -> bool {
-        let Some(request) = self.table.get(ticket).filter(|request| request.finish_seen) else {
+        let Some(request) = self.table.get(ticket) else { return false };
+        let was_seen_on_hop = request.streams.iter().any(|stream| stream.hop == context.hop);
+        if !request.finish_seen || was_seen_on_hop {
             return false;
-        };
-        let is_new_on_hop = request.streams.iter().all(|stream| stream.hop != context.hop);
-        is_new_on_hop
-            && request
-                .streams
-                .iter()
-                .any(|stream| stream.is_on_group(context.group) && stream.is_finished() && stream.is_whole())
+        }
+        let mut of_group = request.streams.iter().filter(|stream| stream.is_on_group(context.group));
+        of_group.any(|stream| stream.is_finished() && stream.is_whole())
     }
 
     /// Compares the chunk's counts with its stream, which is created if needed.
@@ -247,21 +245,17 @@ impl Ledger {
             CountVerdict::JoinedLate if request.streams.len() == 1 => totals.requests.joined_late += 1,
             CountVerdict::Loss { missing } => {
                 let is_first_loss = request.wire_missing == 0;
-                let stream = &mut request.streams[checked.stream_index];
-                stream.missing_tokens = stream.missing_tokens.saturating_add(missing);
-                // Tokens missing on one hop are missing on all later hops, but were lost only once.
-                let more = stream.missing_tokens.saturating_sub(request.wire_missing);
-                if more == 0 {
-                    return;
+                let new_losses = request.add_wire_loss(checked.stream_index, missing);
+                if new_losses > 0 {
+                    let loss = &mut totals.wire_loss;
+                    loss.total += u64::from(new_losses);
+                    loss.requests.record_request(context.at, rid, u64::from(request.wire_missing), is_first_loss);
                 }
-                request.wire_missing += more;
-                let loss = &mut totals.wire_loss;
-                loss.total += u64::from(more);
-                loss.requests.record_request(context.at, rid, u64::from(request.wire_missing), is_first_loss);
             }
             CountVerdict::Surplus { extra } => {
                 totals.anomalies.total += 1;
-                let is_first = !std::mem::replace(&mut request.has_odd_counts, true);
+                let is_first = !request.has_odd_counts;
+                request.has_odd_counts = true;
                 totals.anomalies.requests.record_request(context.at, rid, u64::from(extra), is_first);
             }
             CountVerdict::Inflated { listed, new, confirmed } => {
@@ -269,7 +263,8 @@ impl Ledger {
                 inflation.counted += u64::from(listed);
                 inflation.made += u64::from(new);
                 if confirmed {
-                    let is_first = !std::mem::replace(&mut request.inflated, true);
+                    let is_first = !request.inflated;
+                    request.inflated = true;
                     inflation.seen.record_request(context.at, rid, u64::from(listed), is_first);
                 }
             }
@@ -397,8 +392,10 @@ impl Ledger {
         }
         self.history.record_chunk(context, chunk, number);
         self.record_outcomes(context.at, ticket, &judged);
-        if let Some(finish) = chunk.finish {
-            self.record_end(ticket, context.at, finish, is_from_scheduler);
+        if let Some(finish) = chunk.finish
+            && (is_from_scheduler || self.is_end_of_known_request(ticket))
+        {
+            self.record_end(ticket, context.at, finish);
         }
     }
 
@@ -469,65 +466,74 @@ impl Ledger {
         judged
     }
 
-    /// Records the end of a request, as reported by one of its chunks.
-    fn record_end(&mut self, ticket: Ticket, at: MonoNs, finish: Finish, is_from_scheduler: bool) {
-        let Some(request) = self.table.get_mut(ticket) else {
-            return;
-        };
-        if !is_from_scheduler {
-            // The first hop has already counted this end, or it is the end of the previous request with this rid.
-            let is_open_on_first_hop = request.streams.first().is_some_and(|first| !first.is_finished());
-            let is_of_predecessor = is_open_on_first_hop && self.predecessors.contains_key(&ticket);
-            if request.is_shared() || is_of_predecessor {
-                return;
-            }
+    /// Whether a finish seen behind the scheduler is certainly that of this record's request, not that of another one with its rid.
+    fn is_end_of_known_request(&self, ticket: Ticket) -> bool {
+        let Some(request) = self.table.get(ticket) else { return false };
+        // Of requests that share a rid, the scheduler's own hop counts the ends.
+        if request.is_shared() {
+            return false;
         }
-        // One of several requests with this rid has ended; their record stays for the others.
+        // Until the scheduler has sent this request's end, an end behind it may be that of the previous request.
+        let is_open_at_scheduler = request.streams.first().is_some_and(|first| !first.is_finished());
+        !is_open_at_scheduler || !self.predecessors.contains_key(&ticket)
+    }
+
+    /// Records the end of a request, as its finish shows. Each hop shows it, and it may be repeated: only the first one counts.
+    fn record_end(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
+        let Some(request) = self.table.get_mut(ticket) else { return };
+        let totals = &mut self.totals.requests;
         if request.sharing_requests > 1 {
+            // One of several requests with this rid has ended; their record stays for the others.
             request.sharing_requests -= 1;
-            self.totals.requests.finished += 1;
-            self.totals.requests.completed += u64::from(finish != Finish::Abort);
-        } else if !request.finish_seen {
-            request.finish_seen = true;
-            self.totals.requests.finished += 1;
-            // An `AbortReq` may already have counted its outcome.
-            if request.finish.is_none() {
-                let outcomes = &mut self.totals.requests;
-                if finish == Finish::Abort {
-                    outcomes.aborted += 1;
-                } else {
-                    outcomes.completed += 1;
-                    // Nobody waits for the end of an aborted request.
-                    outcomes.ends_in_transit += 1;
-                    request.is_end_in_transit = true;
-                }
-            }
-            self.finish_request(ticket, at, finish);
+            totals.finished += 1;
+            totals.completed += u64::from(finish != Finish::Abort);
+            return;
+        }
+        if request.finish_seen {
+            return;
+        }
+        request.finish_seen = true;
+        totals.finished += 1;
+        let was_aborted_before = request.finish.is_some();
+        if was_aborted_before {
+            // An `AbortReq` has counted its outcome.
+        } else if finish == Finish::Abort {
+            totals.aborted += 1;
+        } else {
+            totals.completed += 1;
+            // Only here: nobody waits for the end of an aborted request.
+            totals.ends_in_transit += 1;
+            request.is_end_in_transit = true;
+        }
+        self.finish_request(ticket, at, finish);
+    }
+
+    /// Forgets that the rid leads to a request that has ended, if the scheduler was asked to abort a later request with it.
+    fn unmap_earlier_attempt(&mut self, rid: &str) {
+        let Some(ticket) = self.table.ticket_of(rid) else { return };
+        let has_ended = self.table.get(ticket).is_some_and(|request| request.finish.is_some());
+        if has_ended && self.dispatched.is_aborted(rid) {
+            self.table.unmap(ticket);
         }
     }
 
-    /// Enters an `AbortReq`: the request was aborted in the queue and may not be known yet.
+    /// Records an `AbortReq` of the scheduler: it has aborted the request while that was queued, so the request may have no record yet.
     pub(super) fn abort_request(&mut self, at: MonoNs, rid: &str) {
-        let mut known = self.table.ticket_of(rid);
-        if let Some(ended) = known.filter(|ticket| self.table.get(*ticket).is_some_and(|known| known.finish.is_some()))
-            && self.dispatched.is_aborted(rid)
-        {
-            // The record is that of an earlier attempt, which has ended.
-            self.table.unmap(ended);
-            known = None;
-        }
-        let ticket = known.unwrap_or_else(|| self.admit_request(rid, at));
-        let Some(request) = self.table.get_mut(ticket).filter(|r| r.finish.is_none()) else {
+        self.unmap_earlier_attempt(rid);
+        let ticket = self.table.ticket_of(rid).unwrap_or_else(|| self.admit_request(rid, at));
+        let Some(request) = self.table.get_mut(ticket) else { return };
+        if request.finish.is_some() {
             return;
-        };
+        }
         request.last_at = request.last_at.max(at);
-        let never_sent = request.streams.is_empty();
-        if never_sent && let Some(aborted) = self.dispatched.remove(rid) {
+        let has_no_chunk = request.streams.is_empty();
+        if has_no_chunk && let Some(aborted) = self.dispatched.remove(rid) {
             request.details.get_or_insert_default().dispatch = Some(aborted.times);
         }
         self.totals.requests.aborted += 1;
         self.finish_request(ticket, at, Finish::Abort);
-        if never_sent {
+        if has_no_chunk {
+            // No chunk of it is on its way to the tokenizer.
             self.close_soon(ticket, at);
         }
     }
@@ -545,17 +551,22 @@ fn may_be_late_chunk(request: &Request, stream_index: usize, context: &FrameCont
     if lists_all_counted_ids(chunk) {
         return !matches!(context.claimed_ids, IdColumn::Delta | IdColumn::DeltaAfterPromptTail);
     }
-    let shows_holes = request.streams.get(stream_index).is_some_and(|s| s.shows_tokens(context.claimed_ids));
-    shows_holes
-        && request
-            .streams
-            .iter()
-            .any(|stream| stream.is_on_group(context.group) && (stream.missing_tokens > 0 || !stream.is_whole()))
+    let stream = request.streams.get(stream_index);
+    let shows_holes = stream.is_some_and(|stream| stream.shows_tokens(context.claimed_ids));
+    let mut of_group = request.streams.iter().filter(|stream| stream.is_on_group(context.group));
+    let has_holes = of_group.any(|stream| stream.missing_tokens > 0 || !stream.is_whole());
+    shows_holes && has_holes
 }
 
 /// Ids of the tokens that a chunk carries: the last `carried` of those listed, or none if they exceed `limit`.
 fn kept_ids<'c>(chunk: &Chunk<'c>, carried: u32, limit: usize) -> &'c [i64] {
     let carried = carried as usize;
-    let from = chunk.ids.len().checked_sub(carried).filter(|_| carried <= limit);
-    from.map_or(&[], |from| &chunk.ids[from..])
+    if carried > limit {
+        return &[];
+    }
+    match chunk.ids.len().checked_sub(carried) {
+        Some(first) => &chunk.ids[first..],
+        // Without ids of all its tokens, it is unknown whose these are.
+        None => &[],
+    }
 }

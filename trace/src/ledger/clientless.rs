@@ -8,6 +8,7 @@ use super::Ledger;
 use super::dispatched::{AbortMessage, RequestAbort};
 use super::request::Request;
 use super::stages::{ABANDONED_NS, AbandonedRequest, AbandonedRequests};
+use super::stream::Stream;
 use crate::clock::MonoNs;
 use crate::id::{FrameId, Ticket};
 
@@ -74,15 +75,16 @@ impl ClientlessRequests {
         self.await_receive(ticket, id, abort);
     }
 
-    /// Remembers an abort until the scheduler receives it.
+    /// Remembers the message `frame` with an abort of the request until the scheduler receives it, unless it has.
     fn await_receive(&mut self, ticket: Ticket, frame: FrameId, abort: RequestAbort) {
-        if abort.received.is_none() {
-            // Where receives are not observed, all remain.
-            if self.unreceived_aborts.len() >= MAX_WATCHED_REQUESTS {
-                self.unreceived_aborts.clear();
-            }
-            self.unreceived_aborts.entry(frame).or_default().push(ticket);
+        if abort.received.is_some() {
+            return;
         }
+        // Where receives are not observed, all remain.
+        if self.unreceived_aborts.len() >= MAX_WATCHED_REQUESTS {
+            self.unreceived_aborts.clear();
+        }
+        self.unreceived_aborts.entry(frame).or_default().push(ticket);
     }
 
     /// Records the receive of a message, which may contain aborts.
@@ -91,7 +93,8 @@ impl ClientlessRequests {
         if self.unreceived_aborts.is_empty() {
             return;
         }
-        for ticket in self.unreceived_aborts.remove(&frame).unwrap_or_default() {
+        let Some(aborted) = self.unreceived_aborts.remove(&frame) else { return };
+        for ticket in aborted {
             if let Some(abort) = self.watched_mut(ticket).and_then(|watched| watched.abort.as_mut()) {
                 abort.received = Some(at);
             }
@@ -131,7 +134,8 @@ impl Ledger {
         self.clientless.watch(watched);
     }
 
-    /// Records that the scheduler was asked to abort a request. Returns false unless a chunk of the request was observed.
+    /// Records that the message `frame` asks the scheduler to abort a request, if that has a record and has not finished. Returns whether it
+    /// has a record, as a request with an observed chunk has.
     pub(super) fn record_abort_of_live(&mut self, rid: &str, frame: FrameId, abort: RequestAbort) -> bool {
         let Some((ticket, request)) = self.unfinished_request(rid) else {
             return self.table.ticket_of(rid).is_some();
@@ -184,35 +188,42 @@ impl Ledger {
 
     /// Requests whose chunks the scheduler sent for longer than an abort takes after their client left.
     fn clientless_requests(&self) -> AbandonedRequests {
-        let mut all = self.clientless.closed_requests.clone();
+        let mut abandoned_requests = self.clientless.closed_requests.clone();
         for watched in &self.clientless.watched {
-            let request = self.table.get(watched.ticket);
-            if let Some(abandoned) = request.and_then(|request| self.find_abandoned(watched, request)) {
-                all.add_request(abandoned);
+            let Some(request) = self.table.get(watched.ticket) else { continue };
+            if let Some(abandoned) = self.find_abandoned(watched, request) {
+                abandoned_requests.add_request(abandoned);
             }
         }
-        all
+        abandoned_requests
     }
 
-    /// `None` if the request is not abandoned, or if that is unknown.
-    fn find_abandoned(&self, watched: &WatchedRequest, request: &Request) -> Option<AbandonedRequest> {
-        let last = if self.hops.any_origin {
-            let from_scheduler =
-                request.streams.iter().filter(|stream| self.hops.hop_of(stream).is_some_and(|hop| hop.origin));
-            from_scheduler.map(|stream| stream.last_at).max()?
-        } else {
+    /// When the scheduler sent the last chunk of a request; `None` if it is known, but no chunk of its own was observed.
+    fn last_chunk_of_scheduler(&self, request: &Request) -> Option<MonoNs> {
+        if !self.hops.any_origin {
             // A relay does not know where tokens begin: its first hop counts them.
-            request.streams.first()?.last_at
-        };
+            return Some(request.streams.first()?.last_at);
+        }
+        let is_of_scheduler = |stream: &&Stream| self.hops.hop_of(stream).is_some_and(|hop| hop.origin);
+        request.streams.iter().filter(is_of_scheduler).map(|stream| stream.last_at).max()
+    }
+
+    /// What the scheduler sent of a watched request after its client had left. `None` if an abort explains that, or another client may wait.
+    fn find_abandoned(&self, watched: &WatchedRequest, request: &Request) -> Option<AbandonedRequest> {
+        let last = self.last_chunk_of_scheduler(request)?;
         // A rid in use twice, or a delivery since, may mean another client.
         let may_have_client = request.is_shared() || request.tokens_delivered > watched.tokens_delivered;
         let tokens = request.tokens_sent.saturating_sub(watched.tokens_sent);
         let chunks = request.chunks_sent.saturating_sub(watched.chunks_sent);
+        let mut abandoned_since = watched.left_at;
         // Until the scheduler receives an abort, a request with a client is not abandoned.
-        let received = watched.abort.filter(|_| !watched.has_client_left).and_then(|abort| abort.received);
-        let since = received.map_or(watched.left_at, |received| received.max(watched.left_at));
-        let is_short = last.since(since) < ABANDONED_NS;
-        if may_have_client || is_short || tokens == 0 || chunks < MIN_ABANDONED_CHUNKS {
+        if !watched.has_client_left
+            && let Some(received) = watched.abort.and_then(|abort| abort.received)
+        {
+            abandoned_since = abandoned_since.max(received);
+        }
+        let has_stopped_soon = last.since(abandoned_since) < ABANDONED_NS;
+        if may_have_client || has_stopped_soon || tokens == 0 || chunks < MIN_ABANDONED_CHUNKS {
             return None;
         }
         Some(AbandonedRequest {

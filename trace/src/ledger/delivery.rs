@@ -16,13 +16,15 @@ const TOLERATED_EXTRA_TOKENS: u64 = 8;
 /// Minimum number of deliveries with all tokens so far listed as new. From then on, the consumer is known to add up cumulative counts.
 const MIN_REPEATING_DELIVERIES: u8 = 2;
 
-/// Whether the delivery repeats the `before` tokens that the client has, and adds new ones.
-fn repeats_all_tokens(delivery: &Delivery<'_>, before: u64) -> bool {
+/// Whether the delivery, which should list only new tokens, repeats those that the client already has (`tokens_before`) and adds new ones.
+fn repeats_all_tokens(delivery: &Delivery<'_>, tokens_before: u64) -> bool {
     let Some(end_count) = delivery.completion_tokens.map(u64::from) else {
         return false;
     };
-    let lists_all = (end_count..=end_count + TOLERATED_EXTRA_TOKENS).contains(&u64::from(delivery.tokens));
-    delivery.mode == Mode::Incremental && before > 0 && end_count > before && lists_all
+    let has_new_tokens = end_count > tokens_before;
+    let listed = u64::from(delivery.tokens);
+    let lists_all = listed >= end_count && listed <= end_count + TOLERATED_EXTRA_TOKENS;
+    delivery.mode == Mode::Incremental && tokens_before > 0 && has_new_tokens && lists_all
 }
 
 impl Ledger {
@@ -198,20 +200,22 @@ impl Ledger {
     /// Marks the request's response as text only: the number of delivered tokens is unknown.
     pub(super) fn mark_text_only(&mut self, at: MonoNs, rid: &str) {
         let Some(ticket) = self.table.ticket_of(rid) else { return };
-        let Some(request) = self.table.get_mut(ticket) else {
-            return;
-        };
+        let Some(request) = self.table.get_mut(ticket) else { return };
         let tracker = request.tracker.get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, None)));
-        if !std::mem::replace(&mut tracker.is_text_only, true) {
-            self.totals.withdraw_prediction(request, &mut self.loss_memory);
-            self.totals.tokens.uncounted += self.stop_waiting(at, ticket, UnjudgedCause::TextOnly);
+        if tracker.is_text_only {
+            return;
         }
+        tracker.is_text_only = true;
+        // A response that carries text loses no tokens when its waiter skips chunks.
+        self.totals.withdraw_prediction(request, &mut self.loss_memory);
+        self.totals.tokens.uncounted += self.stop_waiting(at, ticket, UnjudgedCause::TextOnly);
     }
 
     /// Stops waiting for deliveries of the request's chunks in flight, which become unjudged. Returns the number of their tokens.
     pub(super) fn stop_waiting(&mut self, at: MonoNs, ticket: Ticket, cause: UnjudgedCause) -> u64 {
         let tracker = self.table.get_mut(ticket).and_then(|request| request.tracker.as_mut());
         let Some(tracker) = tracker else { return 0 };
+        // Not added again after the change, as elsewhere: no entry is left.
         tracker.subtract_from_memory_use(&mut self.loss_memory);
         let tokens = tracker.tokens_in_flight();
         let judged = tracker.stop_waiting(cause);

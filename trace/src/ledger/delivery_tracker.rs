@@ -90,13 +90,14 @@ pub(crate) struct DeliveryTracker {
 }
 
 impl DeliveryTracker {
-    /// `early`: the count reached by a delivery that was reported before its first chunk.
-    pub(crate) fn new(epoch: u32, early: Option<u32>) -> Self {
+    /// Creates the tracker of a request. `early_count`: count reached by a delivery that was reported before its first chunk, if there was one.
+    pub(crate) fn new(epoch: u32, early_count: Option<u32>) -> Self {
+        let has_early_delivery = early_count.is_some();
         Self {
             epoch,
-            delivered_to: early.unwrap_or(0),
-            is_uncertain: early.is_some(),
-            is_incomplete: early.is_some(),
+            delivered_to: early_count.unwrap_or(0),
+            is_uncertain: has_early_delivery,
+            is_incomplete: has_early_delivery,
             ..Self::default()
         }
     }
@@ -104,7 +105,8 @@ impl DeliveryTracker {
     /// Sets the hop of the next chunk. A new hop leads to the waiter of another worker, or to another request with the same rid; that
     /// waiter does not receive the chunks queued here.
     pub(crate) fn set_hop(&mut self, hop: HopId) {
-        if self.last_hop.replace(hop).is_some_and(|before| before != hop) {
+        let previous_hop = self.last_hop.replace(hop);
+        if previous_hop.is_some_and(|previous| previous != hop) {
             self.mark_uncertain();
         }
     }
@@ -232,37 +234,51 @@ impl DeliveryTracker {
         JudgedList::default()
     }
 
-    /// Enters a delivery. `epoch` changes whenever deliveries may have been missed.
-    pub(crate) fn judge_delivery(&mut self, delivery: &Delivery<'_>, epoch: u32) -> DeliveryResult {
-        let has_missed_deliveries = self.epoch != epoch;
-        self.epoch = epoch;
-        self.is_incomplete |= has_missed_deliveries;
-        // Uncertain was this delivery; whether the next one is follows from it.
-        let was_uncertain = std::mem::take(&mut self.is_uncertain);
+    /// Whether something before the delivery may be unobserved, so that it proves no loss.
+    fn may_follow_unobserved(&self, delivery: &Delivery<'_>, has_missed_deliveries: bool) -> bool {
         // While counts run behind, a delivery may match an entry with the same count whose own delivery was missed.
         let is_ambiguous = self.is_incomplete && self.entries_behind > 0;
         // A delivery may contain unobserved tokens before one of its chunks.
         let to = delivery.completion_tokens.unwrap_or(0);
         let mut reached = self.in_flight.iter().take_while(|entry| entry.end_count <= to);
         let has_gap = reached.any(|entry| entry.follows_gap);
-        // If anything before it may be unobserved, the delivery proves no loss.
-        let is_broken = was_uncertain || has_missed_deliveries || is_ambiguous || has_gap;
-        let mut result = match (delivery.mode, delivery.completion_tokens) {
-            (Mode::Cumulative, to) => self.deliver_cumulative(to.unwrap_or(delivery.tokens), delivery.finished),
-            (Mode::Incremental, None) => self.deliver_without_count(delivery.tokens),
-            (Mode::Incremental, Some(to)) if self.entries_behind > 0 => {
-                self.deliver_by_reported_count(delivery, to, is_broken).unwrap_or_else(|| self.unjudge_up_to(to))
-            }
-            // The last event of a response with text shows which text is missing before it, even without new text.
-            (Mode::Incremental, Some(to)) if delivery.tokens == 0 && delivery.response != Response::Text => {
-                self.deliver_by_reported_count(delivery, to, is_broken).unwrap_or_else(|| {
-                    // The delivered chunk was not observed, so the next delivery proves no drop either.
-                    self.is_uncertain = true;
-                    DeliveryResult::default()
-                })
-            }
-            (Mode::Incremental, Some(to)) => self.deliver_incremental(delivery, to, is_broken),
+        self.is_uncertain || has_missed_deliveries || is_ambiguous || has_gap
+    }
+
+    /// Finds the chunks that a delivery carried, merged or dropped. `is_broken`: something before it may be unobserved.
+    fn match_delivery(&mut self, delivery: &Delivery<'_>, is_broken: bool) -> DeliveryResult {
+        if delivery.mode == Mode::Cumulative {
+            let to = delivery.completion_tokens.unwrap_or(delivery.tokens);
+            return self.deliver_cumulative(to, delivery.finished);
+        }
+        let Some(to) = delivery.completion_tokens else {
+            return self.deliver_without_count(delivery.tokens);
         };
+        if self.entries_behind > 0 {
+            let matched = self.deliver_by_reported_count(delivery, to, is_broken);
+            return matched.unwrap_or_else(|| self.unjudge_up_to(to));
+        }
+        // The last event of a response with text shows which text is missing before it, even without new text.
+        if delivery.tokens > 0 || delivery.response == Response::Text {
+            return self.deliver_incremental(delivery, to, is_broken);
+        }
+        let matched = self.deliver_by_reported_count(delivery, to, is_broken);
+        if matched.is_none() {
+            // The delivered chunk was not observed, so the next delivery proves no drop either.
+            self.is_uncertain = true;
+        }
+        matched.unwrap_or_default()
+    }
+
+    /// Judges the chunks that a delivery carried, merged or dropped. `epoch` changes whenever deliveries may have been missed.
+    pub(crate) fn judge_delivery(&mut self, delivery: &Delivery<'_>, epoch: u32) -> DeliveryResult {
+        let has_missed_deliveries = self.epoch != epoch;
+        self.epoch = epoch;
+        self.is_incomplete |= has_missed_deliveries;
+        let is_broken = self.may_follow_unobserved(delivery, has_missed_deliveries);
+        // Uncertain was this delivery. Its match decides whether the next one is, too.
+        self.is_uncertain = false;
+        let mut result = self.match_delivery(delivery, is_broken);
         if delivery.response == Response::Whole {
             // A response that does not stream delivers once by design, so nothing counts as merged.
             result.judged.mark_merged_delivered(u64::MAX);
@@ -371,7 +387,8 @@ impl DeliveryTracker {
         // The last covered entry is then not the end of the delivery.
         let gap = self.last_covered_end(to).is_some_and(|end| end < to);
         let broken = broken || gap;
-        let mut covered = self.in_flight.iter().take_while(|e| e.end_count <= to).count();
+        let mut covered = self.in_flight.iter().take_while(|entry| entry.end_count <= to).count();
+        // At least one chunk was delivered.
         while covered > 1 && self.in_flight[covered - 1].may_be_delivered_later(to, true, delivery.finished) {
             covered -= 1;
         }
@@ -382,11 +399,13 @@ impl DeliveryTracker {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         let mut lost = Vec::new();
-        for left in (1..=covered).rev() {
+        // Oldest first, but counted from the last covered chunk, with which the delivery ends.
+        for number_from_end in (1..=covered).rev() {
             let Some(entry) = self.pop_entry() else { break };
-            if left <= carriers.min {
+            let has_no_undelivered_token = entry.tokens == 0 || entry.end_count <= self.delivered_to;
+            if number_from_end <= carriers.min {
                 entry.add_carried(self.delivered_to, &mut judged, &mut has_carrier);
-            } else if left <= carriers.max || entry.tokens == 0 || entry.end_count <= self.delivered_to {
+            } else if number_from_end <= carriers.max || has_no_undelivered_token {
                 judged.push_chunks(entry.as_unjudged(cause));
             } else {
                 // Of an imprecise chunk, only the last token is proven lost.
@@ -447,11 +466,9 @@ impl DeliveryTracker {
         start
     }
 
-    /// Enters a delivery without tokens, or one made while counts run behind after a retraction. `None` if no chunk matches.
-    ///
-    /// The last delivered chunk is found by its reported count. The number of tokens shows whether the delivery holds all chunks up to
-    /// that one or that one alone. In the second case, the earlier ones are dropped.
-    fn deliver_by_reported_count(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Option<DeliveryResult> {
+    /// Finds the last chunk in a delivery by its reported count, `to`. The number of delivered tokens shows whether the delivery contains all
+    /// chunks up to that one or that one alone. `None` if no chunk matches.
+    fn find_last_carrier(&self, delivery: &Delivery<'_>, to: u32) -> Option<LastCarrier> {
         let mut tokens_so_far = 0_u32;
         let mut last_carrier: Option<LastCarrier> = None;
         for (index, entry) in self.in_flight.iter().enumerate() {
@@ -464,10 +481,16 @@ impl DeliveryTracker {
                 last_carrier = Some(LastCarrier { index, carries_all });
             }
         }
-        let last = last_carrier?;
+        last_carrier
+    }
+
+    /// Judges a delivery without tokens, or one made while counts run behind after a retraction: if it contains one chunk alone, the earlier
+    /// ones are dropped. `None` if no chunk matches.
+    fn deliver_by_reported_count(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Option<DeliveryResult> {
+        let last = self.find_last_carrier(delivery, to)?;
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
-        let mut new = 0_u32;
+        let mut new_tokens = 0_u32;
         let mut lost = Vec::new();
         // An imprecise chunk may carry fewer tokens than assumed, so it is unknown whether earlier chunks were dropped.
         let has_imprecise = self.in_flight.iter().take(last.index + 1).any(|entry| entry.is_imprecise);
@@ -477,22 +500,19 @@ impl DeliveryTracker {
             self.delivered_to = delivered_before.max(entry.end_count);
             if last.carries_all || index == last.index || entry.tokens == 0 {
                 entry.add_carried(delivered_before, &mut judged, &mut has_carrier);
-                new = entry.tokens.saturating_add(new);
+                new_tokens = entry.tokens.saturating_add(new_tokens);
             } else if broken {
                 judged.push_chunks(entry.as_unjudged(UnjudgedCause::MissedObservations));
             } else if has_imprecise {
                 judged.push_chunks(entry.as_unjudged(UnjudgedCause::Ambiguous));
             } else {
                 judged.push_chunks(entry.with_outcome(ChunkOutcome::Dropped, entry.tokens));
-                lost.push(self.lost_range(
-                    &entry,
-                    entry.end_count - entry.tokens.min(entry.end_count),
-                    entry.end_count,
-                ));
+                let start = entry.end_count.saturating_sub(entry.tokens);
+                lost.push(self.lost_range(&entry, start, entry.end_count));
             }
         }
         self.has_begun = true;
-        Some(DeliveryResult { judged, lost_ranges: lost, new_tokens: new, ..DeliveryResult::default() })
+        Some(DeliveryResult { judged, lost_ranges: lost, new_tokens, ..DeliveryResult::default() })
     }
 
     /// Counts run behind and the delivery matches no chunk, so a send was not observed. Chunks that it may have covered become unknown.
@@ -514,9 +534,9 @@ impl DeliveryTracker {
         let mut covered = 0_u32;
         let mut to = self.delivered_to;
         while let Some(entry) = self.in_flight.front().copied() {
-            let left = tokens - covered;
-            // The delivery ends before this chunk.
-            if entry.tokens > left || left == 0 {
+            let remaining = tokens - covered;
+            let is_within_delivery = remaining > 0 && entry.tokens <= remaining;
+            if !is_within_delivery {
                 break;
             }
             self.pop_entry();
@@ -536,7 +556,7 @@ impl DeliveryTracker {
         new
     }
 
-    /// Removes the oldest entry.
+    /// Removes and returns the oldest entry, and keeps its token ids in `removed_ids`.
     fn pop_entry(&mut self) -> Option<InFlightEntry> {
         let entry = self.in_flight.pop_front()?;
         self.chunks_in_flight -= u64::from(entry.chunks);

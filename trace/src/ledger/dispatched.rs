@@ -182,30 +182,33 @@ impl DispatchedRequests {
         self.last.filter(|last| last.id == frame)?.received_early
     }
 
-    /// Records the receive of a message.
+    /// Records the receive of a message to the scheduler, in the requests that it dispatched or aborts.
     pub(super) fn record_received(&mut self, at: MonoNs, frame: FrameId) {
-        for number in self.unreceived.remove(&frame).unwrap_or_default() {
+        let Some(numbers) = self.unreceived.remove(&frame) else { return };
+        for number in numbers {
             let Some(waiting) = self.waiting.get_mut(&number) else { continue };
             if waiting.message == frame {
                 waiting.times.received = Some(at);
-            } else if let Some(message) = waiting.abort.as_mut().filter(|message| message.id == frame) {
+            } else if let Some(last_abort) = &mut waiting.abort
                 // The receive of an earlier abort says nothing of the last one.
-                message.abort.received = Some(at);
+                && last_abort.id == frame
+            {
+                last_abort.abort.received = Some(at);
             }
         }
     }
 
-    /// Records a frame with output of the engine.
+    /// Records a frame with output of the engine. The time since the last one counts as busy, a long pause only in part.
     pub(super) fn record_output(&mut self, at: MonoNs) {
-        let before = self.last_output_at.replace(at).unwrap_or(at);
-        let pause_ns = at.since(before);
+        let last_output_at = self.last_output_at.replace(at);
+        let pause_ns = last_output_at.map_or(0, |last| at.since(last));
         self.busy_ns += pause_ns.min(MAX_PAUSE_NS);
         if pause_ns <= MAX_PAUSE_NS {
             self.output_ns += pause_ns;
         }
     }
 
-    /// What happened beside a request that has its first chunk now.
+    /// The engine's load and output while a request waited that has its first chunk now.
     pub(super) fn wait_of(&self, answered: &WaitingRequest) -> DispatchWait {
         let waiting = self.by_rid.len() - self.aborted;
         DispatchWait {
@@ -224,23 +227,25 @@ impl DispatchedRequests {
         }
         let number = *self.by_rid.get(rid)?;
         let answered = self.remove(rid)?;
+        let hop = answered.message.hop;
         let seconds = self.seconds;
-        let of_hop = self.answered.entry(answered.message.hop).or_insert_with(|| AnsweredRequests::counting(seconds));
-        of_hop.first_chunk_waits.record(at, at.since(answered.times.sent));
+        let answered_on_hop = self.answered.entry(hop).or_insert_with(|| AnsweredRequests::counting(seconds));
+        answered_on_hop.first_chunk_waits.record(at, at.since(answered.times.sent));
         // Each waiting request is marked once, by the first later one that has a chunk. Earlier marks need no second look.
-        if number > of_hop.overtaken_below {
-            let progress = OutputProgress { busy_ns: self.busy_ns, answered: of_hop.count };
-            let before = self.waiting.range_mut(of_hop.overtaken_below..number).map(|entry| entry.1);
-            for waiting in before.filter(|waiting| waiting.message.hop == answered.message.hop) {
-                waiting.overtaken.get_or_insert(progress);
+        if number > answered_on_hop.overtaken_below {
+            let progress = OutputProgress { busy_ns: self.busy_ns, answered: answered_on_hop.count };
+            for (_, waiting) in self.waiting.range_mut(answered_on_hop.overtaken_below..number) {
+                if waiting.message.hop == hop {
+                    waiting.overtaken.get_or_insert(progress);
+                }
             }
-            of_hop.overtaken_below = number;
+            answered_on_hop.overtaken_below = number;
         }
-        of_hop.count += 1;
+        answered_on_hop.count += 1;
         Some(answered)
     }
 
-    /// Removes the request with this id.
+    /// Removes and returns the request with this id; `None` if none waits.
     pub(super) fn remove(&mut self, rid: &str) -> Option<WaitingRequest> {
         let number = self.by_rid.remove(rid)?;
         let removed = self.waiting.remove(&number)?;
@@ -248,10 +253,10 @@ impl DispatchedRequests {
         Some(removed)
     }
 
-    /// Marks all requests as aborted whose ids begin so.
+    /// Marks all requests as aborted whose ids begin with `prefix`.
     fn mark_aborted_with_prefix(&mut self, prefix: &str, message: AbortMessage) {
-        let numbered = self.waiting.iter().filter(|(_, waiting)| waiting.rid.starts_with(prefix));
-        let numbers: Vec<u64> = numbered.map(|(number, _)| *number).collect();
+        let matching = self.waiting.iter().filter(|(_, waiting)| waiting.rid.starts_with(prefix));
+        let numbers: Vec<u64> = matching.map(|(number, _)| *number).collect();
         for number in numbers {
             self.mark_number_aborted(number, message);
         }
@@ -259,18 +264,19 @@ impl DispatchedRequests {
 
     /// Marks the request with this id as aborted. Returns whether there is one.
     fn mark_aborted(&mut self, rid: &str, message: AbortMessage) -> bool {
-        let number = self.by_rid.get(rid).copied();
-        if let Some(number) = number {
-            self.mark_number_aborted(number, message);
-        }
-        number.is_some()
+        let Some(&number) = self.by_rid.get(rid) else { return false };
+        self.mark_number_aborted(number, message);
+        true
     }
 
     /// Marks the request with this number as aborted by this message.
     fn mark_number_aborted(&mut self, number: u64, message: AbortMessage) {
         let Some(waiting) = self.waiting.get_mut(&number) else { return };
+        let previous = waiting.abort.replace(message);
         // A second abort of the request replaces the first, but counts once.
-        self.aborted += usize::from(waiting.abort.replace(message).is_none());
+        if previous.is_none() {
+            self.aborted += 1;
+        }
         if message.abort.received.is_none() {
             self.unreceived.entry(message.id).or_default().push(number);
         }
@@ -284,7 +290,10 @@ impl DispatchedRequests {
 
     /// Removes requests dispatched before `until`, of which no chunk will be recognised.
     pub(super) fn drop_older_than(&mut self, until: MonoNs) {
-        while self.waiting.first_key_value().is_some_and(|oldest| oldest.1.times.sent < until) && self.remove_oldest() {
+        while let Some(oldest) = self.waiting.values().next() {
+            if oldest.times.sent >= until || !self.remove_oldest() {
+                break;
+            }
         }
         if self.by_rid.is_empty() {
             // Without waiting requests, a receive would find nothing to record.

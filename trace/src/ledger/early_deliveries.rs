@@ -34,6 +34,7 @@ pub(super) struct EarlyDeliveries {
 impl EarlyDeliveries {
     /// Records a delivery; `end_count` is 0 if it has no count.
     pub(super) fn record_delivery(&mut self, rid: &str, at: MonoNs, end_count: u32) {
+        // The first chunk of a request is not reported later than that.
         while self.deliveries.pop_front_if(|early| at.since(early.at) > MAX_DELAY_NS).is_some() {}
         let evicted = push_bounded(
             &mut self.deliveries,
@@ -44,23 +45,26 @@ impl EarlyDeliveries {
         self.last_eviction_at = self.last_eviction_at.max(evicted.map(|early| early.at));
     }
 
-    /// Count reached by early deliveries of a request whose first chunk was sent at `since`; `None` without any.
-    pub(super) fn count_reached(&self, rid: &str, since: MonoNs) -> Option<u32> {
-        let may_be_evicted = self.last_eviction_at.is_some_and(|evicted_at| evicted_at >= since);
-        // Count 0 says nothing but makes the request incomplete, so that it proves no loss.
-        let otherwise = may_be_evicted.then_some(0);
+    /// Count reached by early deliveries of a request whose first chunk was sent at `first_sent`. `None` if there was none; 0 if it is
+    /// unknown whether there was one, so that the request proves no loss.
+    pub(super) fn count_reached(&self, rid: &str, first_sent: MonoNs) -> Option<u32> {
         // Each new request asks, so nothing is hashed without need.
-        if self.deliveries.is_empty() {
-            return otherwise;
+        if !self.deliveries.is_empty() {
+            let rid_hash = hash_rid(rid);
+            // A delivery before the first send belongs to an earlier request with the rid.
+            let of_request =
+                self.deliveries.iter().filter(|early| early.rid_hash == rid_hash && early.at >= first_sent);
+            let count = of_request.map(|early| early.end_count).max();
+            if count.is_some() {
+                return count;
+            }
         }
-        let rid_hash = hash_rid(rid);
-        // A delivery before the first send belongs to an earlier request with the rid.
-        let of_request = self.deliveries.iter().filter(|early| early.rid_hash == rid_hash && early.at >= since);
-        of_request.map(|early| early.end_count).max().or(otherwise)
+        let may_be_evicted = self.last_eviction_at.is_some_and(|evicted_at| evicted_at >= first_sent);
+        may_be_evicted.then_some(0)
     }
 }
 
-/// The same in every process, because a serialized ledger may continue in another one.
+/// Hash of a rid. It is the same in every process, because a serialized ledger may continue in another one.
 pub(super) fn hash_rid(rid: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     rid.hash(&mut hasher);

@@ -115,11 +115,11 @@ impl EndedSilence {
         (self.silence.ns() / 10).min(MAX_RESUME_NS)
     }
 
-    /// Whether its streams went on with less than half of the tokens that they make in such a time.
+    /// Whether the engine itself was silent: several streams went on, with less than half of the tokens that they usually make in such a time.
     fn is_silence_of_engine(&self) -> bool {
-        let tokens_of_stream = self.silence.ns() / self.usual_token_ns.max(1);
-        let tokens = tokens_of_stream.saturating_mul(self.silence.streams);
-        self.silence.streams >= MIN_STREAMS && self.tokens_after < tokens / 2
+        let usual_tokens_per_stream = self.silence.ns() / self.usual_token_ns.max(1);
+        let usual_tokens = usual_tokens_per_stream.saturating_mul(self.silence.streams);
+        self.silence.streams >= MIN_STREAMS && self.tokens_after < usual_tokens / 2
     }
 }
 
@@ -183,15 +183,17 @@ impl EngineSilences {
         }
     }
 
-    /// Advances time. Returns whether a silence waits for the time use of the engine's threads.
+    /// Advances time. Returns whether a silence ended so long ago that it can be confirmed.
     fn advance_time(&mut self, now: MonoNs) -> bool {
-        let before = self.last_tick.replace(now);
-        if before.is_some_and(|before| now.since(before) > OWN_STALL_NS) {
+        let last_tick = self.last_tick.replace(now);
+        if last_tick.is_some_and(|last_tick| now.since(last_tick) > OWN_STALL_NS) {
+            // tokengap itself did not run, so the engine may have sent frames meanwhile.
             self.forget_current();
         }
         let Some(ended) = &self.ended_silence else { return false };
         let since_end = now.since(ended.silence.to);
-        if since_end > MAX_RESUME_NS.max(ended.catch_up_ns()) && ended.is_confirmed {
+        let is_counted = since_end > MAX_RESUME_NS.max(ended.catch_up_ns());
+        if is_counted && ended.is_confirmed {
             self.ended_silence = None;
             return false;
         }
@@ -201,7 +203,10 @@ impl EngineSilences {
     /// Counts the silence that has ended, once, if the engine was silent in it, and keeps the longest. `main_thread`: time use of the engine's
     /// busiest main thread in it.
     fn confirm_ended_silence(&mut self, main_thread: Option<TimeUse>) {
-        let Some(ended) = self.ended_silence.as_mut().filter(|ended| ended.is_silence_of_engine()) else { return };
+        let Some(ended) = &mut self.ended_silence else { return };
+        if !ended.is_silence_of_engine() {
+            return;
+        }
         if !ended.is_confirmed {
             ended.is_confirmed = true;
             self.count += 1;
@@ -228,16 +233,17 @@ impl Ledger {
         // While the relay cannot write, it does not read either.
         let end = forwarded.map_or(at, |forwarded| forwarded.max(at));
         let Some(from) = self.silences.record_frame(at, end) else { return };
-        let hop = self.hops.groups[hop.group].name.as_str().into();
+        let hop_name = self.hops.groups[hop.group].name.as_str().into();
         let Some(usual_ns) = self.usual_silence_ns(at.since(from)) else { return };
         // Without a usual pace, no pause is long.
         let Some(usual_token_ns) = self.itl_sent_by_token.quantile(0.5) else { return };
         let silence = EngineSilence {
             from,
             to: at,
+            // Counted when they go on.
             streams: 0,
             usual_ns,
-            hop,
+            hop: hop_name,
             main_thread: None,
             control: self.control_since(from),
         };
@@ -245,14 +251,16 @@ impl Ledger {
             Some(EndedSilence { silence, tokens_after: 0, usual_token_ns, is_confirmed: false });
     }
 
-    /// Control messages that may be the cause of a silence from this time on until now.
+    /// Control messages that may have caused a silence since `from`: sent in it, or shortly before.
     fn control_since(&self, from: MonoNs) -> ControlMessages {
-        let is_sent = |at: MonoNs| from.since(at) <= MAX_CONTROL_DELAY_NS;
-        match self.silences.last_control {
-            Some(at) if is_sent(at) => ControlMessages::Sent,
-            _ if self.hops.all.iter().any(|hop| hop.carries_requests && hop.shows.sent) => ControlMessages::None,
-            _ => ControlMessages::Unobserved,
+        let last_control = self.silences.last_control;
+        if last_control.is_some_and(|sent_at| from.since(sent_at) <= MAX_CONTROL_DELAY_NS) {
+            return ControlMessages::Sent;
         }
+        if self.hops.all.iter().any(|hop| hop.carries_requests && hop.shows.sent) {
+            return ControlMessages::None;
+        }
+        ControlMessages::Unobserved
     }
 
     /// Median time between two chunks of a stream. `None` if `silence_ns` is not far above it, or if sends may have been blocked or unseen.
@@ -271,22 +279,21 @@ impl Ledger {
 
     /// Advances time for [`EngineSilences`].
     pub(super) fn advance_engine_silences(&mut self, now: MonoNs) {
-        if self.silences.advance_time(now) {
-            let main_thread =
-                self.silences.ended_silence.as_ref().and_then(|ended| self.busiest_main_thread(&ended.silence));
-            self.silences.confirm_ended_silence(main_thread);
+        if !self.silences.advance_time(now) {
+            return;
         }
+        let Some(ended) = &self.silences.ended_silence else { return };
+        let main_thread = self.busiest_main_thread(&ended.silence);
+        self.silences.confirm_ended_silence(main_thread);
     }
 
     /// Time use of the busiest main thread of the processes that send on the silence's hop.
     fn busiest_main_thread(&self, silence: &EngineSilence) -> Option<TimeUse> {
         let group = &self.hops.groups[self.hops.group_named(&silence.hop)?];
-        let main_threads = self
-            .threads
-            .all
-            .iter()
-            .filter(|thread| *thread.role == *group.ends.from && thread.part == Some(ThreadPart::Main));
-        main_threads.filter_map(|thread| thread.between(silence.from, silence.to)).max_by_key(TimeUse::wanted_ns)
+        let of_sender = self.threads.all.iter().filter(|thread| *thread.role == *group.ends.from);
+        let main_threads = of_sender.filter(|thread| thread.part == Some(ThreadPart::Main));
+        let uses = main_threads.filter_map(|thread| thread.between(silence.from, silence.to));
+        uses.max_by_key(TimeUse::wanted_ns)
     }
 
     /// Confirmed silences of the engine.
@@ -304,18 +311,23 @@ impl Ledger {
         let usual_ns = self.usual_silence_ns(now.since(from))?;
         // A stream that was silent for longer may have ended otherwise.
         let active_since = MonoNs(from.0.saturating_sub(usual_ns.saturating_mul(MIN_TIMES_USUAL)));
-        let open = self.table.iter().filter(|request| self.is_streaming_since(request, active_since));
+        let streaming = self.table.iter().filter(|request| self.is_streaming_since(request, active_since));
+        let streams = streaming.count() as u64;
+        if streams < MIN_STREAMS {
+            return None;
+        }
+        let group_of_engine = self.groups().iter().find(|group| self.is_group_of_engine(&group.name))?;
         let silence = EngineSilence {
             from,
             to: now,
-            streams: open.count() as u64,
+            streams,
             usual_ns,
-            hop: self.groups().iter().find(|group| self.is_group_of_engine(&group.name))?.name.as_str().into(),
+            hop: group_of_engine.name.as_str().into(),
             main_thread: None,
             control: self.control_since(from),
         };
         let main_thread = self.busiest_main_thread(&silence);
-        (silence.streams >= MIN_STREAMS).then_some(EngineSilence { main_thread, ..silence })
+        Some(EngineSilence { main_thread, ..silence })
     }
 
     /// Whether the hops of this name are the engine's.
@@ -324,20 +336,24 @@ impl Ledger {
         hops.any(|hop| self.hops.groups[hop.group].name == name)
     }
 
-    /// Whether the request is open and its stream had a chunk since then.
+    /// Whether the request is open and streamed, and had a chunk since then.
     fn is_streaming_since(&self, request: &Request, since: MonoNs) -> bool {
-        let unstreamed = self.engine.facts().unstreamed_tokens();
-        request.is_mapped
-            && request.finish.is_none()
-            && !request.is_shared()
-            && request.last_at >= since
-            && request.streams.iter().any(|s| {
-                is_streamed(s.chunks, s.count.high, unstreamed) && self.hops.observed_all_since(s) && !s.is_finished()
-            })
+        let is_open = request.is_mapped && request.finish.is_none();
+        // Of a shared rid it is not known which request still streams.
+        if !is_open || request.is_shared() || request.last_at < since {
+            return false;
+        }
+        let unstreamed_tokens = self.engine.facts().unstreamed_tokens();
+        request.streams.iter().any(|stream| {
+            let is_streamed = is_streamed(stream.chunks, stream.count.high, unstreamed_tokens);
+            is_streamed && self.hops.observed_all_since(stream) && !stream.is_finished()
+        })
     }
 }
 
-/// Whether a stream with `chunks` chunks so far, which end at `count`, has more of them than one that is not streamed.
+/// Whether a stream with `chunks` chunks so far, which end at `count`, has more of them than one that is not streamed: the first, and one for
+/// each `unstreamed_tokens` tokens.
 pub(super) fn is_streamed(chunks: u32, count: u32, unstreamed_tokens: Option<u32>) -> bool {
-    chunks > 1 + unstreamed_tokens.map_or(0, |tokens| count / tokens.max(1))
+    let further_unstreamed_chunks = unstreamed_tokens.map_or(0, |tokens| count / tokens.max(1));
+    chunks > 1 + further_unstreamed_chunks
 }

@@ -14,22 +14,23 @@ pub struct EngineTimesCounts {
 }
 
 impl Ledger {
-    /// Keeps the engine's times of a request; only the first of a request.
-    pub(super) fn record_request_times(&mut self, found: &RequestTimes<'_>) {
-        if self.engine.is_health_check(found.rid) {
+    /// Keeps the engine's times of a request that a message has. Of several messages, the first counts.
+    pub(super) fn record_request_times(&mut self, reported: &RequestTimes<'_>) {
+        if self.engine.is_health_check(reported.rid) {
             return;
         }
-        self.totals.engine_times.impossible += u64::from(found.impossible);
-        let ticket = self.table.ticket_of(found.rid);
+        self.totals.engine_times.impossible += u64::from(reported.impossible);
+        let ticket = self.table.ticket_of(reported.rid);
         let Some(request) = ticket.and_then(|ticket| self.table.get_mut(ticket)) else { return };
         if request.engine_times().is_some() {
             return;
         }
-        if found.times != EngineTimes::default() {
-            request.details.get_or_insert_default().engine_times = Some(found.times);
+        if reported.times != EngineTimes::default() {
+            request.details.get_or_insert_default().engine_times = Some(reported.times);
             self.totals.engine_times.requests += 1;
         }
-        self.record_prefill(found.rid);
+        // Without times, too: an unknown prefill may have slowed others.
+        self.record_prefill(reported.rid);
     }
 
     /// Why the engine's times are absent from requests without them.

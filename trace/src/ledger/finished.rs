@@ -46,16 +46,7 @@ impl FinishedRequests {
         while self.len() > 0
             && (self.len() >= limits.summaries || self.rid_bytes + summary.rid.len() > limits.rid_bytes)
         {
-            let evicted = match self.recent.pop_front() {
-                // It moves to a list of its own, and is evicted only if too many are notable.
-                Some(oldest) if is_notable(&oldest) => {
-                    self.notable.push_back(oldest);
-                    if self.notable.len() > limits.summaries / 2 { self.notable.pop_front() } else { None }
-                }
-                Some(oldest) => Some(oldest),
-                None => self.notable.pop_front(),
-            };
-            if let Some(evicted) = evicted {
+            if let Some(evicted) = self.evict_or_move_oldest(limits.summaries / 2, &is_notable) {
                 self.rid_bytes = self.rid_bytes.saturating_sub(evicted.rid.len());
                 self.evicted += 1;
                 self.forget_rid(&evicted.rid);
@@ -64,6 +55,23 @@ impl FinishedRequests {
         self.rid_bytes = self.rid_bytes.saturating_add(summary.rid.len());
         *self.by_rid_hash.entry(self.hasher.hash_one(&*summary.rid)).or_default() += 1;
         self.recent.push_back(summary);
+    }
+
+    /// Removes and returns the oldest ordinary summary. A notable one moves to the list of those instead, from which the oldest is removed if
+    /// there are more than `max_notable`, or no others.
+    fn evict_or_move_oldest(
+        &mut self,
+        max_notable: usize,
+        is_notable: impl Fn(&RequestSummary) -> bool,
+    ) -> Option<RequestSummary> {
+        let Some(oldest) = self.recent.pop_front() else {
+            return self.notable.pop_front();
+        };
+        if !is_notable(&oldest) {
+            return Some(oldest);
+        }
+        self.notable.push_back(oldest);
+        if self.notable.len() > max_notable { self.notable.pop_front() } else { None }
     }
 
     /// Counts one summary less with this rid.
@@ -80,13 +88,14 @@ impl FinishedRequests {
         self.notable.len() + self.recent.len()
     }
 
-    /// The newest request with this id.
+    /// The newest request with this id; `None` without a summary of it.
     pub(super) fn newest_mut(&mut self, rid: &str) -> Option<&mut RequestSummary> {
+        // The search reads all summaries, so it is made only for rids that have one.
         if !self.by_rid_hash.contains_key(&self.hasher.hash_one(rid)) {
             return None;
         }
-        let all = self.notable.iter_mut().chain(&mut self.recent);
-        all.rev().find(|summary| &*summary.rid == rid)
+        let oldest_first = self.notable.iter_mut().chain(&mut self.recent);
+        oldest_first.rev().find(|summary| &*summary.rid == rid)
     }
 
     /// Oldest first.

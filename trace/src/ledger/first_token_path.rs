@@ -129,38 +129,57 @@ pub fn first_token_legs(numbers: &RequestNumbers, crossings: &[FirstCrossing]) -
 /// Adds the way from `start`, the first send, split at each observed send and receive. `whole` is the leg of the time to first token that begins
 /// with it; `None` if no later moment was observed.
 fn add_way(legs: &mut Vec<FirstTokenLeg>, crossings: &[FirstCrossing], start: Option<MonoNs>, whole: Option<TimedLeg>) {
-    let mut stops: Vec<WayStop> = start.map(|at| WayStop { position: 0, at }).into_iter().collect();
-    // The way ends with the receive on the last hop.
-    let last_receive = (2 * crossings.len()).saturating_sub(1);
-    let is_complete = crossings.last().is_some_and(|last| last.is_last) || !crossings.iter().any(|hop| hop.is_last);
-    let end = whole.filter(|_| is_complete && !crossings.is_empty()).map(|whole| WayStop {
-        position: if whole.leg.to == TtftMoment::FirstReceived { last_receive } else { last_receive + 1 },
-        at: whole.end(),
-    });
+    let end = whole.and_then(|whole| end_of_way(crossings, whole));
     let last_at = whole.map_or(MonoNs(u64::MAX), TimedLeg::end);
     let end_position = end.map_or(usize::MAX, |end| end.position);
-    for (index, crossing) in crossings.iter().enumerate() {
-        for (position, time) in [(2 * index, crossing.sent), (2 * index + 1, crossing.received)] {
-            let before = stops.last().copied();
-            let follows = before.is_none_or(|before| before.position < position) && position < end_position;
+    let mut stops = Vec::new();
+    if let Some(at) = start {
+        stops.push(WayStop { position: 0, at });
+    }
+    for stop in observed_stops(crossings) {
+        let follows = match stops.last() {
             // A time that contradicts the order of the others is left out.
-            let earliest = before.map_or(MonoNs(0), |before| before.at);
-            if let Some(at) = time.filter(|at| follows && (earliest..=last_at).contains(at)) {
-                stops.push(WayStop { position, at });
-            }
+            Some(before) => before.position < stop.position && before.at <= stop.at,
+            None => true,
+        };
+        if follows && stop.position < end_position && stop.at <= last_at {
+            stops.push(stop);
         }
     }
     stops.extend(end);
-    let is_split = stops.len() > 2 || stops.windows(2).any(|pair| pair[0].position + 1 == pair[1].position);
-    if let Some(whole) = whole.filter(|_| !is_split) {
-        legs.push(FirstTokenLeg::on_ttft(whole));
-        return;
-    }
-    legs.extend(stops.windows(2).map(|pair| FirstTokenLeg {
+    let legs_of_way = stops.windows(2).map(|pair| FirstTokenLeg {
         place: FirstTokenPlace::Way(WayParts { from: pair[0].position, to: pair[1].position }),
         from: pair[0].at,
         to: pair[1].at,
-    }));
+    });
+    let is_split = stops.len() > 2 || stops.windows(2).any(|pair| pair[0].position + 1 == pair[1].position);
+    match whole {
+        Some(whole) if !is_split => legs.push(FirstTokenLeg::on_ttft(whole)),
+        _ => legs.extend(legs_of_way),
+    }
+}
+
+/// End of the way, as the leg of the time to first token that begins with it shows. `None` if hops at the end of the path were not crossed
+/// observably.
+fn end_of_way(crossings: &[FirstCrossing], whole: TimedLeg) -> Option<WayStop> {
+    let last = crossings.last()?;
+    let is_incomplete = crossings.iter().any(|crossing| crossing.is_last) && !last.is_last;
+    if is_incomplete {
+        return None;
+    }
+    // The way ends with the receive on the last hop.
+    let last_receive = 2 * crossings.len() - 1;
+    let ends_with_receive = whole.leg.to == TtftMoment::FirstReceived;
+    Some(WayStop { position: if ends_with_receive { last_receive } else { last_receive + 1 }, at: whole.end() })
+}
+
+/// The observed sends and receives of the first chunk, in the order of the path.
+fn observed_stops(crossings: &[FirstCrossing]) -> impl Iterator<Item = WayStop> {
+    crossings.iter().enumerate().flat_map(|(index, crossing)| {
+        let sent = crossing.sent.map(|at| WayStop { position: 2 * index, at });
+        let received = crossing.received.map(|at| WayStop { position: 2 * index + 1, at });
+        sent.into_iter().chain(received)
+    })
 }
 
 #[cfg(test)]

@@ -92,25 +92,24 @@ impl FirstTokenWaits {
             self.unjudged += 1;
             return;
         };
-        let gap_ns = wait.received_at.since(wait.sent_at);
-        let kernel = group.kernel.max_between(wait.sent_on_last_hop, wait.received_at);
-        let one = WaitBreakdown {
+        let breakdown = WaitBreakdown {
             requests: 1,
-            gap_ns,
+            gap_ns: wait.received_at.since(wait.sent_at),
             upstream_ns: wait.sent_on_last_hop.since(wait.sent_at),
             spent,
-            kernel_bytes_max: kernel,
+            kernel_bytes_max: group.kernel.max_between(wait.sent_on_last_hop, wait.received_at),
         };
         let total = &mut self.total;
         *total = WaitBreakdown {
             requests: total.requests + 1,
-            gap_ns: total.gap_ns.saturating_add(gap_ns),
-            upstream_ns: total.upstream_ns.saturating_add(one.upstream_ns),
+            gap_ns: total.gap_ns.saturating_add(breakdown.gap_ns),
+            upstream_ns: total.upstream_ns.saturating_add(breakdown.upstream_ns),
             spent: total.spent.plus(spent),
-            kernel_bytes_max: total.kernel_bytes_max.max(kernel),
+            kernel_bytes_max: total.kernel_bytes_max.max(breakdown.kernel_bytes_max),
         };
-        if self.worst.as_ref().is_none_or(|(_, worst)| gap_ns >= worst.gap_ns) {
-            self.worst = Some((wait.rid.clone(), one));
+        let is_worst = self.worst.as_ref().is_none_or(|(_, worst)| breakdown.gap_ns >= worst.gap_ns);
+        if is_worst {
+            self.worst = Some((wait.rid.clone(), breakdown));
         }
     }
 

@@ -91,20 +91,25 @@ impl Ledger {
         let hop = &mut self.hops.all[hop_index];
         let missed = hop.lanes.entry(id.lane).or_default().record_frame(id.seq, at);
         if missed > 0 {
-            // The frames crossed the hop unobserved, so nothing is judged across the gap.
-            self.silences.forget_current();
-            hop.epoch += 1;
-            self.delivery_epoch += u32::from(hop.tracks_deliveries);
-            // The source may have reported the same loss.
-            let reported_missed = missed.min(hop.reported_missed);
-            hop.reported_missed -= reported_missed;
-            if missed > reported_missed {
-                self.totals.missed.times.record(at);
-                let unannounced = &mut self.totals.missed.unannounced;
-                *unannounced = unannounced.saturating_add(missed - reported_missed);
-            }
+            self.record_missed_frames(at, hop_index, missed);
         }
         Some(hop_index)
+    }
+
+    /// Records that frames crossed the hop at `hop_index` unobserved, as a gap in the frame numbers shows. Nothing is judged across the gap.
+    fn record_missed_frames(&mut self, at: MonoNs, hop_index: usize, missed: u64) {
+        let hop = &mut self.hops.all[hop_index];
+        self.silences.forget_current();
+        hop.epoch += 1;
+        self.delivery_epoch += u32::from(hop.tracks_deliveries);
+        // The source may have reported the same loss.
+        let already_reported = missed.min(hop.reported_missed);
+        hop.reported_missed -= already_reported;
+        if missed > already_reported {
+            self.totals.missed.times.record(at);
+            let unannounced = &mut self.totals.missed.unannounced;
+            *unannounced = unannounced.saturating_add(missed - already_reported);
+        }
     }
 
     /// Subtracts a removed lane of the hop at `hop_index` from the totals of queued frames.
@@ -126,7 +131,9 @@ impl Ledger {
             let hop = &mut self.hops.all[hop_index];
             hop.epoch += 1;
             let lanes = std::mem::take(&mut hop.lanes);
-            lanes.values().for_each(|lane| self.subtract_lane(hop_index, lane));
+            for lane in lanes.values() {
+                self.subtract_lane(hop_index, lane);
+            }
         }
         // A later first token with the same rid belongs to a request of the next engine.
         for request in self.table.iter_mut().filter(|request| request.received_first.is_none()) {

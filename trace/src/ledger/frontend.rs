@@ -57,10 +57,11 @@ impl FrontendWaits {
     fn add_wait(&mut self, at: MonoNs, wait: &FrontendWait<'_>) {
         let Some(longest_ns) = wait.longest_ns() else { return };
         self.responses += 1;
-        for (waits, ns) in [(&mut self.first_token, wait.first_token_ns), (&mut self.last_token, wait.last_token_ns)] {
-            if let Some(ns) = ns {
-                waits.record(ns);
-            }
+        if let Some(ns) = wait.first_token_ns {
+            self.first_token.record(ns);
+        }
+        if let Some(ns) = wait.last_token_ns {
+            self.last_token.record(ns);
         }
         self.worst.keep_longest(at, wait.rid, longest_ns);
         if longest_ns >= GAP_WARNING_NS {

@@ -271,7 +271,7 @@ impl ChunkHistory {
         self.moments.front().filter(|_| self.has_evicted).map(|moment| moment.at)
     }
 
-    /// Hashes of the rids with a chunk in a frame that waited so. A frame that was not received waits until `now`.
+    /// Hashes of the rids with a chunk in a frame with this wait. A frame that was not received waits until `now`.
     pub(super) fn rids_that_waited(&self, wait: &HopWait, now: MonoNs) -> HashSet<u64> {
         let mut received_at: HashMap<FrameId, MonoNs> = HashMap::new();
         let mut last_received: HashMap<LaneId, u64> = HashMap::new();
@@ -289,8 +289,12 @@ impl ChunkHistory {
             }
             // A connection keeps the order: if a later frame was received, this one was too, at an unknown time.
             let is_waiting = last_received.get(&moment.lane_id()).is_none_or(|last| *last < moment.seq);
-            let received = received_at.get(&moment.frame_id()).copied().or(is_waiting.then_some(now));
-            if received.is_some_and(|received| wait.includes(moment.at, received)) {
+            let wait_end = match received_at.get(&moment.frame_id()) {
+                Some(received) => *received,
+                None if is_waiting => now,
+                None => continue,
+            };
+            if wait.includes(moment.at, wait_end) {
                 rids.insert(moment.rid_hash);
             }
         }

@@ -72,6 +72,13 @@ struct UnprocessedFrame {
     received_at: MonoNs,
 }
 
+/// A request whose first chunk is in a received, unprocessed frame.
+#[derive(Clone, Copy, Debug)]
+struct UnprocessedRequest {
+    received_at: MonoNs,
+    ticket: Ticket,
+}
+
 /// Frames received in one wakeup without waiting in between.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Burst {
@@ -172,7 +179,7 @@ pub struct Hop {
     pub(crate) early_receives: VecDeque<EarlyReceive>,
     unprocessed: VecDeque<UnprocessedFrame>,
     /// Requests whose first chunk is in a frame that its receiver has not processed, with the receive.
-    unprocessed_requests: VecDeque<(MonoNs, Ticket)>,
+    unprocessed_requests: VecDeque<UnprocessedRequest>,
     /// Thread of the last receive.
     pub(crate) last_receiver: Option<ThreadId>,
     /// Time of the last receive.
@@ -272,16 +279,22 @@ impl Hop {
     /// receiver finds no frame, even if it polls again without sleeping.
     pub(crate) fn count_wakeup(&mut self, position: BurstPosition) -> Option<u32> {
         let BurstPosition { receiver, burst, .. } = position;
-        let (frames, finished) = match self.wakeup {
-            Some(current) if current.receiver == receiver && current.burst == burst => (current.frames + 1, None),
-            previous => (1, previous.map(|previous| previous.frames)),
-        };
-        self.wakeup = Some(CurrentWakeup { receiver, burst, frames });
-        // A receiver that has waited for no frame since its first may never have returned to its poll.
-        if finished.is_some() || self.counts.wakeup_frames_max > 0 {
-            self.counts.wakeup_frames_max = self.counts.wakeup_frames_max.max(frames).max(finished.unwrap_or(0));
+        let mut frames = 1;
+        let mut frames_of_ended = None;
+        if let Some(current) = self.wakeup {
+            if current.receiver == receiver && current.burst == burst {
+                frames = current.frames + 1;
+            } else {
+                frames_of_ended = Some(current.frames);
+            }
         }
-        finished
+        self.wakeup = Some(CurrentWakeup { receiver, burst, frames });
+        let max = &mut self.counts.wakeup_frames_max;
+        // Until the first wakeup has ended, the maximum stays 0: its receiver may never have returned to its poll.
+        if frames_of_ended.is_some() || *max > 0 {
+            *max = (*max).max(frames).max(frames_of_ended.unwrap_or(0));
+        }
+        frames_of_ended
     }
 
     /// Frames received so far in the current wakeup.
@@ -304,15 +317,17 @@ impl Hop {
     /// Remembers a request whose first chunk is in the frame received at this time.
     pub(crate) fn add_unprocessed_request(&mut self, received_at: MonoNs, ticket: Ticket) {
         if self.shows.processed {
-            push_bounded(&mut self.unprocessed_requests, (received_at, ticket), MAX_UNPROCESSED_REQUESTS);
+            let unprocessed = UnprocessedRequest { received_at, ticket };
+            push_bounded(&mut self.unprocessed_requests, unprocessed, MAX_UNPROCESSED_REQUESTS);
         }
     }
 
     /// Returns a request whose first chunk is in the frame received at this time. Forgets those of earlier frames.
     pub(crate) fn take_unprocessed_request(&mut self, received_at: MonoNs) -> Option<Ticket> {
         // Frames are processed in order: an earlier one's end was not observed and does not follow.
-        while self.unprocessed_requests.pop_front_if(|request| request.0 < received_at).is_some() {}
-        Some(self.unprocessed_requests.pop_front_if(|request| request.0 == received_at)?.1)
+        while self.unprocessed_requests.pop_front_if(|request| request.received_at < received_at).is_some() {}
+        let request = self.unprocessed_requests.pop_front_if(|request| request.received_at == received_at)?;
+        Some(request.ticket)
     }
 
     /// Returns the receive time of the processed frame. A receiver processes frames in the order received.

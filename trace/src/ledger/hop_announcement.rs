@@ -25,7 +25,7 @@ impl Ledger {
     /// Applies an announcement, which may add a hop, rename it, or change what is observed of it.
     pub(super) fn announce_hop(&mut self, announced: &event::Hop<'_>) {
         // An announcement may change which of the known hops track deliveries.
-        let before: Vec<DeliveryTracking> = self.hops.all.iter().map(DeliveryTracking::of_hop).collect();
+        let previous_tracking: Vec<DeliveryTracking> = self.hops.all.iter().map(DeliveryTracking::of_hop).collect();
         let known = self.hops.get(announced.id);
         let previous_group = known.map(|hop| hop.group);
         let previous_stages = known.map(|hop| hop.shows).unwrap_or_default();
@@ -44,9 +44,9 @@ impl Ledger {
                 self.stop_waiting_on_hop(hop_index);
             }
         }
-        for (hop_index, before) in before.into_iter().enumerate() {
-            if self.hops.all[hop_index].tracks_deliveries && !before.tracks_deliveries {
-                self.adopt_chunks_of_hop(hop_index, before.may_lead_to_tokenizer);
+        for (hop_index, previous) in previous_tracking.into_iter().enumerate() {
+            if self.hops.all[hop_index].tracks_deliveries && !previous.tracks_deliveries {
+                self.adopt_chunks_of_hop(hop_index, previous.may_lead_to_tokenizer);
             }
         }
     }
@@ -68,7 +68,8 @@ impl Ledger {
         for lane in hop.lanes.values_mut() {
             self.pending_frames -= lane.stop_waiting(&mut chunks);
         }
-        self.hops.groups[hop.group].backlog -= std::mem::take(&mut hop.counts.backlog);
+        self.hops.groups[hop.group].backlog -= hop.counts.backlog;
+        hop.counts.backlog = 0;
         self.pending_chunks -= chunks.len();
         let at = self.now;
         for chunk in chunks {
@@ -77,6 +78,7 @@ impl Ledger {
             };
             request.first_receive_missed |= chunk.is_first;
             if chunk.is_last {
+                // Otherwise the request would wait for this receive until its timeout.
                 request.final_received = true;
                 self.settle_if_finished(chunk.ticket, at);
             }
@@ -94,12 +96,13 @@ impl Ledger {
         let queued = hop.queued_chunks();
         for ticket in self.table.tickets() {
             let Some(request) = self.table.get_mut(ticket) else { continue };
-            let Some(tracker) = request.tracker.as_mut().filter(|_| request.streams.iter().any(|s| s.hop == id)) else {
+            if !request.streams.iter().any(|stream| stream.hop == id) {
                 continue;
-            };
+            }
+            let Some(tracker) = &mut request.tracker else { continue };
             // Sorted by request and number.
-            let first_queued = queued.partition_point(|chunk| chunk.ticket < ticket);
-            let first_queued = queued.get(first_queued).filter(|chunk| chunk.ticket == ticket);
+            let first_of_request = queued.partition_point(|chunk| chunk.ticket < ticket);
+            let first_queued = queued.get(first_of_request).filter(|chunk| chunk.ticket == ticket);
             tracker.subtract_from_memory_use(&mut self.loss_memory);
             let judged = tracker.stop_waiting_until(UnjudgedCause::UnobservedDeliveries, |entry| {
                 entry.hop == id && first_queued.is_some_and(|queued| queued.number <= entry.first_number)
@@ -119,15 +122,16 @@ impl Ledger {
         }
         let id = hop.id;
         let waiting = if may_have_led_to_tokenizer { hop.queued_chunks() } else { Vec::new() };
-        let mut entered = 0;
+        let mut adopted = 0;
         for ticket in self.table.tickets() {
+            // Sorted by request and number.
             let from = waiting.partition_point(|chunk| chunk.ticket < ticket);
             let to = waiting.partition_point(|chunk| chunk.ticket <= ticket);
-            entered += self.adopt_chunks_of_request(ticket, id, &waiting[from..to]);
+            adopted += self.adopt_chunks_of_request(ticket, id, &waiting[from..to]);
         }
         self.totals.chunks.tracked += late_chunks;
         // The others belong to closed requests.
-        self.totals.chunks.outcomes.unjudged += late_chunks.saturating_sub(entered);
+        self.totals.chunks.outcomes.unjudged += late_chunks.saturating_sub(adopted);
         self.hops.all[hop_index].tracked_chunks += late_chunks;
     }
 

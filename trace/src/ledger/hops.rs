@@ -135,8 +135,9 @@ impl Hops {
     /// Number of frames with chunks that the stream's connection carried after its last chunk, up to
     /// [`RECENT_SENDS`](super::lane::RECENT_SENDS).
     pub(crate) fn sends_since(&self, stream: &Stream) -> usize {
-        let mut lanes = self.hop_of(stream).into_iter().flat_map(|hop| &hop.lanes);
-        let lane = lanes.find(|(number, _)| **number as u16 == stream.lane);
+        let Some(hop) = self.hop_of(stream) else { return 0 };
+        // A stream keeps only the lower half of its lane's number.
+        let lane = hop.lanes.iter().find(|(number, _)| **number as u16 == stream.lane);
         lane.map_or(0, |(_, lane)| lane.sends_since(stream.last_at))
     }
 
@@ -234,19 +235,20 @@ impl Hops {
     /// Moves the frames queued on the hop at `hop_index` to its new group. Times stay with the old group.
     fn move_backlog(&mut self, hop_index: usize, old_group: usize) {
         let new_group = self.all[hop_index].group;
-        let counts = self.all[hop_index].counts;
-        let remaining = self.all.iter().filter(|hop| hop.group == old_group);
-        let remaining_max = remaining.map(|hop| hop.counts.backlog_max).sum();
+        let moved = self.all[hop_index].counts;
+        let others = self.all.iter().filter(|hop| hop.group == old_group);
+        // The other hops' maxima need not have occurred at one time, so their sum is only an upper bound.
+        let max_of_others = others.map(|hop| hop.counts.backlog_max).sum();
         let old = &mut self.groups[old_group];
         let old_max_at = old.backlog_max_at;
-        old.backlog -= counts.backlog;
-        // The remaining hops' maxima need not have occurred at one time, so their sum is only an upper bound.
-        old.backlog_max = old.backlog_max.min(remaining_max);
+        old.backlog -= moved.backlog;
+        old.backlog_max = old.backlog_max.min(max_of_others);
         let new = &mut self.groups[new_group];
-        new.backlog += counts.backlog;
-        let max = counts.backlog_max.max(new.backlog);
+        new.backlog += moved.backlog;
+        let max = moved.backlog_max.max(new.backlog);
         if max > new.backlog_max {
             new.backlog_max = max;
+            // The time of the hop's own maximum is not kept; that of its old group stands for it.
             new.backlog_max_at = old_max_at;
         }
     }
@@ -267,7 +269,7 @@ impl Hops {
         self.groups.iter().position(|g| g.ends.as_str() == ends)
     }
 
-    /// The group with these ends.
+    /// Index of the group of hops between these ends, which is added if there is none.
     fn group_or_add(&mut self, ends: Ends<&str>) -> usize {
         self.group_between(ends).unwrap_or_else(|| {
             let send_wait = WindowedDistribution::counting(self.processing_stages.seconds);
@@ -283,8 +285,9 @@ impl Hops {
         if hop.lanes.len() < limit.max(1) || hop.lanes.contains_key(&lane) {
             return None;
         }
-        let quietest = hop.lanes.iter().min_by_key(|(_, l)| (l.frames.len(), l.last_at)).map(|(&id, _)| id)?;
-        hop.lanes.remove(&quietest)
+        let least_used = hop.lanes.iter().min_by_key(|(_, lane)| (lane.frames.len(), lane.last_at));
+        let least_used = *least_used?.0;
+        hop.lanes.remove(&least_used)
     }
 }
 

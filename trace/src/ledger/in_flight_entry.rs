@@ -57,16 +57,18 @@ impl InFlightEntry {
         self.with_outcome(ChunkOutcome::Unjudged(cause), 0)
     }
 
-    /// Adds its chunks as part of a delivery: the delivery's first one as delivered, the others as merged. If deliveries up to
-    /// `delivered_to` had a part of the entry, it is unknown which of its chunks they carried.
+    /// Adds its chunks to `judged` as part of a delivery: the first chunk of the delivery as delivered, the others as merged. `has_carrier`:
+    /// an earlier entry has that first chunk. If deliveries up to `delivered_to` had a part of the entry, its chunks are unjudged.
     pub(super) fn add_carried(&self, delivered_to: u32, judged: &mut JudgedList, has_carrier: &mut bool) {
-        let is_first = !*has_carrier;
+        let has_first_chunk = !*has_carrier;
         *has_carrier = true;
-        if self.chunks > 1 && self.end_count.saturating_sub(self.tokens) < delivered_to {
+        let is_partly_delivered = self.end_count.saturating_sub(self.tokens) < delivered_to;
+        if self.chunks > 1 && is_partly_delivered {
+            // It is unknown which of them the earlier deliveries carried.
             judged.push_chunks(self.as_unjudged(UnjudgedCause::Ambiguous));
             return;
         }
-        let delivered = u32::from(is_first);
+        let delivered = u32::from(has_first_chunk);
         judged.push_chunks(JudgedChunks { count: delivered, ..self.with_outcome(ChunkOutcome::Delivered, 0) });
         judged.push_chunks(JudgedChunks {
             first: self.first_number.wrapping_add(delivered),

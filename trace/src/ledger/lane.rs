@@ -101,8 +101,10 @@ impl Lane {
     /// Marks a frame as observed. Returns the number of frames missed just before it.
     pub(crate) fn record_frame(&mut self, seq: u64, at: MonoNs) -> u64 {
         self.counts.frames += 1;
-        let missed = self.next_seq.map_or(0, |next| seq.saturating_sub(next));
-        self.next_seq = Some(self.next_seq.unwrap_or(0).max(seq.saturating_add(1)));
+        // Before the first observed frame, none was missed.
+        let expected_seq = self.next_seq.unwrap_or(seq);
+        let missed = seq.saturating_sub(expected_seq);
+        self.next_seq = Some(expected_seq.max(seq.saturating_add(1)));
         self.last_at = at;
         self.watched_frames = if missed > 0 { 1 } else { self.watched_frames + 1 };
         missed
@@ -123,7 +125,8 @@ impl Lane {
 
     /// Number of frames with chunks sent after `at`, up to [`RECENT_SENDS`].
     pub(crate) fn sends_since(&self, at: MonoNs) -> usize {
-        self.recent_sends.iter().rev().take_while(|&&sent| sent > at).count()
+        let newest_first = self.recent_sends.iter().rev();
+        newest_first.take_while(|&&sent| sent > at).count()
     }
 
     pub(crate) fn push_frame(&mut self, seq: u64, at: MonoNs, chunks: u32, load: FrameLoad) {
@@ -132,15 +135,16 @@ impl Lane {
 
     /// Moves the oldest `count` chunks to `to`.
     pub(crate) fn pop_chunks(&mut self, count: usize, to: &mut Vec<PendingChunk>) {
+        let count = count.min(self.chunks.len());
         // Two copies of slices are cheaper than a move of each chunk.
         let (front, back) = self.chunks.as_slices();
-        let split = count.min(front.len());
-        to.extend_from_slice(&front[..split]);
-        to.extend_from_slice(&back[..(count - split).min(back.len())]);
-        self.chunks.drain(..count.min(self.chunks.len()));
+        let from_front = count.min(front.len());
+        to.extend_from_slice(&front[..from_front]);
+        to.extend_from_slice(&back[..count - from_front]);
+        self.chunks.drain(..count);
     }
 
-    /// Chunks and bytes of the queued frames; `None` if some were evicted at a limit.
+    /// Number of chunks and bytes of the queued frames; `None` if some were evicted at a limit.
     pub(crate) fn waiting_load(&self) -> Option<(u64, u64)> {
         if self.evicted_frames > 0 {
             return None;
@@ -176,11 +180,12 @@ impl Lane {
         frames
     }
 
-    /// Number of evicted frames that the receive of `seq` shows as received: itself, or all if `seq` is in the queue or later.
+    /// Forgets evicted frames that the receive of frame `seq` shows as received, and returns their number: the frame itself, or all if `seq` is
+    /// in the queue or later.
     pub(crate) fn take_evicted_before(&mut self, seq: u64) -> u64 {
         // Evicted frames are older than all queued ones, and a lane keeps its order.
-        let has_passed_all = self.first_waiting().is_some_and(|first| first <= seq);
-        let received = if has_passed_all { self.evicted_frames } else { self.evicted_frames.min(1) };
+        let is_after_evicted = self.first_waiting().is_some_and(|first| first <= seq);
+        let received = if is_after_evicted { self.evicted_frames } else { self.evicted_frames.min(1) };
         self.evicted_frames -= received;
         received
     }

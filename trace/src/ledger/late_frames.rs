@@ -45,18 +45,22 @@ impl LateFrames {
         }
         self.frames += 1;
         self.longest_ns = self.longest_ns.max(wait_ns);
-        self.times.record_span(MonoNs(at.0.saturating_sub(wait_ns)), at);
-        let mut first_at = at;
-        if let Some(last) = self.last.filter(|last| at.since(last.at) < MAX_PAUSE_NS) {
-            first_at = last.first_at;
+        let sent_at = MonoNs(at.0.saturating_sub(wait_ns));
+        self.times.record_span(sent_at, at);
+        // Late receives without a long pause between them form one stretch.
+        let mut stretch_start = at;
+        if let Some(last) = self.last
+            && at.since(last.at) < MAX_PAUSE_NS
+        {
+            stretch_start = last.first_at;
             self.measured_ns = self.measured_ns.saturating_add(at.since(last.at));
             self.processed_ns = self.processed_ns.saturating_add(busy_ns.saturating_sub(last.busy_ns));
         }
-        self.longest_stretch_ns = self.longest_stretch_ns.max(at.since(first_at));
-        self.last = Some(LateReceive { at, first_at, busy_ns });
+        self.longest_stretch_ns = self.longest_stretch_ns.max(at.since(stretch_start));
+        self.last = Some(LateReceive { at, first_at: stretch_start, busy_ns });
     }
 
-    /// Both together.
+    /// Late frames of two hops together.
     #[must_use]
     pub(crate) fn plus(mut self, other: &Self) -> Self {
         self.frames += other.frames;

@@ -147,8 +147,10 @@ impl LateLeg {
         if let Some(receiver_use) = receiver_use {
             self.receiver_use = self.receiver_use.plus(receiver_use);
         }
-        if let Some(load) = late.wait.map(|wait| wait.load).filter(|load| load.waiting >= self.most_waiting.waiting) {
-            self.most_waiting = load;
+        if let Some(wait) = &late.wait
+            && wait.load.waiting >= self.most_waiting.waiting
+        {
+            self.most_waiting = wait.load;
         }
         if self.worst.as_ref().is_none_or(|worst| worst.ns <= late.ns) {
             self.worst = Some(WorstGap { ns: late.ns, rid: late.rid.clone(), at: late.to() });
@@ -156,11 +158,19 @@ impl LateLeg {
         }
     }
 
+    /// Counts the request as concurrent, and the one before it, if both were on the leg at the same time.
     fn count_concurrent(&mut self, late: &LateRequest) {
         let mut span = LegSpan { from: late.from, to: late.to(), is_concurrent: false };
-        if let Some(last) = self.last_span.filter(|last| last.from < span.to && span.from < last.to) {
-            self.concurrent += 1 + u64::from(!last.is_concurrent);
+        if let Some(last) = self.last_span
+            && last.from < span.to
+            && span.from < last.to
+        {
             span.is_concurrent = true;
+            self.concurrent += 1;
+            // It may have been counted beside the one before it.
+            if !last.is_concurrent {
+                self.concurrent += 1;
+            }
         }
         self.last_span = Some(span);
     }

@@ -70,29 +70,34 @@ fn prompt_tokens(request: &Request) -> Option<u32> {
     Some(prompt.saturating_sub(request.cached_tokens.unwrap_or(0)))
 }
 
-/// End of a prefill. On the servers of a pair, the transfer of the cache lies between it and the first token, so there it is known only from
-/// the engine.
+/// End of the prefill with which `leg` begins; `None` if unknown.
 fn prefill_end(request: &Request, leg: TimedLeg) -> Option<MonoNs> {
-    let finished = request.engine_times().and_then(|times| times.prefill_finished);
-    // Only the dispatch tells which requests are those of a pair.
-    let may_be_of_pair = request.dispatch().is_none_or(|dispatch| dispatch.room.is_some());
-    match finished.filter(|at| (leg.at..=leg.end()).contains(at)) {
-        None if may_be_of_pair => None,
-        finished => Some(finished.unwrap_or(leg.end())),
+    if let Some(finished) = request.engine_times().and_then(|times| times.prefill_finished)
+        && finished >= leg.at
+        && finished <= leg.end()
+    {
+        return Some(finished);
     }
+    // Only the dispatch shows which requests are those of a pair.
+    let may_be_of_pair = request.dispatch().is_none_or(|dispatch| dispatch.room.is_some());
+    // On the servers of a pair, the transfer of the cache lies between the prefill and the first token.
+    if may_be_of_pair { None } else { Some(leg.end()) }
 }
 
-/// From which length on the leg of this request is late; `None` if it is not judged. The length of a prefill alone is compared with others.
+/// From which length on the leg of this request is late; `None` if it is not judged by its length.
 fn late_from_ns(request: &Request, leg: TtftLeg) -> Option<u64> {
     let is_single = leg.parts().len() == 1;
     let is_in_scheduler = leg.from < FirstSent && leg.to > SchedulerReceived;
     let is_queue = is_single && leg.from == Queued;
+    // Such a request may wait for the other server of its pair.
     if is_in_scheduler && !is_queue && is_of_pair(request) {
         return None;
     }
-    if !(is_in_scheduler && leg.to >= FirstSent) {
+    let has_prefill = is_in_scheduler && leg.to >= FirstSent;
+    if !has_prefill {
         return Some(GAP_WARNING_NS);
     }
+    // A prefill alone is compared with others. Behind the first send, the leg has more than the scheduler's part.
     if is_single || leg.to > FirstSent {
         return None;
     }
@@ -103,10 +108,11 @@ fn late_from_ns(request: &Request, leg: TtftLeg) -> Option<u64> {
 
 /// Whether each leg of this request between its dispatch and its first token is judged.
 fn is_judged_until_first_token(request: &Request, path: &TtftPath) -> bool {
-    let has = |moment| path.time_of(moment).is_some();
-    let is_separated = has(Queued) && has(BatchEntered);
-    let is_timed = is_separated || request.is_streamed() && prompt_tokens(request).is_some();
-    has(Dispatched) && is_timed && !is_of_pair(request)
+    let is_observed = |moment| path.time_of(moment).is_some();
+    let is_prefill_separate = is_observed(Queued) && is_observed(BatchEntered);
+    // With the length of the prompt, the time of the prefill within a longer leg can be allowed for.
+    let is_prefill_estimated = request.is_streamed() && prompt_tokens(request).is_some();
+    is_observed(Dispatched) && (is_prefill_separate || is_prefill_estimated) && !is_of_pair(request)
 }
 
 impl LateLegs {
@@ -151,26 +157,29 @@ impl LateLegs {
         }
     }
 
+    /// Counts a judged request, by the parts of its path that are observed and judged.
     fn count_judged(&mut self, request: &Request, path: &TtftPath) {
         let has_arrival = path.time_of(Arrived).is_some() && path.time_of(Read).is_some();
+        let is_until_dispatch = has_arrival && path.time_of(Dispatched).is_some();
         let judged = &mut self.judged;
         judged.requests += 1;
-        judged.before_dispatch += u64::from(has_arrival && path.time_of(Dispatched).is_some());
+        judged.before_dispatch += u64::from(is_until_dispatch);
         judged.until_first_token += u64::from(is_judged_until_first_token(request, path));
         judged.of_pairs += u64::from(is_of_pair(request));
     }
 
-    /// Adds a time to first token to the sums of which late legs have a share.
+    /// Adds a time to first token to the sums of which late legs have a share: of the whole run, and of the window in which the first token
+    /// came.
     fn add_ttft(&mut self, path: &TtftPath, ttft_ns: u64) {
-        let number = path.whole().map_or(0, |whole| whole.end().0 / WINDOW_NS);
-        if number > self.window_number {
-            let is_next = number == self.window_number + 1;
+        let window_number = path.whole().map_or(0, |whole| whole.end().0 / WINDOW_NS);
+        if window_number > self.window_number {
+            let follows_last_window = window_number == self.window_number + 1;
             for late in &mut self.legs {
                 late.max_window_share = late.max_window_share.max(late.window.share_of(self.window));
-                late.window.begin_window(is_next);
+                late.window.begin_window(follows_last_window);
             }
-            self.window.begin_window(is_next);
-            self.window_number = number;
+            self.window.begin_window(follows_last_window);
+            self.window_number = window_number;
         }
         self.ttft_ns += u128::from(ttft_ns);
         self.window.add(ttft_ns);
@@ -238,8 +247,9 @@ impl Ledger {
                 self.ttft.late_legs.silent_ns += u128::from(late.ns);
                 continue;
             }
-            let receiver_use =
-                (late.leg.from <= Read).then(|| self.receiver_process_use(late.from, late.to())).flatten();
+            // Later legs do not begin in the process that answers clients.
+            let begins_in_receiver = late.leg.from <= Read;
+            let receiver_use = if begins_in_receiver { self.receiver_process_use(late.from, late.to()) } else { None };
             self.ttft.late_legs.record_late(&late, receiver_use);
         }
     }

@@ -22,7 +22,7 @@ impl Ledger {
         self.now = self.now.max(now);
         let now = self.now;
         self.forget_closed();
-        while let Some((_, ticket)) = self.lingering.pop_front_if(|l| l.0 <= now) {
+        while let Some((_, ticket)) = self.lingering.pop_front_if(|(due, _)| *due <= now) {
             self.close_request(ticket, CloseReason::Ended);
         }
         // Entries of already closed records are removed when they reach the front.
@@ -74,12 +74,14 @@ impl Ledger {
         let limit = self.limits.rid_bytes / 2;
         while self.table.rid_bytes + rid.len() > limit && self.evict_one_request("rid_bytes") {}
         self.totals.requests.seen += 1;
+        // Counted without this request.
         self.dispatched.running = self.table.live_count() as u64;
         let ticket = self.table.insert(rid, at);
         if !self.shared_rids.is_empty()
             && self.shared_rids.contains(rid)
             && let Some(request) = self.table.get_mut(ticket)
         {
+            // Chunks of earlier requests with the rid may still come, so this one is not judged either.
             request.sharing_requests = 1;
             self.totals.requests.shared += 1;
         }
@@ -111,13 +113,19 @@ impl Ledger {
                 return true;
             }
         }
-        // Only a few unfinished requests are compared, because finding the one silent longest would scan the table at each new request.
+        match self.find_eviction_candidate() {
+            Some(ticket) => self.evict_request(ticket, CloseReason::Evicted),
+            None => false,
+        }
+    }
+
+    /// The request silent longest of the next few in the table. Finding the one of all would scan the table at each new request.
+    fn find_eviction_candidate(&mut self) -> Option<Ticket> {
         let candidates: [Option<Ticket>; EVICTION_CANDIDATES] = std::array::from_fn(|_| self.table.next_record());
-        let silent_longest = candidates.into_iter().flatten().min_by_key(|ticket| {
+        candidates.into_iter().flatten().min_by_key(|ticket| {
             let request = self.table.get(*ticket);
             request.map_or(MonoNs(u64::MAX), |request| request.last_at)
-        });
-        silent_longest.is_some_and(|ticket| self.evict_request(ticket, CloseReason::Evicted))
+        })
     }
 
     /// Closes a request for lack of room, and remembers when: a later chunk of it creates a new record, which could mistake that chunk for
@@ -147,19 +155,22 @@ impl Ledger {
             }
         }
         self.totals.requests.settling += 1;
+        // The queue also has entries of requests that are closed, so the limit of the table does not limit it.
         if self.settling.len() >= self.limits.live_rids.max(1)
             && let Some((_, oldest)) = self.settling.pop_front()
         {
             self.evict_request(oldest, CloseReason::Ended);
         }
-        self.settling.push_back((MonoNs(at.0.saturating_add(self.limits.settle_ns)), ticket));
+        let due = MonoNs(at.0.saturating_add(self.limits.settle_ns));
+        self.settling.push_back((due, ticket));
     }
 
     /// Queues the request for closing if everything observable about it has arrived.
     pub(super) fn settle_if_finished(&mut self, ticket: Ticket, at: MonoNs) {
-        let Some(request) = self.table.get(ticket).filter(|r| !r.is_closing_soon && r.finish.is_some()) else {
+        let Some(request) = self.table.get(ticket) else { return };
+        if request.is_closing_soon || request.finish.is_none() {
             return;
-        };
+        }
         let has_arrived = if self.hops.any_last {
             self.has_reached_tokenizer(request)
         } else {
@@ -175,11 +186,11 @@ impl Ledger {
         }
     }
 
-    /// Records that the end of a request has reached the tokenizer.
+    /// Records that the end of a request has reached the tokenizer. Repeated calls change nothing.
     fn record_end_arrival(&mut self, ticket: Ticket) {
-        if let Some(request) = self.table.get_mut(ticket)
-            && std::mem::take(&mut request.is_end_in_transit)
-        {
+        let Some(request) = self.table.get_mut(ticket) else { return };
+        if request.is_end_in_transit {
+            request.is_end_in_transit = false;
             self.totals.requests.ends_in_transit -= 1;
         }
     }
@@ -193,8 +204,10 @@ impl Ledger {
     /// Whether the finish was sent on the hop into the tokenizer and, if receives are observed there, received.
     fn has_reached_tokenizer(&self, request: &Request) -> bool {
         for stream in &request.streams {
-            if let Some(hop) = self.hops.hop_of(stream).filter(|hop| hop.last) {
-                return stream.is_finished() && (request.final_received || !hop.shows.received);
+            let Some(hop) = self.hops.hop_of(stream) else { continue };
+            if hop.last {
+                let is_received = request.final_received || !hop.shows.received;
+                return stream.is_finished() && is_received;
             }
         }
         false
@@ -203,7 +216,8 @@ impl Ledger {
     /// Queues the record for closing after a short time, in which a repeated finish is still recognised.
     pub(super) fn close_soon(&mut self, ticket: Ticket, at: MonoNs) {
         let due = MonoNs(at.0.saturating_add(self.limits.linger_ns));
-        if let Some(request) = self.table.get_mut(ticket).filter(|r| !r.is_closing_soon) {
+        let Some(request) = self.table.get_mut(ticket) else { return };
+        if !request.is_closing_soon {
             request.is_closing_soon = true;
             self.lingering.push_back((due, ticket));
         }
@@ -212,6 +226,7 @@ impl Ledger {
     /// Keeps the losses of a finished request, and evicts the oldest at the limit.
     fn keep_lossy_request(&mut self, lossy: Lossy) {
         self.lossy.push_back(lossy);
+        // Half of the ranges are for live requests.
         while self.lossy.len() > self.limits.lossy_requests || self.loss_memory.ranges > self.limits.lost_ranges / 2 {
             let Some(oldest) = self.lossy.pop_front() else { break };
             self.loss_memory.ranges -= oldest.range_count();
@@ -228,10 +243,10 @@ impl Ledger {
         self.totals.requests.settling -= u64::from(request.finish.is_some());
         self.totals.requests.ends_in_transit -= u64::from(request.is_end_in_transit);
         self.totals.requests.closed += 1;
-        match reason {
-            CloseReason::Orphaned if request.finish.is_none() => self.totals.requests.orphaned += 1,
-            CloseReason::Evicted => self.totals.requests.evicted += 1,
-            _ => {}
+        if reason == CloseReason::Evicted {
+            self.totals.requests.evicted += 1;
+        } else if reason == CloseReason::Orphaned && request.finish.is_none() {
+            self.totals.requests.orphaned += 1;
         }
         self.close_clientless(ticket, &request);
         self.hops.processing_stages.subtract_closed(&request.in_process);

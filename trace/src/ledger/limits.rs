@@ -175,11 +175,10 @@ impl CountedLimits {
         *self.times_reached.entry(Cow::Borrowed(name)).or_default() += 1;
     }
 
-    /// Whether a further chunk gets an entry of its own, if its request has `own` entries in flight and all requests together `all`. Counts
-    /// the limit that is reached.
-    pub(crate) fn has_room_in_flight(&mut self, own: usize, all: usize) -> bool {
-        let is_request_full = own >= self.in_flight_per_rid;
-        let is_total_full = all >= self.in_flight;
+    /// Whether a further chunk gets an entry of its own, at these numbers of entries in flight. Otherwise counts the limit that is reached.
+    pub(crate) fn has_room_in_flight(&mut self, entries_of_request: usize, all_entries: usize) -> bool {
+        let is_request_full = entries_of_request >= self.in_flight_per_rid;
+        let is_total_full = all_entries >= self.in_flight;
         if is_request_full {
             self.count_reached("in_flight_per_rid");
         }
@@ -193,8 +192,10 @@ impl CountedLimits {
     /// their totals.
     pub(crate) fn list_reached(&self) -> impl Iterator<Item = ReachedLimit> {
         let bounds = BOUNDS.iter().map(|bound| (bound.name, bound.get(self.values)));
+        // It has a flag of its own, so it is none of the `BOUNDS`.
         let all = std::iter::once(("live_rids", self.live_rids)).chain(bounds);
-        all.filter(|(name, _)| !UNCOUNTED.contains(name)).map(|(name, limit)| {
+        let counted = all.filter(|(name, _)| !UNCOUNTED.contains(name));
+        counted.map(|(name, limit)| {
             let times = self.times_reached.get(name).copied().unwrap_or(0);
             ReachedLimit { name, limit, times }
         })

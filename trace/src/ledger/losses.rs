@@ -20,24 +20,35 @@ pub struct LostRange {
 }
 
 impl LostRange {
-    fn token_count(&self) -> u64 {
-        u64::from(self.tokens[1] - self.tokens[0]) + 1
+    fn first_token(&self) -> u32 {
+        self.tokens[0]
     }
 
-    /// Appends `next` if it continues this range and has the same kind of details. Returns whether it did.
-    fn extend(&mut self, next: &Self) -> bool {
-        let follows = self.tokens[1].checked_add(1) == Some(next.tokens[0]);
-        let chunks = match (self.chunks, next.chunks) {
-            (Some([first, last]), Some([from, to])) if from == last || last.checked_add(1) == Some(from) => {
-                Some([first, to])
-            }
-            _ => None,
-        };
-        if !follows || chunks.is_none() || self.ids.is_empty() != next.ids.is_empty() {
+    fn last_token(&self) -> u32 {
+        self.tokens[1]
+    }
+
+    fn contains_token(&self, position: u32) -> bool {
+        self.first_token() <= position && position <= self.last_token()
+    }
+
+    fn token_count(&self) -> u64 {
+        u64::from(self.last_token() - self.first_token()) + 1
+    }
+
+    /// Appends `next` to this range if its tokens and chunks continue those here, and both or none have token ids. Returns whether it did.
+    fn extend_with(&mut self, next: &Self) -> bool {
+        let Some([first_chunk, last_chunk]) = self.chunks else { return false };
+        let Some([next_first_chunk, next_last_chunk]) = next.chunks else { return false };
+        let continues_tokens = self.last_token().checked_add(1) == Some(next.first_token());
+        // Both may be parts of one chunk.
+        let continues_chunks = next_first_chunk == last_chunk || last_chunk.checked_add(1) == Some(next_first_chunk);
+        let has_same_details = self.ids.is_empty() == next.ids.is_empty();
+        if !continues_tokens || !continues_chunks || !has_same_details {
             return false;
         }
-        self.tokens[1] = next.tokens[1];
-        self.chunks = chunks;
+        self.tokens[1] = next.last_token();
+        self.chunks = Some([first_chunk, next_last_chunk]);
         self.ids.extend_from_slice(&next.ids);
         true
     }
@@ -61,17 +72,21 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// Whether the token at this position is among them. One behind the listed ranges counts as one of the unlisted losses.
+    /// Whether the token at this position is lost, or may be one of the unlisted losses.
     pub(super) fn may_contain_token(&self, position: u32) -> bool {
-        let last_listed = self.ranges.last().map_or(0, |range| range.tokens[1]);
-        let is_listed = self.ranges.iter().any(|range| (range.tokens[0]..=range.tokens[1]).contains(&position));
-        is_listed || self.unlisted > 0 && position > last_listed
+        if self.ranges.iter().any(|range| range.contains_token(position)) {
+            return true;
+        }
+        // Losses are found in order of position, so unlisted ones are behind the last listed range, if there is one.
+        let last_listed = self.ranges.last().map_or(0, LostRange::last_token);
+        self.unlisted > 0 && position > last_listed
     }
 
-    /// Adds a range, which without `has_room` must extend the last range to be listed. Returns whether it was added as a new range.
+    /// Adds a range: to the last one if it continues that, otherwise as a new one if `has_room`, otherwise only to the sums. Returns whether
+    /// it was added as a new one.
     fn add_range(&mut self, range: LostRange, has_room: bool) -> bool {
         self.tokens += range.token_count();
-        if self.ranges.last_mut().is_some_and(|last| last.extend(&range)) {
+        if self.ranges.last_mut().is_some_and(|last| last.extend_with(&range)) {
             return false;
         }
         if has_room {
@@ -98,22 +113,29 @@ pub(crate) struct LossMemory {
 }
 
 impl LossMemory {
-    /// Enters a range found at `at`, as far as the limits allow.
-    pub(crate) fn keep_range(&mut self, at: MonoNs, to: &mut Losses, mut range: LostRange, limits: &mut CountedLimits) {
-        to.since.get_or_insert(at);
-        to.last_at = Some(at);
+    /// Adds a range found at `at` to a request's losses: at a limit without its token ids, or only to the sums.
+    pub(crate) fn keep_range(
+        &mut self,
+        at: MonoNs,
+        losses: &mut Losses,
+        mut range: LostRange,
+        limits: &mut CountedLimits,
+    ) {
+        losses.since.get_or_insert(at);
+        losses.last_at = Some(at);
         if self.ids + range.ids.len() > limits.token_ids {
             // The positions of the tokens are kept without their ids.
             range.ids.clear();
             limits.count_reached("token_ids");
         }
         let id_count = range.ids.len();
-        let unlisted_before = to.unlisted;
+        let unlisted_before = losses.unlisted;
         let is_total_full = self.ranges >= limits.lost_ranges;
-        let is_request_full = to.ranges.len() >= limits.lost_ranges_per_rid;
-        let is_new_range = to.add_range(range, !is_total_full && !is_request_full);
+        let is_request_full = losses.ranges.len() >= limits.lost_ranges_per_rid;
+        let is_new_range = losses.add_range(range, !is_total_full && !is_request_full);
         self.ranges += usize::from(is_new_range);
-        let is_listed = to.unlisted == unlisted_before;
+        // Even at a limit, a range is listed if it continues the last one.
+        let is_listed = losses.unlisted == unlisted_before;
         if is_listed {
             // Ids of a range that is not listed were not kept.
             self.ids += id_count;
@@ -145,10 +167,12 @@ pub struct Lossy {
 }
 
 impl Lossy {
+    /// Number of listed ranges, predicted ones included.
     pub(crate) fn range_count(&self) -> usize {
         self.all_losses().map(|losses| losses.ranges.len()).sum()
     }
 
+    /// Number of listed token ids, predicted ones included.
     pub(crate) fn id_count(&self) -> usize {
         self.all_losses().map(Losses::id_count).sum()
     }

@@ -77,17 +77,20 @@ impl MarkedFrames {
         self.early.remove(index)
     }
 
-    /// Requests affected by a stage of the frame.
+    /// Requests whose first or finishing chunk is in the frame.
     pub(super) fn marks(&self, id: FrameId) -> &[FrameMark] {
-        let frames = self.lanes.get(&(id.hop, id.lane)).map(|lane| &lane.frames);
-        let frame = frames.and_then(|frames| frames.get(frames.binary_search_by_key(&id.seq, |f| f.seq).ok()?));
-        frame.map_or(&[], |frame| &frame.marks)
+        let Some(lane) = self.lanes.get(&(id.hop, id.lane)) else { return &[] };
+        match lane.frames.binary_search_by_key(&id.seq, |frame| frame.seq) {
+            Ok(index) => &lane.frames[index].marks,
+            Err(_) => &[],
+        }
     }
 
     /// Marks a frame as received. A lane keeps its order, so earlier frames were received too, unobserved.
     pub(super) fn mark_received(&mut self, id: FrameId, at: MonoNs, expects_processed: bool) {
         let lane = self.lanes.get_mut(&(id.hop, id.lane));
         let Some(lane) = lane.filter(|lane| id.seq < lane.next_seq) else {
+            // Its send has not been reported yet.
             push_bounded(&mut self.early, EarlyStages { id, received: at, processed: None }, MAX_EARLY_RECEIVES);
             return;
         };
@@ -96,7 +99,8 @@ impl MarkedFrames {
         }
         let mut index = 0;
         while lane.frames.get(index).is_some_and(|frame| frame.seq <= id.seq) {
-            if expects_processed && lane.frames[index].is_received && index < MAX_UNPROCESSED_FRAMES {
+            let awaits_processed = expects_processed && lane.frames[index].is_received;
+            if awaits_processed && index < MAX_UNPROCESSED_FRAMES {
                 index += 1;
             } else {
                 lane.frames.remove(index);

@@ -53,39 +53,39 @@ impl OccurrenceTimes {
     /// Records an occurrence from `start` to `end`. Occurrences may be reported in any order.
     pub(crate) fn record_span(&mut self, start: MonoNs, end: MonoNs) {
         let mut new = Episode { first: start, last: end.max(start) };
-        let before = self.episodes().partition_point(|episode| new.first.since(episode.last) >= WINDOW_NS);
-        let near = self.episodes()[before..].iter().take_while(|episode| episode.first.since(new.last) < WINDOW_NS);
-        let near = near.count();
-        for episode in &self.episodes[before..before + near] {
-            new.first = new.first.min(episode.first);
-            new.last = new.last.max(episode.last);
+        // Episodes are sorted by time.
+        let index = self.episodes().partition_point(|episode| new.first.since(episode.last) >= WINDOW_NS);
+        let later = &self.episodes()[index..];
+        let near_count = later.iter().take_while(|episode| episode.first.since(new.last) < WINDOW_NS).count();
+        if near_count > 0 {
+            // All near ones become one episode.
+            for near in &self.episodes[index..index + near_count] {
+                new.first = new.first.min(near.first);
+                new.last = new.last.max(near.last);
+            }
+            self.episodes[index] = new;
+            self.episodes.copy_within(index + near_count..self.count, index + 1);
+            self.count -= near_count - 1;
+        } else if self.count == MAX_EPISODES {
+            self.insert_into_full(index, new);
+        } else {
+            self.episodes.copy_within(index..self.count, index + 1);
+            self.episodes[index] = new;
+            self.count += 1;
         }
-        if near > 0 {
-            self.episodes[before] = new;
-            self.episodes.copy_within(before + near..self.count, before + 1);
-            self.count -= near - 1;
-            return;
-        }
-        if self.count == MAX_EPISODES {
-            self.insert_into_full(before, new);
-            return;
-        }
-        self.episodes.copy_within(before..self.count, before + 1);
-        self.episodes[before] = new;
-        self.count += 1;
     }
 
     /// Inserts an episode at this index, and joins the two nearest ones.
     fn insert_into_full(&mut self, index: usize, new: Episode) {
-        let mut all = [Episode::default(); MAX_EPISODES + 1];
-        all[..index].copy_from_slice(&self.episodes[..index]);
-        all[index] = new;
-        all[index + 1..].copy_from_slice(&self.episodes[index..]);
-        let pause_after = |index: &usize| all[index + 1].first.since(all[*index].last);
-        let nearest = (0..MAX_EPISODES).min_by_key(pause_after).unwrap_or(0);
-        all[nearest].last = all[nearest + 1].last;
-        all.copy_within(nearest + 2.., nearest + 1);
-        self.episodes.copy_from_slice(&all[..MAX_EPISODES]);
+        let mut episodes = [Episode::default(); MAX_EPISODES + 1];
+        episodes[..index].copy_from_slice(&self.episodes[..index]);
+        episodes[index] = new;
+        episodes[index + 1..].copy_from_slice(&self.episodes[index..]);
+        let pause_after = |index: &usize| episodes[index + 1].first.since(episodes[*index].last);
+        let shortest_pause = (0..MAX_EPISODES).min_by_key(pause_after).unwrap_or(0);
+        episodes[shortest_pause].last = episodes[shortest_pause + 1].last;
+        episodes.copy_within(shortest_pause + 2.., shortest_pause + 1);
+        self.episodes.copy_from_slice(&episodes[..MAX_EPISODES]);
         self.joined += 1;
     }
 

@@ -116,16 +116,19 @@ impl JudgedList {
         })
     }
 
-    /// Turns the first `most` merged chunks into delivered ones.
-    pub(crate) fn mark_merged_delivered(&mut self, most: u64) {
-        let mut left = u32::try_from(most).unwrap_or(u32::MAX);
+    /// Turns the first `max` merged chunks into delivered ones.
+    pub(crate) fn mark_merged_delivered(&mut self, max: u64) {
+        let mut remaining = u32::try_from(max).unwrap_or(u32::MAX);
+        // A range may be split, and its parts joined with their neighbours.
         for chunks in std::mem::take(&mut self.0) {
-            let changed = if chunks.outcome == ChunkOutcome::Merged { left.min(chunks.count) } else { 0 };
-            left -= changed;
+            let changed = if chunks.outcome == ChunkOutcome::Merged { remaining.min(chunks.count) } else { 0 };
+            remaining -= changed;
             self.push_chunks(JudgedChunks { count: changed, outcome: ChunkOutcome::Delivered, ..chunks });
-            let rest =
-                JudgedChunks { first: chunks.first.wrapping_add(changed), count: chunks.count - changed, ..chunks };
-            self.push_chunks(rest);
+            self.push_chunks(JudgedChunks {
+                first: chunks.first.wrapping_add(changed),
+                count: chunks.count - changed,
+                ..chunks
+            });
         }
     }
 

@@ -40,7 +40,7 @@ pub(super) struct PairMessages {
 }
 
 impl PairMessages {
-    /// Returns whether the oldest room was evicted because `max` are kept.
+    /// Records the time of a message in those of its room. Returns whether the oldest room was evicted because `max` are kept.
     fn record(&mut self, at: MonoNs, message: PairMessage, max: usize) -> bool {
         let is_new = !self.by_room.contains_key(&message.room);
         let is_full = is_new && self.oldest_first.len() >= max.max(1);
@@ -52,13 +52,21 @@ impl PairMessages {
             self.oldest_first.push_back(message.room);
         }
         let times = self.by_room.entry(message.room).or_default();
-        let (time, count) = match message.kind {
-            PairMessageKind::Allocated => (&mut times.allocated, &mut self.counts.allocated),
-            PairMessageKind::Transferred => (&mut times.transferred, &mut self.counts.transferred),
-            PairMessageKind::Failed => (&mut times.failed, &mut self.counts.failed),
-        };
-        *time = (*time).max(Some(at));
-        *count += 1;
+        // Of several messages of one kind, the last counts.
+        match message.kind {
+            PairMessageKind::Allocated => {
+                times.allocated = times.allocated.max(Some(at));
+                self.counts.allocated += 1;
+            }
+            PairMessageKind::Transferred => {
+                times.transferred = times.transferred.max(Some(at));
+                self.counts.transferred += 1;
+            }
+            PairMessageKind::Failed => {
+                times.failed = times.failed.max(Some(at));
+                self.counts.failed += 1;
+            }
+        }
         is_full
     }
 }

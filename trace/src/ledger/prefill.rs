@@ -177,19 +177,26 @@ impl Prefills {
         }
         let length_ns = span.ns();
         let work = self.work_during(span, connection);
-        let class = class_of(work.at_most);
-        let is_common = self.lengths[class].count() >= MIN_OTHERS;
-        // More work takes at least as long as less.
-        let comparable = self.lengths[..=class].iter().filter(|lengths| is_common && lengths.count() >= MIN_OTHERS);
-        let usual_ns = comparable.filter_map(|lengths| lengths.quantile(0.9)).max();
+        let usual_ns = self.usual_ns(class_of(work.at_most));
         // A slow one counts, too, but after the comparison. Beside a scheduler with much work, one with little is quick.
-        if work.own_in_proportion >= work.in_proportion - work.own_in_proportion {
+        let is_mainly_own_work = work.own_in_proportion >= work.in_proportion - work.own_in_proportion;
+        if is_mainly_own_work {
             self.lengths[class_of(work.in_proportion)].record(length_ns, 1);
         }
         let usual_ns = usual_ns?;
         let is_slow = length_ns >= GAP_WARNING_NS.max(usual_ns.saturating_mul(MIN_TIMES_OTHERS));
         let comparison = PrefillComparison { tokens: work.at_most, usual_ns };
         is_slow.then_some(SlowPrefill { rid, span, requests, ttft_ns, comparison })
+    }
+
+    /// Length below which nine of ten prefills with work of this class stay; `None` if there are too few to compare with.
+    fn usual_ns(&self, class: usize) -> Option<u64> {
+        if self.lengths[class].count() < MIN_OTHERS {
+            return None;
+        }
+        // More work takes at least as long as less.
+        let comparable = self.lengths[..=class].iter().filter(|lengths| lengths.count() >= MIN_OTHERS);
+        comparable.filter_map(|lengths| lengths.quantile(0.9)).max()
     }
 
     /// Prompt tokens of the known prefills that overlap this time, of all requests and of those on the same connection.
@@ -201,7 +208,9 @@ impl Prefills {
             let in_proportion = (token_ns / u128::from(known.span.ns().max(1))) as u64;
             work.at_most += u64::from(known.tokens);
             work.in_proportion += in_proportion;
-            work.own_in_proportion += if known.connection == connection { in_proportion } else { 0 };
+            if known.connection == connection {
+                work.own_in_proportion += in_proportion;
+            }
         }
         work
     }
@@ -210,8 +219,8 @@ impl Prefills {
 /// Time use in this span of the thread that wanted a CPU least; `None` without samples of half of the span.
 fn idlest_use<'l>(threads: impl Iterator<Item = &'l Thread>, span: PrefillSpan) -> Option<TimeUse> {
     let uses = threads.filter_map(|thread| thread.between(span.from, span.to));
-    let known = uses.filter(|used| used.interval_ns >= span.ns() / 2);
-    known.min_by(|a, b| a.share(a.wanted_ns()).total_cmp(&b.share(b.wanted_ns())))
+    let sampled_long = uses.filter(|spent| spent.interval_ns >= span.ns() / 2);
+    sampled_long.min_by(|a, b| a.share(a.wanted_ns()).total_cmp(&b.share(b.wanted_ns())))
 }
 
 impl Ledger {
@@ -223,17 +232,20 @@ impl Ledger {
         let prompt_tokens = request.prompt_tokens.or(request.dispatch().and_then(|dispatch| dispatch.prompt_tokens));
         let tokens = prompt_tokens.zip(request.cached_tokens).map(|(prompt, cached)| prompt.saturating_sub(cached));
         // With more tokens, it had been decoding before its first chunk.
-        let end = times.prefill_finished.or(request.sent_first.filter(|_| request.starts_with_one_token));
-        match (times.batch_entered, end, tokens) {
-            (Some(from), Some(to), Some(tokens)) => {
-                let connection = SchedulerConnection::of_request(request);
-                let prefill = Prefill { span: PrefillSpan { from, to }, tokens, connection };
-                if prefills.add_known(prefill, self.limits.prefills) {
-                    self.limits.count_reached("prefills");
-                }
+        let ends_at_first_send = request.starts_with_one_token;
+        let end = times.prefill_finished.or(if ends_at_first_send { request.sent_first } else { None });
+        if let Some(from) = times.batch_entered
+            && let Some(to) = end
+            && let Some(tokens) = tokens
+        {
+            let connection = SchedulerConnection::of_request(request);
+            let prefill = Prefill { span: PrefillSpan { from, to }, tokens, connection };
+            if prefills.add_known(prefill, self.limits.prefills) {
+                self.limits.count_reached("prefills");
             }
+        } else {
             // An unknown prefill may have run beside others and slowed them.
-            _ => prefills.mark_unknown_until(request.sent_first.unwrap_or(self.now)),
+            prefills.mark_unknown_until(request.sent_first.unwrap_or(self.now));
         }
     }
 
@@ -267,12 +279,14 @@ impl Ledger {
     /// samples cover less than half of it.
     fn scheduler_use(&self, slow: &SlowPrefill) -> Option<TimeUse> {
         let of_request = self.hops.all.iter().filter(|hop| slow.requests.is_none_or(|requests| hop.id == requests));
-        let schedulers = of_request.filter(|hop| hop.carries_requests && !hop.forwards_requests);
-        let known = schedulers.filter_map(Hop::receiving_thread).filter_map(|id| self.main_thread_beside(id));
-        let idlest = idlest_use(known, slow.span);
-        idlest.or_else(|| {
-            idlest_use(self.threads.all.iter().filter(|thread| self.is_main_of_scheduler(thread)), slow.span)
-        })
+        let into_scheduler = of_request.filter(|hop| hop.carries_requests && !hop.forwards_requests);
+        let receivers = into_scheduler.filter_map(Hop::receiving_thread);
+        let main_threads = receivers.filter_map(|receiver| self.main_thread_beside(receiver));
+        if let Some(spent) = idlest_use(main_threads, slow.span) {
+            return Some(spent);
+        }
+        let all_schedulers = self.threads.all.iter().filter(|thread| self.is_main_of_scheduler(thread));
+        idlest_use(all_schedulers, slow.span)
     }
 
     /// Whether it is the main thread of a process that sends output of its own.

@@ -89,6 +89,7 @@ impl InProcess {
     /// Returns the time of the other side for the chunk, if it is known. Otherwise the chunk waits for it.
     fn take_other_side(&mut self, side: StageSide, chunk: TimedCount) -> Option<MonoNs> {
         if self.side != side {
+            // Chunks keep their order, so the other times of these were missed.
             while self.waiting.pop_front_if(|waiting| waiting.count < chunk.count).is_some() {}
             if let Some(matched) = self.waiting.pop_front_if(|waiting| waiting.count == chunk.count) {
                 return Some(matched.at);
@@ -184,6 +185,7 @@ impl ProcessingStages {
         let Some(processing_stage) = self.all.get_mut(usize::from(role)) else {
             return;
         };
+        // The send may have been reported first.
         let sent = pair_sides(&mut self.waiting, in_process, role, StageSide::Received, chunk, limits);
         if let Some(sent) = sent.filter(|&sent| sent >= chunk.at) {
             processing_stage.record_inside(sent, sent.since(chunk.at), is_first_chunk);
@@ -197,7 +199,7 @@ impl ProcessingStages {
     }
 }
 
-/// Records the time of one side of a chunk; returns the other if it is known.
+/// Records the time at which a chunk entered or left a process (`side`). Returns the time of the other side if it is known.
 fn pair_sides(
     all_waiting: &mut usize,
     in_process: &mut Vec<InProcess>,
@@ -212,16 +214,17 @@ fn pair_sides(
         in_process.len() - 1
     });
     let in_process = &mut in_process[index];
-    let before = in_process.waiting.len();
-    let other = in_process.take_other_side(side, chunk);
-    if in_process.waiting.len() > limits.in_process_per_rid
-        || (in_process.waiting.len() > before && *all_waiting >= limits.in_process)
-    {
+    let waiting_before = in_process.waiting.len();
+    let other_side = in_process.take_other_side(side, chunk);
+    let waiting = in_process.waiting.len();
+    let is_request_full = waiting > limits.in_process_per_rid;
+    let is_total_full = waiting > waiting_before && *all_waiting >= limits.in_process;
+    if is_request_full || is_total_full {
         in_process.waiting.pop_front();
         limits.count_reached("in_process");
     }
-    *all_waiting = (*all_waiting + in_process.waiting.len()).saturating_sub(before);
-    other
+    *all_waiting = (*all_waiting + in_process.waiting.len()).saturating_sub(waiting_before);
+    other_side
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::engine_silence::is_streamed;
 use super::{
     GAP_WARNING_NS, Hop, HopGroup, HopWait, JudgedChunks, Ledger, Lossy, ProcessingStage, ReachedLimit, Request,
     RequestHistory, RequestNumbers, RequestSummary, SentFrame, ToolCallResponses, Totals, WorstGap,
@@ -28,12 +29,13 @@ impl Ledger {
         self.history.history_of(rid)
     }
 
-    /// Rids of requests with a frame that waited so, among the recent chunks.
+    /// Rids of the requests of which a recent chunk was in a frame with this wait.
     pub fn rids_that_waited(&self, wait: &HopWait) -> BTreeSet<&str> {
-        let hashes = self.history.rids_that_waited(wait, self.now());
+        let waiting_hashes = self.history.rids_that_waited(wait, self.now());
         let live = self.requests().map(|request| &*request.rid);
         let finished = self.finished().map(|summary| &*summary.rid);
-        live.chain(finished).filter(|rid| hashes.contains(&self.history.hash_rid(rid))).collect()
+        // The history keeps only hashes of rids.
+        live.chain(finished).filter(|rid| waiting_hashes.contains(&self.history.hash_rid(rid))).collect()
     }
 
     /// Start of the recent chunks, if earlier ones were overwritten.
@@ -66,15 +68,18 @@ impl Ledger {
             && !self.may_hold_tokens_back(request)
     }
 
-    /// Whether the request may be producing tokens although it is silent. That is so if it may not be streamed, and its scheduler has made
-    /// fewer steps since its last chunk than a chunk takes.
+    /// Whether the scheduler may be generating tokens of a silent request. Those of a request that is not streamed are sent together, every
+    /// few steps of the scheduler: until it has made that many steps since the last chunk, none is due.
     fn may_hold_tokens_back(&self, request: &Request) -> bool {
-        let Some(tokens) = self.engine.facts().unstreamed_tokens() else {
-            return false;
-        };
+        let unstreamed_tokens = self.engine.facts().unstreamed_tokens();
+        // This engine sends each token as soon as it is generated.
+        let Some(steps_per_chunk) = unstreamed_tokens else { return false };
         request.streams.iter().any(|stream| {
-            let is_unstreamed = stream.chunks <= 1 + stream.count.high / tokens;
-            is_unstreamed && (1..tokens as usize).contains(&self.hops.sends_since(stream))
+            let is_streamed = is_streamed(stream.chunks, stream.count.high, unstreamed_tokens);
+            // The scheduler sends a frame in each step, with chunks of other requests.
+            let steps = self.hops.sends_since(stream);
+            // Without a step since the last chunk, the whole scheduler is silent.
+            !is_streamed && steps > 0 && steps < steps_per_chunk as usize
         })
     }
 
@@ -110,9 +115,11 @@ impl Ledger {
 
     /// Whether a request lost tokens, is predicted to have lost some, has a damaged tool call, or was slow, so that an operator may look for
     /// it.
-    pub fn is_notable(&self, of: &RequestSummary) -> bool {
-        let lost = of.tokens_lost.unwrap_or(0) > 0 || of.wire_missing > 0 || of.damaged_call;
-        lost || (of.bursts && self.predicts_drops()) || of.gap_ns >= Some(GAP_WARNING_NS)
+    pub fn is_notable(&self, summary: &RequestSummary) -> bool {
+        let has_lost_tokens = summary.tokens_lost.unwrap_or(0) > 0 || summary.wire_missing > 0;
+        let is_predicted_loss = summary.bursts && self.predicts_drops();
+        let was_slow = summary.gap_ns >= Some(GAP_WARNING_NS);
+        has_lost_tokens || is_predicted_loss || summary.damaged_call || was_slow
     }
 
     /// Whether a burst predicts a loss: deliveries are not observed, and the engine keeps only the last of several chunks.
@@ -172,7 +179,7 @@ impl Ledger {
 
     /// The hops of one group.
     pub fn hops_of_group(&self, group: usize) -> impl Iterator<Item = &Hop> {
-        self.hops.all.iter().filter(move |h| h.group == group)
+        self.hops.all.iter().filter(move |hop| hop.group == group)
     }
 
     /// Number of undecoded frames of a group by reason.
@@ -292,16 +299,16 @@ impl Ledger {
 
     /// Whether gaps are observable: sends and receives are both observed, or the engine logs both.
     pub fn observes_gaps(&self) -> bool {
-        let observes_sends =
-            self.hops.all.iter().any(|hop| hop.capabilities.sent && (hop.origin || !self.hops.any_origin));
-        (self.observes_receives() && observes_sends) || self.stages.observes_gaps()
+        let observes_sends = self.hops.all.iter().any(|hop| hop.capabilities.sent && self.is_origin(hop.id));
+        let observes_both = self.observes_receives() && observes_sends;
+        observes_both || self.stages.observes_gaps()
     }
 
     /// Tokens delivered; `None` if deliveries are not observed, or every response carries text only.
     pub fn tokens_delivered(&self) -> Option<u64> {
         let tokens = self.totals.tokens;
-        let uncounted = tokens.delivered == 0 && tokens.uncounted > 0;
-        (self.observes_deliveries() && !uncounted).then_some(tokens.delivered)
+        let has_text_only = tokens.delivered == 0 && tokens.uncounted > 0;
+        (self.observes_deliveries() && !has_text_only).then_some(tokens.delivered)
     }
 
     /// Reasons why parts of the data are unjudged or were evicted, one line each.
@@ -328,7 +335,9 @@ impl Ledger {
 
     /// Whether deliveries are or were observed anywhere.
     pub fn observes_deliveries(&self) -> bool {
-        let now = self.hops.all.iter().any(|hop| hop.shows.delivered);
-        now || (self.hops.any_delivered && self.totals.tokens.delivered > 0)
+        let observes_now = self.hops.all.iter().any(|hop| hop.shows.delivered);
+        // Deliveries announced and withdrawn before the first one were not observed.
+        let has_observed = self.hops.any_delivered && self.totals.tokens.delivered > 0;
+        observes_now || has_observed
     }
 }

@@ -8,17 +8,19 @@ use super::processing_stage::TimedCount;
 use super::receiver::ReceiveTimes;
 use super::request::ReceivedChunk;
 use super::request_table::PREFETCHED_RECORDS;
+use super::stream::Stream;
 use super::{BURST_FRAMES, GAP_WARNING_NS, Ledger};
 use crate::clock::MonoNs;
 use crate::engine::{EngineState, Mode, Waiter};
 use crate::event::Received;
 use crate::id::FrameId;
 
-/// Whether the waiter woken at `woken` has not run yet when a chunk is received at `now`.
+/// Whether a request's waiter, woken by the chunk received at `woken`, has not run yet when the next chunk is received at `now`. It runs a
+/// few turns of the event loop later, and each frame of a burst takes turns.
 fn is_waiter_pending(woken: BurstPosition, now: BurstPosition, engine: &EngineState) -> bool {
     let is_same_burst = woken.receiver == now.receiver && woken.burst == now.burst;
-    let frames_since = now.frame_index.saturating_sub(woken.frame_index);
-    is_same_burst && engine.still_waits(frames_since)
+    let frames_since_wakeup = now.frame_index.saturating_sub(woken.frame_index);
+    is_same_burst && engine.is_waiter_pending_after(frames_since_wakeup)
 }
 
 /// Receive of a frame, applied to its chunks.
@@ -99,7 +101,7 @@ impl Ledger {
         }
     }
 
-    /// Records that a received frame was processed, with the first chunks in it.
+    /// Records that the receiver has processed a frame, and so the first chunks of requests in it.
     pub(super) fn record_processed(&mut self, at: MonoNs, id: FrameId) {
         let Some(hop_index) = self.hops.index_or_add(id.hop, self.limits.hops) else {
             return;
@@ -107,26 +109,23 @@ impl Ledger {
         let hop = &mut self.hops.all[hop_index];
         hop.requested_at = Some(at);
         let receiver = hop.last_receiver;
+        // `None` if the receive was not observed.
         let received_at = hop.take_unprocessed(id);
-        let processing_ns = received_at.map(|received_at| at.since(received_at));
-        while let Some(ticket) = received_at.and_then(|received_at| hop.take_unprocessed_request(received_at)) {
-            let Some(request) = self.table.get_mut(ticket) else { continue };
-            // Without an earlier moment, only exports show it.
-            let details = match self.timelines {
-                Some(_) => Some(request.details.get_or_insert_default()),
-                None => request.details.as_mut(),
-            };
-            if let Some(details) = details {
-                details.processed = Some(at);
+        let processing_ns = received_at.map_or(0, |received_at| at.since(received_at));
+        if let Some(received_at) = received_at {
+            while let Some(ticket) = hop.take_unprocessed_request(received_at) {
+                let Some(request) = self.table.get_mut(ticket) else { continue };
+                // Only exports show it without any earlier moment, so without exports it needs no record.
+                if self.timelines.is_some() || request.details.is_some() {
+                    request.details.get_or_insert_default().processed = Some(at);
+                }
             }
-        }
-        if let Some(ns) = processing_ns {
-            hop.counts.busy_ns = hop.counts.busy_ns.saturating_add(ns);
-            self.hops.groups[hop.group].processing.record(ns);
+            hop.counts.busy_ns = hop.counts.busy_ns.saturating_add(processing_ns);
+            self.hops.groups[hop.group].processing.record(processing_ns);
         }
         if let Some(thread) = receiver.and_then(|id| self.threads.get_mut(id)) {
             thread.requested_at = Some(at);
-            thread.sums.processing_ns = thread.sums.processing_ns.saturating_add(processing_ns.unwrap_or(0));
+            thread.sums.processing_ns = thread.sums.processing_ns.saturating_add(processing_ns);
         }
     }
 
@@ -181,44 +180,49 @@ impl Ledger {
         }
     }
 
-    /// Counts a received frame in the wakeup of its receiver.
+    /// Counts a received frame in the wakeup of its receiver. It may be the first one of a new wakeup, which ends the previous one.
     fn count_wakeup(&mut self, at: MonoNs, hop_index: usize, position: BurstPosition) {
         let hop = &mut self.hops.all[hop_index];
         let group = &mut self.hops.groups[hop.group];
-        if let Some(frames) = hop.count_wakeup(position) {
-            group.wakeups.record(u64::from(frames));
+        if let Some(frames_of_ended_wakeup) = hop.count_wakeup(position) {
+            group.wakeups.record(u64::from(frames_of_ended_wakeup));
         }
         if hop.current_wakeup_frames() >= BURST_FRAMES {
             group.bursts.record(at);
         }
     }
 
-    /// Records a queue wait, and the receive of the chunks in `pending_receive`, of which the frame consists.
-    fn record_queue_wait(&mut self, receive: FrameReceive, ns: u64) {
+    /// Records the receive of a frame after a queue wait of `wait_ns`, and of its chunks, which are in `pending_receive`.
+    fn record_queue_wait(&mut self, receive: FrameReceive, wait_ns: u64) {
         let hop = &mut self.hops.all[receive.hop_index];
-        hop.queue_wait.record(ns);
-        hop.late_frames.record_received(receive.at, ns, hop.counts.busy_ns);
-        hop.chunk_waits.record_n(receive.at, ns, self.pending_receive.len() as u64);
+        hop.queue_wait.record(wait_ns);
+        hop.late_frames.record_received(receive.at, wait_ns, hop.counts.busy_ns);
+        hop.chunk_waits.record_n(receive.at, wait_ns, self.pending_receive.len() as u64);
         let group = &mut self.hops.groups[hop.group];
-        group.queue_wait.record(ns);
-        group.queue_wait_slot.record(ns);
-        group.course.record_received(receive.at, group.backlog, ns);
+        group.queue_wait.record(wait_ns);
+        group.queue_wait_slot.record(wait_ns);
+        group.course.record_received(receive.at, group.backlog, wait_ns);
         self.receive_pending_chunks(receive);
+    }
+
+    /// Subtracts frames from the backlog that were evicted at a limit before the receive of frame `id`, which shows that they were received.
+    fn dequeue_evicted_frames(&mut self, id: FrameId, hop_index: usize) {
+        let hop = &mut self.hops.all[hop_index];
+        let Some(lane) = hop.lanes.get_mut(&id.lane) else { return };
+        let is_queued_or_later = lane.first_waiting().is_some_and(|first| first <= id.seq);
+        let evicted = lane.take_evicted_before(id.seq);
+        hop.counts.backlog -= evicted;
+        self.hops.groups[hop.group].backlog -= evicted;
+        // Otherwise the evicted frame is this one, which the caller has counted.
+        if is_queued_or_later {
+            hop.counts.frames_received += evicted;
+        }
     }
 
     /// Removes a received frame from its lane, moves its chunks to `pending_receive`, and returns its send; `None` if it is not queued.
     /// A lane keeps its order, so frames sent before it were received too, unobserved.
     fn dequeue_frame(&mut self, id: FrameId, hop_index: usize, at: MonoNs) -> Option<SentFrame> {
-        let hop = &mut self.hops.all[hop_index];
-        let lane = hop.lanes.get_mut(&id.lane)?;
-        let overtaken = lane.first_waiting().is_some_and(|first| first <= id.seq);
-        let evicted = lane.take_evicted_before(id.seq);
-        hop.counts.backlog -= evicted;
-        self.hops.groups[hop.group].backlog -= evicted;
-        // Otherwise the evicted frame is this one, which the caller has counted.
-        if overtaken {
-            hop.counts.frames_received += evicted;
-        }
+        self.dequeue_evicted_frames(id, hop_index);
         loop {
             let hop = &mut self.hops.all[hop_index];
             let lane = hop.lanes.get_mut(&id.lane)?;
@@ -232,6 +236,7 @@ impl Ledger {
             if frame.seq == id.seq {
                 return Some(frame.send());
             }
+            // An earlier frame: it was received some time before.
             hop.counts.frames_received += 1;
             self.receive_pending_chunks(FrameReceive {
                 at,
@@ -243,20 +248,25 @@ impl Ledger {
         }
     }
 
-    /// Records the receive of the chunks in `pending_receive`.
+    /// Marks the next deliveries of these chunks as uncertain: the chunks may have been delivered before deliveries were observed.
+    fn mark_deliveries_uncertain(&mut self, chunks: &[PendingChunk]) {
+        for chunk in chunks {
+            let request = self.table.get_mut(chunk.ticket);
+            if let Some(tracker) = request.and_then(|request| request.tracker.as_mut()) {
+                tracker.mark_uncertain();
+            }
+        }
+    }
+
+    /// Records the receive of the chunks in `pending_receive`, and empties it.
     fn receive_pending_chunks(&mut self, receive: FrameReceive) {
         // Moved out and back, so that its memory is reused.
         let chunks = std::mem::take(&mut self.pending_receive);
         let hop = &self.hops.all[receive.hop_index];
-        let last = hop.last;
+        let leads_to_tokenizer = hop.last;
         // Reported late: they were not queued any more when deliveries became observed.
         if receive.at < hop.deliveries_observed_at {
-            for chunk in &chunks {
-                let request = self.table.get_mut(chunk.ticket);
-                if let Some(tracker) = request.and_then(|request| request.tracker.as_mut()) {
-                    tracker.mark_uncertain();
-                }
-            }
+            self.mark_deliveries_uncertain(&chunks);
         }
         for block in chunks.chunks(PREFETCHED_RECORDS) {
             for chunk in block {
@@ -267,7 +277,7 @@ impl Ledger {
                 if chunk.number == 1 && receive.is_observed {
                     self.record_first_receive(receive, *chunk);
                 }
-                if last {
+                if leads_to_tokenizer {
                     self.receive_chunk(receive, *chunk);
                 } else if receive.is_observed {
                     self.receive_forwarded_chunk(receive, *chunk);
@@ -281,10 +291,13 @@ impl Ledger {
     /// Records the queue wait of a request's first chunk.
     fn record_first_receive(&mut self, receive: FrameReceive, chunk: PendingChunk) {
         let hop = &mut self.hops.all[receive.hop_index];
-        let request = self.table.get_mut(chunk.ticket);
-        let whole = request.is_some_and(|r| r.streams.iter().any(|s| s.hop == hop.id && s.is_whole()));
-        if let Some(sent) = receive.sent_at.filter(|_| whole) {
-            hop.first_waits.record_n(receive.at, receive.at.since(sent), 1);
+        let Some(request) = self.table.get_mut(chunk.ticket) else { return };
+        let stream = request.streams.iter().find(|stream| stream.hop == hop.id);
+        // If the start of the stream was missed, its first observed chunk is a later one.
+        if stream.is_some_and(Stream::is_whole)
+            && let Some(sent_at) = receive.sent_at
+        {
+            hop.first_waits.record_n(receive.at, receive.at.since(sent_at), 1);
         }
     }
 
@@ -389,8 +402,8 @@ impl Ledger {
         }
     }
 
-    /// Chunks predicted to be dropped. A prediction needs observed wakeups, and an engine with known turnaround and known behaviour on
-    /// bursts.
+    /// Number of chunks predicted to be dropped. `None` unless wakeups are observed, and the engine's turnaround and its behaviour on bursts
+    /// are known.
     pub fn dropped_predicted(&self) -> Option<u64> {
         let predicted = &self.totals.predicted;
         let engine = &self.engine;
@@ -399,6 +412,7 @@ impl Ledger {
             Some(Waiter::YieldsAll | Waiter::Merges) => true,
             None => false,
         };
+        // The turnaround does not matter if no chunk would be dropped even with the longest.
         let is_turnaround_known = engine.turnaround.is_some() || predicted.dropped == 0;
         let is_complete = predicted.wakeups_seen && is_behaviour_known && is_turnaround_known && predicted.unknown == 0;
         is_complete.then_some(predicted.dropped)

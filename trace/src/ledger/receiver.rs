@@ -27,8 +27,10 @@ impl ReceiveTimes {
         if self.sent.is_some_and(|sent| sent > requested) {
             return true;
         }
+        // A frame sent long before the request was there, however long the receive took.
         let was_queued = self.sent.is_some_and(|sent| requested.since(sent) >= MIN_QUEUED_NS);
-        self.received.since(requested) >= MAX_IMMEDIATE_RECEIVE_NS && !was_queued
+        let took_long = self.received.since(requested) >= MAX_IMMEDIATE_RECEIVE_NS;
+        took_long && !was_queued
     }
 }
 
@@ -43,7 +45,7 @@ impl Ledger {
         if self.threads.get(sample.thread).is_some_and(Thread::is_receiver) {
             self.waits.judge_covered(sample.thread, &self.threads, &self.hops.groups);
         }
-        // Only a sample that frames waited for entirely shows what they waited for.
+        // Only a sample in whose whole interval frames waited shows what they waited for.
         let interval_start = MonoNs(at.0.saturating_sub(sample.interval_ns));
         let stages = &self.hops.processing_stages.all;
         for hop in &mut self.hops.all {
@@ -52,8 +54,8 @@ impl Ledger {
                 let stage = stages.get(usize::from(hop.ends.to))?;
                 self.threads.only_main_thread(&stage.role)
             });
-            let waits_since = hop.oldest_waiting();
-            if receiver == Some(sample.thread) && waits_since.is_some_and(|since| since <= interval_start) {
+            let has_waiting_frame = hop.oldest_waiting().is_some_and(|sent| sent <= interval_start);
+            if has_waiting_frame && receiver == Some(sample.thread) {
                 hop.while_waiting = hop.while_waiting.plus(sample.into());
                 hop.away.add_sample(sample);
             }
@@ -81,12 +83,17 @@ impl Ledger {
         group.kernel.add_sample(at, sample, backlog, mean_bytes);
     }
 
-    /// Records the thread that receives a frame from the hop at `hop_index`. Returns the time at which the receiver requested the frame.
-    pub(super) fn take_request_time(&mut self, at: MonoNs, hop_index: usize, by: Option<ThreadId>) -> Option<MonoNs> {
-        let Some(by) = by else {
+    /// Records the thread that receives a frame from the hop at `hop_index`. Returns when it requested the frame, once; `None` if unknown.
+    pub(super) fn take_request_time(
+        &mut self,
+        at: MonoNs,
+        hop_index: usize,
+        receiver: Option<ThreadId>,
+    ) -> Option<MonoNs> {
+        let Some(receiver) = receiver else {
             return self.hops.all[hop_index].requested_at.take();
         };
-        let Some(thread) = self.threads.mark_receiver(by, at, self.limits.threads) else {
+        let Some(thread) = self.threads.mark_receiver(receiver, at, self.limits.threads) else {
             self.limits.count_reached("threads");
             return None;
         };

@@ -1,5 +1,6 @@
 //! One request: its state while it is live, and its summary after it has finished.
 
+use std::hint::black_box;
 use std::num::NonZeroU64;
 use std::ops::Deref;
 
@@ -136,18 +137,19 @@ impl Request {
 
     /// Receive time of the oldest chunk that the process at the end of this stream's hop has not forwarded yet; `None` without one.
     pub(crate) fn in_process_since(&self, stream: &Stream) -> Option<MonoNs> {
-        self.in_process.iter().find_map(|in_process| in_process.oldest_receive(stream.ends.to))
+        let receiver_role = stream.ends.to;
+        self.in_process.iter().find_map(|in_process| in_process.oldest_receive(receiver_role))
     }
 
-    /// Reads a field in each cache line that every chunk needs, to prefetch them.
-    pub(crate) fn touch_cache_lines(&self) -> [u64; 4] {
-        let stream = self.streams.first();
-        [
+    /// Loads the four cache lines that every chunk needs, by reading a field in each. The order of the fields in [`Request`] ensures that.
+    pub(crate) fn touch_cache_lines(&self) {
+        // Without `black_box`, the compiler would remove reads whose results are not used.
+        black_box([
             self.last_at.0,
             u64::from(self.tokens_received),
-            self.last_wakeup.map_or(0, |called| called.burst),
-            stream.map_or(0, |stream| stream.last_at.0),
-        ]
+            self.last_wakeup.map_or(0, |wakeup| wakeup.burst),
+            self.streams.first().map_or(0, |stream| stream.last_at.0),
+        ]);
     }
 
     /// Whether another live request had its rid at some time. If so, it is not judged.
@@ -155,9 +157,12 @@ impl Request {
         self.sharing_requests > 0
     }
 
-    /// Start of its first token's wait for the tokenizer; `None` if it does not wait, or that is unknown.
+    /// Since when its first token waits for the tokenizer; `None` if it does not wait, or that is unknown.
     pub fn waiting_since(&self) -> Option<MonoNs> {
-        self.sent_first.filter(|_| self.received_first.is_none() && !self.first_receive_missed)
+        if self.received_first.is_some() || self.first_receive_missed {
+            return None;
+        }
+        self.sent_first
     }
 
     /// Whether its client waits for its end, although the scheduler has sent it.
@@ -193,19 +198,27 @@ impl Request {
         ItlEnds { sent: Spread::of_tally(&itl.sent), delivered: Spread::of_tally(&itl.delivered) }
     }
 
-    /// Predicts at `at` a drop of the last received chunk.
+    /// Adds tokens that did not reach the hop of the stream with this index. Returns how many of them no other hop has shown before: tokens
+    /// missing on one hop are missing on all later ones, but were lost only once.
+    pub(crate) fn add_wire_loss(&mut self, stream_index: usize, missing_tokens: u32) -> u32 {
+        let stream = &mut self.streams[stream_index];
+        stream.missing_tokens = stream.missing_tokens.saturating_add(missing_tokens);
+        let newly_missing = stream.missing_tokens.saturating_sub(self.wire_missing);
+        self.wire_missing += newly_missing;
+        newly_missing
+    }
+
+    /// Adds the last received chunk to the predicted losses. `at`: time of the receive that shows the drop.
     pub(crate) fn predict_drop(&mut self, at: MonoNs, loss_memory: &mut LossMemory, limits: &mut CountedLimits) {
         let ReceivedChunk { end_count, tokens, number } = self.last_received;
         let predicted = self.predicted.get_or_insert_default();
         predicted.chunks += 1;
+        // A chunk without tokens has no range of them.
         if tokens == 0 {
             return;
         }
-        let range = LostRange {
-            tokens: [end_count.saturating_sub(tokens) + 1, end_count],
-            chunks: Some([number; 2]),
-            ids: Vec::new(),
-        };
+        let first_token = end_count.saturating_sub(tokens) + 1;
+        let range = LostRange { tokens: [first_token, end_count], chunks: Some([number; 2]), ids: Vec::new() };
         loss_memory.keep_range(at, predicted, range, limits);
     }
 

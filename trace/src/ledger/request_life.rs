@@ -96,8 +96,12 @@ impl Ledger {
         RequestLife { legs, chunks }
     }
 
+    /// What the life of a chunk needs of a hop; `None` if the hop carries requests instead of chunks.
     fn crossed_hop<'l>(&'l self, hop: &'l Hop) -> Option<CrossedHop<'l>> {
-        (!hop.carries_requests).then(|| CrossedHop {
+        if hop.carries_requests {
+            return None;
+        }
+        Some(CrossedHop {
             id: hop.id,
             ends: &self.groups()[hop.group].ends,
             observes_received: hop.capabilities().received,
@@ -127,12 +131,13 @@ struct CrossedHop<'l> {
 fn legs_crossed(history: &RequestHistory, hops: &[CrossedHop<'_>]) -> Vec<LifeLeg> {
     let mut legs: Vec<LifeLeg> = Vec::new();
     for hop in hops {
+        // Hops between the same ends are one leg.
         if legs.iter().any(|leg| leg.ends == *hop.ends) {
             continue;
         }
         let siblings: Vec<&CrossedHop<'_>> = hops.iter().filter(|sibling| sibling.ends == hop.ends).collect();
-        let chunks = history.chunks.iter().filter(|chunk| siblings.iter().any(|sibling| sibling.id == chunk.hop));
-        let chunks: Vec<ChunkRecord> = chunks.copied().collect();
+        let crossed_leg = |chunk: &&ChunkRecord| siblings.iter().any(|sibling| sibling.id == chunk.hop);
+        let chunks: Vec<ChunkRecord> = history.chunks.iter().filter(crossed_leg).copied().collect();
         if !chunks.is_empty() {
             let observes_received = siblings.iter().any(|sibling| sibling.observes_received);
             legs.push(LifeLeg { ends: hop.ends.clone(), observes_received, is_last: hop.is_last, chunks });
@@ -205,9 +210,12 @@ fn continuation<'c>(
     while chunks.get(*search_from).and_then(|seen| seen.end).is_some_and(|seen_end| seen_end < end) {
         *search_from += 1;
     }
-    let found = chunks.get(*search_from);
+    let first_not_below = chunks.get(*search_from);
+    if first_not_below.is_some_and(|seen| seen.end.is_some()) {
+        return first_not_below;
+    }
     // Without token counts, only the order of the chunks relates them.
-    found.filter(|seen| seen.end.is_some()).or(same_index.filter(|seen| seen.end.is_none()))
+    same_index.filter(|seen| seen.end.is_none())
 }
 
 /// State of a chunk of the first leg that was judged as `judged`; `if_not_received` if nothing shows that it was received.
@@ -220,11 +228,13 @@ fn state_of_chunk(
     if let Some(outcome) = judged.and_then(|chunk| chunk.outcome) {
         return ChunkState::Judged(outcome);
     }
-    match predicted_losses.zip(first.end) {
-        Some((losses, end)) if losses.may_contain_token(end) => ChunkState::DropPredicted,
-        _ if first.received.is_some() => ChunkState::Received,
-        _ => if_not_received,
+    if let Some(losses) = predicted_losses
+        && let Some(end) = first.end
+        && losses.may_contain_token(end)
+    {
+        return ChunkState::DropPredicted;
     }
+    if first.received.is_some() { ChunkState::Received } else { if_not_received }
 }
 
 fn queue_wait_ns(chunk: &ChunkRecord) -> Option<u64> {

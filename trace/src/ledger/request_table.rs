@@ -1,7 +1,6 @@
 //! Requests by rid: records in a slab, found through a hash table that holds slots only.
 
 use std::hash::BuildHasher;
-use std::hint::black_box;
 
 use hashbrown::hash_map::EntryRef;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
@@ -51,12 +50,14 @@ impl RequestTable {
 
     /// Sets how a record ended. Returns whether it was unfinished.
     pub(crate) fn mark_finished(&mut self, ticket: Ticket, finish: Finish) -> bool {
-        let Some(request) = self.get_mut(ticket).filter(|request| request.finish.is_none()) else {
+        let Some(request) = self.get_mut(ticket) else { return false };
+        if request.finish.is_some() {
             return false;
-        };
+        }
         request.finish = Some(finish);
-        let is_mapped = request.is_mapped;
-        self.mapped_finished += usize::from(is_mapped);
+        if request.is_mapped {
+            self.mapped_finished += 1;
+        }
         true
     }
 
@@ -83,8 +84,7 @@ impl RequestTable {
     /// Prefetches a record's cache lines.
     pub(crate) fn prefetch_record(&self, ticket: Ticket) {
         if let Some(request) = self.get(ticket) {
-            // A read whose result is used for nothing would be removed by the compiler.
-            black_box(request.touch_cache_lines());
+            request.touch_cache_lines();
         }
     }
 
@@ -111,16 +111,20 @@ impl RequestTable {
     /// Makes the rid lead to the record in this slot.
     fn map_rid(&mut self, slot: u32, rid: &str) {
         let Self { by_rid, hasher, slots, .. } = self;
-        // The index has slots only: a growing table asks for their hashes.
-        by_rid.insert_unique(hasher.hash_one(rid), slot, |&s| {
-            hasher.hash_one(slots[s as usize].request.as_ref().map_or("", |r| &r.rid))
-        });
+        // The index contains slots only, so a growing index asks for the hashes of their rids.
+        let hash_of_slot = |&slot: &u32| {
+            let request = slots[slot as usize].request.as_ref();
+            hasher.hash_one(request.map_or("", |request| &request.rid))
+        };
+        by_rid.insert_unique(hasher.hash_one(rid), slot, hash_of_slot);
     }
 
     /// Unmaps the record's rid, so that another request can use it. The record stays.
     pub(crate) fn unmap(&mut self, ticket: Ticket) {
-        if self.remove_mapping(ticket) {
-            let rid = self.get(ticket).map(|request| request.rid.clone()).unwrap_or_default();
+        if self.remove_mapping(ticket)
+            && let Some(request) = self.get(ticket)
+        {
+            let rid = request.rid.clone();
             *self.unmapped.entry(rid).or_default() += 1;
         }
     }
@@ -132,12 +136,14 @@ impl RequestTable {
 
     /// Removes the record from the index of rids. Returns whether it was there.
     fn remove_mapping(&mut self, ticket: Ticket) -> bool {
-        let Some(request) = self.get_mut(ticket).filter(|request| request.is_mapped) else {
+        let Some(request) = self.get_mut(ticket) else { return false };
+        if !request.is_mapped {
             return false;
-        };
+        }
         request.is_mapped = false;
-        let is_finished = request.finish.is_some();
-        self.mapped_finished -= usize::from(is_finished);
+        if request.finish.is_some() {
+            self.mapped_finished -= 1;
+        }
         let hash = self.get(ticket).map_or(0, |request| self.hasher.hash_one(&*request.rid));
         if let Ok(entry) = self.by_rid.find_entry(hash, |&slot| slot == ticket.slot) {
             entry.remove();

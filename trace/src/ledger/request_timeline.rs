@@ -322,10 +322,16 @@ impl Timelines {
         // Taken out, because stamps change the timelines.
         let marked = std::mem::take(&mut self.marked_frames);
         for mark in marked.marks(id) {
-            let on = self.get_mut(mark.ticket).and_then(|timeline| timeline.hops.get_mut(usize::from(mark.hop_index)));
-            let Some(on) = on else { continue };
-            let chunks = [Some(&mut on.first), on.last.as_mut()];
-            chunks.into_iter().flatten().filter(|times| times.frame == id).for_each(&stamp);
+            let Some(timeline) = self.get_mut(mark.ticket) else { continue };
+            let Some(times_on_hop) = timeline.hops.get_mut(usize::from(mark.hop_index)) else { continue };
+            if times_on_hop.first.frame == id {
+                stamp(&mut times_on_hop.first);
+            }
+            if let Some(last) = &mut times_on_hop.last
+                && last.frame == id
+            {
+                stamp(last);
+            }
         }
         self.marked_frames = marked;
     }

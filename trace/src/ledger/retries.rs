@@ -85,12 +85,14 @@ impl Retries {
         self.ended.insert(hash_rid(rid), AttemptEnd { first_at: at, last_at: at });
     }
 
-    /// Records a sign that the latest attempt has ended. An abort follows `delay_ns` later.
+    /// Records a sign that the latest attempt with this rid has ended. Its abort follows `delay_ns` later.
     pub(super) fn record_end(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
+        // Then its abort has been sent, too.
         let is_over = |end: &AttemptEnd| at.since(end.last_at) > delay_ns + MAX_LATE_NS;
         if self.ended.len() >= MAX_FOLLOWED {
             self.ended.retain(|_, end| !is_over(end));
             if self.ended.len() >= MAX_FOLLOWED {
+                // Retries of these are not recognised, which is no false finding.
                 self.ended.clear();
             }
         }
@@ -139,11 +141,15 @@ impl Retries {
         let retry = self.take(rid);
         let has_ended = retry.is_some() && self.ended.contains_key(&hash_rid(rid));
         if let Some(retry) = retry {
-            let is_forwarded = retry.aborted.is_some_and(|first| at.since(first) <= MAX_FORWARDING_NS);
-            // Of a second abort it is not known which one has an effect.
-            let is_of_earlier = retry.aborted.is_none() && !has_ended && retry.earlier.is_followed_by(at, delay_ns);
-            if is_of_earlier || is_forwarded {
-                let aborted = retry.aborted.or(Some(at));
+            let aborted = if let Some(first) = retry.aborted {
+                // A process between the tokenizer and the scheduler sends it again. Of another abort it is not known which one has an effect.
+                (at.since(first) <= MAX_FORWARDING_NS).then_some(first)
+            } else {
+                // Otherwise it is an abort of the retry itself.
+                let is_of_earlier = !has_ended && retry.earlier.is_followed_by(at, delay_ns);
+                is_of_earlier.then_some(at)
+            };
+            if aborted.is_some() {
                 push_bounded(&mut self.followed, Retry { aborted, ..retry }, MAX_FOLLOWED);
             }
         }
@@ -188,8 +194,11 @@ impl Retries {
 
     /// Counts a retry that has ended by the abort of an earlier attempt while its client waited.
     fn count_if_aborted_for_client(&mut self, index: usize) {
-        let ended = self.followed.get(index).filter(|retry| retry.has_response && retry.has_ended);
-        let Some(aborted_at) = ended.and_then(|retry| retry.aborted) else { return };
+        let Some(retry) = self.followed.get(index) else { return };
+        if !retry.has_response || !retry.has_ended {
+            return;
+        }
+        let Some(aborted_at) = retry.aborted else { return };
         let Some(Retry { rid, dispatched, earlier, .. }) = self.followed.remove(index) else { return };
         self.aborted += 1;
         self.first_aborted_at.get_or_insert(aborted_at);

@@ -31,7 +31,7 @@ pub(crate) struct Predecessor {
 }
 
 impl Predecessor {
-    /// Returns whether the chunk may continue the stream of the previous request.
+    /// Whether the chunk may continue the stream of this previous request.
     fn is_continued_by(&self, context: &FrameContext, chunk: &Chunk<'_>, epoch: u32) -> bool {
         // The comparison changes the stream's counts, and the chunk may belong to the other request.
         let mut stream = self.stream.clone();
@@ -40,7 +40,8 @@ impl Predecessor {
         // Tokens of its own may be missing before the chunk.
         let fits = matches!(step.verdict, CountVerdict::Fits | CountVerdict::Overlap | CountVerdict::Loss { .. });
         let repeats_last_count = chunk.listed == Some(0) && chunk.completion_tokens == Some(self.stream.count.high);
-        stream.hop == context.hop && (may_mix_requests || fits && (step.new > 0 || repeats_last_count))
+        let continues_count = fits && (step.new > 0 || repeats_last_count);
+        stream.hop == context.hop && (may_mix_requests || continues_count)
     }
 }
 
@@ -73,9 +74,10 @@ impl Ledger {
         let fits_request = step.verdict == CountVerdict::Fits && chunk.listed.is_none_or(|listed| listed == step.new);
         self.predecessors_of(ticket).any(|predecessor| {
             let stream = &predecessor.stream;
+            let is_recent = context.at.since(stream.last_at) < MAX_LATE_NS;
+            let fits_both = !stream.shows_tokens(context.claimed_ids);
             // A chunk that fits its own request belongs to the previous one only if both are possible and the previous one is recent.
-            let may_own_chunk = !fits_request
-                || !stream.shows_tokens(context.claimed_ids) && context.at.since(stream.last_at) < MAX_LATE_NS;
+            let may_own_chunk = !fits_request || (fits_both && is_recent);
             may_own_chunk && predecessor.is_continued_by(context, chunk, context.epoch)
         })
     }
@@ -94,12 +96,12 @@ impl Ledger {
         if is_known_on_hop || request.is_shared() || request.retractions > 0 {
             return false;
         }
-        request.streams.iter().any(|stream| {
-            stream.is_on_group(context.group)
-                && stream.is_whole()
-                && !stream.is_finished()
-                && stream.count.evidence == Evidence::Delta
-                && stream.count.high > 1
+        let mut of_group = request.streams.iter().filter(|stream| stream.is_on_group(context.group));
+        of_group.any(|stream| {
+            let is_open = stream.is_whole() && !stream.is_finished();
+            // Such a stream would continue with the next tokens only, not with all of them.
+            let lists_only_new_ids = stream.count.evidence == Evidence::Delta && stream.count.high > 1;
+            is_open && lists_only_new_ids
         })
     }
 
@@ -153,18 +155,23 @@ impl Ledger {
         CountStep { new, carried: new, verdict: CountVerdict::Fits }
     }
 
-    /// Enters a delivery for a rid that several requests share or recently shared. Returns `false` if it must be processed as usual.
+    /// Counts a delivery for a rid that several requests share, without judging it. Returns `false` if the rid is not shared, so that the
+    /// delivery must be judged.
     pub(super) fn record_shared_delivery(&mut self, at: MonoNs, ticket: Ticket, delivery: &Delivery<'_>) -> bool {
         let Some(request) = self.table.get_mut(ticket) else {
             return false;
         };
         if !request.is_shared() {
-            if let Some(tracker) = request.tracker.as_mut().filter(|tracker| at < tracker.previous_until) {
+            if let Some(tracker) = &mut request.tracker
+                // It may be a late delivery of the previous request with the rid.
+                && at < tracker.previous_until
+            {
                 tracker.mark_uncertain();
             }
             return false;
         }
         request.last_at = request.last_at.max(at);
+        // A cumulative delivery repeats tokens, and it is unknown which of the requests has them.
         let tokens = if delivery.mode == Mode::Incremental { delivery.tokens } else { 0 };
         request.tokens_delivered = request.tokens_delivered.saturating_add(tokens);
         self.totals.tokens.delivered += u64::from(tokens);

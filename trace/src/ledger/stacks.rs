@@ -2,6 +2,8 @@
 //!
 //! A busy consumer always has a hot function. The functions that dominate while the backlog grows are the cause of the growth.
 
+use std::cmp::Reverse;
+
 use hashbrown::HashMap;
 
 use super::Ledger;
@@ -72,7 +74,7 @@ impl StackRole {
     /// Its functions, most frequent innermost function first.
     pub fn functions(&self) -> Vec<&StackFunction> {
         let mut sorted: Vec<_> = self.functions.iter().collect();
-        sorted.sort_by(|a, b| (b.all.own, b.all.total, &a.function).cmp(&(a.all.own, a.all.total, &b.function)));
+        sorted.sort_by_key(|function| (Reverse(function.all.own), Reverse(function.all.total), &function.function));
         sorted
     }
 
@@ -80,7 +82,7 @@ impl StackRole {
         Self { role: role.into(), gil_observed: true, ..Self::default() }
     }
 
-    /// Enters a function. Returns `false` if one was evicted or rejected at the limit.
+    /// Adds the sampled function, or its samples if it is known. Returns `false` if a function was evicted or rejected at the limit.
     fn add_function(&mut self, sample: &StackSample<'_>, growing: bool, limit: usize) -> bool {
         let hits = StackHits {
             own: u64::from(sample.own),
@@ -105,12 +107,12 @@ impl StackRole {
             return true;
         }
         // The rarest function is evicted, unless the new one is rarer still.
-        let rarest = self.functions.iter_mut().min_by_key(|f| (f.all.total, f.all.own));
-        let evicted = match rarest {
+        let rarest = self.functions.iter_mut().min_by_key(|function| (function.all.total, function.all.own));
+        let left_out = match rarest {
             Some(rarest) if rarest.all.total < hits.total => std::mem::replace(rarest, new),
             _ => new,
         };
-        self.left_out += evicted.all.own;
+        self.left_out += left_out.all.own;
         false
     }
 }

@@ -78,20 +78,23 @@ impl AbandonedRequests {
         if self.is_logged() { "the engine's log" } else { "responses and frames" }
     }
 
-    /// Enters a discarded output of a request.
+    /// Adds an output of a request that the engine discarded to `discarded`, those of the request so far. From [`ABANDONED_NS`] on, the request
+    /// counts as abandoned.
     pub(super) fn add_discarded_output(&mut self, rid: &str, at: MonoNs, discarded: &mut DiscardedOutputs) {
         discarded.outputs += 1;
         let since = discarded.since.map_or(at, |since| since.min(at));
         discarded.since = Some(since);
-        if at.since(since) < ABANDONED_NS && !discarded.is_abandoned {
+        if discarded.is_abandoned {
+            self.outputs += 1;
+        } else if at.since(since) >= ABANDONED_NS {
+            discarded.is_abandoned = true;
+            self.requests += 1;
+            // With those before it was known to be abandoned.
+            self.outputs += discarded.outputs;
+        } else {
             return;
         }
-        // The outputs before it was known to be abandoned are added at once.
-        let new_outputs = if discarded.is_abandoned { 1 } else { discarded.outputs };
-        self.requests += u64::from(!discarded.is_abandoned);
-        self.outputs += new_outputs;
         self.times.record_span(since, at);
-        discarded.is_abandoned = true;
         self.keep_longest(AbandonedRequest {
             rid: rid.into(),
             since,

@@ -56,16 +56,17 @@ impl GapStatePairs {
 
 /// Rank of each value; equal values share their mean rank.
 fn rank_values(values: impl Iterator<Item = u64>) -> Vec<f64> {
-    let mut order: Vec<(u64, usize)> = values.enumerate().map(|(index, value)| (value, index)).collect();
-    order.sort_unstable();
-    let mut ranks = vec![0.0; order.len()];
-    let mut from = 0;
-    for equal in order.chunk_by(|a, b| a.0 == b.0) {
-        let mean = from as f64 + (equal.len() - 1) as f64 / 2.0;
-        for &(_, index) in equal {
-            ranks[index] = mean;
+    let values: Vec<u64> = values.collect();
+    let mut indices_by_value: Vec<usize> = (0..values.len()).collect();
+    indices_by_value.sort_unstable_by_key(|&index| values[index]);
+    let mut ranks = vec![0.0; values.len()];
+    let mut first_rank = 0;
+    for equal_values in indices_by_value.chunk_by(|&a, &b| values[a] == values[b]) {
+        let mean_rank = first_rank as f64 + (equal_values.len() - 1) as f64 / 2.0;
+        for &index in equal_values {
+            ranks[index] = mean_rank;
         }
-        from += equal.len();
+        first_rank += equal_values.len();
     }
     ranks
 }

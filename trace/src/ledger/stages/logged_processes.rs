@@ -72,8 +72,11 @@ pub struct LoggedSilence {
 impl LoggedSilence {
     /// Joins the failed checks of one silence. `None` if a message came in between.
     fn joined_with(self, later: Self) -> Option<Self> {
-        let is_same = self.last_message.0.abs_diff(later.last_message.0) <= SAME_MESSAGE_NS;
-        is_same.then(|| Self {
+        let is_same_message = self.last_message.0.abs_diff(later.last_message.0) <= SAME_MESSAGE_NS;
+        if !is_same_message {
+            return None;
+        }
+        Some(Self {
             last_message: self.last_message.min(later.last_message),
             since: self.since.min(later.since),
             until: self.until.max(later.until),
@@ -114,8 +117,8 @@ impl StateSeries {
         let mut index = at.since(self.from) / self.step_ns;
         while index >= MAX_STEPS as u64 {
             // At the limit, two steps become one of twice the length.
-            let halves = self.steps.chunks(2).map(|two| two.iter().copied().flatten().max());
-            self.steps = halves.collect();
+            let joined = self.steps.chunks(2).map(|pair| pair.iter().copied().flatten().max());
+            self.steps = joined.collect();
             self.step_ns = self.step_ns.saturating_mul(2);
             index = at.since(self.from) / self.step_ns;
         }
@@ -128,14 +131,19 @@ impl StateSeries {
 }
 
 impl LoggedProcess {
-    /// Records that the process says it has had no message since then. `wait_ns`: how long it has waited for one.
+    /// Records that the process says it has had no message since then, and keeps the longest such silence. `wait_ns`: how long it has waited
+    /// for a message, if it says that.
     fn record_silence(&mut self, at: MonoNs, since: MonoNs, wait_ns: Option<u64>) {
         let last_message = wait_ns.map_or(since, |ns| MonoNs(at.0.saturating_sub(ns)));
-        let new = LoggedSilence { last_message, since, until: at, checks: 1 };
-        let joined = self.silence.and_then(|known| known.joined_with(new)).unwrap_or(new);
-        if self.silence.is_none_or(|known| joined.ns() >= known.ns()) {
-            self.silence = Some(joined);
+        let mut silence = LoggedSilence { last_message, since, until: at, checks: 1 };
+        if let Some(longest) = self.silence {
+            // It may be the same one, seen by an earlier check.
+            silence = longest.joined_with(silence).unwrap_or(silence);
+            if silence.ns() < longest.ns() {
+                return;
+            }
         }
+        self.silence = Some(silence);
     }
 
     /// Its last logged `states`, if recent enough to be valid at `at`.

@@ -66,10 +66,9 @@ impl StageMarks {
 
     /// Inserts a stage in the order of time, unless it is a repetition or there are too many.
     pub(super) fn insert_mark(&mut self, mark: StageMark) -> MarkPlacement {
-        let is_repeat = self
-            .list
-            .iter()
-            .any(|known| known.name == mark.name && (known.by == mark.by || known.at.0.abs_diff(mark.at.0) < SAME_NS));
+        let mut of_same_name = self.list.iter().filter(|known| known.name == mark.name);
+        // Two processes may log the same moment.
+        let is_repeat = of_same_name.any(|known| known.by == mark.by || known.at.0.abs_diff(mark.at.0) < SAME_NS);
         if is_repeat {
             return MarkPlacement::Repeat;
         }
@@ -77,16 +76,18 @@ impl StageMarks {
             return MarkPlacement::Full;
         }
         // Of two stages at the same time, the one logged first comes first.
-        let index = self.list.partition_point(|m| m.at <= mark.at);
+        let index = self.list.partition_point(|known| known.at <= mark.at);
         let after = self.list.last().map(|last| (last.name, mark.at.since(last.at)));
         if index == self.list.len() {
             self.list.push(mark);
             return MarkPlacement::Last { after };
         }
         self.list.insert(index, mark);
-        // The bits of later stages move up with them.
-        let below = (1_u32 << index) - 1;
-        self.gaps_taken = (self.gaps_taken & below) | ((self.gaps_taken & !below) << 1);
+        // `gaps_taken` has a bit for each stage: those of later stages move up with them.
+        let earlier_stages = (1_u32 << index) - 1;
+        let earlier_bits = self.gaps_taken & earlier_stages;
+        let later_bits = self.gaps_taken & !earlier_stages;
+        self.gaps_taken = earlier_bits | (later_bits << 1);
         MarkPlacement::Earlier
     }
 
@@ -100,7 +101,7 @@ impl StageMarks {
                 begin = Some(*mark);
             } else if mark.name == received && self.gaps_taken & (1 << index) == 0 {
                 // Clocks of two processes may differ slightly: a receive just before its only send is a gap of 0.
-                let begin = begin.or_else(|| self.list.iter().find(|m| m.name == sent).copied());
+                let begin = begin.or_else(|| self.list.iter().find(|known| known.name == sent).copied());
                 if let Some(begin) = begin {
                     self.gaps_taken |= 1 << index;
                     gaps.push(LoggedGap { receive_index: index, begin, end: *mark });
@@ -122,21 +123,21 @@ pub struct SlowRequest {
     pub marks: StageMarks,
 }
 
-/// Enters a request into the list of those with the worst gaps, or updates it with new data.
+/// Adds a request to the list of those with the longest gaps if its gap is one of the longest. A request that is listed keeps its longest gap.
 pub(super) fn offer_slowest(slowest: &mut Vec<SlowRequest>, rid: &str, gap_ns: u64, marks: &StageMarks) {
-    let full = slowest.len() >= MAX_SLOWEST;
-    // Sorted, the last has the shortest gap.
-    if full && slowest.last().is_some_and(|min| min.gap_ns > gap_ns) {
+    let is_full = slowest.len() >= MAX_SLOWEST;
+    // Sorted, so the last one has the shortest gap.
+    if is_full && slowest.last().is_some_and(|shortest| shortest.gap_ns > gap_ns) {
         return;
     }
-    if let Some(known) = slowest.iter_mut().find(|s| *s.rid == *rid) {
-        if known.gap_ns > gap_ns {
+    if let Some(listed) = slowest.iter_mut().find(|slow| *slow.rid == *rid) {
+        if listed.gap_ns > gap_ns {
             return;
         }
-        known.gap_ns = gap_ns;
-        known.marks = marks.clone();
+        listed.gap_ns = gap_ns;
+        listed.marks = marks.clone();
     } else {
-        if full {
+        if is_full {
             slowest.pop();
         }
         slowest.push(SlowRequest { rid: rid.into(), gap_ns, marks: marks.clone() });

@@ -106,13 +106,17 @@ impl StageMeaning {
     /// Meaning of a stage, as the engine's facts say it.
     fn from_facts(stage: &str, facts: &dyn Facts) -> Self {
         let names = facts.stages();
+        let position = if stage == names.first_sent {
+            GapPosition::Begin
+        } else if stage == names.first_received {
+            GapPosition::End
+        } else if names.index_of(stage) > names.index_of(names.first_received) {
+            GapPosition::After
+        } else {
+            GapPosition::Other
+        };
         Self {
-            position: match names.index_of(stage) {
-                _ if stage == names.first_sent => GapPosition::Begin,
-                _ if stage == names.first_received => GapPosition::End,
-                index if index > names.index_of(names.first_received) => GapPosition::After,
-                _ => GapPosition::Other,
-            },
+            position,
             is_discarded: stage == names.discarded,
             is_end: names.ends.contains(&stage),
             chain: facts.stage_chains().iter().position(|chain| chain.contains(&stage)),

@@ -86,8 +86,8 @@ impl Ledger {
         let Some(marks) = &mut request.marks else { return };
         let first_sent = stages.names.id_of(self.engine.facts().stages().first_sent);
         // Ends that are logged one by one are more precise, and a request that is logged twice has one gap.
-        let is_staged = marks.list.iter().any(|mark| Some(mark.name) == first_sent);
-        if is_staged || request.gap_ns.is_some() {
+        let has_logged_send = marks.list.iter().any(|mark| Some(mark.name) == first_sent);
+        if has_logged_send || request.gap_ns.is_some() {
             return;
         }
         stages.counts.timed_gaps += 1;
@@ -157,12 +157,11 @@ impl Ledger {
 
     /// Marks the unlogged receives of earlier first sends as missed. Frames of one sender arrive in order, so they were received too.
     fn mark_overtaken_receives(&mut self, by: u8, sent: MonoNs) {
-        let Some(awaited) = self.stages.awaited.get_mut(&by) else {
-            return;
-        };
-        while let Some((_, ticket)) = awaited.pop_front_if(|(at, _)| *at < sent) {
-            if let Some(request) = self.table.get_mut(ticket) {
-                request.first_receive_missed |= request.received_first.is_none();
+        let Some(awaited) = self.stages.awaited.get_mut(&by) else { return };
+        while let Some((_, ticket)) = awaited.pop_front_if(|(sent_before, _)| *sent_before < sent) {
+            let Some(request) = self.table.get_mut(ticket) else { continue };
+            if request.received_first.is_none() {
+                request.first_receive_missed = true;
             }
         }
     }
