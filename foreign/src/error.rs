@@ -1,9 +1,10 @@
 //! Why a file was not opened or read.
 
 use rustix::io::Errno;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Error of opening or reading a file of another process or of the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum ReadError {
     /// Permission denied: another user's process, or a hardened `/proc`.
     #[error("not permitted")]
@@ -34,7 +35,18 @@ pub enum ReadError {
     OpenerEnded,
     /// Any other error from the kernel.
     #[error("{0}")]
-    Os(Errno),
+    Os(#[serde(serialize_with = "serialize_errno", deserialize_with = "deserialize_errno")] Errno),
+}
+
+fn serialize_errno<S: Serializer>(errno: &Errno, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_i32(errno.raw_os_error())
+}
+
+fn deserialize_errno<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Errno, D::Error> {
+    let number = i32::deserialize(deserializer)?;
+    // The kernel's numbers have 12 bits.
+    let is_possible = (1..4096).contains(&number);
+    is_possible.then(|| Errno::from_raw_os_error(number)).ok_or_else(|| serde::de::Error::custom("no error's number"))
 }
 
 impl From<Errno> for ReadError {

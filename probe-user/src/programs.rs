@@ -5,8 +5,10 @@ use std::os::fd::OwnedFd;
 use aya::maps::{Map, MapData, MapError, RingBuf};
 use probe_ebpf::egress::Serves;
 use probe_ebpf::{Capture, Cookie, Loss, Thread};
+use serde::{Deserialize, Serialize};
 
 use crate::degraded::error_with_causes;
+use crate::kernel_types::{CaptureMessage, ServesMessage, ThreadMessage};
 
 /// Uprobe programs, each of which may be attached at many addresses with one link.
 pub(crate) const UPROBES: [&str; 5] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT, ACCEPTED];
@@ -23,16 +25,25 @@ pub(crate) const TLS_ENTERED: &str = "tls_entered";
 pub(crate) const TLS_RETURNED: &str = "tls_returned";
 
 /// A change of the programs' tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum TableChange {
     /// Sets the capture limits of a target, and whether its sends are counted.
-    Watch { target: u32, capture: Capture, counts_sends: bool },
+    Watch {
+        target: u32,
+        #[serde(with = "CaptureMessage")]
+        capture: Capture,
+        counts_sends: bool,
+    },
     /// Enters a process as a target.
     EnterTarget { target: u32, pid: u32 },
     /// Removes a process.
     RemoveTarget { pid: u32 },
     /// Sets the capture limits for calls on TCP sockets of a target.
-    Serve { target: u32, serves: Serves },
+    Serve {
+        target: u32,
+        #[serde(with = "ServesMessage")]
+        serves: Serves,
+    },
     /// Enters a port that a target listens on, in the network namespace with this inode.
     EnterListener { target: u32, namespace: u32, port: u16 },
     /// Removes such a port.
@@ -53,36 +64,32 @@ pub(crate) enum TableChange {
 pub(crate) type LossCounts = [u64; Loss::ALL.len()];
 
 /// Accounting of a thread, with its key in the table: its id in the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ThreadEntry {
     pub(crate) key: u32,
+    #[serde(with = "ThreadMessage")]
     pub(crate) thread: Thread,
 }
 
 /// Programs that serve all targets and are attached together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) enum Group {
     /// Thread states.
-    Scheduler = 1,
+    Scheduler,
     /// Polls, at the kernel's own functions.
-    KernelPolls = 2,
+    KernelPolls,
     /// Writes to clients.
-    Writes = 3,
+    Writes,
     /// Reads from clients.
-    ClientReads = 4,
+    ClientReads,
     /// Reads of ZMTP connections without libzmq.
-    ZmtpReads = 5,
+    ZmtpReads,
     /// Arrivals of requests.
-    Arrivals = 6,
-}
-
-impl Group {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Scheduler, Self::KernelPolls, Self::Writes, Self::ClientReads, Self::ZmtpReads, Self::Arrivals];
+    Arrivals,
 }
 
 /// The probe points of a target in one library that are attached together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum PointSet {
     /// Messages, in libzmq.
     Messages(MessagePoints),
@@ -97,7 +104,7 @@ pub(crate) enum PointSet {
 }
 
 /// Which of libzmq's functions are probed besides the send and the receipt of messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MessagePoints {
     /// Those that show when a message has been processed.
     pub(crate) processed: bool,
@@ -106,7 +113,7 @@ pub(crate) struct MessagePoints {
 }
 
 /// Why a part of the probe cannot be attached.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub(crate) enum Refusal {
     /// The kernel, or the process that asks it, refused.
     #[error("{0}")]
@@ -155,7 +162,7 @@ impl Batch {
 }
 
 /// Properties of the loaded programs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LoadedFacts {
     /// The scheduler programs also observe which threads sleep in a poll.
     pub(crate) observes_sleep: bool,

@@ -1,9 +1,12 @@
-//! Tests of discovery on real pyzmq processes, without root. If no Python environment can be made, each test prints SKIPPED.
+//! Tests of discovery on fake processes, and on real pyzmq processes without root. If no Python environment can be made, each of the latter
+//! prints SKIPPED.
 #![cfg(target_os = "linux")]
 #![expect(clippy::cast_possible_truncation, reason = "pids that JSON carries as 64 bits")]
 
 mod engines;
 mod peers;
+mod sglang;
+mod toy;
 mod unnamed;
 mod views;
 mod watching;

@@ -3,7 +3,6 @@
 //!
 //! This is the side that asks; [`crate::prober`] is the helper.
 
-pub(crate) mod content;
 pub(crate) mod request;
 
 use std::io;
@@ -14,9 +13,9 @@ use aya::maps::{MapData, RingBuf};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::channel;
+use crate::message::{decode_message, encode_message};
 use crate::programs::{Group, LoadedFacts, LossCounts, PointSet, Refusal, TableChange, ThreadEntry, open_ring};
-use content::{parse_losses, parse_threads};
-use request::{HelperRequest, PIECE_BYTES, REPLY_BYTES, parse_piece, parse_reply};
+use request::{HelperReply, HelperRequest, PIECE_BYTES, REPLY_BYTES};
 
 /// The helper of this process.
 static HELPER: OnceLock<Helper> = OnceLock::new();
@@ -76,11 +75,11 @@ impl Helper {
     }
 
     pub(crate) fn read_losses(&self) -> Result<LossCounts, Refusal> {
-        parse_losses(&self.request_content(&HelperRequest::Losses)?).ok_or_else(helper_exited)
+        decode_message(&self.request_content(&HelperRequest::Losses)?).ok_or_else(helper_exited)
     }
 
     pub(crate) fn read_threads(&self) -> Result<Vec<ThreadEntry>, Refusal> {
-        Ok(parse_threads(&self.request_content(&HelperRequest::Threads)?))
+        decode_message(&self.request_content(&HelperRequest::Threads)?).ok_or_else(helper_exited)
     }
 
     pub(crate) fn attach_group(&self, group: Group) -> Result<(), Refusal> {
@@ -128,19 +127,20 @@ impl Helper {
     /// Sends a request whose answer comes in pieces, and joins them.
     fn request_content(&self, request: &HelperRequest) -> Result<Vec<u8>, Refusal> {
         let socket = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        channel::send_message(socket.as_fd(), &request.to_bytes(), &[]).map_err(|_| helper_exited())?;
+        channel::send_message(socket.as_fd(), &encode_message(request), &[]).map_err(|_| helper_exited())?;
         let mut buffer = vec![0; PIECE_BYTES];
         let mut content = Vec::new();
         loop {
             let received = channel::receive_message(socket.as_fd(), &mut buffer).map_err(|_| helper_exited())?;
-            let message = &buffer[..received.bytes];
-            // A refusal is a reply instead of content.
-            let Some(piece) = parse_piece(message) else {
-                parse_reply(message).ok_or_else(helper_exited)??;
-                return Err(helper_exited());
+            let is_last = match decode_message(&buffer[..received.bytes]) {
+                Some(HelperReply::Content { content: piece, is_last }) => {
+                    content.extend(piece);
+                    is_last
+                }
+                Some(HelperReply::Refused(refusal)) => return Err(refusal),
+                _ => return Err(helper_exited()),
             };
-            content.extend_from_slice(piece.content);
-            if piece.is_last {
+            if is_last {
                 return Ok(content);
             }
             // The helper is trusted no more than its own memory: a broken one must not fill ours.
@@ -170,11 +170,14 @@ fn exchange_messages(
 ) -> Result<HelperAnswer, Refusal> {
     // Held until the reply has arrived, so that it is the reply to this request.
     let socket = connection.lock().unwrap_or_else(PoisonError::into_inner);
-    channel::send_message(socket.as_fd(), &request.to_bytes(), file.as_slice()).map_err(|_| helper_exited())?;
+    channel::send_message(socket.as_fd(), &encode_message(request), file.as_slice()).map_err(|_| helper_exited())?;
     let mut buffer = [0; REPLY_BYTES];
     let received = channel::receive_message(socket.as_fd(), &mut buffer).map_err(|_| helper_exited())?;
-    let reply = parse_reply(&buffer[..received.bytes]).ok_or_else(helper_exited)?;
-    Ok(HelperAnswer { facts: reply?, descriptors: received.descriptors })
+    match decode_message(&buffer[..received.bytes]) {
+        Some(HelperReply::Done(facts)) => Ok(HelperAnswer { facts, descriptors: received.descriptors }),
+        Some(HelperReply::Refused(refusal)) => Err(refusal),
+        _ => Err(helper_exited()),
+    }
 }
 
 /// Result of a request. Only that for the first has facts.

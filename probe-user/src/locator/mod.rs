@@ -24,9 +24,10 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, setrlimit};
 
 use crate::channel;
 use crate::discarded_output::discarded_output;
+use crate::message::decode_message;
 use crate::probe_points::{MAX_CACHED, ProbePoints, read_library};
 use adapter::discover::InnerServer;
-use answer::{ANSWER_BYTES, LocatorAnswer, answer_to_bytes, parse_answer};
+use answer::{ANSWER_BYTES, LocatorAnswer, answer_to_bytes};
 
 pub use crate::probe_points::Sought;
 
@@ -61,7 +62,7 @@ fn hard_limit(limit: u64) -> Rlimit {
 /// Analyses one library, and writes the answer.
 pub fn answer_once(sought: Sought, library: &RegularFile, mut output: impl io::Write) -> io::Result<()> {
     let found = read_library(library).and_then(|image| ProbePoints::find_in_image(sought, &image));
-    output.write_all(&answer_to_bytes(&found.map_err(|error| error.to_string())))
+    output.write_all(&answer_to_bytes(found.map_err(|error| error.to_string())))
 }
 
 /// Serves requests on `socket` until its other end is closed. `command_for` returns the process for a request's number; its standard input is a
@@ -179,7 +180,7 @@ fn request_analysis(
     // Otherwise the pipe would stay open when the process has ended.
     drop(answer_writer);
     let deadline = Instant::now() + TIME_LIMIT + GRACE;
-    // The analysed file decides what the process writes, so the answer has a fixed length.
+    // The analysed file decides what the process writes, so the length of the answer is limited.
     let mut bytes = [0; ANSWER_BYTES];
     let mut filled = 0;
     while filled < bytes.len() {
@@ -191,7 +192,7 @@ fn request_analysis(
             count => filled += count,
         }
     }
-    Ok(parse_answer(&bytes[..filled]).unwrap_or_else(|| {
+    Ok(decode_message(&bytes[..filled]).unwrap_or_else(|| {
         Err(String::from("the analysis of its code ended early: it exceeded its limits, or its file does not answer"))
     }))
 }

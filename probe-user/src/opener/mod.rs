@@ -22,9 +22,10 @@ use rustix::fs::stat;
 use rustix::io::Errno;
 
 use crate::channel;
+use crate::message::encode_message;
 use crate::opener_client::CONNECT;
 use crate::opener_client::request::{
-    MAX_PIECE_BYTES, OpenRequest, ProcessKey, ProcessRequest, REQUEST_BYTES, ReplyPiece, descriptors_to_bytes,
+    MAX_PIECE_BYTES, OpenRequest, ProcessKey, ProcessRequest, REQUEST_BYTES, ReplyPiece,
 };
 use crate::proc::maps::{self, AddressRange};
 use crate::proc::{FileStatus, ProcDir};
@@ -193,7 +194,7 @@ impl OpenerServer {
             ProcessRequest::Environment => OpenerAnswer::with_file(process.open_environment()?),
             ProcessRequest::Descriptors { limit } => {
                 let descriptors = process.list_descriptors(MAX_DESCRIPTORS.min(*limit as usize))?;
-                let content = OpenerAnswer::with_content(descriptors_to_bytes(&descriptors.items));
+                let content = OpenerAnswer::with_content(encode_message(&descriptors.items));
                 OpenerAnswer { numbers: [descriptors.is_truncated.into(), 0, 0], ..content }
             }
             ProcessRequest::Link(link) => {
@@ -257,7 +258,9 @@ impl OpenerServer {
 fn send_reply(connection: BorrowedFd<'_>, answer: Result<OpenerAnswer, ReadError>) -> io::Result<()> {
     let answer = match answer {
         Ok(answer) => answer,
-        Err(error) => return Ok(channel::send_message(connection, &ReplyPiece::single(Err(error)).to_bytes(), &[])?),
+        Err(error) => {
+            return Ok(channel::send_message(connection, &encode_message(&ReplyPiece::single(Err(error))), &[])?);
+        }
     };
     let mut rest = answer.content.as_slice();
     let mut file = answer.file.as_ref().map(|file| file.as_fd());
@@ -266,7 +269,7 @@ fn send_reply(connection: BorrowedFd<'_>, answer: Result<OpenerAnswer, ReadError
         rest = after;
         let piece =
             ReplyPiece { result: Ok(()), is_last: rest.is_empty(), numbers: answer.numbers, content: content.to_vec() };
-        channel::send_message(connection, &piece.to_bytes(), file.take().as_slice())?;
+        channel::send_message(connection, &encode_message(&piece), file.take().as_slice())?;
         if piece.is_last {
             return Ok(());
         }

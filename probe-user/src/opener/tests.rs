@@ -5,6 +5,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::*;
 use crate::discover::toy::TOY;
+use crate::message::decode_message;
 use crate::opener_client::Opener;
 use crate::opener_client::request::{OpenDescriptor, ProcessLink, ThreadFile};
 
@@ -120,9 +121,9 @@ fn a_message_that_is_no_request_ends_its_connection_only() {
     channel::send_message(ours.as_fd(), CONNECT, &[]).unwrap();
     channel::send_message(ours.as_fd(), &[0; 100], &[]).unwrap();
     let good = connect();
-    channel::send_message(good.as_fd(), &OpenRequest::Named(0).to_bytes(), &[]).unwrap();
+    channel::send_message(good.as_fd(), &encode_message(&OpenRequest::Named(0)), &[]).unwrap();
     let received = channel::receive_message(good.as_fd(), &mut buffer).unwrap();
-    assert_eq!(ReplyPiece::parse(&buffer[..received.bytes]), Some(ReplyPiece::single(Err(ReadError::Denied))));
+    assert_eq!(decode_message(&buffer[..received.bytes]), Some(ReplyPiece::single(Err(ReadError::Denied))));
     drop(ours);
     served.join().unwrap().unwrap();
 }

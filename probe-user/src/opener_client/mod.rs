@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::channel;
+use crate::message::{decode_message, encode_message};
 use request::{OpenRequest, REPLY_BYTES, ReplyPiece};
 
 /// Message that brings a new connection.
@@ -117,12 +118,12 @@ impl Opener {
 
 /// Sends a request and receives its whole reply. The outer error is one of the connection.
 fn exchange_messages(connection: &OwnedFd, request: &OpenRequest) -> Result<Result<OpenerReply, ReadError>, Errno> {
-    channel::send_message(connection.as_fd(), &request.to_bytes(), &[])?;
+    channel::send_message(connection.as_fd(), &encode_message(request), &[])?;
     let mut buffer = vec![0; REPLY_BYTES];
     let mut opened = OpenerReply::default();
     loop {
         let mut received = channel::receive_message(connection.as_fd(), &mut buffer)?;
-        let piece = ReplyPiece::parse(&buffer[..received.bytes]).ok_or(Errno::PROTO)?;
+        let piece: ReplyPiece = decode_message(&buffer[..received.bytes]).ok_or(Errno::PROTO)?;
         if let Err(error) = piece.result {
             return Ok(Err(error));
         }

@@ -2,25 +2,30 @@
 
 use iced_x86::{Code, FlowControl, Instruction, Register as Reg};
 use probe_ebpf::Kept;
+use serde::{Deserialize, Serialize};
 
 use super::machine_state::{MachineCode, MachineState, TrackedValue, is_emulated, writes_register};
+use crate::kernel_types::KeptMessage;
 
 /// Number of instructions after an entry or a call that are examined.
 const MAX_NEARBY: usize = 6;
 
 /// `SocketPoint` where a receive has its result, with the locations of its arguments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ReceivedPoint {
     /// Address, or offset in the file.
     pub(crate) at: u64,
+    #[serde(with = "KeptMessage")]
     pub(crate) socket: Kept,
+    #[serde(with = "KeptMessage")]
     pub(crate) message: Kept,
 }
 
 /// `SocketPoint` that only refused sends reach, or only calls requesting the next message, with the location of the socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SocketPoint {
     pub(crate) at: u64,
+    #[serde(with = "KeptMessage")]
     pub(crate) socket: Kept,
 }
 

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use foreign::RegularFile;
+use serde::{Deserialize, Serialize};
 
 pub(crate) use find::{ReceivedPoint, SocketPoint};
 pub(crate) use image::ImageError;
@@ -64,7 +65,7 @@ pub(crate) enum ProbePointsError {
 }
 
 /// Probe points in one library, as offsets in its file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProbePoints {
     /// Entry point of each function.
     pub(crate) functions: [Option<u64>; FUNCTIONS.len()],

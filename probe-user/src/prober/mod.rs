@@ -1,4 +1,4 @@
-//! The helper process of [`crate::helper`], which attaches programs on request. It parses only requests and answers of fixed size, and of
+//! The helper process of [`crate::helper`], which attaches programs on request. It parses only requests and answers of bounded size, and of
 //! `/proc/PID/maps` the numbers and names that decide whether a file is a library of the process. Where a library is probed, a process
 //! of its own finds out ([`crate::locator`]). It ends with its peer.
 
@@ -17,10 +17,10 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::channel;
 use crate::discover::diag_socket::DiagSocket;
-use crate::helper::content::{losses_to_bytes, threads_to_bytes};
-use crate::helper::request::{HelperReply, HelperRequest, REQUEST_BYTES, content_to_pieces, reply_to_bytes};
+use crate::helper::request::{HelperReply, HelperRequest, REQUEST_BYTES, content_to_pieces};
 use crate::kernel_side::KernelSide;
 use crate::locator::Locator;
+use crate::message::{decode_message, encode_message};
 use crate::probe::batches;
 use crate::probe_options::ProbeOptions;
 use crate::proc::ProcDir;
@@ -75,7 +75,7 @@ fn answer_first_request(socket: BorrowedFd<'_>, kernel: &Result<KernelSide, Refu
     if received.bytes == 0 {
         return Ok(None);
     }
-    let request = HelperRequest::parse(&buffer[..received.bytes]);
+    let request = decode_message(&buffer[..received.bytes]);
     // The second connection is for requests that take long, such as an analysis.
     let (Some(HelperRequest::Start), Some(other)) = (request, received.descriptors.pop()) else {
         return Err(io::ErrorKind::InvalidData.into());
@@ -85,8 +85,8 @@ fn answer_first_request(socket: BorrowedFd<'_>, kernel: &Result<KernelSide, Refu
         .map_err(Refusal::clone)
         .and_then(|kernel| Ok((kernel.loaded_facts(), kernel.ring_descriptor()?)))
     {
-        Ok((facts, ring)) => send_reply(socket, &Ok(facts), &[ring])?,
-        Err(refusal) => send_reply(socket, &Err(refusal), &[])?,
+        Ok((facts, ring)) => send_reply(socket, Ok(facts), &[ring])?,
+        Err(refusal) => send_reply(socket, Err(refusal), &[])?,
     }
     Ok(Some(other))
 }
@@ -115,7 +115,7 @@ impl ProberServer {
             let received = match channel::receive_message(socket, &mut buffer) {
                 // A longer message than any request: refused, but the connection goes on.
                 Err(Errno::MSGSIZE) => {
-                    send_reply(socket, &Err(not_a_request()), &[])?;
+                    send_reply(socket, Err(not_a_request()), &[])?;
                     continue;
                 }
                 received => received?,
@@ -147,8 +147,8 @@ impl ProberServer {
 
     /// Executes a request and sends the reply. A malformed one is refused.
     fn answer_request(&self, socket: BorrowedFd<'_>, message: &[u8], files: &[OwnedFd]) -> io::Result<()> {
-        let Some(request) = HelperRequest::parse(message) else {
-            return send_reply(socket, &Err(not_a_request()), &[]);
+        let Some(request) = decode_message(message) else {
+            return send_reply(socket, Err(not_a_request()), &[]);
         };
         let done = match request {
             HelperRequest::Start => Err(not_a_request()),
@@ -157,17 +157,17 @@ impl ProberServer {
                 let opened = opened
                     .and_then(|process| DiagSocket::open_for(&process).map_err(|error| Refusal::from_error(&error)));
                 return match opened {
-                    Ok(diag) => send_reply(socket, &Ok(LoadedFacts::default()), &[diag.as_fd()]),
-                    Err(refusal) => send_reply(socket, &Err(refusal), &[]),
+                    Ok(diag) => send_reply(socket, Ok(LoadedFacts::default()), &[diag.as_fd()]),
+                    Err(refusal) => send_reply(socket, Err(refusal), &[]),
                 };
             }
             HelperRequest::Losses => {
                 let counts = self.with_kernel(KernelSide::read_losses);
-                return send_content(socket, counts.map(|counts| losses_to_bytes(&counts)));
+                return send_content(socket, counts.map(|counts| encode_message(&counts)));
             }
             HelperRequest::Threads => {
                 let threads = self.with_kernel(|kernel| kernel.read_threads());
-                return send_content(socket, threads.map(|threads| threads_to_bytes(&threads)));
+                return send_content(socket, threads.map(|threads| encode_message(&threads)));
             }
             HelperRequest::AttachGroup(group) => self.with_kernel(|kernel| kernel.attach_group(group)),
             HelperRequest::ChangeTable(change) => self.with_kernel(|kernel| kernel.change_table(change)),
@@ -192,7 +192,7 @@ impl ProberServer {
                 Ok(())
             }),
         };
-        send_reply(socket, &done.map(|()| LoadedFacts::default()), &[])
+        send_reply(socket, done.map(|()| LoadedFacts::default()), &[])
     }
 
     /// Checks the claim, and finds the probe points for the target with this index. Waits as long as `peer` is open.
@@ -254,12 +254,16 @@ fn send_content(socket: BorrowedFd<'_>, content: Result<Vec<u8>, Refusal>) -> io
             }
             Ok(())
         }
-        Err(refusal) => send_reply(socket, &Err(refusal), &[]),
+        Err(refusal) => send_reply(socket, Err(refusal), &[]),
     }
 }
 
-fn send_reply(socket: BorrowedFd<'_>, reply: &HelperReply, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    Ok(channel::send_message(socket, &reply_to_bytes(reply), descriptors)?)
+fn send_reply(
+    socket: BorrowedFd<'_>,
+    result: Result<LoadedFacts, Refusal>,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    Ok(channel::send_message(socket, &encode_message(&HelperReply::of_result(result)), descriptors)?)
 }
 
 fn process_has_exited(pid: u32) -> Refusal {
@@ -278,7 +282,7 @@ mod tests {
 
     use super::*;
     use crate::helper::Helper;
-    use crate::helper::request::{REPLY_BYTES, parse_reply};
+    use crate::helper::request::REPLY_BYTES;
     use crate::programs::{LossCounts, TableChange};
 
     #[test]
@@ -302,7 +306,7 @@ mod tests {
         for message in [&[3; REQUEST_BYTES + 1][..], b"not a request"] {
             channel::send_message(ours.as_fd(), message, &[]).unwrap();
             let received = channel::receive_message(ours.as_fd(), &mut buffer).unwrap();
-            assert_eq!(parse_reply(&buffer[..received.bytes]), Some(Err(not_a_request())));
+            assert_eq!(decode_message(&buffer[..received.bytes]), Some(HelperReply::Refused(not_a_request())));
             assert!(received.descriptors.is_empty());
         }
         let us = std::process::id();

@@ -8,12 +8,14 @@ use std::path::{Path, PathBuf};
 
 use foreign::{CachedIdentity, ExpectedFile, ForeignRoot, ReadError, RegularFile, read_to_limit};
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
+use rustix::io::Errno;
 use rustix::path::Arg;
 
 use super::Listing;
 use super::maps::{AddressRange, MappedFile};
+use crate::message::decode_message;
 use crate::opener_client::request::{
-    OpenDescriptor, OpenRequest, ProcessKey, ProcessLink, ProcessRequest, ThreadFile, fits_request, parse_descriptors,
+    OpenDescriptor, OpenRequest, ProcessKey, ProcessLink, ProcessRequest, ThreadFile, fits_request,
 };
 use crate::opener_client::{self, Opener, OpenerReply};
 
@@ -141,7 +143,7 @@ impl ProcDir {
         let limit_u32 = u32::try_from(limit).unwrap_or(u32::MAX);
         if let Some(opened) = self.ask_opener(ProcessRequest::Descriptors { limit: limit_u32 }) {
             let opened = opened?;
-            let items = parse_descriptors(&opened.content);
+            let items = decode_message(&opened.content).ok_or(ReadError::Os(Errno::PROTO))?;
             return Ok(Listing { items, is_truncated: opened.numbers[0] != 0 });
         }
         let fds = list_numbers(open_dir(&self.dir, "fd")?, limit)?;

@@ -56,6 +56,8 @@ mod summed_counts;
 #[cfg(test)]
 #[path = "../../tests/common/path.rs"]
 mod test_path;
+#[cfg(test)]
+mod tests;
 mod threads;
 mod time_use;
 mod tool_calls;

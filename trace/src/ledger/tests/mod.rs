@@ -1,0 +1,4 @@
+//! Requests from their first chunk to their end, over several hops.
+
+mod lifecycle;
+mod predictions;
