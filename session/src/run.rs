@@ -17,8 +17,8 @@ pub const SHORT_SLEEP: Duration = Duration::from_millis(4);
 /// Sleep after a quiet period: the tick interval, so that such a run wakes only for ticks. Observations are queued meanwhile: the probe's
 /// ring buffer and the relay's queue hold several hundred milliseconds of a busy engine. A key ends the sleep.
 const LONG_SLEEP: Duration = TICK_INTERVAL;
-/// Idle time after which sleeps become long.
-const QUIET_PERIOD: Duration = Duration::from_millis(500);
+/// Idle time after which sleeps become long. Short, because an idle engine still polls its sockets now and then.
+const QUIET_PERIOD: Duration = Duration::from_millis(40);
 /// Time for a source to drain after it was asked to end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(40);
 

@@ -113,9 +113,9 @@ pub(crate) fn known_to_lose(report: &Report) -> String {
             )
         }
         (Some(Waiter::YieldsAll), _) => String::from("yields every queued chunk separately: known to lose none"),
-        (Some(Waiter::Merges), _) => {
-            String::from("merges queued chunks into one: known to lose none; the tokens of merged chunks arrive late and in bursts")
-        }
+        (Some(Waiter::Merges), _) => String::from(
+            "merges queued chunks into one: known to lose none; the tokens of merged chunks arrive late and in bursts",
+        ),
         (None, _) => String::from("whether this release loses queued chunks is not known"),
     }
 }

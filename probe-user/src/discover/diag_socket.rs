@@ -70,6 +70,13 @@ pub(crate) struct TcpEnds {
     pub(crate) remote: SocketAddr,
 }
 
+/// A listening TCP socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TcpListenerSocket {
+    pub(crate) port: u16,
+    pub(crate) inode: u64,
+}
+
 /// A message of the kernel's reply.
 enum DiagReply<'a> {
     /// Description of a socket.
@@ -126,15 +133,37 @@ impl DiagSocket {
     /// Lists listening and connected stream sockets, at most `limit`.
     pub(crate) fn list_unix_sockets(&self, limit: usize) -> Result<Listing<UnixSocket>, DiagError> {
         let states = StateFlags::ESTABLISHED | StateFlags::LISTEN;
-        self.send_request(unix_request(0, states, ShowFlags::NAME | ShowFlags::PEER), NLM_F_DUMP)?;
-        let mut listing = Listing::default();
+        let request = unix_request(0, states, ShowFlags::NAME | ShowFlags::PEER);
+        self.dump(request, limit, parse_unix_socket, DiagError::Refused)
+    }
+
+    /// Lists listening TCP sockets of both families, at most `limit` of each. The kernel does not walk its table of connections for them.
+    pub(crate) fn list_tcp_listeners(&self, limit: usize) -> Result<Vec<TcpListenerSocket>, DiagError> {
+        let mut listeners = Vec::new();
+        for (family, any_socket) in [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())] {
+            let request = tcp_request(family, any_socket, inet::StateFlags::LISTEN);
+            listeners.extend(self.dump(request, limit, parse_tcp_listener, DiagError::NoTcp)?.items);
+        }
+        Ok(listeners)
+    }
+
+    /// Lists the sockets that match the request, at most `limit`.
+    fn dump<T>(
+        &self,
+        request: SockDiagMessage,
+        limit: usize,
+        parse: fn(&[u8]) -> Option<T>,
+        refused: fn(Errno) -> DiagError,
+    ) -> Result<Listing<T>, DiagError> {
+        self.send_request(request, NLM_F_DUMP)?;
+        let mut listing = Listing { items: Vec::new(), is_truncated: false };
         let mut buffer = vec![0; DATAGRAM_BYTES];
         loop {
             for reply in parse_replies(self.receive(&mut buffer)?) {
                 match reply {
-                    DiagReply::Socket(body) => listing.items.extend(parse_unix_socket(body)),
+                    DiagReply::Socket(body) => listing.items.extend(parse(body)),
                     DiagReply::Done => return Ok(listing),
-                    DiagReply::Refused(errno) => return Err(DiagError::Refused(errno)),
+                    DiagReply::Refused(errno) => return Err(refused(errno)),
                 }
             }
             // Read and discard the rest of the dump, so that the next request gets its own reply.
@@ -153,7 +182,8 @@ impl DiagSocket {
 
     /// Tests whether the kernel reports TCP sockets.
     pub(crate) fn check_tcp_support(&self) -> Result<(), DiagError> {
-        self.exchange(tcp_request(AF_INET, SocketId::new_v4()), NLM_F_DUMP, DiagError::NoTcp, |_| Ok(()))
+        let nothing = tcp_request(AF_INET, SocketId::new_v4(), inet::StateFlags::empty());
+        self.exchange(nothing, NLM_F_DUMP, DiagError::NoTcp, |_| Ok(()))
     }
 
     /// Queues of one Unix socket; `None` if this namespace has no such socket.
@@ -177,7 +207,7 @@ impl DiagSocket {
             cookie: NO_COOKIE,
         };
         let family = if local.is_ipv4() { AF_INET } else { AF_INET6 };
-        self.query_depth(tcp_request(family, socket), inode, DiagError::NoTcp)
+        self.query_depth(tcp_request(family, socket, inet::StateFlags::empty()), inode, DiagError::NoTcp)
     }
 
     /// Asks for the queues of one socket. `None` if it does not exist any more.
@@ -241,13 +271,13 @@ fn unix_request(inode: u32, state_flags: StateFlags, show_flags: ShowFlags) -> S
     SockDiagMessage::UnixRequest(UnixRequest { state_flags, inode, show_flags, cookie: NO_COOKIE })
 }
 
-/// Request for one TCP socket. A dump matches none.
-fn tcp_request(family: u8, socket_id: SocketId) -> SockDiagMessage {
+/// Request for one TCP socket, or a dump of those in these states.
+fn tcp_request(family: u8, socket_id: SocketId, states: inet::StateFlags) -> SockDiagMessage {
     SockDiagMessage::InetRequest(InetRequest {
         family,
         protocol: IPPROTO_TCP,
         extensions: inet::ExtensionFlags::empty(),
-        states: inet::StateFlags::empty(),
+        states,
         socket_id,
     })
 }
@@ -289,6 +319,12 @@ fn parse_unix_socket(body: &[u8]) -> Option<UnixSocket> {
         }
     }
     Some(socket)
+}
+
+/// Parses the description of a listening TCP socket.
+fn parse_tcp_listener(body: &[u8]) -> Option<TcpListenerSocket> {
+    let header = InetResponseHeader::parse(body).ok().filter(|header| header.state == TCP_LISTEN)?;
+    Some(TcpListenerSocket { port: header.socket_id.source_port, inode: header.inode.into() })
 }
 
 /// The queues of a socket, as the kernel describes it.

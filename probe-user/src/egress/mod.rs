@@ -14,6 +14,7 @@ pub use probe_ebpf::egress::{Head, Kind, Record, RequestTimes, Serves};
 pub use probe_ebpf::traceparent::{CallerSpan, MAX_HEAD, UnknownSpan};
 
 use crate::discover::ReadError;
+use crate::discover::diag_socket::{DiagSocket, TcpListenerSocket};
 use crate::proc::ProcDir;
 use crate::proc::net::{TcpState, read_tcp_tables};
 
@@ -35,12 +36,11 @@ pub struct ListeningPorts {
     pub network_namespace: u64,
 }
 
-/// Listening TCP sockets of network namespaces, each read once: the kernel walks its table of all connections, which takes a millisecond on
-/// a machine with much memory.
+/// Listening TCP sockets of network namespaces, each read once.
 #[derive(Debug, Default)]
 pub struct ListeningSockets {
-    /// Port and inode of each socket, by inode of the namespace.
-    by_namespace: HashMap<u64, Vec<(u16, u64)>>,
+    /// By inode of the namespace.
+    by_namespace: HashMap<u64, Vec<TcpListenerSocket>>,
 }
 
 impl ListeningSockets {
@@ -51,8 +51,8 @@ impl ListeningSockets {
         let own_inodes: HashSet<u64> = own_sockets.into_iter().map(|socket| socket.inode).collect();
         let network_namespace = process.network_namespace()?;
         let listening = self.by_namespace.entry(network_namespace).or_insert_with(|| list_listening_sockets(&process));
-        let own = listening.iter().filter(|(_, inode)| own_inodes.contains(inode));
-        let mut ports: Vec<u16> = own.map(|(port, _)| *port).collect();
+        let own = listening.iter().filter(|socket| own_inodes.contains(&socket.inode));
+        let mut ports: Vec<u16> = own.map(|socket| socket.port).collect();
         ports.sort_unstable();
         // A server may listen on one port with several sockets or in both families.
         ports.dedup();
@@ -60,12 +60,16 @@ impl ListeningSockets {
     }
 }
 
-/// Port and inode of each listening socket in the process's network namespace.
-fn list_listening_sockets(process: &ProcDir) -> Vec<(u16, u64)> {
-    // Kernels without IPv6 lack the second table.
-    let sockets = read_tcp_tables(process, MAX_SOCKETS).flatten().flat_map(|table| table.items);
-    let listening = sockets.filter(|socket| socket.state == TcpState::Listening);
-    listening.map(|socket| (socket.local.port(), socket.inode)).collect()
+/// The listening sockets in the process's network namespace.
+fn list_listening_sockets(process: &ProcDir) -> Vec<TcpListenerSocket> {
+    let listed = DiagSocket::open_for(process).and_then(|diag| diag.list_tcp_listeners(MAX_SOCKETS));
+    // A kernel without `tcp_diag` has its tables, which it builds from all connections: a millisecond on a machine with much memory.
+    listed.unwrap_or_else(|_| {
+        // Kernels without IPv6 lack the second table.
+        let sockets = read_tcp_tables(process, MAX_SOCKETS).flatten().flat_map(|table| table.items);
+        let listening = sockets.filter(|socket| socket.state == TcpState::Listening);
+        listening.map(|socket| TcpListenerSocket { port: socket.local.port(), inode: socket.inode }).collect()
+    })
 }
 
 #[cfg(test)]
