@@ -193,8 +193,13 @@ fn choices_completion<'a>(
     stated_tokens: Option<u32>,
     lists_ids: bool,
 ) -> Completion<'a> {
-    let mut completion =
-        Completion { rid, form: ResponseForm::OpenAi, choice: choices.index, finished: choices.finished, ..Completion::default() };
+    let mut completion = Completion {
+        rid,
+        form: ResponseForm::OpenAi,
+        choice: choices.index,
+        finished: choices.finished,
+        ..Completion::default()
+    };
     match choices.len {
         // A final event with the usage alone.
         0 => {

@@ -433,13 +433,7 @@ impl Http2Parser {
     }
 
     /// Begins the response of a stream with the fields of its head.
-    fn begin_response(
-        &mut self,
-        stream: u32,
-        fields: ResponseFields,
-        ends_stream: bool,
-        emit: &mut EmitOnStream<'_>,
-    ) {
+    fn begin_response(&mut self, stream: u32, fields: ResponseFields, ends_stream: bool, emit: &mut EmitOnStream<'_>) {
         emit(stream, ResponseElement::Began);
         let body_bytes = if ends_stream { Some(0) } else { fields.body_bytes };
         if let Some(status) = fields.status
