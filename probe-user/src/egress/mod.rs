@@ -39,8 +39,14 @@ pub struct ListeningPorts {
 /// a machine with much memory.
 #[derive(Debug, Default)]
 pub struct ListeningSockets {
-    /// Port and inode of each socket, by inode of the namespace.
-    by_namespace: HashMap<u64, Vec<(u16, u64)>>,
+    /// Listening sockets by inode of the namespace.
+    by_namespace: HashMap<u64, Vec<ListeningSocket>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ListeningSocket {
+    port: u16,
+    inode: u64,
 }
 
 impl ListeningSockets {
@@ -51,8 +57,8 @@ impl ListeningSockets {
         let own_inodes: HashSet<u64> = own_sockets.into_iter().map(|socket| socket.inode).collect();
         let network_namespace = process.network_namespace()?;
         let listening = self.by_namespace.entry(network_namespace).or_insert_with(|| list_listening_sockets(&process));
-        let own = listening.iter().filter(|(_, inode)| own_inodes.contains(inode));
-        let mut ports: Vec<u16> = own.map(|(port, _)| *port).collect();
+        let own_listening = listening.iter().filter(|socket| own_inodes.contains(&socket.inode));
+        let mut ports: Vec<u16> = own_listening.map(|socket| socket.port).collect();
         ports.sort_unstable();
         // A server may listen on one port with several sockets or in both families.
         ports.dedup();
@@ -60,12 +66,18 @@ impl ListeningSockets {
     }
 }
 
-/// Port and inode of each listening socket in the process's network namespace.
-fn list_listening_sockets(process: &ProcDir) -> Vec<(u16, u64)> {
+/// The listening sockets in the process's network namespace.
+fn list_listening_sockets(process: &ProcDir) -> Vec<ListeningSocket> {
+    let mut listening = Vec::new();
     // Kernels without IPv6 lack the second table.
-    let sockets = read_tcp_tables(process, MAX_SOCKETS).flatten().flat_map(|table| table.items);
-    let listening = sockets.filter(|socket| socket.state == TcpState::Listening);
-    listening.map(|socket| (socket.local.port(), socket.inode)).collect()
+    for table in read_tcp_tables(process, MAX_SOCKETS).flatten() {
+        for socket in table.items {
+            if socket.state == TcpState::Listening {
+                listening.push(ListeningSocket { port: socket.local.port(), inode: socket.inode });
+            }
+        }
+    }
+    listening
 }
 
 #[cfg(test)]

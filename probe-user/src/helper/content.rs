@@ -51,7 +51,8 @@ pub(super) fn change_to_numbers(change: TableChange) -> ChangeNumbers {
 /// The change with these numbers; `None` if there is none.
 pub(super) fn parse_change(numbers: ChangeNumbers) -> Option<TableChange> {
     // Inodes and addresses have 64 bits and take two numbers.
-    let id = u64::from(numbers[2]) | u64::from(numbers[3]) << 32;
+    let [_, _, id_low, id_high, _] = numbers;
+    let id = u64::from(id_low) | u64::from(id_high) << 32;
     Some(match numbers {
         [WATCH, target, sent, received, sends @ 0..=1] => {
             TableChange::Watch { target, capture: Capture { sent, received }, counts_sends: sends == 1 }
@@ -76,6 +77,7 @@ pub(super) fn parse_change(numbers: ChangeNumbers) -> Option<TableChange> {
     })
 }
 
+/// Encodes the counters of lost records.
 pub(crate) fn losses_to_bytes(counts: &LossCounts) -> Vec<u8> {
     counts.iter().flat_map(|count| count.to_le_bytes()).collect()
 }
@@ -119,6 +121,7 @@ pub(crate) fn threads_to_bytes(threads: &[ThreadEntry]) -> Vec<u8> {
     numbers.flat_map(u64::to_le_bytes).collect()
 }
 
+/// Decodes threads. Bytes behind the last complete entry are ignored.
 pub(super) fn parse_threads(bytes: &[u8]) -> Vec<ThreadEntry> {
     bytes.chunks_exact(THREAD_BYTES).filter_map(parse_thread).collect()
 }
@@ -129,23 +132,38 @@ fn parse_thread(bytes: &[u8]) -> Option<ThreadEntry> {
     for (number, from) in numbers.iter_mut().zip(bytes.chunks_exact(8)) {
         *number = u64::from_le_bytes(from.try_into().ok()?);
     }
+    let [
+        key_and_target,
+        tid_and_state,
+        polling,
+        since_ns,
+        on_ns,
+        wait_ns,
+        blocked_ns,
+        switches,
+        preempted,
+        epolls,
+        waits,
+        polled_ns,
+        poll_ns,
+    ] = numbers;
     let thread = Thread {
-        target: high_half(numbers[0]),
-        tid: low_half(numbers[1]),
-        state: high_half(numbers[1]),
-        polling: low_half(numbers[2]),
-        since_ns: numbers[3],
-        on_ns: numbers[4],
-        wait_ns: numbers[5],
-        blocked_ns: numbers[6],
-        switches: numbers[7],
-        preempted: numbers[8],
-        epolls: numbers[9],
-        waits: numbers[10],
-        polled_ns: numbers[11],
-        poll_ns: numbers[12],
+        target: high_half(key_and_target),
+        tid: low_half(tid_and_state),
+        state: high_half(tid_and_state),
+        polling: low_half(polling),
+        since_ns,
+        on_ns,
+        wait_ns,
+        blocked_ns,
+        switches,
+        preempted,
+        epolls,
+        waits,
+        polled_ns,
+        poll_ns,
     };
-    Some(ThreadEntry { key: low_half(numbers[0]), thread })
+    Some(ThreadEntry { key: low_half(key_and_target), thread })
 }
 
 #[cfg(test)]

@@ -67,8 +67,12 @@ impl Helper {
     /// The ring of the loaded programs, which has one reader.
     pub(crate) fn take_ring(&self) -> Result<LoadedRing, Refusal> {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        let ring = ring.as_mut().map_err(|refusal| refusal.clone())?;
-        ring.take().ok_or_else(|| Refusal::Kernel(String::from("the observations have another reader")))
+        match &mut *ring {
+            Ok(ring) => {
+                ring.take().ok_or_else(|| Refusal::Kernel(String::from("the observations have another reader")))
+            }
+            Err(refusal) => Err(refusal.clone()),
+        }
     }
 
     pub(crate) fn change_table(&self, change: TableChange) -> Result<(), Refusal> {
@@ -115,10 +119,8 @@ impl Helper {
 
     /// A netlink socket in the network namespace of process `pid`.
     pub(crate) fn diag_socket(&self, pid: u32) -> Result<OwnedFd, Refusal> {
-        exchange_messages(&self.slow_requests, &HelperRequest::DiagSocket { pid }, None)?
-            .descriptors
-            .pop()
-            .ok_or_else(helper_exited)
+        let mut answer = exchange_messages(&self.slow_requests, &HelperRequest::DiagSocket { pid }, None)?;
+        answer.descriptors.pop().ok_or_else(helper_exited)
     }
 
     fn send_request(&self, request: &HelperRequest, file: Option<BorrowedFd<'_>>) -> Result<HelperAnswer, Refusal> {
@@ -134,10 +136,12 @@ impl Helper {
         loop {
             let received = channel::receive_message(socket.as_fd(), &mut buffer).map_err(|_| helper_exited())?;
             let message = &buffer[..received.bytes];
-            // A refusal is a reply instead of content.
             let Some(piece) = parse_piece(message) else {
-                parse_reply(message).ok_or_else(helper_exited)??;
-                return Err(helper_exited());
+                // Instead of content, the helper may send a refusal.
+                return Err(match parse_reply(message) {
+                    Some(Err(refusal)) => refusal,
+                    Some(Ok(_)) | None => helper_exited(),
+                });
             };
             content.extend_from_slice(piece.content);
             if piece.is_last {

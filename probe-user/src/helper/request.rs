@@ -73,11 +73,11 @@ impl HelperRequest {
             Self::Start => [START, 0, 0, 0, 0],
             Self::AttachGroup(group) => [ATTACH_GROUP, group as u32, 0, 0, 0],
             Self::AttachUprobes { target, pid, set } => {
-                let (kind, flags) = point_set_to_numbers(set);
+                let CodedPointSet { kind, flags } = CodedPointSet::encode(set);
                 [ATTACH_UPROBES, target, pid, kind, flags]
             }
             Self::Analyse { pid, set } => {
-                let (kind, flags) = point_set_to_numbers(set);
+                let CodedPointSet { kind, flags } = CodedPointSet::encode(set);
                 [ANALYSE, 0, pid, kind, flags]
             }
             Self::Detach { target } => [DETACH, target, 0, 0, 0],
@@ -107,9 +107,9 @@ impl HelperRequest {
                 Self::AttachGroup(*Group::ALL.iter().find(|group| **group as u32 == number)?)
             }
             [ATTACH_UPROBES, target, pid, kind, flags] => {
-                Self::AttachUprobes { target, pid, set: parse_point_set(kind, flags)? }
+                Self::AttachUprobes { target, pid, set: CodedPointSet { kind, flags }.decode()? }
             }
-            [ANALYSE, 0, pid, kind, flags] => Self::Analyse { pid, set: parse_point_set(kind, flags)? },
+            [ANALYSE, 0, pid, kind, flags] => Self::Analyse { pid, set: CodedPointSet { kind, flags }.decode()? },
             [DETACH, target, 0, 0, 0] => Self::Detach { target },
             [DETACH_TARGETS, 0, 0, 0, 0] => Self::DetachTargets,
             [DIAG_SOCKET, 0, pid, 0, 0] => Self::DiagSocket { pid },
@@ -121,27 +121,45 @@ impl HelperRequest {
     }
 }
 
-/// Kind of a set of probe points, and its flags.
-fn point_set_to_numbers(set: PointSet) -> (u32, u32) {
-    match set {
-        PointSet::Messages(wanted) => (MESSAGES, u32::from(wanted.processed) | u32::from(wanted.buffers) << 1),
-        PointSet::Polls { with_returns } => (POLLS, with_returns.into()),
-        PointSet::Tls => (TLS, 0),
-        PointSet::Method => (METHOD, 0),
-        PointSet::Accepts => (ACCEPTS, 0),
-    }
+/// A set of probe points in a message.
+struct CodedPointSet {
+    kind: u32,
+    flags: u32,
 }
 
-/// The inverse of `point_set_to_numbers`.
-fn parse_point_set(kind: u32, flags: u32) -> Option<PointSet> {
-    Some(match (kind, flags) {
-        (MESSAGES, 0..=3) => PointSet::Messages(MessagePoints { processed: flags & 1 != 0, buffers: flags & 2 != 0 }),
-        (POLLS, 0..=1) => PointSet::Polls { with_returns: flags != 0 },
-        (TLS, 0) => PointSet::Tls,
-        (METHOD, 0) => PointSet::Method,
-        (ACCEPTS, 0) => PointSet::Accepts,
-        _ => return None,
-    })
+impl CodedPointSet {
+    fn encode(set: PointSet) -> Self {
+        let mut flags = 0;
+        let kind = match set {
+            PointSet::Messages(wanted) => {
+                flags = u32::from(wanted.processed) | u32::from(wanted.buffers) << 1;
+                MESSAGES
+            }
+            PointSet::Polls { with_returns } => {
+                flags = with_returns.into();
+                POLLS
+            }
+            PointSet::Tls => TLS,
+            PointSet::Method => METHOD,
+            PointSet::Accepts => ACCEPTS,
+        };
+        Self { kind, flags }
+    }
+
+    /// The set; `None` if the kind or a flag is unknown.
+    fn decode(&self) -> Option<PointSet> {
+        let Self { kind, flags } = *self;
+        Some(match (kind, flags) {
+            (MESSAGES, 0..=3) => {
+                PointSet::Messages(MessagePoints { processed: flags & 1 != 0, buffers: flags & 2 != 0 })
+            }
+            (POLLS, 0..=1) => PointSet::Polls { with_returns: flags != 0 },
+            (TLS, 0) => PointSet::Tls,
+            (METHOD, 0) => PointSet::Method,
+            (ACCEPTS, 0) => PointSet::Accepts,
+            _ => return None,
+        })
+    }
 }
 
 /// Maximum number of bytes of content in one message.
@@ -159,24 +177,31 @@ pub(crate) struct ContentPiece<'b> {
 /// Messages with this content, of which the last is marked.
 pub(crate) fn content_to_pieces(content: &[u8]) -> Vec<Vec<u8>> {
     // Empty content is one empty piece.
-    let count = content.len().div_ceil(MAX_PIECE).max(1);
-    let pieces = (0..count).map(|index| {
-        let part = &content[index * MAX_PIECE..content.len().min((index + 1) * MAX_PIECE)];
-        let is_last = u32::from(index + 1 == count);
-        [&CONTENT.to_le_bytes()[..], &is_last.to_le_bytes(), part].concat()
-    });
-    pieces.collect()
+    let mut pieces = Vec::new();
+    let mut rest = content;
+    loop {
+        let (part, behind) = rest.split_at(rest.len().min(MAX_PIECE));
+        rest = behind;
+        let is_last = rest.is_empty();
+        pieces.push([&CONTENT.to_le_bytes()[..], &u32::from(is_last).to_le_bytes(), part].concat());
+        if is_last {
+            return pieces;
+        }
+    }
 }
 
 /// Parses a message with content; `None` if it has none.
 pub(crate) fn parse_piece(bytes: &[u8]) -> Option<ContentPiece<'_>> {
-    let (head, content) = bytes.split_at_checked(REPLY_HEAD)?;
-    let is_last = match head[4..] {
-        [0, 0, 0, 0] => false,
-        [1, 0, 0, 0] => true,
-        _ => return None,
-    };
-    (head[..4] == CONTENT.to_le_bytes()).then_some(ContentPiece { content, is_last })
+    let (status, rest) = bytes.split_first_chunk()?;
+    let (is_last, content) = rest.split_first_chunk()?;
+    if u32::from_le_bytes(*status) != CONTENT {
+        return None;
+    }
+    match u32::from_le_bytes(*is_last) {
+        0 => Some(ContentPiece { content, is_last: false }),
+        1 => Some(ContentPiece { content, is_last: true }),
+        _ => None,
+    }
 }
 
 /// The result of a request. Only that for the first has facts.

@@ -77,7 +77,8 @@ pub(crate) fn parse_answer(bytes: &[u8]) -> Option<LocatorAnswer> {
     }
     let mut offsets = [None; OFFSET_COUNT];
     for (offset, from) in offsets.iter_mut().zip(bytes[OFFSETS_AT..LOCATIONS_AT].chunks_exact(8)) {
-        *offset = Some(u64::from_le_bytes(from.try_into().ok()?)).filter(|offset| *offset != ABSENT);
+        let number = u64::from_le_bytes(from.try_into().ok()?);
+        *offset = if number == ABSENT { None } else { Some(number) };
     }
     let mut locations = [None; LOCATION_COUNT];
     for (location, from) in locations.iter_mut().zip(bytes[LOCATIONS_AT..TEXT_AT].chunks_exact(3)) {
@@ -86,21 +87,24 @@ pub(crate) fn parse_answer(bytes: &[u8]) -> Option<LocatorAnswer> {
     // In the order of `answer_to_bytes`.
     let (functions, inside) = offsets.split_first_chunk::<{ FUNCTIONS.len() }>()?;
     let [received, refused, option_request, waits, tls_write, method] = *inside.first_chunk()?;
-    let received = match (received, locations[0], locations[1]) {
-        (Some(at), Some(socket), Some(message)) => Some(ReceivedPoint { at, socket, message }),
-        _ => None,
-    };
+    let [received_socket, received_message, refused_socket, option_socket, wait_socket] = locations;
     Some(Ok(ProbePoints {
         functions: *functions,
-        received,
-        refused: socket_point(refused, locations[2]),
-        option_request: socket_point(option_request, locations[3]),
-        waits: socket_point(waits, locations[4]),
+        received: received_point(received, received_socket, received_message),
+        refused: socket_point(refused, refused_socket),
+        option_request: socket_point(option_request, option_socket),
+        waits: socket_point(waits, wait_socket),
         tls_write,
         method,
     }))
 }
 
+/// Point where a receive has its result; `None` if a part of it is absent.
+fn received_point(at: Option<u64>, socket: Option<Kept>, message: Option<Kept>) -> Option<ReceivedPoint> {
+    Some(ReceivedPoint { at: at?, socket: socket?, message: message? })
+}
+
+/// Point with the location of the socket; `None` if a part of it is absent.
 fn socket_point(at: Option<u64>, socket: Option<Kept>) -> Option<SocketPoint> {
     Some(SocketPoint { at: at?, socket: socket? })
 }

@@ -115,7 +115,10 @@ impl RequestPace {
             *self = Self { since: Instant::now(), requests: 0 };
         }
         self.requests += 1;
-        (self.requests > MAX_REQUESTS_PER_INTERVAL).then(|| PACE_INTERVAL.saturating_sub(self.since.elapsed()))
+        if self.requests <= MAX_REQUESTS_PER_INTERVAL {
+            return None;
+        }
+        Some(PACE_INTERVAL.saturating_sub(self.since.elapsed()))
     }
 }
 
@@ -174,6 +177,7 @@ impl OpenerServer {
         }
     }
 
+    /// Path of the file that the user named, by its index. Others are refused.
     fn path_of_named(&self, index: u32) -> Result<&PathBuf, ReadError> {
         self.files.get(index as usize).ok_or(ReadError::Denied)
     }
@@ -257,7 +261,10 @@ impl OpenerServer {
 fn send_reply(connection: BorrowedFd<'_>, answer: Result<OpenerAnswer, ReadError>) -> io::Result<()> {
     let answer = match answer {
         Ok(answer) => answer,
-        Err(error) => return Ok(channel::send_message(connection, &ReplyPiece::single(Err(error)).to_bytes(), &[])?),
+        Err(error) => {
+            let refusal = ReplyPiece::single(Err(error));
+            return Ok(channel::send_message(connection, &refusal.to_bytes(), &[])?);
+        }
     };
     let mut rest = answer.content.as_slice();
     let mut file = answer.file.as_ref().map(|file| file.as_fd());

@@ -156,8 +156,9 @@ impl OpenRequest {
         let RequestHead { operation, pid, inode, first, second } = RequestHead::parse(head)?;
         let needs_path = matches!(operation, METADATA_FILE | PACKAGE_NAMES);
         // The process that asks is not trusted.
-        let is_path = path.first() == Some(&b'/') && path.len() <= MAX_PATH && !path.contains(&0);
-        if needs_path != is_path || (!needs_path && !path.is_empty()) {
+        let is_valid_path = path.first() == Some(&b'/') && path.len() <= MAX_PATH && !path.contains(&0);
+        let is_valid = if needs_path { is_valid_path } else { path.is_empty() };
+        if !is_valid {
             return None;
         }
         let path = PathBuf::from(OsStr::from_bytes(path));
@@ -178,16 +179,17 @@ impl OpenRequest {
             METADATA_FILE => ProcessRequest::MetadataFile(path),
             PACKAGE_NAMES => ProcessRequest::PackageNames(path),
             // Standard output and error only.
-            OUTPUT => ProcessRequest::Output { descriptor: number.filter(|fd| is_standard_output(*fd))? },
-            OUTPUT_STATUS => ProcessRequest::OutputStatus { descriptor: number.filter(|fd| is_standard_output(*fd))? },
+            OUTPUT => ProcessRequest::Output { descriptor: standard_output(number?)? },
+            OUTPUT_STATUS => ProcessRequest::OutputStatus { descriptor: standard_output(number?)? },
             _ => return None,
         };
         Some(Self::Process(ProcessKey { pid, inode }, request))
     }
 }
 
-fn is_standard_output(descriptor: u32) -> bool {
-    (1..=2).contains(&descriptor)
+/// The descriptor if it is that of standard output (1) or error (2).
+fn standard_output(descriptor: u32) -> Option<u32> {
+    (1..=2).contains(&descriptor).then_some(descriptor)
 }
 
 /// The part of fixed size of a request.
@@ -267,7 +269,11 @@ impl ReplyPiece {
         let mut numbers = [u64_at(head, 8)?, u64_at(head, 16)?, u64_at(head, 24)?];
         let result = match u32_at(head, 0)? {
             0 => Ok(()),
-            status => Err(CodedError { status, detail: std::mem::take(&mut numbers[0]) }.decode()?),
+            status => {
+                // In place of the first number, an error has its detail.
+                let detail = std::mem::take(&mut numbers[0]);
+                Err(CodedError { status, detail }.decode()?)
+            }
         };
         Some(Self { result, is_last: u32_at(head, 4)? != 0, numbers, content: content.to_vec() })
     }
@@ -308,6 +314,7 @@ impl CodedError {
 
     fn decode(&self) -> Option<ReadError> {
         let limit = usize::try_from(self.detail).ok()?;
+        // The numbers of `encode`.
         Some(match self.status {
             1 => ReadError::Denied,
             2 => ReadError::Gone,
@@ -318,11 +325,17 @@ impl CodedError {
             7 => ReadError::Replaced,
             8 => ReadError::NotExamined,
             9 => ReadError::OpenerEnded,
-            // Numbers of errors have 12 bits.
-            10 => ReadError::Os(Errno::from_raw_os_error(i32::try_from(limit).ok().filter(|n| (1..4096).contains(n))?)),
+            10 => ReadError::Os(parse_errno(limit)?),
             _ => return None,
         })
     }
+}
+
+/// The error with this number; `None` if no error can have it.
+fn parse_errno(number: usize) -> Option<Errno> {
+    let number = i32::try_from(number).ok()?;
+    // Numbers of errors have 12 bits.
+    (1..1 << 12).contains(&number).then(|| Errno::from_raw_os_error(number))
 }
 
 /// An open descriptor of a process of interest.
@@ -437,7 +450,7 @@ mod tests {
                     prop_assert!(fits_request(&path));
                 }
                 Some(OpenRequest::Process(_, ProcessRequest::Output { descriptor })) => {
-                    prop_assert!(is_standard_output(descriptor));
+                    prop_assert!(standard_output(descriptor).is_some());
                 }
                 _ => {}
             }

@@ -58,6 +58,7 @@ pub fn serve(socket: BorrowedFd<'_>, settings: ProberSettings, drop_rights: impl
         servers: settings.servers,
         locator: Locator::new(settings.locator),
     });
+    // An analysis must not delay the requests of the thread that reads observations.
     if let Some(connection) = slow_connection {
         let slow_server = Arc::clone(&server);
         thread::Builder::new().name("slow".into()).spawn(move || slow_server.serve_connection(connection.as_fd()))?;
@@ -77,18 +78,17 @@ fn answer_first_request(socket: BorrowedFd<'_>, kernel: &Result<KernelSide, Refu
     }
     let request = HelperRequest::parse(&buffer[..received.bytes]);
     // The second connection is for requests that take long, such as an analysis.
-    let (Some(HelperRequest::Start), Some(other)) = (request, received.descriptors.pop()) else {
+    let (Some(HelperRequest::Start), Some(slow_connection)) = (request, received.descriptors.pop()) else {
         return Err(io::ErrorKind::InvalidData.into());
     };
-    match kernel
-        .as_ref()
-        .map_err(Refusal::clone)
-        .and_then(|kernel| Ok((kernel.loaded_facts(), kernel.ring_descriptor()?)))
-    {
-        Ok((facts, ring)) => send_reply(socket, &Ok(facts), &[ring])?,
-        Err(refusal) => send_reply(socket, &Err(refusal), &[])?,
+    match kernel {
+        Ok(kernel) => match kernel.ring_descriptor() {
+            Ok(ring) => send_reply(socket, &Ok(kernel.loaded_facts()), &[ring])?,
+            Err(refusal) => send_reply(socket, &Err(refusal), &[])?,
+        },
+        Err(refusal) => send_reply(socket, &Err(refusal.clone()), &[])?,
     }
-    Ok(Some(other))
+    Ok(Some(slow_connection))
 }
 
 struct ProberServer {
@@ -104,7 +104,10 @@ impl ProberServer {
 
     /// Uses the programs, if they could be loaded.
     fn with_kernel<T>(&self, work: impl FnOnce(&mut KernelSide) -> Result<T, Refusal>) -> Result<T, Refusal> {
-        work(self.lock_kernel().as_mut().map_err(|refusal| refusal.clone())?)
+        match &mut *self.lock_kernel() {
+            Ok(kernel) => work(kernel),
+            Err(refusal) => Err(refusal.clone()),
+        }
     }
 
     /// Answers requests until the connection is closed.
