@@ -28,11 +28,13 @@ pub(crate) fn is_root_with(needed: &[(CapabilitySet, &'static str)]) -> std::res
     if !geteuid().is_root() {
         return Ok(false);
     }
-    let has = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
-    match needed.iter().find(|(needed, _)| !has.contains(*needed)) {
-        Some((_, name)) => Err(name),
-        None => Ok(true),
+    let effective = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    for (capability, name) in needed {
+        if !effective.contains(*capability) {
+            return Err(name);
+        }
     }
+    Ok(true)
 }
 
 /// Changes the user and group ids of this thread and leaves all groups. Permitted capabilities stay, effective ones do not.

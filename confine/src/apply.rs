@@ -96,8 +96,10 @@ impl Outcome {
 /// Drops all capabilities but these, for a process that starts others and reads nothing of others itself.
 pub fn keep_capabilities(keep: Capabilities) -> Result<(), String> {
     let plan = Plan { keep, ..Plan::new(Work::Files) };
-    let dropped = caps::drop_capabilities(&plan);
-    dropped.map(drop).map_err(|error| format!("confinement: cannot drop capabilities: {error}"))
+    match caps::drop_capabilities(&plan) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("confinement: cannot drop capabilities: {error}")),
+    }
 }
 
 /// Refuses to load eBPF programs from now on, for all threads of a process with [`Work::Attach`](crate::Work::Attach). The programs that it

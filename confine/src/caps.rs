@@ -70,6 +70,7 @@ pub(crate) fn drop_capabilities(plan: &Plan) -> Result<DroppedRights> {
     Ok(DroppedRights { kept: keep, user_change })
 }
 
+/// Whether this process is not refused the access to a file.
 fn is_accessible(path: &Path, access: Access) -> bool {
     // A missing file is reported when it is opened.
     !matches!(accessat(CWD, path, access, AtFlags::EACCESS), Err(Errno::ACCESS | Errno::PERM))
@@ -77,11 +78,11 @@ fn is_accessible(path: &Path, access: Access) -> bool {
 
 /// Whether all named files can be accessed without capabilities, tested with none in effect.
 fn files_accessible_without_capabilities(plan: &Plan) -> Result<bool> {
-    let before = capabilities(None)?;
-    set_capabilities(None, CapabilitySets { effective: Capabilities::empty(), ..before })?;
+    let own_capabilities = capabilities(None)?;
+    set_capabilities(None, CapabilitySets { effective: Capabilities::empty(), ..own_capabilities })?;
     let all_accessible = plan.read.iter().all(|path| is_accessible(path, Access::READ_OK))
         && plan.write.iter().all(|path| is_accessible(path, Access::WRITE_OK));
-    set_capabilities(None, before)?;
+    set_capabilities(None, own_capabilities)?;
     Ok(all_accessible)
 }
 
@@ -89,6 +90,8 @@ fn files_accessible_without_capabilities(plan: &Plan) -> Result<bool> {
 const UNASSIGNED_USERS: Range<u32> = 1_879_048_192..2_147_352_576;
 /// Number of ids at the end of a small user namespace that are tried, and number of attempts to find an unused one.
 const LAST_USERS: u32 = 4_096;
+/// Number of ids behind them that are not tried.
+const RESERVED_LAST_USERS: u32 = 16;
 const MAX_ATTEMPTS: u32 = 64;
 
 /// An account that owns no files and has no processes. `None` if the user namespace has none.
@@ -128,20 +131,25 @@ fn find_unused_user(uid_map: &str) -> Option<u32> {
 
 /// The unassigned ids, or the last ones that a smaller user namespace maps. `uid_map` has lines of `inside outside count`.
 fn choosable_users(uid_map: &str) -> Option<Range<u32>> {
-    let mapped = uid_map.lines().filter_map(|line| {
-        let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
-        let first = numbers.next()?.ok()?;
-        let count = numbers.nth(1)?.ok()?;
-        Some(first..first.saturating_add(count))
-    });
+    let mapped = uid_map.lines().filter_map(parse_mapped_users);
     let largest = mapped.max_by_key(|range| range.end - range.start)?;
-    if largest.start <= UNASSIGNED_USERS.start && UNASSIGNED_USERS.end <= largest.end {
+    let maps_all_unassigned = largest.start <= UNASSIGNED_USERS.start && UNASSIGNED_USERS.end <= largest.end;
+    if maps_all_unassigned {
         return Some(UNASSIGNED_USERS);
     }
     // Not the very last ones, such as `nobody`.
-    let end = largest.end.checked_sub(16)?;
+    let end = largest.end.checked_sub(RESERVED_LAST_USERS)?;
+    // Nor root.
     let start = end.saturating_sub(LAST_USERS).max(largest.start).max(1);
     (start < end).then_some(start..end)
+}
+
+/// The ids inside the user namespace in a line `inside outside count` of `uid_map`.
+fn parse_mapped_users(line: &str) -> Option<Range<u32>> {
+    let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
+    let first = numbers.next()?.ok()?;
+    let count = numbers.nth(1)?.ok()?;
+    Some(first..first.saturating_add(count))
 }
 
 #[cfg(test)]

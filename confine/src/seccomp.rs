@@ -72,7 +72,10 @@ pub(crate) fn install_filters(work: Work) -> Result<(), String> {
     let forbidden = compile_filter(forbidden_rules(work), SeccompAction::Allow, refused)?;
     let permitted = compile_filter(permitted_rules(work), unknown, SeccompAction::Allow)?;
     // The second filter forbids installing filters, so it comes last.
-    [forbidden, permitted].iter().try_for_each(|program| apply_filter_all_threads(program).map_err(|e| e.to_string()))
+    for program in [forbidden, permitted] {
+        apply_filter_all_threads(&program).map_err(|error| error.to_string())?;
+    }
+    Ok(())
 }
 
 /// Compiles a filter with the results for calls that match none of the rules, and for calls that match one.
@@ -112,8 +115,9 @@ pub(crate) fn install_final_filter() -> Result<(), String> {
 
 /// Rule that the command of `bpf` is none of `permitted`.
 fn bpf_other_than(permitted: &[u64]) -> BuildResult<SeccompRule> {
-    let is_other = permitted.iter().map(|&command| SeccompCondition::new(0, Dword, Ne, command));
-    SeccompRule::new(is_other.collect::<BuildResult<_>>()?)
+    // All conditions of a rule must hold.
+    let differs_from_each = permitted.iter().map(|&command| SeccompCondition::new(0, Dword, Ne, command));
+    SeccompRule::new(differs_from_each.collect::<BuildResult<_>>()?)
 }
 
 /// `SeccompRules` of the forbidden calls.

@@ -119,8 +119,8 @@ pub(crate) fn read_string(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
 #[allow(unsafe_code)]
 pub(crate) fn utf8(bytes: &[u8]) -> Option<&str> {
     let is_ascii = match <&[u8; 32]>::try_from(bytes) {
-        // Most ids of SGLang: a few vector instructions.
-        Ok(id) => id.iter().fold(0, |all, byte| all | byte) < 0x80,
+        // Most ids of SGLang, whose bytes are combined with a few vector instructions: no upper bit is set.
+        Ok(id) => id.iter().fold(0, |bits, byte| bits | byte) < 0x80,
         Err(_) => bytes.is_ascii(),
     };
     if is_ascii {
@@ -139,11 +139,13 @@ fn read_length(bytes: &[u8], at: usize, width: u8) -> Option<(usize, usize)> {
     })
 }
 
+/// Head of a value whose payload of `len` bytes begins at `at`, and that position. `None` if the payload is cut.
 fn sized_head(bytes: &[u8], at: usize, len: usize, head: impl FnOnce(usize) -> Head) -> Option<(Head, usize)> {
     let end = at.checked_add(len)?;
     (end <= bytes.len()).then(|| (head(end), at))
 }
 
+/// The `N` bytes at `at`, of a big-endian number.
 pub(crate) fn be_bytes<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
@@ -169,30 +171,32 @@ const LENGTH: [u8; 256] = {
 
 /// Offset after the value at `at` of a part of a message. The heads of values must have been captured; their payloads need not.
 pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64) -> Option<u64> {
-    let mut left = 1u64;
-    while left > 0 {
-        let b = part.bytes_from(at)?;
-        let mut next = 0;
-        while left > 0
-            && let Some(first) = b.get(next)
+    // Containers add their items.
+    let mut values_left = 1u64;
+    while values_left > 0 {
+        let bytes = part.bytes_from(at)?;
+        // Short values whose first byte states the length.
+        let mut skipped = 0;
+        while values_left > 0
+            && let Some(first) = bytes.get(skipped)
             && let length @ 1.. = usize::from(LENGTH[usize::from(*first)])
-            && next + length <= b.len()
+            && skipped + length <= bytes.len()
         {
-            next += length;
-            left -= 1;
+            skipped += length;
+            values_left -= 1;
         }
-        at += next as u64;
-        if next > 0 {
+        at += skipped as u64;
+        if skipped > 0 {
             continue;
         }
-        left -= 1;
+        values_left -= 1;
         // By its length, since the payload may not have been captured.
-        if let Some((_, end)) = payload_span(b) {
+        if let Some((_, end)) = payload_span(bytes) {
             at += end;
             continue;
         }
-        let (head, payload) = read_head(b, 0)?;
-        left += match head {
+        let (head, payload) = read_head(bytes, 0)?;
+        values_left += match head {
             Head::Array { len } => u64::from(len),
             Head::Map { len } => 2 * u64::from(len),
             _ => 0,

@@ -4,7 +4,9 @@ use logs::{LineForm, LogLines, UnreadFileKind};
 
 /// A log without readable lines.
 #[derive(Debug)]
-pub(crate) struct UnreadLog(pub(crate) &'static [UnreadFileKind]);
+pub(crate) struct UnreadLog {
+    pub(crate) file_kinds: &'static [UnreadFileKind],
+}
 
 impl LogLines for UnreadLog {
     fn engine_name(&self) -> &'static str {
@@ -20,6 +22,6 @@ impl LogLines for UnreadLog {
     }
 
     fn unread_file_kinds(&self) -> &'static [UnreadFileKind] {
-        self.0
+        self.file_kinds
     }
 }

@@ -40,6 +40,7 @@ impl DescriptorInfo {
     }
 }
 
+/// Value of a line `NAME: VALUE` of `fdinfo`.
 fn info_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     Some(value.trim())
@@ -56,7 +57,8 @@ impl RegularFile {
         if theirs.flags & O_PATH != 0 {
             return Err(ReadError::Denied);
         }
-        if (theirs.mount_id, theirs.inode) != (ours.mount_id, ours.inode) {
+        let is_same_file = theirs.mount_id == ours.mount_id && theirs.inode == ours.inode;
+        if !is_same_file {
             return Err(ReadError::Replaced);
         }
         Ok(opened)

@@ -18,7 +18,9 @@ const MAX_ATTEMPTS: usize = 32;
 /// The root directory of another process, held open. Absolute and `..` links of a path below it stay below it, and links of `/proc` are
 /// refused, so a container cannot make us open a file of the host.
 #[derive(Debug)]
-pub struct ForeignRoot(OwnedFd);
+pub struct ForeignRoot {
+    folder: OwnedFd,
+}
 
 impl ForeignRoot {
     /// The root of the process that has this id now.
@@ -32,7 +34,8 @@ impl ForeignRoot {
     }
 
     fn open_folder(at: impl AsFd, path: impl Arg) -> Result<Self, ReadError> {
-        Ok(Self(openat(at, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?))
+        let folder = openat(at, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { folder })
     }
 
     /// Opens the regular file at an absolute path of the process.
@@ -65,14 +68,14 @@ impl ForeignRoot {
     fn resolve(&self, path: impl Arg, flags: OFlags) -> Result<OwnedFd, ReadError> {
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         path.into_with_c_str(|path| {
-            for _ in 1..MAX_ATTEMPTS {
-                match openat2(&self.0, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+            for _ in 0..MAX_ATTEMPTS {
+                match openat2(&self.folder, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
                     // Something on this machine was renamed or mounted while the kernel resolved a `..`.
                     Err(Errno::AGAIN) => {}
                     result => return result,
                 }
             }
-            openat2(&self.0, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
+            Err(Errno::AGAIN)
         })
         .map_err(ReadError::from)
     }

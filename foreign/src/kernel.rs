@@ -54,7 +54,8 @@ pub fn status_field<'a>(status: &'a [u8], key: &str) -> Option<&'a str> {
 pub fn only_id(status: &[u8], key: &str) -> Option<u32> {
     let mut ids = status_field(status, key)?.split_ascii_whitespace();
     let first = ids.next()?;
-    ids.all(|id| id == first).then(|| first.parse().ok()).flatten()
+    let are_all_equal = ids.all(|id| id == first);
+    if are_all_equal { first.parse().ok() } else { None }
 }
 
 #[cfg(test)]

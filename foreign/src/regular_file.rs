@@ -114,7 +114,8 @@ impl RegularFile {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = File::from(openat(CWD, descriptor_path(located.as_fd()), flags, Mode::empty())?);
         let opened = fstat(&file)?;
-        if (opened.st_dev, opened.st_ino) != (found.st_dev, found.st_ino) {
+        let is_same_file = opened.st_dev == found.st_dev && opened.st_ino == found.st_ino;
+        if !is_same_file {
             return Err(ReadError::Replaced);
         }
         Ok(Self::from_status(file, &opened))
@@ -175,6 +176,7 @@ pub fn locate_only(file: BorrowedFd<'_>) -> Result<OwnedFd, ReadError> {
     Ok(openat(CWD, descriptor_path(file), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
+/// Path of an open descriptor of this process.
 fn descriptor_path(descriptor: BorrowedFd<'_>) -> PathBuf {
     Path::new("/proc/self/fd").join(descriptor.as_raw_fd().to_string())
 }

@@ -72,13 +72,15 @@ struct Member {
 impl Btf {
     /// Reads the BTF of the running kernel. Takes about 5 ms, and 6 MB until dropped.
     pub fn read_running_kernel() -> Result<Self, BtfError> {
-        let data = foreign::kernel::read(VMLINUX, MAX_BTF_BYTES)
-            // In a root without /sys, fall back to the root of PID 1.
-            .or_else(|error| {
-                ForeignRoot::of_process(1).and_then(|root| root.read_sysfs(VMLINUX, MAX_BTF_BYTES)).map_err(|_| error)
-            })
-            .map_err(BtfError::Read)?;
-        Self::parse(data)
+        match foreign::kernel::read(VMLINUX, MAX_BTF_BYTES) {
+            Ok(data) => Self::parse(data),
+            Err(error) => {
+                // In a root without /sys, fall back to the root of PID 1. The first error says more if that fails, too.
+                let root = ForeignRoot::of_process(1);
+                let data = root.and_then(|root| root.read_sysfs(VMLINUX, MAX_BTF_BYTES));
+                Self::parse(data.map_err(|_| BtfError::Read(error))?)
+            }
+        }
     }
 
     /// Parses BTF in the kernel's export format.
@@ -173,7 +175,8 @@ impl Btf {
     }
 
     fn word_at(&self, position: usize) -> Option<u32> {
-        Some(u32::from_ne_bytes(self.data.get(position..position.checked_add(4)?)?.try_into().ok()?))
+        let bytes = self.data.get(position..)?.first_chunk()?;
+        Some(u32::from_ne_bytes(*bytes))
     }
 
     /// Parses the second word of a type's record.
@@ -197,7 +200,10 @@ impl Btf {
     fn skip_aliases(&self, mut type_id: u32) -> Option<usize> {
         for _ in 0..MAX_ALIASES {
             // Id 0 is void, which has no record.
-            let position = *self.types.get(type_id as usize).filter(|_| type_id != 0)?;
+            if type_id == 0 {
+                return None;
+            }
+            let position = *self.types.get(type_id as usize)?;
             match self.type_info(position)?.kind {
                 // TYPEDEF VOLATILE CONST RESTRICT TYPE_TAG
                 8..=11 | 18 => type_id = self.word_at(position + 8)?,
@@ -237,6 +243,7 @@ impl Btf {
     }
 }
 
+/// Range of a section whose offset counts from the end of the header.
 fn section_range(header_bytes: usize, offset: usize, length: usize) -> Range<usize> {
     let start = header_bytes.saturating_add(offset);
     start..start.saturating_add(length)

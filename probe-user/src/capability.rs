@@ -126,7 +126,7 @@ impl Feature {
     pub const fn required_capabilities(self, kernel: KernelVersion) -> &'static [Capability] {
         use Capability::{Bpf, DacReadSearch, Perfmon, SysAdmin, SysPtrace};
         // From Linux 6.6 on, a multi-uprobe link requires fewer capabilities than a perf event.
-        let has_multi_uprobe_links = kernel.major > 6 || kernel.major == 6 && kernel.minor >= 6;
+        let has_multi_uprobe_links = kernel.major > 6 || (kernel.major == 6 && kernel.minor >= 6);
         match self {
             Self::Messages | Self::Processed | Self::Polls | Self::Tls if has_multi_uprobe_links => {
                 &[Bpf, Perfmon, SysPtrace]
@@ -265,7 +265,7 @@ impl Permissions {
 
     /// Whether `capability` is effective if this process runs as root.
     pub fn may_have(&self, capability: Capability) -> bool {
-        self.bounding & 1 << capability.bit() != 0
+        has_bit(self.bounding, capability)
     }
 
     /// Version of the running kernel.
@@ -275,9 +275,9 @@ impl Permissions {
 
     /// Whether `capability` is effective. `SYS_ADMIN` includes `BPF` and `PERFMON`, as in the kernel.
     pub fn has(&self, capability: Capability) -> bool {
-        let is_included = matches!(capability, Capability::Bpf | Capability::Perfmon)
-            && self.effective & 1 << Capability::SysAdmin.bit() != 0;
-        is_included || self.effective & 1 << capability.bit() != 0
+        let may_be_included = matches!(capability, Capability::Bpf | Capability::Perfmon);
+        let is_included = may_be_included && has_bit(self.effective, Capability::SysAdmin);
+        is_included || has_bit(self.effective, capability)
     }
 
     /// Capabilities that `feature` requires and this process lacks.
@@ -288,6 +288,12 @@ impl Permissions {
     }
 }
 
+/// Whether a set of capabilities has this one.
+fn has_bit(set: u64, capability: Capability) -> bool {
+    set & (1 << capability.bit()) != 0
+}
+
+/// Set of capabilities in the line of `/proc/PID/status` with this key.
 fn capability_bits(status: &[u8], key: &str) -> Option<u64> {
     u64::from_str_radix(status_field(status, key)?, 16).ok()
 }

@@ -12,7 +12,7 @@ use crate::degraded::Degraded;
 use crate::library;
 use crate::load::{self, LoadSettings};
 use crate::probe::batches::{message_batches, poll_batches};
-use crate::probe_points::{ProbePointCache, Sought};
+use crate::probe_points::{ProbePointCache, ProbePoints, ProbePointsError, Sought};
 use crate::programs::{Batch, MessagePoints};
 
 /// Name of a program that returns immediately.
@@ -45,17 +45,7 @@ fn attach_traps(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error:
     let mut cache = ProbePointCache::default();
     for library in library::open_libzmq(pid)? {
         let probe_points = cache.find_in_library(Sought::Functions, &library.file)?;
-        let send = probe_points.entry_of("zmq_msg_send")?;
-        let recv = probe_points.entry_of("zmq_msg_recv")?;
-        // Without a probe point inside the function, its return is probed, which costs more.
-        let batches = match (traps, probe_points.received) {
-            (Traps::ProbePoints, Some(done)) => vec![empty_batch(false, [send, done.at])],
-            (Traps::All, _) => {
-                message_batches(&probe_points, 0, MessagePoints { processed: true, buffers: library.may_use_buffers })?
-            }
-            _ => vec![empty_batch(false, [send, recv]), empty_batch(true, [recv])],
-        };
-        for batch in batches {
+        for batch in batches_of_traps(&probe_points, traps, library.may_use_buffers)? {
             links.extend(method.attach_batch(&mut ebpf, &with_empty_program(batch), &library.file.path(), id)?);
         }
     }
@@ -70,6 +60,26 @@ fn attach_traps(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error:
         }
     }
     Ok(links)
+}
+
+/// The probe points in libzmq of this set of traps.
+fn batches_of_traps(
+    probe_points: &ProbePoints,
+    traps: Traps,
+    may_use_buffers: bool,
+) -> Result<Vec<Batch>, ProbePointsError> {
+    if traps == Traps::All {
+        return message_batches(probe_points, 0, MessagePoints { processed: true, buffers: may_use_buffers });
+    }
+    let send = probe_points.entry_of("zmq_msg_send")?;
+    let recv = probe_points.entry_of("zmq_msg_recv")?;
+    if traps == Traps::ProbePoints
+        && let Some(received) = probe_points.received
+    {
+        return Ok(vec![empty_batch(false, [send, received.at])]);
+    }
+    // Without a probe point inside the function, its return is probed, which costs more.
+    Ok(vec![empty_batch(false, [send, recv]), empty_batch(true, [recv])])
 }
 
 /// Empty probes at these offsets.

@@ -145,15 +145,21 @@ impl RunEnvironment {
 /// Path of the running program, for a shell. After `pip install` or `cargo install`, its folder is not on root's PATH, and after `uvx` on
 /// nobody's.
 fn own_program() -> String {
+    const FOUND_BY_SHELL: &str = "$(command -v tokengap)";
     let path = std::env::current_exe().ok().and_then(|path| path.into_os_string().into_string().ok());
-    let Some(path) = path.filter(|path| !path.contains(char::is_control)) else {
-        return "$(command -v tokengap)".to_owned();
+    let Some(path) = path else {
+        return FOUND_BY_SHELL.to_owned();
     };
+    // Such a path could change the line that the user copies.
+    if path.contains(char::is_control) {
+        return FOUND_BY_SHELL.to_owned();
+    }
     // Anything else is quoted, so that a shell takes it as one word.
     let is_plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+@".contains(c));
     if is_plain { path } else { format!("'{}'", path.replace('\'', r"'\''")) }
 }
 
+/// Names of these capabilities, each with the prefix.
 fn join_names(capabilities: &[Capability], prefix: &str, separator: &str) -> String {
     let names: Vec<String> = capabilities.iter().map(|capability| format!("{prefix}{}", capability.name())).collect();
     names.join(separator)

@@ -170,19 +170,7 @@ impl KernelSide {
         if self.groups.contains_key(&group) {
             return Ok(());
         }
-        let missing_types = match group {
-            Group::Scheduler if !self.offsets.sched() => {
-                Some(self.missing_btf.clone().unwrap_or_else(|| format!("{VMLINUX} lacks a field of task_struct")))
-            }
-            Group::KernelPolls if !self.has_poll_timeouts => {
-                Some(String::from("the kernel's poll functions have other parameters"))
-            }
-            Group::Writes | Group::ClientReads | Group::ZmtpReads | Group::Arrivals => {
-                self.missing_egress_field.clone()
-            }
-            _ => None,
-        };
-        if let Some(what) = missing_types {
+        if let Some(what) = self.missing_types_for(group) {
             return Err(Refusal::Types(what));
         }
         let ebpf = &mut self.ebpf;
@@ -207,6 +195,21 @@ impl KernelSide {
         Ok(())
     }
 
+    /// The types or fields that the programs of a group read and the kernel does not describe. `None` if it describes all.
+    fn missing_types_for(&self, group: Group) -> Option<String> {
+        match group {
+            Group::Scheduler if self.offsets.sched() => None,
+            Group::Scheduler => {
+                Some(self.missing_btf.clone().unwrap_or_else(|| format!("{VMLINUX} lacks a field of task_struct")))
+            }
+            Group::KernelPolls if self.has_poll_timeouts => None,
+            Group::KernelPolls => Some(String::from("the kernel's poll functions have other parameters")),
+            Group::Writes | Group::ClientReads | Group::ZmtpReads | Group::Arrivals => {
+                self.missing_egress_field.clone()
+            }
+        }
+    }
+
     /// Attaches a batch to process `pid`, which is the target with this index and has `library` mapped.
     pub(crate) fn attach_uprobes(
         &mut self,
@@ -227,7 +230,6 @@ impl KernelSide {
 
     /// Detaches a target's links on another thread, because it takes a grace period of the kernel.
     pub(crate) fn detach_target(&mut self, target: u32) {
-        // Detaching waits for a grace period of the kernel, so another thread does it.
         let links = self.targets.remove(&target).unwrap_or_default();
         // If no thread can be started, the closure drops its links here.
         let _ = std::thread::Builder::new().spawn(move || attach::detach_links(links));
@@ -235,13 +237,16 @@ impl KernelSide {
 
     /// Detaches the links of all targets.
     pub(crate) fn detach_targets(&mut self) {
-        attach::detach_links(std::mem::take(&mut self.targets).into_values().flatten().collect());
+        let links = std::mem::take(&mut self.targets).into_values().flatten();
+        attach::detach_links(links.collect());
     }
 }
 
 impl Drop for KernelSide {
     fn drop(&mut self) {
-        let groups = std::mem::take(&mut self.groups).into_values().flatten();
-        attach::detach_links(groups.chain(std::mem::take(&mut self.targets).into_values().flatten()).collect());
+        // All together, so that the kernel's waits for them end together.
+        let of_groups = std::mem::take(&mut self.groups).into_values().flatten();
+        let of_targets = std::mem::take(&mut self.targets).into_values().flatten();
+        attach::detach_links(of_groups.chain(of_targets).collect());
     }
 }

@@ -1,6 +1,7 @@
 //! The libzmq, libc and libssl files that a process has mapped, held open, and whether a libzmq's code is understood.
 
 use std::collections::HashSet;
+use std::ops::RangeInclusive;
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 
@@ -35,11 +36,11 @@ pub(crate) struct Library {
 
 /// The mapped files that contain libzmq.
 pub(crate) fn open_libzmq(pid: u32) -> Result<Vec<Library>, ReadError> {
-    let (process, files) = read_mapped_files(pid)?;
-    let mut libraries = open_all(&process, &libzmq::mapped_libzmq(&files))?;
-    for library in &mut libraries {
-        let file = files.iter().find(|file| file.path == library.path);
-        library.may_use_buffers = file.is_none_or(|file| !is_used_by_pyzmq_only(file, &files));
+    let MappedFiles { process, files } = MappedFiles::read(pid)?;
+    let libzmq_files = libzmq::mapped_libzmq(&files);
+    let mut libraries = open_libraries(&process, &libzmq_files)?;
+    for (library, file) in libraries.iter_mut().zip(libzmq_files) {
+        library.may_use_buffers = !is_used_by_pyzmq_only(file, &files);
     }
     Ok(libraries)
 }
@@ -49,15 +50,19 @@ pub(crate) fn open_libc(pid: u32) -> Result<Vec<Library>, ReadError> {
     open_libraries_named(pid, is_libc_name)
 }
 
+/// Whether a file with this name is the C library.
 pub(crate) fn is_libc_name(name: &[u8]) -> bool {
     name == b"libc.so.6" || name.starts_with(b"libc-2.") || name.starts_with(b"ld-musl-")
 }
 
-/// The mapped extension of an engine's inner server.
+/// The mapped extension of an engine's inner server; `None` if the process has not mapped it.
 pub(crate) fn open_extension(pid: u32, server: &InnerServer) -> Result<Option<Library>, ReadError> {
-    let (process, files) = read_mapped_files(pid)?;
-    let found = files.iter().find(|file| (server.is_extension)(&file.path));
-    found.map(|file| open_library(&process, file)).transpose()
+    let MappedFiles { process, files } = MappedFiles::read(pid)?;
+    let extension = files.iter().find(|file| (server.is_extension)(&file.path));
+    match extension {
+        Some(file) => open_library(&process, file).map(Some),
+        None => Ok(None),
+    }
 }
 
 /// The mapped files of OpenSSL: `libssl.so.3` from a distribution, `libssl-<hash>.so.3` from a wheel.
@@ -65,26 +70,35 @@ pub(crate) fn open_libssl(pid: u32) -> Result<Vec<Library>, ReadError> {
     open_libraries_named(pid, is_libssl_name)
 }
 
+/// Whether a file with this name is OpenSSL's `libssl`.
 pub(crate) fn is_libssl_name(name: &[u8]) -> bool {
     name.starts_with(b"libssl") && memmem::find(name, b".so").is_some()
 }
 
-/// Opens all mapped files of the process whose names the function recognises.
-fn open_libraries_named(pid: u32, is_name: impl Fn(&[u8]) -> bool) -> Result<Vec<Library>, ReadError> {
-    let (process, files) = read_mapped_files(pid)?;
-    let found: Vec<&MappedFile> = files.iter().filter(|file| is_name(file.name())).collect();
-    open_all(&process, &found)
+/// Opens all mapped files of the process whose names `is_wanted` recognises.
+fn open_libraries_named(pid: u32, is_wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<Library>, ReadError> {
+    let MappedFiles { process, files } = MappedFiles::read(pid)?;
+    let wanted: Vec<&MappedFile> = files.iter().filter(|file| is_wanted(file.name())).collect();
+    open_libraries(&process, &wanted)
 }
 
-/// Reads which files a process has mapped.
-fn read_mapped_files(pid: u32) -> Result<(ProcDir, Vec<MappedFile>), ReadError> {
-    let process = ProcDir::open(pid)?;
-    let files = maps::parse_mapped_files(&process.mappings(MAX_MAPS_BYTES)?);
-    Ok((process, files))
+/// The files that a process has mapped.
+struct MappedFiles {
+    process: ProcDir,
+    files: Vec<MappedFile>,
 }
 
-/// Opens these mapped files, or none if there are too many.
-fn open_all(process: &ProcDir, files: &[&MappedFile]) -> Result<Vec<Library>, ReadError> {
+impl MappedFiles {
+    /// Reads the list of files that process `pid` has mapped.
+    fn read(pid: u32) -> Result<Self, ReadError> {
+        let process = ProcDir::open(pid)?;
+        let files = maps::parse_mapped_files(&process.mappings(MAX_MAPS_BYTES)?);
+        Ok(Self { process, files })
+    }
+}
+
+/// Opens these mapped files of the process in their order. An error if there are too many.
+fn open_libraries(process: &ProcDir, files: &[&MappedFile]) -> Result<Vec<Library>, ReadError> {
     // A process may map files of any name.
     if files.len() > MAX_FILES_PER_LIBRARY {
         return Err(ReadError::TooMany(MAX_FILES_PER_LIBRARY));
@@ -92,6 +106,7 @@ fn open_all(process: &ProcDir, files: &[&MappedFile]) -> Result<Vec<Library>, Re
     files.iter().map(|file| open_library(process, file)).collect()
 }
 
+/// Opens a mapped file. Whether plain buffers may be used is decided by the caller.
 fn open_library(process: &ProcDir, file: &MappedFile) -> Result<Library, ReadError> {
     Ok(Library { file: process.open_library(file)?, path: file.path.clone(), may_use_buffers: false })
 }
@@ -113,8 +128,15 @@ fn path_contains(file: &MappedFile, part: &str) -> bool {
 /// that does not answer.
 #[derive(Debug, Default)]
 pub struct LibraryReader {
-    /// Device and inode of the files that were read.
-    read_files: HashSet<(u64, u64)>,
+    /// Files that were read.
+    read_files: HashSet<LibraryFileId>,
+}
+
+/// Identity of a library's file.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct LibraryFileId {
+    device: u64,
+    inode: u64,
 }
 
 impl LibraryReader {
@@ -122,32 +144,34 @@ impl LibraryReader {
     pub fn read_libraries_of(&mut self, pid: u32, inner_server: Option<EngineKind>) {
         let messages = PointSet::Messages(MessagePoints { processed: true, buffers: false });
         let polls = PointSet::Polls { with_returns: false };
-        for library in open_libzmq(pid).into_iter().flatten() {
-            self.read_once(pid, &library, messages);
+        for library in open_libzmq(pid).unwrap_or_default() {
+            self.read_new_library(pid, &library, messages);
         }
-        for library in open_libc(pid).into_iter().flatten() {
-            self.read_once(pid, &library, polls);
+        for library in open_libc(pid).unwrap_or_default() {
+            self.read_new_library(pid, &library, polls);
         }
-        for library in open_libssl(pid).into_iter().flatten() {
-            self.read_once(pid, &library, PointSet::Tls);
+        for library in open_libssl(pid).unwrap_or_default() {
+            self.read_new_library(pid, &library, PointSet::Tls);
         }
-        let server = inner_server.and_then(|engine| engine.inner_server());
-        if let Some(server) = server
+        if let Some(server) = inner_server.and_then(|engine| engine.inner_server())
             && let Ok(Some(library)) = open_extension(pid, &server)
         {
-            self.read_once(pid, &library, PointSet::Method);
+            self.read_new_library(pid, &library, PointSet::Method);
         }
     }
 
-    /// Reads and analyses a library, once per file. The result is in a cache, so an error has no consequence here.
-    fn read_once(&mut self, pid: u32, library: &Library, set: PointSet) {
+    /// Reads and analyses a library whose file has not been read yet. The results fill the caches of the kernel and of the helper.
+    fn read_new_library(&mut self, pid: u32, library: &Library, set: PointSet) {
+        // After the limit, files are read again, which costs time only.
         if self.read_files.len() == MAX_CACHED {
-            // Read again at most, which costs time only.
             self.read_files.clear();
         }
-        if !self.read_files.insert((library.file.device, library.file.inode)) {
+        let id = LibraryFileId { device: library.file.device, inode: library.file.inode };
+        let is_new = self.read_files.insert(id);
+        if !is_new {
             return;
         }
+        // The error is reported when the process is probed.
         if let Err(error) = read_and_analyse(pid, library, set) {
             tracing::debug!("pid {pid}: {}: {error}", library.path.display());
         }
@@ -158,11 +182,14 @@ impl LibraryReader {
 fn read_and_analyse(pid: u32, library: &Library, set: PointSet) -> Result<(), String> {
     // Only so that it is in the page cache.
     read_library(&library.file).map_err(|error| error.to_string())?;
-    match helper::connected_helper() {
-        Some(helper) => helper.analyse(pid, set, library.file.as_fd()).map_err(|error| error.to_string()),
-        None => Ok(()),
+    if let Some(helper) = helper::connected_helper() {
+        helper.analyse(pid, set, library.file.as_fd()).map_err(|error| error.to_string())?;
     }
+    Ok(())
 }
+
+/// Releases of libzmq with the message layout that the kernel side reads.
+const KNOWN_LAYOUT_RELEASES: RangeInclusive<[u16; 3]> = [4, 2, 5]..=[4, 3, 5];
 
 /// How the probe can attach to a libzmq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,7 +202,8 @@ pub struct CodeSupport {
 
 /// Analyses the code of a libzmq that process `pid` has mapped. The error names a missing file or symbol.
 pub fn analyse_libzmq(pid: u32, libzmq: &LibZmq) -> Result<CodeSupport, String> {
-    let (process, files) = read_mapped_files(pid).map_err(|error| format!("cannot read its mapped files: {error}"))?;
+    let MappedFiles { process, files } =
+        MappedFiles::read(pid).map_err(|error| format!("cannot read its mapped files: {error}"))?;
     let file = files.iter().find(|file| file.path == libzmq.path).ok_or("it is no longer mapped")?;
     let library = open_library(&process, file).map_err(|error| format!("cannot open its file: {error}"))?;
     let path = library.path.display();
@@ -186,7 +214,7 @@ pub fn analyse_libzmq(pid: u32, libzmq: &LibZmq) -> Result<CodeSupport, String> 
     }
     Ok(CodeSupport {
         has_single_points: probe_points.received.is_some() && probe_points.refused.is_some(),
-        has_known_layout: libzmq.release.map(|release| ([4, 2, 5]..=[4, 3, 5]).contains(&release.number)),
+        has_known_layout: libzmq.release.map(|release| KNOWN_LAYOUT_RELEASES.contains(&release.number)),
     })
 }
 

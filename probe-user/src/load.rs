@@ -42,7 +42,8 @@ impl LoadSettings {
 pub(crate) fn load_object(settings: LoadSettings) -> Result<Ebpf, aya::EbpfError> {
     let namespace = own_pid_namespace();
     let log_level = if shows_kernel_log() { u8::MAX } else { 0 };
-    let object = (Permissions::current().kernel() < FIRST_WITH_PRIVATE_STACKS).then(object_without_tail_calls);
+    let has_private_stacks = Permissions::current().kernel() >= FIRST_WITH_PRIVATE_STACKS;
+    let changed_object = if has_private_stacks { None } else { Some(object_without_tail_calls()) };
     EbpfLoader::new()
         .override_global("OFFSETS", &Plain(settings.offsets), true)
         .override_global("PLACES", &Plain(settings.places), true)
@@ -51,7 +52,7 @@ pub(crate) fn load_object(settings: LoadSettings) -> Result<Ebpf, aya::EbpfError
         .override_global("NAMESPACE_DEV", &namespace.device, true)
         .override_global("NAMESPACE_INO", &namespace.inode, true)
         .map_max_entries("RECORDS", settings.ring_bytes)
-        .load(object.as_deref().map_or(OBJECT, |object| &object.0))
+        .load(changed_object.as_deref().map_or(OBJECT, |object| &object.bytes))
 }
 
 /// First kernel that gives programs private stacks: see `probe-ebpf/src/kernel/stack.rs`.
@@ -63,7 +64,9 @@ const NO_CALL: [u8; 8] = [0xb7, 0, 0, 0, 0, 0, 0, 0];
 
 /// An object at the alignment that its parser needs.
 #[repr(align(32))]
-struct AlignedObject([u8; OBJECT.len()]);
+struct AlignedObject {
+    bytes: [u8; OBJECT.len()],
+}
 
 /// The object without the tail calls of its uprobe programs, which only kernels with private stacks need. ARM64 before Linux 6.0 refuses them
 /// in programs that call functions.
@@ -71,23 +74,28 @@ fn object_without_tail_calls() -> Box<AlignedObject> {
     let mut bytes: [u8; OBJECT.len()] = std::array::from_fn(|index| OBJECT[index]);
     for range in uprobe_code() {
         // An eBPF instruction has eight bytes.
-        for instruction in bytes[range].as_chunks_mut().0 {
+        let (instructions, _) = bytes[range].as_chunks_mut();
+        for instruction in instructions {
             if *instruction == TAIL_CALL {
                 *instruction = NO_CALL;
             }
         }
     }
-    Box::new(AlignedObject(bytes))
+    Box::new(AlignedObject { bytes })
 }
 
 /// Places of the uprobe programs in the object.
 fn uprobe_code() -> Vec<Range<usize>> {
-    let file = object::File::parse(OBJECT);
-    let sections = file.iter().flat_map(object::File::sections);
-    let code = sections.filter(|section| matches!(section.name(), Ok("uprobe" | "uretprobe")));
-    code.filter_map(|section| section.file_range())
-        .map(|(start, length)| start as usize..(start + length) as usize)
-        .collect()
+    let mut ranges = Vec::new();
+    let Ok(file) = object::File::parse(OBJECT) else { return ranges };
+    for section in file.sections() {
+        if matches!(section.name(), Ok("uprobe" | "uretprobe"))
+            && let Some((start, length)) = section.file_range()
+        {
+            ranges.push(start as usize..(start + length) as usize);
+        }
+    }
+    ranges
 }
 
 /// Identity of the current pid namespace; zeros in the initial one, where ids need no translation.
@@ -149,8 +157,8 @@ mod tests {
         // All but the empty one.
         let file = object::File::parse(OBJECT).expect("an ELF file");
         let programs = uprobe_programs(&file);
-        assert_eq!((count(OBJECT), count(&without.0)), (programs - 1, 0));
-        let changed = OBJECT.iter().zip(&without.0).filter(|(old, new)| old != new).count();
+        assert_eq!((count(OBJECT), count(&without.bytes)), (programs - 1, 0));
+        let changed = OBJECT.iter().zip(&without.bytes).filter(|(old, new)| old != new).count();
         assert_eq!(changed, 2 * (programs - 1), "an operation and its helper");
     }
 

@@ -34,31 +34,35 @@ pub struct Holder {
 
 /// Queries the Unix sockets of one network namespace.
 #[derive(Debug)]
-pub struct Peers(DiagSocket);
+pub struct Peers {
+    diag_socket: DiagSocket,
+}
 
 impl Peers {
     /// Queries the current network namespace. Needs no privilege.
     pub fn in_own_namespace() -> Result<Self, DiagError> {
-        DiagSocket::open_here().map(Self)
+        Ok(Self { diag_socket: DiagSocket::open_here()? })
     }
 
     /// Queries the network namespace of process `pid`. Needs `CAP_SYS_ADMIN` if it differs from the current one.
     pub fn in_namespace_of(pid: u32) -> Result<Self, DiagError> {
-        ProcDir::open(pid).map_err(DiagError::Enter).and_then(|process| DiagSocket::open_for(&process)).map(Self)
+        let process = ProcDir::open(pid).map_err(DiagError::Enter)?;
+        Ok(Self { diag_socket: DiagSocket::open_for(&process)? })
     }
 
     /// Connections to the listener that was bound to `path`, even if its file has been moved.
     pub fn connections_to(&self, path: &Path) -> Result<Vec<PeerConnection>, DiagError> {
-        let sockets = self.0.list_unix_sockets(MAX_ENTRIES)?.items;
+        let sockets = self.diag_socket.list_unix_sockets(MAX_ENTRIES)?.items;
         let endpoint = format!("ipc://{}", path.display());
-        let mut connections: Vec<PeerConnection> = connection::pair_unix_sockets(&sockets)
-            .into_iter()
-            .filter(|found| found.endpoint == endpoint)
-            .filter_map(|found| {
-                // Without its other end, the sender cannot be found.
-                Some(PeerConnection { connector: found.connector?, acceptor: found.acceptor })
-            })
-            .collect();
+        let mut connections = Vec::new();
+        for pair in connection::pair_unix_sockets(&sockets) {
+            // Without its other end, the sender cannot be found.
+            if pair.endpoint == endpoint
+                && let Some(connector) = pair.connector
+            {
+                connections.push(PeerConnection { connector, acceptor: pair.acceptor });
+            }
+        }
         // A socket dump has no order, and lists a connection at each of its ends.
         connections.sort_unstable();
         connections.dedup();

@@ -62,5 +62,6 @@ pub fn named_status(path: &Path) -> Result<FileStatus, ReadError> {
 /// Asks the opener for a file that this process may not read.
 fn ask_for_named(path: &Path, request: fn(u32) -> OpenRequest) -> Result<OpenerReply, ReadError> {
     let opener = opener_client::connected_opener().ok_or(ReadError::Denied)?;
-    opener.send_request(&request(opener.index_of_named(path).ok_or(ReadError::Denied)?))
+    let index = opener.index_of_named(path).ok_or(ReadError::Denied)?;
+    opener.send_request(&request(index))
 }

@@ -81,7 +81,7 @@ impl Queues {
         self.sockets.retain(|socket, found| found.is_ok() && is_used(socket));
         let sockets = &self.sockets;
         self.namespaces.retain(|&namespace, opened| {
-            opened.is_ok() && sockets.values().flatten().any(|query| query.is_in(namespace))
+            opened.is_ok() && sockets.values().flatten().any(|query| query.namespace() == Some(namespace))
         });
     }
 
@@ -94,17 +94,10 @@ impl Queues {
             self.sockets.insert(socket, found);
             found
         };
-        let (namespace, answer) = match query? {
-            SocketQuery::Closed => return Ok(None),
-            SocketQuery::Unix { namespace, inode } => {
-                (namespace, self.diag_socket(namespace).and_then(|diag| diag.query_unix_depth(inode)))
-            }
-            SocketQuery::Tcp { namespace, ends } => {
-                (namespace, self.diag_socket(namespace).and_then(|diag| diag.query_tcp_depth(socket.inode, ends)))
-            }
-        };
+        let query = query?;
+        let Some(namespace) = query.namespace() else { return Ok(None) };
         // The result is kept, so that a closed socket is not searched again.
-        match answer {
+        match self.send_query(query, socket.inode) {
             Ok(Some(depth)) => Ok(Some(depth)),
             Ok(None) => {
                 self.sockets.insert(socket, Ok(SocketQuery::Closed));
@@ -120,17 +113,35 @@ impl Queues {
         }
     }
 
+    /// Asks the kernel for the queues of a socket. `None` if it is closed.
+    fn send_query(&self, query: SocketQuery, tcp_inode: u64) -> Result<Option<QueueDepth>, DiagError> {
+        match query {
+            SocketQuery::Unix { namespace, inode } => self.diag_socket(namespace)?.query_unix_depth(inode),
+            SocketQuery::Tcp { namespace, ends } => self.diag_socket(namespace)?.query_tcp_depth(tcp_inode, ends),
+            SocketQuery::Closed => Ok(None),
+        }
+    }
+
+    /// The netlink socket of a network namespace, or why there is none.
     fn diag_socket(&self, namespace: u64) -> Result<&DiagSocket, DiagError> {
-        let gone = DiagError::Enter(ReadError::Gone);
-        self.namespaces.get(&namespace).map_or(Err(gone), |opened| opened.as_ref().map_err(|&error| error))
+        match self.namespaces.get(&namespace) {
+            Some(Ok(diag)) => Ok(diag),
+            Some(Err(error)) => Err(*error),
+            None => Err(DiagError::Enter(ReadError::Gone)),
+        }
     }
 
     /// Finds how to ask the kernel for the queues of a socket.
     fn find_socket(&mut self, socket: End) -> Result<SocketQuery, QueueError> {
         let End { pid, inode, .. } = socket;
-        let opened = ProcDir::open(pid).and_then(|process| Ok((process.network_namespace()?, process)));
-        let (namespace, process) = match opened {
-            Ok(found) => found,
+        // A process that has exited has no open socket.
+        let process = match ProcDir::open(pid) {
+            Ok(process) => process,
+            Err(ReadError::Gone) => return Ok(SocketQuery::Closed),
+            Err(error) => return Err(QueueError::Namespace(pid, error)),
+        };
+        let namespace = match process.network_namespace() {
+            Ok(namespace) => namespace,
             Err(ReadError::Gone) => return Ok(SocketQuery::Closed),
             Err(error) => return Err(QueueError::Namespace(pid, error)),
         };
@@ -166,11 +177,11 @@ impl Queues {
 }
 
 impl SocketQuery {
-    /// Returns whether the socket is in this network namespace.
-    fn is_in(&self, wanted: u64) -> bool {
+    /// Network namespace of the socket; `None` if it is closed.
+    fn namespace(&self) -> Option<u64> {
         match self {
-            Self::Unix { namespace, .. } | Self::Tcp { namespace, .. } => *namespace == wanted,
-            Self::Closed => false,
+            Self::Unix { namespace, .. } | Self::Tcp { namespace, .. } => Some(*namespace),
+            Self::Closed => None,
         }
     }
 }

@@ -52,6 +52,7 @@ pub enum UnknownWait {
     Unreadable(Unreadable),
 }
 
+/// Nanoseconds between two times; `None` if one of them is unknown.
 fn ns_between(from: Option<MonoNs>, to: Option<MonoNs>) -> Option<u64> {
     Some(to?.since(from?))
 }
@@ -125,20 +126,16 @@ impl TimedResponse {
         waits: &mut Frontends,
         sink: &mut EventSink<'_>,
     ) {
+        if self.multiplexed {
+            return;
+        }
+        // Counted once for the connection.
+        if stream > 0 {
+            self.multiplexed = true;
+            return waits.count_unknown(UnknownWait::Http2);
+        }
         match element {
-            _ if self.multiplexed => {}
-            _ if stream > 0 => {
-                self.multiplexed = true;
-                waits.count_unknown(UnknownWait::Http2);
-            }
-            ResponseElement::Began => {
-                // A write that was not accepted in full may be the beginning of this response.
-                let before = if self.begun { Writes::default() } else { self.writes };
-                let Writes { short_write, short_write_before_first, .. } = before;
-                self.id.clear();
-                self.begun = true;
-                self.writes = Writes { short_write, short_write_before_first, ..Writes::observed_from_start() };
-            }
+            ResponseElement::Began => self.begin_response(),
             ResponseElement::Completion(completion) if completion.form == ResponseForm::OpenAi => {
                 let id = without_prefix(&completion.rid);
                 // All events of a response have the same id.
@@ -154,6 +151,18 @@ impl TimedResponse {
             }
             _ => {}
         }
+    }
+
+    /// Begins a response. A short write between responses may be the beginning of this one, and so counts for it.
+    fn begin_response(&mut self) {
+        let writes_before = if self.begun { Writes::default() } else { self.writes };
+        self.id.clear();
+        self.begun = true;
+        self.writes = Writes {
+            short_write: writes_before.short_write,
+            short_write_before_first: writes_before.short_write_before_first,
+            ..Writes::observed_from_start()
+        };
     }
 
     /// Ends the response, if one is in progress.
@@ -254,15 +263,16 @@ impl Frontends {
             return self.count_unknown(why);
         }
         let has_same_parts = frontend.parts == worker.parts;
-        let mut first_token_ns = ns_between(worker.first, frontend.first);
         // With other parts, the first ones of both sides may hold different tokens. After a short write, the client held the token back.
-        if !has_same_parts || frontend.short_write_before_first {
-            first_token_ns = None;
+        let mut first_token_ns = None;
+        if has_same_parts && !frontend.short_write_before_first {
+            first_token_ns = ns_between(worker.first, frontend.first);
         }
-        let mut last_token_ns = ns_between(worker.last, frontend.last);
-        if frontend.short_write {
-            last_token_ns = None;
+        let mut last_token_ns = None;
+        if !frontend.short_write {
+            last_token_ns = ns_between(worker.last, frontend.last);
         }
+        // One reason for each response, the most certain one.
         if frontend.short_write {
             self.count_unknown(UnknownWait::SlowClient);
         } else if last_token_ns.is_none() {

@@ -21,54 +21,67 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// Request id of an event that has the stream's name and the index of a choice.
+    /// Request id of an event whose `name` is that of the stream, followed by `#` and the index of a choice other than the first. `None` if it is of
+    /// another stream.
     pub(super) fn request_id(&self, name: &str) -> Option<Cow<'_, str>> {
         let choice = name.strip_prefix(self.subject.as_str())?;
         let id = self.rid.as_ref().unwrap_or(&self.context);
-        Some(if choice.is_empty() { Cow::Borrowed(id) } else { Cow::Owned(format!("{id}{choice}")) })
+        if choice.is_empty() {
+            return Some(Cow::Borrowed(id));
+        }
+        Some(Cow::Owned(format!("{id}{choice}")))
     }
 }
 
 /// Request ids on the hops by the ids that responses show, for engines whose responses show another id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct ResponseIds(Recent<ChoiceRequests>);
+pub(super) struct ResponseIds {
+    choices: Recent<Vec<ChoiceRequest>>,
+}
 
-/// Index of a choice, and the id of its request; `None` if two live requests claim it.
-type ChoiceRequests = Vec<(u32, Option<String>)>;
+/// A choice of a response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ChoiceRequest {
+    index: u32,
+    /// Id of its request; `None` if two live requests claim it.
+    rid: Option<String>,
+}
 
 impl ResponseIds {
     /// Records the requests of a frame.
     pub(super) fn record_requests(&mut self, response_id: ReadResponseId, chunks: &[Chunk<'_>]) {
         for chunk in chunks {
-            if let Some((id, choice)) = response_id(chunk.rid) {
-                self.record_choice(id, choice, chunk.rid);
+            if let Some((id, index)) = response_id(chunk.rid) {
+                self.record_choice(id, index, chunk.rid);
             }
         }
     }
 
-    /// Records that choice `choice` of response `id` carries the output of request `rid`.
-    fn record_choice(&mut self, id: &str, choice: u32, rid: &str) {
-        let Some(choices) = self.0.values.get_mut(id) else {
-            self.0.insert(id, vec![(choice, Some(rid.to_owned()))], MAX_WAITING);
+    /// Records that the choice `index` of response `id` carries the output of request `rid`.
+    fn record_choice(&mut self, id: &str, index: u32, rid: &str) {
+        let Some(choices) = self.choices.values.get_mut(id) else {
+            self.choices.insert(id, vec![ChoiceRequest { index, rid: Some(rid.to_owned()) }], MAX_WAITING);
             return;
         };
-        match choices.iter_mut().find(|(known, _)| *known == choice) {
-            Some((_, known)) if known.as_deref() == Some(rid) => {}
-            // Better no request than the wrong one.
-            Some((_, known)) => *known = None,
-            None => choices.push((choice, Some(rid.to_owned()))),
+        let Some(choice) = choices.iter_mut().find(|choice| choice.index == index) else {
+            choices.push(ChoiceRequest { index, rid: Some(rid.to_owned()) });
+            return;
+        };
+        // Better no request than the wrong one.
+        if choice.rid.as_deref() != Some(rid) {
+            choice.rid = None;
         }
     }
 
-    /// Request whose output this choice carries.
-    pub(super) fn find_request(&self, id: &str, choice: u32) -> Option<&str> {
-        let choices = self.0.values.get(id)?;
-        choices.iter().find(|(known, _)| *known == choice)?.1.as_deref()
+    /// Request whose output the choice `index` of response `id` carries.
+    pub(super) fn find_request(&self, id: &str, index: u32) -> Option<&str> {
+        let choices = self.choices.values.get(id)?;
+        choices.iter().find(|choice| choice.index == index)?.rid.as_deref()
     }
 
     /// Forgets a response that has ended. Later requests may have its id again.
     pub(super) fn forget_response(&mut self, id: &str) {
-        self.0.remove(id);
+        self.choices.remove(id);
     }
 }
 
@@ -87,6 +100,6 @@ mod tests {
         assert_eq!((ids.find_request("cmpl-a", 0), ids.find_request("cmpl-a", 1)), (None, Some("cmpl-a-1-11111111")));
         ids.forget_response("cmpl-a");
         ids.record_choice("cmpl-a", 0, "cmpl-a-0-22222222");
-        assert_eq!((ids.find_request("cmpl-a", 0), ids.0.values.len()), (Some("cmpl-a-0-22222222"), 1));
+        assert_eq!((ids.find_request("cmpl-a", 0), ids.choices.values.len()), (Some("cmpl-a-0-22222222"), 1));
     }
 }

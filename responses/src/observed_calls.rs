@@ -32,6 +32,7 @@ struct ListedCalls {
 }
 
 impl ListedCalls {
+    /// These calls and the next one of the list.
     fn with_call(self, call: IndexedCall) -> Self {
         // Some servers leave the index out, which is then the position.
         let index = call.index.unwrap_or(self.count);
@@ -48,9 +49,10 @@ impl ObservedCalls {
     pub(super) fn count_calls(&mut self, json: &str) {
         let list = &mut Deserializer::from_str(json);
         let listed = fold_list(list, ListedCalls::default(), ListedCalls::with_call).unwrap_or_default();
-        let first = listed.first_index.unwrap_or(0);
+        let first_index = listed.first_index.unwrap_or(0);
         self.last = self.last.max(listed.highest_index);
-        if *self.first.get_or_insert(first) == first {
+        let is_of_first_call = *self.first.get_or_insert(first_index) == first_index;
+        if is_of_first_call {
             self.events = self.events.saturating_add(1);
         }
     }

@@ -71,18 +71,23 @@ impl RequestPart {
         };
         let no_events = AnswerContent { form, events: 0, event_tokens_max: None, lacks_end: false };
         let content = self.content.get_or_insert(no_events);
-        let mut tokens = None;
+        let mut new_tokens = None;
         if let (Some(tokens_so_far), Some(tokens_before)) = (completion.tokens_so_far, tokens_before) {
-            tokens = tokens_so_far.checked_sub(tokens_before);
+            new_tokens = tokens_so_far.checked_sub(tokens_before);
         }
         // The events of the engine's own endpoint may be cumulative, so the ids that they list are no new tokens.
         if form == AnswerForm::OpenAi {
-            tokens = tokens.or(completion.tokens);
+            new_tokens = new_tokens.or(completion.tokens);
         }
-        // The text of the engine's own endpoint is not read.
-        let has_content = tokens > Some(0) || !completion.text.is_empty() || form == AnswerForm::Generate;
-        content.events = content.events.saturating_add(u32::from(has_content));
-        content.event_tokens_max = content.event_tokens_max.max(tokens.filter(|tokens| *tokens > 0));
+        let has_tokens = new_tokens > Some(0);
+        // The text of the engine's own endpoint is not read, so each of its events may have some.
+        let may_have_text = !completion.text.is_empty() || form == AnswerForm::Generate;
+        if has_tokens || may_have_text {
+            content.events = content.events.saturating_add(1);
+        }
+        if has_tokens {
+            content.event_tokens_max = content.event_tokens_max.max(new_tokens);
+        }
     }
 }
 
@@ -167,7 +172,11 @@ impl OpenResponse {
         }
         let mut name = self.name.take();
         // Events reported earlier under another id keep that id.
-        if let Some(name) = name.as_mut().filter(|name| self.parts.is_empty() && name.rid.is_none()) {
+        let is_first_event = self.parts.is_empty();
+        if let Some(name) = &mut name
+            && name.rid.is_none()
+            && is_first_event
+        {
             name.rid = server.resolve_rid(&name.context);
         }
         // Both leave their owners meanwhile, because the event borrows its request's id from one of them.
@@ -255,48 +264,55 @@ impl OpenResponse {
         if part.is_some_and(|part| !part.is_counted) {
             return None;
         }
-        let tokens_before = match part {
-            Some(part) => part.tokens_so_far,
-            None => (self.is_fully_observed && self.parts.len() < limits.requests).then_some(0),
-        };
         let listed = completion.tokens.or(completion.logprobs);
-        match (completion.tokens_so_far, tokens_before) {
-            (Some(tokens_so_far), Some(tokens_before)) => tokens_so_far.checked_sub(tokens_before),
-            // The count includes missed events.
-            (Some(_), None) if listed.is_none() => {
+        if let Some(tokens_so_far) = completion.tokens_so_far {
+            let tokens_before = match part {
+                Some(part) => part.tokens_so_far,
+                None if self.is_fully_observed && self.parts.len() < limits.requests => Some(0),
+                None => None,
+            };
+            if let Some(tokens_before) = tokens_before {
+                return tokens_so_far.checked_sub(tokens_before);
+            }
+            if listed.is_none() {
+                // The count includes missed events.
                 sink.report_missed_event();
-                Some(0)
+                return Some(0);
             }
-            // The role at the start of a chat. At the end it may be a token without text, unless earlier events were counted.
-            (None, _)
-                if !is_compared
-                    && completion.text.is_empty()
-                    && (!completion.finished || part.is_some_and(|part| part.tokens > 0)) =>
-            {
-                Some(listed.unwrap_or(0))
-            }
-            _ => listed,
+            return listed;
         }
+        let has_counted_tokens = part.is_some_and(|part| part.tokens > 0);
+        // The role at the start of a chat. At the end it may be a token without text, unless earlier events were counted.
+        let has_no_token = completion.text.is_empty() && (!completion.finished || has_counted_tokens);
+        if has_no_token && !is_compared { Some(listed.unwrap_or(0)) } else { listed }
     }
 
     /// Tokens of an event that counts none, by its text. `None` if they are unknown.
     fn count_by_text(&self, completion: &Completion<'_>, server: &mut Server) -> Option<u32> {
         let rid = &*completion.rid;
-        let part = self.find_part(rid);
-        let is_counted = part.is_none_or(|part| part.is_counted);
         match completion.form {
-            ResponseForm::OpenAi if completion.tokens.is_none() && is_counted => {}
-            // The role at the start of a chat, or the usage at its end.
-            ResponseForm::OpenAi if completion.tokens == Some(0) && completion.text.is_empty() => return None,
-            ResponseForm::OpenAi if !completion.text.completion => {
-                server.texts.collect_unmatched(rid, &completion.text);
-                return None;
-            }
+            ResponseForm::OpenAi => {}
             ResponseForm::WorkerStream => return None,
-            ResponseForm::OpenAi | ResponseForm::Generate | ResponseForm::GrpcText => {
+            ResponseForm::Generate | ResponseForm::GrpcText => {
                 server.texts.stop_comparison(rid);
                 return None;
             }
+        }
+        let part = self.find_part(rid);
+        let is_counted = part.is_none_or(|part| part.is_counted);
+        if completion.tokens.is_some() || !is_counted {
+            // The role at the start of a chat, or the usage at its end.
+            let is_without_output = completion.tokens == Some(0) && completion.text.is_empty();
+            if is_without_output {
+                return None;
+            }
+            // Tool calls of chats are compared at the end of the response.
+            if completion.text.completion {
+                server.texts.stop_comparison(rid);
+            } else {
+                server.texts.collect_unmatched(rid, &completion.text);
+            }
+            return None;
         }
         let are_all_events_observed = match part {
             Some(part) => part.tokens_so_far.is_some(),
@@ -305,6 +321,7 @@ impl OpenResponse {
         server.texts.compare_event(rid, &completion.text, completion.finished, are_all_events_observed)
     }
 
+    /// The part of the response that belongs to this request.
     fn find_part(&self, rid: &str) -> Option<&RequestPart> {
         self.parts.iter().find(|part| part.rid == rid)
     }
@@ -374,7 +391,8 @@ impl OpenResponse {
         }
     }
 
-    /// Ends the response with its last byte or with its connection, and reports an answer for each of its requests.
+    /// Ends the response with its last byte or with its connection, and reports an answer for each of its requests. `unacknowledged`: number of
+    /// bytes that the client has not acknowledged, if its connection has ended.
     pub(super) fn end_response(
         self,
         end: AnswerEnd,

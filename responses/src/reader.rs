@@ -81,12 +81,17 @@ impl ResponseReader {
 
     /// Records when the request reached the server that the next response answers, and the span of its caller if its head names one.
     pub fn record_arrival(&mut self, times: ArrivalTimes, trace_parent: Option<TraceParent>) {
-        let open = self.responses.get(&0).filter(|response| response.has_begun);
-        if open.is_some_and(|response| response.is_fully_observed) {
+        if let Some(response) = self.responses.get(&0)
+            && response.has_begun
+        {
             // Of this and all later requests of the connection, it is unknown which arrived when.
-            self.arrival = self.arrival.map(|_| Err(UnknownArrival::Pipelined));
-        } else if open.is_none() && self.arrival == Some(Err(UnknownArrival::Missed)) {
-            // A later one is of the same request, if the server has written `100 Continue`.
+            if response.is_fully_observed && self.arrival.is_some() {
+                self.arrival = Some(Err(UnknownArrival::Pipelined));
+            }
+            return;
+        }
+        // A second arrival is of the same request, if the server has written `100 Continue`.
+        if self.arrival == Some(Err(UnknownArrival::Missed)) {
             self.arrival = Some(Ok(times));
             self.trace_parent = trace_parent;
         }
@@ -173,8 +178,9 @@ impl ResponseReader {
         }
         for (stream, response) in std::mem::take(responses) {
             // A client may have cancelled a stream earlier, which only the server reads.
-            let is_known = stream == 0 || end == AnswerEnd::ClientLeft;
-            response.end_response(if is_known { end } else { AnswerEnd::Unknown }, unacknowledged, server, sink);
+            let is_end_known = stream == 0 || end == AnswerEnd::ClientLeft;
+            let end = if is_end_known { end } else { AnswerEnd::Unknown };
+            response.end_response(end, unacknowledged, server, sink);
         }
     }
 
@@ -236,8 +242,9 @@ impl ResponseReader {
             record_element(responses, stream, element, limits, server, sink);
             if begins && let Some(response) = responses.get_mut(&stream) {
                 response.arrival = take_arrival(arrival, other_protocol);
-                response.trace_parent =
-                    trace_parent.take().filter(|_| response.arrival.is_some_and(|times| times.is_ok()));
+                let parent = trace_parent.take();
+                // Without its arrival, it is unknown whose caller this is.
+                response.trace_parent = if let Some(Ok(_)) = response.arrival { parent } else { None };
             }
         };
         let parsed = match parser {
@@ -275,7 +282,7 @@ impl ResponseReader {
     }
 }
 
-/// Arrival of the request of a response that begins; `None` where arrivals are not observed.
+/// Arrival of the request of a response that begins; `None` where arrivals are not observed. `other_protocol`: why the protocol of the connection hides it.
 fn take_arrival(
     next_arrival: &mut Option<Result<ArrivalTimes, UnknownArrival>>,
     other_protocol: Option<UnknownArrival>,
@@ -285,11 +292,14 @@ fn take_arrival(
     if let Some(Ok(_)) = arrival {
         *next_arrival = Some(Err(UnknownArrival::Missed));
     }
-    match other_protocol {
-        // Several requests share the connection, and nothing tells whose times these are.
-        Some(why) if arrival != Some(Err(UnknownArrival::Tls)) => arrival.map(|_| Err(why)),
-        _ => arrival,
+    let arrival = arrival?;
+    // Several requests share the connection, and nothing tells whose times these are.
+    if let Some(why) = other_protocol
+        && arrival != Err(UnknownArrival::Tls)
+    {
+        return Some(Err(why));
     }
+    Some(arrival)
 }
 
 /// Records an element in the response of its stream, which it may begin or end. At the limit of streams, evicts the oldest response.

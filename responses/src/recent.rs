@@ -28,6 +28,7 @@ impl<V> Recent<V> {
         evicted
     }
 
+    /// Removes and returns the value that was inserted first.
     pub(super) fn remove_oldest(&mut self) -> Option<V> {
         self.values.remove(&self.order.pop_front()?)
     }
@@ -35,8 +36,8 @@ impl<V> Recent<V> {
     /// Removes a value. Most leave in about the order of their insertion, so the search is short.
     pub(super) fn remove(&mut self, id: &str) -> Option<V> {
         let value = self.values.remove(id)?;
-        if let Some(at) = self.order.iter().position(|known| known == id) {
-            self.order.remove(at);
+        if let Some(index) = self.order.iter().position(|known| known == id) {
+            self.order.remove(index);
         }
         Some(value)
     }

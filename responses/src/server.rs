@@ -138,32 +138,39 @@ impl Server {
             Some(tokens) => (tokens, stated.and_then(|count| mode_shown_by(tokens, count, stated_before))),
             None => (stated?, Some(Mode::Cumulative)),
         };
-        // An engine known to be cumulative stays cumulative, even if one event has too few ids.
-        let mode = if self.mode == Some(Mode::Cumulative) {
-            self.mode
-        } else {
-            mode_of_event.or(self.mode).or(self.observed_mode)
-        };
+        let mode = self.mode_of_delivery(mode_of_event);
+        // An event that repeats the count of the last one shows no mode.
         if stated != stated_before {
             self.observed_mode = mode_of_event.or(self.observed_mode);
         }
         self.deliveries += 1;
-        let mode = mode.unwrap_or(Mode::Cumulative);
+        let mut tokens = tokens;
         // From 0.5.11 on a cumulative event refers to the engine's own list, which may grow before the event is written.
-        let tokens = match (mode, stated) {
-            (Mode::Cumulative, Some(count)) => tokens.min(count),
-            _ => tokens,
-        };
+        if mode == Mode::Cumulative
+            && let Some(count) = stated
+        {
+            tokens = tokens.min(count);
+        }
         Some(Delivery { mode, completion_tokens: stated, ..delivery_of_tokens(completion, tokens) })
+    }
+
+    /// Output mode of a delivery whose event shows `mode_of_event`.
+    fn mode_of_delivery(&self, mode_of_event: Option<Mode>) -> Mode {
+        // An engine known to be cumulative stays cumulative, even if one event has too few ids.
+        if self.mode == Some(Mode::Cumulative) {
+            return Mode::Cumulative;
+        }
+        mode_of_event.or(self.mode).or(self.observed_mode).unwrap_or(Mode::Cumulative)
     }
 
     /// Reports deliveries that were counted by their text. `finished`: the last of them finishes the request.
     /// `is_whole_body`: the response does not stream.
     pub(super) fn report_by_text(&mut self, rid: &str, finished: bool, is_whole_body: bool, sink: &mut EventSink<'_>) {
-        let mut ready = self.texts.take_ready().peekable();
+        let mut ready = self.texts.take_ready();
         while let Some(carried) = ready.next() {
+            let is_last = ready.as_slice().is_empty();
             let delivery = Delivery {
-                finished: finished && ready.peek().is_none(),
+                finished: finished && is_last,
                 response: if is_whole_body { Response::Whole } else { Response::Text },
                 without_text: carried.without_text,
                 ..Delivery::new(rid, carried.tokens, Some(carried.completion_tokens))

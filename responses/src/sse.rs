@@ -4,6 +4,9 @@ use memchr::memchr_iter;
 
 use super::buffer::BoundedBuffer;
 
+/// Number of bytes of the end of an event (`\n\r\n`) that may have arrived without the rest of it.
+const LONGEST_PART_OF_END: usize = 2;
+
 /// Buffer of an incomplete event. Events that are complete within one piece are not copied.
 #[derive(Debug, Default)]
 pub(super) struct EventParser {
@@ -21,17 +24,17 @@ impl EventParser {
         let has_incomplete_event = !buffer.is_empty();
         if has_incomplete_event && buffer.extend(piece).is_ok() {
             // A cut can fall anywhere between the two line ends of a blank line.
-            let from = (buffer.len() - piece.len()).saturating_sub(2);
-            let used = self.parse_blocks(&buffer, from, &mut emit);
-            buffer.remove_first(used);
+            let search_from = (buffer.len() - piece.len()).saturating_sub(LONGEST_PART_OF_END);
+            let parsed_bytes = self.parse_blocks(&buffer, search_from, &mut emit);
+            buffer.remove_first(parsed_bytes);
         } else {
             if has_incomplete_event {
                 // Without memory for its rest, the event is lost.
                 self.skip_event(&mut emit);
                 buffer.clear();
             }
-            let used = self.parse_blocks(piece, 0, &mut emit);
-            if buffer.extend(&piece[used..]).is_err() {
+            let parsed_bytes = self.parse_blocks(piece, 0, &mut emit);
+            if buffer.extend(&piece[parsed_bytes..]).is_err() {
                 self.skip_event(&mut emit);
             }
         }
@@ -50,46 +53,48 @@ impl EventParser {
             return;
         }
         self.skip_event(emit);
-        self.buffer.remove_first(self.buffer.len().saturating_sub(2));
+        self.buffer.remove_first(self.buffer.len().saturating_sub(LONGEST_PART_OF_END));
     }
 
-    /// Skips the current event up to its end.
+    /// Skips the current event up to its end. Emits `None` once for it.
     fn skip_event(&mut self, emit: &mut impl FnMut(Option<&[u8]>)) {
-        if !std::mem::replace(&mut self.skipping, true) {
+        if !self.skipping {
+            self.skipping = true;
             emit(None);
         }
     }
 
-    /// Parses every complete block, and returns the number of bytes they take. The first `from` bytes contain no end of a block.
-    fn parse_blocks(&mut self, bytes: &[u8], from: usize, emit: &mut impl FnMut(Option<&[u8]>)) -> usize {
-        let mut start = 0;
-        for newline in memchr_iter(b'\n', &bytes[from..]).map(|at| from + at) {
-            let after = &bytes[newline + 1..];
-            let blank = match after {
+    /// Parses every complete block, and returns the number of bytes they take. The first `search_from` bytes contain no end of a block.
+    fn parse_blocks(&mut self, bytes: &[u8], search_from: usize, emit: &mut impl FnMut(Option<&[u8]>)) -> usize {
+        let mut block_start = 0;
+        for offset in memchr_iter(b'\n', &bytes[search_from..]) {
+            let newline = search_from + offset;
+            let blank_line_bytes = match &bytes[newline + 1..] {
                 [b'\n', ..] => 1,
                 [b'\r', b'\n', ..] => 2,
                 _ => continue,
             };
             // The second line end of a blank line is itself found as a newline; skip it.
-            if newline < start {
+            if newline < block_start {
                 continue;
             }
-            if !std::mem::take(&mut self.skipping) {
-                self.parse_block(&bytes[start..newline], emit);
+            let is_skipped = std::mem::take(&mut self.skipping);
+            if !is_skipped {
+                self.parse_block(&bytes[block_start..newline], emit);
             }
-            start = newline + 1 + blank;
+            block_start = newline + 1 + blank_line_bytes;
         }
-        start
+        block_start
     }
 
     /// Emits the data of an event. Several lines are joined, as the specification says.
     fn parse_block(&mut self, block: &[u8], emit: &mut impl FnMut(Option<&[u8]>)) {
         let mut lines = block.split(|byte| *byte == b'\n').filter_map(data_value);
-        let (Some(first), second) = (lines.next(), lines.next()) else {
+        let Some(first) = lines.next() else {
             return;
         };
         // Nearly every event has one line of data, which needs no copy.
-        let Some(second) = second else {
+        let Some(second) = lines.next() else {
             return emit(Some(first));
         };
         self.joined.clear();

@@ -153,9 +153,11 @@ pub(super) struct ComparisonResult {
 }
 
 impl ComparedRequest {
+    /// Number of bytes that count towards the limit.
     fn kept_bytes(&self) -> usize {
-        let calls = self.unmatched.as_ref().map_or(0, |unmatched| unmatched.calls.bytes);
-        self.sent.as_ref().map_or(0, SentText::kept_bytes) + calls
+        let sent_bytes = self.sent.as_ref().map_or(0, SentText::kept_bytes);
+        let call_bytes = self.unmatched.as_ref().map_or(0, |unmatched| unmatched.calls.bytes);
+        sent_bytes + call_bytes
     }
 
     /// Frees the memory of the comparison.
@@ -165,9 +167,12 @@ impl ComparedRequest {
         self.unmatched = None;
     }
 
-    /// Text that is compared event by event.
+    /// Text that is compared event by event; `None` after the first difference.
     fn by_event(&self) -> Option<&SentText> {
-        self.sent.as_ref().filter(|_| self.unmatched.is_none())
+        if self.unmatched.is_some() {
+            return None;
+        }
+        self.sent.as_ref()
     }
 }
 
@@ -176,7 +181,8 @@ impl Texts {
     pub(super) fn record_frame(&mut self, frame: &Frame<'_>) {
         let detokenizes = frame.kind == Kind::TokenIds && self.detokenizer.is_some();
         for chunk in frame.chunks {
-            if detokenizes || frame.kind == Kind::Text && chunk.completion_tokens.is_some() {
+            let has_counted_text = frame.kind == Kind::Text && chunk.completion_tokens.is_some();
+            if detokenizes || has_counted_text {
                 self.record_chunk(frame.id.hop, chunk);
             }
         }
@@ -196,18 +202,23 @@ impl Texts {
     fn record_chunk(&mut self, hop: HopId, chunk: &Chunk<'_>) {
         let rid = chunk.rid;
         let detokenizer = self.detokenizer.as_deref();
+        // The first chunk of a request states only its own tokens.
+        let may_be_first = chunk.completion_tokens.is_none_or(|count| count <= most_tokens(chunk));
         if let Some(request) = self.requests.values.get_mut(rid) {
-            let Some(sent) = request.sent.as_mut().filter(|sent| sent.hop == hop) else { return };
-            let before = sent.kept_bytes();
+            let Some(sent) = &mut request.sent else { return };
+            // A router forwards the same text on another hop.
+            if sent.hop != hop {
+                return;
+            }
+            let bytes_before = sent.kept_bytes();
             if sent.add_chunk(chunk, detokenizer) {
-                self.bytes += sent.kept_bytes() - before;
+                self.bytes += sent.kept_bytes() - bytes_before;
             } else {
                 self.stop_comparison(rid);
             }
-        } else if chunk.completion_tokens.is_none_or(|count| count <= most_tokens(chunk)) {
+        } else if may_be_first {
             self.begin_request(SentText::new(hop, chunk), chunk);
         }
-        // Otherwise its first chunks were not observed, or its response has ended early.
         while self.bytes > MAX_BYTES && self.requests.values.len() > 1 {
             let evicted = self.requests.remove_oldest();
             self.count_evicted(evicted);
@@ -216,10 +227,12 @@ impl Texts {
 
     /// Begins a request with its first chunk.
     fn begin_request(&mut self, mut sent: SentText, chunk: &Chunk<'_>) {
-        let sent = sent.add_chunk(chunk, self.detokenizer.as_deref()).then_some(sent);
-        self.has_text |= sent.is_some();
-        self.bytes += sent.as_ref().map_or(0, SentText::kept_bytes);
+        let is_text_known = sent.add_chunk(chunk, self.detokenizer.as_deref());
+        // Without its first text, the request is kept but not compared.
+        let sent = is_text_known.then_some(sent);
+        self.has_text |= is_text_known;
         let request = ComparedRequest { sent, held: Vec::new(), differs: false, unmatched: None };
+        self.bytes += request.kept_bytes();
         let evicted = self.requests.insert(chunk.rid, request, MAX_REQUESTS);
         self.count_evicted(evicted);
     }
@@ -239,7 +252,11 @@ impl Texts {
         all_observed: bool,
     ) -> Option<u32> {
         let request = self.requests.values.get_mut(rid)?;
-        let sent = request.sent.as_mut().filter(|_| request.unmatched.is_none())?;
+        // After a difference, events are not compared any more.
+        if request.unmatched.is_some() {
+            return None;
+        }
+        let sent = request.sent.as_mut()?;
         if !all_observed && !sent.begins {
             // Neither its first chunk nor the first event is known.
             self.stop_comparison(rid);
@@ -265,7 +282,9 @@ impl Texts {
             let follows_missing_text = tokens_before + tokens < completion_tokens || !request.held.is_empty();
             let deliveries = if follows_missing_text { &mut request.held } else { &mut self.ready };
             deliveries.push(CarriedTokens { tokens, completion_tokens, without_text });
-            if finished || sent.counted && request.held.len() > HELD {
+            // The missing text did not come later, so it is lost.
+            let is_text_overdue = sent.counted && request.held.len() > HELD;
+            if finished || is_text_overdue {
                 self.ready.append(&mut request.held);
             }
         }
@@ -280,7 +299,8 @@ impl Texts {
     /// Ends the comparison of a response that ended without an event that finishes it. Returns the number of its last tokens.
     pub(super) fn compare_end(&mut self, rid: &str, all_observed: bool) -> Option<u32> {
         let request = self.requests.values.get(rid)?;
-        let is_all_compared = request.by_event()?.pending.is_empty() && request.held.is_empty();
+        let has_carried_all = request.by_event()?.pending.is_empty();
+        let is_all_compared = has_carried_all && request.held.is_empty();
         if is_all_compared {
             return None;
         }
@@ -311,16 +331,21 @@ impl Texts {
         }
     }
 
-    /// Forgets a request whose response has ended. `whole`: each of its events was observed.
-    pub(super) fn forget_request(&mut self, rid: &str, whole: bool) -> ComparisonResult {
-        let unknown = if self.has_text { UnjudgedReason::Missed } else { UnjudgedReason::NoText };
-        let Some(mut request) = self.requests.remove(rid) else {
-            return ComparisonResult { differs: false, tool_calls: Err(unknown) };
+    /// Forgets a request whose response has ended, and compares its tool calls. `is_whole`: each of its events was observed.
+    pub(super) fn forget_request(&mut self, rid: &str, is_whole: bool) -> ComparisonResult {
+        let why_unknown = if self.has_text { UnjudgedReason::Missed } else { UnjudgedReason::NoText };
+        let Some(request) = self.requests.remove(rid) else {
+            return ComparisonResult { differs: false, tool_calls: Err(why_unknown) };
         };
         self.bytes -= request.kept_bytes();
-        let compared = request.sent.as_mut().filter(|sent| whole && sent.begins).zip(request.unmatched);
-        let tool_calls = compared.map(|(sent, unmatched)| sent.compare_calls(&unmatched.calls, unmatched.carried));
-        ComparisonResult { differs: request.differs, tool_calls: tool_calls.unwrap_or(Err(unknown)) }
+        let differs = request.differs;
+        if let (Some(mut sent), Some(unmatched)) = (request.sent, request.unmatched)
+            && is_whole
+            && sent.begins
+        {
+            return ComparisonResult { differs, tool_calls: sent.compare_calls(&unmatched.calls, unmatched.carried) };
+        }
+        ComparisonResult { differs, tool_calls: Err(why_unknown) }
     }
 
     /// Counts a request that had to be forgotten, if there was one.

@@ -28,11 +28,13 @@ pub(crate) const SUPPORT: EngineSupport = EngineSupport {
     formats: &[],
     kind: EngineKind::new(&Dynamo),
     protocols: &[RESPONSE_PLANE],
-    log_lines: &UnreadLog(&[
-        UNREAD,
-        UnreadFileKind { mark: "dynamo_runtime", ..UNREAD },
-        UnreadFileKind { mark: " dynamo.", ..UNREAD },
-    ]),
+    log_lines: &UnreadLog {
+        file_kinds: &[
+            UNREAD,
+            UnreadFileKind { mark: "dynamo_runtime", ..UNREAD },
+            UnreadFileKind { mark: " dynamo.", ..UNREAD },
+        ],
+    },
 };
 
 const UNREAD: UnreadFileKind = UnreadFileKind {

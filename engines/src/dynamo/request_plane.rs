@@ -6,7 +6,7 @@ use memchr::memchr_iter;
 use responses::{BorrowedText, take_bytes};
 use serde::Deserialize;
 
-use super::response_plane::{PREFIX, header_and_body_lengths};
+use super::response_plane::{FrameLengths, PREFIX};
 
 /// Limit of the control header in bytes. Longer ones are invalid.
 const MAX_HEADER_BYTES: u64 = 64 << 10;
@@ -58,8 +58,19 @@ struct Info<'a> {
 /// The bytes are not a message.
 struct Invalid;
 
-/// A part of a message, and the bytes behind it; `None` if more bytes are needed.
-type Part<'a> = Option<(&'a [u8], &'a [u8])>;
+/// A part of a message.
+struct MessagePart<'a> {
+    bytes: &'a [u8],
+    /// The bytes behind it.
+    rest: &'a [u8],
+}
+
+/// A message whose ids have been read.
+struct ReadMessage {
+    /// Number of bytes up to the body.
+    head_bytes: usize,
+    body_bytes: u64,
+}
 
 impl ParseRequests for RequestPlaneParser {
     fn is_other(&self) -> bool {
@@ -98,12 +109,12 @@ impl ParseRequests for RequestPlaneParser {
                 &kept
             };
             match parse_message(bytes, emit) {
-                Ok(Some((used_length, body_length))) => {
+                Ok(Some(message)) => {
                     // A message that began in the kept bytes uses fewer bytes of the input.
-                    let used_of_input = used_length.saturating_sub(kept_length);
+                    let used_of_input = message.head_bytes.saturating_sub(kept_length);
                     input = &input[used_of_input.min(input.len())..];
                     // The body holds the prompt, which is not read.
-                    self.skip = body_length;
+                    self.skip = message.body_bytes;
                 }
                 Ok(None) => {
                     self.partial = bytes.to_vec();
@@ -119,36 +130,39 @@ impl ParseRequests for RequestPlaneParser {
     }
 }
 
-/// Parses the message at the start of `bytes`: path, headers and control header, each with a big-endian length. Returns its length up to its
-/// ids, and the number of bytes of the body that follows; `None` if more bytes are needed.
-fn parse_message(bytes: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Result<Option<(usize, u64)>, Invalid> {
-    let Some((path, rest)) = split_part(bytes, |path| path.iter().all(u8::is_ascii_graphic))? else {
-        return Ok(None);
-    };
-    let Some((headers, rest)) = split_part(rest, |headers| headers.starts_with(b"{"))? else { return Ok(None) };
-    let headers = serde_json::from_slice(headers).map_err(|_| Invalid)?;
+/// Parses the message at the start of `bytes`: path, headers and control header, each with a big-endian length. `None` if more bytes are
+/// needed.
+fn parse_message(bytes: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Result<Option<ReadMessage>, Invalid> {
+    let Some(path) = split_part(bytes, |path| path.iter().all(u8::is_ascii_graphic))? else { return Ok(None) };
+    let Some(headers) = split_part(path.rest, |headers| headers.starts_with(b"{"))? else { return Ok(None) };
+    let rest = headers.rest;
+    let headers = serde_json::from_slice(headers.bytes).map_err(|_| Invalid)?;
     // Header and body follow as one payload, whose length is stated twice.
-    let Some((length, rest)) = rest.split_first_chunk() else { return Ok(None) };
+    let Some((payload_bytes, rest)) = rest.split_first_chunk() else { return Ok(None) };
     let Some((prefix, rest)) = rest.split_first_chunk::<PREFIX>() else { return Ok(None) };
-    let [header, body] = header_and_body_lengths(prefix);
-    let payload = Some(u32::from_be_bytes(*length).into());
-    if header > MAX_HEADER_BYTES || (PREFIX as u64 + header).checked_add(body) != payload {
+    let lengths = FrameLengths::parse(prefix);
+    let payload_bytes = u64::from(u32::from_be_bytes(*payload_bytes));
+    let are_lengths_equal = (PREFIX as u64 + lengths.header).checked_add(lengths.body) == Some(payload_bytes);
+    if lengths.header > MAX_HEADER_BYTES || !are_lengths_equal {
         return Err(Invalid);
     }
-    let Some(control) = rest.get(..header as usize) else { return Ok(None) };
-    emit_ids(path, &headers, control, emit);
-    Ok(Some((bytes.len() - rest.len() + control.len(), body)))
+    let Some(control) = rest.get(..lengths.header as usize) else { return Ok(None) };
+    emit_ids(path.bytes, &headers, control, emit);
+    Ok(Some(ReadMessage { head_bytes: bytes.len() - rest.len() + control.len(), body_bytes: lengths.body }))
 }
 
-/// Splits off a part that is preceded by its length. `is_valid` is for the beginning of a part.
-fn split_part(bytes: &[u8], is_valid: impl Fn(&[u8]) -> bool) -> Result<Part<'_>, Invalid> {
+/// Splits off a part that is preceded by its length. `may_begin` checks as many bytes of the part as are present. `None` if more bytes are
+/// needed.
+fn split_part(bytes: &[u8], may_begin: impl Fn(&[u8]) -> bool) -> Result<Option<MessagePart<'_>>, Invalid> {
     let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(None) };
     let length = usize::from(u16::from_be_bytes(*length));
     let present = &rest[..rest.len().min(length)];
-    if length == 0 || !present.is_empty() && !is_valid(present) {
+    let is_valid = present.is_empty() || may_begin(present);
+    // No part is empty.
+    if length == 0 || !is_valid {
         return Err(Invalid);
     }
-    Ok(rest.split_at_checked(length))
+    Ok(rest.split_at_checked(length).map(|(bytes, rest)| MessagePart { bytes, rest }))
 }
 
 /// Passes the ids in the headers of a request. A control message of another kind has none.

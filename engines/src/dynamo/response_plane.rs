@@ -90,9 +90,9 @@ fn begins_stream(bytes: &[u8]) -> Recognition {
 
 /// Length of the frame after this prefix.
 fn frame_length(prefix: &[u8; PREFIX]) -> Result<u64, Unreadable> {
-    let [header, body] = header_and_body_lengths(prefix);
+    let FrameLengths { header, body } = FrameLengths::parse(prefix);
     let is_valid = header <= MAX_HEADER_BYTES && u32::try_from(body).is_ok();
-    is_valid.then(|| header + body).ok_or(Unreadable::Frames)
+    if is_valid { Ok(header + body) } else { Err(Unreadable::Frames) }
 }
 
 impl ParseStream for ResponseFrames {
@@ -118,8 +118,8 @@ impl ResponseFrames {
 
     /// Parses a frame: a header, which names the stream at its beginning, and a chunk of the response.
     fn parse_frame(&mut self, prefix: &[u8; PREFIX], frame: &[u8], emit: &mut Emit<'_>) {
-        let [header, _] = header_and_body_lengths(prefix);
-        let (header, body) = frame.split_at(header as usize);
+        let header_bytes = FrameLengths::parse(prefix).header;
+        let (header, body) = frame.split_at(header_bytes as usize);
         if let Ok(Handshake { subject }) = serde_json::from_slice(header) {
             self.subject = subject.0.into_owned();
             emit(ResponseElement::StreamNamed(&self.subject));
@@ -136,30 +136,38 @@ impl ResponseFrames {
             Some(b'{') => serde_json::from_slice(body).ok(),
             _ => rmp_serde::from_slice(body).ok(),
         };
-        match outer {
-            // The worker's final marker: everything was written.
-            Some(Outer { complete_final: true, .. }) => {
-                self.ended = true;
-                emit(ResponseElement::Ended);
-            }
-            Some(Outer { data: Some(Annotated { data: Some(output), .. }), .. }) => {
-                emit(ResponseElement::Completion(output.to_completion(&self.subject)));
-            }
-            // An error of the generator, or a comment between chunks. Neither has tokens.
-            Some(Outer { data: Some(Annotated { event: Some(event), .. }), .. }) => {
+        let Some(outer) = outer else { return emit(ResponseElement::Undecoded) };
+        // The worker's final marker: everything was written.
+        if outer.complete_final {
+            self.ended = true;
+            return emit(ResponseElement::Ended);
+        }
+        let Some(Annotated { data, event }) = outer.data else { return emit(ResponseElement::Undecoded) };
+        match (data, event) {
+            (Some(output), _) => emit(ResponseElement::Completion(output.to_completion(&self.subject))),
+            (None, Some(event)) => {
+                // Other events are comments between chunks. None has tokens.
                 if event.0 == "error" {
                     emit(ResponseElement::Failed);
                 }
             }
-            Some(_) | None => emit(ResponseElement::Undecoded),
+            (None, None) => emit(ResponseElement::Undecoded),
         }
     }
 }
 
-/// Lengths of a frame's header and body.
-pub(super) fn header_and_body_lengths(prefix: &[u8; PREFIX]) -> [u64; 2] {
-    // The third number is a checksum.
-    [0, 8].map(|at| u64::from_be_bytes(std::array::from_fn(|i| prefix[at + i])))
+/// Lengths in a frame's prefix, in bytes.
+pub(super) struct FrameLengths {
+    pub(super) header: u64,
+    pub(super) body: u64,
+}
+
+impl FrameLengths {
+    pub(super) fn parse(prefix: &[u8; PREFIX]) -> Self {
+        // The third number is a checksum.
+        let [header, body, _checksum] = *prefix.as_chunks::<8>().0 else { return Self { header: 0, body: 0 } };
+        Self { header: u64::from_be_bytes(header), body: u64::from_be_bytes(body) }
+    }
 }
 
 impl Output<'_> {

@@ -26,8 +26,10 @@ pub const BATCHES: Format = Format {
 };
 
 const CLASS: &str = "BatchHeader";
-/// Releases with four and with six columns before the optional ones.
-const RELEASES: [&str; 2] = ["0.5.17..0.5.22", "0.5.23"];
+/// Releases with four columns before the optional ones.
+const OLD_RELEASES: &str = "0.5.17..0.5.22";
+/// Releases with six columns before the optional ones.
+const NEW_RELEASES: &str = "0.5.23";
 /// Numbers of columns up to 0.5.22: without and with optional ones.
 const OLD_COLUMN_COUNTS: [u32; 2] = [4, 16];
 /// Columns that are read.
@@ -77,11 +79,12 @@ impl Decode for BatchDecoder {
         };
         match read {
             Ok(columns) => {
+                let has_old_layout = OLD_COLUMN_COUNTS.contains(&columns);
                 let shape = Shape {
                     engine: NAME,
                     class: CLASS,
                     codec: "msgpack",
-                    schema: RELEASES[usize::from(!OLD_COLUMN_COUNTS.contains(&columns))],
+                    schema: if has_old_layout { OLD_RELEASES } else { NEW_RELEASES },
                     kind: Kind::TokenIds,
                     ids: IdColumn::Uncounted,
                     waiter: None,
@@ -190,20 +193,26 @@ fn malformed_at(at: usize, what: &'static str) -> Undecoded {
 
 /// Id that the client knows: the server appends `#` and a number to an id that the client chose.
 fn client_rid(rid: &str) -> &str {
-    let is_number =
-        |end: &str| end.len() == RID_SUFFIX_BYTES && end.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     match rid.rsplit_once('#') {
-        Some((id, end)) if is_number(end) => id,
+        Some((id, suffix)) if is_server_suffix(suffix) => id,
         _ => rid,
     }
 }
 
+/// Whether this is a number as the server appends it to a request id.
+fn is_server_suffix(suffix: &str) -> bool {
+    suffix.len() == RID_SUFFIX_BYTES && suffix.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 /// Id of the response to a request, and the index of its choice: `cmpl-X-1` gives choice 1 of `cmpl-X`.
 fn response_of_rid(rid: &str) -> Option<(&str, u32)> {
-    match rid.strip_prefix("cmpl-").and_then(|name| name.rsplit_once('-')) {
-        Some((_, choice)) => Some((&rid[..rid.len() - choice.len() - 1], choice.parse().ok()?)),
-        None => Some((rid, 0)),
+    // Other endpoints have one choice, and no index in the id.
+    let Some(name) = rid.strip_prefix("cmpl-") else { return Some((rid, 0)) };
+    if !name.contains('-') {
+        return Some((rid, 0));
     }
+    let (response_id, choice) = rid.rsplit_once('-')?;
+    Some((response_id, choice.parse().ok()?))
 }
 
 #[cfg(test)]

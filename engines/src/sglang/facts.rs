@@ -9,6 +9,8 @@ use super::releases::{DROPS_FIXED_IN, ReleaseBehaviour};
 #[derive(Debug)]
 pub struct SgLang;
 
+/// First release whose `OpenAI` endpoints cut text with incremental output.
+const CUTS_FROM: &str = "0.5.10";
 /// First release whose `OpenAI` endpoints write all text with incremental output.
 const CUTS_FIXED_IN: &str = "0.5.17";
 
@@ -230,8 +232,9 @@ impl Facts for SgLang {
     /// The `OpenAI` endpoints cut new text by the length of the text before: chats in 0.5.10, completions up to 0.5.16.
     fn cuts_text(&self, version: &str) -> Option<Drops> {
         let range: VersionRange = version.parse().ok()?;
-        let [first, fixed] = ["0.5.10", CUTS_FIXED_IN].map(|version| version.parse::<Version>().ok());
-        let cuts = first? <= range.first && range.last < fixed?;
+        let first: Version = CUTS_FROM.parse().ok()?;
+        let fixed: Version = CUTS_FIXED_IN.parse().ok()?;
+        let cuts = first <= range.first && range.last < fixed;
         cuts.then_some(Drops { fixed_in: CUTS_FIXED_IN, flag: "--incremental-streaming-output" })
     }
 }

@@ -86,24 +86,24 @@ fn check_opening(message: &[u8], length: u64) -> Opening {
 
 /// Checks the header of a pickle, whose frame must fit into the message.
 fn check_pickle_opening(body: &[u8], length: u64) -> Opening {
-    match *body {
-        [0x80, 4 | 5, 0x95, ref rest @ ..] => match rest.first_chunk::<8>() {
-            None => Opening::More,
-            Some(&frame) => {
-                let frame = u64::from_le_bytes(frame);
-                // A pickler ends a frame at 64 KiB, or earlier when it writes a large object outside of any frame.
-                let rest_length = length.checked_sub(PICKLE_HEAD);
-                let fits = rest_length.is_some_and(|rest_length| {
-                    let is_one_of_several = frame >= 4 && frame < rest_length && rest_length > 65_536;
-                    frame == rest_length || is_one_of_several
-                });
-                // The opcode STOP is the last byte of each pickle.
-                if fits { Opening::Yes(Some(b'.')) } else { Opening::No }
-            }
-        },
-        [0x80] | [0x80, 4 | 5] => Opening::More,
-        _ => Opening::No,
-    }
+    let frame_length = match *body {
+        [0x80, 4 | 5, 0x95, ref rest @ ..] => rest.first_chunk::<8>(),
+        [0x80] | [0x80, 4 | 5] => None,
+        _ => return Opening::No,
+    };
+    let Some(frame_length) = frame_length else { return Opening::More };
+    // The opcode STOP is the last byte of each pickle.
+    if may_be_first_frame(u64::from_le_bytes(*frame_length), length) { Opening::Yes(Some(b'.')) } else { Opening::No }
+}
+
+/// Whether a pickle of `pickle_length` bytes may begin with a frame of this length: its only one, or one of several.
+fn may_be_first_frame(frame_length: u64, pickle_length: u64) -> bool {
+    // A pickler ends a frame at this size, or earlier when it writes a large object outside of any frame.
+    const FULL_FRAME_BYTES: u64 = 64 << 10;
+    const MIN_FRAME_BYTES: u64 = 4;
+    let Some(rest_length) = pickle_length.checked_sub(PICKLE_HEAD) else { return false };
+    let is_one_of_several = (MIN_FRAME_BYTES..rest_length).contains(&frame_length) && rest_length > FULL_FRAME_BYTES;
+    frame_length == rest_length || is_one_of_several
 }
 
 /// Checks the head of an array that begins with the name of a class.
@@ -120,15 +120,13 @@ fn check_msgpack_opening(body: &[u8], length: u64) -> Opening {
         [] | [0xd9] => return Opening::More,
         _ => return Opening::No,
     };
-    if !(MIN_NAME..=MAX_NAME).contains(&name_length) || (name_length as u64) >= length {
+    let is_usual_length = (MIN_NAME..=MAX_NAME).contains(&name_length);
+    if !is_usual_length || name_length as u64 >= length {
         return Opening::No;
     }
-    let name = &name[..name.len().min(name_length)];
     // A Python class name, as far as it has been captured.
-    let (first, others) = match name {
-        [first, others @ ..] => (*first, others),
-        [] => return Opening::More,
-    };
+    let name = &name[..name.len().min(name_length)];
+    let Some((first, others)) = name.split_first() else { return Opening::More };
     let is_identifier = others.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
     if !first.is_ascii_uppercase() || !is_identifier {
         Opening::No

@@ -99,6 +99,7 @@ impl LogLines for Log {
     }
 }
 
+/// Statement that a request reached a stage, at the time of the line.
 fn stage_statement<'l>(rid: LoggedRid<'l>, stage: Stage<'l>) -> Statement<'l> {
     Statement { wall_ns: None, is_rid_truncated: rid.is_truncated, kind: StatementKind::Stage(stage) }
 }
@@ -120,16 +121,23 @@ fn read_trace(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) 
         return Ok(());
     }
     // A line about a whole batch.
-    let rids = body.split_once("batch_rids=").ok_or(MalformedLine)?.1;
-    let end = match rids.strip_prefix(['[', '(']) {
-        Some(list) => 1 + list.find([']', ')']).unwrap_or(list.len()),
-        None => rids.find(char::is_whitespace).unwrap_or(rids.len()),
-    };
-    let words = rids[..end].split([',', ' ']).filter(|w| !w.trim_end_matches('.').is_empty());
+    let (_, rids) = body.split_once("batch_rids=").ok_or(MalformedLine)?;
+    let words = first_list(rids).split([',', ' ']);
+    // A list that was cut ends with dots.
+    let words = words.filter(|word| !word.trim_end_matches('.').is_empty());
     for rid in words.filter_map(LoggedRid::parse) {
         sink(&stage_statement(rid, Stage { tokens, pending, ..Stage::new(rid.text, name, by) }));
     }
     Ok(())
+}
+
+/// The list at the beginning of the text, up to its closing bracket, or the first word.
+fn first_list(text: &str) -> &str {
+    let end = match text.strip_prefix(['[', '(']) {
+        Some(list) => 1 + list.find([']', ')']).unwrap_or(list.len()),
+        None => text.find(char::is_whitespace).unwrap_or(text.len()),
+    };
+    &text[..end]
 }
 
 /// Whether the word can be a stage name: letters, digits, `_`, `.` and `-`, with a letter first.

@@ -72,14 +72,14 @@ impl Decoder {
             fields: len as usize,
             what: UNLISTED,
         })?;
-        let (outputs, count) = read_outputs_head(message, first, envelope)?;
+        let OutputList { first_output, count } = read_outputs_head(message, first, envelope)?;
         self.ids.clear();
         let mut chunks: Vec<Chunk<'a>> = recycle(std::mem::take(&mut self.chunks));
         let ids = self.ids_wanted.then_some(&mut self.ids);
         self.times.clear();
         let mut rows = OutputReader { message, chunks: &mut chunks, times: &mut self.times, ids };
-        let found = rows.read_outputs(envelope, self.last_layout, outputs, count);
-        let whole = found.and_then(|(layout, pooled, end)| {
+        let found = rows.read_outputs(envelope, self.last_layout, first_output, count);
+        let whole = found.and_then(|ReadOutputs { layout, pooled, end }| {
             let mut made_at = None;
             // A message that fits the layout also ends where its last field does.
             let behind = (envelope.outputs + 1..len).try_fold(end, |at, field| {
@@ -123,6 +123,7 @@ impl Decoder {
     }
 }
 
+/// Shape of a message of this class in msgpack.
 fn shape_of(class: &'static str, releases: &'static str, waiter: Option<Waiter>, kind: Kind) -> Shape {
     let ids = if kind == Kind::TokenIds { IdColumn::Uncounted } else { IdColumn::Absent };
     Shape { engine: NAME, class, codec: "msgpack", schema: releases, kind, ids, waiter }
@@ -199,14 +200,24 @@ fn read_tuple_heads(message: &[u8]) -> Option<(u32, [Head; 3])> {
     (at == message.len()).then_some((len, heads))
 }
 
-/// Position of the first output, and the number of outputs.
-fn read_outputs_head(message: &[u8], first: usize, envelope: &Envelope) -> Result<(usize, u32), Undecoded> {
-    let at = (0..envelope.outputs).try_fold(first, |at, _| skip_value(message, at))?;
+/// The list of outputs in a message.
+struct OutputList {
+    /// Position of the first output.
+    first_output: usize,
+    count: u32,
+}
+
+/// Reads the head of the list of outputs in a message whose first field is at `first_field`.
+fn read_outputs_head(message: &[u8], first_field: usize, envelope: &Envelope) -> Result<OutputList, Undecoded> {
+    let mut at = first_field;
+    for _ in 0..envelope.outputs {
+        at = skip_value(message, at)?;
+    }
     match read_head(message, at) {
         Some((Head::Array { len }, _)) if len as usize > MAX_ITEMS => {
             Err(Undecoded::Limit { limit: "items", value: MAX_ITEMS })
         }
-        Some((Head::Array { len }, outputs)) => Ok((outputs, len)),
+        Some((Head::Array { len }, first_output)) => Ok(OutputList { first_output, count: len }),
         Some(_) => Err(Undecoded::Malformed { at, what: "`outputs` is not a list" }),
         None => Err(Undecoded::Truncated { at }),
     }
@@ -230,8 +241,15 @@ struct OutputTail {
     times: Option<EngineSeconds>,
 }
 
-/// Layout of the outputs if there is one, whether all of them are pooling results, and the end of the list.
-type Found = (Option<&'static OutputLayout>, bool, usize);
+/// The outputs of a message that were read.
+struct ReadOutputs {
+    /// Layout of the outputs; `None` without outputs.
+    layout: Option<&'static OutputLayout>,
+    /// Whether all of them are pooling results.
+    pooled: bool,
+    /// End of the list.
+    end: usize,
+}
 
 impl OutputReader<'_, '_> {
     /// Reads the list in the layout of the last message if it fits, otherwise in the only one of its length that fits.
@@ -241,9 +259,9 @@ impl OutputReader<'_, '_> {
         last: Option<UsedLayout>,
         at: usize,
         count: u32,
-    ) -> Result<Found, Undecoded> {
+    ) -> Result<ReadOutputs, Undecoded> {
         if count == 0 {
-            return Ok((None, false, at));
+            return Ok(ReadOutputs { layout: None, pooled: false, end: at });
         }
         let fields = match read_head(self.message, at) {
             Some((Head::Array { len }, _)) => len,
@@ -266,7 +284,7 @@ impl OutputReader<'_, '_> {
                 ids.clear();
             }
             match self.read_outputs_as(layout, at, count) {
-                Ok((pooled, end)) => return Ok((Some(layout), pooled, end)),
+                Ok((pooled, end)) => return Ok(ReadOutputs { layout: Some(layout), pooled, end }),
                 Err(why) => refused = why,
             }
         }
@@ -338,13 +356,13 @@ impl OutputReader<'_, '_> {
 
     /// Number of the new ids at `at`, and their end.
     fn read_new_ids(&mut self, at: usize, row: usize) -> Result<(u32, usize), Undecoded> {
-        let b = self.message;
-        let Some((Head::Array { len }, mut at)) = read_head(b, at) else {
-            return Err(column_error(b, at, "new_token_ids", row, "not a list"));
+        let message = self.message;
+        let Some((Head::Array { len }, mut at)) = read_head(message, at) else {
+            return Err(column_error(message, at, "new_token_ids", row, "not a list"));
         };
         for _ in 0..len {
-            let Some((Head::Int(id), next)) = read_head(b, at) else {
-                return Err(column_error(b, at, "new_token_ids", row, "not an integer"));
+            let Some((Head::Int(id), next)) = read_head(message, at) else {
+                return Err(column_error(message, at, "new_token_ids", row, "not an integer"));
             };
             if let Some(ids) = &mut self.ids {
                 ids.push(id);
@@ -421,7 +439,10 @@ fn read_tail(bytes: &[u8], mut at: usize, row: usize, layout: &OutputLayout) -> 
         }
         at = next;
     }
-    tail.finish = tail.finish.or(ended.then_some(Finish::Other));
+    // Releases with this flag state no reason.
+    if ended && tail.finish.is_none() {
+        tail.finish = Some(Finish::Other);
+    }
     Ok((at, tail))
 }
 
@@ -477,25 +498,34 @@ fn read_prefill_stats(bytes: &[u8], mut at: usize, len: u32) -> Result<PrefillSt
 fn read_events(bytes: &[u8], mut at: usize, count: u32) -> Option<EngineSeconds> {
     let mut seconds = EngineSeconds::default();
     for _ in 0..count {
-        if let Some((kind, timestamp)) = read_event(bytes, at) {
-            let moment = match kind {
-                1 => &mut seconds.queued,
-                2 => &mut seconds.batch_entered,
-                // Times of other events are written to a temporary value.
-                _ => &mut 0.0,
-            };
+        match read_event(bytes, at) {
             // Only the first of each: a preempted request enters a batch again.
-            if *moment == 0.0 {
-                *moment = timestamp;
+            Some(RequestEvent { kind: QUEUED_EVENT, seconds: time }) if seconds.queued == 0.0 => {
+                seconds.queued = time;
             }
+            Some(RequestEvent { kind: SCHEDULED_EVENT, seconds: time }) if seconds.batch_entered == 0.0 => {
+                seconds.batch_entered = time;
+            }
+            _ => {}
         }
         at = skip_value(bytes, at).ok()?;
     }
     (seconds.queued != 0.0).then_some(seconds)
 }
 
-/// Type and timestamp of one event. The type is 1 for QUEUED, 2 for SCHEDULED and 3 for PREEMPTED.
-fn read_event(bytes: &[u8], at: usize) -> Option<(i64, f64)> {
+/// `EngineCoreEventType` of vLLM. The third is PREEMPTED.
+const QUEUED_EVENT: i64 = 1;
+const SCHEDULED_EVENT: i64 = 2;
+
+/// An event of a request in the engine.
+struct RequestEvent {
+    kind: i64,
+    /// Time by the engine's clock.
+    seconds: f64,
+}
+
+/// Reads one event. `None` if it lacks its type or its time.
+fn read_event(bytes: &[u8], at: usize) -> Option<RequestEvent> {
     let (Head::Map { len }, mut at) = read_head(bytes, at)? else { return None };
     let mut kind = None;
     let mut timestamp = None;
@@ -508,7 +538,7 @@ fn read_event(bytes: &[u8], at: usize) -> Option<(i64, f64)> {
         }
         at = skip_value(bytes, value).ok()?;
     }
-    kind.zip(timestamp)
+    Some(RequestEvent { kind: kind?, seconds: timestamp? })
 }
 
 /// Error for the value at `at`, which is incomplete or has the wrong type for the field.

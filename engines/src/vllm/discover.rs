@@ -71,11 +71,17 @@ impl Recognise for VllmServer {
     }
 
     fn served_port(&self, argv: &[String]) -> Option<u16> {
-        (is_server(argv) || is_rust_frontend(argv)).then(|| port_of_command(argv, DEFAULT_PORT)).flatten()
+        if !is_server(argv) && !is_rust_frontend(argv) {
+            return None;
+        }
+        port_of_command(argv, DEFAULT_PORT)
     }
 
     fn model<'a>(&self, argv: &'a [String]) -> Option<&'a str> {
-        (is_server(argv) || is_worker(argv)).then(|| model_of_command(argv)).flatten()
+        if !is_server(argv) && !is_worker(argv) {
+            return None;
+        }
+        model_of_command(argv)
     }
 
     fn tokenizer<'a>(&self, argv: &'a [String]) -> Option<&'a str> {
@@ -150,7 +156,8 @@ fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>]) -> Option<Readin
 /// Whether this is the command line of a server.
 fn is_server(argv: &[String]) -> bool {
     // `vllm bench serve` is a client.
-    let serves = argv.iter().any(|argument| argument == "serve") && argv.iter().all(|argument| argument != "bench");
+    let is_benchmark = argv.iter().any(|argument| argument == "bench");
+    let serves = argv.iter().any(|argument| argument == "serve") && !is_benchmark;
     match program(argv) {
         Some(Program::Module("vllm.entrypoints.openai.api_server")) => true,
         Some(Program::Module("vllm" | "vllm.entrypoints.cli.main")) => serves,
@@ -177,21 +184,27 @@ fn tokenizer_of_command(argv: &[String]) -> Option<&str> {
 
 /// Model that a command line names: `--model`, otherwise the argument after `serve`.
 fn model_of_command(argv: &[String]) -> Option<&str> {
-    let served_model = argv.iter().skip_while(|argument| *argument != "serve").nth(1);
-    let served_model = served_model.filter(|model| !model.starts_with('-')).map(String::as_str);
-    flag_value(argv, "--model").or(served_model)
+    if let Some(model) = flag_value(argv, "--model") {
+        return Some(model);
+    }
+    let serve = argv.iter().position(|argument| argument == "serve")?;
+    let behind_serve = argv.get(serve + 1)?;
+    let is_flag = behind_serve.starts_with('-');
+    if is_flag { None } else { Some(behind_serve) }
 }
 
 /// Whether this is the command line of a Dynamo worker. It has the client of the engine core that API servers have, and answers Dynamo's
 /// frontend.
 fn is_worker(argv: &[String]) -> bool {
-    matches!(program(argv), Some(Program::Module(module)) if module == "dynamo.vllm" || module.starts_with("dynamo.vllm."))
+    let Some(Program::Module(module)) = program(argv) else { return false };
+    module == "dynamo.vllm" || module.starts_with("dynamo.vllm.")
 }
 
 /// Whether this is the Rust frontend (0.22 and later), which has no libzmq.
 fn is_rust_frontend(argv: &[String]) -> bool {
-    matches!(argv, [program, command, ..]
-        if command == "frontend" && Path::new(program).file_name().is_some_and(|name| name == "vllm-rs"))
+    let [program, command, ..] = argv else { return false };
+    let is_vllm_rs = Path::new(program).file_name().is_some_and(|name| name == "vllm-rs");
+    is_vllm_rs && command == "frontend"
 }
 
 /// The parent of an API server is its launcher.

@@ -26,13 +26,15 @@ pub(crate) const SUPPORT: EngineSupport = EngineSupport {
     formats: &[FORMAT],
     kind: EngineKind::new(&discover::VllmServer),
     protocols: &[],
-    log_lines: &UnreadLog(&[
-        UNREAD,
-        UnreadFileKind { mark: "(EngineCore", ..UNREAD },
-        UnreadFileKind { mark: "Avg prompt throughput: ", ..UNREAD },
-        UnreadFileKind { mark: "[async_llm.py:", ..UNREAD },
-        UnreadFileKind { mark: "vllm.v1.", ..UNREAD },
-    ]),
+    log_lines: &UnreadLog {
+        file_kinds: &[
+            UNREAD,
+            UnreadFileKind { mark: "(EngineCore", ..UNREAD },
+            UnreadFileKind { mark: "Avg prompt throughput: ", ..UNREAD },
+            UnreadFileKind { mark: "[async_llm.py:", ..UNREAD },
+            UnreadFileKind { mark: "vllm.v1.", ..UNREAD },
+        ],
+    },
 };
 
 const UNREAD: UnreadFileKind = UnreadFileKind {

@@ -74,9 +74,13 @@ fn read_request(payload: Excerpt<'_>) -> Result<DispatchedRequest<'_>, Undecoded
 
 /// The request id at `at`.
 fn read_request_id(payload: Excerpt<'_>, at: usize, row: usize) -> Result<&str, Undecoded> {
-    let id = read_string(payload.head, at).map(|(id, _)| id).filter(|id| id.len() <= MAX_RID_BYTES);
-    let what = "not text of at most 4,096 bytes";
-    id.and_then(utf8).ok_or(Undecoded::Column { class: CLASS, field: "request_id", row, what })
+    if let Some((id, _)) = read_string(payload.head, at)
+        && id.len() <= MAX_RID_BYTES
+        && let Some(id) = utf8(id)
+    {
+        return Ok(id);
+    }
+    Err(Undecoded::Column { class: CLASS, field: "request_id", row, what: "not text of at most 4,096 bytes" })
 }
 
 /// Length of the list at `at`; `None` for anything else.
@@ -109,11 +113,19 @@ fn to_unix_ns(seconds: f64) -> Option<u64> {
 /// time that is followed by exactly as many values as the layout has fields after it.
 fn find_arrival(payload: Excerpt<'_>, layout: &RequestLayout) -> Option<u64> {
     let end = last_bytes(payload);
-    memchr::memrchr_iter(FLOAT, end).take(MAX_FLOATS).find_map(|at| {
-        let arrival = to_unix_ns(f64::from_be_bytes(be_bytes(end, at + 1)?))?;
-        let after = (0..layout.after_arrival).try_fold(at + 9, |at, _| skip_value(end, at).ok())?;
-        (after == end.len()).then_some(arrival)
-    })
+    let mut candidates = memchr::memrchr_iter(FLOAT, end).take(MAX_FLOATS);
+    candidates.find_map(|at| arrival_at(end, at, layout))
+}
+
+/// Time of arrival in the float at `at`. `None` if it is no time, or as many values as behind an arrival do not end with the message.
+fn arrival_at(bytes: &[u8], at: usize, layout: &RequestLayout) -> Option<u64> {
+    let arrived_unix_ns = to_unix_ns(f64::from_be_bytes(be_bytes(bytes, at + 1)?))?;
+    // The head of the float and its eight bytes.
+    let mut end = at + 9;
+    for _ in 0..layout.after_arrival {
+        end = skip_value(bytes, end).ok()?;
+    }
+    (end == bytes.len()).then_some(arrived_unix_ns)
 }
 
 /// Reads the ids of requests to abort.
@@ -137,6 +149,7 @@ fn read_aborts<'a>(payload: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a
     Ok(if requests.len() == first { DispatchKind::Control } else { DispatchKind::Aborts })
 }
 
+/// Error for a request in neither codec.
 fn not_a_codec(head: &[u8]) -> Undecoded {
     let expected = "neither a msgpack array nor a pickle";
     Undecoded::Codec { expected, first: head[..head.len().min(8)].to_vec() }

@@ -3,7 +3,7 @@
 /// Id of the response to a request, and the index of its choice: `chatcmpl-X-HEX` gives `chatcmpl-X`, `cmpl-X-PROMPT-HEX` gives choice
 /// `PROMPT` of `cmpl-X`, and `1_cmpl-X-0-HEX` gives choice 1 of `cmpl-X`. `HEX` is 8 digits, from 0.14.0 on.
 pub(super) fn response_id(rid: &str) -> Option<(&str, u32)> {
-    let (sample, id) = split_sample(rid);
+    let SampledRid { sample, id } = split_sample(rid);
     let id = match id.rsplit_once('-') {
         Some((id, end)) if is_random_suffix(end) => id,
         _ => id,
@@ -20,22 +20,30 @@ pub(super) fn response_id(rid: &str) -> Option<(&str, u32)> {
     }
 }
 
+/// A request id without the index of its sample.
+struct SampledRid<'r> {
+    sample: Option<u32>,
+    id: &'r str,
+}
+
 /// Splits `1_cmpl-X` into the index of the sample and the rest.
-fn split_sample(rid: &str) -> (Option<u32>, &str) {
-    let Some((digits, rest)) = rid.split_once('_') else {
-        return (None, rid);
-    };
-    match digits.parse() {
-        Ok(sample) => (Some(sample), rest),
-        Err(_) => (None, rid),
+fn split_sample(rid: &str) -> SampledRid<'_> {
+    if let Some((digits, id)) = rid.split_once('_')
+        && let Ok(sample) = digits.parse()
+    {
+        return SampledRid { sample: Some(sample), id };
     }
+    SampledRid { sample: None, id: rid }
 }
 
 /// Splits `cmpl-X-1` into `cmpl-X` and the index of the prompt.
 fn split_prompt(id: &str) -> Option<(&str, u32)> {
-    let (_, digits) = id.strip_prefix("cmpl-")?.rsplit_once('-')?;
-    let prompt = digits.parse().ok()?;
-    Some((&id[..id.len() - digits.len() - 1], prompt))
+    let has_index = id.strip_prefix("cmpl-")?.contains('-');
+    if !has_index {
+        return None;
+    }
+    let (response_id, prompt) = id.rsplit_once('-')?;
+    Some((response_id, prompt.parse().ok()?))
 }
 
 fn is_random_suffix(end: &str) -> bool {

@@ -71,6 +71,25 @@ impl MultiUprobeProgram {
     }
 }
 
+/// The embedded object, whose programs refer to the maps that `ebpf` has created.
+fn relocated_object(ebpf: &Ebpf) -> Result<Object, MultiUprobeError> {
+    let mut object = Object::parse(load::OBJECT).map_err(|error| MultiUprobeError::Object(error.to_string()))?;
+    let code_sections: HashSet<usize> = object.functions.keys().map(|(section, _)| *section).collect();
+    let maps = object.maps.clone();
+    let mut created_maps = Vec::new();
+    for (name, map) in &maps {
+        if let Some(data) = ebpf.map(name).and_then(map_data) {
+            created_maps.push((name.as_str(), data.fd().as_fd().as_raw_fd(), map));
+        }
+    }
+    // Maps first: calls are copied into the programs with the instructions of the called functions.
+    object
+        .relocate_maps(created_maps.into_iter(), &code_sections)
+        .map_err(|error| MultiUprobeError::Object(error.to_string()))?;
+    object.relocate_calls(&code_sections).map_err(|error| MultiUprobeError::Object(error.to_string()))?;
+    Ok(object)
+}
+
 fn missing_program(name: &str) -> MultiUprobeError {
     MultiUprobeError::Object(format!("program {name} is missing"))
 }
@@ -79,18 +98,7 @@ impl MultiUprobes {
     /// Prepares the programs with these names for the maps of `ebpf`, all of which must still be present there. Loads the first one to test
     /// kernel support ([`check_links`]); the others load at their first attach.
     pub(crate) fn prepare(ebpf: &Ebpf, names: &[&'static str]) -> Result<Self, MultiUprobeError> {
-        let mut object = Object::parse(load::OBJECT).map_err(|error| MultiUprobeError::Object(error.to_string()))?;
-        let code_sections: HashSet<usize> = object.functions.keys().map(|(section, _)| *section).collect();
-        let maps = object.maps.clone();
-        // Maps first: calls are copied into the programs with the instructions of the called functions.
-        let created_maps: Vec<_> = maps
-            .iter()
-            .filter_map(|(name, map)| Some((name.as_str(), map_data(ebpf.map(name)?)?.fd().as_fd().as_raw_fd(), map)))
-            .collect();
-        object
-            .relocate_maps(created_maps.into_iter(), &code_sections)
-            .map_err(|error| MultiUprobeError::Object(error.to_string()))?;
-        object.relocate_calls(&code_sections).map_err(|error| MultiUprobeError::Object(error.to_string()))?;
+        let object = relocated_object(ebpf)?;
         let mut programs = HashMap::new();
         for name in names {
             let program = object.programs.get(*name).ok_or_else(|| missing_program(name))?;
@@ -111,7 +119,10 @@ impl MultiUprobes {
 
     /// Loads the programs that are not loaded yet.
     pub(crate) fn load_all(&mut self) -> Result<(), MultiUprobeError> {
-        self.programs.values_mut().try_for_each(|program| program.load_once().map(drop))
+        for program in self.programs.values_mut() {
+            program.load_once()?;
+        }
+        Ok(())
     }
 
     /// Attaches a batch to process `pid`; its offsets are those of the file at `path`.
@@ -140,7 +151,8 @@ fn check_links(program: &OwnedFd) -> Result<(), MultiUprobeError> {
 
 /// Error number with which the kernel refuses a link for process `pid` to a folder; 0 means any process.
 fn refusal_of_link(program: &OwnedFd, pid: u32) -> Option<i32> {
-    create_link(program, false, c"/", pid, &[(0, Cookie(0))]).err().and_then(|error| error.raw_os_error())
+    let link = create_link(program, false, c"/", pid, &[(0, Cookie(0))]);
+    link.err()?.raw_os_error()
 }
 
 /// Whether these links are supported, by the error numbers for a folder in any process, and for one in an impossible process.

@@ -5,7 +5,7 @@ use std::path::Path;
 use foreign::kernel;
 use trace::event::AwayState;
 
-use super::cgroup::parse_groups;
+use super::cgroup::{GroupLine, parse_groups};
 use crate::opener_client::request::ThreadFile;
 use crate::proc::{ProcDir, stat};
 
@@ -34,21 +34,23 @@ impl Away {
             _ => return None,
         }
         let process = ProcDir::open(pid).ok()?;
+        let mut wait_function = read_thread_text(&process, tid, ThreadFile::WaitFunction).unwrap_or_default();
         // The kernel shows "0" when it hides the function.
-        let wait_function = read_thread_text(&process, tid, ThreadFile::WaitFunction).filter(|name| name != "0");
-        let wait_function = wait_function.unwrap_or_default();
-        // The files of the cgroup are read only if the function does not tell.
-        // Version 1 of the freezer leaves threads in state D.
+        if wait_function == "0" {
+            wait_function.clear();
+        }
+        let waits_in_freezer = FROZEN_IN.contains(&&*wait_function);
+        // The files of the cgroup are read only if the function does not tell. Version 1 of the freezer leaves threads in state D.
         let may_be_frozen = state_char == 'D' || wait_function.is_empty();
-        if FROZEN_IN.contains(&&*wait_function) || may_be_frozen && is_frozen(pid) {
+        if waits_in_freezer || (may_be_frozen && is_frozen(pid)) {
             return Some(Self::nowhere(AwayState::Frozen));
         }
         let system_call = read_thread_text(&process, tid, ThreadFile::SystemCall);
-        Some(match system_call.and_then(|line| parse_call_name(&line)) {
-            Some(call) if is_poll_call(&call) => Self { state: AwayState::Polling, waits_in: call },
-            Some(call) => Self { state: AwayState::Blocked, waits_in: call },
-            None => Self { state: AwayState::Asleep, waits_in: wait_function },
-        })
+        let Some(call) = system_call.and_then(|line| parse_call_name(&line)) else {
+            return Some(Self { state: AwayState::Asleep, waits_in: wait_function });
+        };
+        let state = if is_poll_call(&call) { AwayState::Polling } else { AwayState::Blocked };
+        Some(Self { state, waits_in: call })
     }
 
     fn nowhere(state: AwayState) -> Self {
@@ -56,27 +58,31 @@ impl Away {
     }
 }
 
+/// Content of a file about a thread; `None` if it cannot be read.
 fn read_thread_text(process: &ProcDir, tid: u32, file: ThreadFile) -> Option<String> {
-    process.thread_file(tid, file).ok().map(|text| String::from_utf8_lossy(&text).into_owned())
+    let text = process.thread_file(tid, file).ok()?;
+    Some(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// Whether the cgroup freezer has frozen the process: `cgroup.events` of version 2, `freezer.state` of version 1.
 fn is_frozen(pid: u32) -> bool {
     let text = kernel::read_text(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    let mount = Path::new("/sys/fs/cgroup");
-    parse_groups(&text).any(|(controllers, path)| {
-        let path = path.trim_start_matches('/');
-        if controllers.is_empty() {
-            // On machines with both versions, version 2 is mounted in `unified`.
-            file_has_line(&mount.join(path).join("cgroup.events"), "frozen 1")
-                || file_has_line(&mount.join("unified").join(path).join("cgroup.events"), "frozen 1")
-        } else {
-            controllers.split(',').any(|controller| controller == "freezer")
-                && file_has_line(&mount.join("freezer").join(path).join("freezer.state"), "FROZEN")
-        }
-    })
+    parse_groups(&text).any(|group| is_frozen_group(&group))
 }
 
+/// Whether the files of this control group say that it is frozen.
+fn is_frozen_group(group: &GroupLine<'_>) -> bool {
+    let mount = Path::new("/sys/fs/cgroup");
+    let path = group.path.trim_start_matches('/');
+    if group.is_version_2() {
+        // On machines with both versions, version 2 is mounted in `unified`.
+        return file_has_line(&mount.join(path).join("cgroup.events"), "frozen 1")
+            || file_has_line(&mount.join("unified").join(path).join("cgroup.events"), "frozen 1");
+    }
+    group.has_controller("freezer") && file_has_line(&mount.join("freezer").join(path).join("freezer.state"), "FROZEN")
+}
+
+/// Whether a file has this line. False if it cannot be read.
 fn file_has_line(path: &Path, wanted: &str) -> bool {
     kernel::read_text(path).unwrap_or_default().lines().any(|line| line.trim() == wanted)
 }

@@ -42,31 +42,58 @@ impl Cgroup {
         let stat = read_cpu_stat(&self.file)?;
         let last_ns = std::mem::replace(&mut self.last_throttled_ns, stat.throttled_ns);
         // Without a limit, no period is counted.
-        (stat.periods > 0).then(|| stat.throttled_ns.saturating_sub(last_ns))
+        if stat.periods == 0 {
+            return None;
+        }
+        Some(stat.throttled_ns.saturating_sub(last_ns))
     }
 }
 
-/// Controllers and path in each line of `/proc/PID/cgroup`: `4:cpu,cpuacct:/path`, or `0::/path` of version 2.
-pub(super) fn parse_groups(text: &str) -> impl Iterator<Item = (&str, &str)> {
-    text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'))
+/// A line of `/proc/PID/cgroup`: `4:cpu,cpuacct:/path`, or `0::/path` of version 2.
+pub(super) struct GroupLine<'t> {
+    /// Names of the controllers, joined by commas; empty in version 2.
+    controllers: &'t str,
+    pub(super) path: &'t str,
+}
+
+impl<'t> GroupLine<'t> {
+    /// Parses a line. `None` if it is invalid.
+    fn parse(line: &'t str) -> Option<Self> {
+        let (_hierarchy, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        Some(Self { controllers, path })
+    }
+
+    pub(super) fn is_version_2(&self) -> bool {
+        self.controllers.is_empty()
+    }
+
+    pub(super) fn has_controller(&self, wanted: &str) -> bool {
+        self.controllers.split(',').any(|controller| controller == wanted)
+    }
+}
+
+/// The control groups in the text of `/proc/PID/cgroup`.
+pub(super) fn parse_groups(text: &str) -> impl Iterator<Item = GroupLine<'_>> {
+    text.lines().filter_map(GroupLine::parse)
 }
 
 /// Possible paths of `cpu.stat`, from the lines of `/proc/PID/cgroup`.
 fn cpu_stat_paths(text: &str) -> Vec<PathBuf> {
     let mount = Path::new("/sys/fs/cgroup");
     let mut folders = Vec::new();
-    for (controllers, path) in parse_groups(text) {
+    for group in parse_groups(text) {
         // `/..` leads outside the current cgroup namespace, so the path is not below our mount.
-        if path.starts_with("/..") {
+        if group.path.starts_with("/..") {
             continue;
         }
-        let path = path.trim_start_matches('/');
-        if controllers.is_empty() {
-            // Version 2, alone or beside version 1.
+        let path = group.path.trim_start_matches('/');
+        if group.is_version_2() {
+            // Alone or beside version 1.
             folders.extend([mount.join(path), mount.join("unified").join(path)]);
-        } else if controllers.split(',').any(|controller| controller == "cpu") {
+        } else if group.has_controller("cpu") {
             // Version 1, mounted under the names of its controllers or as a link.
-            folders.extend([mount.join(controllers).join(path), mount.join("cpu").join(path)]);
+            folders.extend([mount.join(group.controllers).join(path), mount.join("cpu").join(path)]);
         }
     }
     folders.into_iter().map(|folder| folder.join("cpu.stat")).collect()
@@ -89,6 +116,7 @@ fn parse_cpu_stat(text: &str) -> Option<CpuStat> {
     Some(CpuStat { periods: number_after(text, "nr_periods")?, throttled_ns })
 }
 
+/// Number in the line `KEY NUMBER`.
 fn number_after(text: &str, key: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
     value.trim().parse().ok()

@@ -94,7 +94,8 @@ impl SampledThread {
     /// Time the thread waited for a CPU. If the thread is runnable and its times have not changed, it has waited for the whole interval.
     /// The kernel adds that wait later; it is then not reported again.
     fn account_wait(&mut self, times: &ThreadTimes, interval_ns: u64, wants_cpu: impl FnOnce() -> bool) -> Option<u64> {
-        if times.wait_ns.is_some() && *times == self.last && wants_cpu() {
+        let are_unchanged = times.wait_ns.is_some() && *times == self.last;
+        if are_unchanged && wants_cpu() {
             self.reported_early_ns += interval_ns;
             return Some(interval_ns);
         }

@@ -27,10 +27,11 @@ impl ThreadTimesFile {
     /// Opens `schedstat`, which counts nanoseconds, or else `stat`, which counts ticks and no waiting time.
     pub(super) fn open(pid: u32, tid: u32) -> Option<Self> {
         if let Ok(file) = kernel::open(format!("/proc/{pid}/task/{tid}/schedstat")) {
-            let source = Self { file, tick_ns: None };
+            const NEVER_COUNTED: ThreadTimes = ThreadTimes { on_ns: 0, wait_ns: Some(0) };
+            let schedstat = Self { file, tick_ns: None };
             // All zeros mean that CONFIG_SCHED_INFO is present but switched off, or that the thread has never run.
-            if source.read().is_some_and(|times| times != ThreadTimes { on_ns: 0, wait_ns: Some(0) }) {
-                return Some(source);
+            if schedstat.read().is_some_and(|times| times != NEVER_COUNTED) {
+                return Some(schedstat);
             }
         }
         let file = kernel::open(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
@@ -58,10 +59,11 @@ impl ThreadTimesFile {
 pub(crate) fn wants_cpu(pid: u32, tid: u32) -> bool {
     // The state follows a name of at most 64 bytes.
     let mut text = [0; 128];
-    let read = kernel::open(format!("/proc/{pid}/task/{tid}/stat"))
-        .map_err(Into::into)
-        .and_then(|mut file: File| file.read(&mut text));
-    stat::state_letter(&text[..read.unwrap_or(0)]) == Some('R')
+    let Ok(mut file) = kernel::open(format!("/proc/{pid}/task/{tid}/stat")) else {
+        return false;
+    };
+    let length = file.read(&mut text).unwrap_or(0);
+    stat::state_letter(&text[..length]) == Some('R')
 }
 
 /// `on_ns wait_ns slices`

@@ -1,7 +1,7 @@
 //! Assembly of candidates and links into engines.
 
 use adapter::discover::{
-    Carries, End, EngineKind, Evidence, HopSeen, Node, PackageRelease, Reading, RoleWithSource, connected_groups,
+    Carries, End, EngineKind, Evidence, HopSeen, Node, PackageRelease, Reading, Role, RoleWithSource, connected_groups,
 };
 
 use super::blind_spot::BlindSpot;
@@ -116,6 +116,7 @@ fn is_confirmed(engine: &Engine, unread: &[u32]) -> bool {
     !engine.hops.is_empty() || has_inner_server || engine.settings.avoids_zmq.is_some() || is_unread
 }
 
+/// End of a hop at this socket; `None` if its process has no role.
 fn end_of_socket(socket: OpenSocket, candidates: &[&Candidate], roles: &[Option<RoleWithSource>]) -> Option<End> {
     let (role, _) = roles[socket.candidate]?;
     Some(End { pid: candidates[socket.candidate].id.pid, fd: socket.fd, inode: socket.inode, role })
@@ -147,14 +148,18 @@ fn assemble_engine(
     }
     hops.sort_by_key(|hop| (hop.carries, hop.from.map(|end| end.role), hop.to.map(|end| end.role), hop.from, hop.to));
 
-    let kind =
-        processes.iter().find_map(|process| known.iter().copied().find(|kind| kind.roles().contains(&process.role)));
+    let kind = processes.iter().find_map(|process| engine_with_role(known, process.role));
     let mut engine = Engine { processes, hops, kind, ..Engine::default() };
     blind_spots.extend(determine_settings(&mut engine, group, candidates));
     engine
 }
 
-/// Determines the settings of the engine as a whole, from its main process where possible.
+/// The engine that has this role.
+fn engine_with_role(engines: &[EngineKind], role: Role) -> Option<EngineKind> {
+    engines.iter().copied().find(|engine| engine.roles().contains(&role))
+}
+
+/// Determines the settings of the engine as a whole, from its main process where possible. Returns what hides its output.
 fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candidate]) -> Option<BlindSpot> {
     let main_id = engine.main_process()?.id;
     let main = group.iter().map(|&index| candidates[index]).find(|candidate| candidate.id == main_id)?;
@@ -174,7 +179,10 @@ fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candi
     engine.settings = deciding_kind.settings(&evidence);
     let has_inner_server = engine.processes.iter().any(|process| process.inner_server.is_some());
     // A server inside the process is observed at its method.
-    let variable = engine.settings.avoids_zmq.clone().filter(|_| !has_inner_server)?;
+    if has_inner_server {
+        return None;
+    }
+    let variable = engine.settings.avoids_zmq.clone()?;
     Some(BlindSpot::NoZmqOutput { pid: main.id.pid, variable })
 }
 
@@ -182,14 +190,16 @@ fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candi
 fn releases_of_engine<'a>(
     kind: Option<EngineKind>,
     main: &Candidate,
-    mut all: impl Iterator<Item = &'a Candidate>,
+    mut candidates: impl Iterator<Item = &'a Candidate>,
 ) -> Vec<PackageRelease> {
     // A program without roles of its own runs engines inside.
-    let hosts = main.installed.0.iter().filter(|known| known.engine.roles().is_empty());
-    let mut found: Vec<PackageRelease> = hosts.cloned().collect();
+    let hosts = main.installed.releases.iter().filter(|known| known.engine.roles().is_empty());
+    let mut releases: Vec<PackageRelease> = hosts.cloned().collect();
     if let Some(kind) = kind {
-        let own_release = main.installed.release(kind);
-        found.extend(own_release.or_else(|| all.find_map(|candidate| candidate.installed.release(kind))).cloned());
+        // Another process may import packages from other folders than the main one.
+        let of_main = main.installed.release(kind);
+        let own_release = of_main.or_else(|| candidates.find_map(|candidate| candidate.installed.release(kind)));
+        releases.extend(own_release.cloned());
     }
-    found
+    releases
 }

@@ -109,7 +109,7 @@ impl fmt::Display for BlindSpot {
             Self::Unreadable { parts, pids, .. } => {
                 let files = parts.iter().map(|part| part.file_name()).collect::<Vec<_>>().join(",");
                 let unknown = parts.iter().map(|part| part.content()).collect::<Vec<_>>().join(", ");
-                write!(f, "/proc/PID/{{{files}}} of {} may not be read: {unknown} unknown", DisplayPids(pids))
+                write!(f, "/proc/PID/{{{files}}} of {} may not be read: {unknown} unknown", DisplayPids::new(pids))
             }
             Self::Unexamined { count, .. } => {
                 write!(
@@ -124,7 +124,7 @@ impl fmt::Display for BlindSpot {
                     path.display()
                 )
             }
-            Self::Peers { pids, error } => write!(f, "the peers of {} are unknown: {error}", DisplayPids(pids)),
+            Self::Peers { pids, error } => write!(f, "the peers of {} are unknown: {error}", DisplayPids::new(pids)),
             Self::OwnPidNamespace => f.write_str("only processes of this container are visible, and none is an engine"),
             Self::HiddenPids => f.write_str("/proc is mounted with hidepid: other users' processes are not listed"),
             Self::Limit { what, limit } => write!(f, "more than {limit} {what}: the rest was skipped"),
@@ -200,17 +200,27 @@ fn capability_remedy(missing: &[Capability]) -> Option<String> {
 }
 
 /// Process ids for display: `pid 7`, `pids 7, 8 and 3 more`.
-pub(crate) struct DisplayPids<'a>(pub(crate) &'a [u32]);
+pub(crate) struct DisplayPids<'a> {
+    pids: &'a [u32],
+}
+
+impl<'a> DisplayPids<'a> {
+    pub(crate) fn new(pids: &'a [u32]) -> Self {
+        Self { pids }
+    }
+}
 
 impl fmt::Display for DisplayPids<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 4;
-        let shown: Vec<String> = self.0.iter().take(SHOWN).map(u32::to_string).collect();
-        write!(f, "{} {}", if self.0.len() == 1 { "pid" } else { "pids" }, shown.join(", "))?;
-        match self.0.len().saturating_sub(SHOWN) {
-            0 => Ok(()),
-            more => write!(f, " and {more} more"),
+        const MAX_SHOWN: usize = 4;
+        let shown: Vec<String> = self.pids.iter().take(MAX_SHOWN).map(u32::to_string).collect();
+        let noun = if self.pids.len() == 1 { "pid" } else { "pids" };
+        write!(f, "{noun} {}", shown.join(", "))?;
+        let omitted = self.pids.len() - shown.len();
+        if omitted > 0 {
+            write!(f, " and {omitted} more")?;
         }
+        Ok(())
     }
 }
 

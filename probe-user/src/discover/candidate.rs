@@ -153,11 +153,13 @@ impl StatedRole {
     pub(crate) fn from_argv(argv: &[String], by_hand: Option<&RoleSpec>, engines: &[EngineKind]) -> Self {
         let titled = argv.first().and_then(|title| engines.iter().find_map(|engine| engine.role_of_title(title)));
         let launcher = Launcher::of_command(argv, engines);
-        let role = match (by_hand.and_then(|spec| spec.role), titled, launcher) {
-            (Some(role), ..) => Some((role, RoleSource::Hand)),
-            (None, Some((role, _)), _) => Some((role, RoleSource::Title)),
-            (None, None, Some(launcher)) => Some((launcher.role, RoleSource::CommandLine)),
-            (None, None, None) => None,
+        let role_by_hand = by_hand.and_then(|spec| spec.role);
+        let role = if let Some(role) = role_by_hand {
+            Some((role, RoleSource::Hand))
+        } else if let Some((role, _)) = titled {
+            Some((role, RoleSource::Title))
+        } else {
+            launcher.map(|launcher| (launcher.role, RoleSource::CommandLine))
         };
         Self { role, titled, launcher }
     }
@@ -212,8 +214,10 @@ impl Candidate {
         }
     }
 
+    /// Value of an environment variable, if it is one of the kept ones and set.
     fn variable(&self, name: &str) -> Option<&str> {
-        self.environment.as_ref()?.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+        let (_, value) = self.environment.as_ref()?.iter().find(|(known, _)| known == name)?;
+        Some(value)
     }
 
     /// Folders from which the process imports Python packages, as far as its files and variables show them.
@@ -265,18 +269,21 @@ pub(crate) fn find_inner_server<'a>(
     engines: &[EngineKind],
     mut files: impl Iterator<Item = &'a Path>,
 ) -> Option<EngineKind> {
-    files.find_map(|path| {
-        let has_extension_at =
-            |engine: &EngineKind| engine.inner_server().is_some_and(|server| (server.is_extension)(path));
-        engines.iter().copied().find(has_extension_at)
-    })
+    files.find_map(|path| engine_with_extension(engines, path))
+}
+
+/// Engine whose inner server is the extension at this path.
+fn engine_with_extension(engines: &[EngineKind], path: &Path) -> Option<EngineKind> {
+    engines.iter().copied().find(|engine| engine.inner_server().is_some_and(|server| (server.is_extension)(path)))
 }
 
 /// Extracts the kept variables. `setproctitle` overwrites the environment with its title and fills the rest with zeros. That must be
 /// distinguished from unset variables.
 fn kept_variables(bytes: &[u8], engines: &[EngineKind]) -> Option<Vec<(String, String)>> {
     let strings = split_strings(bytes);
-    if !bytes.is_empty() && !strings.first().is_some_and(|s| s.contains('=')) {
+    let begins_with_variable = strings.first().is_some_and(|string| string.contains('='));
+    let is_overwritten = !bytes.is_empty() && !begins_with_variable;
+    if is_overwritten {
         return None;
     }
     let mut kept = Vec::new();
@@ -292,14 +299,19 @@ fn kept_variables(bytes: &[u8], engines: &[EngineKind]) -> Option<Vec<(String, S
 /// Name for display. Never contains arguments.
 fn display_title(argv: &[String], stat: &ProcessStat, is_titled: bool, launcher: Option<Launcher>) -> String {
     const MAX_LENGTH: usize = 60;
-    let text = match (launcher, program(argv)) {
-        _ if is_titled => argv.first().cloned().unwrap_or_default(),
-        (Some(launcher), _) => launcher.command.into(),
-        (None, Some(Program::Script(script))) => {
-            format!("{} {}", stat.comm, script.rsplit('/').next().unwrap_or(script))
+    let text = if is_titled {
+        argv.first().cloned().unwrap_or_default()
+    } else if let Some(launcher) = launcher {
+        launcher.command.into()
+    } else {
+        match program(argv) {
+            Some(Program::Script(path)) => {
+                let file_name = path.rsplit('/').next().unwrap_or(path);
+                format!("{} {file_name}", stat.comm)
+            }
+            Some(Program::Module(module)) => format!("{} -m {module}", stat.comm),
+            None => stat.comm.clone(),
         }
-        (None, Some(Program::Module(module))) => format!("{} -m {module}", stat.comm),
-        (None, None) => stat.comm.clone(),
     };
     text.chars().filter(|c| !c.is_control()).take(MAX_LENGTH).collect()
 }

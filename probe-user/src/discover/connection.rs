@@ -43,37 +43,56 @@ pub(crate) fn pair_unix_sockets(sockets: &[UnixSocket]) -> Vec<SocketConnection>
 
 /// Connections from `/proc/net/unix` alone, which shows only the accepted sides and their names.
 pub(crate) fn accepted_unix_sockets(sockets: &[UnixSocket]) -> Vec<SocketConnection> {
-    let accepted = sockets.iter().filter(|s| !s.is_listening);
-    accepted
-        .map(|s| SocketConnection { connector: None, acceptor: s.inode.into(), endpoint: ipc_endpoint(&s.name) })
-        .collect()
+    let mut connections = Vec::new();
+    for socket in sockets {
+        if !socket.is_listening {
+            let endpoint = ipc_endpoint(&socket.name);
+            connections.push(SocketConnection { connector: None, acceptor: socket.inode.into(), endpoint });
+        }
+    }
+    connections
+}
+
+/// Addresses on which processes listen.
+#[derive(Default)]
+struct TcpListeners {
+    addresses: HashSet<SocketAddr>,
+    /// Ports of listeners on any address.
+    ports_on_any_address: HashSet<u16>,
+}
+
+impl TcpListeners {
+    fn add(&mut self, address: SocketAddr) {
+        self.addresses.insert(address);
+        if address.ip().is_unspecified() {
+            self.ports_on_any_address.insert(address.port());
+        }
+    }
+
+    /// Whether a connection to this address reaches a listener.
+    fn contains(&self, address: &SocketAddr) -> bool {
+        self.addresses.contains(address) || self.ports_on_any_address.contains(&address.port())
+    }
 }
 
 /// TCP connections with both ends in these tables (of one network namespace), one of them accepted.
 pub(crate) fn pair_tcp_sockets(sockets: &[TcpSocket]) -> Vec<SocketConnection> {
     let mut inode_by_ends: HashMap<(SocketAddr, SocketAddr), u64> = HashMap::new();
-    let mut listening: HashSet<SocketAddr> = HashSet::new();
-    let mut ports_on_any_address: HashSet<u16> = HashSet::new();
+    let mut listeners = TcpListeners::default();
     for socket in sockets {
         match socket.state {
             TcpState::Established => {
                 inode_by_ends.insert((socket.local, socket.remote), socket.inode);
             }
-            TcpState::Listening => {
-                listening.insert(socket.local);
-                if socket.local.ip().is_unspecified() {
-                    ports_on_any_address.insert(socket.local.port());
-                }
-            }
+            TcpState::Listening => listeners.add(socket.local),
             TcpState::Other => {}
         }
     }
-    let is_listened_on = |local: &SocketAddr| listening.contains(local) || ports_on_any_address.contains(&local.port());
     let mut connections = Vec::new();
     for ((local, remote), &acceptor) in &inode_by_ends {
         // The accepted end has the listener's port.
-        if is_listened_on(local)
-            && !is_listened_on(remote)
+        if listeners.contains(local)
+            && !listeners.contains(remote)
             && let Some(&connector) = inode_by_ends.get(&(*remote, *local))
         {
             let endpoint = format!("tcp://{local}");
@@ -83,6 +102,7 @@ pub(crate) fn pair_tcp_sockets(sockets: &[TcpSocket]) -> Vec<SocketConnection> {
     connections
 }
 
+/// Endpoint of a Unix socket's name, in ZMQ's notation.
 fn ipc_endpoint(name: &[u8]) -> String {
     format!("ipc://{}", String::from_utf8_lossy(name))
 }

@@ -89,30 +89,33 @@ enum DiagReply<'a> {
 
 /// A netlink socket. It belongs to the network namespace that it was created in.
 #[derive(Debug)]
-pub(crate) struct DiagSocket(OwnedFd);
+pub(crate) struct DiagSocket {
+    netlink: OwnedFd,
+}
 
 impl DiagSocket {
     /// Opens one in the current network namespace. Needs no privilege.
     pub(crate) fn open_here() -> Result<Self, DiagError> {
-        let family = AddressFamily::NETLINK;
-        let fd =
-            socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(SOCK_DIAG)).map_err(DiagError::Socket)?;
-        set_socket_timeout(&fd, Timeout::Recv, Some(REPLY_TIMEOUT)).map_err(DiagError::Socket)?;
-        Ok(Self(fd))
+        let netlink = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(SOCK_DIAG))
+            .map_err(DiagError::Socket)?;
+        set_socket_timeout(&netlink, Timeout::Recv, Some(REPLY_TIMEOUT)).map_err(DiagError::Socket)?;
+        Ok(Self { netlink })
     }
 
     /// Opens one in the network namespace of `process`. Needs `CAP_SYS_ADMIN` over that namespace if it is not the current one.
     pub(crate) fn open_for(process: &ProcDir) -> Result<Self, DiagError> {
-        let own = std::fs::metadata("/proc/self/ns/net").map(|own| own.ino()).ok();
-        let net = process.network_namespace().map_err(DiagError::Enter)?;
-        if own == Some(net) { Self::open_here() } else { Self::open_in_namespace(process) }
+        let own_namespace = std::fs::metadata("/proc/self/ns/net").map(|file| file.ino()).ok();
+        let namespace = process.network_namespace().map_err(DiagError::Enter)?;
+        if own_namespace == Some(namespace) { Self::open_here() } else { Self::open_in_namespace(process) }
     }
 
     /// Opens a socket that answers for the network namespace of the process.
     fn open_in_namespace(process: &ProcDir) -> Result<Self, DiagError> {
         if let Some(helper) = helper::connected_helper() {
-            let opened = helper.diag_socket(process.pid);
-            return opened.map(Self).map_err(|_| DiagError::Enter(ReadError::Denied));
+            return match helper.diag_socket(process.pid) {
+                Ok(netlink) => Ok(Self { netlink }),
+                Err(_) => Err(DiagError::Enter(ReadError::Denied)),
+            };
         }
         let namespace = process.open_network_namespace().map_err(DiagError::Enter)?;
         // Entering a namespace changes the thread permanently, so a temporary thread does it.
@@ -121,13 +124,14 @@ impl DiagSocket {
                 .map_err(|errno| DiagError::Enter(errno.into()))?;
             Self::open_here()
         });
-        let joined = thread.map_err(|e| DiagError::Enter(e.into()))?.join();
+        let joined = thread.map_err(|error| DiagError::Enter(error.into()))?.join();
+        // An error means that the thread has panicked.
         joined.unwrap_or(Err(DiagError::Socket(Errno::IO)))
     }
 
     /// Its descriptor, for another process.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.netlink.as_fd()
     }
 
     /// Lists listening and connected stream sockets, at most `limit`.
@@ -218,9 +222,10 @@ impl DiagSocket {
         refused: fn(Errno) -> DiagError,
     ) -> Result<Option<QueueDepth>, DiagError> {
         let answer = self.exchange(request, 0, refused, |body| {
-            let found = body.and_then(SocketQueues::parse).ok_or(DiagError::Socket(Errno::BADMSG))?;
+            let queues = body.and_then(SocketQueues::parse).ok_or(DiagError::Socket(Errno::BADMSG))?;
             // Without the connection, the kernel returns the listener of its port.
-            Ok((found.inode == inode).then_some(found.depth))
+            let is_wanted = queues.inode == inode;
+            Ok(is_wanted.then_some(queues.depth))
         });
         match answer {
             // Without its module, the kernel answers the same: see `check_unix_support`.
@@ -254,13 +259,13 @@ impl DiagSocket {
         let mut bytes = vec![0; message.buffer_len()];
         message.serialize(&mut bytes);
         let kernel = SocketAddrNetlink::new(0, 0);
-        sendto(&self.0, &bytes, SendFlags::empty(), &kernel).map_err(DiagError::Socket)?;
+        sendto(&self.netlink, &bytes, SendFlags::empty(), &kernel).map_err(DiagError::Socket)?;
         Ok(())
     }
 
     /// Receives the next part of the kernel's answer into the buffer.
     fn receive<'b>(&self, buffer: &'b mut [u8]) -> Result<&'b [u8], DiagError> {
-        let received = retry_on_intr(|| recv(&self.0, &mut *buffer, RecvFlags::empty()));
+        let received = retry_on_intr(|| recv(&self.netlink, &mut *buffer, RecvFlags::empty()));
         let (length, _) = received.map_err(DiagError::Socket)?;
         Ok(&buffer[..length])
     }
@@ -288,22 +293,35 @@ fn parse_replies(mut rest: &[u8]) -> impl Iterator<Item = DiagReply<'_>> {
         let message = NetlinkBuffer::new_checked(rest).ok()?;
         // Netlink aligns messages to four bytes.
         rest = rest.get((message.length() as usize).next_multiple_of(4)..).unwrap_or_default();
-        Some((message.message_type(), message.payload()))
+        Some(message)
     });
-    messages.filter_map(|(kind, body)| match kind {
-        SOCK_DIAG_BY_FAMILY => Some(DiagReply::Socket(body)),
-        // Both begin with 0 or a negative error; a dump may end with one.
-        NLMSG_DONE | NLMSG_ERROR => match body.get(..4).and_then(|errno| parse_i32(errno).ok()) {
-            Some(errno) if errno < 0 => Some(DiagReply::Refused(Errno::from_raw_os_error(errno.saturating_neg()))),
-            _ => Some(DiagReply::Done),
-        },
-        _ => None,
-    })
+    messages.filter_map(|message| DiagReply::parse(message.message_type(), message.payload()))
+}
+
+impl<'a> DiagReply<'a> {
+    /// Parses a message by its type. `None` if it is of another type.
+    fn parse(message_type: u16, body: &'a [u8]) -> Option<Self> {
+        match message_type {
+            SOCK_DIAG_BY_FAMILY => Some(Self::Socket(body)),
+            NLMSG_DONE | NLMSG_ERROR => {
+                // Both begin with 0 or a negative error; a dump may end with one.
+                let errno = body.get(..4).and_then(|errno| parse_i32(errno).ok()).unwrap_or(0);
+                if errno < 0 {
+                    return Some(Self::Refused(Errno::from_raw_os_error(errno.saturating_neg())));
+                }
+                Some(Self::Done)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Parses the description of a Unix stream socket. Skips malformed attributes.
 fn parse_unix_socket(body: &[u8]) -> Option<UnixSocket> {
-    let header = parse_unix_header(body).filter(|header| header.kind == SOCK_STREAM)?;
+    let header = parse_unix_header(body)?;
+    if header.kind != SOCK_STREAM {
+        return None;
+    }
     let is_listening = match header.state {
         TCP_LISTEN => true,
         TCP_ESTABLISHED => false,
@@ -360,8 +378,12 @@ impl SocketQueues {
     }
 }
 
+/// Header of an answer about a Unix socket; `None` if it is about another one.
 fn parse_unix_header(body: &[u8]) -> Option<UnixResponseHeader> {
-    (body.first() == Some(&AF_UNIX)).then(|| UnixResponseHeader::parse(body).ok())?
+    if body.first() != Some(&AF_UNIX) {
+        return None;
+    }
+    UnixResponseHeader::parse(body).ok()
 }
 
 /// Attributes behind the header of an answer about a Unix socket.

@@ -80,7 +80,7 @@ impl FakeProcess {
             launcher,
             flags: Flags::parse(&self.argv, engines.iter().flat_map(|engine| engine.flags())),
             libzmq: Some(libzmq),
-            installed: InstalledReleases(installed.collect()),
+            installed: InstalledReleases { releases: installed.collect() },
             inner_server: candidate::find_inner_server(engines, self.mapped.iter().map(Path::new)),
             ..Candidate::default()
         }

@@ -19,11 +19,12 @@ pub struct LibZmq {
 /// Selects the mapped files that contain libzmq by their names: a separate library (`libzmq-2f02442c.so.5.2.5` from pyzmq wheels, a
 /// distribution's `libzmq.so.5.2.5`), which extension modules only call, or else modules that may link it statically (`_zmq.abi3.so`).
 pub(crate) fn mapped_libzmq(files: &[MappedFile]) -> Vec<&MappedFile> {
-    let mut found: Vec<&MappedFile> = files.iter().filter(|file| is_libzmq_name(file.name())).collect();
-    if found.iter().any(|file| file.name().starts_with(b"libzmq")) {
-        found.retain(|file| file.name().starts_with(b"libzmq"));
+    let mut libraries: Vec<&MappedFile> = files.iter().filter(|file| is_libzmq_name(file.name())).collect();
+    let has_separate_library = libraries.iter().any(|file| file.name().starts_with(b"libzmq"));
+    if has_separate_library {
+        libraries.retain(|file| file.name().starts_with(b"libzmq"));
     }
-    found
+    libraries
 }
 
 /// Whether a file with this name may contain libzmq.
@@ -41,8 +42,9 @@ impl LibZmq {
 /// Release for the ABI version in a file name: libzmq 4.2.x is 5.1.x, and 4.3.x is 5.2.x (see its `configure.ac`).
 fn release_in_file_name(name: &str) -> Option<Release> {
     let (_, abi) = name.split_once(".so.")?;
+    let has_patch_level = abi.matches('.').count() == 2;
     match abi.parse::<Release>().ok()?.number {
-        [5, 1, patch] if abi.matches('.').count() == 2 => Some(Release::new(4, 2, patch)),
+        [5, 1, patch] if has_patch_level => Some(Release::new(4, 2, patch)),
         [5, 2, patch] => Some(Release::new(4, 3, patch)),
         _ => None,
     }

@@ -1,6 +1,6 @@
 //! Content and direction of each connection.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use adapter::discover::{EngineKind, Reading, RoleWithSource, Wire};
 
@@ -9,20 +9,21 @@ use super::links::Link;
 /// Removes links of clients. An engine binds all its sockets with one transport. If processes with known roles reach it over socket
 /// files, others that connect over TCP are clients. There may be thousands, and their ends may be invisible.
 pub(crate) fn remove_client_links(links: &[Link], stated: &[Option<RoleWithSource>]) -> Vec<Link> {
-    let named_links = links.iter().filter(|link| has_stated_connector(link, stated));
-    // Acceptors that processes with known roles reach, each with the transport of their links.
-    let named: BTreeSet<(usize, Option<&str>)> =
-        named_links.map(|link| (link.acceptor.candidate, transport_of(&link.endpoint))).collect();
+    // Transports by which processes with known roles reach each acceptor.
+    let mut engine_transports: BTreeMap<usize, BTreeSet<Option<&str>>> = BTreeMap::new();
+    for link in links.iter().filter(|link| has_stated_connector(link, stated)) {
+        engine_transports.entry(link.acceptor.candidate).or_default().insert(transport_of(&link.endpoint));
+    }
     let mut engine_links = links.to_vec();
-    engine_links.retain(|link| {
-        let acceptor = link.acceptor.candidate;
-        let is_reached_by_engine = named.iter().any(|(candidate, _)| *candidate == acceptor);
-        let has_same_transport = named.contains(&(acceptor, transport_of(&link.endpoint)));
-        !is_reached_by_engine || has_same_transport || has_stated_connector(link, stated)
+    // Where the engine's own transport is not known, no link can be told apart.
+    engine_links.retain(|link| match engine_transports.get(&link.acceptor.candidate) {
+        Some(transports) => transports.contains(&transport_of(&link.endpoint)),
+        None => true,
     });
     engine_links
 }
 
+/// Whether the process that connected has a role that the user, its title or its command states.
 fn has_stated_connector(link: &Link, stated: &[Option<RoleWithSource>]) -> bool {
     link.connector.is_some_and(|connector| stated[connector.candidate].is_some())
 }

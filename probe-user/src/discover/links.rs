@@ -126,8 +126,9 @@ fn to_link(connection: SocketConnection, holders: &HashMap<u64, OpenSocket>, has
     let connector = connection.connector.and_then(|inode| holders.get(&inode).copied());
     let may_be_hidden =
         connection.connector.is_none() || (has_hidden_sockets && connection.endpoint.starts_with("ipc://"));
+    let is_of_other_program = connector.is_none() && !may_be_hidden;
     let is_within_process = connector.is_some_and(|connector| connector.candidate == acceptor.candidate);
-    if connector.is_none() && !may_be_hidden || is_within_process {
+    if is_of_other_program || is_within_process {
         return None;
     }
     Some(Link { acceptor, endpoint: connection.endpoint, connector })
@@ -151,8 +152,10 @@ fn find_unix_connections(
     Ok(connection::pair_unix_sockets(&sockets.items))
 }
 
+/// The Unix connections of a network namespace without their connecting ends, for a kernel that does not list the peers.
 fn find_accepted_unix_connections(process: &ProcDir) -> Vec<SocketConnection> {
-    let text = process.read("net/unix", MAX_SOCKETS.saturating_mul(128)).unwrap_or_default();
+    const MAX_LINE_BYTES: usize = 128;
+    let text = process.read("net/unix", MAX_SOCKETS.saturating_mul(MAX_LINE_BYTES)).unwrap_or_default();
     connection::accepted_unix_sockets(&net::parse_unix_table(&text, MAX_SOCKETS).items)
 }
 
@@ -160,15 +163,18 @@ fn find_accepted_unix_connections(process: &ProcDir) -> Vec<SocketConnection> {
 fn find_tcp_connections(process: &ProcDir, found: &mut FoundLinks) -> Vec<SocketConnection> {
     let mut sockets: Vec<TcpSocket> = Vec::new();
     for table in net::read_tcp_tables(process, MAX_SOCKETS) {
-        let listing = match table {
-            Err(ReadError::TooLong(_)) => Listing { items: Vec::new(), is_truncated: true },
+        let is_truncated = match table {
+            Ok(listing) => {
+                sockets.extend(listing.items);
+                listing.is_truncated
+            }
+            Err(ReadError::TooLong(_)) => true,
             // Without IPv6, or without a network, there are no such sockets.
-            table => table.unwrap_or_default(),
+            Err(_) => false,
         };
-        if listing.is_truncated {
+        if is_truncated {
             found.add_limit("TCP sockets in one network namespace", MAX_SOCKETS);
         }
-        sockets.extend(listing.items);
     }
     connection::pair_tcp_sockets(&sockets)
 }

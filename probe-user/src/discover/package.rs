@@ -31,16 +31,27 @@ pub(crate) struct PythonInterpreter<'a> {
 }
 
 impl PythonInterpreter<'_> {
+    /// The path from the root; `None` if it is relative and the working folder is unknown.
     fn absolute(&self, path: &Path) -> Option<PathBuf> {
-        if path.is_absolute() { Some(path.to_owned()) } else { self.cwd.map(|cwd| cwd.join(path)) }
+        if path.is_absolute() {
+            return Some(path.to_owned());
+        }
+        Some(self.cwd?.join(path))
     }
 
     /// Directories in which the interpreter may be installed: the virtual environment, and those of `argv[0]` and of the program.
     fn prefixes(&self) -> impl Iterator<Item = PathBuf> {
-        let argv0 = self.argv0.filter(|argv0| argv0.contains('/'));
-        let argv0_prefix = argv0.and_then(|argv0| prefix_of_program(&self.absolute(Path::new(argv0))?));
-        let virtual_env = self.virtual_env.map(PathBuf::from);
-        virtual_env.into_iter().chain(argv0_prefix).chain(self.exe.and_then(prefix_of_program))
+        let mut prefixes = Vec::new();
+        prefixes.extend(self.virtual_env.map(PathBuf::from));
+        // A name without a folder was found in PATH, which is unknown.
+        if let Some(argv0) = self.argv0
+            && argv0.contains('/')
+            && let Some(program) = self.absolute(Path::new(argv0))
+        {
+            prefixes.extend(prefix_of_program(&program));
+        }
+        prefixes.extend(self.exe.and_then(prefix_of_program));
+        prefixes.into_iter()
     }
 }
 
@@ -72,14 +83,20 @@ pub(crate) fn import_path(interpreter: PythonInterpreter<'_>) -> Vec<PathBuf> {
         }
     }
     // A module is imported from the first directory that has it, so further occurrences have no effect.
-    let mut seen = std::collections::HashSet::new();
-    dirs.retain(|dir| seen.insert(dir.clone()));
-    dirs
+    let mut unique_dirs = Vec::new();
+    for dir in dirs {
+        if !unique_dirs.contains(&dir) {
+            unique_dirs.push(dir);
+        }
+    }
+    unique_dirs
 }
 
 /// Releases of the engines' packages, each from the first directory that contains it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct InstalledReleases(pub(crate) Vec<PackageRelease>);
+pub(crate) struct InstalledReleases {
+    pub(crate) releases: Vec<PackageRelease>,
+}
 
 impl InstalledReleases {
     /// Finds the release of each engine's package in the first folder that has it.
@@ -100,29 +117,32 @@ impl InstalledReleases {
                     && let Some(release) = release_in_metadata(&root, dir, &names, package.name)
                         .or_else(|| release_in_source(&root, dir, &names, package.source))
                 {
-                    found.0.push(PackageRelease { engine, release });
+                    found.releases.push(PackageRelease { engine, release });
                 }
             }
         }
         found
     }
 
+    /// Release of an engine's package; `None` if it was not found.
     pub(crate) fn release(&self, engine: EngineKind) -> Option<&PackageRelease> {
-        self.0.iter().find(|known| known.engine == engine)
+        self.releases.iter().find(|known| known.engine == engine)
     }
 }
 
 /// Release in `NAME-RELEASE.dist-info/METADATA`. Ambiguous if one directory contains two for the same name.
 fn release_in_metadata(root: &ProcessRoot<'_>, dir: &Path, names: &[&str], package: &str) -> Option<Setting<String>> {
-    let mut matching = names.iter().filter(|name| split_dist_info(name).is_some_and(|(named, _)| named == package));
-    let (Some(name), None) = (matching.next(), matching.next()) else {
+    let mut matching = names.iter().filter_map(|name| DistInfo::parse(name)).filter(|info| info.package == package);
+    let info = matching.next()?;
+    let is_ambiguous = matching.next().is_some();
+    if is_ambiguous {
         return None;
-    };
-    let file = dir.join(name).join("METADATA");
+    }
+    let file = dir.join(info.folder).join("METADATA");
     let metadata = root.read(&file, MAX_METADATA_BYTES).ok();
     let version_in_file = metadata.as_deref().and_then(parse_version_header);
     // The folder's name has the version too.
-    let version = version_in_file.or_else(|| split_dist_info(name).map(|(_, version)| version.to_owned()))?;
+    let version = version_in_file.unwrap_or_else(|| info.version.to_owned());
     Some(Setting::new(version, Origin::File(file)))
 }
 
@@ -142,10 +162,20 @@ fn release_in_source(root: &ProcessRoot<'_>, dir: &Path, names: &[&str], files: 
     None
 }
 
-/// Splits `Some.Package-1.0.0.dist-info` into (`some_package`, `1.0.0`). Names are normalised similarly to PEP 503.
-fn split_dist_info(name: &str) -> Option<(String, &str)> {
-    let (package, version) = name.strip_suffix(".dist-info")?.split_once('-')?;
-    Some((package.to_ascii_lowercase().replace(['-', '.'], "_"), version))
+/// Name of a folder with the metadata of a package: `Some.Package-1.0.0.dist-info`.
+struct DistInfo<'n> {
+    folder: &'n str,
+    /// Normalised similarly to PEP 503: `some_package`.
+    package: String,
+    version: &'n str,
+}
+
+impl<'n> DistInfo<'n> {
+    /// Parses a folder's name. `None` if it is another folder.
+    fn parse(folder: &'n str) -> Option<Self> {
+        let (package, version) = folder.strip_suffix(".dist-info")?.split_once('-')?;
+        Some(Self { folder, package: package.to_ascii_lowercase().replace(['-', '.'], "_"), version })
+    }
 }
 
 /// The `Version` header of `METADATA`. The text after the headers is ignored.
@@ -236,7 +266,7 @@ mod tests {
         fn arbitrary_text_never_panics(text in ".{0,200}", bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = parse_version_header(&bytes);
             let _ = parse_version_assignment(&text);
-            let _ = split_dist_info(&text);
+            let _ = DistInfo::parse(&text);
         }
     }
 }

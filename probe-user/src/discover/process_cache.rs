@@ -67,6 +67,7 @@ impl CandidateCounts {
     /// Limits that leave a quarter of this process's descriptors for everything else.
     fn for_descriptors(limit: Option<u64>) -> Self {
         let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+        // Each candidate holds one descriptor.
         Self { unnamed: MAX_UNNAMED.min(limit / 4), stated: MAX_STATED.min(limit / 2) }
     }
 }
@@ -122,11 +123,15 @@ impl ProcessCache {
         // First, so that no other process takes the descriptor of a process that the user named.
         let named = by_hand.iter().map(|spec| spec.pid).filter(|pid| listed.contains(pid));
         for pid in named.chain(pids.iter().copied()) {
-            match self.processes.get_mut(&pid).map(|known| known.is_current(pid)) {
-                Some(Ok(true)) => {}
+            let is_current = match self.processes.get_mut(&pid) {
+                Some(known) => known.is_current(pid),
+                None => Ok(false),
+            };
+            match is_current {
+                Ok(true) => {}
                 // An error of this process says nothing about the other one, whose entry stays.
-                Some(Err(error)) if could_not_be_asked(error) => self.lacks_descriptors |= is_out_of_descriptors(error),
-                _ => self.examine_again(pid, by_hand, parents.contains(&pid)),
+                Err(error) if could_not_be_asked(error) => self.lacks_descriptors |= is_out_of_descriptors(error),
+                Ok(false) | Err(_) => self.examine_again(pid, by_hand, parents.contains(&pid)),
             }
         }
         // Only now, because the examinations above may have stated the role of a further child.
@@ -275,6 +280,7 @@ impl ProcessCache {
         self.processes.values().filter(|entry| matches!(entry.state, Examination::Refused)).count()
     }
 
+    /// Whether a process has more mappings than are read.
     pub(crate) fn has_too_large(&self) -> bool {
         self.processes.values().any(|entry| matches!(entry.state, Examination::TooLarge))
     }
@@ -309,14 +315,19 @@ impl CachedProcess {
         if self.examine_after.is_some_and(|after| self.examined_at.elapsed() >= after) {
             return Ok(false);
         }
-        let stat = match &self.state {
-            Examination::Candidate(_, process) => read_running_stat(process)?,
-            _ if self.checked_at.elapsed() < IDENTITY_CHECK_INTERVAL => return Ok(true),
-            _ => ProcDir::open(pid).and_then(|process| read_running_stat(&process))?,
+        let stat = if let Examination::Candidate(_, process) = &self.state {
+            read_running_stat(process)?
+        } else {
+            // Nearly all processes of a machine are no candidates.
+            if self.checked_at.elapsed() < IDENTITY_CHECK_INTERVAL {
+                return Ok(true);
+            }
+            read_running_stat(&ProcDir::open(pid)?)?
         };
         self.checked_at = Instant::now();
+        let Some(stat) = stat else { return Ok(false) };
         // `setproctitle` also changes the name, and so does executing another program.
-        Ok(stat.is_some_and(|stat| stat.start_time == self.start_time && stat.comm == self.comm))
+        Ok(stat.start_time == self.start_time && stat.comm == self.comm)
     }
 
     /// The identity of this process if it is a frontend.
@@ -357,7 +368,9 @@ impl CachedProcess {
 
 /// Reads the process's state; `None` if it is a zombie, which counts as exited.
 fn read_running_stat(process: &ProcDir) -> Result<Option<ProcessStat>, ReadError> {
-    Ok(ProcessStat::parse(&process.read("stat", 4096)?).filter(|stat| stat.state != 'Z'))
+    const MAX_STAT_BYTES: usize = 4096;
+    let stat = ProcessStat::parse(&process.read("stat", MAX_STAT_BYTES)?);
+    Ok(stat.filter(|stat| stat.state != 'Z'))
 }
 
 /// Time since the start of a process, which `/proc/PID/stat` gives in ticks.

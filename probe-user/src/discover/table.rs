@@ -46,18 +46,19 @@ impl fmt::Display for Engine {
         f.write_str(&engine_headline(self))?;
         let rows: Vec<[String; 6]> = self.processes.iter().map(process_row).collect();
         write_table(f, ["pid", "role", "rank", "libzmq", "python", "known by"], &rows)?;
-        let mut lines: Vec<[String; 5]> = Vec::new();
+        let mut hop_rows: Vec<HopRow> = Vec::new();
         for hop in &self.hops {
-            let line = hop_row(hop);
-            match lines.iter_mut().find(|l| l[0] == line[0] && l[2..] == line[2..]) {
-                Some(known) => known[1] = format!("{}, {}", known[1], line[1]),
-                None => lines.push(line),
+            let row = HopRow::new(hop);
+            match hop_rows.iter_mut().find(|other| other.describes_same_hop(&row)) {
+                Some(other) => other.sockets = format!("{}, {}", other.sockets, row.sockets),
+                None => hop_rows.push(row),
             }
         }
-        if lines.is_empty() {
+        if hop_rows.is_empty() {
             return Ok(());
         }
-        write_table(f, ["hop", "pid:fd -> pid:fd", "endpoint", "carries", ""], &lines)
+        let rows: Vec<[String; 5]> = hop_rows.into_iter().map(HopRow::into_cells).collect();
+        write_table(f, ["hop", "pid:fd -> pid:fd", "endpoint", "carries", ""], &rows)
     }
 }
 
@@ -99,33 +100,60 @@ fn dash() -> String {
 
 /// Cells of a process in the table.
 fn process_row(process: &Process) -> [String; 6] {
+    let libzmq = match &process.libzmq {
+        Some(libzmq) => libzmq.release.map_or_else(|| "?".to_owned(), |release| release.to_string()),
+        None => dash(),
+    };
     [
         process.id.pid.to_string(),
         process.role.to_string(),
         process.rank.to_string(),
-        process.libzmq.as_ref().map_or_else(dash, |l| l.release.map_or_else(|| "?".into(), |r| r.to_string())),
-        process.python.as_ref().map_or_else(dash, |v| v.value.to_string()),
+        libzmq,
+        process.python.as_ref().map_or_else(dash, |version| version.value.to_string()),
         format!("{} ({})", process.role_source, process.title),
     ]
 }
 
-/// Cells of a hop in the table.
-fn hop_row(hop: &HopSeen) -> [String; 5] {
-    let carries = match hop.carries {
-        Carries::Output => "tokens",
-        Carries::Requests => "requests",
-        Carries::Unknown => "?",
-    };
-    let certainty = if hop.confidence == Confidence::Certain { "" } else { "inferred" };
-    [
-        hop.ends().to_string(),
-        format!("{} -> {}", display_end(hop.from), display_end(hop.to)),
-        hop.endpoint.clone(),
-        carries.into(),
-        certainty.into(),
-    ]
+/// A hop in the table, with one or more connections.
+struct HopRow {
+    roles: String,
+    /// Pids and descriptors at both ends of each connection.
+    sockets: String,
+    endpoint: String,
+    carries: &'static str,
+    certainty: &'static str,
 }
 
+impl HopRow {
+    /// The row of a hop with one connection.
+    fn new(hop: &HopSeen) -> Self {
+        Self {
+            roles: hop.ends().to_string(),
+            sockets: format!("{} -> {}", display_end(hop.from), display_end(hop.to)),
+            endpoint: hop.endpoint.clone(),
+            carries: match hop.carries {
+                Carries::Output => "tokens",
+                Carries::Requests => "requests",
+                Carries::Unknown => "?",
+            },
+            certainty: if hop.confidence == Confidence::Certain { "" } else { "inferred" },
+        }
+    }
+
+    /// Whether both rows differ in their sockets only.
+    fn describes_same_hop(&self, other: &Self) -> bool {
+        self.roles == other.roles
+            && self.endpoint == other.endpoint
+            && self.carries == other.carries
+            && self.certainty == other.certainty
+    }
+
+    fn into_cells(self) -> [String; 5] {
+        [self.roles, self.sockets, self.endpoint, self.carries.to_owned(), self.certainty.to_owned()]
+    }
+}
+
+/// Pid and descriptor of an end; `?` if it is not visible.
 fn display_end(end: Option<End>) -> String {
     end.map_or_else(|| "?".to_owned(), |end| format!("{}:{}", end.pid, end.fd))
 }

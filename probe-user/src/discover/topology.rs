@@ -144,7 +144,7 @@ pub enum PickError {
     /// Only processes whose titles or commands are those of an engine were found, without a connection between two roles.
     #[error(
         "no connected engine was found, only candidates without a connection: {}; if an engine is starting, use --follow or try again, or name its processes with --pid",
-        DisplayPids(.0)
+        DisplayPids::new(.0)
     )]
     Unconfirmed(Vec<u32>),
     /// Several engines were found.
@@ -158,8 +158,13 @@ pub enum PickError {
 impl Topology {
     /// Engines with one of the processes that the user named.
     fn engines_of(&self, named: &[RoleSpec]) -> Vec<&Engine> {
-        let has_named = |engine: &&Engine| named.iter().any(|spec| engine.process_with_pid(spec.pid).is_some());
-        self.engines.iter().filter(has_named).collect()
+        let mut engines = Vec::new();
+        for engine in &self.engines {
+            if named.iter().any(|spec| engine.process_with_pid(spec.pid).is_some()) {
+                engines.push(engine);
+            }
+        }
+        engines
     }
 
     /// Confirmed engines with a stated role; without any, the confirmed ones; without any, the others.
@@ -177,10 +182,7 @@ impl Topology {
     pub fn pick_engines(&self, named: &[RoleSpec]) -> Result<Vec<&Engine>, PickError> {
         let choice = if named.is_empty() { self.engines_by_certainty() } else { self.engines_of(named) };
         if choice.is_empty() {
-            return Err(match (named, self.engines.first().and_then(Engine::main_process)) {
-                ([named, ..], Some(main)) => PickError::Elsewhere { named: named.pid, engine: main.id.pid },
-                _ => PickError::None(self.roles.clone()),
-            });
+            return Err(self.why_no_choice(named));
         }
         if choice.len() == 1 {
             return Ok(choice);
@@ -194,6 +196,16 @@ impl Topology {
             return Ok(choice);
         }
         Err(PickError::Unconnected(choice.len()))
+    }
+
+    /// Why no engine can be chosen: the user named a process of another program, or there is no engine.
+    fn why_no_choice(&self, named: &[RoleSpec]) -> PickError {
+        if let Some(named) = named.first()
+            && let Some(main) = self.engines.first().and_then(Engine::main_process)
+        {
+            return PickError::Elsewhere { named: named.pid, engine: main.id.pid };
+        }
+        PickError::None(self.roles.clone())
     }
 
     /// Chooses the engine to attach to, if there is only one choice.

@@ -22,6 +22,7 @@ const MAX_PROCESSES: usize = 65_536;
 /// Only a connection that was being established at the last scan can then be new.
 const UNCHANGED_INTERVALS: u32 = 6;
 
+/// Whether less time than `interval` has passed since that time. False if it never was.
 fn has_been_less_than(interval: Duration, since: Option<Instant>) -> bool {
     since.is_some_and(|since| since.elapsed() < interval)
 }
@@ -153,17 +154,10 @@ impl Watcher {
             assemble_engines(self.options.engines, &candidates, &found.links, &unread, &mut found.blind_spots);
         let role_names = role_words(self.options.engines);
         for (candidate, role) in candidates.iter().zip(&roles) {
-            let pid = candidate.id.pid;
             for part in &candidate.refused {
-                found.refused.entry(*part).or_default().push(pid);
+                found.refused.entry(*part).or_default().push(candidate.id.pid);
             }
-            match (role, candidate.libzmq_error.clone()) {
-                (Some(_), Some((path, error))) => found.blind_spots.push(BlindSpot::LibZmq { pid, path, error }),
-                (None, _) if self.options.named.iter().any(|spec| spec.pid == pid) => {
-                    found.blind_spots.push(BlindSpot::NoRole { pid, roles: role_names.clone() });
-                }
-                _ => {}
-            }
+            found.blind_spots.extend(self.blind_spot_of_candidate(candidate, role.is_some(), &role_names));
         }
         let mut blind_spots = found.blind_spots;
         blind_spots.extend(self.unreadable_parts(found.refused));
@@ -181,6 +175,17 @@ impl Watcher {
         let roles: Vec<_> = candidates.iter().map(|c| c.id).zip(roles).collect();
         self.cache.keep_roles(&roles);
         Topology { engines, frontends: self.cache.frontends(), blind_spots, roles: role_names }
+    }
+
+    /// What is unknown about a candidate: its libzmq if it has a role, or else the role if the user named the process.
+    fn blind_spot_of_candidate(&self, candidate: &Candidate, has_role: bool, role_names: &str) -> Option<BlindSpot> {
+        let pid = candidate.id.pid;
+        if has_role {
+            let (path, error) = candidate.libzmq_error.clone()?;
+            return Some(BlindSpot::LibZmq { pid, path, error });
+        }
+        let is_named = self.options.named.iter().any(|spec| spec.pid == pid);
+        is_named.then(|| BlindSpot::NoRole { pid, roles: role_names.to_owned() })
     }
 
     /// Groups refused parts by processes, so that each group is reported once.

@@ -64,11 +64,13 @@ impl ConnectionTracker {
         };
         // The first change of state shows who closed first; later ones follow from it.
         let end = *self.end.get_or_insert(end);
-        let unacknowledged = Some(head.unacknowledged.into());
-        (head.state == CLOSE).then_some(ConnectionStep::Closed { end, unacknowledged })
+        if head.state != CLOSE {
+            return None;
+        }
+        Some(ConnectionStep::Closed { end, unacknowledged: Some(head.unacknowledged.into()) })
     }
 
-    /// Interprets the record of a write or a read.
+    /// Interprets the record of a write or a read: that the socket did not accept all, that bytes before these were missed, and the bytes.
     fn interpret_bytes<'a>(&mut self, record: &Record<'a>) -> [Option<ConnectionStep<'a>>; 3] {
         let head = &record.head;
         // A negative number is an error: the socket accepted nothing.
@@ -76,14 +78,15 @@ impl ConnectionTracker {
             return [Some(ConnectionStep::HeldUp), None, None];
         };
         // A long write comes in several records, of which the first counts.
-        let held_up = (head.from == 0 && head.asked > u64::from(accepted)).then_some(ConnectionStep::HeldUp);
+        let is_held_up = head.from == 0 && head.asked > u64::from(accepted);
         // The kernel's count of written bytes has 32 bits and includes this write.
         let position = head.written.wrapping_sub(accepted).wrapping_add(head.from);
         // Before its first record, nothing is known to be missing.
-        let missed = self.next_position.map_or(0, |next| position.wrapping_sub(next));
+        let missed_bytes = self.next_position.map_or(0, |next| position.wrapping_sub(next));
         self.next_position = Some(position.wrapping_add(record.payload.len() as u32));
         let bytes = ConnectionStep::Bytes { bytes: record.payload, begins: head.from == 0 };
-        [held_up, (missed > 0).then_some(ConnectionStep::Missed(missed)), Some(bytes)]
+        let missed = ConnectionStep::Missed(missed_bytes);
+        [is_held_up.then_some(ConnectionStep::HeldUp), (missed_bytes > 0).then_some(missed), Some(bytes)]
     }
 }
 

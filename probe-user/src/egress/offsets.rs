@@ -58,6 +58,7 @@ impl SavedRegister {
     }
 }
 
+/// Offset of a field in a struct of the kernel, in bytes.
 fn field_offset(btf: &Btf, struct_name: &str, path: &str) -> Result<u32, MissingField> {
     btf.field_offset(struct_name, path).ok_or_else(|| MissingField(format!("{struct_name}.{path}")))
 }

@@ -53,13 +53,19 @@ impl SystemCall {
                 }
             }
         };
-        (returned < 0).then(std::io::Error::last_os_error).and_then(|error| Errno::from_io_error(&error))
+        if returned >= 0 {
+            return None;
+        }
+        Errno::from_io_error(&std::io::Error::last_os_error())
     }
 
     /// Tries the system call. Returns the error with which it was refused before the kernel checked its arguments.
     pub fn probe_refusal(self) -> Option<i32> {
-        let refused = [Errno::PERM, Errno::ACCESS, Errno::NOSYS];
-        self.try_without_effect().filter(|errno| refused.contains(errno)).map(Errno::raw_os_error)
+        match self.try_without_effect()? {
+            refused @ (Errno::PERM | Errno::ACCESS | Errno::NOSYS) => Some(refused.raw_os_error()),
+            // The kernel's own error for the arguments.
+            _ => None,
+        }
     }
 }
 

@@ -85,10 +85,10 @@ pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -
         };
         let mut command = command_for(u32::from_le_bytes(buffer));
         // Not the descriptor itself: the start of a Rust program takes one that only locates a file for closed, and ends without `/dev/null`.
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        channel::send_message(ours.as_fd(), &buffer, &[library.as_fd()])?;
-        let started = command.stdin(theirs).stdout(answer_pipe).stderr(discarded_output()?).spawn();
-        // It holds this end of the pipe, and the prober waits until all are closed.
+        let (our_end, child_end) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        channel::send_message(our_end.as_fd(), &buffer, &[library.as_fd()])?;
+        let started = command.stdin(child_end).stdout(answer_pipe).stderr(discarded_output()?).spawn();
+        // The command holds an end of the pipe, and the prober waits until all are closed.
         drop(command);
         let mut child = started?;
         if ends_in_time(&child, socket)? {
@@ -127,7 +127,14 @@ fn is_readable_in_time(file: BorrowedFd<'_>, peer: BorrowedFd<'_>, deadline: Ins
 /// The prober's side: asks for analyses, and remembers the answers.
 pub(crate) struct Locator {
     supervisor: Mutex<OwnedFd>,
-    cached: Mutex<HashMap<(CachedIdentity, u32), LocatorAnswer>>,
+    cached: Mutex<HashMap<AnalysisKey, LocatorAnswer>>,
+}
+
+/// A library, and what was sought in it ([`sought_by_number`]).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct AnalysisKey {
+    library: CachedIdentity,
+    sought: u32,
 }
 
 impl Locator {
@@ -144,27 +151,29 @@ impl Locator {
         library: BorrowedFd<'_>,
         peer: BorrowedFd<'_>,
     ) -> LocatorAnswer {
-        if let Some(cached) = self.cached_answer(identity, sought) {
-            return cached;
+        let key = AnalysisKey { library: identity, sought };
+        if let Some(answer) = self.cached_answer(key) {
+            return answer;
         }
         let supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have asked meanwhile.
-        if let Some(cached) = self.cached_answer(identity, sought) {
-            return cached;
+        if let Some(answer) = self.cached_answer(key) {
+            return answer;
         }
         let asked = request_analysis(supervisor.as_fd(), sought, library, peer);
         let answer = asked.unwrap_or_else(|error| Err(format!("cannot analyse its code: {error}")));
         let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        // After the limit, libraries are analysed again, which costs time only.
         if cached.len() == MAX_CACHED {
-            // Analysed again at most, which costs time only.
             cached.clear();
         }
-        cached.insert((identity, sought), answer.clone());
+        cached.insert(key, answer.clone());
         answer
     }
 
-    fn cached_answer(&self, identity: CachedIdentity, sought: u32) -> Option<LocatorAnswer> {
-        self.cached.lock().unwrap_or_else(PoisonError::into_inner).get(&(identity, sought)).cloned()
+    /// Answer of an earlier analysis.
+    fn cached_answer(&self, key: AnalysisKey) -> Option<LocatorAnswer> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()
     }
 }
 

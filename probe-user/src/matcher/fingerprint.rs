@@ -28,7 +28,7 @@ pub(super) enum Agreement {
 }
 
 impl Fingerprint {
-    /// Fingerprint of a frame of `bytes` bytes. `payload` is the whole frame, or equally many first and last bytes of it.
+    /// Fingerprint of a frame of `length_bytes` bytes. `payload` is the whole frame, or equally many first and last bytes of it.
     pub(super) fn of_frame(length_bytes: u64, payload: &[u8]) -> Self {
         let is_whole = payload.len() as u64 == length_bytes;
         if is_whole && payload.len() <= 2 * END_BYTES {
@@ -37,11 +37,7 @@ impl Fingerprint {
             return Self { length_bytes, ends: whole, whole };
         }
         let whole = is_whole.then(|| hash_bytes(payload));
-        let ends = (payload.len() >= 2 * END_BYTES).then(|| {
-            let first = hash_bytes(&payload[..END_BYTES]);
-            // Rotated, so that equal ends do not cancel out.
-            first.rotate_left(32) ^ hash_bytes(&payload[payload.len() - END_BYTES..])
-        });
+        let ends = (payload.len() >= 2 * END_BYTES).then(|| hash_ends(payload));
         Self { length_bytes, ends, whole }
     }
 
@@ -50,17 +46,23 @@ impl Fingerprint {
         if self.length_bytes != other.length_bytes {
             return Agreement::No;
         }
-        match (equal_if_known(self.whole, other.whole), equal_if_known(self.ends, other.ends)) {
-            (Some(false), _) | (_, Some(false)) => Agreement::No,
-            (Some(true), _) => Agreement::Whole,
-            (_, Some(true)) => Agreement::Ends,
-            _ => Agreement::Length,
+        // Equal frames have equal ends, so the ends say nothing more.
+        if let (Some(whole), Some(other_whole)) = (self.whole, other.whole) {
+            return if whole == other_whole { Agreement::Whole } else { Agreement::No };
         }
+        if let (Some(ends), Some(other_ends)) = (self.ends, other.ends) {
+            return if ends == other_ends { Agreement::Ends } else { Agreement::No };
+        }
+        Agreement::Length
     }
 }
 
-fn equal_if_known(one: Option<u64>, other: Option<u64>) -> Option<bool> {
-    Some(one? == other?)
+/// Hash of the first and the last [`END_BYTES`] bytes.
+fn hash_ends(bytes: &[u8]) -> u64 {
+    let first = hash_bytes(&bytes[..END_BYTES]);
+    let last = hash_bytes(&bytes[bytes.len() - END_BYTES..]);
+    // Rotated, so that equal ends do not cancel out.
+    first.rotate_left(32) ^ last
 }
 
 /// A fast 64-bit hash in four lanes, limited by memory bandwidth. It does not resist crafted collisions.

@@ -60,8 +60,11 @@ impl IdenticalFrames {
 
     /// Records a frame without a match. Returns whether it was expected, and stops expecting it.
     pub(super) fn take_expected(&mut self, fingerprint: &Fingerprint) -> bool {
-        let index = self.expected.iter().position(|frame| are_identical(frame, fingerprint));
-        index.and_then(|index| self.expected.remove(index)).is_some()
+        let Some(index) = self.expected.iter().position(|frame| are_identical(frame, fingerprint)) else {
+            return false;
+        };
+        self.expected.remove(index);
+        true
     }
 }
 

@@ -104,11 +104,12 @@ impl SendingLane {
     /// Removes the frame at `position`. With a single receiver, the earlier frames must have been received unobserved and are removed too.
     pub(super) fn remove_received(&mut self, position: usize) -> Option<RemovedFrame> {
         // With several receivers, an earlier frame may be another one's, still to be received.
-        let before = if self.receivers.len() > 1 { 0 } else { position.min(self.in_flight.len()) };
-        self.in_flight.drain(..before);
-        self.received += before as u64;
-        let frame = self.in_flight.remove(position - before)?;
+        let has_several_receivers = self.receivers.len() > 1;
+        let earlier_frames = if has_several_receivers { 0 } else { position.min(self.in_flight.len()) };
+        self.in_flight.drain(..earlier_frames);
+        self.received += earlier_frames as u64;
+        let frame = self.in_flight.remove(position - earlier_frames)?;
         self.received += 1;
-        Some(RemovedFrame { frame, removed_before: before as u64 })
+        Some(RemovedFrame { frame, removed_before: earlier_frames as u64 })
     }
 }

@@ -33,19 +33,20 @@ pub(super) fn parse_account(status: &[u8]) -> Result<ProcessAccount, ReadError> 
 /// those of its own user; root keeps its capabilities too, since then the process that asks has stayed root as well. If the rights cannot be
 /// restored, the process ends.
 pub(super) fn with_rights_of<T>(account: &ProcessAccount, open: impl FnOnce() -> T) -> Result<T, ReadError> {
-    let before = capabilities(None)?;
-    let own = ProcessAccount { user: geteuid().as_raw(), group: getegid().as_raw(), groups: Vec::new() };
-    let may_take_ids = before.effective.contains(CHANGE_IDS);
+    let own_capabilities = capabilities(None)?;
+    let own_account = ProcessAccount { user: geteuid().as_raw(), group: getegid().as_raw(), groups: Vec::new() };
+    let may_take_ids = own_capabilities.effective.contains(CHANGE_IDS);
     if !may_take_ids && geteuid().is_root() {
         return Ok(open());
     }
-    let takes_ids = may_take_ids && *account != own;
+    let takes_ids = may_take_ids && *account != own_account;
     let taken = if takes_ids { take_ids_of(account) } else { Ok(()) };
     // After the ids, which change the effective set.
-    let reduced = CapabilitySets { effective: before.permitted.difference(FILE_ACCESS), ..before };
+    let reduced = CapabilitySets { effective: own_capabilities.permitted.difference(FILE_ACCESS), ..own_capabilities };
     let opened = taken.and_then(|()| set_capabilities(None, reduced)).map(|()| open());
-    let restored = if takes_ids { take_ids_of(&own) } else { Ok(()) };
-    if let Err(error) = restored.and_then(|()| set_capabilities(None, before)) {
+    // Also after a failure, which may have come behind a part of the changes.
+    let restored = if takes_ids { take_ids_of(&own_account) } else { Ok(()) };
+    if let Err(error) = restored.and_then(|()| set_capabilities(None, own_capabilities)) {
         tracing::error!("the opener cannot take its own rights again: {error}");
         std::process::exit(1);
     }
@@ -65,12 +66,12 @@ fn set_file_ids(user: u32, group: u32) -> Result<(), Errno> {
     // The calls return the id before; for an invalid one they change nothing.
     const INVALID: u32 = u32::MAX;
     // SAFETY: both calls take a number and change only the credentials of this thread.
-    let now = unsafe {
+    let ids_now = unsafe {
         libc::setfsgid(group);
         libc::setfsuid(user);
         [libc::setfsuid(INVALID), libc::setfsgid(INVALID)]
     };
-    if now == [user.cast_signed(), group.cast_signed()] { Ok(()) } else { Err(Errno::PERM) }
+    if ids_now == [user.cast_signed(), group.cast_signed()] { Ok(()) } else { Err(Errno::PERM) }
 }
 
 #[cfg(test)]

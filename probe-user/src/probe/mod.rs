@@ -154,13 +154,15 @@ impl Probe {
     /// Adds processes, for example workers that started later. Reuses the entries of processes that have exited.
     pub fn add_targets(&mut self, targets: &[Target]) -> Result<(), ProbeError> {
         self.check_room(targets.len())?;
-        let new = targets.iter().map(|target| self.register_target(*target));
-        let new = new.collect::<Result<Vec<usize>, _>>()?;
-        for index in &new {
+        let mut new_indices = Vec::with_capacity(targets.len());
+        for target in targets {
+            new_indices.push(self.register_target(*target)?);
+        }
+        for index in &new_indices {
             self.attach_to_target(*index);
         }
         // Enable sends only after all receives are probed, so that the receipt of every observed send is observed too.
-        for index in new {
+        for index in new_indices {
             self.update_watched(index, true)?;
         }
         Ok(())
@@ -200,19 +202,20 @@ impl Probe {
     /// Passes new observations to `emit` for about `limit`, without waiting for any, and returns their number.
     pub fn poll_for(&mut self, limit: Duration, mut emit: impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
         let deadline = Instant::now() + limit;
-        let mut seen = self.read_records(deadline, &mut emit)?;
+        let mut observations = self.read_records(deadline, &mut emit)?;
         if self.noticed.is_none() && self.housekeeping_at.elapsed() >= HOUSEKEEPING_INTERVAL {
             self.noticed = Some(self.notice_changes()?);
-            seen += self.read_records(deadline, &mut emit)?;
+            observations += self.read_records(deadline, &mut emit)?;
         }
+        // Losses and exits are reported after the records from before them.
         if let Some(noticed) = self.noticed.take() {
             if self.has_read_until(&noticed) {
-                seen += self.report_changes(noticed, &mut emit);
+                observations += self.report_changes(noticed, &mut emit);
             } else {
                 self.noticed = Some(noticed);
             }
         }
-        Ok(seen)
+        Ok(observations)
     }
 
     /// Whether the last poll left records in the ring, because its time was over.
@@ -224,15 +227,18 @@ impl Probe {
     pub fn thread_accounting(&self) -> Result<Vec<(u32, Thread)>, ProbeError> {
         let is_initial_namespace = load::is_in_initial_pid_namespace();
         let threads = self.kernel.read_threads().map_err(|refusal| tables_error(&refusal))?;
-        let known = threads.into_iter().filter_map(|ThreadEntry { key, mut thread }| {
+        let mut known_threads = Vec::with_capacity(threads.len());
+        for ThreadEntry { key, mut thread } in threads {
             // A thread's id in our namespace is learned at its process's first call. In the initial namespace it is the key.
             if thread.tid == 0 && is_initial_namespace {
                 thread.tid = key;
             }
-            let pid = self.targets.get(thread.target as usize)?.pid;
-            (thread.tid != 0).then_some((pid, thread))
-        });
-        Ok(known.collect())
+            let is_id_known = thread.tid != 0;
+            if is_id_known && let Some(target) = self.targets.get(thread.target as usize) {
+                known_threads.push((target.pid, thread));
+            }
+        }
+        Ok(known_threads)
     }
 
     /// Attaches the programs that serve all targets.
@@ -303,9 +309,9 @@ impl Probe {
         self.attach_tls(index);
         self.attach_accepts(index);
         if self.options.polls {
-            let in_kernel = self.polls_in_kernel;
-            self.targets[index].observes_polls =
-                in_kernel || self.attach_uprobes(Feature::Polls, index, library::open_libc(pid));
+            let observes_polls =
+                self.polls_in_kernel || self.attach_uprobes(Feature::Polls, index, library::open_libc(pid));
+            self.targets[index].observes_polls = observes_polls;
         }
         // Such a process is probed in the server's method instead of libzmq.
         if let Some(server) = self.inner_servers.get(&pid).copied() {
@@ -314,15 +320,15 @@ impl Probe {
             }
             return;
         }
-        match library::open_libzmq(pid) {
-            // Its ZMTP sockets are read instead.
-            Ok(found) if found.is_empty() && self.zmtp.sockets.contains_key(&pid) => {}
-            Ok(found) if found.is_empty() => {
-                self.degraded.push(Degraded { feature: Feature::Messages, pid: Some(pid), missing: Missing::Libzmq });
-            }
-            found => {
-                self.attach_uprobes(Feature::Messages, index, found);
-            }
+        let libraries = library::open_libzmq(pid);
+        let lacks_libzmq = libraries.as_ref().is_ok_and(Vec::is_empty);
+        if !lacks_libzmq {
+            self.attach_uprobes(Feature::Messages, index, libraries);
+            return;
+        }
+        // Without libzmq, the ZMTP sockets of a process may be read instead.
+        if !self.zmtp.sockets.contains_key(&pid) {
+            self.degraded.push(Degraded { feature: Feature::Messages, pid: Some(pid), missing: Missing::Libzmq });
         }
     }
 
@@ -406,7 +412,9 @@ impl Probe {
 
 /// Numbers of lost observations that were reported.
 #[derive(Default)]
-struct ReportedLosses(LossCounts);
+struct ReportedLosses {
+    counts: LossCounts,
+}
 
 impl ReportedLosses {
     /// Passes observations lost for `causes` since the last call to `emit`, and returns the number of causes with any.
@@ -414,7 +422,7 @@ impl ReportedLosses {
         let mut causes_with_losses = 0;
         for &cause in causes {
             let total = totals[cause as usize];
-            let reported = &mut self.0[cause as usize];
+            let reported = &mut self.counts[cause as usize];
             if total > *reported {
                 emit(Observation::Lost { cause, count: total - *reported });
                 *reported = total;

@@ -103,10 +103,12 @@ impl Probe {
             None
         };
         let exited = self.targets.iter().filter(|slot| slot.has_exited());
+        // No more bytes than this can wait in the ring.
+        let ring_bytes = self.options.ring_bytes.next_power_of_two();
         Ok(NoticedChanges {
             losses,
             exited_pids: exited.map(|slot| slot.pid).collect(),
-            all_read_at_bytes: self.reading.bytes + u64::from(self.options.ring_bytes.next_power_of_two()),
+            all_read_at_bytes: self.reading.bytes + u64::from(ring_bytes),
         })
     }
 
@@ -120,9 +122,10 @@ impl Probe {
         let mut count = noticed.losses.map_or(0, |totals| self.losses.report_new(&totals, &Loss::ALL, emit));
         for pid in noticed.exited_pids {
             // Its entry may have been released, or reused by another process.
-            let Some(index) = self.index_of(pid).filter(|index| self.targets[*index].has_exited()) else {
+            let Some(index) = self.index_of(pid) else { continue };
+            if !self.targets[index].has_exited() {
                 continue;
-            };
+            }
             self.kernel.detach_target(index as u32);
             self.release_target(index);
             emit(Observation::Exited { pid });

@@ -128,11 +128,12 @@ impl Probe {
         if !self.options.tls || slot.observes_tls || !self.serving.capture_limits.contains_key(&pid) {
             return;
         }
-        let found = library::open_libssl(pid);
-        if found.as_ref().is_ok_and(Vec::is_empty) {
+        let libraries = library::open_libssl(pid);
+        let lacks_libssl = libraries.as_ref().is_ok_and(Vec::is_empty);
+        if lacks_libssl {
             self.degraded.push(Degraded { feature: Feature::Tls, pid: Some(pid), missing: Missing::Libssl });
         } else {
-            self.targets[index].observes_tls = self.attach_uprobes(Feature::Tls, index, found);
+            self.targets[index].observes_tls = self.attach_uprobes(Feature::Tls, index, libraries);
         }
     }
 

@@ -93,7 +93,7 @@ fn first_call_target(code: MachineCode<'_>, function: u64, unchanged: &[Reg]) ->
 /// `SocketPoint` where `zmq_msg_recv` has its result: in the straight-line code after the call that takes the message as an argument. The callee is
 /// `s_recvmsg`, or `socket_base_t::recv` if that is inlined.
 pub(super) fn find_received_point(code: MachineCode<'_>, function: u64) -> Option<ReceivedPoint> {
-    let (call, state) = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
+    let CallSite { call, state } = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
     let mut ip = call.next_ip();
     let mut state = state.after_call();
     for _ in 0..MAX_NEARBY {
@@ -115,13 +115,14 @@ pub(super) fn find_received_point(code: MachineCode<'_>, function: u64) -> Optio
 
 /// `SocketPoint` where a send has failed: after its call, where -1 becomes the result.
 pub(super) fn find_refused_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
-    let (call, state) = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
-    find_error_return_after(code, &call, state).or_else(|| {
-        // Not inlined: the call is `s_sendmsg(socket, message, flags)`.
-        let inner = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Message]);
-        let (call, state) = find_call_with_message(code, call.near_branch_target(), inner)?;
-        find_error_return_after(code, &call, state)
-    })
+    let outer = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
+    if let Some(point) = find_error_return_after(code, &outer.call, outer.state) {
+        return Some(point);
+    }
+    // Not inlined: the call is `s_sendmsg(socket, message, flags)`.
+    let at_entry = MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Message]);
+    let inner = find_call_with_message(code, outer.call.near_branch_target(), at_entry)?;
+    find_error_return_after(code, &inner.call, inner.state)
 }
 
 /// `SocketPoint` where `zmq_getsockopt` passes on `ZMQ_RCVTIMEO` but not `ZMQ_EVENTS`. The socket's own function, called by `zmq_getsockopt`,
@@ -134,6 +135,7 @@ pub(super) fn find_option_request_point(code: MachineCode<'_>, function: u64) ->
         if passes_on_rcvtimeo(instruction, state) {
             callees.push(instruction.near_branch_target());
         }
+        // The search goes on, for all of them.
         None::<()>
     });
     // The validity check of the socket is called first, with the option still in its register.
@@ -142,18 +144,21 @@ pub(super) fn find_option_request_point(code: MachineCode<'_>, function: u64) ->
     })
 }
 
+/// Whether the instruction calls a function with `ZMQ_RCVTIMEO` as its second argument.
 fn passes_on_rcvtimeo(instruction: &Instruction, state: &MachineState) -> bool {
     is_call_or_tail_jump(instruction) && state.register(Reg::RSI) == TrackedValue::Number(RCVTIMEO)
 }
 
 /// `SocketPoint` where a blocking receive finds no message and repeatedly processes the socket's commands.
 pub(super) fn find_wait_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
-    let (call, _) = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
-    find_wait_in_receive(code, call.near_branch_target()).or_else(|| {
-        // Not inlined: the call is `s_recvmsg(socket, message, flags)`.
-        let (call, _) = find_call_with_message(code, call.near_branch_target(), called_with_flags(0))?;
-        find_wait_in_receive(code, call.near_branch_target())
-    })
+    let outer = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
+    let callee = outer.call.near_branch_target();
+    if let Some(point) = find_wait_in_receive(code, callee) {
+        return Some(point);
+    }
+    // Not inlined: the call is `s_recvmsg(socket, message, flags)`.
+    let inner = find_call_with_message(code, callee, called_with_flags(0))?;
+    find_wait_in_receive(code, inner.call.near_branch_target())
 }
 
 /// `MachineState` at the entry of a function with the parameters `socket, message, flags`.
@@ -166,6 +171,7 @@ fn find_wait_in_receive(code: MachineCode<'_>, receive: u64) -> Option<SocketPoi
     find_point_of_first_state(code, receive, called_with_flags(0), called_with_flags(DONTWAIT), calls_socket_method)
 }
 
+/// Whether the instruction calls a function with the socket as its first argument.
 fn calls_socket_method(instruction: &Instruction, state: &MachineState) -> bool {
     is_call_or_tail_jump(instruction) && state.register(Reg::RDI) == TrackedValue::Socket
 }
@@ -209,14 +215,17 @@ fn find_error_return_after(code: MachineCode<'_>, call: &Instruction, state: Mac
     })
 }
 
-/// First call with the message as its second argument, with the state before it.
-fn find_call_with_message(
-    code: MachineCode<'_>,
-    function: u64,
+/// A call, with the state before it.
+struct CallSite {
+    call: Instruction,
     state: MachineState,
-) -> Option<(Instruction, MachineState)> {
+}
+
+/// First call with the message as its second argument.
+fn find_call_with_message(code: MachineCode<'_>, function: u64, state: MachineState) -> Option<CallSite> {
     code.find_on_paths(function, state, |instruction, state| {
-        let passes_on = instruction.code() == Code::Call_rel32_64 && state.register(Reg::RSI) == TrackedValue::Message;
-        passes_on.then(|| (*instruction, state.clone()))
+        let is_call = instruction.code() == Code::Call_rel32_64;
+        let passes_message = state.register(Reg::RSI) == TrackedValue::Message;
+        (is_call && passes_message).then(|| CallSite { call: *instruction, state: state.clone() })
     })
 }

@@ -43,7 +43,9 @@ pub(super) struct LoadedSegment<'a> {
 impl<'a> LoadedSegment<'a> {
     /// The segment of a program header, if it is loaded and inside the file.
     fn from_header(header: &ProgramHeader64<Endianness>, endian: Endianness, file: &'a [u8]) -> Option<Self> {
-        (header.p_type(endian) == elf::PT_LOAD).then_some(())?;
+        if header.p_type(endian) != elf::PT_LOAD {
+            return None;
+        }
         Some(Self {
             address: header.p_vaddr(endian),
             size: header.p_memsz(endian),
@@ -55,7 +57,8 @@ impl<'a> LoadedSegment<'a> {
 
     /// Its bytes from an address on.
     pub(super) fn bytes_from(&self, address: u64) -> Option<&'a [u8]> {
-        self.bytes.get(usize::try_from(address.checked_sub(self.address)?).ok()?..)
+        let offset = address.checked_sub(self.address)?;
+        self.bytes.get(usize::try_from(offset).ok()?..)
     }
 
     pub(super) fn contains(&self, address: u64) -> bool {
@@ -107,11 +110,7 @@ impl<'a> Image<'a> {
                 continue;
             }
             let Some(text) = strings.get(symbol.st_name(endian) as usize..) else { continue };
-            // Compared with each name in place: the end of a string may be as far away as the end of the file.
-            let name = names
-                .iter()
-                .find(|name| text.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0)));
-            if let Some(name) = name {
+            if let Some(name) = names.iter().find(|name| is_string(text, name)) {
                 exports.push(ExportedSymbol { name, address: symbol.st_value(endian) });
             }
         }
@@ -131,6 +130,13 @@ impl<'a> Image<'a> {
     }
 }
 
+/// Whether the bytes begin with this string and its final zero. The end of another string, which may be as far away as the end of the file,
+/// is not searched.
+fn is_string(bytes: &[u8], string: &str) -> bool {
+    bytes.strip_prefix(string.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
+}
+
+/// An error if more was found than the limit.
 pub(super) fn check_limit(what: &'static str, found: usize, limit: usize) -> Result<(), ImageError> {
     if found > limit { Err(ImageError::TooMany { what, limit }) } else { Ok(()) }
 }

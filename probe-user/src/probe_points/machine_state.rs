@@ -63,9 +63,12 @@ impl MachineCode<'_> {
     /// Decodes the instruction at `ip`; `None` outside of the bytes or if it is invalid.
     pub(super) fn decode_at(&self, ip: u64) -> Option<Instruction> {
         let offset = usize::try_from(ip.checked_sub(self.address)?).ok()?;
-        let bytes = self.bytes.get(offset..).filter(|bytes| !bytes.is_empty())?;
+        let bytes = self.bytes.get(offset..)?;
+        if bytes.is_empty() {
+            return None;
+        }
         let instruction = Decoder::with_ip(64, bytes, ip, DecoderOptions::NONE).decode();
-        (!instruction.is_invalid()).then_some(instruction)
+        if instruction.is_invalid() { None } else { Some(instruction) }
     }
 
     /// Addresses of all instructions that can be reached from `state` at `start`; `None` if there are too many.
@@ -195,12 +198,13 @@ impl MachineState {
     /// Frame offset of a memory operand.
     fn memory_frame_offset(&self, instruction: &Instruction) -> Option<i64> {
         let has_only_base = instruction.memory_index() == Reg::None && instruction.segment_prefix() == Reg::None;
-        match self.base_register(instruction.memory_base()) {
-            TrackedValue::Frame(base) if has_only_base => {
-                Some(base.wrapping_add(instruction.memory_displacement64() as i64))
-            }
-            _ => None,
+        if !has_only_base {
+            return None;
         }
+        let TrackedValue::Frame(base) = self.base_register(instruction.memory_base()) else {
+            return None;
+        };
+        Some(base.wrapping_add(instruction.memory_displacement64() as i64))
     }
 
     fn base_register(&self, base: Reg) -> TrackedValue {
@@ -267,10 +271,7 @@ impl MachineState {
             }
             _ => return None,
         };
-        match value {
-            TrackedValue::Number(number) => Some(number),
-            _ => None,
-        }
+        if let TrackedValue::Number(number) = value { Some(number) } else { None }
     }
 
     /// The comparison that a 32-bit instruction makes of known numbers.
@@ -363,24 +364,28 @@ impl MachineState {
 
     /// Applies a move of 64 bits, or the calculation of an address.
     fn execute_move(&mut self, instruction: &Instruction) {
-        let moved = match (instruction.op1_kind(), self.memory_frame_offset(instruction)) {
-            (OpKind::Register, _) => self.register(instruction.op1_register()),
-            (_, Some(offset)) if instruction.mnemonic() == Mnemonic::Lea => TrackedValue::Frame(offset),
-            (_, Some(offset)) => self.slots.get(&offset).copied().unwrap_or(TrackedValue::Unknown),
-            _ => TrackedValue::Unknown,
+        let moved = if instruction.op1_kind() == OpKind::Register {
+            self.register(instruction.op1_register())
+        } else if let Some(offset) = self.memory_frame_offset(instruction) {
+            // `lea` calculates the address of the operand, and does not read it.
+            if instruction.mnemonic() == Mnemonic::Lea {
+                TrackedValue::Frame(offset)
+            } else {
+                self.slots.get(&offset).copied().unwrap_or(TrackedValue::Unknown)
+            }
+        } else {
+            TrackedValue::Unknown
         };
         self.store_first_operand(instruction, moved, 8);
     }
 
     /// Sets the instruction's first operand, of `size` bytes, to `value`.
     fn store_first_operand(&mut self, instruction: &Instruction, value: TrackedValue, size: i64) {
-        match (instruction.op0_kind(), self.memory_frame_offset(instruction)) {
-            (OpKind::Register, _) => self.set_register(instruction.op0_register(), value),
-            (_, Some(offset)) => {
-                self.forget_slots(offset, size);
-                self.slots.insert(offset, value);
-            }
-            _ => {}
+        if instruction.op0_kind() == OpKind::Register {
+            self.set_register(instruction.op0_register(), value);
+        } else if let Some(offset) = self.memory_frame_offset(instruction) {
+            self.forget_slots(offset, size);
+            self.slots.insert(offset, value);
         }
     }
 }

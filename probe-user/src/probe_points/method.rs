@@ -72,6 +72,7 @@ fn is_name_field(segments: &[LoadedSegment<'_>], address: u64, length_bytes: u64
     length == Some(length_bytes) && flags.is_some_and(|flags| flags as u32 == FAST_WITH_KEYWORDS)
 }
 
+/// The 64 bits at an address of the data.
 fn word_at(segments: &[LoadedSegment<'_>], address: u64) -> Option<u64> {
     let bytes = segments.iter().find_map(|segment| segment.bytes_from(address))?;
     Some(u64::from_le_bytes(*bytes.first_chunk()?))

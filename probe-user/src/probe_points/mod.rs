@@ -86,8 +86,9 @@ pub(crate) struct ProbePoints {
 impl ProbePoints {
     /// Offset to probe for the entry or the return of `symbol`.
     pub(crate) fn entry_of(&self, symbol: &'static str) -> Result<u64, ProbePointsError> {
-        let found = FUNCTIONS.iter().zip(self.functions).find(|(name, _)| **name == symbol);
-        found.and_then(|(_, entry)| entry).ok_or(ProbePointsError::Missing { symbol })
+        let index = FUNCTIONS.iter().position(|name| *name == symbol);
+        let entry = index.and_then(|index| self.functions[index]);
+        entry.ok_or(ProbePointsError::Missing { symbol })
     }
 
     /// Finds the probe points in the content of a library's file.
@@ -186,7 +187,17 @@ pub(crate) fn read_library(file: &RegularFile) -> Result<Vec<u8>, ProbePointsErr
 
 /// Cache of libraries that this process has analysed, by device, inode and the functions searched for.
 #[derive(Debug, Default)]
-pub(crate) struct ProbePointCache(HashMap<(u64, u64, Sought), Arc<ProbePoints>>);
+pub(crate) struct ProbePointCache {
+    known: HashMap<ProbePointKey, Arc<ProbePoints>>,
+}
+
+/// A library's file, and what was sought in it.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct ProbePointKey {
+    device: u64,
+    inode: u64,
+    sought: Sought,
+}
 
 impl ProbePointCache {
     /// Probe points of an open library.
@@ -195,16 +206,16 @@ impl ProbePointCache {
         sought: Sought,
         file: &RegularFile,
     ) -> Result<Arc<ProbePoints>, ProbePointsError> {
-        let key = (file.device, file.inode, sought);
-        if let Some(known) = self.0.get(&key) {
+        let key = ProbePointKey { device: file.device, inode: file.inode, sought };
+        if let Some(known) = self.known.get(&key) {
             return Ok(Arc::clone(known));
         }
         let probe_points = Arc::new(ProbePoints::find_in_image(sought, &read_library(file)?)?);
-        if self.0.len() == MAX_CACHED {
-            // Analysed again at most, which costs time only.
-            self.0.clear();
+        // After the limit, libraries are analysed again, which costs time only.
+        if self.known.len() == MAX_CACHED {
+            self.known.clear();
         }
-        self.0.insert(key, Arc::clone(&probe_points));
+        self.known.insert(key, Arc::clone(&probe_points));
         Ok(probe_points)
     }
 }

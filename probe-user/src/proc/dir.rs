@@ -57,11 +57,8 @@ impl ProcDir {
     /// Sends a request to the opener; `None` without one.
     fn ask_opener(&self, request: ProcessRequest) -> Option<Result<OpenerReply, ReadError>> {
         let opener = self.opener?;
-        Some(
-            self.inode().and_then(|inode| {
-                opener.send_request(&OpenRequest::Process(ProcessKey { pid: self.pid, inode }, request))
-            }),
-        )
+        let key = self.inode().map(|inode| ProcessKey { pid: self.pid, inode });
+        Some(key.and_then(|key| opener.send_request(&OpenRequest::Process(key, request))))
     }
 
     /// Reads a whole file that every user may read, of at most `limit` bytes.
@@ -173,12 +170,15 @@ impl ProcDir {
         if let Some(opened) = self.ask_opener(ProcessRequest::Library { start, end }) {
             return opened?.into_regular_file(expected);
         }
-        let by_path =
-            if file.is_deleted { Err(ReadError::Gone) } else { self.own_root()?.open_regular(&file.path, expected) };
-        match by_path {
-            Ok(_) | Err(ReadError::Denied) => by_path,
-            Err(_) => self.open_mapped(file.range),
+        // Another file may have the path of a deleted one.
+        if !file.is_deleted {
+            let by_path = self.own_root()?.open_regular(&file.path, expected);
+            // Who may not read the file may not read it through `map_files` either.
+            if matches!(by_path, Ok(_) | Err(ReadError::Denied)) {
+                return by_path;
+            }
         }
+        self.open_mapped(file.range)
     }
 
     /// Opens a mapped file by its address range, even if it has been deleted. Needs `CAP_SYS_ADMIN`, or `CAP_CHECKPOINT_RESTORE` since
@@ -314,8 +314,10 @@ fn parse_descriptor(fd: u32, target: &Path) -> Option<OpenDescriptor> {
     if name == b"anon_inode:[io_uring]" {
         return Some(OpenDescriptor::IoUring);
     }
-    let inode = name.starts_with(b"socket:").then(|| inode_in_brackets(name)).flatten()?;
-    Some(OpenDescriptor::Socket { fd, inode })
+    if !name.starts_with(b"socket:") {
+        return None;
+    }
+    Some(OpenDescriptor::Socket { fd, inode: inode_in_brackets(name)? })
 }
 
 fn open_dir(at: impl AsFd, path: impl Arg) -> Result<OwnedFd, ReadError> {
@@ -326,11 +328,10 @@ fn open_dir(at: impl AsFd, path: impl Arg) -> Result<OwnedFd, ReadError> {
 fn list_numbers(dir: OwnedFd, limit: usize) -> Result<Listing<u32>, ReadError> {
     let mut items = Vec::new();
     for entry in Dir::new(dir)? {
+        let entry = entry?;
+        let name = std::str::from_utf8(entry.file_name().to_bytes());
         // Names that are no numbers are not processes, threads or descriptors.
-        let Some(number) = std::str::from_utf8(entry?.file_name().to_bytes()).ok().and_then(|name| name.parse().ok())
-        else {
-            continue;
-        };
+        let Some(number) = name.ok().and_then(|name| name.parse().ok()) else { continue };
         if items.len() == limit {
             return Ok(Listing { items, is_truncated: true });
         }
@@ -341,8 +342,8 @@ fn list_numbers(dir: OwnedFd, limit: usize) -> Result<Listing<u32>, ReadError> {
 
 /// Inode in a link such as `socket:[123]` or `net:[4026531840]`.
 fn inode_in_brackets(name: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(name).ok()?;
-    text.split_once('[')?.1.strip_suffix(']')?.parse().ok()
+    let (_kind, rest) = std::str::from_utf8(name).ok()?.split_once('[')?;
+    rest.strip_suffix(']')?.parse().ok()
 }
 
 #[cfg(test)]

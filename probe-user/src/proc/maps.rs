@@ -53,13 +53,18 @@ fn parse_new_file(line: &[u8], seen: &mut HashSet<FileKey>) -> Option<MappedFile
     let mut fields = head.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let (major, minor) = fields.nth(2)?.split_once(':')?;
-    // Anonymous memory has inode 0.
-    let inode = fields.next()?.parse().ok().filter(|&inode| inode != 0)?;
+    let inode: u64 = fields.next()?.parse().ok()?;
     let device_major = u32::from_str_radix(major, 16).ok()?;
     let device_minor = u32::from_str_radix(minor, 16).ok()?;
     let range = parse_range(start, end)?;
-    // A further word before the path: another format.
-    if fields.next().is_some() || !seen.insert(FileKey { device_major, device_minor, inode }) {
+    let is_anonymous = inode == 0;
+    // A further word before the path.
+    let is_other_format = fields.next().is_some();
+    if is_anonymous || is_other_format {
+        return None;
+    }
+    let is_new = seen.insert(FileKey { device_major, device_minor, inode });
+    if !is_new {
         return None;
     }
     let name = &line[slash..];
@@ -110,24 +115,25 @@ fn parse_executable_mapping(line: &[u8]) -> Option<ExecutableMapping<'_>> {
     Some(ExecutableMapping { range, offset, inode, path })
 }
 
+/// The address range of a mapping, from its hexadecimal ends.
 fn parse_range(start: &str, end: &str) -> Option<AddressRange> {
     Some(AddressRange { start: u64::from_str_radix(start, 16).ok()?, end: u64::from_str_radix(end, 16).ok()? })
 }
 
 /// Unescapes a path: the kernel writes a newline as `\012` and escapes nothing else.
 fn unescape_path(path: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(path.len());
+    let mut unescaped = Vec::with_capacity(path.len());
     let mut rest = path;
-    while let Some((&b, tail)) = rest.split_first() {
-        if let Some(tail) = rest.strip_prefix(br"\012") {
-            out.push(b'\n');
-            rest = tail;
+    while let Some((&byte, behind_byte)) = rest.split_first() {
+        if let Some(behind_escape) = rest.strip_prefix(br"\012") {
+            unescaped.push(b'\n');
+            rest = behind_escape;
         } else {
-            out.push(b);
-            rest = tail;
+            unescaped.push(byte);
+            rest = behind_byte;
         }
     }
-    out
+    unescaped
 }
 
 /// Maximum number of directories that [`find_package_directories`] returns. An environment has two or three.
@@ -140,11 +146,12 @@ pub(crate) fn find_package_directories(files: &[MappedFile]) -> Vec<PathBuf> {
         if dirs.len() == MAX_PACKAGE_DIRECTORIES {
             break;
         }
-        if let Some(dir) =
-            file.path.ancestors().find(|dir| dir.ends_with("site-packages") || dir.ends_with("dist-packages"))
-            && !dirs.iter().any(|d| d == dir)
+        let mut ancestors = file.path.ancestors();
+        let package_dir = ancestors.find(|dir| dir.ends_with("site-packages") || dir.ends_with("dist-packages"));
+        if let Some(package_dir) = package_dir
+            && !dirs.iter().any(|known| known == package_dir)
         {
-            dirs.push(dir.to_owned());
+            dirs.push(package_dir.to_owned());
         }
     }
     dirs

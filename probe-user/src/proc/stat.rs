@@ -45,14 +45,17 @@ pub(crate) fn fields_after_name(stat: &[u8]) -> Option<impl Iterator<Item = &str
     Some(std::str::from_utf8(&stat[close + 1..]).ok()?.split_ascii_whitespace())
 }
 
+/// State letter of a stat line, such as `R` or `S`.
 pub(crate) fn state_letter(stat: &[u8]) -> Option<char> {
     fields_after_name(stat)?.next()?.chars().next()
 }
 
 /// Pids of a process from this procfs's pid namespace inwards (`NSpid`). The last is the pid that the process itself sees.
 pub(crate) fn parse_ns_pids(status: &[u8]) -> Vec<u32> {
-    let pids = status_field(status, "NSpid:").map(|pids| pids.split_ascii_whitespace().map(str::parse).collect());
-    pids.and_then(Result::ok).unwrap_or_default()
+    // Kernels without pid namespaces have no such field.
+    let Some(field) = status_field(status, "NSpid:") else { return Vec::new() };
+    let pids: Result<Vec<u32>, _> = field.split_ascii_whitespace().map(str::parse).collect();
+    pids.unwrap_or_default()
 }
 
 #[cfg(test)]

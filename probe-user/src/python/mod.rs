@@ -165,6 +165,42 @@ struct SampledProcess {
     next_try: Instant,
 }
 
+/// What became of an attempt to open a reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OpenAttempt {
+    Opened,
+    /// The interpreter may still be starting.
+    TryAgain,
+    /// The process has exited or was refused.
+    Hopeless,
+}
+
+impl SampledProcess {
+    /// Tries to open a reader of the process. Its limitation or a final refusal is added to `shared`.
+    fn open_reader(&mut self, now: Instant, shared: &Mutex<SharedState>) -> OpenAttempt {
+        let why = match StackReader::open(self.pid) {
+            Ok(reader) => {
+                let mut shared = lock(shared);
+                shared.cost.processes += 1;
+                shared.notes.extend(reader.describe_limitation());
+                self.reader = Some(reader);
+                return OpenAttempt::Opened;
+            }
+            Err(StackReaderError::Gone) => return OpenAttempt::Hopeless,
+            Err(StackReaderError::Refused(why)) => why,
+        };
+        self.tries += 1;
+        self.next_try = now + RETRY_INTERVAL;
+        // Retrying does not help against a missing capability.
+        let lacks_capability = !Permissions::current().missing_for(Feature::PythonStacks).is_empty();
+        if self.tries < MAX_TRIES && !lacks_capability {
+            return OpenAttempt::TryAgain;
+        }
+        lock(shared).refused.push(UnreadableProcess { pid: self.pid, reason: why });
+        OpenAttempt::Hopeless
+    }
+}
+
 impl SamplingThread {
     /// The thread: reads all stacks `hertz` times a second, until it should stop.
     fn run(mut self, hertz: u32) {
@@ -172,6 +208,7 @@ impl SamplingThread {
         let mut next = Instant::now();
         let mut last_report = ReportTime::now();
         while !lock(&self.shared).should_stop {
+            self.update_processes();
             self.open_due_readers();
             for reader in self.processes.iter_mut().filter_map(|process| process.reader.as_mut()) {
                 let has_failed = reader.read_stacks().is_err();
@@ -195,49 +232,27 @@ impl SamplingThread {
         }
     }
 
-    /// Takes over the wanted processes, and opens readers of those that are due.
+    /// Takes over the wanted processes, if they have changed.
+    fn update_processes(&mut self) {
+        let Some(wanted) = lock(&self.shared).wanted.take() else { return };
+        self.processes.retain(|process| wanted.contains(&process.pid));
+        for &pid in &wanted {
+            // One that was refused or has exited is not tried again.
+            let is_new = !self.wanted.contains(&pid);
+            if is_new {
+                self.processes.push(SampledProcess { pid, reader: None, tries: 0, next_try: Instant::now() });
+            }
+        }
+        self.wanted = wanted;
+    }
+
+    /// Opens the readers that are due, and removes processes that cannot be read.
     fn open_due_readers(&mut self) {
         let now = Instant::now();
-        let wanted = lock(&self.shared).wanted.take();
-        if let Some(wanted) = wanted {
-            self.processes.retain(|process| wanted.contains(&process.pid));
-            // One that was refused or has exited is not tried again.
-            let new: Vec<u32> = wanted.iter().copied().filter(|pid| !self.wanted.contains(pid)).collect();
-            self.processes.extend(new.into_iter().map(|pid| SampledProcess {
-                pid,
-                reader: None,
-                tries: 0,
-                next_try: now,
-            }));
-            self.wanted = wanted;
-        }
         let shared = &self.shared;
         self.processes.retain_mut(|process| {
-            if process.reader.is_some() || now < process.next_try {
-                return true;
-            }
-            match StackReader::open(process.pid) {
-                Ok(reader) => {
-                    let mut shared = lock(shared);
-                    shared.cost.processes += 1;
-                    shared.notes.extend(reader.describe_limitation());
-                    process.reader = Some(reader);
-                    true
-                }
-                Err(StackReaderError::Gone) => false,
-                Err(StackReaderError::Refused(why)) => {
-                    process.tries += 1;
-                    process.next_try = now + RETRY_INTERVAL;
-                    let feature = Feature::PythonStacks;
-                    let permissions = Permissions::current();
-                    // Retrying does not help against a missing capability.
-                    let is_final = process.tries >= MAX_TRIES || !permissions.missing_for(feature).is_empty();
-                    if is_final {
-                        lock(shared).refused.push(UnreadableProcess { pid: process.pid, reason: why });
-                    }
-                    !is_final
-                }
-            }
+            let is_due = process.reader.is_none() && now >= process.next_try;
+            !is_due || process.open_reader(now, shared) != OpenAttempt::Hopeless
         });
     }
 

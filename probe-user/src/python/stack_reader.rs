@@ -16,6 +16,9 @@ use crate::proc::stat::parse_ns_pids;
 /// Minimum interval between lookups of a container's thread ids while one is unknown.
 const LIST_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Number of attempts to read the stacks of a new process.
+const MAX_FIRST_READS: u32 = 9;
+
 #[derive(Debug)]
 pub(super) enum StackReaderError {
     /// The process has exited.
@@ -118,18 +121,18 @@ impl StackReader {
 /// Opens a process whose stacks can be read, or returns why there are none.
 fn open_readable(pid: i32, config: &Config) -> Result<PythonSpy, String> {
     let mut spy = PythonSpy::new(pid, config).map_err(|error| format!("{error:#}"))?;
+    let mut last_error = String::new();
     // The process runs on while its memory is read, so reads fail occasionally, and one failure is not conclusive.
-    for _ in 0..8 {
-        if spy.get_stack_traces().is_ok() {
-            return Ok(spy);
+    for _ in 0..MAX_FIRST_READS {
+        match spy.get_stack_traces() {
+            Ok(_) => return Ok(spy),
+            Err(error) => last_error = format!("{error:#}"),
         }
     }
-    match spy.get_stack_traces() {
-        Ok(_) => Ok(spy),
-        Err(error) => Err(format!("{error:#}")),
-    }
+    Err(last_error)
 }
 
+/// The function that a frame of py-spy executes.
 fn function_of_frame(frame: &py_spy::Frame) -> Function {
     Function::new(&frame.name, frame.short_filename.as_ref().unwrap_or(&frame.filename))
 }

@@ -76,8 +76,8 @@ impl StackTally {
             hits.gil += u32::from(holds_gil);
         }
         // A recursive function counts once per stack.
-        let once: HashSet<Function> = stack.into_iter().collect();
-        for function in once {
+        let unique_functions: HashSet<Function> = stack.into_iter().collect();
+        for function in unique_functions {
             self.functions.entry(function).or_default().total += 1;
         }
     }

@@ -23,24 +23,27 @@ const DESCRIBED: usize = 100;
 
 /// Remaining work of a comparison, in steps of about a nanosecond.
 #[derive(Debug)]
-pub(super) struct StepBudget(Option<usize>);
+pub(super) struct StepBudget {
+    /// `None` once a part exceeded the budget.
+    left: Option<usize>,
+}
 
 impl Default for StepBudget {
     fn default() -> Self {
-        Self(Some(MAX_STEPS))
+        Self { left: Some(MAX_STEPS) }
     }
 }
 
 impl StepBudget {
     /// Takes the steps of the next part. Returns false, then and in all later calls, if they exceed the rest of the budget.
     pub(super) fn take_steps(&mut self, steps: usize) -> bool {
-        self.0 = self.0.and_then(|left| left.checked_sub(steps));
-        self.0.is_some()
+        self.left = self.left.and_then(|left| left.checked_sub(steps));
+        self.left.is_some()
     }
 
     /// Whether a part was left out, so that nothing is known about the comparison.
     pub(super) fn is_exceeded(&self) -> bool {
-        self.0.is_none()
+        self.left.is_none()
     }
 }
 
@@ -140,16 +143,16 @@ fn compare_unfinished(written: &str, sent: &str) -> Comparison {
     let sent = plain_characters(sent);
     let common = common_length(written.iter(), sent.iter());
     // A parser that completes the JSON adds only such characters.
-    let rest = written[common..].iter();
-    if !rest.into_iter().all(|unit| matches!(unit.char, '"' | ']' | '}')) {
+    let is_completion = written[common..].iter().all(|unit| matches!(unit.char, '"' | ']' | '}'));
+    if !is_completion {
         return Comparison::new(ToolCallOutcome::Unjudged);
     }
-    let cuts = [cut_before(&written, common); 3];
-    let place = sent.get(common).zip(sent.last());
-    Comparison {
-        outcome: ToolCallOutcome::Unfinished,
-        parts: place.map(|(first, last)| differing_part(&sent, first.from..last.to, cuts)).into_iter().collect(),
+    let mut comparison = Comparison::new(ToolCallOutcome::Unfinished);
+    if let (Some(first), Some(last)) = (sent.get(common), sent.last()) {
+        let cuts = [cut_before(&written, common); 3];
+        comparison.parts.push(differing_part(&sent, first.from..last.to, cuts));
     }
+    comparison
 }
 
 /// A character and its bytes. Characters are equal without regard to their place.
@@ -166,6 +169,7 @@ impl PartialEq for CharSpan {
     }
 }
 
+/// All characters of the text, as they are.
 fn exact_characters(text: &str) -> Vec<CharSpan> {
     let chars = text.char_indices();
     chars.map(|(from, char)| CharSpan { char, from, to: from + char.len_utf8() }).collect()
@@ -184,6 +188,7 @@ fn plain_characters(text: &str) -> Vec<CharSpan> {
                     break;
                 };
                 to = from + len;
+                // The other characters of the escape.
                 while rest.next_if(|(at, _)| *at < to).is_some() {}
                 decoded
             }
@@ -206,9 +211,11 @@ fn unescape(text: &str) -> Option<(char, usize)> {
     match text.as_bytes().get(1)? {
         b'u' => {
             let first = code_unit_at(text, 2)?;
-            // Characters beyond the basic plane are two escapes, a surrogate pair.
-            if (0xd800..0xdc00).contains(&first) && text.get(6..8) == Some("\\u") {
+            // Characters beyond the basic plane are two escapes, a surrogate pair: `\ud83d\ude00`.
+            let begins_pair = (0xd800..0xdc00).contains(&first) && text.get(6..8) == Some("\\u");
+            if begins_pair {
                 let second = code_unit_at(text, 8)?;
+                // Each half has ten bits of the code point.
                 let joined = 0x10000 + ((first - 0xd800) << 10) + (second.wrapping_sub(0xdc00) & 0x3ff);
                 return Some((char::from_u32(joined)?, 12));
             }
@@ -228,9 +235,12 @@ fn common_length<'a>(a: impl Iterator<Item = &'a CharSpan>, b: impl Iterator<Ite
     a.zip(b).take_while(|(a, b)| a == b).count()
 }
 
+/// Whether the characters may be a part of a number.
 fn may_be_number(units: &[CharSpan]) -> bool {
     let mut chars = units.iter().map(|unit| unit.char);
-    chars.clone().all(|char| char.is_ascii_digit() || "+-.eE".contains(char)) && chars.any(|char| !"eE".contains(char))
+    let are_all_of_number = chars.clone().all(|char| char.is_ascii_digit() || "+-.eE".contains(char));
+    // Letters alone are a part of a word.
+    are_all_of_number && chars.any(|char| !"eE".contains(char))
 }
 
 /// Finds one missing, repeated, or exchanged part that explains the whole difference.
@@ -365,13 +375,17 @@ fn find_rotation(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudge
     if budget.is_exceeded() {
         return None;
     }
-    let mut places = 1..sent.len();
-    let at = places.find(|&at| {
-        let (first, second) = sent.split_at(at);
-        let same = common_length(written.iter(), second.iter());
-        budget.take_steps(same + 1) && same == second.len() && written[same..] == *first
-    })?;
-    Some(sent.len() - at)
+    for boundary in 1..sent.len() {
+        let (earlier, later) = sent.split_at(boundary);
+        let equal_length = common_length(written.iter(), later.iter());
+        if !budget.take_steps(equal_length + 1) {
+            return None;
+        }
+        if equal_length == later.len() && written[equal_length..] == *earlier {
+            return Some(later.len());
+        }
+    }
+    None
 }
 
 /// The place before the character `index` of the written arguments, which is the end if there is no such character.

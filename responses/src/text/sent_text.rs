@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fmt;
+use std::ops::Range;
 
 use trace::HopId;
 use trace::event::{Chunk, Finish, ToolCalls, UnjudgedReason};
 
 use super::ChoiceText;
-use super::tool_calls::{ResponseCalls, SearchedText};
+use super::tool_calls::{ChunkEnd, ResponseCalls, SearchedText};
 use crate::digest::Digest;
 
 /// Maximum number of chunks kept for one request.
@@ -96,6 +97,16 @@ impl CarriedChunks {
     }
 }
 
+/// Pending chunks with the text of an event.
+struct PendingMatch {
+    /// Number of chunks before them.
+    skipped: usize,
+    /// Position before the first of them.
+    start: OutputPosition,
+    /// Index of the last of them.
+    last: usize,
+}
+
 impl SentText {
     /// Begins with this chunk. In a format without counts, the first one states the prompt's length, if any does.
     pub(super) fn new(hop: HopId, first: &Chunk<'_>) -> Self {
@@ -177,19 +188,9 @@ impl SentText {
 
     /// Finds the chunks with this text, the earliest ones if several have it. Skips earlier chunks only if `may_skip`.
     fn carry_text(&mut self, text: Digest, may_skip: bool) -> Option<CarriedChunks> {
-        let starts = std::iter::once(self.carried).chain(self.pending.iter().copied());
-        // Without skipping, the text must begin where the last event ended.
-        let max_starts = if may_skip { usize::MAX } else { 1 };
-        let (skipped, start, last_carried) = starts.take(max_starts).enumerate().find_map(|(skipped, start)| {
-            let end_bytes = start.text.len() + text.len();
-            // Chunks only add text, so their ends are sorted.
-            let last = self.pending.partition_point(|end| end.text.len() < end_bytes);
-            let end = self.pending.get(last)?;
-            let is_equal = end.text.len() == end_bytes && end.text == start.text.then(text);
-            is_equal.then_some((skipped, start, last))
-        })?;
-        let without_text = self.without_text(skipped, last_carried, start);
-        let carried = self.pending.drain(..=last_carried).next_back()?;
+        let PendingMatch { skipped, start, last } = self.find_pending(text, may_skip)?;
+        let without_text = self.count_without_text(skipped..last, start);
+        let carried = self.pending.drain(..=last).next_back()?;
         // Kept only to search tool calls in the text that no event has carried.
         self.text.drain(..(carried.text.len() - self.carried.text.len()) as usize);
         self.carried = carried;
@@ -197,11 +198,36 @@ impl SentText {
         Some(CarriedChunks { tokens: self.carried.tokens - start.tokens, without_text })
     }
 
-    /// Number of chunks without text of their own from `from` to before `to`, behind `start`.
-    fn without_text(&self, from: usize, to: usize, start: OutputPosition) -> u32 {
-        let mut before = start;
-        let chunks = self.pending.range(from..to);
-        chunks.filter(|end| std::mem::replace(&mut before, **end).text == end.text).count() as u32
+    /// Finds the first pending chunks with this text. Without `may_skip`, the text must begin where the last event ended.
+    fn find_pending(&self, text: Digest, may_skip: bool) -> Option<PendingMatch> {
+        let starts = std::iter::once(self.carried).chain(self.pending.iter().copied());
+        for (skipped, start) in starts.enumerate() {
+            if skipped > 0 && !may_skip {
+                return None;
+            }
+            let end_bytes = start.text.len() + text.len();
+            // Chunks only add text, so their ends are sorted.
+            let last = self.pending.partition_point(|end| end.text.len() < end_bytes);
+            // Later starts end even later.
+            let end = self.pending.get(last)?;
+            if end.text.len() == end_bytes && end.text == start.text.then(text) {
+                return Some(PendingMatch { skipped, start, last });
+            }
+        }
+        None
+    }
+
+    /// Number of these pending chunks without text of their own. The first of them follows `start`.
+    fn count_without_text(&self, chunks: Range<usize>, start: OutputPosition) -> u32 {
+        let mut count = 0;
+        let mut previous = start;
+        for end in self.pending.range(chunks) {
+            if end.text == previous.text {
+                count += 1;
+            }
+            previous = *end;
+        }
+        count
     }
 
     /// How a text of an event differs that [`Self::carry_text`] has not found.
@@ -223,33 +249,42 @@ impl SentText {
         calls: &ResponseCalls,
         carried: u64,
     ) -> Result<Option<ToolCalls>, UnjudgedReason> {
-        let before = self.carried;
-        let ends: Vec<_> =
-            self.pending.iter().map(|end| ((end.text.len() - before.text.len()) as usize, end.tokens)).collect();
+        let mut chunk_ends = Vec::with_capacity(self.pending.len());
+        for end in &self.pending {
+            let bytes = (end.text.len() - self.carried.text.len()) as usize;
+            chunk_ends.push(ChunkEnd { bytes, tokens: end.tokens });
+        }
         calls.compare_with_text(&SearchedText {
             text: std::str::from_utf8(self.text.make_contiguous()).map_err(|_| UnjudgedReason::Unreadable)?,
             finish: self.finish,
-            ends: &ends,
-            before: before.tokens,
-            carried,
+            chunk_ends: &chunk_ends,
+            tokens_before: self.carried.tokens,
+            carried_bytes: carried,
         })
     }
 
     /// Tokens without text at the end of a response. `None` if the response ends before the text. With `may_skip`, the text that is missing
     /// at the end of a finished request is lost.
     fn carry_rest(&mut self, may_skip: bool) -> Option<CarriedChunks> {
-        let (begin, from) = if self.last.text == self.carried.text {
-            (self.carried, 0)
-        } else {
-            let place = self.pending.iter().position(|end| end.text == self.last.text);
-            let place = place.filter(|_| may_skip && matches!(self.finish, Some(Finish::Length | Finish::Stop)))?;
-            (self.pending[place], place + 1)
-        };
-        let without_text = (self.pending.len() - from) as u32;
+        let mut rest_start = self.carried;
+        let mut skipped_chunks = 0;
+        let lacks_text = self.last.text != self.carried.text;
+        if lacks_text {
+            // An aborted request may end before its text was written.
+            let has_ended_normally = matches!(self.finish, Some(Finish::Length | Finish::Stop));
+            if !may_skip || !has_ended_normally {
+                return None;
+            }
+            // The chunks behind the missing text.
+            let last_with_text = self.pending.iter().position(|end| end.text == self.last.text)?;
+            rest_start = self.pending[last_with_text];
+            skipped_chunks = last_with_text + 1;
+        }
+        let without_text = (self.pending.len() - skipped_chunks) as u32;
         self.carried = self.last;
         self.pending.clear();
         self.text.clear();
-        Some(CarriedChunks { tokens: self.last.tokens - begin.tokens, without_text })
+        Some(CarriedChunks { tokens: self.last.tokens - rest_start.tokens, without_text })
     }
 }
 

@@ -7,7 +7,7 @@ mod absent;
 
 use std::ops::Range;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use trace::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls, UnjudgedReason};
 
 use super::arguments::{self, Comparison, Cut, DifferingPart, StepBudget};
@@ -53,24 +53,39 @@ struct CallElement {
     function: Option<CallFunction>,
 }
 
-#[derive(Deserialize)]
+/// A part of a call's function. Both fields may be null or missing.
+#[derive(Default, Deserialize)]
 struct CallFunction {
-    #[serde(default)]
-    name: Option<String>,
-    #[serde(default)]
-    arguments: Option<String>,
+    #[serde(default, deserialize_with = "empty_if_null")]
+    name: String,
+    #[serde(default, deserialize_with = "empty_if_null")]
+    arguments: String,
+}
+
+/// Deserializes a string, or null as an empty one.
+fn empty_if_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Ok(Option::<String>::deserialize(deserializer)?.unwrap_or_default())
 }
 
 /// Text of the engine in which the calls are searched.
 pub(super) struct SearchedText<'a> {
     pub(super) text: &'a str,
     pub(super) finish: Option<Finish>,
-    /// End of each chunk in `text`, with the number of tokens up to it.
-    pub(super) ends: &'a [(usize, u32)],
+    /// End of each chunk in `text`.
+    pub(super) chunk_ends: &'a [ChunkEnd],
     /// Number of tokens before `text`.
-    pub(super) before: u32,
+    pub(super) tokens_before: u32,
     /// Number of bytes that the response has carried as content or reasoning instead of `text`.
-    pub(super) carried: u64,
+    pub(super) carried_bytes: u64,
+}
+
+/// End of a chunk of the engine's text.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ChunkEnd {
+    /// Number of bytes of the searched text up to it.
+    pub(super) bytes: usize,
+    /// Number of tokens of the request up to it.
+    pub(super) tokens: u32,
 }
 
 impl ResponseCalls {
@@ -83,12 +98,10 @@ impl ResponseCalls {
         for (position, element) in (0..).zip(elements) {
             let index = element.index.unwrap_or(position);
             let known_call = self.found.iter().position(|call| call.index == index);
-            let (name, arguments) = match element.function {
-                Some(function) => (function.name.unwrap_or_default(), function.arguments.unwrap_or_default()),
-                None => (String::new(), String::new()),
-            };
+            let CallFunction { name, arguments } = element.function.unwrap_or_default();
             self.bytes += name.len() + arguments.len() + size_of::<u32>();
-            if self.bytes > MAX_BYTES || known_call.is_none() && self.found.len() == MAX_CALLS {
+            let exceeds_calls = known_call.is_none() && self.found.len() == MAX_CALLS;
+            if exceeds_calls || self.bytes > MAX_BYTES {
                 // A part of the calls would be of no use.
                 *self = Self { unknown: true, ..Self::default() };
             }
@@ -127,8 +140,10 @@ impl ResponseCalls {
         let objects = self.find_objects(sent.text, &mut budget);
         let found = self.compare_found(sent, &objects, &mut budget);
         let absent = self.find_absent(sent, &objects, &mut budget);
+        let absent_count = absent.map_or(0, |absent| absent.absent);
+        // Of equal outcomes, the absent calls are the last and win.
         let worst = [found, absent].into_iter().flatten().max_by_key(|calls| calls.outcome);
-        Ok(worst.map(|worst| ToolCalls { absent: absent.map_or(0, |absent| absent.absent), ..worst }))
+        Ok(worst.map(|worst| ToolCalls { absent: absent_count, ..worst }))
     }
 
     /// Compares the calls of the response with their objects in the text.
@@ -139,66 +154,87 @@ impl ResponseCalls {
         budget: &mut StepBudget,
     ) -> Option<ToolCalls> {
         let last = self.found.len().checked_sub(1)?;
-        let found = self.found.iter().zip(objects).enumerate().map(|(place, (call, object))| {
+        let mut worst: Option<ComparedCall> = None;
+        for (index, (call, object)) in self.found.iter().zip(objects).enumerate() {
             // The end of the call, which is behind its arguments, may not have been generated.
-            let is_cut = place == last && sent.finish == Some(Finish::Length);
+            let is_cut = index == last && sent.finish == Some(Finish::Length);
             let comparison = call.compare_arguments(object.as_ref(), sent.text, is_cut, budget);
-            let reason = match (comparison.outcome, budget.is_exceeded()) {
-                (ToolCallOutcome::Unjudged, true) => Some(UnjudgedReason::Unreadable),
-                (ToolCallOutcome::Unjudged, false) => Some(UnjudgedReason::Differs),
-                _ => None,
-            };
-            (place, comparison, reason)
-        });
-        // The first of the worst.
-        let worst = found.reduce(|worst, next| if next.1.outcome > worst.1.outcome { next } else { worst });
-        let (place, Comparison { outcome, parts }, reason) = worst?;
-        let call = &self.found[place];
+            let is_worse = worst.as_ref().is_none_or(|worst| comparison.outcome > worst.comparison.outcome);
+            if is_worse {
+                worst = Some(ComparedCall { index, comparison, exceeds_budget: budget.is_exceeded() });
+            }
+        }
+        let worst = worst?;
+        let call = &self.found[worst.index];
+        let object = objects[worst.index].as_ref();
         Some(ToolCalls {
             calls: self.found.len() as u32,
             absent: 0,
-            call: place as u32 + 1,
-            outcome,
-            reason,
+            call: worst.index as u32 + 1,
+            outcome: worst.comparison.outcome,
+            reason: worst.why_unjudged(),
             finish: sent.finish,
             events: call.ends.len() as u32,
-            part: objects[place].as_ref().and_then(|object| sent.describe_part(object, &parts, call)),
+            part: object.and_then(|object| sent.describe_part(object, &worst.comparison.parts, call)),
         })
     }
 
     /// The object of each call in the text; `None` if it is not certain, or has another form.
     fn find_objects(&self, text: &str, budget: &mut StepBudget) -> Vec<Option<Range<usize>>> {
-        let mut found = vec![None; self.found.len()];
-        let mut until = text.len();
-        for (place, call) in self.found.iter().enumerate().rev() {
-            // Backwards, because the last occurrence of a name is the one that counts.
-            let Some((name, object)) = object_behind(&call.name, &text[..until], until == text.len(), budget) else {
+        let mut objects = vec![None; self.found.len()];
+        let mut search_end = text.len();
+        // Backwards, because the last occurrence of a name is the one that counts.
+        for (index, call) in self.found.iter().enumerate().rev() {
+            // Only the last object of the text may have no end.
+            let may_be_incomplete = search_end == text.len();
+            let Some(located) = object_behind(&call.name, &text[..search_end], may_be_incomplete, budget) else {
                 break;
             };
-            until = name;
-            found[place] = Some(object);
+            search_end = located.name_start;
+            objects[index] = Some(located.object);
         }
-        found
+        objects
+    }
+}
+
+/// A call of the response, compared with its object in the text.
+struct ComparedCall {
+    index: usize,
+    comparison: Comparison,
+    exceeds_budget: bool,
+}
+
+impl ComparedCall {
+    /// Why the call is unjudged; `None` if it is judged.
+    fn why_unjudged(&self) -> Option<UnjudgedReason> {
+        if self.comparison.outcome != ToolCallOutcome::Unjudged {
+            return None;
+        }
+        Some(if self.exceeds_budget { UnjudgedReason::Unreadable } else { UnjudgedReason::Differs })
     }
 }
 
 impl ResponseCall {
     /// Number of the event with the byte before this place; 0 if there is none.
     fn event_before(&self, cut: Cut) -> u32 {
-        let at = self.ends.partition_point(|end| (*end as usize) < cut.previous_end);
-        if cut.previous_end == 0 { 0 } else { at as u32 + 1 }
+        let index = self.ends.partition_point(|end| (*end as usize) < cut.previous_end);
+        if cut.previous_end == 0 { 0 } else { index as u32 + 1 }
     }
 
     /// Whether an event ends at this place, or it is before the first one.
     fn has_event_end(&self, cut: Cut) -> bool {
-        let at = self.ends.partition_point(|end| (*end as usize) < cut.previous_end);
-        cut.previous_end == 0 || self.ends.get(at).is_some_and(|end| *end as usize <= cut.next_start)
+        if cut.previous_end == 0 {
+            return true;
+        }
+        // Characters that are not compared may lie between both bounds of the place.
+        let first_end = self.ends.partition_point(|end| (*end as usize) < cut.previous_end);
+        self.ends.get(first_end).is_some_and(|end| *end as usize <= cut.next_start)
     }
 
     /// Number of the event with the byte behind this place; 0 if there is none.
     fn event_behind(&self, cut: Cut) -> u32 {
-        let at = self.ends.partition_point(|end| *end as usize <= cut.next_start);
-        if at == self.ends.len() { 0 } else { at as u32 + 1 }
+        let index = self.ends.partition_point(|end| *end as usize <= cut.next_start);
+        if index == self.ends.len() { 0 } else { index as u32 + 1 }
     }
 
     /// Whether an event ends at each of these places.
@@ -209,6 +245,7 @@ impl ResponseCall {
     /// Events at both ends of a part.
     fn events_around(&self, part: &DifferingPart) -> [u32; 2] {
         let [first, _, last] = part.cuts;
+        // The written arguments lack the part, so the events are those on both sides of one place.
         if first == last {
             return [self.event_before(first), self.event_behind(first)];
         }
@@ -223,7 +260,10 @@ impl ResponseCall {
         is_cut: bool,
         budget: &mut StepBudget,
     ) -> Comparison {
-        let Some(object) = object.filter(|_| !budget.is_exceeded()) else {
+        if budget.is_exceeded() {
+            return Comparison::new(ToolCallOutcome::Unjudged);
+        }
+        let Some(object) = object else {
             let is_json =
                 budget.take_steps(self.arguments.len() * PARSED) && arguments::parse_json(&self.arguments).is_some();
             let outcome = if is_json { ToolCallOutcome::Rewritten } else { ToolCallOutcome::Unjudged };
@@ -231,6 +271,7 @@ impl ResponseCall {
         };
         let sent = &text[object.clone()];
         let mut comparison = arguments::compare_arguments(&self.arguments, sent, object_end(sent).is_some(), budget);
+        // The damage may be at the end that was not generated.
         if is_cut && comparison.outcome.is_damaged() {
             comparison = arguments::compare_arguments(&self.arguments, sent, false, budget);
         }
@@ -273,9 +314,13 @@ impl SearchedText<'_> {
             && self.has_chunk_end(object.start + part.bytes.end, object.start + part.next_start)
     }
 
+    /// Whether a chunk ends between these bytes, or the text begins there.
     fn has_chunk_end(&self, from: usize, to: usize) -> bool {
-        let first = self.ends.partition_point(|(end, _)| *end < from);
-        from == 0 || self.ends.get(first).is_some_and(|(end, _)| *end <= to)
+        if from == 0 {
+            return true;
+        }
+        let first = self.chunk_ends.partition_point(|end| end.bytes < from);
+        self.chunk_ends.get(first).is_some_and(|end| end.bytes <= to)
     }
 
     /// Describes a part of the object by its place. Prefers one that consists of whole chunks or events.
@@ -303,65 +348,86 @@ impl SearchedText<'_> {
         })
     }
 
+    /// Number of characters in these bytes of the text.
     fn count_chars(&self, bytes: Range<usize>) -> u32 {
         self.text.get(bytes).map_or(0, |text| text.chars().count() as u32)
     }
 
     /// Positions of the first and the last token with these bytes.
     fn token_range(&self, bytes: Range<usize>) -> [u32; 2] {
-        let first = self.chunk_of_byte(bytes.start);
-        let behind = self.chunk_of_byte(bytes.end.saturating_sub(1)) + 1;
-        [self.tokens_before_chunk(first) + 1, self.tokens_before_chunk(behind.min(self.ends.len()))]
+        let first_chunk = self.chunk_of_byte(bytes.start);
+        let last_chunk = self.chunk_of_byte(bytes.end.saturating_sub(1));
+        // The last byte may be behind all chunks.
+        let chunk_behind = (last_chunk + 1).min(self.chunk_ends.len());
+        [self.tokens_before_chunk(first_chunk) + 1, self.tokens_before_chunk(chunk_behind)]
     }
 
     /// Index of the chunk that contains the byte; the number of chunks if it is behind them.
     fn chunk_of_byte(&self, byte: usize) -> usize {
-        self.ends.partition_point(|(end, _)| *end <= byte)
+        self.chunk_ends.partition_point(|end| end.bytes <= byte)
     }
 
+    /// Number of the request's tokens before the chunk with this index.
     fn tokens_before_chunk(&self, index: usize) -> u32 {
-        index.checked_sub(1).map_or(self.before, |last| self.ends[last].1)
+        match index.checked_sub(1) {
+            Some(previous) => self.chunk_ends[previous].tokens,
+            None => self.tokens_before,
+        }
     }
 }
 
-/// Place of the last occurrence of a call's name, and the object behind it. The name may occur again only within that object. The object
-/// may be incomplete if the text ends with it (`may_end`).
-fn object_behind(name: &str, text: &str, may_end: bool, budget: &mut StepBudget) -> Option<(usize, Range<usize>)> {
+/// A call in the engine's text.
+struct LocatedCall {
+    /// Where its name begins.
+    name_start: usize,
+    /// Its arguments.
+    object: Range<usize>,
+}
+
+/// Finds the last occurrence of a call's name with an object behind it. The name may occur again only within that object. The object may be
+/// incomplete if the text ends with it (`may_be_incomplete`).
+fn object_behind(name: &str, text: &str, may_be_incomplete: bool, budget: &mut StepBudget) -> Option<LocatedCall> {
     if !is_name(name) {
         return None;
     }
-    let mut last = None;
-    let mut read = text.len();
-    for (at, _) in text.rmatch_indices(name) {
-        if !budget.take_steps(read - at + LOOKED_BEHIND) {
+    // Start of the last occurrence without an object behind it.
+    let mut last_without_object = None;
+    let mut searched_from = text.len();
+    for (name_start, _) in text.rmatch_indices(name) {
+        if !budget.take_steps(searched_from - name_start + LOOKED_BEHIND) {
             return None;
         }
-        read = at;
-        let after = at + name.len();
-        if text[..at].ends_with(in_name) || text[after..].starts_with(in_name) {
-            // A part of another name.
+        searched_from = name_start;
+        let name_end = name_start + name.len();
+        let is_part_of_name = text[..name_start].ends_with(in_name) || text[name_end..].starts_with(in_name);
+        if is_part_of_name {
             continue;
         }
-        let Some(start) = arguments_behind(&text[after..]).map(|open| after + open) else {
-            last = last.or(Some(at));
+        let Some(offset) = arguments_behind(&text[name_end..]) else {
+            last_without_object.get_or_insert(name_start);
             continue;
         };
-        let end = match scan_object(&text[start..]) {
-            Ok(end) => start + end,
-            Err(Endless::Open) if may_end => text.len(),
+        let object_start = name_end + offset;
+        let object_end = match scan_object(&text[object_start..]) {
+            Ok(length) => object_start + length,
+            Err(Endless::Open) if may_be_incomplete => text.len(),
             Err(_) => return None,
         };
-        return last.is_none_or(|last| last < end).then_some((at, start..end));
+        if last_without_object.is_some_and(|start| start >= object_end) {
+            return None;
+        }
+        return Some(LocatedCall { name_start, object: object_start..object_end });
     }
     None
 }
 
 /// Whether a function can have this name. A parser that reads another form may take any text for one.
 fn is_name(name: &str) -> bool {
-    let letters = name.chars().any(char::is_alphabetic);
-    letters && name.chars().all(|char| in_name(char) || matches!(char, '-' | '.' | ':' | '/'))
+    let has_letter = name.chars().any(char::is_alphabetic);
+    has_letter && name.chars().all(|char| in_name(char) || matches!(char, '-' | '.' | ':' | '/'))
 }
 
+/// Whether a character before or behind a name belongs to it.
 fn in_name(char: char) -> bool {
     char.is_alphanumeric() || char == '_'
 }
@@ -379,14 +445,19 @@ fn arguments_behind(text: &str) -> Option<usize> {
             }
             continue;
         }
-        if !matches!(&*std::mem::take(&mut word), "" | "arguments" | "parameters" | "json") {
+        let is_key_of_arguments = matches!(&*word, "" | "arguments" | "parameters" | "json");
+        if !is_key_of_arguments {
             return None;
         }
+        word.clear();
         match char {
             '{' => return Some(offset),
             // A marker, whose bars may be the full-width ones of DeepSeek.
             '<' => {
-                rest.next().filter(|(_, bar)| matches!(bar, '|' | '\u{ff5c}'))?;
+                let (_, bar) = rest.next()?;
+                if !matches!(bar, '|' | '\u{ff5c}') {
+                    return None;
+                }
                 rest.find(|(_, char)| *char == '>')?;
             }
             '"' | ',' | ':' | '.' | '-' | '`' | '(' | '[' => {}
@@ -412,20 +483,27 @@ enum Endless {
 fn scan_object(text: &str) -> Result<usize, Endless> {
     let mut depth = 0_usize;
     let mut in_string = false;
-    let mut escaped = false;
-    for (at, byte) in text.bytes().enumerate() {
+    let mut is_escaped = false;
+    for (index, byte) in text.bytes().enumerate() {
+        if is_escaped {
+            is_escaped = false;
+            continue;
+        }
+        if in_string {
+            match byte {
+                b'\\' => is_escaped = true,
+                b'"' => in_string = false,
+                _ => {}
+            }
+            continue;
+        }
         match byte {
-            _ if escaped => escaped = false,
-            // Outside of a string: the object is itself part of a string.
-            b'\\' if !in_string => return Err(Endless::Invalid),
-            b'\\' => escaped = true,
-            b'"' => in_string = !in_string,
-            _ if in_string => {}
+            b'"' => in_string = true,
             b'{' | b'[' => depth += 1,
-            b'}' | b']' if depth == 1 => return Ok(at + 1),
+            b'}' | b']' if depth == 1 => return Ok(index + 1),
             b'}' | b']' => depth = depth.saturating_sub(1),
-            // Markup.
-            b'<' => return Err(Endless::Invalid),
+            // An escape outside of a string means that the object is itself part of a string, and `<` that it is markup.
+            b'\\' | b'<' => return Err(Endless::Invalid),
             _ => {}
         }
     }

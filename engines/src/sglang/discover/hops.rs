@@ -14,13 +14,13 @@ pub(super) fn read_wires(wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -
 
 /// Messages that a connection between two processes carries, and their direction, by the roles of both. `None` if it is not one of the engine.
 fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>], bound: &BoundEndpoints<'_>) -> Option<Reading> {
-    let (to, known) = role_among(ROLES, roles[wire.acceptor])?;
+    let (acceptor_role, acceptor_source) = role_among(ROLES, roles[wire.acceptor])?;
     let Some(connector) = wire.connector else {
-        return read_one_sided_wire(to);
+        return read_one_sided_wire(acceptor_role);
     };
-    let (from, by) = role_among(ROLES, roles[connector])?;
-    let confidence = Confidence::of_sources([by, known]);
-    match (from, to) {
+    let (connector_role, connector_source) = role_among(ROLES, roles[connector])?;
+    let confidence = Confidence::of_sources([connector_source, acceptor_source]);
+    match (connector_role, acceptor_role) {
         (SCHEDULER, DETOKENIZER | DETOKENIZER_ROUTER)
         | (DETOKENIZER_ROUTER, DETOKENIZER)
         | (DETOKENIZER, TOKENIZER | ROUTER | WORKER)
@@ -34,48 +34,62 @@ fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>], bound: &BoundEnd
 }
 
 /// A process and one of its bound endpoints.
-type Endpoint<'a> = (usize, &'a str);
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct BoundEndpoint<'a> {
+    acceptor: usize,
+    endpoint: &'a str,
+}
 
 /// Roles that connect to each bound endpoint.
-struct BoundEndpoints<'a>(BTreeMap<Endpoint<'a>, BTreeSet<Role>>);
+struct BoundEndpoints<'a> {
+    connecting_roles: BTreeMap<BoundEndpoint<'a>, BTreeSet<Role>>,
+}
 
 impl<'a> BoundEndpoints<'a> {
     /// Roles that connect to each bound endpoint.
     fn of_wires(wires: &[Wire<'a>], roles: &[Option<RoleWithSource>]) -> Self {
-        let mut bound: BTreeMap<Endpoint<'a>, BTreeSet<Role>> = BTreeMap::new();
+        let mut connecting_roles: BTreeMap<BoundEndpoint<'a>, BTreeSet<Role>> = BTreeMap::new();
         for wire in wires {
             if let Some((role, _)) = wire.connector.and_then(|connector| roles[connector]) {
-                bound.entry((wire.acceptor, wire.endpoint)).or_default().insert(role);
+                let bound = BoundEndpoint { acceptor: wire.acceptor, endpoint: wire.endpoint };
+                connecting_roles.entry(bound).or_default().insert(role);
             }
         }
-        Self(bound)
+        Self { connecting_roles }
     }
 
     /// Endpoints of a process that processes with this role connect to.
     fn endpoints_with(&self, acceptor: usize, role: Role) -> Vec<&'a str> {
-        let of_acceptor = self.0.iter().filter(|((owner, _), _)| *owner == acceptor);
-        of_acceptor.filter(|(_, connecting)| connecting.contains(&role)).map(|((_, endpoint), _)| *endpoint).collect()
+        let mut endpoints = Vec::new();
+        for (bound, connecting_roles) in &self.connecting_roles {
+            if bound.acceptor == acceptor && connecting_roles.contains(&role) {
+                endpoints.push(bound.endpoint);
+            }
+        }
+        endpoints
     }
 
     /// Schedulers connect to several sockets of the main process: output, requests, RPC, metrics. The output socket is the one that
     /// detokenizers also connect to (they are started even where they are idle).
     fn scheduler_to_main(&self, wire: &Wire<'_>, confidence: Confidence) -> Option<Reading> {
-        let output = self.endpoints_with(wire.acceptor, DETOKENIZER);
-        if output.contains(&wire.endpoint) {
+        let output_endpoints = self.endpoints_with(wire.acceptor, DETOKENIZER);
+        if output_endpoints.contains(&wire.endpoint) {
             return Some(Reading::forward(Carries::Output, confidence));
         }
-        let of_schedulers = self.endpoints_with(wire.acceptor, SCHEDULER);
-        let others = of_schedulers.iter().filter(|endpoint| !output.contains(endpoint)).count();
-        let Some(output) = output.first() else {
+        let mut other_endpoints = self.endpoints_with(wire.acceptor, SCHEDULER);
+        other_endpoints.retain(|endpoint| !output_endpoints.contains(endpoint));
+        let is_only_other = other_endpoints.len() == 1;
+        let Some(output_endpoint) = output_endpoints.first() else {
             // One of these sockets has the output, and of several only the traffic shows which.
-            let carries = if others == 1 { Carries::Output } else { Carries::Unknown };
+            let carries = if is_only_other { Carries::Output } else { Carries::Unknown };
             return Some(Reading::forward(carries, Confidence::Inferred));
         };
         // An engine binds all its sockets with one transport; the transfer server of a prefill engine is TCP.
-        if transport_of(output) != transport_of(wire.endpoint) {
+        if transport_of(output_endpoint) != transport_of(wire.endpoint) {
             return None;
         }
-        if others == 1 && self.endpoints_with(wire.acceptor, DP_CONTROLLER).is_empty() {
+        // Beside the output, schedulers without a controller connect to the socket with their requests.
+        if is_only_other && self.endpoints_with(wire.acceptor, DP_CONTROLLER).is_empty() {
             return Some(Reading::requests_back(Confidence::Inferred));
         }
         Some(Reading::forward(Carries::Unknown, Confidence::Inferred))

@@ -28,10 +28,11 @@ fn is_worker(roles: &Roles, node: usize) -> bool {
 
 /// The parent of a scheduler or detokenizer is the engine's main process, whatever its command.
 fn infer_from_children(nodes: &[Node], roles: &mut Roles) {
-    for child in 0..nodes.len() {
-        let started = matches!(nodes[child].stated, Some((r, RoleSource::Title)) if !r.is_main() && ROLES.contains(&r));
-        if let Some(parent) = nodes[child].parent
-            && started
+    for child in nodes {
+        let Some((role, RoleSource::Title)) = child.stated else { continue };
+        let is_started_by_main = ROLES.contains(&role) && !role.is_main();
+        if is_started_by_main
+            && let Some(parent) = child.parent
             && nodes[parent].zmq
             && roles[parent].is_none()
         {
@@ -45,28 +46,10 @@ fn infer_from_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     loop {
         let mut has_changed = false;
         for &(from, to) in edges {
-            let (node, found) = match (known_role(roles, from), known_role(roles, to)) {
-                (None, Some(DETOKENIZER | DETOKENIZER_ROUTER)) => (from, Some(SCHEDULER)),
-                (None, Some(TOKENIZER | ROUTER)) => {
-                    // Only a detokenizer stands between two others.
-                    (from, Some(if has_incoming_edge(edges, from) { DETOKENIZER } else { SCHEDULER }))
-                }
-                (Some(SCHEDULER), None) => {
-                    (to, Some(if has_outgoing_edge(edges, to) { DETOKENIZER } else { TOKENIZER }))
-                }
-                (Some(DETOKENIZER_ROUTER), None) => (to, Some(DETOKENIZER)),
-                (Some(DETOKENIZER), None) => {
-                    // A detokenizer connects to every worker and also to the main process.
-                    let mut receivers =
-                        edges.iter().filter(|(sender, _)| *sender == from).map(|(_, receiver)| *receiver);
-                    let reaches_main =
-                        receivers.any(|receiver| matches!(known_role(roles, receiver), Some(TOKENIZER | ROUTER)));
-                    (to, Some(if reaches_main { WORKER } else { TOKENIZER }))
-                }
-                _ => continue,
-            };
-            if let Some(found) = found.filter(|_| nodes[node].zmq) {
-                roles[node] = Some((found, RoleSource::Sockets));
+            if let Some(NeighbourRole { node, role }) = role_by_neighbour(from, to, edges, roles)
+                && nodes[node].zmq
+            {
+                roles[node] = Some((role, RoleSource::Sockets));
                 has_changed = true;
             }
         }
@@ -76,6 +59,46 @@ fn infer_from_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     }
 }
 
+/// The role of a node that a neighbour shows.
+struct NeighbourRole {
+    node: usize,
+    role: Role,
+}
+
+/// Role of the unnamed end of an edge whose other end is named. `None` if both are, or none, or the edge does not tell.
+fn role_by_neighbour(from: usize, to: usize, edges: &[Edge], roles: &Roles) -> Option<NeighbourRole> {
+    match (known_role(roles, from), known_role(roles, to)) {
+        (None, Some(receiver)) => {
+            let role = match receiver {
+                DETOKENIZER | DETOKENIZER_ROUTER => SCHEDULER,
+                // Only a detokenizer stands between two others.
+                TOKENIZER | ROUTER if has_incoming_edge(edges, from) => DETOKENIZER,
+                TOKENIZER | ROUTER => SCHEDULER,
+                _ => return None,
+            };
+            Some(NeighbourRole { node: from, role })
+        }
+        (Some(sender), None) => {
+            let role = match sender {
+                SCHEDULER if has_outgoing_edge(edges, to) => DETOKENIZER,
+                SCHEDULER => TOKENIZER,
+                DETOKENIZER_ROUTER => DETOKENIZER,
+                // A detokenizer connects to every worker and also to the main process.
+                DETOKENIZER if sends_to_main(from, edges, roles) => WORKER,
+                DETOKENIZER => TOKENIZER,
+                _ => return None,
+            };
+            Some(NeighbourRole { node: to, role })
+        }
+        _ => None,
+    }
+}
+
+/// Whether the process connects to a known main process.
+fn sends_to_main(sender: usize, edges: &[Edge], roles: &Roles) -> bool {
+    edges.iter().any(|&(from, to)| from == sender && matches!(known_role(roles, to), Some(TOKENIZER | ROUTER)))
+}
+
 /// Infers the roles of a group without any named process. A process that only connects is a scheduler, one that only accepts a tokenizer,
 /// and one that does both a detokenizer. A group in any other order is not an engine.
 fn infer_unnamed(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
@@ -83,13 +106,7 @@ fn infer_unnamed(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     let mut guesses: Vec<Option<Role>> = Vec::with_capacity(nodes.len());
     for node in 0..nodes.len() {
         let may_be_guessed = roles[node].is_none() && nodes[node].zmq;
-        guesses.push(match (has_incoming_edge(edges, node), has_outgoing_edge(edges, node)) {
-            _ if !may_be_guessed => None,
-            (false, true) => Some(SCHEDULER),
-            (true, true) => Some(DETOKENIZER),
-            (true, false) => Some(TOKENIZER),
-            (false, false) => None,
-        });
+        guesses.push(if may_be_guessed { role_by_order(edges, node) } else { None });
     }
     for group in connected_groups(nodes.len(), edges.iter().copied()) {
         let mut edges_of_group = edges.iter().filter(|(from, _)| group.contains(from));
@@ -104,6 +121,16 @@ fn infer_unnamed(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
                 roles[node] = roles[node].or(guesses[node].map(|role| (role, RoleSource::Sockets)));
             }
         }
+    }
+}
+
+/// Role of a process by its connections alone. `None` without any.
+fn role_by_order(edges: &[Edge], node: usize) -> Option<Role> {
+    match (has_incoming_edge(edges, node), has_outgoing_edge(edges, node)) {
+        (false, true) => Some(SCHEDULER),
+        (true, true) => Some(DETOKENIZER),
+        (true, false) => Some(TOKENIZER),
+        (false, false) => None,
     }
 }
 

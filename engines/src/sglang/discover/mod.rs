@@ -58,7 +58,7 @@ impl Recognise for Sglang {
     }
 
     fn served_port(&self, argv: &[String]) -> Option<u16> {
-        launch::is_server_command(argv).then(|| port_of_command(argv, DEFAULT_PORT)).flatten()
+        if launch::is_server_command(argv) { port_of_command(argv, DEFAULT_PORT) } else { None }
     }
 
     fn model<'a>(&self, argv: &'a [String]) -> Option<&'a str> {

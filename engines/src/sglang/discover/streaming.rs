@@ -79,6 +79,7 @@ pub(crate) fn infer_settings(evidence: &Evidence<'_>, defaults: &LauncherDefault
     settings
 }
 
+/// A setting that follows from SGLang's release.
 fn setting_by_release<T>(release: Release, value: T) -> Setting<T> {
     Setting::new(value, Origin::Release(format!("SGLang {release}")))
 }
@@ -162,11 +163,10 @@ impl StreamingRules<'_> {
     /// Whether responses contain exactly the text of the frames. From 0.5.12 on, the model's chat template may also choose a parser.
     fn exact_text(&self) -> Option<Setting<bool>> {
         let flags = self.evidence.flags;
-        let parser = [REASONING_PARSER, TOOL_CALL_PARSER]
-            .into_iter()
-            .find_map(|flag| Some(format!("{flag} {}", flags.get(flag)?)));
-        if let Some(parser) = parser {
-            return Some(Setting::new(false, self.evidence.argument(&parser)));
+        for flag in [REASONING_PARSER, TOOL_CALL_PARSER] {
+            if let Some(parser) = flags.get(flag) {
+                return Some(Setting::new(false, self.evidence.argument(&format!("{flag} {parser}"))));
+            }
         }
         let only_flags_choose_parsers =
             self.release? < Release::new(0, 5, 12).rc(0) && self.evidence.is_launched_by(&Sglang);
@@ -195,11 +195,16 @@ impl StreamingRules<'_> {
     /// Behaviour of a waiter with several queued chunks (changed in 0.5.10rc0 and 0.5.10). The Rust server writes an event for each chunk.
     fn waiter(&self) -> Option<Setting<Waiter>> {
         let release = self.release?;
-        let waiter = match release {
-            _ if self.output_avoids_zmq().is_some() => Waiter::YieldsAll,
-            r if r < Release::new(0, 5, 10).rc(0) => Waiter::KeepsLast,
-            r if r.number == [0, 5, 10] && matches!(r.stage, ReleaseStage::Candidate(_)) => Waiter::YieldsAll,
-            _ => Waiter::Merges,
+        let is_candidate_of_0_5_10 =
+            release.number == [0, 5, 10] && matches!(release.stage, ReleaseStage::Candidate(_));
+        let waiter = if self.output_avoids_zmq().is_some() {
+            Waiter::YieldsAll
+        } else if release < Release::new(0, 5, 10).rc(0) {
+            Waiter::KeepsLast
+        } else if is_candidate_of_0_5_10 {
+            Waiter::YieldsAll
+        } else {
+            Waiter::Merges
         };
         Some(setting_by_release(release, waiter))
     }
@@ -207,9 +212,12 @@ impl StreamingRules<'_> {
     /// Number of event-loop turns from the wake-up of a waiter to its run. Up to `CPython` 3.11, `asyncio.wait_for` creates an additional
     /// task. Known only for `SGLang`'s own server, since other consumers add turns or run in another thread.
     fn turnaround(&self, python: &Setting<PythonVersion>) -> Option<Setting<u8>> {
-        let is_sglang = self.evidence.is_launched_by(&Sglang);
-        let turns = if python.value < (PythonVersion { major: 3, minor: 12 }) { 3 } else { 1 };
-        is_sglang.then(|| Setting::new(turns, python.origin.clone()))
+        if !self.evidence.is_launched_by(&Sglang) {
+            return None;
+        }
+        let creates_task = python.value < (PythonVersion { major: 3, minor: 12 });
+        let turns = if creates_task { 3 } else { 1 };
+        Some(Setting::new(turns, python.origin.clone()))
     }
 
     /// Output mode of the tokenizer. Depends on whether the engine `skips_tokenizer_init`, if that is known.

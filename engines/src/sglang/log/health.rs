@@ -16,15 +16,16 @@ pub(super) fn read_failed_check(
     line_ns: Option<u64>,
     sink: &mut dyn FnMut(&Statement<'_>),
 ) -> Result<(), MalformedLine> {
-    let waited_s: u64 = rest.split(' ').next().and_then(|n| n.parse().ok()).ok_or(MalformedLine)?;
+    let waited_s: u64 = rest.split(' ').next().and_then(|seconds| seconds.parse().ok()).ok_or(MalformedLine)?;
     let asked_s = time_of_day_s(rest, "tic start time: ").ok_or(MalformedLine)?;
     let last_message_s = time_of_day_s(rest, "last_heartbeat time: ").ok_or(MalformedLine)?;
     let mut state = LoggedState { by: "tokenizer", ..LoggedState::default() };
     if let Some(line_ns) = line_ns {
         let line_s = line_ns / SECOND_NS;
+        // The request is from the quarter of an hour before the line, in any time zone.
         let asked_ago_s = (line_s % QUARTER_S + QUARTER_S - asked_s % QUARTER_S) % QUARTER_S;
         // A line that is that late, or another clock's: the wait in the line is certain.
-        let asked_ago_s = if asked_ago_s < waited_s { waited_s } else { asked_ago_s };
+        let asked_ago_s = asked_ago_s.max(waited_s);
         // The last message may have come before midnight.
         let silent_before_s = (asked_s + DAY_S - last_message_s) % DAY_S;
         state.unanswered_since = Some(MonoNs(line_ns.saturating_sub(asked_ago_s * SECOND_NS)));
@@ -38,9 +39,14 @@ pub(super) fn read_failed_check(
 fn time_of_day_s(text: &str, key: &str) -> Option<u64> {
     let mut parts = value_of_key(text, key)?.trim_end_matches('.').split(':');
     let mut seconds = 0;
+    // Hours, minutes, and seconds with a leap second.
     for limit in [24, 60, 61] {
-        let part: u64 = parts.next()?.parse().ok().filter(|&part| part < limit)?;
+        let part: u64 = parts.next()?.parse().ok()?;
+        if part >= limit {
+            return None;
+        }
         seconds = seconds * 60 + part;
     }
-    parts.next().is_none().then_some(seconds % DAY_S)
+    let has_more_parts = parts.next().is_some();
+    if has_more_parts { None } else { Some(seconds % DAY_S) }
 }

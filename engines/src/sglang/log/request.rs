@@ -9,17 +9,30 @@ use trace::event::Stage;
 use super::python::{Fields, strings_in};
 use super::stage_statement;
 
-/// Time fields of a finished request (seconds since the epoch), with the stage and the process of each.
-const TIMES: [(&str, &str, &str); 9] = [
-    (ARRIVAL, "request_received", "tokenizer"),
-    ("request_sent_to_scheduler_ts", "request_sent_to_scheduler", "tokenizer"),
-    ("api_server_dispatch_finish_ts", "api_server_dispatch_finish", "tokenizer"),
-    ("forward_entry_time", "forward_entry", "scheduler"),
-    ("prefill_finished_ts", PREFILL_FINISHED, "scheduler"),
-    ("prefill_finished_time", PREFILL_FINISHED, "scheduler"),
-    ("response_sent_to_client_ts", RESPONSE_SENT, "tokenizer"),
-    ("decode_finished_ts", "decode_finished", "tokenizer"),
-    ("request_finished_ts", "request_finished", "tokenizer"),
+/// A time field of a finished request, in seconds since the epoch.
+struct TimeField {
+    key: &'static str,
+    stage: &'static str,
+    /// The process that reached the stage.
+    by: &'static str,
+}
+
+impl TimeField {
+    const fn new(key: &'static str, stage: &'static str, by: &'static str) -> Self {
+        Self { key, stage, by }
+    }
+}
+
+const TIMES: [TimeField; 9] = [
+    TimeField::new(ARRIVAL, "request_received", "tokenizer"),
+    TimeField::new("request_sent_to_scheduler_ts", "request_sent_to_scheduler", "tokenizer"),
+    TimeField::new("api_server_dispatch_finish_ts", "api_server_dispatch_finish", "tokenizer"),
+    TimeField::new("forward_entry_time", "forward_entry", "scheduler"),
+    TimeField::new("prefill_finished_ts", PREFILL_FINISHED, "scheduler"),
+    TimeField::new("prefill_finished_time", PREFILL_FINISHED, "scheduler"),
+    TimeField::new("response_sent_to_client_ts", RESPONSE_SENT, "tokenizer"),
+    TimeField::new("decode_finished_ts", "decode_finished", "tokenizer"),
+    TimeField::new("request_finished_ts", "request_finished", "tokenizer"),
 ];
 const ARRIVAL: &str = "request_received_ts";
 /// Seconds from its arrival to its first token at the tokenizer (0.5.10 and later).
@@ -40,8 +53,10 @@ pub(super) fn field_use(name: &str) -> FieldUse {
     match name {
         "out" | "meta_info" | "obj" => FieldUse::Object,
         "event" | "rid" | "id" | PARAMETERS | STREAM | FIRST_TOKEN_LATENCY | TOKENS => FieldUse::Value,
-        _ if TIMES.iter().any(|time| time.0 == name) => FieldUse::Value,
-        _ => FieldUse::Skipped,
+        _ => {
+            let is_time = TIMES.iter().any(|time| time.key == name);
+            if is_time { FieldUse::Value } else { FieldUse::Skipped }
+        }
     }
 }
 
@@ -50,7 +65,8 @@ pub(super) fn read_record(
     record: &JsonRecord<'_>,
     sink: &mut dyn FnMut(&Statement<'_>),
 ) -> Option<Result<&'static str, MalformedLine>> {
-    let (form, logged) = match record.text_of("event").as_deref() {
+    // Form of the record, and the stage that it is itself.
+    let (form, logged_stage) = match record.text_of("event").as_deref() {
         Some("request.received") => ("request-received", Some("receive_logged")),
         Some("request.finished") => ("request-finished", Some("finish_logged")),
         _ if record.has_field(PARAMETERS) => ("request-metrics", None),
@@ -64,8 +80,8 @@ pub(super) fn read_record(
     let Some(named) = named_requests(rids.iter().map(Cow::as_ref), id.as_deref()) else {
         return Some(Err(MalformedLine));
     };
-    if let Some(name) = logged {
-        emit_stage_of_each(&named, name, sink);
+    if let Some(stage) = logged_stage {
+        emit_stage_of_each(&named, stage, sink);
     }
     let is_streamed = match record.text_of(PARAMETERS) {
         None => record.flag_of(STREAM),
@@ -83,10 +99,10 @@ pub(super) fn read_receive(
     _: Option<u64>,
     sink: &mut dyn FnMut(&Statement<'_>),
 ) -> Result<(), MalformedLine> {
-    let (_, rids) = Fields::of_object_at_start(rest)
-        .and_then(|mut fields| fields.find(|field| field.0 == "rid"))
-        .ok_or(MalformedLine)?;
-    emit_stage_of_each(&named_requests(strings_in(rids), None).ok_or(MalformedLine)?, "receive_logged", sink);
+    let mut fields = Fields::of_object_at_start(rest).ok_or(MalformedLine)?;
+    let (_, rids) = fields.find(|(name, _)| *name == "rid").ok_or(MalformedLine)?;
+    let named = named_requests(strings_in(rids), None).ok_or(MalformedLine)?;
+    emit_stage_of_each(&named, "receive_logged", sink);
     Ok(())
 }
 
@@ -125,10 +141,14 @@ pub(super) fn read_finish(
 
 /// The requests of a line: that of the output, if the line has an output of one of several. `None` if no rid is readable.
 fn named_requests<'l>(rids: impl Iterator<Item = &'l str>, id: Option<&str>) -> Option<Vec<LoggedRid<'l>>> {
-    let all: Vec<LoggedRid<'l>> = rids.filter_map(LoggedRid::parse).collect();
-    let of_output = all.iter().find(|rid| all.len() > 1 && Some(rid.text) == id).copied();
-    let named = of_output.map_or(all, |rid| vec![rid]);
-    (!named.is_empty()).then_some(named)
+    let named: Vec<LoggedRid<'l>> = rids.filter_map(LoggedRid::parse).collect();
+    if named.is_empty() {
+        return None;
+    }
+    match named.iter().find(|rid| Some(rid.text) == id) {
+        Some(of_output) => Some(vec![*of_output]),
+        None => Some(named),
+    }
 }
 
 /// Passes the same stage of several requests to `sink`.
@@ -151,8 +171,8 @@ fn emit_times(
         (Some(arrival), Some(latency)) => epoch_seconds_to_ns(arrival + latency),
         _ => None,
     };
-    let mut stages = Vec::from(TIMES.map(|(key, name, by)| StageTime {
-        name,
+    let mut stages = Vec::from(TIMES.map(|TimeField { key, stage, by }| StageTime {
+        name: stage,
         by,
         wall_ns: number_of(key).and_then(epoch_seconds_to_ns),
     }));

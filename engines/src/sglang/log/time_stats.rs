@@ -85,42 +85,52 @@ const MAX_FIELDS: usize = 16;
 
 /// `key=value` and `key(value)` fields, without the punctuation around them.
 struct LineFields<'l> {
-    pairs: [(&'l str, &'l str); MAX_FIELDS],
+    fields: [LineField<'l>; MAX_FIELDS],
     len: usize,
+}
+
+#[derive(Clone, Copy, Default)]
+struct LineField<'l> {
+    key: &'l str,
+    value: &'l str,
 }
 
 impl<'l> LineFields<'l> {
     /// Parses the words between separators in one pass, because a search in a short word takes longer than the word.
     fn parse(text: &'l str, separator: u8) -> Self {
-        let mut fields = Self { pairs: [("", ""); MAX_FIELDS], len: 0 };
-        let mut word_at = 0;
+        let mut fields = Self { fields: [LineField::default(); MAX_FIELDS], len: 0 };
+        let mut word_start = 0;
+        // Offset of the word's first `=`.
         let mut equals_at = None;
-        for at in memchr2_iter(separator, b'=', text.as_bytes()) {
-            if text.as_bytes()[at] == separator {
-                fields.add_word(&text[word_at..at], equals_at);
-                word_at = at + 1;
+        for position in memchr2_iter(separator, b'=', text.as_bytes()) {
+            if text.as_bytes()[position] == separator {
+                fields.add_word(&text[word_start..position], equals_at);
+                word_start = position + 1;
                 equals_at = None;
             } else {
-                equals_at.get_or_insert(at - word_at);
+                equals_at.get_or_insert(position - word_start);
             }
         }
-        fields.add_word(&text[word_at..], equals_at);
+        fields.add_word(&text[word_start..], equals_at);
         fields
     }
 
     /// Adds the field in a word whose first `=` is at `equals_at`.
     fn add_word(&mut self, word: &'l str, equals_at: Option<usize>) {
-        let pair = parse_field(word, equals_at).filter(|(key, _)| !key.is_empty() && self.len < MAX_FIELDS);
-        if let Some(pair) = pair {
-            self.pairs[self.len] = pair;
+        if let Some(field) = parse_field(word, equals_at)
+            && !field.key.is_empty()
+            && self.len < MAX_FIELDS
+        {
+            self.fields[self.len] = field;
             self.len += 1;
         }
     }
 
     /// Value of the first of these keys that the line has.
     fn value_of(&self, keys: &[&str]) -> Option<&'l str> {
-        let pairs = &self.pairs[..self.len];
-        keys.iter().find_map(|key| Some(pairs.iter().find(|pair| pair.0 == *key)?.1))
+        let fields = &self.fields[..self.len];
+        let field = keys.iter().find_map(|key| fields.iter().find(|field| field.key == *key))?;
+        Some(field.value)
     }
 
     fn number(&self, keys: &[&str]) -> Option<f64> {
@@ -137,20 +147,23 @@ impl<'l> LineFields<'l> {
     }
 }
 
+/// Whether the byte belongs to a field, and is no punctuation around it.
 fn is_content(byte: u8) -> bool {
     !byte.is_ascii_whitespace() && !matches!(byte, b',' | b';' | b'"')
 }
 
-/// Key and value of a word whose first `=` is at `equals_at`.
-fn parse_field(word: &str, equals_at: Option<usize>) -> Option<(&str, &str)> {
+/// The field in a word whose first `=` is at `equals_at`: `key=value`, or without one `key(value)`.
+fn parse_field(word: &str, equals_at: Option<usize>) -> Option<LineField<'_>> {
     let start = word.bytes().position(is_content)?;
     let end = word.bytes().rposition(is_content)? + 1;
-    match equals_at {
-        Some(at) => Some((&word[start..at], &word[at + 1..end])),
-        None => word[start..end].strip_suffix(')')?.split_once('('),
+    if let Some(equals_at) = equals_at {
+        return Some(LineField { key: &word[start..equals_at], value: &word[equals_at + 1..end] });
     }
+    let (key, value) = word[start..end].strip_suffix(')')?.split_once('(')?;
+    Some(LineField { key, value })
 }
 
+/// Number of a value, with or without its unit `ms`. `None` for a negative one.
 fn parse_number(value: &str) -> Option<f64> {
     let number = parse_decimal(value.strip_suffix("ms").unwrap_or(value))?;
     (number.is_finite() && number >= 0.0).then_some(number)
@@ -198,13 +211,13 @@ fn read_phases(times: &LineFields<'_>, role: ServerRole) -> Result<Vec<LoggedPha
         ServerRole::Unified => {}
         ServerRole::Prefill => {
             let whole_ns = times.duration_ns(&["bootstrap_queue_duration"])?;
-            let stages = ["prefill_bootstrap_done", "prefill_wait_queue_entry"];
-            add_bootstrap(times, whole_ns, stages, &mut phases)?;
+            let ends = BootstrapEnds { bootstrap: "prefill_bootstrap_done", allocation: "prefill_wait_queue_entry" };
+            add_bootstrap(times, whole_ns, &ends, &mut phases)?;
         }
         ServerRole::Decode => {
             let whole_ns = times.duration_ns(&["prealloc_queue_duration", "prealloc_duration"])?;
-            let stages = ["decode_bootstrap_done", "decode_transfer_queue_entry"];
-            add_bootstrap(times, whole_ns, stages, &mut phases)?;
+            let ends = BootstrapEnds { bootstrap: "decode_bootstrap_done", allocation: "decode_transfer_queue_entry" };
+            add_bootstrap(times, whole_ns, &ends, &mut phases)?;
             let transfer_ns = times.duration_ns(&["transfer_duration"])?;
             phases.extend(transfer_ns.map(|ns| LoggedPhase { ns, end: "decode_wait_queue_entry" }));
         }
@@ -222,22 +235,31 @@ fn read_phases(times: &LineFields<'_>, role: ServerRole) -> Result<Vec<LoggedPha
     Ok(phases)
 }
 
-/// Bootstrap and allocation, which end at these stages, or both in one.
+/// Stages at the ends of the first two phases of a half.
+struct BootstrapEnds {
+    bootstrap: &'static str,
+    allocation: &'static str,
+}
+
+/// Adds bootstrap and allocation, or both as one phase of `whole_ns` if the line does not have them separately.
 fn add_bootstrap(
     times: &LineFields<'_>,
     whole_ns: Option<u64>,
-    [bootstrapped, allocated]: [&'static str; 2],
+    ends: &BootstrapEnds,
     phases: &mut Vec<LoggedPhase>,
 ) -> Result<(), Impossible> {
-    let bootstrap_ns = times.duration_ns(&["bootstrap_duration", "bootstrap"])?;
+    let mut bootstrap_ns = times.duration_ns(&["bootstrap_duration", "bootstrap"])?;
     // 0.5.5 to 0.5.9 write parts that they do not measure, with a rest.
-    let bootstrap_ns = bootstrap_ns.filter(|_| times.value_of(&["other"]).is_none());
-    let alloc_ns = times.duration_ns(&["alloc_wait_duration", "alloc_wait"])?;
-    if let (Some(bootstrap_ns), Some(alloc_ns)) = (bootstrap_ns, alloc_ns) {
-        phases.push(LoggedPhase { ns: bootstrap_ns, end: bootstrapped });
-        phases.push(LoggedPhase { ns: alloc_ns, end: allocated });
+    let has_rest = times.value_of(&["other"]).is_some();
+    if has_rest {
+        bootstrap_ns = None;
+    }
+    let allocation_ns = times.duration_ns(&["alloc_wait_duration", "alloc_wait"])?;
+    if let (Some(bootstrap_ns), Some(allocation_ns)) = (bootstrap_ns, allocation_ns) {
+        phases.push(LoggedPhase { ns: bootstrap_ns, end: ends.bootstrap });
+        phases.push(LoggedPhase { ns: allocation_ns, end: ends.allocation });
     } else if let Some(ns) = bootstrap_ns.or(whole_ns) {
-        phases.push(LoggedPhase { ns, end: allocated });
+        phases.push(LoggedPhase { ns, end: ends.allocation });
     }
     Ok(())
 }

@@ -246,6 +246,7 @@ impl<'a> MessageColumns<'a, '_> {
         self.checked_u32(field, row, value).map(Some)
     }
 
+    /// A count of a row as 32 bits.
     fn checked_u32(&self, field: &'static str, row: usize, value: i64) -> Result<u32, Undecoded> {
         u32::try_from(value).map_err(|_| self.bad_value(field, row, "a count that is negative or exceeds 32 bits"))
     }
@@ -285,8 +286,8 @@ impl<'a> MessageColumns<'a, '_> {
     }
 
     /// The value of a field; `None` when the layout lacks the field or its value is `None`.
-    pub(super) fn field_value(&self, place: Option<u16>) -> Option<Node> {
-        let node = *self.values.get(usize::from(place?))?;
+    pub(super) fn field_value(&self, index: Option<u16>) -> Option<Node> {
+        let node = *self.values.get(usize::from(index?))?;
         (!self.doc.is_nil(node)).then_some(node)
     }
 
@@ -294,11 +295,11 @@ impl<'a> MessageColumns<'a, '_> {
     /// empty); any other length is an error.
     fn column_per_request(
         &self,
-        place: Option<u16>,
+        index: Option<u16>,
         field: &'static str,
         chunks: &[Chunk<'a>],
     ) -> Result<Option<Node>, Undecoded> {
-        let Some(column) = self.field_value(place) else {
+        let Some(column) = self.field_value(index) else {
             return Ok(None);
         };
         match self.doc.item_count(column) {
@@ -311,8 +312,9 @@ impl<'a> MessageColumns<'a, '_> {
     }
 
     /// Whether a per-request column is present, even if all its entries are `None`.
-    pub(super) fn has_column(&self, place: Option<u16>) -> bool {
-        self.field_value(place).and_then(|column| self.doc.item_count(column)).is_some_and(|len| len > 0)
+    pub(super) fn has_column(&self, index: Option<u16>) -> bool {
+        let item_count = self.field_value(index).and_then(|column| self.doc.item_count(column));
+        item_count.is_some_and(|count| count > 0)
     }
 
     /// Error for a known class with an unsupported layout.
@@ -320,6 +322,7 @@ impl<'a> MessageColumns<'a, '_> {
         Undecoded::Layout { class: self.class, fields: self.values.len(), what }
     }
 
+    /// Error for the value of a row.
     fn bad_value(&self, field: &'static str, row: usize, what: &'static str) -> Undecoded {
         Undecoded::Column { class: self.class, field, row, what }
     }

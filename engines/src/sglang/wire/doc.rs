@@ -31,10 +31,13 @@ impl<'a> Doc<'a> {
                 _ => None,
             },
             // An enum pickles as `Class(value)`. The only enum in these messages is http.HTTPStatus.
-            Node::Object(id) => match self.recorded_call(id) {
-                (_, b"HTTPStatus", object) => self.int_value(self.list_items(object.args)?.next()?),
-                _ => None,
-            },
+            Node::Object(id) => {
+                let object = self.named_call(id);
+                if object.class_name != b"HTTPStatus" {
+                    return None;
+                }
+                self.int_value(self.list_items(object.call.args)?.next()?)
+            }
             _ => None,
         }
     }
@@ -105,7 +108,7 @@ impl<'a> Doc<'a> {
             Node::List(seq) => self.arena.seqs[seq as usize].kinds == kinds::NIL,
             Node::Pack(at) => match msgpack::read_head(self.bytes, at as usize) {
                 Some((Head::Array { len }, at)) => {
-                    //
+                    // A nil has one byte, so the items are as many bytes.
                     self.bytes.get(at..at + len as usize).is_some_and(|items| items.iter().all(|item| *item == 0xc0))
                 }
                 _ => false,
@@ -145,14 +148,17 @@ impl<'a> Doc<'a> {
     /// The value under `key` of a dict or map. Searches only the first 64 entries: real dicts have about ten, and a hostile message may
     /// refer to one large dict many times.
     pub(super) fn find_entry(self, node: Node, key: &[u8]) -> Option<Node> {
-        let mut entries = self.dict_entries(node)?.take(128);
-        let mut found = None;
+        const MAX_ENTRIES: usize = 64;
+        // Keys and values alternate.
+        let mut entries = self.dict_entries(node)?.take(2 * MAX_ENTRIES);
+        let mut last_value = None;
         while let (Some(name), Some(value)) = (entries.next(), entries.next()) {
+            // Of several entries with one key, Python keeps the last.
             if self.string_bytes(name) == Some(key) {
-                found = Some(value);
+                last_value = Some(value);
             }
         }
-        found
+        last_value
     }
 
     /// The 64-bit words of an `array('q')`.
@@ -180,21 +186,30 @@ impl<'a> Doc<'a> {
         Some((self.name_bytes(global.module)?, self.name_bytes(global.name)?))
     }
 
+    /// The bytes of a name in the message.
     fn name_bytes(self, name: NameSpan) -> Option<&'a [u8]> {
         self.bytes.get(name.start as usize..(name.start + name.len) as usize)
     }
 
-    /// A recorded construction: module and name of its class, and the record.
-    pub(super) fn recorded_call(self, id: u32) -> (&'a [u8], &'a [u8], RecordedCall) {
-        let object = self.arena.objects[id as usize];
-        let (module, name) = self.module_and_name(object.callable).unwrap_or_default();
-        (module, name, object)
+    /// A recorded construction with the names of its class, which are empty for a callable that is no class.
+    pub(super) fn named_call(self, id: u32) -> NamedCall<'a> {
+        let call = self.arena.objects[id as usize];
+        let (module, class_name) = self.module_and_name(call.callable).unwrap_or_default();
+        NamedCall { module, class_name, call }
     }
 
+    /// The items of a list, tuple or dict in the arena, from its first run on.
     fn items_of_seq(self, id: u32) -> Items<'a> {
         let seq = self.arena.seqs[id as usize];
         Items { doc: self, run: ItemRun::of_sequence(&seq), left: seq.len, next: seq.next }
     }
+}
+
+/// A recorded construction.
+pub(super) struct NamedCall<'a> {
+    pub(super) module: &'a [u8],
+    pub(super) class_name: &'a [u8],
+    pub(super) call: RecordedCall,
 }
 
 /// Iterator over the items of a list.

@@ -42,39 +42,55 @@ pub(super) fn identify_pickle(
     rows: &mut RowBuffers,
     last: Option<&'static MessageLayout>,
 ) -> Result<FoundLayout, Undecoded> {
-    let mut wrapped = false;
+    let mut is_unpacked = false;
     loop {
-        let (class, form, state) = split_message_object(doc, value)?;
+        let PickledObject { class, form, state } = split_message_object(doc, value)?;
         if !split_state(doc, state, rows) {
             return Err(Undecoded::Malformed { at: 0, what: "an object whose state is not a dict" });
         }
         let found = find_layout(doc, class, form, &rows.names, last)?;
-        let inner = found.columns().wrapped.and_then(|place| rows.values.get(usize::from(place)));
-        match inner {
-            // MultiTokenizerWrapper, misspelt Warpper in 0.5.2rc0 to 0.5.2rc2. A wrapper inside a wrapper is not unpacked.
-            Some(inner) if !wrapped && found.layout().class.starts_with("MultiTokenizerW") => {
-                value = *inner;
-                wrapped = true;
-            }
-            _ => return Ok(found),
+        // MultiTokenizerWrapper, misspelt Warpper in 0.5.2rc0 to 0.5.2rc2.
+        let is_wrapper = found.layout().class.starts_with("MultiTokenizerW");
+        let inner = found.columns().wrapped.and_then(|index| rows.values.get(usize::from(index)));
+        // A wrapper inside a wrapper is not unpacked.
+        if is_wrapper
+            && !is_unpacked
+            && let Some(inner) = inner
+        {
+            value = *inner;
+            is_unpacked = true;
+        } else {
+            return Ok(found);
         }
     }
 }
 
+/// A message object in a pickle.
+struct PickledObject<'a> {
+    class: &'a [u8],
+    form: MessageForm,
+    state: Node,
+}
+
 /// Class and state of a message: `Class()` with a state dict, or msgspec's `rebuild(Class, dict)`.
-fn split_message_object(doc: Doc<'_>, value: Node) -> Result<(&[u8], MessageForm, Node), Undecoded> {
-    let (class, form, state) = match value {
-        Node::Object(id) => match doc.recorded_call(id) {
-            (b"msgspec._utils", b"rebuild", object) => {
-                let mut args = doc.list_items(object.args).into_iter().flatten();
-                (args.next(), MessageForm::Struct, args.next().unwrap_or(Node::Nil))
-            }
-            (_, _, object) => (Some(object.callable), MessageForm::Dataclass, object.state),
-        },
-        _ => (None, MessageForm::Dataclass, Node::Nil),
-    };
+fn split_message_object(doc: Doc<'_>, value: Node) -> Result<PickledObject<'_>, Undecoded> {
+    let mut class = None;
+    let mut form = MessageForm::Dataclass;
+    let mut state = Node::Nil;
+    if let Node::Object(id) = value {
+        let object = doc.named_call(id);
+        if object.module == b"msgspec._utils" && object.class_name == b"rebuild" {
+            let mut args = doc.list_items(object.call.args).into_iter().flatten();
+            class = args.next();
+            form = MessageForm::Struct;
+            state = args.next().unwrap_or(Node::Nil);
+        } else {
+            class = Some(object.call.callable);
+            state = object.call.state;
+        }
+    }
     match class.and_then(|class| doc.module_and_name(class)) {
-        Some((MODULE, name)) => Ok((name, form, state)),
+        Some((MODULE, name)) => Ok(PickledObject { class: name, form, state }),
         Some((module, name)) => Err(unknown_class(&[module, b".", name].concat())),
         None => Err(Undecoded::Malformed { at: 0, what: "the pickle holds no message object" }),
     }
@@ -128,6 +144,7 @@ fn find_layout(
     Ok(FoundLayout::Unlisted(newest, ColumnIndices::find(names)))
 }
 
+/// Whether these are the names of the layout's fields, in its order.
 fn has_field_names(layout: &MessageLayout, doc: Doc<'_>, names: &[Node]) -> bool {
     let mut pairs = layout.fields.iter().zip(names);
     layout.has_fields(names.len()) && pairs.all(|(field, name)| doc.text_equals(*name, field.as_bytes()))
@@ -173,6 +190,7 @@ pub(super) fn identify_msgpack(
     }
 }
 
+/// Error for a class that is in no release, with its name as far as it is displayed.
 pub(super) fn unknown_class(class: &[u8]) -> Undecoded {
     let class = String::from_utf8_lossy(class).chars().take(120).collect();
     Undecoded::UnknownClass { class }

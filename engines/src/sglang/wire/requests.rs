@@ -63,8 +63,12 @@ fn cut_by_capture() -> Undecoded {
     Undecoded::CutByCapture { what: "all its requests" }
 }
 
+/// The request id with these bytes. An error without any, and for a long one.
 fn read_rid(rid: Option<&[u8]>) -> Result<&str, Undecoded> {
-    let rid = rid.filter(|rid| rid.len() <= Limits::default().text).and_then(utf8);
+    let rid = match rid {
+        Some(rid) if rid.len() <= Limits::default().text => utf8(rid),
+        _ => None,
+    };
     rid.ok_or(Undecoded::Malformed { at: 0, what: "a request id that is not text of at most 4,096 bytes" })
 }
 
@@ -224,7 +228,7 @@ fn read_msgpack<'a>(
     let object = PackedObject::open(message, 0)?;
     match RequestClass::of_name(object.class)? {
         RequestClass::Single => {
-            requests.push(object.read_request()?.0);
+            requests.push(object.read_request()?.request);
             Ok(DispatchKind::Requests)
         }
         RequestClass::Batch if !message.is_whole() => Err(cut_by_capture()),
@@ -247,7 +251,7 @@ fn read_packed_batch<'a>(
     };
     let mut at = list + payload;
     for _ in 0..len {
-        let (request, end) = PackedObject::open(batch.message, at)?.read_request()?;
+        let PackedRequest { request, end } = PackedObject::open(batch.message, at)?.read_request()?;
         requests.push(request);
         at = end;
     }
@@ -259,15 +263,22 @@ fn read_packed_abort<'a>(
     abort: &PackedObject<'a>,
     requests: &mut Vec<DispatchedRequest<'a>>,
 ) -> Result<DispatchKind, Undecoded> {
-    let rid = abort.message.bytes_from(abort.first_field).and_then(|rid| read_string(rid, 0)).map(|(rid, _)| rid);
     let layout = abort.layout().ok_or(abort.unknown_layout())?;
-    let abort_all = layout.columns.abort_all.map(|index| abort.skip_fields(abort.first_field, u32::from(index)));
-    if let Some(at) = abort_all.transpose()?
-        && matches!(abort.head_at(at), Some((Head::Bool(true), _)))
-    {
-        return Ok(DispatchKind::Aborts);
+    if let Some(index) = layout.columns.abort_all {
+        let abort_all_at = abort.skip_fields(abort.first_field, index.into())?;
+        let aborts_all = matches!(abort.head_at(abort_all_at), Some((Head::Bool(true), _)));
+        if aborts_all {
+            return Ok(DispatchKind::Aborts);
+        }
     }
-    push_abort(rid, requests)
+    push_abort(abort.string_at(abort.first_field), requests)
+}
+
+/// A request in msgpack.
+struct PackedRequest<'a> {
+    request: DispatchedRequest<'a>,
+    /// Offset after its object.
+    end: u64,
 }
 
 /// An object in msgpack: an array of its class and its fields in order.
@@ -290,21 +301,25 @@ impl<'a> PackedObject<'a> {
         Ok(Self { message, class, fields: len - 1, first_field: at + end as u64 })
     }
 
-    /// Reads a request. Returns the object's end as well.
-    fn read_request(&self) -> Result<(DispatchedRequest<'a>, u64), Undecoded> {
+    /// Reads a request.
+    fn read_request(&self) -> Result<PackedRequest<'a>, Undecoded> {
         if self.fields < READ_FIELDS {
             return Err(self.unknown_layout());
         }
         let rid_at = self.skip_fields(self.first_field, RID)?;
-        let rid = self.message.bytes_from(rid_at).and_then(|rid| read_string(rid, 0)).map(|(rid, _)| rid);
-        let mut request = DispatchedRequest::new(read_rid(rid)?);
-        // The fields after the id may not be captured.
-        let end = self.read_prompt_and_room(&mut request, rid_at);
-        match end {
-            Some(end) => Ok((request, end)),
+        let mut request = DispatchedRequest::new(read_rid(self.string_at(rid_at))?);
+        match self.read_prompt_and_room(&mut request, rid_at) {
+            Some(end) => Ok(PackedRequest { request, end }),
             None if self.message.is_whole() => Err(self.truncated()),
-            None => Ok((request, self.message.length)),
+            // The fields after the id were not captured.
+            None => Ok(PackedRequest { request, end: self.message.length }),
         }
+    }
+
+    /// The bytes of the string at `at`; `None` for another value, or if it was not captured.
+    fn string_at(&self, at: u64) -> Option<&'a [u8]> {
+        let (string, _) = read_string(self.message.bytes_from(at)?, 0)?;
+        Some(string)
     }
 
     /// Reads the fields from the request's id on. Returns the object's end if all of them can be passed.
@@ -332,7 +347,11 @@ impl<'a> PackedObject<'a> {
 
     /// Offset after `count` fields from `at` on.
     fn skip_fields(&self, at: u64, count: u32) -> Result<u64, Undecoded> {
-        (0..count).try_fold(at, |at, _| skip_in_excerpt(self.message, at)).ok_or(self.truncated())
+        let mut end = at;
+        for _ in 0..count {
+            end = skip_in_excerpt(self.message, end).ok_or(self.truncated())?;
+        }
+        Ok(end)
     }
 
     /// Head of the value at `at`, and its length.
@@ -357,11 +376,16 @@ fn packed_ids_len(data: &[u8]) -> Option<u32> {
     const ID_BYTES: u64 = 8;
     let (start, end) = match *data {
         [0xc7..=0xc9 | 0xd4..=0xd8, ..] => {
-            // A big-endian length, that many bytes of metadata (the type code as msgpack string), then the ids.
+            // A big-endian length, that many bytes of metadata (the type code `q` as msgpack string), then the ids.
+            const TYPE_CODE: &[u8] = b"\xa1q";
             let (start, end) = payload_span(data)?;
-            let code = start as usize + 4;
-            let code_bytes = u32::from_be_bytes(be_bytes(data, start as usize)?);
-            (code_bytes == 2 && data.get(code..code + 2)? == b"\xa1q").then_some((code as u64 + 2, end))?
+            let code_start = start as usize + 4;
+            let code_length = u32::from_be_bytes(be_bytes(data, start as usize)?) as usize;
+            let ids_start = code_start + TYPE_CODE.len();
+            if code_length != TYPE_CODE.len() || data.get(code_start..ids_start)? != TYPE_CODE {
+                return None;
+            }
+            (ids_start as u64, end)
         }
         [0x92, 0xa1, b'q', 0xc4..=0xc6, ..] => payload_span(&data[3..])?,
         // The pair may be cut, so the type of the first item decides.

@@ -144,10 +144,13 @@ fn parse_layout(line: &'static str) -> Option<MessageLayout> {
     let last = releases.rsplit(',').next()?.rsplit("..").next()?;
     let release = ReleaseBehaviour::of_range(VersionRange { first: first.parse().ok()?, last: last.parse().ok()? });
     let kind = kind_of(class);
-    let ids = match (kind, release.text_ids, release.token_ids) {
-        (Kind::Text, Some(IdColumn::Delta), _) => IdColumn::Delta,
-        (Kind::Text, ..) => IdColumn::DeltaAfterPromptTail,
-        (_, _, ids) => ids.unwrap_or(IdColumn::Undecided),
+    let ids = if kind != Kind::Text {
+        release.token_ids.unwrap_or(IdColumn::Undecided)
+    } else if release.text_ids == Some(IdColumn::Delta) {
+        IdColumn::Delta
+    } else {
+        // Also where the releases differ.
+        IdColumn::DeltaAfterPromptTail
     };
     let columns = ColumnIndices::find(fields.iter().map(|name| name.as_bytes()));
     let form = if form == "struct" { MessageForm::Struct } else { MessageForm::Dataclass };

@@ -37,20 +37,18 @@ impl MessageColumns<'_, '_> {
     }
 
     /// A column that is present and as long as the list of chunks.
-    fn list_per_chunk(&self, place: Option<u16>, chunks: &[Chunk<'_>]) -> Option<Items<'_>> {
-        let column = self.field_value(place)?;
-        self.doc.list_items(column).filter(|_| self.doc.item_count(column) == Some(chunks.len() as u32))
+    fn list_per_chunk(&self, column_index: Option<u16>, chunks: &[Chunk<'_>]) -> Option<Items<'_>> {
+        let column = self.field_value(column_index)?;
+        let has_item_per_chunk = self.doc.item_count(column) == Some(chunks.len() as u32);
+        if has_item_per_chunk { self.doc.list_items(column) } else { None }
     }
 
     /// Up to 0.5.9 a message has the time in the queue instead of its start.
     fn read_time_columns(&self, chunks: &[Chunk<'_>], times: &mut Vec<ChunkSeconds>) {
-        let entries = self.list_per_chunk(self.columns.batch_entry, chunks);
-        let waits = self.list_per_chunk(self.columns.queue_time, chunks);
-        let Some((entries, waits)) = entries.zip(waits) else {
-            return;
-        };
-        for (index, (chunk, (entry, wait))) in chunks.iter().zip(entries.zip(waits)).enumerate() {
-            if has_first_tokens(chunk) {
+        let Some(entries) = self.list_per_chunk(self.columns.batch_entry, chunks) else { return };
+        let Some(waits) = self.list_per_chunk(self.columns.queue_time, chunks) else { return };
+        for (index, (entry, wait)) in entries.zip(waits).enumerate() {
+            if has_first_tokens(&chunks[index]) {
                 let batch_entered = self.doc.seconds(entry);
                 let queued = if self.doc.is_nil(wait) { 0.0 } else { batch_entered - self.doc.seconds(wait) };
                 let seconds = EngineSeconds { queued, batch_entered, prefill_finished: 0.0 };
@@ -68,23 +66,28 @@ fn has_first_tokens(chunk: &Chunk<'_>) -> bool {
     }
 }
 
+/// The time in the field of an object's state; 0 if the field is missing.
 fn seconds_of_field(doc: Doc<'_>, state: Node, name: &[u8]) -> f64 {
     doc.find_entry(state, name).map_or(0.0, |value| doc.seconds(value))
 }
 
 /// Reads objects of the class `SchedulerReqTimeStats`.
 fn append_time_stats(doc: Doc<'_>, stats: Node, chunks: &[Chunk<'_>], times: &mut Vec<ChunkSeconds>) {
-    let objects = doc.list_items(stats).filter(|_| doc.item_count(stats) == Some(chunks.len() as u32));
-    for (index, (chunk, object)) in chunks.iter().zip(objects.into_iter().flatten()).enumerate() {
+    let has_object_per_chunk = doc.item_count(stats) == Some(chunks.len() as u32);
+    if !has_object_per_chunk {
+        return;
+    }
+    let Some(objects) = doc.list_items(stats) else { return };
+    for (index, (chunk, object)) in chunks.iter().zip(objects).enumerate() {
         if !has_first_tokens(chunk) {
             continue;
         }
         let Node::Object(id) = object else { continue };
-        let (_, _, call) = doc.recorded_call(id);
+        let state = doc.named_call(id).call.state;
         let seconds = EngineSeconds {
-            queued: seconds_of_field(doc, call.state, QUEUED),
-            batch_entered: seconds_of_field(doc, call.state, b"forward_entry_time"),
-            prefill_finished: seconds_of_field(doc, call.state, b"prefill_finished_time"),
+            queued: seconds_of_field(doc, state, QUEUED),
+            batch_entered: seconds_of_field(doc, state, b"forward_entry_time"),
+            prefill_finished: seconds_of_field(doc, state, b"prefill_finished_time"),
         };
         if seconds != EngineSeconds::default() {
             times.push(ChunkSeconds { chunk: index, seconds });

@@ -8,17 +8,24 @@ pub(super) fn count_ids(doc: Doc<'_>, node: Node) -> Option<u32> {
     if let Node::Ints { len, .. } | Node::Words { words: len, .. } = node {
         return Some(u32::from(len));
     }
-    if let Node::List(seq) = node
-        && let seq = doc.arena.seqs[seq as usize]
+    if let Node::List(seq) = node {
+        let seq = doc.arena.seqs[seq as usize];
         // The kinds of all items are known, so none has to be read.
-        && seq.kinds & !kinds::INT == 0
-    {
-        return Some(seq.total);
+        let has_only_ints = seq.kinds & !kinds::INT == 0;
+        if has_only_ints {
+            return Some(seq.total);
+        }
     }
     if let Some((start, end)) = doc.array_words_span(node) {
         return Some(((end - start) / 8) as u32);
     }
-    doc.list_items(node)?.try_fold(0, |count, item| doc.int_value(item).map(|_| count + 1))
+    let mut count = 0;
+    for item in doc.list_items(node)? {
+        // Anything but an integer ends the count with `None`.
+        doc.int_value(item)?;
+        count += 1;
+    }
+    Some(count)
 }
 
 /// Appends the ids of one entry of an id column, which [`count_ids`] has validated.

@@ -30,17 +30,25 @@ pub enum Value<'a> {
 
 /// Items of a [`Value::List`].
 #[derive(Clone, Debug)]
-pub struct List<'a>(Doc<'a>, Items<'a>);
+pub struct List<'a> {
+    doc: Doc<'a>,
+    items: Items<'a>,
+}
 
 /// Entries of a [`Value::Map`], in wire order.
 #[derive(Clone, Debug)]
-pub struct Map<'a>(Doc<'a>, Items<'a>);
+pub struct Map<'a> {
+    doc: Doc<'a>,
+    /// Keys and values, alternating.
+    entries: Items<'a>,
+}
 
 impl<'a> Iterator for List<'a> {
     type Item = Value<'a>;
 
     fn next(&mut self) -> Option<Value<'a>> {
-        self.1.next().map(|node| Value::of_node(self.0, node))
+        let node = self.items.next()?;
+        Some(Value::of_node(self.doc, node))
     }
 }
 
@@ -48,9 +56,9 @@ impl<'a> Iterator for Map<'a> {
     type Item = (Value<'a>, Value<'a>);
 
     fn next(&mut self) -> Option<(Value<'a>, Value<'a>)> {
-        let key = self.1.next()?;
-        let value = self.1.next()?;
-        Some((Value::of_node(self.0, key), Value::of_node(self.0, value)))
+        let key = self.entries.next()?;
+        let value = self.entries.next()?;
+        Some((Value::of_node(self.doc, key), Value::of_node(self.doc, value)))
     }
 }
 
@@ -64,10 +72,10 @@ impl<'a> Value<'a> {
             return std::str::from_utf8(text).map_or(Self::Other("text that is not UTF-8"), Self::Str);
         }
         if let Some(items) = doc.list_items(node) {
-            return Self::List(List(doc, items));
+            return Self::List(List { doc, items });
         }
         if let Some(entries) = doc.dict_entries(node) {
-            return Self::Map(Map(doc, entries));
+            return Self::Map(Map { doc, entries });
         }
         match node {
             Node::Nil => Self::Null,

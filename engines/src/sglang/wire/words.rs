@@ -11,8 +11,11 @@ pub(super) fn parse_short_array(data: &[u8], at: usize) -> Option<(usize, u16)> 
     // Eight bytes are compared at once; the mask leaves out the length.
     let head = u64::from_le_bytes(*rest.first_chunk()?);
     let len = usize::from(rest[1]);
-    let whole = head & !0xff00 == 0xa102_0000_0001_00c7 && rest.get(8) == Some(&b'q') && rest.len() >= 3 + len;
-    (whole && len % 8 == 6).then_some((at + 9, (len / 8) as u16))
+    let has_known_head = head & !0xff00 == 0xa102_0000_0001_00c7 && rest.get(8) == Some(&b'q');
+    let is_whole = rest.len() >= 3 + len;
+    // Six bytes of metadata, and the words.
+    let has_whole_words = len % 8 == 6;
+    (has_known_head && is_whole && has_whole_words).then_some((at + 9, (len / 8) as u16))
 }
 
 /// Start and end of the words of an `array('q')` from SGLang's encoder: extension type 1 (0.5.19 and later), or the pair `["q", bytes]`
@@ -24,13 +27,17 @@ pub(super) fn find_array_words(data: &[u8], at: usize) -> Option<(usize, usize)>
     let (start, end) = match read_head(data, at)? {
         (Head::Ext { kind: 1, end }, start) => {
             // A big-endian length, that many bytes of metadata (the type code as msgpack string), then the words.
-            let meta = start + 4;
-            let words = meta.checked_add(u32::from_be_bytes(be_bytes(data, start)?) as usize)?;
-            (words <= end && read_type_code(data, meta)?.1 == words).then_some((words, end))?
+            let metadata = start + 4;
+            let words = metadata.checked_add(u32::from_be_bytes(be_bytes(data, start)?) as usize)?;
+            let is_type_code_whole = skip_type_code(data, metadata)? == words;
+            if !is_type_code_whole || words > end {
+                return None;
+            }
+            (words, end)
         }
         (Head::Array { len: 2 }, start) => {
-            let (_, next) = read_type_code(data, start)?;
-            match read_head(data, next)? {
+            let behind_code = skip_type_code(data, start)?;
+            match read_head(data, behind_code)? {
                 (Head::Bin { end }, words) => (words, end),
                 _ => return None,
             }
@@ -40,12 +47,11 @@ pub(super) fn find_array_words(data: &[u8], at: usize) -> Option<(usize, usize)>
     ((end - start) % 8 == 0).then_some((start, end))
 }
 
-/// Reads the string "q" at `at`.
-fn read_type_code(bytes: &[u8], at: usize) -> Option<(Head, usize)> {
-    match read_head(bytes, at)? {
-        (string @ Head::Str { end }, start) if bytes.get(start..end)? == b"q" => Some((string, end)),
-        _ => None,
-    }
+/// Offset after the string "q" at `at`; `None` for anything else.
+fn skip_type_code(bytes: &[u8], at: usize) -> Option<usize> {
+    let (Head::Str { end }, start) = read_head(bytes, at)? else { return None };
+    let is_type_code = bytes.get(start..end)? == b"q";
+    is_type_code.then_some(end)
 }
 
 #[cfg(test)]

@@ -27,12 +27,14 @@ impl ResponseCalls {
         }
         let all_objects = objects_in(sent.text, budget)?;
         let equal_objects = self.find_equal_objects(sent.text, &all_objects, budget);
+        // Otherwise those that were found by the names of the calls, if each was.
         let delivered: Vec<_> = equal_objects.or_else(|| objects.iter().cloned().collect())?;
         let mut absent = all_objects.clone();
         absent.retain(|object| delivered.iter().all(|found| found.start != object.start));
+        let accounts_for_all = absent.len() + self.found.len() == all_objects.len();
         let absent_bytes: usize = absent.iter().map(Range::len).sum();
         // The response may have carried the calls as content or reasoning if these have as many bytes.
-        if absent.len() + self.found.len() != all_objects.len() || absent_bytes as u64 <= sent.carried {
+        if !accounts_for_all || absent_bytes as u64 <= sent.carried_bytes {
             return None;
         }
         let object = absent.first()?;
@@ -60,48 +62,48 @@ impl ResponseCalls {
     fn find_equal_objects(
         &self,
         text: &str,
-        in_text: &[Range<usize>],
+        all_objects: &[Range<usize>],
         budget: &mut StepBudget,
     ) -> Option<Vec<Range<usize>>> {
-        let mut rest = in_text.iter();
-        let equal_objects = self.found.iter().map(|call| {
+        let mut equal_objects = Vec::new();
+        let mut rest = all_objects.iter();
+        for call in &self.found {
             let value_of_call = parse_json(&call.arguments)?;
-            let found = rest.find(|object| {
+            // Both are in the same order, so the search goes on behind the last object.
+            let equal_object = rest.find(|object| {
                 budget.take_steps(object.len() * PARSED)
                     && parse_json(&text[(*object).clone()]).as_ref() == Some(&value_of_call)
-            });
-            found.cloned()
-        });
-        equal_objects.collect()
+            })?;
+            equal_objects.push(equal_object.clone());
+        }
+        Some(equal_objects)
     }
 }
 
 /// Arguments of the calls in a text. `None` if it is too long.
 fn objects_in(text: &str, budget: &mut StepBudget) -> Option<Vec<Range<usize>>> {
-    let mut found = Vec::new();
-    let mut from = 0;
-    while let Some(key) = text[from..].find(KEY) {
-        let behind_name_key = from + key + KEY.len();
-        let mut next = behind_name_key;
-        let mut object = None;
-        if let Some(offset) = behind_key(&text[behind_name_key..]) {
-            let start = behind_name_key + offset;
-            if let Some(length) = object_end(&text[start..]) {
-                object = Some(start..start + length);
-                next = start + length;
+    let mut objects = Vec::new();
+    let mut search_start = 0;
+    while let Some(key) = text[search_start..].find(KEY) {
+        let key_end = search_start + key + KEY.len();
+        let mut next_start = key_end;
+        if let Some(offset) = arguments_behind_key(&text[key_end..]) {
+            let object_start = key_end + offset;
+            if let Some(length) = object_end(&text[object_start..]) {
+                next_start = object_start + length;
+                objects.push(object_start..next_start);
             }
         }
-        if !budget.take_steps(next - from + LOOKED_BEHIND) {
+        if !budget.take_steps(next_start - search_start + LOOKED_BEHIND) {
             return None;
         }
-        found.extend(object);
-        from = next;
+        search_start = next_start;
     }
-    Some(found)
+    Some(objects)
 }
 
-/// Offset of the arguments behind the key of a name.
-fn behind_key(text: &str) -> Option<usize> {
+/// Offset of a call's arguments in the text behind the key of its name.
+fn arguments_behind_key(text: &str) -> Option<usize> {
     let value = text.trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
     let (name, rest) = value.split_once('"')?;
     if !is_name(name) {

@@ -21,15 +21,19 @@ fn judge(calls: &ResponseCalls, chunks: &[&str], finish: Finish) -> Option<ToolC
 
 /// Compares with these chunks of one token each.
 fn compare(calls: &ResponseCalls, chunks: &[&str], finish: Finish) -> Result<Option<ToolCalls>, UnjudgedReason> {
-    let (text, mut end) = (chunks.concat(), 0);
-    let ends: Vec<_> = (11..)
-        .zip(chunks)
-        .map(|(tokens, chunk)| {
-            end += chunk.len();
-            (end, tokens)
-        })
-        .collect();
-    calls.compare_with_text(&SearchedText { text: &text, finish: Some(finish), ends: &ends, before: 10, carried: 0 })
+    let text = chunks.concat();
+    let mut ends: Vec<ChunkEnd> = Vec::new();
+    for (tokens, chunk) in (11..).zip(chunks) {
+        let bytes = ends.last().map_or(0, |end| end.bytes) + chunk.len();
+        ends.push(ChunkEnd { bytes, tokens });
+    }
+    calls.compare_with_text(&SearchedText {
+        text: &text,
+        finish: Some(finish),
+        chunk_ends: &ends,
+        tokens_before: 10,
+        carried_bytes: 0,
+    })
 }
 
 fn outcome(calls: &ResponseCalls, text: &str) -> ToolCallOutcome {
@@ -153,8 +157,13 @@ fn a_call_in_no_field_of_the_response_is_absent() {
     assert_eq!(absent(&none, &text), Some((0, 2, 1)));
     assert_eq!(absent(&calls(&[("find", &["{\"city\": \"New York\"}"])]), &text), Some((1, 1, 2)));
     // Content that may have it.
-    let sent =
-        SearchedText { text: &text, finish: Some(Finish::Stop), ends: &[], before: 0, carried: text.len() as u64 };
+    let sent = SearchedText {
+        text: &text,
+        finish: Some(Finish::Stop),
+        chunk_ends: &[],
+        tokens_before: 0,
+        carried_bytes: text.len() as u64,
+    };
     assert_eq!(none.compare_with_text(&sent), Ok(None));
     // Calls inside of arguments, incomplete ones, and text in another form.
     for text in [

@@ -123,13 +123,14 @@ impl PickleMachine<'_, '_> {
     /// Repeats the object just built for every following `GET EMPTY_TUPLE NEWOBJ` with an empty state and the same bytes. The `time_stats`
     /// of a frame have this form.
     pub(super) fn repeat_last_object(&mut self) {
-        let from = self.array_calls.last_start;
-        let times = match (self.at - from, &self.message[from..]) {
-            (8, [op::BINGET, _, op::EMPTY_TUPLE, ..]) => count_repeats::<8>(self.message, from),
-            (11, [op::LONG_BINGET, _, _, _, _, op::EMPTY_TUPLE, ..]) => count_repeats::<11>(self.message, from),
+        let object_start = self.array_calls.last_start;
+        let object_bytes = self.at - object_start;
+        let repeats = match (object_bytes, &self.message[object_start..]) {
+            (8, [op::BINGET, _, op::EMPTY_TUPLE, ..]) => count_repeats::<8>(self.message, object_start),
+            (11, [op::LONG_BINGET, _, _, _, _, op::EMPTY_TUPLE, ..]) => count_repeats::<11>(self.message, object_start),
             _ => 0,
         };
-        if times == 0 {
+        if repeats == 0 {
             return;
         }
         let Some(Node::Object(last)) = self.stack.last().copied() else {
@@ -138,15 +139,16 @@ impl PickleMachine<'_, '_> {
         let limits = self.limits;
         let arena = &mut *self.arena;
         // Each object takes a record, two memo slots and a value. Those beyond a limit are left to the machine, which reports it.
-        let times = times
+        let repeats = repeats
             .min(limits.items.saturating_sub(arena.objects.len()))
             .min(limits.memo.saturating_sub(arena.memo.len()) / 2)
             .min(limits.stack.saturating_sub(self.stack.len()));
-        self.at += times * (self.at - from);
+        self.at += repeats * object_bytes;
         let object = arena.objects[last as usize];
         let first = arena.objects.len();
-        arena.objects.extend(std::iter::repeat_n(object, times));
-        let objects = (first..first + times).map(|id| Node::Object(id as u32));
+        arena.objects.extend(std::iter::repeat_n(object, repeats));
+        let objects = (first..first + repeats).map(|id| Node::Object(id as u32));
+        // The slots of the object, and of its empty state.
         arena.memo.extend(objects.clone().flat_map(|object| [object, Node::Unbuilt]));
         self.stack.extend(objects);
     }
@@ -182,11 +184,13 @@ impl PickleMachine<'_, '_> {
         }
     }
 
+    /// The string whose opcode is at `at`.
     fn string_at(&self, at: u32) -> Option<&[u8]> {
         let (start, end) = scalar::payload_span(self.message, at as usize)?;
         self.message.get(start..end)
     }
 
+    /// The bytes of a name in the message.
     fn name_bytes(&self, name: NameSpan) -> &[u8] {
         let start = name.start as usize;
         self.message.get(start..start + name.len as usize).unwrap_or_default()

@@ -6,6 +6,7 @@ use super::vm::PickleMachine;
 use super::{flat, op, scalar};
 
 impl PickleMachine<'_, '_> {
+    /// Pushes an empty container, which `node` makes of its index in the arena.
     pub(super) fn push_empty(&mut self, node: impl FnOnce(u32) -> Node) -> Result<(), Undecoded> {
         let seq = self.arena.new_seq(Seq::EMPTY, self.limits)?;
         self.push_value(node(seq))
@@ -27,17 +28,27 @@ impl PickleMachine<'_, '_> {
         self.arena.new_seq(batch.map_or(Seq::EMPTY, |batch| batch.as_seq()), self.limits).map(drop)
     }
 
-    /// Moves the values from `from` on into the list below them, or into the dict: keys and values alternate.
-    pub(super) fn fill_container(&mut self, from: usize, dict: bool) -> Result<(), Undecoded> {
+    /// Moves the values from `from` on into the list below them.
+    pub(super) fn fill_list(&mut self, from: usize) -> Result<(), Undecoded> {
         match self.value_below(from)? {
-            Node::List(seq) if !dict => self.arena.append_items(seq, &self.stack[from..], self.limits)?,
-            Node::Dict(seq) if dict => self.arena.append_items(seq, &self.stack[from..], self.limits)?,
+            Node::List(seq) => self.arena.append_items(seq, &self.stack[from..], self.limits)?,
             // A class that is itself a container. No field that is read has such a class.
             Node::Object(_) => {}
             // No pickler appends to a list after it has completed it.
-            Node::Ints { .. } if !dict => return Err(self.malformed("items for a completed list")),
-            _ if dict => return Err(self.malformed("items for something that is not a dict")),
+            Node::Ints { .. } => return Err(self.malformed("items for a completed list")),
             _ => return Err(self.malformed("items for something that is not a list")),
+        }
+        self.stack.truncate(from);
+        Ok(())
+    }
+
+    /// Moves the values from `from` on into the dict below them: keys and values alternate.
+    pub(super) fn fill_dict(&mut self, from: usize) -> Result<(), Undecoded> {
+        match self.value_below(from)? {
+            Node::Dict(seq) => self.arena.append_items(seq, &self.stack[from..], self.limits)?,
+            // A class that is itself a container. No field that is read has such a class.
+            Node::Object(_) => {}
+            _ => return Err(self.malformed("items for something that is not a dict")),
         }
         self.stack.truncate(from);
         Ok(())
@@ -63,6 +74,7 @@ impl PickleMachine<'_, '_> {
         self.push_value(node)
     }
 
+    /// Position of the text of the string at `at`.
     fn name_at(&self, at: usize) -> Result<NameSpan, Undecoded> {
         let (start, end) = scalar::payload_span(self.message, at).ok_or(Undecoded::Truncated { at })?;
         Ok(NameSpan { start: start as u32, len: (end - start) as u32 })
@@ -99,15 +111,17 @@ impl PickleMachine<'_, '_> {
         }
     }
 
-    /// Skips the empty state of an object that was just built: `}`, its memo slot and `BUILD`.
+    /// Skips the empty state of an object that was just built: `}`, its memo slot and `BUILD`. Returns whether there was one.
     pub(super) fn skip_empty_state(&mut self) -> bool {
-        let empty = self.message[self.at..].starts_with(&[op::EMPTY_DICT, op::MEMOIZE, op::BUILD])
-            && self.arena.memo.len() < self.limits.memo;
-        if empty {
-            self.arena.memo.push(Node::Unbuilt);
-            self.at += 3;
+        const EMPTY_STATE: [u8; 3] = [op::EMPTY_DICT, op::MEMOIZE, op::BUILD];
+        let has_empty_state = self.message[self.at..].starts_with(&EMPTY_STATE);
+        // At the limit, the machine executes the opcodes and reports it.
+        if !has_empty_state || self.arena.memo.len() >= self.limits.memo {
+            return false;
         }
-        empty
+        self.arena.memo.push(Node::Unbuilt);
+        self.at += EMPTY_STATE.len();
+        true
     }
 
     /// Pushes the object that a call makes. The call is recorded, not run.

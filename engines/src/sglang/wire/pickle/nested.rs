@@ -10,14 +10,16 @@ impl PickleMachine<'_, '_> {
     /// changed, and the machine reads the items one by one. Fails if `outer` may not grow.
     #[inline(never)]
     pub(super) fn read_flat_lists(&mut self, outer: u32) -> Result<bool, Undecoded> {
-        let before = (self.arena.memo.len(), self.arena.seqs.len(), self.arena.cells.len());
+        let memo_before = self.arena.memo.len();
+        let seqs_before = self.arena.seqs.len();
+        let cells_before = self.arena.cells.len();
         let Some(end) = self.scan_flat_lists() else {
-            self.arena.memo.truncate(before.0);
-            self.arena.seqs.truncate(before.1);
-            self.arena.cells.truncate(before.2);
+            self.arena.memo.truncate(memo_before);
+            self.arena.seqs.truncate(seqs_before);
+            self.arena.cells.truncate(cells_before);
             return Ok(false);
         };
-        let run = Seq::cells(before.2 as u32, self.arena.cells.len() as u32);
+        let run = Seq::cells(cells_before as u32, self.arena.cells.len() as u32);
         self.at = end;
         self.arena.append_run(outer, run, self.limits)?;
         Ok(true)
@@ -63,12 +65,14 @@ impl PickleMachine<'_, '_> {
     /// Reads lists of only short integers from `at` on, as nearly all are. Returns the position of the first other item. The integers
     /// inside need no memo slots, so the lists are memoized in one step.
     fn scan_short_int_lists(&mut self, mut at: usize) -> usize {
-        let b = self.message;
         let limits = self.limits;
         let arena = &mut *self.arena;
-        let first = arena.cells.len();
-        let mut budget = (limits.items.saturating_sub(first)).min(limits.memo.saturating_sub(arena.memo.len()));
-        let mut rest = b.get(at..).unwrap_or_default();
+        let first_cell = arena.cells.len();
+        // Each list takes a cell and a memo slot.
+        let free_cells = limits.items.saturating_sub(first_cell);
+        let free_slots = limits.memo.saturating_sub(arena.memo.len());
+        let mut budget = free_cells.min(free_slots);
+        let mut rest = self.message.get(at..).unwrap_or_default();
         while budget > 0
             && let Some(flat::ShortIntList { len, first, next }) = flat::parse_short_int_list(rest)
             && let Some(after) = rest.get(next..)
@@ -78,7 +82,7 @@ impl PickleMachine<'_, '_> {
             rest = after;
             budget -= 1;
         }
-        arena.memo.extend_from_slice(&arena.cells[first..]);
+        arena.memo.extend_from_slice(&arena.cells[first_cell..]);
         at
     }
 }

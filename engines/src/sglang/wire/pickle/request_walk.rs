@@ -163,12 +163,17 @@ impl<'a> PickleWalk<'a> {
         self.strings = [self.strings[1], text];
         let is_memoized = self.bytes.get(self.at) == Some(&op::MEMOIZE);
         self.at += usize::from(is_memoized);
-        let field = FIELDS.iter().position(|(_, name)| *name == text).filter(|_| is_only_field || self.is_at_key());
-        if let Some(field) = field.filter(|_| is_memoized) {
+        let mut item = None;
+        // The same text may also be a value.
+        if let Some(field) = FIELDS.iter().position(|(_, name)| *name == text)
+            && (is_only_field || self.is_at_key())
+        {
+            item = Some(self.field_item(field, is_only_field));
             // A name is written once; further objects refer to its slot.
-            self.name_slots[field].get_or_insert(self.memo_len);
+            if is_memoized {
+                self.name_slots[field].get_or_insert(self.memo_len);
+            }
         }
-        let item = field.map(|field| self.field_item(field, is_only_field));
         self.memo_len += u32::from(is_memoized);
         self.height += 1;
         item
@@ -176,8 +181,10 @@ impl<'a> PickleWalk<'a> {
 
     /// Whether the next value is a key of the innermost dict: keys and values alternate.
     fn is_at_key(&self) -> bool {
-        let mark = self.depth.checked_sub(1).and_then(|last| self.marks.get(last));
-        mark.is_some_and(|mark| mark.is_dict && self.height.wrapping_sub(mark.height).is_multiple_of(2))
+        let Some(innermost) = self.depth.checked_sub(1) else { return false };
+        let mark = self.marks[innermost];
+        let values_in_dict = self.height.wrapping_sub(mark.height);
+        mark.is_dict && values_in_dict.is_multiple_of(2)
     }
 
     /// The field whose name has just been read.
@@ -187,6 +194,7 @@ impl<'a> PickleWalk<'a> {
         WalkItem::Field { field, value_at: self.at, depth: self.depth, is_first: is_only_field || is_after_mark }
     }
 
+    /// Takes this many values from the stack.
     fn pop(&mut self, values: u32) -> Result<(), Undecoded> {
         self.height = self.height.checked_sub(values).ok_or_else(|| self.underflow())?;
         Ok(())
@@ -207,7 +215,10 @@ impl<'a> PickleWalk<'a> {
 pub(crate) fn text_at(bytes: &[u8], at: usize) -> Option<&[u8]> {
     let at = skip_frame_header(bytes, at);
     let is_text = matches!(bytes.get(at)?, &(op::SHORT_BINUNICODE | op::BINUNICODE));
-    let (start, end) = scalar::payload_span(bytes, at).filter(|_| is_text)?;
+    if !is_text {
+        return None;
+    }
+    let (start, end) = scalar::payload_span(bytes, at)?;
     bytes.get(start..end)
 }
 
@@ -340,6 +351,7 @@ fn item_len(format: u8) -> Option<u32> {
     }
 }
 
+/// Offset of the value at `at`, behind the header of a frame if one begins there.
 fn skip_frame_header(bytes: &[u8], at: usize) -> usize {
     if bytes.get(at) == Some(&op::FRAME) { at + 9 } else { at }
 }

@@ -109,22 +109,22 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
                 op::MARK => self.open_mark()?,
                 op::APPEND => {
                     let container = self.index_from_top(2)?;
-                    self.fill_container(container + 1, false)?;
+                    self.fill_list(container + 1)?;
                 }
                 op::SETITEM => {
                     let container = self.index_from_top(3)?;
-                    self.fill_container(container + 1, true)?;
+                    self.fill_dict(container + 1)?;
                 }
                 op::APPENDS | op::ADDITEMS => {
                     let mark = self.pop_mark()?;
-                    self.fill_container(mark, false)?;
+                    self.fill_list(mark)?;
                 }
                 op::SETITEMS => {
                     let mark = self.pop_mark()?;
                     if (self.stack.len() - mark) % 2 == 1 {
                         return Err(self.malformed("a dict with a key and no value"));
                     }
-                    self.fill_container(mark, true)?;
+                    self.fill_dict(mark)?;
                 }
                 op::TUPLE1 | op::TUPLE2 | op::TUPLE3 => {
                     let from = self.index_from_top(usize::from(op - op::TUPLE1) + 1)?;
@@ -200,8 +200,8 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         if self.at != self.message.len() {
             return Err(self.malformed("bytes after the end of the pickle"));
         }
-        match (self.stack.as_slice(), self.marks.is_empty()) {
-            ([value], true) => Ok(*value),
+        match self.stack.as_slice() {
+            [value] if self.marks.is_empty() => Ok(*value),
             _ => Err(self.malformed("the pickle ends with values left over")),
         }
     }
@@ -243,14 +243,14 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         Ok(())
     }
 
-    /// Memoizes the value just pushed if the next opcode is `MEMOIZE`, as it nearly always is.
+    /// Memoizes the value just pushed if the next opcode is `MEMOIZE`, as it nearly always is. Returns whether it was.
     pub(super) fn memoize_next(&mut self) -> Result<bool, Undecoded> {
-        let numbered = self.message.get(self.at) == Some(&op::MEMOIZE);
-        if numbered {
+        let is_memoized = self.message.get(self.at) == Some(&op::MEMOIZE);
+        if is_memoized {
             self.at += 1;
             self.memoize_top(self.arena.memo.len())?;
         }
-        Ok(numbered)
+        Ok(is_memoized)
     }
 
     /// Pushes a value from the memo. `at`: start of its opcode.
@@ -285,6 +285,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         Ok(node)
     }
 
+    /// The value on top of the stack. An error at a mark.
     pub(super) fn top_value(&self) -> Result<Node, Undecoded> {
         Ok(self.stack[self.index_from_top(1)?])
     }
@@ -297,6 +298,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         }
     }
 
+    /// Height of the stack at the innermost mark.
     fn stack_base(&self) -> usize {
         self.marks.last().map_or(0, |mark| *mark as usize)
     }
@@ -324,6 +326,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         Ok(*bytes)
     }
 
+    /// End of the string or bytes at `at`.
     fn payload_end(&self, at: usize) -> Result<usize, Undecoded> {
         scalar::payload_span(self.message, at).map(|(_, end)| end).ok_or(Undecoded::Truncated { at })
     }
