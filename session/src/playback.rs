@@ -26,8 +26,10 @@ pub enum Play {
     To(u64),
     /// Seek to the end.
     End,
-    /// Seek to where the next finding is first shown, or the previous one.
-    Finding(bool),
+    /// Seek to where the next finding is first shown.
+    NextFinding,
+    /// Seek to where the previous finding was first shown.
+    PreviousFinding,
 }
 
 /// Playback position, for the screen.
@@ -69,28 +71,40 @@ impl Position {
     /// position. Of `14:59:08` and `1:23`, the run covers the time of day or that from the start; if both, three parts are a time of day and
     /// two are one from the start. A zone, `pm` or a date leave no choice. The error names the run's range.
     pub fn parse_target(&self, text: &str) -> Result<u64, String> {
-        let text = text.trim();
-        let without_sign = text.strip_prefix(['+', '-']);
-        let moment_ns = units::parse_moment(without_sign.unwrap_or(text));
-        let time_of_day = TimeOfDay::parse(text);
-        let date_ns = self.parse_date(text);
-        if (moment_ns, time_of_day, date_ns) == (None, None, None) {
+        let Some(candidates_ns) = self.parse_candidates(text.trim()) else {
             return Err("expected a time: 14:59, 14:59:08, 1:23, 3.9s, +10s, -1m".to_owned());
+        };
+        let first_covered = candidates_ns.into_iter().find(|target_ns| *target_ns <= self.whole_ns);
+        first_covered.ok_or_else(|| self.outside_message())
+    }
+
+    /// Times from the start that a text may mean, the likeliest first; empty if they cannot be expressed. `None` if the text is no time.
+    fn parse_candidates(&self, text: &str) -> Option<Vec<u64>> {
+        if let Some(ahead_ns) = text.strip_prefix('+').and_then(units::parse_moment) {
+            return Some(Vec::from_iter(self.at_ns.checked_add(ahead_ns)));
+        }
+        if let Some(back_ns) = text.strip_prefix('-').and_then(units::parse_moment) {
+            return Some(Vec::from_iter(self.at_ns.checked_sub(back_ns)));
+        }
+        if let Some(date_ns) = self.parse_date(text) {
+            return Some(vec![date_ns]);
+        }
+        let from_start_ns = units::parse_moment(text);
+        let time_of_day = TimeOfDay::parse(text);
+        if from_start_ns.is_none() && time_of_day.is_none() {
+            return None;
         }
         let mut by_time_of_day_ns = None;
-        if let (Some(time_of_day), Some(start_ns)) = (time_of_day, self.start_wall_ns()) {
+        if let Some(time_of_day) = time_of_day
+            && let Some(start_ns) = self.start_wall_ns()
+        {
             by_time_of_day_ns = Some(time_of_day.first_in_run(start_ns));
         }
-        // The first of these that the run covers is the target.
-        let candidates = match (without_sign, moment_ns) {
-            (Some(_), Some(ns)) if text.starts_with('+') => [self.at_ns.checked_add(ns), None],
-            (Some(_), Some(ns)) => [self.at_ns.checked_sub(ns), None],
-            _ if date_ns.is_some() => [date_ns, None],
-            _ if time_of_day.is_some_and(TimeOfDay::is_minute) => [moment_ns, by_time_of_day_ns],
-            _ => [by_time_of_day_ns, moment_ns],
-        };
-        let covered = candidates.into_iter().flatten().find(|target_ns| *target_ns <= self.whole_ns);
-        covered.ok_or_else(|| self.outside_message())
+        // Two parts are rather minutes and seconds than a time of day.
+        let has_two_parts = time_of_day.is_some_and(TimeOfDay::is_minute);
+        let candidates =
+            if has_two_parts { [from_start_ns, by_time_of_day_ns] } else { [by_time_of_day_ns, from_start_ns] };
+        Some(candidates.into_iter().flatten().collect())
     }
 
     /// Parses `2026-11-27 14:59:08`, in UTC unless it has an offset. Before the run, the largest number, which no run covers.
@@ -168,34 +182,34 @@ pub enum PlaybackState {
 
 /// Playback speed, as an index into [`Speed::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Speed(usize);
+pub struct Speed {
+    index: usize,
+}
 
 impl Speed {
     /// Recorded time per real time; the last means maximum speed.
     const ALL: [f64; 10] = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, f64::INFINITY];
 
     fn factor(self) -> f64 {
-        Self::ALL[self.0]
+        Self::ALL[self.index]
     }
 
     /// Returns the speed that is faster (positive) or slower by this many steps, within the list.
     fn step(self, steps: isize) -> Self {
-        Self(self.0.saturating_add_signed(steps).min(Self::ALL.len() - 1))
+        Self { index: self.index.saturating_add_signed(steps).min(Self::ALL.len() - 1) }
     }
 }
 
 impl Default for Speed {
     fn default() -> Self {
-        Self(2)
+        Self { index: 2 }
     }
 }
 
 impl fmt::Display for Speed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.factor() {
-            all if all.is_infinite() => f.write_str("max"),
-            factor => write!(f, "{factor}x"),
-        }
+        let factor = self.factor();
+        if factor.is_infinite() { f.write_str("max") } else { write!(f, "{factor}x") }
     }
 }
 
@@ -203,10 +217,10 @@ impl FromStr for Speed {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let names: Vec<String> = (0..Self::ALL.len()).map(|index| Self(index).to_string()).collect();
+        let names: Vec<String> = (0..Self::ALL.len()).map(|index| Self { index }.to_string()).collect();
         // `2` and `2x` are the same speed.
         match names.iter().position(|name| name.trim_end_matches('x') == text.trim_end_matches('x')) {
-            Some(index) => Ok(Self(index)),
+            Some(index) => Ok(Self { index }),
             None => Err(format!("{text:?} is not a speed: use one of {}", names.join(", "))),
         }
     }
@@ -251,9 +265,8 @@ pub(crate) struct Player {
 }
 
 impl Player {
-    /// Starts at the beginning of a recording that covers `span`.
-    pub(crate) fn new(span: (MonoNs, MonoNs), speed: Speed) -> Self {
-        let (first, last) = span;
+    /// Starts at the beginning of a recording that covers the time from `first` to `last`.
+    pub(crate) fn new(first: MonoNs, last: MonoNs, speed: Speed) -> Self {
         Self {
             first,
             last,
@@ -311,10 +324,7 @@ impl Player {
         // Otherwise a pause, or the time at another speed, would count as time to catch up with.
         self.reset_clock();
         match command {
-            // The key aborts a long seek.
-            Play::Toggle if self.target.is_some() => self.pause(),
-            Play::Toggle if self.has_ended => self.seek_to(self.first),
-            Play::Toggle => self.is_playing = !self.is_playing,
+            Play::Toggle => self.toggle(),
             Play::Speed(steps) => self.speed = self.speed.step(steps),
             Play::Skip(seconds) => {
                 let skipped_ns = seconds.saturating_mul(SECOND_NS as i64);
@@ -326,8 +336,8 @@ impl Player {
                 self.seek_to(MonoNs(self.first.0.saturating_add(ns)));
             }
             Play::End => self.target = (!self.has_ended).then_some(SeekTarget::End),
-            Play::Finding(true) => self.target = (!self.has_ended).then_some(SeekTarget::Finding),
-            Play::Finding(false) => {
+            Play::NextFinding => self.target = (!self.has_ended).then_some(SeekTarget::Finding),
+            Play::PreviousFinding => {
                 // Playback pauses where a finding is first shown, or shortly after. The same command then goes to the finding before it.
                 let latest = MonoNs(self.at.0.saturating_sub(SECOND_NS));
                 if let Some(&previous) = findings_shown_at.iter().filter(|shown_at| **shown_at < latest).max() {
@@ -335,6 +345,17 @@ impl Player {
                     self.seek_to(previous);
                 }
             }
+        }
+    }
+
+    /// Pauses or continues. Aborts a seek; at the end, plays from the beginning.
+    fn toggle(&mut self) {
+        if self.target.is_some() {
+            self.pause();
+        } else if self.has_ended {
+            self.seek_to(self.first);
+        } else {
+            self.is_playing = !self.is_playing;
         }
     }
 
@@ -401,7 +422,7 @@ mod tests {
     }
 
     fn player() -> Player {
-        Player::new((second(100), second(160)), Speed::default())
+        Player::new(second(100), second(160), Speed::default())
     }
 
     fn doing(player: &Player) -> (u64, PlaybackState) {
@@ -517,13 +538,13 @@ mod tests {
     fn a_finding_seek_pauses_at_the_start_of_the_finding() {
         let mut player = player();
         assert!(!player.seeks_finding());
-        player.execute(Play::Finding(true), &[]);
+        player.execute(Play::NextFinding, &[]);
         player.advance_to(second(130));
         assert_eq!(doing(&player).1, PlaybackState::Seeking);
         assert!(player.seeks_finding());
         player.pause();
         assert_eq!(doing(&player), (30, PlaybackState::Paused));
-        player.execute(Play::Finding(false), &[second(105), second(112), second(130)]);
+        player.execute(Play::PreviousFinding, &[second(105), second(112), second(130)]);
         assert_eq!(player.restart.take(), Some(second(112)));
     }
 
@@ -533,7 +554,7 @@ mod tests {
         player.execute(Play::End, &[]);
         player.finish();
         assert_eq!(doing(&player), (60, PlaybackState::Ended));
-        player.execute(Play::Finding(true), &[]);
+        player.execute(Play::NextFinding, &[]);
         assert_eq!(doing(&player).1, PlaybackState::Ended);
         player.execute(Play::Toggle, &[]);
         assert!(player.has_ended);

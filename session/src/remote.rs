@@ -154,13 +154,16 @@ impl RemoteRun {
     /// Name of the engine, if the source has several or the user named it.
     pub fn engine_name(&self) -> Option<&str> {
         let is_needed = self.target.is_one_of_several.load(Ordering::Relaxed);
-        self.engine().filter(|_| is_needed).map(|engine| engine.name.as_str())
+        if is_needed { self.engine().map(|engine| engine.name.as_str()) } else { None }
     }
 
     /// Address of the run as `HOST:PORT`, or `HOST:PORT/ENGINE`.
     pub fn endpoint(&self) -> String {
         let address = self.address();
-        self.engine_name().map_or_else(|| address.to_owned(), |engine| format!("{address}/{engine}"))
+        match self.engine_name() {
+            Some(engine) => format!("{address}/{engine}"),
+            None => address.to_owned(),
+        }
     }
 
     /// Returns the next event, if there is one.
@@ -171,6 +174,7 @@ impl RemoteRun {
 }
 
 impl RunTarget {
+    /// The first run of a source, whose engine is known only if the user named it.
     fn of_source(options: &RemoteOptions) -> Self {
         let engine = options.engine.clone().map(|name| RemoteEngine { name, ..RemoteEngine::default() });
         Self {
@@ -189,17 +193,19 @@ impl RunTarget {
 
 /// Follows the first engine of a source, and each further one once the source lists it.
 async fn follow_all_engines(first: RunTarget, events: Sender<RemoteEvent>, add_run: UnboundedSender<RemoteRun>) {
-    let is_over = events.clone();
-    let mut waiting = Some(events);
+    // Closed once nobody watches the source any more.
+    let first_events = events.clone();
+    let mut unstarted_events = Some(events);
     let mut known = BTreeSet::new();
     let mut tasks = JoinSet::new();
-    while !is_over.is_closed() {
+    while !first_events.is_closed() {
         // A source that lists no engines has one run.
         let engines = timeout(PATIENCE, read_engines(&first)).await.ok().and_then(Result::ok).unwrap_or_default();
         for engine in engines {
-            if known.len() == MAX_ENGINES || !known.insert(engine.name.clone()) {
+            if known.len() == MAX_ENGINES || known.contains(&engine.name) {
                 continue;
             }
+            known.insert(engine.name.clone());
             if known.len() == MAX_ENGINES {
                 tracing::warn!("{} has more than {MAX_ENGINES} engines: the others are not watched", first.address);
             }
@@ -215,7 +221,8 @@ async fn follow_all_engines(first: RunTarget, events: Sender<RemoteEvent>, add_r
             }
             tasks.spawn(follow_run(target, sender));
         }
-        if let Some(events) = waiting.take() {
+        // After the first list, so that the first run knows its engine if there are several.
+        if let Some(events) = unstarted_events.take() {
             tasks.spawn(follow_run(first.clone(), events));
         }
         sleep(ENGINES_INTERVAL).await;

@@ -39,11 +39,12 @@ pub struct Playback<'r> {
 impl<'r> Playback<'r> {
     /// Starts at the beginning of the recording; `None` if it contains no events.
     pub fn new(recording: &'r Recording, speed: Speed) -> Option<Self> {
+        let (first, last) = recording.span()?;
         Some(Self {
             recording,
             reader: recording.reader(),
             closing: recording.closing().cloned().unwrap_or_default(),
-            player: Player::new(recording.span()?, speed),
+            player: Player::new(first, last, speed),
             next: MonoNs::default(),
             known: HashSet::new(),
             first_shown: HashMap::new(),
@@ -143,19 +144,25 @@ impl Source for Playback<'_> {
     }
 
     fn play(&mut self, play: Play, analysis: &Analysis) {
-        let findings = analysis.findings().into_iter();
-        let shown: Vec<(FindingKey, MonoNs)> = findings
-            .filter_map(|finding| {
-                let key = FindingKey::from(finding);
+        let mut shown_findings = Vec::new();
+        // When each of them was first shown.
+        let mut shown_at = Vec::new();
+        for finding in analysis.findings() {
+            let key = FindingKey::from(finding);
+            if let Some(found_at) = self.first_shown.get(&key) {
                 // The time after the tick that found it: a seek stops at the first record that is not before it.
-                let shown_at = MonoNs(self.first_shown.get(&key)?.0.saturating_add(1));
-                Some((key, shown_at))
-            })
-            .collect();
-        let shown_at: Vec<MonoNs> = shown.iter().map(|(_, shown_at)| *shown_at).collect();
+                shown_at.push(MonoNs(found_at.0.saturating_add(1)));
+                shown_findings.push(key);
+            }
+        }
         self.player.execute(play, &shown_at);
-        let target = self.player.restart.filter(|_| play == Play::Finding(false));
-        self.sought = shown.into_iter().find(|(_, shown_at)| Some(*shown_at) == target).map(|(key, _)| key);
+        self.sought = None;
+        if play == Play::PreviousFinding
+            && let Some(target) = self.player.restart
+        {
+            let index = shown_at.iter().position(|at| *at == target);
+            self.sought = index.map(|index| shown_findings.swap_remove(index));
+        }
     }
 }
 
@@ -173,7 +180,8 @@ impl About for Playback<'_> {
         let wall_ns = self.recording.wall_ns(self.player.at);
         let position = self.player.position(Some(wall_ns));
         let is_reached = position.doing != PlaybackState::Seeking;
-        Some(Position { sought: self.sought.clone().filter(|_| is_reached), ..position })
+        let sought = if is_reached { self.sought.clone() } else { None };
+        Some(Position { sought, ..position })
     }
 
     fn file(&self) -> Option<&Path> {
@@ -194,11 +202,14 @@ fn first_block_to_replay(recording: &Recording, to: MonoNs) -> usize {
     let blocks = recording.blocks();
     let until = blocks.partition_point(|block| block.from <= to);
     let mut records = 0u64;
-    let start = blocks[..until].iter().rposition(|block| {
+    for (index, block) in blocks[..until].iter().enumerate().rev() {
         records += u64::from(block.records) + u64::from(block.chunks);
-        records > MAX_REPLAYED
-    });
-    start.map_or(0, |block| (block + 1).min(until.saturating_sub(1)))
+        if records > MAX_REPLAYED {
+            // Without this block, unless it is the one with `to`.
+            return (index + 1).min(until - 1);
+        }
+    }
+    0
 }
 
 #[cfg(test)]
@@ -257,7 +268,7 @@ mod tests {
         let recording = recording();
         let mut session = session(recording.header().config);
         let mut playback = Playback::new(&recording, "max".parse().expect("a speed")).expect("events");
-        playback.play(Play::Finding(true), session.analysis());
+        playback.play(Play::NextFinding, session.analysis());
         play(&mut playback, &mut session);
         let position = playback.position().expect("a recording has a position");
         let first = position.sought.expect("a finding is reached");
@@ -266,7 +277,7 @@ mod tests {
         play(&mut playback, &mut session);
         let mut reached = Vec::new();
         loop {
-            playback.play(Play::Finding(false), session.analysis());
+            playback.play(Play::PreviousFinding, session.analysis());
             if playback.sought.is_none() {
                 break;
             }

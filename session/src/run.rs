@@ -184,10 +184,12 @@ impl<S: Source> Running<S> {
 
     /// Runs the observer and passes on its playback commands.
     fn run_observer(&mut self, is_ending: bool) -> ScreenCommand {
-        let stage = match self.flow {
-            Flow::Ended => RunStage::Ended,
-            _ if is_ending => RunStage::Ending,
-            _ => RunStage::Running,
+        let stage = if self.flow == Flow::Ended {
+            RunStage::Ended
+        } else if is_ending {
+            RunStage::Ending
+        } else {
+            RunStage::Running
         };
         let command = self.session.turn(&self.source, stage);
         if let ScreenCommand::Play(play) = command {
@@ -234,7 +236,8 @@ impl Watchdog {
 
     /// Tells the service manager that the run loop is alive, once an interval. Does nothing if it has set no watchdog.
     fn notify_if_due(&mut self, now: Instant) {
-        if let Some(interval) = self.interval.filter(|_| now >= self.next_notification) {
+        let Some(interval) = self.interval else { return };
+        if now >= self.next_notification {
             self.next_notification = now + interval;
             notify_service_manager(&[NotifyState::Watchdog]);
         }

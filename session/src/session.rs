@@ -236,9 +236,10 @@ impl Session {
     /// Waits for the pushes, after [`Self::close_outputs`] of all runs, and serves the final state.
     pub fn serve_final_state(&mut self, about: &dyn About, show: &dyn Fn(&str)) {
         self.close_outputs(about, show);
-        let Some(input) = self.final_input.as_mut().filter(|_| !self.has_served_final_state) else {
+        if self.has_served_final_state {
             return;
-        };
+        }
+        let Some(input) = &mut self.final_input else { return };
         self.has_served_final_state = true;
         self.telemetry.close_push();
         // Closing the outputs may have failed, too.

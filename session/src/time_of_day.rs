@@ -26,9 +26,12 @@ impl TimeOfDay {
         let hours = parse_number_below(parts.next()?, 24)?;
         let minutes = parse_number_below(parts.next()?, 60)?;
         let seconds = parts.next();
-        if parts.next().is_some() || (half_day.is_some() && !(1..=12).contains(&hours)) {
+        let has_further_parts = parts.next().is_some();
+        let is_valid_hour = half_day.is_none() || (1..=12).contains(&hours);
+        if has_further_parts || !is_valid_hour {
             return None;
         }
+        // 12 am is midnight, 12 pm is noon.
         let hours = if half_day.is_some() { hours % 12 } else { hours };
         let hours = if afternoon.is_some() { hours + 12 } else { hours };
         let minute_ns = (hours * 60 + minutes) * MINUTE_NS;
@@ -68,9 +71,13 @@ impl TimeOfDay {
     }
 }
 
+/// Parses a number of one or two digits that is below the limit.
 fn parse_number_below(text: &str, limit: u64) -> Option<u64> {
-    let is_number = (1..=2).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
-    text.parse().ok().filter(|number| is_number && *number < limit)
+    let has_digits_only = text.bytes().all(|byte| byte.is_ascii_digit());
+    if !has_digits_only || text.len() > 2 {
+        return None;
+    }
+    text.parse().ok().filter(|number| *number < limit)
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub fn format_clock(ns: u64) -> String {
 /// Parses digits with an optional fraction. Rust's own parser also reads `1e9`, `inf` and signs.
 pub(crate) fn parse_decimal(text: &str) -> Option<f64> {
     let is_decimal = text.starts_with(|c: char| c.is_ascii_digit()) && !text.contains(['e', 'E', '+', '-']);
-    text.parse().ok().filter(|_| is_decimal)
+    if is_decimal { text.parse().ok() } else { None }
 }
 
 /// Parses a time typed by a user into nanoseconds: `1:23`, `1:02:03.5`, `83`, `3.9s`, `2m`.
@@ -48,15 +48,15 @@ pub fn parse_moment(text: &str) -> Option<u64> {
 /// Parses `83`, `1:23` or `1:02:03.5` into seconds.
 fn parse_clock_seconds(text: &str) -> Option<f64> {
     // Only the last part may have decimals.
-    let (hours, minutes, seconds) = match text.rsplit_once(':') {
-        None | Some(("", _)) => (0, 0, text.trim_start_matches(':')),
-        Some((leading, seconds)) => match leading.split_once(':') {
-            None => (0, leading.parse().ok()?, seconds),
-            Some((hours, minutes)) => (hours.parse::<u64>().ok()?, minutes.parse::<u64>().ok()?, seconds),
-        },
-    };
-    let minutes = hours.checked_mul(60)?.checked_add(minutes)?;
-    Some(minutes as f64 * 60.0 + parse_decimal(seconds)?)
+    let (hours_and_minutes, seconds) = text.rsplit_once(':').unwrap_or(("", text));
+    let seconds = parse_decimal(seconds)?;
+    if hours_and_minutes.is_empty() {
+        return Some(seconds);
+    }
+    let (hours, minutes) = hours_and_minutes.split_once(':').unwrap_or(("0", hours_and_minutes));
+    let hours: u64 = hours.parse().ok()?;
+    let minutes = hours.checked_mul(60)?.checked_add(minutes.parse().ok()?)?;
+    Some(minutes as f64 * 60.0 + seconds)
 }
 
 /// Time of day, in UTC: `14:59:08Z`.
@@ -100,16 +100,20 @@ pub fn format_rate(per_second: f64) -> String {
 /// Bytes in binary units: `512 B`, `9.5 KiB`, `23 KiB`.
 pub fn format_bytes(n: u64) -> String {
     const KIB: f64 = 1024.0;
-    let n = n as f64;
-    if n < KIB {
-        return format!("{n:.0} B");
+    let bytes = n as f64;
+    if bytes < KIB {
+        return format!("{bytes:.0} B");
     }
-    let (scaled, unit) =
-        [(" KiB", KIB), (" MiB", KIB * KIB), (" GiB", KIB.powi(3)), (" TiB", KIB.powi(4)), (" PiB", KIB.powi(5))]
-            .iter()
-            .map(|&(unit, size)| (n / size, unit))
-            .find(|&(scaled, _)| scaled < 1000.0)
-            .unwrap_or((n / KIB.powi(6), " EiB"));
+    let mut scaled = bytes / KIB;
+    let mut unit = " KiB";
+    for larger_unit in [" MiB", " GiB", " TiB", " PiB", " EiB"] {
+        // Four digits would need a cell more.
+        if scaled < 1000.0 {
+            break;
+        }
+        scaled /= KIB;
+        unit = larger_unit;
+    }
     let decimals = usize::from(scaled < 9.95);
     format!("{scaled:.decimals$}{unit}")
 }

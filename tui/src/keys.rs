@@ -109,8 +109,8 @@ pub(crate) const BINDINGS: &[Binding] = &[
     bind(KeyContext::Replay, &chars::<']'>(), "]", Action::Command(Play(Playback::Speed(1))), "play faster; the last step has no speed limit", "speed"),
     bind(KeyContext::Replay, &chars::<','>(), ",", Action::Command(Play(Playback::Skip(-10))), "ten seconds back", "10 s"),
     bind(KeyContext::Replay, &chars::<'.'>(), ".", Action::Command(Play(Playback::Skip(10))), "ten seconds forward", "10 s"),
-    bind(KeyContext::Replay, &chars::<'}'>(), "}", Action::Command(Play(Playback::Finding(true))), "to where the next finding is first seen", "finding"),
-    bind(KeyContext::Replay, &chars::<'{'>(), "{", Action::Command(Play(Playback::Finding(false))), "to where the previous finding is first seen", "finding"),
+    bind(KeyContext::Replay, &chars::<'}'>(), "}", Action::Command(Play(Playback::NextFinding)), "to where the next finding is first seen", "finding"),
+    bind(KeyContext::Replay, &chars::<'{'>(), "{", Action::Command(Play(Playback::PreviousFinding)), "to where the previous finding is first seen", "finding"),
     bind(KeyContext::Replay, &chars::<'0'>(), "0", Action::Command(Play(Playback::To(0))), "to the start", ""),
     bind(KeyContext::Replay, &chars::<'$'>(), "$", Action::Command(Play(Playback::End)), "to the end", ""),
     bind(KeyContext::Replay, &chars::<'t'>(), "t", Action::TypeTime, "to a time: 14:59, 14:59:08, 1:23, 3.9s, +10s, -1m", "go to"),
@@ -202,10 +202,12 @@ pub(crate) fn palette_entries(words: &str, ui: &Ui) -> Vec<PaletteEntry> {
     let mut entries = Vec::new();
     // The palette does not list itself.
     for binding in BINDINGS.iter().filter(|binding| binding.action != Action::ShowPalette) {
-        let action = match binding.context {
-            _ if binding.is_active(ui) => binding.action,
-            KeyContext::On(tabs, _) => Action::OnTab(tabs[0], &binding.action),
-            _ => continue,
+        let action = if binding.is_active(ui) {
+            binding.action
+        } else if let KeyContext::On(tabs, _) = binding.context {
+            Action::OnTab(tabs[0], &binding.action)
+        } else {
+            continue;
         };
         entries.push(PaletteEntry {
             shown_keys: binding.shown_keys,
@@ -232,6 +234,7 @@ pub(crate) fn palette_entries(words: &str, ui: &Ui) -> Vec<PaletteEntry> {
     entries
 }
 
+/// Action of a key in the command palette, whose list is that of these words.
 fn action_in_palette(key: &KeyEvent, words: &str, selected: usize, ui: &Ui) -> Option<Action> {
     match key.code {
         KeyCode::Up => Some(Action::MoveSelection(-1)),
@@ -246,6 +249,7 @@ fn action_in_palette(key: &KeyEvent, words: &str, selected: usize, ui: &Ui) -> O
     }
 }
 
+/// Action of a key in the list of export formats. Any key without a format closes it.
 fn action_in_export_list(key: &KeyEvent) -> Action {
     match key.code {
         KeyCode::Char('h') => Action::ExportAs(ExportAs::Html),
@@ -255,6 +259,7 @@ fn action_in_export_list(key: &KeyEvent) -> Action {
     }
 }
 
+/// Action of a key while a text is typed.
 fn action_while_typing(key: &KeyEvent) -> Option<Action> {
     // As in a shell.
     if key.modifiers.contains(CTRL) {

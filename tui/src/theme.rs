@@ -70,12 +70,15 @@ impl Theme {
         let has_no_colours = !var("NO_COLOR").is_empty() || ["dumb", "vt100", "vt220"].contains(&&*term);
         // As set by rxvt and others: foreground;background.
         let background = var("COLORFGBG").rsplit(';').next().and_then(|index| index.parse::<u8>().ok());
-        let detected = match background {
-            _ if has_no_colours => Palette::Mono,
+        let detected = if has_no_colours {
+            Palette::Mono
+        } else if let Some(background) = background
+            && has_256_colours
+        {
             // The two whites of the 16 colours.
-            Some(7 | 15) if has_256_colours => Palette::Light,
-            Some(_) if has_256_colours => Palette::Dark,
-            _ => Palette::Sixteen,
+            if [7, 15].contains(&background) { Palette::Light } else { Palette::Dark }
+        } else {
+            Palette::Sixteen
         };
         // The font of the Linux console lacks most symbols.
         let is_ascii_only = !is_utf8 || term == "linux";
@@ -92,6 +95,7 @@ impl Theme {
         }
     }
 
+    /// Colours and modifiers of an ink in this palette.
     pub(crate) fn style(self, ink: Ink) -> Style {
         let plain = Style::new();
         let bold = Modifier::BOLD;

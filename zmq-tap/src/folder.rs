@@ -132,6 +132,7 @@ impl FolderEntry {
 }
 
 impl HeldFile {
+    /// Holds an open file, with its metadata as it is now.
     fn new(fd: OwnedFd) -> io::Result<Self> {
         let file = File::from(fd);
         let metadata = file.metadata()?;

@@ -5,6 +5,8 @@ use std::collections::HashSet;
 use trace::MonoNs;
 use trace::detect::{Finding, Severity};
 
+use crate::playback::FindingKey;
+
 /// Delay after the detector run that first reported the finding.
 const DUMP_DELAY_NS: u64 = 5_000_000_000;
 
@@ -30,8 +32,8 @@ struct ScheduledDump {
 pub(super) struct DumpTrigger {
     pub(super) rules: DumpRules,
     last_dump: Option<MonoNs>,
-    /// Kind and hop of findings that have already triggered a dump.
-    dumped_findings: HashSet<(&'static str, String)>,
+    /// Findings that have already triggered a dump.
+    dumped_findings: HashSet<FindingKey>,
     scheduled: Option<ScheduledDump>,
 }
 
@@ -49,23 +51,23 @@ impl DumpTrigger {
     ) -> Option<String> {
         for finding in findings {
             let is_severe = finding.active && finding.verdict.severity >= self.rules.min_severity;
-            let name = (finding.kind, finding.verdict.hop.clone());
-            let is_wanted = is_severe && !self.is_too_soon(now) && !self.dumped_findings.contains(&name);
+            let key = FindingKey::from(finding);
+            let is_wanted = is_severe && !self.is_too_soon(now) && !self.dumped_findings.contains(&key);
             // A finding skipped because of a limit is checked again while it is active. Counting the dumps reads a folder, so it comes last.
             if is_wanted && !self.is_at_the_limit(dump_count) {
-                self.dumped_findings.insert(name);
+                self.dumped_findings.insert(key);
                 let at = MonoNs(now.0.saturating_add(DUMP_DELAY_NS));
                 // One dump covers all findings that start before it.
                 self.scheduled.get_or_insert_with(|| ScheduledDump { at, reason: finding.kind.to_owned() });
             }
         }
-        let due = self.scheduled.take_if(|dump| dump.at <= now)?;
+        let due_dump = self.scheduled.take_if(|dump| dump.at <= now)?;
         self.last_dump = Some(now);
         // With a minimum interval, findings that start again later are dumped again.
         if self.rules.min_interval_ns.is_some() {
             self.dumped_findings.clear();
         }
-        Some(due.reason)
+        Some(due_dump.reason)
     }
 
     fn is_at_the_limit(&self, dump_count: &dyn Fn() -> usize) -> bool {

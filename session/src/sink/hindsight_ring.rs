@@ -35,7 +35,10 @@ impl RingOptions {
 
 /// Name that tokengap chooses for a file of this run.
 fn named_for_run(base: &str, run: Option<&str>) -> PathBuf {
-    run.map_or_else(|| PathBuf::from(base), |run| recording::path_of_run(Path::new(base), run))
+    match run {
+        Some(run) => recording::path_of_run(Path::new(base), run),
+        None => PathBuf::from(base),
+    }
 }
 
 /// A ring, and the conditions for dumping it.
@@ -107,12 +110,11 @@ impl HindsightRing {
     /// Message about dumps finished since the last call.
     pub(super) fn take_message(&mut self) -> Option<String> {
         let mut message = None;
-        self.dumps.retain_mut(|dump| match dump.pending.poll() {
-            Some(result) => {
-                message = Some(dump_message(&result, &dump.path, &dump.reason));
-                false
-            }
-            None => true,
+        self.dumps.retain_mut(|dump| {
+            let Some(result) = dump.pending.poll() else { return true };
+            // Of several that have finished, the last one is shown.
+            message = Some(dump_message(&result, &dump.path, &dump.reason));
+            false
         });
         message
     }

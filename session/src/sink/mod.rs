@@ -152,9 +152,11 @@ impl Sink {
                 recorder.tick(now);
             }
             if let Some(ring) = &mut sink.ring {
-                let dump_started = ring.tick(now, analysis, input);
-                // A newer message replaces one that was not shown yet.
-                sink.message = dump_started.or_else(|| ring.take_message()).or(sink.message.take());
+                let started_dump = ring.tick(now, analysis, input);
+                if let Some(message) = started_dump.or_else(|| ring.take_message()) {
+                    // It replaces an older one that was not shown yet.
+                    sink.message = Some(message);
+                }
             }
         });
         self.check_recording();

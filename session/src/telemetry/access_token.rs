@@ -16,7 +16,9 @@ const OTHER_USERS: u32 = 0o007;
 
 /// A secret that clients send as `Authorization: Bearer TOKEN`.
 #[derive(Clone)]
-pub struct AccessToken(Box<[u8]>);
+pub struct AccessToken {
+    secret: Box<[u8]>,
+}
 
 impl fmt::Debug for AccessToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -53,31 +55,33 @@ impl AccessToken {
         } else if !token.iter().all(u8::is_ascii_graphic) {
             "must contain one word of ASCII characters; create a token with `openssl rand -hex 32`"
         } else {
-            return Ok(Self(token.into()));
+            return Ok(Self { secret: token.into() });
         };
         Err(io::Error::new(io::ErrorKind::InvalidData, format!("the token file {shown} {why}")))
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.0
+        &self.secret
     }
 
     /// Whether a request with this header has the token.
     pub(super) fn is_sent_in(&self, authorization: Option<&HeaderValue>) -> bool {
-        let Some((scheme, token)) = authorization.and_then(|value| value.as_bytes().split_at_checked(7)) else {
+        const SCHEME: &[u8] = b"bearer ";
+        let Some(authorization) = authorization else { return false };
+        let Some((scheme, token)) = authorization.as_bytes().split_at_checked(SCHEME.len()) else {
             return false;
         };
-        scheme.eq_ignore_ascii_case(b"bearer ") && self.equals(token)
+        scheme.eq_ignore_ascii_case(SCHEME) && self.equals(token)
     }
 
     /// Compares in a time that depends on the length of the token only.
     fn equals(&self, token: &[u8]) -> bool {
         let mut difference = 0;
-        for (own, sent) in self.0.iter().zip(token) {
+        for (expected, sent) in self.secret.iter().zip(token) {
             // Hides the value from the optimiser, which could otherwise leave the loop at the first difference.
-            difference = hint::black_box(difference | (own ^ sent));
+            difference = hint::black_box(difference | (expected ^ sent));
         }
-        difference == 0 && self.0.len() == token.len()
+        difference == 0 && self.secret.len() == token.len()
     }
 }
 

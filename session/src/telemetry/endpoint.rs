@@ -240,6 +240,12 @@ async fn keep_sections(mut jobs: Receiver<StreamJob>, mut packer: StreamPacker, 
     store.end();
 }
 
+/// A connection in progress, with the task that serves it.
+struct OpenConnection {
+    state: Arc<ConnectionState>,
+    task: AbortHandle,
+}
+
 /// Accepts connections for ever, each in a task. At the limit, a new connection replaces one that has not sent a request, else the oldest.
 async fn accept_connections(
     listener: StdListener,
@@ -247,8 +253,8 @@ async fn accept_connections(
     server: &Arc<RequestHandler>,
 ) -> std::io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
-    // Connections in progress that do not stream.
-    let mut open: VecDeque<(Arc<ConnectionState>, AbortHandle)> = VecDeque::new();
+    // Those that do not stream, the oldest first.
+    let mut open: VecDeque<OpenConnection> = VecDeque::new();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -260,18 +266,18 @@ async fn accept_connections(
             }
         };
         // The paths of streams have limits of their own.
-        open.retain(|(state, task)| !task.is_finished() && !state.is_stream());
+        open.retain(|connection| !connection.task.is_finished() && !connection.state.is_stream());
         if open.len() >= limits.connections {
             // An idle client must not block one that sends a request.
-            let silent = open.iter().position(|(state, _)| !state.has_request.load(Ordering::Relaxed));
-            if let Some((_, oldest)) = open.remove(silent.unwrap_or(0)) {
-                oldest.abort();
+            let silent = open.iter().position(|connection| !connection.state.has_request.load(Ordering::Relaxed));
+            if let Some(displaced) = open.remove(silent.unwrap_or(0)) {
+                displaced.task.abort();
                 server.counts.displaced.fetch_add(1, Ordering::Relaxed);
             }
         }
         let state = Arc::<ConnectionState>::default();
         let task = tokio::spawn(run_connection(stream, limits, Arc::clone(server), Arc::clone(&state)));
-        open.push_back((state, task.abort_handle()));
+        open.push_back(OpenConnection { state, task: task.abort_handle() });
     }
 }
 

@@ -48,8 +48,11 @@ impl EndpointCounts {
 
     /// One line for the report per kind of client that was refused or dropped, with the remedy.
     pub(super) fn problems(&self) -> Vec<String> {
-        let [(_, displaced), (_, failed), (_, unauthorized), (_, over_limit)] = self.refused();
-        let slow: u64 = self.dropped().iter().map(|(_, dropped)| dropped).sum();
+        let displaced = load_count(&self.displaced);
+        let failed = load_count(&self.failed);
+        let unauthorized = load_count(&self.unauthorized);
+        let over_limit = load_count(&self.over_limit);
+        let slow = load_count(&self.slow_recording) + load_count(&self.slow_events);
         let mut lines = Vec::new();
         if displaced + failed > 0 {
             lines.push(format!(

@@ -22,12 +22,12 @@ impl Environment {
     /// Reads the settings; `get` returns the value of a variable. One that is set but blank counts as unset.
     pub(super) fn read(get: impl Fn(&str) -> Option<String>) -> anyhow::Result<Self> {
         let variable = |name: &str| get(name).filter(|value| !value.trim().is_empty());
-        let attributes = parse_list_variable("OTEL_RESOURCE_ATTRIBUTES", variable("OTEL_RESOURCE_ATTRIBUTES"))?;
+        let attributes = parse_list_variable("OTEL_RESOURCE_ATTRIBUTES", variable)?;
         // Of several attributes with the name, the last one counts.
         let service_attribute = attributes.iter().rev().find(|(name, _)| name == "service.name");
         let service = variable("OTEL_SERVICE_NAME").or_else(|| service_attribute.map(|(_, value)| value.clone()));
         let timeout = variable("OTEL_EXPORTER_OTLP_TIMEOUT").map(|value| parse_timeout(&value)).transpose()?;
-        let headers = parse_list_variable("OTEL_EXPORTER_OTLP_HEADERS", variable("OTEL_EXPORTER_OTLP_HEADERS"))?;
+        let headers = parse_list_variable("OTEL_EXPORTER_OTLP_HEADERS", variable)?;
         Ok(Self { headers, attributes, service, timeout })
     }
 }
@@ -42,9 +42,12 @@ fn parse_timeout(milliseconds: &str) -> anyhow::Result<Duration> {
     }
 }
 
-/// Parses the value of a variable with a list of pairs. An unset one is an empty list.
-fn parse_list_variable(name: &str, value: Option<String>) -> anyhow::Result<Vec<(String, String)>> {
-    value.map_or(Ok(Vec::new()), |value| parse_pairs(&value).with_context(|| name.to_owned()))
+/// Parses the variable `name`, which holds a list of pairs. An unset one is an empty list.
+fn parse_list_variable(name: &str, variable: impl Fn(&str) -> Option<String>) -> anyhow::Result<Vec<(String, String)>> {
+    match variable(name) {
+        Some(list) => parse_pairs(&list).with_context(|| name.to_owned()),
+        None => Ok(Vec::new()),
+    }
 }
 
 /// Parses `name=value,name=value`, percent-encoded.

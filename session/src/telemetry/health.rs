@@ -32,8 +32,8 @@ impl TokenFlow {
         if !has_tokens {
             return;
         }
-        //
-        if self.last.is_none_or(|last| event.at.since(last) >= PAUSE_NS) {
+        let is_after_pause = self.last.is_none_or(|last| event.at.since(last) >= PAUSE_NS);
+        if is_after_pause {
             self.since = event.at;
         }
         self.last = self.last.max(Some(event.at));
@@ -89,11 +89,12 @@ fn health_json(health: Option<RunHealth>) -> Value {
 impl RunHealth {
     /// State of two runs: alive if both are, attached if one is, with the tokens of both.
     fn combine(self, other: Self) -> Self {
-        let is_flowing = |run: &Self| run.flow.last.is_some_and(|last| run.now.mono.since(last) < PAUSE_NS);
-        let since = match (is_flowing(&self), is_flowing(&other)) {
-            (true, true) => self.flow.since.min(other.flow.since),
-            (true, false) => self.flow.since,
-            (false, _) => other.flow.since,
+        let since = if !self.has_flow() {
+            other.flow.since
+        } else if other.has_flow() {
+            self.flow.since.min(other.flow.since)
+        } else {
+            self.flow.since
         };
         Self {
             is_running: self.is_running && other.is_running,
@@ -103,19 +104,32 @@ impl RunHealth {
         }
     }
 
+    /// Whether tokens flow: the last one is not longer ago than a pause.
+    fn has_flow(&self) -> bool {
+        self.flow.last.is_some_and(|last| self.now.mono.since(last) < PAUSE_NS)
+    }
+
     /// Answer of `/healthz` for this run.
     pub(super) fn to_json(self) -> Value {
         let Self { is_running, is_attached, flow, now } = self;
         if !is_running {
             return Self::dead("the run has ended");
         }
-        let pause_ns = flow.last.map(|last| now.mono.since(last));
-        let (since, reason) = match pause_ns {
-            None => (None, Some("no token was observed yet".to_owned())),
-            Some(ns) if ns >= PAUSE_NS => (None, Some(format!("no token for {} s", ns / 1_000_000_000))),
-            Some(_) => (Some(format_wall_time(now.wall_ns_at(flow.since))), None),
-        };
-        json!({"alive": true, "attached": is_attached, "tokens_since": since, "no_tokens_reason": reason})
+        let mut tokens_since = None;
+        let mut no_tokens_reason = None;
+        match flow.last.map(|last| now.mono.since(last)) {
+            None => no_tokens_reason = Some("no token was observed yet".to_owned()),
+            Some(pause_ns) if pause_ns >= PAUSE_NS => {
+                no_tokens_reason = Some(format!("no token for {} s", pause_ns / 1_000_000_000));
+            }
+            Some(_) => tokens_since = format_wall_time(now.wall_ns_at(flow.since)),
+        }
+        json!({
+            "alive": true,
+            "attached": is_attached,
+            "tokens_since": tokens_since,
+            "no_tokens_reason": no_tokens_reason,
+        })
     }
 
     /// State of a run that is not alive.

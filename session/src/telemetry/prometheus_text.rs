@@ -35,38 +35,42 @@ impl RunFamilies {
     }
 }
 
-/// Encodes the metrics of `runs`, as `OpenMetrics` if `accept` contains it. Returns the content type and the body.
-pub(super) fn encode_metrics(runs: Vec<RunFamilies>, accept: &str) -> Result<(&'static str, String), fmt::Error> {
-    let counters: Vec<String> = runs
-        .iter()
-        .flat_map(|run| &run.families)
-        .filter(|family| family.definition.kind == MetricKind::Counter)
-        .map(|family| family.definition.prometheus())
-        .collect();
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(MetricCollector(runs)));
-    let mut body = String::new();
-    text::encode(&mut body, &registry)?;
-    Ok(if accept.contains("application/openmetrics-text") {
-        ("application/openmetrics-text; version=1.0.0; charset=utf-8", body)
-    } else {
-        ("text/plain; version=0.0.4; charset=utf-8", to_older_format(&body, &counters))
-    })
+/// Body of a response, and its format.
+pub(super) struct MetricsText {
+    pub(super) content_type: &'static str,
+    pub(super) body: String,
 }
 
-/// Converts to the older format, in which comments of counters use the full name, and units and the end are not marked.
+/// Encodes the metrics of `runs`, as `OpenMetrics` if `accept` contains it.
+pub(super) fn encode_metrics(runs: Vec<RunFamilies>, accept: &str) -> Result<MetricsText, fmt::Error> {
+    let families = runs.iter().flat_map(|run| &run.families);
+    let counter_families = families.filter(|family| family.definition.kind == MetricKind::Counter);
+    let counters: Vec<String> = counter_families.map(|family| family.definition.prometheus()).collect();
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(MetricCollector { runs }));
+    let mut body = String::new();
+    text::encode(&mut body, &registry)?;
+    if accept.contains("application/openmetrics-text") {
+        return Ok(MetricsText { content_type: "application/openmetrics-text; version=1.0.0; charset=utf-8", body });
+    }
+    let body = to_older_format(&body, &counters);
+    Ok(MetricsText { content_type: "text/plain; version=0.0.4; charset=utf-8", body })
+}
+
+/// Converts `OpenMetrics` to the older format, which marks neither units nor the end. Its comments have the whole names of `counters`.
 fn to_older_format(body: &str, counters: &[String]) -> String {
     let mut out = String::with_capacity(body.len());
     for line in body.lines() {
-        let mut words = line.splitn(4, ' ');
-        match (words.next(), words.next(), words.next(), words.next()) {
-            (Some("#"), Some("UNIT" | "EOF"), ..) => continue,
-            (Some("#"), Some(what), Some(name), Some(rest)) => {
-                let full = counters.iter().find(|full| full.strip_suffix("_total") == Some(name));
-                let name = full.map_or(name, String::as_str);
-                out.extend(["# ", what, " ", name, " ", rest]);
-            }
-            _ => out.push_str(line),
+        if line.starts_with("# UNIT") || line.starts_with("# EOF") {
+            continue;
+        }
+        let words: Vec<&str> = line.splitn(4, ' ').collect();
+        if let ["#", comment_kind, name, rest] = words[..] {
+            let counter = counters.iter().find(|counter| counter.strip_suffix("_total") == Some(name));
+            let name = counter.map_or(name, String::as_str);
+            out.extend(["# ", comment_kind, " ", name, " ", rest]);
+        } else {
+            out.push_str(line);
         }
         out.push('\n');
     }
@@ -75,18 +79,51 @@ fn to_older_format(body: &str, counters: &[String]) -> String {
 
 /// Collected values, in the form the encoder requires.
 #[derive(Debug)]
-struct MetricCollector(Vec<RunFamilies>);
+struct MetricCollector {
+    runs: Vec<RunFamilies>,
+}
 
-impl Collector for MetricCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        // The format demands that all values of a metric stand together, so the loop over the metrics is outside that over the runs.
+impl MetricCollector {
+    /// Definitions of all metrics, each once.
+    fn definitions(&self) -> Vec<&'static Definition> {
         let mut definitions: Vec<&'static Definition> = Vec::new();
-        for family in self.0.iter().flat_map(|run| &run.families) {
+        for family in self.runs.iter().flat_map(|run| &run.families) {
             if definitions.iter().all(|known| known.name != family.definition.name) {
                 definitions.push(family.definition);
             }
         }
-        for definition in definitions {
+        definitions
+    }
+}
+
+/// Encodes the values that a metric has in this run.
+fn encode_metric_of_run(
+    metric: &mut MetricEncoder<'_>,
+    definition: &Definition,
+    run: &RunFamilies,
+) -> Result<(), fmt::Error> {
+    let engine_labels = if definition.is_of_process() { &[] } else { run.engine_labels.as_slice() };
+    let families = run.families.iter().filter(|family| family.definition.name == definition.name);
+    for point in families.flat_map(|family| &family.points) {
+        // The encoder escapes quotes and line breaks only.
+        let values = point.labels.iter().map(|label| hostile::output(label, EscapeForm::Text));
+        let mut labels: Vec<(&str, Cow<'_, str>)> = definition.labels.iter().copied().zip(values).collect();
+        for (name, value) in engine_labels {
+            labels.push((*name, hostile::output(value, EscapeForm::Text)));
+        }
+        if labels.is_empty() {
+            encode_value::<NoLabelSet>(metric, definition.kind, point)?;
+        } else {
+            encode_value::<NoLabelSet>(&mut metric.encode_family(&labels)?, definition.kind, point)?;
+        }
+    }
+    Ok(())
+}
+
+impl Collector for MetricCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        // The format demands that all values of a metric stand together, so the loop over the metrics is outside that over the runs.
+        for definition in self.definitions() {
             let kind = match definition.kind {
                 MetricKind::Counter => MetricType::Counter,
                 MetricKind::Gauge => MetricType::Gauge,
@@ -100,22 +137,8 @@ impl Collector for MetricCollector {
                 Unit::Of(_) => (definition.stem(), None),
             };
             let mut metric = encoder.encode_descriptor(&name, definition.help, unit.as_ref(), kind)?;
-            let is_of_process = definition.is_of_process();
-            for RunFamilies { engine_labels, families } in &self.0 {
-                let engine_labels = if is_of_process { &[] } else { engine_labels.as_slice() };
-                let of_run = families.iter().filter(|family| family.definition.name == definition.name);
-                for point in of_run.flat_map(|family| &family.points) {
-                    // The encoder escapes quotes and line breaks only.
-                    let values = point.labels.iter().map(|label| hostile::output(label, EscapeForm::Text));
-                    let mut labels: Vec<(&str, Cow<'_, str>)> = definition.labels.iter().copied().zip(values).collect();
-                    let of_engine = engine_labels.iter();
-                    labels.extend(of_engine.map(|(name, value)| (*name, hostile::output(value, EscapeForm::Text))));
-                    if labels.is_empty() {
-                        encode_value::<NoLabelSet>(&mut metric, definition.kind, point)?;
-                    } else {
-                        encode_value::<NoLabelSet>(&mut metric.encode_family(&labels)?, definition.kind, point)?;
-                    }
-                }
+            for run in &self.runs {
+                encode_metric_of_run(&mut metric, definition, run)?;
             }
         }
         Ok(())
@@ -174,7 +197,7 @@ mod tests {
 
     #[test]
     fn open_metrics_text_has_units_and_eof() {
-        let (content_type, body) =
+        let MetricsText { content_type, body } =
             encode_metrics(sample_runs(), "application/openmetrics-text;version=1.0.0,text/plain;q=0.5").expect("text");
         assert!(content_type.starts_with("application/openmetrics-text"));
         for line in [
@@ -205,7 +228,7 @@ mod tests {
             run("vllm:pid-7", None, [one_family, of_process].concat()),
             run("sglang:30000", Some(30_000), sample_families()),
         ];
-        let (_, body) = encode_metrics(runs, "*/*").expect("text");
+        let MetricsText { body, .. } = encode_metrics(runs, "*/*").expect("text");
         for line in [
             "tokengap_requests_aborted_total{engine=\"vllm:pid-7\"} 1",
             "tokengap_requests_aborted_total{engine=\"sglang:30000\",port=\"30000\"} 7",
@@ -220,7 +243,7 @@ mod tests {
 
     #[test]
     fn prometheus_text_has_full_counter_names_and_no_units() {
-        let (content_type, body) = encode_metrics(sample_runs(), "*/*").expect("text");
+        let MetricsText { content_type, body } = encode_metrics(sample_runs(), "*/*").expect("text");
         assert_eq!(content_type, "text/plain; version=0.0.4; charset=utf-8");
         assert!(body.contains("# TYPE tokengap_requests_aborted_total counter\n"), "{body}");
         assert!(body.contains("# TYPE tokengap_gap_seconds histogram\n"), "{body}");

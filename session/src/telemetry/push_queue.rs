@@ -165,11 +165,13 @@ impl PushQueue {
     /// Records a failed attempt that will be repeated.
     pub(super) fn record_failure(&self, why: &str) {
         let mut state = self.state();
-        if !std::mem::replace(&mut state.failing, true) {
-            // One run shows it.
-            if let Some(run) = state.runs.iter_mut().find(|run| !run.is_closed) {
-                run.message = Some(format!("! otlp: {why}; retrying"));
-            }
+        if state.failing {
+            return;
+        }
+        state.failing = true;
+        // One run shows it.
+        if let Some(run) = state.runs.iter_mut().find(|run| !run.is_closed) {
+            run.message = Some(format!("! otlp: {why}; retrying"));
         }
     }
 
@@ -182,8 +184,8 @@ impl PushQueue {
             run.is_closed = true;
         }
         self.changed.notify_all();
-        let left = deadline.saturating_duration_since(Instant::now());
-        let waited = self.changed.wait_timeout_while(state, left, |state| state.has_body_of(run));
+        let time_left = deadline.saturating_duration_since(Instant::now());
+        let waited = self.changed.wait_timeout_while(state, time_left, |state| state.has_body_of(run));
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
         let waiting = std::mem::take(&mut state.waiting);
         for body in waiting {
@@ -290,8 +292,9 @@ impl PushSender {
         if uri.scheme_str() == Some("https") {
             bail!("--otlp {url}: https is not supported; push to a local collector that forwards over https");
         }
-        let authority = uri.authority().filter(|authority| !authority.host().is_empty());
-        let Some(authority) = authority.filter(|_| uri.scheme_str() == Some("http")) else {
+        let is_http = uri.scheme_str() == Some("http");
+        let authority = uri.authority().filter(|authority| is_http && !authority.host().is_empty());
+        let Some(authority) = authority else {
             bail!("--otlp {url}: not an http URL; {HINT}");
         };
         if authority.as_str().contains('@') {

@@ -68,6 +68,7 @@ impl<T> SnapshotClient<T> {
         }
         self.requested.store(true, Ordering::Relaxed);
         let answer = tokio::time::timeout(patience, latest.changed()).await;
+        // An error means that the run was too slow, or that it is gone.
         answer.ok()?.ok()?;
         latest.borrow().as_ref().map(|latest| Arc::clone(&latest.content))
     }

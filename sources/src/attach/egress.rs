@@ -81,6 +81,7 @@ impl UnknownSpans {
         (parent_id != 0).then_some(TraceParent { trace_id_high, trace_id_low, parent_id, is_sampled: flags & 1 != 0 })
     }
 
+    /// Lines for the report about headers that were not read.
     fn degraded(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if self.malformed > 0 {
@@ -289,7 +290,7 @@ impl Egress {
         let unknown_arrival = if is_tls { UnknownArrival::Tls } else { UnknownArrival::Missed };
         let unknown_arrival = self.observes_arrivals.then_some(unknown_arrival);
         let connection = self.connections.entry(socket).or_insert_with(|| {
-            if let Some(counts) = server.tls.as_mut().filter(|_| is_tls) {
+            if is_tls && let Some(counts) = &mut server.tls {
                 counts.plain += 1;
             }
             ClientConnection::new(is_of_frontend, unknown_arrival)
@@ -312,7 +313,10 @@ impl Egress {
         }
         let is_useless = reader.is_unreadable();
         // A connection on which the server is a client, for example, shows nothing of those to its clients.
-        if let Some(counts) = self.clients.server.tls.as_mut().filter(|_| is_useless && is_tls) {
+        if is_useless
+            && is_tls
+            && let Some(counts) = &mut self.clients.server.tls
+        {
             counts.plain = counts.plain.saturating_sub(1);
         }
         if is_closed || is_useless {

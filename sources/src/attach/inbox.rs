@@ -161,6 +161,7 @@ impl CopiedObservation {
         }
     }
 
+    /// Where its payload is, to be changed.
     fn payload_mut(&mut self) -> Option<&mut Range<usize>> {
         match self {
             Self::Sent(message) | Self::Received(message) => Some(&mut message.payload),

@@ -395,12 +395,7 @@ fn capabilities_for_earlier_frames(
 /// Since when the stages of a hop's messages are observed at every process that may receive them.
 fn observed_since(hop: &LaneHop, roles: &Roles, observability: &Observability) -> ObservedSince {
     let receiver = hop.receiver.deduced();
-    let possible_receivers = match receiver {
-        Some(Receiver { pid: Some(pid), .. }) => [pid].into(),
-        Some(Receiver { role, pid: None }) => roles.pids_with_role(role),
-        None if hop.content == Content::Requests => BTreeSet::new(),
-        None => roles.may_receive_from(hop.sender_role),
-    };
+    let possible_receivers = possible_receivers(hop, roles);
     let received = match hop.receiver {
         // The receiver is none of the watched processes.
         PresumedReceiver::NotVisible => None,
@@ -414,6 +409,18 @@ fn observed_since(hop: &LaneHop, roles: &Roles, observability: &Observability) -
     ObservedSince { received, are_processed: observability.observes_processing(&possible_receivers), delivered }
 }
 
+/// Processes that may receive the messages of a hop.
+fn possible_receivers(hop: &LaneHop, roles: &Roles) -> BTreeSet<u32> {
+    if let Some(receiver) = hop.receiver.deduced() {
+        return match receiver.pid {
+            Some(pid) => [pid].into(),
+            None => roles.pids_with_role(receiver.role),
+        };
+    }
+    // Requests go to schedulers only, of which none is known.
+    if hop.content == Content::Requests { BTreeSet::new() } else { roles.may_receive_from(hop.sender_role) }
+}
+
 /// Since when the stages of a hop's messages are observed; `None` for one that is not.
 struct ObservedSince {
     received: Option<MonoNs>,
@@ -423,6 +430,7 @@ struct ObservedSince {
 }
 
 impl ObservedSince {
+    /// Capabilities of a hop whose stages are observed since then.
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             sent: true,

@@ -67,12 +67,14 @@ pub(super) struct QueueWatch {
 impl QueueWatch {
     /// Starts the thread that asks the kernel for the queues of the engine's sockets.
     pub(super) fn start() -> std::io::Result<Self> {
-        let (engines, rewired) = channel();
-        let (sender, readings) = sync_channel(QUEUE);
+        let (engine_sender, engine_receiver) = channel();
+        let (reading_sender, readings) = sync_channel(QUEUE);
         let shared = Arc::<SharedState>::default();
-        let state = Arc::clone(&shared);
-        thread::Builder::new().name("queues".into()).spawn(move || sample_queues(&rewired, &sender, &state))?;
-        Ok(Self { engines, readings, shared })
+        let thread_shared = Arc::clone(&shared);
+        thread::Builder::new()
+            .name("queues".into())
+            .spawn(move || sample_queues(&engine_receiver, &reading_sender, &thread_shared))?;
+        Ok(Self { engines: engine_sender, readings, shared })
     }
 
     /// Watches only the sockets of `engine` that carry output.
@@ -121,6 +123,7 @@ enum LaneGroup {
 }
 
 impl LaneGroup {
+    /// Group of a connection, by what discovery knows of it.
     fn of_lane(lane: &HopSeen, engine: &Engine) -> Self {
         if lane.carries == Carries::Output {
             Self::Output

@@ -189,6 +189,7 @@ impl Roles {
         if is_only { &first.endpoint } else { "" }
     }
 
+    /// Connections over which a process sends.
     fn connections_from(&self, sender_pid: u32) -> impl Iterator<Item = &Connection> {
         // No connection of the sender is ordered before this one.
         let first = Connection { sender_pid, receiver_pid: 0, endpoint: String::new() };

@@ -231,6 +231,7 @@ impl Attach {
         if observed_processes < self.probed.len() { FeatureState::Degraded } else { FeatureState::Works }
     }
 
+    /// Whether a connection between two probed processes was found.
     fn has_connection_between_probed(&self) -> bool {
         let routes = self.engine.routes();
         let mut lanes = routes.iter().flat_map(|route| &route.lanes);

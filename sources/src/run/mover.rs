@@ -125,6 +125,13 @@ struct UnnamedSocket {
     attempts: u32,
 }
 
+/// A connection to the engine's own socket.
+struct OpenConnection {
+    /// Name of the socket in the folder.
+    socket_name: String,
+    connection: PeerConnection,
+}
+
 impl SocketWatch {
     /// The thread: moves new sockets, makes bypassing peers reconnect, and follows the engine's processes, until `end` is set.
     fn run(mut self, watch: &OwnedFd, end: &AtomicBool) {
@@ -227,29 +234,30 @@ impl SocketWatch {
     /// Finds peers that connected between a socket's appearance and its move, and makes them reconnect.
     fn reconnect_bypassing_peers(&mut self) {
         let Some(peers) = &self.peers else { return };
-        let mut open: Vec<(String, PeerConnection)> = Vec::new();
+        let mut open: Vec<OpenConnection> = Vec::new();
         for name in self.sockets.keys() {
-            let found = peers.connections_to(&self.folder_path.join(name)).unwrap_or_default();
-            open.extend(found.into_iter().map(|connection| (name.clone(), connection)));
+            for connection in peers.connections_to(&self.folder_path.join(name)).unwrap_or_default() {
+                open.push(OpenConnection { socket_name: name.clone(), connection });
+            }
         }
         // The kernel reuses numbers of sockets.
-        self.known_connections.retain(|known| open.iter().any(|(_, connection)| connection == known));
-        open.retain(|(_, connection)| !self.known_connections.contains(connection));
+        self.known_connections.retain(|known| open.iter().any(|open| open.connection == *known));
+        open.retain(|open| !self.known_connections.contains(&open.connection));
         if open.is_empty() {
             return;
         }
-        let inodes: Vec<u64> = open.iter().map(|(_, connection)| connection.connector).collect();
+        let inodes: Vec<u64> = open.iter().map(|open| open.connection.connector).collect();
         // Expensive, since it reads every process's descriptors; done only for new connections.
-        let holders = find_holders(&inodes);
-        let us = std::process::id();
-        for (name, connection) in open {
-            let Some(socket_holders) = holders.get(&connection.connector) else {
+        let holders_by_inode = find_holders(&inodes);
+        let own_pid = std::process::id();
+        for OpenConnection { socket_name, connection } in open {
+            let Some(holders) = holders_by_inode.get(&connection.connector) else {
                 continue;
             };
             self.known_connections.insert(connection);
             // The relay's own connection is not one that bypasses it.
-            if socket_holders.iter().all(|holder| holder.pid != us) {
-                self.reconnect(&name, connection, socket_holders[0]);
+            if holders.iter().all(|holder| holder.pid != own_pid) {
+                self.reconnect(&socket_name, connection, holders[0]);
             }
         }
     }

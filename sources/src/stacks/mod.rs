@@ -171,9 +171,11 @@ impl ReaderState {
         self.last_ending = Some(reason);
         self.is_over |= !is_restarted;
         // Its successor counts from 0, so its costs are added up here.
-        let ended = std::mem::take(&mut self.status);
-        self.earlier = SamplingCost { processes: ended.cost.processes, ..sum_costs(self.earlier, ended.cost) };
-        self.status.refusals = ended.refusals;
+        let last_status = std::mem::take(&mut self.status);
+        let last_cost = last_status.cost;
+        self.earlier = SamplingCost { processes: last_cost.processes, ..sum_costs(self.earlier, last_cost) };
+        // They hold until the successor reports its own.
+        self.status.refusals = last_status.refusals;
         if is_restarted {
             self.send_request();
         }

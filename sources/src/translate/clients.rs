@@ -33,11 +33,12 @@ impl Clients {
     /// Records a sent frame before it reaches the process that responds. `of_format`: how responses name requests, by the format of its
     /// message.
     pub fn record_frame(&mut self, frame: &Frame<'_>, of_format: Option<ReadResponseId>) {
-        if self.is_observed {
-            // Responses to a frontend name requests by its ids.
-            let of_format = of_format.filter(|_| self.compares_text());
-            self.server.record_frame(frame, self.response_id.or(of_format));
+        if !self.is_observed {
+            return;
         }
+        // Responses to a frontend name requests by its ids, not as the format does.
+        let of_format = if self.compares_text() { of_format } else { None };
+        self.server.record_frame(frame, self.response_id.or(of_format));
     }
 
     /// Records that messages were missed or not decoded, so that later text is not compared with theirs.

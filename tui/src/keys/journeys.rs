@@ -256,8 +256,8 @@ fn playback_keys_work_only_in_a_replay() {
         ("[", Play::Speed(-1)),
         (",", Play::Skip(-10)),
         (".", Play::Skip(10)),
-        ("}", Play::Finding(true)),
-        ("{", Play::Finding(false)),
+        ("}", Play::NextFinding),
+        ("{", Play::PreviousFinding),
         ("0", Play::To(0)),
         ("$", Play::End),
     ] {

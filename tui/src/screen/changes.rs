@@ -36,10 +36,13 @@ struct ShownState {
 }
 
 impl ChangeTracker {
+    /// Counts an event, unless it is a sample.
     pub(super) fn count_event(&mut self, event: &Event<'_>) {
         // Samples come at any load, so they alone do not make a refresh worth its cost.
         let is_sample = matches!(event.what, What::Cpu(_) | What::Queue(_) | What::Stack(_));
-        self.events += u64::from(!is_sample);
+        if !is_sample {
+            self.events += 1;
+        }
     }
 
     /// Makes the next check request a refresh.

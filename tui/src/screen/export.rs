@@ -47,6 +47,7 @@ impl ScreenExporter {
         Some(result)
     }
 
+    /// Starts to write a trace of the recording. Returns a message, also if there is nothing to write.
     fn start_trace(&mut self, run: &Run<'_>) -> anyhow::Result<String> {
         // A replay has its file; a live run needs the recording in progress.
         let replayed = run.about.file().map(Path::to_owned);
@@ -80,6 +81,7 @@ impl ScreenExporter {
     }
 }
 
+/// Converts the recording into a trace for Perfetto.
 fn write_trace(recording: &Path, engines: Engines, file: &File) -> anyhow::Result<()> {
     let recording = Recording::open(recording)?;
     let options = Options { chunks: MAX_CHUNKS, ..Options::default() };
@@ -88,6 +90,7 @@ fn write_trace(recording: &Path, engines: Engines, file: &File) -> anyhow::Resul
     Ok(out.flush()?)
 }
 
+/// Writes the text of a report into a new file with this extension. Returns a message with its path.
 fn write_report(format: &str, text: &str) -> anyhow::Result<String> {
     let NewFile { name, mut file } = create_file("report", format)?;
     let path = describe_path(&name);

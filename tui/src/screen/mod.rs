@@ -175,6 +175,7 @@ impl Screen {
         self.run_list_note = note;
     }
 
+    /// Shows another one of the watched runs.
     fn show_run(&mut self, run_index: usize) {
         if run_index == self.shown_run || run_index >= self.runs.len() {
             return;
@@ -193,6 +194,7 @@ impl Screen {
         self.changes.force_refresh();
     }
 
+    /// Reads the waiting keys and clicks, and applies their actions.
     fn read_keys(&mut self, run: &Run<'_>) -> anyhow::Result<()> {
         for _ in 0..MAX_INPUTS_PER_TURN {
             let Some(input) = terminal::read_input(Duration::ZERO)? else { break };
@@ -206,6 +208,7 @@ impl Screen {
         Ok(())
     }
 
+    /// Applies an action of the user, and does the work that it requires.
     fn apply_action(&mut self, action: Action, run: &Run<'_>) {
         self.needs_draw = true;
         let tab_before = self.ui.tab;
@@ -267,23 +270,23 @@ impl Screen {
         }
     }
 
+    /// Reads all values that the screen shows from the analysis, and the rows of the table if `needs_rows`.
     fn refresh_model(&mut self, run: &Run<'_>, needs_rows: bool) {
         let values = RunValues {
             source: run.about.kind().to_owned(),
-            stage: match run.stage {
-                RunStage::Running | RunStage::Ended if run.about.position().is_some() => "replay",
-                RunStage::Running => "live",
-                RunStage::Ending => "ending",
-                RunStage::Ended => "ended",
-            },
+            stage: stage_word(run),
             cpu_share: self.cpu_meter.share,
             rss_bytes: own::rss_bytes(),
             degraded: degradations(run),
             ..RunValues::default()
         };
         let model = &mut self.runs[self.shown_run].model;
-        let clocks_and_start = run.about.wall().zip(run.analysis.ledger().started());
-        model.wall_start_ns = clocks_and_start.map(|(clocks, start)| clocks.wall_ns_at(start));
+        model.wall_start_ns = None;
+        if let Some(clocks) = run.about.wall()
+            && let Some(start) = run.analysis.ledger().started()
+        {
+            model.wall_start_ns = Some(clocks.wall_ns_at(start));
+        }
         model.refresh(run.analysis, values);
         if needs_rows {
             // A filter searches all requests that the ledger holds.
@@ -309,8 +312,10 @@ impl Screen {
             let shown_rid = model.detail.as_ref().map(|detail| detail.rid.as_str());
             // A paused view keeps the detail of its instant.
             let is_outdated = is_refreshed && self.ui.paused_at_second.is_none();
-            if let Some(rid) = self.ui.selected_rid.clone().filter(|rid| is_outdated || shown_rid != Some(rid)) {
-                model.refresh_detail(run.analysis, histories, &rid);
+            if let Some(rid) = &self.ui.selected_rid
+                && (is_outdated || shown_rid != Some(rid))
+            {
+                model.refresh_detail(run.analysis, histories, rid);
             }
         }
         if self.ui.tab == Tab::Findings && self.ui.paused_at_second.is_none() {
@@ -340,6 +345,7 @@ impl Screen {
         Ok(())
     }
 
+    /// Reads keys, refreshes and draws what is due, and returns the oldest command of the user.
     fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
         if let Some(command) = self.commands.pop_front() {
             return Ok(command);
@@ -378,6 +384,7 @@ impl Screen {
         Ok(self.commands.pop_front().unwrap_or(ScreenCommand::Stay))
     }
 
+    /// Sleeps for at most `time`, until a key is pressed.
     fn sleep(&mut self, time: Duration) {
         // A frame skipped because the terminal was busy is drawn soon.
         let time = if self.needs_draw { time.min(session::SHORT_SLEEP) } else { time };
@@ -431,6 +438,7 @@ impl Drop for Screen {
 }
 
 impl CpuMeter {
+    /// Measures the CPU use again once a second is over.
     fn update(&mut self, now: Instant) {
         let elapsed = now - self.since;
         if elapsed >= Duration::from_secs(1) {
@@ -439,6 +447,17 @@ impl CpuMeter {
             self.since = now;
             self.cpu_ns = cpu_ns;
         }
+    }
+}
+
+/// Word for the progress of the run. A recording can be played again after its end.
+fn stage_word(run: &Run<'_>) -> &'static str {
+    let is_replay = run.about.position().is_some();
+    match run.stage {
+        RunStage::Ending => "ending",
+        RunStage::Running | RunStage::Ended if is_replay => "replay",
+        RunStage::Running => "live",
+        RunStage::Ended => "ended",
     }
 }
 

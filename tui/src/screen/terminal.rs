@@ -39,6 +39,7 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
+    /// Takes over the terminal. Restores it if that fails halfway.
     pub(super) fn open() -> io::Result<Self> {
         let writer = TerminalWriter::start(io::stdout())?;
         let frame_slot = writer.frame_slot();
@@ -93,7 +94,7 @@ impl Drop for Terminal {
 pub(super) fn wait_for_input(time: Duration) -> bool {
     let stdin = io::stdin();
     // A file as stdin is always readable; crossterm then reads keys from /dev/tty.
-    let timeout = Timespec::try_from(time).ok().filter(|_| stdin.is_terminal());
+    let timeout = if stdin.is_terminal() { Timespec::try_from(time).ok() } else { None };
     let Some(timeout) = timeout else {
         thread::sleep(time);
         return false;
@@ -159,6 +160,7 @@ pub(super) fn clipboard_sequence(text: &str) -> String {
     format!("\x1b]52;c;{}\x07", base64(text.as_bytes()))
 }
 
+/// Encodes bytes in base64 with padding.
 fn base64(bytes: &[u8]) -> String {
     let mut encoded = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {

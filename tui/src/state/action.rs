@@ -50,7 +50,8 @@ impl Tab {
     pub(super) fn neighbour(self, offset: isize, model: &Model) -> Self {
         let tabs: Vec<Self> = Self::ALL.into_iter().filter(|tab| tab.exists(model)).collect();
         let index = tabs.iter().position(|tab| *tab == self).unwrap_or(0);
-        tabs[(index as isize + offset).rem_euclid(tabs.len() as isize) as usize]
+        let neighbour_index = (index as isize + offset).rem_euclid(tabs.len() as isize);
+        tabs[neighbour_index as usize]
     }
 }
 

@@ -18,6 +18,7 @@ pub(crate) struct Curves {
 }
 
 impl Curves {
+    /// Copies the seconds that the analysis keeps.
     pub(crate) fn from_analysis(analysis: &Analysis) -> Self {
         let seconds = analysis.time_series().recent(analysis.ledger());
         let started = analysis.ledger().started().unwrap_or_default();

@@ -26,9 +26,8 @@ impl Model {
         if let Some((_, filter)) = FILTERS_OF_FINDINGS.iter().find(|known| known.0 == finding.kind) {
             return String::from(*filter);
         }
-        let times = [finding.began, finding.last_at].map(|at| at.since(self.started_at) / 1_000_000);
-        // Rounded down: the end of the range is the whole millisecond.
-        let [from, to] = times.map(|ms| format!("{}.{:03}s", ms / 1_000, ms % 1_000));
+        let from = format_milliseconds(finding.began.since(self.started_at));
+        let to = format_milliseconds(finding.last_at.since(self.started_at));
         let hop = &finding.verdict.hop;
         if is_about_waiting_frames(finding.kind) && !hop.is_empty() {
             // A filter's terms are separated by spaces.
@@ -36,6 +35,12 @@ impl Model {
         }
         format!("at:{from}..{to}")
     }
+}
+
+/// Seconds as a filter reads them: `1.234s`. Rounded down, since the end of a range is the whole millisecond.
+fn format_milliseconds(ns: u64) -> String {
+    let ms = ns / 1_000_000;
+    format!("{}.{:03}s", ms / 1_000, ms % 1_000)
 }
 
 /// Whether findings of this kind say that frames wait on a hop, because they pile up or because their receiver is away.

@@ -85,18 +85,20 @@ impl Flag {
 
 /// Set of flags of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FlagSet(u16);
+pub(crate) struct FlagSet {
+    bits: u16,
+}
 
 impl FlagSet {
     /// Adds the flag if `is_set`.
     pub(crate) fn set_if(&mut self, flag: Flag, is_set: bool) {
         if is_set {
-            self.0 |= flag.bit();
+            self.bits |= flag.bit();
         }
     }
 
     pub(crate) fn contains(self, flag: Flag) -> bool {
-        self.0 & flag.bit() != 0
+        self.bits & flag.bit() != 0
     }
 
     /// Flags that are set, worst first.
@@ -106,14 +108,14 @@ impl FlagSet {
 
     /// Severity, larger for worse. Only the worst flag counts. Aborts are ignored, because nobody waits for their tokens.
     pub(crate) fn severity(self) -> u8 {
-        let bits = self.0 & !Flag::Aborted.bit();
+        let bits = self.bits & !Flag::Aborted.bit();
         // The worst flag has the lowest bit. Without flags, all 16 bits are zero.
         let worst_index = bits.trailing_zeros().min(Flag::ALL.len() as u32);
         Flag::ALL.len() as u8 - worst_index as u8
     }
 
     pub(crate) fn is_empty(self) -> bool {
-        self.0 == 0
+        self.bits == 0
     }
 }
 

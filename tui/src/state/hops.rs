@@ -59,9 +59,13 @@ pub(crate) fn hop_ends(ledger: &Ledger) -> Vec<HopEnds> {
 fn in_path_order<T>(hops: &mut [T], ends_of: fn(&T) -> &Ends<Box<str>>, carries_requests: fn(&T) -> bool) {
     let outputs = hops.iter().filter(|hop| !carries_requests(hop));
     let output_ends: Vec<Ends<Box<str>>> = outputs.map(|hop| ends_of(hop).clone()).collect();
-    hops.sort_by_key(|hop| (!carries_requests(hop)).then(|| path::depth(&output_ends, &ends_of(hop).from)));
+    hops.sort_by_key(|hop| {
+        // Those of requests have no depth, and so come first.
+        if carries_requests(hop) { None } else { Some(path::depth(&output_ends, &ends_of(hop).from)) }
+    });
 }
 
+/// Sums up the hops with one name; the group with this index has only these members.
 fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&Hop]) -> HopSummary {
     let now = ledger.now();
     let observes_receives = members.iter().any(|hop| hop.capabilities().received);
@@ -85,8 +89,8 @@ fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&
         undecoded_reasons: most_frequent_undecoded_reasons(ledger, index),
         backlog_frames: observes_receives.then_some(group.backlog),
         backlog_max_frames: observes_receives.then_some(group.backlog_max),
-        oldest_wait_ns: oldest_wait_ns.filter(|_| observes_receives),
-        queue_wait: Spread::of_distribution(&group.queue_wait).filter(|_| observes_receives),
+        oldest_wait_ns: if observes_receives { oldest_wait_ns } else { None },
+        queue_wait: if observes_receives { Spread::of_distribution(&group.queue_wait) } else { None },
         queue_wait_histogram: if observes_receives { queue_wait_histogram(&group.queue_wait) } else { Vec::new() },
         send_wait: Spread::of_distribution(group.send_wait.whole()),
         relay_delay: Spread::of_distribution(&group.relay),
@@ -116,6 +120,7 @@ fn observed_frames(counts: &HopCounts) -> u64 {
     counts.frames_sent.max(counts.frames_received)
 }
 
+/// Reasons why frames of the hop were not decoded, with the number of frames, the most frequent first.
 fn most_frequent_undecoded_reasons(ledger: &Ledger, group_index: usize) -> Vec<(String, u64)> {
     let counts = ledger.undecoded_by_reason(group_index).into_iter();
     let mut reasons: Vec<(String, u64)> = counts.map(|(reason, frames)| (reason.to_owned(), frames)).collect();
@@ -124,6 +129,7 @@ fn most_frequent_undecoded_reasons(ledger: &Ledger, group_index: usize) -> Vec<(
     reasons
 }
 
+/// Values of one of several hops with the same name.
 fn summarise_member(ledger: &Ledger, hop: &Hop) -> HopMember {
     HopMember {
         worker: hop.worker,
@@ -143,25 +149,28 @@ fn receiver_busy_share(ledger: &Ledger, members: &[&Hop]) -> Option<f64> {
 
 /// Health by the oldest waiting frame, judged by the first-token thresholds; a large backlog alone is a warning.
 fn health_by_queue(group: &HopGroup, observes_receives: bool, oldest_wait_ns: Option<u64>, frames: u64) -> Health {
-    match oldest_wait_ns {
-        Some(wait_ns) if wait_ns >= GAP_CRITICAL_NS => Health::Critical,
-        Some(wait_ns) if wait_ns >= GAP_WARNING_NS => Health::Warning,
-        _ if observes_receives && group.backlog >= BACKLOG_CRITICAL_FRAMES => Health::Warning,
-        _ if observes_receives && frames > 0 => Health::Good,
-        _ => Health::Unknown,
+    let wait_ns = oldest_wait_ns.unwrap_or(0);
+    if wait_ns >= GAP_CRITICAL_NS {
+        Health::Critical
+    } else if wait_ns >= GAP_WARNING_NS || (observes_receives && group.backlog >= BACKLOG_CRITICAL_FRAMES) {
+        Health::Warning
+    } else if observes_receives && frames > 0 {
+        Health::Good
+    } else {
+        Health::Unknown
     }
 }
 
 /// Frames in each class of [`QUEUE_WAIT_BOUNDS_NS`], and above the last bound.
 fn queue_wait_histogram(waits: &Distribution) -> Vec<u64> {
-    let mut remaining = waits.count();
+    let mut above_last_bound = waits.count();
     let mut frames = Vec::with_capacity(QUEUE_WAIT_BOUNDS_NS.len() + 1);
     for bound_ns in QUEUE_WAIT_BOUNDS_NS {
-        let above = waits.count_above(bound_ns).min(remaining);
-        frames.push(remaining - above);
-        remaining = above;
+        let above = waits.count_above(bound_ns).min(above_last_bound);
+        frames.push(above_last_bound - above);
+        above_last_bound = above;
     }
-    frames.push(remaining);
+    frames.push(above_last_bound);
     frames
 }
 

@@ -54,12 +54,17 @@ pub(crate) struct SourcePicker {
 }
 
 impl SourcePicker {
+    /// Replaces the offers by newly found ones, and keeps the selection if the user has made one.
     pub(crate) fn replace_offers(&mut self, mut offers: Vec<SourceOffer>) {
         offers.sort_by_key(|offer| offer.kind);
         // Until the user has moved the cursor, the first offer is selected, even if it is new.
-        let selected = self.selected_offer().filter(|_| self.has_moved);
-        let new_index = selected.and_then(|selected| offers.iter().position(|offer| offer.command == selected.command));
-        self.selected_index = new_index.unwrap_or(0);
+        let mut new_index = 0;
+        if self.has_moved
+            && let Some(selected) = self.selected_offer()
+        {
+            new_index = offers.iter().position(|offer| offer.command == selected.command).unwrap_or(0);
+        }
+        self.selected_index = new_index;
         self.offers = offers;
     }
 

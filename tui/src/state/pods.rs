@@ -145,9 +145,11 @@ impl KeyFigures {
         let mut combined = Self::default();
         for pod in pods {
             let figures = &pod.figures;
-            if pod.role != "prefill" || !pods.iter().any(|other| other.may_decode_for(pod)) {
-                combined.tokens_per_s =
-                    [combined.tokens_per_s, figures.tokens_per_s].into_iter().flatten().reduce(|sum, rate| sum + rate);
+            let is_counted_by_other = pod.role == "prefill" && pods.iter().any(|other| other.may_decode_for(pod));
+            if !is_counted_by_other {
+                if let Some(rate) = figures.tokens_per_s {
+                    *combined.tokens_per_s.get_or_insert(0.0) += rate;
+                }
                 combined.requests_live += figures.requests_live;
                 combined.requests_seen += figures.requests_seen;
             }

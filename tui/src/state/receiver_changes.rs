@@ -51,27 +51,41 @@ pub(crate) fn receiver_changes(history: &RequestHistory, hops: &[HopEnds]) -> Ve
             continue;
         }
         seen_legs.push(ends);
-        let on_leg = history.chunks.iter().filter_map(|chunk| {
-            let hop = hops.iter().find(|hop| hop.id == chunk.hop && hop.ends == *ends)?;
-            Some(ReceivedBy { chunk, receiver: &hop.receiver })
-        });
-        let on_leg: Vec<ReceivedBy<'_>> = on_leg.collect();
-        for (index, pair) in on_leg.windows(2).enumerate() {
-            if pair[0].receiver == pair[1].receiver {
-                continue;
+        let mut first_sent = None;
+        let mut last_receiver: Option<&str> = None;
+        for (index, ReceivedBy { chunk, receiver }) in chunks_on_leg(history, hops, ends).enumerate() {
+            if index == 0 {
+                first_sent = chunk.sent;
             }
-            let sent_times = on_leg[0].chunk.sent.zip(pair[1].chunk.sent);
-            changes.push(ReceiverChange {
-                role: ends.to.to_string(),
-                from: pair[0].receiver.to_owned(),
-                to: pair[1].receiver.to_owned(),
-                // The second of the pair, counted from 1.
-                chunk: history.since.is_none().then_some(index + 2),
-                after_ns: sent_times.map(|(first, sent)| sent.since(first)),
-            });
+            if let Some(last_receiver) = last_receiver
+                && last_receiver != receiver
+            {
+                let sent_times = first_sent.zip(chunk.sent);
+                changes.push(ReceiverChange {
+                    role: ends.to.to_string(),
+                    from: last_receiver.to_owned(),
+                    to: receiver.to_owned(),
+                    // Without the first chunks, the number of this one is unknown.
+                    chunk: history.since.is_none().then_some(index + 1),
+                    after_ns: sent_times.map(|(first, sent)| sent.since(first)),
+                });
+            }
+            last_receiver = Some(receiver);
         }
     }
     changes
+}
+
+/// Chunks that were sent on the hops with these ends, in their order, each with its receiver.
+fn chunks_on_leg<'a>(
+    history: &'a RequestHistory,
+    hops: &'a [HopEnds],
+    ends: &'a Ends<Box<str>>,
+) -> impl Iterator<Item = ReceivedBy<'a>> {
+    history.chunks.iter().filter_map(move |chunk| {
+        let hop = hops.iter().find(|hop| hop.id == chunk.hop && hop.ends == *ends)?;
+        Some(ReceivedBy { chunk, receiver: &hop.receiver })
+    })
 }
 
 struct ReceivedBy<'a> {

@@ -85,9 +85,10 @@ impl Model {
         self.rows_evicted = ledger.totals().requests.closed.saturating_sub(finished_count as u64);
         let has_precedence = |summary: &RequestSummary| ledger.is_notable(summary) || pins.contains(&*summary.rid);
         // Counting them takes time, and is not needed if all requests fit.
-        let precedent_count = match self.rows_left_out {
-            0 => 0,
-            _ => ledger.finished().filter(|summary| has_precedence(summary)).count().min(max_finished),
+        let precedent_count = if self.rows_left_out == 0 {
+            0
+        } else {
+            ledger.finished().filter(|summary| has_precedence(summary)).count().min(max_finished)
         };
         let mut rows_for_precedent = precedent_count;
         let mut rows_for_others = max_finished - precedent_count;
@@ -113,6 +114,7 @@ impl Model {
         }
     }
 
+    /// Reads everything known of a request: it may be live, unanswered, finished, or pinned and evicted.
     pub(crate) fn refresh_detail(&mut self, analysis: &Analysis, pinned: &PinnedHistories, rid: &str) {
         let ledger = analysis.ledger();
         let writer = RowWriter::new(ledger);
@@ -150,6 +152,7 @@ impl Model {
         });
     }
 
+    /// The most severe finding, or what the run shows without any.
     fn judge_run(&self, ledger: &Ledger) -> RunVerdict {
         // As in the report's headline, a finding that is over keeps its severity.
         if let Some(worst) = self.findings.first().filter(|worst| worst.verdict.severity > Severity::Info) {
@@ -219,19 +222,24 @@ impl<'a> RowWriter<'a> {
         Self { ledger, observes_gaps: ledger.observes_gaps(), predicts_drops: ledger.predicts_drops() }
     }
 
+    /// Writes a request that the ledger has not closed yet.
     fn write_live(&self, request: &Request, row: &mut RequestRow) {
         let now = self.ledger.now();
-        // The scheduler can finish a request whose first token has not been received. That wait matters most.
-        let waiting_since = request.waiting_since().filter(|_| self.observes_gaps);
+        let waiting_since = if self.observes_gaps { request.waiting_since() } else { None };
         let mut numbers = self.ledger.numbers(request);
-        let state = match numbers.finish {
-            Some(Finish::Abort) => RequestState::Aborted,
-            _ if waiting_since.is_some() => RequestState::Waiting,
-            Some(_) if !request.is_end_in_transit() => RequestState::Finished,
-            // As in the number of live requests.
-            Some(_) | None => RequestState::Live,
+        // As in the number of live requests, the end counts once it was received.
+        let has_ended = numbers.finish.is_some() && !request.is_end_in_transit();
+        let state = if numbers.finish == Some(Finish::Abort) {
+            RequestState::Aborted
+        } else if waiting_since.is_some() {
+            // The scheduler can finish a request whose first token has not been received. That wait matters most.
+            RequestState::Waiting
+        } else if has_ended {
+            RequestState::Finished
+        } else {
+            RequestState::Live
         };
-        if numbers.finish.is_none() || waiting_since.is_some() || request.is_end_in_transit() {
+        if !has_ended || waiting_since.is_some() {
             // It is still in flight, for filters by time.
             numbers.last_at = now;
         }
@@ -244,6 +252,7 @@ impl<'a> RowWriter<'a> {
         self.write_row(row, request.rid, RequestState::Waiting, request.numbers(self.ledger.now()), true);
     }
 
+    /// Writes a request that is over, from what the ledger keeps of it.
     fn write_finished(&self, summary: &RequestSummary, row: &mut RequestRow) {
         let state = match summary.finish {
             Some(Finish::Abort) => RequestState::Aborted,
@@ -301,6 +310,7 @@ fn describe_engine(ledger: &Ledger) -> String {
     text
 }
 
+/// First-token gaps of the ledger, and the requests whose first token waits now.
 fn first_token_gap(ledger: &Ledger) -> FirstTokenGap {
     let now = ledger.now();
     let mut waiting = WaitingRequests::default();

@@ -124,7 +124,7 @@ impl RequestDetail {
         let has_damaged_call = self.chunks.iter().any(|chunk| chunk.tool_call.is_some());
         let harmed = self.chunks.iter().enumerate().filter(move |(_, chunk)| {
             let is_left_out = chunk.status == ChunkStatus::Unknown && has_damaged_call;
-            chunk.tool_call.is_some() || chunk.state.is_harmed() && !is_left_out
+            chunk.tool_call.is_some() || (chunk.state.is_harmed() && !is_left_out)
         });
         harmed.map(|(index, _)| index)
     }
@@ -146,8 +146,12 @@ impl TimeSpan {
     /// The shortest span with all of these times; `None` without any.
     fn enclosing(mut times: impl Iterator<Item = MonoNs>) -> Option<Self> {
         let first = times.next()?;
-        let start = Self { first, last: first };
-        Some(times.fold(start, |span, at| Self { first: span.first.min(at), last: span.last.max(at) }))
+        let mut span = Self { first, last: first };
+        for at in times {
+            span.first = span.first.min(at);
+            span.last = span.last.max(at);
+        }
+        Some(span)
     }
 
     pub(crate) fn length_ns(self) -> u64 {
@@ -165,6 +169,7 @@ struct HopLeg<'a> {
     first_received: Option<MonoNs>,
 }
 
+/// The legs of the request's path with the times of its first chunk, where these are known.
 fn hop_legs<'a>(legs: &'a [LifeLeg], history: &RequestHistory, numbers: &RequestNumbers) -> Vec<HopLeg<'a>> {
     let legs = legs.iter().map(|leg| HopLeg {
         ends: &leg.ends,
@@ -243,6 +248,7 @@ fn describe_way(parts: &[WayPart], legs: &[HopLeg<'_>]) -> String {
     }
 }
 
+/// The known moments of the request on its path, in the order of time.
 fn path_stages(
     legs: &[HopLeg<'_>],
     history: &RequestHistory,
@@ -287,6 +293,7 @@ fn in_parentheses(name: &str) -> String {
     if name.is_empty() { String::new() } else { format!(" ({name})") }
 }
 
+/// A row of ticks for the sends and for the receives of each leg, and one for the deliveries.
 fn tracks(legs: &[HopLeg<'_>], history: &RequestHistory, lines: &[ChunkLine]) -> Vec<TickTrack> {
     let mut tracks = Vec::new();
     for (leg_index, leg) in legs.iter().enumerate() {

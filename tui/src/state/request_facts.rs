@@ -26,6 +26,7 @@ pub(crate) struct RequestFacts {
 }
 
 impl RequestFacts {
+    /// Reads the record of a live request, or else of one that has finished.
     pub(super) fn from_ledger(
         ledger: &Ledger,
         request: Option<&Request>,
@@ -61,11 +62,12 @@ const MAX_RANGES: usize = 6;
 
 /// Times of the first and the last loss after the request's first chunk; empty if unknown.
 fn format_loss_times(losses: Option<&Losses>, first_chunk_at: MonoNs) -> String {
-    let times = losses.and_then(|losses| losses.since.zip(losses.last_at));
-    times.map_or_else(String::new, |(since, last)| {
-        let [since, last] = [since, last].map(|at| format_duration(at.since(first_chunk_at)));
-        format!(", from {since} to {last} after its first chunk")
-    })
+    let Some(Losses { since: Some(since), last_at: Some(last_at), .. }) = losses else {
+        return String::new();
+    };
+    let since = format_duration(since.since(first_chunk_at));
+    let last = format_duration(last_at.since(first_chunk_at));
+    format!(", from {since} to {last} after its first chunk")
 }
 
 /// Names the lost chunks and tokens, if known: ` (chunks 2, 3; places 3, 7-9; ids 13, 14)`.
@@ -89,6 +91,7 @@ pub(super) fn evidence_of_flags(row: &RequestRow, engine: &EngineState, facts: &
     row.flags.iter().map(|flag| (flag, evidence_of_flag(flag, row, engine, facts))).collect()
 }
 
+/// Explains why the request has the flag.
 fn evidence_of_flag(flag: Flag, row: &RequestRow, engine: &EngineState, facts: &RequestFacts) -> String {
     let source = engine.facts().source();
     let receiver = engine.facts().receiver();

@@ -70,6 +70,7 @@ pub(crate) struct NumberColumn {
     pub(crate) on_screen: OnScreen,
 }
 
+/// Columns of numbers that the screen can show or a filter can name.
 pub(crate) fn number_columns() -> impl Iterator<Item = NumberColumn> {
     COLUMNS
         .iter()

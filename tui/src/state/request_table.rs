@@ -120,17 +120,17 @@ impl RequestTable {
         self.arranged_for = Some(Arrangement { filter: filter.clone(), order, pins: pins.clone() });
     }
 
+    /// Order of two rows: by the sorted column, then by their rids.
     fn compare_rows(&self, a: &ShownRow, b: &ShownRow) -> Ordering {
         let rids = a.rid_prefix.cmp(&b.rid_prefix).then_with(|| self.row(a).rid.cmp(&self.row(b).rid));
         if self.order.column == RequestColumn::Rid {
             return if self.order.is_descending { rids.reverse() } else { rids };
         }
-        let keys = match (a.key, b.key) {
-            (Some(a), Some(b)) if self.order.is_descending => b.cmp(&a),
-            (Some(a), Some(b)) => a.cmp(&b),
+        let (Some(key_of_a), Some(key_of_b)) = (a.key, b.key) else {
             // Unknown values come last in both orders.
-            _ => b.key.is_some().cmp(&a.key.is_some()),
+            return b.key.is_some().cmp(&a.key.is_some()).then(rids);
         };
+        let keys = if self.order.is_descending { key_of_b.cmp(&key_of_a) } else { key_of_a.cmp(&key_of_b) };
         keys.then(rids)
     }
 
@@ -175,16 +175,14 @@ impl RequestTable {
     pub(crate) fn position_of(&self, rid: &str) -> Option<usize> {
         // A number is compared faster than a text.
         let prefix = rid_prefix(rid);
-        let mut with_rid = (self.shown.iter().enumerate())
-            .filter(|(_, shown)| shown.rid_prefix == prefix && self.row(shown).rid == rid)
-            .peekable();
-        if let Some((position, _)) = with_rid.next_if(|(index, _)| *index < self.pinned_count) {
+        let has_rid = |shown: &ShownRow| shown.rid_prefix == prefix && self.row(shown).rid == rid;
+        let (pinned, others) = self.shown.split_at(self.pinned_count);
+        if let Some(position) = pinned.iter().position(has_rid) {
             return Some(position);
         }
         // The others are not sorted, so the position is the number of rows that sort before it.
-        let others = &self.shown[self.pinned_count..];
-        let (_, found) = with_rid.min_by(|(_, a), (_, b)| self.compare_rows(a, b))?;
-        let before = others.iter().filter(|other| self.compare_rows(other, found).is_lt());
+        let first = others.iter().filter(|other| has_rid(other)).min_by(|a, b| self.compare_rows(a, b))?;
+        let before = others.iter().filter(|other| self.compare_rows(other, first).is_lt());
         Some(self.pinned_count + before.count())
     }
 

@@ -51,28 +51,32 @@ impl TypedTime {
     /// Parses a time of day such as `14:59:08`, or a time from the start such as `1:23` or `3.9s`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let time_of_day = TimeOfDay::parse(text);
-        let moment_ns = units::parse_moment(text);
-        match (time_of_day, moment_ns) {
-            (Some(time), None) => Some(Self::OfDay(time)),
-            (Some(time), Some(_)) if !time.is_minute() => Some(Self::OfDay(time)),
-            (_, Some(ns)) => {
-                let after_point = text.split_once('.').map_or("", |(_, end)| end);
-                let decimals = after_point.bytes().take_while(u8::is_ascii_digit).count();
-                let precision_ns = 1_000_000_000 / 10_u64.pow(decimals.min(9) as u32);
-                Some(Self::FromStart { ns, precision_ns, as_time_of_day: time_of_day })
-            }
-            (None, None) => None,
+        let Some(ns) = units::parse_moment(text) else {
+            return time_of_day.map(Self::OfDay);
+        };
+        // `14:59` has both readings, of which the run decides; `14:59:08` is a time of day.
+        if let Some(time) = time_of_day
+            && !time.is_minute()
+        {
+            return Some(Self::OfDay(time));
         }
+        let after_point = text.split_once('.').map_or("", |(_, end)| end);
+        let decimals = after_point.bytes().take_while(u8::is_ascii_digit).count();
+        let precision_ns = 1_000_000_000 / 10_u64.pow(decimals.min(9) as u32);
+        Some(Self::FromStart { ns, precision_ns, as_time_of_day: time_of_day })
     }
 
     /// Whether it is later than another time of the same kind. A range over midnight is shorter than half a day.
     pub(super) fn is_after(self, other: Self) -> bool {
         const DAY_NS: u64 = 86_400_000_000_000;
-        match (self, other) {
-            (Self::OfDay(time), Self::OfDay(other)) => time.ns > other.ns && time.ns - other.ns <= DAY_NS / 2,
-            (Self::FromStart { ns, .. }, Self::FromStart { ns: other_ns, .. }) => ns > other_ns,
-            _ => false,
+        if let (Self::OfDay(time), Self::OfDay(other)) = (self, other) {
+            return time.ns > other.ns && time.ns - other.ns <= DAY_NS / 2;
         }
+        if let (Self::FromStart { ns, .. }, Self::FromStart { ns: other_ns, .. }) = (self, other) {
+            return ns > other_ns;
+        }
+        // Whether times of different kinds are in order depends on the run.
+        false
     }
 
     /// Whether it is a time of day in hours and minutes.
@@ -92,20 +96,23 @@ impl TypedTime {
     /// Its first nanosecond from the start of a run whose wall clock then was `wall_start_ns`. Without a wall clock, every time is one from the
     /// start.
     pub(super) fn first_ns(self, wall_start_ns: Option<u64>) -> u64 {
-        match (self, wall_start_ns) {
-            (Self::OfDay(time), Some(start_ns)) => time.first_in_run(start_ns),
-            (Self::OfDay(time), None) => time.ns,
-            (Self::FromStart { ns, .. }, _) => ns,
+        match self {
+            Self::OfDay(time) => match wall_start_ns {
+                Some(start_ns) => time.first_in_run(start_ns),
+                None => time.ns,
+            },
+            Self::FromStart { ns, .. } => ns,
         }
     }
 
     /// Its last nanosecond: `14:59:08` is the whole second.
     pub(super) fn last_ns(self, wall_start_ns: Option<u64>) -> u64 {
-        match (self, wall_start_ns) {
-            (Self::OfDay(time), Some(start_ns)) => time.last_in_run(start_ns),
-            (Self::OfDay(TimeOfDay { ns, precision_ns }), None) | (Self::FromStart { ns, precision_ns, .. }, _) => {
-                ns.saturating_add(precision_ns - 1)
-            }
+        match self {
+            Self::OfDay(time) => match wall_start_ns {
+                Some(start_ns) => time.last_in_run(start_ns),
+                None => time.ns.saturating_add(time.precision_ns - 1),
+            },
+            Self::FromStart { ns, precision_ns, .. } => ns.saturating_add(precision_ns - 1),
         }
     }
 }

@@ -39,6 +39,7 @@ pub(crate) struct TimeShares {
 }
 
 impl TimeShares {
+    /// Converts times into shares.
     pub(crate) fn from_time_use(time: &TimeUse) -> Self {
         Self {
             running: time.share(time.on_ns),
@@ -60,6 +61,7 @@ pub(crate) fn thread_lines(ledger: &Ledger) -> Option<Vec<ThreadLine>> {
     (!lines.is_empty()).then_some(lines)
 }
 
+/// Line of a thread; `None` if it was never sampled.
 fn thread_line(thread: &Thread, window: RecentWindow) -> Option<ThreadLine> {
     let recent = thread
         .between(window.from, window.to)

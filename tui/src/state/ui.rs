@@ -181,7 +181,7 @@ impl Ui {
             Action::Pause if self.is_replay => return Some(Effect::Command(ScreenCommand::Play(Play::Toggle))),
             Action::Pause => self.toggle_pause(model),
             Action::Command(command) => {
-                if command == ScreenCommand::Play(Play::Finding(true)) && model.is_at_end() {
+                if command == ScreenCommand::Play(Play::NextFinding) && model.is_at_end() {
                     self.show_message("no further finding before the end");
                 }
                 return Some(Effect::Command(command));
@@ -331,12 +331,14 @@ impl Ui {
         self.message = Some(text.into());
     }
 
+    /// Shows a tab, and closes the dialog.
     fn open_tab(&mut self, tab: Tab) {
         self.tab = tab;
         // It was about the tab before.
         self.dialog = Dialog::None;
     }
 
+    /// Moves the selection of the list that is shown, or scrolls the help.
     fn move_selection(&mut self, offset: isize, model: &Model) {
         if let Dialog::Help(line) = &mut self.dialog {
             *line = line.saturating_add_signed(offset).min(self.help_end);
@@ -376,6 +378,7 @@ impl Ui {
         self.selected_rid = rid;
     }
 
+    /// Selects the row of the tab's list that was clicked.
     fn select_row(&mut self, row: usize, model: &Model) {
         if self.tab != Tab::Requests {
             self.select_item(self.tab, row, model);
@@ -385,6 +388,7 @@ impl Ui {
         }
     }
 
+    /// Opens the details of what is selected on the tab.
     fn open_selection(&mut self, model: &Model) {
         match self.tab {
             Tab::Overview => self.open_tab(Tab::Findings),
@@ -445,17 +449,19 @@ impl Ui {
 
     /// Closes the dialog, clears the filter, returns from a request, or scrolls to the newest second; the first that applies.
     fn go_back(&mut self) {
-        match (&self.dialog, self.tab) {
-            (Dialog::None, Tab::Request) => self.open_tab(Tab::Requests),
-            (Dialog::None, Tab::Requests) if !self.filter.is_empty() => {
-                self.filter = RequestFilter::default();
-                self.show_message("filter cleared");
-            }
-            (Dialog::None, _) => self.scrolled_back_s = None,
-            _ => self.dialog = Dialog::None,
+        if self.dialog != Dialog::None {
+            self.dialog = Dialog::None;
+        } else if self.tab == Tab::Request {
+            self.open_tab(Tab::Requests);
+        } else if self.tab == Tab::Requests && !self.filter.is_empty() {
+            self.filter = RequestFilter::default();
+            self.show_message("filter cleared");
+        } else {
+            self.scrolled_back_s = None;
         }
     }
 
+    /// Pins the selected request to the top of the table, or unpins it.
     fn toggle_pin(&mut self) {
         let Some(rid) = self.selected_rid.clone() else { return };
         // The row stays selected, although it moves to the top.
@@ -470,21 +476,26 @@ impl Ui {
         }
     }
 
+    /// Freezes the view at the newest second, or lets it go on.
     fn toggle_pause(&mut self, model: &Model) {
-        match self.paused_at_second.take() {
-            Some(_) => self.scrolled_back_s = None,
-            None => self.paused_at_second = Some(model.curves.newest_second()),
+        if self.paused_at_second.is_some() {
+            self.paused_at_second = None;
+            self.scrolled_back_s = None;
+        } else {
+            self.paused_at_second = Some(model.curves.newest_second());
         }
     }
 
     /// Scrolls to later (positive) or earlier times.
     fn scroll_time(&mut self, steps: isize, model: &Model) {
         let distance_s = steps.unsigned_abs() as u64 * SCROLL_COLUMNS * SECONDS_PER_COLUMN[self.zoom_level];
-        let shown = self.seconds_back(model);
-        let seconds_back = if steps < 0 { shown.saturating_add(distance_s) } else { shown.saturating_sub(distance_s) };
-        let is_back_at_newest = seconds_back == 0 && !model.is_at_end();
+        let back_before = self.seconds_back(model);
+        let seconds_back =
+            if steps < 0 { back_before.saturating_add(distance_s) } else { back_before.saturating_sub(distance_s) };
+        // At the newest second, the view follows a run that goes on.
+        let follows_run = seconds_back == 0 && !model.is_at_end();
         let seconds_back = seconds_back.min(model.curves.seconds_before_newest());
-        self.scrolled_back_s = (!is_back_at_newest).then_some(seconds_back);
+        self.scrolled_back_s = if follows_run { None } else { Some(seconds_back) };
     }
 
     /// Changes the text that the dialog reads, if it does.
@@ -513,6 +524,7 @@ impl Ui {
         Ok(filter)
     }
 
+    /// The saved filter with this name. The error names the most similar one.
     fn find_saved_filter(&self, name: &str) -> Result<RequestFilter, FilterSyntaxError> {
         if let Some(saved) = self.options.filters.iter().find(|saved| saved.name == name) {
             return Ok(saved.filter.clone());
@@ -525,6 +537,7 @@ impl Ui {
         Err(FilterSyntaxError { position: 0, message: format!("no saved filter @{name}: {hint}") })
     }
 
+    /// Uses a filter, with the first request that matches as the selected one.
     fn apply_filter(&mut self, filter: RequestFilter) {
         self.filter = filter;
         // The selected request may not match.

@@ -71,11 +71,20 @@ impl<'a> ChartSeries<'a> {
         Ok((0..columns).map(|column| values[usize::from(column) * values.len() / usize::from(columns)]).collect())
     }
 
-    /// Last value, or `none` if nothing was measured then, and maximum.
-    pub(super) fn format_numbers(&self, values: &[Option<f64>]) -> [String; 2] {
-        let last = values.last().copied().flatten().map_or_else(|| "none".to_owned(), self.format);
-        [last, (self.format)(max_value(values))]
+    /// Texts of the numbers beside the series. The last value is `none` if nothing was measured then.
+    pub(super) fn format_numbers(&self, values: &[Option<f64>]) -> SeriesNumbers {
+        let last = match values.last() {
+            Some(Some(value)) => (self.format)(*value),
+            Some(None) | None => "none".to_owned(),
+        };
+        SeriesNumbers { last, max: (self.format)(max_value(values)) }
     }
+}
+
+/// Texts of the numbers beside a series.
+pub(super) struct SeriesNumbers {
+    pub(super) last: String,
+    pub(super) max: String,
 }
 
 /// Formats a duration in nanoseconds.
@@ -164,7 +173,8 @@ impl TimeWindow {
         // The axis has the shown time, too.
         let title = if text_width(&whole_title) + 2 <= width { whole_title } else { title };
         pad.left_columns(width).draw_heading(y, &title);
-        draw_numbers(pad, y, &[self.describe_last(curves), "max".to_owned()], Ink::Dim);
+        let titles = SeriesNumbers { last: self.describe_last(curves), max: "max".to_owned() };
+        draw_numbers(pad, y, &titles, Ink::Dim);
     }
 
     /// Span shown in `columns`, in nanoseconds since the start of the run. A second that is not over ends now.
@@ -223,10 +233,10 @@ pub(super) fn draw_chart(pad: &mut Pad<'_>, series: &ChartSeries<'_>, curves: &C
 }
 
 /// Draws the last value and the maximum at the right edge.
-fn draw_numbers(pad: &mut Pad<'_>, y: u16, numbers: &[String; 2], ink: Ink) {
+fn draw_numbers(pad: &mut Pad<'_>, y: u16, numbers: &SeriesNumbers, ink: Ink) {
     let x = pad.width() - SCALE_WIDTH - 1;
     let row = CellRow { x, y, pitch: NUMBER_WIDTH + 1, width: NUMBER_WIDTH };
-    pad.draw_cells(row, numbers, ink);
+    pad.draw_cells(row, [&numbers.last, &numbers.max], ink);
 }
 
 /// The largest known value; 0 without any.

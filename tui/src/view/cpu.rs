@@ -24,6 +24,7 @@ const NAME_X: u16 = 16;
 const MIN_BOUND_SHARE: f64 = 0.90;
 const MIN_LACKING_SHARE: f64 = 0.10;
 
+/// Draws the table of threads, and below it the curves and functions of the selected one.
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let threads = model.threads.as_deref().unwrap_or_default();
     let layout = ThreadTableLayout::for_width(pad.width());
@@ -72,6 +73,7 @@ struct ThreadTableLayout {
 }
 
 impl ThreadTableLayout {
+    /// Columns for a screen of this width.
     fn for_width(width: u16) -> Self {
         // The verdict is always shown whole.
         let share_count = match width {
@@ -177,6 +179,7 @@ fn format_whole_percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
+/// Draws a thread in one row: its name, how it spent its time, and the verdict.
 fn draw_thread(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine, layout: &ThreadTableLayout) {
     let mark = if thread.is_receiver { "*" } else { " " };
     pad.draw_clipped(3, y, 12, &format!("{mark}{}", thread.role), Ink::Strong);

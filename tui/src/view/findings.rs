@@ -30,6 +30,7 @@ enum FindingListItem<'a> {
     Degraded(&'a str),
 }
 
+/// Draws the list of findings and missing observations, and below it the details of the selected one.
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let degraded = model.run.degraded.iter().map(|text| FindingListItem::Degraded(text));
     let lines: Vec<FindingListItem<'_>> = model.findings.iter().map(FindingListItem::Finding).chain(degraded).collect();
@@ -57,7 +58,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     }
 }
 
-/// Draws what the first line of the screen says, if that is about no finding below and may be cut. Returns the next free row.
+/// Draws the whole verdict, which the first line of the screen may cut, unless a finding in the list has its text. Returns the next free row.
 fn draw_whole_verdict(pad: &mut Pad<'_>, model: &Model) -> u16 {
     if model.verdict.health >= Health::Warning {
         return 0;
@@ -70,6 +71,7 @@ fn draw_whole_verdict(pad: &mut Pad<'_>, model: &Model) -> u16 {
     y
 }
 
+/// Draws a finding in one row: severity, time, kind and summary.
 fn draw_finding(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Finding) {
     let verdict = &finding.verdict;
     let health = Health::from(verdict.severity);
@@ -93,22 +95,12 @@ fn draw_finding(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Finding) {
     pad.draw_text(x, y, &verdict.summary, Ink::Plain);
 }
 
+/// Draws everything known of a finding from row `y` on.
 fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Finding) {
     let verdict = &finding.verdict;
     pad.draw_heading(y, finding.kind);
     let mut y = pad.draw_paragraph(1, y + 1, MAX_SUMMARY_ROWS, &verdict.summary, Ink::Strong);
-    let [began, last] = [finding.began, finding.last_at].map(|at| model.format_exact_moment(at));
-    let duration_ns = finding.last_at.since(finding.began);
-    let after = format!("at {last} (after {})", format_duration(duration_ns));
-    let lasting = if model.is_at_end() { "lasted to the end of the run" } else { "lasts now" };
-    // Found by the last run of the detectors.
-    let occurs_at_last_tick = finding.last_at.since(model.started_at) >= model.running_ns;
-    let span = match (finding.active, duration_ns) {
-        (true, _) if occurs_at_last_tick => format!("began at {began}, {lasting}"),
-        (_, 0) => format!("occurred at {began}"),
-        (true, _) => format!("began at {began}, last occurred {after}"),
-        (false, _) => format!("began at {began}, ended {after}"),
-    };
+    let span = describe_time_of_finding(model, finding);
     let episodes = finding.times.episodes().iter();
     let episodes = episodes.map(|episode| [episode.first, episode.last].map(|at| model.format_exact_moment(at)));
     let span = span + &describe_episodes(episodes, finding.times.joined());
@@ -137,21 +129,40 @@ fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Findi
     }
 }
 
+/// When the finding began and ended, or whether it lasts.
+fn describe_time_of_finding(model: &Model, finding: &Finding) -> String {
+    let began = model.format_exact_moment(finding.began);
+    let last = model.format_exact_moment(finding.last_at);
+    let duration_ns = finding.last_at.since(finding.began);
+    // Found by the last run of the detectors.
+    let occurs_at_last_tick = finding.last_at.since(model.started_at) >= model.running_ns;
+    if finding.active && occurs_at_last_tick {
+        let lasting = if model.is_at_end() { "lasted to the end of the run" } else { "lasts now" };
+        return format!("began at {began}, {lasting}");
+    }
+    if duration_ns == 0 {
+        return format!("occurred at {began}");
+    }
+    let ended = if finding.active { "last occurred" } else { "ended" };
+    format!("began at {began}, {ended} at {last} (after {})", format_duration(duration_ns))
+}
+
 /// Formats `wait_ns: 1500000000` as `wait: 1.50 s`.
 fn format_evidence(name: &str, value: &Value) -> String {
     let Value::Number(number) = value else {
         return format!("{} {}", name.replace('_', " "), json_text(value));
     };
-    let duration_name = name.strip_suffix("_ns");
-    let shown = match (number.as_u64(), duration_name) {
-        (Some(ns), Some(_)) => format_duration(ns),
+    if let Some(duration_name) = name.strip_suffix("_ns") {
+        let duration = number.as_u64().map_or_else(|| number.to_string(), format_duration);
+        return format!("{} {duration}", duration_name.replace('_', " "));
+    }
+    let shown = match number.as_u64() {
         // Identifiers are no quantities.
-        (Some(id), None) if is_identifier(name) => id.to_string(),
-        (Some(count), None) => format_count(count),
-        (None, Some(_)) => number.to_string(),
-        (None, None) => format!("{:.3}", number.as_f64().unwrap_or(0.0)),
+        Some(id) if is_identifier(name) => id.to_string(),
+        Some(count) => format_count(count),
+        None => format!("{:.3}", number.as_f64().unwrap_or(0.0)),
     };
-    format!("{} {shown}", duration_name.unwrap_or(name).replace('_', " "))
+    format!("{} {shown}", name.replace('_', " "))
 }
 
 #[cfg(test)]

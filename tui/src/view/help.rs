@@ -50,6 +50,7 @@ pub(super) fn draw_help(pad: &mut Pad<'_>, scrolled: usize, ui: &Ui, model: &Mod
     }
 }
 
+/// Draws a key, what it does, and where it applies at the right edge.
 fn draw_dialog_line(pad: &mut Pad<'_>, y: u16, key: &str, text: &str, context: &str) {
     pad.draw_clipped(2, y, 13, key, Ink::Head);
     pad.draw_clipped(TEXT_X, y, width_of_text(pad.width(), context), text, Ink::Plain);
@@ -76,6 +77,7 @@ fn wrapped(lines: Vec<HelpLine>, width: u16) -> Vec<HelpLine> {
     all
 }
 
+/// All lines of the help: keys, filter terms, signs, flags and columns.
 fn help_lines(theme: Theme, ui: &Ui, model: &Model) -> Vec<HelpLine> {
     let mut lines = Vec::new();
     if ui.tab == Tab::Requests {

@@ -4,7 +4,7 @@ use session::units::{format_bytes, format_count, format_duration, format_rate, k
 use trace::stats::Spread;
 use trace::words::{percent, plural};
 
-use super::chart::{self, ChartSeries, TimeWindow};
+use super::chart::{self, ChartSeries, SeriesNumbers, TimeWindow};
 use super::pad::{CellRow, List, Pad, text_width};
 use crate::state::Model;
 use crate::state::action::Tab;
@@ -13,6 +13,8 @@ use crate::state::model::{HopMember, HopSummary, QUEUE_WAIT_BOUNDS_NS};
 use crate::state::ui::Ui;
 use crate::theme::Ink;
 
+/// Index of the first class of waits above one second, behind the bound of one second.
+const FIRST_CLASS_ABOVE_1_S: usize = 5;
 /// Cells of the longest histogram bar.
 const MAX_BAR_WIDTH: u16 = 24;
 /// Minimum cells of a time series: its name and numbers.
@@ -24,6 +26,7 @@ const MIN_ENDPOINT_WIDTH: u16 = 12;
 /// Rows of one time series, including its heading.
 const TREND_ROWS: u16 = 9;
 
+/// Draws the table of hops, the workers of the selected one, and its details below.
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if model.hops.is_empty() {
         pad.draw_text(2, 1, "no hop observed yet", Ink::Dim);
@@ -151,6 +154,7 @@ impl HopTableLayout {
     }
 }
 
+/// Draws a hop in one row: health, name and numbers.
 fn draw_hop(pad: &mut Pad<'_>, y: u16, hop: &HopSummary, layout: &HopTableLayout) {
     pad.draw_text(1, y, pad.theme.health_symbol(hop.health), Ink::Health(hop.health));
     let name = format!("{}{}{}", hop.ends.from, pad.theme.rich_or_ascii("→", ">"), hop.ends.to);
@@ -223,6 +227,7 @@ fn describe_queue_wait(hop: &HopSummary) -> String {
     }
 }
 
+/// Text of the quantiles of durations.
 fn format_quantiles(spread: Spread) -> String {
     format!(
         "p50 {}  p90 {}  p99 {}  max {}",
@@ -257,6 +262,7 @@ fn describe_queues(hop: &HopSummary, when: &str) -> String {
     }
 }
 
+/// Draws a bar for each class of queue waits, from row `y` on.
 fn draw_histogram(pad: &mut Pad<'_>, y: u16, hop: &HopSummary) {
     pad.draw_text(1, y, "frames by queue wait", Ink::Head);
     let max = hop.queue_wait_histogram.iter().copied().max().unwrap_or(0).max(1);
@@ -282,8 +288,7 @@ fn draw_histogram(pad: &mut Pad<'_>, y: u16, hop: &HopSummary) {
         let cells = (u128::from(frames) * u128::from(MAX_BAR_WIDTH) / u128::from(max)) as usize;
         // A small class must look different from an empty one.
         let bar = pad.theme.rich_or_ascii("█", "#").repeat(cells.max(usize::from(frames > 0)));
-        // Waits above one second.
-        let health = if class >= 5 { Health::Warning } else { Health::Good };
+        let health = if class >= FIRST_CLASS_ABOVE_1_S { Health::Warning } else { Health::Good };
         let x = pad.draw_text(10, class_y, &bar, Ink::Health(health));
         pad.draw_text(x + 1, class_y, &format_count(frames), Ink::Plain);
     }
@@ -308,7 +313,7 @@ fn draw_trend(pad: &mut Pad<'_>, x: u16, series: &ChartSeries<'_>, window: TimeW
     let values = series.column_values(&model.curves, window, columns);
     let numbers = match &values {
         Ok(values) => {
-            let [last, max] = series.format_numbers(values);
+            let SeriesNumbers { last, max } = series.format_numbers(values);
             format!(" {}: {last}, max {max} ", window.describe_last(&model.curves))
         }
         Err(reason) => format!(" {reason} "),

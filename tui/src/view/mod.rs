@@ -32,6 +32,7 @@ use pad::{Pad, text_width};
 const MIN_COLUMNS: u16 = 60;
 const MIN_ROWS: u16 = 20;
 
+/// Draws everything: tabs, verdict, the open tab, status, dialogs. Returns what can be clicked.
 pub(crate) fn draw_screen(model: &Model, ui: &Ui, theme: Theme, frame: &mut Frame<'_>) -> ClickAreas {
     let area = frame.area();
     let mut click_areas = ClickAreas::default();
@@ -63,6 +64,7 @@ pub(crate) fn draw_screen(model: &Model, ui: &Ui, theme: Theme, frame: &mut Fram
     click_areas
 }
 
+/// Draws the tab that is open.
 fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     match ui.tab {
         Tab::Overview => overview::draw_tab(pad, model, ui),
@@ -98,6 +100,7 @@ fn draw_too_small(pad: &mut Pad<'_>, model: &Model) {
     pad.draw_text(1, 2, &text, Ink::Dim);
 }
 
+/// Draws the names of the tabs, and the state of the run at the right edge.
 fn draw_tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let mut x = pad.draw_text(1, 0, "tokengap", Ink::Head) + 1;
     let run_states = describe_run_state(model, ui);
@@ -124,11 +127,16 @@ fn describe_run_state(model: &Model, ui: &Ui) -> [String; 3] {
     let is_paused = ui.paused_at_second.is_some();
     let watched = model.pods.get(model.shown_pod);
     let source = watched.map_or(&model.run.source, |pod| &pod.name);
-    let state = match watched {
-        Some(pod) if !is_paused => pod.state.label(),
-        _ if model.position.is_some() => "replay",
-        _ if is_paused => "PAUSED",
-        _ => model.run.stage,
+    let state = if let Some(pod) = watched
+        && !is_paused
+    {
+        pod.state.label()
+    } else if model.position.is_some() {
+        "replay"
+    } else if is_paused {
+        "PAUSED"
+    } else {
+        model.run.stage
     };
     let begun = watched.and_then(|pod| format_wall_time(pod.begun_wall_ns?));
     let since = begun.map_or_else(String::new, |begun| format!("since {begun} "));
@@ -136,6 +144,7 @@ fn describe_run_state(model: &Model, ui: &Ui) -> [String; 3] {
     [format!(" {source} {state} {since}{time} "), format!(" {state} {since}{time} "), format!(" {state} {time} ")]
 }
 
+/// Draws the health of the run and why.
 fn draw_verdict(pad: &mut Pad<'_>, model: &Model) {
     let verdict = &model.verdict;
     let health = format!("{} {}", pad.theme.health_symbol(verdict.health), verdict.health.label());
@@ -197,6 +206,7 @@ fn draw_output(pad: &mut Pad<'_>, x: u16, kind: &str, text: &str) -> u16 {
     pad.draw_text(x + 1, 0, text, Ink::Plain)
 }
 
+/// Draws the number of records or clients that an output has lost, if any. Returns the next free column.
 fn draw_output_losses(pad: &mut Pad<'_>, x: u16, count: u64, what: &str) -> u16 {
     if count == 0 {
         return x;
@@ -213,25 +223,39 @@ struct ItlQuantiles {
 
 /// Draws the inter-token latency at the client and at the engine; one that is unknown comes last, with the reason. Returns the next row.
 fn draw_itl(pad: &mut Pad<'_>, y: u16, model: &Model, itl: &ItlQuantiles) -> u16 {
-    let client_unknown = match (model.chunks.delivered, model.tokens.delivered) {
-        (None, _) => model.deliveries_absence(),
-        (_, None) => "responses carry text only",
-        _ => "no two chunks were delivered",
+    let client_unknown = if model.chunks.delivered.is_none() {
+        model.deliveries_absence()
+    } else if model.tokens.delivered.is_none() {
+        "responses carry text only"
+    } else {
+        "no two chunks were delivered"
     };
     let engine_unknown = if model.tokens.sent == 0 { "no tokens were sent" } else { "no two chunks were sent" };
-    let mut ends =
-        [("client", itl.client, client_unknown, Ink::Plain), ("engine", itl.engine, engine_unknown, Ink::Dim)];
-    ends.sort_by_key(|(_, itl, ..)| itl.is_none());
+    let mut ends = [
+        ItlEnd { name: "client", spread: itl.client, reason_unknown: client_unknown, ink: Ink::Plain },
+        ItlEnd { name: "engine", spread: itl.engine, reason_unknown: engine_unknown, ink: Ink::Dim },
+    ];
+    ends.sort_by_key(|end| end.spread.is_none());
     let mut x = pad.draw_text(1, y, itl.title, Ink::Head);
-    for (name, itl, unknown, ink) in ends {
-        let text =
-            itl.map_or_else(|| format!("{name}: {unknown}"), |itl| format!("{name} {}", format_itl_quantiles(itl)));
+    for ItlEnd { name, spread, reason_unknown, ink } in ends {
+        let text = match spread {
+            Some(spread) => format!("{name} {}", format_itl_quantiles(spread)),
+            None => format!("{name}: {reason_unknown}"),
+        };
         // The Overview has the reason in other rows, too.
-        let fits = itl.is_some() || x + 2 + text_width(&text) <= pad.width();
+        let fits = spread.is_some() || x + 2 + text_width(&text) <= pad.width();
         let text = if fits { text } else { format!("{name} unknown") };
         x = pad.draw_text(x + 2, y, &text, ink);
     }
     y + 1
+}
+
+/// Inter-token latency at one end, or why it is unknown.
+struct ItlEnd {
+    name: &'static str,
+    spread: Option<Spread>,
+    reason_unknown: &'static str,
+    ink: Ink,
 }
 
 fn format_itl_quantiles(itl: Spread) -> String {
@@ -246,16 +270,7 @@ fn draw_bottom_line(pad: &mut Pad<'_>, ui: &Ui, model: &Model) {
         Dialog::Palette { words, .. } => {
             draw_text_input(pad, ":", words, "Up Down: choose   Enter: run   Esc: cancel", Ink::Dim);
         }
-        Dialog::Filter(text) => {
-            let (hint, ink) = match ui.parse_filter(text, model) {
-                Ok(filter) => match model.unobserved_term(&filter) {
-                    Some(reason) => (format!("! {reason}"), Ink::Health(Health::Warning)),
-                    None => (filter_hint(ui), Ink::Dim),
-                },
-                Err(error) => (format!("! {error}"), Ink::Health(Health::Warning)),
-            };
-            draw_text_input(pad, "filter: ", text, &hint, ink);
-        }
+        Dialog::Filter(text) => draw_filter_input(pad, text, ui, model),
         Dialog::Export => {
             let x = pad.draw_text(1, y, "write: ", Ink::Head);
             pad.draw_text(x, y, "h HTML report  j Enter JSON report  p trace for Perfetto  Esc: cancel", Ink::Plain);
@@ -267,15 +282,35 @@ fn draw_bottom_line(pad: &mut Pad<'_>, ui: &Ui, model: &Model) {
     }
 }
 
+/// Draws the typed filter with the keys, or with why it is refused or matches nothing.
+fn draw_filter_input(pad: &mut Pad<'_>, typed: &str, ui: &Ui, model: &Model) {
+    let problem = match ui.parse_filter(typed, model) {
+        Ok(filter) => model.unobserved_term(&filter),
+        Err(error) => Some(error.to_string()),
+    };
+    match problem {
+        Some(problem) => {
+            draw_text_input(pad, "filter: ", typed, &format!("! {problem}"), Ink::Health(Health::Warning));
+        }
+        None => draw_text_input(pad, "filter: ", typed, &filter_hint(ui), Ink::Dim),
+    }
+}
+
 /// Draws the typed time with what it means, why it is refused, or which times there are.
 fn draw_time_input(pad: &mut Pad<'_>, typed: &str, model: &Model) {
     let Some(position) = &model.position else { return };
-    let (hint, ink) = match position.parse_target(typed) {
-        _ if typed.is_empty() => (format!("{}, also 3.9s, +10s, -1m", position.describe_range()), Ink::Dim),
-        Ok(target_ns) => (format!("Enter: go to {}   Esc: cancel", position.format_target(target_ns)), Ink::Dim),
-        Err(error) => (format!("! {error}"), Ink::Health(Health::Warning)),
-    };
-    draw_text_input(pad, "go to: ", typed, &hint, ink);
+    if typed.is_empty() {
+        let hint = format!("{}, also 3.9s, +10s, -1m", position.describe_range());
+        draw_text_input(pad, "go to: ", typed, &hint, Ink::Dim);
+        return;
+    }
+    match position.parse_target(typed) {
+        Ok(target_ns) => {
+            let hint = format!("Enter: go to {}   Esc: cancel", position.format_target(target_ns));
+            draw_text_input(pad, "go to: ", typed, &hint, Ink::Dim);
+        }
+        Err(error) => draw_text_input(pad, "go to: ", typed, &format!("! {error}"), Ink::Health(Health::Warning)),
+    }
 }
 
 /// Draws the typed text into the last row, and the hint behind it or, if it is longer, above.
@@ -313,6 +348,7 @@ impl KeyHint {
     }
 }
 
+/// Draws the keys that apply now with what they do, as many as fit.
 fn draw_key_hints(pad: &mut Pad<'_>, ui: &Ui) {
     // A space after the keys, and two after the hint.
     const SPACES: u16 = 3;

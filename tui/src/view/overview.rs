@@ -35,9 +35,13 @@ const SMALL_ROWS: u16 = 24;
 const LOW_ROWS: u16 = 20;
 /// From this width on, titles are complete.
 const WIDE_COLUMNS: u16 = 100;
+/// Indices in [`chart_series`] of the lost chunks and of the merged ones.
+const LOST_CHART: usize = 3;
+const MERGED_CHART: usize = 4;
 /// First cell of the rid with the longest gap.
 const RID_X: u16 = 66;
 
+/// Draws the state of the engine from top to bottom: gaps, totals, path, breakdowns, curves, findings.
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let is_tall = pad.height() >= TALL_ROWS;
     // Rows saved on a low screen are for the charts.
@@ -155,6 +159,7 @@ fn draw_totals(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     y + 3
 }
 
+/// Draws the rates, the live requests, and what became of the others.
 fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let requests = &model.requests;
     let x = pad.draw_text(1, y, "flow", Ink::Head);
@@ -185,8 +190,10 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
 fn describe_rates(model: &Model, has_room: bool) -> String {
     let Some(rates) = model.send_rates else { return "rate unknown".to_owned() };
     // Each hop below has its own rate of frames.
-    let frames = rates.frames.filter(|_| has_room);
-    let frames = frames.map_or_else(String::new, |frames| format!("  {} frames/s", format_rate(frames)));
+    let frames = match rates.frames {
+        Some(frames) if has_room => format!("  {} frames/s", format_rate(frames)),
+        _ => String::new(),
+    };
     format!("{} tok/s{frames} ({})", format_rate(rates.tokens), model.format_rate_window())
 }
 
@@ -194,6 +201,7 @@ fn count_or_reason(count: Option<u64>, what: &str, unobserved: &str) -> String {
     count.map_or_else(|| unobserved.to_owned(), |count| format!("{} {what}", format_count(count)))
 }
 
+/// Draws the numbers of tokens that were sent, received, delivered and lost.
 fn draw_tokens(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let tokens = &model.tokens;
     let x = pad.draw_text(1, y, "tokens", Ink::Head);
@@ -219,6 +227,7 @@ fn draw_tokens(pad: &mut Pad<'_>, y: u16, model: &Model) {
     }
 }
 
+/// Draws the numbers of chunks that were sent, merged and dropped, or predicted to be.
 fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let chunks = &model.chunks;
     let x = pad.draw_text(1, y, "chunks", Ink::Head);
@@ -294,7 +303,7 @@ fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui:
     let has_only_merges = model.chunks.merged > Some(0) && model.chunks.dropped_confirmed == Some(0);
     if has_only_merges {
         // A low screen has no room for both.
-        charts.swap(3, 4);
+        charts.swap(LOST_CHART, MERGED_CHART);
     }
     let first_chart_y = y + 1;
     // One row for the axis.
@@ -354,6 +363,7 @@ fn max_backlog_frames(model: &Model, slot: &SlotValues) -> Option<f64> {
     observed.map(|hop| slot.hops.get(hop.group).map_or(0, |values| values.backlog_max) as f64).reduce(f64::max)
 }
 
+/// Draws the first findings, one a row, below a heading in row `y`.
 fn draw_findings(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let free_rows = pad.height().saturating_sub(y + 1);
     let shown = usize::from(free_rows.min(MAX_FINDINGS)).min(model.findings.len());

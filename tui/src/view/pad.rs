@@ -197,6 +197,7 @@ impl<'a> Pad<'a> {
         self.draw_text(self.area.width - text_width, y, text, ink);
     }
 
+    /// Changes the style of a whole row, and leaves its text.
     pub(super) fn style_row(&mut self, y: u16, ink: Ink) {
         if y < self.area.height {
             self.buffer.set_style(Rect { y: self.area.y + y, height: 1, ..self.area }, self.theme.style(ink));
@@ -247,8 +248,9 @@ pub(super) fn wrap_text(text: &str, width: usize) -> Vec<String> {
         if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
             // A number goes to the next line, with its unit.
             let end = without_last_numbers(&line).len();
-            let next = if end > 0 { line.split_off(end) } else { String::new() };
-            lines.push(std::mem::replace(&mut line, next.trim().to_owned()));
+            let moved = if end > 0 { line.split_off(end) } else { String::new() };
+            lines.push(line);
+            line = moved.trim().to_owned();
         }
         if !line.is_empty() {
             line.push(' ');
@@ -261,12 +263,7 @@ pub(super) fn wrap_text(text: &str, width: usize) -> Vec<String> {
 
 /// The beginning of the text that fits into `width` cells, without a number that would lose digits or the unit after it.
 fn cut_before_number(text: &str, width: usize) -> &str {
-    let mut cells = 0;
-    let fitting = text.char_indices().take_while(|(start, c)| {
-        cells += Span::raw(&text[*start..*start + c.len_utf8()]).width();
-        cells <= width
-    });
-    let end = fitting.last().map_or(0, |(start, c)| start + c.len_utf8());
+    let end = end_of_fitting(text, width);
     let start = &text[..end];
     // A single word is a name.
     if !text.contains(' ') {
@@ -277,6 +274,19 @@ fn cut_before_number(text: &str, width: usize) -> &str {
     // A word that is cut may be the unit of the number before it.
     let is_unit_cut = is_word_cut && is_number(&before[last_word_start(before)..]);
     without_last_numbers(if is_unit_cut { before } else { start })
+}
+
+/// Number of bytes at the start of the text that fit into `width` cells.
+fn end_of_fitting(text: &str, width: usize) -> usize {
+    let mut cells = 0;
+    for (start, character) in text.char_indices() {
+        let character_end = start + character.len_utf8();
+        cells += Span::raw(&text[start..character_end]).width();
+        if cells > width {
+            return start;
+        }
+    }
+    text.len()
 }
 
 /// The text without the numbers at its end, whose unit is missing.
@@ -305,14 +315,12 @@ pub(super) fn shorten_to_number(text: &str, width: u16) -> Cow<'_, str> {
     }
     let mut words: Vec<Cow<'_, str>> = text.split(' ').map(Cow::from).collect();
     while text_width(&words.join(" ")) > width {
-        let numbered = words.iter().enumerate().filter(|(_, word)| word.starts_with(|c: char| c.is_ascii_digit()));
-        let numbers: Vec<usize> = numbered.map(|(index, _)| index).collect();
-        // A remark in brackets.
-        let remark = words.iter().rposition(|word| word.starts_with('(')).filter(|index| *index > 0);
-        if let Some(remark) = remark.filter(|_| words.last().is_some_and(|last| last.ends_with(')'))) {
+        if let Some(remark) = start_of_last_remark(&words) {
             words.truncate(remark);
             continue;
         }
+        let numbered = words.iter().enumerate().filter(|(_, word)| word.starts_with(|c: char| c.is_ascii_digit()));
+        let numbers: Vec<usize> = numbered.map(|(index, _)| index).collect();
         match numbers[..] {
             [_, second, ..] => words.truncate(second),
             [only] => {
@@ -330,6 +338,15 @@ pub(super) fn shorten_to_number(text: &str, width: u16) -> Cow<'_, str> {
     words.join(" ").into()
 }
 
+/// Index of the first word of a remark in brackets at the end, which is not all of the text.
+fn start_of_last_remark(words: &[Cow<'_, str>]) -> Option<usize> {
+    let ends_with_remark = words.last().is_some_and(|last| last.ends_with(')'));
+    if !ends_with_remark {
+        return None;
+    }
+    words.iter().rposition(|word| word.starts_with('(')).filter(|index| *index > 0)
+}
+
 /// The number with one decimal less, or in thousands: `12.3k` as `12k`, `9,999` as `10k`.
 fn with_fewer_digits(word: &str) -> Option<String> {
     let end = word.find(|c: char| !c.is_ascii_digit() && c != '.' && c != ',').unwrap_or(word.len());
@@ -338,14 +355,20 @@ fn with_fewer_digits(word: &str) -> Option<String> {
         let whole: f64 = number.replace(',', "").parse().ok()?;
         return Some(format!("{:.0}k{unit}", whole / 1e3));
     }
-    let decimals = number.split_once('.')?.1.len().checked_sub(1)?;
-    number.parse::<f64>().ok().map(|value| format!("{value:.decimals$}{unit}"))
+    let (_, decimals) = number.split_once('.')?;
+    let fewer_decimals = decimals.len().checked_sub(1)?;
+    let value: f64 = number.parse().ok()?;
+    Some(format!("{value:.fewer_decimals$}{unit}"))
 }
 
 /// Shortens an id to `width` characters: both ends stay.
 fn shorten_middle<'t>(id: &'t str, width: usize, ellipsis: &str) -> Cow<'t, str> {
     let length = id.chars().count();
-    let Some(kept) = width.checked_sub(1).filter(|_| length > width) else { return id.into() };
+    if length <= width || width == 0 {
+        return id.into();
+    }
+    // One character is the ellipsis.
+    let kept = width - 1;
     let start: String = id.chars().take(kept - kept / 2).collect();
     let end: String = id.chars().skip(length - kept / 2).collect();
     format!("{start}{ellipsis}{end}").into()

@@ -1,6 +1,7 @@
 //! The path from left to right, each hop with its rate, backlog and queue wait; a list if the screen is too narrow. The breakdown of time
 //! on it in one line.
 
+use outputs::report::Chunks;
 use outputs::report::bar::{self, Segment};
 use ratatui::layout::Rect;
 use session::units::{format_count, format_duration, format_rate};
@@ -126,7 +127,10 @@ fn column_width(arrows: &[Arrow], column: usize, has_remarks: bool) -> u16 {
 
 /// The text, without its remark in brackets unless `has_remarks`.
 fn remark_if(text: &str, has_remarks: bool) -> &str {
-    text.split_once(" (").filter(|_| !has_remarks).map_or(text, |(number, _)| number)
+    if has_remarks {
+        return text;
+    }
+    text.split_once(" (").map_or(text, |(number, _)| number)
 }
 
 /// Indices of hops that form a chain from the first one on. The Hops tab shows all hops.
@@ -143,56 +147,74 @@ fn chain_of_hops(hops: &[HopSummary]) -> Vec<usize> {
     chain
 }
 
+/// The arrow of a hop, with its rate, backlog and queue wait.
 fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
-    let wait = match (hop.queue_wait, hop.relay_delay) {
-        (Some(spread), _) => format!("wait p99 {} (run)", format_duration(spread.p99)),
-        (None, Some(relay)) => format!("relay {} p99 (run)", format_duration(relay.p99)),
-        (None, None) if hop.backlog_frames.is_some() => "no wait yet".into(),
-        (None, None) => "wait not observed".into(),
+    let wait = if let Some(queue_wait) = hop.queue_wait {
+        format!("wait p99 {} (run)", format_duration(queue_wait.p99))
+    } else if let Some(relay_delay) = hop.relay_delay {
+        format!("relay {} p99 (run)", format_duration(relay_delay.p99))
+    } else if hop.backlog_frames.is_some() {
+        "no wait yet".into()
+    } else {
+        "wait not observed".into()
     };
     let backlog = match hop.backlog_frames {
         Some(frames) => format!("backlog {}", format_count(frames)),
         None => "backlog unknown".into(),
     };
-    let rate = hop.rates.map_or_else(
-        || "rate unknown".to_owned(),
-        |rates| format!("{} frames/s ({rate_window})", format_rate(rates.frames)),
-    );
+    let rate = match hop.rates {
+        Some(rates) => format!("{} frames/s ({rate_window})", format_rate(rates.frames)),
+        None => "rate unknown".to_owned(),
+    };
     let mut lines = [rate, backlog, wait];
     // Frames that wait on an unhealthy hop come first.
     let has_problem = hop.health >= Health::Warning && hop.backlog_frames.is_some_and(|frames| frames > 0);
     if has_problem {
         lines.swap(0, 1);
     }
-    let oldest_wait_ns = hop.oldest_wait_ns.filter(|_| has_problem);
+    let oldest_wait_ns = if has_problem { hop.oldest_wait_ns } else { None };
     Arrow { hop_index: Some(index), ends: hop.ends.clone(), health: hop.health, lines, oldest_wait_ns }
 }
 
+/// The arrow from the last role to the client, with the outcomes of its chunks.
 fn client_arrow(model: &Model, last_role: &str) -> Arrow {
     let chunks = &model.chunks;
-    let health = match (chunks.dropped_confirmed, chunks.dropped_predicted) {
-        (Some(dropped), _) if dropped > 0 => Health::Critical,
-        (None, Some(predicted)) if predicted > 0 => Health::Warning,
-        (Some(_), _) if chunks.delivered.is_some_and(|d| d > 0) => Health::Good,
-        _ => Health::Unknown,
-    };
-    let drops = match (chunks.dropped_confirmed, chunks.dropped_predicted) {
-        (Some(dropped), _) => format!("dropped {}", format_count(dropped)),
-        (None, Some(predicted)) if predicted > 0 => format!("dropped? {}", format_count(predicted)),
-        // A prediction of none is no observation.
-        (None, _) => "drops unknown".into(),
-    };
+    let drops = describe_outcome("dropped", chunks.dropped_confirmed, chunks.dropped_predicted);
+    let drops = drops.unwrap_or_else(|| "drops unknown".into());
     let lost = match chunks.tokens_lost {
         Some(tokens) => format!("lost {} tok", format_count(tokens)),
         None => "delivery unknown".into(),
     };
-    let merged = match (chunks.merged, model.merged_predicted) {
-        (Some(merged), _) => format!("merged {}", format_count(merged)),
-        (None, Some(predicted)) if predicted > 0 => format!("merged? {}", format_count(predicted)),
-        (None, _) => "merged unknown".into(),
-    };
+    let merged = describe_outcome("merged", chunks.merged, model.merged_predicted);
+    let merged = merged.unwrap_or_else(|| "merged unknown".into());
     let ends = Ends::new(last_role, "client").to_owned();
-    Arrow { hop_index: None, ends, health, lines: [drops, lost, merged], oldest_wait_ns: None }
+    Arrow {
+        hop_index: None,
+        ends,
+        health: health_of_deliveries(chunks),
+        lines: [drops, lost, merged],
+        oldest_wait_ns: None,
+    }
+}
+
+/// Health of the deliveries to the client: by the dropped chunks, or by the predicted ones if deliveries are not observed.
+fn health_of_deliveries(chunks: &Chunks) -> Health {
+    match chunks.dropped_confirmed {
+        Some(dropped) if dropped > 0 => Health::Critical,
+        Some(_) if chunks.delivered.is_some_and(|delivered| delivered > 0) => Health::Good,
+        None if chunks.dropped_predicted.is_some_and(|predicted| predicted > 0) => Health::Warning,
+        Some(_) | None => Health::Unknown,
+    }
+}
+
+/// Number of chunks with this outcome, or a predicted number with a `?`; `None` if neither is known.
+fn describe_outcome(outcome: &str, observed: Option<u64>, predicted: Option<u64>) -> Option<String> {
+    if let Some(observed) = observed {
+        return Some(format!("{outcome} {}", format_count(observed)));
+    }
+    // A prediction of none is no observation.
+    let predicted = predicted.filter(|predicted| *predicted > 0)?;
+    Some(format!("{outcome}? {}", format_count(predicted)))
 }
 
 /// Room for the legend of a breakdown.
@@ -216,7 +238,7 @@ pub(super) fn draw_breakdown(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Se
     }
     // The bar has the parts in the order of the path, the legend the largest first.
     let mut legend: Vec<(usize, &Segment)> = parts.iter().enumerate().collect();
-    legend.sort_by(|a, b| b.1.share.total_cmp(&a.1.share));
+    legend.sort_by(|(_, a), (_, b)| b.share.total_cmp(&a.share));
     let mut row_y = y;
     for (drawn, &(index, part)) in legend.iter().enumerate() {
         let text = format!("{} {}", percent(part.share), part.name);

@@ -76,12 +76,14 @@ pub(crate) fn draw_picker(picker: &SourcePicker, theme: Theme, frame: &mut Frame
         let more = if others > 0 { format!(" (and {others} more: tokengap attach lists them)") } else { String::new() };
         pad.draw_text(1, height - 3, &format!("! {first}{more}"), Ink::Health(Health::Warning));
     }
-    if let Some(offer) = picker.selected_offer().filter(|_| picker.asks_to_attach()) {
-        let text = format!("! attach to {}, which is running? Enter: yes   Esc: no", offer.title);
-        pad.draw_text(1, height - 2, &text, Ink::Health(Health::Warning));
-    } else if let Some(offer) = picker.selected_offer() {
-        let x = pad.draw_text(1, height - 2, "runs: ", Ink::Head);
-        pad.draw_text(x, height - 2, &format!("tokengap {}", offer.command.join(" ")), Ink::Strong);
+    if let Some(offer) = picker.selected_offer() {
+        if picker.asks_to_attach() {
+            let text = format!("! attach to {}, which is running? Enter: yes   Esc: no", offer.title);
+            pad.draw_text(1, height - 2, &text, Ink::Health(Health::Warning));
+        } else {
+            let x = pad.draw_text(1, height - 2, "runs: ", Ink::Head);
+            pad.draw_text(x, height - 2, &format!("tokengap {}", offer.command.join(" ")), Ink::Strong);
+        }
     }
     pad.draw_text(1, height - 1, KEY_HINTS, Ink::Dim);
     click_areas
@@ -93,6 +95,7 @@ fn title_width(picker: &SourcePicker, kind: SourceKind) -> u16 {
     titles.map(|o| o.title.chars().count()).max().unwrap_or(0) as u16
 }
 
+/// The offers below the headings of their groups.
 fn picker_lines(picker: &SourcePicker) -> Vec<PickerLine<'_>> {
     let mut lines = Vec::new();
     for kind in SourceKind::ALL {

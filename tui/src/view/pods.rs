@@ -82,6 +82,7 @@ impl RunTableLayout {
     const MIN_NAME: u16 = 15;
     const MAX_NAME: u16 = 30;
 
+    /// Columns for a screen of this width.
     fn for_width(width: u16) -> Self {
         let columns: Vec<&RunColumn> = COLUMNS.iter().filter(|column| width >= column.min_screen).collect();
         // The last column is clipped at the edge.
@@ -90,6 +91,7 @@ impl RunTableLayout {
         Self { columns, columns_x }
     }
 
+    /// Draws the headings of the columns in the first row.
     fn draw_headings(&self, pad: &mut Pad<'_>) {
         pad.draw_text(Self::NAME_X, 0, "run", Ink::Dim);
         let mut x = self.columns_x;
@@ -99,6 +101,7 @@ impl RunTableLayout {
         }
     }
 
+    /// Draws the cells of a run.
     fn draw_run(&self, pad: &mut Pad<'_>, y: u16, run: &PodLine) {
         let mut x = self.columns_x;
         for column in &self.columns {
@@ -120,6 +123,7 @@ impl RunTableLayout {
     }
 }
 
+/// Draws the text of a cell, aligned as its column is.
 fn draw_cell(pad: &mut Pad<'_>, x: u16, y: u16, column: &RunColumn, text: &str, ink: Ink) {
     match column.align {
         Align::Left => {
@@ -129,6 +133,7 @@ fn draw_cell(pad: &mut Pad<'_>, x: u16, y: u16, column: &RunColumn, text: &str, 
     }
 }
 
+/// Ink of a cell in the column with this heading.
 fn ink_of_cell(heading: &str, run: &PodLine) -> Ink {
     let needs_attention = match heading {
         "state" => !matches!(run.state, PodState::Live | PodState::Ended),
@@ -136,14 +141,17 @@ fn ink_of_cell(heading: &str, run: &PodLine) -> Ink {
         "missed" => run.records_missed > 0,
         _ => false,
     };
+    if needs_attention {
+        return Ink::Health(Health::Warning);
+    }
     match heading {
-        _ if needs_attention => Ink::Health(Health::Warning),
         "state" | "missed" => Ink::Dim,
         "  finding" => Ink::Health(run.figures.verdict.health),
         _ => Ink::Plain,
     }
 }
 
+/// Draws the list of runs, their totals, the pairs, and the details of the selected run.
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let layout = RunTableLayout::for_width(pad.width());
     layout.draw_headings(pad);

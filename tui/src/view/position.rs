@@ -17,6 +17,7 @@ use crate::theme::Ink;
 const BAR_MIN_WIDTH: u16 = 16;
 const BAR_MAX_WIDTH: u16 = 80;
 
+/// Draws where playback is: state, speed, time, and a bar to click on.
 pub(super) fn draw_position(pad: &mut Pad<'_>, model: &Model, position: &Position) {
     let state = match position.doing {
         PlaybackState::Playing => pad.theme.rich_or_ascii("▶", ">"),
@@ -27,8 +28,9 @@ pub(super) fn draw_position(pad: &mut Pad<'_>, model: &Model, position: &Positio
     let x = pad.draw_text(1, 0, state, Ink::Head);
     let x = pad.draw_text(x + 1, 0, &position.speed.to_string(), Ink::Plain);
     let mut x = pad.draw_text(x + 2, 0, &format_clock(position.at_ns), Ink::Strong) + 1;
-    let wall_time = position.wall_ns.and_then(format_wall_time).filter(|_| pad.width() >= 100);
-    if let Some(wall_time) = wall_time {
+    if pad.width() >= 100
+        && let Some(wall_time) = position.wall_ns.and_then(format_wall_time)
+    {
         x = pad.draw_text(x, 0, &format!("({wall_time}) "), Ink::Dim);
     }
     let end = format!(" {}", format_clock(position.whole_ns));

@@ -36,18 +36,18 @@ const MAX_LEGEND_ROWS: u16 = 4;
 /// Below this height, the evidence is cut to leave room for stages and chunks.
 const LOW_ROWS: u16 = 24;
 
+/// Draws everything known of the selected request from top to bottom.
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let Some(detail) = &model.detail else {
         pad.draw_text(2, 1, "no request is selected: choose one in Requests (2)", Ink::Dim);
         return;
     };
     let mut y = draw_summary(pad, detail, model);
-    let max_rows = match (ui.shows_cut_list, pad.height() < LOW_ROWS) {
-        (true, _) => MAX_LEGEND_ROWS,
-        (false, true) => 1,
-        (false, false) => 2,
+    let legend_room = if ui.shows_cut_list {
+        LegendRoom { max_rows: MAX_LEGEND_ROWS, more: "enlarge" }
+    } else {
+        LegendRoom { max_rows: if pad.height() < LOW_ROWS { 1 } else { 2 }, more: "m" }
     };
-    let legend_room = LegendRoom { max_rows, more: if ui.shows_cut_list { "enlarge" } else { "m" } };
     y = path::draw_breakdown(pad, y, "first token", &detail.first_token_path, legend_room);
     let itl = &detail.facts.itl;
     if itl.delivered.is_some() || itl.sent.is_some() {
@@ -142,8 +142,11 @@ fn describe_response_end(response: ResponseEnd) -> Option<String> {
 
 /// Compares a complete response with its own claim. The engine's endpoint may also list the end of the prompt, so more tokens show nothing.
 fn describe_claimed_tokens(response: ResponseEnd) -> Option<String> {
-    let claimed = response.claimed_tokens.filter(|_| response.end == AnswerEnd::Whole)?;
-    let carried = response.carried_tokens.filter(|carried| *carried < claimed)?;
+    let claimed = response.claimed_tokens?;
+    let carried = response.carried_tokens?;
+    if response.end != AnswerEnd::Whole || carried >= claimed {
+        return None;
+    }
     Some(format!(
         "response claims {} tokens and carries {}",
         format_count(claimed.into()),
@@ -151,6 +154,7 @@ fn describe_claimed_tokens(response: ResponseEnd) -> Option<String> {
     ))
 }
 
+/// Numbers of the request in one line, with what is unknown.
 fn describe_totals(row: &RequestRow) -> String {
     let worker = row.worker.map(|worker| format!("worker {worker}"));
     let prompt = row.prompt_tokens.map(|tokens| format!("prompt {} tokens", format_count(tokens.into())));
@@ -238,15 +242,18 @@ fn scaled_cell(ns: u64, whole_ns: u64, width: u16) -> usize {
     (u128::from(ns) * u128::from(width) / u128::from(whole_ns.max(1))) as usize
 }
 
+/// Draws the tracks of ticks over the request's time, as many as fit. Returns the next free row.
 fn draw_tracks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) -> u16 {
     let Some(span) = detail.time_span() else { return y };
     let list_rows = if ui.shows_cut_list { 0 } else { MIN_LIST_ROWS };
     let rows = (detail.tracks.len() as u16).min(pad.height().saturating_sub(y + 1 + list_rows));
     let hidden = detail.tracks.len() - usize::from(rows);
-    let more = match hidden {
-        0 => String::new(),
-        _ if ui.shows_cut_list => format!(", {hidden} more: enlarge the screen"),
-        _ => format!(", {hidden} more: m"),
+    let more = if hidden == 0 {
+        String::new()
+    } else if ui.shows_cut_list {
+        format!(", {hidden} more: enlarge the screen")
+    } else {
+        format!(", {hidden} more: m")
     };
     pad.draw_heading(y, &format!("chunks over {}{more}", format_duration(span.length_ns())));
     let longest_label = detail.tracks.iter().map(|track| text_width(&track.label)).max().unwrap_or(0);
@@ -295,6 +302,7 @@ fn more_severe_tick(a: char, b: char) -> char {
     if severity_of_b > severity_of_a { b } else { a }
 }
 
+/// Health that a tick's symbol stands for.
 fn tick_health(symbol: char) -> Health {
     match symbol {
         'x' => Health::Critical,
@@ -322,6 +330,7 @@ struct ChunkLayout {
 }
 
 impl ChunkLayout {
+    /// Columns that fit into this width beside the outcome.
     fn for_width(width: u16, hop_count: usize) -> Self {
         use ChunkColumn::{Number, SentAt, Tokens, UpTo, Wait, Wakeup};
         const OUTCOME_WIDTH: u16 = 10;
@@ -346,6 +355,7 @@ impl ChunkLayout {
     }
 }
 
+/// Draws the list of chunks from the selected one on.
 fn draw_chunks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) {
     let rows = pad.height().saturating_sub(y + 2);
     pad.click_areas.page_rows = rows.into();
@@ -388,6 +398,7 @@ fn wait_heading(role: &str) -> String {
     format!("wait {}", word.chars().take(3).collect::<String>())
 }
 
+/// Draws a chunk in one row: its columns, its outcome, and what happened to it. `start` is the first moment of the request.
 fn draw_chunk(pad: &mut Pad<'_>, y: u16, layout: &ChunkLayout, index: usize, chunk: &ChunkLine, start: Option<MonoNs>) {
     let sent_ns = chunk.sent.zip(start).map(|(at, start)| at.since(start));
     let cells = layout.columns.iter().map(|column| match *column {

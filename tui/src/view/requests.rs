@@ -26,6 +26,7 @@ struct ShownColumn {
     width: u16,
 }
 
+/// Draws the table of requests around the selected one.
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let columns = fitting_columns(pad.width(), ui.sort.column);
     draw_title(pad, model, ui);
@@ -86,15 +87,16 @@ fn describe_no_match(model: &Model, ui: &Ui) -> String {
     }
 }
 
+/// Draws how many requests are shown and which are not, and the filter.
 fn draw_title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let not_shown = format_count(model.rows_left_out + model.rows_evicted);
-    let note = match (model.rows_left_out, model.rows_evicted) {
-        (0, 0) => String::new(),
-        (0, _) => format!(" ({not_shown} older finished ones were evicted: only their totals remain)"),
-        _ => {
-            let limit = ui.options.finished_rows;
-            format!(" ({not_shown} older finished ones are in the totals; --rows {limit} is reached)")
-        }
+    let note = if model.rows_left_out > 0 {
+        let limit = ui.options.finished_rows;
+        format!(" ({not_shown} older finished ones are in the totals; --rows {limit} is reached)")
+    } else if model.rows_evicted > 0 {
+        format!(" ({not_shown} older finished ones were evicted: only their totals remain)")
+    } else {
+        String::new()
     };
     let shown = format_count(model.table.matching_count as u64);
     let all = format_count(model.table.row_count as u64);
@@ -111,6 +113,7 @@ fn draw_title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     }
 }
 
+/// Draws the headings of the columns. A click on one sorts by it.
 fn draw_headings(pad: &mut Pad<'_>, columns: &[ShownColumn], sort: SortOrder) {
     let arrow =
         if sort.is_descending { pad.theme.rich_or_ascii("▼", "v") } else { pad.theme.rich_or_ascii("▲", "^") };
@@ -160,6 +163,7 @@ fn first_shown(selected: usize, count: usize, rows: usize) -> usize {
     selected.saturating_sub(rows / 2).min(count.saturating_sub(rows))
 }
 
+/// Draws a request in one row.
 fn draw_row(pad: &mut Pad<'_>, y: u16, columns: &[ShownColumn], visible: &VisibleRow<'_>, model: &Model, ui: &Ui) {
     let row = visible.row;
     let mut x = FIRST_COLUMN_X;
@@ -195,6 +199,7 @@ fn highlight_matches(pad: &mut Pad<'_>, x: u16, y: u16, shown_rid: &str, filter:
     }
 }
 
+/// Draws a number of the request, in the ink of its column.
 fn draw_number(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, row: &RequestRow, column: &columns::Column) {
     let number = (column.of)(row);
     let ink = match column.on_screen.map(|on_screen| on_screen.emphasis) {
@@ -206,6 +211,7 @@ fn draw_number(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, row: &RequestRow, 
     pad.draw_right_aligned(x, y, width, &known_or_dash(number, format), ink);
 }
 
+/// Draws the flags of the request that fit into the column, worst first.
 fn draw_flags(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, row: &RequestRow) {
     let end_x = x + width;
     let mut flag_x = x;

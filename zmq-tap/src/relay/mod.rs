@@ -154,6 +154,7 @@ impl Relay {
     #[expect(clippy::needless_pass_by_value, reason = "the caller is done with the sockets")]
     pub fn add(&mut self, pair: Pair, sockets: PairSockets, gate: Signal) -> Result<(), RelayError> {
         let upstream = if sockets.upstream.is_some() {
+            // The relay connects to this open file, whoever owns its path.
             UpstreamSocket::default()
         } else {
             UpstreamSocket::with_current_owners(&pair.upstream)?

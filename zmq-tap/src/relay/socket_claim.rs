@@ -26,6 +26,7 @@ pub(crate) struct FileIdentity {
 }
 
 impl FileIdentity {
+    /// Identity of the file with this metadata.
     pub(crate) fn of_metadata(metadata: &Metadata) -> Self {
         Self {
             device: metadata.dev(),

@@ -23,7 +23,9 @@ struct Transferred {
 }
 
 #[derive(Debug)]
-pub(super) struct RelayThread(JoinHandle<Option<Transferred>>);
+pub(super) struct RelayThread {
+    handle: JoinHandle<Option<Transferred>>,
+}
 
 impl RelayThread {
     /// Starts the thread, which runs `work` in its runtime.
@@ -44,12 +46,12 @@ impl RelayThread {
             }
             transferred.wait_for_tasks()
         })?;
-        Ok(Self(thread))
+        Ok(Self { handle: thread })
     }
 
     /// Waits until the thread ends.
     pub(super) fn join(self) {
-        if let Ok(Some(Transferred { runtime, listener_receiver })) = self.0.join() {
+        if let Ok(Some(Transferred { runtime, listener_receiver })) = self.handle.join() {
             drop(listener_receiver);
             runtime.shutdown_background();
         }

@@ -101,6 +101,7 @@ impl StreamObserver for ZmtpWatch {
                 return pending;
             }
         }
+        // Nothing read so far is needed.
         Pending { start: self.scanner.position(), frame_end: None }
     }
 

@@ -25,7 +25,7 @@ use crate::telemetry::HOST_HEADER;
 use crate::telemetry::access_token::AccessToken;
 use crate::telemetry::endpoint_counts::EndpointCounts;
 use crate::telemetry::health::{EngineHealth, health_of_runs};
-use crate::telemetry::prometheus_text::{RunFamilies, encode_metrics};
+use crate::telemetry::prometheus_text::{MetricsText, RunFamilies, encode_metrics};
 use crate::telemetry::served_path::ServedPath;
 use crate::telemetry::snapshot::SnapshotClient;
 
@@ -162,7 +162,7 @@ impl RequestHandler {
         }
         let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
         match encode_metrics(families, accept.unwrap_or_default()) {
-            Ok((content_type, body)) => full_response(StatusCode::OK, content_type, body),
+            Ok(MetricsText { content_type, body }) => full_response(StatusCode::OK, content_type, body),
             Err(error) => {
                 text_response(StatusCode::INTERNAL_SERVER_ERROR, &format!("cannot encode metrics: {error}\n"))
             }
@@ -218,11 +218,12 @@ impl RequestHandler {
     async fn answer_health(&self, may_see_names: bool) -> Response<ReplyBody> {
         let runs = self.runs.list();
         let snapshots = fetch_all(runs.iter().map(|run| run.health.clone()).collect(), HEALTH_TIMEOUT).await;
-        let states = runs.iter().zip(snapshots).map(|(run, health)| EngineHealth {
-            engine: run.engine().filter(|_| may_see_names),
-            health: health.as_deref().copied(),
-        });
-        let health = health_of_runs(&states.collect::<Vec<_>>());
+        let mut states = Vec::new();
+        for (run, health) in runs.iter().zip(snapshots) {
+            let engine = if may_see_names { run.engine() } else { None };
+            states.push(EngineHealth { engine, health: health.as_deref().copied() });
+        }
+        let health = health_of_runs(&states);
         let is_alive = health["alive"] == Value::Bool(true);
         let status = if is_alive { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         with_header(full_response(status, "application/json", format!("{health}\n")), CACHE_CONTROL, "no-store")

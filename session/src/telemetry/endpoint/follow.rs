@@ -92,7 +92,7 @@ impl StreamClient {
             if let Err(error) = converted {
                 return StreamEnd::Failed(error.to_string());
             }
-            let text = lines.0.take();
+            let text = lines.take_lines();
             if !text.is_empty()
                 && let Err(end) = runtime.block_on(self.send(text.into()))
             {
@@ -129,41 +129,60 @@ impl StreamClient {
 
 /// Reads the kept past ahead, as the export of a recording does. Waits for the first event.
 async fn read_opening(mut ahead: SectionCursor) -> Result<Opening, StreamEnd> {
-    let mut splitter = StreamSplitter::default();
-    let mut reader = BlockReader::default();
-    let mut opening = None;
-    let mut has_event = false;
-    loop {
+    let mut reader = OpeningReader::default();
+    while !reader.is_complete {
         // Without an event the opening is unknown, so wait for one. After it, only the sections that are already kept are read.
-        let step = if has_event { ahead.try_next() } else { Some(ahead.next().await) };
-        let section = match step {
-            Some(StreamStep::Section(section)) => section,
+        let step = if reader.has_event { ahead.try_next() } else { Some(ahead.next().await) };
+        match step {
+            Some(StreamStep::Section(section)) => {
+                reader.read_bytes(&section).map_err(|error| StreamEnd::Failed(error.to_string()))?;
+            }
             Some(StreamStep::Behind) => return Err(StreamEnd::Slow),
             Some(StreamStep::Ended) | None => break,
-        };
-        splitter.extend(&section);
-        // Cleared once the events have shown all that the opening contains.
-        let mut goes_on = true;
-        while let Some(section) = splitter.next_section().map_err(|error| StreamEnd::Failed(error.to_string()))? {
+        }
+    }
+    reader.opening.ok_or(StreamEnd::Complete)
+}
+
+/// Collects the opening of an export from the stream.
+#[derive(Default)]
+struct OpeningReader {
+    splitter: StreamSplitter,
+    blocks: BlockReader,
+    /// `None` before the header of the recording.
+    opening: Option<Opening>,
+    has_event: bool,
+    /// The events have shown all that the opening contains.
+    is_complete: bool,
+}
+
+impl OpeningReader {
+    /// Reads the next bytes of the stream.
+    fn read_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.splitter.extend(bytes);
+        while let Some(section) = self.splitter.next_section().map_err(io::Error::other)? {
             match section {
-                StreamSection::Header { header, .. } => opening = Some(opening_of(&header)),
-                StreamSection::Block(block) => {
-                    let read = reader.read(&block, &mut |record| {
-                        if let (Record::Event(event), Some(opening)) = (&record, &mut opening) {
-                            has_event = true;
-                            goes_on &= opening.learn(event);
-                        }
-                    });
-                    read.map_err(|error| StreamEnd::Failed(error.to_string()))?;
-                }
+                StreamSection::Header { header, .. } => self.opening = Some(opening_of(&header)),
+                StreamSection::Block(block) => self.read_block(&block)?,
                 StreamSection::Status(_) | StreamSection::End(_) => {}
             }
         }
-        if !goes_on {
-            break;
-        }
+        Ok(())
     }
-    opening.ok_or(StreamEnd::Complete)
+
+    /// Completes the opening by the events of a block.
+    fn read_block(&mut self, block: &[u8]) -> io::Result<()> {
+        let Self { blocks, opening, has_event, is_complete, .. } = self;
+        let Some(opening) = opening else { return Ok(()) };
+        let read = blocks.read(block, &mut |record| {
+            if let Record::Event(event) = &record {
+                *has_event = true;
+                // Later events of a complete opening show nothing new.
+                *is_complete |= !opening.learn(event);
+            }
+        });
+        read.map_err(io::Error::other)
+    }
 }
 
 fn opening_of(header: &RecordingHeader) -> Opening {
@@ -177,8 +196,15 @@ struct EventConverter {
     lines: LineBuffer,
     splitter: StreamSplitter,
     reader: BlockReader,
-    /// Name of the source, and the conversion, once the header was read.
-    export: Option<(String, Export<'static>)>,
+    /// `None` until the header was read.
+    export: Option<StreamExport>,
+}
+
+/// Conversion of the stream of a source.
+struct StreamExport {
+    /// Name of the source.
+    source: String,
+    export: Export<'static>,
 }
 
 /// Passes a record of the stream to the exporter. The end of the run comes as a section of its own.
@@ -210,45 +236,58 @@ impl EventConverter {
     fn convert(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.splitter.extend(bytes);
         while let Some(section) = self.splitter.next_section().map_err(io::Error::other)? {
-            match (section, &mut self.export) {
-                (StreamSection::Header { header, .. }, _) => {
+            match section {
+                StreamSection::Header { header, .. } => {
                     let config = Config { engines: self.engines, ..header.config };
                     let lines = self.lines.clone();
                     let export = Export::new(Format::Events, Options::default(), config, &self.opening, lines)?;
-                    self.export = Some((header.source, export));
+                    self.export = Some(StreamExport { source: header.source, export });
                 }
-                (StreamSection::Block(block), Some((_, export))) => {
-                    // The first error of the exporter. The reader goes on behind it, because its callback cannot stop it.
-                    let mut written = Ok(());
-                    let read = self.reader.read(&block, &mut |record| {
-                        let converted = export_record(export, record);
-                        if written.is_ok() {
-                            written = converted;
-                        }
-                    });
-                    read.map_err(io::Error::other)?;
-                    written?;
-                    export.flush()?;
-                }
-                (StreamSection::End(closing), export) => {
-                    if let Some((source, export)) = export.take() {
+                StreamSection::Block(block) => self.convert_block(&block)?,
+                StreamSection::End(closing) => {
+                    if let Some(StreamExport { source, export }) = self.export.take() {
                         export.finish(&ReportInput { kind: source, ..*closing })?;
                     }
                 }
-                (StreamSection::Status(_) | StreamSection::Block(_), _) => {}
+                StreamSection::Status(_) => {}
             }
         }
         Ok(())
+    }
+
+    /// Converts the records of a block, which follows the header.
+    fn convert_block(&mut self, block: &[u8]) -> io::Result<()> {
+        let Some(StreamExport { export, .. }) = &mut self.export else { return Ok(()) };
+        // The first error of the exporter. The reader goes on behind it, because its callback cannot stop it.
+        let mut written = Ok(());
+        let read = self.reader.read(block, &mut |record| {
+            let converted = export_record(export, record);
+            if written.is_ok() {
+                written = converted;
+            }
+        });
+        read.map_err(io::Error::other)?;
+        written?;
+        export.flush()
     }
 }
 
 /// Lines that were not sent yet.
 #[derive(Clone, Default)]
-struct LineBuffer(Rc<RefCell<Vec<u8>>>);
+struct LineBuffer {
+    bytes: Rc<RefCell<Vec<u8>>>,
+}
+
+impl LineBuffer {
+    /// Empties the buffer.
+    fn take_lines(&self) -> Vec<u8> {
+        self.bytes.take()
+    }
+}
 
 impl Write for LineBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.borrow_mut().extend_from_slice(bytes);
+        self.bytes.borrow_mut().extend_from_slice(bytes);
         Ok(bytes.len())
     }
 

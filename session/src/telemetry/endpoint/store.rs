@@ -99,15 +99,17 @@ impl SectionStore {
     }
 
     /// Number of the oldest section of the past that a new client gets.
-    fn past(&self, kept: &KeptSections) -> u64 {
-        let past_bytes = self.past_limit.bytes_per_run();
-        let mut bytes = 0;
-        let newest_first = kept.sections.iter().rev();
-        let within = newest_first.take_while(|section| {
-            bytes += section.len();
-            bytes <= past_bytes
-        });
-        kept.end() - within.count() as u64
+    fn first_of_past(&self, kept: &KeptSections) -> u64 {
+        let mut bytes_left = self.past_limit.bytes_per_run();
+        let mut first = kept.end();
+        for section in kept.sections.iter().rev() {
+            if section.len() > bytes_left {
+                break;
+            }
+            bytes_left -= section.len();
+            first -= 1;
+        }
+        first
     }
 
     fn kept(&self) -> MutexGuard<'_, KeptSections> {
@@ -150,7 +152,7 @@ impl SectionCursor {
     pub(super) fn try_next(&mut self) -> Option<StreamStep> {
         let kept = self.store.kept();
         let Some(next) = self.next else {
-            self.next = Some(self.store.past(&kept));
+            self.next = Some(self.store.first_of_past(&kept));
             return Some(StreamStep::Section(self.store.start.clone()));
         };
         // Sections before the first kept one are gone.

@@ -20,6 +20,7 @@ pub(in crate::demo) enum DemoEngine {
 }
 
 impl DemoEngine {
+    /// Version of the simulated engine.
     pub(in crate::demo) fn version(self) -> &'static str {
         match self {
             Self::Sglang(release) => release.version(),
@@ -27,6 +28,7 @@ impl DemoEngine {
         }
     }
 
+    /// Format of its messages.
     pub(in crate::demo) fn format(self) -> Format {
         match self {
             Self::Sglang(_) => engines::sglang::FORMAT,

@@ -18,6 +18,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
+    /// Starts the clock in the first phase.
     pub(super) fn new(script: &Script, random: Random) -> Self {
         let start = Instant::now();
         let mut clock = Self { script: script.clone(), next_pause: start, start, current: 0, random };

@@ -58,6 +58,7 @@ pub(super) enum Outlet {
 }
 
 impl Outlet {
+    /// Sends a message to the receiver of the hop.
     pub(super) async fn send(&mut self, message: Parts) -> anyhow::Result<()> {
         match self {
             Self::Socket(socket) => socket.send(message).await,
@@ -213,6 +214,7 @@ impl Push {
         Ok(Self { socket, hop: hop.id, lane, in_flight })
     }
 
+    /// Sends a message through the socket.
     async fn send(&mut self, message: Parts) -> anyhow::Result<()> {
         // Before the send: the receiver looks for it at once.
         self.in_flight.add_sent(self.hop, self.lane, message.clone());

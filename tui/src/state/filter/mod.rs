@@ -143,6 +143,7 @@ fn number_names() -> Vec<&'static str> {
 }
 
 impl RequestFilter {
+    /// Parses terms that are separated by spaces. The error has the position of the first wrong character.
     pub(crate) fn parse(text: &str) -> Result<Self, FilterSyntaxError> {
         let mut terms = Vec::new();
         let mut position = 0;
@@ -211,7 +212,7 @@ impl RequestFilter {
             if let Condition::Waited(wait) = &mut term.condition
                 && (is_outdated || wait.found.is_none())
             {
-                wait.found = Some(Arc::new(wait.find(ledger, clock)));
+                wait.found = Some(Arc::new(wait.find_waits(ledger, clock)));
             }
         }
     }
@@ -285,25 +286,24 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
 
 /// Parses a moment, or a range of two.
 fn parse_time_in_flight(value: &str, position: usize) -> Result<Condition, FilterSyntaxError> {
-    match TypedSpan::parse(value, position) {
-        Some(span) => Ok(Condition::InFlightDuring(span?)),
+    match TypedSpan::parse(value, position)? {
+        Some(span) => Ok(Condition::InFlightDuring(span)),
         None => Ok(Condition::InFlight(parse_time(value, position)?)),
     }
 }
 
 impl TypedSpan {
     /// Parses `1:20..1:30`; `None` if it is no range.
-    fn parse(text: &str, position: usize) -> Option<Result<Self, FilterSyntaxError>> {
-        let (from, to) = text.split_once("..")?;
+    fn parse(text: &str, position: usize) -> Result<Option<Self>, FilterSyntaxError> {
+        let Some((from, to)) = text.split_once("..") else { return Ok(None) };
         let to_position = position + text.chars().count() - to.chars().count();
-        let times = parse_time(from, position).and_then(|from| Ok(Self { from, to: parse_time(to, to_position)? }));
-        Some(times.and_then(|span| {
-            if span.from.is_after(span.to) {
-                let message = String::from("the end is before the start");
-                return Err(FilterSyntaxError { position: to_position, message });
-            }
-            Ok(span)
-        }))
+        let from = parse_time(from, position)?;
+        let to = parse_time(to, to_position)?;
+        if from.is_after(to) {
+            let message = String::from("the end is before the start");
+            return Err(FilterSyntaxError { position: to_position, message });
+        }
+        Ok(Some(Self { from, to }))
     }
 
     fn settle(&mut self, run: RunSpan) {
@@ -311,6 +311,7 @@ impl TypedSpan {
         self.to.settle(run);
     }
 
+    /// The span by the run's clock, its end included.
     fn on_clock(self, clock: RunClock) -> RangeInclusive<MonoNs> {
         // The end is part of the time: `..14:59:10` is the whole second.
         let end = clock.at(self.to.last_ns(clock.wall_start_ns));
@@ -324,18 +325,16 @@ impl TypedSpan {
 impl WaitOnHop {
     /// Parses the name of a hop, with a span behind `@`.
     fn parse(value: &str, position: usize) -> Result<Self, FilterSyntaxError> {
-        let hop = value.split_once('@').map_or(value, |(hop, _)| hop).to_owned();
-        let span_position = position + hop.chars().count() + 1;
-        let span = value.split_once('@').map(|(_, span)| TypedSpan::parse(span, span_position));
-        let during = match span {
-            Some(Some(span)) => Some(span?),
-            Some(None) => {
-                let message = String::from("expected a span of time, for example 1:20..1:30");
-                return Err(FilterSyntaxError { position: span_position, message });
-            }
-            None => None,
+        let Some((hop, span)) = value.split_once('@') else {
+            return Ok(Self { hop: value.to_owned(), during: None, found: None });
         };
-        Ok(Self { hop, during, found: None })
+        let span_position = position + hop.chars().count() + 1;
+        let during = TypedSpan::parse(span, span_position)?;
+        if during.is_none() {
+            let message = String::from("expected a span of time, for example 1:20..1:30");
+            return Err(FilterSyntaxError { position: span_position, message });
+        }
+        Ok(Self { hop: hop.to_owned(), during, found: None })
     }
 
     /// Whether it names this hop.
@@ -343,7 +342,8 @@ impl WaitOnHop {
         hop_name.replace(' ', "_").eq_ignore_ascii_case(&self.hop)
     }
 
-    fn find(&self, ledger: &Ledger, clock: RunClock) -> FoundWaits {
+    /// Searches the chunks that the ledger keeps for frames that waited on the hop.
+    fn find_waits(&self, ledger: &Ledger, clock: RunClock) -> FoundWaits {
         let during = self.during.map_or(clock.started..=ledger.now(), |span| span.on_clock(clock));
         let hops = ledger.hops().iter().filter(|hop| {
             // Without observed receives, every frame would seem to wait.
@@ -356,6 +356,7 @@ impl WaitOnHop {
     }
 }
 
+/// Parses a time that starts at `position` in the filter.
 fn parse_time(text: &str, position: usize) -> Result<TypedTime, FilterSyntaxError> {
     TypedTime::parse(text).ok_or_else(|| FilterSyntaxError {
         position,
@@ -363,6 +364,7 @@ fn parse_time(text: &str, position: usize) -> Result<TypedTime, FilterSyntaxErro
     })
 }
 
+/// Message about a term whose name does not exist, with the most similar one.
 fn unknown_name(name: &str) -> String {
     let mut names = vec!["rid", "state", "flag", "at", "since", "waited"];
     names.extend(number_names());
@@ -402,6 +404,7 @@ pub(crate) fn nearest_name<'n>(typed: &str, names: &[&'n str]) -> Option<&'n str
     names.iter().copied().min_by_key(|name| edit_distance(&typed, &name.to_lowercase()))
 }
 
+/// Number of insertions, deletions and replacements of characters that turn `a` into `b`.
 fn edit_distance(a: &str, b: &str) -> usize {
     // One row of the table of distances between their beginnings; `costs[n]` is for the first `n` characters of `a`.
     let mut costs: Vec<usize> = (0..=a.chars().count()).collect();
@@ -425,10 +428,10 @@ fn parse_label<T: Copy>(
     all: &[T],
     label: fn(T) -> &'static str,
 ) -> Result<T, FilterSyntaxError> {
-    if let Some(found) = all.iter().find(|one| label(**one).eq_ignore_ascii_case(value)) {
-        return Ok(*found);
+    if let Some(variant) = all.iter().find(|variant| label(**variant).eq_ignore_ascii_case(value)) {
+        return Ok(*variant);
     }
-    let labels: Vec<&str> = all.iter().map(|one| label(*one)).collect();
+    let labels: Vec<&str> = all.iter().map(|variant| label(*variant)).collect();
     Err(FilterSyntaxError { position, message: format!("{value:?} is not a {name}: use one of {}", labels.join(" ")) })
 }
 
@@ -462,6 +465,7 @@ fn parse_amount(text: &str, position: usize, units: &AmountUnits) -> Result<u64,
 }
 
 impl Condition {
+    /// Whether the condition is true for a request.
     fn holds(&self, row: &RequestRow, clock: RunClock) -> bool {
         match self {
             Self::Rid(part) => contains_ignoring_case(&row.rid, part),
