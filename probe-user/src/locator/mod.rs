@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 use foreign::{CachedIdentity, RegularFile};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, setrlimit};
 
 use crate::channel;
@@ -85,7 +84,7 @@ pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -
         };
         let mut command = command_for(u32::from_le_bytes(buffer));
         // Not the descriptor itself: the start of a Rust program takes one that only locates a file for closed, and ends without `/dev/null`.
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (ours, theirs) = channel::message_pair()?;
         channel::send_message(ours.as_fd(), &buffer, &[library.as_fd()])?;
         let started = command.stdin(theirs).stdout(answer_pipe).stderr(discarded_output()?).spawn();
         // It holds this end of the pipe, and the prober waits until all are closed.
@@ -207,8 +206,7 @@ mod tests {
 
     /// A locator whose supervisor starts `script` for each request.
     fn with_script(script: &'static str) -> Locator {
-        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-        let (ours, theirs) = pair.unwrap();
+        let (ours, theirs) = channel::message_pair().unwrap();
         thread::spawn(move || {
             supervise(theirs.as_fd(), |number| {
                 let mut command = Command::new("sh");
