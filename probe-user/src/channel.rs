@@ -6,19 +6,20 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
 /// Maximum number of descriptors in a message: a library, and a pipe for the answer.
 const MAX_DESCRIPTORS: usize = 2;
 
+/// Both ends of a new connection for messages.
+pub fn message_pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
 /// Sends one message with descriptors. Fails with `MSGSIZE` if there are too many.
-pub(crate) fn send_message(
-    socket: BorrowedFd<'_>,
-    message: &[u8],
-    descriptors: &[BorrowedFd<'_>],
-) -> Result<(), Errno> {
+pub fn send_message(socket: BorrowedFd<'_>, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     retry_on_intr(|| {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -31,14 +32,16 @@ pub(crate) fn send_message(
     .map(drop)
 }
 
-pub(crate) struct ReceivedMessage {
+/// A message that was received.
+pub struct ReceivedMessage {
     /// Its length; 0 at the end.
-    pub(crate) bytes: usize,
-    pub(crate) descriptors: Vec<OwnedFd>,
+    pub bytes: usize,
+    /// Descriptors that came with it.
+    pub descriptors: Vec<OwnedFd>,
 }
 
 /// Receives a message into `buffer`. A longer one is an error.
-pub(crate) fn receive_message(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<ReceivedMessage, Errno> {
+pub fn receive_message(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<ReceivedMessage, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received =

@@ -10,7 +10,7 @@
 mod attach;
 pub mod btf;
 pub mod capability;
-mod channel;
+pub mod channel;
 pub mod cpu;
 pub mod degraded;
 mod discarded_output;
@@ -30,7 +30,7 @@ mod load;
 pub mod locator;
 mod loss_counters;
 pub mod matcher;
-mod message;
+pub mod message;
 pub mod observation;
 pub mod opener;
 pub mod opener_client;

@@ -4,19 +4,19 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// Encodes a message.
-pub(crate) fn encode_message(message: &impl Serialize) -> Vec<u8> {
+pub fn encode_message(message: &impl Serialize) -> Vec<u8> {
     rmp_serde::to_vec(message).expect("memory takes every message")
 }
 
 /// Decodes a message; `None` if the bytes are none. Their sender may have been taken over, so everything that [`encode_message`] does not
 /// write is refused, such as further bytes.
-pub(crate) fn decode_message<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+pub fn decode_message<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     let message: T = rmp_serde::from_slice(bytes).ok()?;
     (encode_message(&message) == bytes).then_some(message)
 }
 
 /// Encodes bytes, or a path, as one string of bytes instead of a list of numbers.
-pub(crate) mod byte_string {
+pub mod byte_string {
     use std::ffi::OsString;
     use std::fmt;
     use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -26,8 +26,10 @@ pub(crate) mod byte_string {
     use serde::{Deserializer, Serializer};
 
     /// A value that is a string of bytes.
-    pub(crate) trait ByteString {
+    pub trait ByteString {
+        /// Its bytes.
         fn as_byte_string(&self) -> &[u8];
+        /// The value with these bytes.
         fn from_byte_string(bytes: &[u8]) -> Self;
     }
 
@@ -51,11 +53,13 @@ pub(crate) mod byte_string {
         }
     }
 
-    pub(crate) fn serialize<S: Serializer>(value: &impl ByteString, serializer: S) -> Result<S::Ok, S::Error> {
+    /// Encodes the value.
+    pub fn serialize<S: Serializer>(value: &impl ByteString, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(value.as_byte_string())
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>, T: ByteString>(deserializer: D) -> Result<T, D::Error> {
+    /// Decodes a value.
+    pub fn deserialize<'de, D: Deserializer<'de>, T: ByteString>(deserializer: D) -> Result<T, D::Error> {
         struct Bytes;
 
         impl Visitor<'_> for Bytes {

@@ -9,8 +9,7 @@ use anyhow::{Context, bail, ensure};
 use confine::{Account, Capabilities, Plan, PortAccess, Work};
 use probe_user::discover::hides_processes;
 use probe_user::examine::filter;
-use probe_user::{Capability, Feature, Permissions, discarded_output, helper, opener_client};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use probe_user::{Capability, Feature, Permissions, channel, discarded_output, helper, opener_client};
 use session::telemetry::receiver_port;
 use zmq_tap::relay::Endpoint;
 
@@ -272,9 +271,8 @@ fn show_log(command: &mut Command, args: &LiveArgs) {
 }
 
 /// Starts a process with a socket as its standard input. Returns the other end.
-fn spawn_with_socket(mut command: Command, what: &str) -> anyhow::Result<OwnedFd> {
-    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-    let (our_end, child_end) = pair.context("cannot create a socket pair")?;
+pub(crate) fn spawn_with_socket(mut command: Command, what: &str) -> anyhow::Result<OwnedFd> {
+    let (our_end, child_end) = channel::message_pair().context("cannot create a socket pair")?;
     let started = discarded_output().and_then(|output| command.stdin(child_end).stdout(output).spawn());
     started.with_context(|| format!("cannot start {what}"))?;
     Ok(our_end)

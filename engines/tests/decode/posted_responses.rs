@@ -144,36 +144,3 @@ fn a_finish_reason_or_a_final_marker_or_an_error_is_an_end() {
         assert_eq!(report.answers.map_or(0, |answers| answers.lacking_end), lacking, "{body}");
     }
 }
-
-#[test]
-fn nothing_is_called_unobserved_or_healthy() {
-    for name in ["a-", "b-", "c-", "d-", "g-", "i-"] {
-        let verdict = posted(name).verdict;
-        assert!(!verdict.starts_with("NOTHING") && !verdict.starts_with("HEALTHY"), "{name}: {verdict}");
-    }
-}
-
-#[test]
-fn recordings_keep_what_responses_show() {
-    let mut writer = recording::BlockWriter::new(recording::RecordedPayload::Lengths);
-    let (mut reader, mut server) = (ResponseReader::default(), Server::new(None));
-    let body = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/posted/g-no-finish-reason.sse"))
-        .expect("it reads");
-    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n", body.len());
-    let mut live = Vec::new();
-    reader.read_bytes(MonoNs(1), &[head.as_bytes(), &body].concat(), true, &mut server, &mut |event| {
-        writer.event(event);
-        live.push(format!("{:?}", event.what));
-    });
-    let block = writer.close().expect("a block");
-    let mut packer = recording::BlockPacker::new().expect("a packer");
-    let mut replayed = Vec::new();
-    let read = recording::BlockReader::default().read(packer.pack(&block).expect("packed"), &mut |record| {
-        if let recording::Record::Event(event) = record {
-            replayed.push(format!("{:?}", event.what));
-        }
-    });
-    read.expect("an intact block");
-    assert!(live.iter().any(|event| event.contains("lacks_end: true")), "{live:?}");
-    assert_eq!(live, replayed);
-}

@@ -231,7 +231,7 @@ fn requests_handshakes_and_coordination_are_control_messages() {
 
 /// Fields of every class, by its releases, from the generated table.
 fn table() -> Vec<(String, String, Vec<String>)> {
-    let text = include_str!("../src/vllm/layouts.txt");
+    let text = include_str!("../../src/vllm/layouts.txt");
     let line = |line: &str| {
         let mut words = line.split(' ').map(str::to_owned);
         let (class, _, releases) = (words.next()?, words.next()?, words.next()?);

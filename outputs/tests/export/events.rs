@@ -69,9 +69,3 @@ fn rooms_are_text_that_no_reader_rounds() {
     let expected = super::run::ROOM.to_string();
     assert!(rooms.iter().all(|line| line["room"] == *expected), "{rooms:?}");
 }
-
-#[test]
-fn token_ids_are_exported_only_on_request() {
-    let (text, _) = export(Format::Events, Options::default());
-    assert!(!text.contains("\"ids\"") && !text.contains("1001"));
-}

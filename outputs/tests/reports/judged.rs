@@ -121,16 +121,3 @@ fn a_headline_names_what_was_not_judged() {
         ]
     );
 }
-
-#[test]
-fn every_form_of_the_report_has_the_headline() {
-    let report = report(Observed { responses: true, ..Observed::default() });
-    let json: serde_json::Value = serde_json::from_str(&report.to_json()).expect("JSON");
-    assert_eq!(json["verdict"], report.verdict);
-    assert_eq!(json["judged"][0]["reason"], "no frames are observed");
-    let first_words = "NO FINDINGS in 1 response; not judged: first-token gap";
-    let clock = outputs::report::Clock::of(&report, None);
-    for text in [report.to_text(&clock), report.to_markdown(&clock), report.to_html(&clock)] {
-        assert!(text.contains(first_words), "{text}");
-    }
-}

@@ -10,7 +10,6 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use aya::maps::{MapData, RingBuf};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::channel;
 use crate::message::{decode_message, encode_message};
@@ -53,7 +52,7 @@ pub(crate) fn connected_helper() -> Option<&'static Helper> {
 impl Helper {
     /// Starts the service of the process behind the socket. If that fails, the reason is kept in place of the ring.
     pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
-        let (our_end, helper_end) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (our_end, helper_end) = channel::message_pair()?;
         let requests = Mutex::new(socket);
         let answer = exchange_messages(&requests, &HelperRequest::Start, Some(helper_end.as_fd()));
         let ring = answer.and_then(|HelperAnswer { facts, mut descriptors }| {

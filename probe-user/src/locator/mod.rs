@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 use foreign::{CachedIdentity, RegularFile};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, setrlimit};
 
 use crate::channel;
@@ -85,7 +84,7 @@ pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -
         };
         let mut command = command_for(u32::from_le_bytes(buffer));
         // Not the descriptor itself: the start of a Rust program takes one that only locates a file for closed, and ends without `/dev/null`.
-        let (our_end, child_end) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (our_end, child_end) = channel::message_pair()?;
         channel::send_message(our_end.as_fd(), &buffer, &[library.as_fd()])?;
         let started = command.stdin(child_end).stdout(answer_pipe).stderr(discarded_output()?).spawn();
         // The command holds an end of the pipe, and the prober waits until all are closed.
@@ -216,8 +215,7 @@ mod tests {
 
     /// A locator whose supervisor starts `script` for each request.
     fn with_script(script: &'static str) -> Locator {
-        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-        let (ours, theirs) = pair.unwrap();
+        let (ours, theirs) = channel::message_pair().unwrap();
         thread::spawn(move || {
             supervise(theirs.as_fd(), |number| {
                 let mut command = Command::new("sh");

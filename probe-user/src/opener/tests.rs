@@ -1,8 +1,6 @@
 use std::os::fd::AsFd as _;
 use std::path::Path;
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-
 use super::*;
 use crate::discover::toy::TOY;
 use crate::message::decode_message;
@@ -11,8 +9,7 @@ use crate::opener_client::request::{OpenDescriptor, ProcessLink, ThreadFile};
 
 /// Starts an opener on a thread of this process.
 fn start(pids: &[u32], files: &[&Path]) -> &'static Opener {
-    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-    let (ours, theirs) = pair.unwrap();
+    let (ours, theirs) = channel::message_pair().unwrap();
     let files: Vec<PathBuf> = files.iter().map(|file| file.to_path_buf()).collect();
     let permitted = Permitted { engines: &[TOY], pids: pids.to_vec(), files: files.clone() };
     thread::spawn(move || serve(theirs.as_fd(), permitted));
@@ -90,8 +87,7 @@ fn other_processes_and_files_are_refused() {
 
 #[test]
 fn the_end_of_the_opener_is_an_error_of_its_own() {
-    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-    let (ours, theirs) = pair.unwrap();
+    let (ours, theirs) = channel::message_pair().unwrap();
     drop(theirs);
     let opener: &'static Opener = Box::leak(Box::new(Opener::new(ours, Vec::new())));
     let process = ProcDir::with_opener(std::process::id(), Some(opener)).unwrap();
@@ -104,13 +100,11 @@ fn the_end_of_the_opener_is_an_error_of_its_own() {
 #[test]
 fn a_message_that_is_no_request_ends_its_connection_only() {
     let me = std::process::id();
-    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-    let (ours, theirs) = pair.unwrap();
+    let (ours, theirs) = channel::message_pair().unwrap();
     let permitted = Permitted { engines: &[TOY], pids: vec![me], files: Vec::new() };
     let served = thread::spawn(move || serve(theirs.as_fd(), permitted));
     let connect = || {
-        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-        let (client, server) = pair.unwrap();
+        let (client, server) = channel::message_pair().unwrap();
         channel::send_message(ours.as_fd(), CONNECT, &[server.as_fd()]).unwrap();
         client
     };

@@ -12,7 +12,6 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use foreign::{ExpectedFile, ReadError, RegularFile};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::channel;
 use crate::message::{decode_message, encode_message};
@@ -100,7 +99,7 @@ impl Opener {
 
     /// Creates a connection and passes its other end to the opener.
     fn open_connection(&self) -> Result<OwnedFd, ReadError> {
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (ours, theirs) = channel::message_pair()?;
         let control = lock(&self.control);
         channel::send_message(control.as_fd(), CONNECT, &[theirs.as_fd()]).map_err(|_| ReadError::OpenerEnded)?;
         Ok(ours)

@@ -32,6 +32,7 @@ pub(crate) enum ProcessLink {
 }
 
 impl ProcessLink {
+    #[cfg(test)]
     pub(crate) const ALL: [Self; 2] = [Self::Program, Self::WorkingFolder];
 
     pub(crate) const fn name(self) -> &'static str {

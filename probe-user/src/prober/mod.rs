@@ -277,7 +277,6 @@ fn not_a_request() -> Refusal {
 #[cfg(test)]
 mod tests {
     use probe_ebpf::egress::Serves;
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use std::fs::File;
 
     use super::*;
@@ -290,8 +289,7 @@ mod tests {
         if !rustix::process::geteuid().is_root() {
             return eprintln!("SKIPPED: loading eBPF programs needs root");
         }
-        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-        let (ours, theirs) = pair.unwrap();
+        let (ours, theirs) = channel::message_pair().unwrap();
         let options = ProbeOptions { ring_bytes: 64 << 10, scheduler: false, polls: false, ..ProbeOptions::default() };
         let locator = OwnedFd::from(File::open("/dev/null").unwrap());
         let settings = ProberSettings { options, servers: Vec::new(), locator };

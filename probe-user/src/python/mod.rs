@@ -16,6 +16,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 use trace::{MonoNs, SamplingCost};
 
 use crate::capability::{Feature, Permissions};
@@ -58,7 +59,7 @@ struct SharedState {
 }
 
 /// A process whose stacks cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnreadableProcess {
     /// Process id.
     pub pid: u32,

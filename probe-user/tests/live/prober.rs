@@ -3,8 +3,7 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use probe_user::prober::{self, ProberSettings};
-use probe_user::{KernelVersion, Permissions, ProbeOptions};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use probe_user::{KernelVersion, Permissions, ProbeOptions, channel};
 
 /// Oldest release all of whose patch releases have usable links for multiple probe points.
 const HAS_LINKS: KernelVersion = KernelVersion::new(6, 10);
@@ -31,5 +30,5 @@ fn drops_rights(options: ProbeOptions) -> bool {
 
 /// A socket whose other end is closed: the prober ends with its peer.
 fn abandoned_socket() -> OwnedFd {
-    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a pair").0
+    channel::message_pair().expect("a pair").0
 }

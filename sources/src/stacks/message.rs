@@ -87,21 +87,8 @@ impl ThreadSamples {
 pub(super) struct ReaderStatus {
     pub(super) cost: SamplingCost,
     pub(super) rss_bytes: Option<u64>,
-    pub(super) refusals: Vec<RefusedProcess>,
+    pub(super) refusals: Vec<UnreadableProcess>,
     pub(super) notes: Vec<String>,
-}
-
-/// A process whose stacks cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct RefusedProcess {
-    pub(super) pid: u32,
-    pub(super) reason: String,
-}
-
-impl From<UnreadableProcess> for RefusedProcess {
-    fn from(refusal: UnreadableProcess) -> Self {
-        Self { pid: refusal.pid, reason: refusal.reason }
-    }
 }
 
 fn bounded_text(text: &str) -> String {
@@ -215,7 +202,7 @@ mod tests {
             let samples =
                 ThreadSamples { pid: 1, at_ns: 1, interval_ns: 1, tid: 1, samples: 50, functions: vec![hits; count] };
             let status = ReaderStatus {
-                refusals: vec![RefusedProcess { pid: 1, reason: name.repeat(9) }; count],
+                refusals: vec![UnreadableProcess { pid: 1, reason: name.repeat(9) }; count],
                 notes: vec![name; count],
                 ..ReaderStatus::default()
             };

@@ -125,9 +125,7 @@ impl StackReader {
     pub(crate) fn refused(&self, pids: &BTreeSet<u32>) -> Vec<Degraded> {
         let state = lock(&self.shared);
         let refused = state.status.refusals.iter().filter(|refused| pids.contains(&refused.pid));
-        refused
-            .map(|refused| UnreadableProcess { pid: refused.pid, reason: refused.reason.clone() }.explain())
-            .collect()
+        refused.cloned().map(UnreadableProcess::explain).collect()
     }
 
     /// Whether the reading process has ended and is not started again.

@@ -102,8 +102,8 @@ fn send_samples(requests: &Receiver<StackRequest>, to: &mut UnixStream) -> anyho
             reported_at = Some(Instant::now());
             let mut cost = stacks.cost();
             cost.cpu_ns = session::own::cpu_ns();
-            let refusals = stacks.refused().into_iter().map(Into::into).collect();
-            let status = ReaderStatus { cost, rss_bytes: session::own::rss_bytes(), refusals, notes: stacks.notes() };
+            let rss_bytes = session::own::rss_bytes();
+            let status = ReaderStatus { cost, rss_bytes, refusals: stacks.refused(), notes: stacks.notes() };
             StackMessage::Status(status).write(to)?;
         }
         thread::sleep(POLL_INTERVAL);

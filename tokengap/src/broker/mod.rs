@@ -1,28 +1,24 @@
 //! A process that stays root and creates the files of results for a tokengap that gave up root's user id.
 //!
-//! Requests and replies are messages of a socket pair. A request is a byte for the operation and two paths, separated by a zero byte. A
-//! reply is an errno, or 0 with the descriptor of the created file, if any. The process ends when tokengap does.
+//! Requests and replies are messages of a socket pair. A reply is an errno, or 0 with the descriptor of the created file, if any. The process
+//! ends when tokengap does.
 
 mod rules;
 
-use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::Context;
-use probe_user::discarded_output;
+use probe_user::channel;
+use probe_user::message::{byte_string, decode_message, encode_message};
 use recording::storage::Delegate;
-use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
-};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::confinement::spawn_with_socket;
 
 pub(crate) use self::rules::Rules;
 pub(crate) use self::rules::or_working_folder;
@@ -51,17 +47,24 @@ impl ResultFiles {
 
 /// Maximum length of a request.
 const MAX_REQUEST_BYTES: usize = 16 << 10;
-const REPLY_BYTES: usize = size_of::<i32>();
+const MAX_REPLY_BYTES: usize = 8;
 
-// Operations.
-const START: u8 = 0;
-const CREATE: u8 = 1;
-const RENAME: u8 = 2;
-const REMOVE: u8 = 3;
+#[derive(Serialize, Deserialize)]
+enum FileRequest {
+    /// The first request, which is answered once the folders are open.
+    Start,
+    Create(#[serde(with = "byte_string")] PathBuf),
+    Rename {
+        #[serde(with = "byte_string")]
+        from: PathBuf,
+        #[serde(with = "byte_string")]
+        to: PathBuf,
+    },
+    Remove(#[serde(with = "byte_string")] PathBuf),
+}
 
 /// Starts the process, which then creates, renames and removes files for this one. This process must still be root.
 pub(crate) fn start(results: &ResultFiles) -> anyhow::Result<()> {
-    let (our_end, child_end) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let mut command = Command::new("/proc/self/exe");
     command.arg("broker");
     for file in &results.file {
@@ -73,14 +76,9 @@ pub(crate) fn start(results: &ResultFiles) -> anyhow::Result<()> {
     if results.force {
         command.arg("--force");
     }
-    let started = command.stdin(child_end).stdout(discarded_output()?).spawn();
-    // It holds the child's end, and while that is open, the child's exit goes unnoticed.
-    drop(command);
-    started.context("cannot start the process that creates files")?;
-    let broker = Broker(Mutex::new(our_end));
-    let nothing = Path::new("");
+    let broker = Broker(Mutex::new(spawn_with_socket(command, "the process that creates files")?));
     // Waits until the process has opened the folders, which this one may lose access to.
-    broker.request(START, nothing, nothing)?;
+    broker.send_request(&FileRequest::Start)?;
     recording::storage::delegate(Box::new(broker));
     Ok(())
 }
@@ -89,55 +87,37 @@ pub(crate) fn start(results: &ResultFiles) -> anyhow::Result<()> {
 struct Broker(Mutex<OwnedFd>);
 
 impl Broker {
-    /// Sends a request to the broker process and waits for its reply, which has a descriptor if the operation opens a file. `to` is empty
-    /// for an operation with one path.
-    fn request(&self, operation: u8, path: &Path, to: &Path) -> io::Result<Option<OwnedFd>> {
-        let mut request = vec![operation];
-        request.extend_from_slice(path.as_os_str().as_bytes());
-        request.push(0);
-        request.extend_from_slice(to.as_os_str().as_bytes());
+    /// Sends a request to the broker process and waits for its reply, which has a descriptor if a file was created.
+    fn send_request(&self, request: &FileRequest) -> io::Result<Option<OwnedFd>> {
+        let request = encode_message(request);
         if request.len() > MAX_REQUEST_BYTES {
             return Err(Errno::NAMETOOLONG.into());
         }
         // Held until the reply has arrived, so that it is the reply to this request.
         let socket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        retry_on_intr(|| {
-            let mut none = SendAncillaryBuffer::default();
-            sendmsg(&*socket, &[IoSlice::new(&request)], &mut none, SendFlags::NOSIGNAL)
-        })
-        .map_err(|_| exited_error())?;
-        let mut reply = [0; REPLY_BYTES];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let got = retry_on_intr(|| {
-            let flags = RecvFlags::CMSG_CLOEXEC;
-            recvmsg(&*socket, &mut [IoSliceMut::new(&mut reply)], &mut control, flags)
-        })?;
-        if got.bytes != REPLY_BYTES {
-            return Err(exited_error());
-        }
-        match i32::from_le_bytes(reply) {
-            0 => Ok(control.drain().find_map(|message| match message {
-                RecvAncillaryMessage::ScmRights(mut files) => files.next(),
-                _ => None,
-            })),
-            error => Err(io::Error::from_raw_os_error(error)),
+        channel::send_message(socket.as_fd(), &request, &[]).map_err(|_| exited_error())?;
+        let mut reply = [0; MAX_REPLY_BYTES];
+        let mut received = channel::receive_message(socket.as_fd(), &mut reply)?;
+        match decode_message(&reply[..received.bytes]) {
+            Some(0) => Ok(received.descriptors.pop()),
+            Some(error) => Err(io::Error::from_raw_os_error(error)),
+            None => Err(exited_error()),
         }
     }
 }
 
 impl Delegate for Broker {
     fn create(&self, path: &Path) -> io::Result<File> {
-        let file = self.request(CREATE, path, Path::new(""))?;
+        let file = self.send_request(&FileRequest::Create(path.to_owned()))?;
         file.map(File::from).ok_or_else(exited_error)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.request(RENAME, from, to).map(drop)
+        self.send_request(&FileRequest::Rename { from: from.to_owned(), to: to.to_owned() }).map(drop)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.request(REMOVE, path, Path::new("")).map(drop)
+        self.send_request(&FileRequest::Remove(path.to_owned())).map(drop)
     }
 }
 
@@ -147,16 +127,14 @@ fn exited_error() -> io::Error {
 
 /// Serves requests on `socket` until its other end is closed.
 pub(crate) fn serve(socket: BorrowedFd<'_>, mut rules: Rules) -> io::Result<()> {
-    let mut request = vec![0; MAX_REQUEST_BYTES];
+    let mut buffer = vec![0; MAX_REQUEST_BYTES];
     loop {
-        let got = retry_on_intr(|| {
-            let mut none = RecvAncillaryBuffer::default();
-            recvmsg(socket, &mut [IoSliceMut::new(&mut request)], &mut none, RecvFlags::empty())
-        })?;
-        if got.bytes == 0 {
-            return Ok(());
-        }
-        let outcome = execute_request(&mut rules, &request[..got.bytes]);
+        let outcome = match channel::receive_message(socket, &mut buffer) {
+            Ok(received) if received.bytes == 0 => return Ok(()),
+            // A longer message than any request.
+            Err(Errno::MSGSIZE) => Err(Errno::INVAL.into()),
+            received => execute_request(&mut rules, &buffer[..received?.bytes]),
+        };
         let reply_number = match &outcome {
             // Zero means success.
             Ok(_) => 0,
@@ -164,29 +142,18 @@ pub(crate) fn serve(socket: BorrowedFd<'_>, mut rules: Rules) -> io::Result<()> 
             Err(error) => error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
         };
         let opened_file = outcome.ok().flatten();
-        let files: Vec<BorrowedFd<'_>> = opened_file.iter().map(AsFd::as_fd).collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !files.is_empty() {
-            control.push(SendAncillaryMessage::ScmRights(&files));
-        }
-        sendmsg(socket, &[IoSlice::new(&reply_number.to_le_bytes())], &mut control, SendFlags::NOSIGNAL)?;
+        let opened_file = opened_file.as_ref().map(AsFd::as_fd);
+        channel::send_message(socket, &encode_message(&reply_number), opened_file.as_slice())?;
     }
 }
 
-/// Executes a request as [`Broker::request`] encodes it, if the rules permit it.
+/// Executes a request, if the rules permit it.
 fn execute_request(rules: &mut Rules, request: &[u8]) -> io::Result<Option<File>> {
-    let (&operation, paths) = request.split_first().ok_or(Errno::INVAL)?;
-    // A second path follows a zero byte; it is empty if the operation has one path.
-    let between = paths.iter().position(|&byte| byte == 0).ok_or(Errno::INVAL)?;
-    let path = Path::new(OsStr::from_bytes(&paths[..between]));
-    let to = Path::new(OsStr::from_bytes(&paths[between + 1..]));
-    match operation {
-        START => Ok(None),
-        CREATE => rules.create(path).map(Some),
-        RENAME => rules.rename(path, to).map(|()| None),
-        REMOVE => rules.remove(path).map(|()| None),
-        _ => Err(Errno::INVAL.into()),
+    match decode_message(request).ok_or(Errno::INVAL)? {
+        FileRequest::Start => Ok(None),
+        FileRequest::Create(path) => rules.create(&path).map(Some),
+        FileRequest::Rename { from, to } => rules.rename(&from, &to).map(|()| None),
+        FileRequest::Remove(path) => rules.remove(&path).map(|()| None),
     }
 }
 
@@ -200,8 +167,7 @@ mod tests {
     fn files_are_created_renamed_and_removed_through_the_socket() {
         let folder = tempfile::tempdir().expect("a folder");
         let (run, new) = (folder.path().join("run.tgap"), folder.path().join(".run.tgap.7.new"));
-        let flags = SocketFlags::CLOEXEC;
-        let (our_end, child_end) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
+        let (our_end, child_end) = channel::message_pair().expect("a pair");
         let results = ResultFiles { file: vec![run.clone()], ..ResultFiles::default() };
         let served = std::thread::spawn(move || serve(child_end.as_fd(), Rules::new(results)));
         let broker = Broker(Mutex::new(our_end));
@@ -212,13 +178,12 @@ mod tests {
         assert_eq!(other.kind(), io::ErrorKind::PermissionDenied);
         broker.remove(&run).expect("removed");
         assert!(!run.exists());
-        for invalid in [&[9, 0][..], &[CREATE]] {
+        for invalid in [b"not a request".to_vec(), vec![0; MAX_REQUEST_BYTES + 1]] {
             let socket = broker.0.lock().expect("free");
-            let mut none = SendAncillaryBuffer::default();
-            sendmsg(&*socket, &[IoSlice::new(invalid)], &mut none, SendFlags::empty()).expect("sent");
-            let mut reply = [0; REPLY_BYTES];
-            rustix::net::recv(&*socket, &mut reply, RecvFlags::empty()).expect("a reply");
-            assert_eq!(i32::from_le_bytes(reply), Errno::INVAL.raw_os_error());
+            channel::send_message(socket.as_fd(), &invalid, &[]).expect("sent");
+            let mut reply = [0; MAX_REPLY_BYTES];
+            let received = channel::receive_message(socket.as_fd(), &mut reply).expect("a reply");
+            assert_eq!(decode_message(&reply[..received.bytes]), Some(Errno::INVAL.raw_os_error()));
         }
         drop(broker);
         served.join().expect("it ends").expect("without an error");

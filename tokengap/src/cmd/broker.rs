@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use rustix::stdio::stdin;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
+use super::ignore_ending_signals;
 use crate::broker::{self, ResultFiles};
 use crate::confinement;
 
@@ -28,9 +28,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let rules = broker::Rules::new(args.results.clone());
     confinement::confine_to_files(&[], &paths);
     // It ends when tokengap does, which also receives these signals and then completes its files.
-    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
-        signal_hook::flag::register(signal, std::sync::Arc::default())?;
-    }
+    ignore_ending_signals()?;
     broker::serve(stdin(), rules).context("cannot serve requests for files")?;
     Ok(ExitCode::SUCCESS)
 }

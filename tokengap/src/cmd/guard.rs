@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use confine::{Account, Plan, Work};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use sources::guard::READY;
 use zmq_tap::splice::{Folder, Restored, restore_sockets};
 
+use super::ignore_ending_signals;
 use crate::{confinement, output};
 
 /// The guard: waits for the end of its standard input, then restores moved sockets.
@@ -46,9 +46,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // Survive whatever ends tokengap: detach from the terminal and ignore its signals.
     let _ = rustix::process::setsid();
-    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
-        signal_hook::flag::register(signal, std::sync::Arc::default())?;
-    }
+    ignore_ending_signals()?;
     let mut folders = Vec::new();
     for (path, shown) in args.folder.iter().zip(&args.shown) {
         folders.push(Folder::open(path, shown)?);

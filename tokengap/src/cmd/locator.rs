@@ -7,8 +7,8 @@ use anyhow::Context;
 use foreign::{ExpectedFile, RegularFile};
 use probe_user::locator;
 use rustix::stdio::{stdin, stdout};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
+use super::ignore_ending_signals;
 use crate::confinement;
 
 /// Finds the probe points of libraries for the process at the other end of its standard input.
@@ -33,9 +33,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn start_analyses() -> anyhow::Result<()> {
     confinement::keep_rights_to_analyse();
     // It ends when the prober does.
-    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
-        signal_hook::flag::register(signal, std::sync::Arc::default())?;
-    }
+    ignore_ending_signals()?;
     locator::supervise(stdin(), analysis_command).context("cannot analyse libraries")
 }
 

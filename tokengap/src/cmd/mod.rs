@@ -38,3 +38,14 @@ pub(crate) mod stacks;
 #[cfg(target_os = "linux")]
 pub(crate) mod tap;
 pub(crate) mod watch;
+
+/// Ignores the signals that end tokengap, for a process that ends with the one that started it.
+#[cfg(target_os = "linux")]
+fn ignore_ending_signals() -> std::io::Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+        signal_hook::flag::register(signal, std::sync::Arc::default())?;
+    }
+    Ok(())
+}

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 use probe_user::opener::{self, Permitted};
 use rustix::stdio::stdin;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use sources::open_files;
 
+use super::ignore_ending_signals;
 use crate::confinement;
 
 /// Opens files of processes for the process at the other end of its standard input.
@@ -29,9 +29,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     open_files::raise_limit(open_files::DISCOVERY);
     confinement::confine_opener();
     // It ends when tokengap does, which also receives these signals and then completes its report.
-    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
-        signal_hook::flag::register(signal, std::sync::Arc::default())?;
-    }
+    ignore_ending_signals()?;
     let permitted = Permitted { engines: engines::DISCOVERED, pids: args.pid.clone(), files: args.file.clone() };
     opener::serve(stdin(), permitted).context("cannot serve requests for files")?;
     Ok(ExitCode::SUCCESS)

@@ -371,14 +371,4 @@ mod tests {
             );
         }
     }
-
-    #[test]
-    fn runs_with_clocks_are_compared_by_them() {
-        let empty = Analysis::new(Config::default());
-        let server = |anchor| RunningServer { anchor, ..running("", None, &empty) };
-        let anchor = |mono: u64| Some(Anchor { mono: MonoNs(mono), wall_ns: 1_000_000 * MS });
-        assert_eq!(server(anchor(5)).clocks_with(&server(anchor(5))), PairClocks::Same);
-        let ahead = PairClocks::ByWallClock { ahead_ns: 900 * MS as i64 };
-        assert_eq!(server(anchor(0)).clocks_with(&server(anchor(900 * MS))), ahead);
-    }
 }

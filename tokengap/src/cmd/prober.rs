@@ -6,8 +6,8 @@ use anyhow::Context;
 use probe_user::ProbeOptions;
 use probe_user::prober::{self, ProberSettings};
 use rustix::stdio::stdin;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
+use super::ignore_ending_signals;
 use crate::cmd::locator::inner_servers;
 use crate::confinement;
 
@@ -49,9 +49,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let locator = confinement::start_locator()?;
     confinement::confine_prober();
     // It ends when tokengap does, which also receives these signals and then completes its report.
-    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
-        signal_hook::flag::register(signal, std::sync::Arc::default())?;
-    }
+    ignore_ending_signals()?;
     let settings = ProberSettings { options: args.probe_options(), servers: inner_servers(), locator };
     prober::serve(stdin(), settings, confinement::refuse_programs).context("cannot serve requests for probes")?;
     Ok(ExitCode::SUCCESS)

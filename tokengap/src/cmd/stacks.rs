@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use sources::stacks;
 
+use super::ignore_ending_signals;
 use crate::confinement;
 
 /// Reads Python stacks for the process at the other end of its standard input.
@@ -19,9 +19,7 @@ pub(crate) struct Args {
 /// The process that reads Python stacks, or its supervisor.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // It ends when tokengap does, which also receives these signals.
-    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
-        signal_hook::flag::register(signal, std::sync::Arc::default())?;
-    }
+    ignore_ending_signals()?;
     if args.reader {
         confinement::confine_stacks();
         stacks::serve()?;

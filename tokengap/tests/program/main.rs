@@ -1,7 +1,6 @@
-//! The real binary: its runs, recordings, screen, reports of pairs and comparisons.
+//! The real binary: its runs, recordings, screen, and reports of pairs.
 #![cfg(target_os = "linux")]
 
-mod diff;
 mod http_pair;
 mod pair;
 mod pair_recordings;

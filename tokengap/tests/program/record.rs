@@ -318,27 +318,6 @@ fn a_file_size_limit_ends_only_the_recording() {
 }
 
 #[test]
-fn a_full_disk_ends_only_the_recording() {
-    let folder = folder();
-    // A small disk, unmounted when the shell exits. If mounting is not permitted, the test of the size limit covers the case.
-    let small = "mkdir disk && mount -t tmpfs -o size=32k none disk";
-    let unshare = |line: &str| {
-        let mut command = Command::new("unshare");
-        command.args(["--map-root-user", "--mount", "sh", "-c", line]);
-        command.current_dir(folder.path()).env("T", TOKENGAP).output()
-    };
-    if !unshare(&format!("{small} && rmdir disk || umount disk && rmdir disk"))
-        .is_ok_and(|tried| tried.status.success())
-    {
-        eprintln!("not run: no small disk can be mounted here");
-        return;
-    }
-    let demo = "\"$T\" demo --scenario race --json --duration 6s --record disk/run.tgap && cp disk/run.tgap .";
-    let live = unshare(&format!("{small} && {demo}")).expect("unshare runs");
-    ended_early(folder.path(), &live, "No space left on device");
-}
-
-#[test]
 fn recording_and_ring_are_readable_after_sigkill() {
     let args = "--scenario race --duration 60s --record run.tgap --hindsight 8MiB --hindsight-file ring.tgap";
     let mut run = Running::start(folder(), args);
@@ -369,20 +348,4 @@ fn recording_and_ring_are_readable_after_sigkill() {
         assert_eq!(requests, 1 + replayed["requests"]["seen"].as_u64().expect("requests"), "{name}");
     }
     assert!(seen[0] > seen[1] && seen[1] > 0 && seen[2] > 0, "{seen:?}");
-}
-
-#[test]
-fn a_run_continues_when_its_output_folder_is_removed() {
-    let folder = folder();
-    let kept = folder.path().join("kept");
-    std::fs::create_dir(&kept).expect("a folder");
-    let args = "--scenario race --duration 5s --record kept/run.tgap --hindsight 8MiB --hindsight-file kept/ring.tgap";
-    let mut run = Running::start(folder, args);
-    run.wait("nothing is recorded", || kept.join("run.tgap").exists().then_some(()));
-    std::thread::sleep(Duration::from_secs(1));
-    std::fs::remove_dir_all(&kept).expect("removed");
-    let live = run.report();
-    assert_eq!(Some(chunks(&live)), live["demo"]["truth"]["chunks"].as_u64());
-    let lines = degraded(&live);
-    assert!(lines.iter().any(|line| line.contains("kept/run.tgap was removed")), "{lines:?}");
 }
