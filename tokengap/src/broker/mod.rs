@@ -52,6 +52,8 @@ impl ResultFiles {
 /// Maximum length of a request.
 const MAX_REQUEST_BYTES: usize = 16 << 10;
 const REPLY_BYTES: usize = size_of::<i32>();
+/// Error number of a reply about an operation that succeeded.
+const SUCCESS: i32 = 0;
 
 // Operations.
 const START: u8 = 0;
@@ -77,68 +79,117 @@ pub(crate) fn start(results: &ResultFiles) -> anyhow::Result<()> {
     // It holds the child's end, and while that is open, the child's exit goes unnoticed.
     drop(command);
     started.context("cannot start the process that creates files")?;
-    let broker = Broker(Mutex::new(our_end));
-    let nothing = Path::new("");
+    let broker = Broker { socket: Mutex::new(our_end) };
     // Waits until the process has opened the folders, which this one may lose access to.
-    broker.request(START, nothing, nothing)?;
+    broker.request(&FileRequest::new(START, Path::new("")))?;
     recording::storage::delegate(Box::new(broker));
     Ok(())
 }
 
+/// A request to the broker process.
+struct FileRequest<'p> {
+    operation: u8,
+    path: &'p Path,
+    /// New path of a renamed file; empty for other operations.
+    new_path: &'p Path,
+}
+
+impl<'p> FileRequest<'p> {
+    /// A request with one path.
+    fn new(operation: u8, path: &'p Path) -> Self {
+        Self { operation, path, new_path: Path::new("") }
+    }
+
+    /// The message: the operation, the path, a zero byte, which no path contains, and the new path.
+    fn encode(&self) -> Vec<u8> {
+        let mut message = vec![self.operation];
+        message.extend_from_slice(self.path.as_os_str().as_bytes());
+        message.push(0);
+        message.extend_from_slice(self.new_path.as_os_str().as_bytes());
+        message
+    }
+
+    /// Reads a message as [`Self::encode`] writes it.
+    fn decode(message: &'p [u8]) -> io::Result<Self> {
+        let (&operation, paths) = message.split_first().ok_or(Errno::INVAL)?;
+        let separator = paths.iter().position(|&byte| byte == 0).ok_or(Errno::INVAL)?;
+        let path = Path::new(OsStr::from_bytes(&paths[..separator]));
+        let new_path = Path::new(OsStr::from_bytes(&paths[separator + 1..]));
+        Ok(Self { operation, path, new_path })
+    }
+
+    /// Executes the request if the rules permit it. Returns the created file if it creates one.
+    fn execute(&self, rules: &mut Rules) -> io::Result<Option<File>> {
+        match self.operation {
+            // The reply alone says that the process has started.
+            START => Ok(None),
+            CREATE => rules.create(self.path).map(Some),
+            RENAME => rules.rename(self.path, self.new_path).map(|()| None),
+            REMOVE => rules.remove(self.path).map(|()| None),
+            _ => Err(Errno::INVAL.into()),
+        }
+    }
+}
+
 /// This side of the socket pair.
-struct Broker(Mutex<OwnedFd>);
+struct Broker {
+    socket: Mutex<OwnedFd>,
+}
 
 impl Broker {
-    /// Sends a request to the broker process and waits for its reply, which has a descriptor if the operation opens a file. `to` is empty
-    /// for an operation with one path.
-    fn request(&self, operation: u8, path: &Path, to: &Path) -> io::Result<Option<OwnedFd>> {
-        let mut request = vec![operation];
-        request.extend_from_slice(path.as_os_str().as_bytes());
-        request.push(0);
-        request.extend_from_slice(to.as_os_str().as_bytes());
-        if request.len() > MAX_REQUEST_BYTES {
+    /// Sends a request to the broker process and waits for its reply, which has a descriptor if a file was created.
+    fn request(&self, request: &FileRequest<'_>) -> io::Result<Option<OwnedFd>> {
+        let message = request.encode();
+        if message.len() > MAX_REQUEST_BYTES {
             return Err(Errno::NAMETOOLONG.into());
         }
-        // Held until the reply has arrived, so that it is the reply to this request.
-        let socket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Locked until the reply has arrived, so that it is the reply to this request.
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         retry_on_intr(|| {
-            let mut none = SendAncillaryBuffer::default();
-            sendmsg(&*socket, &[IoSlice::new(&request)], &mut none, SendFlags::NOSIGNAL)
+            let mut no_files = SendAncillaryBuffer::default();
+            sendmsg(&*socket, &[IoSlice::new(&message)], &mut no_files, SendFlags::NOSIGNAL)
         })
+        // It fails if the other end is closed.
         .map_err(|_| exited_error())?;
-        let mut reply = [0; REPLY_BYTES];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let got = retry_on_intr(|| {
-            let flags = RecvFlags::CMSG_CLOEXEC;
-            recvmsg(&*socket, &mut [IoSliceMut::new(&mut reply)], &mut control, flags)
-        })?;
-        if got.bytes != REPLY_BYTES {
-            return Err(exited_error());
-        }
-        match i32::from_le_bytes(reply) {
-            0 => Ok(control.drain().find_map(|message| match message {
-                RecvAncillaryMessage::ScmRights(mut files) => files.next(),
-                _ => None,
-            })),
-            error => Err(io::Error::from_raw_os_error(error)),
-        }
+        receive_reply(socket.as_fd())
     }
 }
 
 impl Delegate for Broker {
     fn create(&self, path: &Path) -> io::Result<File> {
-        let file = self.request(CREATE, path, Path::new(""))?;
+        let file = self.request(&FileRequest::new(CREATE, path))?;
         file.map(File::from).ok_or_else(exited_error)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.request(RENAME, from, to).map(drop)
+        self.request(&FileRequest { operation: RENAME, path: from, new_path: to }).map(drop)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.request(REMOVE, path, Path::new("")).map(drop)
+        self.request(&FileRequest::new(REMOVE, path)).map(drop)
     }
+}
+
+/// Waits for the reply to a request: an error of the operation, or the descriptor of the file that it created, if any.
+fn receive_reply(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    let mut reply = [0; REPLY_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received =
+        retry_on_intr(|| recvmsg(socket, &mut [IoSliceMut::new(&mut reply)], &mut control, RecvFlags::CMSG_CLOEXEC))?;
+    if received.bytes != REPLY_BYTES {
+        return Err(exited_error());
+    }
+    let errno = i32::from_le_bytes(reply);
+    if errno != SUCCESS {
+        return Err(io::Error::from_raw_os_error(errno));
+    }
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut files) = message {
+            return Ok(files.next());
+        }
+    }
+    Ok(None)
 }
 
 fn exited_error() -> io::Error {
@@ -149,45 +200,36 @@ fn exited_error() -> io::Error {
 pub(crate) fn serve(socket: BorrowedFd<'_>, mut rules: Rules) -> io::Result<()> {
     let mut request = vec![0; MAX_REQUEST_BYTES];
     loop {
-        let got = retry_on_intr(|| {
-            let mut none = RecvAncillaryBuffer::default();
-            recvmsg(socket, &mut [IoSliceMut::new(&mut request)], &mut none, RecvFlags::empty())
+        let received = retry_on_intr(|| {
+            let mut no_files = RecvAncillaryBuffer::default();
+            recvmsg(socket, &mut [IoSliceMut::new(&mut request)], &mut no_files, RecvFlags::empty())
         })?;
-        if got.bytes == 0 {
+        // The other end is closed.
+        if received.bytes == 0 {
             return Ok(());
         }
-        let outcome = execute_request(&mut rules, &request[..got.bytes]);
-        let reply_number = match &outcome {
-            // Zero means success.
-            Ok(_) => 0,
-            // An error without a number counts as one of input and output.
-            Err(error) => error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
-        };
-        let opened_file = outcome.ok().flatten();
-        let files: Vec<BorrowedFd<'_>> = opened_file.iter().map(AsFd::as_fd).collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !files.is_empty() {
-            control.push(SendAncillaryMessage::ScmRights(&files));
+        let request = FileRequest::decode(&request[..received.bytes]);
+        match request.and_then(|request| request.execute(&mut rules)) {
+            Ok(created_file) => send_reply(socket, SUCCESS, created_file.as_ref())?,
+            Err(error) => {
+                // An error without a number counts as one of input and output.
+                let errno = error.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
+                send_reply(socket, errno, None)?;
+            }
         }
-        sendmsg(socket, &[IoSlice::new(&reply_number.to_le_bytes())], &mut control, SendFlags::NOSIGNAL)?;
     }
 }
 
-/// Executes a request as [`Broker::request`] encodes it, if the rules permit it.
-fn execute_request(rules: &mut Rules, request: &[u8]) -> io::Result<Option<File>> {
-    let (&operation, paths) = request.split_first().ok_or(Errno::INVAL)?;
-    // A second path follows a zero byte; it is empty if the operation has one path.
-    let between = paths.iter().position(|&byte| byte == 0).ok_or(Errno::INVAL)?;
-    let path = Path::new(OsStr::from_bytes(&paths[..between]));
-    let to = Path::new(OsStr::from_bytes(&paths[between + 1..]));
-    match operation {
-        START => Ok(None),
-        CREATE => rules.create(path).map(Some),
-        RENAME => rules.rename(path, to).map(|()| None),
-        REMOVE => rules.remove(path).map(|()| None),
-        _ => Err(Errno::INVAL.into()),
+/// Sends the error number of an operation and, if it created a file, a copy of its descriptor.
+fn send_reply(socket: BorrowedFd<'_>, errno: i32, created_file: Option<&File>) -> io::Result<()> {
+    let files: Vec<BorrowedFd<'_>> = created_file.iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&files));
     }
+    sendmsg(socket, &[IoSlice::new(&errno.to_le_bytes())], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
 }
 
 #[cfg(test)]
@@ -204,7 +246,7 @@ mod tests {
         let (our_end, child_end) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
         let results = ResultFiles { file: vec![run.clone()], ..ResultFiles::default() };
         let served = std::thread::spawn(move || serve(child_end.as_fd(), Rules::new(results)));
-        let broker = Broker(Mutex::new(our_end));
+        let broker = Broker { socket: Mutex::new(our_end) };
         broker.create(&new).expect("created").write_all(b"whole").expect("written");
         broker.rename(&new, &run).expect("renamed");
         assert_eq!(std::fs::read(&run).expect("there"), b"whole");
@@ -213,7 +255,7 @@ mod tests {
         broker.remove(&run).expect("removed");
         assert!(!run.exists());
         for invalid in [&[9, 0][..], &[CREATE]] {
-            let socket = broker.0.lock().expect("free");
+            let socket = broker.socket.lock().expect("free");
             let mut none = SendAncillaryBuffer::default();
             sendmsg(&*socket, &[IoSlice::new(invalid)], &mut none, SendFlags::empty()).expect("sent");
             let mut reply = [0; REPLY_BYTES];
