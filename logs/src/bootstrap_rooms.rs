@@ -41,34 +41,48 @@ impl BootstrapRooms {
             return;
         }
         if !self.halves.contains_key(&half.room) {
-            if self.order.len() >= self.limit
-                && let Some(oldest) = self.order.pop_front()
-            {
-                self.halves.remove(&oldest);
-            }
+            self.evict_room_at_limit();
             self.order.push_back(half.room);
         }
         let halves = self.halves.entry(half.room).or_default();
-        if halves.rid_of(half).as_ref().is_some_and(|known| **known != *half.rid) {
+        let has_other_rid = halves.rid_of(half).as_ref().is_some_and(|known| **known != *half.rid);
+        if has_other_rid {
             *halves = RoomHalves::default();
         }
         *halves.rid_of(half) = Some(half.rid.into());
         let RoomHalves { prefill: Some(prefill), decode: Some(decode) } = halves else { return };
-        // A client may give both halves the same rid.
+        // A client may give both halves the same rid, which then needs no translation.
         if prefill == decode || self.prefill_rids.contains_key(decode) {
             return;
         }
+        let prefill = prefill.clone();
+        let decode = decode.clone();
+        self.add_rids(prefill, decode);
+    }
+
+    /// Removes the oldest room if there are as many as the limit.
+    fn evict_room_at_limit(&mut self) {
+        if self.order.len() >= self.limit
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.halves.remove(&oldest);
+        }
+    }
+
+    /// Adds the two rids of a request. At the limit, those of the oldest request are removed first.
+    fn add_rids(&mut self, prefill: Box<str>, decode: Box<str>) {
         if self.decode_order.len() >= self.limit
             && let Some(oldest) = self.decode_order.pop_front()
         {
             self.prefill_rids.remove(&oldest);
         }
         self.decode_order.push_back(decode.clone());
-        self.prefill_rids.insert(decode.clone(), prefill.clone());
+        self.prefill_rids.insert(decode, prefill);
     }
 
     /// The prefill server's rid of a request, if this is the decode server's.
     pub(super) fn prefill_rid(&self, rid: &str) -> Option<&str> {
+        // Most logs are not of a pair, so most rids need not be hashed.
         if self.prefill_rids.is_empty() {
             return None;
         }

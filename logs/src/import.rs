@@ -98,6 +98,7 @@ impl Import {
         let mut stats = ImportStats::default();
         let files = log_files::find_log_files(paths, &options, &mut stats)?;
         let total_bytes = files.iter().map(|f| f.bytes).sum();
+        // There is a first file: finding none is an error.
         let first_label = &files[0].label;
         let has_several_logs = files.iter().any(|file| file.label != *first_label);
         let mut sources: Vec<LogSource> = files.into_iter().map(|file| LogSource::new(file, &options)).collect();
@@ -127,14 +128,14 @@ impl Import {
     pub fn read_some(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
         self.open_due_files();
         // The file that is furthest behind goes first, so that few events wait for it.
-        let lagging = (0..self.active.len()).min_by_key(|&at| self.active[at].frontier_ns);
-        let Some(at) = lagging else {
+        let lagging = (0..self.active.len()).min_by_key(|&index| self.active[index].frontier_ns);
+        let Some(lagging_index) = lagging else {
             self.pass_events_before(u64::MAX, sink);
             return false;
         };
-        let source = &mut self.active[at];
+        let source = &mut self.active[lagging_index];
         if !self.reader.read_lines(source, LINES_PER_TURN, &mut self.queue) {
-            self.active.swap_remove(at);
+            self.active.swap_remove(lagging_index);
         }
         self.pass_events_before(self.horizon_ns(), sink);
         // The earliest go first. A line that is read later may belong before them.
@@ -148,20 +149,23 @@ impl Import {
         true
     }
 
-    /// Time before which no more lines are expected.
+    /// Time before which no more lines are expected: lines may be out of order by the length of the window.
     fn horizon_ns(&self) -> u64 {
-        let next = self.waiting.last().map(|s| s.first_ns);
-        let lagging = self.active.iter().map(|s| s.frontier_ns).chain(next).min();
-        lagging.unwrap_or(u64::MAX).saturating_sub(self.options.window_ns)
+        let next_file_ns = self.waiting.last().map(|source| source.first_ns);
+        let earliest_ns = self.active.iter().map(|source| source.frontier_ns).chain(next_file_ns).min();
+        // Without any file, nothing more is expected.
+        earliest_ns.unwrap_or(u64::MAX).saturating_sub(self.options.window_ns)
     }
 
     /// Opens the files whose first timestamp is near.
     fn open_due_files(&mut self) {
         while let Some(next) = self.waiting.last() {
-            let now = self.active.iter().map(|s| s.frontier_ns).min();
-            if now.is_some_and(|now| next.first_ns.saturating_sub(self.options.window_ns) > now) {
+            let due_from_ns = next.first_ns.saturating_sub(self.options.window_ns);
+            let reached_ns = self.active.iter().map(|source| source.frontier_ns).min();
+            if reached_ns.is_some_and(|reached_ns| reached_ns < due_from_ns) {
                 return;
             }
+            // It waits until another file is read to its end. Its lines may then be late, which is counted.
             if self.active.len() >= self.options.max_open_files.max(1) {
                 self.reader.stats.opened_late += 1;
                 return;
@@ -217,27 +221,19 @@ impl Import {
             0 => String::new(),
             n => format!("; {} of a known form without a time", plural(n, "line")),
         };
-        let kinds = self.describe_unread_kinds();
+        let kinds: String = self.describe_unread_kinds().iter().map(|kind| format!("{kind}; ")).collect();
         let first = match &stats.first_unknown {
+            // Lines of a known kind of file need no example.
             Some(shape) if kinds.is_empty() => {
                 format!("; the first unknown line, with possible prompt text removed: {shape}")
             }
             _ => String::new(),
         };
-        let mut skipped = String::new();
-        for why in &stats.skipped {
-            skipped.push_str("; skipped ");
-            skipped.push_str(why);
-        }
-        let mut kinds_text = String::new();
-        for kind in &kinds {
-            kinds_text.push_str(kind);
-            kinds_text.push_str("; ");
-        }
+        let skipped: String = stats.skipped.iter().map(|why| format!("; skipped {why}")).collect();
         let summaries = self.reader.recogniser.engines.iter().map(|engine| engine.forms_summary());
         let known: Vec<_> = summaries.filter(|summary| !summary.is_empty()).collect();
         Err(ImportError::NothingRecognised(format!(
-            "{kinds_text}{} in {} and none of a known form ({}){undated}{first}{skipped}",
+            "{kinds}{} in {} and none of a known form ({}){undated}{first}{skipped}",
             plural(stats.lines, "line"),
             plural(stats.files, "file"),
             known.join("; ")

@@ -42,8 +42,11 @@ impl<'l> JsonRecord<'l> {
     /// Reads the fields of a JSON object for which `use_of` has a use. `None` if the text is no object.
     fn read_fields(&mut self, json: &'l str, use_of: &dyn Fn(&str) -> FieldUse) -> Option<()> {
         // Most messages are text, for which the parser would prepare an error.
-        let mut parser = serde_json::Deserializer::from_str(json.starts_with('{').then_some(json)?);
-        parser.deserialize_map(FieldReader(self, use_of)).ok()?;
+        if !json.starts_with('{') {
+            return None;
+        }
+        let mut parser = serde_json::Deserializer::from_str(json);
+        parser.deserialize_map(FieldReader { record: self, use_of }).ok()?;
         parser.end().ok()
     }
 
@@ -60,11 +63,12 @@ impl<'l> JsonRecord<'l> {
     /// Values of a field that is a string or a list of strings.
     pub fn texts_of(&self, field: &str) -> Vec<Cow<'l, str>> {
         let Some(json) = self.json_of(field) else { return Vec::new() };
-        match parse_string(json) {
-            Some(text) => vec![text],
-            None => serde_json::from_str::<Vec<JsonString<'l>>>(json)
-                .map_or_else(|_| Vec::new(), |texts| texts.into_iter().map(|text| text.0).collect()),
+        if let Some(text) = parse_string(json) {
+            return vec![text];
         }
+        // Another value has no texts.
+        let texts: Vec<JsonString<'l>> = serde_json::from_str(json).unwrap_or_default();
+        texts.into_iter().map(|text| text.0).collect()
     }
 
     /// Value of a field that is true or false.
@@ -93,7 +97,10 @@ fn parse_string(json: &str) -> Option<Cow<'_, str>> {
 }
 
 /// Fills a record from an object.
-struct FieldReader<'r, 'l>(&'r mut JsonRecord<'l>, &'r dyn Fn(&str) -> FieldUse);
+struct FieldReader<'r, 'l> {
+    record: &'r mut JsonRecord<'l>,
+    use_of: &'r dyn Fn(&str) -> FieldUse,
+}
 
 impl<'l> Visitor<'l> for FieldReader<'_, 'l> {
     type Value = ();
@@ -103,15 +110,14 @@ impl<'l> Visitor<'l> for FieldReader<'_, 'l> {
     }
 
     fn visit_map<A: MapAccess<'l>>(self, mut map: A) -> Result<(), A::Error> {
-        let Self(record, use_of) = self;
         while let Some(key) = map.next_key::<JsonString<'l>>()? {
             let field = &*key.0;
-            let used = if TIMESTAMP_FIELDS.contains(&field) { FieldUse::Value } else { use_of(field) };
-            match used {
+            let field_use = if TIMESTAMP_FIELDS.contains(&field) { FieldUse::Value } else { (self.use_of)(field) };
+            match field_use {
                 FieldUse::Skipped => drop(map.next_value::<IgnoredAny>()?),
-                FieldUse::Value => record.fields.push((key, map.next_value::<&RawValue>()?.get())),
-                // Any other value has no fields.
-                FieldUse::Object => drop(record.read_fields(map.next_value::<&RawValue>()?.get(), use_of)),
+                FieldUse::Value => self.record.fields.push((key, map.next_value::<&RawValue>()?.get())),
+                // Any other value has no fields, which is no error.
+                FieldUse::Object => drop(self.record.read_fields(map.next_value::<&RawValue>()?.get(), self.use_of)),
             }
         }
         Ok(())

@@ -64,12 +64,13 @@ enum KeyKind {
 
 /// Start of the JSON in a line whose first mark is at `mark`.
 pub(super) fn find_json_start(line: &str, mark: usize) -> Option<usize> {
-    let blank = line.len() - line.trim_start().len();
-    if line[blank..].starts_with(['{', '[']) && is_json_start(&line[blank..]) {
-        return Some(blank);
+    let indent = line.len() - line.trim_start().len();
+    if line[indent..].starts_with(['{', '[']) && is_json_start(&line[indent..]) {
+        return Some(indent);
     }
-    let prefix = &line.as_bytes()[..mark];
-    memchr::memchr_iter(b'{', prefix).find(|&at| prefix.get(at + 1) == Some(&b'"'))
+    // Behind other text, only an object with a key counts: text may contain braces.
+    let before_mark = &line.as_bytes()[..mark];
+    memchr::memchr_iter(b'{', before_mark).find(|&at| before_mark.get(at + 1) == Some(&b'"'))
 }
 
 /// Whether the text starts like an object, or like an array of values: `[2026-01-18` is none.
@@ -99,9 +100,9 @@ impl<'l> JsonSearch<'_, 'l> {
     /// Searches an object. An engine's own record is not searched further, because it holds prompts.
     fn search_object(&mut self, json: &'l str, depth: usize) {
         if let Some(record) = self.recogniser.parse_record(json) {
-            return self
-                .found
-                .push(FoundRecord { content: RecordContent::EngineRecord(Box::new(record)), stamp: None });
+            let content = RecordContent::EngineRecord(Box::new(record));
+            self.found.push(FoundRecord { content, stamp: None });
+            return;
         }
         let first = self.found.len();
         let mut times = TimesOfObject::default();
@@ -162,7 +163,7 @@ fn parse_whole_time(json: &str, kind: KeyKind, parser: &mut TimestampParser) -> 
     rest.is_empty().then_some(stamp)
 }
 
-/// Whether the key names the time of a record: `@timestamp`, `eventTime`, `timeUnixNano`.
+/// [`KeyKind::Time`] if the key names the time of a record: `@timestamp`, `eventTime`, `timeUnixNano`.
 fn kind_of_key(key: &str) -> KeyKind {
     const NAMES: [&str; 8] = ["time", "timestamp", "ts", "t", "date", "datetime", "asctime", "stamp"];
     /// Words of times that are not the record's.
@@ -181,16 +182,22 @@ fn kind_of_key(key: &str) -> KeyKind {
 
 /// Splits a key at punctuation and before capitals: `event_time`, `eventTime`.
 fn words_of_key(key: &str) -> impl Iterator<Item = &str> {
-    key.split(|c: char| !c.is_ascii_alphanumeric()).flat_map(|part| {
-        let bytes = part.as_bytes();
-        let inner_starts =
-            (1..bytes.len()).filter(move |&at| bytes[at].is_ascii_uppercase() && bytes[at - 1].is_ascii_lowercase());
-        let mut from = 0;
-        inner_starts.chain([bytes.len()]).map(move |to| {
-            let word = &part[from..to];
-            from = to;
-            word
-        })
+    key.split(|c: char| !c.is_ascii_alphanumeric()).flat_map(split_before_capitals)
+}
+
+/// Splits ASCII text before each capital that follows a small letter: `eventTime` becomes `event` and `Time`.
+fn split_before_capitals(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let mut neighbours = rest.as_bytes().windows(2);
+        let last = neighbours.position(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase());
+        let word_bytes = last.map_or(rest.len(), |last| last + 1);
+        let (word, behind) = rest.split_at(word_bytes);
+        rest = behind;
+        Some(word)
     })
 }
 
@@ -242,7 +249,7 @@ pub(super) fn time_of_record(
     parser: &mut TimestampParser,
 ) -> Option<LogTimestamp> {
     let own = record.timestamp_text().and_then(|time| parser.parse_start(time.as_bytes()));
-    more_precise(outer, own.map(|own| own.0))
+    more_precise(outer, own.map(|(stamp, _)| stamp))
 }
 
 #[cfg(test)]

@@ -45,8 +45,9 @@ impl KnownRids {
         Self { limit, ..Self::default() }
     }
 
-    /// Adds a complete rid, and returns its shared text.
+    /// Adds a complete rid unless it is known, and returns its shared text.
     pub(super) fn add_rid(&mut self, rid: &str, stats: &mut ImportStats) -> Rc<str> {
+        // Without room for any, the rids of a log stay truncated.
         if self.limit == 0 {
             return rid.into();
         }
@@ -71,16 +72,19 @@ impl KnownRids {
         &self.order[known.number.wrapping_sub(self.oldest_number) as usize]
     }
 
-    /// Adds an unknown rid. Beyond the limit, the oldest one is forgotten.
+    /// Adds a rid that is not known. At the limit, the oldest one is evicted and counted first.
     fn insert_rid(&mut self, rid: &str, text_hash: u32, stats: &mut ImportStats) -> Rc<str> {
         if self.order.len() >= self.limit {
             self.evict_oldest();
             stats.rids_evicted += 1;
         }
         let rid: Rc<str> = rid.into();
-        let added = NumberedRid { number: self.oldest_number.wrapping_add(self.order.len() as u32), text_hash };
-        self.by_text
-            .insert_unique(NumberedRid::table_hash(text_hash), added, |known| NumberedRid::table_hash(known.text_hash));
+        let number = self.oldest_number.wrapping_add(self.order.len() as u32);
+        let table_hash = NumberedRid::table_hash(text_hash);
+        // The entry is not in the table, so no texts are compared.
+        self.by_text.insert_unique(table_hash, NumberedRid { number, text_hash }, |known| {
+            NumberedRid::table_hash(known.text_hash)
+        });
         if let Some(sorted) = &mut self.sorted {
             sorted.insert(Rc::clone(&rid));
         }
@@ -88,13 +92,14 @@ impl KnownRids {
         rid
     }
 
-    /// Forgets the oldest rid.
+    /// Removes the oldest rid from the order, the table, and the sorted rids if there are any.
     fn evict_oldest(&mut self) {
         let Some(oldest) = self.order.pop_front() else { return };
         let table_hash = NumberedRid::table_hash(self.hash_text(&oldest));
         if let Ok(entry) = self.by_text.find_entry(table_hash, |known| known.number == self.oldest_number) {
             entry.remove();
         }
+        // Numbers count without end, and wrap.
         self.oldest_number = self.oldest_number.wrapping_add(1);
         if let Some(sorted) = &mut self.sorted {
             sorted.remove(&oldest);
@@ -107,25 +112,21 @@ impl KnownRids {
 
     /// Returns the only complete rid with this prefix. If there is none or more than one, counts that and returns `None`.
     pub(super) fn complete_rid(&mut self, prefix: &str, stats: &mut ImportStats) -> Option<&str> {
-        // In sorted order, all rids with the prefix follow it.
-        let from = (Bound::Included(prefix), Bound::Unbounded);
-        // Only logs with truncated rids need the order.
+        // Built for the first truncated rid, since most logs truncate none. From then on, every added or evicted rid changes it too.
         let sorted = self.sorted.get_or_insert_with(|| self.order.iter().cloned().collect());
-        let mut fitting = sorted.range::<str, _>(from).take_while(|rid| rid.starts_with(prefix));
-        match (fitting.next(), fitting.next()) {
-            (Some(rid), None) => {
-                stats.rids_completed += 1;
-                Some(rid)
-            }
-            (Some(_), Some(_)) => {
-                stats.rids_ambiguous += 1;
-                None
-            }
-            (None, _) => {
-                stats.rids_incomplete += 1;
-                None
-            }
+        // In sorted order, all rids with the prefix follow each other.
+        let from_prefix = (Bound::Included(prefix), Bound::Unbounded);
+        let mut candidates = sorted.range::<str, _>(from_prefix).take_while(|rid| rid.starts_with(prefix));
+        let Some(rid) = candidates.next() else {
+            stats.rids_incomplete += 1;
+            return None;
+        };
+        if candidates.next().is_some() {
+            stats.rids_ambiguous += 1;
+            return None;
         }
+        stats.rids_completed += 1;
+        Some(rid)
     }
 }
 

@@ -3,6 +3,8 @@
 use super::text::split_once;
 use super::timestamp::{LogTimestamp, TimestampParser, ZoneSource};
 
+/// How much earlier the time of a container runtime may be than that of the line itself, whose clocks may differ.
+const CLOCK_TOLERANCE_NS: u64 = 1_000_000_000;
 /// Maximum delay of a container runtime in passing on a line, in nanoseconds.
 const LONGEST_RUNTIME_DELAY_NS: u64 = 5_000_000_000;
 /// A timestamp must start within this many bytes.
@@ -58,14 +60,12 @@ impl LinePrefixMemo {
 
 /// Parses the text before a record. The last date is the logger's own; an earlier timestamp comes from a collector.
 fn parse_prefix<'l>(before: &'l str, parser: &mut TimestampParser) -> LinePrefix<'l> {
-    let own = find_last_date(before, parser);
-    let outer = match &own {
-        Some(own) if own.at == 0 => None,
-        Some(own) => first_timestamp(&before[..own.at], parser),
-        None => first_timestamp(before, parser),
+    let Some(own) = find_last_date(before, parser) else {
+        return LinePrefix { stamp: first_timestamp(before, parser), rank: "" };
     };
-    let own_stamp = own.as_ref().map(|own| own.stamp);
-    LinePrefix { stamp: more_precise(outer, own_stamp), rank: own.map_or("", |own| own.rank) }
+    // The logger's date is first in most lines, which no collector has touched.
+    let outer = if own.at == 0 { None } else { first_timestamp(&before[..own.at], parser) };
+    LinePrefix { stamp: more_precise(outer, Some(own.stamp)), rank: own.rank }
 }
 
 /// First timestamp near the beginning of `text`.
@@ -89,15 +89,13 @@ fn find_last_date<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<Dat
     let mut last = None;
     while let Some(offset) = bytes[at..].iter().position(u8::is_ascii_digit) {
         at += offset;
-        let is_word_start = at == 0 || begins_word(bytes[at - 1]);
-        // Only a year is followed by a separator after four digits, which spares most numbers the parser.
-        if is_word_start
-            && matches!(bytes.get(at + 4), Some(b'-' | b'/'))
+        if may_be_date(bytes, at)
             && let Some((stamp, rest)) = parser.parse_start(&bytes[at..])
         {
             let is_bracketed = at > 0 && bytes[at - 1] == b'[';
             let after = &text[text.len() - rest.len()..];
-            let rank = if is_bracketed { split_rank(after).0 } else { "" };
+            // Only inside the brackets of the date does a rank follow it.
+            let rank = if is_bracketed { rank_before_bracket(after) } else { "" };
             last = Some(DateInText { stamp, at: at - usize::from(is_bracketed), rank });
             at = bytes.len() - rest.len();
         } else {
@@ -106,6 +104,12 @@ fn find_last_date<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<Dat
         }
     }
     last
+}
+
+/// Whether a date may begin at this digit: only a year is followed by a separator after four digits, which spares most numbers the parser.
+fn may_be_date(bytes: &[u8], at: usize) -> bool {
+    let is_word_start = at == 0 || begins_word(bytes[at - 1]);
+    is_word_start && matches!(bytes.get(at + 4), Some(b'-' | b'/'))
 }
 
 /// Whether a timestamp may follow the byte.
@@ -145,7 +149,7 @@ pub(super) fn more_precise(outer: Option<LogTimestamp>, own: Option<LogTimestamp
         return Some(outer);
     }
     // Another process may have passed on an old line: the outer time is that of the line only if it is close to the line's own.
-    let earliest_ns = own.wall_ns.saturating_sub(1_000_000_000);
+    let earliest_ns = own.wall_ns.saturating_sub(CLOCK_TOLERANCE_NS);
     let latest_ns = own.wall_ns.saturating_add(LONGEST_RUNTIME_DELAY_NS);
     let is_same_time = (earliest_ns..=latest_ns).contains(&outer.wall_ns);
     Some(if own.is_whole_second && is_same_time { outer } else { own })
@@ -180,18 +184,19 @@ fn find_leading_timestamp<'l>(text: &'l str, parser: &mut TimestampParser) -> Op
 
 /// Removes `stdout F `, which container runtimes write.
 fn strip_runtime_tag(text: &str) -> &str {
-    let stream = text.strip_prefix("stdout ").or_else(|| text.strip_prefix("stderr "));
-    let tag = stream.and_then(|s| s.strip_prefix("F ").or_else(|| s.strip_prefix("P ")));
-    tag.unwrap_or(text)
+    let Some(tagged) = text.strip_prefix("stdout ").or_else(|| text.strip_prefix("stderr ")) else {
+        return text;
+    };
+    // `F` marks a full line, `P` a part of one.
+    tagged.strip_prefix("F ").or_else(|| tagged.strip_prefix("P ")).unwrap_or(text)
 }
 
-/// Splits ` DP0 TP0] message`.
-fn split_rank(text: &str) -> (&str, &str) {
-    const LONGEST: usize = 40;
-    match split_once(text, "]") {
-        Some((rank, message)) if rank.len() <= LONGEST && !rank.contains('[') => (rank.trim(), message),
-        _ => ("", text),
-    }
+/// The rank of a process before the first closing bracket: `DP0 TP0` in ` DP0 TP0] message`; empty without one.
+fn rank_before_bracket(text: &str) -> &str {
+    const LONGEST_RANK: usize = 40;
+    let Some((rank, _)) = split_once(text, "]") else { return "" };
+    let is_rank = rank.len() <= LONGEST_RANK && !rank.contains('[');
+    if is_rank { rank.trim() } else { "" }
 }
 
 #[cfg(test)]

@@ -117,11 +117,12 @@ impl LineReader {
 
     /// Returns the next line, with its first mark if there is a recogniser; `None` at the end.
     pub(super) fn next_line(&mut self, recogniser: Option<&Recogniser>) -> io::Result<Option<LogLine<'_>>> {
-        let joined = loop {
+        loop {
             // A line of the maximum length, with its end.
             let line_bytes = self.file.advance_line(self.max_line_bytes + 2)?;
             if line_bytes == 0 {
-                break self.joiner.take_unfinished();
+                // The file may end before the last part of a line.
+                return Ok(self.joiner.take_unfinished().map(|stream| self.joined_line(stream, recogniser)));
             }
             self.text_bytes += line_bytes;
             match self.joiner.add_line(self.file.current_line(), self.max_line_bytes) {
@@ -130,17 +131,20 @@ impl LineReader {
                     return Ok(Some(limit_line(self.file.current_line(), mark, self.max_line_bytes)));
                 }
                 JoinResult::Pending => {}
-                JoinResult::Complete(stream) => break Some(stream),
+                JoinResult::Complete(stream) => return Ok(Some(self.joined_line(stream, recogniser))),
             }
-        };
-        Ok(joined.map(|stream| {
-            let text = self.joiner.joined_line(stream);
-            limit_line(text, recogniser.and_then(|recogniser| recogniser.find_mark(text)), self.max_line_bytes)
-        }))
+        }
     }
 
-    /// Skips lines without a mark, none of which is truncated or a part of a longer line. Returns their number, which may be less than
-    /// that of such lines, and 0 if it would be more than `max_lines`.
+    /// The line that was joined from its parts in this stream of a container, with its first mark.
+    fn joined_line(&self, stream: usize, recogniser: Option<&Recogniser>) -> LogLine<'_> {
+        let text = self.joiner.joined_line(stream);
+        let mark = recogniser.and_then(|recogniser| recogniser.find_mark(text));
+        limit_line(text, mark, self.max_line_bytes)
+    }
+
+    /// Skips some of the next lines that have no mark, and returns their number. It skips none that is truncated or a part of a longer line,
+    /// and none at all if that would be more than `max_lines`.
     pub(super) fn skip_unmarked_lines(&mut self, recogniser: &Recogniser, max_lines: usize) -> usize {
         if !self.joiner.is_idle() {
             return 0;
@@ -159,7 +163,7 @@ impl LineReader {
 }
 
 impl BufferedLines {
-    /// Goes to the next line and returns its length with its end; 0 after the last line. Skips the part of a line beyond `limit` bytes.
+    /// Goes to the next line and returns its length with its end; 0 after the last line. Of a line longer than the buffer, keeps `limit` bytes.
     fn advance_line(&mut self, limit: usize) -> io::Result<u64> {
         self.copied.clear();
         self.copied.shrink_to(KEPT_COPY_BYTES);
@@ -241,7 +245,11 @@ impl BufferedLines {
             return recogniser.find_mark(self.current_line());
         }
         let next = self.next_mark_from(self.line.start, recogniser);
-        let mark = next.mark.filter(|_| next.at < self.line.end)?;
+        // It is in a later line.
+        if next.at >= self.line.end {
+            return None;
+        }
+        let mark = next.mark?;
         let start = next.at - self.line.start;
         let end = start + (mark.end - mark.start);
         // This is also the search for the next line's mark.
@@ -264,8 +272,10 @@ impl BufferedLines {
     fn unmarked_lines(&mut self, recogniser: &Recogniser, max_bytes: usize) -> Range<usize> {
         let start = self.line.end;
         let next = self.next_mark_from(start, recogniser);
-        let searched = &self.buffer[start..next.at.min(start + max_bytes)];
-        start..memrchr(b'\n', searched).map_or(start, |at| start + at + 1)
+        let unmarked = &self.buffer[start..next.at.min(start + max_bytes)];
+        // The last line of these bytes may be cut, or have the mark.
+        let end = memrchr(b'\n', unmarked).map_or(start, |line_end| start + line_end + 1);
+        start..end
     }
 }
 

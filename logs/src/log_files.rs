@@ -45,14 +45,14 @@ pub(super) fn find_log_files(
     let mut found: BTreeMap<PathBuf, LogFile> = BTreeMap::new();
     let mut folders: Vec<SearchedFolder> = Vec::new();
     for path in paths {
-        let kind = fs::metadata(path).map_err(|error| path_error(path, error))?;
-        if kind.is_dir() {
+        let metadata = fs::metadata(path).map_err(|error| path_error(path, error))?;
+        if metadata.is_dir() {
             folders.push(SearchedFolder { path: path.clone(), root: path.clone(), depth: 0 });
         } else {
             // A file that cannot be opened is an error here, before the import begins.
             fs::File::open(path).map_err(|error| path_error(path, error))?;
             let root = path.parent().unwrap_or(Path::new(""));
-            found.insert(path.clone(), log_file(path, root, kind.len()));
+            found.insert(path.clone(), log_file(path, root, metadata.len()));
         }
     }
     while let Some(SearchedFolder { path: folder, root, depth }) = folders.pop() {
@@ -60,13 +60,13 @@ pub(super) fn find_log_files(
         for entry in entries.flatten() {
             let path = entry.path();
             // Metadata of the entry itself, not of a link's target.
-            let Ok(kind) = entry.metadata() else { continue };
-            if kind.is_dir() && depth < MAX_DEPTH {
+            let Ok(metadata) = entry.metadata() else { continue };
+            if metadata.is_dir() && depth < MAX_DEPTH {
                 folders.push(SearchedFolder { path, root: root.clone(), depth: depth + 1 });
-            } else if kind.is_file() && holds_no_log(&path) {
+            } else if metadata.is_file() && holds_no_log(&path) {
                 stats.add_skipped_file(format!("{}: not a log file, by its name", path.display()));
-            } else if kind.is_file() {
-                found.entry(path.clone()).or_insert_with(|| log_file(&path, &root, kind.len()));
+            } else if metadata.is_file() {
+                found.entry(path.clone()).or_insert_with(|| log_file(&path, &root, metadata.len()));
             }
             if found.len() > options.max_files {
                 return Err(ImportError::TooManyFiles { limit: options.max_files, paths: join_paths(paths) });

@@ -102,12 +102,14 @@ impl LogSource {
 
 /// Parser of timestamps with the given year, or that of the file's last modification.
 fn timestamp_parser(file: &LogFile, options: &ImportOptions) -> TimestampParser {
-    let changed = fs::metadata(&file.path).and_then(|m| m.modified()).ok();
-    let changed = changed.and_then(|at| Timestamp::try_from(at).ok()).unwrap_or_else(Timestamp::now);
+    const DECEMBER: i8 = 12;
     let zone = options.zone.clone().unwrap_or(TimeZone::UTC);
-    let changed = changed.to_zoned(zone.clone());
-    match options.year {
-        Some(year) => TimestampParser::new(zone, year, 12),
-        None => TimestampParser::new(zone, changed.year(), changed.month()),
+    if let Some(year) = options.year {
+        return TimestampParser::new(zone, year, DECEMBER);
     }
+    let modified = fs::metadata(&file.path).and_then(|metadata| metadata.modified()).ok();
+    let modified = modified.and_then(|time| Timestamp::try_from(time).ok());
+    // A pipe has no time of modification: its lines are written now.
+    let latest = modified.unwrap_or_else(Timestamp::now).to_zoned(zone.clone());
+    TimestampParser::new(zone, latest.year(), latest.month())
 }

@@ -217,7 +217,8 @@ impl Recogniser {
         let record = JsonRecord::parse(json, &|name| {
             self.engines.iter().map(|engine| engine.field_use(name)).max().unwrap_or(FieldUse::Skipped)
         })?;
-        self.read_record(&record, &mut |_| {}).is_some().then_some(record)
+        // Only reading it shows whose record it is; its statements are passed on later.
+        if self.read_record(&record, &mut |_| {}).is_some() { Some(record) } else { None }
     }
 
     /// First mark in a text.

@@ -124,13 +124,15 @@ impl LogRecordReader {
         if let Some(mark) = line.mark {
             let text = plain_text(line.text);
             // Colour codes and invalid characters before the mark move it.
-            let mark =
-                if let Cow::Borrowed(_) = text { Some(mark) } else { self.recogniser.find_mark(text.as_bytes()) };
+            let has_moved = matches!(text, Cow::Owned(_));
+            let mark = if has_moved { self.recogniser.find_mark(text.as_bytes()) } else { Some(mark) };
             self.read_text(&text, mark, None, MAX_JSON_IN_JSON, &mut ReadTarget { source, queue });
         }
-        match self.records - records_before {
-            0 => self.count_unknown_line(line.text),
-            records => self.stats.joined += records - 1,
+        let records_in_line = self.records - records_before;
+        if records_in_line == 0 {
+            self.count_unknown_line(line.text);
+        } else {
+            self.stats.joined += records_in_line - 1;
         }
     }
 
@@ -145,8 +147,11 @@ impl LogRecordReader {
     ) {
         // Nearly all lines end here.
         let Some(mark) = mark else { return };
-        let start = if json_depth > 0 { find_json_start(text, mark.start) } else { None };
-        let Some(start) = start else { return self.read_records_of_line(text, mark, outer, target) };
+        let json_start = if json_depth > 0 { find_json_start(text, mark.start) } else { None };
+        let Some(start) = json_start else {
+            self.read_records_of_line(text, mark, outer, target);
+            return;
+        };
         let stamp = more_precise(outer, first_timestamp(&text[..start], &mut target.source.parser));
         let mut values = serde_json::Deserializer::from_str(&text[start..]).into_iter::<&RawValue>();
         let mut read_bytes = 0;
@@ -244,7 +249,8 @@ impl LogRecordReader {
     /// Converts a queued statement to an event. The first one is preceded by an event that names the engine.
     pub(super) fn emit_event(&mut self, queued: &QueuedStatement, sink: &mut dyn FnMut(&Event<'_>)) {
         let at = MonoNs(queued.at_ns);
-        if !std::mem::replace(&mut self.is_engine_named, true) {
+        if !self.is_engine_named {
+            self.is_engine_named = true;
             let engine = Engine { name: self.engine, ..Engine::default() };
             sink(&Event::new(at, What::Engine(engine)));
         }
@@ -337,7 +343,9 @@ impl<'s, 't> RecordSink<'s, 't> {
 
     /// Queues a statement of a process with this role. Drops it if neither it nor its line has a time.
     fn queue_statement(&mut self, statement: &Statement<'_>, rid: &str, role: &str, kind: QueuedKind) {
-        self.last_stated_ns = self.last_stated_ns.max(statement.wall_ns.unwrap_or(0));
+        if let Some(stated_ns) = statement.wall_ns {
+            self.last_stated_ns = self.last_stated_ns.max(stated_ns);
+        }
         let Some(at_ns) = statement.wall_ns.or(self.stamp.map(|stamp| stamp.wall_ns)) else {
             return;
         };
@@ -387,9 +395,11 @@ impl<'s, 't> RecordSink<'s, 't> {
         stats.zone_derived += 1;
         let offset_s = parser.derived_offset_s();
         // Almost all lines have the offset of the line before, which is in the statistics.
-        if let Some(new_s) = offset_s.filter(|_| self.reader.counted_offset_s != offset_s) {
-            self.reader.counted_offset_s = offset_s;
-            stats.add_offset(new_s);
+        if self.reader.counted_offset_s != offset_s
+            && let Some(offset_s) = offset_s
+        {
+            self.reader.counted_offset_s = Some(offset_s);
+            stats.add_offset(offset_s);
         }
     }
 }
@@ -406,13 +416,14 @@ fn writer_index(
         return known.index;
     }
     let label = &source.file.label;
-    let name = match (role, rank) {
-        ("", "") => label.to_string(),
-        (role, rank) => {
-            let blank = if role.is_empty() || rank.is_empty() { "" } else { " " };
-            let log = if has_several_logs { format!(" ({label})") } else { String::new() };
-            format!("{role}{blank}{rank}{log}")
-        }
+    let process = format!("{role} {rank}");
+    let process = process.trim();
+    let name = if process.is_empty() {
+        label.to_string()
+    } else if has_several_logs {
+        format!("{process} ({label})")
+    } else {
+        process.to_owned()
     };
     let index = word_index(writers, &name);
     // A rank comes from the log, so the length of this list must be bounded.

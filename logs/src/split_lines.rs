@@ -55,7 +55,9 @@ impl SplitLineJoiner {
             }
             joined.extend_from_slice(part.prefix);
         }
-        joined.extend_from_slice(&part.text[..part.text.len().min((max_line_bytes + 1).saturating_sub(joined.len()))]);
+        // One byte more than the maximum shows that the line is too long. The rest is not kept.
+        let free_bytes = (max_line_bytes + 1).saturating_sub(joined.len());
+        joined.extend_from_slice(&part.text[..part.text.len().min(free_bytes)]);
         if !part.is_last {
             return JoinResult::Pending;
         }
@@ -69,7 +71,7 @@ impl SplitLineJoiner {
         self.lines.iter().all(Vec::is_empty)
     }
 
-    /// A line whose last part is missing at the end of the file.
+    /// Stream of a line whose last part is missing at the end of the file; `None` without one. The line is freed by the next call.
     pub(super) fn take_unfinished(&mut self) -> Option<usize> {
         self.free_passed_line();
         self.passed_stream = self.lines.iter().position(|line| !line.is_empty());
@@ -129,20 +131,20 @@ fn ends_with_escaped_newline(json: &[u8]) -> bool {
 
 /// Bytes that Docker read for this JSON string, which has a replacement character for each byte that was not UTF-8.
 fn decoded_bytes(json: &[u8]) -> usize {
-    let mut length = 0;
+    let mut decoded = 0;
     let mut at = 0;
     while let Some(&byte) = json.get(at) {
-        let (decoded_length, escaped_length) = match unicode_escape_at(json, at) {
-            Some(0xfffd) => (1, 6),
-            Some(code) => (char::from_u32(code).map_or(1, char::len_utf8), 6),
-            // Another escape, such as `\n`.
-            None if byte == b'\\' => (1, 2),
-            None => (1, 1),
-        };
-        length += decoded_length;
-        at += escaped_length;
+        if let Some(code) = unicode_escape_at(json, at) {
+            // The replacement character stands for one byte.
+            let is_replacement = code == 0xfffd;
+            decoded += if is_replacement { 1 } else { char::from_u32(code).map_or(1, char::len_utf8) };
+            at += br"\uffff".len();
+        } else {
+            decoded += 1;
+            at += if byte == b'\\' { br"\n".len() } else { 1 };
+        }
     }
-    length
+    decoded
 }
 
 /// The code of an escape such as `\u00e9` at `at`; `None` for anything else.

@@ -57,7 +57,7 @@ pub fn value_of_key<'l>(text: &'l str, key: &str) -> Option<&'l str> {
         let value = &rest[..end.unwrap_or(rest.len())];
         // A quote behind the value belongs to the field of a CSV file that holds the line.
         let value = if value.starts_with('"') { value } else { value.trim_end_matches('"') };
-        return Some(value).filter(|value| !value.is_empty());
+        return if value.is_empty() { None } else { Some(value) };
     }
 }
 
@@ -89,7 +89,9 @@ pub fn parse_decimal(text: &str) -> Option<f64> {
             _ => return text.parse().ok(),
         }
     }
-    if text.len() > MAX_BYTES || text.len() <= usize::from(divisor.is_some()) {
+    let points = usize::from(divisor.is_some());
+    let has_digits = text.len() > points;
+    if text.len() > MAX_BYTES || !has_digits {
         return text.parse().ok();
     }
     Some(mantissa as f64 / divisor.unwrap_or(1.0))
@@ -126,8 +128,9 @@ pub(super) fn fraction_ns(text: &[u8]) -> Option<(u64, &[u8])> {
     }
     let (digits, rest) = text.split_at(count);
     let mut ns = 0;
-    for place in 0..9 {
-        ns = ns * 10 + u64::from(digits.get(place).map_or(0, |d| d - b'0'));
+    // Nanoseconds have nine digits; missing ones are zeros.
+    for index in 0..9 {
+        ns = ns * 10 + u64::from(digits.get(index).map_or(0, |digit| digit - b'0'));
     }
     Some((ns, rest))
 }

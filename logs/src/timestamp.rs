@@ -1,5 +1,7 @@
 //! Timestamps of log lines.
 
+use std::ops::Range;
+
 use jiff::Timestamp;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::{Offset, TimeZone};
@@ -100,16 +102,11 @@ impl TimestampParser {
         if stamp.zone == ZoneSource::Timestamp || stamp.wall_ns == event_ns {
             return;
         }
-        let distance_ns = stamp.wall_ns.abs_diff(event_ns);
-        let ahead_s = if stamp.wall_ns > event_ns {
-            i32::try_from(distance_ns / SECOND_NS)
-        } else {
-            i32::try_from(distance_ns.div_ceil(SECOND_NS)).map(i32::wrapping_neg)
-        };
         let Ok(written) = Timestamp::from_second((stamp.wall_ns / SECOND_NS) as i64) else { return };
-        let Ok(ahead_s) = ahead_s else { return };
+        let Some(ahead_s) = whole_seconds_between(event_ns, stamp.wall_ns) else { return };
         let used_s = self.zone.to_offset(written).seconds();
         let Some(shown_s) = used_s.checked_add(ahead_s) else { return };
+        // Clocks are set to whole quarters of an hour, of which this is the nearest.
         let offset_s = (shown_s + QUARTER_S / 2).div_euclid(QUARTER_S) * QUARTER_S;
         // A line is written within minutes after its event. Anything else shows no offset.
         let is_written_after = (-1..=WRITTEN_WITHIN_S).contains(&(shown_s - offset_s));
@@ -211,6 +208,16 @@ impl TimestampParser {
     }
 }
 
+/// Seconds from one time to another, rounded down: negative if `to_ns` is earlier. `None` if they are decades apart.
+fn whole_seconds_between(from_ns: u64, to_ns: u64) -> Option<i32> {
+    let distance_ns = to_ns.abs_diff(from_ns);
+    if to_ns > from_ns {
+        i32::try_from(distance_ns / SECOND_NS).ok()
+    } else {
+        i32::try_from(distance_ns.div_ceil(SECOND_NS)).ok().map(i32::wrapping_neg)
+    }
+}
+
 /// Parses the English abbreviation of a month to its number.
 fn parse_month(text: &[u8]) -> Option<(u64, &[u8])> {
     const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
@@ -275,8 +282,12 @@ fn parse_signed_offset(text: &[u8]) -> Option<(i32, &[u8])> {
     };
     let (hours, rest) = two_digits(&text[1..])?;
     let (minutes, rest) = two_digits(rest.strip_prefix(b":").unwrap_or(rest)).unwrap_or((0, rest));
-    let followed = rest.first().is_some_and(u8::is_ascii_digit);
-    (hours <= 14 && minutes < 60 && !followed).then(|| (sign * (hours * 3_600 + minutes * 60) as i32, rest))
+    let is_longer_number = rest.first().is_some_and(u8::is_ascii_digit);
+    // Kiribati has the largest offset, 14 hours.
+    if hours > 14 || minutes > 59 || is_longer_number {
+        return None;
+    }
+    Some((sign * (hours * 3_600 + minutes * 60) as i32, rest))
 }
 
 /// Parses two digits, followed by anything.
@@ -284,6 +295,9 @@ fn two_digits(text: &[u8]) -> Option<(u64, &[u8])> {
     let (two, rest) = text.split_at_checked(2)?;
     Some((exact_digits(two, 2)?.0, rest))
 }
+
+/// From 2001 to 2096: other numbers of as many digits are no times.
+const EPOCH_TIMES_NS: Range<u64> = SECOND_NS * 1_000_000_000..SECOND_NS * 4_000_000_000;
 
 /// Parses `1768722900.330146`, and integer milli-, micro- and nanoseconds since the epoch.
 fn parse_epoch(text: &[u8]) -> Option<(LogTimestamp, &[u8])> {
@@ -295,22 +309,17 @@ fn parse_epoch(text: &[u8]) -> Option<(LogTimestamp, &[u8])> {
         19 => 1,
         _ => return None,
     };
-    let (nanos, after) = match rest {
-        [b'.', after @ ..] if unit == SECOND_NS => {
-            fraction_ns(after).map_or((None, rest), |(ns, rest)| (Some(ns), rest))
-        }
-        _ => (None, rest),
-    };
-    let wall_ns = number.checked_mul(unit)?.checked_add(nanos.unwrap_or(0))?;
-    // From 2001 to 2096: other numbers of as many digits are no times.
-    if !(SECOND_NS * 1_000_000_000..SECOND_NS * 4_000_000_000).contains(&wall_ns)
-        || after.first().is_some_and(u8::is_ascii_alphanumeric)
-    {
+    let has_fraction = unit == SECOND_NS && rest.starts_with(b".");
+    let fraction = if has_fraction { fraction_ns(&rest[1..]) } else { None };
+    let (nanos, rest) = fraction.unwrap_or((0, rest));
+    let wall_ns = number.checked_mul(unit)?.checked_add(nanos)?;
+    let is_in_word = rest.first().is_some_and(u8::is_ascii_alphanumeric);
+    if !EPOCH_TIMES_NS.contains(&wall_ns) || is_in_word {
         return None;
     }
-    let is_whole_second = unit == SECOND_NS && nanos.is_none();
+    let is_whole_second = unit == SECOND_NS && fraction.is_none();
     let stamp = LogTimestamp { wall_ns, is_whole_second, zone: ZoneSource::Timestamp, is_year_assumed: false };
-    Some((stamp, after))
+    Some((stamp, rest))
 }
 
 #[cfg(test)]

@@ -6,20 +6,21 @@ use std::io::{Error, ErrorKind};
 pub(crate) fn error_line(error: &anyhow::Error) -> String {
     let mut message = String::new();
     for cause in error.chain().map(ToString::to_string) {
+        // Many errors already name their cause.
+        let is_named = message.contains(&cause);
         if message.is_empty() {
             message = cause;
-        // Many errors already name their cause.
-        } else if !message.contains(&cause) {
+        } else if !is_named {
             message = format!("{message}: {cause}");
         }
     }
     // In messages, advice follows a semicolon.
     let has_advice = message.contains("; ");
-    let io_error = error.chain().filter_map(|cause| cause.downcast_ref::<Error>()).last();
-    match io_error.and_then(advice_for) {
-        Some(advice) if !has_advice => format!("{message}; {advice}"),
-        _ => message,
+    let root_io_error = error.chain().filter_map(|cause| cause.downcast_ref::<Error>()).last();
+    if !has_advice && let Some(advice) = root_io_error.and_then(advice_for) {
+        message = format!("{message}; {advice}");
     }
+    message
 }
 
 /// Advice about an error of the system.

@@ -157,9 +157,11 @@ pub(crate) fn run_live<S: Source>(
     hooks: RunHooks<'_, S>,
 ) -> anyhow::Result<()> {
     let mut configured = Configured::at_start(args)?;
+    // Only a run with a configuration file can reload it.
     let mut reload =
         configured.as_mut().map(|configured| |session: &mut Session| apply_reloaded_config(session, configured));
     let options = RunOptions {
+        // The casts shorten the lifetimes of the hooks to that of this call.
         hooks: RunHooks {
             join: hooks.join.map(|join| join as &mut dyn FnMut() -> Option<Running<S>>),
             compare: hooks.compare.map(|compare| compare as &mut CompareRuns<'_, S>),
@@ -180,10 +182,10 @@ pub(crate) fn keep_serving(args: &LiveArgs, signals: &Signals) {
 
 /// Prints the reports and returns the exit code for `--fail-on` over all of them.
 pub(crate) fn print_reports(runs: &[RunReport], outcome: OutcomeArgs) -> anyhow::Result<ExitCode> {
-    let (Some(worst), [_, _, ..]) = (worst_run(runs), runs) else {
-        let one = runs.first().context("there was no run")?;
-        return print_report(&one.report, outcome);
-    };
+    let worst = worst_run(runs).context("there was no run")?;
+    if runs.len() == 1 {
+        return print_report(&worst.report, outcome);
+    }
     let mut out = output::stdout(form(outcome.json));
     if outcome.json {
         serde_json::to_writer(&mut out, &RunsReport::of(runs)).map_err(std::io::Error::from)?;

@@ -157,10 +157,12 @@ pub(crate) fn change_account(account: Account, mut plan: Plan) -> anyhow::Result
     }
     plan.account = Some(account);
     apply(&plan);
-    // The user belongs to a thread.
+    // The user belongs to a thread, and only this one has changed.
     let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    let has_user = rustix::process::geteuid().as_raw() == account.user;
+    let have_other_threads_user = threads == 1 || account.user == own_user.as_raw();
     ensure!(
-        rustix::process::geteuid().as_raw() == account.user && (threads == 1 || account.user == own_user.as_raw()),
+        has_user && have_other_threads_user,
         "cannot change all {threads} threads to user {}, who owns the sockets: run tokengap as that user",
         account.user
     );
@@ -191,22 +193,7 @@ pub(crate) fn confine_attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow
     }
     let mut plan = live_plan(Work::Observe, args);
     plan.keep |= capabilities_needed_here();
-    let results = result_files(args);
-    let why_still_root = match confine::can_drop_root() {
-        Ok(false) => None,
-        Err(lacking) => {
-            // Reached through another process, they need a right that does not remain here.
-            if results.file.iter().chain(&results.folder).any(|path| path.starts_with("/proc")) {
-                broker::start(&results)?;
-            }
-            Some(format!("it lacks CAP_{lacking}"))
-        }
-        Ok(true) => {
-            let broker_start = if results.is_empty() { Ok(()) } else { broker::start(&results) };
-            plan.unprivileged = broker_start.is_ok();
-            broker_start.err().map(|error| format!("{error:#}"))
-        }
-    };
+    let why_still_root = give_up_root(&mut plan, &result_files(args))?;
     // Its programs' ring is opened while that is permitted.
     helper::connect_helper(prober).context("cannot connect to the process that attaches probes")?;
     if let Some(why) = why_still_root {
@@ -214,6 +201,27 @@ pub(crate) fn confine_attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow
     }
     apply(&plan);
     Ok(())
+}
+
+/// Lets `plan` give up root, if this process is root and can, and starts the process that then creates the results. Returns why it stays root.
+fn give_up_root(plan: &mut Plan, results: &ResultFiles) -> anyhow::Result<Option<String>> {
+    match confine::can_drop_root() {
+        // It is not root.
+        Ok(false) => Ok(None),
+        Ok(true) => {
+            let broker_start = if results.is_empty() { Ok(()) } else { broker::start(results) };
+            // Without the other process, only root could create the results.
+            plan.unprivileged = broker_start.is_ok();
+            Ok(broker_start.err().map(|error| format!("{error:#}")))
+        }
+        Err(lacking) => {
+            // Results reached through another process need a right that does not remain here.
+            if results.file.iter().chain(&results.folder).any(|path| path.starts_with("/proc")) {
+                broker::start(results)?;
+            }
+            Ok(Some(format!("it lacks CAP_{lacking}")))
+        }
+    }
 }
 
 /// Starts the process that attaches probes for this one ([`probe_user::prober`]). Returns the socket for requests.
@@ -339,8 +347,10 @@ fn capabilities_needed_here() -> Capabilities {
 /// Capabilities to attach probes to other processes (docs/internals/PROBE.md).
 pub(crate) fn probe_capabilities() -> Capabilities {
     let kernel = Permissions::current().kernel();
-    let needs = Feature::ALL.iter().flat_map(|feature| feature.required_capabilities(kernel));
-    let mut keep = needs.fold(Capabilities::empty(), |all, need| all | Capabilities::from_bits_retain(1 << need.bit()));
+    let mut keep = Capabilities::empty();
+    for need in Feature::ALL.iter().flat_map(|feature| feature.required_capabilities(kernel)) {
+        keep |= Capabilities::from_bits_retain(1 << need.bit());
+    }
     // `map_files` is needed to reach a mapped file that was deleted.
     keep |= Capabilities::CHECKPOINT_RESTORE;
     // `CAP_SYS_ADMIN` is needed for targets in other network namespaces, even those that start later, and for uprobes before Linux 6.6.

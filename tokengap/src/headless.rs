@@ -16,13 +16,13 @@ fn missing_terminal_reason() -> Option<String> {
     if !output::is_terminal() {
         return Some(String::from("standard output is not a terminal"));
     }
-    match std::env::var_os("TERM") {
-        None => Some(String::from("TERM is not set")),
-        Some(term) if term.is_empty() || term == "dumb" => {
-            Some(format!("TERM={} does not support one", term.display()))
-        }
-        Some(_) => None,
+    let Some(term) = std::env::var_os("TERM") else {
+        return Some(String::from("TERM is not set"));
+    };
+    if term.is_empty() || term == "dumb" {
+        return Some(format!("TERM={} does not support one", term.display()));
     }
+    None
 }
 
 /// Prints why the screen is off, if it cannot be drawn.
@@ -46,12 +46,13 @@ impl Observer for Progress {
             errln!("tokengap: {}", run.notice.text);
         }
         // The end can take long, such as for open requests of the demo.
-        if run.stage == RunStage::Ending
-            && self.last_shown.get_or_insert_with(Instant::now).elapsed() >= Duration::from_secs(1)
-        {
-            self.last_shown = Some(Instant::now());
-            if let Some(pending) = run.about.pending() {
-                errln!("tokengap: {pending}");
+        if run.stage == RunStage::Ending {
+            let last_shown = *self.last_shown.get_or_insert_with(Instant::now);
+            if last_shown.elapsed() >= Duration::from_secs(1) {
+                self.last_shown = Some(Instant::now());
+                if let Some(pending) = run.about.pending() {
+                    errln!("tokengap: {pending}");
+                }
             }
         }
         Ok(ScreenCommand::None)

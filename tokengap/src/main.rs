@@ -91,10 +91,11 @@ fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
     let line = config::add_flags_of_file(&command, std::env::args_os().collect())?;
     let parsed = cli::with_short_help(command.clone()).try_get_matches_from(&line);
     let matches = parsed.unwrap_or_else(|error| exit_with(&cli::with_similar_flag(error, &command, &line)));
-    if let Some((section, of)) = matches.subcommand()
-        && of.try_get_one::<bool>("print_config").is_ok_and(|print| print == Some(&true))
+    if let Some((section, flags)) = matches.subcommand()
+        // A command without this flag answers with an error.
+        && flags.try_get_one::<bool>("print_config").is_ok_and(|print| print == Some(&true))
     {
-        output::write_result(None, &config::effective_config(&command, section, of), EscapeForm::Text, false)?;
+        output::write_result(None, &config::effective_config(&command, section, flags), EscapeForm::Text, false)?;
         return Ok(None);
     }
     Ok(Some(cli::Cli::from_arg_matches(&matches).unwrap_or_else(|error| exit_with(&error))))

@@ -72,16 +72,22 @@ enum ResultFileKind {
 impl<'a> ResultFile<'a> {
     /// Checks that `path` can be written. An existing file is replaced only with `force`, and only in `finish`.
     pub(crate) fn open(path: &'a Path, force: bool) -> anyhow::Result<Self> {
-        let failure = || format!("cannot write {}", path.display());
-        let kind = match path.symlink_metadata() {
-            Ok(metadata) if metadata.is_symlink() => ResultFileKind::Direct(open_linked(path).with_context(failure)?),
-            Ok(metadata) if metadata.is_file() => {
-                ensure!(force, "{} already exists; choose another name, or use --force to replace it", path.display());
-                ResultFileKind::Replacement(temporary_beside(path).with_context(failure)?)
+        let metadata = path.symlink_metadata().ok();
+        let is_file = metadata.as_ref().is_some_and(|metadata| metadata.is_file());
+        ensure!(
+            force || !is_file,
+            "{} already exists; choose another name, or use --force to replace it",
+            path.display()
+        );
+        let opened = match metadata {
+            Some(metadata) if metadata.is_symlink() => open_linked(path).map(ResultFileKind::Direct),
+            // A pipe or a device.
+            Some(_) if !is_file => {
+                open_in_place(path, OFlags::NOFOLLOW).map(ResultFileKind::Direct).map_err(Into::into)
             }
-            Ok(_) => ResultFileKind::Direct(open_in_place(path, OFlags::NOFOLLOW).with_context(failure)?),
-            Err(_) => ResultFileKind::Replacement(temporary_beside(path).with_context(failure)?),
+            _ => temporary_beside(path).map(ResultFileKind::Replacement).map_err(Into::into),
         };
+        let kind = opened.with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self { path, force, kind })
     }
 

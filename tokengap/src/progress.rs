@@ -24,7 +24,7 @@ impl Progress {
         Self { activity, started_at: Instant::now(), drawn_at: None }
     }
 
-    /// Reports `done` of `all` bytes.
+    /// Shows that `done` of `all` bytes are processed, unless that takes no noticeable time.
     pub(crate) fn set_position(&mut self, done: u64, all: u64) {
         let elapsed = self.started_at.elapsed();
         let was_drawn_just_now = self.drawn_at.is_some_and(|drawn| drawn.elapsed() < REDRAW_INTERVAL);

@@ -40,7 +40,7 @@ pub(super) fn find_patterns(
     let legs = wait.map_or(&[][..], |wait| &wait.legs);
     causes.extend(compare_workers(a, b, outcomes, legs));
     causes.extend(compare_processing(outcomes, legs).or_else(|| find_slow_new_receiver(b, outcomes, legs)));
-    //
+    // A difference between the runs that explains no change is not worth a reader's time.
     causes.retain(|cause| !cause.explains.is_empty());
     // These two limit what can be compared, whether they explain a change or not.
     causes.extend(compare_paths(a, b));
@@ -85,19 +85,24 @@ fn problems_in(outcomes: &[ProblemOutcome], names: &[&str], has_state: impl Fn(P
 
 /// Whether the tokenizer yields other chunks in the second run.
 fn compare_modes(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
-    let (state, change) = match (a.source.mode?, b.source.mode?) {
-        (Mode::Cumulative, Mode::Incremental) => (
-            "enabled",
-            "yielded all tokens so far and now yields only new ones: each chunk must be delivered separately",
+    let before = a.source.mode?;
+    let after = b.source.mode?;
+    if before == after {
+        return None;
+    }
+    let pattern = match after {
+        Mode::Incremental => ChangePattern::new(
+            "mode",
+            "incremental output was enabled",
+            "The tokenizer yielded all tokens so far and now yields only new ones: each chunk must be delivered separately.",
         ),
-        (Mode::Incremental, Mode::Cumulative) => {
-            ("disabled", "yielded only new tokens and now yields all so far: a later chunk replaces an earlier one")
-        }
-        _ => return None,
+        Mode::Cumulative => ChangePattern::new(
+            "mode",
+            "incremental output was disabled",
+            "The tokenizer yielded only new tokens and now yields all so far: a later chunk replaces an earlier one.",
+        ),
     };
-    let summary = format!("The tokenizer {change}.");
-    let explained = changed_problems(outcomes, &[WAITS, QUEUED_CHUNKS].concat());
-    Some(ChangePattern::new("mode", format!("incremental output was {state}"), summary).explaining(explained))
+    Some(pattern.explaining(changed_problems(outcomes, &[WAITS, QUEUED_CHUNKS].concat())))
 }
 
 /// Whether the release of the second run handles queued chunks in another way.
@@ -129,13 +134,14 @@ fn describe_waiter(waiter: Waiter) -> &'static str {
 fn compare_paths(a: &Report, b: &Report) -> Option<ChangePattern> {
     let removed = hops_only_in(a, b);
     let new = hops_only_in(b, a);
-    let summary = match (removed.is_empty(), new.is_empty()) {
-        (true, true) => return None,
-        (true, false) => format!("New hops: {new}."),
-        (false, true) => format!("Removed hops: {removed}."),
-        (false, false) => format!("Removed hops: {removed}. New hops: {new}."),
-    };
-    Some(ChangePattern::new("path", "another path", summary))
+    let mut sentences = Vec::new();
+    if !removed.is_empty() {
+        sentences.push(format!("Removed hops: {removed}."));
+    }
+    if !new.is_empty() {
+        sentences.push(format!("New hops: {new}."));
+    }
+    if sentences.is_empty() { None } else { Some(ChangePattern::new("path", "another path", sentences.join(" "))) }
 }
 
 /// Names of the hops that the other run does not have.
@@ -145,20 +151,22 @@ fn hops_only_in(report: &Report, other: &Report) -> String {
     only_here.join(", ")
 }
 
-/// More workers explain a shorter wait on their hop, fewer a longer one.
+/// Hops with another number of workers. More workers explain a shorter wait on their hop, fewer a longer one.
 fn compare_workers(a: &Report, b: &Report, outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Vec<ChangePattern> {
     let mut patterns = Vec::new();
-    for before in &a.hops {
-        let Some(after) = b.hops.iter().find(|hop| hop.name == before.name) else { continue };
-        let was = count_workers(before);
-        let is = count_workers(after);
-        let wait = legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == before.name);
-        let expected = if is > was { LegChange::Shorter } else { LegChange::Longer };
-        if was != is && wait.and_then(LegShift::change) == Some(expected) {
-            let hop = &before.name;
-            let summary =
-                format!("{hop} had {was} receivers or senders and has {is}: the load is distributed differently.");
-            let title = format!("{was} workers became {is} on {hop}");
+    for HopLine { name, .. } in &a.hops {
+        let Some(before) = count_workers(a, name) else { continue };
+        let Some(after) = count_workers(b, name) else { continue };
+        if before == after {
+            continue;
+        }
+        let expected = if after > before { LegChange::Shorter } else { LegChange::Longer };
+        let wait = legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == *name);
+        if wait.and_then(LegShift::change) == Some(expected) {
+            let title = format!("{before} workers became {after} on {name}");
+            let summary = format!(
+                "{name} had {before} receivers or senders and has {after}: the load is distributed differently."
+            );
             let explained = problems_following(outcomes, expected);
             patterns.push(ChangePattern::new("workers", title, summary).explaining(explained));
         }
@@ -190,22 +198,23 @@ fn find_slow_new_receiver(b: &Report, outcomes: &[ProblemOutcome], legs: &[LegSh
     let longest_wait = new_waits.max_by_key(|leg| leg.b_ns)?;
     let busy_share = b.hops.iter().find(|hop| hop.name == longest_wait.name)?.busy?;
     // A short wait is no problem, and a receiver that is seldom busy is not its cause.
-    if longest_wait.b_ns < Some(CHANGED_NS) || busy_share < CPU_BOUND {
+    if longest_wait.b_ns? < CHANGED_NS || busy_share < CPU_BOUND {
         return None;
     }
-    let wait = longest_wait;
-    let receiver = Ends::from(&*wait.name).to;
+    let receiver = Ends::from(&*longest_wait.name).to;
     let mut new_processing = legs.iter().filter(|leg| leg.kind == LegKind::Inside && leg.a_ns.is_none());
     let processing = new_processing.find(|leg| leg.name == receiver)?;
     let time = duration(processing.b_ns?);
     let busy = percent(busy_share);
     let title = format!("the {receiver}, new on the path, needs {time} a chunk and is busy {busy}");
-    let summary = format!("Chunks wait on {} for it.", wait.name);
+    let summary = format!("Chunks wait on {} for it.", longest_wait.name);
     Some(ChangePattern::new("processing", title, summary).explaining(problems_following(outcomes, LegChange::Longer)))
 }
 
-fn count_workers(hop: &HopLine) -> usize {
-    hop.workers.as_ref().map_or(1, Vec::len)
+/// Number of receivers or senders on the hop with this name; `None` without the hop.
+fn count_workers(report: &Report, hop_name: &str) -> Option<usize> {
+    let hop = report.hops.iter().find(|hop| hop.name == hop_name)?;
+    Some(hop.workers.as_ref().map_or(1, Vec::len))
 }
 
 fn find_finding<'a>(report: &'a Report, kind: &str) -> Option<&'a FindingLine> {

@@ -71,15 +71,28 @@ names! {
     }
 }
 
+/// Whether the second run is better or worse than the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Better,
+    Worse,
+    /// Neither, or not comparable.
+    Same,
+}
+
 impl FindingState {
     /// Whether it is a change for the worse.
     pub fn is_worse(self) -> bool {
-        matches!(self, Self::New | Self::Worse)
+        self.direction() == Direction::Worse
     }
 
-    /// Whether it is a change for the better.
-    pub(crate) fn is_better(self) -> bool {
-        matches!(self, Self::Better | Self::Gone)
+    /// Whether it is a change for the worse, for the better, or neither.
+    pub(super) fn direction(self) -> Direction {
+        match self {
+            Self::New | Self::Worse => Direction::Worse,
+            Self::Better | Self::Gone => Direction::Better,
+            Self::Unchanged | Self::NotComparable => Direction::Same,
+        }
     }
 }
 
@@ -100,14 +113,17 @@ pub(super) fn compare_findings(a: &Report, b: &Report) -> Vec<FindingChange> {
     let mut changes = Vec::new();
     let mut paired_findings: Vec<&FindingLine> = Vec::new();
     for after in &b.findings {
-        let before = find_counterpart(after, a);
-        paired_findings.extend(before);
-        changes.push(change_between(a, b, before, Some(after)));
+        if let Some(before) = find_counterpart(after, a) {
+            paired_findings.push(before);
+            changes.push(FindingChange::of_both(before, after, SizeChange::between(before, a, after, b)));
+        } else {
+            changes.push(FindingChange::of_second(after, a));
+        }
     }
     for before in &a.findings {
         // A pair is listed once, with the second run's finding.
         if !paired_findings.iter().any(|paired| std::ptr::eq(*paired, before)) {
-            changes.push(change_between(a, b, Some(before), None));
+            changes.push(FindingChange::of_first(before, b));
         }
     }
     changes.sort_by_key(|change| {
@@ -117,49 +133,72 @@ pub(super) fn compare_findings(a: &Report, b: &Report) -> Vec<FindingChange> {
     changes
 }
 
-/// The finding of the same kind and hop; else the only one of its kind, if both runs have one and its hop is another.
+/// The other run's finding of the same kind and hop; or of the same kind, if a run has at most one of it.
 fn find_counterpart<'r>(finding: &FindingLine, other: &'r Report) -> Option<&'r FindingLine> {
     let mut of_same_kind = other.findings.iter().filter(|candidate| candidate.kind == finding.kind);
     let on_same_hop = of_same_kind.clone().find(|candidate| candidate.hop == finding.hop);
-    // This finding names the hop with the longest wait, and there is one a run.
+    // This finding names the hop with the longest wait, which may be another one in the other run.
     let is_one_per_run = finding.kind == "first-token-gap";
     if on_same_hop.is_none() && is_one_per_run { of_same_kind.next() } else { on_same_hop }
 }
 
-/// Compares a finding of both runs. One of the sides is missing if only one run has it.
-fn change_between(a: &Report, b: &Report, before: Option<&FindingLine>, after: Option<&FindingLine>) -> FindingChange {
-    let (kind, hop) = after.or(before).map_or_else(Default::default, |named| (named.kind.clone(), named.hop.clone()));
-    let sizes = size_in(before, a).zip(size_in(after, b));
-    let mut note = None;
-    let state = match (before, after) {
-        (Some(before), Some(after)) => state_of_pair(before, after, sizes),
-        (Some(_), None) => {
-            note = unobserved_reason(&kind, b).map(|why| format!("second run: {why}"));
-            // Without observation, the absence of a finding is no fact.
-            if note.is_some() { FindingState::NotComparable } else { FindingState::Gone }
+impl FindingChange {
+    /// A finding with this name and state, and nothing else.
+    fn named(finding: &FindingLine, state: FindingState) -> Self {
+        Self {
+            kind: finding.kind.clone(),
+            hop: finding.hop.clone(),
+            state,
+            a: None,
+            b: None,
+            numbers: String::new(),
+            note: None,
         }
-        _ => {
-            // A finding is a fact even if the first run could not show it.
-            note = unobserved_reason(&kind, a).map(|why| format!("first run: {why}"));
-            FindingState::New
+    }
+
+    /// A finding that both runs have.
+    fn of_both(before: &FindingLine, after: &FindingLine, sizes: Option<SizeChange>) -> Self {
+        Self {
+            a: Some(FindingSide::of_finding(before)),
+            b: Some(FindingSide::of_finding(after)),
+            numbers: sizes.map_or_else(String::new, SizeChange::text),
+            ..Self::named(after, state_of_pair(before, after, sizes))
         }
-    };
-    let numbers = sizes.map_or_else(String::new, |(before, after)| format!("{} -> {}", before.text(), after.text()));
-    let a = before.map(FindingSide::of_finding);
-    let b = after.map(FindingSide::of_finding);
-    FindingChange { kind, hop, state, a, b, numbers, note }
+    }
+
+    /// A finding that only the second run has. It is a fact even if the first run could not show it.
+    fn of_second(after: &FindingLine, a: &Report) -> Self {
+        Self {
+            b: Some(FindingSide::of_finding(after)),
+            note: unobserved_reason(&after.kind, a).map(|why| format!("first run: {why}")),
+            ..Self::named(after, FindingState::New)
+        }
+    }
+
+    /// A finding that only the first run has. If the second run could not show it, its absence is no fact.
+    fn of_first(before: &FindingLine, b: &Report) -> Self {
+        let note = unobserved_reason(&before.kind, b).map(|why| format!("second run: {why}"));
+        let state = if note.is_some() { FindingState::NotComparable } else { FindingState::Gone };
+        Self { a: Some(FindingSide::of_finding(before)), note, ..Self::named(before, state) }
+    }
 }
 
-/// How a finding that both runs have has changed: by its severity, else by its size per traffic.
-fn state_of_pair(before: &FindingLine, after: &FindingLine, sizes: Option<(Size, Size)>) -> FindingState {
+/// How a finding that both runs have has changed: by its severity or, if that is equal, by its size per traffic.
+fn state_of_pair(before: &FindingLine, after: &FindingLine, sizes: Option<SizeChange>) -> FindingState {
     /// Smallest factor between the sizes of a changed finding: one number a run has no noise to compare with.
     const LEAST_FACTOR: f64 = 2.0;
-    match (after.severity.cmp(&before.severity), sizes) {
-        (Ordering::Greater, _) => FindingState::Worse,
-        (Ordering::Less, _) => FindingState::Better,
-        (_, Some((a, b))) if b.rate >= LEAST_FACTOR * a.rate => FindingState::Worse,
-        (_, Some((a, b))) if a.rate >= LEAST_FACTOR * b.rate => FindingState::Better,
-        _ => FindingState::Unchanged,
+    match after.severity.cmp(&before.severity) {
+        Ordering::Greater => return FindingState::Worse,
+        Ordering::Less => return FindingState::Better,
+        Ordering::Equal => {}
+    }
+    let Some(SizeChange { before, after }) = sizes else { return FindingState::Unchanged };
+    if after.rate >= LEAST_FACTOR * before.rate {
+        FindingState::Worse
+    } else if before.rate >= LEAST_FACTOR * after.rate {
+        FindingState::Better
+    } else {
+        FindingState::Unchanged
     }
 }
 
@@ -175,6 +214,25 @@ struct Size {
 impl Size {
     fn text(self) -> String {
         if self.is_duration { duration(self.number) } else { count(self.number) }
+    }
+}
+
+/// Sizes of a finding in both runs.
+#[derive(Clone, Copy)]
+struct SizeChange {
+    before: Size,
+    after: Size,
+}
+
+impl SizeChange {
+    /// Sizes of a finding of run `a` and of its counterpart in run `b`; `None` if findings of this kind have no size.
+    fn between(before: &FindingLine, a: &Report, after: &FindingLine, b: &Report) -> Option<Self> {
+        Some(Self { before: size_in(before, a)?, after: size_in(after, b)? })
+    }
+
+    /// `12 -> 0`.
+    fn text(self) -> String {
+        format!("{} -> {}", self.before.text(), self.after.text())
     }
 }
 
@@ -208,9 +266,8 @@ const SIZES: [(&str, &str, GrowsWith); 17] = [
     ("abandoned-requests", "outputs", GrowsWith::Chunks),
 ];
 
-/// Size of a finding, in relation to the traffic of its run.
-fn size_in(finding: Option<&FindingLine>, report: &Report) -> Option<Size> {
-    let finding = finding?;
+/// Size of a finding, in relation to the traffic of its run; `None` if its kind has no size.
+fn size_in(finding: &FindingLine, report: &Report) -> Option<Size> {
     let (_, key, grows_with) = SIZES.iter().find(|(kind, ..)| *kind == finding.kind)?;
     let number = finding.evidence.get(*key)?.as_u64()?;
     let traffic = match grows_with {

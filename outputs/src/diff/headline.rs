@@ -4,20 +4,12 @@ use std::fmt::Write as _;
 
 use trace::detect::Severity;
 
+use super::finding_change::Direction;
 use super::{ChangePattern, ChangeVerdict, ComparedMeasure, FindingChange, FindingState, ProblemOutcome, ProblemState};
-
-/// Kinds of findings about the same fact as a problem's outcome.
-const KINDS_OF_PROBLEMS: [(&str, &str); 4] = [
-    ("dropped-chunks", "lost tokens"),
-    ("dropped-chunks-predicted", "lost tokens"),
-    ("first-token-gap", "first-token gap"),
-    ("merged-chunks", "merged chunks"),
-];
 
 /// A change of a problem or of a finding, or a critical finding that did not change or cannot be compared.
 pub(super) struct RankedChange {
-    /// `None` if it is no change.
-    pub(super) is_worse: Option<bool>,
+    pub(super) direction: Direction,
     /// `FIXED`, `NEW CRITICAL`.
     state: String,
     text: String,
@@ -27,14 +19,20 @@ fn became_critical(change: &FindingChange) -> bool {
     change.state.is_worse() && change.b.as_ref().is_some_and(|side| side.severity == Severity::Critical)
 }
 
-/// Whether the finding is the cause of a problem that changed.
+/// Whether the finding and this outcome of a problem state the same fact.
 fn is_about_problem(change: &FindingChange, outcome: &ProblemOutcome) -> bool {
-    outcome.state.is_change() && problem_of_kind(&change.kind) == Some(outcome.name.as_str())
+    let problem_name = match change.kind.as_str() {
+        "dropped-chunks" | "dropped-chunks-predicted" => "lost tokens",
+        "first-token-gap" => "first-token gap",
+        "merged-chunks" => "merged chunks",
+        _ => return false,
+    };
+    outcome.name == problem_name
 }
 
-/// The problem that findings of this kind cause.
-fn problem_of_kind(kind: &str) -> Option<&'static str> {
-    KINDS_OF_PROBLEMS.iter().find(|(known, _)| *known == kind).map(|(_, problem)| *problem)
+/// Whether a problem that changed states the same fact as the finding.
+fn is_about_changed_problem(change: &FindingChange, outcomes: &[ProblemOutcome]) -> bool {
+    outcomes.iter().any(|outcome| outcome.state.is_change() && is_about_problem(change, outcome))
 }
 
 /// Changes by weight: findings that became critical, then problems that users notice, then other findings.
@@ -47,20 +45,17 @@ pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChang
     }
     // Without them, the sentence about two runs that lose tokens would be an improvement elsewhere.
     for change in findings {
-        let remains = match change.state {
-            FindingState::Unchanged => !outcomes.iter().any(|outcome| is_about_problem(change, outcome)),
-            state => state == FindingState::NotComparable,
-        };
-        if remains && change.severity() == Severity::Critical {
-            ranked.push(describe_remaining_finding(change, outcomes));
+        if is_lasting_critical(change, outcomes) {
+            ranked.push(describe_lasting_finding(change, outcomes));
         }
     }
     for outcome in outcomes {
         // A critical finding at the top already states the change of its problem.
         let is_stated = findings.iter().any(|change| became_critical(change) && is_about_problem(change, outcome));
         if outcome.state.is_change() && !is_stated {
+            let is_worse = outcome.state == ProblemState::Regressed;
             ranked.push(RankedChange {
-                is_worse: Some(outcome.state == ProblemState::Regressed),
+                direction: if is_worse { Direction::Worse } else { Direction::Better },
                 state: outcome.state.as_str().to_owned(),
                 text: name_with_numbers(outcome),
             });
@@ -70,45 +65,63 @@ pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChang
         // Information needs nobody's attention.
         let needs_attention = change.severity() > Severity::Info;
         // One with a note may have been there before.
-        let is_change = (change.state.is_worse() || change.state.is_better()) && change.note.is_none();
-        let is_stated = became_critical(change) || outcomes.iter().any(|outcome| is_about_problem(change, outcome));
-        if needs_attention && is_change && !is_stated {
+        let is_certain = change.state.direction() != Direction::Same && change.note.is_none();
+        let is_stated = became_critical(change) || is_about_changed_problem(change, outcomes);
+        if needs_attention && is_certain && !is_stated {
             ranked.push(describe_finding_change(change));
         }
     }
     ranked
 }
 
-/// A critical finding that both runs have, or that cannot be compared. If both have it, the numbers of its problem describe it.
-fn describe_remaining_finding(change: &FindingChange, outcomes: &[ProblemOutcome]) -> RankedChange {
-    let ranked = describe_finding_change(change);
-    let problem = outcomes.iter().find(|outcome| problem_of_kind(&change.kind) == Some(outcome.name.as_str()));
-    match problem {
-        Some(problem) if change.state == FindingState::Unchanged => {
-            RankedChange { text: name_with_numbers(problem), ..ranked }
-        }
-        _ => ranked,
+/// Whether it is a critical finding of both runs, or one that cannot be compared, and no changed problem states its fact.
+fn is_lasting_critical(change: &FindingChange, outcomes: &[ProblemOutcome]) -> bool {
+    if change.severity() != Severity::Critical {
+        return false;
     }
+    match change.state {
+        FindingState::Unchanged => !is_about_changed_problem(change, outcomes),
+        FindingState::NotComparable => true,
+        FindingState::New | FindingState::Worse | FindingState::Better | FindingState::Gone => false,
+    }
+}
+
+/// A finding as [`describe_finding_change`] has it. If both runs have it, the numbers of its problem are its text.
+fn describe_lasting_finding(change: &FindingChange, outcomes: &[ProblemOutcome]) -> RankedChange {
+    let mut ranked = describe_finding_change(change);
+    if change.state == FindingState::Unchanged
+        && let Some(problem) = outcomes.iter().find(|outcome| is_about_problem(change, outcome))
+    {
+        ranked.text = name_with_numbers(problem);
+    }
+    ranked
 }
 
 /// The change of a finding in the words of the headline.
 fn describe_finding_change(change: &FindingChange) -> RankedChange {
-    let before = change.a.as_ref().map(|side| side.severity.as_str().to_uppercase());
-    let after = change.b.as_ref().map(|side| side.severity.as_str().to_uppercase());
-    let state = match (before, after) {
-        (Some(before), Some(after)) if before != after => format!("{before} -> {after}"),
-        (_, Some(after)) if change.state == FindingState::Unchanged => format!("STILL {after}"),
-        (before, after) => format!("{} {}", change.state.as_str(), after.or(before).unwrap_or_default()),
-    };
-    let text = match (&change.a, &change.b) {
+    let mut text = match (&change.a, &change.b) {
         (None, Some(new)) => format!("{}: {}", change.kind, numbers_of_summary(&new.summary)),
         (Some(gone), None) => format!("{}: {}", change.kind, gone.summary.split(": ").next().unwrap_or_default()),
-        _ if change.numbers.is_empty() => change.name(),
-        _ => format!("{} {}", change.name(), change.numbers),
+        _ => format!("{} {}", change.name(), change.numbers).trim_end().to_owned(),
     };
-    let note = change.note.as_ref().map_or_else(String::new, |note| format!(" ({note})"));
-    let is_change = change.state.is_worse() || change.state.is_better();
-    RankedChange { is_worse: is_change.then(|| change.state.is_worse()), state, text: text + &note }
+    if let Some(note) = &change.note {
+        let _ = write!(text, " ({note})");
+    }
+    RankedChange { direction: change.state.direction(), state: describe_state(change), text }
+}
+
+/// State and severity of a finding: `WARNING -> CRITICAL`, `STILL CRITICAL`, `NEW WARNING`.
+fn describe_state(change: &FindingChange) -> String {
+    let before = change.a.as_ref().map(|side| side.severity.as_str().to_uppercase());
+    let after = change.b.as_ref().map(|side| side.severity.as_str().to_uppercase());
+    if let (Some(before), Some(after)) = (&before, &after)
+        && before != after
+    {
+        return format!("{before} -> {after}");
+    }
+    let severity = after.or(before).unwrap_or_default();
+    let state = if change.state == FindingState::Unchanged { "STILL" } else { change.state.as_str() };
+    format!("{state} {severity}")
 }
 
 /// The clauses of a summary up to the first without a number, which explains and can be read below.
@@ -126,24 +139,36 @@ pub(super) fn summarise(
     measures: &[ComparedMeasure],
     patterns: &[ChangePattern],
 ) -> String {
-    let mut sentence = String::new();
+    let is_unchanged = ranked.iter().all(|change| change.direction == Direction::Same);
+    if !is_unchanged {
+        return join_by_state(ranked.iter()) + &describe_causes(outcomes, patterns);
+    }
+    let measures = describe_measures(outcomes, measures);
+    // What the measures' text already states is not repeated.
+    let unstated = join_by_state(ranked.iter().filter(|change| !measures.contains(&change.text)));
+    if unstated.is_empty() { measures } else { format!("{unstated}; {measures}") }
+}
+
+/// Joins changes, with one heading for those of the same state in a row: `FIXED: lost tokens 12 -> 0; NEW WARNING: backlog, queued`.
+fn join_by_state<'c>(changes: impl Iterator<Item = &'c RankedChange>) -> String {
+    let mut text = String::new();
     let mut last_state = "";
-    let is_unchanged = ranked.iter().all(|change| change.is_worse.is_none());
-    let unchanged = if is_unchanged { describe_measures(outcomes, measures) } else { String::new() };
-    for change in ranked.iter().filter(|change| !unchanged.contains(&change.text)) {
+    for change in changes {
         if change.state == last_state {
-            sentence += ", ";
+            text += ", ";
         } else {
-            let separator = if sentence.is_empty() { "" } else { "; " };
-            let _ = write!(sentence, "{separator}{}: ", change.state);
+            let separator = if text.is_empty() { "" } else { "; " };
+            let _ = write!(text, "{separator}{}: ", change.state);
         }
-        sentence += &change.text;
+        text += &change.text;
         last_state = &change.state;
     }
-    if is_unchanged {
-        let separator = if sentence.is_empty() { "" } else { "; " };
-        return sentence + separator + &unchanged;
-    }
+    text
+}
+
+/// Causes of the changed problems, to be appended to them: `; cause: incremental output was enabled`.
+fn describe_causes(outcomes: &[ProblemOutcome], patterns: &[ChangePattern]) -> String {
+    let mut text = String::new();
     let mut last_explained = None;
     for pattern in patterns.iter().filter(|pattern| !pattern.explains.is_empty()) {
         let mut changed = outcomes.iter().filter(|outcome| outcome.state.is_change());
@@ -153,13 +178,15 @@ pub(super) fn summarise(
         } else {
             String::new()
         };
-        let separator =
-            if last_explained.as_ref() == Some(&explained) { ", " } else { &format!("; cause{explained}: ") };
-        sentence += separator;
-        sentence += &pattern.title;
+        if last_explained.as_ref() == Some(&explained) {
+            text += ", ";
+        } else {
+            let _ = write!(text, "; cause{explained}: ");
+        }
+        text += &pattern.title;
         last_explained = Some(explained);
     }
-    sentence
+    text
 }
 
 /// `lost tokens 12 -> 0`.
@@ -180,6 +207,17 @@ pub(super) fn describe_unchanged(outcomes: &[ProblemOutcome], verdict: &str) -> 
     parts.join("; ")
 }
 
+/// Whether a problem's data do not suffice, or the outcome of none is known.
+fn is_data_lacking(outcomes: &[ProblemOutcome]) -> bool {
+    let lacks_data = outcomes.iter().any(|outcome| outcome.state == ProblemState::NotEnoughData);
+    let is_any_known =
+        outcomes.iter().any(|outcome| outcome.state.is_change() || outcome.state == ProblemState::Unchanged);
+    lacks_data || !is_any_known
+}
+
+/// Maximum number of measures in the sentence, which a reader takes in at once.
+const MAX_MEASURES: usize = 3;
+
 /// State of a comparison in which neither a problem nor a finding changed, by its measures, with the first few that changed.
 fn describe_measures(outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) -> String {
     let mut judged = measures.iter().map(|measure| measure.verdict);
@@ -188,20 +226,17 @@ fn describe_measures(outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) 
     }
     let worse: Vec<_> = measures.iter().filter(|measure| measure.verdict == ChangeVerdict::Worse).collect();
     let better: Vec<_> = measures.iter().filter(|measure| measure.verdict == ChangeVerdict::Better).collect();
-    let lacks_data = outcomes.iter().any(|outcome| outcome.state == ProblemState::NotEnoughData);
-    let is_nothing_known =
-        outcomes.iter().all(|outcome| !outcome.state.is_change() && outcome.state != ProblemState::Unchanged);
     let state = if !worse.is_empty() {
         ProblemState::Regressed
     } else if !better.is_empty() {
         ProblemState::Improved
-    } else if lacks_data || is_nothing_known {
+    } else if is_data_lacking(outcomes) {
         ProblemState::NotEnoughData
     } else {
         ProblemState::Unchanged
     };
     let mut parts = Vec::new();
-    for measure in worse.into_iter().chain(better).take(3) {
+    for measure in worse.into_iter().chain(better).take(MAX_MEASURES) {
         parts.push(format!("{} {} ({})", measure.name, measure.verdict.as_str(), measure.change_text()));
     }
     for outcome in outcomes.iter().filter(|outcome| outcome.state == state) {

@@ -36,9 +36,15 @@ impl MannWhitney {
 
     /// Shifts from `a` to `b` that the test does not reject at `level`; `None` if the samples are too small to reject any.
     pub(super) fn shift_interval(&self, level: f64) -> Option<[f64; 2]> {
-        let outside = (self.differences.len() as f64 - 1.0) / 2.0 - quantile_beyond(level) * self.deviation;
-        let outside = (outside >= 0.0).then_some(outside as usize)?;
-        Some([self.differences[outside], self.differences[self.differences.len() - 1 - outside]])
+        // Number of the sorted differences that the interval leaves out at each end.
+        let left_out = (self.differences.len() as f64 - 1.0) / 2.0 - quantile_beyond(level) * self.deviation;
+        let rejects_any = left_out >= 0.0;
+        if !rejects_any {
+            return None;
+        }
+        let low = left_out as usize;
+        let high = self.differences.len() - 1 - low;
+        Some([self.differences[low], self.differences[high]])
     }
 }
 
@@ -61,8 +67,9 @@ fn effective_share(values: &[f64]) -> f64 {
 fn correlation_of_neighbours(values: &[f64]) -> f64 {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
-    let variance: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
-    let joint: f64 = values.windows(2).map(|w| (w[0] - mean) * (w[1] - mean)).sum();
+    let variance: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    let neighbours = values.iter().zip(values.iter().skip(1));
+    let joint: f64 = neighbours.map(|(value, next)| (value - mean) * (next - mean)).sum();
     // Small samples underestimate the correlation by about 1/n.
     if variance > 0.0 { joint / variance + 1.0 / n } else { 0.0 }
 }

@@ -67,65 +67,87 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
         fewest_slots: loaded_slots(series_a).len().min(loaded_slots(series_b).len()),
         options,
     };
-    let judged = measures.into_iter().zip(tests);
-    let mut all: Vec<ComparedMeasure> =
-        judged.map(|(measure, test)| judge_measure(measure, test.as_ref(), &criteria)).collect();
+    let mut compared: Vec<ComparedMeasure> = measures
+        .into_iter()
+        .zip(tests)
+        .map(|(measure, test)| judge_measure(measure, test.as_ref(), &criteria))
+        .collect();
     let are_short = criteria.fewest_slots < options.least_slots_for_noise;
     let whole_runs = problem_outcome::compare_whole_runs(a, b, options.least_time_ns, are_short);
     // Times of the whole runs follow the other times that clients notice.
-    let behind_gaps = all.iter().rposition(|measure| measure.name.starts_with("gap, ")).map_or(0, |last| last + 1);
-    all.splice(behind_gaps..behind_gaps, whole_runs);
-    all
+    let last_gap = compared.iter().rposition(|measure| measure.name.starts_with("gap, "));
+    let behind_gaps = last_gap.map_or(0, |last| last + 1);
+    compared.splice(behind_gaps..behind_gaps, whole_runs);
+    compared
 }
 
 /// Tests whether the slots of the runs differ; `None` if a run has too few.
 fn test_measure(measure: &Measure, options: &DiffOptions) -> Option<MannWhitney> {
     let a = measure.a.as_ref()?;
     let b = measure.b.as_ref()?;
-    (a.len() >= options.least_slots && b.len() >= options.least_slots).then(|| MannWhitney::of_samples(a, b))
+    let has_enough_slots = a.len() >= options.least_slots && b.len() >= options.least_slots;
+    if has_enough_slots { Some(MannWhitney::of_samples(a, b)) } else { None }
 }
 
-/// Verdict on a measure: by exact totals if it has them, else by the test, if the change is also large enough to matter.
+/// Both runs' values of a measure, the result of the test, and the verdict.
 fn judge_measure(measure: Measure, test: Option<&MannWhitney>, criteria: &Criteria<'_>) -> ComparedMeasure {
-    // Goes before any test.
-    let by_exact_totals = judge_exact_totals(&measure);
     let [a, b] = measure
         .whole_runs
         .unwrap_or_else(|| [mean_of_slots(measure.a.as_deref()), mean_of_slots(measure.b.as_deref())]);
+    let change = match (a, b) {
+        (Some(a), Some(b)) if a != 0.0 => Some(b / a - 1.0),
+        _ => None,
+    };
+    // Exact totals are facts, which no test can refute.
+    let Judged { verdict, note } = if let Some(judged) = judge_exact_totals(&measure) {
+        judged
+    } else if let Some(test) = test {
+        judge_by_test(&measure, a, b, test, criteria)
+    } else {
+        explain_missing_test(&measure, criteria)
+    };
     let p = test.map(MannWhitney::p_value);
     let interval = test.and_then(|test| test.shift_interval(criteria.level));
-    let mut change = None;
-    let mut is_large = false;
-    let mut is_shifted = false;
-    if let (Some(a), Some(b)) = (a, b) {
-        change = (a != 0.0).then(|| b / a - 1.0);
-        is_large = is_large_enough(measure.unit, a, b, criteria.options);
-        is_shifted = interval.is_some_and(|interval| is_shifted_as_far(measure.unit, a, b, interval, criteria.options));
-    }
-    let is_significant = p.is_some_and(|p| p <= criteria.level) && is_shifted && is_large;
-    let Judged { verdict, note } = if let Some(judged) = by_exact_totals {
-        judged
-    } else if p.is_none() {
-        explain_missing_test(&measure, criteria)
-    } else if is_significant {
-        Judged { verdict: verdict_on_change(measure.good, a < b), note: None }
-    } else if is_large && criteria.fewest_slots < criteria.options.least_slots_for_noise {
-        let needed = criteria.options.least_slots_for_noise;
-        Judged { verdict: ChangeVerdict::NotEnoughData, note: Some(slots_needed(criteria.fewest_slots, needed)) }
-    } else {
-        Judged { verdict: ChangeVerdict::WithinNoise, note: None }
-    };
     ComparedMeasure { name: measure.name, unit: measure.unit, a, b, change, interval, p, verdict, note }
+}
+
+/// Verdict by the test of the slots, if the difference between the runs' values `a` and `b` is large enough to matter.
+fn judge_by_test(
+    measure: &Measure,
+    a: Option<f64>,
+    b: Option<f64>,
+    test: &MannWhitney,
+    criteria: &Criteria<'_>,
+) -> Judged {
+    let within_noise = Judged { verdict: ChangeVerdict::WithinNoise, note: None };
+    let (Some(a), Some(b)) = (a, b) else { return within_noise };
+    if !is_large_enough(measure.unit, a, b, criteria.options) {
+        return within_noise;
+    }
+    let interval = test.shift_interval(criteria.level);
+    let is_shifted = interval.is_some_and(|interval| is_shifted_as_far(measure.unit, a, b, interval, criteria.options));
+    if is_shifted && test.p_value() <= criteria.level {
+        return Judged { verdict: verdict_on_change(measure.good, a < b), note: None };
+    }
+    // With more slots, the test might confirm the difference.
+    let needed = criteria.options.least_slots_for_noise;
+    if criteria.fewest_slots < needed {
+        return Judged {
+            verdict: ChangeVerdict::NotEnoughData,
+            note: Some(slots_needed(criteria.fewest_slots, needed)),
+        };
+    }
+    within_noise
 }
 
 /// Verdict on a measure that changed beyond noise.
 fn verdict_on_change(good: GoodDirection, is_rise: bool) -> ChangeVerdict {
-    match good {
-        GoodDirection::Neither => ChangeVerdict::Changed,
-        GoodDirection::More if is_rise => ChangeVerdict::Better,
-        GoodDirection::Less if !is_rise => ChangeVerdict::Better,
-        GoodDirection::More | GoodDirection::Less => ChangeVerdict::Worse,
-    }
+    let is_better = match good {
+        GoodDirection::Neither => return ChangeVerdict::Changed,
+        GoodDirection::More => is_rise,
+        GoodDirection::Less => !is_rise,
+    };
+    if is_better { ChangeVerdict::Better } else { ChangeVerdict::Worse }
 }
 
 fn mean_of_slots(values: Option<&[f64]>) -> Option<f64> {
@@ -135,41 +157,48 @@ fn mean_of_slots(values: Option<&[f64]>) -> Option<f64> {
 
 /// Proven losses, or many merged chunks, after a run without any are a fact, regardless of the number of slots.
 fn judge_exact_totals(measure: &Measure) -> Option<Judged> {
-    let (verdict, note) = match measure.exact? {
-        ExactTotals { a: 0, b } if b > 0 => {
-            (ChangeVerdict::Worse, format!("none before, {} after: counted, not sampled", count(b)))
-        }
-        ExactTotals { a, b: 0 } if a > 0 => {
-            (ChangeVerdict::Better, format!("{} before, none after: counted, not sampled", count(a)))
-        }
-        _ => return None,
-    };
-    Some(Judged { verdict, note: Some(note) })
+    let ExactTotals { a, b } = measure.exact?;
+    if a == 0 && b > 0 {
+        let note = format!("none before, {} after: counted, not sampled", count(b));
+        return Some(Judged { verdict: ChangeVerdict::Worse, note: Some(note) });
+    }
+    if a > 0 && b == 0 {
+        let note = format!("{} before, none after: counted, not sampled", count(a));
+        return Some(Judged { verdict: ChangeVerdict::Better, note: Some(note) });
+    }
+    // Two other totals must be compared by their slots.
+    None
 }
 
 /// Whether the slots shifted as the mean did, from `a` to `b`, and perhaps as far as matters. A single slot can move the mean.
 /// `shift_interval`: ends of the interval of the slots' shift.
 fn is_shifted_as_far(unit: MeasureUnit, a: f64, b: f64, shift_interval: [f64; 2], options: &DiffOptions) -> bool {
     let [low, high] = shift_interval;
-    // The end of the interval that is farthest in this direction.
-    let (is_beyond_zero, far_end) = if b > a { (low >= 0.0, high) } else { (high <= 0.0, low) };
-    is_beyond_zero && is_large_enough(unit, a, a + far_end, options)
+    if b > a {
+        low >= 0.0 && is_large_enough(unit, a, a + high, options)
+    } else {
+        high <= 0.0 && is_large_enough(unit, a, a + low, options)
+    }
 }
 
 /// Why there is no test: a run does not observe the measure, or has too few slots of it.
 fn explain_missing_test(measure: &Measure, criteria: &Criteria<'_>) -> Judged {
     let min = criteria.options.least_slots;
     let fewest = criteria.fewest_slots;
-    let (verdict, why) = match (&measure.a, &measure.b) {
-        (None, None) => (ChangeVerdict::NotComparable, String::from("neither run observes it")),
-        (None, _) => (ChangeVerdict::NotComparable, String::from("the first run does not observe it")),
-        (_, None) => (ChangeVerdict::NotComparable, String::from("the second run does not observe it")),
-        _ if fewest < min => {
-            (ChangeVerdict::NotEnoughData, slots_needed(fewest, criteria.options.least_slots_for_noise))
+    let unobserved = match (&measure.a, &measure.b) {
+        (None, None) => "neither run observes it",
+        (None, Some(_)) => "the first run does not observe it",
+        (Some(_), None) => "the second run does not observe it",
+        (Some(_), Some(_)) => {
+            let why = if fewest < min {
+                slots_needed(fewest, criteria.options.least_slots_for_noise)
+            } else {
+                format!("it has a value in fewer than {min} slots of a run")
+            };
+            return Judged { verdict: ChangeVerdict::NotEnoughData, note: Some(why) };
         }
-        _ => (ChangeVerdict::NotEnoughData, format!("it has a value in fewer than {min} slots of a run")),
     };
-    Judged { verdict, note: Some(why) }
+    Judged { verdict: ChangeVerdict::NotComparable, note: Some(unobserved.to_owned()) }
 }
 
 /// `short runs: ...`; `None` if both runs have enough slots to call a difference noise.
@@ -186,19 +215,22 @@ fn slots_needed(fewest: usize, needed: usize) -> String {
     )
 }
 
-/// Whether a change would be large enough if it were certain.
+/// Whether a change would be large enough to matter if it were certain.
 fn is_large_enough(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> bool {
+    /// A third of the larger value is half of the smaller one.
+    const LEAST_CHANGE_OF_TIME: f64 = 1.0 / 3.0;
+    /// A change within a few hundredths is not meaningful.
+    const LEAST_DISTANCE_OF_SHARES: f64 = 0.02;
     let distance = (b - a).abs();
-    // Relative to the larger value, so that a rise and the fall back to the old value count the same.
-    let relative = distance / a.abs().max(b.abs()).max(f64::MIN_POSITIVE);
-    // The same limit, relative to the larger value.
-    let min = options.least_change / (1.0 + options.least_change);
+    // Relative to the larger value, so that a rise and the fall back to the old value count the same. It is positive, to divide by it.
+    let larger_value = a.abs().max(b.abs()).max(f64::MIN_POSITIVE);
+    let relative = distance / larger_value;
+    // The option is relative to the smaller value.
+    let least_relative = options.least_change / (1.0 + options.least_change);
     match unit {
-        // A third of the larger value is half of the smaller one.
-        MeasureUnit::Ns => distance >= options.least_time_ns as f64 && relative >= 1.0 / 3.0,
-        MeasureUnit::PerSecond | MeasureUnit::Number => relative >= min,
-        // A change within a few hundredths is not meaningful.
-        MeasureUnit::Share => relative >= min && distance >= 0.02,
+        MeasureUnit::Ns => distance >= options.least_time_ns as f64 && relative >= LEAST_CHANGE_OF_TIME,
+        MeasureUnit::PerSecond | MeasureUnit::Number => relative >= least_relative,
+        MeasureUnit::Share => relative >= least_relative && distance >= LEAST_DISTANCE_OF_SHARES,
     }
 }
 
@@ -278,10 +310,10 @@ impl MeasureList<'_> {
         });
         // Not every source observes these.
         self.add(&format!("{role} waiting for a CPU"), Share, Less, |s| {
-            Some(highest_share(s, role, |thread| thread.run_wait.as_ref())).filter(|shares| !shares.is_empty())
+            none_if_empty(highest_share(s, role, |thread| thread.run_wait.as_ref()))
         });
         self.add(&format!("{role} throttled"), Share, Less, |s| {
-            Some(highest_share(s, role, |thread| thread.throttled.as_ref())).filter(|shares| !shares.is_empty())
+            none_if_empty(highest_share(s, role, |thread| thread.throttled.as_ref()))
         });
     }
 
@@ -321,30 +353,51 @@ fn list_measures(a: &Series, b: &Series) -> Vec<Measure> {
     list.measures
 }
 
-/// Sets the shares of all chunks, and the conclusive totals: those of proven drops and of merged chunks, if both runs have them. A few merged
-/// chunks depend on the load.
+/// Sets the shares of all chunks in the measures of their outcomes, and their totals if a count is conclusive and both runs have it.
 fn set_whole_runs(measures: &mut [Measure], a: &Report, b: &Report) {
-    /// Smallest share of the chunks of a run that counts as many.
-    const MANY_MERGED: f64 = 0.02;
     for name in [DROPPED_CONFIRMED, DROPPED_PREDICTED, MERGED] {
         let Some(measure) = measures.iter_mut().find(|measure| measure.name == name) else { continue };
-        let totals = [a, b].map(|run| match name {
-            DROPPED_CONFIRMED => run.chunks.dropped_confirmed,
-            DROPPED_PREDICTED => run.chunks.dropped_predicted,
-            _ => run.chunks.merged,
-        });
-        let sent = [a, b].map(|run| run.chunks.sent.max(1) as f64);
-        let shares = [0, 1].map(|run| Some(totals[run]? as f64 / sent[run]));
-        measure.whole_runs = Some(shares);
-        let are_many = shares.iter().flatten().all(|share| *share == 0.0 || *share >= MANY_MERGED);
-        // Predicted drops may not happen.
-        let is_conclusive = name == DROPPED_CONFIRMED || name == MERGED && are_many;
-        if let [Some(a), Some(b)] = totals
-            && is_conclusive
-        {
-            measure.exact = Some(ExactTotals { a, b });
+        let total_a = chunks_of_measure(name, a);
+        let total_b = chunks_of_measure(name, b);
+        measure.whole_runs = Some([share_of_chunks(total_a, a), share_of_chunks(total_b, b)]);
+        let (Some(total_a), Some(total_b)) = (total_a, total_b) else { continue };
+        let is_conclusive = match name {
+            DROPPED_CONFIRMED => true,
+            // A few merged chunks depend on the load.
+            MERGED => are_none_or_many(total_a, a) && are_none_or_many(total_b, b),
+            // Predicted drops may not happen.
+            _ => false,
+        };
+        if is_conclusive {
+            measure.exact = Some(ExactTotals { a: total_a, b: total_b });
         }
     }
+}
+
+/// Number of a run's chunks with the outcome that this measure counts; `None` if not observed.
+fn chunks_of_measure(name: &str, run: &Report) -> Option<u64> {
+    match name {
+        DROPPED_CONFIRMED => run.chunks.dropped_confirmed,
+        DROPPED_PREDICTED => run.chunks.dropped_predicted,
+        _ => run.chunks.merged,
+    }
+}
+
+/// Share of these chunks in all that the run's scheduler sent; `None` if their number is unknown.
+fn share_of_chunks(chunks: Option<u64>, run: &Report) -> Option<f64> {
+    Some(chunks? as f64 / run.chunks.sent.max(1) as f64)
+}
+
+/// Whether a number of merged chunks shows that the engine merges none, or that it merges as a rule.
+fn are_none_or_many(merged: u64, run: &Report) -> bool {
+    /// Smallest share of the chunks of a run that counts as many.
+    const MANY_MERGED: f64 = 0.02;
+    merged == 0 || share_of_chunks(Some(merged), run) >= Some(MANY_MERGED)
+}
+
+/// The values; `None` if a run has none.
+fn none_if_empty(values: Vec<f64>) -> Option<Vec<f64>> {
+    if values.is_empty() { None } else { Some(values) }
 }
 
 /// Names in the order in which they first occur.
@@ -363,16 +416,16 @@ fn distinct_names<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String
 pub(super) fn loaded_slots(series: &Series) -> Range<usize> {
     let begun = &series.requests.begun;
     let sent = &series.tokens.sent;
-    let mut slots = 0..series.len();
-    let first = slots.find(|&slot| sent.get(slot).is_some_and(|&tokens| tokens > 0) || begun[slot] > 0);
+    let slots = 0..series.len();
+    let first = slots.clone().find(|&slot| sent.get(slot).is_some_and(|&tokens| tokens > 0) || begun[slot] > 0);
     // After the last new request the remaining ones drain, and the load is no longer comparable.
-    let last_begun = (0..series.len()).rfind(|&slot| begun[slot] > 0);
-    let last = last_begun.or_else(|| sent.iter().take(series.len()).rposition(|&tokens| tokens > 0));
-    match (first, last) {
-        // At least two slots must be left.
-        (Some(first), Some(last)) if first + 2 < last => first + 1..last,
-        _ => 0..0,
-    }
+    let last_with_new_request = slots.clone().rfind(|&slot| begun[slot] > 0);
+    let last_with_tokens = slots.clone().rfind(|&slot| sent.get(slot).is_some_and(|&tokens| tokens > 0));
+    let (Some(first), Some(last)) = (first, last_with_new_request.or(last_with_tokens)) else {
+        return 0..0;
+    };
+    // Between them, at least two slots must be left.
+    if first + 2 < last { first + 1..last } else { 0..0 }
 }
 
 /// Values of the loaded slots that have one.

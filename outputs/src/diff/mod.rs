@@ -15,6 +15,7 @@ mod wait_shift;
 
 use serde::{Deserialize, Serialize};
 
+use self::finding_change::Direction;
 pub use change_pattern::ChangePattern;
 pub use finding_change::{FindingChange, FindingSide, FindingState};
 pub use problem_outcome::{ProblemOutcome, ProblemState};
@@ -117,7 +118,7 @@ impl RunSummary {
             name: hostile::plain(run.name),
             what: format!("{} of {}", run.report.source.kind, crate::report::brief::engine(run.report)),
             verdict: run.report.verdict.clone(),
-            window_ns: run.report.window_ns[1],
+            window_ns: run.report.capture_length_ns(),
             slot_ns: series.map(|series| series.slot_ns),
             slots: series.map_or(0, |series| measure::loaded_slots(series).len()),
         }
@@ -177,13 +178,15 @@ pub enum MeasureUnit {
 impl MeasureUnit {
     /// Formats a value; `-` without one.
     fn format_value(self, value: Option<f64>) -> String {
-        match (self, value) {
-            (_, None) => String::from("-"),
-            (Self::PerSecond, Some(v)) => format!("{}/s", count(v.round() as u64)),
-            (Self::Ns, Some(v)) => duration(v.max(0.0).round() as u64),
-            (Self::Share, Some(v)) => format!("{:.1} %", 100.0 * v),
-            (Self::Number, Some(v)) if v >= 100.0 => count(v.round() as u64),
-            (Self::Number, Some(v)) => format!("{v:.2}"),
+        let Some(value) = value else { return String::from("-") };
+        match self {
+            Self::PerSecond => format!("{}/s", count(value.round() as u64)),
+            // A duration has no sign.
+            Self::Ns => duration(value.max(0.0).round() as u64),
+            Self::Share => format!("{:.1} %", 100.0 * value),
+            // Decimals of large numbers are noise.
+            Self::Number if value >= 100.0 => count(value.round() as u64),
+            Self::Number => format!("{value:.2}"),
         }
     }
 
@@ -220,11 +223,13 @@ pub struct ComparedMeasure {
 impl ComparedMeasure {
     /// Formats the relative change, or the difference if there is no ratio.
     fn change_text(&self) -> String {
-        match (self.change, self.a, self.b) {
-            // Large factors are easier to read than percentages.
-            (Some(change), _, _) if change.abs() >= 9.95 => format!("x{:.0}", change + 1.0),
-            (Some(change), _, _) => format!("{:+.0} %", 100.0 * change),
-            (None, Some(a), Some(b)) => self.unit.format_signed(b - a),
+        if let Some(change) = self.change {
+            // Large factors are easier to read than percentages: `x11`, not `+1000 %`.
+            let is_large = change.abs() >= 9.95;
+            return if is_large { format!("x{:.0}", change + 1.0) } else { format!("{:+.0} %", 100.0 * change) };
+        }
+        match (self.a, self.b) {
+            (Some(a), Some(b)) => self.unit.format_signed(b - a),
             _ => String::from("-"),
         }
     }
@@ -264,9 +269,10 @@ impl Diff {
 
     /// Whether the most severe change is for the worse or, if no problem or finding changed, any measure is worse.
     pub fn is_worse(&self) -> bool {
-        match headline::rank_changes(&self.outcomes, &self.findings).iter().find_map(|change| change.is_worse) {
-            Some(is_worse) => is_worse,
-            None => self.measures.iter().any(|m| m.verdict == ChangeVerdict::Worse),
+        let ranked = headline::rank_changes(&self.outcomes, &self.findings);
+        match ranked.iter().map(|change| change.direction).find(|direction| *direction != Direction::Same) {
+            Some(direction) => direction == Direction::Worse,
+            None => self.measures.iter().any(|measure| measure.verdict == ChangeVerdict::Worse),
         }
     }
 

@@ -7,7 +7,7 @@ use trace::stats::Spread;
 use trace::words::{count, duration, names, percent, share};
 
 use super::{ChangeVerdict, ComparedMeasure, DiffOptions, MeasureUnit};
-use crate::report::{FaultKind, Report};
+use crate::report::{FaultKind, Gap, Report};
 
 /// Outcome for one problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,25 +124,37 @@ fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -
 
 /// Proven losses count if both runs have them, else the predicted ones, if both runs observed enough to predict them.
 fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemOutcome {
-    let are_confirmed = a.chunks.dropped_confirmed.is_some() && b.chunks.dropped_confirmed.is_some();
-    // Proven losses are counted in tokens, predicted ones in chunks.
-    let [lost_a, lost_b] =
-        [a, b].map(|run| if are_confirmed { run.chunks.tokens_lost } else { run.chunks.dropped_predicted });
-    let measure = if are_confirmed { DROPPED_CONFIRMED } else { DROPPED_PREDICTED };
     let name = String::from("lost tokens");
-    // Proven losses cannot be compared with predicted ones.
-    let is_either_confirmed = a.chunks.dropped_confirmed.is_some() || b.chunks.dropped_confirmed.is_some();
-    if !are_confirmed && (is_either_confirmed || lost_a.is_none() || lost_b.is_none()) {
-        return ProblemOutcome { name, state: ProblemState::NotObserved, numbers: String::new() };
+    let is_a_confirmed = a.chunks.dropped_confirmed.is_some();
+    let is_b_confirmed = b.chunks.dropped_confirmed.is_some();
+    // Proven losses are counted in tokens.
+    if is_a_confirmed && is_b_confirmed {
+        let lost_a = a.chunks.tokens_lost;
+        let lost_b = b.chunks.tokens_lost;
+        let are_none_lost = lost_a == Some(0) && lost_b == Some(0);
+        let state = if are_none_lost && judges_lost_tokens(a) && judges_lost_tokens(b) {
+            // Counts of whole runs need no slots.
+            ProblemState::Unchanged
+        } else {
+            state_by_measures(measures, &[DROPPED_CONFIRMED], lost_b == Some(0))
+        };
+        return ProblemOutcome { name, state, numbers: before_and_after(lost_a, lost_b, count) };
     }
-    // Counts of whole runs need no slots.
-    let state = match (lost_a, lost_b) {
-        (Some(0), Some(0)) if !are_confirmed || [a, b].into_iter().all(judges_lost_tokens) => ProblemState::Unchanged,
-        _ => state_by_measures(measures, &[measure], lost_b == Some(0)),
-    };
-    ProblemOutcome { name, state, numbers: before_and_after(lost_a, lost_b, count) }
+    // Predicted losses are counted in chunks. Proven losses cannot be compared with them.
+    match (a.chunks.dropped_predicted, b.chunks.dropped_predicted) {
+        (Some(lost_a), Some(lost_b)) if !is_a_confirmed && !is_b_confirmed => {
+            let state = if lost_a == 0 && lost_b == 0 {
+                ProblemState::Unchanged
+            } else {
+                state_by_measures(measures, &[DROPPED_PREDICTED], lost_b == 0)
+            };
+            ProblemOutcome { name, state, numbers: before_and_after(Some(lost_a), Some(lost_b), count) }
+        }
+        _ => ProblemOutcome { name, state: ProblemState::NotObserved, numbers: String::new() },
+    }
 }
 
+/// Whether the run could have shown lost tokens.
 fn judges_lost_tokens(run: &Report) -> bool {
     run.judged.iter().all(|judgement| judgement.fault != FaultKind::LostTokens || judgement.judged)
 }
@@ -228,30 +240,45 @@ struct QuantileOfRequests {
     least_count: u64,
 }
 
-impl QuantileOfRequests {
-    /// The three quantiles of two distributions, highest first. Each needs so many requests that ten lie beyond it.
-    fn descending(p99: [Option<u64>; 2], p90: [Option<u64>; 2], median: [Option<u64>; 2]) -> [Self; 3] {
-        [
-            Self { label: "p99", a_ns: p99[0], b_ns: p99[1], least_count: 1_000 },
-            Self { label: "p90", a_ns: p90[0], b_ns: p90[1], least_count: 100 },
-            Self { label: "median", a_ns: median[0], b_ns: median[1], least_count: 20 },
-        ]
+/// Times of the requests of one run.
+struct RequestTimes {
+    count: u64,
+    p50_ns: Option<u64>,
+    p90_ns: Option<u64>,
+    p99_ns: Option<u64>,
+}
+
+impl RequestTimes {
+    fn of_spread(spread: &Spread) -> Self {
+        let Spread { count, p50, p90, p99, .. } = *spread;
+        Self { count, p50_ns: Some(p50), p90_ns: Some(p90), p99_ns: Some(p99) }
+    }
+
+    fn of_gap(gap: &Gap) -> Self {
+        Self { count: gap.count, p50_ns: gap.p50, p90_ns: gap.p90, p99_ns: gap.p99 }
     }
 }
 
-/// The highest of these quantiles that both runs have and for which both have enough requests, because the worst waits matter.
-fn highest_quantile(
-    quantity: &str,
-    descending: [QuantileOfRequests; 3],
-    a_count: u64,
-    b_count: u64,
-) -> Option<ComparedQuantile> {
+/// The highest quantile that both runs have and for which both have enough requests, because the worst waits matter.
+fn highest_quantile(quantity: &str, a: &RequestTimes, b: &RequestTimes) -> Option<ComparedQuantile> {
+    // Each needs so many requests that ten lie beyond it.
+    let descending = [
+        QuantileOfRequests { label: "p99", a_ns: a.p99_ns, b_ns: b.p99_ns, least_count: 1_000 },
+        QuantileOfRequests { label: "p90", a_ns: a.p90_ns, b_ns: b.p90_ns, least_count: 100 },
+        QuantileOfRequests { label: "median", a_ns: a.p50_ns, b_ns: b.p50_ns, least_count: 20 },
+    ];
     for QuantileOfRequests { label, a_ns, b_ns, least_count } in descending {
-        if let (Some(a_ns), Some(b_ns)) = (a_ns, b_ns)
-            && a_count.min(b_count) >= least_count
-        {
-            let name = format!("{quantity} of all requests, {label}");
-            return Some(ComparedQuantile { name, a_ns, b_ns, a_count, b_count, least_count, counted: "requests" });
+        let has_enough = a.count >= least_count && b.count >= least_count;
+        if has_enough && let (Some(a_ns), Some(b_ns)) = (a_ns, b_ns) {
+            return Some(ComparedQuantile {
+                name: format!("{quantity} of all requests, {label}"),
+                a_ns,
+                b_ns,
+                a_count: a.count,
+                b_count: b.count,
+                least_count,
+                counted: "requests",
+            });
         }
     }
     None
@@ -261,23 +288,17 @@ fn highest_quantile(
 fn quantile_of_ttft(a: &Report, b: &Report) -> Option<ComparedQuantile> {
     let a = a.ttft.as_ref()?.main_group()?;
     let b = b.ttft.as_ref()?.main_group()?;
-    if (a.from, a.to) != (b.from, b.to) {
+    if a.from != b.from || a.to != b.to {
         return None;
     }
-    let descending = QuantileOfRequests::descending(
-        [a.ns.p99, b.ns.p99].map(Some),
-        [a.ns.p90, b.ns.p90].map(Some),
-        [a.ns.p50, b.ns.p50].map(Some),
-    );
-    highest_quantile("TTFT", descending, a.ns.count, b.ns.count)
+    highest_quantile("TTFT", &RequestTimes::of_spread(&a.ns), &RequestTimes::of_spread(&b.ns))
 }
 
 /// First-token gap of all requests.
 fn quantile_of_gap(a: &Report, b: &Report) -> Option<ComparedQuantile> {
     let a = a.gap_ns.as_ref()?;
     let b = b.gap_ns.as_ref()?;
-    let descending = QuantileOfRequests::descending([a.p99, b.p99], [a.p90, b.p90], [a.p50, b.p50]);
-    highest_quantile("gap", descending, a.count, b.count)
+    highest_quantile("gap", &RequestTimes::of_gap(a), &RequestTimes::of_gap(b))
 }
 
 /// Inter-token latency of all tokens at one end, as median and p99.

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use trace::detect::Severity;
 use trace::words::{duration, known_or_dash, plural};
 
-use super::{ComparedMeasure, Diff, FindingChange, FindingState, LegShift, RunSummary, WaitShift, headline};
+use super::wait_shift::LegCells;
+use super::{ComparedMeasure, Diff, FindingChange, FindingState, RunSummary, WaitShift, headline};
 use crate::report::hostile::{lines, markdown as escaped};
 use crate::report::markdown::table;
 use crate::report::table::Kind::{Number, Text};
@@ -23,10 +24,12 @@ pub(super) fn render_text(diff: &Diff) -> String {
         wrap(&mut out, &describe_run(side), &format!("{letter}  "), "   ");
         wrap(&mut out, &side.verdict, "   ", "     ");
     }
-    for line in diff.short_runs.iter().chain([&headline::describe_unchanged(&diff.outcomes, &diff.verdict)]) {
-        if !line.is_empty() {
-            wrap(&mut out, line, "", "   ");
-        }
+    if let Some(short_runs) = &diff.short_runs {
+        wrap(&mut out, short_runs, "", "   ");
+    }
+    let unchanged = headline::describe_unchanged(&diff.outcomes, &diff.verdict);
+    if !unchanged.is_empty() {
+        wrap(&mut out, &unchanged, "", "   ");
     }
     let _ = writeln!(out);
     for pattern in &diff.patterns {
@@ -89,8 +92,8 @@ fn write_legs(out: &mut String, wait: &WaitShift) {
         "WHERE A CHUNK'S TIME GOES, MEAN", "A", "SHARE", "B", "SHARE"
     );
     for leg in &wait.legs {
-        let [name, a, share_a, b, share_b] = leg.cells();
-        let _ = writeln!(out, "{name:NAME_WIDTH$.NAME_WIDTH$} {a:>11} {share_a:>8} {b:>11} {share_b:>8}");
+        let LegCells { place, a_time, a_share, b_time, b_share } = leg.cells();
+        let _ = writeln!(out, "{place:NAME_WIDTH$.NAME_WIDTH$} {a_time:>11} {a_share:>8} {b_time:>11} {b_share:>8}");
     }
     let _ = writeln!(out);
 }
@@ -117,7 +120,9 @@ fn write_measure(out: &mut String, measure: &ComparedMeasure, diff: &Diff) {
     );
     if let Some(note) = own_note(measure, diff) {
         let _ = write!(out, "\n      {note}");
-    } else if let Some([low, high]) = measure.interval.filter(|_| measure.verdict.is_change()) {
+    } else if measure.verdict.is_change()
+        && let Some([low, high]) = measure.interval
+    {
         let low = measure.unit.format_signed(low);
         let high = measure.unit.format_signed(high);
         let _ = write!(out, "\n      B - A lies between {low} and {high} ({})", diff.options.confidence_text());
@@ -136,9 +141,12 @@ pub(super) fn render_markdown(diff: &Diff) -> String {
     for (letter, side) in [("A", &diff.a), ("B", &diff.b)] {
         let _ = writeln!(out, "- **{letter}** {}: {}", escaped(&describe_run(side)), escaped(&side.verdict));
     }
+    if let Some(short_runs) = &diff.short_runs {
+        let _ = writeln!(out, "- {}", escaped(short_runs));
+    }
     let unchanged = headline::describe_unchanged(&diff.outcomes, &diff.verdict);
-    for line in diff.short_runs.iter().chain([&unchanged]).filter(|line| !line.is_empty()) {
-        let _ = writeln!(out, "- {}", escaped(line));
+    if !unchanged.is_empty() {
+        let _ = writeln!(out, "- {}", escaped(&unchanged));
     }
     for pattern in &diff.patterns {
         let _ = writeln!(out, "- **{}** {}", escaped(&pattern.title), escaped(&pattern.summary));
@@ -166,11 +174,11 @@ fn write_legs_as_markdown(out: &mut String, wait: &WaitShift) {
     let legs = Table::new(
         &wait.legs,
         [
-            ("where a chunk's time goes, mean", Text, &|leg| escaped_cell(leg, 0)),
-            ("A", Number, &|leg| escaped_cell(leg, 1)),
-            ("share", Number, &|leg| escaped_cell(leg, 2)),
-            ("B", Number, &|leg| escaped_cell(leg, 3)),
-            ("share", Number, &|leg| escaped_cell(leg, 4)),
+            ("where a chunk's time goes, mean", Text, &|leg| escaped(&leg.cells().place)),
+            ("A", Number, &|leg| escaped(&leg.cells().a_time)),
+            ("share", Number, &|leg| escaped(&leg.cells().a_share)),
+            ("B", Number, &|leg| escaped(&leg.cells().b_time)),
+            ("share", Number, &|leg| escaped(&leg.cells().b_share)),
         ],
     );
     table(out, &legs);
@@ -196,10 +204,6 @@ fn write_measures_as_markdown(out: &mut String, diff: &Diff) {
     );
     out.push('\n');
     table(out, &measures);
-}
-
-fn escaped_cell(leg: &LegShift, column: usize) -> String {
-    escaped(&leg.cells()[column])
 }
 
 /// Verdict of a measure, with its note.

@@ -51,26 +51,37 @@ pub(super) enum LegChange {
     Longer,
 }
 
+/// A row of the table of legs.
+pub(super) struct LegCells {
+    pub(super) place: String,
+    pub(super) a_time: String,
+    pub(super) a_share: String,
+    pub(super) b_time: String,
+    pub(super) b_share: String,
+}
+
 impl LegShift {
     /// Its row of a table: place, then time and share of both runs.
-    pub(super) fn cells(&self) -> [String; 5] {
-        [
-            describe_leg(&self.name, self.kind),
-            known_or_dash(self.a_ns, duration),
-            known_or_dash(self.a_share, percent),
-            known_or_dash(self.b_ns, duration),
-            known_or_dash(self.b_share, percent),
-        ]
+    pub(super) fn cells(&self) -> LegCells {
+        LegCells {
+            place: describe_leg(&self.name, self.kind),
+            a_time: known_or_dash(self.a_ns, duration),
+            a_share: known_or_dash(self.a_share, percent),
+            b_time: known_or_dash(self.b_ns, duration),
+            b_share: known_or_dash(self.b_share, percent),
+        }
     }
 
-    /// Whether the time at least halved or doubled, and by how much users notice.
+    /// Whether the time at least halved or doubled. `None` if it did neither, is unknown, or a wait changed by less than users notice.
     pub(super) fn change(&self) -> Option<LegChange> {
-        let before = self.a_ns?;
-        let after = self.b_ns?;
-        let is_noticed = self.kind != LegKind::Wait || before.abs_diff(after) >= CHANGED_NS;
-        if is_noticed && before >= 2 * after {
+        let before_ns = self.a_ns?;
+        let after_ns = self.b_ns?;
+        if self.kind == LegKind::Wait && before_ns.abs_diff(after_ns) < CHANGED_NS {
+            return None;
+        }
+        if before_ns >= 2 * after_ns {
             Some(LegChange::Shorter)
-        } else if is_noticed && after >= 2 * before {
+        } else if after_ns >= 2 * before_ns {
             Some(LegChange::Longer)
         } else {
             None
@@ -124,7 +135,6 @@ impl<'p> LongestLeg<'p> {
 fn summarise_shift(from: &LongestLeg<'_>, to: &LongestLeg<'_>, left_share: f64) -> String {
     let before_ns = from.path_ns;
     let after_ns = to.path_ns;
-    let is_other_leg = from.leg.name != to.leg.name || from.leg.kind != to.leg.kind;
     let from_leg = from.description();
     let to_leg = to.description();
     let before = from.part_of_path();
@@ -133,13 +143,15 @@ fn summarise_shift(from: &LongestLeg<'_>, to: &LongestLeg<'_>, left_share: f64) 
         let left = duration(after_ns);
         return format!("the wait has disappeared: {from_leg} had {before}, and {left} is left, most of it {to_leg}");
     }
-    if after_ns >= 2 * before_ns && after_ns - before_ns >= CHANGED_NS {
+    let is_noticed = before_ns.abs_diff(after_ns) >= CHANGED_NS;
+    if is_noticed && after_ns >= 2 * before_ns {
         return describe_changed_length("grew", from, to);
     }
+    let is_other_leg = from.leg.name != to.leg.name || from.leg.kind != to.leg.kind;
     if is_other_leg && from.leg.share - left_share >= MOVED {
         return format!("the wait moved from {from_leg} ({before}) to {to_leg} ({after})");
     }
-    if before_ns >= 2 * after_ns && before_ns - after_ns >= CHANGED_NS {
+    if is_noticed && before_ns >= 2 * after_ns {
         return describe_changed_length("shrank", from, to);
     }
     format!("the wait stays: {from_leg} had {before}, {to_leg} has {after}")
@@ -171,7 +183,8 @@ fn legs_of_both(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
     let mut legs: Vec<LegShift> = Vec::new();
     for leg in a.iter().chain(b) {
         if !legs.iter().any(|known| known.is_of(leg)) {
-            let [a, b] = [a, b].map(|path| path.iter().find(|l| (&l.name, l.kind) == (&leg.name, leg.kind)));
+            let a = find_same_leg(a, leg);
+            let b = find_same_leg(b, leg);
             legs.push(LegShift {
                 name: leg.name.clone(),
                 kind: leg.kind,
@@ -183,12 +196,17 @@ fn legs_of_both(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
         }
     }
     let hops: Vec<Ends<Box<str>>> = legs.iter().map(|leg| Ends::from(&*leg.name).to_owned()).collect();
-    // A process comes after the hops that lead to it.
     legs.sort_by_key(|leg| {
         let Ends { from, to } = Ends::from(&*leg.name);
-        // Twice, so that processes get the numbers between those of hops.
-        let depth = 2 * path::depth(&hops, from);
-        if from == to { depth.saturating_sub(1) } else { depth }
+        // Twice, so that a process has a place between the hops that lead to it and those that leave it.
+        let place = 2 * path::depth(&hops, from);
+        let is_process = from == to;
+        if is_process { place.saturating_sub(1) } else { place }
     });
     legs
+}
+
+/// The leg of a path with the name and kind of another one.
+fn find_same_leg<'l>(path: &'l [LegLine], leg: &LegLine) -> Option<&'l LegLine> {
+    path.iter().find(|candidate| candidate.name == leg.name && candidate.kind == leg.kind)
 }

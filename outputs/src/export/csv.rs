@@ -59,14 +59,11 @@ const FORMULA_STARTS: [char; 12] = ['=', '+', '-', '@', '＝', '＋', '－', '�
 fn spreadsheet_cell(text: &str) -> Cow<'_, str> {
     let visible = text.trim_start_matches(|c: char| c.is_whitespace() || is_unprintable(c));
     let is_formula = visible.starts_with(FORMULA_STARTS) || text.starts_with(['\t', '\r', '\n']);
-    match (is_formula, text.contains(is_unprintable)) {
-        (false, false) => text.into(),
-        (true, false) => format!("'{text}").into(),
-        (is_formula, true) => {
-            let cell: String = text.chars().map(|c| if is_unprintable(c) { '\u{fffd}' } else { c }).collect();
-            if is_formula { format!("'{cell}").into() } else { cell.into() }
-        }
+    if !is_formula && !text.contains(is_unprintable) {
+        return text.into();
     }
+    let printable: String = text.chars().map(|c| if is_unprintable(c) { '\u{fffd}' } else { c }).collect();
+    if is_formula { format!("'{printable}").into() } else { printable.into() }
 }
 
 /// RFC 3339 in UTC.

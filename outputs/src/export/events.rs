@@ -50,29 +50,29 @@ impl<'w> Events<'w> {
     /// Writes the chunks whose outcome the last event showed.
     fn write_judged_chunks(&mut self, at: MonoNs, context: &ExportContext<'_>) {
         for (rid, chunks) in context.ledger.judged_chunks().filter(|(rid, _)| context.options.wants_rid(rid)) {
-            let cause = match chunks.outcome {
+            let unjudged_because = match chunks.outcome {
                 ChunkOutcome::Unjudged(cause) => Some(cause),
                 ChunkOutcome::Delivered | ChunkOutcome::Merged | ChunkOutcome::Dropped => None,
             };
             self.write_line("judged", at, context, |o| {
                 put_hop(o, chunks.hop, context);
                 o.put("rid", rid).put("chunk", chunks.first).put("chunks", chunks.count);
-                o.put("outcome", chunks.outcome.name()).put("unjudged_because", cause);
+                o.put("outcome", chunks.outcome.name()).put("unjudged_because", unjudged_because);
                 fields!(o, chunks, merged_into, tokens_lost);
             });
         }
     }
 
     /// Writes a line for each selected chunk of a frame.
-    fn write_chunks(&mut self, seen_as: &'static str, at: MonoNs, of: &Frame<'_>, context: &ExportContext<'_>) {
-        let tokens = self.tokens;
-        for chunk in of.chunks.iter().filter(|c| context.options.wants_rid(c.rid)) {
+    fn write_chunks(&mut self, seen_as: &'static str, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
+        let has_ids = self.tokens;
+        for chunk in frame.chunks.iter().filter(|chunk| context.options.wants_rid(chunk.rid)) {
             self.write_line("chunk", at, context, |o| {
                 o.put("seen_as", seen_as);
-                put_frame_id(o, of.id, context);
+                put_frame_id(o, frame.id, context);
                 fields!(o, chunk, rid, listed, completion_tokens, prompt_tokens, cached_tokens, finish, retractions);
                 o.put("http_worker_ipc", chunk.worker);
-                if tokens {
+                if has_ids {
                     o.put("ids", chunk.ids);
                 }
             });
@@ -250,9 +250,9 @@ impl Exporter for Events<'_> {
     }
 
     fn write_end(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()> {
-        let from = MonoNs(report.window_mono_ns[0]);
+        let start = report.capture_start();
         for finding in &report.findings {
-            let at = MonoNs(from.0.saturating_add(finding.at_ns));
+            let at = MonoNs(start.0.saturating_add(finding.at_ns));
             self.write_line("finding", at, context, |o| {
                 o.put("finding", &finding.kind).put("severity", finding.severity);
                 o.put("rid", Some(&finding.rid).filter(|rid| !rid.is_empty()));

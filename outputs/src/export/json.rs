@@ -84,7 +84,9 @@ fn push_separator(buf: &mut Vec<u8>) {
 }
 
 /// An object under construction. Field names are constants that need no escaping.
-pub(super) struct Object<'a>(&'a mut Vec<u8>);
+pub(super) struct Object<'a> {
+    json: &'a mut Vec<u8>,
+}
 
 /// Adds fields of a value under their own names.
 macro_rules! fields {
@@ -94,24 +96,25 @@ macro_rules! fields {
 pub(super) use fields;
 
 impl<'a> Object<'a> {
+    /// Appends an object to `buf`; `fill` adds its fields.
     pub(super) fn write(buf: &'a mut Vec<u8>, fill: impl FnOnce(&mut Object<'_>)) {
         buf.push(b'{');
-        fill(&mut Object(buf));
+        fill(&mut Object { json: buf });
         buf.push(b'}');
     }
 
     /// Encodes fields of an object for [`Self::append`].
     pub(super) fn fields(fill: impl FnOnce(&mut Object<'_>)) -> Vec<u8> {
         let mut buf = Vec::new();
-        fill(&mut Object(&mut buf));
+        fill(&mut Object { json: &mut buf });
         buf
     }
 
     /// Adds fields encoded by [`Self::fields`].
     pub(super) fn append(&mut self, fields: &[u8]) -> &mut Self {
         if !fields.is_empty() {
-            push_separator(self.0);
-            self.0.extend_from_slice(fields);
+            push_separator(self.json);
+            self.json.extend_from_slice(fields);
         }
         self
     }
@@ -120,18 +123,18 @@ impl<'a> Object<'a> {
     #[inline]
     fn key(&mut self, name: &str) {
         // Reserve space for most values as well.
-        self.0.reserve(name.len() + 32);
-        push_separator(self.0);
-        self.0.push(b'"');
-        self.0.extend_from_slice(name.as_bytes());
-        self.0.extend_from_slice(b"\":");
+        self.json.reserve(name.len() + 32);
+        push_separator(self.json);
+        self.json.push(b'"');
+        self.json.extend_from_slice(name.as_bytes());
+        self.json.extend_from_slice(b"\":");
     }
 
     /// Adds a field; `null` for `None`.
     #[inline]
     pub(super) fn put(&mut self, name: &str, value: impl Json) -> &mut Self {
         self.key(name);
-        value.write(self.0);
+        value.write(self.json);
         self
     }
 
@@ -155,7 +158,7 @@ impl<'a> Object<'a> {
         if rest > 0 {
             // A float of many microseconds would lose these digits.
             let digits = [b'.', b'0' + (rest / 100) as u8, b'0' + (rest / 10 % 10) as u8, b'0' + (rest % 10) as u8];
-            self.0.extend_from_slice(&digits);
+            self.json.extend_from_slice(&digits);
         }
         self
     }
@@ -164,53 +167,57 @@ impl<'a> Object<'a> {
     pub(super) fn hex(&mut self, name: &str, value: u64) -> &mut Self {
         self.key(name);
         // Writing to a vector cannot fail.
-        let _ = write!(self.0, "\"{value:#x}\"");
+        let _ = write!(self.json, "\"{value:#x}\"");
         self
     }
 
     /// Adds a value with a name that may need escaping.
     pub(super) fn named(&mut self, name: &str, value: &Value) {
-        push_separator(self.0);
-        push_value(self.0, name);
-        self.0.push(b':');
-        push_value(self.0, value);
+        push_separator(self.json);
+        push_value(self.json, name);
+        self.json.push(b':');
+        push_value(self.json, value);
     }
 
+    /// Adds a field with an object, to which `fill` adds the fields.
     pub(super) fn object(&mut self, name: &str, fill: impl FnOnce(&mut Object<'_>)) -> &mut Self {
         self.key(name);
-        Object::write(self.0, fill);
+        Object::write(self.json, fill);
         self
     }
 
     /// Appends a field with an array.
     pub(super) fn array(&mut self, name: &str, fill: impl FnOnce(&mut Array<'_>)) -> &mut Self {
         self.key(name);
-        self.0.push(b'[');
-        fill(&mut Array(self.0));
-        self.0.push(b']');
+        self.json.push(b'[');
+        fill(&mut Array { json: self.json });
+        self.json.push(b']');
         self
     }
 }
 
-pub(super) struct Array<'a>(&'a mut Vec<u8>);
+pub(super) struct Array<'a> {
+    json: &'a mut Vec<u8>,
+}
 
 impl Array<'_> {
+    /// Adds an object, to which `fill` adds the fields.
     pub(super) fn object(&mut self, fill: impl FnOnce(&mut Object<'_>)) -> &mut Self {
-        push_separator(self.0);
-        Object::write(self.0, fill);
+        push_separator(self.json);
+        Object::write(self.json, fill);
         self
     }
 
     /// Adds elements to those written to `buf` by earlier calls.
     pub(super) fn append<T>(buf: &mut Vec<u8>, fill: impl FnOnce(&mut Array<'_>) -> T) -> T {
-        fill(&mut Array(buf))
+        fill(&mut Array { json: buf })
     }
 
     /// Adds elements encoded by [`Self::append`].
     pub(super) fn encoded(&mut self, elements: &[u8]) {
         if !elements.is_empty() {
-            push_separator(self.0);
-            self.0.extend_from_slice(elements);
+            push_separator(self.json);
+            self.json.extend_from_slice(elements);
         }
     }
 }

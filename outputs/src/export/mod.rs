@@ -103,11 +103,15 @@ impl Options {
         self.rids.is_empty() || self.rids.iter().any(|wanted| wanted == rid)
     }
 
-    /// Returns whether the options select the request: by its id, and because it is slow or loses tokens.
+    /// Whether the options select the request: by its id, and because it is slow or loses tokens.
     fn wants(&self, summary: &RequestSummary) -> bool {
-        let loses = self.losing && summary.tokens_lost.is_some_and(|lost| lost > 0);
-        let slow = self.slow_ns.is_none_or(|min| summary.gap_ns >= Some(min));
-        self.wants_rid(&summary.rid) && (slow || loses)
+        if !self.wants_rid(&summary.rid) {
+            return false;
+        }
+        let loses_tokens = self.losing && summary.tokens_lost.is_some_and(|lost| lost > 0);
+        // A request without a known gap is not slow.
+        let is_slow = self.slow_ns.is_none_or(|min| summary.gap_ns >= Some(min));
+        is_slow || loses_tokens
     }
 }
 
@@ -129,10 +133,12 @@ struct ExportedRequest<'a> {
 impl ExportedRequest<'_> {
     /// `finished`: its end was observed. `open`: the capture ended first. `orphaned`: removed after silence or at a memory limit.
     fn state(&self) -> &'static str {
-        match (self.summary.finish, self.open) {
-            (Some(_), _) => "finished",
-            (None, true) => "open",
-            (None, false) => "orphaned",
+        if self.summary.finish.is_some() {
+            "finished"
+        } else if self.open {
+            "open"
+        } else {
+            "orphaned"
         }
     }
 }
@@ -229,8 +235,8 @@ impl<'w> Export<'w> {
     }
 }
 
-/// Writes all of `recording`. Calls `progress` with the number of bytes processed, and for each unreadable part that is skipped.
-pub fn recorded(
+/// Exports all of `recording`. Calls `progress` with the number of bytes processed, and for each unreadable part that is skipped.
+pub fn export_recording(
     recording: &Recording,
     engines: Engines,
     format: Format,
@@ -243,7 +249,7 @@ pub fn recorded(
     let config = Config { engines, ..header.config };
     let mut export = Export::new(format, options, config, &opening, out)?;
     let mut reader = recording.reader();
-    let mut done = reader.offset();
+    let mut reported_bytes = reader.offset();
     loop {
         match reader.next() {
             Ok(Some(Record::Event(event))) => export.event(&event)?,
@@ -254,9 +260,10 @@ pub fn recorded(
             Err(error @ ReadError::Damaged { .. }) => progress(reader.offset(), Some(&error)),
             Err(error) => return Err(io::Error::other(error)),
         }
-        if done != reader.offset() {
-            done = reader.offset();
-            progress(done, None);
+        // Several records are in one block, at whose end the offset changes.
+        if reported_bytes != reader.offset() {
+            reported_bytes = reader.offset();
+            progress(reported_bytes, None);
         }
     }
     export.finish(&recording.input())?;
@@ -270,12 +277,17 @@ fn read_opening(recording: &Recording) -> io::Result<Opening> {
     let mut reader = recording.reader();
     loop {
         match reader.next() {
-            Ok(Some(Record::Event(event))) if !opening.learn(&event) => break,
+            Ok(Some(Record::Event(event))) => {
+                let needs_more = opening.learn(&event);
+                if !needs_more {
+                    return Ok(opening);
+                }
+            }
+            Ok(Some(_)) => {}
+            Ok(None) => return Ok(opening),
             // Damage is reported when it is reached during writing.
-            Ok(Some(_)) | Err(ReadError::Damaged { .. }) => {}
-            Ok(None) => break,
+            Err(ReadError::Damaged { .. }) => {}
             Err(error) => return Err(io::Error::other(error)),
         }
     }
-    Ok(opening)
 }

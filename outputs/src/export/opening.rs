@@ -33,7 +33,7 @@ impl Opening {
         Self { source: source.to_owned(), tokengap: tokengap.to_owned(), anchor, start: None, by_role: BTreeMap::new() }
     }
 
-    /// Reads an event in advance. Returns `false` when enough was read.
+    /// Takes the start of the capture and the processes from an event that is read in advance. Returns `false` when enough was read.
     pub fn learn(&mut self, event: &Event<'_>) -> bool {
         let start = *self.start.get_or_insert(event.at);
         if event.at.since(start) > AHEAD_NS {
@@ -60,7 +60,7 @@ impl Opening {
     /// Main thread of the only process with a role; `None` if there are several or none.
     pub(super) fn only_thread_of(&self, role: &str) -> Option<ThreadId> {
         match self.by_role.get(role)?.as_slice() {
-            [one] => Some(*one),
+            [thread] => Some(*thread),
             _ => None,
         }
     }

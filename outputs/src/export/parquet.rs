@@ -64,9 +64,10 @@ impl<'w> Parquet<'w> {
 
 impl Exporter for Parquet<'_> {
     fn write_request(&mut self, request: &ExportedRequest<'_>, context: &ExportContext<'_>) -> io::Result<()> {
+        // In the order of `RECORDING`: two cells that all rows of the recording have in common.
         let recording = self.recording.as_deref().map(|name| Cell::Text(name.into()));
-        let of_all = [recording, Some(Cell::Moment(self.start_ns))].into_iter();
-        for (column, cell) in self.columns.iter_mut().zip(of_all.chain(cells(request, context))) {
+        let common_cells = [recording, Some(Cell::Moment(self.start_ns))].into_iter();
+        for (column, cell) in self.columns.iter_mut().zip(common_cells.chain(cells(request, context))) {
             column.push(cell);
         }
         self.rows += 1;
@@ -110,13 +111,14 @@ impl ParquetColumn {
     fn push(&mut self, cell: Option<Cell<'_>>) {
         // The level says whether the row has a value; missing values are not stored.
         self.levels.push(i16::from(cell.is_some()));
+        let Some(cell) = cell else { return };
         match (&mut self.values, cell) {
-            (Values::Text(values), Some(Cell::Text(text))) => values.push(ByteArray::from(&*text)),
-            (Values::Number(values), Some(Cell::Number(value))) => values.push(saturate_to_i64(value)),
+            (Values::Text(values), Cell::Text(text)) => values.push(ByteArray::from(&*text)),
+            (Values::Number(values), Cell::Number(value)) => values.push(saturate_to_i64(value)),
             // The column's unit is microseconds.
-            (Values::Number(values), Some(Cell::Moment(wall_ns))) => values.push(saturate_to_i64(wall_ns / 1_000)),
-            (Values::Flag(values), Some(Cell::Flag(flag))) => values.push(flag),
-            (_, cell) => debug_assert!(cell.is_none(), "a value of another type than its column"),
+            (Values::Number(values), Cell::Moment(wall_ns)) => values.push(saturate_to_i64(wall_ns / 1_000)),
+            (Values::Flag(values), Cell::Flag(flag)) => values.push(flag),
+            _ => debug_assert!(false, "a value of another type than its column"),
         }
     }
 

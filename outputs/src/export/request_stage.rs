@@ -49,8 +49,13 @@ pub(super) enum StageKind {
 pub(super) fn span_of_request(request: &ExportedRequest<'_>) -> (MonoNs, MonoNs) {
     let ExportedRequest { summary, timeline, .. } = request;
     // A request begins with its first known moment, such as its arrival, which may precede its first frame.
-    let times = [timeline.first_time(), TtftPath::new(summary).moments().next().map(|(_, at)| at)];
-    let from = times.into_iter().flatten().fold(summary.first_at, MonoNs::min);
+    let mut from = summary.first_at;
+    if let Some(first_time) = timeline.first_time() {
+        from = from.min(first_time);
+    }
+    if let Some((_, first_moment)) = TtftPath::new(summary).moments().next() {
+        from = from.min(first_moment);
+    }
     let to = timeline.last_time().map_or(summary.last_at, |at| at.max(summary.last_at));
     // Clocks of observers differ slightly, and a span must not end before it begins.
     (from, to.max(summary.first_at).max(from))
@@ -114,13 +119,17 @@ impl<'t, 'a> HopPath<'t, 'a> {
         // Of several hops between two roles, to several workers, its first chunk crossed the first.
         let mut groups: Vec<usize> = Vec::new();
         hops.retain(|on| {
-            let new_group = ledger.hop(on.hop).map(|hop| hop.group).filter(|group| !groups.contains(group));
-            groups.extend(new_group);
-            new_group.is_some()
+            let Some(hop) = ledger.hop(on.hop) else { return false };
+            let is_first_of_group = !groups.contains(&hop.group);
+            if is_first_of_group {
+                groups.push(hop.group);
+            }
+            is_first_of_group
         });
         Self { hops, ledger }
     }
 
+    /// How the first chunk crossed each of the hops.
     fn crossings(&self) -> Vec<FirstCrossing> {
         let crossings = self.hops.iter().map(|on| FirstCrossing {
             sent: on.first.sent,
@@ -167,9 +176,10 @@ impl<'a> StageList<'a> {
         kind: StageKind,
         inside: impl FnOnce(&mut Self),
     ) -> bool {
-        let from = span.0.max(self.now);
+        let (from, to) = span;
         // Clocks of observers differ slightly: a stage starts where its sibling ended and ends within its parent.
-        let to = span.1.min(self.end);
+        let from = from.max(self.now);
+        let to = to.min(self.end);
         if to < from {
             return false;
         }
@@ -210,6 +220,7 @@ impl<'a> StageList<'a> {
         self.add_relays(path.hops.get(next_hop..).unwrap_or_default());
     }
 
+    /// Adds the time of the request's first frame inside the relay of each of these hops.
     fn add_relays(&mut self, hops: &[&HopTimes]) {
         for on in hops {
             self.add_relay(&on.first);

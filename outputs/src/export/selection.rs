@@ -29,7 +29,8 @@ impl Selection {
         exporter: &mut dyn Exporter,
     ) -> io::Result<()> {
         // Later events refer to hops and the engine, even if these were announced before the range.
-        if matches!(event.what, What::Hop(_) | What::Engine(_)) || self.overlaps_range(event.at, event.at) {
+        let is_announcement = matches!(event.what, What::Hop(_) | What::Engine(_));
+        if is_announcement || self.overlaps_range(event.at, event.at) {
             exporter.write_event(event, &self.context(analysis))?;
         }
         self.pass_closed_requests(analysis, exporter)
@@ -90,9 +91,10 @@ impl Selection {
 
     /// Whether the time from `from` to `to` overlaps the exported range.
     fn overlaps_range(&self, from: MonoNs, to: MonoNs) -> bool {
-        self.options.range_ns.as_ref().is_none_or(|range| {
-            self.clock.since_start_ns(from) <= *range.end() && *range.start() <= self.clock.since_start_ns(to)
-        })
+        let Some(range) = &self.options.range_ns else {
+            return true;
+        };
+        self.clock.since_start_ns(from) <= *range.end() && *range.start() <= self.clock.since_start_ns(to)
     }
 
     fn context<'a>(&'a self, analysis: &'a Analysis) -> ExportContext<'a> {

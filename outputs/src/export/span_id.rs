@@ -21,9 +21,11 @@ impl TraceId {
         }
         let hex: String = rid.chars().filter(|&c| c != '-').map(|c| c.to_ascii_lowercase()).collect();
         let dashes = rid.len() - hex.len();
-        let is_id = hex.len() == 32 && (dashes == 0 || dashes == 4) && hex.bytes().all(|b| b.is_ascii_hexdigit());
+        // A UUID, with or without its four dashes.
+        let is_uuid = hex.len() == 32 && (dashes == 0 || dashes == 4) && hex.bytes().all(|b| b.is_ascii_hexdigit());
         // A trace id of zeros is invalid.
-        if is_id && hex.bytes().any(|b| b != b'0') {
+        let is_zero = hex.bytes().all(|digit| digit == b'0');
+        if is_uuid && !is_zero {
             return Self { hex, from: "rid" };
         }
         Self::hashed(rid, first_wall_ns)
@@ -55,12 +57,9 @@ impl SpanIds {
 
     /// Ids of a request in a trace that further requests may have.
     pub(super) fn of_request(trace: &TraceId, rid: &str, first_wall_ns: u64) -> Self {
-        match trace.from {
-            "traceparent" => {
-                Self { seed: hash_bytes(rid.as_bytes(), Self::of_trace(trace, first_wall_ns).seed), given: 0 }
-            }
-            _ => Self::of_trace(trace, first_wall_ns),
-        }
+        let ids = Self::of_trace(trace, first_wall_ns);
+        // Only the trace of a caller may have several requests, whose ids must differ.
+        if trace.from == "traceparent" { Self { seed: hash_bytes(rid.as_bytes(), ids.seed), given: 0 } } else { ids }
     }
 
     /// Next span id: 16 hex digits, not all zero.

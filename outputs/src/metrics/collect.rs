@@ -65,19 +65,8 @@ pub fn collect(analysis: &Analysis, input: &Input<'_>) -> Vec<Family> {
     add_requests(&mut families, ledger);
     add_tokens(&mut families, ledger);
     add_answers(&mut families, ledger);
-    let lines: Vec<(&HopGroup, Vec<&Hop>)> = ledger
-        .groups()
-        .iter()
-        .enumerate()
-        .map(|(place, group)| (group, ledger.hops_of_group(place).collect::<Vec<_>>()))
-        // Renaming a hop can leave its old line without hops.
-        .filter(|(_, members)| !members.is_empty())
-        .collect();
     add_attribution(&mut families, &analysis.attribution());
-    for (group, members) in lines.iter().take(HOPS) {
-        add_hop_group(&mut families, group, members, ledger.now());
-    }
-    add_left_out(&mut families, "hop", lines.len().saturating_sub(HOPS));
+    add_hop_groups(&mut families, ledger);
     add_threads(&mut families, ledger);
     add_findings(&mut families, &analysis.findings_now());
     add_own_state(&mut families, ledger, input);
@@ -88,20 +77,40 @@ fn add_left_out(families: &mut Families, label: &str, names: usize) {
     families.put_int(&n::SELF_LABELS_LEFT_OUT, [label], names as u64);
 }
 
+/// Adds the hops, up to the limit of their number.
+fn add_hop_groups(families: &mut Families, ledger: &Ledger) {
+    let mut added = 0;
+    let mut left_out = 0;
+    for (index, group) in ledger.groups().iter().enumerate() {
+        let members: Vec<&Hop> = ledger.hops_of_group(index).collect();
+        // Renaming a hop can leave its old group without hops.
+        if members.is_empty() {
+            continue;
+        }
+        if added == HOPS {
+            left_out += 1;
+            continue;
+        }
+        add_hop_group(families, group, &members, ledger.now());
+        added += 1;
+    }
+    add_left_out(families, "hop", left_out);
+}
+
 /// Adds the facts about the run and its engine.
 fn add_run(families: &mut Families, ledger: &Ledger, input: &Input<'_>) {
     let engine = ledger.engine();
     families.put_int(&n::BUILD, [input.version], 1);
     families.put_int(&n::SOURCE, [&input.report.kind], 1);
     let side = input.report.wire.as_ref().and_then(|wire| wire.pointer("/disaggregation/mode"));
-    let known = [
+    let labels = [
         engine.facts().name(),
         engine.version.as_deref().unwrap_or_default(),
         engine.mode.map(Mode::as_str).unwrap_or_default(),
         engine.waiter.map(Waiter::as_str).unwrap_or_default(),
         side.and_then(serde_json::Value::as_str).unwrap_or_default(),
     ];
-    families.put_int(&n::ENGINE, known, 1);
+    families.put_int(&n::ENGINE, labels, 1);
     families.put_int(&n::ENGINE_ENDED, [], ledger.totals().engine_ends);
     let window = ledger.started().map(|from| ledger.now().since(from));
     families.put_seconds(&n::WINDOW, [], window);
@@ -116,6 +125,7 @@ fn add_requests(families: &mut Families, ledger: &Ledger) {
     families.put_int(&n::REQUESTS_JOINED_LATE, [], requests.joined_late);
     families.put_int(&n::REQUESTS_OVERWRITTEN, [], requests.overwritten);
     families.put_int(&n::REQUESTS_ORPHANED, [], requests.orphaned);
+    // Without a message to the scheduler or a delivery, 0 would be a claim.
     let observes_requests = ledger.groups().iter().any(|group| group.carries_requests);
     if observes_requests {
         families.put_int(&n::REQUESTS_UNANSWERED, [], ledger.unanswered_requests().count() as u64);
@@ -124,7 +134,8 @@ fn add_requests(families: &mut Families, ledger: &Ledger) {
     if observes_requests || ledger.observes_deliveries() {
         families.put_int(&n::REQUESTS_ABANDONED, [], abandoned.requests);
         // A log does not count the tokens.
-        if abandoned.requests == 0 || !abandoned.is_logged() {
+        let are_tokens_known = abandoned.requests == 0 || !abandoned.is_logged();
+        if are_tokens_known {
             families.put_int(&n::TOKENS_ABANDONED, [], abandoned.tokens.unwrap_or(0));
         }
     }

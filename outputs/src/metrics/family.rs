@@ -45,7 +45,7 @@ impl Families {
     /// Adds a point of a metric, if its value is known.
     pub(super) fn put<const N: usize>(&mut self, definition: &'static Definition, labels: [&str; N], value: Value) {
         debug_assert_eq!(definition.labels.len(), N, "{}", definition.name);
-        let family = self.0.iter_mut().find(|f| f.definition.name == definition.name);
+        let family = self.0.iter_mut().find(|family| family.definition.name == definition.name);
         debug_assert!(family.is_some(), "{} is not listed", definition.name);
         if let Some(family) = family {
             let labels = labels.map(str::to_owned).into();
@@ -77,6 +77,7 @@ impl Families {
         }
     }
 
+    /// Adds a distribution.
     pub(super) fn put_histogram<const N: usize>(
         &mut self,
         definition: &'static Definition,
@@ -86,8 +87,9 @@ impl Families {
         self.put(definition, labels, Value::Histogram(value));
     }
 
+    /// The families that have points.
     pub(super) fn filled(self) -> Vec<Family> {
-        self.0.into_iter().filter(|f| !f.points.is_empty()).collect()
+        self.0.into_iter().filter(|family| !family.points.is_empty()).collect()
     }
 }
 
@@ -124,8 +126,23 @@ pub struct Histogram {
     pub count: u64,
     /// Sum of the values.
     pub sum: f64,
-    /// Upper bounds of the buckets with cumulative counts, in rising order.
-    pub at_most: Vec<(f64, u64)>,
+    /// Buckets with cumulative counts, in rising order.
+    pub at_most: Vec<Bucket>,
+}
+
+/// A bucket of a histogram.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bucket {
+    /// Upper bound.
+    pub bound: f64,
+    /// Number of values of at most the bound.
+    pub values: u64,
+}
+
+/// Buckets with these upper bounds, converted to `unit`, and cumulative counts.
+fn buckets(bounds: &[u64], unit: f64, counts: impl IntoIterator<Item = u64>) -> Vec<Bucket> {
+    let bounds = bounds.iter().map(|&bound| bound as f64 / unit);
+    bounds.zip(counts).map(|(bound, values)| Bucket { bound, values }).collect()
 }
 
 impl Histogram {
@@ -140,7 +157,7 @@ impl Histogram {
         Self {
             count: lengths.sum().count,
             sum: lengths.sum().ns as f64 / 1e9,
-            at_most: DURATIONS_NS.iter().map(|&bound| bound as f64 / 1e9).zip(below).collect(),
+            at_most: buckets(&DURATIONS_NS, 1e9, below),
         }
     }
 
@@ -153,8 +170,8 @@ impl Histogram {
             self.at_most.clone_from(&other.at_most);
             return;
         }
-        for (own, more) in self.at_most.iter_mut().zip(&other.at_most) {
-            own.1 += more.1;
+        for (own, added) in self.at_most.iter_mut().zip(&other.at_most) {
+            own.values += added.values;
         }
     }
 
@@ -165,17 +182,13 @@ impl Histogram {
 
     fn new(of: &Distribution, bounds: &[u64], unit: f64) -> Self {
         let below = of.cumulative_counts(bounds);
-        Self {
-            count: of.count(),
-            sum: of.sum() as f64 / unit,
-            at_most: bounds.iter().map(|&b| b as f64 / unit).zip(below).collect(),
-        }
+        Self { count: of.count(), sum: of.sum() as f64 / unit, at_most: buckets(bounds, unit, below) }
     }
 
     /// Non-cumulative count of each bucket; the last one has no upper bound.
     pub fn classes(&self) -> impl Iterator<Item = u64> + '_ {
-        let ends = self.at_most.iter().map(|c| c.1).chain([self.count]);
-        let begins = [0].into_iter().chain(self.at_most.iter().map(|c| c.1));
+        let ends = self.at_most.iter().map(|bucket| bucket.values).chain([self.count]);
+        let begins = [0].into_iter().chain(self.at_most.iter().map(|bucket| bucket.values));
         ends.zip(begins).map(|(end, begin)| end.saturating_sub(begin))
     }
 }
@@ -194,8 +207,8 @@ mod tests {
         let h = Histogram::seconds(&d);
         assert_eq!((h.count, h.classes().sum::<u64>()), (7, 7));
         assert!((h.sum - 200.784).abs() < 1e-9, "{}", h.sum);
-        assert_eq!(h.at_most[7], (0.025, 3));
-        assert_eq!(h.at_most[8], (0.05, 5));
+        assert_eq!(h.at_most[7], Bucket { bound: 0.025, values: 3 });
+        assert_eq!(h.at_most[8], Bucket { bound: 0.05, values: 5 });
         assert_eq!(h.classes().last(), Some(1), "200 s have no bound");
     }
 }

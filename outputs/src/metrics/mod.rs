@@ -7,7 +7,7 @@ mod family;
 
 pub use collect::{EndpointUse, Input, Pushed, PushedItems, collect};
 pub use definition::{ALL, Definition, MetricKind, Unit};
-pub use family::{Family, Histogram, Point, Value};
+pub use family::{Bucket, Family, Histogram, Point, Value};
 
 /// Maximum number of hop names as labels. Others are left out and counted in `tokengap_self_labels_left_out`.
 pub(crate) const HOPS: usize = 64;

@@ -56,32 +56,48 @@ pub struct AbortRow {
 }
 
 impl AbandonedRow {
-    fn new(one: &AbandonedRequest, from: MonoNs) -> Self {
+    /// A request, with its times since the start of the capture.
+    fn new(request: &AbandonedRequest, capture_start: MonoNs) -> Self {
         Self {
-            rid: one.rid.to_string(),
-            since_ns: one.since.since(from),
-            length_ns: one.length_ns(),
-            outputs: one.outputs,
-            tokens: one.tokens,
-            abort: one.abort.map(|abort| AbortRow {
-                sent_ns: abort.sent.since(from),
-                received_ns: abort.received.map(|received| received.since(from)),
-                ignored: one.has_ignored_abort(),
+            rid: request.rid.to_string(),
+            since_ns: request.since.since(capture_start),
+            length_ns: request.length_ns(),
+            outputs: request.outputs,
+            tokens: request.tokens,
+            abort: request.abort.map(|abort| AbortRow {
+                sent_ns: abort.sent.since(capture_start),
+                received_ns: abort.received.map(|received| received.since(capture_start)),
+                ignored: request.has_ignored_abort(),
             }),
+        }
+    }
+
+    /// What happened to its abort, after what is said about the request; empty if aborts were not observed.
+    fn describe_abort(&self, are_aborts_observed: bool) -> &'static str {
+        match &self.abort {
+            Some(AbortRow { ignored: true, .. }) => "; its abort was received and ignored",
+            Some(AbortRow { received_ns: Some(_), .. }) => "; its abort was received",
+            Some(AbortRow { received_ns: None, .. }) => "; an abort was sent",
+            None if are_aborts_observed => "; no abort was sent",
+            None => "",
         }
     }
 }
 
-/// `None` without abandoned requests.
-pub(super) fn abandoned(ledger: &Ledger, from: MonoNs) -> Option<AbandonedReport> {
-    let all = ledger.abandoned_requests();
-    (all.requests > 0).then(|| AbandonedReport {
-        by: all.source_name().to_owned(),
-        requests: all.requests,
-        outputs: all.outputs,
-        tokens: all.tokens,
-        aborts_observed: !all.is_logged() && ledger.observes_aborts(),
-        longest: all.longest().iter().map(|one| AbandonedRow::new(one, from)).collect(),
+/// The abandoned requests of the run; `None` without any.
+pub(super) fn abandoned(ledger: &Ledger, capture_start: MonoNs) -> Option<AbandonedReport> {
+    let abandoned = ledger.abandoned_requests();
+    if abandoned.requests == 0 {
+        return None;
+    }
+    Some(AbandonedReport {
+        by: abandoned.source_name().to_owned(),
+        requests: abandoned.requests,
+        outputs: abandoned.outputs,
+        tokens: abandoned.tokens,
+        // An engine's log has no aborts.
+        aborts_observed: !abandoned.is_logged() && ledger.observes_aborts(),
+        longest: abandoned.longest().iter().map(|request| AbandonedRow::new(request, capture_start)).collect(),
     })
 }
 
@@ -90,23 +106,12 @@ pub(super) fn render(out: &mut String, report: &Report, clock: &Clock) {
     let Some(abandoned) = &report.abandoned else { return };
     let amount = thrown_away(abandoned.outputs, abandoned.tokens);
     row(out, "abandoned", &format!("{}, {amount}, by {}", plural(abandoned.requests, "request"), abandoned.by));
-    for one in &abandoned.longest {
-        let since = clock.moment(one.since_ns);
-        let amount = thrown_away(one.outputs, one.tokens);
-        let abort =
-            one.abort.as_ref().map_or(if abandoned.aborts_observed { "; no abort was sent" } else { "" }, |abort| {
-                match abort {
-                    AbortRow { ignored: true, .. } => "; its abort was received and ignored",
-                    AbortRow { received_ns: Some(_), .. } => "; its abort was received",
-                    AbortRow { received_ns: None, .. } => "; an abort was sent",
-                }
-            });
-        wrap(
-            out,
-            &format!("{} since {since}, for {}, {amount}{abort}", one.rid, duration(one.length_ns)),
-            "  ",
-            "    ",
-        );
+    for request in &abandoned.longest {
+        let since = clock.moment(request.since_ns);
+        let length = duration(request.length_ns);
+        let amount = thrown_away(request.outputs, request.tokens);
+        let abort = request.describe_abort(abandoned.aborts_observed);
+        wrap(out, &format!("{} since {since}, for {length}, {amount}{abort}", request.rid), "  ", "    ");
     }
     let more = abandoned.requests.saturating_sub(abandoned.longest.len() as u64);
     if more > 0 {
@@ -115,7 +120,11 @@ pub(super) fn render(out: &mut String, report: &Report, clock: &Clock) {
     out.push('\n');
 }
 
+/// `12 tokens thrown away`, or the number of outputs if their tokens are unknown.
 fn thrown_away(outputs: u64, tokens: Option<u64>) -> String {
-    let amount = tokens.map_or_else(|| plural(outputs, "output"), |tokens| plural(tokens, "token"));
+    let amount = match tokens {
+        Some(tokens) => plural(tokens, "token"),
+        None => plural(outputs, "output"),
+    };
     format!("{amount} thrown away")
 }

@@ -21,22 +21,24 @@ pub struct Segment {
 
 /// Legs of the first tokens' time, or of the chunks' time if no first token was observed; empty without either.
 pub fn segments(path: &[LegLine]) -> Vec<Segment> {
-    let first = path.iter().any(|leg| leg.first_token_share.is_some_and(|share| share > 0.0));
-    gathered(path.iter().map(|leg| Segment {
+    let has_first_tokens = path.iter().any(|leg| leg.first_token_share.is_some_and(|share| share > 0.0));
+    merge_small_segments(path.iter().map(|leg| Segment {
         name: leg.words(),
-        share: if first { leg.first_token_share.unwrap_or(0.0) } else { leg.share },
+        share: if has_first_tokens { leg.first_token_share.unwrap_or(0.0) } else { leg.share },
     }))
 }
 
 /// Roles between which first tokens spend the time of these legs; `None` without a hop.
 pub fn ends_of_path(path: &[LegLine]) -> Option<Ends<&str>> {
-    let mut hops = path.iter().filter(|leg| leg.kind == LegKind::Wait).map(|leg| Ends::from(leg.name.as_str()));
+    let mut hops = path.iter().filter(|leg| leg.kind == LegKind::Wait);
     let first = hops.next()?;
-    Some(Ends { from: first.from, to: hops.next_back().map_or(first.to, |last| last.to) })
+    // A single hop is the last one, too.
+    let last = hops.next_back().unwrap_or(first);
+    Some(Ends { from: Ends::from(first.name.as_str()).from, to: Ends::from(last.name.as_str()).to })
 }
 
 /// The parts large enough for their own segment, and one segment for all others.
-pub fn gathered(parts: impl Iterator<Item = Segment>) -> Vec<Segment> {
+pub fn merge_small_segments(parts: impl Iterator<Item = Segment>) -> Vec<Segment> {
     let (mut segments, small): (Vec<_>, Vec<_>) = parts.partition(|part| part.share >= SMALLEST);
     let others: f64 = small.iter().map(|part| part.share).sum();
     if others > 0.0 && !segments.is_empty() {
@@ -57,11 +59,12 @@ pub fn cells(segments: &[Segment], width: usize) -> Vec<usize> {
     cells
 }
 
+/// Symbol of a segment.
 fn sign(index: usize) -> char {
     char::from(SIGNS[index.min(SIGNS.len() - 1)])
 }
 
-/// `[####=-]  # 94 % waiting on a->b, = 5 % inside the b`
+/// A bar with its legend: `[####=-] # 94 % waiting on a->b, = 5 % inside the b`. `None` without a leg.
 pub(super) fn line(path: &[LegLine], width: usize) -> Option<String> {
     let segments = segments(path);
     if segments.is_empty() {

@@ -9,7 +9,7 @@ use trace::engine::{Mode, Waiter};
 use trace::ledger::TtftMoment;
 use trace::words::{self, MINUTE_NS, count, duration, known_or_dash, plural};
 
-use super::{FindingLine, Gap, HopLine, Report, Requests, TtftGroupLine};
+use super::{FindingLine, Gap, HopLine, LimitLine, Report, Requests, TtftGroupLine};
 
 /// The engine: `NAME 0.5.9, incremental`. Unknown until a request or a release was seen.
 pub(crate) fn engine(report: &Report) -> String {
@@ -36,9 +36,12 @@ pub(super) fn unknown() -> String {
     String::from("not observed")
 }
 
-/// A number with its noun, or that no source observed it.
+/// A number with its noun, or that no source observed it: `12 finished`, `finished: not observed`.
 pub(super) fn observed<T>(value: Option<T>, format: impl FnOnce(T) -> String, noun: &str) -> String {
-    value.map_or_else(|| format!("{noun}: {}", unknown()), |value| format!("{} {noun}", format(value)))
+    match value {
+        Some(value) => format!("{} {noun}", format(value)),
+        None => format!("{noun}: {}", unknown()),
+    }
 }
 
 /// Numbers of requests: `12: 9 finished, 1 aborted, 2 live`.
@@ -74,22 +77,27 @@ pub(super) fn ttft(group: &TtftGroupLine) -> String {
     format!("TTFT of {}: median {p50}, p90 {p90}, p99 {p99}, max {max}", plural(ns.count, "request"))
 }
 
-/// Requests and parts of TTFT that the main group does not show, with reasons.
-pub(super) fn ttft_limits(report: &Report) -> Vec<String> {
+/// What the TTFT of the main group leaves out, one text for each: moments that were not observed, and requests that are not in it.
+pub(super) fn ttft_caveats(report: &Report) -> Vec<String> {
     let Some(ttft) = &report.ttft else { return Vec::new() };
     let mut lines = Vec::new();
     if let Some(main) = ttft.main_group() {
-        let before = main.from.not_observed_before();
-        let after = main.to.not_observed_after();
-        lines.extend([before, after].into_iter().flatten().map(|what| format!("not observed: {what}")));
+        if let Some(what) = main.from.not_observed_before() {
+            lines.push(format!("not observed: {what}"));
+        }
+        if let Some(what) = main.to.not_observed_after() {
+            lines.push(format!("not observed: {what}"));
+        }
+        // A leg across the entry to the queue has parts that the engine's own times would show.
         let lacks_queue = main.legs.iter().any(|leg| leg.from < TtftMoment::Queued && leg.to > TtftMoment::Queued);
-        if let Some(times) = report.engine_times.as_ref().filter(|_| lacks_queue) {
+        if lacks_queue && let Some(times) = &report.engine_times {
             lines.push(format!("not observed: the entry to the queue and to a batch ({})", times.absent));
         }
     }
-    let fewer: u64 = ttft.groups.iter().skip(1).map(|group| group.ns.count).sum::<u64>() + ttft.others;
-    if fewer > 0 {
-        lines.push(format!("{} with other observed moments, not in these numbers", plural(fewer, "request")));
+    let in_smaller_groups: u64 = ttft.groups.iter().skip(1).map(|group| group.ns.count).sum();
+    let in_other_groups = in_smaller_groups + ttft.others;
+    if in_other_groups > 0 {
+        lines.push(format!("{} with other observed moments, not in these numbers", plural(in_other_groups, "request")));
     }
     if ttft.not_streamed > 0 {
         lines.push(format!("{} not streamed, which have no time to first token", plural(ttft.not_streamed, "request")));
@@ -97,26 +105,31 @@ pub(super) fn ttft_limits(report: &Report) -> Vec<String> {
     lines
 }
 
-/// Whether the release is known to drop chunks, if the release is known.
-pub(crate) fn known_to_lose(report: &Report) -> String {
-    let fixed_in = report.source.drops_fixed_in.as_deref().unwrap_or("a later release");
-    match (report.source.waiter, report.source.mode) {
-        (Some(Waiter::KeepsLast), Some(Mode::Incremental)) => {
-            format!("known to lose chunks: a waiter keeps only the last of several queued ones; fixed in {fixed_in}")
-        }
-        (Some(Waiter::KeepsLast), Some(Mode::Cumulative)) => format!(
-            "a waiter keeps only the last of several queued chunks (until {fixed_in}), which loses nothing in cumulative mode"
-        ),
-        (Some(Waiter::KeepsLast), None) => {
-            format!(
-                "a waiter keeps only the last of several queued chunks (until {fixed_in}): the others are lost in incremental mode, but the mode is unknown"
-            )
-        }
-        (Some(Waiter::YieldsAll), _) => String::from("yields every queued chunk separately: known to lose none"),
-        (Some(Waiter::Merges), _) => String::from(
+/// Whether the engine's release loses queued chunks, as far as that is known.
+pub(crate) fn describe_known_losses(report: &Report) -> String {
+    match report.source.waiter {
+        Some(Waiter::KeepsLast) => describe_dropping_release(report),
+        Some(Waiter::YieldsAll) => String::from("yields every queued chunk separately: known to lose none"),
+        Some(Waiter::Merges) => String::from(
             "merges queued chunks into one: known to lose none; the tokens of merged chunks arrive late and in bursts",
         ),
-        (None, _) => String::from("whether this release loses queued chunks is not known"),
+        None => String::from("whether this release loses queued chunks is not known"),
+    }
+}
+
+/// What the output mode makes of a waiter that keeps only the last of several queued chunks.
+fn describe_dropping_release(report: &Report) -> String {
+    let fixed_in = report.source.drops_fixed_in.as_deref().unwrap_or("a later release");
+    match report.source.mode {
+        Some(Mode::Incremental) => {
+            format!("known to lose chunks: a waiter keeps only the last of several queued ones; fixed in {fixed_in}")
+        }
+        Some(Mode::Cumulative) => format!(
+            "a waiter keeps only the last of several queued chunks (until {fixed_in}), which loses nothing in cumulative mode"
+        ),
+        None => format!(
+            "a waiter keeps only the last of several queued chunks (until {fixed_in}): the others are lost in incremental mode, but the mode is unknown"
+        ),
     }
 }
 
@@ -160,24 +173,24 @@ pub(super) fn not_observed(report: &Report) -> Vec<String> {
     missing
 }
 
-/// The hops with something missing: ` on a->b, c->d`, or nothing to add if it is missing on all. `None` if it is missing on none.
+/// The hops on which something is missing, as the end of a sentence: ` on a->b, c->d`, empty if it is missing on all. `None` if on none.
 fn hops_without(report: &Report, is_missing: fn(&HopLine) -> bool) -> Option<String> {
     let names: Vec<&str> = report.hops.iter().filter(|hop| is_missing(hop)).map(|hop| hop.name.as_str()).collect();
     if names.is_empty() {
         return None;
     }
-    Some(if names.len() == report.hops.len() { String::new() } else { format!(" on {}", names.join(", ")) })
+    let is_on_all = names.len() == report.hops.len();
+    Some(if is_on_all { String::new() } else { format!(" on {}", names.join(", ")) })
 }
 
-/// Describes the targets that could not be attached, and disabled features.
+/// The targets that could not be attached and the disabled features, in words.
 pub(crate) fn degraded(report: &Report) -> impl Iterator<Item = String> + '_ {
     report.own.degraded.iter().map(words::json_text)
 }
 
-/// Names of the limits that were reached, with their counts.
-pub(crate) fn limits_reached(report: &Report) -> impl Iterator<Item = (&str, u64, u64)> {
-    let reached = report.limits.iter().filter(|(_, line)| line.reached > 0);
-    reached.map(|(name, line)| (name.as_str(), line.limit, line.reached))
+/// The limits that were reached, with their names.
+pub(crate) fn limits_reached(report: &Report) -> impl Iterator<Item = (&String, &LimitLine)> {
+    report.limits.iter().filter(|(_, line)| line.reached > 0)
 }
 
 /// Maximum line width.
@@ -188,27 +201,28 @@ pub(super) fn row(out: &mut String, name: &str, text: &str) {
     wrap(out, text, &format!("{name:<14}"), &" ".repeat(14));
 }
 
-/// Breaks at spaces; a longer word stays whole.
-pub(crate) fn wrap(out: &mut String, text: &str, first: &str, rest: &str) {
-    wrap_within(out, text, first, rest, WIDTH);
+/// Writes the text in lines of at most [`WIDTH`], the first behind `first_indent` and the others behind `indent`. Lines break at spaces; a
+/// longer word stays whole.
+pub(crate) fn wrap(out: &mut String, text: &str, first_indent: &str, indent: &str) {
+    wrap_within(out, text, first_indent, indent, WIDTH);
 }
 
-/// The same with lines of this width.
-pub(super) fn wrap_within(out: &mut String, text: &str, first: &str, rest: &str, width: usize) {
-    let mut column = first.chars().count();
-    out.push_str(first);
-    let mut begun = false;
+/// As [`wrap`], with lines of at most `width`.
+pub(super) fn wrap_within(out: &mut String, text: &str, first_indent: &str, indent: &str, width: usize) {
+    let mut column = first_indent.chars().count();
+    out.push_str(first_indent);
+    let mut is_line_empty = true;
     let mut words = text.split_whitespace().peekable();
     while let Some(word) = words.next() {
         // A number stays on the line of its unit.
         let unit = words.next_if(|next| matches!(*next, "ns" | "us" | "ms" | "s" | "%"));
-        let length = word.chars().count() + unit.map_or(0, |u| u.len() + 1);
-        if begun && column + 1 + length > width {
-            let _ = write!(out, "\n{rest}");
-            column = rest.chars().count();
-            begun = false;
+        let length = word.chars().count() + unit.map_or(0, |unit| " ".len() + unit.len());
+        if !is_line_empty && column + " ".len() + length > width {
+            let _ = write!(out, "\n{indent}");
+            column = indent.chars().count();
+            is_line_empty = true;
         }
-        if begun {
+        if !is_line_empty {
             out.push(' ');
             column += 1;
         }
@@ -218,7 +232,7 @@ pub(super) fn wrap_within(out: &mut String, text: &str, first: &str, rest: &str,
             out.push_str(unit);
         }
         column += length;
-        begun = true;
+        is_line_empty = false;
     }
     out.push('\n');
 }
@@ -226,28 +240,37 @@ pub(super) fn wrap_within(out: &mut String, text: &str, first: &str, rest: &str,
 /// Start, end and duration of a finding: `since 07:20:03.120, ended 07:20:05.320 (after 2.200 s)`, and its episodes if it has several.
 pub(super) fn span_of(finding: &FindingLine, clock: &Clock) -> String {
     let since = clock.moment(finding.at_ns);
-    let span = match finding.ended_at_ns {
-        None if clock.is_end(finding.last_at_ns) => format!("since {since}, to the end of the capture"),
-        _ if finding.duration_ns == 0 => format!("at {since}"),
+    let is_at_end = finding.ended_at_ns.is_none() && clock.is_end(finding.last_at_ns);
+    let span = if is_at_end {
+        format!("since {since}, to the end of the capture")
+    } else if finding.duration_ns == 0 {
+        format!("at {since}")
+    } else if let Some(end) = finding.ended_at_ns {
+        format!("since {since}, ended {} (after {})", clock.moment(end), duration(finding.duration_ns))
+    } else {
         // It occurred too late in the capture to be over.
-        None => format!("since {since}, last at {}", clock.moment(finding.last_at_ns)),
-        Some(end) => format!("since {since}, ended {} (after {})", clock.moment(end), duration(finding.duration_ns)),
+        format!("since {since}, last at {}", clock.moment(finding.last_at_ns))
     };
     let episodes =
         finding.episodes.iter().map(|episode| [episode.at_ns, episode.last_at_ns].map(|at| clock.moment(at)));
     span + &describe_episodes(episodes, finding.episodes_joined)
 }
 
-/// Start and end of each of several episodes, after what is said about the whole; empty for a single one.
+/// Start and end of each of several episodes, after what is said about the whole; empty for a single one. `joined` further episodes are part
+/// of their neighbours in the list.
 pub fn describe_episodes(episodes: impl Iterator<Item = [String; 2]>, joined: u64) -> String {
-    let each: Vec<String> = episodes
+    let spans: Vec<String> = episodes
         .map(|[first, last]| if first == last { format!("at {first}") } else { format!("{first} to {last}") })
         .collect();
-    let number = each.len() as u64 + joined;
-    match (each.len(), joined) {
-        (0 | 1, 0) => String::new(),
-        (_, 0) => format!(", in {number} episodes: {}", each.join(", ")),
-        _ => format!(", in {} episodes, the nearest of which are listed as one: {}", count(number), each.join(", ")),
+    let number = spans.len() as u64 + joined;
+    if number <= 1 {
+        return String::new();
+    }
+    let spans = spans.join(", ");
+    if joined == 0 {
+        format!(", in {number} episodes: {spans}")
+    } else {
+        format!(", in {} episodes, the nearest of which are listed as one: {spans}", count(number))
     }
 }
 
@@ -256,27 +279,26 @@ pub fn describe_episodes(episodes: impl Iterator<Item = [String; 2]>, joined: u6
 pub struct Clock {
     /// Start of the capture.
     start: Option<Timestamp>,
-    /// Length of the capture.
-    window_ns: u64,
+    capture_length_ns: u64,
     zone: TimeZone,
 }
 
 impl Clock {
     /// The report's clock, in UTC or the zone given.
     pub fn of(report: &Report, zone: Option<TimeZone>) -> Self {
-        let start = report.window_wall_ns.and_then(|[from, _]| Timestamp::from_nanosecond(from.into()).ok());
-        Self { start, window_ns: report.window_ns[1], zone: zone.unwrap_or(TimeZone::UTC) }
+        let start = report.window_wall_ns.and_then(|[start_ns, _]| Timestamp::from_nanosecond(start_ns.into()).ok());
+        Self { start, capture_length_ns: report.capture_length_ns(), zone: zone.unwrap_or(TimeZone::UTC) }
     }
 
-    /// Whether nothing was observed after this time: a state is found at the last tick.
+    /// Whether this time is at the end of the capture: not before the last tick, at which a state is found.
     fn is_end(&self, at_ns: u64) -> bool {
         const TICK_NS: u64 = 100_000_000;
-        self.window_ns.saturating_sub(at_ns) < TICK_NS
+        self.capture_length_ns.saturating_sub(at_ns) < TICK_NS
     }
 
     /// Length, date and zone of a capture: `2.012 s from 2026-11-21 07:20:03.120 UTC`. They apply to all its moments.
-    pub(super) fn capture(&self, window_ns: u64) -> String {
-        let length = duration(window_ns);
+    pub(super) fn capture(&self, capture_length_ns: u64) -> String {
+        let length = duration(capture_length_ns);
         match self.format(0, "%Y-%m-%d %H:%M:%S%.3f %Z") {
             Some(start) => format!("{length} from {start}"),
             None => format!("{length}; the wall clock is unknown, so times count from the start of the capture"),
@@ -288,11 +310,14 @@ impl Clock {
         const DATE: &str = "%m-%d";
         let is_first_day = self.format(at_ns, DATE) == self.format(0, DATE);
         let format = if is_first_day { "%H:%M:%S%.3f" } else { "%m-%d %H:%M:%S" };
-        self.format(at_ns, format).unwrap_or_else(|| match at_ns {
-            0..MINUTE_NS => duration(at_ns),
-            // A moment keeps its milliseconds.
-            _ => format!("{:.3} s", at_ns as f64 / 1e9),
-        })
+        if let Some(time_of_day) = self.format(at_ns, format) {
+            time_of_day
+        } else if at_ns < MINUTE_NS {
+            duration(at_ns)
+        } else {
+            // A moment keeps its milliseconds, which a duration of minutes does not have.
+            format!("{:.3} s", at_ns as f64 / 1e9)
+        }
     }
 
     /// Hours, minutes and seconds.
@@ -305,10 +330,11 @@ impl Clock {
         self.format(at_ns, if self.zone == TimeZone::UTC { "%H:%M:%SZ" } else { "%H:%M:%S %Z" })
     }
 
+    /// A time of the capture in the clock's zone; `None` if the wall clock is unknown.
     fn format(&self, at_ns: u64, format: &str) -> Option<String> {
-        let at = self.start?.as_nanosecond().checked_add(at_ns.into())?;
-        let at = Timestamp::from_nanosecond(at).ok()?.to_zoned(self.zone.clone());
-        Some(at.strftime(format).to_string())
+        let unix_ns = self.start?.as_nanosecond().checked_add(at_ns.into())?;
+        let time = Timestamp::from_nanosecond(unix_ns).ok()?.to_zoned(self.zone.clone());
+        Some(time.strftime(format).to_string())
     }
 }
 
@@ -324,7 +350,7 @@ mod tests {
     #[test]
     fn the_span_of_a_finding_ends_with_its_last_occurrence() {
         const SECOND_NS: u64 = 1_000_000_000;
-        let clock = Clock { start: None, window_ns: 10 * SECOND_NS, zone: TimeZone::UTC };
+        let clock = Clock { start: None, capture_length_ns: 10 * SECOND_NS, zone: TimeZone::UTC };
         let finding = |last_at_ns, ended_at_ns| FindingLine {
             kind: String::from("burst"),
             severity: Severity::Info,
@@ -363,7 +389,7 @@ mod tests {
     fn moments_are_times_of_day_in_the_zone_or_count_from_the_start() {
         const HOUR_NS: u64 = 3_600_000_000_000;
         let start = Timestamp::from_nanosecond(1_763_712_000_120_000_000).ok();
-        let clock = Clock { start, window_ns: 0, zone: TimeZone::fixed(jiff::tz::offset(1)) };
+        let clock = Clock { start, capture_length_ns: 0, zone: TimeZone::fixed(jiff::tz::offset(1)) };
         assert_eq!(clock.capture(1_500_000_000), "1.500 s from 2025-11-21 09:00:00.120 +01");
         assert_eq!((clock.moment(0), clock.moment(2 * HOUR_NS)), ("09:00:00.120".into(), "11:00:00.120".into()));
         assert_eq!(clock.moment(15 * HOUR_NS), "11-22 00:00:00");

@@ -165,16 +165,21 @@ impl Tokens {
 impl Itl {
     /// Inter-token latency so far.
     pub fn of(ledger: &Ledger) -> Self {
-        let is_observed = ledger.observes_deliveries();
-        Self {
+        let mut itl = Self {
             sent: Spread::of_distribution(ledger.itl_sent()),
-            delivered: Spread::of_distribution(ledger.itl_delivered()).filter(|_| is_observed),
+            delivered: None,
             sent_by_token: Spread::of_distribution(ledger.itl_sent_by_token()),
-            delivered_by_token: Spread::of_distribution(ledger.itl_delivered_by_token()).filter(|_| is_observed),
+            delivered_by_token: None,
+        };
+        if ledger.observes_deliveries() {
+            itl.delivered = Spread::of_distribution(ledger.itl_delivered());
+            itl.delivered_by_token = Spread::of_distribution(ledger.itl_delivered_by_token());
         }
+        itl
     }
 }
 
+/// First-token gaps so far.
 fn gap(ledger: &Ledger) -> Gap {
     let gap = ledger.gap();
     Gap {
@@ -209,6 +214,7 @@ impl Chunks {
     }
 }
 
+/// Responses by their end; `None` if the end of none was observed.
 fn answers(ledger: &Ledger) -> Option<AnswerCounts> {
     let answers = &ledger.totals().answers;
     (answers.seen > 0).then_some(AnswerCounts {
@@ -311,11 +317,13 @@ fn lanes(members: &[&Hop], chunks: u64) -> Option<Vec<LaneLine>> {
         .filter(|lane| lane.chunks > 0)
         .collect();
     lanes.sort_by_key(|lane| (std::cmp::Reverse(lane.chunks), lane.worker, lane.lane));
-    let several = lanes.len() > members.iter().filter(|hop| hop.counts.chunks > 0).count();
+    let receivers = members.iter().filter(|hop| hop.counts.chunks > 0).count();
+    let has_several_senders = lanes.len() > receivers;
     lanes.truncate(LANES);
-    several.then_some(lanes)
+    if has_several_senders { Some(lanes) } else { None }
 }
 
+/// Load and queue of one of the hops of a line.
 fn worker(ledger: &Ledger, hop: &Hop, chunks: u64, window_ns: u64) -> WorkerLine {
     let counts = hop.counts;
     let capabilities = hop.capabilities();
@@ -334,6 +342,7 @@ fn worker(ledger: &Ledger, hop: &Hop, chunks: u64, window_ns: u64) -> WorkerLine
     }
 }
 
+/// Cost of the observation, and what it missed.
 fn own(ledger: &Ledger, input: &ReportInput) -> Own {
     let totals = ledger.totals();
     Own {
@@ -358,7 +367,7 @@ fn cpu(ledger: &Ledger) -> Option<Vec<CpuLine>> {
         // `false` sorts before `true`.
         (process_index, thread.part != Some(ThreadPart::Main), !thread.is_receiver(), thread.id.tid)
     });
-    (!sampled.is_empty()).then(|| relevant.into_iter().filter_map(cpu_line).collect())
+    if sampled.is_empty() { None } else { Some(relevant.into_iter().filter_map(cpu_line).collect()) }
 }
 
 fn is_relevant(thread: &Thread) -> bool {
@@ -366,6 +375,7 @@ fn is_relevant(thread: &Thread) -> bool {
     busy || thread.is_receiver() || thread.part == Some(ThreadPart::Main)
 }
 
+/// Time use of a thread; `None` without a sample.
 fn cpu_line(thread: &Thread) -> Option<CpuLine> {
     let spent = thread.total()?;
     let id = thread.id;

@@ -53,10 +53,12 @@ pub struct EpisodeLine {
 }
 
 impl EpisodeLine {
-    /// The same episode on a clock that is ahead by this time.
-    pub(super) fn shifted(self, ns: i64) -> Self {
-        let [at_ns, last_at_ns] = [self.at_ns, self.last_at_ns].map(|at_ns| at_ns.saturating_add_signed(ns));
-        Self { at_ns, last_at_ns }
+    /// The same episode on a clock that is ahead by `ahead_ns`.
+    pub(super) fn shifted(self, ahead_ns: i64) -> Self {
+        Self {
+            at_ns: self.at_ns.saturating_add_signed(ahead_ns),
+            last_at_ns: self.last_at_ns.saturating_add_signed(ahead_ns),
+        }
     }
 }
 

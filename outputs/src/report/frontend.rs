@@ -47,6 +47,7 @@ impl FrontendCounts {
     }
 }
 
+/// Writes the waits in a frontend, if any is known.
 pub(super) fn rows(out: &mut String, report: &Report) {
     let Some(waits) = &report.frontend else { return };
     for (n, line) in waits.lines().iter().enumerate() {

@@ -38,14 +38,14 @@ pub fn lines(text: &str) -> String {
 
 /// Indents the lines after the first, so that a line break inside a message cannot pass for another message.
 pub fn indented(text: &str) -> Cow<'_, str> {
-    match text.split_once('\n') {
-        None | Some((_, "")) => text.into(),
-        Some(_) => {
-            let (body, end) = text.strip_suffix('\n').map_or((text, ""), |body| (body, "\n"));
-            let is_indented = body.lines().skip(1).all(|line| line.is_empty() || line.starts_with(' '));
-            if is_indented { text.into() } else { (body.replace('\n', "\n    ") + end).into() }
-        }
+    // A line end at the end of the text begins no other line.
+    let body = text.strip_suffix('\n').unwrap_or(text);
+    let is_indented = body.lines().skip(1).all(|line| line.is_empty() || line.starts_with(' '));
+    if is_indented {
+        return text.into();
     }
+    let end = &text[body.len()..];
+    (body.replace('\n', "\n    ") + end).into()
 }
 
 /// How an [`EscapingWriter`] escapes a character.
@@ -77,8 +77,11 @@ pub fn output(text: &str, form: EscapeForm) -> Cow<'_, str> {
     }
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
+        if !is_active(c) {
+            out.push(c);
+            continue;
+        }
         match form {
-            _ if !is_active(c) => out.push(c),
             EscapeForm::Text => out.push('\u{fffd}'),
             EscapeForm::Json => {
                 // Writing to a string cannot fail.

@@ -67,6 +67,7 @@ pub fn judgements(ledger: &Ledger) -> Vec<Judgement> {
     FaultKind::ALL.iter().map(|&fault| judgement(ledger, fault)).collect()
 }
 
+/// Whether the run could have shown this kind of fault, or why not.
 fn judgement(ledger: &Ledger, fault: FaultKind) -> Judgement {
     let reason = match fault {
         FaultKind::FirstTokenGap => unjudged_gap(ledger),
@@ -88,9 +89,11 @@ fn without_frames(ledger: &Ledger, of_log: &'static str) -> Option<&'static str>
     Some(if ledger.stages().counts.logged > 0 { of_log } else { "no frames are observed" })
 }
 
+/// Why gaps of first tokens could not be judged; `None` if they could.
 fn unjudged_gap(ledger: &Ledger) -> Option<&'static str> {
     // A first token that still waits is a gap without an end.
-    if ledger.observes_gaps() && (ledger.gap().count() > 0 || ledger.requests().any(|r| r.waiting_since().is_some())) {
+    let has_gap = ledger.gap().count() > 0 || ledger.requests().any(|request| request.waiting_since().is_some());
+    if ledger.observes_gaps() && has_gap {
         return None;
     }
     let of_log = "the log has not both times of a first token";
@@ -105,11 +108,14 @@ fn unobserved_receives(ledger: &Ledger) -> &'static str {
     if knows_receiver { "receives are not observed" } else { "no receiver was seen" }
 }
 
+/// Why losses of tokens could not be judged; `None` if they could.
 fn unjudged_loss(ledger: &Ledger) -> Option<&'static str> {
     let totals = ledger.totals();
     let outcomes = totals.chunks.outcomes;
     let judged = outcomes.chunks() - outcomes.unjudged;
-    if totals.answers.judged_alone > 0 || judged > 0 && judged as f64 >= JUDGED_SHARE * outcomes.chunks() as f64 {
+    let are_chunks_judged = judged > 0 && judged as f64 >= JUDGED_SHARE * outcomes.chunks() as f64;
+    let are_responses_judged = totals.answers.judged_alone > 0;
+    if are_chunks_judged || are_responses_judged {
         return None;
     }
     let of_frames = if ledger.observes_deliveries() {
@@ -118,15 +124,12 @@ fn unjudged_loss(ledger: &Ledger) -> Option<&'static str> {
         // A prediction from wakeups is no observation of what clients received.
         "deliveries are not observed"
     };
-    let without_frames = without_frames(ledger, OF_LOG);
-    let of_responses =
-        (totals.answers.seen > 0).then_some("responses list no token ids, or no count to compare them with");
-    Some(match without_frames {
-        Some(reason) => of_responses.unwrap_or(reason),
-        None => of_frames,
-    })
+    let Some(reason) = without_frames(ledger, OF_LOG) else { return Some(of_frames) };
+    let has_responses = totals.answers.seen > 0;
+    Some(if has_responses { "responses list no token ids, or no count to compare them with" } else { reason })
 }
 
+/// Why silence of the engine could not be judged; `None` if it could.
 fn unjudged_silence(ledger: &Ledger) -> Option<&'static str> {
     if ledger.itl_sent().count() > 0 {
         return None;
@@ -134,6 +137,7 @@ fn unjudged_silence(ledger: &Ledger) -> Option<&'static str> {
     Some(without_frames(ledger, OF_LOG).unwrap_or("no request sent two chunks"))
 }
 
+/// Why queues of frames could not be judged; `None` if they could.
 fn unjudged_queues(ledger: &Ledger) -> Option<&'static str> {
     if ledger.hops().iter().any(observes_output_queue) {
         return None;
@@ -146,6 +150,7 @@ fn observes_output_queue(hop: &Hop) -> bool {
     !hop.carries_requests && hop.capabilities().sent && hop.capabilities().received
 }
 
+/// Why deliveries could not be judged; `None` if they could.
 fn unjudged_delivery(ledger: &Ledger) -> Option<&'static str> {
     if ledger.delivery_wait().count() > 0 || ledger.itl_delivered().count() > 0 {
         return None;
@@ -158,6 +163,7 @@ fn unjudged_delivery(ledger: &Ledger) -> Option<&'static str> {
     Some(without_frames(ledger, OF_LOG).unwrap_or(of_frames))
 }
 
+/// Why what clients do could not be judged; `None` if it could.
 fn unjudged_clients(ledger: &Ledger) -> Option<&'static str> {
     if ledger.totals().answers.seen > 0 {
         return None;
@@ -166,19 +172,22 @@ fn unjudged_clients(ledger: &Ledger) -> Option<&'static str> {
     Some(without_frames(ledger, OF_LOG).unwrap_or(of_frames))
 }
 
+/// Why late requests could not be judged; `None` if they could.
 fn unjudged_late_requests(ledger: &Ledger) -> Option<&'static str> {
     let judged = ledger.ttft().judged();
-    let all = judged.requests + judged.shared_rids;
-    let are_most = |requests: u64| all > 0 && requests as f64 >= JUDGED_SHARE * all as f64;
-    if are_most(judged.before_dispatch) && are_most(judged.until_first_token) {
+    let requests = judged.requests + judged.shared_rids;
+    let least_judged = JUDGED_SHARE * requests as f64;
+    let are_arrivals_judged = requests > 0 && judged.before_dispatch as f64 >= least_judged;
+    let are_first_tokens_judged = requests > 0 && judged.until_first_token as f64 >= least_judged;
+    if are_arrivals_judged && are_first_tokens_judged {
         return None;
     }
     let sends_requests = ledger.hops().iter().any(|hop| hop.carries_requests && hop.counts.frames_sent > 0);
     let of_frames = if !sends_requests {
         "requests on their way to the engine are not observed"
-    } else if all == 0 {
+    } else if requests == 0 {
         "no request was seen until its first token"
-    } else if !are_most(judged.before_dispatch) {
+    } else if !are_arrivals_judged {
         "arrivals of requests are not observed"
     } else if judged.of_pairs > 0 {
         WAITS_FOR_OTHER_SERVER
@@ -208,21 +217,24 @@ pub fn headline_of_finding(ended_at: Option<String>, summary: &str) -> String {
 pub fn headline_without_warning(judged: &[Judgement], requests: u64, responses: u64, has_findings: bool) -> String {
     let found = if has_findings { "no warnings" } else { "no findings" };
     let seen = if requests == 0 { plural(responses, "response") } else { plural(requests, "request") };
-    match not_judged(judged) {
-        None => format!("HEALTHY: {found}"),
-        Some(rest) if judged.iter().all(|judgement| !judgement.judged) => {
-            format!("NOT JUDGED: {seen}, {found}; {rest}")
-        }
-        Some(rest) => format!("{} in {seen}; not judged: {rest}", found.to_uppercase()),
+    let Some(unjudged) = describe_unjudged(judged) else {
+        return format!("HEALTHY: {found}");
+    };
+    let is_any_judged = judged.iter().any(|judgement| judgement.judged);
+    if is_any_judged {
+        format!("{} in {seen}; not judged: {unjudged}", found.to_uppercase())
+    } else {
+        format!("NOT JUDGED: {seen}, {found}; {unjudged}")
     }
 }
 
 /// Summary in one sentence: the worst finding, or else the judged kinds of faults and those that were not judged.
 pub(super) fn headline(report: &Report, clock: &Clock) -> String {
     if let Some(worst) = report.worst_finding() {
-        let ended_at = worst
-            .ended_at_ns
-            .map(|end| clock.time_of_day_in_zone(end).unwrap_or_else(|| format!("{} into the capture", duration(end))));
+        let ended_at = worst.ended_at_ns.map(|end_ns| {
+            let time_of_day = clock.time_of_day_in_zone(end_ns);
+            time_of_day.unwrap_or_else(|| format!("{} into the capture", duration(end_ns)))
+        });
         let severity = worst.severity.as_str().to_uppercase();
         return format!("{severity}: {}", headline_of_finding(ended_at, &worst.summary));
     }
@@ -245,11 +257,12 @@ fn absence_of_requests(report: &Report) -> String {
 }
 
 /// Kinds of faults that were not judged, those with one reason together; `None` if all were judged.
-fn not_judged(judgements: &[Judgement]) -> Option<String> {
+fn describe_unjudged(judgements: &[Judgement]) -> Option<String> {
     let unjudged: Vec<&Judgement> = judgements.iter().filter(|judgement| !judgement.judged).collect();
     let mut groups: Vec<String> = Vec::new();
     for (index, Judgement { reason, .. }) in unjudged.iter().enumerate() {
-        if unjudged[..index].iter().any(|before| before.reason == *reason) {
+        let is_listed = unjudged[..index].iter().any(|before| before.reason == *reason);
+        if is_listed {
             continue;
         }
         let with_reason = unjudged[index..].iter().filter(|other| other.reason == *reason);
@@ -257,5 +270,5 @@ fn not_judged(judgements: &[Judgement]) -> Option<String> {
         let reason = reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
         groups.push(format!("{}{reason}", faults.join(", ")));
     }
-    (!groups.is_empty()).then(|| groups.join("; "))
+    if groups.is_empty() { None } else { Some(groups.join("; ")) }
 }

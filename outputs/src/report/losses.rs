@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use trace::MonoNs;
+use trace::event::Finish;
 use trace::ledger::{self, Ledger, LostRange, Request};
 use trace::words::known_or_dash;
 
@@ -63,58 +64,93 @@ pub struct LossLine {
 }
 
 /// Converts the losses kept by the ledger.
-pub(super) fn losses(ledger: &Ledger, from: MonoNs) -> Losses {
+pub(super) fn losses(ledger: &Ledger, capture_start: MonoNs) -> Losses {
     let totals = ledger.totals();
-    let deliveries = ledger.observes_deliveries();
-    let predicts = ledger.dropped_predicted().is_some();
-    Losses {
-        confirmed: deliveries.then(|| LossList {
-            requests: totals.drops.rids,
-            lines: list(ledger, from, Request::losses, |l| l.confirmed.as_deref()),
-        }),
-        predicted: predicts.then(|| LossList {
-            requests: totals.predicted_drops.rids,
-            lines: list(ledger, from, Request::predicted, |l| l.predicted.as_deref()),
-        }),
+    let mut losses = Losses::default();
+    if ledger.observes_deliveries() {
+        let live = ledger.requests().filter_map(|request| Some(LossyRequest::live(ledger, request, request.losses()?)));
+        let closed =
+            ledger.lossy_requests().filter_map(|lossy| Some(LossyRequest::closed(lossy, lossy.confirmed.as_deref()?)));
+        let lines = worst_lines(live.chain(closed).collect(), capture_start);
+        losses.confirmed = Some(LossList { requests: totals.drops.rids, lines });
+    }
+    if ledger.dropped_predicted().is_some() {
+        let live =
+            ledger.requests().filter_map(|request| Some(LossyRequest::live(ledger, request, request.predicted()?)));
+        let closed =
+            ledger.lossy_requests().filter_map(|lossy| Some(LossyRequest::closed(lossy, lossy.predicted.as_deref()?)));
+        let lines = worst_lines(live.chain(closed).collect(), capture_start);
+        losses.predicted = Some(LossList { requests: totals.predicted_drops.rids, lines });
+    }
+    losses
+}
+
+/// A request that lost tokens, in flight or over.
+struct LossyRequest<'l> {
+    losses: &'l ledger::Losses,
+    rid: &'l str,
+    tokens_sent: u32,
+    /// `None` if deliveries are not observed.
+    tokens_delivered: Option<u32>,
+    finish: Option<Finish>,
+    is_over: bool,
+}
+
+impl<'l> LossyRequest<'l> {
+    /// A request of the ledger's table.
+    fn live(ledger: &Ledger, request: &'l Request, losses: &'l ledger::Losses) -> Self {
+        Self {
+            losses,
+            rid: &request.rid,
+            tokens_sent: request.tokens_sent,
+            tokens_delivered: ledger.observes_deliveries().then_some(request.tokens_delivered),
+            finish: request.finish,
+            is_over: request.finish.is_some(),
+        }
+    }
+
+    /// A request that is kept for its losses only.
+    fn closed(lossy: &'l ledger::Lossy, losses: &'l ledger::Losses) -> Self {
+        Self {
+            losses,
+            rid: &lossy.rid,
+            tokens_sent: lossy.tokens_sent,
+            tokens_delivered: lossy.tokens_delivered,
+            finish: lossy.finish,
+            is_over: true,
+        }
     }
 }
 
-fn list(
-    ledger: &Ledger,
-    from: MonoNs,
-    live: fn(&Request) -> Option<&ledger::Losses>,
-    over: fn(&ledger::Lossy) -> Option<&ledger::Losses>,
-) -> Vec<LossLine> {
-    let deliveries = ledger.observes_deliveries();
-    let open = ledger.requests().filter_map(|r| {
-        let delivered = deliveries.then_some(r.tokens_delivered);
-        Some((live(r)?, &r.rid, r.tokens_sent, delivered, r.finish, r.finish.is_some()))
-    });
-    let closed = ledger
-        .lossy_requests()
-        .filter_map(|r| Some((over(r)?, &r.rid, r.tokens_sent, r.tokens_delivered, r.finish, true)));
-    let mut all: Vec<_> = open.chain(closed).collect();
-    all.sort_unstable_by(|a, b| (b.0.tokens, a.1).cmp(&(a.0.tokens, b.1)));
-    let worst = all.into_iter().take(LIMIT);
-    worst
-        .map(|(lost, rid, tokens_sent, tokens_delivered, finish, is_over)| LossLine {
-            rid: rid.to_string(),
-            tokens_sent: tokens_sent.into(),
-            tokens_delivered: tokens_delivered.map(u64::from),
-            tokens: lost.tokens,
-            chunks: lost.chunks,
-            at_ns: lost.since.map(|at| at.since(from)),
-            last_at_ns: lost.last_at.map(|at| at.since(from)),
-            ended_at_ns: lost.last_at.filter(|_| is_over).map(|at| at.since(from)),
-            duration_ns: lost.last_at.zip(lost.since).map(|(last, first)| last.since(first)),
-            ranges: lost.ranges.clone(),
-            tokens_unlisted: lost.unlisted,
-            finish: finish.map(|finish| finish.as_str().to_owned()),
-        })
-        .collect()
+/// The requests that lost most tokens, worst first.
+fn worst_lines(mut requests: Vec<LossyRequest<'_>>, capture_start: MonoNs) -> Vec<LossLine> {
+    requests.sort_unstable_by_key(|request| (std::cmp::Reverse(request.losses.tokens), request.rid));
+    requests.iter().take(LIMIT).map(|request| LossLine::new(request, capture_start)).collect()
 }
 
 impl LossLine {
+    /// The losses of a request, with times since the start of the capture.
+    fn new(request: &LossyRequest<'_>, capture_start: MonoNs) -> Self {
+        let losses = request.losses;
+        let at_ns = losses.since.map(|at| at.since(capture_start));
+        let last_at_ns = losses.last_at.map(|at| at.since(capture_start));
+        Self {
+            rid: request.rid.to_owned(),
+            tokens_sent: request.tokens_sent.into(),
+            tokens_delivered: request.tokens_delivered.map(u64::from),
+            tokens: losses.tokens,
+            chunks: losses.chunks,
+            at_ns,
+            last_at_ns,
+            // A request in flight may lose more.
+            ended_at_ns: if request.is_over { last_at_ns } else { None },
+            duration_ns: losses.last_at.zip(losses.since).map(|(last, first)| last.since(first)),
+            ranges: losses.ranges.clone(),
+            tokens_unlisted: losses.unlisted,
+            finish: request.finish.map(|finish| finish.as_str().to_owned()),
+        }
+    }
+
     /// Times of the first and the last loss: `07:20:03.120 to 07:20:05.320`.
     pub(super) fn span(&self, clock: &Clock) -> String {
         let times = self.at_ns.zip(self.last_at_ns);
@@ -133,7 +169,7 @@ impl LossLine {
     }
 }
 
-/// Formats positions: `3, 7-9, ...`.
+/// Formats positions, with at most `limit` ranges: `3, 7-9, ...`.
 pub fn places(ranges: impl ExactSizeIterator<Item = [u32; 2]>, limit: usize, unlisted: u64) -> String {
     let more = if ranges.len() > limit || unlisted > 0 { ", ..." } else { "" };
     let shown: Vec<String> = ranges.take(limit).map(range).collect();
@@ -144,7 +180,7 @@ fn range([first, last]: [u32; 2]) -> String {
     if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
-/// Formats ids: `13, 14, ...`.
+/// Formats ids, at most `limit`: `13, 14, ...`.
 pub fn ids<'i>(ids: impl Iterator<Item = &'i i64>, limit: usize) -> String {
     let mut ids = ids.peekable();
     let shown: Vec<String> = ids.by_ref().take(limit).map(i64::to_string).collect();

@@ -8,38 +8,39 @@ use super::hostile::{markdown, markdown_code};
 use super::judged::headline;
 use super::table::Kind::{Hop, Number, Rid, Text};
 use super::table::{self, Table};
-use super::{Clock, FrontendCounts, Report, TtftReport, bar, brief};
+use super::{Chunks, Clock, FrontendCounts, Report, TtftReport, bar, brief};
 
 /// Maximum number of requests and functions listed.
 const LIMIT: usize = 10;
 /// Width of the bar in cells.
 const BAR: usize = 40;
 
+/// The report as Markdown.
 pub(super) fn render(report: &Report, clock: &Clock) -> String {
     let mut out = String::new();
-    head(&mut out, report, clock);
-    findings(&mut out, report, clock);
-    lossy(&mut out, report, clock);
-    tool_calls(&mut out, report);
-    slowest(&mut out, report, clock);
-    pair(&mut out, report);
-    ttft(&mut out, report);
-    path(&mut out, report);
+    write_head(&mut out, report, clock);
+    write_findings(&mut out, report, clock);
+    write_losses(&mut out, report, clock);
+    write_tool_calls(&mut out, report);
+    write_slowest(&mut out, report, clock);
+    write_pair(&mut out, report);
+    write_ttft(&mut out, report);
+    write_path(&mut out, report);
     if let Some(hops) = table::hops(report) {
-        section(&mut out, "Hops", hops);
+        write_section(&mut out, "Hops", hops);
     }
     if let Some(cpu) = table::cpu(report) {
-        section(&mut out, "CPU", cpu);
+        write_section(&mut out, "CPU", cpu);
     }
     for role in report.stacks.iter().flatten() {
         let heading = format!("Python functions of {}", markdown(&role.role));
-        section(&mut out, &heading, table::functions(role, LIMIT));
+        write_section(&mut out, &heading, table::functions(role, LIMIT));
     }
     if let Some(worst) = report.stages.as_ref().and_then(|log| log.slowest.first()) {
         let heading = format!("Worst request by the engine's log: {}", markdown_code(&worst.rid));
-        section(&mut out, &heading, table::stages(worst, clock));
+        write_section(&mut out, &heading, table::stages(worst, clock));
     }
-    own(&mut out, report);
+    write_own_costs(&mut out, report);
     out
 }
 
@@ -52,40 +53,33 @@ pub(crate) fn table<const N: usize>(out: &mut String, Table { columns, rows }: &
     }
 }
 
-fn section<const N: usize>(out: &mut String, heading: &str, mut of: Table<'_, N>) {
-    for (cell, (_, kind)) in of.rows.iter_mut().flat_map(|row| row.iter_mut().zip(of.columns)) {
-        match kind {
-            Text => *cell = markdown(cell),
-            Rid | Hop => *cell = markdown_code(cell),
-            Number => {}
+/// Writes a table under a heading. Cells are escaped by the kind of their column.
+fn write_section<const N: usize>(out: &mut String, heading: &str, mut section: Table<'_, N>) {
+    for row in &mut section.rows {
+        for (cell, (_, kind)) in row.iter_mut().zip(section.columns) {
+            match kind {
+                Text => *cell = markdown(cell),
+                Rid | Hop => *cell = markdown_code(cell),
+                Number => {}
+            }
         }
     }
     let _ = writeln!(out, "### {heading}\n");
-    table(out, &of);
+    table(out, &section);
     out.push('\n');
 }
 
-fn head(out: &mut String, report: &Report, clock: &Clock) {
+/// Writes the verdict as heading, then the main numbers as a list.
+fn write_head(out: &mut String, report: &Report, clock: &Clock) {
     let _ = writeln!(out, "## {}\n", markdown(&headline(report, clock)));
     if let Some(worst) = report.worst_finding() {
         let _ = writeln!(out, "- **when** {}", brief::span_of(worst, clock));
     }
-    let _ = writeln!(out, "- **capture** {}", clock.capture(report.window_ns[1]));
+    let _ = writeln!(out, "- **capture** {}", clock.capture(report.capture_length_ns()));
     let _ = writeln!(out, "- **requests** {}", brief::requests(&report.requests));
     let gap = report.gap_ns.as_ref().map_or_else(brief::unknown, brief::quantiles);
     let _ = writeln!(out, "- **gap** {gap}");
-    let c = &report.chunks;
-    let lost = match (c.dropped_confirmed, c.dropped_predicted) {
-        (Some(n), _) => format!(
-            "{} tokens in {} chunks ({} of all), confirmed by counts",
-            known_or_dash(c.tokens_lost, count),
-            count(n),
-            share(n, c.sent)
-        ),
-        (None, Some(n)) => format!("{} chunks predicted; deliveries were not observed", count(n)),
-        (None, None) => brief::unknown(),
-    };
-    let _ = writeln!(out, "- **lost** {lost}");
+    let _ = writeln!(out, "- **lost** {}", describe_lost(&report.chunks));
     let itl = &report.itl_ns;
     if let (Some(client), Some(sent)) = (itl.delivered_by_token, itl.sent_by_token) {
         let [p50, p90, p99] = [client.p50, client.p90, client.p99].map(duration);
@@ -100,14 +94,28 @@ fn head(out: &mut String, report: &Report, clock: &Clock) {
         out,
         "- **engine** {}: {}\n",
         markdown(&brief::engine(report)),
-        markdown(&brief::known_to_lose(report))
+        markdown(&brief::describe_known_losses(report))
     );
 }
 
-fn findings(out: &mut String, report: &Report, clock: &Clock) {
-    for (n, finding) in report.findings.iter().enumerate() {
-        let mark = finding.severity.as_str();
-        let _ = writeln!(out, "{}. **{mark}** {}: {}", n + 1, markdown(&finding.kind), markdown(&finding.summary));
+/// What was lost: counted if deliveries were observed, else predicted.
+fn describe_lost(chunks: &Chunks) -> String {
+    if let Some(dropped) = chunks.dropped_confirmed {
+        let tokens = known_or_dash(chunks.tokens_lost, count);
+        let share = share(dropped, chunks.sent);
+        format!("{tokens} tokens in {} chunks ({share} of all), confirmed by counts", count(dropped))
+    } else if let Some(dropped) = chunks.dropped_predicted {
+        format!("{} chunks predicted; deliveries were not observed", count(dropped))
+    } else {
+        brief::unknown()
+    }
+}
+
+/// Writes the findings as a numbered list, worst first.
+fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
+    for (finding, number) in report.findings.iter().zip(1..) {
+        let severity = finding.severity.as_str();
+        let _ = writeln!(out, "{number}. **{severity}** {}: {}", markdown(&finding.kind), markdown(&finding.summary));
         let mut since = format!("   {}", brief::span_of(finding, clock));
         if !finding.rid.is_empty() {
             let _ = write!(since, ", worst {}", markdown_code(&finding.rid));
@@ -122,7 +130,8 @@ fn findings(out: &mut String, report: &Report, clock: &Clock) {
     }
 }
 
-fn tool_calls(out: &mut String, report: &Report) {
+/// Writes the outcomes of tool calls, and an explanation of the first few that are not complete.
+fn write_tool_calls(out: &mut String, report: &Report) {
     let Some(calls) = &report.tool_calls else { return };
     let _ = writeln!(out, "### Tool calls of responses: {}\n", calls.summary());
     for (rid, explanation) in calls.notable() {
@@ -131,14 +140,18 @@ fn tool_calls(out: &mut String, report: &Report) {
     out.push('\n');
 }
 
-fn lossy(out: &mut String, report: &Report, clock: &Clock) {
-    if let Some(list) = report.losses.confirmed.as_ref().filter(|list| !list.lines.is_empty()) {
+/// Writes the requests that lost tokens, if deliveries were observed.
+fn write_losses(out: &mut String, report: &Report, clock: &Clock) {
+    if let Some(list) = &report.losses.confirmed
+        && !list.lines.is_empty()
+    {
         let heading = format!("Lost tokens, confirmed: {}", plural(list.requests, "request"));
-        section(out, &heading, table::losses(list, clock, LIMIT, LIMIT));
+        write_section(out, &heading, table::losses(list, clock, LIMIT, LIMIT));
     }
 }
 
-fn slowest(out: &mut String, report: &Report, clock: &Clock) {
+/// Writes the table of the requests with the longest gaps, if gaps were observed.
+fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
     if report.gap_ns.is_none() || report.slowest.is_empty() {
         return;
     }
@@ -147,43 +160,47 @@ fn slowest(out: &mut String, report: &Report, clock: &Clock) {
         [
             ("Request", Rid, &|line| line.rid.clone()),
             ("First sent", Number, &|line| known_or_dash(line.first_sent_ns, |ns| clock.moment(ns))),
-            ("Gap", Number, &|line| line.gap_text(report.window_ns[1])),
+            ("Gap", Number, &|line| line.gap_text(report.capture_length_ns())),
             ("First received", Number, &|line| known_or_dash(line.first_received_ns, |ns| clock.moment(ns))),
             ("Tokens sent", Number, &|line| count(line.tokens_sent)),
             ("Lost", Number, &|line| known_or_dash(line.tokens_lost, count)),
             ("Finish", Text, &|line| line.finish.as_deref().unwrap_or("-").to_owned()),
         ],
     );
-    section(out, "Worst requests", worst);
+    write_section(out, "Worst requests", worst);
 }
 
-fn pair(out: &mut String, report: &Report) {
+/// Writes where the time to first token goes on both servers of a pair.
+fn write_pair(out: &mut String, report: &Report) {
     if let Some(pair) = &report.pair {
         let mut lines = vec![pair.headline.clone()];
         lines.extend(pair.paragraphs());
         let heading = format!("Where TTFT goes on both servers\n\n{}", markdown(&lines.join("; ")));
-        section(out, &heading, table::pair(&pair.legs));
+        write_section(out, &heading, table::pair(&pair.legs));
     }
 }
 
-fn ttft(out: &mut String, report: &Report) {
+/// Writes where the time to first token of most requests goes.
+fn write_ttft(out: &mut String, report: &Report) {
     let Some(main) = report.ttft.as_ref().and_then(TtftReport::main_group) else { return };
     // The heading is its first line; a paragraph follows.
     let mut heading = format!("Where TTFT goes\n\n{}", brief::ttft(main));
-    for line in brief::ttft_limits(report) {
+    for line in brief::ttft_caveats(report) {
         let _ = write!(heading, "; {line}");
     }
-    section(out, &heading, table::ttft(main));
+    write_section(out, &heading, table::ttft(main));
 }
 
-fn path(out: &mut String, report: &Report) {
+/// Writes where a chunk's time goes, with the bar of the first tokens.
+fn write_path(out: &mut String, report: &Report) {
     if let Some(bar) = bar::line(&report.path, BAR) {
         let heading = format!("Where the time goes\n\n{}", markdown_code(&bar));
-        section(out, &heading, table::path(&report.path));
+        write_section(out, &heading, table::path(&report.path));
     }
 }
 
-fn own(out: &mut String, report: &Report) {
+/// Writes what was not observed, and what the observation missed.
+fn write_own_costs(out: &mut String, report: &Report) {
     let _ = writeln!(out, "### Not observed, and missed observations\n");
     for what in brief::not_observed(report) {
         let _ = writeln!(out, "- not observed (shown as -): {what}");
@@ -191,9 +208,14 @@ fn own(out: &mut String, report: &Report) {
     for failure in brief::degraded(report) {
         let _ = writeln!(out, "- unavailable or failed: {}", markdown(&failure));
     }
-    for (name, limit, times) in brief::limits_reached(report) {
-        let _ =
-            writeln!(out, "- the limit {} of {} was reached {} times", markdown_code(name), count(limit), count(times));
+    for (name, line) in brief::limits_reached(report) {
+        let _ = writeln!(
+            out,
+            "- the limit {} of {} was reached {} times",
+            markdown_code(name),
+            count(line.limit),
+            count(line.reached)
+        );
     }
     let own = &report.own;
     let _ = writeln!(

@@ -33,7 +33,7 @@ use trace::detect::Severity;
 use trace::detect::attribution::LegKind;
 use trace::engine::{Mode, Waiter};
 use trace::stats::Spread;
-use trace::{Analysis, ReportInput, SamplingCost};
+use trace::{Analysis, MonoNs, ReportInput, SamplingCost};
 
 pub use abandoned::{AbandonedReport, AbandonedRow, AbortRow};
 pub(crate) use brief::wrap;
@@ -173,6 +173,16 @@ impl Report {
     /// Renders one HTML page without scripts or external resources.
     pub fn to_html(&self, clock: &Clock) -> String {
         html::render(self, clock)
+    }
+
+    /// Length of the capture. All times of the report count from its start.
+    pub fn capture_length_ns(&self) -> u64 {
+        self.window_ns[1]
+    }
+
+    /// Start of the capture on the observed machine's clock.
+    pub fn capture_start(&self) -> MonoNs {
+        MonoNs(self.window_mono_ns[0])
     }
 
     /// The finding of the headline, which is above `info`.

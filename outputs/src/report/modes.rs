@@ -79,25 +79,23 @@ fn bytes_with_ids(bytes: u64, listed: u64, ids: u64) -> u64 {
 
 /// Mode observed in deliveries; `None` if they are inconclusive or contradictory.
 pub(super) fn delivered(ledger: &Ledger) -> Option<Mode> {
-    match ledger.totals().deliveries {
-        ModeCounts { incremental: 1.., cumulative: 0 } => Some(Mode::Incremental),
-        ModeCounts { incremental: 0, cumulative: 1.. } => Some(Mode::Cumulative),
-        _ => None,
+    let ModeCounts { incremental, cumulative } = ledger.totals().deliveries;
+    match (incremental > 0, cumulative > 0) {
+        (true, false) => Some(Mode::Incremental),
+        (false, true) => Some(Mode::Cumulative),
+        (true, true) | (false, false) => None,
     }
 }
 
+/// Ids and bytes of each hop and of deliveries, and the observed mode.
 pub(super) fn modes(ledger: &Ledger) -> Modes {
     let hops = ledger.groups().iter().enumerate().filter_map(|(index, group)| {
         let bytes = ledger.hops_of_group(index).map(|hop| hop.counts.bytes).sum();
         ModeLine::of(&group.name, Some(bytes), group.ids)
     });
-    let client = ModeLine::of("client", None, ledger.totals().delivered_ids);
-    Modes {
-        delivered: delivered(ledger),
-        hops: hops.collect(),
-        client: client.filter(|_| ledger.observes_deliveries()),
-        bytes_per_id: BYTES_PER_ID,
-    }
+    let client =
+        if ledger.observes_deliveries() { ModeLine::of("client", None, ledger.totals().delivered_ids) } else { None };
+    Modes { delivered: delivered(ledger), hops: hops.collect(), client, bytes_per_id: BYTES_PER_ID }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use trace::clock::MonoNs;
 use trace::detect::Severity;
-use trace::pair::{ClockUse, Pair, PairFinding, PairMoment, PairRow};
+use trace::pair::{ClockUse, Pair, PairFinding, PairLegLengths, PairMoment, PairRow};
 use trace::stats::{Spread, WINDOW_NS};
 use trace::words::{count, duration, percent, plural};
 
@@ -139,38 +139,26 @@ pub struct PrefillName {
 }
 
 impl PairReport {
-    /// The joined requests of a decode server, of which the `slowest` are listed; `None` if none was joined. `prefill` names the prefill
-    /// servers in the order of the join.
+    /// The joined requests of a decode server, of which at most `slowest_limit` are listed; `None` if none was joined. `prefill_servers` are in
+    /// the order of the join, and times count from `capture_start`.
     pub fn new(
         pair: &Pair<'_>,
-        prefill: &[PrefillName],
+        prefill_servers: &[PrefillName],
         decode_by: &str,
-        from: MonoNs,
-        slowest: usize,
+        capture_start: MonoNs,
+        slowest_limit: usize,
     ) -> Option<Self> {
         let requests = pair.joined().count() as u64;
         if requests == 0 {
             return None;
         }
-        let legs: Vec<PairLegLine> = pair
-            .legs()
-            .iter()
-            .map(|lengths| PairLegLine {
-                name: lengths.leg.to_string(),
-                words: lengths.leg.describe(),
-                from: lengths.leg.from.as_str().to_owned(),
-                to: lengths.leg.to.as_str().to_owned(),
-                ns: lengths.spread(),
-                mean_ns: lengths.mean_ns(),
-                share: pair.share(lengths),
-            })
-            .collect();
-        let servers = prefill.iter().enumerate().map(|(index, server)| {
+        let servers = prefill_servers.iter().enumerate().map(|(index, server)| {
             PrefillServerLine::new(server, pair.clock_uses()[index], pair.joined_with(index).count() as u64)
         });
         Some(Self {
             headline: describe_worst_leg(pair),
             decode_by: decode_by.to_owned(),
+            // Without a request of both, a server is no part of the pair.
             prefill: servers.filter(|server| server.requests > 0).collect(),
             requests,
             requests_evicted: pair.requests_evicted(),
@@ -178,14 +166,14 @@ impl PairReport {
             prefill_only: pair.prefill_only,
             ttft_ns: pair.ttft(),
             ttft_mean_ns: pair.ttft_mean_ns(),
-            legs,
+            legs: pair.legs().iter().map(|lengths| PairLegLine::new(pair, lengths)).collect(),
             absent: absent_moments(pair),
-            slowest: slowest_requests(pair, from, slowest),
-            findings: pair.findings().into_iter().map(|finding| finding_line(finding, from)).collect(),
+            slowest: slowest_requests(pair, capture_start, slowest_limit),
+            findings: pair.findings().into_iter().map(|finding| finding_line(finding, capture_start)).collect(),
         })
     }
 
-    /// Adds the result of a prefill server's own report.
+    /// Adds the result of the own report of the prefill server with this run.
     pub fn add_prefill_report(&mut self, run_index: usize, report: &Report) {
         for server in self.prefill.iter_mut().filter(|server| server.run_index == run_index) {
             server.tokens_sent = Some(report.tokens.sent);
@@ -194,7 +182,7 @@ impl PairReport {
         }
     }
 
-    /// Its worst finding, until [`Report::add_pair`] takes its findings; `None` without one.
+    /// Its worst finding, until [`Report::add_pair_report`] takes its findings; `None` without one.
     pub fn worst_finding(&self) -> Option<&FindingLine> {
         self.findings.first()
     }
@@ -216,31 +204,62 @@ impl PairReport {
             let evicted = plural(self.requests_evicted, "request");
             lines.push(format!("without {evicted} that are no longer kept (`--max-finished`)"));
         }
-        let mut others = Vec::new();
-        if let Some(only) = self.decode_only.filter(|only| *only > 0) {
-            others.push(format!("{} only on this server", count(only)));
-        }
-        if let Some(only) = self.prefill_only.filter(|only| *only > 0) {
-            others.push(format!("{} only on the prefill server", count(only)));
-        }
-        if !others.is_empty() {
-            lines.push(format!("requests of one server: {}", others.join(", ")));
-        }
+        lines.extend(self.describe_unjoined());
         lines
+    }
+
+    /// Numbers of the requests that were found on one server only; `None` if there are none, or if it is not known.
+    fn describe_unjoined(&self) -> Option<String> {
+        let mut parts = Vec::new();
+        if let Some(requests) = self.decode_only
+            && requests > 0
+        {
+            parts.push(format!("{} only on this server", count(requests)));
+        }
+        if let Some(requests) = self.prefill_only
+            && requests > 0
+        {
+            parts.push(format!("{} only on the prefill server", count(requests)));
+        }
+        if parts.is_empty() { None } else { Some(format!("requests of one server: {}", parts.join(", "))) }
     }
 
     /// Moments that are not known, those with one reason together: `of 12 requests: prefill_queued, prefill_started (reason)`.
     pub(super) fn describe_absent(&self) -> Vec<String> {
-        let groups = self.absent.chunk_by(|one, next| (one.requests, &one.reason) == (next.requests, &next.reason));
-        let lines = groups.map(|group| {
+        let mut lines = Vec::new();
+        for group in self.absent.chunk_by(AbsentMomentLine::has_same_reason) {
+            let Some(first) = group.first() else { continue };
             let moments: Vec<&str> = group.iter().map(|absent| absent.moment.as_str()).collect();
-            format!("of {}: {} ({})", plural(group[0].requests, "request"), moments.join(", "), group[0].reason)
-        });
-        lines.collect()
+            lines.push(format!("of {}: {} ({})", plural(first.requests, "request"), moments.join(", "), first.reason));
+        }
+        lines
+    }
+}
+
+impl PairLegLine {
+    fn new(pair: &Pair<'_>, lengths: &PairLegLengths) -> Self {
+        let leg = lengths.leg;
+        Self {
+            name: leg.to_string(),
+            words: leg.describe(),
+            from: leg.from.as_str().to_owned(),
+            to: leg.to.as_str().to_owned(),
+            ns: lengths.spread(),
+            mean_ns: lengths.mean_ns(),
+            share: pair.share(lengths),
+        }
+    }
+}
+
+impl AbsentMomentLine {
+    /// Whether both moments are absent for the same reason of the same number of requests.
+    fn has_same_reason(&self, other: &Self) -> bool {
+        self.requests == other.requests && self.reason == other.reason
     }
 }
 
 impl PrefillServerLine {
+    /// A server that has `requests` in common with the decode server. The result of its own report is added later.
     fn new(server: &PrefillName, clock: ClockUse, requests: u64) -> Self {
         let mut line = Self {
             name: server.name.clone(),
@@ -269,17 +288,12 @@ impl PrefillServerLine {
         line
     }
 
+    /// How exactly its times can be compared with the decode server's.
     fn describe_clock(&self) -> String {
-        let mut words = match (self.clock.as_str(), self.clock_uncertainty_ns, self.wall_clock_error_ns) {
-            ("same", ..) => String::from("times exact (one host)"),
-            ("drifting", ..) => String::from("times not compared: the clocks of the two hosts drift apart"),
-            (_, None, _) => String::from("times of two hosts, by their wall clocks, with unknown error"),
-            (_, Some(error), None) => format!("times of two hosts, exact to {}", duration(error)),
-            (_, Some(error), Some(wall)) => format!(
-                "times of two hosts, exact to {} (their wall clocks differ by {} or more)",
-                duration(error),
-                duration(wall)
-            ),
+        let mut words = match self.clock.as_str() {
+            "same" => String::from("times exact (one host)"),
+            "drifting" => String::from("times not compared: the clocks of the two hosts drift apart"),
+            _ => self.describe_clock_error(),
         };
         if self.clock_contradictions > 0 {
             let times = plural(self.clock_contradictions, "pair");
@@ -287,76 +301,118 @@ impl PrefillServerLine {
         }
         words
     }
+
+    /// Error of times of two hosts, whose clocks are a constant time apart.
+    fn describe_clock_error(&self) -> String {
+        let Some(error_ns) = self.clock_uncertainty_ns else {
+            return String::from("times of two hosts, by their wall clocks, with unknown error");
+        };
+        let mut words = format!("times of two hosts, exact to {}", duration(error_ns));
+        if let Some(difference_ns) = self.wall_clock_error_ns {
+            let _ = write!(words, " (their wall clocks differ by {} or more)", duration(difference_ns));
+        }
+        words
+    }
 }
 
 impl Report {
-    /// Adds the prefill servers' part of this decode server's requests. The findings of the pair join its findings.
-    pub fn add_pair(&mut self, mut pair: PairReport) {
-        let mut findings = std::mem::take(&mut pair.findings);
-        leave_worse(&mut findings, "decode-queue", &mut self.findings, "queued");
-        let window_ns = self.window_ns[1];
-        for finding in &mut findings {
-            // It lasts, as a finding of one server does.
-            finding.ended_at_ns.take_if(|ended_at_ns| window_ns.saturating_sub(*ended_at_ns) < WINDOW_NS);
+    /// Adds what the prefill servers did for this decode server's requests. The findings of the pair become findings of this report, and
+    /// its verdict and severity follow from all of them.
+    pub fn add_pair_report(&mut self, mut pair: PairReport) {
+        let mut pair_findings = std::mem::take(&mut pair.findings);
+        keep_worse_of_queue(&mut pair_findings, "decode-queue", &mut self.findings);
+        let capture_length_ns = self.capture_length_ns();
+        for finding in &mut pair_findings {
+            // As for the detectors of one server, a problem in the last seconds has not ended.
+            let is_recent = finding
+                .ended_at_ns
+                .is_some_and(|ended_at_ns| capture_length_ns.saturating_sub(ended_at_ns) < WINDOW_NS);
+            if is_recent {
+                finding.ended_at_ns = None;
+            }
         }
-        self.findings = join_findings(findings, std::mem::take(&mut self.findings));
+        let server_findings = std::mem::take(&mut self.findings);
+        self.findings = join_findings(pair_findings, server_findings);
         self.pair = Some(Box::new(pair));
         judge_pair(&mut self.judged);
-        self.update_worst_finding();
+        self.sort_findings_and_conclude();
     }
 
-    /// Adds the findings of a prefill server's own report, whose clock relates so to this server's, to a report of both servers, so that its
-    /// severity is the worst of both. Called after [`Self::add_pair`].
+    /// Adds the findings of a prefill server's own report to a report of both servers, so that its severity is the worst of both. `clock` relates
+    /// the prefill server's clock to this server's. Called after [`Self::add_pair_report`].
     pub fn add_prefill_findings(&mut self, name: &str, prefill: &Self, clock: ClockUse) {
-        let start_ns = self.window_mono_ns[0].cast_signed();
-        let shift_ns = match clock.ahead_ns() {
-            Some(ahead_ns) => prefill.window_mono_ns[0].cast_signed().wrapping_add(ahead_ns).wrapping_sub(start_ns),
-            // Its findings are of its own server, so their time of day is that of its wall clock.
-            None => prefill.wall_start_ns().zip(self.wall_start_ns()).map_or(0, |(own, start)| own.wrapping_sub(start)),
-        };
+        let shift_ns = self.shift_of_prefill_times_ns(prefill, clock);
         let mut prefill_findings = prefill.findings.clone();
-        leave_worse(&mut self.findings, "prefill-queue", &mut prefill_findings, "queued");
-        let added = prefill_findings.into_iter().map(|own| FindingLine {
-            summary: format!("prefill server {name}: {}", own.summary),
-            at_ns: own.at_ns.saturating_add_signed(shift_ns),
-            last_at_ns: own.last_at_ns.saturating_add_signed(shift_ns),
-            ended_at_ns: own.ended_at_ns.map(|at_ns| at_ns.saturating_add_signed(shift_ns)),
-            episodes: own.episodes.iter().map(|episode| episode.shifted(shift_ns)).collect(),
-            // The decode server has a hop of the same name.
-            hop: own.hop.map(|hop| format!("{name}: {hop}")),
-            ..own
-        });
-        let (pair, own): (Vec<FindingLine>, Vec<FindingLine>) =
-            std::mem::take(&mut self.findings).into_iter().partition(|found| PairFinding::is_kind(&found.kind));
-        self.findings = join_findings(pair, added.chain(own).collect());
-        self.update_worst_finding();
+        keep_worse_of_queue(&mut self.findings, "prefill-queue", &mut prefill_findings);
+        let mut server_findings: Vec<FindingLine> =
+            prefill_findings.into_iter().map(|finding| finding.of_prefill_server(name, shift_ns)).collect();
+        let (pair_findings, decode_findings): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.findings).into_iter().partition(|finding| PairFinding::is_kind(&finding.kind));
+        server_findings.extend(decode_findings);
+        self.findings = join_findings(pair_findings, server_findings);
+        self.sort_findings_and_conclude();
     }
 
-    fn wall_start_ns(&self) -> Option<i64> {
-        self.window_wall_ns.map(|[start, _]| start.cast_signed())
+    /// What must be added to a time since the start of the prefill server's capture, to make it one since the start of this capture.
+    fn shift_of_prefill_times_ns(&self, prefill: &Self, clock: ClockUse) -> i64 {
+        if let Some(ahead_ns) = clock.ahead_ns() {
+            let prefill_start_ns = prefill.capture_start().0.cast_signed().wrapping_add(ahead_ns);
+            return prefill_start_ns.wrapping_sub(self.capture_start().0.cast_signed());
+        }
+        match (prefill.window_wall_ns, self.window_wall_ns) {
+            // The clocks cannot be compared, so a finding keeps its time of day, by the wall clock of its own server.
+            (Some([prefill_start_ns, _]), Some([start_ns, _])) => {
+                prefill_start_ns.cast_signed().wrapping_sub(start_ns.cast_signed())
+            }
+            // Without time of day, it keeps its time since the start of its own capture.
+            _ => 0,
+        }
     }
 
-    /// Sorts the findings by severity, and those that last before those that are over.
-    fn update_worst_finding(&mut self) {
+    /// Sorts the findings by severity, those that last before those that are over. Severity and verdict then follow from the first.
+    fn sort_findings_and_conclude(&mut self) {
         self.findings.sort_by_key(|finding| std::cmp::Reverse((finding.severity, finding.ended_at_ns.is_none())));
         self.severity = self.findings.first().map(|worst| worst.severity);
         self.verdict = headline(self, &Clock::of(self, None));
     }
 }
 
+impl FindingLine {
+    /// The same finding in the report of the decode server.
+    fn of_prefill_server(self, name: &str, shift_ns: i64) -> Self {
+        Self {
+            summary: format!("prefill server {name}: {}", self.summary),
+            at_ns: self.at_ns.saturating_add_signed(shift_ns),
+            last_at_ns: self.last_at_ns.saturating_add_signed(shift_ns),
+            ended_at_ns: self.ended_at_ns.map(|at_ns| at_ns.saturating_add_signed(shift_ns)),
+            episodes: self.episodes.iter().map(|episode| episode.shifted(shift_ns)).collect(),
+            // The decode server has a hop of the same name.
+            hop: self.hop.map(|hop| format!("{name}: {hop}")),
+            ..self
+        }
+    }
+}
+
 /// Findings of the pair and of its servers, in the order in which those of equal severity are listed: the pair's first, but behind a stop of a
 /// process that is longer than any of their waits, which may be its consequences.
-fn join_findings(mut pair: Vec<FindingLine>, of_servers: Vec<FindingLine>) -> Vec<FindingLine> {
-    let wait_ns = |finding: &FindingLine| finding.evidence.get("longest_ns").and_then(serde_json::Value::as_u64);
-    let Some(longest_ns) = pair.iter().filter_map(wait_ns).max() else {
-        pair.extend(of_servers);
-        return pair;
-    };
-    let (mut findings, others): (Vec<FindingLine>, Vec<FindingLine>) =
-        of_servers.into_iter().partition(|finding| stop_ns(finding) > Some(longest_ns));
-    findings.extend(pair);
-    findings.extend(others);
-    findings
+fn join_findings(pair_findings: Vec<FindingLine>, server_findings: Vec<FindingLine>) -> Vec<FindingLine> {
+    let longest_wait_ns = pair_findings.iter().filter_map(longest_wait_ns).max();
+    let (longer_stops, other_findings): (Vec<_>, Vec<_>) =
+        server_findings.into_iter().partition(|finding| is_longer_stop(finding, longest_wait_ns));
+    longer_stops.into_iter().chain(pair_findings).chain(other_findings).collect()
+}
+
+/// Longest wait of a request, according to a finding of the pair; `None` if it is about something else.
+fn longest_wait_ns(finding: &FindingLine) -> Option<u64> {
+    finding.evidence.get("longest_ns")?.as_u64()
+}
+
+/// Whether the finding is about a stop of a process that lasted longer than this wait.
+fn is_longer_stop(finding: &FindingLine, wait_ns: Option<u64>) -> bool {
+    match (stop_ns(finding), wait_ns) {
+        (Some(stop_ns), Some(wait_ns)) => stop_ns > wait_ns,
+        _ => false,
+    }
 }
 
 /// Length of the stop of a process; `None` if the finding is about something else.
@@ -369,24 +425,28 @@ fn stop_ns(finding: &FindingLine) -> Option<u64> {
     finding.evidence.get(length)?.as_u64()
 }
 
-/// Of a finding of the pair and one of a server that are one problem, leaves the more severe, so that no severity is lost; the pair's if they
-/// are equal.
-fn leave_worse(pair: &mut Vec<FindingLine>, pair_kind: &str, own: &mut Vec<FindingLine>, own_kind: &str) {
-    let pair_severity = severity_of(pair, pair_kind);
-    let own_severity = severity_of(own, own_kind);
-    if pair_severity.is_some() && own_severity <= pair_severity {
-        own.retain(|finding| finding.kind != own_kind);
-    } else if own_severity.is_some() {
-        pair.retain(|finding| finding.kind != pair_kind);
+/// Kind of a server's own finding about its queue.
+const SERVER_QUEUE: &str = "queued";
+
+/// Of two findings about the queue of one server, removes the less severe: the pair's of kind `pair_kind`, or the server's own. Of equal ones,
+/// the pair's remains.
+fn keep_worse_of_queue(pair_findings: &mut Vec<FindingLine>, pair_kind: &str, server_findings: &mut Vec<FindingLine>) {
+    let pair_severity = problem_severity(pair_findings, pair_kind);
+    let server_severity = problem_severity(server_findings, SERVER_QUEUE);
+    if pair_severity.is_some() && pair_severity >= server_severity {
+        server_findings.retain(|finding| finding.kind != SERVER_QUEUE);
+    } else if server_severity.is_some() {
+        pair_findings.retain(|finding| finding.kind != pair_kind);
     }
 }
 
 /// Severity of a problem of this kind that is more than information; `None` without one.
-fn severity_of(findings: &[FindingLine], kind: &str) -> Option<Severity> {
-    let same = findings.iter().filter(|finding| finding.kind == kind && finding.severity > Severity::Info);
-    same.map(|finding| finding.severity).max()
+fn problem_severity(findings: &[FindingLine], kind: &str) -> Option<Severity> {
+    let problems = findings.iter().filter(|finding| finding.kind == kind && finding.severity > Severity::Info);
+    problems.map(|finding| finding.severity).max()
 }
 
+/// One sentence about the leg that takes most of the time to first token, or why it is unknown.
 fn describe_worst_leg(pair: &Pair<'_>) -> String {
     let Some(worst) = pair.worst_leg() else {
         return describe_unknown_leg(pair);
@@ -401,6 +461,7 @@ fn describe_worst_leg(pair: &Pair<'_>) -> String {
     )
 }
 
+/// Why it is unknown which leg takes most of the time to first token.
 fn describe_unknown_leg(pair: &Pair<'_>) -> String {
     if pair.ttft().is_none() {
         return String::from("no time to first token was observed on the decode server");
@@ -411,16 +472,17 @@ fn describe_unknown_leg(pair: &Pair<'_>) -> String {
     format!("it is unknown what takes most of TTFT: times of the two servers are compared with {error}")
 }
 
+/// Moments that some requests lack, with the number of those requests by reason.
 fn absent_moments(pair: &Pair<'_>) -> Vec<AbsentMomentLine> {
-    let mut absent: BTreeMap<(PairMoment, &str), u64> = BTreeMap::new();
+    let mut requests_by_cause: BTreeMap<(PairMoment, &str), u64> = BTreeMap::new();
     for row in pair.joined() {
         for moment in PairMoment::ALL {
             if let Some(reason) = pair.absence(row, *moment) {
-                *absent.entry((*moment, reason)).or_default() += 1;
+                *requests_by_cause.entry((*moment, reason)).or_default() += 1;
             }
         }
     }
-    let lines = absent.into_iter().map(|((moment, reason), requests)| AbsentMomentLine {
+    let lines = requests_by_cause.into_iter().map(|((moment, reason), requests)| AbsentMomentLine {
         moment: moment.as_str().to_owned(),
         requests,
         reason: reason.to_owned(),
@@ -428,17 +490,20 @@ fn absent_moments(pair: &Pair<'_>) -> Vec<AbsentMomentLine> {
     lines.collect()
 }
 
-fn slowest_requests(pair: &Pair<'_>, from: MonoNs, limit: usize) -> Vec<PairRequestLine> {
+/// The requests with the longest times to first token, longest first.
+fn slowest_requests(pair: &Pair<'_>, capture_start: MonoNs, limit: usize) -> Vec<PairRequestLine> {
     let mut rows: Vec<&PairRow<'_>> = pair.joined().filter(|row| row.ttft_ns.is_some()).collect();
     rows.sort_by_key(|row| (std::cmp::Reverse(row.ttft_ns), row.decode_rid));
     rows.truncate(limit);
-    rows.into_iter().filter_map(|row| request_line(pair, row, from)).collect()
+    rows.into_iter().filter_map(|row| request_line(pair, row, capture_start)).collect()
 }
 
-fn request_line<'a>(pair: &Pair<'a>, row: &PairRow<'a>, from: MonoNs) -> Option<PairRequestLine> {
+/// A request with its moments and legs; `None` if it is not on the prefill server, or its time to first token is unknown.
+fn request_line<'a>(pair: &Pair<'a>, row: &PairRow<'a>, capture_start: MonoNs) -> Option<PairRequestLine> {
     let moments = PairMoment::ALL.iter().map(|moment| {
-        let since = row.time_of(*moment).map(|at| at.0.cast_signed().wrapping_sub(from.0.cast_signed()));
-        (moment.as_str().to_owned(), since)
+        // Negative for a moment on the prefill server before the decode server was observed.
+        let at_ns = row.time_of(*moment).map(|at| at.0.cast_signed().wrapping_sub(capture_start.0.cast_signed()));
+        (moment.as_str().to_owned(), at_ns)
     });
     let absent = PairMoment::ALL.iter().filter_map(|moment| {
         let reason = pair.absence(row, *moment)?;
@@ -455,18 +520,21 @@ fn request_line<'a>(pair: &Pair<'a>, row: &PairRow<'a>, from: MonoNs) -> Option<
     })
 }
 
-fn finding_line(finding: PairFinding, from: MonoNs) -> FindingLine {
+/// A finding of the pair, with times since `capture_start`. It is one episode, which has ended.
+fn finding_line(finding: PairFinding, capture_start: MonoNs) -> FindingLine {
     let [began, last] = finding.span;
+    let at_ns = began.since(capture_start);
+    let last_at_ns = last.since(capture_start);
     FindingLine {
         kind: finding.kind.to_owned(),
         severity: finding.severity,
         rid: finding.rid,
         hop: None,
-        at_ns: began.since(from),
-        last_at_ns: last.since(from),
-        ended_at_ns: Some(last.since(from)),
+        at_ns,
+        last_at_ns,
+        ended_at_ns: Some(last_at_ns),
         duration_ns: last.since(began),
-        episodes: vec![EpisodeLine { at_ns: began.since(from), last_at_ns: last.since(from) }],
+        episodes: vec![EpisodeLine { at_ns, last_at_ns }],
         episodes_joined: 0,
         summary: finding.summary,
         evidence: finding.evidence,
@@ -531,7 +599,7 @@ mod tests {
             let mut pair: Vec<_> =
                 pair_severity.map(|severity| finding("prefill-queue", severity)).into_iter().collect();
             let mut own: Vec<_> = own_severity.map(|severity| finding("queued", severity)).into_iter().collect();
-            leave_worse(&mut pair, "prefill-queue", &mut own, "queued");
+            keep_worse_of_queue(&mut pair, "prefill-queue", &mut own);
             let left = [pair, own].map(|findings| findings.first().map(|left| left.severity));
             assert_eq!(left, expected, "{pair_severity:?} {own_severity:?}");
         }

@@ -55,12 +55,15 @@ impl LegLine {
 
     /// State of the receiving thread while frames waited for it.
     pub(super) fn thread_text(&self) -> String {
-        match (self.thread, self.on_cpu, self.kind) {
+        let Some(state) = self.thread else {
+            // Inside a process, no frame waits for it.
+            let is_inside = self.kind == LegKind::Inside;
+            return String::from(if is_inside { "no frame waits" } else { "not observed" });
+        };
+        match self.on_cpu {
             // No state has most of the time, so the share says more.
-            (Some(ThreadState::PartlyRunning), Some(running), _) => format!("runs {}", percent(running)),
-            (Some(state), _, _) => state.as_str().to_owned(),
-            (None, _, LegKind::Inside) => "no frame waits".to_owned(),
-            (None, _, _) => "not observed".to_owned(),
+            Some(running) if state == ThreadState::PartlyRunning => format!("runs {}", percent(running)),
+            _ => state.as_str().to_owned(),
         }
     }
 }
@@ -70,21 +73,24 @@ fn observed_share(time: LegTime) -> Option<f64> {
 }
 
 fn line(leg: &Leg<'_>) -> LegLine {
-    let is_sampled = leg.spent.interval_ns > 0;
+    // Without a sample of the thread, its shares are unknown.
+    let sampled = if leg.spent.interval_ns > 0 { Some(&leg.spent) } else { None };
+    let [chunk, recent_chunk] = leg.chunk;
+    let [first_token, recent_first_token] = leg.first_token;
     LegLine {
         name: leg.name.to_owned(),
         kind: leg.kind,
         ns: Spread::of_distribution(leg.spread),
-        mean_ns: leg.chunk[0].sum.mean().unwrap_or(0),
-        share: leg.chunk[0].share,
-        recent_share: observed_share(leg.chunk[1]),
-        first_token_mean_ns: leg.first_token[0].sum.mean(),
-        first_token_share: observed_share(leg.first_token[0]),
-        recent_first_token_share: observed_share(leg.first_token[1]),
+        mean_ns: chunk.sum.mean().unwrap_or(0),
+        share: chunk.share,
+        recent_share: observed_share(recent_chunk),
+        first_token_mean_ns: first_token.sum.mean(),
+        first_token_share: observed_share(first_token),
+        recent_first_token_share: observed_share(recent_first_token),
         busy: leg.busy,
         thread: (leg.kind == LegKind::Wait).then_some(leg.thread),
-        on_cpu: is_sampled.then(|| leg.spent.share(leg.spent.on_ns)),
-        run_wait: leg.spent.starved_ns().filter(|_| is_sampled).map(|ns| leg.spent.share(ns)),
+        on_cpu: sampled.map(|spent| spent.share(spent.on_ns)),
+        run_wait: sampled.and_then(|spent| Some(spent.share(spent.starved_ns()?))),
         worker: leg.worker.clone(),
     }
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use trace::words::{count, duration, known_or_dash, percent};
 
 use super::hostile::plain;
-use super::{HopLine, Report, TtftGroupLine};
+use super::{Report, TtftGroupLine};
 
 /// Schema name of the document.
 const SCHEMA: &str = "tokengap.watch/2";
@@ -139,10 +139,9 @@ pub fn worst_run(runs: &[RunReport]) -> Option<&RunReport> {
 impl Report {
     /// Whether no traffic was observed.
     pub fn saw_nothing(&self) -> bool {
-        let frames = |hop: &HopLine| hop.frames_sent.max(hop.frames_received).unwrap_or(0);
-        self.hops.iter().all(|hop| frames(hop) == 0)
-            && self.own.frames_undecoded == 0
-            && self.answers.as_ref().is_none_or(|answers| answers.seen == 0)
+        let has_frames = self.hops.iter().any(|hop| hop.frames_sent > Some(0) || hop.frames_received > Some(0));
+        let has_responses = self.answers.as_ref().is_some_and(|answers| answers.seen > 0);
+        !has_frames && !has_responses && self.own.frames_undecoded == 0
     }
 }
 

@@ -46,15 +46,17 @@ impl Series {
     /// Whether every column has a value for each slot, which a file need not fulfil.
     pub fn has_equal_columns(&self) -> bool {
         let Self { requests, tokens, chunks, gap_ns, hops, threads, .. } = self;
-        let counts = [&requests.begun, &requests.finished, &requests.live, &tokens.sent, &chunks.sent];
-        let optional = [&tokens.received, &tokens.delivered, &tokens.lost];
-        let optional =
-            optional.into_iter().chain([&chunks.merged, &chunks.dropped_predicted, &chunks.dropped_confirmed]);
-        let lengths = counts.into_iter().chain(optional.flatten()).map(Vec::len);
-        let lengths = lengths.chain(gap_ns.iter().flat_map(SpreadSeries::lengths));
-        let lengths = lengths.chain(hops.iter().flat_map(HopSeries::lengths));
-        let mut lengths = lengths.chain(threads.iter().flat_map(ThreadSeries::lengths));
-        lengths.all(|length| length == self.len())
+        let mut lengths: Vec<usize> = Vec::new();
+        lengths.extend([&requests.begun, &requests.finished, &requests.live].map(Vec::len));
+        lengths.extend([&tokens.sent, &chunks.sent].map(Vec::len));
+        // Columns of what was not observed are absent.
+        lengths.extend([&tokens.received, &tokens.delivered, &tokens.lost].into_iter().flatten().map(Vec::len));
+        lengths.extend([&chunks.merged, &chunks.dropped_predicted].into_iter().flatten().map(Vec::len));
+        lengths.extend(chunks.dropped_confirmed.as_ref().map(Vec::len));
+        lengths.extend(gap_ns.iter().flat_map(SpreadSeries::lengths));
+        lengths.extend(hops.iter().flat_map(HopSeries::lengths));
+        lengths.extend(threads.iter().flat_map(ThreadSeries::lengths));
+        lengths.iter().all(|length| *length == self.len())
     }
 
     /// Start of a slot, relative to the start of the capture.
@@ -222,6 +224,7 @@ fn count_column(moments: &[SlotValues], count: fn(&SlotCounts) -> u64) -> Vec<u6
     moments.iter().map(|moment| count(&moment.passed)).collect()
 }
 
+/// Number and quantiles of the values in each slot.
 fn spread<'a>(tallies: &(impl Iterator<Item = Option<&'a Tally>> + Clone)) -> SpreadSeries {
     SpreadSeries {
         count: tallies.clone().map(|tally| tally.map_or(0, Tally::count)).collect(),
@@ -231,10 +234,11 @@ fn spread<'a>(tallies: &(impl Iterator<Item = Option<&'a Tally>> + Clone)) -> Sp
     }
 }
 
+/// Series of the hops of one name. `None` if no slot has values of them: hops beyond the limit have no series.
 fn hop(ledger: &Ledger, index: usize, name: &str, moments: &[SlotValues]) -> Option<HopSeries> {
-    // Renaming a hop can leave its old line without hops, and hops beyond the limit have no series.
+    // Renaming a hop can leave its old name without hops.
     ledger.hops_of_group(index).next()?;
-    moments.iter().find(|m| m.hops.len() > index)?;
+    moments.iter().find(|moment| moment.hops.len() > index)?;
     let sent = ledger.hops_of_group(index).any(|hop| hop.capabilities().sent);
     let received = ledger.hops_of_group(index).any(|hop| hop.capabilities().received);
     let slots: Vec<Option<&HopSlot>> = moments.iter().map(|m| m.hops.get(index)).collect();
@@ -257,6 +261,7 @@ fn hop_column(slots: &[Option<&HopSlot>], value: fn(&HopSlot) -> u64) -> Vec<u64
     slots.iter().map(|slot| slot.map_or(0, value)).collect()
 }
 
+/// Series of a thread; `None` if no slot has a sample of it.
 fn thread(of: &Thread, index: usize, moments: &[SlotValues]) -> Option<ThreadSeries> {
     let spent: Vec<Option<TimeUse>> = moments.iter().map(|m| m.threads.get(index).copied().flatten()).collect();
     spent.iter().find(|slot| slot.is_some())?;

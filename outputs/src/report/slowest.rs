@@ -138,11 +138,13 @@ enum RequestRecord<'l> {
 
 impl SlowLine {
     /// Gap, or the wait so far of a first token that has not been received.
-    pub(super) fn gap_text(&self, window_ns: u64) -> String {
+    pub(super) fn gap_text(&self, capture_length_ns: u64) -> String {
+        if let Some(gap_ns) = self.gap_ns {
+            return duration(gap_ns);
+        }
         let is_waiting = self.tokens_received == Some(0) && self.finish.is_none();
-        match (self.gap_ns, self.first_sent_ns) {
-            (Some(gap_ns), _) => duration(gap_ns),
-            (None, Some(sent_ns)) if is_waiting => format!("over {}", duration(window_ns.saturating_sub(sent_ns))),
+        match self.first_sent_ns {
+            Some(sent_ns) if is_waiting => format!("over {}", duration(capture_length_ns.saturating_sub(sent_ns))),
             _ => String::from("-"),
         }
     }

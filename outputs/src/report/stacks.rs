@@ -62,10 +62,11 @@ impl StackLine {
     /// Profile of each role; `None` if no stack was read.
     pub fn all(ledger: &Ledger) -> Option<Vec<Self>> {
         let roles = ledger.stacks();
-        (!roles.is_empty()).then(|| roles.iter().map(line).collect())
+        if roles.is_empty() { None } else { Some(roles.iter().map(line).collect()) }
     }
 }
 
+/// Profile of a role, with its most frequent functions.
 fn line(role: &StackRole) -> StackLine {
     StackLine {
         role: role.role.to_string(),
@@ -78,6 +79,7 @@ fn line(role: &StackRole) -> StackLine {
     }
 }
 
+/// Shares of a function in the running stacks of its role: in all, and in those while frames piled up.
 fn function(role: &StackRole, function: &StackFunction) -> StackFunctionLine {
     StackFunctionLine {
         function: function.function.to_string(),
@@ -92,6 +94,7 @@ fn part(n: u64, whole: u64) -> f64 {
     (n as f64 / whole.max(1) as f64).min(1.0)
 }
 
+/// Shares of the stacks with a function in all stacks.
 fn share(hits: StackHits, of: StackCounts, gil_observed: bool) -> StackShare {
     StackShare {
         own: part(hits.own, of.running),
@@ -100,26 +103,13 @@ fn share(hits: StackHits, of: StackCounts, gil_observed: bool) -> StackShare {
     }
 }
 
-pub(super) fn text(out: &mut String, lines: &[StackLine], cost: Option<&SamplingCost>) {
+/// Writes a table for each role, and the cost of sampling.
+pub(super) fn write_tables(out: &mut String, lines: &[StackLine], cost: Option<&SamplingCost>) {
     for line in lines {
         let head = format!("PYTHON FUNCTIONS OF THE {}", line.role.to_uppercase());
-        row(out, &head, ["OWN", "TOTAL", "GIL", "PILED:", "TOTAL", "GIL"]);
+        write_row(out, &head, ["OWN", "TOTAL", "GIL", "PILED:", "TOTAL", "GIL"]);
         for function in line.functions.iter().take(MOST_IN_TEXT) {
-            let name = match function.file.rsplit('/').next() {
-                Some(file) if !file.is_empty() => format!("{} ({file})", function.function),
-                _ => function.function.clone(),
-            };
-            let StackFunctionLine { all, growing, .. } = *function;
-            let shares = [
-                Some(all.own),
-                Some(all.total),
-                all.gil,
-                growing.map(|g| g.own),
-                growing.map(|g| g.total),
-                growing.and_then(|g| g.gil),
-            ];
-            let words = shares.map(|share| known_or_dash(share, percent));
-            row(out, &name, words.each_ref().map(String::as_str));
+            write_function(out, function);
         }
         let _ = writeln!(
             out,
@@ -143,11 +133,29 @@ pub(super) fn text(out: &mut String, lines: &[StackLine], cost: Option<&Sampling
     out.push('\n');
 }
 
-fn row(out: &mut String, name: &str, columns: [&str; 6]) {
+/// Writes the row of a function, with the name of its file.
+fn write_function(out: &mut String, function: &StackFunctionLine) {
+    let file = function.file.rsplit('/').next().unwrap_or_default();
+    let name = if file.is_empty() { function.function.clone() } else { format!("{} ({file})", function.function) };
+    let StackFunctionLine { all, growing, .. } = *function;
+    let shares = [
+        Some(all.own),
+        Some(all.total),
+        all.gil,
+        growing.map(|share| share.own),
+        growing.map(|share| share.total),
+        growing.and_then(|share| share.gil),
+    ];
+    let words = shares.map(|share| known_or_dash(share, percent));
+    write_row(out, &name, words.each_ref().map(String::as_str));
+}
+
+/// Writes a row: the shares in all stacks, then those while frames piled up.
+fn write_row(out: &mut String, name: &str, columns: [&str; 6]) {
     let name: String = name.chars().take(NAME).collect();
-    let [own, total, gil, growing @ ..] = columns;
+    let [own, total, gil, piled_own, piled_total, piled_gil] = columns;
     let _ = write!(out, "{name:NAME$} {own:>6} {total:>6} {gil:>6}  ");
-    let _ = writeln!(out, " {:>6} {:>6} {:>6}", growing[0], growing[1], growing[2]);
+    let _ = writeln!(out, " {piled_own:>6} {piled_total:>6} {piled_gil:>6}");
 }
 
 #[cfg(test)]
@@ -189,7 +197,7 @@ mod tests {
         );
         assert_eq!(stacks.growing, None);
         let mut out = String::new();
-        text(&mut out, &lines, None);
+        write_tables(&mut out, &lines, None);
         assert!(out.contains("PYTHON FUNCTIONS OF THE TOKENIZER") && out.contains("75 %"), "{out}");
         assert!(out.lines().all(|line| line.chars().count() <= 100), "{out}");
     }

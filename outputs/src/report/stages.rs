@@ -132,7 +132,7 @@ pub struct MergedLine {
     pub most_rid: String,
 }
 
-/// `None` if the engine logged nothing.
+/// What the engine's log shows, with the stages of the `slowest` slowest requests; `None` if it logged nothing.
 pub(super) fn stages(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<StageReport> {
     let log = ledger.stages();
     let names = ledger.engine().facts().stages();
@@ -170,28 +170,32 @@ pub(super) fn stages(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<St
     })
 }
 
+/// The stages of a request in the order of their times, which may not be the order in which a request passes them.
 fn stage_table(log: &Stages, names: &StageNames, slow: &SlowRequest, from: MonoNs) -> StageTable {
+    let mut stages = Vec::new();
     let mut before: Option<&StageMark> = None;
     let mut furthest = 0;
-    let rows = slow.marks.list().iter().map(|mark| {
+    for mark in slow.marks.list() {
         let name = log.name_of(mark);
-        let place = names.index_of(name);
-        let out_of_order = place.is_some_and(|place| place < furthest);
-        furthest = furthest.max(place.unwrap_or(0));
-        StageRow {
+        // A stage that the engine's release does not have has no place in the order.
+        let order = names.index_of(name);
+        stages.push(StageRow {
             stage: name.to_owned(),
             at_ns: mark.at.since(from),
-            delta_ns: before.replace(mark).map(|before| mark.at.since(before.at)),
+            delta_ns: before.map(|before| mark.at.since(before.at)),
             by: log.process_of(mark).to_owned(),
             tokens: mark.tokens,
             pending: mark.pending,
             states: mark.states,
-            out_of_order,
-        }
-    });
-    StageTable { rid: slow.rid.to_string(), gap_ns: slow.gap_ns, stages: rows.collect() }
+            out_of_order: order.is_some_and(|order| order < furthest),
+        });
+        before = Some(mark);
+        furthest = furthest.max(order.unwrap_or(0));
+    }
+    StageTable { rid: slow.rid.to_string(), gap_ns: slow.gap_ns, stages }
 }
 
+/// What a process logged about itself.
 fn process(logged: &LoggedProcess, from: MonoNs) -> ProcessLine {
     ProcessLine {
         by: logged.by.to_string(),
@@ -213,6 +217,7 @@ const TABLES: usize = 3;
 /// Maximum number of pairs of stages shown.
 const PAIRS: usize = 12;
 
+/// Writes what the engine's own log shows, if one was read.
 pub(super) fn render(out: &mut String, report: &Report, clock: &Clock) {
     let Some(log) = &report.stages else { return };
     row(
@@ -253,43 +258,59 @@ pub(super) fn render(out: &mut String, report: &Report, clock: &Clock) {
     }
     let _ = writeln!(out);
     for slow in log.slowest.iter().take(TABLES) {
-        table(out, slow, clock);
+        write_stages(out, slow, clock);
     }
-    pairs(out, log);
+    write_times_between(out, log);
 }
 
+/// Whether gaps depend on the number of request states, in words.
 fn correlated(correlation: &Correlated) -> String {
     let Correlated { spearman, n, sampled } = *correlation;
-    let words = match spearman {
-        s if s >= 0.7 => "gaps increase with states",
-        s if s >= 0.3 => "gaps tend to increase with states",
-        s if s > -0.3 => "gaps do not depend on states",
-        _ => "gaps decrease as states increase",
+    let words = if spearman >= 0.7 {
+        "gaps increase with states"
+    } else if spearman >= 0.3 {
+        "gaps tend to increase with states"
+    } else if spearman > -0.3 {
+        "gaps do not depend on states"
+    } else {
+        "gaps decrease as states increase"
     };
     let sample = if sampled < n { format!(" (from a sample of {})", count(sampled)) } else { String::new() };
     format!("{words}: rank correlation {spearman:.2} over {}{sample}", plural(n, "request"))
 }
 
-fn table(out: &mut String, slow: &StageTable, clock: &Clock) {
+/// Writes the stages of a slow request.
+fn write_stages(out: &mut String, slow: &StageTable, clock: &Clock) {
     let widest = slow.stages.iter().map(|s| s.stage.chars().count()).max().unwrap_or(0).clamp(5, 32);
     wrap(out, &format!("{}: {} from first send to first receive", slow.rid, duration(slow.gap_ns)), "", "  ");
     let _ = writeln!(out, "  {:widest$}  {:<14}  {:>12}  BY", "STAGE", "TIME", "DELTA");
     for row in &slow.stages {
         let time = clock.moment(row.at_ns);
         let delta = row.delta_ns.map_or_else(String::new, |ns| format!("+{:.6} s", ns as f64 / 1e9));
-        let mut more = row.by.clone();
-        for (n, what) in [(row.tokens, "tokens"), (row.pending, "pending"), (row.states, "states")] {
-            if let Some(n) = n {
-                let _ = write!(more, "{}{what} {n}", if more.is_empty() { "" } else { ", " });
-            }
-        }
-        if row.out_of_order {
-            more.push_str(if more.is_empty() { "out of order" } else { ", out of order" });
-        }
+        let details = row.describe_details();
         let stage: String = row.stage.chars().take(widest).collect();
-        let _ = writeln!(out, "  {stage:widest$}  {time:<14}  {delta:>12}  {more}");
+        let _ = writeln!(out, "  {stage:widest$}  {time:<14}  {delta:>12}  {details}");
     }
     let _ = writeln!(out);
+}
+
+impl StageRow {
+    /// The process, its numbers, and whether the stage is out of order: `scheduler TP0, tokens 12, pending 3`.
+    fn describe_details(&self) -> String {
+        let mut parts = Vec::new();
+        if !self.by.is_empty() {
+            parts.push(self.by.clone());
+        }
+        for (number, name) in [(self.tokens, "tokens"), (self.pending, "pending"), (self.states, "states")] {
+            if let Some(number) = number {
+                parts.push(format!("{name} {number}"));
+            }
+        }
+        if self.out_of_order {
+            parts.push(String::from("out of order"));
+        }
+        parts.join(", ")
+    }
 }
 
 impl Between {
@@ -298,7 +319,8 @@ impl Between {
     }
 }
 
-fn pairs(out: &mut String, log: &StageReport) {
+/// Writes the times from stage to stage, over requests.
+fn write_times_between(out: &mut String, log: &StageReport) {
     if log.between.is_empty() {
         return;
     }

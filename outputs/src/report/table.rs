@@ -85,6 +85,7 @@ pub(super) fn pair(legs: &[PairLegLine]) -> Table<'static, 6> {
     )
 }
 
+/// Where a chunk's time goes, by leg.
 pub(super) fn path(legs: &[LegLine]) -> Table<'static, 6> {
     Table::new(
         legs,
@@ -99,12 +100,14 @@ pub(super) fn path(legs: &[LegLine]) -> Table<'static, 6> {
     )
 }
 
+/// The hops; `None` if there are none.
 pub(super) fn hops(report: &Report) -> Option<Table<'static, 12>> {
     let table = Table::new(
         &report.hops,
         [
             ("Hop", Hop, &|hop| {
-                hop.name.clone() + &text::behind(hop).map_or_else(String::new, |workers| format!(" ({workers})"))
+                hop.name.clone()
+                    + &text::describe_receivers(hop).map_or_else(String::new, |workers| format!(" ({workers})"))
             }),
             ("Frames sent", Number, &|hop| known_or_dash(hop.frames_sent, count)),
             ("Received", Number, &|hop| known_or_dash(hop.frames_received, count)),
@@ -126,6 +129,7 @@ fn share_or_dash(share: Option<f64>) -> String {
     known_or_dash(share, |share| format!("{:.1} %", 100.0 * share))
 }
 
+/// Time use of the engine's threads; `None` if none was sampled.
 pub(super) fn cpu(report: &Report) -> Option<Table<'static, 6>> {
     let lines = report.cpu.as_ref().filter(|lines| !lines.is_empty())?;
     Some(Table::new(
@@ -157,6 +161,7 @@ pub(super) fn functions(role: &StackLine, limit: usize) -> Table<'static, 5> {
     )
 }
 
+/// Stages of a request, by the engine's log.
 pub(super) fn stages(request: &StageTable, clock: &Clock) -> Table<'static, 7> {
     Table::new(
         &request.stages,

@@ -13,8 +13,8 @@ use super::hostile::{lines, plain};
 use super::judged::headline;
 use super::ttft::TtftReport;
 use super::{
-    AnswerCounts, Chunks, Clock, Dispatched, HopLine, LegKind, LossLine, LossList, ModeLine, Report, abandoned, bar,
-    brief, stacks, stages,
+    AnswerCounts, Chunks, Clock, Dispatched, HopLine, LegKind, LossLine, LossList, ModeLine, Report, Requests, Tokens,
+    WorkerLine, abandoned, bar, brief, stacks, stages,
 };
 
 /// Maximum number of requests named; the JSON lists more.
@@ -27,33 +27,34 @@ const LEG: usize = 38;
 /// Width of the bar in cells.
 const BAR: usize = 40;
 
+/// The report as text for a terminal.
 pub(super) fn render(report: &Report, clock: &Clock) -> String {
     let mut out = String::new();
-    head(&mut out, report, clock);
-    numbers(&mut out, report);
-    truth(&mut out, report);
-    losses(&mut out, report, clock);
+    write_head(&mut out, report, clock);
+    write_numbers(&mut out, report);
+    write_demo_truth(&mut out, report);
+    write_losses(&mut out, report, clock);
     super::tool_calls::render(&mut out, report);
     abandoned::render(&mut out, report, clock);
-    slowest(&mut out, report, clock);
+    write_slowest(&mut out, report, clock);
     stages::render(&mut out, report, clock);
-    hops(&mut out, report);
-    pair(&mut out, report);
-    ttft(&mut out, report);
-    path(&mut out, report);
-    cpu(&mut out, report);
+    write_hops(&mut out, report);
+    write_pair(&mut out, report);
+    write_ttft(&mut out, report);
+    write_path(&mut out, report);
+    write_cpu(&mut out, report);
     if let Some(lines) = &report.stacks {
-        stacks::text(&mut out, lines, report.own.sampling.as_ref());
+        stacks::write_tables(&mut out, lines, report.own.sampling.as_ref());
     }
-    findings(&mut out, report, clock);
-    not_observed(&mut out, report);
-    own(&mut out, report);
+    write_findings(&mut out, report, clock);
+    write_not_observed(&mut out, report);
+    write_own_costs(&mut out, report);
     // Names come from the wire and must not control the terminal.
     lines(&out)
 }
 
 /// Ground truth of the demo, for comparison with the findings.
-fn truth(out: &mut String, report: &Report) {
+fn write_demo_truth(out: &mut String, report: &Report) {
     let Some(truth) = report.demo.as_ref().and_then(|demo| demo.get("truth")) else {
         return;
     };
@@ -67,51 +68,66 @@ fn truth(out: &mut String, report: &Report) {
     out.push('\n');
 }
 
-fn head(out: &mut String, report: &Report, clock: &Clock) {
+/// Writes the verdict, the source, the engine and the length of the capture.
+fn write_head(out: &mut String, report: &Report, clock: &Clock) {
     wrap(out, &headline(report, clock), "", "  ");
     let engine = brief::engine(report);
-    let capture = clock.capture(report.window_ns[1]);
+    let capture = clock.capture(report.capture_length_ns());
     wrap(out, &format!("{} of {engine}, {capture}", report.source.kind), "", "  ");
     let _ = writeln!(out);
 }
 
-fn numbers(out: &mut String, report: &Report) {
-    let r = &report.requests;
-    let mut line = brief::requests(r);
-    for (n, what) in [(r.joined_late, "joined late"), (r.overwritten, "overwritten"), (r.orphaned, "orphaned")] {
-        if n > 0 {
-            let _ = write!(line, ", {} {what}", count(n));
+/// Requests by outcome, with those of which a part was not observed.
+fn describe_requests(requests: &Requests) -> String {
+    let mut line = brief::requests(requests);
+    for (number, what) in
+        [(requests.joined_late, "joined late"), (requests.overwritten, "overwritten"), (requests.orphaned, "orphaned")]
+    {
+        if number > 0 {
+            let _ = write!(line, ", {} {what}", count(number));
         }
     }
-    if r.health_checks > 0 {
-        let _ = write!(line, ", {}", plural(r.health_checks, "health check"));
+    if requests.health_checks > 0 {
+        let _ = write!(line, ", {}", plural(requests.health_checks, "health check"));
     }
-    row(out, "requests", &line);
+    line
+}
+
+/// Numbers of tokens by the last stage they reached.
+fn describe_tokens(tokens: &Tokens) -> String {
+    let received = brief::observed(tokens.received, count, "received");
+    let delivered = brief::observed(tokens.delivered, count, "delivered");
+    let mut line = format!("{} sent, {received}, {delivered}", count(tokens.sent));
+    // These tokens are not among the delivered ones.
+    if let Some(uncounted) = tokens.uncounted
+        && uncounted > 0
+    {
+        let _ = write!(line, ", {} sent as text only", count(uncounted));
+    }
+    line
+}
+
+/// Writes the numbers of requests, tokens, chunks and responses, and the main times.
+fn write_numbers(out: &mut String, report: &Report) {
+    row(out, "requests", &describe_requests(&report.requests));
     if let Some(dispatched) = &report.dispatched {
-        row(out, "to scheduler", &to_scheduler(report, dispatched));
+        row(out, "to scheduler", &describe_dispatched(report, dispatched));
     }
     if let Some(pair) = &report.pair {
         row(out, "pair", &pair.headline);
     }
     if !report.is_log_only() {
-        let t = &report.tokens;
-        let (received, delivered) =
-            (brief::observed(t.received, count, "received"), brief::observed(t.delivered, count, "delivered"));
-        // These tokens are not among the delivered ones.
-        let uncounted = t.uncounted.filter(|&tokens| tokens > 0);
-        let uncounted = uncounted.map_or_else(String::new, |tokens| format!(", {} sent as text only", count(tokens)));
-        row(out, "tokens", &format!("{} sent, {received}, {delivered}{uncounted}", count(t.sent)));
-        row(out, "chunks", &chunks(&report.chunks));
+        row(out, "tokens", &describe_tokens(&report.tokens));
+        row(out, "chunks", &describe_chunks(&report.chunks));
         // Cost of each mode: one line per hop, and one for clients; none if no ids crossed.
-        let modes = report.modes.hops.iter().map(mode_of_hop).chain(report.modes.client.as_ref().map(mode_of_client));
-        for (n, line) in modes.enumerate() {
-            row(out, if n == 0 { "ids" } else { "" }, &line);
-        }
+        let mut modes: Vec<String> = report.modes.hops.iter().map(describe_hop_mode).collect();
+        modes.extend(report.modes.client.as_ref().map(describe_client_mode));
+        write_rows(out, "ids", &modes);
     }
-    let responses = report.answers.as_ref().map(responses).into_iter().chain(rejected(&report.rejected));
-    for (n, line) in responses.enumerate() {
-        row(out, if n == 0 { "responses" } else { "" }, &line);
-    }
+    let mut responses = Vec::new();
+    responses.extend(report.answers.as_ref().map(describe_responses));
+    responses.extend(describe_rejected(&report.rejected));
+    write_rows(out, "responses", &responses);
     if let Some(gap) = &report.gap_ns {
         row(out, "gap", &format!("{} over {} requests", brief::quantiles(gap), count(gap.count)));
         if !gap.max_rid.is_empty() {
@@ -134,7 +150,7 @@ fn numbers(out: &mut String, report: &Report) {
 }
 
 /// Requests on their way to their first token.
-fn to_scheduler(report: &Report, dispatched: &Dispatched) -> String {
+fn describe_dispatched(report: &Report, dispatched: &Dispatched) -> String {
     let Dispatched { requests, aborts, waiting, waiting_longest_ns, unanswered, unanswered_total, .. } = *dispatched;
     let mut line = plural(requests, "request");
     if aborts > 0 {
@@ -155,34 +171,38 @@ fn to_scheduler(report: &Report, dispatched: &Dispatched) -> String {
     line
 }
 
-fn chunks(c: &Chunks) -> String {
-    let mut line = format!("{} sent, {}", count(c.sent), brief::observed(c.received, count, "received"));
-    if c.merged.is_none() {
+/// Numbers of chunks by outcome. A prediction of drops does not need deliveries, the others do.
+fn describe_chunks(chunks: &Chunks) -> String {
+    let mut line = format!("{} sent, {}", count(chunks.sent), brief::observed(chunks.received, count, "received"));
+    if chunks.merged.is_none() {
         line.push_str(", merged and dropped (confirmed): not observed");
     }
-    for (n, what) in [
-        (c.merged, "merged"),
-        (c.dropped_predicted, "dropped (predicted)"),
-        (c.dropped_confirmed, "dropped (confirmed)"),
-        (c.tokens_lost, "tokens lost"),
+    for (number, what) in [
+        (chunks.merged, "merged"),
+        (chunks.dropped_predicted, "dropped (predicted)"),
+        (chunks.dropped_confirmed, "dropped (confirmed)"),
+        (chunks.tokens_lost, "tokens lost"),
     ] {
-        if let Some(n) = n {
-            let _ = write!(line, ", {} {what}", count(n));
+        if let Some(number) = number {
+            let _ = write!(line, ", {} {what}", count(number));
         }
     }
     line
 }
 
 /// Responses with an error status; `None` without any.
-fn rejected(by_status: &BTreeMap<u16, u64>) -> Option<String> {
-    let all: u64 = by_status.values().sum();
+fn describe_rejected(by_status: &BTreeMap<u16, u64>) -> Option<String> {
+    let total: u64 = by_status.values().sum();
+    if total == 0 {
+        return None;
+    }
     let each: Vec<String> =
         by_status.iter().map(|(status, responses)| format!("{} with {status}", count(*responses))).collect();
-    (all > 0).then(|| format!("{} with an error status: {}", plural(all, "response"), each.join(", ")))
+    Some(format!("{} with an error status: {}", plural(total, "response"), each.join(", ")))
 }
 
 /// Finished responses, and what they show about themselves.
-fn responses(answers: &AnswerCounts) -> String {
+fn describe_responses(answers: &AnswerCounts) -> String {
     let mut line = format!("{} ended", count(answers.seen));
     for (n, what) in [
         (answers.client_left, "by their clients"),
@@ -212,25 +232,26 @@ fn responses(answers: &AnswerCounts) -> String {
     line
 }
 
-fn mode_of_hop(line: &ModeLine) -> String {
-    let per_token = line.bytes_per_token.map_or_else(String::new, |n| format!("{n:.0} bytes a token, "));
-    let other = if line.ids_repeated > 0 {
-        let less = line.bytes_if_incremental_estimate.map(bytes);
-        less.map(|less| format!("; in incremental mode: about {less} in total"))
-    } else {
-        let more = line.bytes_if_cumulative_estimate.map(bytes);
-        more.map(|more| format!("; in cumulative mode: about {more} in total"))
-    };
-    format!(
-        "{}: {per_token}{} of {} ids are repeats{}",
-        plain(&line.name),
-        count(line.ids_repeated),
-        count(line.ids),
-        other.unwrap_or_default()
-    )
+/// Bytes and repeated ids of a hop, with the estimated bytes of the other mode.
+fn describe_hop_mode(line: &ModeLine) -> String {
+    let mut text = format!("{}: ", plain(&line.name));
+    if let Some(bytes_per_token) = line.bytes_per_token {
+        let _ = write!(text, "{bytes_per_token:.0} bytes a token, ");
+    }
+    let _ = write!(text, "{} of {} ids are repeats", count(line.ids_repeated), count(line.ids));
+    // Only cumulative mode repeats ids.
+    let is_cumulative = line.ids_repeated > 0;
+    if is_cumulative && let Some(less) = line.bytes_if_incremental_estimate {
+        let _ = write!(text, "; in incremental mode: about {} in total", bytes(less));
+    }
+    if !is_cumulative && let Some(more) = line.bytes_if_cumulative_estimate {
+        let _ = write!(text, "; in cumulative mode: about {} in total", bytes(more));
+    }
+    text
 }
 
-fn mode_of_client(line: &ModeLine) -> String {
+/// Repeated ids in what clients received.
+fn describe_client_mode(line: &ModeLine) -> String {
     let repeated = match line.ids_repeated {
         0 => format!("no repeats; in cumulative mode: {} ids", count(line.ids_if_cumulative)),
         n => format!("{} of them repeats (about {})", count(n), bytes(line.bytes_repeated_estimate)),
@@ -239,33 +260,34 @@ fn mode_of_client(line: &ModeLine) -> String {
 }
 
 /// Requests that lost tokens: the worst few, with their missing positions.
-fn losses(out: &mut String, report: &Report, clock: &Clock) {
-    let losses = &report.losses;
-    let confirmed = losses.confirmed.as_ref();
-    let predicted = losses.predicted.as_ref();
-    let proven = confirmed.filter(|list| !list.lines.is_empty());
+fn write_losses(out: &mut String, report: &Report, clock: &Clock) {
     // If deliveries are observed, they decide. The prediction only matters for judging its accuracy.
-    let expected = predicted.filter(|list| confirmed.is_none() && !list.lines.is_empty());
-    for (list, how) in [(proven, "LOST TOKENS, CONFIRMED"), (expected, "LOST TOKENS, PREDICTED")] {
-        if let Some(list) = list {
-            loss_lines(out, list, how, clock);
-        }
+    if let Some(confirmed) = &report.losses.confirmed {
+        write_loss_list(out, confirmed, "LOST TOKENS, CONFIRMED", clock);
+    } else if let Some(predicted) = &report.losses.predicted {
+        write_loss_list(out, predicted, "LOST TOKENS, PREDICTED", clock);
     }
 }
 
-fn loss_lines(out: &mut String, list: &LossList, how: &str, clock: &Clock) {
-    let _ = writeln!(out, "{how}: {}", plural(list.requests, "request"));
-    for line in list.lines.iter().take(LOSSY) {
-        wrap(out, &loss(line, clock), "  ", "    ");
+/// Writes the worst requests of a list under a heading, and the number of the others.
+fn write_loss_list(out: &mut String, list: &LossList, heading: &str, clock: &Clock) {
+    if list.lines.is_empty() {
+        return;
     }
-    let more = list.requests.saturating_sub(LOSSY.min(list.lines.len()) as u64);
+    let _ = writeln!(out, "{heading}: {}", plural(list.requests, "request"));
+    for line in list.lines.iter().take(LOSSY) {
+        wrap(out, &describe_loss(line, clock), "  ", "    ");
+    }
+    let shown = LOSSY.min(list.lines.len()) as u64;
+    let more = list.requests.saturating_sub(shown);
     if more > 0 {
         let _ = writeln!(out, "  and {} more; the JSON lists {}", count(more), count(list.lines.len() as u64));
     }
     let _ = writeln!(out);
 }
 
-fn loss(line: &LossLine, clock: &Clock) -> String {
+/// Lost tokens of a request, with their times, positions and ids.
+fn describe_loss(line: &LossLine, clock: &Clock) -> String {
     let mut text = format!(
         "{}: {} of {} tokens in {}, from {}",
         plain(&line.rid),
@@ -285,7 +307,8 @@ fn loss(line: &LossLine, clock: &Clock) -> String {
     text
 }
 
-fn slowest(out: &mut String, report: &Report, clock: &Clock) {
+/// Writes the table of the requests with the longest gaps.
+fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
     // If gaps are not observed, no request is known to be slow. Requests from the log follow stage by stage.
     if report.gap_ns.is_none() || report.slowest.is_empty() || report.is_log_only() {
         return;
@@ -302,7 +325,7 @@ fn slowest(out: &mut String, report: &Report, clock: &Clock) {
             out,
             "{rid:widest$}  {:>12} {:>12} {:>8} {:>8} {:>8}  {}",
             known_or_dash(line.first_sent_ns, |ns| clock.moment(ns)),
-            line.gap_text(report.window_ns[1]),
+            line.gap_text(report.capture_length_ns()),
             count(line.tokens_sent),
             known_or_dash(line.tokens_received, count),
             known_or_dash(line.tokens_lost, count),
@@ -312,7 +335,8 @@ fn slowest(out: &mut String, report: &Report, clock: &Clock) {
     let _ = writeln!(out);
 }
 
-fn hops(out: &mut String, report: &Report) {
+/// Writes the table of hops, with the details of each below its row.
+fn write_hops(out: &mut String, report: &Report) {
     if report.hops.is_empty() {
         return;
     }
@@ -335,12 +359,13 @@ fn hops(out: &mut String, report: &Report) {
             known_or_dash(hop.queue_wait_ns, |wait| duration(wait.p50)),
             known_or_dash(hop.queue_wait_ns, |wait| duration(wait.max)),
         );
-        detail(out, hop);
+        write_hop_details(out, hop);
     }
     let _ = writeln!(out);
 }
 
-fn detail(out: &mut String, hop: &HopLine) {
+/// Writes what the row of a hop has no column for, as far as it was observed.
+fn write_hop_details(out: &mut String, hop: &HopLine) {
     let mut parts = Vec::new();
     for (spread, before, after) in [
         (&hop.send_wait_ns, "waited ", " in the sender"),
@@ -360,23 +385,26 @@ fn detail(out: &mut String, hop: &HopLine) {
         let max = if max == 0 { String::from("none") } else { format!("up to {}", bytes(max)) };
         parts.push(format!("{max} in the kernel"));
     }
-    if let Some(frames) = hop.wakeup_frames_max.filter(|&n| n > 1) {
+    if let Some(frames) = hop.wakeup_frames_max
+        && frames > 1
+    {
         parts.push(format!("up to {} per wakeup", plural(frames.into(), "frame")));
     }
     if let Some(busy) = hop.busy {
         parts.push(format!("receiver busy for {} of the run", percent(busy)));
     }
-    parts.extend(behind(hop));
+    parts.extend(describe_receivers(hop));
     if let Some(lanes) = &hop.lanes {
         parts.push(format!("{} connections", lanes.len()));
     }
     if !parts.is_empty() {
         wrap(out, &parts.join(", "), "  ", "  ");
     }
-    members(out, hop);
+    write_workers_and_lanes(out, hop);
 }
 
-fn ttft(out: &mut String, report: &Report) {
+/// Writes where the time to first token of most requests goes.
+fn write_ttft(out: &mut String, report: &Report) {
     let Some(main) = report.ttft.as_ref().and_then(TtftReport::main_group) else { return };
     let _ = writeln!(
         out,
@@ -385,17 +413,17 @@ fn ttft(out: &mut String, report: &Report) {
     );
     for leg in &main.legs {
         let shares = format!("{:>8} {:>9}", percent(leg.share), known_or_dash(leg.recent_share, percent));
-        ttft_row(out, &plain(&leg.words), leg.mean_ns, &leg.ns, &shares);
+        write_ttft_row(out, &plain(&leg.words), leg.mean_ns, &leg.ns, &shares);
     }
-    ttft_row(out, &format!("in total, {}", plural(main.ns.count, "request")), main.mean_ns, &main.ns, "");
-    for line in brief::ttft_limits(report) {
+    write_ttft_row(out, &format!("in total, {}", plural(main.ns.count, "request")), main.mean_ns, &main.ns, "");
+    for line in brief::ttft_caveats(report) {
         wrap(out, &line, "  ", "  ");
     }
     let _ = writeln!(out);
 }
 
 /// Where the time to first token goes on both servers of a pair.
-fn pair(out: &mut String, report: &Report) {
+fn write_pair(out: &mut String, report: &Report) {
     let Some(pair) = &report.pair else { return };
     let _ = writeln!(
         out,
@@ -403,10 +431,10 @@ fn pair(out: &mut String, report: &Report) {
         "WHERE TTFT GOES ON BOTH SERVERS", "MEAN", "P50", "P99", "MAX", "SHARE"
     );
     for leg in &pair.legs {
-        ttft_row(out, &leg.words, leg.mean_ns, &leg.ns, &format!("{:>8}", percent(leg.share)));
+        write_ttft_row(out, &leg.words, leg.mean_ns, &leg.ns, &format!("{:>8}", percent(leg.share)));
     }
     if let Some((ttft, mean_ns)) = pair.ttft_ns.as_ref().zip(pair.ttft_mean_ns) {
-        ttft_row(out, &format!("in total, {}", plural(ttft.count, "request")), mean_ns, ttft, "");
+        write_ttft_row(out, &format!("in total, {}", plural(ttft.count, "request")), mean_ns, ttft, "");
     }
     for line in pair.paragraphs() {
         wrap(out, &plain(&line), "  ", "    ");
@@ -418,11 +446,11 @@ fn pair(out: &mut String, report: &Report) {
 }
 
 /// A row whose numbers stand beside the last line of its name: cut, the name of several legs in one would be that of the first.
-fn ttft_row(out: &mut String, name: &str, mean_ns: u64, ns: &Spread, shares: &str) {
+fn write_ttft_row(out: &mut String, name: &str, mean_ns: u64, ns: &Spread, shares: &str) {
     let mut lines = String::new();
     brief::wrap_within(&mut lines, name, "", "  ", LEG);
     let lines = lines.trim_end();
-    let (before, name) = lines.rsplit_once('\n').map_or(("", lines), |(before, last)| (before, last));
+    let (before, name) = lines.rsplit_once('\n').unwrap_or(("", lines));
     for line in before.lines() {
         let _ = writeln!(out, "{line}");
     }
@@ -431,7 +459,8 @@ fn ttft_row(out: &mut String, name: &str, mean_ns: u64, ns: &Spread, shares: &st
     let _ = writeln!(out, "{}", row.trim_end());
 }
 
-fn path(out: &mut String, report: &Report) {
+/// Writes where a chunk's time goes, and the bar of the first tokens.
+fn write_path(out: &mut String, report: &Report) {
     if report.path.is_empty() {
         return;
     }
@@ -468,23 +497,31 @@ fn path(out: &mut String, report: &Report) {
     let _ = writeln!(out);
 }
 
-/// Number of receivers of a line with several hops; hops to the same endpoint count once.
-pub(super) fn behind(hop: &HopLine) -> Option<String> {
+/// Describes the receivers of a line with several hops; hops to the same endpoint have one. `None` for a single hop.
+pub(super) fn describe_receivers(hop: &HopLine) -> Option<String> {
     let hops = hop.workers.as_ref()?;
-    let unknown = hops.iter().filter(|h| h.worker.is_none() && h.endpoint.is_empty());
-    let places: BTreeSet<_> = hops.iter().map(|h| (h.worker, h.endpoint.as_str())).collect();
-    let known = places.iter().filter(|place| **place != (None, ""));
-    Some(match unknown.count() + known.count() {
-        1 => format!("{} sockets send into one", hops.len()),
-        workers => format!("{workers} workers"),
-    })
+    let mut known_receivers = BTreeSet::new();
+    let mut unknown_receivers = 0;
+    for WorkerLine { worker, endpoint, .. } in hops {
+        if worker.is_none() && endpoint.is_empty() {
+            unknown_receivers += 1;
+        } else {
+            known_receivers.insert((*worker, endpoint.as_str()));
+        }
+    }
+    let receivers = known_receivers.len() + unknown_receivers;
+    if receivers == 1 {
+        Some(format!("{} sockets send into one", hops.len()))
+    } else {
+        Some(format!("{receivers} workers"))
+    }
 }
 
 /// Renders the load of each worker of a line and of each connection into it.
-fn members(out: &mut String, hop: &HopLine) {
+fn write_workers_and_lanes(out: &mut String, hop: &HopLine) {
     for worker in hop.workers.iter().flatten().take(MEMBERS) {
         let name = worker.worker.map_or_else(|| plain(&worker.endpoint), |n| format!("worker {n}"));
-        let mut parts = vec![load(worker.chunks, worker.tokens, worker.share)];
+        let mut parts = vec![describe_load(worker.chunks, worker.tokens, worker.share)];
         if let Some(max) = worker.backlog_max_frames {
             parts.push(format!("backlog up to {}", count(max)));
         }
@@ -498,12 +535,20 @@ fn members(out: &mut String, hop: &HopLine) {
     }
     for lane in hop.lanes.iter().flatten().take(MEMBERS) {
         let into = lane.worker.map_or_else(String::new, |n| format!(" into worker {n}"));
-        let load = load(lane.chunks, lane.tokens, lane.share);
+        let load = describe_load(lane.chunks, lane.tokens, lane.share);
         wrap(out, &format!("connection {}{into}: {load}", lane.lane), "  ", "    ");
     }
 }
 
-fn load(chunks: u64, tokens: u64, share: Option<f64>) -> String {
+/// Writes rows, with the name in front of the first.
+fn write_rows(out: &mut String, name: &str, rows: &[String]) {
+    for (index, text) in rows.iter().enumerate() {
+        row(out, if index == 0 { name } else { "" }, text);
+    }
+}
+
+/// Chunks and tokens of a worker or a connection, with its share.
+fn describe_load(chunks: u64, tokens: u64, share: Option<f64>) -> String {
     let share = share.map_or_else(String::new, |share| format!("{} of chunks: ", percent(share)));
     format!("{share}{} with {} tokens", count(chunks), count(tokens))
 }
@@ -513,10 +558,12 @@ fn share_of_time(share: Option<f64>, what: &str, unknown: &str) -> String {
     share.map_or_else(|| format!("{what}: {unknown}"), |share| format!("{:.1} % {what}", 100.0 * share))
 }
 
-fn cpu(out: &mut String, report: &Report) {
-    let Some(lines) = report.cpu.as_ref().filter(|c| !c.is_empty()) else {
+/// Writes how the engine's threads spent their time.
+fn write_cpu(out: &mut String, report: &Report) {
+    let lines = report.cpu.as_deref().unwrap_or_default();
+    if lines.is_empty() {
         return;
-    };
+    }
     for line in lines {
         let on = share_of_time(line.on_cpu, "on cpu", &brief::unknown());
         let wait = share_of_time(line.run_wait, "waiting for a CPU", brief::NO_WAITS);
@@ -536,9 +583,10 @@ fn cpu(out: &mut String, report: &Report) {
     let _ = writeln!(out);
 }
 
-fn findings(out: &mut String, report: &Report, clock: &Clock) {
+/// Writes the findings with their times and advice, worst first.
+fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
     for finding in &report.findings {
-        let head = format!("{} {}: {}", mark(finding.severity), finding.kind, finding.summary);
+        let head = format!("{} {}: {}", severity_mark(finding.severity), finding.kind, finding.summary);
         wrap(out, &head, "", "    ");
         let mut since = brief::span_of(finding, clock);
         if !finding.rid.is_empty() {
@@ -554,7 +602,7 @@ fn findings(out: &mut String, report: &Report, clock: &Clock) {
     }
 }
 
-fn mark(severity: Severity) -> &'static str {
+fn severity_mark(severity: Severity) -> &'static str {
     match severity {
         Severity::Info => "[i]",
         Severity::Warning => "[!]",
@@ -562,7 +610,8 @@ fn mark(severity: Severity) -> &'static str {
     }
 }
 
-fn not_observed(out: &mut String, report: &Report) {
+/// Writes what was not observed or not available, which explains each `-`.
+fn write_not_observed(out: &mut String, report: &Report) {
     let missing = brief::not_observed(report);
     if !missing.is_empty() {
         row(out, "not observed", &format!("(shown as -) {}", missing.join("; ")));
@@ -572,7 +621,8 @@ fn not_observed(out: &mut String, report: &Report) {
     }
 }
 
-fn own(out: &mut String, report: &Report) {
+/// Writes what the observation missed and cost.
+fn write_own_costs(out: &mut String, report: &Report) {
     let own = &report.own;
     let events = plural(own.events, "event");
     let undecoded = plural(own.frames_undecoded, "frame");

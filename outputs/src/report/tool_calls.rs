@@ -77,7 +77,7 @@ pub(super) fn tool_calls(ledger: &Ledger, from: MonoNs) -> Option<ToolCallCounts
             .map(|response| ToolCallLine {
                 rid: response.rid.to_string(),
                 at_ns: response.at.since(from),
-                by: by(&response.calls).map(str::to_owned),
+                by: changed_by(&response.calls).map(str::to_owned),
                 calls: response.calls,
             })
             .collect(),
@@ -89,7 +89,7 @@ fn number_of(outcomes: &BTreeMap<ToolCallOutcome, u64>, outcome: ToolCallOutcome
 }
 
 /// The party that changed the arguments.
-fn by(calls: &ToolCalls) -> Option<&'static str> {
+fn changed_by(calls: &ToolCalls) -> Option<&'static str> {
     match calls.outcome {
         ToolCallOutcome::Complete | ToolCallOutcome::Unfinished => Some("nobody"),
         ToolCallOutcome::Rewritten | ToolCallOutcome::Unjudged | ToolCallOutcome::Absent => None,
@@ -138,6 +138,7 @@ pub fn explain_tool_calls(calls: &ToolCalls) -> String {
     }
 }
 
+/// Why tool calls were not judged, in words.
 fn why(reason: UnjudgedReason) -> &'static str {
     match reason {
         UnjudgedReason::Differs => "the difference proves no loss",
@@ -148,6 +149,7 @@ fn why(reason: UnjudgedReason) -> &'static str {
     }
 }
 
+/// Describes tool calls in the engine's frames that the response does not have.
 fn absent(calls: &ToolCalls) -> String {
     let place = calls.part.map_or_else(String::new, |part| format!(" ({} of the output)", tokens(part)));
     format!(
@@ -159,6 +161,7 @@ fn absent(calls: &ToolCalls) -> String {
     )
 }
 
+/// Tokens of the part, counted from 1: `tokens 3 to 5`.
 fn tokens(part: ArgumentsPart) -> String {
     match part.tokens {
         [first, last] if first >= last => format!("token {last}"),
@@ -170,6 +173,7 @@ fn tokens(part: ArgumentsPart) -> String {
 fn events(calls: &ToolCalls, part: ArgumentsPart) -> String {
     let of = format!("of the {} with its arguments", plural(calls.events.into(), "event"));
     match part.events {
+        // No event has number 0.
         [0, 0] => format!("None {of} has them"),
         [0, behind] => format!("Place: before event {behind} {of}"),
         [before, 0] => format!("Place: behind event {before} {of}"),
@@ -178,6 +182,7 @@ fn events(calls: &ToolCalls, part: ArgumentsPart) -> String {
     }
 }
 
+/// Describes arguments of which a part did not reach the client as the engine sent it. `how`: where the part is in the response.
 fn damaged(calls: &ToolCalls, how: &str) -> String {
     let which = format!("tool call {} of {}", calls.call, calls.calls);
     let Some(part) = calls.part else {
@@ -185,16 +190,10 @@ fn damaged(calls: &ToolCalls, how: &str) -> String {
             "{which}: a part of the arguments is in the engine's frames, and {how}. By: the serving process"
         );
     };
-    let by = match (part.whole_chunks, part.whole_events) {
-        _ if calls.outcome == ToolCallOutcome::Garbled => "A character was cut. By: the serving process",
-        (true, true) => {
-            "They are whole chunks and events. By: the serving process, which loses, repeats or reorders events"
-        }
-        (true, false) => {
-            "They are whole chunks. By: the serving process, which loses, repeats or reorders chunks before its parser"
-        }
-        (false, true) => "They are whole events. By: the serving process, in its parser or behind it",
-        (false, false) => "They are a part of a chunk and of an event. By: a parser in the serving process",
+    let by = if calls.outcome == ToolCallOutcome::Garbled {
+        "A character was cut. By: the serving process"
+    } else {
+        describe_extent(part)
     };
     format!(
         "{which}: {} from character {} of the arguments on ({} of the output) are in the engine's frames, and {how}. {}. {by}",
@@ -203,6 +202,20 @@ fn damaged(calls: &ToolCalls, how: &str) -> String {
         tokens(part),
         events(calls, part)
     )
+}
+
+/// Whether the difference has whole chunks or events, and what that shows about its cause.
+fn describe_extent(part: ArgumentsPart) -> &'static str {
+    match (part.whole_chunks, part.whole_events) {
+        (true, true) => {
+            "They are whole chunks and events. By: the serving process, which loses, repeats or reorders events"
+        }
+        (true, false) => {
+            "They are whole chunks. By: the serving process, which loses, repeats or reorders chunks before its parser"
+        }
+        (false, true) => "They are whole events. By: the serving process, in its parser or behind it",
+        (false, false) => "They are a part of a chunk and of an event. By: a parser in the serving process",
+    }
 }
 
 impl ToolCallCounts {
@@ -239,6 +252,7 @@ impl ToolCallCounts {
     }
 }
 
+/// Writes the outcomes of tool calls, and an explanation of the first few that are not complete.
 pub(super) fn render(out: &mut String, report: &Report) {
     let Some(calls) = &report.tool_calls else { return };
     let _ = writeln!(out, "TOOL CALLS of responses: {}", calls.summary());

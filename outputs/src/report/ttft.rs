@@ -97,7 +97,7 @@ impl TtftReport {
 impl TtftGroupLine {
     /// Shares of its legs that are large enough for a segment of a bar.
     pub fn segments(&self) -> Vec<Segment> {
-        bar::gathered(self.legs.iter().map(|leg| Segment { name: leg.words.clone(), share: leg.share }))
+        bar::merge_small_segments(self.legs.iter().map(|leg| Segment { name: leg.words.clone(), share: leg.share }))
     }
 }
 

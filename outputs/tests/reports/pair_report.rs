@@ -49,7 +49,7 @@ fn the_report_of_a_pair_as_text() {
     let start = MonoNs(report.window_mono_ns[0]);
     let mut joined = PairReport::new(&pair, &names, "--disaggregation-mode", start, 10).expect("joined");
     joined.add_prefill_report(0, &Report::of(&prefill, &ReportInput::for_source("attach")));
-    report.add_pair(joined);
+    report.add_pair_report(joined);
     insta::assert_snapshot!("pair_as_text", report.to_text(&Clock::of(&report, None)));
     insta::assert_snapshot!("pair_as_markdown", report.to_markdown(&Clock::of(&report, None)));
 }

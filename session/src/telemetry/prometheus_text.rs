@@ -157,7 +157,7 @@ fn encode_value<S: EncodeLabelSet>(
         (_, Value::Int(value)) => metric.encode_gauge(value),
         (_, Value::Float(value)) => metric.encode_gauge(value),
         (_, Value::Histogram(histogram)) => {
-            let bounds = histogram.at_most.iter().map(|class| class.0).chain([f64::INFINITY]);
+            let bounds = histogram.at_most.iter().map(|bucket| bucket.bound).chain([f64::INFINITY]);
             let classes: Vec<(f64, u64)> = bounds.zip(histogram.classes()).collect();
             metric.encode_histogram::<S>(histogram.sum, histogram.count, &classes, None)
         }
@@ -166,7 +166,7 @@ fn encode_value<S: EncodeLabelSet>(
 
 #[cfg(test)]
 mod tests {
-    use outputs::metrics::{ALL, Histogram};
+    use outputs::metrics::{ALL, Bucket, Histogram};
 
     use super::*;
 
@@ -186,7 +186,8 @@ mod tests {
     }
 
     fn sample_families() -> Vec<Family> {
-        let gap = Histogram { count: 3, sum: 1.5, at_most: vec![(0.25, 1), (0.5, 2)] };
+        let at_most = vec![Bucket { bound: 0.25, values: 1 }, Bucket { bound: 0.5, values: 2 }];
+        let gap = Histogram { count: 3, sum: 1.5, at_most };
         vec![
             family("tokengap.requests.aborted", &[], Value::Int(7)),
             family("tokengap.consumer.cpu", &["tokenizer", "on_cpu"], Value::Float(0.25)),

@@ -59,11 +59,10 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     if text.parse::<f64>().is_ok() {
         return Err(format!("{text} has no unit; write {text}s, or {text}ms, {text}m or {text}h"));
     }
-    let span: jiff::SignedDuration = text.parse().map_err(|e| format!("{e}; {hint}"))?;
-    match Duration::try_from(span) {
-        Ok(d) if !d.is_zero() => Ok(d),
-        _ => Err(format!("must be greater than zero; {hint}")),
-    }
+    let span: jiff::SignedDuration = text.parse().map_err(|error| format!("{error}; {hint}"))?;
+    // A negative one cannot be converted, so it is refused like zero.
+    let duration = Duration::try_from(span).unwrap_or_default();
+    if duration.is_zero() { Err(format!("must be greater than zero; {hint}")) } else { Ok(duration) }
 }
 
 /// `duration` in nanoseconds, or as many as there can be.
@@ -87,16 +86,15 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let digit_count = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (amount, unit) = text.split_at(digit_count);
     let amount: u64 = amount.parse().map_err(|_| format!("{text:?} is not a size; {HINT}"))?;
-    let shift = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        "t" | "tb" | "tib" => 40,
+    let unit_bytes: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" | "kib" => 1 << 10,
+        "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        "t" | "tb" | "tib" => 1 << 40,
         _ => return Err(format!("{unit:?} is not a unit of size; {HINT}")),
     };
-    // A shift drops bits that do not fit, so the way back shows whether all did.
-    match amount.checked_shl(shift).filter(|bytes| bytes >> shift == amount) {
+    match amount.checked_mul(unit_bytes) {
         Some(0) | None => Err(format!("{text:?} is out of range for a file size; {HINT}")),
         Some(bytes) => Ok(bytes),
     }

@@ -76,12 +76,15 @@ impl TelemetryArgs {
         let Some(address) = self.metrics else {
             return Ok(None);
         };
+        let needs_token = !address.ip().is_loopback() && !self.insecure;
         ensure!(
-            address.ip().is_loopback() || self.token_file.is_some() || self.insecure,
+            !needs_token || self.token_file.is_some(),
             "{address} is reachable from other machines: use --token-file FILE (`openssl rand -hex 32 > FILE; chmod 600 FILE`), or serve on 127.0.0.1; --insecure serves everybody"
         );
-        let token =
-            self.token_file.as_ref().map(|path| AccessToken::of_file(path, named_file::open(path))).transpose()?;
+        let token = match &self.token_file {
+            Some(path) => Some(AccessToken::of_file(path, named_file::open(path))?),
+            None => None,
+        };
         Ok(Some(MetricsOptions { address, token, past_bytes: self.metrics_past as usize }))
     }
 
@@ -104,8 +107,9 @@ impl TelemetryArgs {
 
     /// Keeps serving the final metrics for the time asked for, unless `asked_to_end`.
     pub(crate) fn keep_serving(&self, asked_to_end: impl Fn() -> bool) {
+        let Some(linger) = self.metrics_linger else { return };
         let began = Instant::now();
-        while self.metrics_linger.is_some_and(|max| began.elapsed() < max) && !asked_to_end() {
+        while began.elapsed() < linger && !asked_to_end() {
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -131,8 +135,9 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
     if text.starts_with(':') {
         return Err(format!("{text:?} has no listening address; {HINT}"));
     }
-    let mut found = text.to_socket_addrs().map_err(|error| format!("{error}; {HINT}"))?;
-    found.next().ok_or_else(|| format!("{text:?} has no address; {HINT}"))
+    // A name of this machine may have several addresses: the first is the one that its resolver prefers.
+    let mut addresses = text.to_socket_addrs().map_err(|error| format!("{error}; {HINT}"))?;
+    addresses.next().ok_or_else(|| format!("{text:?} has no address; {HINT}"))
 }
 
 #[cfg(test)]

@@ -26,19 +26,23 @@ pub(crate) struct Rules {
 impl Rules {
     /// Opens the folders of the results. In one that does not exist, nothing can be created.
     pub(crate) fn new(results: ResultFiles) -> Self {
-        let of_files = results.file.iter().filter_map(|file| file.parent());
-        let paths: HashSet<&Path> = of_files.chain(results.folder.iter().map(PathBuf::as_path)).collect();
-        let opened = paths.into_iter().filter_map(|path| {
+        let folders_of_files = results.file.iter().filter_map(|file| file.parent());
+        let paths: HashSet<&Path> = folders_of_files.chain(results.folder.iter().map(PathBuf::as_path)).collect();
+        let mut folders = HashMap::new();
+        for path in paths {
             let path = or_working_folder(path);
-            Some((path.to_owned(), Folder::open(path, path).ok()?))
-        });
-        let folders = opened.collect();
+            if let Ok(folder) = Folder::open(path, path) {
+                folders.insert(path.to_owned(), folder);
+            }
+        }
         Self { results, folders, created: HashSet::new() }
     }
 
     /// Creates a result that does not exist.
     pub(super) fn create(&mut self, path: &Path) -> io::Result<File> {
-        if !self.is_result(path) && !replaced_file(path).is_some_and(|named| self.is_result(&named)) {
+        // A result that is not complete has another name.
+        let becomes_result = replaced_file(path).is_some_and(|replaced| self.is_result(&replaced));
+        if !self.is_result(path) && !becomes_result {
             return Err(Errno::PERM.into());
         }
         let FolderEntry { folder, name } = self.find_entry(path)?;
@@ -97,7 +101,8 @@ impl Rules {
         let file_name = path.file_name().unwrap_or_default().as_encoded_bytes();
         let parent = path.parent().map(or_working_folder);
         let is_in_permitted_folder = self.results.folder.iter().any(|folder| parent == Some(or_working_folder(folder)));
-        is_named || is_in_permitted_folder && file_name.starts_with(OWN_PREFIX.as_bytes())
+        let has_own_name = file_name.starts_with(OWN_PREFIX.as_bytes());
+        is_named || (is_in_permitted_folder && has_own_name)
     }
 }
 
@@ -120,11 +125,13 @@ pub(crate) fn or_working_folder(folder: &Path) -> &Path {
     if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
 }
 
-/// The file that `path` replaces once it is complete.
+/// The file that `path` replaces once it is complete: `run.tgap` for `.run.tgap.4242.new`. `None` if it is no such file.
 fn replaced_file(path: &Path) -> Option<PathBuf> {
-    let name = path.file_name()?.to_str()?.strip_prefix('.')?.strip_suffix(".new")?;
-    let (name, pid) = name.rsplit_once('.')?;
-    pid.parse::<u32>().ok()?;
+    let inner = path.file_name()?.to_str()?.strip_prefix('.')?.strip_suffix(".new")?;
+    let (name, pid) = inner.rsplit_once('.')?;
+    if pid.parse::<u32>().is_err() {
+        return None;
+    }
     Some(path.with_file_name(name))
 }
 

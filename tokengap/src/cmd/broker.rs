@@ -22,8 +22,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let ResultFiles { file, folder, .. } = &args.results;
     // A result file stands for its folder, in which the confinement permits writing.
-    let in_folders: Vec<PathBuf> = folder.iter().map(|folder| folder.join("any")).collect();
-    let paths: Vec<Option<&Path>> = file.iter().chain(&in_folders).map(|path| Some(path.as_path())).collect();
+    let files_in_folders: Vec<PathBuf> = folder.iter().map(|folder| folder.join("any")).collect();
+    let paths: Vec<Option<&Path>> = file.iter().chain(&files_in_folders).map(|path| Some(path.as_path())).collect();
     // A path through another process's root can be opened only before.
     let rules = broker::Rules::new(args.results.clone());
     confinement::confine_to_files(&[], &paths);

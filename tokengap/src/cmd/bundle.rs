@@ -61,12 +61,13 @@ impl Bundle {
         let name = archive.file_name().unwrap_or_default().to_string_lossy();
         // The archive unpacks into a folder of its own name.
         let stem = name.split('.').find(|part| !part.is_empty()).unwrap_or("bundle");
+        let folder = &stem[..stem.floor_char_boundary(TAR_PREFIX_BYTES)];
         Ok(Self {
             report: saved::load_report(&recording, slowest)?,
             recorded_by: original.header().tokengap.clone(),
             recording,
             doctor,
-            folder: stem[..stem.floor_char_boundary(155)].to_owned(),
+            folder: folder.to_owned(),
         })
     }
 
@@ -104,11 +105,9 @@ impl Bundle {
         let manifest = BundledFile::text("manifest.json", "", &manifest, EscapeForm::Json);
         let mut archive = Encoder::new(out, zstd::DEFAULT_COMPRESSION_LEVEL)?;
         archive.include_checksum(true)?;
-        for BundledFile { name, bytes, mut content, .. } in [manifest].into_iter().chain(files) {
-            archive.write_all(&tar_header(&self.folder, name, bytes, created))?;
-            io::copy(&mut content, &mut archive)?;
-            let padded_bytes = bytes.next_multiple_of(TAR_BLOCK as u64);
-            archive.write_all(&[0; TAR_BLOCK][..(padded_bytes - bytes) as usize])?;
+        write_tar_entry(&mut archive, &self.folder, manifest, created)?;
+        for file in files {
+            write_tar_entry(&mut archive, &self.folder, file, created)?;
         }
         // Two blocks of zeros end an archive.
         archive.write_all(&[0; 2 * TAR_BLOCK])?;
@@ -116,6 +115,18 @@ impl Bundle {
         Ok(())
     }
 }
+
+/// Writes the header and the content of a file, and zeros up to the end of its last block.
+fn write_tar_entry(archive: &mut impl Write, folder: &str, file: BundledFile, modified: Timestamp) -> io::Result<()> {
+    let BundledFile { name, bytes, mut content, .. } = file;
+    archive.write_all(&tar_header(folder, name, bytes, modified))?;
+    io::copy(&mut content, archive)?;
+    let padded_bytes = bytes.next_multiple_of(TAR_BLOCK as u64);
+    archive.write_all(&[0; TAR_BLOCK][..(padded_bytes - bytes) as usize])
+}
+
+/// Longest prefix of a name in a tar header.
+const TAR_PREFIX_BYTES: usize = 155;
 
 /// Header of a file in a tar archive, in the format `ustar` of POSIX. Its mode is 0600, because the files name requests and endpoints.
 fn tar_header(folder: &str, name: &str, bytes: u64, modified: Timestamp) -> [u8; TAR_BLOCK] {
@@ -196,12 +207,15 @@ fn copy_record(copy: &mut Recorder, record: &Record<'_>) {
 /// Output of `tokengap doctor`, or why there is none.
 pub(crate) fn doctor_output() -> String {
     let run = Command::new("/proc/self/exe").arg("doctor").stdin(Stdio::null()).output();
-    match run {
-        Ok(done) if !done.stdout.is_empty() => String::from_utf8_lossy(&done.stdout).into_owned(),
-        // A seccomp filter may end it.
-        Ok(done) => format!("tokengap doctor: {}\n{}", done.status, String::from_utf8_lossy(&done.stderr)),
-        Err(error) => format!("tokengap doctor cannot be run: {error}\n"),
+    let output = match run {
+        Ok(output) => output,
+        Err(error) => return format!("tokengap doctor cannot be run: {error}\n"),
+    };
+    // A seccomp filter may have ended it.
+    if output.stdout.is_empty() {
+        return format!("tokengap doctor: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
     }
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[cfg(test)]

@@ -57,8 +57,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // The demo creates its socket folder in one of these.
     plan.write.extend([std::env::temp_dir(), PathBuf::from("/tmp"), PathBuf::from(".")]);
     confinement::apply(&plan);
-    let default = args.live.outcome.is_headless().then_some(HEADLESS_DURATION);
-    let live = LiveArgs { duration: args.live.duration.or(default), ..args.live.clone() };
+    let mut live = args.live.clone();
+    // Without a screen, nobody could end it.
+    if live.outcome.is_headless() {
+        live.duration = live.duration.or(Some(HEADLESS_DURATION));
+    }
     let demo = Demo::start(args.scenario, args.seed, args.workers, args.phase)?;
     app::run_to_exit_code(demo, &live, endpoint)
 }

@@ -79,14 +79,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.format != Format::Events || args.slow_only.is_none(),
         "--slow-only does not work with --format events, which writes events before a request's gap is known: use --rid"
     );
-    ensure!(time_range(args).is_none_or(|range| !range.is_empty()), "--from must not be later than --to");
+    let is_range_empty = time_range(args).is_some_and(|range| range.is_empty());
+    ensure!(!is_range_empty, "--from must not be later than --to");
     if args.format == Format::Parquet {
         check_parquet_output(args)?;
     }
     let recording = Recording::open(&args.file)?;
-    let tokens = args.payload == RecordedTokens::Tokens;
+    let wants_ids = args.payload == RecordedTokens::Tokens;
+    let has_ids = recording.header().payload == RecordedPayload::Tokens;
     ensure!(
-        !tokens || recording.header().payload == RecordedPayload::Tokens,
+        has_ids || !wants_ids,
         "{} holds no token ids: record with --payload tokens to keep them",
         args.file.display()
     );
@@ -107,7 +109,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         // The exporter escapes its output.
         let out = output::raw_stdout();
-        let progress = (!out.is_terminal()).then(|| Progress::labelled("exporting"));
+        // On a terminal, it would be between the lines of the output.
+        let progress = if out.is_terminal() { None } else { Some(Progress::labelled("exporting")) };
         write_export(&recording, args, out, progress)?;
     }
     Ok(ExitCode::SUCCESS)
@@ -130,7 +133,10 @@ fn is_gzip(path: &Path) -> bool {
 fn time_range(args: &Args) -> Option<RangeInclusive<u64>> {
     let from = args.from.map(to_nanoseconds);
     let to = args.to.map(to_nanoseconds);
-    (from.is_some() || to.is_some()).then(|| from.unwrap_or(0)..=to.unwrap_or(u64::MAX))
+    if from.is_none() && to.is_none() {
+        return None;
+    }
+    Some(from.unwrap_or(0)..=to.unwrap_or(u64::MAX))
 }
 
 /// Converts a recording to the format of the arguments, and shows the progress.
@@ -149,13 +155,13 @@ fn write_export(
         losing: false,
         recording: args.file.file_name().map(|name| name.to_string_lossy().into_owned()),
     };
-    let all = recording.bytes();
-    export::recorded(recording, engines::FACTS, args.format, options, out, &mut |done, damaged| {
+    let total_bytes = recording.bytes();
+    export::export_recording(recording, engines::FACTS, args.format, options, out, &mut |done, damaged| {
         if let Some(error) = damaged {
             errln!("tokengap: {error}");
         }
         if let Some(progress) = &mut progress {
-            progress.set_position(done, all);
+            progress.set_position(done, total_bytes);
         }
     })?;
     Ok(())

@@ -44,7 +44,8 @@ pub(crate) struct Args {
 
 /// The guard of a splice or a run: waits for the end of tokengap, and moves the sockets back if tokengap did not.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    // Survive whatever ends tokengap: detach from the terminal and ignore its signals.
+    // Survive whatever ends tokengap: detach from the terminal and ignore its signals. A process that leads a group already cannot be
+    // detached, which is no reason to give up.
     let _ = rustix::process::setsid();
     ignore_ending_signals()?;
     let mut folders = Vec::new();
@@ -59,7 +60,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // Opened now, because the pid may be reused later.
     let child = child_pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     output::raw_stdout().write_all(READY)?;
-    // Blocks until tokengap ends, however it ends: the kernel then closes its end of the pipe.
+    // Blocks until tokengap ends, however it ends: the kernel then closes its end of the pipe. An error is such an end, too.
     let mut message = String::new();
     let _ = std::io::stdin().read_to_string(&mut message);
     // tokengap has restored the sockets itself.
@@ -77,6 +78,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let (Some(child), Some(folder)) = (child, &args.remove) {
         // The command may still use its folder. A poll that a signal interrupts is repeated.
         while poll(&mut [PollFd::new(&child, PollFlags::IN)], None).is_err() {}
+        // The command may have removed it, and nobody is left to be told of an error.
         let _ = std::fs::remove_dir_all(folder);
     }
     Ok(ExitCode::SUCCESS)

@@ -22,6 +22,7 @@ pub(crate) struct Args {
 
 /// The process that starts an analysis for each request, or such an analysis.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    // The process without a number starts one with a number for each request.
     match args.sought {
         None => start_analyses()?,
         Some(number) => analyse_received_library(number)?,

@@ -77,45 +77,50 @@ impl RecordedServer {
 /// Report of a decode server with the part of its prefill server, from the recordings of both in any order.
 pub(crate) fn report_of_recordings(files: [&Path; 2], slowest: usize) -> anyhow::Result<Report> {
     let [first, second] = files;
-    let mut first = RecordedServer::read(first)?;
-    let mut second = RecordedServer::read(second)?;
-    complete_sides(&mut first, &mut second)?;
-    let is_first_decode = first.side.is_some_and(|known| known.side == PairSide::Decode);
-    let (prefill, decode) = if is_first_decode { (&second, &first) } else { (&first, &second) };
+    let RecordedPair { prefill, decode } =
+        RecordedPair::assign_sides(RecordedServer::read(first)?, RecordedServer::read(second)?)?;
     let clocks = PairClocks::of_anchors(prefill.anchor, decode.anchor);
     let pair = Pair::join(vec![PrefillServer { ledger: prefill.analysis.ledger(), clocks }], decode.analysis.ledger());
     let side_by = prefill.side_by().to_owned();
     let names = [PrefillName { name: prefill.name.clone(), run_index: 0, side_by }];
     let mut report = decode.report(slowest);
-    // The report is of the decode server, so times count from the start of its window.
-    let start = MonoNs(report.window_mono_ns[0]);
+    // The report is of the decode server, so times count from the start of its capture.
+    let start = report.capture_start();
     let mut joined = PairReport::new(&pair, &names, decode.side_by(), start, slowest).with_context(|| {
         format!("no request of {} is in {}: neither a room nor an id is in both", decode.name, prefill.name)
     })?;
     let prefill_report = prefill.report(0);
     joined.add_prefill_report(0, &prefill_report);
-    report.add_pair(joined);
+    report.add_pair_report(joined);
     report.add_prefill_findings(&prefill.name, &prefill_report, pair.clock_uses()[0]);
     Ok(report)
 }
 
-/// Checks that one is the prefill server and the other one the decode server. The side of one tells that of the other.
-fn complete_sides(first: &mut RecordedServer, second: &mut RecordedServer) -> anyhow::Result<()> {
-    match (first.side, second.side) {
-        (Some(known), None) => second.side = Some(KnownSide::of_other(known.side)),
-        (None, Some(known)) => first.side = Some(KnownSide::of_other(known.side)),
-        (Some(one), Some(other)) if one.side == other.side => {
-            bail!("{} and {} are both of a {} server", first.name, second.name, one.side.as_str())
+/// The recordings of the two servers of a pair.
+struct RecordedPair {
+    prefill: RecordedServer,
+    decode: RecordedServer,
+}
+
+impl RecordedPair {
+    /// Finds out which one is the prefill server. The side of one tells that of the other.
+    fn assign_sides(mut first: RecordedServer, mut second: RecordedServer) -> anyhow::Result<Self> {
+        let Some(known) = first.side.or(second.side) else {
+            bail!(
+                "neither {} nor {} shows whether it is of a prefill or a decode server: no --disaggregation-mode, and no message between the \
+                 schedulers",
+                first.name,
+                second.name
+            )
+        };
+        let first_side = *first.side.get_or_insert(KnownSide::of_other(known.side));
+        let second_side = *second.side.get_or_insert(KnownSide::of_other(known.side));
+        match (first_side.side, second_side.side) {
+            (PairSide::Prefill, PairSide::Decode) => Ok(Self { prefill: first, decode: second }),
+            (PairSide::Decode, PairSide::Prefill) => Ok(Self { prefill: second, decode: first }),
+            (side, _) => bail!("{} and {} are both of a {} server", first.name, second.name, side.as_str()),
         }
-        (None, None) => bail!(
-            "neither {} nor {} shows whether it is of a prefill or a decode server: no --disaggregation-mode, and no message between the \
-             schedulers",
-            first.name,
-            second.name
-        ),
-        _ => {}
     }
-    Ok(())
 }
 
 /// Adds the pairs to the reports of their decode servers.
@@ -125,7 +130,7 @@ pub(crate) fn add_to_reports(finished: &mut [RunReport], pairs: Vec<(usize, Pair
             pair.add_prefill_report(run_index, &run.report);
         }
         if let Some(decode) = finished.get_mut(index) {
-            decode.report.add_pair(pair);
+            decode.report.add_pair_report(pair);
         }
     }
     name_unjoined_servers(finished);
@@ -171,9 +176,8 @@ pub(crate) fn join_runs(servers: &[RunningServer<'_>], slowest: usize) -> Vec<(u
 
 /// A line of the screen for each decode server with joined requests. Of the finished requests of each server, the join has only the newest.
 pub(crate) fn lines_of_newest(servers: &[RunningServer<'_>], finished_limit: usize) -> Vec<PairLine> {
-    let is_limit_reached = servers
-        .iter()
-        .any(|server| server.side.is_some() && server.analysis.ledger().finished_count() > finished_limit);
+    let mut servers_of_pairs = servers.iter().filter(|server| server.side.is_some());
+    let is_limit_reached = servers_of_pairs.any(|server| server.analysis.ledger().finished_count() > finished_limit);
     let joined = join_newest(servers, 0, finished_limit);
     let lines = joined.iter().map(|(run_index, report)| {
         let decode = servers.iter().find(|server| server.run_index == *run_index);
@@ -201,7 +205,10 @@ fn join_newest(servers: &[RunningServer<'_>], slowest: usize, finished_limit: us
         let pair = Pair::join_newest(prefill.collect(), ledger, finished_limit);
         let start = ledger.started().unwrap_or(ledger.now());
         if let Some(mut report) = PairReport::new(&pair, &names, decode.side_by(), start, slowest) {
-            report.prefill_only = report.prefill_only.filter(|_| is_only_decode);
+            // Another decode server may have the requests that this one does not have.
+            if !is_only_decode {
+                report.prefill_only = None;
+            }
             joined.push((decode.run_index, report));
         }
     }

@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use probe_user::discover::{self, Engine, Topology, Watcher};
+use probe_user::discover::{self, Engine, Watcher};
 use session::units::{format_bytes, format_duration};
 use sources::demo::Scenario;
 use tui::pick::{FoundSources, SourceKind, SourceOffer, pick_source};
@@ -28,27 +28,26 @@ pub(crate) fn run() -> anyhow::Result<Option<Vec<String>>> {
 fn search_loop(sender: &Sender<FoundSources>) {
     let mut watcher = Watcher::new(discover::DiscoverOptions::new(engines::DISCOVERED));
     loop {
-        let (engines, blind) = match &mut watcher {
+        let mut found = FoundSources { offers: Vec::new(), blind: Vec::new() };
+        match &mut watcher {
             Ok(watcher) => {
-                let failed = watcher.poll().err().map(|error| error.to_string());
-                let (engines, mut blind) = engine_offers(watcher.topology());
-                blind.extend(failed);
-                (engines, blind)
+                let failure = watcher.poll().err();
+                let topology = watcher.topology();
+                found.offers.extend(topology.engines.iter().filter_map(engine_offer));
+                found.blind.extend(topology.blind_spots.iter().map(ToString::to_string));
+                found.blind.extend(failure.map(|error| error.to_string()));
             }
-            Err(error) => (Vec::new(), vec![format!("cannot look for engines: {error}")]),
-        };
-        let offers =
-            engines.into_iter().chain(served_run_offers()).chain(recording_offers()).chain(demo_offers()).collect();
-        if sender.send(FoundSources { offers, blind }).is_err() {
+            Err(error) => found.blind.push(format!("cannot look for engines: {error}")),
+        }
+        found.offers.extend(served_run_offers());
+        found.offers.extend(recording_offers());
+        found.offers.extend(demo_offers());
+        // The picker was closed.
+        if sender.send(found).is_err() {
             return;
         }
         thread::sleep(SEARCH_INTERVAL);
     }
-}
-
-fn engine_offers(topology: &Topology) -> (Vec<SourceOffer>, Vec<String>) {
-    let engines = topology.engines.iter().filter_map(engine_offer).collect();
-    (engines, topology.blind_spots.iter().map(ToString::to_string).collect())
 }
 
 /// The offer to attach to an engine; `None` if none of its processes is its main one.
@@ -93,10 +92,15 @@ fn served_run_offers() -> Vec<SourceOffer> {
 
 /// Value of a flag, as `--flag value` or `--flag=value`.
 fn flag_value<'a>(words: &[&'a str], flag: &str) -> Option<&'a str> {
-    words.iter().enumerate().find_map(|(at, word)| match word.strip_prefix(flag)? {
-        "" => words.get(at + 1).copied(),
-        rest => rest.strip_prefix('='),
-    })
+    for (index, word) in words.iter().enumerate() {
+        if *word == flag {
+            return words.get(index + 1).copied();
+        }
+        if let Some(value) = word.strip_prefix(flag).and_then(|rest| rest.strip_prefix('=')) {
+            return Some(value);
+        }
+    }
+    None
 }
 
 /// Arguments to watch the run served by a tokengap with this command line.
@@ -107,9 +111,11 @@ fn watch_arguments(words: &[&str]) -> Option<Vec<String>> {
     let address = flag_value(words, "--metrics")?;
     let (host, port) = address.rsplit_once(':').unwrap_or(("127.0.0.1", address));
     // For port 0, the command line does not contain the actual port.
-    port.parse::<u16>().ok().filter(|port| *port > 0)?;
-    // An address that means all of the machine's.
-    let host = if matches!(host, "0.0.0.0" | "[::]") { "127.0.0.1" } else { host };
+    if port.parse::<u16>().ok()? == 0 {
+        return None;
+    }
+    let is_any_address = matches!(host, "0.0.0.0" | "[::]");
+    let host = if is_any_address { "127.0.0.1" } else { host };
     let mut command = vec!["watch".to_owned(), format!("{host}:{port}")];
     if let Some(token) = flag_value(words, "--token-file") {
         command.extend(["--token-file".into(), token.into()]);

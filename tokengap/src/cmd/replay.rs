@@ -47,7 +47,7 @@ pub(crate) struct Args {
 /// `tokengap replay`: plays a recording on the screen, or prints its report.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // The screen can export a report into the working folder.
-    let here = (!args.outcome.is_headless()).then(|| Path::new("report.json"));
+    let here = if args.outcome.is_headless() { None } else { Some(Path::new("report.json")) };
     confinement::confine_to_files(&[&args.file], &[here]);
     let recording = Recording::open(&args.file)?;
     if args.outcome.is_headless() {

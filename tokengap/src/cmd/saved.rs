@@ -23,14 +23,9 @@ pub(crate) fn load_report(file: &Path, slowest: usize) -> anyhow::Result<Report>
         let text = read_limited(std::io::stdin().lock()).context("cannot read standard input")?;
         return parse_named_report(&text, "standard input");
     }
-    let unreadable = || format!("cannot read {name}");
-    let mut begin = [0; 64];
-    let mut content = File::open(file).with_context(unreadable)?;
-    let length = content.read(&mut begin).with_context(unreadable)?;
-    if begin[..length].trim_ascii_start().first() == Some(&b'{') || length == 0 {
-        // From the beginning again.
-        let text = File::open(file).map_err(anyhow::Error::from).and_then(read_limited).with_context(unreadable)?;
-        return parse_named_report(&text, &name.to_string());
+    if is_json(file).with_context(|| format!("cannot read {name}"))? {
+        let text = File::open(file).map_err(anyhow::Error::from).and_then(read_limited);
+        return parse_named_report(&text.with_context(|| format!("cannot read {name}"))?, &name.to_string());
     }
     match Recording::open(file) {
         Ok(recording) => replay_report(&recording, slowest),
@@ -51,6 +46,14 @@ fn replay_report(recording: &Recording, slowest: usize) -> anyhow::Result<Report
 fn parse_named_report(text: &[u8], name: &str) -> anyhow::Result<Report> {
     ensure!(!text.trim_ascii().is_empty(), "{name} is empty: the run that wrote it may have failed");
     parse_report(text).with_context(|| format!("{name} is not a tokengap report"))
+}
+
+/// Whether the file begins like JSON. An empty one counts as JSON that ends too early.
+#[expect(clippy::disallowed_methods, reason = "a recording or report that the user named")]
+fn is_json(file: &Path) -> std::io::Result<bool> {
+    let mut start = [0; 64];
+    let length = File::open(file)?.read(&mut start)?;
+    Ok(length == 0 || start[..length].trim_ascii_start().starts_with(b"{"))
 }
 
 /// Reads a report of at most `LARGEST_JSON` bytes.

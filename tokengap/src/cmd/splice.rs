@@ -166,24 +166,24 @@ fn restore_recorded(args: &Args) -> anyhow::Result<ExitCode> {
     confinement::change_account(account, Plan::new(Work::Move))?;
     let mut out = output::stdout(EscapeForm::Text);
     let mut is_any_refused = false;
-    let mut found = 0;
-    let mut of_others = 0;
+    let mut moved_sockets = 0;
+    let mut notes_of_others = 0;
     for path in &folders {
         let folder = Folder::open(path, path).with_context(|| format!("cannot open the folder {}", path.display()))?;
         for restored in restore_sockets(&folder)? {
             if matches!(restored, Restored::OfAnother(_)) {
-                of_others += 1;
+                notes_of_others += 1;
                 continue;
             }
-            found += 1;
+            moved_sockets += 1;
             is_any_refused |= matches!(restored, Restored::Refused(..) | Restored::Held(_));
             writeln!(out, "{}", line(&describe_restored(&restored)))?;
         }
     }
-    if of_others > 0 {
-        writeln!(out, "{of_others} notes of other users were not examined: run this command as their owner")?;
+    if notes_of_others > 0 {
+        writeln!(out, "{notes_of_others} notes of other users were not examined: run this command as their owner")?;
     }
-    if found == 0 {
+    if moved_sockets == 0 {
         let searched: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
         writeln!(out, "{}", line(&format!("no moved socket found in {}", searched.join(", "))))?;
     }

@@ -115,10 +115,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// State of an upstream, judged by its address only, because a test connection would reach the receiver.
 fn note_on_upstream(upstream: &Endpoint) -> &'static str {
-    match upstream {
-        Endpoint::Path(path) if !path.exists() => " (does not exist yet: clients are disconnected and must retry)",
-        _ => "",
-    }
+    let is_missing = matches!(upstream, Endpoint::Path(path) if !path.exists());
+    if is_missing { " (does not exist yet: clients are disconnected and must retry)" } else { "" }
 }
 
 /// Number of the worker that the pair at `index` leads to. Pairs with the same name are workers of one hop, numbered in the order of the command

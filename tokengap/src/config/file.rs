@@ -25,12 +25,13 @@ pub(super) struct Entry {
 }
 
 impl ConfigFile<'_> {
-    /// Creates the error `what` at this offset.
-    pub(super) fn error_at(&self, at: usize, what: &str) -> anyhow::Error {
-        let before = self.text.get(..at).unwrap_or(self.text);
+    /// Creates the error `what` at this byte of the text: `FILE:LINE:COLUMN: what`.
+    pub(super) fn error_at(&self, offset: usize, what: &str) -> anyhow::Error {
+        let before = self.text.get(..offset).unwrap_or(self.text);
         let line = before.matches('\n').count() + 1;
-        let last = before.rsplit('\n').next().unwrap_or_default();
-        anyhow::anyhow!("{}:{line}:{}: {what}", self.path.display(), last.chars().count() + 1)
+        let start_of_line = before.rsplit('\n').next().unwrap_or_default();
+        let column = start_of_line.chars().count() + 1;
+        anyhow::anyhow!("{}:{line}:{column}: {what}", self.path.display())
     }
 
     /// Entries for `section`: shared ones first, then its own, which take precedence. Checks all sections.

@@ -31,27 +31,35 @@ pub(super) fn long_name(arg: &Arg) -> &str {
 pub(super) fn flag_words(arg: &Arg, value: &Value) -> Result<Vec<OsString>, String> {
     let flag = format!("--{}", long_name(arg));
     let (words, expected) = match arg.get_action() {
-        ArgAction::SetTrue => {
-            let words = value.as_bool().map(|is_on| if is_on { vec![flag.into()] } else { Vec::new() });
-            (words, "true or false")
-        }
-        ArgAction::Count => {
-            let count = value.as_integer().filter(|count| (0..=255).contains(count));
-            (count.map(|count| vec![flag.into(); count as usize]), "a number from 0 to 255")
-        }
-        ArgAction::Append => {
-            let words = match value {
-                Value::Array(values) => values.iter().map(|value| flag_with_value(&flag, value)).collect(),
-                single => flag_with_value(&flag, single).map(|word| vec![word]),
-            };
-            (words, "a list of values")
-        }
+        ArgAction::SetTrue => (words_of_switch(flag, value), "true or false"),
+        ArgAction::Count => (words_of_counter(flag, value), "a number from 0 to 255"),
+        ArgAction::Append => (words_of_list(&flag, value), "a list of values"),
         _ => (flag_with_value(&flag, value).map(|word| vec![word]), "a string or a number"),
     };
     words.ok_or_else(|| format!("{} must be {expected}, not {}", long_name(arg), with_article(value)))
 }
 
-/// `None` for a table, a list, a boolean or a date.
+/// The flag, or nothing if the value is false. `None` if the value is not boolean.
+fn words_of_switch(flag: String, value: &Value) -> Option<Vec<OsString>> {
+    let is_on = value.as_bool()?;
+    Some(if is_on { vec![flag.into()] } else { Vec::new() })
+}
+
+/// The flag as often as the value says, which clap counts in a byte. `None` if the value is no such number.
+fn words_of_counter(flag: String, value: &Value) -> Option<Vec<OsString>> {
+    let count = u8::try_from(value.as_integer()?).ok()?;
+    Some(vec![flag.into(); usize::from(count)])
+}
+
+/// The flag with each value of a list, or with a single value. `None` if one has the wrong type.
+fn words_of_list(flag: &str, value: &Value) -> Option<Vec<OsString>> {
+    match value {
+        Value::Array(values) => values.iter().map(|value| flag_with_value(flag, value)).collect(),
+        single => Some(vec![flag_with_value(flag, single)?]),
+    }
+}
+
+/// `--flag=value`; `None` for a table, a list, a boolean or a date.
 fn flag_with_value(flag: &str, value: &Value) -> Option<OsString> {
     match value {
         Value::String(text) => Some(format!("{flag}={}", text.value()).into()),
@@ -94,26 +102,27 @@ fn config_line(arg: &Arg, matches: &ArgMatches) -> Option<String> {
     let value = match arg.get_action() {
         ArgAction::SetTrue => matches.get_flag(id).into(),
         ArgAction::Count => i64::from(matches.get_count(id)).into(),
-        // The raw words: a parsed value has lost its form, such as the unit of a duration.
-        action => {
-            let mut given = matches.get_raw(id).into_iter().flatten().map(|raw| toml_value(&raw.to_string_lossy()));
-            match action {
-                ArgAction::Append => Value::Array(given.collect::<Array>()),
-                _ => match given.next_back() {
-                    Some(value) => value,
-                    None => return Some(format!("# {long} is not set")),
-                },
-            }
-        }
+        ArgAction::Append => Value::Array(raw_values(id, matches).collect::<Array>()),
+        // Of several, the last one counts.
+        _ => match raw_values(id, matches).next_back() {
+            Some(value) => value,
+            None => return Some(format!("# {long} is not set")),
+        },
     };
     let comment = if is_set { "" } else { "# " };
     Some(format!("{comment}{long} = {value}"))
 }
 
+/// The raw words of a flag's values: a parsed value has lost its form, such as the unit of a duration.
+fn raw_values(id: &str, matches: &ArgMatches) -> impl DoubleEndedIterator<Item = Value> {
+    matches.get_raw(id).into_iter().flatten().map(|raw| toml_value(&raw.to_string_lossy()))
+}
+
 /// Returns a number as a number, anything else as a string.
 fn toml_value(raw: &str) -> Value {
     match raw.parse::<i64>() {
-        Ok(n) if n.to_string() == raw => n.into(),
+        // Another form, such as `007`, would be lost.
+        Ok(number) if number.to_string() == raw => number.into(),
         _ => raw.into(),
     }
 }

@@ -26,11 +26,12 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Adds the flags of the configuration file, if the command line names one. An invalid command line is returned unchanged, so that clap
 /// reports the error.
 pub(crate) fn add_flags_of_file(command: &Command, line: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
-    let Some((section, matches, path)) = requested_file(command, &line) else {
+    let Some(request) = FileRequest::find(command, &line) else {
         return Ok(line);
     };
-    let text = read_file(&path).with_context(|| format!("--config {}: cannot read the file", path.display()))?;
-    insert_flags(command, line, &section, &matches, &path, &text)
+    let path = &request.path;
+    let text = read_file(path).with_context(|| format!("--config {}: cannot read the file", path.display()))?;
+    insert_flags(command, line, &request, &text)
 }
 
 /// Reads a configuration file, at most its first `MAX_BYTES`.
@@ -40,24 +41,35 @@ fn read_file(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Subcommand, its matches without the file, and the path of the file.
-fn requested_file(command: &Command, line: &[OsString]) -> Option<(String, ArgMatches, PathBuf)> {
-    // Ignore errors, since the file may provide required flags.
-    let matches = command.clone().ignore_errors(true).try_get_matches_from(line).ok()?;
-    let (section, matches) = matches.subcommand()?;
-    let path = matches.try_get_one::<PathBuf>("config").ok()??.clone();
-    Some((section.to_owned(), matches.clone(), path))
+/// A configuration file that the command line names.
+struct FileRequest {
+    path: PathBuf,
+    /// Name of the subcommand, and of its section in the file.
+    section: String,
+    /// Matches of the subcommand without the file.
+    matches: ArgMatches,
 }
 
-/// Inserts the flags of `text` after the subcommand's name in `line`.
+impl FileRequest {
+    /// The file of `--config`; `None` without that flag, or if the command line cannot be parsed.
+    fn find(command: &Command, line: &[OsString]) -> Option<Self> {
+        // Ignore errors, since the file may provide required flags.
+        let matches = command.clone().ignore_errors(true).try_get_matches_from(line).ok()?;
+        let (section, matches) = matches.subcommand()?;
+        // Commands without the flag answer with an error.
+        let path = matches.try_get_one::<PathBuf>("config").ok()??.clone();
+        Some(Self { path, section: section.to_owned(), matches: matches.clone() })
+    }
+}
+
+/// Inserts the flags of the file, whose content is `text`, after the subcommand's name in `line`.
 fn insert_flags(
     command: &Command,
     mut line: Vec<OsString>,
-    section: &str,
-    matches: &ArgMatches,
-    path: &Path,
+    request: &FileRequest,
     text: &str,
 ) -> anyhow::Result<Vec<OsString>> {
+    let FileRequest { path, section, matches } = request;
     let file = ConfigFile { path, text };
     let mut flags = Vec::new();
     for entry in file.entries_for(command, section)? {
@@ -71,14 +83,14 @@ fn insert_flags(
             flags.extend(words);
         }
     }
-    let after_subcommand = line.iter().position(|word| word == section).map_or(line.len(), |index| index + 1);
+    let after_subcommand = line.iter().position(|word| **word == **section).map_or(line.len(), |index| index + 1);
     line.splice(after_subcommand..after_subcommand, flags);
     Ok(line)
 }
 
-/// Checks with clap whether the flag accepts the value.
-fn check_value(command: &Command, section: &str, given: &[OsString]) -> Result<(), String> {
-    let line = ["tokengap".into(), section.into()].into_iter().chain(given.iter().cloned());
+/// Checks with clap whether the flag accepts the value. Other errors, such as of missing flags, are those of the whole command line.
+fn check_value(command: &Command, section: &str, words: &[OsString]) -> Result<(), String> {
+    let line = ["tokengap".into(), section.into()].into_iter().chain(words.iter().cloned());
     match command.clone().try_get_matches_from(line) {
         Err(error) if matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue) => {
             let message = error.to_string();

@@ -11,10 +11,10 @@ use crate::cli::Cli;
 fn read(line: &str, text: &str) -> Result<ArgMatches, String> {
     let command = Cli::command();
     let line: Vec<OsString> = line.split(' ').map(Into::into).collect();
-    let (section, matches, path) = requested_file(&command, &line).ok_or("the line names no file")?;
-    let line = insert_flags(&command, line, &section, &matches, &path, text).map_err(|e| e.to_string())?;
+    let request = FileRequest::find(&command, &line).ok_or("the line names no file")?;
+    let line = insert_flags(&command, line, &request, text).map_err(|e| e.to_string())?;
     let matches = command.try_get_matches_from(line).map_err(|e| e.to_string())?;
-    Ok(matches.subcommand_matches(&section).cloned().unwrap_or(matches))
+    Ok(matches.subcommand_matches(&request.section).cloned().unwrap_or(matches))
 }
 
 fn error_of(line: &str, text: &str) -> String {

@@ -86,7 +86,7 @@ fn write_trace(recording: &Path, engines: Engines, file: &File) -> anyhow::Resul
     let recording = Recording::open(recording)?;
     let options = Options { chunks: MAX_CHUNKS, ..Options::default() };
     let mut out = BufWriter::new(file);
-    export::recorded(&recording, engines, Format::Perfetto, options, &mut out, &mut |_, _| {})?;
+    export::export_recording(&recording, engines, Format::Perfetto, options, &mut out, &mut |_, _| {})?;
     Ok(out.flush()?)
 }
 

@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use std::path::Path;
 
 use outputs::diff::{Diff, DiffOptions, NamedRun};
-use outputs::export::{Format, Options, recorded};
+use outputs::export::{Format, Options, export_recording};
 use outputs::metrics::{self, Input, Value as MetricValue};
 use outputs::report::{Clock, Report};
 use recording::{Record, Recording};
@@ -66,7 +66,8 @@ impl Replayed {
     fn export(&self, format: Format) -> String {
         let mut out = Vec::new();
         let options = Options { chunks: u32::MAX, ..Options::default() };
-        recorded(&self.recording, engines::FACTS, format, options, &mut out, &mut |_, _| {}).expect("it is written");
+        export_recording(&self.recording, engines::FACTS, format, options, &mut out, &mut |_, _| {})
+            .expect("it is written");
         String::from_utf8(out).expect("text")
     }
 }

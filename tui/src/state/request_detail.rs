@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use outputs::report::bar::{Segment, gathered};
+use outputs::report::bar::{Segment, merge_small_segments};
 use trace::MonoNs;
 use trace::detect::attribution::LegKind;
 use trace::engine::{EngineState, Facts};
@@ -235,7 +235,7 @@ fn first_token_path(legs: &[HopLeg<'_>], numbers: &RequestNumbers, engine: &dyn 
     let mut segments: Vec<Segment> = segments.collect();
     let observed: f64 = segments.iter().map(|segment| segment.share).sum();
     segments.push(Segment { name: "not observed".into(), share: (1.0 - observed).max(0.0) });
-    gathered(segments.into_iter())
+    merge_small_segments(segments.into_iter())
 }
 
 /// Describes parts of the way from scheduler to tokenizer with the names of the run's path.

@@ -66,42 +66,56 @@ impl Resource {
                 put_text(a, "tokengap.engine", &engine.name);
                 put_int(a, "server.port", engine.port);
             }
-            let ours = ["service.name", "tokengap.source"];
-            let of_engine = ["tokengap.engine", "server.port"];
-            for (at, (name, value)) in self.more.iter().enumerate() {
+            for (index, (name, value)) in self.more.iter().enumerate() {
                 // Attributes must be unique, and the last value of a name counts.
-                let replaced = self.more.iter().skip(at + 1).any(|later| later.0 == *name);
-                let known = name == "service.version" && self.version.is_some();
-                let is_ours =
-                    ours.contains(&name.as_str()) || (self.run_engine.is_some() && of_engine.contains(&name.as_str()));
-                if !replaced && !known && !is_ours {
+                let is_replaced = self.more[index + 1..].iter().any(|(later, _)| later == name);
+                if !is_replaced && !self.has_own_attribute(name) {
                     put_text(a, name, value);
                 }
             }
         });
     }
+
+    /// Whether tokengap itself sets the attribute with this name.
+    fn has_own_attribute(&self, name: &str) -> bool {
+        match name {
+            "service.name" | "tokengap.source" => true,
+            "service.version" => self.version.is_some(),
+            "tokengap.engine" | "server.port" => self.run_engine.is_some(),
+            _ => false,
+        }
+    }
 }
 
-/// Names of the lists in `TracesData` and `MetricsData`, from outside.
-pub(super) const TRACES: [&str; 3] = ["resourceSpans", "scopeSpans", "spans"];
-pub(super) const METRICS: [&str; 3] = ["resourceMetrics", "scopeMetrics", "metrics"];
+/// Names of the lists in a message, each within an element of the one before.
+pub(super) struct ListNames {
+    resources: &'static str,
+    scopes: &'static str,
+    items: &'static str,
+}
 
-/// Writes the lists of resources and scopes around items. The three names are those of the lists, from outside to inside.
+/// Lists of `TracesData`.
+pub(super) const TRACES: ListNames = ListNames { resources: "resourceSpans", scopes: "scopeSpans", items: "spans" };
+/// Lists of `MetricsData`.
+pub(super) const METRICS: ListNames =
+    ListNames { resources: "resourceMetrics", scopes: "scopeMetrics", items: "metrics" };
+
+/// Writes the lists of resources and scopes, with one element each, around the items that `items` adds.
 pub(super) fn wrap_in_envelope(
     o: &mut Object<'_>,
-    [outer, scopes, inner]: [&str; 3],
+    names: ListNames,
     resource: &Resource,
     items: impl FnOnce(&mut Array<'_>),
 ) {
-    o.array(outer, |list| {
+    o.array(names.resources, |list| {
         list.object(|o| {
             o.object("resource", |o| resource.write(o));
-            o.array(scopes, |list| {
+            o.array(names.scopes, |list| {
                 list.object(|o| {
                     o.object("scope", |o| {
                         o.put("name", "tokengap").put("version", &resource.tokengap);
                     });
-                    o.array(inner, items).put("schemaUrl", CONVENTIONS);
+                    o.array(names.items, items).put("schemaUrl", CONVENTIONS);
                 });
             });
         });

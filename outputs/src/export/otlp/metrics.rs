@@ -20,13 +20,13 @@ pub fn metrics_data(families: &[Family], resource: &Resource, times: [u64; 2]) -
     (out, families.iter().map(|family| family.points.len() as u64).sum())
 }
 
-/// Writes a metric with its points. `from` and `to`: start and end in nanoseconds since the Unix epoch.
-fn write_family(o: &mut Object<'_>, family: &Family, resource: &Resource, [from, to]: [u64; 2]) {
-    let of = family.definition;
-    o.put("name", of.name).put("description", of.help).put("unit", of.unit.ucum());
+/// Writes a metric with its points. `start_ns` and `end_ns` count from the Unix epoch.
+fn write_family(o: &mut Object<'_>, family: &Family, resource: &Resource, [start_ns, end_ns]: [u64; 2]) {
+    let definition = family.definition;
+    o.put("name", definition.name).put("description", definition.help).put("unit", definition.unit.ucum());
     // As in the endpoint's metrics: receivers that drop attributes of resources keep the engines apart.
-    let engine = resource.run_engine.as_ref().filter(|_| !of.is_of_process());
-    let data = match of.kind {
+    let engine = if definition.is_of_process() { None } else { resource.run_engine.as_ref() };
+    let data = match definition.kind {
         MetricKind::Counter => "sum",
         MetricKind::Gauge => "gauge",
         MetricKind::Histogram => "histogram",
@@ -35,19 +35,20 @@ fn write_family(o: &mut Object<'_>, family: &Family, resource: &Resource, [from,
         o.array("dataPoints", |list| {
             for point in &family.points {
                 list.object(|o| {
-                    o.array("attributes", |a| write_labels(a, of.labels, point, engine));
-                    if of.kind != MetricKind::Gauge {
-                        o.int_text("startTimeUnixNano", from);
+                    o.array("attributes", |a| write_labels(a, definition.labels, point, engine));
+                    // A gauge is a state, which did not begin with the run.
+                    if definition.kind != MetricKind::Gauge {
+                        o.int_text("startTimeUnixNano", start_ns);
                     }
-                    o.int_text("timeUnixNano", to);
+                    o.int_text("timeUnixNano", end_ns);
                     write_value(o, &point.value);
                 });
             }
         });
-        if of.kind != MetricKind::Gauge {
+        if definition.kind != MetricKind::Gauge {
             o.put("aggregationTemporality", CUMULATIVE);
         }
-        if of.kind == MetricKind::Counter {
+        if definition.kind == MetricKind::Counter {
             o.put("isMonotonic", true);
         }
     });
@@ -66,7 +67,7 @@ fn write_labels(a: &mut Array<'_>, names: &[&str], point: &Point, engine: Option
     }
 }
 
-/// Counts are numbers, not strings as usual in OTLP/JSON. Readers must accept both, and collectors built on the Rust schema crate
+/// Writes the value of a point. Counts are numbers, not strings as usual in OTLP/JSON. Readers must accept both, and collectors built on the Rust schema crate
 /// silently drop points whose count is a string (seen with rotel 0.0.1a15).
 fn write_value(o: &mut Object<'_>, value: &Value) {
     match value {
@@ -76,10 +77,10 @@ fn write_value(o: &mut Object<'_>, value: &Value) {
         Value::Float(x) => {
             o.put("asDouble", *x);
         }
-        Value::Histogram(h) => {
-            let counts: Vec<u64> = h.classes().collect();
-            let bounds: Vec<f64> = h.at_most.iter().map(|class| class.0).collect();
-            o.put("count", h.count).put("sum", h.sum);
+        Value::Histogram(histogram) => {
+            let counts: Vec<u64> = histogram.classes().collect();
+            let bounds: Vec<f64> = histogram.at_most.iter().map(|bucket| bucket.bound).collect();
+            o.put("count", histogram.count).put("sum", histogram.sum);
             o.put("bucketCounts", &counts).put("explicitBounds", &bounds);
         }
     }

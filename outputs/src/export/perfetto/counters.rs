@@ -49,13 +49,13 @@ pub(super) struct CounterTracks {
 }
 
 impl Perfetto<'_> {
-    /// Updates the backlog after a send or receive on the hop.
+    /// Updates the backlog after a send or receive on the hop, and draws it if the last value is long ago.
     pub(super) fn update_backlog(&mut self, at: MonoNs, hop: HopId, context: &ExportContext<'_>) {
         // The backlog is only known if sends and receives are both observed.
-        if !context.ledger.hop(hop).is_some_and(|h| h.shows.sent && h.shows.received) {
+        if !context.ledger.hop(hop).is_some_and(|hop| hop.shows.sent && hop.shows.received) {
             return;
         }
-        let Some(hop) = context.ledger.hops().iter().find(|h| h.id == hop) else { return };
+        let Some(hop) = context.ledger.hops().iter().find(|candidate| candidate.id == hop) else { return };
         let group = hop.group;
         if self.counters.backlogs.len() <= group {
             self.counters.backlogs.resize(group + 1, Gauge::default());
@@ -80,12 +80,19 @@ impl Perfetto<'_> {
         let name = format!("backlog {}", context.ledger.groups()[group].name);
         // A peak is drawn if it exceeds both neighbours; otherwise one of them shows it.
         let has_peaked = peak.frames > last.frames && Some(peak.frames) > before;
-        let has_changed = before != Some(last.frames);
-        for sample in [has_peaked.then_some(peak), has_changed.then_some(last)].into_iter().flatten() {
-            self.draw_counter(HOPS, &name, context.clock.since_start_ns(sample.at), |args| {
-                args.put("frames", sample.frames);
-            });
+        if has_peaked {
+            self.draw_backlog_sample(&name, peak, context);
         }
+        if before != Some(last.frames) {
+            self.draw_backlog_sample(&name, last, context);
+        }
+    }
+
+    /// Draws one value of a backlog.
+    fn draw_backlog_sample(&mut self, name: &str, sample: BacklogSample, context: &ExportContext<'_>) {
+        self.draw_counter(HOPS, name, context.clock.since_start_ns(sample.at), |args| {
+            args.put("frames", sample.frames);
+        });
     }
 
     /// Draws the backlogs and numbers of requests that have changed.
@@ -96,16 +103,20 @@ impl Perfetto<'_> {
                 self.draw_backlog(group, context);
             }
         }
-        let waiting = context.ledger.requests().filter(|r| r.waiting_since().is_some()).count();
+        let waiting = context.ledger.requests().filter(|request| request.waiting_since().is_some()).count();
         let counts = InFlightCounts { in_flight: context.ledger.timeline_count(), waiting };
-        if self.counters.requests.replace(counts) == Some(counts) {
+        let drawn = self.counters.requests.replace(counts);
+        if drawn == Some(counts) {
             return;
         }
+        let ts = context.clock.since_start_ns(now);
+        self.draw_counter(REQUESTS, "requests in flight", ts, |args| {
+            args.put("requests", counts.in_flight as u64);
+        });
         // Only a hop whose receives are observed shows which requests wait.
-        let waiting = context.ledger.observes_gaps().then_some(("waiting for the first token", counts.waiting));
-        for (name, requests) in [("requests in flight", counts.in_flight)].into_iter().chain(waiting) {
-            self.draw_counter(REQUESTS, name, context.clock.since_start_ns(now), |args| {
-                args.put("requests", requests as u64);
+        if context.ledger.observes_gaps() {
+            self.draw_counter(REQUESTS, "waiting for the first token", ts, |args| {
+                args.put("requests", counts.waiting as u64);
             });
         }
     }

@@ -154,7 +154,7 @@ impl Perfetto<'_> {
 }
 
 impl FrameSlices {
-    /// Interval of a slice, adjusted to not overlap the thread's last one.
+    /// Start and end of a slice, adjusted to not overlap the thread's last one. Remembers its end for the next.
     fn fit_slice(&mut self, track: Track, from: MonoNs, to: MonoNs) -> (MonoNs, MonoNs) {
         let end = self.ends.entry(track).or_default();
         let from = from.max(*end);

@@ -132,9 +132,9 @@ impl Exporter for Perfetto<'_> {
     fn write_end(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()> {
         self.finish_frames(context);
         self.count_requests(context.ledger.now(), context);
-        let from = MonoNs(report.window_mono_ns[0]);
+        let start = report.capture_start();
         for finding in &report.findings {
-            let ts = context.clock.since_start_ns(MonoNs(from.0.saturating_add(finding.at_ns)));
+            let ts = context.clock.since_start_ns(MonoNs(start.0.saturating_add(finding.at_ns)));
             self.draw_instant(tracks::FINDINGS, &finding.kind, ts, |args| {
                 fields!(args, finding, severity, summary);
                 args.known("rid", Some(&finding.rid).filter(|rid| !rid.is_empty()));

@@ -55,11 +55,14 @@ fn row_if_shown<'a>(chunk_index: usize, ignores_limit: bool, context: &ExportCon
     let options = context.options;
     let TimedRequest { request, timeline } = context.ledger.request_of_chunk(chunk_index)?;
     let timeline = timeline?;
-    if !(ignores_limit || timeline.points <= options.chunks) || !options.wants_rid(&request.rid) {
+    let is_beyond_limit = timeline.points > options.chunks;
+    if (is_beyond_limit && !ignores_limit) || !options.wants_rid(&request.rid) {
         return None;
     }
-    if let Some(min) = options.slow_ns {
-        request.gap_ns.filter(|&gap| gap >= min)?;
+    if let Some(min_ns) = options.slow_ns
+        && request.gap_ns? < min_ns
+    {
+        return None;
     }
     Some(RequestRowId { rid: &request.rid, first_at: request.first_at, has_reused_rid: timeline.has_reused_rid })
 }

@@ -5,7 +5,7 @@ use trace::words::{bytes, count, duration, percent};
 
 use super::super::brief::span_of;
 use super::super::hostile::plain;
-use super::super::{Clock, FaultKind, FrontendCounts, Report, Series, ThreadSeries};
+use super::super::{Clock, FaultKind, FrontendCounts, HopSeries, Report, Series, ThreadSeries};
 use super::percent_or_unobserved;
 use super::plot::{Axis, Band, Plot};
 
@@ -17,7 +17,8 @@ const HEIGHT: f64 = 190.0;
 
 /// All charts, or the reason why there are none.
 pub(super) fn over_time(report: &Report, clock: &Clock) -> Markup {
-    let Some(series) = report.series.as_ref().filter(|s| s.len() > 1) else {
+    // A line through a single slot shows nothing.
+    let Some(series) = report.series.as_ref().filter(|series| series.len() > 1) else {
         return html! { p { "No time series: the capture is too short." } };
     };
     let time_series = TimeSeries { report, series, clock };
@@ -26,7 +27,7 @@ pub(super) fn over_time(report: &Report, clock: &Clock) -> Markup {
         @if let Some(gaps) = time_series.gaps() { (gaps) }
         @if let Some(backlog) = time_series.backlog() { (backlog) }
         @for thread in time_series.threads() { (thread) }
-        @if let Some(fates) = time_series.fates() { (fates) }
+        @if let Some(outcomes) = time_series.chunk_outcomes() { (outcomes) }
         @for (name, is_observed, fault) in [
             ("Gap", series.gap_ns.is_some(), FaultKind::FirstTokenGap),
             ("Backlog", series.hops.iter().any(|hop| hop.backlog_max_frames.is_some()), FaultKind::Queues),
@@ -87,16 +88,18 @@ impl TimeSeries<'_> {
 
     /// A plot over the time of the run, without curves.
     fn empty_plot(&self, y: Axis, label: fn(f64) -> String) -> Plot {
-        let mut plot = Plot::new(Axis::linear(0.0, self.report.window_ns[1] as f64 / 1e9), y, HEIGHT);
+        let mut plot = Plot::new(Axis::linear(0.0, self.report.capture_length_ns() as f64 / 1e9), y, HEIGHT);
         plot.y_ticks(label);
         plot.x_ticks(|s| (format_seconds(s), self.clock.time_of_day((s * 1e9) as u64)));
         plot
     }
 
+    /// Draws each curve through the middles of the slots.
     fn draw_curves(&self, plot: &mut Plot, curves: &[Curve<'_>]) {
         for curve in curves {
-            let points = curve.values.iter().enumerate().map(|(slot, value)| value.map(|v| (self.middle(slot), v)));
-            plot.line(curve.class, curve.name, &points.collect::<Vec<_>>());
+            let values = curve.values.iter().enumerate();
+            let points: Vec<_> = values.map(|(slot, value)| Some((self.middle(slot), (*value)?))).collect();
+            plot.line(curve.class, curve.name, &points);
         }
     }
 
@@ -110,23 +113,25 @@ impl TimeSeries<'_> {
             let text = format!("{}: {}", self.clock.moment(from), tooltip(slot));
             plot.hover(from as f64 / 1e9..to as f64 / 1e9, &text);
         }
-        for (n, finding) in self.report.findings.iter().take(MARKS).enumerate() {
+        for (finding, number) in self.report.findings.iter().take(MARKS).zip(1..) {
             let tooltip = format!("{} {}: {}", finding.kind, span_of(finding, self.clock), finding.summary);
-            plot.finding(n + 1, finding.severity.as_str(), finding.at_ns as f64 / 1e9, &tooltip);
+            plot.finding(number, finding.severity.as_str(), finding.at_ns as f64 / 1e9, &tooltip);
         }
         plot.finish(text.id, text.heading, text.description)
     }
 
     /// Tokens per second of a column.
     fn rate_curve<'n>(&self, class: &'static str, name: &'n str, column: &[u64]) -> Curve<'n> {
-        let rate = column.iter().enumerate().map(|(slot, &tokens)| {
+        let rates = column.iter().enumerate().map(|(slot, &tokens)| {
             let seconds = self.series.seconds(slot);
             // A last slot shorter than a quarter of the others gives no reliable rate.
-            (seconds * 4e9 >= self.series.slot_ns as f64).then(|| tokens as f64 / seconds)
+            let is_reliable = seconds * 4e9 >= self.series.slot_ns as f64;
+            if is_reliable { Some(tokens as f64 / seconds) } else { None }
         });
-        Curve { class, name, values: rate.collect() }
+        Curve { class, name, values: rates.collect() }
     }
 
+    /// Chart of the tokens per second at each stage.
     fn tokens(&self) -> Markup {
         let tokens = &self.series.tokens;
         let mut curves = vec![self.rate_curve("c0", "sent", &tokens.sent)];
@@ -147,17 +152,17 @@ impl TimeSeries<'_> {
         })
     }
 
+    /// Chart of the first-token gaps; `None` if no gap was observed.
     fn gaps(&self) -> Option<Markup> {
         let gap = self.series.gap_ns.as_ref()?;
-        let known: Vec<f64> = gap.p50.iter().chain(&gap.max).flatten().map(|&ns| ns as f64).collect();
-        let min = known.iter().copied().fold(f64::MAX, f64::min);
-        let max = known.iter().copied().fold(0.0, f64::max);
+        let min_ns = gap.p50.iter().flatten().chain(gap.max.iter().flatten()).min()?;
+        let max_ns = gap.p50.iter().flatten().chain(gap.max.iter().flatten()).max()?;
         // A logarithmic axis needs a positive value.
-        if max == 0.0 {
+        if *max_ns == 0 {
             return None;
         }
         let description =
-            format!("First-token gap by slot on a logarithmic scale; the maximum is {}.", duration(max as u64));
+            format!("First-token gap by slot on a logarithmic scale; the maximum is {}.", duration(*max_ns));
         let heading = "Gap of the first tokens received in each slot";
         let text = ChartText { id: "gap-series", heading, description: &description };
         let curves = [
@@ -165,7 +170,8 @@ impl TimeSeries<'_> {
             Curve::of_durations("c1 dashed", "p99", &gap.p99),
             Curve::of_durations("c3 dotted", "largest", &gap.max),
         ];
-        let mut plot = self.empty_plot(Axis::decades(min.max(1e3), max), nanoseconds);
+        // Differences below a microsecond are not interesting.
+        let mut plot = self.empty_plot(Axis::decades((*min_ns as f64).max(1e3), *max_ns as f64), nanoseconds);
         self.draw_curves(&mut plot, &curves);
         Some(self.finish(plot, &text, |slot| {
             let [p50, p99, max] = [gap.p50[slot], gap.p99[slot], gap.max[slot]].map(duration_or_none);
@@ -173,10 +179,11 @@ impl TimeSeries<'_> {
         }))
     }
 
+    /// Chart of the backlogs of the hops; `None` if none was observed.
     fn backlog(&self) -> Option<Markup> {
-        let hops: Vec<_> =
-            self.series.hops.iter().filter_map(|h| Some((h, h.backlog_max_frames.as_ref()?))).take(LIMIT).collect();
-        let max = hops.iter().flat_map(|h| h.1).copied().max()?;
+        let observed = self.series.hops.iter().filter_map(|hop| Some((hop, hop.backlog_max_frames.as_ref()?)));
+        let hops: Vec<(&HopSeries, &Vec<u64>)> = observed.take(LIMIT).collect();
+        let max = hops.iter().flat_map(|(_, backlog)| *backlog).copied().max()?;
         let description = format!("Frames sent but not received, by hop; the maximum is {}.", count(max));
         let heading = "Backlog: frames sent but not yet received, maximum of each slot";
         let text = ChartText { id: "backlog", heading, description: &description };
@@ -186,8 +193,11 @@ impl TimeSeries<'_> {
         self.draw_curves(&mut plot, &curves);
         Some(self.finish(plot, &text, |slot| {
             let each = hops.iter().map(|(hop, backlog)| {
-                let kernel = hop.kernel_bytes_max.as_ref().and_then(|k| k[slot]);
-                let kernel = kernel.map_or_else(String::new, |b| format!(", {} of it in the kernel", bytes(b)));
+                let kernel_bytes = hop.kernel_bytes_max.as_ref().and_then(|column| column[slot]);
+                let kernel = match kernel_bytes {
+                    Some(kernel_bytes) => format!(", {} of it in the kernel", bytes(kernel_bytes)),
+                    None => String::new(),
+                };
                 format!("up to {} frames wait on {}{kernel}", count(backlog[slot]), plain(&hop.name))
             });
             each.collect::<Vec<_>>().join("; ")
@@ -196,11 +206,12 @@ impl TimeSeries<'_> {
 
     /// One chart for each receiving thread, or for main threads if no receiving thread is known.
     fn threads(&self) -> Vec<Markup> {
-        let receives = self.series.threads.iter().any(|t| t.receives);
-        let threads = self.series.threads.iter().filter(|t| t.receives == receives).take(LIMIT);
+        let has_receiver = self.series.threads.iter().any(|thread| thread.receives);
+        let threads = self.series.threads.iter().filter(|thread| thread.receives == has_receiver).take(LIMIT);
         threads.enumerate().map(|(n, thread)| self.thread(n, thread)).collect()
     }
 
+    /// Chart of the time use of a thread. `n` makes its id unique.
     fn thread(&self, n: usize, thread: &ThreadSeries) -> Markup {
         let name = format!("{} {}/{} {}", thread.role, thread.pid, thread.tid, plain(&thread.name));
         let heading = format!("CPU of {name}, share of one core");
@@ -240,8 +251,8 @@ impl TimeSeries<'_> {
         }
     }
 
-    /// Chunks dropped or merged.
-    fn fates(&self) -> Option<Markup> {
+    /// Chart of the chunks dropped or merged in each slot; `None` if there are none.
+    fn chunk_outcomes(&self) -> Option<Markup> {
         let chunks = &self.series.chunks;
         let columns = [
             ("c3", "dropped (confirmed)", &chunks.dropped_confirmed),
@@ -280,22 +291,23 @@ fn style(n: usize) -> &'static str {
     ["c0", "c1 dashed", "c2 dotted", "c3", "c4 dashed", "c5 dotted"][n % LIMIT]
 }
 
-fn short(n: f64) -> String {
-    match n {
-        n if n >= 1e6 => format!("{} M", n / 1e6),
-        n if n >= 1e4 => format!("{} k", n / 1e3),
-        n => count(n as u64),
+/// Formats the round number of a tick: `5`, `20 k`, `1.5 M`.
+fn short(number: f64) -> String {
+    match number {
+        1e6.. => format!("{} M", number / 1e6),
+        1e4.. => format!("{} k", number / 1e3),
+        _ => count(number as u64),
     }
 }
 
+/// Formats a duration in its largest unit, without decimals: `100 us`, `2 s`.
 fn nanoseconds(ns: f64) -> String {
-    let (n, unit) = match ns {
-        ns if ns < 1e3 => (ns, "ns"),
-        ns if ns < 1e6 => (ns / 1e3, "us"),
-        ns if ns < 1e9 => (ns / 1e6, "ms"),
-        ns => (ns / 1e9, "s"),
-    };
-    format!("{} {unit}", n.round())
+    match ns {
+        1e9.. => format!("{} s", (ns / 1e9).round()),
+        1e6.. => format!("{} ms", (ns / 1e6).round()),
+        1e3.. => format!("{} us", (ns / 1e3).round()),
+        _ => format!("{} ns", ns.round()),
+    }
 }
 
 /// Formats a time in seconds: `0.25 s`, `12.5 min`, `2.1 h`.
@@ -329,26 +341,28 @@ pub(super) fn waits(report: &Report) -> Markup {
 
 /// A distribution with its quantiles: median, p90, p99 and maximum.
 fn distribution(id: &str, heading: &str, unit: &str, classes: &[[u64; 3]], quantiles: [Option<u64>; 4]) -> Markup {
-    let (Some(first), Some(last)) = (classes.first(), classes.last()) else {
+    let (Some([min_ns, ..]), Some([_, max_ns, _])) = (classes.first(), classes.last()) else {
         return Markup::default();
     };
-    let marks = ["median", "p90", "p99", "max"].into_iter().zip(quantiles);
-    let marks = marks.filter_map(|(name, ns)| Some((format!("{name} {}", duration(ns?)), ns?)));
-    let marks: Vec<(String, u64)> = marks.collect();
-    let max = classes.iter().map(|c| c[2]).max().unwrap_or(0);
-    let mut plot = Plot::new(Axis::decades(first[0] as f64, last[1] as f64), Axis::counting(max as f64), 190.0);
+    let counts = classes.iter().map(|[_, _, n]| *n);
+    let highest = counts.clone().max().unwrap_or(0);
+    let time_axis = Axis::decades(*min_ns as f64, *max_ns as f64);
+    let mut plot = Plot::new(time_axis, Axis::counting(highest as f64), HEIGHT);
     plot.y_ticks(|n| count(n as u64));
     plot.x_ticks(|ns| (nanoseconds(ns), None));
     // `max(1)`: a logarithmic axis has no zero.
-    for &[from, to, n] in classes {
-        let tooltip = format!("{} to {}: {} {unit}", duration(from), duration(to), count(n));
-        plot.bar("c0", from.max(1) as f64..to as f64, n as f64, &tooltip);
+    for &[from_ns, to_ns, n] in classes {
+        let tooltip = format!("{} to {}: {} {unit}", duration(from_ns), duration(to_ns), count(n));
+        plot.bar("c0", from_ns.max(1) as f64..to_ns as f64, n as f64, &tooltip);
     }
-    for (row, (name, ns)) in marks.iter().enumerate() {
-        plot.vertical_line(name, (*ns).max(1) as f64, row);
+    let mut labels = Vec::new();
+    for (name, ns) in ["median", "p90", "p99", "max"].into_iter().zip(quantiles) {
+        let Some(ns) = ns else { continue };
+        let label = format!("{name} {}", duration(ns));
+        plot.vertical_line(&label, ns.max(1) as f64, labels.len());
+        labels.push(label);
     }
-    let quantiles: Vec<&str> = marks.iter().map(|(name, _)| name.as_str()).collect();
-    let total = count(classes.iter().map(|c| c[2]).sum());
-    let description = format!("{total} {unit} on a logarithmic scale of time: {}.", quantiles.join(", "));
+    let total = count(counts.sum());
+    let description = format!("{total} {unit} on a logarithmic scale of time: {}.", labels.join(", "));
     plot.finish(id, heading, &description)
 }

@@ -17,9 +17,10 @@ const STYLE: &str = include_str!("style.css");
 /// The page runs no script and loads nothing.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
+/// The report as an HTML page.
 pub(super) fn render(report: &Report, clock: &Clock) -> String {
     let lost = report.losses.confirmed.iter().flat_map(|list| &list.lines);
-    let named = lost.flat_map(|line| &line.ranges).any(|range| !range.ids.is_empty());
+    let has_token_ids = lost.flat_map(|line| &line.ranges).any(|range| !range.ids.is_empty());
     let headline = headline(report, clock);
     let page = html! {
         (DOCTYPE)
@@ -52,7 +53,7 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
                     (section("Limits and cost of the observation", Some(tables::own(report))))
                     footer {
                         "Made by tokengap from a " (report.schema) " report. Contains only numbers about requests and tokens: no prompt, no text, "
-                        (if named { "and token ids of lost tokens only" } else { "no token id" }) "."
+                        (if has_token_ids { "and token ids of lost tokens only" } else { "no token id" }) "."
                     }
                 }
             }
@@ -62,6 +63,7 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     lines(&page.into_string())
 }
 
+/// A section with a heading; nothing if it would be empty.
 fn section(heading: &str, body: Option<Markup>) -> Markup {
     html! {
         @if let Some(body) = body.filter(|body| !body.0.is_empty()) {
@@ -70,9 +72,11 @@ fn section(heading: &str, body: Option<Markup>) -> Markup {
     }
 }
 
+/// The head of the page: the verdict, the capture, the worst finding and the engine.
 fn head(report: &Report, clock: &Clock, headline: &str) -> Markup {
     let severity = match report.worst_finding() {
         Some(worst) => worst.severity.as_str(),
+        // Without findings, a run is healthy only if it could have shown all kinds.
         None if report.judged.iter().all(|judgement| judgement.judged) => "healthy",
         None => "none",
     };
@@ -81,11 +85,11 @@ fn head(report: &Report, clock: &Clock, headline: &str) -> Markup {
         header {
             h1 { "tokengap report: " (report.source.kind) " of " (engine) }
             p.verdict.(severity) { (headline) }
-            p { b { "Capture" } " " (clock.capture(report.window_ns[1])) }
+            p { b { "Capture" } " " (clock.capture(report.capture_length_ns())) }
             @if let Some(worst) = report.worst_finding() {
                 p { b { "Worst finding" } " " (brief::span_of(worst, clock)) }
             }
-            p { b { "Engine" } " " (engine) ": " (brief::known_to_lose(report)) }
+            p { b { "Engine" } " " (engine) ": " (brief::describe_known_losses(report)) }
         }
     }
 }
@@ -168,6 +172,7 @@ fn percent_or_unobserved(share: Option<f64>) -> String {
     share.map_or_else(not_observed, percent)
 }
 
+/// The list of findings.
 fn findings(report: &Report, clock: &Clock) -> Markup {
     html! {
         @if report.findings.is_empty() {
@@ -180,6 +185,7 @@ fn findings(report: &Report, clock: &Clock) -> Markup {
     }
 }
 
+/// An item of the list of findings, to which the marks in the charts link.
 fn one_finding(number: usize, finding: &FindingLine, clock: &Clock) -> Markup {
     let severity = finding.severity.as_str();
     html! {
@@ -207,12 +213,19 @@ fn one_finding(number: usize, finding: &FindingLine, clock: &Clock) -> Markup {
 
 /// Formats a piece of evidence for people; names of durations end in `_ns`.
 fn evidence(name: &str, value: &serde_json::Value) -> String {
-    match (value.as_u64(), value.as_f64(), value.as_str()) {
-        (Some(ns), _, _) if name.ends_with("_ns") => duration(ns),
-        (Some(id), _, _) if brief::is_identifier(name) => id.to_string(),
-        (Some(n), _, _) => count(n),
-        (None, Some(n), _) => format!("{n:.3}"),
-        (_, _, Some(text)) => text.to_owned(),
-        _ => value.to_string(),
+    if let Some(number) = value.as_u64() {
+        if name.ends_with("_ns") {
+            duration(number)
+        } else if brief::is_identifier(name) {
+            number.to_string()
+        } else {
+            count(number)
+        }
+    } else if let Some(number) = value.as_f64() {
+        format!("{number:.3}")
+    } else if let Some(text) = value.as_str() {
+        text.to_owned()
+    } else {
+        value.to_string()
     }
 }

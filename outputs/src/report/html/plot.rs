@@ -166,12 +166,13 @@ impl Plot {
     /// A line through `points` with its name at the end; missing points break it.
     pub(super) fn line(&mut self, class: &'static str, name: &str, points: &[Option<(f64, f64)>]) {
         let mut path = String::new();
-        for (n, point) in points.iter().enumerate() {
-            let Some((x, y)) = *point else { continue };
-            let begun = n > 0 && points[n - 1].is_some();
-            let command = if begun { 'L' } else { 'M' };
-            let _ = write!(path, "{command}{:.1} {:.1}", self.x_at(x), self.y_at(y));
-            if !begun && points.get(n + 1).copied().flatten().is_none() {
+        for part in points.split(Option::is_none) {
+            let mut command = 'M';
+            for (x, y) in part.iter().flatten() {
+                let _ = write!(path, "{command}{:.1} {:.1}", self.x_at(*x), self.y_at(*y));
+                command = 'L';
+            }
+            if part.len() == 1 {
                 // For a single point, the round line cap draws a dot.
                 path.push_str("h.1");
             }
@@ -206,7 +207,8 @@ impl Plot {
         let x = self.x_at(interval.start);
         // A narrow space separates neighbours, and a bar of a narrow interval or a small count stays visible.
         let width = (self.x_at(interval.end) - x - 0.6).max(0.8);
-        let height = (self.bottom() - self.y_at(value)).max(if value > 0.0 { 1.0 } else { 0.0 });
+        let least_height = if value > 0.0 { 1.0 } else { 0.0 };
+        let height = (self.bottom() - self.y_at(value)).max(least_height);
         let top = self.bottom() - height;
         self.draw(&html! {
             rect.bar.(class) x=(at(x)) y=(at(top)) width=(at(width)) height=(at(height)) { title { (tooltip) } }
@@ -252,28 +254,31 @@ impl Plot {
         self.notes.push_str(&html! { text.note x=(at(x + 4.0)) y=(at(y)) { (name) } }.0);
     }
 
-    /// Renders the chart with a heading and a text description for screen readers.
-    pub(super) fn finish(mut self, id: &str, heading: &str, description: &str) -> Markup {
+    /// Draws the names of the curves beside their ends, moved up or down so that none covers another.
+    fn draw_curve_names(&mut self) {
         let mut names = std::mem::take(&mut self.names);
         names.sort_by(|a, b| a.y.total_cmp(&b.y));
-        let mut min = TOP;
-        let max = self.bottom() + 4.0;
-        let space = max - LINE_HEIGHT * names.len() as f64;
-        for (n, CurveName { y, class, text }) in names.into_iter().enumerate() {
+        let x = WIDTH - RIGHT + 8.0;
+        let lowest_y = self.bottom() + 4.0;
+        let mut highest_y = TOP;
+        let mut names_below = names.len();
+        for CurveName { y, class, text } in names {
+            names_below -= 1;
             // High enough that the names below it have room, low enough not to cover the one above it.
-            let y = y.min(space + LINE_HEIGHT * (n + 1) as f64).max(min);
-            min = y + LINE_HEIGHT;
-            let short: String = if text.chars().count() > NAME {
-                text.chars().take(NAME - 1).chain(['\u{2026}']).collect()
-            } else {
-                text
-            };
-            let x = WIDTH - RIGHT + 8.0;
+            let y = y.min(lowest_y - LINE_HEIGHT * names_below as f64).max(highest_y);
+            highest_y = y + LINE_HEIGHT;
+            let is_long = text.chars().count() > NAME;
+            let shown = if is_long { text.chars().take(NAME - 1).chain(['\u{2026}']).collect() } else { text };
             self.draw(&html! {
                 path.line.(class) d={ "M" (at(x)) " " (at(y)) "h14" } {}
-                text.name x=(at(x + 18.0)) y=(at(y + 4.0)) { (plain(&short)) }
+                text.name x=(at(x + 18.0)) y=(at(y + 4.0)) { (plain(&shown)) }
             });
         }
+    }
+
+    /// Renders the chart with a heading and a text description for screen readers.
+    pub(super) fn finish(mut self, id: &str, heading: &str, description: &str) -> Markup {
+        self.draw_curve_names();
         let described_by = format!("{id}-description");
         html! {
             figure {

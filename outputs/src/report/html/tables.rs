@@ -11,6 +11,7 @@ use super::super::table::{self as report_table, Table};
 use super::super::{Clock, LossList, ModeLine, Report, SlowLine, TtftReport, bar, brief};
 use super::plot::at;
 
+/// Style of a cell; `None` for text.
 fn cell_class(kind: Kind) -> Option<&'static str> {
     match kind {
         Text => None,
@@ -54,6 +55,7 @@ pub(super) fn path(report: &Report) -> Option<Markup> {
     (!segments.is_empty()).then(|| html! { (shares(&segments)) (draw(report_table::path(&report.path))) })
 }
 
+/// Where the time to first token goes on both servers of a pair; `None` without one.
 pub(super) fn pair(report: &Report) -> Option<Markup> {
     let pair = report.pair.as_ref()?;
     Some(html! {
@@ -63,10 +65,11 @@ pub(super) fn pair(report: &Report) -> Option<Markup> {
     })
 }
 
+/// Where the time to first token of most requests goes; `None` if none was observed.
 pub(super) fn ttft(report: &Report) -> Option<Markup> {
     let main = report.ttft.as_ref().and_then(TtftReport::main_group)?;
     Some(html! {
-        p { (brief::ttft(main)) @for line in brief::ttft_limits(report) { "; " (line) } }
+        p { (brief::ttft(main)) @for line in brief::ttft_caveats(report) { "; " (line) } }
         (shares(&main.segments()))
         (draw(report_table::ttft(main)))
     })
@@ -162,6 +165,7 @@ const LOSSY: usize = 50;
 /// Maximum number of ranges and ids per request.
 const RANGES: usize = 40;
 
+/// The requests that lost tokens, under a heading; nothing without any.
 fn affected_requests(list: &LossList, clock: &Clock, heading: &str) -> Markup {
     if list.lines.is_empty() {
         return Markup::default();
@@ -200,6 +204,7 @@ pub(super) fn modes(report: &Report) -> Option<Markup> {
     })
 }
 
+/// What was not observed, the limits that were reached, and the cost of the observation.
 pub(super) fn own(report: &Report) -> Markup {
     let own = &report.own;
     html! {
@@ -210,8 +215,8 @@ pub(super) fn own(report: &Report) -> Markup {
             @for failure in brief::degraded(report) {
                 li { "Unavailable or failed: " (failure) "." }
             }
-            @for (name, limit, times) in brief::limits_reached(report) {
-                li { "The limit " (name) " of " (count(limit)) " was reached " (plural(times, "time")) "." }
+            @for (name, line) in brief::limits_reached(report) {
+                li { "The limit " (name) " of " (count(line.limit)) " was reached " (plural(line.reached, "time")) "." }
             }
             li {
                 "tokengap observed " (plural(own.events, "event")) " and missed " (count(own.missed())) "; "
@@ -231,14 +236,15 @@ const WIDTH: f64 = 220.0;
 pub(super) fn slowest(report: &Report, clock: &Clock) -> Option<Markup> {
     // If gaps are not observed, no request is known to wait.
     report.gap_ns.as_ref()?;
-    let window = report.window_ns[1].max(1);
-    let drawn = format!("Gap within {}", duration(window));
+    // At least 1, because times are divided by it.
+    let capture_length_ns = report.capture_length_ns().max(1);
+    let drawn = format!("Gap within {}", duration(capture_length_ns));
     let table = Table::new(
         &report.slowest,
         [
             ("Request", Rid, &|line| line.rid.render()),
-            ("Gap", Number, &|line| line.gap_text(window).render()),
-            (&drawn, Text, &|line| drawing(line, window)),
+            ("Gap", Number, &|line| line.gap_text(capture_length_ns).render()),
+            (&drawn, Text, &|line| drawing(line, capture_length_ns)),
             ("First sent", Number, &|line| known_or_dash(line.first_sent_ns, |ns| clock.moment(ns)).render()),
             ("Tokens sent", Number, &|line| count(line.tokens_sent).render()),
             ("Received", Number, &|line| known_or_dash(line.tokens_received, count).render()),
@@ -248,7 +254,7 @@ pub(super) fn slowest(report: &Report, clock: &Clock) -> Option<Markup> {
             ("Finish", Text, &|line| line.finish.as_deref().unwrap_or("-").render()),
         ],
     );
-    (!report.slowest.is_empty()).then(|| draw(table))
+    if report.slowest.is_empty() { None } else { Some(draw(table)) }
 }
 
 fn itl(itl: Option<Spread>) -> String {
@@ -260,7 +266,8 @@ fn x_of(ns: u64, window: u64) -> f64 {
     3.0 + (ns.min(window) as f64 / window as f64) * (WIDTH - 6.0)
 }
 
-fn drawing(line: &SlowLine, window: u64) -> Markup {
+/// A request's wait from its first send to its first receive, on the time axis of the capture.
+fn drawing(line: &SlowLine, capture_length_ns: u64) -> Markup {
     let label = match (line.first_sent_ns.map(duration), line.first_received_ns.map(duration)) {
         (Some(sent), Some(received)) => format!("first sent at {sent}, first received at {received}"),
         (Some(sent), None) => format!("first sent at {sent}, receive not observed"),
@@ -272,13 +279,13 @@ fn drawing(line: &SlowLine, window: u64) -> Markup {
             title { (label) }
             path.grid d={ "M0 9H" (WIDTH) } {}
             @if let Some(sent) = line.first_sent_ns {
-                @let from = x_of(sent, window);
-                @let to = x_of(line.first_received_ns.unwrap_or(window), window);
+                @let from = x_of(sent, capture_length_ns);
+                @let to = x_of(line.first_received_ns.unwrap_or(capture_length_ns), capture_length_ns);
                 rect.wait x=(at(from)) y="4" width=(at((to - from).max(1.5))) height="10" rx="2" {}
                 path.axis d={ "M" (at(from)) " 1v16" } {}
             }
             @if let Some(received) = line.first_received_ns {
-                circle.event cx=(at(x_of(received, window))) cy="9" r="2.6" {}
+                circle.event cx=(at(x_of(received, capture_length_ns))) cy="9" r="2.6" {}
             }
         }
     }
@@ -289,6 +296,7 @@ const LIMIT: usize = 12;
 /// Maximum number of requests shown stage by stage.
 const TABLES: usize = 5;
 
+/// Python functions of each role; `None` if no stacks were sampled.
 pub(super) fn functions(report: &Report) -> Option<Markup> {
     let roles = report.stacks.as_ref()?;
     Some(html! {

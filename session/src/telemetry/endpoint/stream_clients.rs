@@ -126,8 +126,15 @@ fn a_stream_is_a_recording_of_the_whole_run_for_early_and_late_clients() {
     assert_eq!(recording.closing().map(|closing| closing.slowest), Some(3));
     assert_eq!(report_of(&recording), report_of(&recorded_run()));
     let mut lines = Vec::new();
-    export::recorded(&recording, Engines::default(), Format::Events, Options::default(), &mut lines, &mut |_, _| {})
-        .expect("exported");
+    export::export_recording(
+        &recording,
+        Engines::default(),
+        Format::Events,
+        Options::default(),
+        &mut lines,
+        &mut |_, _| {},
+    )
+    .expect("exported");
     assert!(lines.len() > 100_000, "{} bytes", lines.len());
     assert!(events.bytes == lines, "the stream has the lines of the export");
     assert_eq!(endpoint.server.counts.problems(), Vec::<String>::new());

@@ -158,12 +158,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let topology = watcher.topology().clone();
     let named = args.pid.clone();
-    let wanted = names.clone();
-    let Some(chosen) = start_up.wait(move || wanted.select_engines(choose_engines(&topology, &named)?))? else {
+    let names_to_select = names.clone();
+    let Some(chosen) = start_up.wait(move || names_to_select.select_engines(choose_engines(&topology, &named)?))?
+    else {
         return end_early(args, endpoint, &signals, "the choice of an engine");
     };
-    // The user may have named all processes that are to be watched.
-    let joining = args.pid.is_empty().then_some(names);
+    // If the user named the processes, no further engine may join.
+    let joining = if args.pid.is_empty() { Some(names) } else { None };
     let Some((engines, attached)) = start_up.wait(move || EngineRuns::attach(watcher, chosen, options, joining))?
     else {
         return end_early(args, endpoint, &signals, "the attach to the engine's processes");
@@ -198,9 +199,9 @@ fn print_attached(engines: &[EngineRun]) {
                 side.value.sends
             );
         }
-        for (process, by) in attach.probed_processes() {
-            let by = by.unwrap_or("nothing");
-            errln!("tokengap: frames of {} {} are observed by {by}", process.role, process.id.pid);
+        for (process, probe) in attach.probed_processes() {
+            let probe = probe.unwrap_or("nothing");
+            errln!("tokengap: frames of {} {} are observed by {probe}", process.role, process.id.pid);
         }
         errln!("tokengap: attached to {} processes{of_name}", attach.watched());
     }
@@ -330,24 +331,32 @@ pub(super) fn choose_engines(topology: &Topology, named: &[RoleSpec]) -> anyhow:
             } else {
                 "; or run as root: other users' processes are only partly visible"
             };
-            let containers = match RunEnvironment::current() {
-                // In a container that is not recognised as one, other containers are not visible.
-                RunEnvironment::Host if topology.blind_spots.contains(&BlindSpot::OwnPidNamespace) => {
-                    "processes of other containers are not visible here".to_owned()
-                }
-                RunEnvironment::Host => "containers of this machine are searched, too".to_owned(),
-                inside => format!("if it runs in another container: {}", inside.pid_namespace_remedy()),
-            };
+            let containers = describe_searched_containers(topology);
             bail!("{error}{as_root}; {containers}; tokengap doctor shows what is visible")
         }
     }
+}
+
+/// Whether engines in containers were searched, for a user whose engine was not found.
+fn describe_searched_containers(topology: &Topology) -> String {
+    let environment = RunEnvironment::current();
+    if !matches!(environment, RunEnvironment::Host) {
+        return format!("if it runs in another container: {}", environment.pid_namespace_remedy());
+    }
+    // In a container that is not recognised as one, other containers are not visible.
+    let is_in_container = topology.blind_spots.contains(&BlindSpot::OwnPidNamespace);
+    String::from(if is_in_container {
+        "processes of other containers are not visible here"
+    } else {
+        "containers of this machine are searched, too"
+    })
 }
 
 /// Engine of only the named processes, even if they were assigned to different engines.
 fn engine_of_named(topology: &Topology, named: &[RoleSpec]) -> Engine {
     let pids: BTreeSet<u32> = named.iter().map(|spec| spec.pid).collect();
     // Hops and settings are those of the first engine with one of them.
-    let first = topology.engines.iter().find(|engine| engine.processes.iter().any(|p| pids.contains(&p.id.pid)));
+    let first = topology.engines.iter().find(|engine| pids.iter().any(|pid| engine.process_with_pid(*pid).is_some()));
     let mut engine = first.cloned().unwrap_or_default();
     let all_processes = topology.engines.iter().flat_map(|engine| &engine.processes);
     engine.processes = all_processes.filter(|process| pids.contains(&process.id.pid)).cloned().collect();
@@ -356,9 +365,8 @@ fn engine_of_named(topology: &Topology, named: &[RoleSpec]) -> Engine {
 
 /// Prints the processes that are connected or look like a part of an engine, but are not watched.
 fn report_other_candidates(topology: &Topology, engines: &[&Engine]) {
-    let is_watched = |pid: &u32| engines.iter().any(|engine| engine.process_with_pid(*pid).is_some());
     let main_pids = topology.confirmed_engines().filter_map(Engine::main_process).map(|process| process.id.pid);
-    let unwatched_engines: Vec<u32> = main_pids.filter(|pid| !is_watched(pid)).collect();
+    let unwatched_engines: Vec<u32> = main_pids.filter(|pid| !has_process(engines, *pid)).collect();
     if let [first, ..] = unwatched_engines.as_slice() {
         let count = unwatched_engines.len();
         errln!(
@@ -366,9 +374,15 @@ fn report_other_candidates(topology: &Topology, engines: &[&Engine]) {
         );
     }
     // A candidate only looks like a part of an engine: nothing shows that it exchanges messages.
-    let candidates: Vec<u32> = topology.candidate_pids().into_iter().filter(|pid| !is_watched(pid)).collect();
+    let candidates: Vec<u32> =
+        topology.candidate_pids().into_iter().filter(|pid| !has_process(engines, *pid)).collect();
     if let [first, ..] = candidates.as_slice() {
         let count = candidates.len();
         errln!("tokengap: candidates without a connection, not watched: {count} processes (first pid {first})");
     }
+}
+
+/// Whether the process with this pid belongs to one of the engines.
+fn has_process(engines: &[&Engine], pid: u32) -> bool {
+    engines.iter().any(|engine| engine.process_with_pid(pid).is_some())
 }

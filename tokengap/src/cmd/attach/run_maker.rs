@@ -53,7 +53,8 @@ impl<'a> RunMaker<'a> {
             }
         }
         self.screen = app::open_screen(self.live)?.map(|screen| Rc::new(RefCell::new(screen)));
-        if let Some(screen) = self.screen.as_ref().filter(|_| are_several) {
+        // A single engine needs no list.
+        if are_several && let Some(screen) = &self.screen {
             screen.borrow_mut().watch_runs(engines.len());
             screen.borrow_mut().open_run_list();
         }

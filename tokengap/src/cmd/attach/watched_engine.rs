@@ -33,9 +33,10 @@ impl WatchedEngine {
     /// Sets the run's line in the list of runs, if there is one.
     fn update_line(&mut self, analysis: &Analysis) {
         let now = Instant::now();
-        let Some(RunView { screen, run_index }) = self.screen.as_ref().filter(|_| now >= self.next_update) else {
+        let Some(RunView { screen, run_index }) = &self.screen else { return };
+        if now < self.next_update {
             return;
-        };
+        }
         self.next_update = now + UPDATE_INTERVAL;
         // Without a list, nothing would show the figures, which are not free.
         if !screen.borrow().has_run_list() {

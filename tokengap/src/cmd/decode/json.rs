@@ -68,7 +68,7 @@ impl Serialize for MessageLine<'_> {
         if shape.kind == Kind::Abort {
             fields.serialize_field("rid", &chunks.first().map(|chunk| chunk.rid))?;
         }
-        fields.serialize_field("chunks", &ChunkList(self.message, self.budget))?;
+        fields.serialize_field("chunks", &ChunkList { message: self.message, budget: self.budget })?;
         if !self.message.requests().is_empty() {
             fields.serialize_field("requests", &RequestList(self.message.requests(), self.budget))?;
         }
@@ -79,17 +79,19 @@ impl Serialize for MessageLine<'_> {
     }
 }
 
-struct ChunkList<'a>(&'a AnyMessage<'a>, &'a OutputBudget);
+struct ChunkList<'a> {
+    message: &'a AnyMessage<'a>,
+    budget: &'a OutputBudget,
+}
 
 impl Serialize for ChunkList<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let rows = match self.0.shape().kind {
-            Kind::Abort => 0,
-            _ => self.0.chunks().len(),
-        };
+        let Self { message, budget } = *self;
+        // What an abort has instead of chunks was written as its request.
+        let chunk_count = if message.shape().kind == Kind::Abort { 0 } else { message.chunks().len() };
         // Each chunk is charged before it is written, so the output ends where the budget does.
-        let shown = (0..rows).take_while(|_| self.1.charge(CHUNK_BYTES));
-        to.collect_seq(shown.map(|row| Chunk(self.0, row, self.1)))
+        let shown = (0..chunk_count).take_while(|_| budget.charge(CHUNK_BYTES));
+        to.collect_seq(shown.map(|index| Chunk { message, index, budget }))
     }
 }
 
@@ -101,12 +103,16 @@ impl Serialize for RequestList<'_> {
     }
 }
 
-struct Chunk<'a>(&'a AnyMessage<'a>, usize, &'a OutputBudget);
+struct Chunk<'a> {
+    message: &'a AnyMessage<'a>,
+    index: usize,
+    budget: &'a OutputBudget,
+}
 
 impl Serialize for Chunk<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let Self(message, row, budget) = *self;
-        let chunk = message.chunks()[row];
+        let Self { message, index, budget } = *self;
+        let chunk = message.chunks()[index];
         budget.charge(chunk.rid.len() + chunk.worker.map_or(0, str::len));
         let mut fields = to.serialize_struct("Chunk", 11)?;
         fields.serialize_field("rid", chunk.rid)?;
@@ -117,7 +123,7 @@ impl Serialize for Chunk<'_> {
         fields.serialize_field("retractions", &chunk.retractions)?;
         // A value may contain itself.
         let values_left = Cell::new(MAX_SHOWN_VALUES);
-        match message.finish_reason(row) {
+        match message.finish_reason(index) {
             Some(value) => fields
                 .serialize_field("finish", &WireValue { value, depth: MAX_DEPTH, values_left: &values_left, budget })?,
             // The kind alone, in the form of SGLang's.
@@ -125,7 +131,7 @@ impl Serialize for Chunk<'_> {
         }
         fields.serialize_field("http_worker_ipc", &chunk.worker)?;
         // On the engine's monotonic clock.
-        let EngineTimes { queued, batch_entered, prefill_finished } = message.engine_times(row);
+        let EngineTimes { queued, batch_entered, prefill_finished } = message.engine_times(index);
         fields.serialize_field("queued_ns", &queued)?;
         fields.serialize_field("batch_entered_ns", &batch_entered)?;
         fields.serialize_field("prefill_finished_ns", &prefill_finished)?;

@@ -31,19 +31,20 @@ impl MessageReader {
         if self.sglang.recognises(&[message]) {
             let batch = self.sglang.decode(message).map_err(|why| why.to_string())?;
             let mut requests = Vec::new();
-            // Only messages to the scheduler have requests; any other control message is none of them.
-            if batch.shape().kind == Kind::Control
-                && (engines::sglang::FORMAT.read_requests)(&[Excerpt::whole(message)], &mut requests).is_err()
-            {
-                requests.clear();
+            if batch.shape().kind == Kind::Control {
+                let read = (engines::sglang::FORMAT.read_requests)(&[Excerpt::whole(message)], &mut requests);
+                // Only messages to the scheduler have requests; another control message is no error.
+                if read.is_err() {
+                    requests.clear();
+                }
             }
             return Ok(AnyMessage::Sglang(batch, requests));
         }
-        let decoded = self.all.decode(&mut SocketFormat::default(), &[message]);
-        decoded.map(AnyMessage::Other).map_err(|why| match why.reason {
-            "codec" => format!("{why}; expected one message as returned by recv()"),
-            _ => why.to_string(),
-        })
+        match self.all.decode(&mut SocketFormat::default(), &[message]) {
+            Ok(decoded) => Ok(AnyMessage::Other(decoded)),
+            Err(why) if why.reason == "codec" => Err(format!("{why}; expected one message as returned by recv()")),
+            Err(why) => Err(why.to_string()),
+        }
     }
 }
 

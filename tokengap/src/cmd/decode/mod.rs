@@ -76,11 +76,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Err(why) => Err(advice::error_line(why)),
         };
         let budget = OutputBudget::new(args.max_output);
-        match (&decoded, args.json) {
-            (Ok(message), true) => json::write_message(&mut out, &name, message, &budget)?,
-            (Ok(message), false) => text::write_message(&mut out, &name, message, &budget)?,
-            (Err(why), true) => json::write_error(&mut out, &name, why)?,
-            (Err(why), false) => {
+        match &decoded {
+            Ok(message) if args.json => json::write_message(&mut out, &name, message, &budget)?,
+            Ok(message) => text::write_message(&mut out, &name, message, &budget)?,
+            Err(why) if args.json => json::write_error(&mut out, &name, why)?,
+            Err(why) => {
                 // Flush first, so that both streams keep their order on a terminal.
                 out.flush()?;
                 errln!("{name}: {why}");
@@ -100,14 +100,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Reads the message, up to one byte beyond the limit so that the decoder reports an oversized one.
 #[expect(clippy::disallowed_methods, reason = "a message that the user named")]
-fn read_message(file: &Path, max: usize) -> anyhow::Result<Vec<u8>> {
+fn read_message(file: &Path, max_bytes: usize) -> anyhow::Result<Vec<u8>> {
     let mut message = Vec::new();
-    let max = (max as u64).saturating_add(1);
-    if file.as_os_str() == "-" {
-        io::stdin().lock().take(max).read_to_end(&mut message)
+    let read_bytes = (max_bytes as u64).saturating_add(1);
+    let read = if file.as_os_str() == "-" {
+        io::stdin().lock().take(read_bytes).read_to_end(&mut message)
     } else {
-        File::open(file).and_then(|file| file.take(max).read_to_end(&mut message))
-    }
-    .context("it cannot be read")?;
+        File::open(file).and_then(|file| file.take(read_bytes).read_to_end(&mut message))
+    };
+    read.context("it cannot be read")?;
     Ok(message)
 }

@@ -114,10 +114,11 @@ fn format_finish(finish: Finish, wire: Option<Value<'_>>) -> String {
                 Value::Str(value) => format!("{:?}", plain(value)),
                 _ => continue,
             };
-            if key == "type" && finish == Finish::Other {
-                kind = value;
-            } else if key != "type" {
+            if key != "type" {
                 details.push(format!("{} {value}", plain(key)));
+            } else if finish == Finish::Other {
+                // A kind that tokengap does not know, in the engine's word.
+                kind = value;
             }
         }
     }

@@ -58,7 +58,8 @@ fn cgroup_version() -> Option<&'static str> {
         return Some("version 2");
     }
     // Distributions mount the controller alone or together with that of the accounting.
-    ["cpu", "cpu,cpuacct"].iter().any(|folder| root.join(folder).exists()).then_some("version 1")
+    let is_version_1 = ["cpu", "cpu,cpuacct"].iter().any(|folder| root.join(folder).exists());
+    if is_version_1 { Some("version 1") } else { None }
 }
 
 /// Whether the types of the running kernel (BTF) can be read.
@@ -89,18 +90,18 @@ fn capability_summary() -> String {
     let here = Permissions::current();
     let all = Capability::ALL.into_iter();
     let effective = join_names(all.clone().filter(|capability| here.has(*capability)));
-    let bounding = join_names(all.filter(|capability| !here.has(*capability) && here.may_have(*capability)));
-    let worth = if here.is_in_user_namespace() { "; from a user namespace, so they do not allow tracing" } else { "" };
-    format!("{effective}; root would also have: {bounding}{worth}")
+    let of_root = join_names(all.filter(|capability| !here.has(*capability) && here.may_have(*capability)));
+    let caveat = if here.is_in_user_namespace() { "; from a user namespace, so they do not allow tracing" } else { "" };
+    format!("{effective}; root would also have: {of_root}{caveat}")
 }
 
 /// Whether this process has the kernel's clock. `None` if that is unknown.
 fn clock_state() -> Option<String> {
-    let ahead = clock_offset_ns()?;
-    Some(if ahead == 0 {
+    let ahead_ns = clock_offset_ns()?;
+    Some(if ahead_ns == 0 {
         "CLOCK_MONOTONIC is the kernel's".to_owned()
     } else {
-        format!("CLOCK_MONOTONIC is {:.3} s ahead of the kernel's", ahead as f64 / 1e9)
+        format!("CLOCK_MONOTONIC is {:.3} s ahead of the kernel's", ahead_ns as f64 / 1e9)
     })
 }
 
@@ -134,10 +135,12 @@ pub(super) fn candidate_fact(topology: &Topology) -> Option<Fact> {
     const SHOWN: usize = 16;
     let pids = topology.candidate_pids();
     let shown: Vec<String> = pids.iter().take(SHOWN).map(u32::to_string).collect();
+    if pids.is_empty() {
+        return None;
+    }
     let more = pids.len().saturating_sub(SHOWN);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    (!pids.is_empty())
-        .then(|| named_fact("candidates without a connection", format!("pids {}{more}", shown.join(", "))))
+    Some(named_fact("candidates without a connection", format!("pids {}{more}", shown.join(", "))))
 }
 
 /// Facts about this engine.
@@ -176,9 +179,11 @@ fn observed_by(process: &Process) -> Option<String> {
     if process.libzmq.is_some() {
         return Some("uprobes on libzmq".to_owned());
     }
-    let reads =
-        process.role.answers_clients() && Permissions::current().kernel() >= Feature::SocketReads.oldest_kernel();
-    reads.then(|| "socket reads (received frames only)".to_owned())
+    let can_observe_reads = Permissions::current().kernel() >= Feature::SocketReads.oldest_kernel();
+    if process.role.answers_clients() && can_observe_reads {
+        return Some("socket reads (received frames only)".to_owned());
+    }
+    None
 }
 
 /// Release and path of the process's libzmq, and how it can be probed. `None` without libzmq.

@@ -82,14 +82,14 @@ impl EngineLine {
 
     /// The line in words.
     fn to_text(&self) -> String {
-        let unknown = || "unknown".to_owned();
+        const UNKNOWN: &str = "unknown";
         format!(
             "{}: release {}, model {}, {} processes, main pid {}",
             self.name,
-            self.release.clone().unwrap_or_else(unknown),
-            self.model.clone().unwrap_or_else(unknown),
+            self.release.as_deref().unwrap_or(UNKNOWN),
+            self.model.as_deref().unwrap_or(UNKNOWN),
             self.processes,
-            self.main_pid.map_or_else(unknown, |pid| pid.to_string())
+            self.main_pid.map_or_else(|| UNKNOWN.to_owned(), |pid| pid.to_string())
         )
     }
 }
@@ -99,6 +99,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let watcher = processes(&args.pid)?;
     let topology = watcher.topology();
     let engines = match topology.pick_engines(&args.pid) {
+        // Without an engine, the machine is diagnosed.
         Err(PickError::None(_) | PickError::Unconfirmed(_)) => Vec::new(),
         _ => choose_engines(topology, &args.pid)?,
     };
@@ -162,20 +163,7 @@ const STATE_WIDTH: usize = 9;
 /// Table of features, then each reason once with its fix, then the facts.
 fn diagnosis_text(diagnosis: &Diagnosis) -> String {
     let mut out = format!("tokengap {} {}", env!("CARGO_PKG_VERSION"), RunEnvironment::current().phrase());
-    match &diagnosis.pids {
-        Some(_) if diagnosis.engines.len() > 1 => {
-            let _ = writeln!(out, ", {} engines; --pid shows the processes of one\n", diagnosis.engines.len());
-            for engine in &diagnosis.engines {
-                let _ = writeln!(out, "{}", line(&engine.to_text()));
-            }
-            out.push('\n');
-        }
-        Some(pids) => {
-            let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-            let _ = writeln!(out, ", engine of pids {}\n", pids.join(", "));
-        }
-        None => out.push_str(", without an engine\n\n"),
-    }
+    write_engines(&mut out, diagnosis);
     for row in &diagnosis.features {
         let _ = writeln!(out, "{:NAME_WIDTH$} {:STATE_WIDTH$} {}", row.name, row.state.word(), line(&row.tried));
     }
@@ -187,6 +175,24 @@ fn diagnosis_text(diagnosis: &Diagnosis) -> String {
         let _ = writeln!(out, "{:widest$}  {value}", line(&fact.name));
     }
     out
+}
+
+/// Writes the end of the first line, about the engines, and a list if there are several.
+fn write_engines(out: &mut String, diagnosis: &Diagnosis) {
+    let Some(pids) = &diagnosis.pids else {
+        out.push_str(", without an engine\n\n");
+        return;
+    };
+    if diagnosis.engines.len() <= 1 {
+        let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+        let _ = writeln!(out, ", engine of pids {}\n", pids.join(", "));
+        return;
+    }
+    let _ = writeln!(out, ", {} engines; --pid shows the processes of one\n", diagnosis.engines.len());
+    for engine in &diagnosis.engines {
+        let _ = writeln!(out, "{}", line(&engine.to_text()));
+    }
+    out.push('\n');
 }
 
 /// Writes each reason once, with its fix, under the first feature that it limits.

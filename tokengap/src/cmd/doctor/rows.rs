@@ -16,10 +16,12 @@ use sources::splice::Located;
 /// Tests whether an engine is visible.
 pub(super) fn engine_row(has_engine: bool, topology: &Topology) -> FeatureRow {
     let mut reasons: Vec<Reason> = topology.blind_spots.iter().map(Reason::from).collect();
-    let state = match (has_engine, reasons.is_empty()) {
-        (false, _) => FeatureState::Missing,
-        (true, true) => FeatureState::Works,
-        (true, false) => FeatureState::Degraded,
+    let state = if !has_engine {
+        FeatureState::Missing
+    } else if reasons.is_empty() {
+        FeatureState::Works
+    } else {
+        FeatureState::Degraded
     };
     let candidates = topology.candidate_pids();
     if !has_engine && !candidates.is_empty() {

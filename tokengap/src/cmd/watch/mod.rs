@@ -75,9 +75,13 @@ pub(crate) struct Args {
 
 /// `tokengap watch`: shows the runs that other tokengaps serve.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let token = args.token_file.as_ref().map(|path| AccessToken::of_file(path, named_file::open(path))).transpose()?;
+    let token = match &args.token_file {
+        Some(path) => Some(AccessToken::of_file(path, named_file::open(path))?),
+        None => None,
+    };
     let ports = args.addresses.iter().filter_map(|run| run.address.rsplit_once(':')?.1.parse().ok());
-    let here = (!args.outcome.is_headless()).then(|| Path::new("report.json"));
+    // The screen can export a report into the working folder.
+    let here = if args.outcome.is_headless() { None } else { Some(Path::new("report.json")) };
     confinement::confine_watch(ports, &[args.record.as_deref(), here]);
     let mut sources = Vec::new();
     for run in &args.addresses {
@@ -86,7 +90,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let screen = if args.outcome.is_headless() { None } else { Some(Screen::open(&args.screen.options())?) };
     let watched = watch_runs(args, sources, screen)?;
     let code = app::print_reports(&watched, args.outcome)?;
-    if watched.iter().all(|one| one.report.saw_nothing()) {
+    if watched.iter().all(|run| run.report.saw_nothing()) {
         let addresses: Vec<&str> = args.addresses.iter().map(|run| run.address.as_str()).collect();
         bail!("no traffic was received from {}", addresses.join(", "));
     }
@@ -204,13 +208,13 @@ fn parse_address(text: &str) -> Result<RunAddress, String> {
     }
     let rest = text.strip_prefix("http://").unwrap_or(text);
     let (address, engine) = rest.split_once('/').unwrap_or((rest, ""));
-    match address.rsplit_once(':') {
-        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p > 0) => {
-            let engine = Some(engine.to_owned()).filter(|engine| !engine.is_empty());
-            Ok(RunAddress { address: address.to_owned(), engine })
-        }
-        _ => Err(format!("{text:?} is not an address to connect to; {hint}")),
+    let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
+    let has_port = port.parse::<u16>().is_ok_and(|port| port > 0);
+    if host.is_empty() || !has_port {
+        return Err(format!("{text:?} is not an address to connect to; {hint}"));
     }
+    let engine = if engine.is_empty() { None } else { Some(engine.to_owned()) };
+    Ok(RunAddress { address: address.to_owned(), engine })
 }
 
 #[cfg(test)]

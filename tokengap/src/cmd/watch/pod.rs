@@ -92,6 +92,7 @@ impl Source for Pod {
             match self.remote.poll() {
                 None => break,
                 Some(RemoteEvent::Up(host)) => {
+                    // An empty name says no more than the address.
                     self.host = host.filter(|host| !host.is_empty());
                     self.update_name();
                 }
@@ -108,10 +109,9 @@ impl Source for Pod {
                 screen.borrow_mut().set_pod(*run_index, self.summary_line(now, session.analysis()));
             }
         }
-        match (flow, self.state) {
-            (Flow::Idle, PodState::Ended) => Flow::Ended,
-            (flow, _) => flow,
-        }
+        // What arrived with the end is processed first.
+        let has_ended = flow == Flow::Idle && self.state == PodState::Ended;
+        if has_ended { Flow::Ended } else { flow }
     }
 
     fn stop(&mut self) {
@@ -158,11 +158,12 @@ impl Pod {
 
     /// Uses the name of the source's machine, which says more than its address, and of its engine if it has several.
     fn update_name(&mut self) {
-        self.name = hostile::plain(&match (&self.host, self.remote.engine_name()) {
+        let name = match (&self.host, self.remote.engine_name()) {
             (Some(host), Some(engine)) => format!("{host}/{engine}"),
             (Some(host), None) => host.clone(),
             (None, _) => self.remote.endpoint(),
-        });
+        };
+        self.name = hostile::plain(&name);
     }
 
     /// Records that the connection to the run was lost, and says so once.
@@ -172,11 +173,10 @@ impl Pod {
             return;
         }
         self.down_reason = down_reason;
-        let state = match self.state {
-            PodState::Live | PodState::Silent => PodState::Lost,
-            state => state,
-        };
-        if self.change_state(state) {
+        // One without a connection cannot be lost.
+        let was_connected = matches!(self.state, PodState::Live | PodState::Silent);
+        if was_connected {
+            self.change_state(PodState::Lost);
             session.notify(format!("! {} was lost: {}", self.name, self.down_reason));
         }
     }
@@ -332,7 +332,10 @@ impl Pod {
 
     /// Note that the run began before the stream.
     fn late_start_note(&self) -> Option<String> {
-        let before = self.reader.records_before().filter(|records| *records > 0)?;
+        let before = self.reader.records_before()?;
+        if before == 0 {
+            return None;
+        }
         Some(format!(
             "watch: the numbers of {} begin with the stream: {} earlier records are not in them; http://{}/report has the whole run",
             self.name,
@@ -387,6 +390,7 @@ impl Pod {
         let engine = self.remote.engine().cloned().unwrap_or_default();
         RunReport {
             endpoint: Some(self.remote.endpoint()),
+            // Another role is no side of a pair.
             side: Some(engine.role).filter(|role| ["prefill", "decode"].contains(role)),
             port: engine.port,
             model: engine.model,
