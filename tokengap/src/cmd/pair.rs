@@ -8,7 +8,7 @@ use recording::{OpenError, Recording};
 use serde_json::Value;
 use trace::clock::Anchor;
 use trace::pair::{Pair, PairClocks, PairSide, PrefillServer};
-use trace::{Analysis, MonoNs, ReportInput};
+use trace::{Analysis, ReportInput};
 use tui::pods::PairLine;
 
 use crate::progress;
@@ -244,6 +244,7 @@ mod events;
 #[cfg(test)]
 mod tests {
     use trace::Config;
+    use trace::MonoNs;
     use trace::event::Event;
 
     use super::events::{MS, Request, server_events};
