@@ -42,7 +42,7 @@ impl AwayTimes {
         *sum = sum.saturating_add(ns);
     }
 
-    /// Enters a sample: the time asleep in its interval counts for the state at its end.
+    /// Records a sample: the time asleep in its interval counts for the state at its end.
     pub(super) fn add_sample(&mut self, sample: &CpuSample<'_>) {
         if let Some(away) = sample.away {
             self.add_time(away.state, asleep_ns(sample));
@@ -149,7 +149,7 @@ mod tests {
         for n in 1..=50 {
             absences.add_sample(MonoNs(n * 100 * MS), &sample(0, Some((AwayState::Stopped, ""))));
         }
-        assert_eq!(absences.0.len(), 1);
+        assert_eq!(absences.stretches.len(), 1);
         let times = absences.times_between(MonoNs(1_000 * MS), MonoNs(2_000 * MS));
         assert_eq!(times.time_in(AwayState::Stopped), 1_000 * MS);
         assert_eq!(times.time_in_any(AwayState::ALL), 1_000 * MS);
@@ -175,6 +175,6 @@ mod tests {
             let place = if n % 2 == 0 { "futex" } else { "read" };
             absences.add_sample(MonoNs(n * 100 * MS), &sample(0, Some((AwayState::Blocked, place))));
         }
-        assert_eq!(absences.0.len(), MAX_ABSENCES);
+        assert_eq!(absences.stretches.len(), MAX_ABSENCES);
     }
 }
