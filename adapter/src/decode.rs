@@ -74,12 +74,16 @@ impl<'a> Excerpt<'a> {
 
     /// The bytes from the offset `at` on, up to the end of the part or of what was captured. `None` for an offset that was not captured.
     pub fn bytes_from(&self, at: u64) -> Option<&'a [u8]> {
-        let tail_at = self.length.checked_sub(self.tail.len() as u64)?;
-        match usize::try_from(at).ok().and_then(|at| self.head.get(at..)) {
+        let tail_start = self.length.checked_sub(self.tail.len() as u64)?;
+        let offset_in_head = usize::try_from(at).ok();
+        if let Some(bytes) = offset_in_head.and_then(|offset| self.head.get(offset..))
             // An offset at the end of the head may be in the tail.
-            Some(bytes) if !bytes.is_empty() => Some(bytes),
-            _ => self.tail.get(usize::try_from(at.checked_sub(tail_at)?).ok()?..),
+            && !bytes.is_empty()
+        {
+            return Some(bytes);
         }
+        let offset_in_tail = usize::try_from(at.checked_sub(tail_start)?).ok()?;
+        self.tail.get(offset_in_tail..)
     }
 }
 
@@ -123,6 +127,7 @@ pub struct Refused {
 }
 
 impl Refused {
+    /// Reason for a message in no known format: by its number of parts, or by its first bytes.
     fn unknown_format(parts: &[&[u8]]) -> Self {
         if parts.len() > 1 {
             return Self {
@@ -218,9 +223,11 @@ impl<'a> Decoded<'a> {
     /// Wait of the content in the sender, for a message that was sent at `at` on the same machine. `None` without a timestamp, or with a
     /// later one.
     pub fn send_wait(&self, hop: HopId, at: MonoNs) -> Option<SendWait> {
-        let made_at = self.made_at.filter(|made_at| *made_at <= at)?;
-        let ns = at.since(made_at);
-        Some(SendWait { hop, ns })
+        let made_at = self.made_at?;
+        if made_at > at {
+            return None;
+        }
+        Some(SendWait { hop, ns: at.since(made_at) })
     }
 
     /// The engine's times of each request whose first tokens are in the message, which was sent at `sent_at` on the same machine.
@@ -235,11 +242,11 @@ impl<'a> Decoded<'a> {
 
     /// The engine's times in the entry at `chunk`, whenever the message was sent.
     pub fn engine_times(&self, chunk: usize) -> EngineTimes {
-        let found = self.engine_seconds.binary_search_by_key(&chunk, |known| known.chunk);
-        found.map_or_else(
-            |_| EngineTimes::default(),
-            |index| self.engine_seconds[index].seconds.check_times("", MonoNs(u64::MAX)).times,
-        )
+        match self.engine_seconds.binary_search_by_key(&chunk, |entry| entry.chunk) {
+            // Neither the request nor the time of the send matters here.
+            Ok(index) => self.engine_seconds[index].seconds.check_times("", MonoNs(u64::MAX)).times,
+            Err(_) => EngineTimes::default(),
+        }
     }
 
     /// Properties of the message.

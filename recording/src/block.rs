@@ -121,10 +121,8 @@ impl BlockReader {
         let starts_late = self.next_record.is_none() && section.first_record > 0;
         self.first_record.get_or_insert(section.first_record);
         let skipped_records = self.continue_at(section.first_record);
-        let mut missed = None;
-        if skipped_records > 0 {
-            missed = Some(Missed::new(None, skipped_records, MissedCause::QueueFull));
-        }
+        let missed =
+            if skipped_records > 0 { Some(Missed::new(None, skipped_records, MissedCause::QueueFull)) } else { None };
         // The announcements of engine and hops may be among the missing records.
         let wants_standing = starts_late || skipped_records > 0;
         let mut block = self.buffers.decode_block(&section.content, wants_standing, missed).map_err(damaged_block)?;

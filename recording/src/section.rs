@@ -43,6 +43,12 @@ impl Preamble {
         bytes
     }
 
+    /// Whether a file begins like a recording, as far as `bytes`, its first ones, reach.
+    pub(super) fn has_magic(bytes: &[u8]) -> bool {
+        let compared = bytes.len().min(FILE_MAGIC.len());
+        compared > 0 && bytes[..compared] == FILE_MAGIC[..compared]
+    }
+
     /// Parses a preamble; `None` if the bytes are not one.
     pub(super) fn parse(bytes: &[u8; PREAMBLE_BYTES]) -> Option<Self> {
         let (magic, rest) = bytes.split_first_chunk::<8>()?;

@@ -145,33 +145,20 @@ impl StreamSplitter {
             if crc32fast::hash(payload) != section.crc {
                 return Err(damaged_stream("a checksum does not match"));
             }
-            let found = match (section.kind, self.run) {
-                (kind::HEADER, None) => {
-                    Some(StreamSection::Header { run: section.run, header: Box::new(from_json(payload)?) })
-                }
-                (_, None) => return Err(damaged_stream("it does not begin with a header")),
-                (kind::BLOCK, Some(_)) => Some(StreamSection::Block([head, payload].concat())),
-                (kind::STATUS, Some(_)) => Some(StreamSection::Status(Box::new(from_json(payload)?))),
-                (kind::END, Some(_)) => {
-                    let end: EndSection = from_json(payload)?;
-                    Some(StreamSection::End(Box::new(end.closing.unwrap_or_default())))
-                }
-                (_, Some(_)) => None,
-            };
+            let is_first = self.run.is_none();
+            let parsed = parse_section(&section, head, payload, is_first)?;
             self.run = Some(section.run);
             self.processed_bytes += section.total_bytes() as usize;
-            if found.is_some() {
-                return Ok(found);
+            if parsed.is_some() {
+                return Ok(parsed);
             }
         }
     }
 
     /// Checks the preamble. Returns `false` if more bytes are needed.
     fn read_preamble(&mut self) -> Result<bool, StreamError> {
-        let expected = Preamble::new(false).to_bytes();
         // Compared as far as received, so that another protocol is recognised from its first byte.
-        let received = self.bytes.len().min(8);
-        if self.bytes[..received] != expected[..received] {
+        if !self.bytes.is_empty() && !Preamble::has_magic(&self.bytes) {
             return Err(StreamError::NotARecording);
         }
         let Some(bytes) = self.bytes.first_chunk::<PREAMBLE_BYTES>() else {
@@ -185,6 +172,31 @@ impl StreamSplitter {
         self.processed_bytes = PREAMBLE_BYTES;
         Ok(true)
     }
+}
+
+/// What a section of a stream says; `None` for one that this version does not know. `head` is its header as received.
+fn parse_section(
+    section: &Section,
+    head: &[u8],
+    payload: &[u8],
+    is_first: bool,
+) -> Result<Option<StreamSection>, StreamError> {
+    if is_first {
+        if section.kind != kind::HEADER {
+            return Err(damaged_stream("it does not begin with a header"));
+        }
+        let header = Box::new(from_json(payload)?);
+        return Ok(Some(StreamSection::Header { run: section.run, header }));
+    }
+    Ok(match section.kind {
+        kind::BLOCK => Some(StreamSection::Block([head, payload].concat())),
+        kind::STATUS => Some(StreamSection::Status(Box::new(from_json(payload)?))),
+        kind::END => {
+            let end: EndSection = from_json(payload)?;
+            Some(StreamSection::End(Box::new(end.closing.unwrap_or_default())))
+        }
+        _ => None,
+    })
 }
 
 fn damaged_stream(why: &str) -> StreamError {

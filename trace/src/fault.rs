@@ -44,21 +44,24 @@ mod injected {
         std::env::var("TOKENGAP_FAULT").ok()
     }
 
-    fn fault() -> Option<Fault> {
+    /// The fault that the environment requests: `PLACE=panic@N` or `PLACE=block:SECONDS@N`.
+    fn parse_requested_fault() -> Option<Fault> {
         let requested = requested()?;
         let (place, rest) = requested.split_once('=')?;
         let (what, at) = rest.split_once('@')?;
-        let block = match what.split_once(':') {
-            Some(("block", seconds)) => Some(Duration::from_secs(seconds.parse().ok()?)),
-            _ => None,
+        let block = match what.strip_prefix("block:") {
+            Some(seconds) => Some(Duration::from_secs(seconds.parse().ok()?)),
+            None => None,
         };
         Some(Fault { place: place.into(), block, at: at.parse().ok()?, passed: AtomicU64::new(0) })
     }
 
+    /// Blocks or panics if the requested fault is due at this pass of this place.
     pub(super) fn here(place: &str) {
-        let Some(fault) = FAULT.get_or_init(fault).as_ref().filter(|fault| fault.place == place) else {
+        let Some(fault) = FAULT.get_or_init(parse_requested_fault) else { return };
+        if fault.place != place {
             return;
-        };
+        }
         if fault.passed.fetch_add(1, Ordering::Relaxed) + 1 != fault.at {
             return;
         }

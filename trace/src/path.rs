@@ -72,20 +72,23 @@ impl<S: AsRef<str>> fmt::Display for Ends<S> {
 
 /// Number of hops on the longest path to `role`.
 pub fn depth<S: AsRef<str>>(hops: &[Ends<S>], role: &str) -> usize {
-    let mut level = vec![role];
-    for depth in 0..MAX_DEPTH.min(hops.len()) {
-        let mut before: Vec<&str> = Vec::new();
+    // A path in a circle has no end.
+    let max_depth = MAX_DEPTH.min(hops.len());
+    // Backwards: the roles that are this many hops before `role`.
+    let mut roles = vec![role];
+    for depth in 0..max_depth {
+        let mut senders: Vec<&str> = Vec::new();
         for Ends { from, to } in hops.iter().map(Ends::as_str) {
-            if from != to && level.contains(&to) && !before.contains(&from) {
-                before.push(from);
+            if from != to && roles.contains(&to) && !senders.contains(&from) {
+                senders.push(from);
             }
         }
-        if before.is_empty() {
+        if senders.is_empty() {
             return depth;
         }
-        level = before;
+        roles = senders;
     }
-    MAX_DEPTH.min(hops.len())
+    max_depth
 }
 
 #[cfg(test)]

@@ -132,11 +132,10 @@ impl SeriesSlot for SlotValues {
         if self.threads.len() < next.threads.len() {
             self.threads.resize(next.threads.len(), None);
         }
-        for (thread, &next) in self.threads.iter_mut().zip(&next.threads) {
-            *thread = match (*thread, next) {
-                (Some(a), Some(b)) => Some(a.plus(b)),
-                (a, b) => a.or(b),
-            };
+        for (time_use, &next) in self.threads.iter_mut().zip(&next.threads) {
+            if let Some(next) = next {
+                *time_use = Some(time_use.map_or(next, |time_use| time_use.plus(next)));
+            }
         }
     }
 }
@@ -158,32 +157,38 @@ struct ThreadTotal {
 }
 
 impl SlotStart {
-    /// Difference between the ledger now and this reading.
+    /// Values of the slot that began with this reading and ends now.
     fn values_since(&self, ledger: &Ledger) -> SlotValues {
-        let groups = ledger.groups().iter().take(MAX_HOPS).enumerate();
+        let groups = 0..ledger.groups().len().min(MAX_HOPS);
         SlotValues {
             passed: counts_so_far(ledger).combine_with(self.passed, u64::saturating_sub),
             live: ledger.live_count(),
             gap: ledger.gap_slot().tally(),
-            hops: groups
-                .map(|(place, group)| HopSlot {
-                    passed: hop_counts_so_far(ledger, place)
-                        .combine_with(self.hops.get(place).copied().unwrap_or_default(), u64::saturating_sub),
-                    backlog_max: group.backlog_slot,
-                    // Until now: the slot ends with this call.
-                    kernel_bytes_max: group.kernel.max_between(self.at, MonoNs(u64::MAX)),
-                    queue_wait: group.queue_wait_slot.tally(),
-                })
-                .collect(),
+            hops: groups.map(|group| self.hop_values_since(ledger, group)).collect(),
             threads: self.threads.iter().map(|thread| time_use_since(ledger, *thread)).collect(),
+        }
+    }
+
+    /// The same of the group of hops with this index.
+    fn hop_values_since(&self, ledger: &Ledger, group_index: usize) -> HopSlot {
+        let group = &ledger.groups()[group_index];
+        // A group first observed in the slot began with nothing.
+        let counts_before = self.hops.get(group_index).copied().unwrap_or_default();
+        HopSlot {
+            passed: hop_counts_so_far(ledger, group_index).combine_with(counts_before, u64::saturating_sub),
+            backlog_max: group.backlog_slot,
+            // Until now: the slot ends with this call.
+            kernel_bytes_max: group.kernel.max_between(self.at, MonoNs(u64::MAX)),
+            queue_wait: group.queue_wait_slot.tally(),
         }
     }
 
     /// Reads the counters for a slot that begins at `from`.
     fn start_slot(&mut self, ledger: &Ledger, from: MonoNs) {
+        let groups = 0..ledger.groups().len().min(MAX_HOPS);
         self.at = from;
         self.passed = counts_so_far(ledger);
-        self.hops = (0..ledger.groups().len().min(MAX_HOPS)).map(|place| hop_counts_so_far(ledger, place)).collect();
+        self.hops = groups.map(|group| hop_counts_so_far(ledger, group)).collect();
         for thread in &mut self.threads {
             if let Some(total) = ledger.thread(thread.id).and_then(Thread::total) {
                 thread.total = total;
@@ -195,12 +200,14 @@ impl SlotStart {
     /// are not on the token path.
     fn add_threads(&mut self, ledger: &Ledger, max_off_path: usize) {
         let known = self.threads.iter().filter_map(|thread| ledger.thread(thread.id));
-        let mut on_path = known.filter(|thread| is_on_path(thread)).count();
+        let mut count_on_path = known.filter(|thread| is_on_path(thread)).count();
         for thread in ledger.threads().iter().filter(|thread| thread.total().is_some()) {
-            let off_path = self.threads.len() - on_path;
-            let has_room = if is_on_path(thread) { on_path < MAX_THREADS } else { off_path < max_off_path };
-            if has_room && self.threads.iter().all(|known| known.id != thread.id) {
-                on_path += usize::from(is_on_path(thread));
+            let count_off_path = self.threads.len() - count_on_path;
+            let is_on_path = is_on_path(thread);
+            let has_room = if is_on_path { count_on_path < MAX_THREADS } else { count_off_path < max_off_path };
+            let is_known = self.threads.iter().any(|known| known.id == thread.id);
+            if has_room && !is_known {
+                count_on_path += usize::from(is_on_path);
                 self.threads.push(ThreadTotal { id: thread.id, total: TimeUse::default() });
             }
         }
@@ -212,6 +219,7 @@ fn is_on_path(thread: &Thread) -> bool {
     thread.is_receiver() || thread.part == Some(ThreadPart::Main)
 }
 
+/// The ledger's counters since the start of the run.
 fn counts_so_far(ledger: &Ledger) -> SlotCounts {
     let totals = ledger.totals();
     SlotCounts {
@@ -230,9 +238,11 @@ fn counts_so_far(ledger: &Ledger) -> SlotCounts {
     }
 }
 
-fn hop_counts_so_far(ledger: &Ledger, place: usize) -> HopSlotCounts {
-    let mut sum = HopSlotCounts { wakeups: ledger.groups()[place].wakeups.count(), ..HopSlotCounts::default() };
-    for counts in ledger.hops_of_group(place).map(|hop| hop.counts) {
+/// Counters of the group of hops with this index since the start of the run.
+fn hop_counts_so_far(ledger: &Ledger, group_index: usize) -> HopSlotCounts {
+    let wakeups = ledger.groups()[group_index].wakeups.count();
+    let mut sum = HopSlotCounts { wakeups, ..HopSlotCounts::default() };
+    for counts in ledger.hops_of_group(group_index).map(|hop| hop.counts) {
         sum.frames_sent += counts.frames_sent;
         sum.frames_received += counts.frames_received;
         sum.chunks += counts.chunks;
@@ -241,6 +251,7 @@ fn hop_counts_so_far(ledger: &Ledger, place: usize) -> HopSlotCounts {
     sum
 }
 
+/// Time use of a thread since this reading; `None` without a sample in between.
 fn time_use_since(ledger: &Ledger, thread: ThreadTotal) -> Option<TimeUse> {
     let time_use = ledger.thread(thread.id)?.total()?.minus(thread.total);
     (time_use.interval_ns > 0).then_some(time_use)
@@ -251,6 +262,8 @@ fn time_use_since(ledger: &Ledger, thread: ThreadTotal) -> Option<TimeUse> {
 pub struct RecentSeconds {
     begun: Option<MonoNs>,
     slots: VecDeque<Arc<SlotValues>>,
+    /// Maximum number of `slots`; 0 if none are kept.
+    max_slots: usize,
     /// Number of seconds so far.
     count: u64,
     /// Whether the last one is not over.
@@ -259,6 +272,11 @@ pub struct RecentSeconds {
 }
 
 impl RecentSeconds {
+    /// No seconds so far, of which at most `max` will be kept.
+    pub fn keeping(max: usize) -> Self {
+        Self { max_slots: max, ..Self::default() }
+    }
+
     /// Start of the run's first second; `None` before the first event.
     pub fn begun(&self) -> Option<MonoNs> {
         self.begun
@@ -286,8 +304,9 @@ impl RecentSeconds {
 
     /// Values of a second; `None` if it has not begun, or is not kept any more.
     pub fn second(&self, second: u64) -> Option<&SlotValues> {
-        let back = usize::try_from(self.count.checked_sub(second)?).ok()?;
-        self.slots.get(self.slots.len().checked_sub(back)?).map(|slot| &**slot)
+        let number_from_end = usize::try_from(self.count.checked_sub(second)?).ok()?;
+        let index = self.slots.len().checked_sub(number_from_end)?;
+        self.slots.get(index).map(|slot| &**slot)
     }
 
     /// Traffic of the seconds of a window.
@@ -310,14 +329,20 @@ impl RecentSeconds {
         self.threads.iter().position(|id| *id == thread)
     }
 
-    /// Adds `count` seconds with the same values, and keeps at most `max`.
-    pub fn add_slots(&mut self, slot: &Arc<SlotValues>, count: u64, max: usize) {
+    /// Adds the next second.
+    pub fn push_second(&mut self, values: &Arc<SlotValues>) {
+        self.push_equal_seconds(values, 1);
+    }
+
+    /// Adds `count` seconds that share their values. The oldest above the maximum are removed.
+    fn push_equal_seconds(&mut self, values: &Arc<SlotValues>, count: u64) {
         self.count = self.count.saturating_add(count);
-        for _ in 0..count.min(max as u64) {
-            if self.slots.len() == max {
+        // A silence may be longer than all kept seconds.
+        for _ in 0..count.min(self.max_slots as u64) {
+            if self.slots.len() == self.max_slots {
                 self.slots.pop_front();
             }
-            self.slots.push_back(Arc::clone(slot));
+            self.slots.push_back(Arc::clone(values));
         }
     }
 }
@@ -349,21 +374,18 @@ pub struct TimeSeries {
     slot_start: SlotStart,
     /// End of the current second.
     slot_end: MonoNs,
-    recent: RecentSeconds,
-    /// Maximum number of slots in `recent`.
-    max_recent_seconds: usize,
+    recent_seconds: RecentSeconds,
 }
 
 impl TimeSeries {
-    /// Creates an empty time series that keeps at most `max` slots, and in addition the last `recent_max` seconds.
-    pub(crate) fn new(max: usize, recent_max: usize) -> Self {
+    /// Creates an empty time series that keeps at most `max_slots` slots, and in addition the last `max_seconds` seconds one by one.
+    pub(crate) fn new(max_slots: usize, max_seconds: usize) -> Self {
         Self {
-            max_slots: max,
+            max_slots,
             series: None,
             slot_start: SlotStart::default(),
             slot_end: MonoNs(0),
-            recent: RecentSeconds::default(),
-            max_recent_seconds: recent_max,
+            recent_seconds: RecentSeconds::keeping(max_seconds),
         }
     }
 
@@ -373,8 +395,9 @@ impl TimeSeries {
             return;
         }
         let Some(series) = &mut self.series else {
+            // The first event begins the first second.
             self.series = Some(Series::new(now, SLOT_NS, self.max_slots));
-            self.recent.begun = Some(now);
+            self.recent_seconds.begun = Some(now);
             ledger.start_slots(now);
             self.slot_end = MonoNs(now.0.saturating_add(SLOT_NS));
             return;
@@ -384,22 +407,24 @@ impl TimeSeries {
             return;
         }
         // Threads off the token path are shown on the screen only, which is what the recent seconds are for.
-        self.slot_start.add_threads(ledger, if self.max_recent_seconds > 0 { MAX_THREADS } else { 0 });
+        let max_off_path = if self.recent_seconds.max_slots > 0 { MAX_THREADS } else { 0 };
+        self.slot_start.add_threads(ledger, max_off_path);
         let ended = Arc::new(self.slot_start.values_since(ledger));
         ledger.next_slot();
         self.slot_start.start_slot(ledger, self.slot_end);
         series.add_slots(&ended, 1);
-        self.recent.add_slots(&ended, 1, self.max_recent_seconds);
+        self.recent_seconds.push_second(&ended);
         let silent_slots = now.since(self.slot_end) / SLOT_NS;
         if silent_slots > 0 {
             // Seconds without events differ in nothing, so they share their values.
             let empty = Arc::new(self.slot_start.values_since(ledger));
             series.add_slots(&empty, silent_slots);
-            self.recent.add_slots(&empty, silent_slots, self.max_recent_seconds);
+            self.recent_seconds.push_equal_seconds(&empty, silent_slots);
         }
-        self.slot_end = MonoNs(self.slot_end.0.saturating_add(SLOT_NS.saturating_mul(silent_slots + 1)));
-        self.recent.threads.clear();
-        self.recent.threads.extend(self.slot_start.threads.iter().map(|thread| thread.id));
+        let passed_ns = SLOT_NS.saturating_mul(silent_slots + 1);
+        self.slot_end = MonoNs(self.slot_end.0.saturating_add(passed_ns));
+        self.recent_seconds.threads.clear();
+        self.recent_seconds.threads.extend(self.slot_start.threads.iter().map(|thread| thread.id));
     }
 
     /// Start of the first slot; `None` before the first event.
@@ -413,7 +438,7 @@ impl TimeSeries {
     }
 
     /// All slots, oldest first; the last is the current, unfinished one.
-    pub fn moments(&self, ledger: &Ledger) -> Vec<SlotValues> {
+    pub fn all_slots(&self, ledger: &Ledger) -> Vec<SlotValues> {
         let Some(series) = &self.series else {
             return Vec::new();
         };
@@ -428,21 +453,21 @@ impl TimeSeries {
 
     /// Threads on the token path, with their indices in [`SlotValues::threads`].
     pub fn threads<'a>(&'a self, ledger: &'a Ledger) -> impl Iterator<Item = (usize, &'a Thread)> {
-        let known = self.slot_start.threads.iter().enumerate();
-        let with_state = known.filter_map(|(index, thread)| Some((index, ledger.thread(thread.id)?)));
-        with_state.filter(|(_, thread)| is_on_path(thread))
+        let kept = self.slot_start.threads.iter().enumerate();
+        let known = kept.filter_map(|(index, thread)| Some((index, ledger.thread(thread.id)?)));
+        known.filter(|(_, thread)| is_on_path(thread))
     }
 
     /// The last seconds, with the current one as far as it has passed; empty unless they are kept.
-    pub fn recent(&self, ledger: &Ledger) -> RecentSeconds {
-        let mut recent = self.recent.clone();
-        if self.max_recent_seconds > 0
+    pub fn recent_seconds(&self, ledger: &Ledger) -> RecentSeconds {
+        let mut seconds = self.recent_seconds.clone();
+        if seconds.max_slots > 0
             && let Some(current) = self.current_slot(ledger)
         {
-            recent.add_slots(&Arc::new(current), 1, self.max_recent_seconds);
-            recent.has_current = true;
+            seconds.push_second(&Arc::new(current));
+            seconds.has_current = true;
         }
-        recent
+        seconds
     }
 }
 

@@ -18,6 +18,7 @@ pub fn connected_groups(count: usize, edges: impl IntoIterator<Item = (usize, us
     groups
 }
 
+/// The first node of this node's group, which stands for the group.
 fn find_leader(leaders: &mut [usize], mut node: usize) -> usize {
     while leaders[node] != node {
         // Halving the path keeps later searches short.

@@ -49,12 +49,14 @@ impl FromStr for Release {
         let mut rest = text.trim();
         rest = rest.strip_prefix('v').unwrap_or(rest);
         let mut number = [0; 3];
-        for (i, part) in number.iter_mut().enumerate() {
-            if i > 0 {
-                match rest.strip_prefix('.') {
-                    Some(after) if after.starts_with(|c: char| c.is_ascii_digit()) => rest = after,
-                    _ => break,
+        for (index, part) in number.iter_mut().enumerate() {
+            if index > 0 {
+                let Some(after_dot) = rest.strip_prefix('.') else { break };
+                // A dot may also begin the suffix: `.post1`.
+                if !after_dot.starts_with(|c: char| c.is_ascii_digit()) {
+                    break;
                 }
+                rest = after_dot;
             }
             (*part, rest) = leading_number(rest).ok_or(())?;
         }

@@ -189,7 +189,7 @@ impl ThreadSeries {
 /// Time series of a run; `None` before the first event.
 pub(super) fn series(ledger: &Ledger, time_series: &TimeSeries, [from, to]: [MonoNs; 2]) -> Option<Series> {
     let begun = time_series.begun()?;
-    let moments = time_series.moments(ledger);
+    let moments = time_series.all_slots(ledger);
     let delivered = ledger.observes_deliveries();
     let names = ledger.groups().iter().enumerate();
     Some(Series {

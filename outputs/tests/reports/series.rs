@@ -104,7 +104,7 @@ fn the_last_seconds_are_kept_one_by_one() {
     }
     run.cpu(2_600, 40);
     run.0.tick(MonoNs(9_500 * MS));
-    let recent = run.0.time_series().recent(run.0.ledger());
+    let recent = run.0.time_series().recent_seconds(run.0.ledger());
     assert_eq!((recent.newest(), recent.len()), (4, 4));
     assert!(recent.second(0).is_none() && recent.second(5).is_none(), "evicted, and not begun");
     assert_eq!([3, 4].map(|second| recent.is_current(second)), [false, true], "the last one is not over");

@@ -77,15 +77,22 @@ impl ChunkPredictor {
         self.completion.map(|before| before.wrapping_add(self.completion_step))
     }
 
-    /// Predicted number of listed ids for a token count.
+    /// Predicted number of ids that a chunk with the token count `completion` lists.
     fn predicted_listed(&self, completion: Option<u32>) -> Option<u32> {
-        match self.listing {
+        if !self.has_begun {
             // Most first chunks have one token.
-            _ if !self.has_begun => Some(1),
-            ListingKind::New => completion.zip(self.completion).map(|(n, before)| n.wrapping_sub(before)),
+            return Some(1);
+        }
+        match self.listing {
+            ListingKind::New => self.step_to(completion),
             ListingKind::All => completion,
             ListingKind::Same => self.listed,
         }
+    }
+
+    /// Number of tokens from the last chunk's count to this one; `None` if a chunk has no count.
+    fn step_to(&self, completion: Option<u32>) -> Option<u32> {
+        Some(completion?.wrapping_sub(self.completion?))
     }
 
     /// Records a chunk, from which the next one is predicted.
@@ -95,7 +102,7 @@ impl ChunkPredictor {
         let completion = chunk.completion_tokens;
         if self.has_begun {
             // Most requests get the same number of tokens at each step.
-            let step = completion.zip(self.completion).map(|(n, before)| n.wrapping_sub(before));
+            let step = self.step_to(completion);
             self.completion_step = step.unwrap_or(1);
             self.listing = if listed == step {
                 ListingKind::New
@@ -106,10 +113,13 @@ impl ChunkPredictor {
             };
         } else {
             self.has_begun = true;
-            self.listing = match listed {
-                None => ListingKind::Same,
-                Some(n) if n > 1 && listed == completion => ListingKind::All,
-                Some(_) => ListingKind::New,
+            self.listing = if listed.is_none() {
+                ListingKind::Same
+            } else if listed > Some(1) && listed == completion {
+                // With one token, new ids only and all ids look the same.
+                ListingKind::All
+            } else {
+                ListingKind::New
             };
         }
         self.completion = completion;

@@ -227,10 +227,9 @@ impl<'b> DecodedBlock<'b> {
             }
         };
         let frame = if op & op::HAS_FRAME != 0 {
-            let lane_frame = match op & op::HAS_OTHER_FRAME_ID {
-                0 => received,
-                _ => self.state.lanes.read_id(FrameStage::Sent, &mut self.columns)?,
-            };
+            let has_other_id = op & op::HAS_OTHER_FRAME_ID != 0;
+            let lane_frame =
+                if has_other_id { self.state.lanes.read_id(FrameStage::Sent, &mut self.columns)? } else { received };
             Some(self.read_frame(lane_frame)?)
         } else {
             None
@@ -325,7 +324,7 @@ fn take_from_run(remaining: &mut Option<u64>, column: &mut ColumnCursor<'_>) -> 
         Some(items) => items,
         None => column.read_number()?,
     };
-    // `None` after the last item: the next run's length follows the exception.
+    // After the last item it becomes `None`: the next run's length follows the exception.
     *remaining = items.checked_sub(1);
     Ok(items > 0)
 }
@@ -336,18 +335,19 @@ enum RequestReference {
     Known { link_index: u32 },
 }
 
-/// Reads which request follows a run of predicted ones, where `last` is the link of the last one.
+/// Reads which request follows a run of predicted ones. `last_link`: index of the last one's link, or [`NO_LINK`].
 fn read_request(
     column: &mut ColumnCursor<'_>,
     texts: &mut TextReader<'_>,
-    last: u32,
+    last_link: u32,
 ) -> Result<RequestReference, MalformedBlock> {
     match column.read_number()? {
         NEW_REQUEST => Ok(RequestReference::New { text: texts.take_new()? }),
         NEW_IN_LANE => Ok(RequestReference::New { text: column.read_u32()? }),
         code => {
             let distance = unzigzag(code - KNOWN_REQUEST);
-            let last_index = if last == NO_LINK { 0 } else { last };
+            // A distance from the last one.
+            let last_index = if last_link == NO_LINK { 0 } else { last_link };
             let link_index = i64::from(last_index).checked_add(distance).and_then(|index| u32::try_from(index).ok());
             match link_index {
                 Some(link_index) => Ok(RequestReference::Known { link_index }),

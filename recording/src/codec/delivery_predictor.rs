@@ -42,19 +42,23 @@ impl DeliveryState {
 
     /// Predicted number of tokens for the delivery's count.
     fn predicted_tokens(&self, mode: Mode, completion: Option<u32>) -> u32 {
-        match (mode, completion, self.completion) {
-            (Mode::Cumulative, Some(n), _) => n,
-            (Mode::Incremental, Some(n), Some(before)) => n.wrapping_sub(before),
-            _ => self.tokens,
+        // Without counts, most deliveries have as many tokens as the one before.
+        let Some(completion) = completion else { return self.tokens };
+        match mode {
+            Mode::Cumulative => completion,
+            Mode::Incremental => self.completion.map_or(self.tokens, |before| completion.wrapping_sub(before)),
         }
     }
 
     /// Records a delivery, from which the next one is predicted.
     fn record_delivery(&mut self, delivery: &Delivery<'_>) {
-        self.completion_step = match (delivery.completion_tokens, self.completion) {
-            (Some(completion), Some(before)) => completion.wrapping_sub(before),
-            _ => 1,
-        };
+        // Most deliveries have one token.
+        self.completion_step = 1;
+        if let Some(completion) = delivery.completion_tokens
+            && let Some(before) = self.completion
+        {
+            self.completion_step = completion.wrapping_sub(before);
+        }
         self.completion = delivery.completion_tokens;
         self.tokens = delivery.tokens;
     }
@@ -75,6 +79,7 @@ impl Default for DeliveryPredictor {
 }
 
 impl DeliveryPredictor {
+    /// Forgets all predictions, for a new block.
     pub(super) fn clear(&mut self) {
         self.order.clear();
         self.position = StreamPosition::default();

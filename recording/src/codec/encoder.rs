@@ -158,9 +158,10 @@ impl Encoder {
         let distance = received.wakeup.map(|wakeup| wakeup.wrapping_sub(lane.wakeup) as i64);
         self.columns.wakeup.put_optional(distance.map(zigzag));
         lane.wakeup = received.wakeup.unwrap_or(lane.wakeup);
+        // 0: no thread, 1: the same as before, 2: another one, whose ids follow.
         match received.by {
             None => self.columns.by.push(0),
-            by if by == lane.by => self.columns.by.push(1),
+            Some(by) if lane.by == Some(by) => self.columns.by.push(1),
             Some(by) => {
                 self.columns.by.push(2);
                 self.columns.by.put_number(u64::from(by.pid));
@@ -257,13 +258,16 @@ impl Encoder {
         self.content.chunks += count;
     }
 
-    /// Writes the request of a chunk that does not belong to the predicted request. Returns the index of its link.
-    fn write_request(&mut self, lane_index: u32, rid: &str, last: u32, newest_request: &ChunkPredictor) -> u32 {
+    /// Writes the request of a chunk that does not belong to the predicted request. Returns the index of its link. `last_link`: that of the
+    /// chunk before it, or [`NO_LINK`].
+    fn write_request(&mut self, lane_index: u32, rid: &str, last_link: u32, newest_request: &ChunkPredictor) -> u32 {
         let text = self.texts.add(rid, &mut self.columns);
         // A new text has no link yet, which saves the lookup.
         let known = if text.is_new { None } else { self.links.get(&(lane_index, text.index)).copied() };
         if let Some(link_index) = known {
-            let distance = i64::from(link_index) - i64::from(if last == NO_LINK { 0 } else { last });
+            // Requests follow each other in nearly the same order, so the distance from the last one is short.
+            let last_index = if last_link == NO_LINK { 0 } else { last_link };
+            let distance = i64::from(link_index) - i64::from(last_index);
             self.columns.requests.put_number(KNOWN_REQUEST + zigzag(distance));
             return link_index;
         }
@@ -392,8 +396,10 @@ fn text_bytes(texts: &[&str]) -> usize {
 fn max_frame_bytes(frame: &Frame<'_>, writes_token_ids: bool) -> usize {
     // An id takes at most ten bytes.
     let id_bytes = if writes_token_ids { 10 } else { 0 };
-    let chunks = frame.chunks.iter();
-    let chunk_bytes = chunks
-        .map(|chunk| MAX_CHUNK_BYTES + chunk.rid.len() + chunk.worker.map_or(0, str::len) + chunk.ids.len() * id_bytes);
-    chunk_bytes.sum()
+    let mut bytes = 0;
+    for chunk in frame.chunks {
+        let text_bytes = chunk.rid.len() + chunk.worker.map_or(0, str::len);
+        bytes += MAX_CHUNK_BYTES + text_bytes + chunk.ids.len() * id_bytes;
+    }
+    bytes
 }

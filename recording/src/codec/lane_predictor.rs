@@ -110,13 +110,15 @@ impl LanePredictors {
         columns: &mut BlockColumns<ColumnCursor<'_>>,
     ) -> Result<LaneFrame, MalformedBlock> {
         let index = columns.lane.read_u32()?;
-        if index as usize == self.lanes.len() {
+        let is_new_lane = index as usize == self.lanes.len();
+        if is_new_lane {
             let hop = u16::try_from(columns.lane.read_number()?);
             let hop = hop.map_err(|_| MalformedBlock("a hop has more than 16 bits"))?;
             let id = FrameId::new(HopId(hop), columns.lane.read_u32()?, columns.seq.read_number()?);
             self.lanes.push(LanePredictor::new(id));
         } else {
             let lane = self.lanes.get_mut(index as usize).ok_or(MalformedBlock("reference to an unknown lane"))?;
+            // Stored as the distance from the prediction.
             let next_seq = &mut lane.next_seq[stage as usize];
             *next_seq = next_seq.wrapping_add(columns.seq.read_signed()? as u64);
         }

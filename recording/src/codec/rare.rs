@@ -146,6 +146,7 @@ impl<'a> RareWriter<'a> {
         Self::append(&mut self.columns.standing, self.fields, self.new_texts);
     }
 
+    /// Appends a record's fields to a column, behind their length and the number of their new texts.
     fn append(column: &mut Vec<u8>, fields: &[u8], new_texts: u64) {
         column.put_number(fields.len() as u64);
         column.put_number(new_texts);
@@ -350,7 +351,8 @@ impl<'b> RareField<'b> for Answer<'b> {
         self.rid.write_field(to);
         self.tokens.write_field(to);
         self.completion_tokens.write_field(to);
-        to.fields.push(self.end.to_code() | if self.content.is_some() { WITH_CONTENT } else { 0 });
+        let content_flag = if self.content.is_some() { WITH_CONTENT } else { 0 };
+        to.fields.push(self.end.to_code() | content_flag);
         self.short_writes.write_field(to);
         self.unacknowledged.write_field(to);
         if let Some(content) = &self.content {
@@ -362,6 +364,7 @@ impl<'b> RareField<'b> for Answer<'b> {
     fn read_field(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
         let mut answer =
             Answer::new(RareField::read_field(from)?, RareField::read_field(from)?, RareField::read_field(from)?);
+        // The byte has a flag beside the code.
         let end = from.fields.read_byte()?;
         answer.end = AnswerEnd::from_code(end & !WITH_CONTENT)?;
         answer.short_writes = RareField::read_field(from)?;

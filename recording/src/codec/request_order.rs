@@ -73,20 +73,23 @@ impl<S> RequestOrder<S> {
 
     /// Predicted next request if the order is unchanged.
     pub(super) fn predict_next(&self, position: StreamPosition) -> u32 {
-        match self.skip_finished(self.get(position.last).map_or(NO_LINK, |last| last.next)) {
+        let successor = self.get(position.last).map_or(NO_LINK, |last| last.next);
+        let next = self.skip_finished(successor);
+        if next == NO_LINK {
             // A new request has no successor yet: it came between two others, and the order continues with the one that it displaced.
-            NO_LINK => self.skip_finished(position.skipped),
-            next => next,
+            return self.skip_finished(position.skipped);
         }
+        next
     }
 
     /// The first request from `index` on that has not ended, or one after a limited number of ended ones.
     fn skip_finished(&self, mut index: u32) -> u32 {
         for _ in 0..MAX_SKIPPED {
-            match self.get(index) {
-                Some(link) if link.is_finished => index = link.next,
-                _ => break,
+            let Some(link) = self.get(index) else { break };
+            if !link.is_finished {
+                break;
             }
+            index = link.next;
         }
         index
     }

@@ -35,12 +35,12 @@ impl TextArena {
         self.ends.len() as u32 - 1
     }
 
+    /// The text with this index; `None` if there is none.
     fn get(&self, index: u32) -> Option<&str> {
-        let end = *self.ends.get(index as usize)? as usize;
-        let start = match index {
-            0 => 0,
-            _ => self.ends[index as usize - 1] as usize,
-        };
+        let index = index as usize;
+        let end = *self.ends.get(index)? as usize;
+        // A text begins where the one before ends.
+        let start = if index == 0 { 0 } else { self.ends[index - 1] as usize };
         self.text.get(start..end)
     }
 }
@@ -63,7 +63,7 @@ impl TextTable {
         self.arena.get(index).is_some_and(|known| known == text)
     }
 
-    /// Returns the text's index. A new text is written.
+    /// Returns the text's index. A text that is new to the block is written to its columns.
     pub(super) fn add(&mut self, text: &str, columns: &mut BlockColumns<Vec<u8>>) -> TextIndex {
         let Self { arena, indices, hasher } = self;
         // The table has indices only, and compares texts where they are.
@@ -108,10 +108,12 @@ fn decode_hex(text: &[u8]) -> Option<[u8; 16]> {
     if hyphens.iter().any(|&index| text[index] != b'-') {
         return None;
     }
-    let mut digits = (0..text.len()).filter(|index| !hyphens.contains(index)).map(|index| hex_digit(text[index]));
+    let mut digits = (0..text.len()).filter(|index| !hyphens.contains(index)).map(|index| text[index]);
     let mut bytes = [0; 16];
     for byte in &mut bytes {
-        *byte = digits.next()?? << 4 | digits.next()??;
+        let high = hex_digit(digits.next()?)?;
+        let low = hex_digit(digits.next()?)?;
+        *byte = high << 4 | low;
     }
     Some(bytes)
 }

@@ -208,8 +208,9 @@ impl Recording {
 
     /// Wall-clock time of an instant, in nanoseconds since the Unix epoch, by the last anchor before it.
     pub fn wall_ns(&self, at: MonoNs) -> u64 {
-        let before = self.anchors.partition_point(|anchor| anchor.mono <= at);
-        let anchor = self.anchors.get(before.saturating_sub(1));
+        let next = self.anchors.partition_point(|anchor| anchor.mono <= at);
+        // Before the first anchor, that one is nearest.
+        let anchor = self.anchors.get(next.saturating_sub(1));
         anchor.unwrap_or(&self.header.anchor).wall_ns_at(at)
     }
 
@@ -254,12 +255,11 @@ fn read_start(file: &File, path: &Path, bytes: u64) -> Result<FileStart, OpenErr
     let min_bytes = (PREAMBLE_BYTES + SECTION_HEADER_BYTES) as u64;
     let available = bytes.min(PREAMBLE_BYTES as u64) as usize;
     file.read_exact_at(&mut first[..available], 0).map_err(|error| OpenError::io(path, error))?;
-    let expected = Preamble::new(false).to_bytes();
     // Even a file truncated within its first bytes can be recognised as a recording.
-    if available == 0 || first[..available.min(8)] != expected[..available.min(8)] {
+    if !Preamble::has_magic(&first[..available]) {
         return Err(OpenError::NotARecording(path.to_owned()));
     }
-    let preamble = Preamble::parse(&first).filter(|_| bytes >= min_bytes);
+    let preamble = if bytes >= min_bytes { Preamble::parse(&first) } else { None };
     let preamble = preamble.ok_or_else(|| OpenError::no_header(path, min_bytes))?;
     let Preamble { major, minor, .. } = preamble;
     if major != MAJOR {
@@ -291,7 +291,6 @@ fn read_intact_payload(file: &File, located: &LocatedSection) -> Option<Vec<u8>>
 
 /// Sections listed in the file's index; `None` without a valid index.
 fn read_index(file: &File, run: u64, bytes: u64) -> Option<Vec<LocatedSection>> {
-    const ENTRY_BYTES: usize = 8 + SECTION_HEADER_BYTES;
     let mut trailer = [0; TRAILER_BYTES];
     let trailer_offset = bytes.checked_sub(TRAILER_BYTES as u64)?;
     file.read_exact_at(&mut trailer, trailer_offset).ok()?;
@@ -304,9 +303,31 @@ fn read_index(file: &File, run: u64, bytes: u64) -> Option<Vec<LocatedSection>> 
     let packed = read_intact_payload(file, &LocatedSection { offset: index_offset, section: index })?;
     // Limited, because the stated length may be damaged.
     let entries = zstd::bulk::decompress(&packed, index.raw_bytes.min(MAX_PAYLOAD_BYTES) as usize).ok()?;
+    let mut sections = parse_index_entries(&entries, run, index_offset)?;
+    // The end section is between the last block, or the header without one, and the index.
+    let end_offset = match sections.last() {
+        Some(last) => last.offset + last.section.total_bytes(),
+        None => {
+            let header = read_section(file, run, PREAMBLE_BYTES as u64, index_offset).ok()?;
+            PREAMBLE_BYTES as u64 + header.map_or(0, |header| header.total_bytes())
+        }
+    };
+    if let Some(section) = read_section(file, run, end_offset, index_offset).ok()?
+        && section.kind == kind::END
+    {
+        sections.push(LocatedSection { offset: end_offset, section });
+    }
+    Some(sections)
+}
+
+/// Sections listed in the entries of an index, each an offset and a section header. `None` unless all are of this run, in the file's order
+/// and before the index.
+fn parse_index_entries(entries: &[u8], run: u64, index_offset: u64) -> Option<Vec<LocatedSection>> {
+    const ENTRY_BYTES: usize = 8 + SECTION_HEADER_BYTES;
     let (entries, []) = entries.as_chunks::<ENTRY_BYTES>() else {
         return None;
     };
+    // With room for the end section.
     let mut sections = Vec::with_capacity(entries.len() + 1);
     let mut last_end = 0;
     for entry in entries {
@@ -320,15 +341,6 @@ fn read_index(file: &File, run: u64, bytes: u64) -> Option<Vec<LocatedSection>> 
         }
         last_end = end;
         sections.push(LocatedSection { offset, section });
-    }
-    // The end section is between the last block and the index. The first block may be anywhere before it.
-    if sections.is_empty() {
-        let header = read_section(file, run, PREAMBLE_BYTES as u64, index_offset).ok()?;
-        last_end = PREAMBLE_BYTES as u64 + header.map_or(0, |header| header.total_bytes());
-    }
-    let end_section = read_section(file, run, last_end, index_offset).ok()?;
-    if let Some(section) = end_section.filter(|section| section.kind == kind::END) {
-        sections.push(LocatedSection { offset: last_end, section });
     }
     Some(sections)
 }

@@ -155,8 +155,7 @@ fn load_block(file: &File, block: &BlockInfo, packed: &mut Vec<u8>) -> io::Resul
     file.read_exact_at(&mut header, block.offset)?;
     // A ring may have been overwritten since it was opened.
     let section = Section::parse(&header).filter(|section| BlockInfo::new(block.offset, section) == *block);
-    Ok(match section {
-        Some(section) if read_payload(file, block.offset, &section, packed)? => Some(section),
-        _ => None,
-    })
+    let Some(section) = section else { return Ok(None) };
+    let is_intact = read_payload(file, block.offset, &section, packed)?;
+    Ok(is_intact.then_some(section))
 }

@@ -37,26 +37,26 @@ pub(super) fn scan_sections(
     let mut buffer = Vec::new();
     let mut offset = range.start;
     while offset < range.end {
-        match read_section(file, run, offset, range.end)? {
-            Some(section) if offset + section.total_bytes() > range.end => {
+        if let Some(section) = read_section(file, run, offset, range.end)? {
+            let end = offset + section.total_bytes();
+            if end > range.end {
                 scan.cut_bytes = range.end - offset;
-                return Ok(scan);
+                break;
             }
-            Some(section) if !checks_payloads || read_payload(file, offset, &section, &mut buffer)? => {
+            if !checks_payloads || read_payload(file, offset, &section, &mut buffer)? {
                 scan.sections.push(LocatedSection { offset, section });
-                offset += section.total_bytes();
-            }
-            _ => {
-                // The length in a damaged header is not reliable, so the next section is searched byte by byte.
-                let Some(found) = find_section(file, run, offset + 1, range.end, &mut buffer)? else {
-                    // A truncated header, or other data at the end of the file.
-                    scan.cut_bytes = range.end - offset;
-                    return Ok(scan);
-                };
-                scan.damaged_bytes += found - offset;
-                offset = found;
+                offset = end;
+                continue;
             }
         }
+        // The length in a damaged header is not reliable, so the next section is searched byte by byte.
+        let Some(next_offset) = find_section(file, run, offset + 1, range.end, &mut buffer)? else {
+            // A truncated header, or other data at the end of the file.
+            scan.cut_bytes = range.end - offset;
+            break;
+        };
+        scan.damaged_bytes += next_offset - offset;
+        offset = next_offset;
     }
     Ok(scan)
 }
@@ -90,8 +90,9 @@ fn find_section(file: &File, run: u64, mut offset: u64, end: u64, buffer: &mut V
                 return Ok(Some(start));
             }
         }
-        // A header may start in this window and end in the next.
-        offset += (size - (SECTION_HEADER_BYTES - 1).min(size - 1)) as u64;
+        // A header may start in this window and end in the next, so the windows overlap.
+        let overlap = (SECTION_HEADER_BYTES - 1).min(size - 1);
+        offset += (size - overlap) as u64;
     }
     Ok(None)
 }

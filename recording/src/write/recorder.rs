@@ -251,21 +251,20 @@ impl Recorder {
     /// Passes a job to the writer's thread, and tries again until `deadline`.
     fn submit_or_fail(&self, mut job: WriterJob, deadline: Option<Instant>) -> Result<(), RecordError> {
         loop {
-            match self.jobs.try_send(job) {
+            job = match self.jobs.try_send(job) {
                 Ok(()) => return Ok(()),
-                Err(TrySendError::Full(back)) if deadline.is_some_and(|at| Instant::now() < at) => {
-                    job = back;
-                    thread::sleep(RETRY_INTERVAL);
-                }
-                Err(TrySendError::Full(back)) => {
-                    // The block is lost: the recording states how many records it had.
-                    if let WriterJob::Block(block) = back {
-                        self.shared.dropped.fetch_add(block.content.records.into(), Ordering::Relaxed);
-                    }
-                    return Err(RecordError::Silent(self.path().to_owned()));
-                }
+                Err(TrySendError::Full(returned)) => returned,
                 Err(TrySendError::Disconnected(_)) => return Err(self.shared.no_reply_error()),
+            };
+            let may_retry = deadline.is_some_and(|deadline| Instant::now() < deadline);
+            if !may_retry {
+                // The block is lost: the recording states how many records it had.
+                if let WriterJob::Block(block) = job {
+                    self.shared.dropped.fetch_add(block.content.records.into(), Ordering::Relaxed);
+                }
+                return Err(RecordError::Silent(self.path().to_owned()));
             }
+            thread::sleep(RETRY_INTERVAL);
         }
     }
 }

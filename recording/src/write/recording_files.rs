@@ -237,7 +237,7 @@ fn is_removed(file: &File) -> bool {
     file.metadata().is_ok_and(|file| file.nlink() == 0)
 }
 
-/// `run.tgap`, `run.1.tgap`, ...
+/// Path of a part of a recording to `base`: `run.1.tgap` for `run.tgap`.
 fn part_path(base: &Path, part: u32) -> PathBuf {
     let mut name = OsString::from(base.file_stem().unwrap_or_default());
     name.push(format!(".{part}"));
@@ -255,17 +255,21 @@ pub fn is_part_of(path: &Path, base: &Path) -> bool {
 
 /// Path of the recording of one of several runs: `run-NAME.tgap` for `run.tgap`.
 pub fn path_of_run(base: &Path, name: &str) -> PathBuf {
+    // A name may have characters that do not belong into a file's name.
     let plain: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect();
     let stem = base.file_stem().unwrap_or_default().to_string_lossy();
-    let end = base.extension().map_or_else(String::new, |end| format!(".{}", end.to_string_lossy()));
-    base.with_file_name(format!("{stem}-{plain}{end}"))
+    let suffix = base.extension().map_or_else(String::new, |extension| format!(".{}", extension.to_string_lossy()));
+    base.with_file_name(format!("{stem}-{plain}{suffix}"))
 }
 
 /// Name in the path of the recording of one of several runs to `base`: `NAME` in `run-NAME.tgap`, or `NAME.2` of a further part.
 pub fn run_of_path(path: &Path, base: &Path) -> Option<String> {
-    let has_same_place = path.parent() == base.parent() && path.extension() == base.extension();
-    let stem = path.file_stem().filter(|_| has_same_place)?.to_string_lossy();
-    stem.strip_prefix(&format!("{}-", base.file_stem()?.to_string_lossy())).map(str::to_owned)
+    if path.parent() != base.parent() || path.extension() != base.extension() {
+        return None;
+    }
+    let stem = path.file_stem()?.to_string_lossy();
+    let base_stem = base.file_stem()?.to_string_lossy();
+    stem.strip_prefix(&format!("{base_stem}-")).map(str::to_owned)
 }
 
 /// Number in a name such as `run.1.tgap`.
@@ -294,11 +298,7 @@ pub(super) fn create_file(
         return Err(RecordError::NotAFile(path.to_owned()));
     }
     let is_replaced = force && existing.is_some();
-    let mut new_name = OsString::from(".");
-    // Hidden, and in the same folder, since a file can be renamed only within its file system.
-    new_name.push(path.file_name().unwrap_or_default());
-    new_name.push(format!(".{}.new", std::process::id()));
-    let created_path = if is_replaced { path.with_file_name(new_name) } else { path.to_owned() };
+    let created_path = if is_replaced { path_of_replacement(path) } else { path.to_owned() };
     let mut file = storage::create(&created_path).map_err(|error| RecordError::io("create", path, error))?;
     let written = write_start(&mut file, header, run, is_ring).and_then(|bytes| {
         if is_replaced {
@@ -316,6 +316,14 @@ pub(super) fn create_file(
     }
 }
 
+/// Path of a file that will replace the one at `path`: hidden, and in the same folder, since a file can be renamed only within its file system.
+fn path_of_replacement(path: &Path) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}.new", std::process::id()));
+    path.with_file_name(name)
+}
+
 /// Writes preamble and header. Returns their length in bytes.
 pub(crate) fn write_start(file: &mut impl Write, header: &RecordingHeader, run: u64, is_ring: bool) -> io::Result<u64> {
     let json = serde_json::to_vec(header)?;
@@ -328,8 +336,10 @@ pub(crate) fn write_start(file: &mut impl Write, header: &RecordingHeader, run: 
 
 /// Syncs the directory entry to disk. Errors are ignored, because some file systems do not support it.
 pub(super) fn sync_folder(path: &Path) {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
-    if let Ok(folder) = File::open(folder.unwrap_or(Path::new("."))) {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    // The parent of a bare file name is empty.
+    let folder = parent.unwrap_or(Path::new("."));
+    if let Ok(folder) = File::open(folder) {
         folder.sync_all().ok();
     }
 }

@@ -51,6 +51,7 @@ impl RingFile {
         let StartedFile { file, bytes: first_offset } = create_file(path, force, header, run, true)?;
         // Reserve all space now, so that a full disk cannot stop the ring later.
         let reserved = match fallocate(&file, FallocateFlags::empty(), 0, size_bytes) {
+            // The file system cannot reserve space.
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => file.set_len(size_bytes),
             other => other.map_err(io::Error::from),
         };

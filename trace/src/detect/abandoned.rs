@@ -59,9 +59,9 @@ pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut V
 /// Describes why observed requests are abandoned.
 fn describe_cause(abandoned: &AbandonedRequests) -> &'static str {
     let longest = abandoned.longest();
-    if longest.iter().all(|one| one.has_client_left) {
+    if longest.iter().all(|request| request.has_client_left) {
         "whose client disconnected"
-    } else if longest.iter().any(|one| one.has_client_left) {
+    } else if longest.iter().any(|request| request.has_client_left) {
         "whose client disconnected or that were aborted"
     } else {
         "that were aborted"
@@ -74,8 +74,8 @@ fn describe_aborts(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -
         return String::new();
     }
     let longest = abandoned.longest();
-    let unsent = longest.iter().filter(|one| one.abort.is_none()).count();
-    let ignored = longest.iter().filter(|one| one.has_ignored_abort()).count();
+    let unsent = longest.iter().filter(|request| request.abort.is_none()).count();
+    let ignored = longest.iter().filter(|request| request.has_ignored_abort()).count();
     let aborts = if ignored == 1 { "ignored its abort" } else { "ignored their aborts" };
     let mut words = String::new();
     for (requests, state) in [(unsent, "without an abort"), (ignored, aborts)] {
@@ -100,12 +100,14 @@ fn abandoned_advice(context: &DetectContext<'_>, abandoned: &AbandonedRequests) 
 
 /// The requests abandoned for longest, by name.
 fn list_longest(abandoned: &AbandonedRequests) -> String {
-    let named: Vec<String> = (abandoned.longest().iter().take(MAX_NAMED))
-        .map(|one| {
-            let amount = one.tokens.map_or_else(|| plural(one.outputs, "output"), |tokens| plural(tokens, "token"));
-            format!("{} for {}, {amount}", one.rid, duration(one.length_ns()))
-        })
-        .collect();
+    let mut named = Vec::new();
+    for request in abandoned.longest().iter().take(MAX_NAMED) {
+        let amount = match request.tokens {
+            Some(tokens) => plural(tokens, "token"),
+            None => plural(request.outputs, "output"),
+        };
+        named.push(format!("{} for {}, {amount}", request.rid, duration(request.length_ns())));
+    }
     let more = if abandoned.requests > MAX_NAMED as u64 { ", .." } else { "" };
     format!("{}{more}", named.join("; "))
 }

@@ -28,11 +28,11 @@ impl<'a> Receivers<'a> {
 /// How to relieve processes that have too much work; empty if unknown. If several share it already, says how many.
 fn relief_advice(engine: &dyn Facts, receivers: Receivers<'_>) -> String {
     let Receivers { role, count } = receivers;
-    match (engine.relief(role, count > 1), count) {
-        ("", _) => String::new(),
-        (relief, 0 | 1) => relief.to_owned(),
-        (relief, count) => format!("{count} of them run already; {relief}"),
+    let relief = engine.relief(role, count > 1);
+    if relief.is_empty() || count <= 1 {
+        return relief.to_owned();
     }
+    format!("{count} of them run already; {relief}")
 }
 
 /// For a thread that was on a CPU nearly all the time.
@@ -187,6 +187,7 @@ fn name_fixed_releases(engine: &EngineState, drops: &Drops) -> String {
     }
 }
 
+/// For a leg of the path that takes long, by the state of its receiving thread.
 fn leg_advice(engine: &dyn Facts, leg: &Leg<'_>) -> String {
     let one = leg.worker.as_deref().map_or(String::new(), |worker| format!(" ({worker})"));
     let subject = format!("the {}{one}", leg.role);

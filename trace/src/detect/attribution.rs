@@ -259,6 +259,7 @@ fn state_before(thread: &Thread, end: MonoNs, wait_ns: u64) -> ThreadState {
     }
 }
 
+/// The leg on the hops `members` of a group that lead to `role`; `None` if no chunk was received or waits there.
 fn wait_leg<'l>(
     ledger: &'l Ledger,
     group: &'l HopGroup,
@@ -305,6 +306,7 @@ fn wait_leg<'l>(
     })
 }
 
+/// The leg inside a process; `None` without times. `receives`: its receives are observed.
 fn inside_leg<'l>(
     ledger: &Ledger,
     processing_stage: &'l ProcessingStage,

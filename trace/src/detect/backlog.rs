@@ -8,8 +8,8 @@ use crate::words::{count, duration, percent, plural};
 
 /// Frames that pile up between send and receive. The problem lasts until few of them wait, even if their number grows no more.
 pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
-    for (place, group) in context.ledger.output_groups() {
-        let oldest = context.ledger.hops_of_group(place).filter_map(Hop::oldest_waiting).min();
+    for (group_index, group) in context.ledger.output_groups() {
+        let oldest = context.ledger.hops_of_group(group_index).filter_map(Hop::oldest_waiting).min();
         let waited_ns = oldest.map_or(0, |at| context.now.since(at));
         // On a hop with many small frames, a backlog of a hundred clears within milliseconds.
         if group.backlog < BACKLOG_FRAMES || waited_ns < LATE_NS {
@@ -42,28 +42,29 @@ pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
 /// Frames received in bursts: the event loop was away from its poll and then processed all queued frames at once. Information only: other
 /// detectors measure whether tokens wait or are lost.
 pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
-    for (place, group) in context.ledger.output_groups() {
-        let hops: Vec<&Hop> = context.ledger.hops_of_group(place).collect();
+    for (group_index, group) in context.ledger.output_groups() {
+        let hops: Vec<&Hop> = context.ledger.hops_of_group(group_index).collect();
         let max = u64::from(hops.iter().map(|hop| hop.counts.wakeup_frames_max).max().unwrap_or(0));
         let long_first_wakeups = hops.iter().filter(|hop| hop.first_wakeup_frames() >= BURST_FRAMES).count() as u64;
         if max < u64::from(BURST_FRAMES) && long_first_wakeups == 0 {
             continue;
         }
         let quantiles = group.wakeups.quantile(0.5).zip(group.wakeups.quantile(0.99));
-        let mut summary = match quantiles.filter(|_| max >= u64::from(BURST_FRAMES)) {
-            Some((median, p99)) => format!(
+        let has_bursts = max >= u64::from(BURST_FRAMES);
+        let mut summary = match quantiles {
+            Some((median, p99)) if has_bursts => format!(
                 "up to {} of {} are received in one wakeup (median {}, p99 {})",
                 plural(max, "frame"),
                 group.name,
                 count(median),
                 count(p99),
             ),
-            None => format!(
+            _ => format!(
                 "a receiver of {} has not waited for a frame since its first: its frames per wakeup are not known",
                 group.name
             ),
         };
-        let away = share_away_from_poll(context, place);
+        let away = share_away_from_poll(context, group_index);
         if let Some(share) = away {
             summary += ": the receiver's event loop is away from its poll ";
             summary += &percent(share);
@@ -81,9 +82,10 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
     }
 }
 
-/// Share of the run that receivers of the line spent outside their polls; the largest one.
-fn share_away_from_poll(context: &DetectContext<'_>, place: usize) -> Option<f64> {
-    let polls =
-        context.ledger.hops_of_group(place).filter_map(|hop| context.ledger.thread(hop.receiving_thread()?)?.poll);
-    polls.map(|poll| 1.0 - poll.polled_ns as f64 / poll.interval_ns.max(1) as f64).max_by(f64::total_cmp)
+/// Share of the run that the receivers of a group of hops spent outside their polls; the largest one. `None` if polls are not observed.
+fn share_away_from_poll(context: &DetectContext<'_>, group_index: usize) -> Option<f64> {
+    let hops = context.ledger.hops_of_group(group_index);
+    let polls = hops.filter_map(|hop| context.ledger.thread(hop.receiving_thread()?)?.poll);
+    let shares = polls.map(|poll| 1.0 - poll.polled_ns as f64 / poll.interval_ns.max(1) as f64);
+    shares.max_by(f64::total_cmp)
 }

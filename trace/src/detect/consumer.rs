@@ -105,13 +105,12 @@ impl LateConsumer<'_> {
 pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsumer<'a>> {
     let ledger = context.ledger;
     let mut late: Vec<LateConsumer<'a>> = Vec::new();
-    for (place, group) in ledger.groups().iter().enumerate() {
-        let first = late.len();
-        for hop in ledger.hops_of_group(place) {
+    for (group_index, group) in ledger.groups().iter().enumerate() {
+        let first_of_group = late.len();
+        for hop in ledger.hops_of_group(group_index) {
+            let Some(oldest) = hop.oldest_waiting() else { continue };
             let receiving_thread = hop.receiving_thread().or_else(|| ledger.only_receiver(hop));
-            let (Some(oldest), Some(by)) = (hop.oldest_waiting(), receiving_thread) else {
-                continue;
-            };
+            let Some(by) = receiving_thread else { continue };
             let waited_ns = context.now.since(oldest);
             let late_ns = if group.carries_requests { GAP_WARNING_NS } else { LATE_NS };
             if waited_ns < late_ns {
@@ -121,7 +120,7 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
             let from = MonoNs(oldest.0.max(context.now.0.saturating_sub(MAX_LOOKBACK_NS)));
             let has_received = hop.last_received_at.is_some_and(|at| at > from);
             // Several senders into one socket have one consumer.
-            if let Some(known) = late[first..].iter_mut().find(|l| l.thread.id == by) {
+            if let Some(known) = late[first_of_group..].iter_mut().find(|known| known.thread.id == by) {
                 known.frames += hop.counts.backlog;
                 known.has_received |= has_received;
                 continue;
@@ -152,14 +151,18 @@ pub(super) fn worst_consumer_of_each_group<'a>(
     share: impl Fn(&LateConsumer<'_>) -> Option<f64>,
 ) -> Vec<(LateConsumer<'a>, f64)> {
     let mut worst: Vec<(LateConsumer<'a>, f64)> = Vec::new();
-    for one in late_consumers(context) {
-        let Some(share) = share(&one).filter(|s| *s >= min) else {
+    for consumer in late_consumers(context) {
+        let Some(share) = share(&consumer) else { continue };
+        if share < min {
+            continue;
+        }
+        let of_group = worst.iter_mut().find(|(known, _)| known.group.name == consumer.group.name);
+        let Some(worst_of_group) = of_group else {
+            worst.push((consumer, share));
             continue;
         };
-        match worst.iter_mut().find(|(w, _)| w.group.name == one.group.name) {
-            Some(known) if known.0.waited_ns < one.waited_ns => *known = (one, share),
-            Some(_) => {}
-            None => worst.push((one, share)),
+        if worst_of_group.0.waited_ns < consumer.waited_ns {
+            *worst_of_group = (consumer, share);
         }
     }
     worst
@@ -174,16 +177,17 @@ fn report_waiting_consumers(
     state: &str,
     advice: &str,
 ) {
-    for (one, share) in worst_consumer_of_each_group(context, min, share) {
+    for (consumer, share) in worst_consumer_of_each_group(context, min, share) {
+        let spent = &consumer.spent;
         let summary = format!(
             "{} {state} {} of the time {} ({} running; {})",
-            one.describe_thread(),
+            consumer.describe_thread(),
             percent(share),
-            one.meanwhile(),
-            percent(one.spent.share(one.spent.on_ns)),
-            describe_other_shares(&one.spent),
+            consumer.meanwhile(),
+            percent(spent.share(spent.on_ns)),
+            describe_other_shares(spent),
         );
-        one.report(context, out, summary).advice(advice);
+        consumer.report(context, out, summary).advice(advice);
     }
 }
 
@@ -212,6 +216,7 @@ pub(super) fn detect_starved_consumer(context: &DetectContext<'_>, out: &mut Ver
     report_waiting_consumers(context, out, STARVED_SHARE, starved_share, "is waiting for a CPU", advice::STARVED);
 }
 
+/// Share of the time in which the consumer waited for a CPU; `None` if something else explains its lateness.
 fn starved_share(late: &LateConsumer<'_>) -> Option<f64> {
     // A stopped or mostly throttled thread does not lack a CPU: another verdict names its cause. The kernel counts a throttled period
     // when it ends, so a period in progress looks like waiting for a CPU.

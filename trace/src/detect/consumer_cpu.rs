@@ -45,6 +45,7 @@ fn share_of_own_work(one: &LateConsumer<'_>) -> Option<f64> {
     Some(one.spent.share(one.spent.on_ns.saturating_add(waits_ns)))
 }
 
+/// Consumers that spend nearly all of their time on a CPU while frames wait for them.
 pub(super) fn detect_cpu_bound_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (one, _) in worst_consumer_of_each_group(context, CPU_BOUND_SHARE, share_of_own_work) {
         let on_cpu = percent(one.spent.share(one.spent.on_ns));

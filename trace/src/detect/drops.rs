@@ -7,6 +7,7 @@ use crate::words::{count, plural, share};
 /// Share of dropped chunks that is critical.
 pub(super) const CRITICAL_SHARE: f64 = 0.001;
 
+/// Chunks whose tokens are in no delivery.
 pub(super) fn detect_dropped_chunks(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     let outcomes = totals.chunks.outcomes;
@@ -129,6 +130,7 @@ pub(super) fn detect_unfinished_responses(context: &DetectContext<'_>, out: &mut
         .advice("the server's generator ended early: read its log for an exception or an abort of this request");
 }
 
+/// Chunks that were probably dropped, by the bursts in which they were received, where deliveries are not observed.
 pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     // If deliveries are observed, they decide instead of the prediction.
@@ -157,6 +159,7 @@ pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verd
         .advice(advice::dropped_chunks_advice(context.ledger.engine()));
 }
 
+/// Responses whose tool calls have other arguments than the engine sent.
 pub(super) fn detect_damaged_tool_calls(context: &DetectContext<'_>, out: &mut Verdicts) {
     let responses = context.ledger.tool_calls();
     let damaged = &responses.damaged;

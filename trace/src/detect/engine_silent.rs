@@ -42,6 +42,7 @@ pub(super) fn detect_engine_silence(context: &DetectContext<'_>, out: &mut Verdi
     }
 }
 
+/// Adds a verdict on a silence, if it is long enough, with what its thread did and whether a control message may be the cause.
 fn report_silence(context: &DetectContext<'_>, silence: &EngineSilence, mut summary: String, out: &mut Verdicts) {
     let Some(severity) = gap_severity(silence.ns()) else {
         return;

@@ -110,6 +110,7 @@ impl Verdict {
         self
     }
 
+    /// Adds a number as evidence, if it is known.
     pub(super) fn with_known(&mut self, name: &str, value: Option<impl Into<Value>>) -> &mut Self {
         match value {
             Some(value) => self.with(name, value),
@@ -139,10 +140,11 @@ pub(super) struct Verdicts {
 }
 
 impl Verdicts {
+    /// Adds a verdict and returns it for further evidence.
     pub(super) fn add_verdict(&mut self, severity: Severity, summary: String) -> &mut Verdict {
-        let place = self.list.len();
+        let index = self.list.len();
         self.list.push(Verdict { severity, summary, ..Verdict::default() });
-        &mut self.list[place]
+        &mut self.list[index]
     }
 }
 
@@ -197,10 +199,12 @@ impl FindingPhase {
     /// Phase of a problem whose last occurrence was `since_last_ns` ago. `is_active`: it lasts, or that was less than ten seconds ago.
     pub fn new(is_active: bool, since_last_ns: u64) -> Self {
         const NOW_NS: u64 = 1_000_000_000;
-        match is_active {
-            true if since_last_ns < NOW_NS => Self::Lasts,
-            true => Self::Pauses,
-            false => Self::Ended,
+        if !is_active {
+            Self::Ended
+        } else if since_last_ns < NOW_NS {
+            Self::Lasts
+        } else {
+            Self::Pauses
         }
     }
 }
@@ -225,11 +229,10 @@ impl Findings {
                 self.ttft_ns.insert(detector.kind, ns);
             }
             (detector.check)(context, &mut found);
-            // Inactive until a verdict finds it again.
-            self.list
-                .iter_mut()
-                .filter(|finding| finding.kind == detector.kind)
-                .for_each(|finding| finding.active = false);
+            for finding in self.list.iter_mut().filter(|finding| finding.kind == detector.kind) {
+                // Until a verdict finds it again.
+                finding.active = false;
+            }
             for verdict in found.list.drain(..) {
                 self.add_verdict(detector, verdict, context.now);
             }

@@ -3,6 +3,7 @@
 use super::{DetectContext, Severity, Verdicts};
 use crate::words::{duration, plural};
 
+/// The longest silence in which the engine's own health check, according to its log, got no response.
 pub(super) fn detect_failed_health_check(context: &DetectContext<'_>, out: &mut Verdicts) {
     let processes = context.ledger.stages().processes();
     let silences = processes.iter().filter_map(|process| Some((process, process.silence?)));

@@ -4,6 +4,7 @@ use super::{DetectContext, Severity, Verdict, Verdicts};
 use crate::ledger::{Inflation, ModeCounts};
 use crate::words::{count, plural};
 
+/// Consumers that count all tokens so far as new ones, or would if they counted what the chunks list.
 pub(super) fn detect_inflated_counts(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     let claimed = &totals.claimed_inflation;
@@ -34,6 +35,7 @@ pub(super) fn detect_summed_counts(context: &DetectContext<'_>, out: &mut Verdic
             .advice("use a request's last count, not the sum of all counts: usage, billing and limits based on the sum are wrong");
 }
 
+/// Adds a verdict on tokens that `subject` counts several times. `confirmed`: deliveries show it, not only the chunks.
 fn report_inflation(out: &mut Verdicts, severity: Severity, of: &Inflation, subject: &str, confirmed: bool) {
     let ratio = of.counted as f64 / of.made.max(1) as f64;
     let summary = format!(
@@ -66,12 +68,13 @@ pub(super) fn detect_mixed_modes(context: &DetectContext<'_>, out: &mut Verdicts
     }
 }
 
-fn report_mixed_modes<'v>(out: &'v mut Verdicts, what: &str, new: u64, all: u64) -> &'v mut Verdict {
-    let summary = format!("{} {what} new tokens only and {} all tokens so far", count(new), count(all));
+/// Adds a verdict on deliveries or streams of both modes. `what`: `deliveries carried` or `streams list`.
+fn report_mixed_modes<'v>(out: &'v mut Verdicts, what: &str, incremental: u64, cumulative: u64) -> &'v mut Verdict {
+    let summary = format!("{} {what} new tokens only and {} all tokens so far", count(incremental), count(cumulative));
     out.add_verdict(Severity::Warning, summary)
-        .occurrences(new + all)
-        .weight(new + all)
-        .with("incremental", new)
-        .with("cumulative", all)
+        .occurrences(incremental + cumulative)
+        .weight(incremental + cumulative)
+        .with("incremental", incremental)
+        .with("cumulative", cumulative)
         .advice("a consumer written for one mode loses or repeats tokens in the other")
 }

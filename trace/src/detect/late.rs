@@ -21,10 +21,10 @@ pub(super) fn detect_late_sends(context: &DetectContext<'_>, out: &mut Verdicts)
         let worst = waits.max().unwrap_or(0);
         // If even the shortest wait is long, the engine's clock differs (a time namespace), and the waits are not real.
         let shortest = waits.quantile(0.0).unwrap_or(0);
-        let severity = gap_severity(worst);
-        let Some(severity) = severity.filter(|_| shortest < GAP_WARNING_NS / 2) else {
+        if shortest >= GAP_WARNING_NS / 2 {
             continue;
-        };
+        }
+        let Some(severity) = gap_severity(worst) else { continue };
         let source = context.facts().source();
         let median = waits.quantile(0.5).unwrap_or(0);
         let summary = format!(
@@ -158,13 +158,12 @@ fn longest_wait_ns(waits: &Distribution) -> u64 {
 /// Adds the thread of a server inside the process that generates tokens that was busiest in the last `wait_ns` before the check, because it
 /// may delay the others. Unchanged if there is no such server.
 pub(super) fn add_busiest_threads(verdict: &mut Verdict, context: &DetectContext<'_>, wait_ns: u64) {
-    let names = context.facts().server_threads();
+    let prefixes = context.facts().server_threads();
     let from = MonoNs(context.now.0.saturating_sub(wait_ns.min(COMPARED_NS)));
     let threads = context.ledger.threads().iter();
-    let threads = threads.filter(|thread| names.iter().any(|begin| thread.name.starts_with(begin)));
-    let busiest = threads
-        .filter_map(|thread| Some((&*thread.name, thread.between(from, context.now)?)))
-        .max_by_key(|(_, spent)| spent.wanted_ns());
+    let of_server = threads.filter(|thread| prefixes.iter().any(|prefix| thread.name.starts_with(prefix)));
+    let sampled = of_server.filter_map(|thread| Some((&*thread.name, thread.between(from, context.now)?)));
+    let busiest = sampled.max_by_key(|(_, spent)| spent.wanted_ns());
     let Some((name, spent)) = busiest else { return };
     let running = spent.share(spent.on_ns);
     let waiting = spent.wait_ns.map(|ns| spent.share(ns));

@@ -12,9 +12,11 @@ pub(super) const LONG_STRETCH_NS: u64 = 2 * GAP_WARNING_NS;
 
 /// Frames received late. A state of the receiver is only named if it was observed.
 pub(super) fn detect_late_frames(context: &DetectContext<'_>, out: &mut Verdicts) {
-    for (place, group) in context.ledger.output_groups() {
-        let of_hops = context.ledger.hops_of_group(place).map(|hop| &hop.late_frames);
-        let late = of_hops.fold(LateFrames::default(), LateFrames::plus);
+    for (group_index, group) in context.ledger.output_groups() {
+        let mut late = LateFrames::default();
+        for hop in context.ledger.hops_of_group(group_index) {
+            late = late.plus(&hop.late_frames);
+        }
         if late.frames < u64::from(BURST_FRAMES) {
             continue;
         }

@@ -11,31 +11,31 @@ pub(super) const CRITICAL_SHARE: f64 = 0.05;
 
 /// Frames that could not be decoded.
 pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, out: &mut Verdicts) {
-    for (place, group) in context.ledger.groups().iter().enumerate() {
+    for (group_index, group) in context.ledger.groups().iter().enumerate() {
         let mut undecoded = 0;
         let mut frames = 0;
-        for counts in context.ledger.hops_of_group(place).map(|hop| hop.counts) {
+        for counts in context.ledger.hops_of_group(group_index).map(|hop| hop.counts) {
             undecoded += counts.undecoded;
             frames += counts.frames_sent.max(counts.frames_received);
         }
         if undecoded == 0 {
             continue;
         }
-        let part = undecoded as f64 / frames.max(1) as f64;
+        let undecoded_share = undecoded as f64 / frames.max(1) as f64;
         let severity = if group.carries_requests {
             // Tokens and losses do not depend on them, only the times in the scheduler.
             Severity::Info
-        } else if part >= CRITICAL_SHARE {
+        } else if undecoded_share >= CRITICAL_SHARE {
             Severity::Critical
-        } else if part >= WARNING_SHARE {
+        } else if undecoded_share >= WARNING_SHARE {
             Severity::Warning
         } else {
             Severity::Info
         };
-        let reasons = context.ledger.undecoded_by_reason(place);
-        let often = reasons.iter().max_by_key(|(_, n)| **n).map_or("", |(reason, _)| reason);
+        let reasons = context.ledger.undecoded_by_reason(group_index);
+        let most_frequent = reasons.iter().max_by_key(|(_, frames)| **frames).map_or("", |(reason, _)| reason);
         let summary = format!(
-            "cannot decode {} ({}) on {}; most common reason: {often}",
+            "cannot decode {} ({}) on {}; most common reason: {most_frequent}",
             plural(undecoded, "frame"),
             share(undecoded, frames),
             group.name,
@@ -47,7 +47,7 @@ pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, out: &mut Ver
             .occurrences(undecoded)
             .weighed("frames_undecoded", undecoded)
             .with("frames", frames)
-            .with("most_frequent_reason", often);
+            .with("most_frequent_reason", most_frequent);
         if !group.carries_requests {
             verdict.advice("save one such frame and run `tokengap decode` on it");
         }
@@ -93,23 +93,24 @@ fn missed_advice(missed: &MissedCounts) -> &'static str {
 /// Memory limits of tokengap that were reached.
 pub(super) fn detect_reached_limits(context: &DetectContext<'_>, out: &mut Verdicts) {
     let limits = context.ledger.limits();
-    let reached: Vec<_> = limits.iter().filter(|l| l.times > 0).collect();
+    let reached: Vec<_> = limits.iter().filter(|limit| limit.times > 0).collect();
     // Limits that make totals inexact go first.
-    let Some(worst) = reached.iter().max_by_key(|l| (!l.keeps_totals(), l.times)) else {
+    let Some(worst) = reached.iter().max_by_key(|limit| (!limit.keeps_totals(), limit.times)) else {
         return;
     };
-    let (severity, effect) = if worst.keeps_totals() {
-        (Severity::Info, ": a list is incomplete, all totals are exact")
-    } else {
-        (Severity::Warning, "")
-    };
+    let mut severity = Severity::Warning;
+    let mut effect = "";
+    if worst.keeps_totals() {
+        severity = Severity::Info;
+        effect = ": a list is incomplete, all totals are exact";
+    }
     let summary = format!(
         "the memory limit {} of {} was reached {} times{effect}",
         worst.name,
         count(worst.limit as u64),
         count(worst.times),
     );
-    let times = reached.iter().map(|l| l.times).sum();
+    let times = reached.iter().map(|limit| limit.times).sum();
     let advice =
         format!("raise it with --limit {}=N if you need the evicted entries; each entry costs memory", worst.name);
     let verdict = out.add_verdict(severity, summary).occurrences(times).weight(times).advice(advice);

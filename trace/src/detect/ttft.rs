@@ -271,13 +271,14 @@ fn describe_top_function(context: &DetectContext<'_>) -> Option<String> {
     let stacks = ledger.stacks().iter().find(|stacks| stacks.role == *role)?;
     let top = stacks.functions().into_iter().find(|top| !top.function.is_empty())?.clone();
     let running = stacks.all.running;
-    (running >= MIN_STACK_SAMPLES).then(|| {
-        let share = percent(top.all.own as f64 / running as f64);
-        format!(
-            "most frequent function of the {role} over the run: {} ({}), {share} of its samples",
-            top.function, top.file
-        )
-    })
+    if running < MIN_STACK_SAMPLES {
+        return None;
+    }
+    let share = percent(top.all.own as f64 / running as f64);
+    Some(format!(
+        "most frequent function of the {role} over the run: {} ({}), {share} of its samples",
+        top.function, top.file
+    ))
 }
 
 /// Severity of a leg without regard to other ones; `None` if it is not worth a finding.
@@ -294,7 +295,10 @@ fn severity_of_leg(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
     let greater = others.filter(|other| other.leg.from != Read);
     let of_greater = greater.filter_map(|other| severity_alone(ttft, other)).max();
     let severity = severity_alone(ttft, late)?;
-    Some(of_greater.filter(|of_greater| *of_greater > Severity::Info).map_or(severity, |limit| severity.min(limit)))
+    match of_greater {
+        Some(of_greater) if of_greater > Severity::Info => Some(severity.min(of_greater)),
+        _ => Some(severity),
+    }
 }
 
 /// Adds a verdict on a leg, without advice.

@@ -18,11 +18,14 @@ pub fn imbalance(members: &[&Hop]) -> Option<f64> {
     imbalance_of(&receivers_with_load(members))
 }
 
+/// How many times an even share of the chunks the busiest receiver has; `None` with a single receiver, or without chunks.
 fn imbalance_of(receivers: &[Receiver<'_>]) -> Option<f64> {
-    let chunks = receivers.iter().map(|one| one.chunks);
-    let max = chunks.clone().max()?;
-    let sum: u64 = chunks.sum();
-    (receivers.len() > 1 && sum > 0).then(|| (u128::from(max) * receivers.len() as u128) as f64 / sum as f64)
+    let max = receivers.iter().map(|receiver| receiver.chunks).max()?;
+    let sum: u64 = receivers.iter().map(|receiver| receiver.chunks).sum();
+    if receivers.len() < 2 || sum == 0 {
+        return None;
+    }
+    Some((u128::from(max) * receivers.len() as u128) as f64 / sum as f64)
 }
 
 /// One receiver with its chunks over all hops: a scheduler has several sockets, and several schedulers may share a receiver.
@@ -33,6 +36,7 @@ struct Receiver<'a> {
     backlog_max: u64,
 }
 
+/// The receivers of these hops, each with its traffic on all of them.
 fn receivers_with_load<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
     let mut receivers: BTreeMap<(Option<u16>, &str, Option<HopId>), Receiver<'a>> = BTreeMap::new();
     for hop in members {
@@ -40,15 +44,16 @@ fn receivers_with_load<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
         let endpoint = &*hop.endpoint;
         // Without a worker number or endpoint, it cannot be matched to the receiver of another hop.
         let alone = (worker.is_none() && endpoint.is_empty()).then_some(hop.id);
-        let one = receivers.entry((worker, endpoint, alone)).or_insert(Receiver {
+        let receiver = receivers.entry((worker, endpoint, alone)).or_insert(Receiver {
             hop,
             chunks: 0,
             frames: 0,
             backlog_max: 0,
         });
-        one.chunks += hop.counts.chunks;
-        one.frames += hop.counts.frames_sent.max(hop.counts.frames_received);
-        one.backlog_max = one.backlog_max.max(hop.counts.backlog_max);
+        receiver.chunks += hop.counts.chunks;
+        // One side may not be observed.
+        receiver.frames += hop.counts.frames_sent.max(hop.counts.frames_received);
+        receiver.backlog_max = receiver.backlog_max.max(hop.counts.backlog_max);
     }
     receivers.into_values().filter(Receiver::may_serve_output).collect()
 }
@@ -60,31 +65,29 @@ impl Receiver<'_> {
     }
 }
 
+/// Groups of hops where one receiver gets far more chunks than the others.
 pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Verdicts) {
-    for (place, group) in context.ledger.output_groups() {
-        let members: Vec<&Hop> = context.ledger.hops_of_group(place).collect();
+    for (group_index, group) in context.ledger.output_groups() {
+        let members: Vec<&Hop> = context.ledger.hops_of_group(group_index).collect();
         let receivers = receivers_with_load(&members);
-        let sum: u64 = receivers.iter().map(|one| one.chunks).sum();
-        let Some(uneven) = imbalance_of(&receivers).filter(|&n| n >= UNEVEN) else {
-            continue;
-        };
-        let Some(busiest) = receivers.iter().max_by_key(|one| one.chunks) else {
-            continue;
-        };
-        if sum < CHUNKS {
+        let sum: u64 = receivers.iter().map(|receiver| receiver.chunks).sum();
+        let Some(uneven) = imbalance_of(&receivers) else { continue };
+        let Some(busiest) = receivers.iter().max_by_key(|receiver| receiver.chunks) else { continue };
+        // Few chunks are uneven by chance.
+        if uneven < UNEVEN || sum < CHUNKS {
             continue;
         }
         // Uneven load that the workers keep up with is information; a backlog at the busiest is a warning.
         let severity = if busiest.backlog_max >= BACKLOG_FRAMES { Severity::Warning } else { Severity::Info };
-        let idle = receivers.iter().filter(|one| one.chunks == 0).count();
+        let idle = receivers.iter().filter(|receiver| receiver.chunks == 0).count();
         let worker = busiest.hop.worker;
-        let receiver = match (worker, &*busiest.hop.endpoint) {
-            (Some(n), _) => format!("worker {n}"),
+        let name = match (worker, &*busiest.hop.endpoint) {
+            (Some(number), _) => format!("worker {number}"),
             (None, "") => String::from("one receiver"),
             (None, endpoint) => endpoint.to_owned(),
         };
         let summary = format!(
-            "{receiver} of {} on {} has {} of {} chunks, {uneven:.1} times an even share",
+            "{name} of {} on {} has {} of {} chunks, {uneven:.1} times an even share",
             receivers.len(),
             group.name,
             percent(busiest.chunks as f64 / sum as f64),

@@ -175,15 +175,14 @@ pub struct Behaviour {
 impl Behaviour {
     /// The mode, if the release has the same fixed mode on both paths.
     pub fn mode(&self) -> Option<Mode> {
-        match (self.token_path?, self.text_path?) {
-            (OutputModeRule::Always(a), OutputModeRule::Always(b)) if a == b => Some(a),
-            _ => None,
-        }
+        let OutputModeRule::Always(on_token_path) = self.token_path? else { return None };
+        let OutputModeRule::Always(on_text_path) = self.text_path? else { return None };
+        (on_token_path == on_text_path).then_some(on_token_path)
     }
 
     /// Flag that selects incremental output, if the release has one.
     pub fn flag(&self) -> Option<&'static str> {
-        [self.token_path, self.text_path].into_iter().flatten().find_map(|h| match h {
+        [self.token_path, self.text_path].into_iter().flatten().find_map(|rule| match rule {
             OutputModeRule::ByFlag(flag) => Some(flag),
             OutputModeRule::Always(_) => None,
         })

@@ -117,11 +117,13 @@ impl EngineState {
         self.turnaround.is_none_or(|turnaround| turns < u64::from(turnaround))
     }
 
+    /// Whether a request is one of the server's own health checks, by its id.
     #[inline]
     pub(crate) fn is_health_check(&self, rid: &str) -> bool {
         let prefix = self.health_check_prefix;
         // Comparing the first byte avoids a call for nearly every id.
-        rid.as_bytes().first() == prefix.as_bytes().first() && !prefix.is_empty() && rid.starts_with(prefix)
+        let has_first_byte = rid.as_bytes().first() == prefix.as_bytes().first();
+        has_first_byte && !prefix.is_empty() && rid.starts_with(prefix)
     }
 
     /// Sets the known engines and restores the fields that are not serialized.
@@ -132,9 +134,12 @@ impl EngineState {
         self.behaviour = self.version.as_deref().map(|version| self.facts.behaviour(version)).unwrap_or_default();
     }
 
+    /// Takes over what a source announced about the engine. What it leaves out is the known behaviour of the release.
     pub(crate) fn set(&mut self, announced: &Engine<'_>) {
         let Engine { name, version, mode, waiter, turnaround } = *announced;
-        (self.name, self.version) = (name.map(Into::into), version.map(Into::into));
+        self.name = name.map(Into::into);
+        self.version = version.map(Into::into);
+        // Before the other fields, whose defaults are those of this release.
         self.resolve(self.known);
         self.mode = mode.or(self.behaviour.mode());
         self.waiter = waiter.or(self.behaviour.waiter);

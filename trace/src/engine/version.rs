@@ -36,39 +36,52 @@ impl FromStr for Version {
     }
 }
 
+/// Parses a version such as `v0.5.10rc0+g1a2b`; the local part after `+` does not count.
 fn parse_version(text: &str) -> Option<Version> {
     let text = text.trim();
     let text = text.strip_prefix('v').unwrap_or(text);
     let text = text.split_once('+').map_or(text, |(public, _)| public);
     let mut rest = text;
     let mut release = [0; 4];
-    for (place, number) in release.iter_mut().enumerate() {
-        let after_dot = if place == 0 { Some(rest) } else { rest.strip_prefix('.') };
-        let Some(digits) = after_dot.filter(|r| r.starts_with(|c: char| c.is_ascii_digit())) else {
+    for (index, number) in release.iter_mut().enumerate() {
+        let after_dot = if index == 0 { Some(rest) } else { rest.strip_prefix('.') };
+        // A dot may also begin the suffix: `.post1`.
+        let Some(digits) = after_dot.filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) else {
             break;
         };
         (*number, rest) = split_number(digits)?;
     }
-    if rest.len() == text.len() {
+    let has_number = rest.len() < text.len();
+    if !has_number {
         return None;
     }
-    let rest = rest.trim_start_matches(['.', '-', '_']);
-    let word = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
-    let (word, digits) = rest.split_at(word);
-    let (number, tail) = if digits.is_empty() { (0, "") } else { split_number(digits)? };
-    let phase = match word.trim_end_matches('.') {
-        "" if rest.is_empty() => Phase::Final,
-        "dev" => Phase::Dev(number),
-        "a" | "alpha" => Phase::Alpha(number),
-        "b" | "beta" => Phase::Beta(number),
-        "rc" | "c" => Phase::Candidate(number),
-        "post" => Phase::Post(number),
-        _ => return None,
-    };
-    // A development version of a candidate or post-release is read as that release.
-    (tail.is_empty() || tail.starts_with(".dev")).then_some(Version { release, phase })
+    let phase = parse_phase(rest.trim_start_matches(['.', '-', '_']))?;
+    Some(Version { release, phase })
 }
 
+/// Parses the suffix of a version, such as `rc0`; [`Phase::Final`] if it is empty.
+fn parse_phase(suffix: &str) -> Option<Phase> {
+    if suffix.is_empty() {
+        return Some(Phase::Final);
+    }
+    let word_length = suffix.find(|c: char| c.is_ascii_digit()).unwrap_or(suffix.len());
+    let (word, digits) = suffix.split_at(word_length);
+    let (number, tail) = if digits.is_empty() { (0, "") } else { split_number(digits)? };
+    // A development version of a candidate or post-release is read as that release.
+    if !tail.is_empty() && !tail.starts_with(".dev") {
+        return None;
+    }
+    match word.trim_end_matches('.') {
+        "dev" => Some(Phase::Dev(number)),
+        "a" | "alpha" => Some(Phase::Alpha(number)),
+        "b" | "beta" => Some(Phase::Beta(number)),
+        "rc" | "c" => Some(Phase::Candidate(number)),
+        "post" => Some(Phase::Post(number)),
+        _ => None,
+    }
+}
+
+/// Splits `text` behind the number with which it begins.
 fn split_number(text: &str) -> Option<(u32, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     Some((text[..end].parse().ok()?, &text[end..]))
@@ -105,9 +118,13 @@ impl FromStr for VersionRange {
     type Err = BadVersion;
 
     fn from_str(text: &str) -> Result<Self, BadVersion> {
+        // A single release is a range of one.
         let (first, last) = text.split_once("..").unwrap_or((text, text));
         let range = Self { first: first.parse()?, last: last.trim_start_matches('=').parse()? };
-        if range.first <= range.last { Ok(range) } else { Err(BadVersion(text.chars().take(64).collect())) }
+        if range.first > range.last {
+            return Err(BadVersion(text.chars().take(64).collect()));
+        }
+        Ok(range)
     }
 }
 

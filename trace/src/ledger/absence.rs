@@ -42,7 +42,7 @@ impl AwayTimes {
         *sum = sum.saturating_add(ns);
     }
 
-    /// Enters a sample: the time asleep in its interval counts for the state at its end.
+    /// Records a sample: the time asleep in its interval counts for the state at its end.
     pub(super) fn add_sample(&mut self, sample: &CpuSample<'_>) {
         if let Some(away) = sample.away {
             self.add_time(away.state, asleep_ns(sample));

@@ -399,7 +399,7 @@ impl Ledger {
         }
     }
 
-    /// Enters the chunk into its request's delivery tracker. Returns it if its outcome is decided. `count`: the position that its delivery
+    /// Records the chunk into its request's delivery tracker. Returns it if its outcome is decided. `count`: the position that its delivery
     /// will show.
     fn track_delivery(
         &mut self,

@@ -8,7 +8,6 @@ use super::Ledger;
 use super::dispatched::{AbortMessage, RequestAbort};
 use super::request::Request;
 use super::stages::{ABANDONED_NS, AbandonedRequest, AbandonedRequests};
-use super::stream::Stream;
 use crate::clock::MonoNs;
 use crate::id::{FrameId, Ticket};
 
@@ -198,14 +197,15 @@ impl Ledger {
         abandoned_requests
     }
 
-    /// When the scheduler sent the last chunk of a request; `None` if it is known, but no chunk of its own was observed.
+    /// When the scheduler sent the last chunk of a request; `None` if none of its chunks was observed there.
     fn last_chunk_of_scheduler(&self, request: &Request) -> Option<MonoNs> {
         if !self.hops.any_origin {
             // A relay does not know where tokens begin: its first hop counts them.
             return Some(request.streams.first()?.last_at);
         }
-        let is_of_scheduler = |stream: &&Stream| self.hops.hop_of(stream).is_some_and(|hop| hop.origin);
-        request.streams.iter().filter(is_of_scheduler).map(|stream| stream.last_at).max()
+        let streams = request.streams.iter();
+        let of_scheduler = streams.filter(|stream| self.hops.hop_of(stream).is_some_and(|hop| hop.origin));
+        of_scheduler.map(|stream| stream.last_at).max()
     }
 
     /// What the scheduler sent of a watched request after its client had left. `None` if an abort explains that, or another client may wait.

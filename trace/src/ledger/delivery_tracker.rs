@@ -117,9 +117,10 @@ impl DeliveryTracker {
         self.is_incomplete = true;
     }
 
-    /// Enters chunks whose deliveries cannot be recognised. Later deliveries may contain them.
+    /// Records `count` chunks from number `first` on, whose deliveries cannot be recognised, as unjudged.
     pub(crate) fn skip_chunks(&mut self, hop: HopId, first: u32, count: u32, cause: UnjudgedCause) -> JudgedList {
         self.chunks_entered += u64::from(count);
+        // Later deliveries may contain them.
         self.mark_uncertain();
         let mut judged = JudgedList::default();
         let outcome = ChunkOutcome::Unjudged(cause);
@@ -182,7 +183,7 @@ impl DeliveryTracker {
         store.ids -= self.ids.len();
     }
 
-    /// Enters a chunk with the ids of its tokens, if kept. With `whole` false it shares an entry with its neighbour. Returns it if its outcome
+    /// Records a chunk with the ids of its tokens, if kept. With `whole` false it shares an entry with its neighbour. Returns it if its outcome
     /// is decided: its delivery may have been observed before its send.
     pub(crate) fn push_chunk(&mut self, chunk: InFlightEntry, ids: &[i64], whole: bool) -> JudgedList {
         let chunk = InFlightEntry { chunks: 1, ..chunk };
@@ -299,8 +300,9 @@ impl DeliveryTracker {
     fn deliver_cumulative(&mut self, to: u32, finished: bool) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
-        while let Some(entry) = self.in_flight.front().copied().filter(|e| e.end_count <= to) {
-            if entry.may_be_delivered_later(to, has_carrier, finished) {
+        while let Some(entry) = self.in_flight.front().copied() {
+            let is_covered = entry.end_count <= to;
+            if !is_covered || entry.may_be_delivered_later(to, has_carrier, finished) {
                 break;
             }
             self.pop_entry();
@@ -316,7 +318,7 @@ impl DeliveryTracker {
         }
     }
 
-    /// Enters an incremental delivery of tokens `(to-n, to]`. Earlier tokens still in flight are lost.
+    /// Records an incremental delivery of tokens `(to-n, to]`. Earlier tokens still in flight are lost.
     fn deliver_incremental(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> DeliveryResult {
         let from = self.start_of_delivery(to, delivery.tokens);
         if self.has_imprecise_gap_before(from, to) {
@@ -527,7 +529,7 @@ impl DeliveryTracker {
         DeliveryResult { judged, ..DeliveryResult::default() }
     }
 
-    /// Enters a delivery without a count: it covers chunks in order, by their tokens alone. It proves no loss.
+    /// Records a delivery without a count: it covers chunks in order, by their tokens alone. It proves no loss.
     fn deliver_without_count(&mut self, tokens: u32) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
@@ -548,12 +550,12 @@ impl DeliveryTracker {
         DeliveryResult { judged, new_tokens: covered, ..DeliveryResult::default() }
     }
 
-    /// Sets the count delivered so far. Returns the number of new tokens, `max` at most.
-    fn advance_to(&mut self, to: u32, max: u32) -> u32 {
-        let new = to.saturating_sub(self.delivered_to).min(max);
+    /// Sets the count delivered so far. Returns the number of new tokens, `max_new` at most.
+    fn advance_to(&mut self, to: u32, max_new: u32) -> u32 {
+        let new_tokens = to.saturating_sub(self.delivered_to).min(max_new);
         self.delivered_to = self.delivered_to.max(to);
         self.has_begun = true;
-        new
+        new_tokens
     }
 
     /// Removes and returns the oldest entry, and keeps its token ids in `removed_ids`.

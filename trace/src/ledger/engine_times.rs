@@ -36,15 +36,23 @@ impl Ledger {
     /// Why the engine's times are absent from requests without them.
     pub fn absent_engine_times(&self) -> AbsentEngineTimes {
         let sent = self.engine.facts().sent_times(self.engine.version.as_deref());
+        AbsentEngineTimes {
+            entries: self.absence_of_time(sent.entries),
+            prefill_end: self.absence_of_time(sent.prefill_end),
+        }
+    }
+
+    /// Why a time is absent that the engine sends as `sent` says.
+    fn absence_of_time(&self, sent: SentTime) -> &'static str {
+        // With a time of any request, the condition is met.
         let has_times = self.totals.engine_times.requests > 0;
-        let [entries, prefill_end] = [sent.entries, sent.prefill_end].map(|time| match time {
+        match sent {
             SentTime::Never(reason) => reason,
             SentTime::OnlyIf(reason) if !has_times => reason,
             SentTime::OnlyIf(_) | SentTime::Always => {
                 "the message with the request's first tokens was not observed at its sender, or has none"
             }
-        });
-        AbsentEngineTimes { entries, prefill_end }
+        }
     }
 }
 

@@ -146,7 +146,7 @@ impl Ledger {
         self.delivery_epoch += 1;
     }
 
-    /// Enters the content of a frame. Leaves the chunks that wait for a receive in `pending_receive`.
+    /// Records the content of a frame. Leaves the chunks that wait for a receive in `pending_receive`.
     pub(super) fn record_content(&mut self, at: MonoNs, hop_index: usize, frame: &Frame<'_>, sent: bool) {
         if frame.kind == Kind::Failed && self.totals.engine_failed.is_none() {
             self.totals.engine_failed = Some(EngineFailure { at, live_requests: self.live_count() });

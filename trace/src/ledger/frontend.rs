@@ -39,11 +39,12 @@ pub struct FrontendResponse {
 }
 
 impl Ledger {
-    /// Records how long a frontend held the tokens of a request back.
+    /// Records how long a frontend held the tokens of a request back, unless that is a health check.
     pub(super) fn record_frontend_wait(&mut self, at: MonoNs, wait: &FrontendWait<'_>) {
-        if !wait.rid.is_empty() && !self.engine.is_health_check(wait.rid) {
-            self.frontend.add_wait(at, wait);
+        if wait.rid.is_empty() || self.engine.is_health_check(wait.rid) {
+            return;
         }
+        self.frontend.add_wait(at, wait);
     }
 
     /// Waits of responses in a frontend.

@@ -108,7 +108,7 @@ impl ChunkHistory {
         Self { limit, ..Self::default() }
     }
 
-    /// Enters a chunk at its send, or at its receive if the send was not observed.
+    /// Records a chunk at its send, or at its receive if the send was not observed.
     pub(super) fn record_chunk(&mut self, context: &FrameContext, chunk: &Chunk<'_>, number: u32) {
         if self.limit == 0 {
             return;
@@ -274,6 +274,7 @@ impl ChunkHistory {
     /// Hashes of the rids with a chunk in a frame with this wait. A frame that was not received waits until `now`.
     pub(super) fn rids_that_waited(&self, wait: &HopWait, now: MonoNs) -> HashSet<u64> {
         let mut received_at: HashMap<FrameId, MonoNs> = HashMap::new();
+        // Highest number of a received frame.
         let mut last_received: HashMap<LaneId, u64> = HashMap::new();
         for moment in &self.moments {
             if matches!(moment.kind, MomentKind::Received(_)) && wait.hops.contains(&moment.hop) {

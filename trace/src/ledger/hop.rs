@@ -204,6 +204,7 @@ pub struct Hop {
 }
 
 impl Hop {
+    /// A hop without traffic, in the group with this index.
     pub(super) fn new(id: HopId, group: usize, seconds: RunSeconds) -> Self {
         Self {
             id,

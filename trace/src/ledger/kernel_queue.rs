@@ -31,7 +31,7 @@ struct QueueLevel {
 }
 
 impl KernelQueue {
-    /// Enters a sample. `backlog`: queued frames on the hops, `None` if sends or receives are not observed. `mean_bytes`: mean frame length.
+    /// Records a sample. `backlog`: queued frames on the hops, `None` if sends or receives are not observed. `mean_bytes`: mean frame length.
     pub(crate) fn add_sample(&mut self, at: MonoNs, sample: &QueueSample<'_>, backlog: Option<u64>, mean_bytes: u64) {
         self.send_bytes = sample.send_bytes;
         self.bytes = sample.receive_bytes;

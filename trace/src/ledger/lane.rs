@@ -110,7 +110,7 @@ impl Lane {
         missed
     }
 
-    /// Enters the content of a sent frame.
+    /// Records the content of a sent frame.
     pub(crate) fn record_content(&mut self, at: MonoNs, chunks: u64, tokens: u64) {
         self.counts.chunks += chunks;
         self.counts.tokens += tokens;

@@ -114,6 +114,7 @@ pub struct LateLeg {
 }
 
 impl LateLeg {
+    /// Sums over late requests of this leg, without any so far.
     pub(super) fn new(leg: TtftLeg) -> Self {
         Self {
             leg,

@@ -108,11 +108,13 @@ fn late_from_ns(request: &Request, leg: TtftLeg) -> Option<u64> {
 
 /// Whether each leg of this request between its dispatch and its first token is judged.
 fn is_judged_until_first_token(request: &Request, path: &TtftPath) -> bool {
-    let is_observed = |moment| path.time_of(moment).is_some();
-    let is_prefill_separate = is_observed(Queued) && is_observed(BatchEntered);
+    if path.time_of(Dispatched).is_none() || is_of_pair(request) {
+        return false;
+    }
+    let is_prefill_separate = path.time_of(Queued).is_some() && path.time_of(BatchEntered).is_some();
     // With the length of the prompt, the time of the prefill within a longer leg can be allowed for.
     let is_prefill_estimated = request.is_streamed() && prompt_tokens(request).is_some();
-    is_observed(Dispatched) && (is_prefill_separate || is_prefill_estimated) && !is_of_pair(request)
+    is_prefill_separate || is_prefill_estimated
 }
 
 impl LateLegs {

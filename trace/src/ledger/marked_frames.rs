@@ -56,7 +56,8 @@ pub(super) struct MarkedFrames {
 }
 
 impl MarkedFrames {
-    /// Registers the first report of a frame; returns earlier data about it.
+    /// Registers the first report of a frame, and keeps its marks while later stages of it may be observed. Returns stages that were reported
+    /// before.
     pub(super) fn register_frame(
         &mut self,
         id: FrameId,
@@ -73,8 +74,8 @@ impl MarkedFrames {
         if !marks.is_empty() && has_later_stages {
             push_bounded(&mut lane.frames, MarkedFrame { seq: id.seq, marks, is_received: false }, MAX_FRAMES_PER_LANE);
         }
-        let index = self.early.iter().position(|early| early.id == id)?;
-        self.early.remove(index)
+        let early_index = self.early.iter().position(|early| early.id == id)?;
+        self.early.remove(early_index)
     }
 
     /// Requests whose first or finishing chunk is in the frame.

@@ -261,7 +261,7 @@ impl Ledger {
         ledger
     }
 
-    /// Enters an event. Allocates nothing for a chunk of a known request.
+    /// Records an event. Allocates nothing for a chunk of a known request.
     pub fn apply(&mut self, event: &Event<'_>) {
         let at = event.at;
         // Events observed during the attach are applied after the first `Engine` event, but are older.

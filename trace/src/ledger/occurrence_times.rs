@@ -83,6 +83,7 @@ impl OccurrenceTimes {
         episodes[index + 1..].copy_from_slice(&self.episodes[index..]);
         let pause_after = |index: &usize| episodes[index + 1].first.since(episodes[*index].last);
         let shortest_pause = (0..MAX_EPISODES).min_by_key(pause_after).unwrap_or(0);
+        // The episodes before and after that pause become one.
         episodes[shortest_pause].last = episodes[shortest_pause + 1].last;
         episodes.copy_within(shortest_pause + 2.., shortest_pause + 1);
         self.episodes.copy_from_slice(&episodes[..MAX_EPISODES]);

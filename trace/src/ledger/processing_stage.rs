@@ -33,6 +33,7 @@ pub struct ProcessingStage {
 }
 
 impl ProcessingStage {
+    /// A process of this role, without times so far.
     fn new(role: &str, seconds: RunSeconds) -> Self {
         Self {
             role: role.to_owned(),

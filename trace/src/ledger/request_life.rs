@@ -136,8 +136,8 @@ fn legs_crossed(history: &RequestHistory, hops: &[CrossedHop<'_>]) -> Vec<LifeLe
             continue;
         }
         let siblings: Vec<&CrossedHop<'_>> = hops.iter().filter(|sibling| sibling.ends == hop.ends).collect();
-        let crossed_leg = |chunk: &&ChunkRecord| siblings.iter().any(|sibling| sibling.id == chunk.hop);
-        let chunks: Vec<ChunkRecord> = history.chunks.iter().filter(crossed_leg).copied().collect();
+        let of_leg = history.chunks.iter().filter(|chunk| siblings.iter().any(|sibling| sibling.id == chunk.hop));
+        let chunks: Vec<ChunkRecord> = of_leg.copied().collect();
         if !chunks.is_empty() {
             let observes_received = siblings.iter().any(|sibling| sibling.observes_received);
             legs.push(LifeLeg { ends: hop.ends.clone(), observes_received, is_last: hop.is_last, chunks });

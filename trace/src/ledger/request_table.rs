@@ -112,11 +112,10 @@ impl RequestTable {
     fn map_rid(&mut self, slot: u32, rid: &str) {
         let Self { by_rid, hasher, slots, .. } = self;
         // The index contains slots only, so a growing index asks for the hashes of their rids.
-        let hash_of_slot = |&slot: &u32| {
-            let request = slots[slot as usize].request.as_ref();
+        by_rid.insert_unique(hasher.hash_one(rid), slot, |&known_slot| {
+            let request = slots[known_slot as usize].request.as_ref();
             hasher.hash_one(request.map_or("", |request| &request.rid))
-        };
-        by_rid.insert_unique(hasher.hash_one(rid), slot, hash_of_slot);
+        });
     }
 
     /// Unmaps the record's rid, so that another request can use it. The record stays.

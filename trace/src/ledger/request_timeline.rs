@@ -132,7 +132,7 @@ impl RequestTimeline {
         }
     }
 
-    /// Enters a chunk. Returns the index of its hop if it is the first or the finishing one.
+    /// Records a chunk. Returns the index of its hop if it is the first or the finishing one.
     fn record_chunk(&mut self, times: FrameTimes, finishes: bool) -> Option<usize> {
         let hop = times.frame.hop;
         let Some(index) = self.hops.iter().position(|known| known.hop == hop) else {
@@ -243,7 +243,7 @@ impl Timelines {
         Some(&mut open.timeline)
     }
 
-    /// Enters an event that the ledger has applied.
+    /// Records an event that the ledger has applied.
     fn apply_event(&mut self, event: &Event<'_>, ledger: &Ledger) {
         let at = event.at;
         match &event.what {
@@ -271,7 +271,7 @@ impl Timelines {
         }
     }
 
-    /// Enters a sent frame, whose receive may have been reported before.
+    /// Records a sent frame, whose receive may have been reported before.
     fn record_sent_frame(&mut self, at: MonoNs, frame: &Frame<'_>, ledger: &Ledger) {
         let times = FrameTimes { sent: Some(at), forwarded: frame.forwarded, ..FrameTimes::new(frame.id) };
         let marks = self.record_chunks(frame, times, ledger);
@@ -283,7 +283,7 @@ impl Timelines {
         }
     }
 
-    /// Enters the receive of a frame.
+    /// Records the receive of a frame.
     fn record_received_frame(&mut self, at: MonoNs, received: &Received<'_>, ledger: &Ledger) {
         let shows = capabilities_of(ledger, received.id.hop);
         if let Some(frame) = &received.frame {
@@ -296,7 +296,7 @@ impl Timelines {
         self.marked_frames.mark_received(received.id, at, shows.processed);
     }
 
-    /// Enters the chunks of a frame. Returns the requests whose first or finishing chunks are among them.
+    /// Records the chunks of a frame. Returns the requests whose first or finishing chunks are among them.
     fn record_chunks(&mut self, frame: &Frame<'_>, times: FrameTimes, ledger: &Ledger) -> Vec<FrameMark> {
         let mut marks = Vec::new();
         if frame.kind == Kind::Abort {
@@ -317,7 +317,7 @@ impl Timelines {
         marks
     }
 
-    /// Enters a later stage of a frame for the first and finishing chunks in it.
+    /// Records a later stage of a frame for the first and finishing chunks in it.
     fn stamp_frame(&mut self, id: FrameId, stamp: impl Fn(&mut FrameTimes)) {
         // Taken out, because stamps change the timelines.
         let marked = std::mem::take(&mut self.marked_frames);
@@ -336,7 +336,7 @@ impl Timelines {
         self.marked_frames = marked;
     }
 
-    /// Enters a delivery, and the chunks that it shows as dropped.
+    /// Records a delivery, and the chunks that it shows as dropped.
     fn record_delivery(&mut self, at: MonoNs, ledger: &Ledger) {
         let Some(&ticket) = ledger.touched.first() else { return };
         let Some(timeline) = self.get_or_open(ticket, ledger) else { return };
@@ -408,7 +408,7 @@ impl Ledger {
         self.timelines.as_ref().map_or(0, |timelines| timelines.count)
     }
 
-    /// Enters an applied event into the timelines of its requests.
+    /// Records an applied event into the timelines of its requests.
     pub(super) fn update_timelines(&mut self, event: &Event<'_>) {
         // Taken out, because they read the ledger.
         let Some(mut timelines) = self.timelines.take() else { return };

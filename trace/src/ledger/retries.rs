@@ -108,8 +108,11 @@ impl Retries {
         self.followed.remove(index)
     }
 
+    /// Records the dispatch of a request. It is a retry if an attempt with its rid ended shortly before, whose abort is due `delay_ns` later.
     fn record_dispatch(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
-        if let Some(retry) = self.take(rid).filter(|retry| at.since(retry.dispatched) <= MAX_FORWARDING_NS) {
+        if let Some(retry) = self.take(rid)
+            && at.since(retry.dispatched) <= MAX_FORWARDING_NS
+        {
             // A process between the tokenizer and the scheduler sends the request again.
             push_bounded(&mut self.followed, Retry { dispatched: at, ..retry }, MAX_FOLLOWED);
             return;
@@ -137,6 +140,7 @@ impl Retries {
         }
     }
 
+    /// Records an abort, which ends the attempt with this rid: that of a followed retry, if it is due for the attempt before it.
     fn record_abort(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
         let retry = self.take(rid);
         let has_ended = retry.is_some() && self.ended.contains_key(&hash_rid(rid));
@@ -208,18 +212,21 @@ impl Retries {
 }
 
 impl Ledger {
+    /// Records the end of a response, if the engine sends an abort after each.
     pub(super) fn follow_response_end(&mut self, at: MonoNs, rid: &str) {
         if let Some(delay_ns) = self.engine.facts().abort_delay_ns() {
             self.retries.record_response_end(at, rid, delay_ns);
         }
     }
 
+    /// Records a dispatch, if the engine sends an abort after each response.
     pub(super) fn follow_dispatch(&mut self, at: MonoNs, rid: &str) {
         if let Some(delay_ns) = self.engine.facts().abort_delay_ns() {
             self.retries.record_dispatch(at, rid, delay_ns);
         }
     }
 
+    /// Records an abort, if the engine sends one after each response.
     pub(super) fn follow_abort(&mut self, at: MonoNs, rid: &str) {
         if let Some(delay_ns) = self.engine.facts().abort_delay_ns() {
             self.retries.record_abort(at, rid, delay_ns);

@@ -108,10 +108,12 @@ impl StackRole {
         }
         // The rarest function is evicted, unless the new one is rarer still.
         let rarest = self.functions.iter_mut().min_by_key(|function| (function.all.total, function.all.own));
-        let left_out = match rarest {
-            Some(rarest) if rarest.all.total < hits.total => std::mem::replace(rarest, new),
-            _ => new,
-        };
+        let mut left_out = new;
+        if let Some(rarest) = rarest
+            && rarest.all.total < hits.total
+        {
+            std::mem::swap(rarest, &mut left_out);
+        }
         self.left_out += left_out.all.own;
         false
     }
@@ -235,7 +237,11 @@ fn count_waiting_frames(hops: &Hops, sample: &StackSample<'_>) -> Option<u64> {
         // A consumer far behind may not have received any frame sent since the attach. Then the hop's name identifies its role.
         None => hop.shows.received && *hops.groups[hop.group].ends.to == *sample.role,
     });
-    into_process.map(|hop| hop.counts.backlog).reduce(|sum, backlog| sum + backlog)
+    let mut waiting = None;
+    for hop in into_process {
+        *waiting.get_or_insert(0) += hop.counts.backlog;
+    }
+    waiting
 }
 
 #[cfg(test)]

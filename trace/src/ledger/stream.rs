@@ -40,32 +40,29 @@ impl Stream {
         Self { hop, group: group as u32, ends, first_at: at, last_at: at, ..Self::default() }
     }
 
-    /// Checks a chunk against the stream. `watched`: consecutive frames observed on its connection before. The caller updates the times.
+    /// Checks a chunk's counts against the stream. `watched_frames`: consecutive frames observed on its connection before; `None` while an
+    /// evicted request may resume. The caller updates the times.
     pub(crate) fn check_chunk(
         &mut self,
         chunk: &Chunk<'_>,
         claim: IdColumn,
         epoch: u32,
-        watched: Option<u64>,
+        watched_frames: Option<u64>,
     ) -> CountStep {
-        let max = u32::from(u16::MAX);
         // Capped, so the cast keeps the number.
-        let retractions = chunk.retractions.map_or(self.retractions, |n| n.min(max) as u16);
+        let retractions = chunk.retractions.map_or(self.retractions, |count| count.min(u32::from(u16::MAX)) as u16);
         let retracted = retractions > self.retractions;
         self.retractions = retractions;
         self.epoch = epoch;
+        // In a format without counts, only a stream's first chunk has the prompt's length: nothing before it was missed.
+        let is_certainly_first = claim == IdColumn::Uncounted && chunk.prompt_tokens.is_some();
         let reported = ReportedCounts {
             claim,
             listed: chunk.listed,
             completion_tokens: chunk.completion_tokens,
             finish: chunk.finish,
             retracted,
-            // In a format without counts, only a stream's first chunk has the prompt's length.
-            watched_frames: if claim == IdColumn::Uncounted && chunk.prompt_tokens.is_some() {
-                Some(u64::MAX)
-            } else {
-                watched
-            },
+            watched_frames: if is_certainly_first { Some(u64::MAX) } else { watched_frames },
         };
         self.count.check_chunk(reported, epoch)
     }

@@ -116,7 +116,7 @@ pub(crate) struct StreamCount {
 }
 
 impl StreamCount {
-    /// Enters a chunk. `epoch` changes whenever observations of the hop were missed.
+    /// Counts a chunk and compares its counts with those before. `epoch` changes whenever observations of the hop were missed.
     pub(crate) fn check_chunk(&mut self, reported: ReportedCounts, epoch: u32) -> CountStep {
         let Some(completion) = reported.completion_tokens else {
             return if reported.claim == IdColumn::Uncounted {
@@ -126,28 +126,16 @@ impl StreamCount {
             };
         };
         if self.is_finished {
-            let lists_ids = reported.listed.is_some_and(|listed| listed > 0);
-            let has_new_tokens = lists_ids && self.meaning_of_ids(reported.claim) == Evidence::Delta;
-            // A retracted request that recomputes ends with a count below its highest.
-            let has_known_count = completion == self.high || completion == self.last;
-            let is_repeat = reported.finish.is_some() && has_known_count && !has_new_tokens;
-            return CountStep::new(0, 0, if is_repeat { CountVerdict::Repeat } else { CountVerdict::Restart });
+            return self.check_after_finish(reported, completion);
         }
         // A column that is empty by design carries no information.
         let listed = reported.listed.filter(|&listed| listed > 0 || reported.claim != IdColumn::Absent);
-        let step = match (self.has_begun, listed) {
-            (false, listed) => self.begin_stream(reported, listed, completion, epoch),
-            (true, None) => self.advance_to(completion),
-            (true, Some(listed)) => match self.meaning_of_ids(reported.claim) {
-                Evidence::Cumulative => self.check_cumulative(reported.claim, listed, completion),
-                Evidence::Delta => self.check_delta(reported, listed, completion, epoch),
-                // A cumulative list never has fewer ids than the count.
-                Evidence::Undecided if listed > 0 && listed < completion && reported.finish.is_none() => {
-                    self.evidence = Evidence::Delta;
-                    self.check_delta(reported, listed, completion, epoch)
-                }
-                Evidence::Undecided => self.check_undecided(listed, completion, epoch),
-            },
+        let step = if !self.has_begun {
+            self.begin_stream(reported, listed, completion, epoch)
+        } else if let Some(listed) = listed {
+            self.check_listed_ids(reported, listed, completion, epoch)
+        } else {
+            self.advance_to(completion)
         };
         if step.verdict != CountVerdict::Restart {
             self.has_begun = true;
@@ -167,18 +155,44 @@ impl StreamCount {
         self.contradicting_chunks > 0
     }
 
+    /// Step of a chunk after the finish: either repeats that, or belongs to another request that has the rid now.
+    fn check_after_finish(&self, reported: ReportedCounts, completion: u32) -> CountStep {
+        let lists_ids = reported.listed.is_some_and(|listed| listed > 0);
+        let has_new_tokens = lists_ids && self.meaning_of_ids(reported.claim) == Evidence::Delta;
+        // A retracted request that recomputes ends with a count below its highest.
+        let has_known_count = completion == self.high || completion == self.last;
+        let is_repeat = reported.finish.is_some() && has_known_count && !has_new_tokens;
+        CountStep::new(0, 0, if is_repeat { CountVerdict::Repeat } else { CountVerdict::Restart })
+    }
+
+    /// Counts a later chunk of the stream by the ids that it lists, new ones or all so far.
+    fn check_listed_ids(&mut self, reported: ReportedCounts, listed: u32, completion: u32, epoch: u32) -> CountStep {
+        match self.meaning_of_ids(reported.claim) {
+            Evidence::Cumulative => return self.check_cumulative(reported.claim, listed, completion),
+            Evidence::Delta => return self.check_delta(reported, listed, completion, epoch),
+            Evidence::Undecided => {}
+        }
+        // A list of all ids never has fewer than the count.
+        if listed > 0 && listed < completion && reported.finish.is_none() {
+            self.evidence = Evidence::Delta;
+            return self.check_delta(reported, listed, completion, epoch);
+        }
+        self.check_undecided(listed, completion, epoch)
+    }
+
     /// Meaning of the listed ids: by the stream's own evidence, otherwise by the release's claim.
     pub(crate) fn meaning_of_ids(&self, claim: IdColumn) -> Evidence {
-        match (self.evidence, claim) {
-            (Evidence::Undecided, IdColumn::Delta | IdColumn::DeltaAfterPromptTail | IdColumn::Uncounted) => {
-                Evidence::Delta
-            }
-            (Evidence::Undecided, IdColumn::Cumulative) => Evidence::Cumulative,
-            (shown, _) => shown,
+        if self.evidence != Evidence::Undecided {
+            return self.evidence;
+        }
+        match claim {
+            IdColumn::Delta | IdColumn::DeltaAfterPromptTail | IdColumn::Uncounted => Evidence::Delta,
+            IdColumn::Cumulative => Evidence::Cumulative,
+            IdColumn::Undecided | IdColumn::Absent => Evidence::Undecided,
         }
     }
 
-    /// Enters a chunk of a format without counts. Positions are only known in a stream that is whole: its connection was observed for long
+    /// Records a chunk of a format without counts. Positions are only known in a stream that is whole: its connection was observed for long
     /// before its first chunk, and no observation was missed since.
     fn sum_listed_ids(&mut self, reported: ReportedCounts, epoch: u32) -> CountStep {
         let listed = reported.listed.unwrap_or(0);
@@ -208,21 +222,23 @@ impl StreamCount {
         CountStep::new(listed, listed, verdict)
     }
 
-    /// Enters a chunk that reports no count.
+    /// Records a chunk that reports no count.
     fn check_without_count(&mut self, reported: ReportedCounts) -> CountStep {
         self.has_begun = true;
         self.is_finished |= reported.finish.is_some();
-        match (self.meaning_of_ids(reported.claim), reported.listed) {
-            (Evidence::Delta, Some(listed)) => {
+        let Some(listed) = reported.listed else { return CountStep::fits(0) };
+        match self.meaning_of_ids(reported.claim) {
+            Evidence::Delta => {
                 self.high = self.high.saturating_add(listed);
                 CountStep::fits(listed)
             }
-            (Evidence::Cumulative, Some(listed)) => self.advance_to(listed),
-            _ => CountStep::fits(0),
+            Evidence::Cumulative => self.advance_to(listed),
+            // Unknown which of the ids are new.
+            Evidence::Undecided => CountStep::fits(0),
         }
     }
 
-    /// Enters the first chunk of a stream, which shows whether the stream is whole.
+    /// Records the first chunk of a stream, which shows whether the stream is whole.
     fn begin_stream(
         &mut self,
         reported: ReportedCounts,
@@ -235,7 +251,8 @@ impl StreamCount {
         self.high = completion;
         // An evicted request resumes with a later chunk, or with a finish without a token.
         let may_resume = reported.watched_frames.is_none() && (completion > 1 || reported.finish.is_some());
-        let Some(listed) = listed.filter(|_| claim != IdColumn::Cumulative) else {
+        let shows_start = if claim == IdColumn::Cumulative { None } else { listed };
+        let Some(listed) = shows_start else {
             let was_watched_long = reported.watched_frames >= Some(LONG_WATCHED_FRAMES) && !reported.retracted;
             self.is_whole = (completion <= MAX_START_TOKENS || was_watched_long) && !may_resume;
             let verdict = if self.is_whole { CountVerdict::Fits } else { CountVerdict::JoinedLate };
@@ -267,7 +284,7 @@ impl StreamCount {
         CountStep::fits(new)
     }
 
-    /// Enters a chunk of a column that lists all ids so far.
+    /// Records a chunk of a column that lists all ids so far.
     fn check_cumulative(&mut self, claim: IdColumn, listed: u32, completion: u32) -> CountStep {
         // Counts never fall in releases that send all ids (up to 0.4.6.post3), so another request has the rid now.
         let may_send_all_ids = matches!(claim, IdColumn::Cumulative | IdColumn::Undecided);
@@ -285,7 +302,7 @@ impl StreamCount {
         step
     }
 
-    /// Enters a chunk of an unknown release. The first chunk with only one possible reading decides the type of the ids.
+    /// Records a chunk of an unknown release. The first chunk with only one possible reading decides the type of the ids.
     fn check_undecided(&mut self, listed: u32, completion: u32, epoch: u32) -> CountStep {
         // In either reading it starts at its first token, so another request has the rid now.
         if listed > 0 && listed == completion && completion < self.high {
@@ -309,7 +326,7 @@ impl StreamCount {
         CountStep::new(new, new.min(listed), CountVerdict::Fits)
     }
 
-    /// Enters a chunk of a column that lists only new ids, and compares their number with the growth of the count.
+    /// Records a chunk of a column that lists only new ids, and compares their number with the growth of the count.
     fn check_delta(&mut self, reported: ReportedCounts, listed: u32, completion: u32, epoch: u32) -> CountStep {
         let may_list_prompt = reported.claim == IdColumn::DeltaAfterPromptTail;
         if completion <= self.high && looks_like_first_chunk(reported, listed, completion) {
@@ -375,7 +392,7 @@ impl StreamCount {
         CountStep::new(new, new, verdict)
     }
 
-    /// Enters a chunk of a stream whose count is not known yet: the first chunk with ids shows it.
+    /// Records a chunk of a stream whose count is not known yet: the first chunk with ids shows it.
     fn check_while_catching_up(&mut self, listed: u32, completion: u32, new: u32) -> CountStep {
         let new = if self.catch_up == CatchUpState::SinceJoin { listed } else { new };
         if listed > 0 {

@@ -29,17 +29,15 @@ impl Totals {
         };
         // The claiming process received its counts on an earlier hop, not on a parallel one of the same name.
         let claiming_group = request.streams.get(before).map(|stream| stream.group);
-        let is_sum = claimed > generated
-            && earlier.iter().any(|stream| {
-                stream.chunks >= MIN_CHUNKS
-                    && stream.sum_of_counts == u64::from(claimed)
-                    && claiming_group != Some(stream.group)
-                    && hops.observed_all_since(stream)
-            });
-        if !is_sum {
+        let is_sum = earlier.iter().any(|stream| {
+            let has_same_sum = stream.chunks >= MIN_CHUNKS && stream.sum_of_counts == u64::from(claimed);
+            has_same_sum && claiming_group != Some(stream.group) && hops.observed_all_since(stream)
+        });
+        if claimed <= generated || !is_sum {
             return false;
         }
-        let is_first_sum = !std::mem::replace(&mut request.has_summed_counts, true);
+        let is_first_sum = !request.has_summed_counts;
+        request.has_summed_counts = true;
         if is_first_sum {
             self.summed.counted += u64::from(claimed);
             self.summed.made += u64::from(generated);
@@ -52,11 +50,13 @@ impl Totals {
 impl Ledger {
     /// Like [`Totals::record_summed_counts`], for a count in a delivery or response.
     pub(super) fn record_summed_counts(&mut self, at: MonoNs, rid: &str, claimed: Option<u32>) -> bool {
-        let ticket = self.table.ticket_of(rid).filter(|ticket| !self.predecessors.contains_key(ticket));
-        let request = ticket.and_then(|ticket| self.table.get_mut(ticket)).filter(|request| !request.is_shared());
-        let (Some(request), Some(claimed)) = (request, claimed) else {
+        let Some(claimed) = claimed else { return false };
+        let Some(ticket) = self.table.ticket_of(rid) else { return false };
+        let Some(request) = self.table.get_mut(ticket) else { return false };
+        // It may be that of another request with the rid.
+        if request.is_shared() || self.predecessors.contains_key(&ticket) {
             return false;
-        };
+        }
         let all_hops = request.streams.len();
         self.totals.record_summed_counts(at, &self.hops, request, claimed, all_hops)
     }

@@ -70,17 +70,26 @@ impl Thread {
         self.absences.longest_place(state, from, to)
     }
 
-    /// Adds a sample of the thread. At most `kept` samples are kept.
-    fn add_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, kept: usize) {
-        // Samples of receiving threads are limited only in number.
-        let keep_ns = match sample.part {
-            _ if self.has_received => u64::MAX,
-            ThreadPart::Main => KEPT_MAIN_SAMPLES_NS,
-            _ => KEPT_SAMPLES_NS,
-        };
+    /// Whether another thread may take its place at `now`. Receivers are kept, since waits are judged by their samples.
+    fn is_evictable(&self, now: MonoNs) -> bool {
+        !self.has_received && now.since(self.last_at) > MIN_EVICTION_SILENCE_NS
+    }
+
+    /// How long a sample of the thread is kept, in nanoseconds.
+    fn kept_ns(&self, part: ThreadPart) -> u64 {
+        if self.has_received {
+            // Samples of receiving threads are limited only in number.
+            return u64::MAX;
+        }
+        if part == ThreadPart::Main { KEPT_MAIN_SAMPLES_NS } else { KEPT_SAMPLES_NS }
+    }
+
+    /// Adds a sample of the thread. At most `max_samples` are kept.
+    fn add_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, max_samples: usize) {
+        let kept_ns = self.kept_ns(sample.part);
         if self.timeline.is_empty() {
             let begin = MonoNs(at.0.saturating_sub(sample.interval_ns));
-            self.timeline.push_sums(begin, self.sums, keep_ns, kept);
+            self.timeline.push_sums(begin, self.sums, kept_ns, max_samples);
         }
         if *self.role != *sample.role {
             self.role = sample.role.into();
@@ -91,7 +100,7 @@ impl Thread {
         self.part = Some(sample.part);
         self.last_at = at;
         self.sums = self.sums.plus(sample.into());
-        self.timeline.push_sums(at, self.sums, keep_ns, kept);
+        self.timeline.push_sums(at, self.sums, kept_ns, max_samples);
         self.absences.add_sample(at, sample);
         if let Some(more) = sample.poll {
             let poll = self.poll.get_or_insert_default();
@@ -115,17 +124,18 @@ impl Threads {
 
     /// Main thread of the only process of a role: the presumed receiver if no receive was observed.
     pub(crate) fn only_main_thread(&self, role: &str) -> Option<ThreadId> {
-        let mut main_threads =
-            self.all.iter().filter(|thread| *thread.role == *role && thread.part == Some(ThreadPart::Main));
+        let of_role = self.all.iter().filter(|thread| *thread.role == *role);
+        let mut main_threads = of_role.filter(|thread| thread.part == Some(ThreadPart::Main));
         let first = main_threads.next()?;
-        main_threads.next().is_none().then_some(first.id)
+        let has_several = main_threads.next().is_some();
+        if has_several { None } else { Some(first.id) }
     }
 
     pub(crate) fn get_mut(&mut self, id: ThreadId) -> Option<&mut Thread> {
         self.by_id.get(&id).map(|&index| &mut self.all[index])
     }
 
-    /// Enters a sample. Keeps the last `kept` samples of a thread. Returns `false` at the limit of threads.
+    /// Records a sample. Keeps the last `kept` samples of a thread. Returns `false` at the limit of threads.
     pub(crate) fn add_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, kept: usize, limit: usize) -> bool {
         self.get_or_add(sample.thread, at, limit).map(|thread| thread.add_sample(at, sample, kept)).is_some()
     }
@@ -146,9 +156,7 @@ impl Threads {
             self.all.push(Thread::new(id, at));
             self.all.len() - 1
         } else {
-            // A silent thread is evicted, unless it has received frames.
-            let index =
-                self.all.iter().position(|t| !t.has_received && at.since(t.last_at) > MIN_EVICTION_SILENCE_NS)?;
+            let index = self.all.iter().position(|thread| thread.is_evictable(at))?;
             let evicted = std::mem::replace(&mut self.all[index], Thread::new(id, at));
             self.by_id.remove(&evicted.id);
             index

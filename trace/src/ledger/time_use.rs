@@ -113,13 +113,18 @@ struct TimeUseMark {
 }
 
 impl TimeUseTimeline {
-    /// Enters the sums at the end of a sample, which covers the time since the previous one. Removes marks older than `keep_ns`, and the
-    /// oldest above `most`.
-    pub(crate) fn push_sums(&mut self, at: MonoNs, sums: TimeUse, keep_ns: u64, max: usize) {
+    /// Adds the sums at the end of a sample, which covers the time since the previous one. Removes samples that ended more than `kept_ns` ago,
+    /// and the oldest above `max_samples`.
+    pub(crate) fn push_sums(&mut self, at: MonoNs, sums: TimeUse, kept_ns: u64, max_samples: usize) {
         if self.marks.back().is_some_and(|last| last.at >= at) {
             return;
         }
-        while self.marks.len() > max.max(1) || self.marks.get(1).is_some_and(|mark| at.since(mark.at) > keep_ns) {
+        // The first mark begins the first sample, the second one ends it.
+        while let Some(first_end) = self.marks.get(1).map(|mark| mark.at) {
+            let is_full = self.marks.len() > max_samples.max(1);
+            if !is_full && at.since(first_end) <= kept_ns {
+                break;
+            }
             self.marks.pop_front();
         }
         self.marks.push_back(TimeUseMark { at, sums });
@@ -146,13 +151,17 @@ impl TimeUseTimeline {
     fn sums_at(&self, at: MonoNs) -> Option<TimeUse> {
         let next = self.marks.partition_point(|mark| mark.at <= at);
         let Some(before) = next.checked_sub(1).and_then(|index| self.marks.get(index)) else {
+            // Before the first sample.
             return self.marks.front().map(|mark| mark.sums);
         };
         let Some(after) = self.marks.get(next) else {
+            // After the last one.
             return Some(before.sums);
         };
-        let share = at.since(before.at) as f64 / after.at.since(before.at).max(1) as f64;
-        Some(before.sums.plus(after.sums.minus(before.sums).scaled_by(share)))
+        let interval_ns = after.at.since(before.at).max(1);
+        let share = at.since(before.at) as f64 / interval_ns as f64;
+        let whole_sample = after.sums.minus(before.sums);
+        Some(before.sums.plus(whole_sample.scaled_by(share)))
     }
 }
 

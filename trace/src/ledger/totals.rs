@@ -25,10 +25,10 @@ pub struct AffectedRequests {
 }
 
 impl AffectedRequests {
-    /// Adds an affected request, and keeps the one with the largest `amount`. `new_rid`: it was not counted before.
-    pub(crate) fn record_request(&mut self, at: MonoNs, rid: &str, amount: u64, new_rid: bool) {
+    /// Adds an affected request, and keeps the one with the largest `amount`. `is_first_time`: it was not counted before.
+    pub(crate) fn record_request(&mut self, at: MonoNs, rid: &str, amount: u64, is_first_time: bool) {
         self.times.record(at);
-        self.rids += u64::from(new_rid);
+        self.rids += u64::from(is_first_time);
         if amount > self.amount || self.worst.is_empty() {
             self.amount = amount;
             if &*self.worst != rid {
@@ -280,7 +280,7 @@ pub struct AnswerTotals {
 }
 
 impl AnswerTotals {
-    /// Counts a response with an error status. Others are of no known protocol.
+    /// Counts a response with an error status.
     pub(crate) fn count_rejection(&mut self, status: u16) {
         if (400..600).contains(&status) {
             *self.rejected.entry(status).or_default() += 1;

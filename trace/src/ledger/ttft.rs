@@ -126,10 +126,10 @@ pub struct Ttft {
 }
 
 impl Ttft {
-    /// Enters a request whose first token has been delivered, or that ends.
+    /// Records a request whose first token has been delivered, or that ends.
     pub(super) fn record_request(&mut self, request: &mut Request, limits: &mut CountedLimits) {
-        let Some(details) = request.details.as_ref().filter(|details| details.has_early_moment()) else { return };
-        if request.sent_first.is_none() || request.is_ttft_recorded {
+        let Some(details) = &request.details else { return };
+        if !details.has_early_moment() || request.sent_first.is_none() || request.is_ttft_recorded {
             return;
         }
         let is_ambiguous = details.wait.is_some_and(|wait| wait.is_ambiguous);
@@ -151,20 +151,20 @@ impl Ttft {
     /// Adds the path of a request to its group.
     fn record_path(&mut self, path: &TtftPath) {
         // From the first send on, the gap and the wait for delivery are the legs.
-        let (Some(whole), Some(_)) = (path.whole(), path.ttft_ns()) else { return };
+        if path.ttft_ns().is_none() {
+            return;
+        }
+        let Some(whole) = path.whole() else { return };
         let observed = path.observed();
-        let index = match self.groups.iter().position(|group| group.observed == observed) {
-            Some(index) => index,
-            None if self.groups.len() < MAX_GROUPS => {
-                self.groups.push(TtftGroup::new(path, whole.leg, self.seconds));
-                self.groups.len() - 1
-            }
-            None => {
-                self.others += 1;
-                return;
-            }
-        };
-        self.groups[index].record(path, whole);
+        if let Some(group) = self.groups.iter_mut().find(|group| group.observed == observed) {
+            group.record(path, whole);
+        } else if self.groups.len() < MAX_GROUPS {
+            let mut group = TtftGroup::new(path, whole.leg, self.seconds);
+            group.record(path, whole);
+            self.groups.push(group);
+        } else {
+            self.others += 1;
+        }
     }
 
     /// The slowest prefill that is slow beside others; `None` without any.

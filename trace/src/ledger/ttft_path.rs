@@ -119,6 +119,13 @@ impl TtftLeg {
     pub fn describe(self, engine: &dyn Facts) -> String {
         let source = engine.source();
         let receiver = engine.receiver();
+        // The moments between are often absent.
+        if self.from == SchedulerReceived && self.to == FirstSent {
+            return format!("inside the {source}: queue, prefill");
+        }
+        if self.from == FirstReceived && self.to == FirstDelivered {
+            return format!("inside the {receiver}, until written");
+        }
         let parts = (self.from.index()..self.to.index()).map(|index| match TtftMoment::ALL[index] {
             Arrived => "waiting in the server's socket".to_owned(),
             Read => format!("inside the {receiver}, until sent"),
@@ -131,12 +138,6 @@ impl TtftLeg {
             // No leg begins at the last moment; the arm only completes the match.
             Processed | FirstDelivered => format!("inside the {receiver}, until written"),
         });
-        // The moments between are often absent.
-        match (self.from, self.to) {
-            (SchedulerReceived, FirstSent) => return format!("inside the {source}: queue, prefill"),
-            (FirstReceived, FirstDelivered) => return format!("inside the {receiver}, until written"),
-            _ => {}
-        }
         parts.collect::<Vec<String>>().join(" + ")
     }
 }
@@ -240,7 +241,10 @@ impl TtftPath {
     pub fn whole(&self) -> Option<TimedLeg> {
         let (from, at) = self.moments().next()?;
         let (to, end) = self.moments().last()?;
-        (from < to).then(|| TimedLeg { leg: TtftLeg { from, to }, at, ns: end.since(at) })
+        if from == to {
+            return None;
+        }
+        Some(TimedLeg { leg: TtftLeg { from, to }, at, ns: end.since(at) })
     }
 
     /// The time to first token; `None` unless a moment before its first send, and its first receive or delivery were observed.

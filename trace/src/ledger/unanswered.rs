@@ -90,38 +90,54 @@ impl Ledger {
         // By hop; `None` if it cannot be judged now.
         let mut shortest_waits_ns: HashMap<HopId, Option<u64>> = HashMap::new();
         let missed = self.hops.missed_messages();
-        let mut found = Vec::new();
+        let mut overdue = Vec::new();
         for (&number, waiting) in &self.dispatched.waiting {
             let times = waiting.times;
             if now.since(times.sent) < UNANSWERED_NS {
                 // Oldest first: the others wait for less.
                 break;
             }
-            let Some(overtaken) = waiting.overtaken.filter(|_| waiting.missed_before == missed) else { continue };
-            let shortest_ns = *(shortest_waits_ns.entry(waiting.message.hop))
+            // Messages missed since its dispatch may contain the answer.
+            if waiting.missed_before != missed {
+                continue;
+            }
+            let Some(overtaken) = waiting.overtaken else { continue };
+            let shortest_wait_ns = *(shortest_waits_ns.entry(waiting.message.hop))
                 .or_insert_with(|| self.shortest_unanswered_wait_ns(waiting.message.hop, now));
+            let Some(shortest_wait_ns) = shortest_wait_ns else { continue };
             let prefill_ns = u64::from(times.prompt_tokens.unwrap_or(0)).saturating_mul(PREFILL_NS_PER_TOKEN);
-            if shortest_ns
-                .is_some_and(|ns| self.dispatched.busy_ns - overtaken.busy_ns >= ns.saturating_add(prefill_ns))
-            {
-                found.push((number, self.table.ticket_of(&waiting.rid).is_some()));
+            let busy_ns_since = self.dispatched.busy_ns - overtaken.busy_ns;
+            if busy_ns_since >= shortest_wait_ns.saturating_add(prefill_ns) {
+                overdue.push(number);
             }
         }
-        for (number, has_chunks) in found {
-            let Some(waiting) = self.dispatched.waiting.get_mut(&number) else { continue };
-            if has_chunks {
-                // It has chunks, which were not recognised as its answer.
-                waiting.missed_before = UNJUDGED;
-            } else if !std::mem::replace(&mut waiting.is_unanswered, true) {
-                self.totals.dispatched.unanswered += u64::from(waiting.abort.is_none());
-            }
+        for number in overdue {
+            self.mark_unanswered(number);
+        }
+    }
+
+    /// Marks the dispatched request with this number as unanswered, unless it has chunks.
+    fn mark_unanswered(&mut self, number: u64) {
+        let Some(waiting) = self.dispatched.waiting.get_mut(&number) else { return };
+        if self.table.ticket_of(&waiting.rid).is_some() {
+            // It has chunks, which were not recognised as its answer.
+            waiting.missed_before = UNJUDGED;
+            return;
+        }
+        if !waiting.is_unanswered {
+            waiting.is_unanswered = true;
+            // No answer is expected of an aborted request.
+            self.totals.dispatched.unanswered += u64::from(waiting.abort.is_none());
         }
     }
 
     /// From when on a request of this hop is unanswered, without the time for its prompt. `None` without a usual wait, and if the hop's
     /// receives are not observed: the scheduler may then run on another machine, and its output be unobserved, too.
     fn shortest_unanswered_wait_ns(&self, hop: HopId, now: MonoNs) -> Option<u64> {
-        self.hops.get(hop).filter(|hop| hop.counts.frames_received > 0)?;
+        let observes_receives = self.hops.get(hop).is_some_and(|hop| hop.counts.frames_received > 0);
+        if !observes_receives {
+            return None;
+        }
         let usual_ns = self.usual_first_chunk_wait_ns(hop, now)?;
         Some(UNANSWERED_NS.max(usual_ns.saturating_mul(MIN_TIMES_USUAL)))
     }

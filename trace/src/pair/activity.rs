@@ -23,11 +23,16 @@ struct Task {
 }
 
 impl Task {
+    /// When the scheduler was occupied with this task of the request, on the decode server's clock. `None` if that is unknown, or no time.
     fn span(&self, request: &ServerRequest<'_>, clock: ClockUse) -> Option<Interval> {
         let from = time_of(request, clock, self.from)?;
-        let end = self.until.iter().find_map(|moment| time_of(request, clock, *moment));
-        let to = end.or((self.may_last && request.is_open).then_some(MonoNs(u64::MAX)))?;
-        Some(Interval { from, to }).filter(|span| span.ns() > 0)
+        let to = match self.until.iter().find_map(|moment| time_of(request, clock, *moment)) {
+            Some(end) => end,
+            None if self.may_last && request.is_open => MonoNs(u64::MAX),
+            None => return None,
+        };
+        let span = Interval { from, to };
+        if span.ns() > 0 { Some(span) } else { None }
     }
 }
 
@@ -83,6 +88,7 @@ struct SchedulerActivity {
 }
 
 impl SchedulerActivity {
+    /// Pauses and stops of one scheduler, by the signs of work that its requests show.
     fn new(requests: &[ServerRequest<'_>], clock: ClockUse, signs: &SchedulerSigns) -> Self {
         let mut steps = Vec::new();
         let mut tasks = Vec::new();
@@ -90,7 +96,9 @@ impl SchedulerActivity {
             let moments = signs.steps.iter().filter_map(|moment| time_of(request, clock, *moment));
             steps.extend(moments.map(Interval::at));
             // A prefill server ends each request with its first token.
-            steps.extend(request.steady_output.filter(|_| signs.sends_output));
+            if signs.sends_output {
+                steps.extend(request.steady_output);
+            }
             tasks.extend(signs.tasks.iter().filter_map(|task| task.span(request, clock)));
         }
         // Nothing shows that a scheduler without any step, or with times that cannot be compared, went on.
@@ -108,6 +116,7 @@ pub(super) struct PairActivity {
 }
 
 impl PairActivity {
+    /// Activity of the schedulers of all servers of a pair.
     pub(super) fn new(pair: &Pair<'_>) -> Self {
         let limit = pair.finished_limit();
         let decode = ServerRequest::list(pair.decode_ledger(), limit);
@@ -118,6 +127,7 @@ impl PairActivity {
         Self { decode: SchedulerActivity::new(&decode, ClockUse::Same, &DECODE_SIGNS), prefill: prefill.collect() }
     }
 
+    /// Activity of the decode server's scheduler, or of that of the prefill server with this index.
     fn of_side(&self, side: PairSide, prefill_server: usize) -> Option<&SchedulerActivity> {
         match side {
             PairSide::Prefill => self.prefill.get(prefill_server),

@@ -140,14 +140,15 @@ impl ClockBounds {
     fn agreed_limits(&mut self) -> AgreedLimits {
         self.least_ns.sort_unstable();
         self.most_ns.sort_unstable();
-        let lead = self.least_contradicted_lead();
-        let (Some(lead_ns), true) = (lead, self.are_contradictory()) else {
-            return AgreedLimits {
-                least_ns: self.least_ns.last().copied(),
-                most_ns: self.most_ns.first().copied(),
-                contradictions: 0,
-            };
+        let strictest = AgreedLimits {
+            least_ns: self.least_ns.last().copied(),
+            most_ns: self.most_ns.first().copied(),
+            contradictions: 0,
         };
+        if !self.are_contradictory() {
+            return strictest;
+        }
+        let Some(lead_ns) = self.least_contradicted_lead() else { return strictest };
         let most_index = self.most_ns.partition_point(|most_ns| *most_ns < lead_ns);
         AgreedLimits {
             least_ns: Some(lead_ns),
@@ -178,15 +179,19 @@ impl ClockBounds {
 
     /// The use of these clocks.
     pub(super) fn clock_use(mut self, clocks: PairClocks) -> ClockUse {
+        if clocks == PairClocks::Same && !self.shows_two_clocks() {
+            return ClockUse::Same;
+        }
         let by_wall_ns = match clocks {
-            PairClocks::Same if !self.shows_two_clocks() => return ClockUse::Same,
             PairClocks::Same => 0,
             PairClocks::ByWallClock { ahead_ns } => ahead_ns,
         };
         let limits = self.agreed_limits();
         if limits.contradictions as f64 > MAX_CONTRADICTIONS * self.requests as f64 {
+            // The strictest limits of both kinds contradict each other by as much as the clocks drift.
             let extremes = self.least_ns.last().zip(self.most_ns.first());
-            return ClockUse::Drifting { by_ns: extremes.map_or(0, |(least_ns, most_ns)| least_ns.abs_diff(*most_ns)) };
+            let by_ns = extremes.map_or(0, |(least_ns, most_ns)| least_ns.abs_diff(*most_ns));
+            return ClockUse::Drifting { by_ns };
         }
         let least_ns = limits.least_ns.unwrap_or(i64::MIN);
         let most_ns = limits.most_ns.unwrap_or(i64::MAX);

@@ -236,6 +236,7 @@ impl<'p> LateRequests<'p> {
         self.list.iter().max_by_key(|late| late.ns())
     }
 
+    /// First and last time of the late requests.
     fn span(&self) -> [MonoNs; 2] {
         let from = self.list.iter().map(|late| late.span.from).min();
         let to = self.list.iter().map(|late| late.span.to).max();
@@ -313,6 +314,7 @@ fn share_of(part_ns: u128, whole_ns: u128) -> f64 {
     if whole_ns == 0 { 0.0 } else { part_ns as f64 / whole_ns as f64 }
 }
 
+/// Finding about a leg on which `late` of `requests` requests spent long.
 fn leg_finding(
     rule: &LegRule,
     severity: Severity,

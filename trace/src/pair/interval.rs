@@ -39,10 +39,12 @@ struct MaximumTree {
 }
 
 impl MaximumTree {
+    /// A tree over these numbers: they are its second half, and each node before is the maximum of its two children.
     fn new(numbers: impl ExactSizeIterator<Item = u64>) -> Self {
         let count = numbers.len();
         let mut nodes = vec![0; count];
         nodes.extend(numbers);
+        // Children first.
         for node in (1..count).rev() {
             nodes[node] = nodes[2 * node].max(nodes[2 * node + 1]);
         }
@@ -92,9 +94,12 @@ impl Intervals {
         spans.sort_unstable_by_key(|span| span.from);
         let mut covered: Vec<Interval> = Vec::new();
         for span in spans {
-            match covered.last_mut().filter(|last| span.from <= last.to) {
-                Some(last) => last.to = last.to.max(span.to),
-                None => covered.push(span),
+            if let Some(last) = covered.last_mut()
+                && span.from <= last.to
+            {
+                last.to = last.to.max(span.to);
+            } else {
+                covered.push(span);
             }
         }
         Self::new(covered)
@@ -103,17 +108,19 @@ impl Intervals {
     /// The times in both.
     pub(super) fn common_with(&self, other: &Self) -> Self {
         let mut common = Vec::new();
-        let mut rest = other.list.as_slice();
+        // Both lists are in order of time.
+        let mut remaining = other.list.as_slice();
         for interval in &self.list {
-            while let Some(next) = rest.first() {
-                let both = interval.overlap(*next);
-                if both.ns() > 0 {
-                    common.push(both);
+            while let Some(next) = remaining.first() {
+                let overlap = interval.overlap(*next);
+                if overlap.ns() > 0 {
+                    common.push(overlap);
                 }
                 if next.to > interval.to {
+                    // It may overlap the following interval, too.
                     break;
                 }
-                rest = &rest[1..];
+                remaining = &remaining[1..];
             }
         }
         Self::new(common)
@@ -123,12 +130,12 @@ impl Intervals {
     pub(super) fn longest_within(&self, span: Interval) -> u64 {
         let first = self.list.partition_point(|interval| interval.to <= span.from);
         let end = self.list.partition_point(|interval| interval.from < span.to);
-        // Only the first and the last one may reach beyond the span.
-        let Some([outermost_first, .., outermost_last]) = self.list.get(first..end).filter(|inside| inside.len() > 1)
-        else {
+        let Some([first_inside, .., last_inside]) = self.list.get(first..end) else {
+            // At most one is inside.
             return self.list.get(first).map_or(0, |only| only.overlap(span).ns());
         };
-        let outer_ns = outermost_first.overlap(span).ns().max(outermost_last.overlap(span).ns());
+        // Only the first and the last one may reach beyond the span.
+        let outer_ns = first_inside.overlap(span).ns().max(last_inside.overlap(span).ns());
         outer_ns.max(self.lengths.of_range(first + 1, end - 1))
     }
 }

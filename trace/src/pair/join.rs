@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::Hash;
+use std::ops::RangeInclusive;
 
 use hashbrown::HashMap;
 
@@ -75,6 +76,7 @@ struct RequestPosition {
 struct UniquePositions<K>(HashMap<K, Option<RequestPosition>>);
 
 impl<K: Eq + Hash> UniquePositions<K> {
+    /// Positions by key. A key of several requests leads to none.
     fn new(keyed: impl Iterator<Item = (K, RequestPosition)>) -> Self {
         let mut positions = HashMap::new();
         for (key, position) in keyed {
@@ -105,6 +107,7 @@ fn numbered_requests<'r, 'a>(
 }
 
 impl<'a> RequestIndex<'a> {
+    /// Index of all requests of these servers, by room or, for those without a room, by rid.
     fn new(servers: &[Vec<ServerRequest<'a>>]) -> Self {
         let with_room = numbered_requests(servers).filter_map(|(request, position)| Some((request.room?, position)));
         let without_room = numbered_requests(servers).filter(|(request, _)| request.room.is_none());
@@ -114,6 +117,7 @@ impl<'a> RequestIndex<'a> {
         }
     }
 
+    /// Position of the request that has the same room, or rid without a room; `None` unless exactly one has.
     fn find(&self, request: &ServerRequest<'a>) -> Option<RequestPosition> {
         match request.room {
             Some(room) => self.by_room.find(&room),
@@ -193,6 +197,7 @@ impl<'a> Pair<'a> {
         self.prefill_keeps_all().then_some(only as u64)
     }
 
+    /// Sums the legs of all joined requests with a time to first token.
     fn add_up_legs(&mut self) {
         let mut legs: BTreeMap<PairLeg, PairLegLengths> = BTreeMap::new();
         let judged = self.rows.iter().filter(|row| row.prefill_rid.is_some());
@@ -275,31 +280,39 @@ impl<'a> Pair<'a> {
     /// The leg with the greatest share; `None` without any time to first token, and if the clocks' uncertainty leaves open which it is.
     pub fn worst_leg(&self) -> Option<&PairLegLengths> {
         let worst = self.legs.iter().max_by_key(|lengths| lengths.sum_ns)?;
-        let least_ns = self.possible_sum_ns(worst)[0];
+        let min_of_worst_ns = *self.possible_sums_ns(worst).start();
         let mut others = self.legs.iter().filter(|other| other.leg != worst.leg);
-        others.all(|other| self.possible_sum_ns(other)[1] <= least_ns).then_some(worst)
+        let is_certain = others.all(|other| *self.possible_sums_ns(other).end() <= min_of_worst_ns);
+        is_certain.then_some(worst)
     }
 
-    /// The least and the greatest sum of a leg that the uncertainty of the clocks allows.
-    fn possible_sum_ns(&self, lengths: &PairLegLengths) -> [u128; 2] {
+    /// The sums of a leg that the uncertainty of the clocks allows.
+    fn possible_sums_ns(&self, lengths: &PairLegLengths) -> RangeInclusive<u128> {
+        let sum_ns = lengths.sum_ns;
         if !lengths.leg.is_across_clocks() {
-            return [lengths.sum_ns; 2];
+            return sum_ns..=sum_ns;
         }
         // What such a leg may gain, others lose.
         let across = self.legs.iter().filter(|other| other.leg.is_across_clocks());
         let all_ns: u128 = across.map(|other| other.sum_ns).sum();
-        let Some(error_ns) = self.clock_uncertainty_ns() else { return [0, all_ns] };
+        let Some(error_ns) = self.clock_uncertainty_ns() else { return 0..=all_ns };
         let error_ns = u128::from(error_ns) * u128::from(lengths.requests);
-        [lengths.sum_ns.saturating_sub(error_ns), (lengths.sum_ns + error_ns).min(all_ns.max(lengths.sum_ns))]
+        let max_ns = (sum_ns + error_ns).min(all_ns.max(sum_ns));
+        sum_ns.saturating_sub(error_ns)..=max_ns
     }
 
     /// Maximum error of the times of all prefill servers whose times are compared with those of the decode server; `None` if it is unknown.
     pub fn clock_uncertainty_ns(&self) -> Option<u64> {
         let servers = self.clock_uses.iter().enumerate();
         let compared = servers.filter(|(server, clock)| {
-            !matches!(clock, ClockUse::Drifting { .. }) && self.joined_with(*server).next().is_some()
+            let has_requests = self.joined_with(*server).next().is_some();
+            has_requests && !matches!(clock, ClockUse::Drifting { .. })
         });
-        compared.map(|(_, clock)| clock.uncertainty_ns()).try_fold(0, |greatest_ns, ns| Some(ns?.max(greatest_ns)))
+        let mut max_ns = 0;
+        for (_, clock) in compared {
+            max_ns = clock.uncertainty_ns()?.max(max_ns);
+        }
+        Some(max_ns)
     }
 
     /// Why a moment of a request is not known; `None` if it is.
@@ -307,26 +320,21 @@ impl<'a> Pair<'a> {
         if row.time_of(moment).is_some() {
             return None;
         }
-        let server = row.prefill_server.filter(|_| moment.is_of_prefill());
-        let ledger = match server {
-            _ if !moment.is_of_prefill() => self.decode,
-            None => return Some("the request was not found on the prefill server"),
-            Some(server) if matches!(self.clock_uses[server], ClockUse::Drifting { .. }) => {
+        let mut ledger = self.decode;
+        if moment.is_of_prefill() {
+            let Some(server) = row.prefill_server else {
+                return Some("the request was not found on the prefill server");
+            };
+            if matches!(self.clock_uses[server], ClockUse::Drifting { .. }) {
                 return Some("the clocks of the two hosts cannot be compared");
             }
-            Some(server) => self.prefill[server].ledger,
-        };
+            ledger = self.prefill[server].ledger;
+        }
         let counts = ledger.pair_message_counts();
         Some(match moment {
-            PairMoment::Allocated if counts.allocated == 0 => NO_MESSAGES,
+            PairMoment::Allocated => absence_of_message(ledger, row, counts.allocated),
             PairMoment::Transferred if row.has_failed => "the transfer failed",
-            PairMoment::Transferred if counts.transferred == 0 => NO_MESSAGES,
-            PairMoment::Allocated | PairMoment::Transferred
-                if row.room.is_some_and(|room| ledger.may_have_evicted_room(room)) =>
-            {
-                EVICTED
-            }
-            PairMoment::Allocated | PairMoment::Transferred => "its message was not observed, or not sent yet",
+            PairMoment::Transferred => absence_of_message(ledger, row, counts.transferred),
             PairMoment::PrefillQueued
             | PairMoment::PrefillStarted
             | PairMoment::DecodeQueued
@@ -339,3 +347,14 @@ impl<'a> Pair<'a> {
 
 const EVICTED: &str = "its messages were evicted at the limit pair_rooms, or not observed";
 const NO_MESSAGES: &str = "no message between the schedulers was read: an older recording, or another transfer backend";
+
+/// Why a message of a request is absent, of which `messages` of its kind were read for any request.
+fn absence_of_message(ledger: &Ledger, row: &PairRow<'_>, messages: u64) -> &'static str {
+    if messages == 0 {
+        NO_MESSAGES
+    } else if row.room.is_some_and(|room| ledger.may_have_evicted_room(room)) {
+        EVICTED
+    } else {
+        "its message was not observed, or not sent yet"
+    }
+}

@@ -29,17 +29,21 @@ pub(super) struct ServerRequest<'a> {
 /// Whether this time is between the known moments of the request that must be before and behind its end of prefill.
 fn is_during_prefill(path: &TtftPath, at: MonoNs) -> bool {
     let before = [TtftMoment::Dispatched, TtftMoment::SchedulerReceived, TtftMoment::Queued, TtftMoment::BatchEntered];
-    let is_behind_all = before.into_iter().filter_map(|moment| path.time_of(moment)).all(|earlier| earlier <= at);
-    is_behind_all && path.time_of(TtftMoment::FirstSent).is_none_or(|sent| at <= sent)
+    let mut times_before = before.into_iter().filter_map(|moment| path.time_of(moment));
+    let is_behind_all = times_before.all(|earlier| earlier <= at);
+    let is_before_first_send = path.time_of(TtftMoment::FirstSent).is_none_or(|sent| at <= sent);
+    is_behind_all && is_before_first_send
 }
 
+/// Time from the first to the last send of a request, if it had no long pause in between.
 fn steady_output(numbers: &RequestNumbers) -> Option<Interval> {
-    let is_steady = numbers.silence_ns.is_some_and(|silence_ns| silence_ns <= MAX_STEADY_PAUSE_NS);
-    let (from, to) = numbers.sent_first.zip(numbers.sent_last).filter(|_| is_steady)?;
-    Some(Interval { from, to })
+    let is_steady = numbers.silence_ns? <= MAX_STEADY_PAUSE_NS;
+    let sends = Interval { from: numbers.sent_first?, to: numbers.sent_last? };
+    is_steady.then_some(sends)
 }
 
 impl<'a> ServerRequest<'a> {
+    /// A request of one server, with what the ledger knows of its messages to the other server.
     fn new(ledger: &Ledger, rid: &'a str, numbers: &RequestNumbers, is_open: bool) -> Self {
         // Health checks have the room 0.
         let room = numbers.dispatch.and_then(|dispatch| dispatch.room).filter(|room| *room > 0);
@@ -78,7 +82,7 @@ impl<'a> ServerRequest<'a> {
 
     /// The time of a moment of the decode server, if this is its request.
     pub(super) fn decode_time(&self, moment: PairMoment) -> Option<MonoNs> {
-        let own = match moment {
+        let moment_of_server = match moment {
             PairMoment::Allocated => return self.messages.allocated,
             PairMoment::DecodeArrived => TtftMoment::Arrived,
             PairMoment::DecodeRead => TtftMoment::Read,
@@ -92,12 +96,12 @@ impl<'a> ServerRequest<'a> {
             PairMoment::Delivered => TtftMoment::FirstDelivered,
             _ => return None,
         };
-        self.path.time_of(own)
+        self.path.time_of(moment_of_server)
     }
 
     /// The time of a moment of the prefill server by its own clock, if this is its request.
     pub(super) fn prefill_time(&self, moment: PairMoment) -> Option<MonoNs> {
-        let own = match moment {
+        let moment_of_server = match moment {
             PairMoment::Transferred => return self.messages.transferred,
             PairMoment::PrefillEnded => return self.prefill_ended,
             PairMoment::PrefillArrived => TtftMoment::Arrived,
@@ -109,6 +113,6 @@ impl<'a> ServerRequest<'a> {
             PairMoment::PrefillDelivered => TtftMoment::FirstDelivered,
             _ => return None,
         };
-        self.path.time_of(own)
+        self.path.time_of(moment_of_server)
     }
 }

@@ -42,6 +42,7 @@ pub struct PairRow<'a> {
 }
 
 impl<'a> PairRow<'a> {
+    /// A request of the decode server, joined with its part on a prefill server if that was found.
     pub(super) fn new(decode: &ServerRequest<'a>, prefill: Option<PrefillPart<'_, 'a>>) -> Self {
         let mut times = [None; MOMENTS];
         for moment in PairMoment::ALL {
@@ -79,6 +80,7 @@ impl<'a> PairRow<'a> {
         self.timed_legs().map(|timed| (timed.leg, timed.ns()))
     }
 
+    /// The legs between the moments of its path, in order, each with its begin and end.
     pub(super) fn timed_legs(&self) -> impl Iterator<Item = TimedPairLeg> {
         let next = self.path_moments().skip(1);
         self.path_moments().zip(next).map(|((from, at), (to, end))| TimedPairLeg {
@@ -106,7 +108,8 @@ fn place_on_path(times: &[Option<MonoNs>; MOMENTS]) -> [Option<MonoNs>; PATH_MOM
         }
         let before = path[..index].iter().flatten().max().copied();
         let after = path[index + 1..].iter().flatten().min().copied();
-        let at = if moment.is_concurrent() { before.map_or(at, |before| at.max(before)) } else { at };
+        // Before the decode server waited for it, it took no time of the path.
+        let at = if moment.is_concurrent() { at.max(before.unwrap_or(at)) } else { at };
         // The time to first token begins and ends on the decode server.
         let is_inside = before.is_some_and(|before| before <= at) && after.is_some_and(|after| at <= after);
         if is_inside || !moment.is_added_to_decode() {

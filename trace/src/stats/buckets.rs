@@ -59,21 +59,28 @@ impl Buckets {
 
     /// Values since the last [`Self::clear`].
     pub(crate) fn tally(&self) -> Tally {
-        let all = self.counts.iter().flat_map(|counts| counts.iter().enumerate());
-        let non_empty = all.filter(|(_, count)| **count > 0);
-        let counts = non_empty.map(|(bucket, &count)| BucketCount { bucket: bucket as u16, count });
-        let counts: Vec<BucketCount> = counts.collect();
+        let mut counts = Vec::new();
+        let buckets = self.counts.iter().flat_map(|buckets| buckets.iter().enumerate());
+        for (bucket, &count) in buckets {
+            if count > 0 {
+                counts.push(BucketCount { bucket: bucket as u16, count });
+            }
+        }
         let min = if counts.is_empty() { 0 } else { self.min };
         Tally { counts, min, max: self.max }
     }
 
     /// Resets all counters.
     pub fn clear(&mut self) {
+        let is_empty = self.min == u64::MAX && self.max == 0;
         // Filling the counters costs more than this check.
-        if self.min != u64::MAX || self.max > 0 {
-            self.min = u64::MAX;
-            self.max = 0;
-            self.counts.iter_mut().for_each(|counts| counts.fill(0));
+        if is_empty {
+            return;
+        }
+        self.min = u64::MAX;
+        self.max = 0;
+        if let Some(counts) = &mut self.counts {
+            counts.fill(0);
         }
     }
 }
@@ -102,6 +109,7 @@ impl Tally {
         self.max = self.max.max(ns);
     }
 
+    /// Adds to the count of a bucket, whose entry is inserted if it has none.
     fn add_to_bucket(&mut self, bucket: u16, times: u32) {
         match self.counts.binary_search_by_key(&bucket, |known| known.bucket) {
             Ok(index) => {

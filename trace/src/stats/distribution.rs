@@ -43,14 +43,16 @@ impl<C: Counter> Counted<C> {
 
     /// Adds the values of another one.
     pub(super) fn add(&mut self, other: &Self) {
-        // Adding histograms of equal bounds cannot fail.
+        // Adding histograms of equal bounds cannot fail, so there is no error to handle.
         let _ = self.histogram.add(&other.histogram);
         self.min = self.min.min(other.min);
         self.max = self.max.max(other.max);
         self.sum += other.sum;
     }
 
+    /// Removes all values.
     pub(super) fn clear(&mut self) {
+        // A reset writes the whole histogram.
         if !self.histogram.is_empty() {
             self.histogram.reset();
         }
@@ -70,12 +72,16 @@ impl<C: Counter> Counted<C> {
     /// Value of `quantile` (0 to 1); `None` without values.
     pub(super) fn quantile(&self, quantile: f64) -> Option<u64> {
         let count = self.count();
-        match super::rank_of(quantile, count)? {
-            rank if rank == count => Some(self.max),
-            1 => Some(self.min),
-            // The histogram returns a bound of the bucket, which may lie beyond all values.
-            _ => Some(self.histogram.value_at_quantile(quantile).clamp(self.min, self.max)),
+        let rank = super::rank_of(quantile, count)?;
+        // The smallest and the largest value are known exactly.
+        if rank == count {
+            return Some(self.max);
         }
+        if rank == 1 {
+            return Some(self.min);
+        }
+        // The histogram returns a bound of the bucket, which may lie beyond all values.
+        Some(self.histogram.value_at_quantile(quantile).clamp(self.min, self.max))
     }
 
     pub(super) fn spread(&self) -> Option<Spread> {
@@ -117,15 +123,17 @@ impl Distribution {
     /// Cumulative counts for rising `bounds`. A value within a thousandth of a bound may count on either side.
     pub fn cumulative_counts(&self, bounds: &[u64]) -> Vec<u64> {
         let mut counts = vec![0; bounds.len()];
-        for value in self.inner.iter().flat_map(|i| i.histogram.iter_recorded()) {
-            if let Some(count) = counts.get_mut(bounds.partition_point(|&bound| bound < value.value_iterated_to())) {
+        for value in self.inner.iter().flat_map(|inner| inner.histogram.iter_recorded()) {
+            let first_bound = bounds.partition_point(|&bound| bound < value.value_iterated_to());
+            // Values above the last bound count nowhere.
+            if let Some(count) = counts.get_mut(first_bound) {
                 *count += value.count_since_last_iteration();
             }
         }
-        let mut below = 0;
+        let mut count_so_far = 0;
         for count in &mut counts {
-            below += *count;
-            *count = below;
+            count_so_far += *count;
+            *count = count_so_far;
         }
         counts
     }
@@ -194,7 +202,7 @@ pub(crate) struct EqualDurations {
 }
 
 impl EqualDurations {
-    /// Records a duration `times` times, now or together with the following equal ones.
+    /// Records a duration in `to`, `times` times: now, or together with the following equal ones.
     pub(crate) fn record_n(&mut self, to: &mut Distribution, ns: u64, times: u64) {
         // One step into the histogram for all equal durations.
         if ns != self.ns {

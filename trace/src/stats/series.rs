@@ -56,15 +56,16 @@ impl<S: SeriesSlot> Series<S> {
         slots
     }
 
-    /// Enters `count` base slots with the same content; all but one must be empty.
+    /// Adds `count` base slots with the same content, which must be empty unless it is one slot.
     pub(crate) fn add_slots(&mut self, slot: &S, count: u64) {
-        let mut left = count;
-        while left > 0 {
+        let mut remaining = count;
+        while remaining > 0 {
             // Joining an empty slot again changes nothing, so a long silence takes few steps.
             join_or_start(&mut self.partial, slot);
-            let parts = left.min(self.base_slots_per_slot - self.partial_base_slots);
-            self.partial_base_slots += parts;
-            left -= parts;
+            let room_in_partial = self.base_slots_per_slot - self.partial_base_slots;
+            let added = remaining.min(room_in_partial);
+            self.partial_base_slots += added;
+            remaining -= added;
             if self.partial_base_slots == self.base_slots_per_slot {
                 self.partial_base_slots = 0;
                 self.slots.extend(self.partial.take());
@@ -75,6 +76,7 @@ impl<S: SeriesSlot> Series<S> {
         }
     }
 
+    /// Joins neighbouring slots in pairs, which halves their number.
     fn join_pairs(&mut self) {
         let mut old = std::mem::take(&mut self.slots).into_iter();
         while let Some(mut slot) = old.next() {
@@ -87,6 +89,7 @@ impl<S: SeriesSlot> Series<S> {
     }
 }
 
+/// Joins `next` to the last slot, or makes it the last one if there is none.
 fn join_or_start<S: SeriesSlot>(last: &mut Option<S>, next: &S) {
     match last {
         Some(last) => last.join_next(next),

@@ -45,21 +45,22 @@ impl<T: Default> Slices<T> {
 
     /// Value of the second at `at`, cleared if it held an older one. `None` if it holds a newer one, which a late observation must not clear.
     pub(super) fn slice_at(&mut self, at: MonoNs, clear: impl FnOnce(&mut T)) -> Option<&mut T> {
-        let number = self.seconds.number_at(at);
-        let index = (number % SLICES as u64) as usize;
+        let second = self.seconds.number_at(at);
+        let index = (second % SLICES as u64) as usize;
         let value = &mut self.values[index];
-        let held = &mut self.numbers[index];
-        if *held < number {
-            *held = number;
+        let second_of_value = &mut self.numbers[index];
+        if *second_of_value < second {
+            *second_of_value = second;
             clear(value);
         }
-        (*held == number).then_some(value)
+        (*second_of_value == second).then_some(value)
     }
 
     /// Values of the window at `now`. The number 0 of a value that was never used is in no window.
     pub(super) fn window(&self, now: MonoNs) -> impl Iterator<Item = &T> {
         let window = self.seconds.window(now);
-        self.values.iter().zip(self.numbers).filter(move |(_, number)| window.contains(*number)).map(|(value, _)| value)
+        let numbered = self.values.iter().zip(self.numbers);
+        numbered.filter(move |(_, number)| window.contains(*number)).map(|(value, _)| value)
     }
 }
 
@@ -78,10 +79,10 @@ impl WindowedSum {
 
     /// Adds a duration that ended at `at`, `times` times.
     pub(crate) fn record_n(&mut self, at: MonoNs, ns: u64, times: u64) {
-        let more = DurationSum { count: times, ns: u128::from(ns) * u128::from(times) };
-        self.whole.add(more);
-        if let Some(slice) = self.slices.slice_at(at, |slice| *slice = DurationSum::default()) {
-            slice.add(more);
+        let added = DurationSum { count: times, ns: u128::from(ns) * u128::from(times) };
+        self.whole.add(added);
+        if let Some(second) = self.slices.slice_at(at, |second| *second = DurationSum::default()) {
+            second.add(added);
         }
     }
 
@@ -93,7 +94,9 @@ impl WindowedSum {
     /// Sum over the window at `now`.
     pub fn recent(&self, now: MonoNs) -> DurationSum {
         let mut sum = DurationSum::default();
-        self.slices.window(now).for_each(|slice| sum.add(*slice));
+        for second in self.slices.window(now) {
+            sum.add(*second);
+        }
         sum
     }
 }

@@ -29,8 +29,10 @@ impl RunSeconds {
     /// Window of current figures at `now`.
     pub(crate) fn window(self, now: MonoNs) -> RecentWindow {
         let last = self.number_at(now);
+        // A run that has just begun has fewer seconds.
         let first = last.saturating_sub(WINDOW_SECONDS - 1).max(1);
-        let from = MonoNs(self.origin.0.saturating_add((first - 1).saturating_mul(SECOND_NS)));
+        let ns_before_first = (first - 1).saturating_mul(SECOND_NS);
+        let from = MonoNs(self.origin.0.saturating_add(ns_before_first));
         RecentWindow { first, last, from, to: now.max(self.origin) }
     }
 }

@@ -37,9 +37,13 @@ impl WindowedDistribution {
 
     /// Values of the window at `now`.
     pub(super) fn recent(&self, now: MonoNs) -> Counted<u32> {
-        let mut sum = Counted::default();
-        self.slices.iter().flat_map(|slices| slices.window(now)).for_each(|slice| sum.add(slice));
-        sum
+        let mut values = Counted::default();
+        if let Some(slices) = &self.slices {
+            for second in slices.window(now) {
+                values.add(second);
+            }
+        }
+        values
     }
 
     /// Largest value of the window at `now`; `None` without values.

@@ -20,7 +20,7 @@ pub(crate) struct Curves {
 impl Curves {
     /// Copies the seconds that the analysis keeps.
     pub(crate) fn from_analysis(analysis: &Analysis) -> Self {
-        let seconds = analysis.time_series().recent(analysis.ledger());
+        let seconds = analysis.time_series().recent_seconds(analysis.ledger());
         let started = analysis.ledger().started().unwrap_or_default();
         let offset_s = seconds.begun().map_or(0, |begun| begun.since(started) / SECOND_NS);
         Self { seconds, offset_s }
@@ -92,13 +92,13 @@ impl Curves {
     /// Curves of seconds with these numbers of sent tokens.
     #[cfg(test)]
     pub(crate) fn from_token_counts(tokens: impl IntoIterator<Item = u64>) -> Self {
-        let mut curves = Self::default();
+        let mut seconds = RecentSeconds::keeping(trace::time_series::SCREEN_SECONDS);
         for tokens_sent in tokens {
             let mut slot = SlotValues::default();
             slot.passed.tokens_sent = tokens_sent;
-            curves.seconds.add_slots(&slot.into(), 1, trace::time_series::SCREEN_SECONDS);
+            seconds.push_second(&slot.into());
         }
-        curves
+        Self { seconds, offset_s: 0 }
     }
 }
 

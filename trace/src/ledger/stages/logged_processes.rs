@@ -166,17 +166,21 @@ impl LoggedProcess {
 pub(super) struct LoggedProcesses(pub(super) Vec<LoggedProcess>);
 
 impl LoggedProcesses {
+    /// The process with this name, which is added if unknown; `None` at the limit of processes.
+    fn process_or_add(&mut self, by: &str) -> Option<&mut LoggedProcess> {
+        let index = self.0.iter().position(|process| *process.by == *by).unwrap_or(self.0.len());
+        if index == MAX_PROCESSES {
+            return None;
+        }
+        if index == self.0.len() {
+            self.0.push(LoggedProcess { by: by.into(), ..LoggedProcess::default() });
+        }
+        self.0.get_mut(index)
+    }
+
     /// Records a line in which a process logs its state.
     pub(super) fn record_state(&mut self, at: MonoNs, logged: &LoggedState<'_>) {
-        let index = match self.0.iter().position(|process| *process.by == *logged.by) {
-            Some(index) => index,
-            None if self.0.len() < MAX_PROCESSES => {
-                self.0.push(LoggedProcess { by: logged.by.into(), ..LoggedProcess::default() });
-                self.0.len() - 1
-            }
-            None => return,
-        };
-        let process = &mut self.0[index];
+        let Some(process) = self.process_or_add(logged.by) else { return };
         process.messages += u64::from(logged.rids.is_some());
         if let Some(ready) = logged.more {
             process.more_logged += 1;

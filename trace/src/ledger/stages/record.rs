@@ -79,7 +79,7 @@ impl Ledger {
         }
     }
 
-    /// Enters a gap whose both ends are in one line.
+    /// Records a gap whose both ends are in one line.
     fn record_timed_gap(&mut self, ticket: Ticket, received: StageMark, gap_ns: u64) {
         let stages = &mut self.stages;
         let Some(request) = self.table.get_mut(ticket) else { return };

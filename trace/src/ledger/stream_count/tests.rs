@@ -13,7 +13,7 @@ fn reported(claim: IdColumn, listed: u32, completion: u32) -> ReportedCounts {
     }
 }
 
-/// Enters (listed, completion) pairs and returns the steps.
+/// Records (listed, completion) pairs and returns the steps.
 fn verdicts(claim: IdColumn, chunks: &[(u32, u32)]) -> (StreamCount, Vec<CountStep>) {
     let mut count = StreamCount::default();
     let steps =
