@@ -8,7 +8,7 @@ use recording::{OpenError, Recording};
 use serde_json::Value;
 use trace::clock::Anchor;
 use trace::pair::{Pair, PairClocks, PairSide, PrefillServer};
-use trace::{Analysis, MonoNs, ReportInput};
+use trace::{Analysis, ReportInput};
 use tui::pods::PairLine;
 
 use crate::progress;
@@ -243,8 +243,8 @@ mod events;
 
 #[cfg(test)]
 mod tests {
-    use trace::Config;
     use trace::event::Event;
+    use trace::{Config, MonoNs};
 
     use super::events::{MS, Request, server_events};
     use super::*;
