@@ -221,7 +221,11 @@ impl Import {
             0 => String::new(),
             n => format!("; {} of a known form without a time", plural(n, "line")),
         };
-        let kinds: String = self.describe_unread_kinds().iter().map(|kind| format!("{kind}; ")).collect();
+        let mut kinds = String::new();
+        for kind in self.describe_unread_kinds() {
+            kinds.push_str(&kind);
+            kinds.push_str("; ");
+        }
         let first = match &stats.first_unknown {
             // Lines of a known kind of file need no example.
             Some(shape) if kinds.is_empty() => {
@@ -229,7 +233,11 @@ impl Import {
             }
             _ => String::new(),
         };
-        let skipped: String = stats.skipped.iter().map(|why| format!("; skipped {why}")).collect();
+        let mut skipped = String::new();
+        for why in &stats.skipped {
+            skipped.push_str("; skipped ");
+            skipped.push_str(why);
+        }
         let summaries = self.reader.recogniser.engines.iter().map(|engine| engine.forms_summary());
         let known: Vec<_> = summaries.filter(|summary| !summary.is_empty()).collect();
         Err(ImportError::NothingRecognised(format!(

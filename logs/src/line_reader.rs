@@ -118,7 +118,7 @@ impl LineReader {
     /// Returns the next line, with its first mark if there is a recogniser; `None` at the end.
     pub(super) fn next_line(&mut self, recogniser: Option<&Recogniser>) -> io::Result<Option<LogLine<'_>>> {
         loop {
-            // A line of the maximum length, with its end.
+            // A line of the maximum length, with its end, which may be `\r\n`.
             let line_bytes = self.file.advance_line(self.max_line_bytes + 2)?;
             if line_bytes == 0 {
                 // The file may end before the last part of a line.

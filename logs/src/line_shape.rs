@@ -27,7 +27,8 @@ pub(super) fn describe_shape(line: &str) -> String {
 /// The word if it holds no text of a prompt, with other values replaced by an ellipsis.
 fn visible_part(word: &str) -> Option<String> {
     if let Some((key, value)) = word.split_once('=') {
-        if key.is_empty() || key.len() > MAX_KEY_BYTES || !key.bytes().all(is_key_byte) {
+        let is_key = (1..=MAX_KEY_BYTES).contains(&key.len()) && key.bytes().all(is_key_byte);
+        if !is_key {
             return None;
         }
         // A rid is shown, because it helps to find the line and holds no prompt.
@@ -36,7 +37,8 @@ fn visible_part(word: &str) -> Option<String> {
         return Some(format!("{key}={value}"));
     }
     let bare = word.trim_matches(['[', ']', ':', '(', ')', ',']);
-    (LEVELS.contains(&bare) || is_number(bare)).then(|| shorten_word(word))
+    let is_technical = LEVELS.contains(&bare) || is_number(bare);
+    if is_technical { Some(shorten_word(word)) } else { None }
 }
 
 fn shorten_word(text: &str) -> String {

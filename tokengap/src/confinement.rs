@@ -33,23 +33,25 @@ pub(crate) fn is_disabled() -> bool {
     IS_DISABLED.load(Ordering::Relaxed)
 }
 
-/// Confines a command that only processes files: it reads `read` and creates `make`, without access to the network or other processes.
-pub(crate) fn confine_to_files(read: &[&Path], make: &[Option<&Path>]) {
+/// Confines a command that only processes files: it reads `inputs` and creates `results`, without access to the network or other processes.
+pub(crate) fn confine_to_files(inputs: &[&Path], results: &[Option<&Path>]) {
     let mut plan = Plan::new(Work::Files);
     // `-` is standard input or output.
     let standard = Path::new("-");
-    plan.read.extend(read.iter().filter(|path| **path != standard).map(PathBuf::from));
-    for path in make.iter().flatten().filter(|path| **path != standard) {
+    plan.read.extend(inputs.iter().filter(|path| **path != standard).map(PathBuf::from));
+    for path in results.iter().flatten().filter(|path| **path != standard) {
         plan.permit_creation(path);
     }
     apply(&plan);
 }
 
-/// Confines `tokengap watch`: it connects to `ports` and creates `make`.
-pub(crate) fn confine_watch(ports: impl Iterator<Item = u16>, make: &[Option<&Path>]) {
+/// Confines `tokengap watch`: it connects to `ports` and creates the files `results`.
+pub(crate) fn confine_watch(ports: impl Iterator<Item = u16>, results: &[Option<&Path>]) {
     let mut plan = Plan::new(Work::Network);
     plan.ports.extend(ports.map(PortAccess::Connect));
-    make.iter().flatten().for_each(|path| plan.permit_creation(path));
+    for path in results.iter().flatten() {
+        plan.permit_creation(path);
+    }
     apply(&plan);
 }
 

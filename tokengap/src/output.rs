@@ -5,7 +5,7 @@
 //! Files appear complete or not at all. They are readable by the owner only, because they contain rids and endpoints, and replace existing
 //! files only on request. Symbolic links are not followed, because anyone who can write to the folder could plant one.
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{self, IsTerminal as _, StdoutLock, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -73,7 +73,7 @@ impl<'a> ResultFile<'a> {
     /// Checks that `path` can be written. An existing file is replaced only with `force`, and only in `finish`.
     pub(crate) fn open(path: &'a Path, force: bool) -> anyhow::Result<Self> {
         let metadata = path.symlink_metadata().ok();
-        let is_file = metadata.as_ref().is_some_and(|metadata| metadata.is_file());
+        let is_file = metadata.as_ref().is_some_and(Metadata::is_file);
         ensure!(
             force || !is_file,
             "{} already exists; choose another name, or use --force to replace it",

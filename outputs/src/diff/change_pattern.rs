@@ -155,6 +155,7 @@ fn hops_only_in(report: &Report, other: &Report) -> String {
 fn compare_workers(a: &Report, b: &Report, outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Vec<ChangePattern> {
     let mut patterns = Vec::new();
     for HopLine { name, .. } in &a.hops {
+        // Workers of a hop that only one run has cannot be compared.
         let Some(before) = count_workers(a, name) else { continue };
         let Some(after) = count_workers(b, name) else { continue };
         if before == after {

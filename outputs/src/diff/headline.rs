@@ -139,8 +139,8 @@ pub(super) fn summarise(
     measures: &[ComparedMeasure],
     patterns: &[ChangePattern],
 ) -> String {
-    let is_unchanged = ranked.iter().all(|change| change.direction == Direction::Same);
-    if !is_unchanged {
+    let has_changes = ranked.iter().any(|change| change.direction != Direction::Same);
+    if has_changes {
         return join_by_state(ranked.iter()) + &describe_causes(outcomes, patterns);
     }
     let measures = describe_measures(outcomes, measures);

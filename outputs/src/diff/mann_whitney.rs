@@ -42,9 +42,9 @@ impl MannWhitney {
         if !rejects_any {
             return None;
         }
-        let low = left_out as usize;
-        let high = self.differences.len() - 1 - low;
-        Some([self.differences[low], self.differences[high]])
+        let low_end = left_out as usize;
+        let high_end = self.differences.len() - 1 - low_end;
+        Some([self.differences[low_end], self.differences[high_end]])
     }
 }
 
@@ -56,7 +56,7 @@ fn tie_correction(a: &[f64], b: &[f64]) -> f64 {
     groups.map(|equal| (equal.len() as f64).powi(3) - equal.len() as f64).sum()
 }
 
-/// Effective share of the slots, from the correlation of neighbours.
+/// Number of independent slots with as much evidence, as share of all: correlated neighbours repeat each other.
 fn effective_share(values: &[f64]) -> f64 {
     // Drift in one direction overstates the correlation, so the share is at least a third.
     let rho = correlation_of_neighbours(values).clamp(0.0, 0.5);
@@ -78,9 +78,12 @@ fn correlation_of_neighbours(values: &[f64]) -> f64 {
 fn two_sided_tail(z: f64) -> f64 {
     let x = z / std::f64::consts::SQRT_2;
     let t = 1.0 / (1.0 + 0.327_591_1 * x);
-    let series = [1.061_405_429, -1.453_152_027, 1.421_413_741, -0.284_496_736, 0.254_829_592];
-    let sum = series.iter().fold(0.0, |sum, c| (sum + c) * t);
-    (sum * (-x * x).exp()).clamp(0.0, 1.0)
+    // Coefficients of the powers of t, the highest first.
+    let mut polynomial = 0.0;
+    for coefficient in [1.061_405_429, -1.453_152_027, 1.421_413_741, -0.284_496_736, 0.254_829_592] {
+        polynomial = (polynomial + coefficient) * t;
+    }
+    (polynomial * (-x * x).exp()).clamp(0.0, 1.0)
 }
 
 /// Inverse of [`two_sided_tail`], by bisection.

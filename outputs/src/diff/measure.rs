@@ -479,11 +479,12 @@ fn hop_named<'a>(series: &'a Series, name: &str) -> Option<&'a HopSeries> {
     series.hops.iter().find(|hop| hop.name == name)
 }
 
-/// A quantile of `spread`, in slots that have one.
+/// A quantile of `spread`, in slots that have one; `None` if it was not observed.
 fn quantile_per_slot(
     series: &Series,
     spread: Option<&SpreadSeries>,
     column_of: fn(&SpreadSeries) -> &Vec<Option<u64>>,
 ) -> Option<Vec<f64>> {
-    spread.map(|spread| per_slot(series, |slot| column_of(spread).get(slot)?.map(|ns| ns as f64)))
+    let column = column_of(spread?);
+    Some(per_slot(series, |slot| column.get(slot)?.map(|ns| ns as f64)))
 }

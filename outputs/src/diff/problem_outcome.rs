@@ -54,6 +54,11 @@ impl ProblemState {
     pub fn is_change(self) -> bool {
         matches!(self, Self::Fixed | Self::Improved | Self::Regressed)
     }
+
+    /// Calls an improvement a fix if the second run does not have the problem.
+    fn fixed_if(self, is_resolved: bool) -> Self {
+        if self == Self::Improved && is_resolved { Self::Fixed } else { self }
+    }
 }
 
 /// Names of the measures of all chunks.
@@ -82,17 +87,17 @@ pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure
         judge_first_token_gap(a, b, measures),
         ProblemOutcome {
             name: String::from("inter-token latency"),
-            state: state_by_measures(measures, &LATENCY_MEASURES, false),
+            state: state_by_measures(measures, &LATENCY_MEASURES),
             numbers: numbers_of_measures(measures, &LATENCY_MEASURES),
         },
         ProblemOutcome {
             name: String::from("merged chunks"),
-            state: state_by_measures(measures, &[MERGED], b.chunks.merged == Some(0)),
+            state: state_by_measures(measures, &[MERGED]).fixed_if(b.chunks.merged == Some(0)),
             numbers: before_and_after(merged_share(a), merged_share(b), |share| share),
         },
     ];
     if deciding_measure(measures, &TTFT_MEASURES).is_some() {
-        let state = state_by_measures(measures, &TTFT_MEASURES, false);
+        let state = state_by_measures(measures, &TTFT_MEASURES);
         let numbers = numbers_of_measures(measures, &TTFT_MEASURES);
         // After the lost tokens: the order is by severity.
         problems.insert(1, ProblemOutcome { name: String::from("time to first token"), state, numbers });
@@ -104,7 +109,7 @@ pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure
 fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemOutcome {
     let [has_finding_before, has_finding_after] =
         [a, b].map(|run| run.findings.iter().any(|finding| finding.kind == "first-token-gap"));
-    let state = state_by_measures(measures, &GAP_MEASURES, !has_finding_after);
+    let state = state_by_measures(measures, &GAP_MEASURES).fixed_if(!has_finding_after);
     let mut numbers = numbers_of_measures(measures, &GAP_MEASURES);
     let is_no_problem = state == ProblemState::Unchanged && !has_finding_before && !has_finding_after;
     let gaps = deciding_measure(measures, &GAP_MEASURES).and_then(|measure| measure.a.zip(measure.b));
@@ -136,7 +141,7 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
             // Counts of whole runs need no slots.
             ProblemState::Unchanged
         } else {
-            state_by_measures(measures, &[DROPPED_CONFIRMED], lost_b == Some(0))
+            state_by_measures(measures, &[DROPPED_CONFIRMED]).fixed_if(lost_b == Some(0))
         };
         return ProblemOutcome { name, state, numbers: before_and_after(lost_a, lost_b, count) };
     }
@@ -146,7 +151,7 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
             let state = if lost_a == 0 && lost_b == 0 {
                 ProblemState::Unchanged
             } else {
-                state_by_measures(measures, &[DROPPED_PREDICTED], lost_b == 0)
+                state_by_measures(measures, &[DROPPED_PREDICTED]).fixed_if(lost_b == 0)
             };
             ProblemOutcome { name, state, numbers: before_and_after(Some(lost_a), Some(lost_b), count) }
         }
@@ -205,10 +210,9 @@ fn was_judged(measure: &ComparedMeasure) -> bool {
     }
 }
 
-/// State by the measure that decides. `is_resolved`: the second run does not have the problem.
-fn state_by_measures(measures: &[ComparedMeasure], names: &[&str], is_resolved: bool) -> ProblemState {
+/// State by the measure that decides.
+fn state_by_measures(measures: &[ComparedMeasure], names: &[&str]) -> ProblemState {
     match deciding_measure(measures, names).map(|measure| measure.verdict) {
-        Some(ChangeVerdict::Better) if is_resolved => ProblemState::Fixed,
         Some(ChangeVerdict::Better) => ProblemState::Improved,
         Some(ChangeVerdict::Worse) => ProblemState::Regressed,
         Some(ChangeVerdict::WithinNoise | ChangeVerdict::Changed) => ProblemState::Unchanged,
@@ -403,9 +407,9 @@ mod tests {
             measure(names[1], [3.1e6, 2.6e6], ChangeVerdict::WithinNoise),
         ];
         assert_eq!(numbers_of_measures(&measures, &names), "p99 of slots 9.1 ms -> 93.3 ms");
-        assert_eq!(state_by_measures(&measures, &names, true), ProblemState::NotEnoughData);
+        assert_eq!(state_by_measures(&measures, &names).fixed_if(true), ProblemState::NotEnoughData);
         measures[1].verdict = ChangeVerdict::Worse;
-        assert_eq!(state_by_measures(&measures, &names, true), ProblemState::Regressed);
+        assert_eq!(state_by_measures(&measures, &names).fixed_if(true), ProblemState::Regressed);
         assert_eq!(numbers_of_measures(&measures, &names), "median of slots 3.1 ms -> 2.6 ms");
     }
 }

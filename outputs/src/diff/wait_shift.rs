@@ -99,6 +99,7 @@ impl WaitShift {
         let from = LongestLeg::of_path(&a.path)?;
         let to = LongestLeg::of_path(&b.path)?;
         let legs = legs_of_both(&a.path, &b.path);
+        // A leg that the second run does not have takes none of its time.
         let left_share = legs.iter().find(|leg| leg.is_of(from.leg)).and_then(|leg| leg.b_share).unwrap_or(0.0);
         Some(Self {
             from: from.leg.name.clone(),

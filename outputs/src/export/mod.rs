@@ -283,10 +283,9 @@ fn read_opening(recording: &Recording) -> io::Result<Opening> {
                     return Ok(opening);
                 }
             }
-            Ok(Some(_)) => {}
-            Ok(None) => return Ok(opening),
             // Damage is reported when it is reached during writing.
-            Err(ReadError::Damaged { .. }) => {}
+            Ok(Some(_)) | Err(ReadError::Damaged { .. }) => {}
+            Ok(None) => return Ok(opening),
             Err(error) => return Err(io::Error::other(error)),
         }
     }

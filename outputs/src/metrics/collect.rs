@@ -183,6 +183,7 @@ fn add_tokens(families: &mut Families, ledger: &Ledger) {
         families.put_histogram(&n::GAP, [], Histogram::seconds(ledger.gap()));
     }
     add_ttft(families, ledger);
+    // A distribution without values is left out, because 0 would be a latency.
     if ledger.itl_sent().count() > 0 {
         families.put_histogram(&n::ITL_SENT, [], Histogram::seconds(ledger.itl_sent()));
         families.put_histogram(&n::ITL_SENT_BY_TOKEN, [], Histogram::seconds(ledger.itl_sent_by_token()));
@@ -206,11 +207,12 @@ fn add_answers(families: &mut Families, ledger: &Ledger) {
     for (status, responses) in &answers.rejected {
         families.put_int(&n::ANSWERS_REJECTED, [status.to_string().as_str()], *responses);
     }
+    // Until a response ends, it is unknown whether responses are observed.
     if answers.seen == 0 {
         return;
     }
-    let left = answers.client_left + answers.server_left + answers.failed;
-    families.put_int(&n::ANSWERS, ["whole"], answers.seen.saturating_sub(left));
+    let ended_early = answers.client_left + answers.server_left + answers.failed;
+    families.put_int(&n::ANSWERS, ["whole"], answers.seen.saturating_sub(ended_early));
     families.put_int(&n::ANSWERS, ["client_left"], answers.client_left);
     families.put_int(&n::ANSWERS, ["server_left"], answers.server_left);
     families.put_int(&n::ANSWERS, ["failed"], answers.failed);
@@ -315,19 +317,24 @@ fn add_threads(families: &mut Families, ledger: &Ledger) {
     }
     add_left_out(families, "role", others);
     for (role, threads) in roles {
-        for part in [ThreadPart::Main, ThreadPart::Io, ThreadPart::Other] {
-            let of_part = threads.iter().filter(|thread| thread.part == Some(part));
-            let Some(spent) = of_part.filter_map(|thread| thread.total()).reduce(TimeUse::plus) else {
-                continue;
-            };
-            families.put_seconds(&n::CPU_OBSERVED, [role, part.as_str()], spent.interval_ns);
-            for (state, ns) in ns_by_cpu_state(&spent) {
-                families.put_seconds(&n::CPU_STATE, [role, part.as_str(), state], ns);
-            }
-        }
+        add_time_use(families, role, &threads);
         let receivers: Vec<&Thread> = threads.into_iter().filter(|thread| thread.is_receiver()).collect();
         add_receivers(families, role, &receivers, ledger.recent_window());
         add_polls(families, role, &receivers);
+    }
+}
+
+/// Adds how the threads of a role spent their time, by the part of the process that they belong to.
+fn add_time_use(families: &mut Families, role: &str, threads: &[&Thread]) {
+    for part in [ThreadPart::Main, ThreadPart::Io, ThreadPart::Other] {
+        let of_part = threads.iter().filter(|thread| thread.part == Some(part));
+        let Some(spent) = of_part.filter_map(|thread| thread.total()).reduce(TimeUse::plus) else {
+            continue;
+        };
+        families.put_seconds(&n::CPU_OBSERVED, [role, part.as_str()], spent.interval_ns);
+        for (state, ns) in ns_by_cpu_state(&spent) {
+            families.put_seconds(&n::CPU_STATE, [role, part.as_str(), state], ns);
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use super::{FindingLine, Gap, HopLine, LimitLine, Report, Requests, TtftGroupLin
 /// The engine: `NAME 0.5.9, incremental`. Unknown until a request or a release was seen.
 pub(crate) fn engine(report: &Report) -> String {
     let source = &report.source;
+    // Until then, the engine's name is only a default.
     if source.engine_version.is_none() && report.requests.seen == 0 {
         return String::from("an unknown engine");
     }

@@ -96,6 +96,7 @@ impl Requests {
         Self {
             seen: counts.seen,
             finished: counts.finished,
+            // For a client, a request ends when the tokenizer has received its end.
             completed: Some(counts.completed - counts.ends_in_transit),
             aborted: counts.aborted,
             live: ledger.live_count(),
@@ -136,6 +137,7 @@ impl Dispatched {
 impl EngineTimesCounts {
     /// The engine's times so far; `None` if none of its output was observed.
     pub fn of(ledger: &Ledger) -> Option<Self> {
+        // Without the engine's output, the absence of its times says nothing about the engine.
         ledger.output_groups().next()?;
         let counts = ledger.totals().engine_times;
         let absent = ledger.absent_engine_times();
@@ -154,6 +156,7 @@ impl Tokens {
         let totals = ledger.totals();
         Self {
             sent: totals.tokens.sent,
+            // 0 would say that none was received.
             received: ledger.observes_receives().then_some(totals.tokens.received),
             delivered: ledger.tokens_delivered(),
             uncounted: ledger.observes_deliveries().then_some(totals.tokens.uncounted),
@@ -188,7 +191,7 @@ fn gap(ledger: &Ledger) -> Gap {
         p90: gap.quantile(0.9),
         p99: gap.quantile(0.99),
         max: gap.max(),
-        max_rid: ledger.worst_gap().map(|g| g.rid.to_string()).unwrap_or_default(),
+        max_rid: ledger.worst_gap().map_or_else(String::new, |worst| worst.rid.to_string()),
         classes: gap.bucket_counts(),
     }
 }
@@ -199,6 +202,7 @@ impl Chunks {
         let totals = ledger.totals();
         let counts = totals.chunks;
         let outcomes = counts.outcomes;
+        // Without deliveries, what became of a chunk is unknown, not 0.
         let delivered = ledger.observes_deliveries();
         Self {
             sent: counts.sent,
@@ -217,7 +221,10 @@ impl Chunks {
 /// Responses by their end; `None` if the end of none was observed.
 fn answers(ledger: &Ledger) -> Option<AnswerCounts> {
     let answers = &ledger.totals().answers;
-    (answers.seen > 0).then_some(AnswerCounts {
+    if answers.seen == 0 {
+        return None;
+    }
+    Some(AnswerCounts {
         seen: answers.seen,
         client_left: answers.client_left,
         server_left: answers.server_left,
@@ -338,6 +345,7 @@ fn worker(ledger: &Ledger, hop: &Hop, chunks: u64, window_ns: u64) -> WorkerLine
         frames_received: capabilities.received.then_some(counts.frames_received),
         chunks: counts.chunks,
         bytes: counts.bytes,
+        // A backlog is the difference of both.
         backlog_max_frames: (capabilities.sent && capabilities.received).then_some(counts.backlog_max),
     }
 }
@@ -379,6 +387,7 @@ fn is_relevant(thread: &Thread) -> bool {
 fn cpu_line(thread: &Thread) -> Option<CpuLine> {
     let spent = thread.total()?;
     let id = thread.id;
+    // A poll that has just begun has no share and no rate.
     let poll = thread.poll.filter(|poll| poll.interval_ns > 0);
     Some(CpuLine {
         role: thread.role.to_string(),
@@ -389,7 +398,7 @@ fn cpu_line(thread: &Thread) -> Option<CpuLine> {
         on_cpu: Some(spent.share(spent.on_ns)),
         run_wait: spent.starved_ns().map(|ns| spent.share(ns)),
         throttled: spent.throttled_ns().map(|ns| spent.share(ns)),
-        away_from_poll: poll.map(|p| 1.0 - p.polled_ns as f64 / p.interval_ns as f64),
-        wakeups_per_s: poll.map(|p| p.wakeups as f64 * 1e9 / p.interval_ns as f64),
+        away_from_poll: poll.map(|poll| 1.0 - poll.polled_ns as f64 / poll.interval_ns as f64),
+        wakeups_per_s: poll.map(|poll| poll.wakeups as f64 * 1e9 / poll.interval_ns as f64),
     })
 }

@@ -25,7 +25,10 @@ pub struct FrontendCounts {
 /// Summary of the ledger's waits. `None` without any.
 pub(super) fn frontend(ledger: &Ledger) -> Option<FrontendCounts> {
     let waits = ledger.frontend();
-    (waits.responses > 0).then(|| FrontendCounts {
+    if waits.responses == 0 {
+        return None;
+    }
+    Some(FrontendCounts {
         responses: waits.responses,
         first_token_ns: Spread::of_distribution(&waits.first_token),
         last_token_ns: Spread::of_distribution(&waits.last_token),
@@ -50,8 +53,8 @@ impl FrontendCounts {
 /// Writes the waits in a frontend, if any is known.
 pub(super) fn rows(out: &mut String, report: &Report) {
     let Some(waits) = &report.frontend else { return };
-    for (n, line) in waits.lines().iter().enumerate() {
-        row(out, if n == 0 { "frontend" } else { "" }, line);
+    for (index, line) in waits.lines().iter().enumerate() {
+        row(out, if index == 0 { "frontend" } else { "" }, line);
     }
     row(out, "", &format!("worst: {}", plain(&waits.worst_rid)));
 }

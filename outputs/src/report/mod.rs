@@ -13,7 +13,9 @@ mod judged;
 mod losses;
 pub(crate) mod markdown;
 mod modes;
+mod numbers;
 mod pair;
+mod pair_text;
 mod path;
 mod runs;
 mod series;
@@ -151,6 +153,7 @@ impl Report {
 
     /// Renders one JSON document.
     pub fn to_json(&self) -> String {
+        // Only maps with other keys than text cannot be written, of which a report has none.
         let json = serde_json::to_string_pretty(self).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"));
         hostile::output(&json, hostile::EscapeForm::Json).into_owned()
     }

@@ -1,14 +1,13 @@
 //! A decode server's report with what its prefill servers did for its requests.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 use trace::clock::MonoNs;
 use trace::detect::Severity;
 use trace::pair::{ClockUse, Pair, PairFinding, PairLegLengths, PairMoment, PairRow};
 use trace::stats::{Spread, WINDOW_NS};
-use trace::words::{count, duration, percent, plural};
+use trace::words::{duration, percent, plural};
 
 use super::judged::{headline, judge_pair};
 use super::ttft::RequestLegLine;
@@ -186,54 +185,6 @@ impl PairReport {
     pub fn worst_finding(&self) -> Option<&FindingLine> {
         self.findings.first()
     }
-
-    /// Its servers and their requests, as one paragraph each.
-    pub(super) fn paragraphs(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        for server in &self.prefill {
-            let result =
-                server.verdict.as_deref().map_or_else(String::new, |verdict| format!("; its report: {verdict}"));
-            lines.push(format!(
-                "prefill server {}: {}, {}{result}",
-                super::hostile::plain(&server.name),
-                plural(server.requests, "request"),
-                server.describe_clock()
-            ));
-        }
-        if self.requests_evicted > 0 {
-            let evicted = plural(self.requests_evicted, "request");
-            lines.push(format!("without {evicted} that are no longer kept (`--max-finished`)"));
-        }
-        lines.extend(self.describe_unjoined());
-        lines
-    }
-
-    /// Numbers of the requests that were found on one server only; `None` if there are none, or if it is not known.
-    fn describe_unjoined(&self) -> Option<String> {
-        let mut parts = Vec::new();
-        if let Some(requests) = self.decode_only
-            && requests > 0
-        {
-            parts.push(format!("{} only on this server", count(requests)));
-        }
-        if let Some(requests) = self.prefill_only
-            && requests > 0
-        {
-            parts.push(format!("{} only on the prefill server", count(requests)));
-        }
-        if parts.is_empty() { None } else { Some(format!("requests of one server: {}", parts.join(", "))) }
-    }
-
-    /// Moments that are not known, those with one reason together: `of 12 requests: prefill_queued, prefill_started (reason)`.
-    pub(super) fn describe_absent(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        for group in self.absent.chunk_by(AbsentMomentLine::has_same_reason) {
-            let Some(first) = group.first() else { continue };
-            let moments: Vec<&str> = group.iter().map(|absent| absent.moment.as_str()).collect();
-            lines.push(format!("of {}: {} ({})", plural(first.requests, "request"), moments.join(", "), first.reason));
-        }
-        lines
-    }
 }
 
 impl PairLegLine {
@@ -248,13 +199,6 @@ impl PairLegLine {
             mean_ns: lengths.mean_ns(),
             share: pair.share(lengths),
         }
-    }
-}
-
-impl AbsentMomentLine {
-    /// Whether both moments are absent for the same reason of the same number of requests.
-    fn has_same_reason(&self, other: &Self) -> bool {
-        self.requests == other.requests && self.reason == other.reason
     }
 }
 
@@ -286,32 +230,6 @@ impl PrefillServerLine {
             }
         }
         line
-    }
-
-    /// How exactly its times can be compared with the decode server's.
-    fn describe_clock(&self) -> String {
-        let mut words = match self.clock.as_str() {
-            "same" => String::from("times exact (one host)"),
-            "drifting" => String::from("times not compared: the clocks of the two hosts drift apart"),
-            _ => self.describe_clock_error(),
-        };
-        if self.clock_contradictions > 0 {
-            let times = plural(self.clock_contradictions, "pair");
-            let _ = write!(words, ", without {times} of messages in an order that no such clock allows");
-        }
-        words
-    }
-
-    /// Error of times of two hosts, whose clocks are a constant time apart.
-    fn describe_clock_error(&self) -> String {
-        let Some(error_ns) = self.clock_uncertainty_ns else {
-            return String::from("times of two hosts, by their wall clocks, with unknown error");
-        };
-        let mut words = format!("times of two hosts, exact to {}", duration(error_ns));
-        if let Some(difference_ns) = self.wall_clock_error_ns {
-            let _ = write!(words, " (their wall clocks differ by {} or more)", duration(difference_ns));
-        }
-        words
     }
 }
 

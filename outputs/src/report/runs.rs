@@ -123,6 +123,7 @@ pub fn list_runs(runs: &[RunReport]) -> String {
     for row in &rows {
         let mut line = String::new();
         for (index, cell) in row.iter().enumerate() {
+            // A column is as wide as its widest cell.
             let width = rows.iter().map(|row| row[index].chars().count()).max().unwrap_or(0);
             let _ = write!(line, "{cell:width$}  ");
         }

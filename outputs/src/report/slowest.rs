@@ -173,7 +173,12 @@ impl SlowLine {
             first_sent_ns: numbers.sent_first.map(|at| at.since(from)),
             first_received_ns: numbers.received_first.map(|at| at.since(from)),
             ttft_ns: path.ttft_ns(),
-            ttft_legs: path.ttft_ns().map(|_| path.legs().map(RequestLegLine::new).collect()).unwrap_or_default(),
+            // Without the whole time, its parts would not add up to it.
+            ttft_legs: if path.ttft_ns().is_some() {
+                path.legs().map(RequestLegLine::new).collect()
+            } else {
+                Vec::new()
+            },
             tokens_sent: numbers.tokens_sent.into(),
             tokens_received: numbers.tokens_received.map(u64::from),
             chunks_sent: numbers.chunks_sent.into(),

@@ -79,7 +79,7 @@ fn line(role: &StackRole) -> StackLine {
     }
 }
 
-/// Shares of a function in the running stacks of its role: in all, and in those while frames piled up.
+/// Shares of a function in the running stacks of its role, and in those of them that were read while frames piled up.
 fn function(role: &StackRole, function: &StackFunction) -> StackFunctionLine {
     StackFunctionLine {
         function: function.function.to_string(),

@@ -122,7 +122,7 @@ pub(super) fn hops(report: &Report) -> Option<Table<'static, 12>> {
             ("Frames per wakeup, max", Number, &|hop| known_or_dash(hop.wakeup_frames_max.map(u64::from), count)),
         ],
     );
-    (!report.hops.is_empty()).then_some(table)
+    if report.hops.is_empty() { None } else { Some(table) }
 }
 
 fn share_or_dash(share: Option<f64>) -> String {

@@ -1,6 +1,6 @@
 //! The report as text: verdict, numbers, advice, then unobserved stages.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde_json::Value;
@@ -13,8 +13,7 @@ use super::hostile::{lines, plain};
 use super::judged::headline;
 use super::ttft::TtftReport;
 use super::{
-    AnswerCounts, Chunks, Clock, Dispatched, HopLine, LegKind, LossLine, LossList, ModeLine, Report, Requests, Tokens,
-    WorkerLine, abandoned, bar, brief, stacks, stages,
+    Clock, HopLine, LegKind, LossLine, LossList, Report, WorkerLine, abandoned, bar, brief, numbers, stacks, stages,
 };
 
 /// Maximum number of requests named; the JSON lists more.
@@ -31,7 +30,7 @@ const BAR: usize = 40;
 pub(super) fn render(report: &Report, clock: &Clock) -> String {
     let mut out = String::new();
     write_head(&mut out, report, clock);
-    write_numbers(&mut out, report);
+    numbers::write_numbers(&mut out, report);
     write_demo_truth(&mut out, report);
     write_losses(&mut out, report, clock);
     super::tool_calls::render(&mut out, report);
@@ -75,188 +74,6 @@ fn write_head(out: &mut String, report: &Report, clock: &Clock) {
     let capture = clock.capture(report.capture_length_ns());
     wrap(out, &format!("{} of {engine}, {capture}", report.source.kind), "", "  ");
     let _ = writeln!(out);
-}
-
-/// Requests by outcome, with those of which a part was not observed.
-fn describe_requests(requests: &Requests) -> String {
-    let mut line = brief::requests(requests);
-    for (number, what) in
-        [(requests.joined_late, "joined late"), (requests.overwritten, "overwritten"), (requests.orphaned, "orphaned")]
-    {
-        if number > 0 {
-            let _ = write!(line, ", {} {what}", count(number));
-        }
-    }
-    if requests.health_checks > 0 {
-        let _ = write!(line, ", {}", plural(requests.health_checks, "health check"));
-    }
-    line
-}
-
-/// Numbers of tokens by the last stage they reached.
-fn describe_tokens(tokens: &Tokens) -> String {
-    let received = brief::observed(tokens.received, count, "received");
-    let delivered = brief::observed(tokens.delivered, count, "delivered");
-    let mut line = format!("{} sent, {received}, {delivered}", count(tokens.sent));
-    // These tokens are not among the delivered ones.
-    if let Some(uncounted) = tokens.uncounted
-        && uncounted > 0
-    {
-        let _ = write!(line, ", {} sent as text only", count(uncounted));
-    }
-    line
-}
-
-/// Writes the numbers of requests, tokens, chunks and responses, and the main times.
-fn write_numbers(out: &mut String, report: &Report) {
-    row(out, "requests", &describe_requests(&report.requests));
-    if let Some(dispatched) = &report.dispatched {
-        row(out, "to scheduler", &describe_dispatched(report, dispatched));
-    }
-    if let Some(pair) = &report.pair {
-        row(out, "pair", &pair.headline);
-    }
-    if !report.is_log_only() {
-        row(out, "tokens", &describe_tokens(&report.tokens));
-        row(out, "chunks", &describe_chunks(&report.chunks));
-        // Cost of each mode: one line per hop, and one for clients; none if no ids crossed.
-        let mut modes: Vec<String> = report.modes.hops.iter().map(describe_hop_mode).collect();
-        modes.extend(report.modes.client.as_ref().map(describe_client_mode));
-        write_rows(out, "ids", &modes);
-    }
-    let mut responses = Vec::new();
-    responses.extend(report.answers.as_ref().map(describe_responses));
-    responses.extend(describe_rejected(&report.rejected));
-    write_rows(out, "responses", &responses);
-    if let Some(gap) = &report.gap_ns {
-        row(out, "gap", &format!("{} over {} requests", brief::quantiles(gap), count(gap.count)));
-        if !gap.max_rid.is_empty() {
-            row(out, "", &format!("worst: {}", gap.max_rid));
-        }
-    }
-    let itl = &report.itl_ns;
-    for (name, by_token, by_chunk) in
-        [("itl sent", itl.sent_by_token, itl.sent), ("itl client", itl.delivered_by_token, itl.delivered)]
-    {
-        if let Some(itl) = by_token.or(by_chunk) {
-            let [p50, p90, p99] = [itl.p50, itl.p90, itl.p99].map(duration);
-            let between = duration(by_chunk.map_or(itl.max, |chunks| chunks.max));
-            let line = format!("median {p50}, p90 {p90}, p99 {p99} by token; up to {between} between chunks");
-            row(out, name, &line);
-        }
-    }
-    super::frontend::rows(out, report);
-    let _ = writeln!(out);
-}
-
-/// Requests on their way to their first token.
-fn describe_dispatched(report: &Report, dispatched: &Dispatched) -> String {
-    let Dispatched { requests, aborts, waiting, waiting_longest_ns, unanswered, unanswered_total, .. } = *dispatched;
-    let mut line = plural(requests, "request");
-    if aborts > 0 {
-        let _ = write!(line, ", {}", plural(aborts, "abort"));
-    }
-    if let Some(longest) = waiting_longest_ns {
-        let _ = write!(line, ", {} without a token (longest {})", count(waiting), duration(longest));
-    }
-    if unanswered_total > 0 {
-        let at_end =
-            if unanswered == unanswered_total { String::new() } else { format!(" ({} at the end)", count(unanswered)) };
-        let _ = write!(line, ", {} not answered while later ones were{at_end}", count(unanswered_total));
-    }
-    for wait in report.hops.iter().filter(|hop| hop.carries_requests).filter_map(|hop| hop.queue_wait_ns) {
-        let [p50, p99, max] = [wait.p50, wait.p99, wait.max].map(duration);
-        let _ = write!(line, "; received after {p50} (p99 {p99}, max {max})");
-    }
-    line
-}
-
-/// Numbers of chunks by outcome. A prediction of drops does not need deliveries, the others do.
-fn describe_chunks(chunks: &Chunks) -> String {
-    let mut line = format!("{} sent, {}", count(chunks.sent), brief::observed(chunks.received, count, "received"));
-    if chunks.merged.is_none() {
-        line.push_str(", merged and dropped (confirmed): not observed");
-    }
-    for (number, what) in [
-        (chunks.merged, "merged"),
-        (chunks.dropped_predicted, "dropped (predicted)"),
-        (chunks.dropped_confirmed, "dropped (confirmed)"),
-        (chunks.tokens_lost, "tokens lost"),
-    ] {
-        if let Some(number) = number {
-            let _ = write!(line, ", {} {what}", count(number));
-        }
-    }
-    line
-}
-
-/// Responses with an error status; `None` without any.
-fn describe_rejected(by_status: &BTreeMap<u16, u64>) -> Option<String> {
-    let total: u64 = by_status.values().sum();
-    if total == 0 {
-        return None;
-    }
-    let each: Vec<String> =
-        by_status.iter().map(|(status, responses)| format!("{} with {status}", count(*responses))).collect();
-    Some(format!("{} with an error status: {}", plural(total, "response"), each.join(", ")))
-}
-
-/// Finished responses, and what they show about themselves.
-fn describe_responses(answers: &AnswerCounts) -> String {
-    let mut line = format!("{} ended", count(answers.seen));
-    for (n, what) in [
-        (answers.client_left, "by their clients"),
-        (answers.server_left, "early by the server"),
-        (answers.failed, "with an error"),
-        (answers.short_writes, "with a client that read slowly"),
-        (answers.lacking_end, "without a finish reason"),
-    ] {
-        if n > 0 {
-            let _ = write!(line, ", {} {what}", count(n));
-        }
-    }
-    if answers.claiming > 0 {
-        let _ = write!(line, "; {} claim {}", count(answers.claiming), plural(answers.tokens_claimed, "token"));
-    }
-    if answers.judged_alone > 0 {
-        let listed = plural(answers.judged_alone_tokens, "token");
-        let _ = write!(line, "; {} judged by their own count carry {listed}", count(answers.judged_alone));
-    }
-    if let Some(events) = answers.events {
-        let events = if events == 0 { String::from("no event") } else { plural(events, "event") };
-        let _ = write!(line, "; {events} with content");
-    }
-    if let Some(max) = answers.event_tokens_max {
-        let _ = write!(line, ", up to {} in one", plural(max.into(), "token"));
-    }
-    line
-}
-
-/// Bytes and repeated ids of a hop, with the estimated bytes of the other mode.
-fn describe_hop_mode(line: &ModeLine) -> String {
-    let mut text = format!("{}: ", plain(&line.name));
-    if let Some(bytes_per_token) = line.bytes_per_token {
-        let _ = write!(text, "{bytes_per_token:.0} bytes a token, ");
-    }
-    let _ = write!(text, "{} of {} ids are repeats", count(line.ids_repeated), count(line.ids));
-    // Only cumulative mode repeats ids.
-    let is_cumulative = line.ids_repeated > 0;
-    if is_cumulative && let Some(less) = line.bytes_if_incremental_estimate {
-        let _ = write!(text, "; in incremental mode: about {} in total", bytes(less));
-    }
-    if !is_cumulative && let Some(more) = line.bytes_if_cumulative_estimate {
-        let _ = write!(text, "; in cumulative mode: about {} in total", bytes(more));
-    }
-    text
-}
-
-/// Repeated ids in what clients received.
-fn describe_client_mode(line: &ModeLine) -> String {
-    let repeated = match line.ids_repeated {
-        0 => format!("no repeats; in cumulative mode: {} ids", count(line.ids_if_cumulative)),
-        n => format!("{} of them repeats (about {})", count(n), bytes(line.bytes_repeated_estimate)),
-    };
-    format!("client: {} ids for {} tokens, {repeated}", count(line.ids), count(line.tokens))
 }
 
 /// Requests that lost tokens: the worst few, with their missing positions.
@@ -537,13 +354,6 @@ fn write_workers_and_lanes(out: &mut String, hop: &HopLine) {
         let into = lane.worker.map_or_else(String::new, |n| format!(" into worker {n}"));
         let load = describe_load(lane.chunks, lane.tokens, lane.share);
         wrap(out, &format!("connection {}{into}: {load}", lane.lane), "  ", "    ");
-    }
-}
-
-/// Writes rows, with the name in front of the first.
-fn write_rows(out: &mut String, name: &str, rows: &[String]) {
-    for (index, text) in rows.iter().enumerate() {
-        row(out, if index == 0 { name } else { "" }, text);
     }
 }
 

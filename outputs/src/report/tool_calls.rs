@@ -61,7 +61,10 @@ pub struct ToolCallLine {
 pub(super) fn tool_calls(ledger: &Ledger, from: MonoNs) -> Option<ToolCallCounts> {
     let responses = ledger.tool_calls();
     let outcomes = &responses.outcomes;
-    (!outcomes.is_empty()).then(|| ToolCallCounts {
+    if outcomes.is_empty() {
+        return None;
+    }
+    Some(ToolCallCounts {
         complete: number_of(outcomes, ToolCallOutcome::Complete),
         rewritten: number_of(outcomes, ToolCallOutcome::Rewritten),
         unfinished: number_of(outcomes, ToolCallOutcome::Unfinished),

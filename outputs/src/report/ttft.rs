@@ -75,12 +75,14 @@ impl TtftReport {
     /// Times so far; `None` if no request's dispatch was observed.
     pub fn new(ledger: &Ledger) -> Option<Self> {
         let ttft = ledger.ttft();
+        // The time begins with the message to the scheduler.
         let is_observed = ledger.groups().iter().any(|group| group.carries_requests);
-        is_observed.then(|| {
-            let mut groups: Vec<TtftGroupLine> = ttft.groups().iter().map(|group| group_line(group, ledger)).collect();
-            groups.sort_by_key(|group| std::cmp::Reverse(group.ns.count));
-            Self { groups, not_streamed: ttft.not_streamed, others: ttft.others }
-        })
+        if !is_observed {
+            return None;
+        }
+        let mut groups: Vec<TtftGroupLine> = ttft.groups().iter().map(|group| group_line(group, ledger)).collect();
+        groups.sort_by_key(|group| std::cmp::Reverse(group.ns.count));
+        Some(Self { groups, not_streamed: ttft.not_streamed, others: ttft.others })
     }
 
     /// The group with the most requests; `None` without any.
@@ -101,6 +103,7 @@ impl TtftGroupLine {
     }
 }
 
+/// Times of a group of requests, over the run and over the last ten seconds.
 fn group_line(group: &TtftGroup, ledger: &Ledger) -> TtftGroupLine {
     let now = ledger.now();
     let recent = group.recent_sum(now);
@@ -115,6 +118,7 @@ fn group_line(group: &TtftGroup, ledger: &Ledger) -> TtftGroupLine {
     }
 }
 
+/// Length of a leg, and its share of the whole time, over the run and over the last ten seconds.
 fn leg_line(
     lengths: &LegLengths,
     engine: &dyn Facts,
@@ -137,5 +141,5 @@ fn leg_line(
 
 /// Share of `whole`; `None` if that is nothing.
 fn share(part: DurationSum, whole: DurationSum) -> Option<f64> {
-    (whole.ns > 0).then(|| part.ns as f64 / whole.ns as f64)
+    if whole.ns == 0 { None } else { Some(part.ns as f64 / whole.ns as f64) }
 }

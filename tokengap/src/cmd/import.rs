@@ -264,16 +264,24 @@ fn parse_zone(text: &str) -> Result<TimeZone, String> {
     if text == "system" {
         return Ok(TimeZone::system());
     }
-    let offset = format!("2000-01-01T00:00:00{text}");
-    if text.starts_with(['+', '-'])
-        && let Ok(pieces) = jiff::fmt::temporal::DateTimeParser::new().parse_timestamp(&offset)
-    {
-        // The seconds of the epoch at that midnight in UTC.
-        let seconds = 946_684_800 - pieces.as_second();
-        let offset = jiff::tz::Offset::from_seconds(i32::try_from(seconds).map_err(|e| e.to_string())?);
-        return offset.map(TimeZone::fixed).map_err(|e| e.to_string());
+    if let Some(offset) = parse_offset(text) {
+        return Ok(TimeZone::fixed(offset));
     }
     TimeZone::get(text).map_err(|e| format!("{e}; expected an IANA name, an offset such as +01:00, or system"))
+}
+
+/// Parses an offset such as `+01:00`; `None` for anything else.
+fn parse_offset(text: &str) -> Option<jiff::tz::Offset> {
+    /// Midnight of 2000-01-01 in UTC, in seconds since the epoch.
+    const MIDNIGHT_S: i64 = 946_684_800;
+    if !text.starts_with(['+', '-']) {
+        return None;
+    }
+    // The library has no parser of an offset alone, so it is read behind a date. Midnight is earlier in the east.
+    let date = format!("2000-01-01T00:00:00{text}");
+    let midnight_there = jiff::fmt::temporal::DateTimeParser::new().parse_timestamp(&date).ok()?;
+    let seconds_east = MIDNIGHT_S - midnight_there.as_second();
+    jiff::tz::Offset::from_seconds(i32::try_from(seconds_east).ok()?).ok()
 }
 
 #[cfg(test)]

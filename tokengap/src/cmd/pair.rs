@@ -243,9 +243,8 @@ mod events;
 
 #[cfg(test)]
 mod tests {
-    use trace::Config;
-    use trace::MonoNs;
     use trace::event::Event;
+    use trace::{Config, MonoNs};
 
     use super::events::{MS, Request, server_events};
     use super::*;

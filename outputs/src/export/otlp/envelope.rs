@@ -88,6 +88,7 @@ impl Resource {
 }
 
 /// Names of the lists in a message, each within an element of the one before.
+#[derive(Clone, Copy)]
 pub(super) struct ListNames {
     resources: &'static str,
     scopes: &'static str,

@@ -154,11 +154,13 @@ impl Perfetto<'_> {
     fn draw_instant(&mut self, track: Track, name: &str, ts: u64, args: impl FnOnce(&mut Object<'_>)) {
         self.out.object(|o| {
             write_event_head(o, "i", track, name, ts);
+            // Its scope is the track, not the whole process.
             o.put("s", "t").object("args", args);
         });
     }
 }
 
+/// Writes what all events have: phase, track, name and time since the start of the capture.
 fn write_event_head(o: &mut Object<'_>, phase: &'static str, track: Track, name: &str, ts: u64) {
     o.put("ph", phase).put("pid", track.pid).put("tid", track.tid);
     o.put("name", name).micros("ts", ts);

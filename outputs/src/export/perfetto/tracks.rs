@@ -101,6 +101,7 @@ impl Perfetto<'_> {
         match row {
             SyntheticRow::Sends(hop, lane) => {
                 let role = ledger.hop(hop).map_or("", |h| &ledger.groups()[h.group].ends.from);
+                // The main thread of the only process with the role sends, so its own track is used.
                 if let Some(thread) = self.tracks.opening.only_thread_of(role) {
                     let track = self.track_of_thread(thread, role, "");
                     self.tracks.rows.insert(row, track);

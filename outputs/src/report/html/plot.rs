@@ -39,6 +39,7 @@ impl Axis {
 
     /// Linear scale from zero to a round number of at least `max`.
     pub(super) fn counting(max: f64) -> Self {
+        // An axis without length could not be divided.
         let max = if max > 0.0 { max } else { 1.0 };
         let step = round_step(max / 4.0);
         Self::linear(0.0, (max / step).ceil() * step)
@@ -46,6 +47,7 @@ impl Axis {
 
     /// Logarithmic scale over whole decades; smaller values are drawn at its start.
     pub(super) fn decades(min: f64, max: f64) -> Self {
+        // Zero has no logarithm, and a single value still needs a decade.
         let from = 10_f64.powf(min.max(1.0).log10().floor());
         let to = 10_f64.powf(max.max(1.0).log10().ceil()).max(from * 10.0);
         Self { from, to, log: true }

@@ -36,18 +36,17 @@ impl<'a> RunMaker<'a> {
     pub(super) fn start_first_runs(
         &mut self,
         engines: Vec<EngineRun>,
-        endpoint: Option<MetricsOptions>,
+        mut endpoint: Option<MetricsOptions>,
     ) -> anyhow::Result<Vec<Running<WatchedEngine>>> {
         let are_several = engines.len() > 1;
-        let mut endpoint = Some(endpoint);
         let mut outputs = Vec::new();
         for engine in &engines {
             let files = if are_several { self.files.of_run(&engine.name()) } else { self.files.clone() };
             // The first run opens the endpoint, and the others share it.
-            if let Some(endpoint) = endpoint.take() {
-                let opened = RunOutputs::open(self.live, engine.kind(), &files, endpoint)?;
-                self.telemetry = opened.shared_telemetry();
-                outputs.push(opened);
+            if outputs.is_empty() {
+                let first = RunOutputs::open(self.live, engine.kind(), &files, endpoint.take())?;
+                self.telemetry = first.shared_telemetry();
+                outputs.push(first);
             } else {
                 outputs.push(RunOutputs::open_further(self.live, engine.kind(), &files, &self.telemetry)?);
             }
