@@ -129,21 +129,15 @@ struct CodedPointSet {
 
 impl CodedPointSet {
     fn encode(set: PointSet) -> Self {
-        let mut flags = 0;
-        let kind = match set {
-            PointSet::Messages(wanted) => {
-                flags = u32::from(wanted.processed) | u32::from(wanted.buffers) << 1;
-                MESSAGES
+        match set {
+            PointSet::Messages(MessagePoints { processed, buffers }) => {
+                Self { kind: MESSAGES, flags: u32::from(processed) | u32::from(buffers) << 1 }
             }
-            PointSet::Polls { with_returns } => {
-                flags = with_returns.into();
-                POLLS
-            }
-            PointSet::Tls => TLS,
-            PointSet::Method => METHOD,
-            PointSet::Accepts => ACCEPTS,
-        };
-        Self { kind, flags }
+            PointSet::Polls { with_returns } => Self { kind: POLLS, flags: with_returns.into() },
+            PointSet::Tls => Self { kind: TLS, flags: 0 },
+            PointSet::Method => Self { kind: METHOD, flags: 0 },
+            PointSet::Accepts => Self { kind: ACCEPTS, flags: 0 },
+        }
     }
 
     /// The set; `None` if the kind or a flag is unknown.
