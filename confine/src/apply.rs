@@ -25,6 +25,30 @@ impl Plan {
         if let Err(error) = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }) {
             outcome.add_missing(&format!("cannot disable core dumps: {error}"));
         }
+        self.drop_rights(&mut outcome);
+        // Its memory could otherwise be written to by a process with its user id, which then had its rights.
+        if matches!(self.work, Work::Attach | Work::Open)
+            && let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        {
+            outcome.add_missing(&format!("cannot protect the memory from processes of the same user: {error}"));
+        }
+        // Landlock and seccomp require it.
+        if let Err(error) = set_no_new_privs(true) {
+            outcome.add_missing(&format!("cannot set no_new_privs: {error}"));
+            return outcome;
+        }
+        if !self.work.observes_processes() {
+            self.restrict_access(rules, &mut outcome);
+        }
+        match seccomp::install_filters(self.work) {
+            Ok(()) => outcome.seccomp = true,
+            Err(why) => outcome.add_missing(&format!("system calls are not filtered: {why}")),
+        }
+        outcome
+    }
+
+    /// Drops capabilities, and leaves root where the plan allows it.
+    fn drop_rights(&self, outcome: &mut Outcome) {
         match caps::drop_capabilities(self) {
             Ok(DroppedRights { kept, user_change }) => {
                 outcome.kept = kept;
@@ -38,37 +62,23 @@ impl Plan {
             }
             Err(error) => outcome.add_missing(&format!("cannot drop capabilities: {error}")),
         }
-        // Its memory could otherwise be written to by a process with its user id, which then had its rights.
-        if matches!(self.work, Work::Attach | Work::Open)
-            && let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable)
-        {
-            outcome.add_missing(&format!("cannot protect the memory from processes of the same user: {error}"));
-        }
-        // Landlock and seccomp require it.
-        if let Err(error) = set_no_new_privs(true) {
-            outcome.add_missing(&format!("cannot set no_new_privs: {error}"));
-            return outcome;
-        }
-        if !self.work.observes_processes() {
-            match rules.restrict() {
-                Ok(landlock) => {
-                    outcome.landlock = true;
-                    if self.work == Work::Network
-                        && let Some(gap) = landlock_rules::unrestricted_access(landlock)
-                    {
-                        outcome.add_missing(gap);
-                    }
+    }
+
+    /// Restricts the access to files, and to sockets where the kernel can.
+    fn restrict_access(&self, rules: LandlockRules, outcome: &mut Outcome) {
+        match rules.restrict() {
+            Ok(landlock) => {
+                outcome.landlock = true;
+                if self.work == Work::Network
+                    && let Some(gap) = landlock_rules::unrestricted_access(landlock)
+                {
+                    outcome.add_missing(gap);
                 }
-                Err(why) => outcome.add_missing(&format!(
-                    "file access is not restricted: {why}; this needs Linux 5.13 or later with landlock in lsm="
-                )),
             }
+            Err(why) => outcome.add_missing(&format!(
+                "file access is not restricted: {why}; this needs Linux 5.13 or later with landlock in lsm="
+            )),
         }
-        match seccomp::install_filters(self.work) {
-            Ok(()) => outcome.seccomp = true,
-            Err(why) => outcome.add_missing(&format!("system calls are not filtered: {why}")),
-        }
-        outcome
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use aya::Ebpf;
 use aya_log::EbpfLogger;
 use probe_ebpf::Offsets;
+use probe_ebpf::egress::Places;
 
 use crate::attach::{self, AttachMethod, Link};
 use crate::btf::{Btf, VMLINUX};
@@ -22,13 +23,7 @@ pub(crate) struct KernelSide {
     ebpf: Ebpf,
     attach_method: AttachMethod,
     options: ProbeOptions,
-    offsets: Offsets,
-    /// Why the kernel describes no types.
-    missing_btf: Option<String>,
-    /// Why the fields that the egress programs read are unknown.
-    missing_egress_field: Option<String>,
-    /// The kernel's poll functions have the parameters that the programs read.
-    has_poll_timeouts: bool,
+    types: KernelTypes,
     /// Links of the attached groups.
     groups: HashMap<Group, Vec<Link>>,
     /// Links of the uprobes by target.
@@ -37,36 +32,48 @@ pub(crate) struct KernelSide {
     loss_counters: LossCounters,
 }
 
+/// What the running kernel's description of its types says to the programs.
+struct KernelTypes {
+    offsets: Offsets,
+    /// Why the kernel describes no types.
+    missing_btf: Option<String>,
+    /// Fields that the egress programs read, or why they are unknown.
+    egress_offsets: Result<Places, String>,
+    /// The kernel's poll functions have the parameters that the programs read.
+    has_poll_timeouts: bool,
+}
+
+impl KernelTypes {
+    fn read() -> Self {
+        match Btf::read_running_kernel() {
+            Ok(btf) => Self {
+                offsets: btf.probe_offsets(),
+                missing_btf: None,
+                egress_offsets: find_egress_offsets(&btf).map_err(|error| error.to_string()),
+                has_poll_timeouts: attach::KERNEL_POLLS
+                    .iter()
+                    .all(|poll| btf.takes_pointer_to(poll.function, poll.timeout_index, "timespec64")),
+            },
+            Err(error) => Self {
+                offsets: Offsets::NONE,
+                missing_btf: Some(error.to_string()),
+                egress_offsets: Err(error.to_string()),
+                has_poll_timeouts: false,
+            },
+        }
+    }
+}
+
 impl KernelSide {
     /// Creates the maps and prepares the programs.
     pub(crate) fn load(options: ProbeOptions) -> Result<Self, Refusal> {
-        let mut missing_btf = None;
-        let mut missing_egress_field = None;
-        let mut has_poll_timeouts = false;
-        let mut offsets = Offsets::NONE;
-        let mut egress_offsets = None;
-        match Btf::read_running_kernel() {
-            Ok(btf) => {
-                has_poll_timeouts = attach::KERNEL_POLLS
-                    .iter()
-                    .all(|poll| btf.takes_pointer_to(poll.function, poll.timeout_index, "timespec64"));
-                offsets = btf.probe_offsets();
-                match find_egress_offsets(&btf) {
-                    Ok(found) => egress_offsets = Some(found),
-                    Err(error) => missing_egress_field = Some(error.to_string()),
-                }
-            }
-            Err(error) => {
-                missing_btf = Some(error.to_string());
-                missing_egress_field.clone_from(&missing_btf);
-            }
-        }
+        let types = KernelTypes::read();
         let settings = LoadSettings {
             // The kernel accepts powers of two only.
             ring_bytes: options.ring_bytes.clamp(64 << 10, 1 << 30).next_power_of_two(),
-            offsets,
+            offsets: types.offsets,
             accounting: options.scheduler || options.polls,
-            places: egress_offsets.unwrap_or_default(),
+            places: types.egress_offsets.clone().unwrap_or_default(),
         };
         let mut ebpf = load::load_object(settings).map_err(|error| Refusal::from_error(&error))?;
         let programs: &'static [&'static str] = if options.tls { &WITH_TLS } else { &UPROBES };
@@ -82,10 +89,7 @@ impl KernelSide {
             ebpf,
             attach_method,
             options,
-            offsets,
-            missing_btf,
-            missing_egress_field,
-            has_poll_timeouts,
+            types,
             groups: HashMap::new(),
             targets: HashMap::new(),
             kernel_log,
@@ -110,7 +114,7 @@ impl KernelSide {
         if let Err(error) = self.attach_group(Group::Writes) {
             tracing::debug!("cannot observe responses to clients: {error}");
         }
-        if self.missing_egress_field.is_none() {
+        if self.types.egress_offsets.is_ok() {
             for program in [attach::CLIENT_READS, attach::ZMTP_READS].into_iter().chain(attach::ARRIVALS) {
                 if let Err(error) = attach::load_tracepoint_program(&mut self.ebpf, program) {
                     tracing::debug!("cannot observe reads from sockets: {error}");
@@ -122,7 +126,7 @@ impl KernelSide {
     /// Facts about the loaded programs that the reader of their records needs.
     pub(crate) fn loaded_facts(&self) -> LoadedFacts {
         LoadedFacts {
-            observes_sleep: self.offsets.call != Offsets::ABSENT,
+            observes_sleep: self.types.offsets.call != Offsets::ABSENT,
             uses_perf_events: matches!(self.attach_method, AttachMethod::PerfEvents(_)),
         }
     }
@@ -198,14 +202,14 @@ impl KernelSide {
     /// The types or fields that the programs of a group read and the kernel does not describe. `None` if it describes all.
     fn missing_types_for(&self, group: Group) -> Option<String> {
         match group {
-            Group::Scheduler if self.offsets.sched() => None,
-            Group::Scheduler => {
-                Some(self.missing_btf.clone().unwrap_or_else(|| format!("{VMLINUX} lacks a field of task_struct")))
-            }
-            Group::KernelPolls if self.has_poll_timeouts => None,
+            Group::Scheduler if self.types.offsets.sched() => None,
+            Group::Scheduler => Some(
+                self.types.missing_btf.clone().unwrap_or_else(|| format!("{VMLINUX} lacks a field of task_struct")),
+            ),
+            Group::KernelPolls if self.types.has_poll_timeouts => None,
             Group::KernelPolls => Some(String::from("the kernel's poll functions have other parameters")),
             Group::Writes | Group::ClientReads | Group::ZmtpReads | Group::Arrivals => {
-                self.missing_egress_field.clone()
+                self.types.egress_offsets.as_ref().err().cloned()
             }
         }
     }

@@ -47,9 +47,9 @@ pub(super) enum Detected {
 /// Detects the protocol from the first bytes of a connection or of a write.
 pub(super) fn detect_protocol(bytes: &[u8], protocols: &[StreamProtocol]) -> Detected {
     const REQUESTS: [&[u8]; 6] = [b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"PRI * HTTP/2"];
-    // This includes no bytes at all.
     match Recognition::by_start(bytes, b"HTTP/1.") {
         Recognition::Yes => return Detected::Http,
+        // Also without any byte.
         Recognition::TooShort => return Detected::Short,
         Recognition::No => {}
     }
@@ -64,7 +64,7 @@ pub(super) fn detect_protocol(bytes: &[u8], protocols: &[StreamProtocol]) -> Det
         return Detected::Unreadable(Unreadable::Request);
     }
     // The signature of a ZMTP greeting.
-    if bytes[0] == 0xff && bytes.get(9) == Some(&0x7f) {
+    if bytes.first() == Some(&0xff) && bytes.get(9) == Some(&0x7f) {
         return Detected::Unreadable(Unreadable::Zmq);
     }
     detect_chunk_with_event(bytes)

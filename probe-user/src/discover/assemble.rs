@@ -51,26 +51,15 @@ pub(crate) fn assemble_engines(
     let readings = link_meaning::interpret_links(known, links, &roles);
     let links = InterpretedLinks { links, readings };
 
-    let exchanging = links.iter().filter_map(|(link, _)| Some((link.connector?.candidate, link.acceptor.candidate)));
-    let related = nodes.iter().enumerate().filter_map(|(child, node)| {
-        let parent = node.parent?;
-        roles[parent]?;
-        // The main process of an engine may be the child of another program.
-        roles[child].is_some_and(|(role, _)| !role.is_main()).then_some((child, parent))
-    });
-    let groups = connected_groups(candidates.len(), exchanging.chain(related));
     let mut engines: Vec<Engine> = Vec::new();
-    for group in &groups {
+    for group in &group_nodes(&nodes, &roles, &links) {
         let mut engine = assemble_engine(known, group, candidates, &roles, &links, blind_spots);
         if engine.processes.is_empty() {
             continue;
         }
-        // Many programs use ZMQ. An unnamed group counts as an engine only with a hop that must be output, or while the peers of such a hop
-        // are gone.
-        let has_output = engine.hops.iter().any(|hop| hop.carries == Carries::Output);
-        let lost_its_peers = engine.hops.is_empty() && group.iter().any(|&index| candidates[index].last_role.is_some());
-        engine.is_confirmed = is_confirmed(&engine, unread);
-        if has_output || lost_its_peers || engine.is_named() {
+        let has_lost_peers = group.iter().any(|&index| candidates[index].last_role.is_some());
+        if is_engine(&engine, has_lost_peers) {
+            engine.is_confirmed = is_confirmed(&engine, unread);
             engines.push(engine);
         } else {
             for &index in group {
@@ -84,6 +73,25 @@ pub(crate) fn assemble_engines(
         (!engine.is_confirmed, !engine.is_named(), oldest_start)
     });
     Assembly { engines, roles }
+}
+
+/// Groups the processes of each engine: those that exchange messages, and children with their parents.
+fn group_nodes(nodes: &[Node], roles: &[Option<RoleWithSource>], links: &InterpretedLinks<'_>) -> Vec<Vec<usize>> {
+    let exchanging = links.iter().filter_map(|(link, _)| Some((link.connector?.candidate, link.acceptor.candidate)));
+    let related = nodes.iter().enumerate().filter_map(|(child, node)| {
+        let parent = node.parent?;
+        roles[parent]?;
+        // The main process of an engine may be the child of another program.
+        roles[child].is_some_and(|(role, _)| !role.is_main()).then_some((child, parent))
+    });
+    connected_groups(nodes.len(), exchanging.chain(related))
+}
+
+/// Whether a group is an engine. Many programs use ZMQ, so an unnamed group is one only with a hop that must be output, or while the peers
+/// of such a hop are gone. `has_lost_peers`: a process of the group had a role at the last scan.
+fn is_engine(engine: &Engine, has_lost_peers: bool) -> bool {
+    let has_output = engine.hops.iter().any(|hop| hop.carries == Carries::Output);
+    has_output || (engine.hops.is_empty() && has_lost_peers) || engine.is_named()
 }
 
 /// Roles as stated, inferred from the links, or known from the last scan.

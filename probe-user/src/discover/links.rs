@@ -1,5 +1,6 @@
 //! Connections between candidates: sockets combined with the descriptors that refer to them.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use super::blind_spot::{BlindSpot, ProcPart};
@@ -63,34 +64,7 @@ pub(crate) fn find_links(
     diag_sockets: &mut DiagSockets,
 ) -> FoundLinks {
     let mut found = FoundLinks::default();
-    let mut holders: HashMap<u64, OpenSocket> = HashMap::new();
-    // By network namespace, whose sockets are listed once: its members, the first of which gives access.
-    let mut namespaces: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-    for (index, (candidate, sockets)) in candidates.iter().zip(sockets).enumerate() {
-        match sockets {
-            Ok(sockets) => {
-                if sockets.is_truncated {
-                    found.add_limit("descriptors in one process", MAX_DESCRIPTORS);
-                }
-                for &SocketDescriptor { fd, inode } in &sockets.items {
-                    let socket = OpenSocket { candidate: index, fd, inode };
-                    let holder = holders.entry(inode).or_insert(socket);
-                    // A socket inherited over a fork has two holders; the older process created it.
-                    let holder_start = candidates[holder.candidate].id.start_time;
-                    if (candidate.id.start_time, fd) < (holder_start, holder.fd) {
-                        *holder = socket;
-                    }
-                }
-            }
-            Err(ReadError::Denied) => {
-                found.refused.entry(ProcPart::Descriptors).or_default().push(candidate.id.pid);
-            }
-            Err(_) => continue,
-        }
-        if let Some(namespace) = candidate.net_ns {
-            namespaces.entry(namespace).or_default().push(index);
-        }
-    }
+    let HeldSockets { holders, namespaces } = collect_sockets(candidates, sockets, &mut found);
     let has_hidden_sockets = found.refused.contains_key(&ProcPart::Descriptors);
     diag_sockets.retain(|namespace, _| namespaces.contains_key(namespace));
     for (namespace, members) in &namespaces {
@@ -113,6 +87,51 @@ pub(crate) fn find_links(
     // A connection may be listed at both of its ends.
     found.links.dedup();
     found
+}
+
+/// Where the sockets of all candidates are.
+#[derive(Default)]
+struct HeldSockets {
+    /// By inode: the descriptor in the process that created the socket.
+    holders: HashMap<u64, OpenSocket>,
+    /// By network namespace, whose sockets are listed once: its members, the first of which gives access.
+    namespaces: BTreeMap<u64, Vec<usize>>,
+}
+
+impl HeldSockets {
+    fn add_socket(&mut self, socket: OpenSocket, candidates: &[&Candidate]) {
+        // A socket inherited over a fork has two holders; the older process created it.
+        let age = |socket: &OpenSocket| (candidates[socket.candidate].id.start_time, socket.fd);
+        let holder = self.holders.entry(socket.inode).or_insert(socket);
+        if age(&socket) < age(holder) {
+            *holder = socket;
+        }
+    }
+}
+
+/// Collects the sockets of the candidates, and records those that could not be read.
+fn collect_sockets(candidates: &[&Candidate], sockets: &[ProcessSockets], found: &mut FoundLinks) -> HeldSockets {
+    let mut held = HeldSockets::default();
+    for (index, (candidate, sockets)) in candidates.iter().zip(sockets).enumerate() {
+        match sockets {
+            Ok(sockets) => {
+                if sockets.is_truncated {
+                    found.add_limit("descriptors in one process", MAX_DESCRIPTORS);
+                }
+                for &SocketDescriptor { fd, inode } in &sockets.items {
+                    held.add_socket(OpenSocket { candidate: index, fd, inode }, candidates);
+                }
+            }
+            Err(ReadError::Denied) => {
+                found.refused.entry(ProcPart::Descriptors).or_default().push(candidate.id.pid);
+            }
+            Err(_) => continue,
+        }
+        if let Some(namespace) = candidate.net_ns {
+            held.namespaces.entry(namespace).or_default().push(index);
+        }
+    }
+    held
 }
 
 /// Resolves the ends of a connection. `has_hidden_sockets`: the descriptors of some candidate are unreadable, so an end without a known
@@ -142,8 +161,8 @@ fn find_unix_connections(
     found: &mut FoundLinks,
 ) -> Result<Vec<SocketConnection>, DiagError> {
     let diag_socket = match diag_sockets.entry(namespace) {
-        std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
-        std::collections::hash_map::Entry::Vacant(new) => new.insert(DiagSocket::open_for(process)?),
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(new) => new.insert(DiagSocket::open_for(process)?),
     };
     let sockets = diag_socket.list_unix_sockets(MAX_SOCKETS)?;
     if sockets.is_truncated {

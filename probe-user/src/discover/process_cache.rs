@@ -112,27 +112,13 @@ impl ProcessCache {
     pub(crate) fn update(&mut self, pids: &[u32], by_hand: &[RoleSpec]) -> bool {
         let before = self.reported_state();
         let listed: HashSet<u32> = pids.iter().copied().collect();
-        self.processes.retain(|pid, _| listed.contains(pid));
-        // Processes that have exited leave room for others.
-        self.kept_counts = CandidateCounts::default();
-        for entry in self.processes.values() {
-            self.kept_counts.add(&entry.state);
-        }
+        self.forget_others(&listed);
         self.lacks_descriptors = false;
         let parents = self.parents_of_stated();
         // First, so that no other process takes the descriptor of a process that the user named.
         let named = by_hand.iter().map(|spec| spec.pid).filter(|pid| listed.contains(pid));
         for pid in named.chain(pids.iter().copied()) {
-            let is_current = match self.processes.get_mut(&pid) {
-                Some(known) => known.is_current(pid),
-                None => Ok(false),
-            };
-            match is_current {
-                Ok(true) => {}
-                // An error of this process says nothing about the other one, whose entry stays.
-                Err(error) if could_not_be_asked(error) => self.lacks_descriptors |= is_out_of_descriptors(error),
-                Ok(false) | Err(_) => self.examine_again(pid, by_hand, parents.contains(&pid)),
-            }
+            self.examine_unless_current(pid, by_hand, parents.contains(&pid));
         }
         // Only now, because the examinations above may have stated the role of a further child.
         for pid in self.parents_of_stated() {
@@ -141,6 +127,29 @@ impl ProcessCache {
             }
         }
         before != self.reported_state()
+    }
+
+    /// Removes the processes that are not listed. Those that have exited leave room for others.
+    fn forget_others(&mut self, listed: &HashSet<u32>) {
+        self.processes.retain(|pid, _| listed.contains(pid));
+        self.kept_counts = CandidateCounts::default();
+        for entry in self.processes.values() {
+            self.kept_counts.add(&entry.state);
+        }
+    }
+
+    /// Examines a process that is new, has changed or was examined too long ago.
+    fn examine_unless_current(&mut self, pid: u32, by_hand: &[RoleSpec], is_parent: bool) {
+        let is_current = match self.processes.get_mut(&pid) {
+            Some(known) => known.is_current(pid),
+            None => Ok(false),
+        };
+        match is_current {
+            Ok(true) => {}
+            // An error of this process says nothing about the other one, whose entry stays.
+            Err(error) if could_not_be_asked(error) => self.lacks_descriptors |= is_out_of_descriptors(error),
+            Ok(false) | Err(_) => self.examine_again(pid, by_hand, is_parent),
+        }
     }
 
     /// Everything of which [`Self::update`] reports a change.

@@ -183,19 +183,24 @@ fn request_analysis(
     library: BorrowedFd<'_>,
     peer: BorrowedFd<'_>,
 ) -> io::Result<LocatorAnswer> {
-    let (mut answer, answer_writer) = io::pipe()?;
+    let (answer_reader, answer_writer) = io::pipe()?;
     channel::send_message(supervisor, &sought.to_le_bytes(), &[library, answer_writer.as_fd()])?;
     // Otherwise the pipe would stay open when the process has ended.
     drop(answer_writer);
+    receive_answer(answer_reader, peer)
+}
+
+/// Receives the answer of an analysis that has just begun. `peer`: the socket whose other end asked for it.
+fn receive_answer(mut pipe: io::PipeReader, peer: BorrowedFd<'_>) -> io::Result<LocatorAnswer> {
     let deadline = Instant::now() + TIME_LIMIT + GRACE;
     // The analysed file decides what the process writes, so the length of the answer is limited.
     let mut bytes = [0; ANSWER_BYTES];
     let mut filled = 0;
     while filled < bytes.len() {
-        if !is_readable_in_time(answer.as_fd(), peer, deadline)? {
+        if !is_readable_in_time(pipe.as_fd(), peer, deadline)? {
             return Ok(Err(format!("the analysis of its code took more than {} s", TIME_LIMIT.as_secs())));
         }
-        match answer.read(&mut bytes[filled..])? {
+        match pipe.read(&mut bytes[filled..])? {
             0 => break,
             count => filled += count,
         }

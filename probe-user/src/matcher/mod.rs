@@ -124,18 +124,26 @@ struct ReceivingSocket {
     next_seq: Option<u64>,
     /// Number of frames received unobserved that are not assigned to a lane yet.
     unassigned: u64,
-    /// Number and frame of the last receipt.
-    last: Option<(u64, FrameRef)>,
+    last: Option<LastReceipt>,
     identical: IdenticalFrames,
+}
+
+/// The last receipt of a socket.
+#[derive(Clone, Copy, Debug)]
+struct LastReceipt {
+    /// Number of the receipt.
+    seq: u64,
+    frame: FrameRef,
 }
 
 /// Where a received frame was found.
 #[derive(Clone, Copy)]
-struct FramePosition {
+struct FoundFrame {
     /// Index of its lane.
     lane: usize,
     /// Number of frames before it in the lane.
     position: usize,
+    method: MatchMethod,
 }
 
 impl Matcher {
@@ -148,21 +156,27 @@ impl Matcher {
     pub fn record_send(&mut self, message: &Message<'_>) -> NumberedSend {
         let Call { socket, seq, at, .. } = message.call;
         let limit = self.limits.max_in_flight;
+        let lane = self.lane_of_send(socket, seq);
+        let fingerprint = Fingerprint::of_frame(message.bytes, message.payload);
+        let AddedFrame { lost_before, dropped } = lane.add_frame(seq, ObservedSend { sent_at: at, fingerprint }, limit);
+        let frame = FrameRef { lane: lane.lane, seq };
+        self.misses.lost_sent = self.misses.lost_sent.saturating_add(lost_before);
+        self.misses.shed += dropped;
+        NumberedSend { frame, lost_before }
+    }
+
+    /// The socket's lane that a send with this number continues; otherwise a new one.
+    fn lane_of_send(&mut self, socket: SocketId, seq: u64) -> &mut SendingLane {
         let known = self.lane_of_sender.get(&socket).copied();
         // A new socket at the address of an old one gets a lane of its own.
-        let known = known.filter(|lane| self.lanes[*lane].continues_with(seq, limit));
-        let lane = known.unwrap_or_else(|| {
+        let continued = known.filter(|lane| self.lanes[*lane].continues_with(seq, self.limits.max_in_flight));
+        let index = continued.unwrap_or_else(|| {
             let index = self.lanes.len();
             self.lanes.push(SendingLane::new(index as u32, socket, seq));
             self.lane_of_sender.insert(socket, index);
             index
         });
-        let lane = &mut self.lanes[lane];
-        let fingerprint = Fingerprint::of_frame(message.bytes, message.payload);
-        let AddedFrame { lost_before, dropped } = lane.add_frame(seq, ObservedSend { sent_at: at, fingerprint }, limit);
-        self.misses.lost_sent = self.misses.lost_sent.saturating_add(lost_before);
-        self.misses.shed += dropped;
-        NumberedSend { frame: FrameRef { lane: lane.lane, seq }, lost_before }
+        &mut self.lanes[index]
     }
 
     /// Records that the socket refused its last frame.
@@ -183,7 +197,7 @@ impl Matcher {
         self.misses.lost_received = self.misses.lost_received.saturating_add(lost_before);
 
         let fingerprint = Fingerprint::of_frame(message.bytes, message.payload);
-        let Some((FramePosition { lane, position }, method)) = self.find_frame(socket, &fingerprint) else {
+        let Some(FoundFrame { lane, position, method }) = self.find_frame(socket, &fingerprint) else {
             return Err(self.count_unmatched(socket, &fingerprint));
         };
         let Some(RemovedFrame { frame: received, removed_before }) = self.lanes[lane].remove_received(position) else {
@@ -195,10 +209,11 @@ impl Matcher {
         self.misses.skipped = self.misses.skipped.saturating_add(skipped);
         receiver.unassigned = receiver.unassigned.saturating_sub(removed_before);
         let frame = FrameRef { lane: self.lanes[lane].lane, seq: received.seq };
-        receiver.last = Some((seq, frame));
+        receiver.last = Some(LastReceipt { seq, frame });
         Ok(Match { frame, sent_at: received.observed.map(|send| send.sent_at), method, lost_before })
     }
 
+    /// Counts a received frame without send, and returns why it has none.
     fn count_unmatched(&mut self, socket: SocketId, fingerprint: &Fingerprint) -> Unmatched {
         if self.receivers.entry(socket).or_default().identical.take_expected(fingerprint) {
             self.misses.identical += 1;
@@ -210,8 +225,8 @@ impl Matcher {
 
     /// Returns the frame that the application has processed.
     pub fn processed_frame(&self, call: &Call) -> Option<FrameRef> {
-        let (seq, frame) = self.receivers.get(&call.socket)?.last?;
-        (seq == call.seq).then_some(frame)
+        let last = self.receivers.get(&call.socket)?.last?;
+        (last.seq == call.seq).then_some(last.frame)
     }
 
     /// All lanes in the order of their numbers.
@@ -238,30 +253,24 @@ impl Matcher {
 
     /// Finds a received frame. By content first: at the head of a lane that leads here, deeper in such a lane, then in a lane without a
     /// known receiver. Then by order: at the position given by the number of unobserved receipts, including that of a lost record.
-    fn find_frame(&mut self, socket: SocketId, fingerprint: &Fingerprint) -> Option<(FramePosition, MatchMethod)> {
+    fn find_frame(&mut self, socket: SocketId, fingerprint: &Fingerprint) -> Option<FoundFrame> {
         let receiver = self.receivers.entry(socket).or_default();
         // A copy, because a match may add a lane.
         let own_lanes = receiver.lanes.clone();
         let unassigned = receiver.unassigned as usize;
         let head = self.best_head(&own_lanes, fingerprint);
         if let Some(head) = head.filter(|head| head.agreement >= Agreement::Ends) {
-            let is_equally_good =
-                |lane: &&usize| self.head_agreement(**lane, fingerprint).is_some_and(|other| other == head.agreement);
-            if own_lanes.iter().filter(is_equally_good).count() > 1 {
+            if self.is_ambiguous(&own_lanes, head.agreement, fingerprint) {
                 let receiver = self.receivers.entry(socket).or_default();
                 receiver.identical.record_ambiguous(head.lane, *fingerprint);
             }
-            return Some((FramePosition { lane: head.lane, position: 0 }, MatchMethod::Content));
+            return Some(FoundFrame { lane: head.lane, position: 0, method: MatchMethod::Content });
         }
-        let depth = self.limits.search_depth;
-        let find_deeper = |lane: &usize| {
-            let position = self.lanes[*lane].find_position(fingerprint, Agreement::Ends, depth)?;
-            Some(FramePosition { lane: *lane, position })
-        };
-        let candidates: Vec<FramePosition> = own_lanes.iter().filter_map(find_deeper).collect();
-        for candidate in &candidates {
-            if self.may_skip(socket, candidate.lane, candidate.position.saturating_sub(unassigned)) {
-                return Some((*candidate, MatchMethod::Content));
+        let deeper: Vec<FoundFrame> =
+            own_lanes.iter().filter_map(|lane| self.find_in_lane(*lane, fingerprint, Agreement::Ends)).collect();
+        for found in &deeper {
+            if self.may_skip(socket, found.lane, found.position.saturating_sub(unassigned)) {
+                return Some(*found);
             }
         }
         if self.receivers.entry(socket).or_default().identical.is_expected(fingerprint) {
@@ -270,12 +279,23 @@ impl Matcher {
         if let Some(found) = self.find_in_other_lanes(&own_lanes, fingerprint) {
             self.lanes[found.lane].receivers.push(socket);
             self.receivers.entry(socket).or_default().lanes.push(found.lane);
-            return Some((found, MatchMethod::Content));
+            return Some(found);
         }
-        if let Some(candidate) = candidates.first() {
-            return Some((*candidate, MatchMethod::Content));
+        match deeper.first() {
+            Some(found) => Some(*found),
+            None => self.find_by_order(&own_lanes, unassigned, head, fingerprint),
         }
-        if let [lane] = own_lanes[..] {
+    }
+
+    /// Finds a received frame by its position, after this number of unobserved receipts. `head`: the best of the lanes' first frames.
+    fn find_by_order(
+        &self,
+        own_lanes: &[usize],
+        unassigned: usize,
+        head: Option<AgreeingHead>,
+        fingerprint: &Fingerprint,
+    ) -> Option<FoundFrame> {
+        if let [lane] = *own_lanes {
             // Only one lane leads here, so its order decides. However, a position that was counted but not compared must not skip frames
             // that can still be compared.
             let next = self.lanes[lane].frame_at(unassigned).copied()?;
@@ -284,12 +304,18 @@ impl Matcher {
                 // Without missed receipts, the lane's next frame is this one.
                 None => unassigned == 0,
             };
-            return is_acceptable.then_some((FramePosition { lane, position: unassigned }, MatchMethod::Order));
+            return is_acceptable.then_some(FoundFrame { lane, position: unassigned, method: MatchMethod::Order });
         }
-        if unassigned == 0 {
-            return head.map(|head| (FramePosition { lane: head.lane, position: 0 }, MatchMethod::Order));
+        if unassigned > 0 {
+            return None;
         }
-        None
+        Some(FoundFrame { lane: head?.lane, position: 0, method: MatchMethod::Order })
+    }
+
+    /// Finds the first frame of a lane that agrees at least this well.
+    fn find_in_lane(&self, lane: usize, fingerprint: &Fingerprint, min: Agreement) -> Option<FoundFrame> {
+        let position = self.lanes[lane].find_position(fingerprint, min, self.limits.search_depth)?;
+        Some(FoundFrame { lane, position, method: MatchMethod::Content })
     }
 
     /// The first frame of these lanes that agrees best, of several the oldest.
@@ -300,6 +326,11 @@ impl Matcher {
             Some(AgreeingHead { agreement, sent_at: send.sent_at, lane })
         });
         heads.max_by_key(AgreeingHead::preference).filter(|head| head.agreement > Agreement::No)
+    }
+
+    /// Whether the first frames of several of these lanes agree exactly this well.
+    fn is_ambiguous(&self, lanes: &[usize], agreement: Agreement, fingerprint: &Fingerprint) -> bool {
+        lanes.iter().filter(|lane| self.head_agreement(**lane, fingerprint) == Some(agreement)).count() > 1
     }
 
     fn head_agreement(&self, lane: usize, fingerprint: &Fingerprint) -> Option<Agreement> {
@@ -321,18 +352,15 @@ impl Matcher {
     }
 
     /// Searches lanes without a receiver, then lanes that ZMQ distributes to several.
-    fn find_in_other_lanes(&self, own_lanes: &[usize], fingerprint: &Fingerprint) -> Option<FramePosition> {
-        let search = |has_receiver: bool, min: Agreement| {
-            let lanes = self.lanes.iter().enumerate();
-            let mut others =
-                lanes.filter(|(index, lane)| lane.receivers.is_empty() != has_receiver && !own_lanes.contains(index));
-            others.find_map(|(index, lane)| {
-                let position = lane.find_position(fingerprint, min, self.limits.search_depth)?;
-                Some(FramePosition { lane: index, position })
-            })
-        };
+    fn find_in_other_lanes(&self, own_lanes: &[usize], fingerprint: &Fingerprint) -> Option<FoundFrame> {
+        let has_receiver = |lane: &usize| !self.lanes[*lane].receivers.is_empty();
+        let other_lanes = || (0..self.lanes.len()).filter(|lane| !own_lanes.contains(lane));
+        let mut free_lanes = other_lanes().filter(|lane| !has_receiver(lane));
+        if let Some(found) = free_lanes.find_map(|lane| self.find_in_lane(lane, fingerprint, Agreement::Ends)) {
+            return Some(found);
+        }
         // A lane that already has a receiver needs more proof.
-        search(false, Agreement::Ends).or_else(|| search(true, Agreement::Whole))
+        other_lanes().filter(has_receiver).find_map(|lane| self.find_in_lane(lane, fingerprint, Agreement::Whole))
     }
 }
 

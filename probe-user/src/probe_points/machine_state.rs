@@ -364,19 +364,20 @@ impl MachineState {
 
     /// Applies a move of 64 bits, or the calculation of an address.
     fn execute_move(&mut self, instruction: &Instruction) {
-        let moved = if instruction.op1_kind() == OpKind::Register {
-            self.register(instruction.op1_register())
-        } else if let Some(offset) = self.memory_frame_offset(instruction) {
-            // `lea` calculates the address of the operand, and does not read it.
-            if instruction.mnemonic() == Mnemonic::Lea {
-                TrackedValue::Frame(offset)
-            } else {
-                self.slots.get(&offset).copied().unwrap_or(TrackedValue::Unknown)
-            }
-        } else {
-            TrackedValue::Unknown
-        };
+        let moved = self.second_operand(instruction);
         self.store_first_operand(instruction, moved, 8);
+    }
+
+    /// Value of the second operand of a move; for `lea`, its address.
+    fn second_operand(&self, instruction: &Instruction) -> TrackedValue {
+        if instruction.op1_kind() == OpKind::Register {
+            return self.register(instruction.op1_register());
+        }
+        match self.memory_frame_offset(instruction) {
+            Some(offset) if instruction.mnemonic() == Mnemonic::Lea => TrackedValue::Frame(offset),
+            Some(offset) => self.slots.get(&offset).copied().unwrap_or(TrackedValue::Unknown),
+            None => TrackedValue::Unknown,
+        }
     }
 
     /// Sets the instruction's first operand, of `size` bytes, to `value`.

@@ -70,10 +70,9 @@ fn role_by_neighbour(from: usize, to: usize, edges: &[Edge], roles: &Roles) -> O
     match (known_role(roles, from), known_role(roles, to)) {
         (None, Some(receiver)) => {
             let role = match receiver {
-                DETOKENIZER | DETOKENIZER_ROUTER => SCHEDULER,
                 // Only a detokenizer stands between two others.
                 TOKENIZER | ROUTER if has_incoming_edge(edges, from) => DETOKENIZER,
-                TOKENIZER | ROUTER => SCHEDULER,
+                TOKENIZER | ROUTER | DETOKENIZER | DETOKENIZER_ROUTER => SCHEDULER,
                 _ => return None,
             };
             Some(NeighbourRole { node: from, role })
@@ -81,11 +80,10 @@ fn role_by_neighbour(from: usize, to: usize, edges: &[Edge], roles: &Roles) -> O
         (Some(sender), None) => {
             let role = match sender {
                 SCHEDULER if has_outgoing_edge(edges, to) => DETOKENIZER,
-                SCHEDULER => TOKENIZER,
-                DETOKENIZER_ROUTER => DETOKENIZER,
                 // A detokenizer connects to every worker and also to the main process.
                 DETOKENIZER if sends_to_main(from, edges, roles) => WORKER,
-                DETOKENIZER => TOKENIZER,
+                SCHEDULER | DETOKENIZER => TOKENIZER,
+                DETOKENIZER_ROUTER => DETOKENIZER,
                 _ => return None,
             };
             Some(NeighbourRole { node: to, role })
