@@ -71,8 +71,8 @@ mod tests {
 
     fn read(variables: &[(&str, &str)]) -> anyhow::Result<Environment> {
         Environment::read(|name| {
-            let found = variables.iter().find(|v| v.0 == name);
-            found.map(|v| v.1.to_owned())
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
         })
     }
 

@@ -53,8 +53,8 @@ pub(super) struct OtlpPush {
     run: PushRunId,
     /// Whether it pushes the metrics of the process.
     pub(super) is_first: bool,
-    gathered: Instant,
-    measured: Instant,
+    spans_sent_at: Instant,
+    metrics_sent_at: Instant,
     anchor: Anchor,
 }
 
@@ -65,10 +65,10 @@ impl PushTarget {
         let sender = PushSender::new(&options.url, &environment)?;
         let queue_bytes = usize::try_from(options.queue_bytes).unwrap_or(usize::MAX);
         let queue = Arc::new(PushQueue::new(queue_bytes, options.bytes_per_minute));
-        let for_thread = Arc::clone(&queue);
+        let thread_queue = Arc::clone(&queue);
         thread::Builder::new()
             .name("otlp".into())
-            .spawn(move || sender.run(&for_thread))
+            .spawn(move || sender.run(&thread_queue))
             .context("cannot start pushing to the OTLP receiver")?;
         Ok(Self { options: options.clone(), queue, environment })
     }
@@ -85,8 +85,8 @@ impl PushTarget {
             target: self.clone(),
             run,
             is_first: run == PushRunId::default(),
-            gathered: Instant::now(),
-            measured: Instant::now(),
+            spans_sent_at: Instant::now(),
+            metrics_sent_at: Instant::now(),
             anchor,
         }
     }
@@ -135,10 +135,10 @@ impl OtlpPush {
     /// Processes a tick; `metrics` collects the metrics.
     pub(super) fn tick(&mut self, now: MonoNs, analysis: &Analysis, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
         self.spans.tick(now, analysis);
-        if self.gathered.elapsed() >= GATHER_TIME {
+        if self.spans_sent_at.elapsed() >= GATHER_TIME {
             self.send_spans(analysis);
         }
-        if self.measured.elapsed() >= self.target.options.interval {
+        if self.metrics_sent_at.elapsed() >= self.target.options.interval {
             self.send_metrics(now, analysis, metrics);
         }
     }
@@ -157,7 +157,7 @@ impl OtlpPush {
 
     /// Sends the spans gathered so far.
     fn send_spans(&mut self, analysis: &Analysis) {
-        self.gathered = Instant::now();
+        self.spans_sent_at = Instant::now();
         if let Some((json, items)) = self.spans.take(analysis) {
             self.send(PushSignal::Traces, json, items);
         }
@@ -165,7 +165,7 @@ impl OtlpPush {
 
     /// Sends the metrics of this moment, as sums since the start.
     fn send_metrics(&mut self, now: MonoNs, analysis: &Analysis, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
-        self.measured = Instant::now();
+        self.metrics_sent_at = Instant::now();
         let times = [analysis.ledger().started().unwrap_or(now), now].map(|at| self.anchor.wall_ns_at(at));
         let families = metrics(self.pushed());
         let (json, items) = metrics_data(&families, self.spans.learn(analysis), times);

@@ -236,10 +236,10 @@ impl Egress {
     /// Passes the request ids of new log lines to the server's state, which joins them with the responses.
     pub(super) fn read_logs(&mut self) {
         let server = &mut self.clients.server;
-        let names_rids = &mut self.requests.names_rids;
+        let has_named_rids = &mut self.requests.has_named_rids;
         self.logs.poll(|ids| {
             server.record_logged_rid(&ids.context, &ids.rid);
-            *names_rids = true;
+            *has_named_rids = true;
         });
     }
 
@@ -261,7 +261,8 @@ impl Egress {
 
     /// Returns whether deliveries are observable; they are not if all traffic is encrypted or contains only text.
     pub(super) fn shows_deliveries(&self) -> bool {
-        let can_name_requests = self.plane.is_none() || self.requests.names_rids || self.clients.response_id.is_some();
+        let can_name_requests =
+            self.plane.is_none() || self.requests.has_named_rids || self.clients.response_id.is_some();
         self.clients.is_observed && can_name_requests && self.clients.server.shows_deliveries()
     }
 

@@ -11,9 +11,9 @@ use super::response_id_of;
 /// Maximum length of the name of a model, in characters.
 const MAX_MODEL_CHARS: usize = 64;
 /// Maximum wait for an engine whose processes still change or are not connected; they open their sockets one by one.
-const SETTLING: Duration = Duration::from_secs(20);
+const MAX_SETTLING: Duration = Duration::from_secs(20);
 /// Time after which the only processes that look like an engine are watched although no connection confirms it.
-const ALONE: Duration = Duration::from_secs(40);
+const LONE_CANDIDATE_WAIT: Duration = Duration::from_secs(40);
 
 /// Maximum number of engines, each of which needs memory of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,9 +168,9 @@ pub(super) struct EngineSearch {
     /// Processes that looked like engines at the last search.
     settling: Vec<SeenProcesses>,
     /// The only candidates, while there is no confirmed engine.
-    alone: Option<SeenProcesses>,
-    /// Processes of the engines found so far, and whether the engine was confirmed. One that was not is found again once it is.
-    reported: BTreeMap<ProcessId, bool>,
+    lone_candidate: Option<SeenProcesses>,
+    /// Processes of the engines found so far, with whether their engine was confirmed then. One that was not is found again once it is.
+    was_confirmed: BTreeMap<ProcessId, bool>,
 }
 
 struct SeenProcesses {
@@ -190,7 +190,7 @@ impl EngineSearch {
 
     /// Does not find this engine again while it runs.
     pub(super) fn ignore_engine(&mut self, engine: &Engine) {
-        self.reported.extend(process_ids(engine).into_iter().map(|id| (id, engine.is_confirmed)));
+        self.was_confirmed.extend(process_ids(engine).into_iter().map(|id| (id, engine.is_confirmed)));
     }
 
     /// Whether engines of this name are looked for. A search for names must see the port of an engine, which may open late.
@@ -201,17 +201,17 @@ impl EngineSearch {
     /// Finds this engine again at the next search.
     pub(super) fn reconsider_engine(&mut self, engine: &Engine) {
         for process in &engine.processes {
-            self.reported.remove(&process.id);
+            self.was_confirmed.remove(&process.id);
         }
     }
 
     /// Returns complete engines that were not found before. An error says why there is none.
     pub(super) fn find_new_engines(&mut self, topology: &Topology) -> Result<Vec<Engine>, PickError> {
-        self.reported.retain(|id, _| topology.processes().any(|process| process.id == *id));
+        self.was_confirmed.retain(|id, _| topology.processes().any(|process| process.id == *id));
         let settling_before = std::mem::take(&mut self.settling);
         let mut complete = Vec::new();
         for engine in self.pick_engines(topology)? {
-            if self.is_reported(engine) {
+            if self.is_known(engine) {
                 continue;
             }
             let ids = process_ids(engine);
@@ -220,7 +220,7 @@ impl EngineSearch {
             // An engine that starts adds processes, so two searches must find the same ones.
             let is_settled = last_search.is_some_and(|seen| seen.ids == ids);
             let has_token_path = engine.on_token_path().next().is_some();
-            if (is_settled && has_token_path) || since.elapsed() > SETTLING {
+            if (is_settled && has_token_path) || since.elapsed() > MAX_SETTLING {
                 self.ignore_engine(engine);
                 complete.push(engine.clone());
             } else {
@@ -231,9 +231,9 @@ impl EngineSearch {
     }
 
     /// Whether the engine was found before. One that was found unconfirmed is found again once it is confirmed.
-    fn is_reported(&self, engine: &Engine) -> bool {
-        engine.processes.iter().any(|process| match self.reported.get(&process.id) {
-            Some(was_confirmed) => *was_confirmed || !engine.is_confirmed,
+    fn is_known(&self, engine: &Engine) -> bool {
+        engine.processes.iter().any(|process| match self.was_confirmed.get(&process.id) {
+            Some(&was_confirmed) => was_confirmed || !engine.is_confirmed,
             None => false,
         })
     }
@@ -243,18 +243,18 @@ impl EngineSearch {
     fn pick_engines<'t>(&mut self, topology: &'t Topology) -> Result<Vec<&'t Engine>, PickError> {
         let picked = topology.pick_engines(&[])?;
         let Some(unconfirmed) = picked.first().filter(|engine| !engine.is_confirmed) else {
-            self.alone = None;
+            self.lone_candidate = None;
             return Ok(picked);
         };
         let ids = process_ids(unconfirmed);
-        let since = match self.alone.take() {
-            Some(alone) if alone.ids == ids => alone.since,
+        let alone_since = match self.lone_candidate.take() {
+            Some(candidate) if candidate.ids == ids => candidate.since,
             _ => Instant::now(),
         };
-        self.alone = Some(SeenProcesses { ids, since });
+        self.lone_candidate = Some(SeenProcesses { ids, since: alone_since });
         // An engine whose receivers all run on other machines never has a hop here. libzmq starts its threads with the first socket.
         let has_zmq_sockets = unconfirmed.processes.iter().any(|process| !process.io_threads.is_empty());
-        if has_zmq_sockets && since.elapsed() >= ALONE {
+        if has_zmq_sockets && alone_since.elapsed() >= LONE_CANDIDATE_WAIT {
             return Ok(picked);
         }
         Err(PickError::Unconfirmed(topology.candidate_pids()))
@@ -299,10 +299,11 @@ pub(super) mod tests {
         let mut search = EngineSearch::default();
         let mut picks_after_a_while = |engines: Vec<Engine>| {
             let topology = Topology { engines, ..Topology::default() };
-            search.alone = None;
+            search.lone_candidate = None;
             assert!(search.pick_engines(&topology).is_err(), "not at once");
-            if let Some(alone) = &mut search.alone {
-                alone.since = alone.since.checked_sub(ALONE).expect("the machine runs for longer");
+            if let Some(candidate) = &mut search.lone_candidate {
+                candidate.since =
+                    candidate.since.checked_sub(LONE_CANDIDATE_WAIT).expect("the machine runs for longer");
             }
             search.pick_engines(&topology).map(|engines| first_pid(engines[0]))
         };
@@ -321,7 +322,7 @@ pub(super) mod tests {
         let mut find = |engines: Vec<Engine>| {
             // It has no hop, so that its processes are not known to be complete.
             for seen in &mut search.settling {
-                seen.since = seen.since.checked_sub(SETTLING * 2).expect("the machine runs for longer");
+                seen.since = seen.since.checked_sub(MAX_SETTLING * 2).expect("the machine runs for longer");
             }
             let topology = Topology { engines, ..Topology::default() };
             let found = search.find_new_engines(&topology).expect("engines");

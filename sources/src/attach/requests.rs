@@ -23,7 +23,7 @@ pub(super) struct RequestPlane {
     /// By the kernel address of their sockets.
     pub(super) connections: HashMap<u64, FrontendConnection>,
     /// Set once a request contains the id from which the engine derives its rid.
-    pub(super) names_rids: bool,
+    pub(super) has_named_rids: bool,
 }
 
 impl RequestPlane {
@@ -50,7 +50,7 @@ impl RequestPlane {
                     }
                     if let Some(subject) = request.subject {
                         // Without an id, the request is joined by the worker's log or by its tokens.
-                        self.names_rids |= request.rid.is_some();
+                        self.has_named_rids |= request.rid.is_some();
                         server.record_announced_stream(subject, request.context, request.rid);
                     }
                 }),
@@ -86,7 +86,7 @@ mod tests {
     fn a_connection_that_may_carry_requests_is_relevant() {
         let (mut plane, mut server) = (RequestPlane::default(), Server::default());
         plane.read_record(&read(2, 4, b"GET "), dynamo(), &mut server);
-        assert!(!plane.names_rids && plane.is_relevant(2) && !plane.is_relevant(1));
+        assert!(!plane.has_named_rids && plane.is_relevant(2) && !plane.is_relevant(1));
     }
 
     #[test]

@@ -147,7 +147,7 @@ pub(super) struct DemoLoad {
     pub(super) leavers: f64,
     /// Least and most time, in ms, for which a pool of threads prepares the images of a request; `None` for text.
     pub(super) preparation_ms: Option<(u32, u32)>,
-    pub(super) come: RequestForm,
+    pub(super) form: RequestForm,
 }
 
 /// Log-normal lengths in tokens, clamped at both ends.
@@ -253,7 +253,7 @@ impl Scenario {
             aborts: 0.02,
             leavers: 0.0,
             preparation_ms: None,
-            come: RequestForm::Single,
+            form: RequestForm::Single,
         };
         match self {
             Self::Healthy => Script {
@@ -346,7 +346,7 @@ impl Scenario {
                     arrivals: 200.0,
                     answer: Lengths { min: 1, max: 1, ..ANSWER },
                     aborts: 0.0,
-                    come: RequestForm::Prefill,
+                    form: RequestForm::Prefill,
                     ..load
                 },
                 phases: &[DELTAS],
@@ -354,7 +354,7 @@ impl Scenario {
             },
             Self::Decode => Self::SkipTokenizer.description(),
             Self::Sampling => {
-                Script { load: DemoLoad { come: RequestForm::Groups, ..load }, ..Self::SkipTokenizer.description() }
+                Script { load: DemoLoad { form: RequestForm::Groups, ..load }, ..Self::SkipTokenizer.description() }
             }
             Self::Vllm => Script {
                 engine: DemoEngine::Vllm,
@@ -364,7 +364,7 @@ impl Scenario {
                     arrivals: 80.0,
                     // An aborted request stops appearing on the wire, so that only its client knows that it is over.
                     aborts: 0.0,
-                    come: RequestForm::Chats,
+                    form: RequestForm::Chats,
                     ..load
                 },
                 waiter: Waiter::Merges,

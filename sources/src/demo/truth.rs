@@ -49,7 +49,9 @@ pub struct Truth {
 
 /// Shared counts that the peers update.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Account(Arc<Mutex<AccountState>>);
+pub(super) struct Account {
+    state: Arc<Mutex<AccountState>>,
+}
 
 #[derive(Debug, Default)]
 struct AccountState {
@@ -61,45 +63,45 @@ struct AccountState {
 impl Account {
     /// Counts a request that a client sends.
     pub(super) fn count_opened_request(&self) {
-        self.with_state(|a| {
-            a.open += 1;
-            a.unsent += 1;
+        self.with_state(|state| {
+            state.open += 1;
+            state.unsent += 1;
         });
     }
 
     /// Counts a request at its first chunk sent by the scheduler.
     pub(super) fn count_started_request(&self) {
-        self.with_state(|a| {
-            a.truth.requests += 1;
-            a.unsent -= 1;
+        self.with_state(|state| {
+            state.truth.requests += 1;
+            state.unsent -= 1;
         });
     }
 
     pub(super) fn count(&self, add: impl FnOnce(&mut Truth)) {
-        self.with_state(|a| add(&mut a.truth));
+        self.with_state(|state| add(&mut state.truth));
     }
 
     /// Counts a request whose last chunk the tokenizer has passed to the client, or discarded.
     pub(super) fn count_closed_request(&self) {
-        self.with_state(|a| a.open -= 1);
+        self.with_state(|state| state.open -= 1);
     }
 
     /// Number of opened requests that are not closed.
     pub(super) fn open(&self) -> usize {
-        self.with_state(|a| a.open)
+        self.with_state(|state| state.open)
     }
 
     /// Number of requests without a chunk.
     pub(super) fn unsent_requests(&self) -> usize {
-        self.with_state(|a| a.unsent)
+        self.with_state(|state| state.unsent)
     }
 
     /// Current counts.
     pub(super) fn truth(&self) -> Truth {
-        self.with_state(|a| a.truth.clone())
+        self.with_state(|state| state.truth.clone())
     }
 
     fn with_state<T>(&self, use_it: impl FnOnce(&mut AccountState) -> T) -> T {
-        use_it(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        use_it(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

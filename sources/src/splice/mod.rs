@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use outputs::report::hostile::line;
+use outputs::report::hostile;
 use probe_user::discover::Engine;
 use probe_user::handoff::disconnect_sender;
 use probe_user::peers::{Holder, PeerConnection, Peers, find_holders, sleeps_in_poll};
@@ -74,11 +74,11 @@ impl Prepared {
 
     /// Describes the planned move.
     pub fn describe(&self) -> String {
-        let mut listeners = String::new();
+        let mut lines = Vec::new();
         for listener in &self.planned {
-            let title = line(&listener.title());
-            let endpoint = line(&listener.endpoint());
-            listeners += &format!("  {title}  {endpoint}, received by process {}\n", listener.receiver);
+            let title = hostile::line(&listener.title());
+            let endpoint = hostile::line(&listener.endpoint());
+            lines.push(format!("  {title}  {endpoint}, received by process {}", listener.receiver));
         }
         let senders: BTreeSet<u32> = self.live.iter().map(|live| live.holder.pid).collect();
         let senders: Vec<String> = senders.iter().map(ToString::to_string).collect();
@@ -86,7 +86,9 @@ impl Prepared {
             Some(rate) => format!("{} messages a second, {}", rate.per_second, rate.by),
             None => "unknown number of messages per second".into(),
         };
-        format!("{listeners}  {} connections of processes {}\n  {rate}\n", self.live.len(), senders.join(", "))
+        lines.push(format!("  {} connections of processes {}", self.live.len(), senders.join(", ")));
+        lines.push(format!("  {rate}\n"));
+        lines.join("\n")
     }
 
     /// Moves everything, or restores everything and returns the reason.

@@ -18,12 +18,13 @@ use trace::event::{Capabilities, Event, Hop, Missed, MissedCause, What};
 use trace::{Config, FrameId, HopId};
 
 /// Maximum number of bytes copied of a received message.
-const CAPTURE: u32 = 1 << 20;
+const MAX_RECEIVED_BYTES: u32 = 1 << 20;
 /// Maximum number of bytes copied of a sent message, which is enough for the [`Matcher`].
-const TO_COMPARE: u32 = 4096;
-const PATIENCE: Duration = Duration::from_millis(4);
+const MAX_SENT_BYTES: u32 = 4096;
+/// Maximum wait of a poll of the probe.
+const MAX_POLL: Duration = Duration::from_millis(4);
 /// Interval of the checks.
-const SUM_EVERY: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum number of requests followed across the move.
 const MAX_RIDS: usize = 262_144;
 
@@ -50,7 +51,9 @@ pub struct Witness {
 
 #[derive(Default)]
 struct Shared {
+    /// Asks the thread to end.
     end: AtomicBool,
+    /// Asks the thread to mark the live requests.
     mark: AtomicBool,
     seen: Mutex<Seen>,
 }
@@ -63,7 +66,10 @@ impl Witness {
             .iter()
             .map(|&pid| Target {
                 pid,
-                capture: Capture { sent: TO_COMPARE, received: if receivers.contains(&pid) { CAPTURE } else { 0 } },
+                capture: Capture {
+                    sent: MAX_SENT_BYTES,
+                    received: if receivers.contains(&pid) { MAX_RECEIVED_BYTES } else { 0 },
+                },
             })
             .collect();
         let shared = Arc::new(Shared::default());
@@ -121,37 +127,37 @@ fn check_messages(
 ) {
     // Sends are counted from the attach on, so the rate measurement waits for it.
     let _ = sender.send(Ok(()));
-    let mut tally = MessageCheck::new();
-    let mut summed = Instant::now();
+    let mut check = MessageCheck::new();
+    let mut checked_at = Instant::now();
     loop {
         // Read before the last poll, so that its observations are included.
-        let ending = shared.end.load(Ordering::Relaxed);
+        let is_ending = shared.end.load(Ordering::Relaxed);
         if shared.mark.swap(false, Ordering::Relaxed) {
-            tally.marked.clone_from(&tally.live);
+            check.requests.mark_live();
         }
-        let polled = probe.poll(PATIENCE, |observation| match observation {
+        let polled = probe.poll(MAX_POLL, |observation| match observation {
             Observation::Sent(message) if senders.contains(&message.call.socket.pid) => {
-                tally.seen.sent += 1;
-                tally.matcher.record_send(&message);
+                check.seen.sent += 1;
+                check.matcher.record_send(&message);
             }
             Observation::Unsent(call) => {
-                tally.matcher.record_refused_send(&call);
+                check.matcher.record_refused_send(&call);
             }
             Observation::Received(message) if receivers.contains(&message.call.socket.pid) => {
-                tally.check_received(&message);
+                check.check_received(&message);
             }
-            Observation::Lost { count, .. } => tally.record_lost(count),
+            Observation::Lost { count, .. } => check.record_lost(count),
             _ => {}
         });
-        if ending || summed.elapsed() >= SUM_EVERY {
-            summed = Instant::now();
-            tally.collect_findings();
+        if is_ending || checked_at.elapsed() >= CHECK_INTERVAL {
+            checked_at = Instant::now();
+            check.collect_findings();
         }
         if let Err(error) = &polled {
-            tally.seen.broken.push(format!("the probe ended: {error}"));
+            check.seen.broken.push(format!("the probe ended: {error}"));
         }
-        tally.seen.clone_into(&mut shared.seen.lock().unwrap_or_else(PoisonError::into_inner));
-        if (ending && !probe.has_unread()) || polled.is_err() {
+        check.seen.clone_into(&mut shared.seen.lock().unwrap_or_else(PoisonError::into_inner));
+        if (is_ending && !probe.has_unread()) || polled.is_err() {
             return;
         }
     }
@@ -163,9 +169,33 @@ struct MessageCheck {
     decoders: Decoders,
     matcher: Matcher,
     inboxes: HashMap<SocketId, ReceivingSocket>,
-    live: BTreeSet<String>,
-    marked: BTreeSet<String>,
+    requests: FollowedRequests,
     seen: Seen,
+}
+
+/// Requests that are followed across the move.
+#[derive(Default)]
+struct FollowedRequests {
+    live_rids: BTreeSet<String>,
+    /// Requests that were live at the last mark, and of which no chunk was received since.
+    marked_rids: BTreeSet<String>,
+}
+
+impl FollowedRequests {
+    /// Marks the live requests.
+    fn mark_live(&mut self) {
+        self.marked_rids.clone_from(&self.live_rids);
+    }
+
+    /// Notes a received chunk, and returns whether it is the first one of a marked request since the mark.
+    fn note_chunk(&mut self, rid: &str, is_finished: bool) -> bool {
+        if is_finished {
+            self.live_rids.remove(rid);
+        } else if self.live_rids.len() < MAX_RIDS && !self.live_rids.contains(rid) {
+            self.live_rids.insert(rid.to_owned());
+        }
+        self.marked_rids.remove(rid)
+    }
 }
 
 /// A receiving socket.
@@ -182,8 +212,7 @@ impl MessageCheck {
             decoders: Decoders::new(engines::FORMATS, LONGEST),
             matcher: Matcher::new(MatcherLimits::default()),
             inboxes: HashMap::new(),
-            live: BTreeSet::new(),
-            marked: BTreeSet::new(),
+            requests: FollowedRequests::default(),
             seen: Seen::default(),
         }
     }
@@ -215,23 +244,17 @@ impl MessageCheck {
         };
         if id.seq == 0 {
             let hop = Hop::new(id.hop, "witness", Capabilities::SENT);
-            let what = What::Hop(hop);
-            self.analysis.apply(&Event { at, what });
+            self.analysis.apply(&Event::new(at, What::Hop(hop)));
         }
         for chunk in batch.chunks() {
-            if self.marked.remove(chunk.rid) {
+            if self.requests.note_chunk(chunk.rid, chunk.finish.is_some()) {
                 self.seen.crossed += 1;
             }
-            if chunk.finish.is_some() {
-                self.live.remove(chunk.rid);
-            } else if self.live.len() < MAX_RIDS && !self.live.contains(chunk.rid) {
-                self.live.insert(chunk.rid.to_owned());
-            }
         }
-        let what = What::Sent(batch.frame(id, message.bytes));
-        self.analysis.apply(&Event { at, what });
+        self.analysis.apply(&Event::new(at, What::Sent(batch.frame(id, message.bytes))));
     }
 
+    /// Counts observations that the probe lost.
     fn record_lost(&mut self, count: u64) {
         self.seen.unread += count;
         self.analysis.apply(&missed_event(count));
@@ -260,7 +283,7 @@ fn missed_event(count: u64) -> Event<'static> {
 }
 
 /// Measuring time of the rate.
-const WINDOW: Duration = Duration::from_secs(1);
+const RATE_WINDOW: Duration = Duration::from_secs(1);
 
 /// A rate, and how it was measured.
 #[derive(Clone, Copy, Debug)]
@@ -284,7 +307,7 @@ fn count_sends(witness: Option<&Witness>, engine: &Engine, senders: &[u32]) -> O
 pub(super) fn measure_message_rate(witness: Option<&Witness>, engine: &Engine, senders: &[u32]) -> Option<MessageRate> {
     let began = Instant::now();
     let count_before = count_sends(witness, engine, senders)?;
-    thread::sleep(WINDOW);
+    thread::sleep(RATE_WINDOW);
     let sent = count_sends(witness, engine, senders)?.saturating_sub(count_before);
     Some(MessageRate {
         per_second: (sent as f64 / began.elapsed().as_secs_f64()).ceil() as u64,
@@ -307,6 +330,7 @@ fn count_io_wakeups(engine: &Engine, senders: &[u32]) -> Option<u64> {
     (wakeups > 0).then_some(wakeups)
 }
 
+/// How often a thread has given up its CPU. `None` if it is not readable.
 fn voluntary_switches(pid: u32, tid: u32) -> Option<u64> {
     let status = kernel::read(format!("/proc/{pid}/task/{tid}/status"), kernel::MAX_STATUS_BYTES).ok()?;
     kernel::status_field(&status, "voluntary_ctxt_switches:")?.parse().ok()

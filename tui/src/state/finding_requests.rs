@@ -23,7 +23,7 @@ impl Model {
     /// Filter for the requests that the finding is about: by its kind, else those whose frames waited on its hop while it lasted, else those in
     /// flight then.
     pub(super) fn filter_of_finding(&self, finding: &Finding) -> String {
-        if let Some((_, filter)) = FILTERS_OF_FINDINGS.iter().find(|known| known.0 == finding.kind) {
+        if let Some((_, filter)) = FILTERS_OF_FINDINGS.iter().find(|(kind, _)| *kind == finding.kind) {
             return String::from(*filter);
         }
         let from = format_milliseconds(finding.began.since(self.started_at));

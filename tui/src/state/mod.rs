@@ -22,7 +22,7 @@ pub(crate) mod receiver_changes;
 mod recent_figures;
 pub(crate) mod refresh;
 pub(crate) mod request_detail;
-mod request_facts;
+pub(crate) mod request_facts;
 pub(crate) mod request_row;
 pub(crate) mod request_table;
 pub(crate) mod run_time;

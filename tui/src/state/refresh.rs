@@ -424,7 +424,7 @@ mod tests {
         model.refresh_detail(&scene.analysis, &PinnedHistories::default(), "r0");
         let detail = model.detail.as_ref().expect("a detail");
         assert_eq!((detail.stages.len(), detail.evidence.len()), (1, 1));
-        assert!(detail.evidence[0].1.contains("answered later requests"), "{:?}", detail.evidence);
+        assert!(detail.evidence[0].text.contains("answered later requests"), "{:?}", detail.evidence);
     }
 
     #[test]

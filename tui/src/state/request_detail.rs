@@ -14,8 +14,7 @@ use trace::ledger::{
 use trace::path::Ends;
 
 use super::chunk_status::ChunkStatus;
-use super::flags::Flag;
-use super::request_facts::{RequestFacts, evidence_of_flags};
+use super::request_facts::{FlagEvidence, RequestFacts, evidence_of_flags};
 use super::request_row::RequestRow;
 
 /// A row of the list of chunks: a chunk of the first hop, with what the ledger knows of it.
@@ -83,7 +82,7 @@ pub(crate) struct RequestDetail {
     /// Roles that receive the chunks, in the order of the path.
     pub(crate) receiving_roles: Vec<String>,
     /// One sentence per flag.
-    pub(crate) evidence: Vec<(Flag, String)>,
+    pub(crate) evidence: Vec<FlagEvidence>,
     pub(crate) facts: RequestFacts,
     /// Start of the known chunks, if earlier ones were overwritten.
     pub(crate) known_since: Option<MonoNs>,

@@ -86,9 +86,16 @@ fn name_losses(losses: Option<&Losses>) -> String {
     format!(" ({})", named.join("; "))
 }
 
+/// Why a request has a flag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FlagEvidence {
+    pub(crate) flag: Flag,
+    pub(crate) text: String,
+}
+
 /// Each flag of the request with its evidence.
-pub(super) fn evidence_of_flags(row: &RequestRow, engine: &EngineState, facts: &RequestFacts) -> Vec<(Flag, String)> {
-    row.flags.iter().map(|flag| (flag, evidence_of_flag(flag, row, engine, facts))).collect()
+pub(super) fn evidence_of_flags(row: &RequestRow, engine: &EngineState, facts: &RequestFacts) -> Vec<FlagEvidence> {
+    row.flags.iter().map(|flag| FlagEvidence { flag, text: evidence_of_flag(flag, row, engine, facts) }).collect()
 }
 
 /// Explains why the request has the flag.

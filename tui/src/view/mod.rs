@@ -104,9 +104,10 @@ fn draw_too_small(pad: &mut Pad<'_>, model: &Model) {
 fn draw_tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let mut x = pad.draw_text(1, 0, "tokengap", Ink::Head) + 1;
     let run_states = describe_run_state(model, ui);
+    let [.., shortest_run_state] = &run_states;
     let tabs = Tab::ALL.into_iter().enumerate().filter(|(_, tab)| tab.exists(model));
     let names_width: u16 = tabs.clone().map(|(_, tab)| text_width(tab.label()) + 3).sum();
-    let has_room_for_names = x + names_width + text_width(&run_states[2]) <= pad.width();
+    let has_room_for_names = x + names_width + text_width(shortest_run_state) <= pad.width();
     for (index, tab) in tabs {
         let is_shown = tab == ui.tab;
         // The number is the tab's key.
@@ -119,7 +120,7 @@ fn draw_tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     // The longest text that fits.
     let fitting = run_states.iter().find(|text| x + text_width(text) <= pad.width());
     let ink = if ui.paused_at_second.is_some() { Ink::Selected } else { Ink::Dim };
-    pad.draw_at_right_edge(0, fitting.unwrap_or(&run_states[2]), ink);
+    pad.draw_at_right_edge(0, fitting.unwrap_or(shortest_run_state), ink);
 }
 
 /// Source, state and time of the run, the longest text first.

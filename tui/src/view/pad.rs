@@ -12,11 +12,17 @@ use ratatui::widgets::{Clear, Widget};
 use crate::state::action::Action;
 use crate::theme::{Ink, Theme};
 
+/// An area of the screen, with the action of a click in it.
+#[derive(Clone, Debug)]
+struct ClickArea {
+    area: Rect,
+    action: Action,
+}
+
 /// Clickable areas of the screen, and the page size of its list.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClickAreas {
-    /// Areas, each with the action of a click in it.
-    areas: Vec<(Rect, Action)>,
+    areas: Vec<ClickArea>,
     /// Visible rows of the list.
     pub(crate) page_rows: usize,
     /// Largest scroll offset of the help.
@@ -26,7 +32,8 @@ pub(crate) struct ClickAreas {
 impl ClickAreas {
     /// Action of a click at `(x, y)`.
     pub(crate) fn action_at(&self, x: u16, y: u16) -> Option<Action> {
-        self.areas.iter().find(|(area, _)| area.contains((x, y).into())).map(|(_, action)| *action)
+        let clicked = self.areas.iter().find(|clickable| clickable.area.contains((x, y).into()))?;
+        Some(clicked.action)
     }
 }
 
@@ -83,7 +90,7 @@ impl<'a> Pad<'a> {
     /// Makes an area clickable, given in pad coordinates.
     pub(super) fn add_click_area(&mut self, area: Rect, action: Action) {
         let area = Rect { x: self.area.x + area.x, y: self.area.y + area.y, ..area };
-        self.click_areas.areas.push((area, action));
+        self.click_areas.areas.push(ClickArea { area, action });
     }
 
     /// Draws the part of a list that includes the selected item, from row `y` on, and the number of the others in a row of its own. `draw_item`
@@ -250,7 +257,7 @@ pub(super) fn wrap_text(text: &str, width: usize) -> Vec<String> {
             let end = without_last_numbers(&line).len();
             let moved = if end > 0 { line.split_off(end) } else { String::new() };
             lines.push(line);
-            line = moved.trim().to_owned();
+            line = String::from(moved.trim());
         }
         if !line.is_empty() {
             line.push(' ');

@@ -100,12 +100,12 @@ fn picker_lines(picker: &SourcePicker) -> Vec<PickerLine<'_>> {
     let mut lines = Vec::new();
     for kind in SourceKind::ALL {
         // Published runs are rare: an empty group of them would only take room.
-        if kind == SourceKind::Served && picker.offers.iter().all(|o| o.kind != kind) {
+        if kind == SourceKind::Served && picker.offers.iter().all(|offer| offer.kind != kind) {
             continue;
         }
         lines.push(PickerLine::Heading(kind));
         let before = lines.len();
-        let of_kind = picker.offers.iter().enumerate().filter(|(_, o)| o.kind == kind);
+        let of_kind = picker.offers.iter().enumerate().filter(|(_, offer)| offer.kind == kind);
         lines.extend(of_kind.map(|(index, offer)| PickerLine::Offer(index, offer)));
         if lines.len() == before {
             lines.push(PickerLine::Empty(match kind {

@@ -15,6 +15,7 @@ use crate::state::action::Tab;
 use crate::state::chunk_status::ChunkStatus;
 use crate::state::flags::{Flag, Health};
 use crate::state::request_detail::{ChunkLine, PathStage, RequestDetail, Tick, TickTrack, TimeSpan};
+use crate::state::request_facts::FlagEvidence;
 use crate::state::request_row::RequestRow;
 use crate::state::run_time::RunClock;
 use crate::state::ui::Ui;
@@ -56,15 +57,8 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         y = draw_itl(pad, y, model, &ItlQuantiles { title, client: itl.delivered, engine: itl.sent });
     }
     y = draw_frontend_waits(pad, y, detail);
-    for (flag, evidence) in &detail.evidence {
-        let x = pad.draw_text(1, y, flag.label(), Ink::Flag(*flag));
-        let max_rows = match *flag {
-            Flag::ToolCall => MAX_TOOL_CALL_ROWS,
-            _ if ui.shows_cut_list => MAX_EVIDENCE_ROWS,
-            _ if pad.height() < LOW_ROWS => 2,
-            _ => 4,
-        };
-        y = pad.draw_paragraph(x + 1, y, max_rows, evidence, Ink::Plain);
+    for evidence in &detail.evidence {
+        y = draw_evidence(pad, y, evidence, ui);
     }
     y = draw_tool_calls(pad, y, detail);
     y = if ui.shows_cut_list {
@@ -75,6 +69,21 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     };
     y = draw_tracks(pad, y, detail, ui);
     draw_chunks(pad, y, detail, ui);
+}
+
+/// Draws why the request has a flag. Returns the next free row.
+fn draw_evidence(pad: &mut Pad<'_>, y: u16, evidence: &FlagEvidence, ui: &Ui) -> u16 {
+    let max_rows = if evidence.flag == Flag::ToolCall {
+        MAX_TOOL_CALL_ROWS
+    } else if ui.shows_cut_list {
+        MAX_EVIDENCE_ROWS
+    } else if pad.height() < LOW_ROWS {
+        2
+    } else {
+        4
+    };
+    let x = pad.draw_text(1, y, evidence.flag.label(), Ink::Flag(evidence.flag));
+    pad.draw_paragraph(x + 1, y, max_rows, &evidence.text, Ink::Plain)
 }
 
 /// Draws the rid, and the state, beginning and totals of a known request. Returns the next free row.
@@ -102,7 +111,7 @@ fn draw_summary(pad: &mut Pad<'_>, detail: &RequestDetail, model: &Model) -> u16
 /// Draws what became of the response's tool calls, unless the evidence for a flag has it.
 fn draw_tool_calls(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16 {
     let Some(calls) = &detail.facts.tool_calls else { return y };
-    if detail.evidence.iter().any(|(flag, _)| *flag == Flag::ToolCall) {
+    if detail.evidence.iter().any(|evidence| evidence.flag == Flag::ToolCall) {
         return y;
     }
     let ink = match calls.outcome {
@@ -127,7 +136,7 @@ fn draw_frontend_waits(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16
     y + 1
 }
 
-/// A complete response is the usual case, and the narrow screen has no room to say so.
+/// How the response to the client ended. `None` if it is complete: that is the usual case, and the narrow screen has no room to say so.
 fn describe_response_end(response: ResponseEnd) -> Option<String> {
     let text = match response.end {
         AnswerEnd::Whole if response.lacks_finish == Some(true) => "response without a finish reason",

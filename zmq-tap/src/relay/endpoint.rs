@@ -139,9 +139,9 @@ impl fmt::Display for Endpoint {
                 let host = host.as_deref().unwrap_or("*");
                 let is_ipv6 = host.contains(':');
                 if is_ipv6 {
-                    write!(f, "[{host}]:")?
+                    write!(f, "[{host}]:")?;
                 } else {
-                    write!(f, "{host}:")?
+                    write!(f, "{host}:")?;
                 }
                 if *port == 0 { f.write_str("*") } else { write!(f, "{port}") }
             }

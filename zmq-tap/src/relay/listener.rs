@@ -107,7 +107,7 @@ pub(super) async fn accept_connections(shared: Arc<RelayState>, route: RelayRout
                     if !shared.admit_connection() {
                         continue;
                     }
-                    let slot = ConnectionSlot(shared.clone());
+                    let slot = ConnectionSlot { relay: shared.clone() };
                     let served = connection::serve_connection(shared.clone(), route.clone(), lane, socket, stop.clone());
                     connections.spawn(async move {
                         // Released when the task ends, even by a panic.
@@ -143,11 +143,13 @@ fn record_panic(shared: &RelayState, ended: &Result<(), tokio::task::JoinError>)
 }
 
 /// Counts one connection against `RelayOptions::max_connections` while it is open.
-struct ConnectionSlot(Arc<RelayState>);
+struct ConnectionSlot {
+    relay: Arc<RelayState>,
+}
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.0.counters.connections_open.subtract(1);
+        self.relay.counters.connections_open.subtract(1);
     }
 }
 

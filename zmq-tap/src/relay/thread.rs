@@ -82,23 +82,25 @@ impl Transferred {
 
 /// A signal that is sent once. Clones share it, and any number of tasks can wait for it.
 #[derive(Clone, Debug, Default)]
-pub struct Signal(watch::Sender<bool>);
+pub struct Signal {
+    sent: watch::Sender<bool>,
+}
 
 impl Signal {
     /// Creates a signal that is already sent.
     pub fn sent() -> Self {
-        Self(watch::Sender::new(true))
+        Self { sent: watch::Sender::new(true) }
     }
 
     /// Sends the signal.
     pub fn send(&self) {
-        self.0.send_replace(true);
+        self.sent.send_replace(true);
     }
 
     /// Waits until the signal is sent.
     pub(super) async fn received(&self) {
         // `wait_for` fails only when every sender is dropped, and `self` is one.
-        let _ = self.0.subscribe().wait_for(|sent| *sent).await;
+        let _ = self.sent.subscribe().wait_for(|sent| *sent).await;
     }
 }
 

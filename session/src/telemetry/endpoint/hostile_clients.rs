@@ -58,14 +58,21 @@ impl RunEndpoint {
         assert!(began.elapsed() < bounds.head_timeout, "{:?}", began.elapsed());
     }
 
-    fn counted(&self) -> (u64, u64) {
-        (self.server.counts.displaced.load(Ordering::Relaxed), self.server.counts.failed.load(Ordering::Relaxed))
+    fn displaced_clients(&self) -> u64 {
+        self.server.counts.displaced.load(Ordering::Relaxed)
     }
 
-    fn until(&self, what: &str, is: impl Fn((u64, u64)) -> bool) {
+    fn failed_clients(&self) -> u64 {
+        self.server.counts.failed.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the condition is true.
+    fn wait_until(&self, description: &str, condition: impl Fn(&Self) -> bool) {
         let end = Instant::now() + SOON;
-        while !is(self.counted()) {
-            assert!(Instant::now() < end, "{what}: {:?}", self.counted());
+        while !condition(self) {
+            let displaced = self.displaced_clients();
+            let failed = self.failed_clients();
+            assert!(Instant::now() < end, "{description}: {displaced} displaced, {failed} failed");
             thread::sleep(Duration::from_millis(10));
         }
     }
@@ -138,7 +145,7 @@ fn oversized_and_malformed_heads_are_refused_and_counted() {
         client.read_to_end(&mut answer).ok();
         assert!(!answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
     }
-    server.until("counted", |(_, failed)| failed == heads.len() as u64);
+    server.wait_until("counted", |server| server.failed_clients() == heads.len() as u64);
     let problem = server.server.counts.problems().pop().expect("a report line");
     assert!(problem.contains("0 replaced by newer ones") && problem.contains("4 too slow"), "{problem}");
 }
@@ -154,12 +161,13 @@ fn a_client_that_sends_slowly_is_closed_in_time() {
             break;
         }
         thread::sleep(Duration::from_millis(60));
-        if server.counted().1 > 0 {
+        if server.failed_clients() > 0 {
             break;
         }
     }
     assert!(is_closed(&mut client));
-    server.until("given up", |counted| counted == (0, 1));
+    server.wait_until("given up", |server| server.failed_clients() == 1);
+    assert_eq!(server.displaced_clients(), 0);
     assert!(began.elapsed() < QUICK.connection_timeout + SOON, "{:?}", began.elapsed());
     // The server does not wait for an endless body.
     let posted = server.ask("POST /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000000000\r\n\r\nabc");
@@ -176,7 +184,9 @@ fn an_idle_client_does_not_block_others() {
     for _ in 0..5 {
         server.answers_at_once(bounds);
     }
-    server.until("excess connections are displaced", |(displaced, _)| displaced >= 2 * bounds.connections as u64);
+    server.wait_until("excess connections are displaced", |server| {
+        server.displaced_clients() >= 2 * bounds.connections as u64
+    });
     assert!(is_closed(&mut silent[0]), "the oldest is displaced");
     drop(silent);
     server.answers_at_once(bounds);
@@ -190,7 +200,7 @@ fn a_client_that_never_reads_is_closed_in_time() {
     let family = Family {
         definition: outputs::metrics::ALL
             .iter()
-            .find(|one| one.name == "tokengap.hop.chunks")
+            .find(|definition| definition.name == "tokengap.hop.chunks")
             .expect("a metric with a label"),
         points: (0..20_000).map(|n| Point { labels: vec![format!("{n}{label}")], value: Value::Int(n) }).collect(),
     };
@@ -203,7 +213,7 @@ fn a_client_that_never_reads_is_closed_in_time() {
             client
         })
         .collect();
-    server.until("given up", |(_, failed)| failed == 4);
+    server.wait_until("given up", |server| server.failed_clients() == 4);
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     drop(not_reading);
     server.metrics.publish(Vec::new(), true);

@@ -1,6 +1,6 @@
 //! The runs that one endpoint serves: one, or one for each engine of a machine.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outputs::metrics::Family;
 use outputs::report::Report;
@@ -50,22 +50,28 @@ impl ServedRun {
 
 /// All runs of an endpoint, in the order in which they were added.
 #[derive(Clone, Default)]
-pub(super) struct ServedRuns(Arc<Mutex<Vec<Arc<ServedRun>>>>);
+pub(super) struct ServedRuns {
+    runs: Arc<Mutex<Vec<Arc<ServedRun>>>>,
+}
 
 impl ServedRuns {
     /// Adds a run, and returns the number of runs before it.
     pub(super) fn add(&self, run: Arc<ServedRun>) -> usize {
-        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut runs = self.lock();
         runs.push(run);
         runs.len() - 1
     }
 
     pub(super) fn list(&self) -> Vec<Arc<ServedRun>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lock().clone()
     }
 
     pub(super) fn count(&self) -> usize {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.lock().len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<ServedRun>>> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The runs that a request with this query asks for: that of the named engine, otherwise all. `Err` has the unknown name.

@@ -47,7 +47,7 @@ impl DemoEngine {
     }
 
     /// Parts of the message with a request.
-    pub(in crate::demo) fn request(self, row: &RequestRow<'_>) -> Vec<Bytes> {
+    pub(in crate::demo) fn encode_request(self, row: &RequestRow<'_>) -> Vec<Bytes> {
         match self {
             Self::Sglang(release) => vec![message::request(release, row).into()],
             Self::Vllm => vec![Bytes::from_static(&vllm::ADD), vllm::request(row).into()],
@@ -55,7 +55,7 @@ impl DemoEngine {
     }
 
     /// Message of one step. Only vLLM's contains `stats` and the time.
-    pub(in crate::demo) fn step(self, rows: &[BatchRow<'_>], stats: Stats) -> Vec<u8> {
+    pub(in crate::demo) fn encode_step(self, rows: &[BatchRow<'_>], stats: Stats) -> Vec<u8> {
         match self {
             Self::Sglang(release) => batch(release, Class::TokenIds, rows, false),
             Self::Vllm => vllm::outputs(rows, Some(stats), MonoNs::now().0 as f64 / 1e9),

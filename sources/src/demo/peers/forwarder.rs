@@ -9,7 +9,7 @@ use trace::event::{self, Chunk, Kind};
 
 use super::Stage;
 use super::clock::Busy;
-use super::network::{Inbox, Outlet, Parts};
+use super::network::{Inbox, InboxMessage, Outlet, Parts};
 use super::report::PeerAction;
 use super::requests::text_of;
 use crate::demo::encode::{BatchRow, Class, DemoEngine, Finish, SglangRelease, batch};
@@ -35,16 +35,19 @@ pub(super) struct Forwarder {
     pub(super) role: ForwarderRole,
 }
 
-/// Connections with their endpoints.
-type Outlets = Vec<(Arc<str>, Outlet)>;
+/// A connection to the peer that listens at an endpoint.
+pub(super) struct PeerOutlet {
+    pub(super) endpoint: Arc<str>,
+    pub(super) outlet: Outlet,
+}
 
 /// Role of the peer.
 pub(super) enum ForwarderRole {
     /// Splits each batch into one message per request. The checksum of the request's worker selects the detokenizer, except for requests
     /// that stray midway.
-    Router(Outlets),
+    Router(Vec<PeerOutlet>),
     /// Converts ids to text. With several workers, sends one message per request to the worker waiting for it.
-    Detokenizer(Outlets),
+    Detokenizer(Vec<PeerOutlet>),
 }
 
 impl Forwarder {
@@ -66,7 +69,7 @@ impl Forwarder {
                 self.inbox.wait().await;
                 wakeup += 1;
             }
-            let Some((id, message)) = self.inbox.take() else { continue };
+            let Some(InboxMessage { id, parts: message }) = self.inbox.take() else { continue };
             self.stage.reports.push(PeerAction::Received { id, wakeup: Some(wakeup) });
             let Forwarded { chunks, outgoing } = self.transform_message(release, &mut decoder, &message)?;
             // Before the send, as in a real process, whose time delays its output.
@@ -109,7 +112,7 @@ impl Forwarder {
             // So does a detokenizer of several workers.
             ForwarderRole::Detokenizer(workers) if workers.len() > 1 => {
                 for row in &rows {
-                    let worker = workers.iter().position(|(worker, _)| Some(&**worker) == row.worker);
+                    let worker = workers.iter().position(|worker| Some(&*worker.endpoint) == row.worker);
                     let outlet_index = worker.context("chunk for an unknown worker")?;
                     let row_without_worker = BatchRow { worker: None, ..*row };
                     let message = batch(release, Class::Text, &[row_without_worker], true);
@@ -126,9 +129,9 @@ impl Forwarder {
 }
 
 impl ForwarderRole {
-    fn outlet_at(&mut self, at: usize) -> &mut Outlet {
+    fn outlet_at(&mut self, index: usize) -> &mut Outlet {
         let (Self::Router(outlets) | Self::Detokenizer(outlets)) = self;
-        &mut outlets[at].1
+        &mut outlets[index].outlet
     }
 }
 

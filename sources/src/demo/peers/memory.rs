@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::Context;
 use trace::{FrameId, HopId, MonoNs};
 
-use super::network::{Inbox, Parts};
+use super::network::{Inbox, InboxMessage, Parts};
 use super::report::Reports;
 
 /// Inboxes, and the messages sent to them.
@@ -18,9 +18,15 @@ pub(in crate::demo) struct Memory {
 
 #[derive(Default)]
 struct MemoryState {
-    /// Inboxes, with the number of connections to each.
-    inboxes: HashMap<HopId, (Inbox, u32)>,
+    receivers: HashMap<HopId, HopReceiver>,
     sent: VecDeque<Sent>,
+}
+
+#[derive(Default)]
+struct HopReceiver {
+    inbox: Inbox,
+    /// Number of connections to it.
+    lane_count: u32,
 }
 
 /// A message as the relay would observe it.
@@ -47,17 +53,18 @@ impl Memory {
         self.state().sent.pop_front()
     }
 
+    /// Inbox of the receiver of a hop.
     pub(super) fn bind(&self, hop: HopId) -> Inbox {
-        self.state().inboxes.entry(hop).or_default().0.clone()
+        self.state().receivers.entry(hop).or_default().inbox.clone()
     }
 
     /// Opens a lane to the receiver of a hop, as a connection would be.
     pub(super) fn connect(&self, hop: HopId) -> anyhow::Result<MemoryLane> {
         let mut state = self.state();
-        let (inbox, lanes) = state.inboxes.get_mut(&hop).context("a hop without a receiver")?;
-        let lane = *lanes;
-        *lanes += 1;
-        Ok(MemoryLane { memory: self.clone(), inbox: inbox.clone(), next: FrameId { hop, lane, seq: 0 } })
+        let receiver = state.receivers.get_mut(&hop).context("a hop without a receiver")?;
+        let lane = receiver.lane_count;
+        receiver.lane_count += 1;
+        Ok(MemoryLane { memory: self.clone(), inbox: receiver.inbox.clone(), next: FrameId { hop, lane, seq: 0 } })
     }
 
     fn state(&self) -> MutexGuard<'_, MemoryState> {
@@ -72,6 +79,6 @@ impl MemoryLane {
         let id = self.next;
         self.next.seq += 1;
         self.memory.state().sent.push_back(Sent { at, id, message: message.clone() });
-        self.inbox.push((id, message));
+        self.inbox.push(InboxMessage { id, parts: message });
     }
 }

@@ -24,11 +24,11 @@ use super::random::Random;
 use super::scenario::Script;
 use super::topology::{self, HopPlan, ReceiverRole};
 use super::truth::{Account, DemoTruth};
-use forwarder::{Forwarder, ForwarderRole};
+use forwarder::{Forwarder, ForwarderRole, PeerOutlet};
 #[cfg(test)]
 pub(super) use memory::{Memory, Sent};
+use network::Inbox;
 pub(super) use network::Network;
-use network::Outlet;
 pub(super) use report::{PeerAction, PeerEvent, Reports};
 use requests::{ByRid, ClientSocket, Clients, DemoRequest};
 use scheduler::Scheduler;
@@ -88,29 +88,7 @@ impl Stage {
         for _ in 0..self.script.route.schedulers {
             outlets.push(self.network.connect(&self.hops[0]).await?);
         }
-        let mut others = JoinSet::new();
-        let mut request_inboxes = Vec::new();
-        let mut sockets = Vec::new();
-        for (hop, inbox) in self.hops.iter().zip(inboxes) {
-            let stage = self.clone();
-            let role = match hop.to {
-                ReceiverRole::Router => ForwarderRole::Router(self.outlets(ReceiverRole::Detokenizer).await?),
-                ReceiverRole::Detokenizer => ForwarderRole::Detokenizer(self.outlets(ReceiverRole::Tokenizer).await?),
-                ReceiverRole::Tokenizer => {
-                    let socket = ClientSocket::default();
-                    sockets.push(socket.clone());
-                    let schedulers = self.outlets(ReceiverRole::Scheduler).await?;
-                    let schedulers = schedulers.into_iter().map(|(_, outlet)| outlet).collect();
-                    others.spawn(Tokenizer::new(stage, inbox, socket, schedulers, random.fork()).run());
-                    continue;
-                }
-                ReceiverRole::Scheduler => {
-                    request_inboxes.push(inbox);
-                    continue;
-                }
-            };
-            others.spawn(Forwarder { stage, inbox, role }.run());
-        }
+        let Receivers { tasks, request_inboxes, client_sockets } = self.start_receivers(inboxes, &mut random).await?;
         let workers: Vec<Arc<str>> = match self.script.route.workers {
             1 => Vec::new(),
             _ => self.hops_to(ReceiverRole::Tokenizer).map(|hop| hop.listen.as_str().into()).collect(),
@@ -119,38 +97,84 @@ impl Stage {
         for (inbox, outlet) in request_inboxes.into_iter().zip(outlets) {
             serving.spawn(Scheduler::new(self.clone(), inbox, outlet).run());
         }
-        serving.spawn(Clients::new(self.script.load, workers, sockets, random.fork()).run(self.clone()));
-        let account = self.account.clone();
-        Ok(async move {
-            let all_served = async {
-                while let Some(ended) = serving.join_next().await {
-                    ended.context("a demo scheduler, or its clients, failed")??;
-                }
-                while account.open() > 0 {
-                    tokio::time::sleep(POLL_INTERVAL).await;
-                }
-                Ok(())
-            };
-            // The others run as long as messages arrive; one that returns has failed.
-            tokio::select! {
-                served = all_served => served,
-                failed = others.join_next() => {
-                    failed.context("the demo has no peers")?.context("a demo peer ended early")?
-                }
-            }
-        })
+        let clients = Clients::new(self.script.load, workers, client_sockets, random.fork());
+        serving.spawn(clients.run(self.clone()));
+        Ok(await_end(serving, tasks, self.account.clone()))
     }
 
+    /// Connects and starts the peers that receive tokens.
+    async fn start_receivers(&self, inboxes: Vec<Inbox>, random: &mut Random) -> anyhow::Result<Receivers> {
+        let mut receivers =
+            Receivers { tasks: JoinSet::new(), request_inboxes: Vec::new(), client_sockets: Vec::new() };
+        for (hop, inbox) in self.hops.iter().zip(inboxes) {
+            let stage = self.clone();
+            match hop.to {
+                ReceiverRole::Router => {
+                    let role = ForwarderRole::Router(self.connect_to(ReceiverRole::Detokenizer).await?);
+                    receivers.tasks.spawn(Forwarder { stage, inbox, role }.run());
+                }
+                ReceiverRole::Detokenizer => {
+                    let role = ForwarderRole::Detokenizer(self.connect_to(ReceiverRole::Tokenizer).await?);
+                    receivers.tasks.spawn(Forwarder { stage, inbox, role }.run());
+                }
+                ReceiverRole::Tokenizer => {
+                    let socket = ClientSocket::default();
+                    receivers.client_sockets.push(socket.clone());
+                    let schedulers = self.connect_to(ReceiverRole::Scheduler).await?;
+                    let schedulers = schedulers.into_iter().map(|scheduler| scheduler.outlet).collect();
+                    let tokenizer = Tokenizer::new(stage, inbox, socket, schedulers, random.fork());
+                    receivers.tasks.spawn(tokenizer.run());
+                }
+                ReceiverRole::Scheduler => receivers.request_inboxes.push(inbox),
+            }
+        }
+        Ok(receivers)
+    }
+
+    /// Hops whose receivers have this role.
     fn hops_to(&self, receiver: ReceiverRole) -> impl Iterator<Item = &HopPlan> {
         self.hops.iter().filter(move |hop| hop.to == receiver)
     }
 
     /// Connects to every receiver with this role.
-    async fn outlets(&self, receiver: ReceiverRole) -> anyhow::Result<Vec<(Arc<str>, Outlet)>> {
+    async fn connect_to(&self, receiver: ReceiverRole) -> anyhow::Result<Vec<PeerOutlet>> {
         let mut outlets = Vec::new();
         for hop in self.hops_to(receiver) {
-            outlets.push((hop.listen.as_str().into(), self.network.connect(hop).await?));
+            let outlet = self.network.connect(hop).await?;
+            outlets.push(PeerOutlet { endpoint: hop.listen.as_str().into(), outlet });
         }
         Ok(outlets)
+    }
+}
+
+/// The peers that receive tokens, which run as long as messages arrive, and what the other peers need of them.
+struct Receivers {
+    tasks: JoinSet<anyhow::Result<()>>,
+    /// Inboxes of the schedulers.
+    request_inboxes: Vec<Inbox>,
+    /// Sockets of the tokenizers, to which clients connect.
+    client_sockets: Vec<ClientSocket>,
+}
+
+/// Waits until the schedulers and the clients have ended and no request is open. A receiver that ends earlier has failed.
+async fn await_end(
+    mut serving: JoinSet<anyhow::Result<()>>,
+    mut receivers: JoinSet<anyhow::Result<()>>,
+    account: Account,
+) -> anyhow::Result<()> {
+    let all_served = async {
+        while let Some(ended) = serving.join_next().await {
+            ended.context("a demo scheduler, or its clients, failed")??;
+        }
+        while account.open() > 0 {
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        Ok(())
+    };
+    tokio::select! {
+        served = all_served => served,
+        failed = receivers.join_next() => {
+            failed.context("the demo has no peers")?.context("a demo peer ended early")?
+        }
     }
 }

@@ -74,7 +74,9 @@ impl Outlet {
 /// Messages sent but not received, by hop and connection. A PULL socket does not tell which connection a message came through, but each
 /// connection keeps its order. A received message is therefore the oldest of one of them.
 #[derive(Clone, Debug, Default)]
-pub(in crate::demo) struct InFlight(Arc<Mutex<HashMap<HopId, Vec<LaneInFlight>>>>);
+pub(in crate::demo) struct InFlight {
+    lanes: Arc<Mutex<HashMap<HopId, Vec<LaneInFlight>>>>,
+}
 
 #[derive(Debug, Default)]
 struct LaneInFlight {
@@ -86,8 +88,8 @@ struct LaneInFlight {
 impl InFlight {
     /// Adds a connection, and returns its number on the hop.
     fn add_lane(&self, hop: HopId) -> u32 {
-        let mut lanes = self.lock();
-        let lanes = lanes.entry(hop).or_default();
+        let mut by_hop = self.lock();
+        let lanes = by_hop.entry(hop).or_default();
         lanes.push(LaneInFlight::default());
         lanes.len() as u32 - 1
     }
@@ -101,8 +103,8 @@ impl InFlight {
 
     /// Removes a received message, and returns its connection and its number there, as the relay counts them.
     fn remove_received(&self, hop: HopId, message: &Parts) -> Option<FrameId> {
-        let mut lanes = self.lock();
-        for (lane, waiting) in (0..).zip(lanes.get_mut(&hop)?) {
+        let mut by_hop = self.lock();
+        for (lane, waiting) in (0..).zip(by_hop.get_mut(&hop)?) {
             if waiting.messages.pop_front_if(|oldest| *oldest == *message).is_some() {
                 let id = FrameId { hop, lane, seq: waiting.received };
                 waiting.received += 1;
@@ -113,13 +115,15 @@ impl InFlight {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<HopId, Vec<LaneInFlight>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A queue whose receiver can wait. The load bounds it, since clients have a limited number of open requests.
 #[derive(Debug)]
-pub(super) struct Queue<T>(Arc<QueueState<T>>);
+pub(super) struct Queue<T> {
+    state: Arc<QueueState<T>>,
+}
 
 #[derive(Debug)]
 struct QueueState<T> {
@@ -128,8 +132,15 @@ struct QueueState<T> {
 }
 
 /// A PULL socket like libzmq's with `RCVHWM=0`: arriving messages are read into memory immediately, so the kernel's queue is empty while
-/// hundreds of requests wait. Each message has its number on its connection, as the relay counts them.
-pub(super) type Inbox = Queue<(FrameId, Parts)>;
+/// hundreds of requests wait.
+pub(super) type Inbox = Queue<InboxMessage>;
+
+/// A message with its number on its connection, as the relay counts them.
+#[derive(Debug)]
+pub(super) struct InboxMessage {
+    pub(super) id: FrameId,
+    pub(super) parts: Parts,
+}
 
 impl Inbox {
     /// Binds the hop's upstream, and fills the inbox from it as long as the runtime lives.
@@ -153,27 +164,27 @@ impl Inbox {
         loop {
             let parts = socket.recv().await?.into_vec();
             let id = in_flight.remove_received(hop, &parts).context("a message that no demo peer sent")?;
-            self.push((id, parts));
+            self.push(InboxMessage { id, parts });
         }
     }
 }
 
 impl<T> Default for Queue<T> {
     fn default() -> Self {
-        Self(Arc::new(QueueState { items: Mutex::default(), has_items: Notify::new() }))
+        Self { state: Arc::new(QueueState { items: Mutex::default(), has_items: Notify::new() }) }
     }
 }
 
 impl<T> Clone for Queue<T> {
     fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
+        Self { state: Arc::clone(&self.state) }
     }
 }
 
 impl<T> Queue<T> {
     pub(super) fn push(&self, item: T) {
         self.items().push_back(item);
-        self.0.has_items.notify_one();
+        self.state.has_items.notify_one();
     }
 
     /// Removes the oldest item, like `zmq_msg_recv`.
@@ -188,12 +199,12 @@ impl<T> Queue<T> {
     /// Waits until there is an item, like a poll.
     pub(super) async fn wait(&self) {
         while self.is_empty() {
-            self.0.has_items.notified().await;
+            self.state.has_items.notified().await;
         }
     }
 
     fn items(&self) -> MutexGuard<'_, VecDeque<T>> {
-        self.0.items.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.items.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

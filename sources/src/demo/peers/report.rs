@@ -48,7 +48,9 @@ pub(in crate::demo) struct PeerDelivery {
 
 /// Bounded queue from the peers to the source. If it is full, a report is dropped and counted.
 #[derive(Clone)]
-pub(in crate::demo) struct Reports(Arc<ReportQueue>);
+pub(in crate::demo) struct Reports {
+    shared: Arc<ReportQueue>,
+}
 
 struct ReportQueue {
     now: Box<dyn Fn() -> MonoNs + Send + Sync>,
@@ -63,27 +65,29 @@ impl Reports {
 
     /// Creates a queue whose reports get their times from `now`.
     pub(in crate::demo) fn at_times_of(now: impl Fn() -> MonoNs + Send + Sync + 'static) -> Self {
-        Self(Arc::new(ReportQueue { now: Box::new(now), queue: ArrayQueue::new(QUEUE), dropped: AtomicU64::new(0) }))
+        let queue = ReportQueue { now: Box::new(now), queue: ArrayQueue::new(QUEUE), dropped: AtomicU64::new(0) };
+        Self { shared: Arc::new(queue) }
     }
 
+    /// Time that a report would get now.
     pub(in crate::demo) fn now(&self) -> MonoNs {
-        (self.0.now)()
+        (self.shared.now)()
     }
 
     /// Adds a report about an action that just happened.
     pub(in crate::demo) fn push(&self, did: PeerAction) {
-        if self.0.queue.push(PeerEvent { at: self.now(), did }).is_err() {
-            self.0.dropped.fetch_add(1, Ordering::Relaxed);
+        if self.shared.queue.push(PeerEvent { at: self.now(), did }).is_err() {
+            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Takes the oldest report.
     pub(in crate::demo) fn next(&self) -> Option<PeerEvent> {
-        self.0.queue.pop()
+        self.shared.queue.pop()
     }
 
     /// Number of reports dropped since the last call.
     pub(in crate::demo) fn take_dropped(&self) -> u64 {
-        self.0.dropped.swap(0, Ordering::Relaxed)
+        self.shared.dropped.swap(0, Ordering::Relaxed)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use adapter::decode::EngineSeconds;
@@ -88,34 +88,40 @@ pub(super) type ClientSocket = Queue<Arrived>;
 
 /// What messages do not carry, by rid.
 #[derive(Debug)]
-pub(super) struct ByRid<T>(Arc<Mutex<HashMap<Arc<str>, T>>>);
+pub(super) struct ByRid<T> {
+    values: Arc<Mutex<HashMap<Arc<str>, T>>>,
+}
 
 impl<T> Default for ByRid<T> {
     fn default() -> Self {
-        Self(Arc::default())
+        Self { values: Arc::default() }
     }
 }
 
 impl<T> Clone for ByRid<T> {
     fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
+        Self { values: Arc::clone(&self.values) }
     }
 }
 
 impl<T> ByRid<T> {
     pub(super) fn insert(&self, rid: Arc<str>, value: T) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(rid, value);
+        self.lock().insert(rid, value);
     }
 
     pub(super) fn take(&self, rid: &str) -> Option<T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(rid)
+        self.lock().remove(rid)
     }
 
     pub(super) fn get(&self, rid: &str) -> Option<T>
     where
         T: Copy,
     {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(rid).copied()
+        self.lock().get(rid).copied()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, T>> {
+        self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -128,7 +134,7 @@ pub(super) struct Clients {
     sockets: Vec<ClientSocket>,
     random: Random,
     /// Remaining requests of a group.
-    together: VecDeque<ChosenRid>,
+    rest_of_group: VecDeque<ChosenRid>,
     groups: u32,
     /// Number of requests so far.
     turn: usize,
@@ -164,7 +170,7 @@ const GROUP: usize = 4;
 
 impl Clients {
     pub(super) fn new(load: DemoLoad, workers: Vec<Arc<str>>, sockets: Vec<ClientSocket>, random: Random) -> Self {
-        Self { load, workers, sockets, random, together: VecDeque::new(), groups: 0, turn: 0 }
+        Self { load, workers, sockets, random, rest_of_group: VecDeque::new(), groups: 0, turn: 0 }
     }
 
     /// Sends requests until the simulation ends.
@@ -196,17 +202,17 @@ impl Clients {
 
     /// Chooses the rid of the next request.
     fn choose_rid(&mut self, random: &mut Random) -> ChosenRid {
-        match self.load.come {
+        match self.load.form {
             RequestForm::Single => ChosenRid::of_answer(fresh_rid(random)),
             RequestForm::Chats => {
                 ChosenRid::of_answer(format!("chatcmpl-{:016x}-{:08x}", random.next(), random.next() as u32))
             }
             RequestForm::Prefill => ChosenRid::of_prefill(fresh_rid(random), 1),
             RequestForm::Groups => {
-                if self.together.is_empty() {
+                if self.rest_of_group.is_empty() {
                     self.begin_group(random);
                 }
-                self.together.pop_front().unwrap_or_default()
+                self.rest_of_group.pop_front().unwrap_or_default()
             }
         }
     }
@@ -218,13 +224,13 @@ impl Clients {
         if self.groups % 2 == 1 {
             // In a batch with one rid from the client, the prompts are numbered.
             for prompt in 0..GROUP {
-                self.together.push_back(ChosenRid::of_answer(format!("{group_rid}_{prompt}")));
+                self.rest_of_group.push_back(ChosenRid::of_answer(format!("{group_rid}_{prompt}")));
             }
         } else {
             // For n samples of a prompt: one request for the prefix alone, then one per sample, each with its own rid.
-            self.together.push_back(ChosenRid::of_prefill(group_rid, 0));
+            self.rest_of_group.push_back(ChosenRid::of_prefill(group_rid, 0));
             for _ in 0..GROUP {
-                self.together.push_back(ChosenRid::of_answer(fresh_rid(random)));
+                self.rest_of_group.push_back(ChosenRid::of_answer(fresh_rid(random)));
             }
         }
     }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use trace::MonoNs;
 
 use super::Stage;
-use super::network::{Inbox, Outlet};
+use super::network::{Inbox, InboxMessage, Outlet};
 use super::report::PeerAction;
 use super::requests::DemoRequest;
 use crate::demo::encode::{BatchRow, Finish, Stats};
@@ -76,12 +76,12 @@ impl Scheduler {
     fn receive_requests(&mut self) -> anyhow::Result<()> {
         let Stage { script, reports, sent_requests, .. } = &self.stage;
         let read_requests = script.engine.format().read_requests;
-        while let Some((id, parts)) = self.inbox.take() {
+        while let Some(InboxMessage { id, parts }) = self.inbox.take() {
             reports.push(PeerAction::Received { id, wakeup: None });
             let parts: Vec<_> = parts.iter().map(|part| Excerpt::whole(part)).collect();
-            let mut named = Vec::new();
-            read_requests(&parts, &mut named).context("the demo's scheduler cannot read a request")?;
-            for named in named {
+            let mut named_requests = Vec::new();
+            read_requests(&parts, &mut named_requests).context("the demo's scheduler cannot read a request")?;
+            for named in named_requests {
                 let mut request = sent_requests.take(named.rid).context("a request that no tokenizer sent")?;
                 request.times.queued = to_seconds(reports.now());
                 self.waiting.push_back(request);
@@ -121,7 +121,7 @@ impl Scheduler {
                 ..BatchRow::default()
             });
         }
-        let frame = self.stage.script.engine.step(&rows, stats);
+        let frame = self.stage.script.engine.encode_step(&rows, stats);
         self.stage.account.count(|truth| {
             truth.chunks += rows.len() as u64;
             truth.tokens += ids.len() as u64;

@@ -16,7 +16,7 @@ use trace::{FrameId, MonoNs};
 
 use super::Stage;
 use super::clock::{Busy, Clock};
-use super::network::{Inbox, Outlet, Parts, Queue};
+use super::network::{Inbox, InboxMessage, Outlet, Parts, Queue};
 use super::report::PeerAction;
 use super::requests::{Arrived, ClientSocket, DemoRequest, text_of};
 use super::waiter::WaiterState;
@@ -106,7 +106,7 @@ impl Tokenizer {
             self.serve_requests().await?;
             // Between two messages, the loop runs other tasks for some turns.
             if self.turn >= next_take
-                && let Some((id, message)) = self.inbox.take()
+                && let Some(InboxMessage { id, parts: message }) = self.inbox.take()
             {
                 self.process_message(id, &message).await?;
                 next_take = self.turn + TURNS_A_MESSAGE;
@@ -164,7 +164,7 @@ impl Tokenizer {
             account.count(|truth| truth.requests_dispatched_late += 1);
         }
         let prompt = std::mem::take(&mut request.prompt);
-        let message = script.engine.request(&RequestRow {
+        let message = script.engine.encode_request(&RequestRow {
             rid: &request.rid,
             worker: request.worker.as_deref(),
             text: &text_of(&prompt[..prompt.len().min(TEXT_TOKENS)]),
@@ -279,7 +279,8 @@ mod tests {
             };
             let rows: Vec<_> = rids.iter().map(|rid| row(rid)).collect();
             let id = FrameId { hop: HopId(0), lane: 0, seq: step.into() };
-            inbox.push((id, vec![batch(SglangRelease::V0_5_9, Class::TokenIds, &rows, false).into()]));
+            let parts = vec![batch(SglangRelease::V0_5_9, Class::TokenIds, &rows, false).into()];
+            inbox.push(InboxMessage { id, parts });
         }
         inbox
     }

@@ -79,27 +79,28 @@ impl WaiterState {
         };
         let tokens_before: u32 = earlier.iter().map(|chunk| chunk.tokens).sum();
         let earlier_chunks = earlier.len() as u64;
-        match (self.mode, waiter) {
-            (Mode::Incremental, Waiter::YieldsAll) => {
-                for &chunk in &queued {
-                    give(self.create_delivery(chunk.tokens, chunk, account));
+        if self.mode == Mode::Cumulative {
+            give(self.create_delivery(last.completion_tokens, last, account));
+        } else {
+            match waiter {
+                Waiter::YieldsAll => {
+                    for &chunk in &queued {
+                        give(self.create_delivery(chunk.tokens, chunk, account));
+                    }
+                    return;
                 }
-                return;
-            }
-            (Mode::Incremental, Waiter::KeepsLast) => {
-                if earlier_chunks > 0 {
-                    account.count(|truth| {
-                        truth.chunks_dropped += earlier_chunks;
-                        truth.tokens_lost += u64::from(tokens_before);
-                    });
-                    self.count_affected_request(account);
+                Waiter::KeepsLast => {
+                    if earlier_chunks > 0 {
+                        account.count(|truth| {
+                            truth.chunks_dropped += earlier_chunks;
+                            truth.tokens_lost += u64::from(tokens_before);
+                        });
+                        self.count_affected_request(account);
+                    }
+                    give(self.create_delivery(last.tokens, last, account));
                 }
-                give(self.create_delivery(last.tokens, last, account));
+                Waiter::Merges => give(self.create_delivery(tokens_before + last.tokens, last, account)),
             }
-            (Mode::Incremental, Waiter::Merges) => {
-                give(self.create_delivery(tokens_before + last.tokens, last, account));
-            }
-            (Mode::Cumulative, _) => give(self.create_delivery(last.completion_tokens, last, account)),
         }
         // A cumulative delivery contains all tokens so far, so it merges whatever the waiter does.
         let are_merged = self.mode == Mode::Cumulative || waiter == Waiter::Merges;

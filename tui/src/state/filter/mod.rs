@@ -86,8 +86,18 @@ struct FoundWaits {
 }
 
 /// Other names of columns.
-const COLUMN_ALIASES: [(&str, &str); 4] =
-    [("tokens", "sent"), ("received", "recv"), ("delivered", "deliv"), ("dropped", "drop")];
+const COLUMN_ALIASES: [ColumnAlias; 4] = [
+    ColumnAlias { name: "tokens", head: "sent" },
+    ColumnAlias { name: "received", head: "recv" },
+    ColumnAlias { name: "delivered", head: "deliv" },
+    ColumnAlias { name: "dropped", head: "drop" },
+];
+
+/// Another name of a column, and its heading.
+struct ColumnAlias {
+    name: &'static str,
+    head: &'static str,
+}
 
 type NumberComparison = fn(u64, u64) -> bool;
 
@@ -265,8 +275,8 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
         "since" => Condition::BegunSince(parse_time(value, value_position)?),
         "waited" => Condition::Waited(WaitOnHop::parse(value, value_position)?),
         lower_name => {
-            let alias = COLUMN_ALIASES.iter().find(|alias| alias.0 == lower_name);
-            let head = alias.map_or(lower_name, |alias| alias.1);
+            let alias = COLUMN_ALIASES.iter().find(|alias| alias.name == lower_name);
+            let head = alias.map_or(lower_name, |alias| alias.head);
             let Some(number) = number_columns().find(|number| number.on_screen.head == head) else {
                 return Err(FilterSyntaxError { position, message: unknown_name(name) });
             };
@@ -378,8 +388,8 @@ fn refuse_word(word: &str) -> Option<String> {
     if ["or", "and", "not", "||", "&&", "!"].contains(&word.to_lowercase().as_str()) {
         return Some(format!("{word} is no term: all terms must match, and `-` negates one; {as_text}"));
     }
-    let alias = COLUMN_ALIASES.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(word));
-    let head = alias.map_or(word, |(_, head)| head);
+    let alias = COLUMN_ALIASES.iter().find(|alias| alias.name.eq_ignore_ascii_case(word));
+    let head = alias.map_or(word, |alias| alias.head);
     if let Some(number) = number_columns().find(|number| number.on_screen.head.eq_ignore_ascii_case(head)) {
         let amount = if number.column.is_duration { "1s" } else { "0" };
         return Some(format!("{word} needs a comparison, for example {word}>{amount}; {as_text}"));
