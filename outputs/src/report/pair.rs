@@ -10,6 +10,7 @@ use trace::pair::{ClockUse, Pair, PairFinding, PairMoment, PairRow};
 use trace::stats::{Spread, WINDOW_NS};
 use trace::words::{count, duration, percent, plural};
 
+use super::finding::merge_findings;
 use super::judged::{headline, judge_pair};
 use super::ttft::RequestLegLine;
 use super::{Clock, EpisodeLine, FindingLine, Report};
@@ -300,8 +301,8 @@ impl Report {
             finding.ended_at_ns.take_if(|ended_at_ns| window_ns.saturating_sub(*ended_at_ns) < WINDOW_NS);
         }
         self.findings = join_findings(findings, std::mem::take(&mut self.findings));
+        judge_pair(&mut self.judged, &pair);
         self.pair = Some(Box::new(pair));
-        judge_pair(&mut self.judged);
         self.update_worst_finding();
     }
 
@@ -328,7 +329,7 @@ impl Report {
         });
         let (pair, own): (Vec<FindingLine>, Vec<FindingLine>) =
             std::mem::take(&mut self.findings).into_iter().partition(|found| PairFinding::is_kind(&found.kind));
-        self.findings = join_findings(pair, added.chain(own).collect());
+        self.findings = join_findings(pair, merge_findings(own, added.collect(), self.window_ns[1]));
         self.update_worst_finding();
     }
 
@@ -336,9 +337,14 @@ impl Report {
         self.window_wall_ns.map(|[start, _]| start.cast_signed())
     }
 
-    /// Sorts the findings by severity, and those that last before those that are over.
+    /// Sorts the findings by severity, and those of the last ten seconds before earlier ones.
     fn update_worst_finding(&mut self) {
-        self.findings.sort_by_key(|finding| std::cmp::Reverse((finding.severity, finding.ended_at_ns.is_none())));
+        let end_ns = self.window_ns[1];
+        let order = |finding: &FindingLine| {
+            let rank = finding.rank(end_ns);
+            std::cmp::Reverse((rank.severity, rank.is_recent))
+        };
+        self.findings.sort_by_key(order);
         self.severity = self.findings.first().map(|worst| worst.severity);
         self.verdict = headline(self, &Clock::of(self, None));
     }
@@ -467,6 +473,7 @@ fn finding_line(finding: PairFinding, from: MonoNs) -> FindingLine {
         ended_at_ns: Some(last.since(from)),
         duration_ns: last.since(began),
         episodes: vec![EpisodeLine { at_ns: began.since(from), last_at_ns: last.since(from) }],
+        explained_ns: u64::try_from(finding.total_ns).ok(),
         episodes_joined: 0,
         summary: finding.summary,
         evidence: finding.evidence,
@@ -476,6 +483,7 @@ fn finding_line(finding: PairFinding, from: MonoNs) -> FindingLine {
 
 #[cfg(test)]
 mod tests {
+    use super::super::judged::{FaultKind, Judgement};
     use super::*;
 
     fn finding(kind: &str, severity: Severity) -> FindingLine {
@@ -489,6 +497,7 @@ mod tests {
             ended_at_ns: None,
             duration_ns: 0,
             episodes: Vec::new(),
+            explained_ns: None,
             episodes_joined: 0,
             summary: String::new(),
             evidence: BTreeMap::new(),
@@ -512,6 +521,38 @@ mod tests {
             let stop = with_length(finding("consumer-stopped", Severity::Warning), "oldest_waiting_ns", stop_ns);
             let joined = join_findings(pair, vec![gap, stop]);
             assert_eq!(joined.iter().map(|found| &*found.kind).collect::<Vec<_>>(), expected);
+        }
+    }
+
+    /// The prefill and the transfer of the cache are one leg.
+    #[test]
+    fn late_requests_are_not_judged_without_the_end_of_the_prefill() {
+        let mut pair = PairReport {
+            headline: String::new(),
+            decode_by: String::new(),
+            prefill: Vec::new(),
+            requests: 100,
+            requests_evicted: 0,
+            decode_only: None,
+            prefill_only: None,
+            ttft_ns: None,
+            ttft_mean_ns: None,
+            legs: Vec::new(),
+            absent: vec![AbsentMomentLine { moment: "prefill_ended".to_owned(), requests: 5, reason: "R".to_owned() }],
+            slowest: Vec::new(),
+            findings: Vec::new(),
+        };
+        for (requests, reason) in
+            [(5, None), (90, Some("the prefill and the transfer of the cache are not told apart: R"))]
+        {
+            pair.absent[0].requests = requests;
+            let mut judged = vec![Judgement {
+                fault: FaultKind::LateRequests,
+                judged: false,
+                reason: Some("requests wait for the other server of a pair".to_owned()),
+            }];
+            judge_pair(&mut judged, &pair);
+            assert_eq!((judged[0].judged, judged[0].reason.as_deref()), (reason.is_none(), reason));
         }
     }
 

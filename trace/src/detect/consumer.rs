@@ -107,7 +107,7 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
     let mut late: Vec<LateConsumer<'a>> = Vec::new();
     for (place, group) in ledger.groups().iter().enumerate() {
         let first = late.len();
-        for hop in ledger.hops_of_group(place) {
+        for hop in ledger.hops_of_group(place).filter(|hop| hop.capabilities().received) {
             let receiving_thread = hop.receiving_thread().or_else(|| ledger.only_receiver(hop));
             let (Some(oldest), Some(by)) = (hop.oldest_waiting(), receiving_thread) else {
                 continue;

@@ -94,6 +94,9 @@ impl Ledger {
             // The frames crossed the hop unobserved, so nothing is judged across the gap.
             self.silences.forget_current();
             hop.epoch += 1;
+            if hop.may_lead_to_tokenizer() {
+                self.receives_missed_until = Some(at);
+            }
             self.delivery_epoch += u32::from(hop.tracks_deliveries);
             // The source may have reported the same loss.
             let reported_missed = missed.min(hop.reported_missed);

@@ -284,7 +284,9 @@ impl Ledger {
         let request = self.table.get_mut(chunk.ticket);
         let whole = request.is_some_and(|r| r.streams.iter().any(|s| s.hop == hop.id && s.is_whole()));
         if let Some(sent) = receive.sent_at.filter(|_| whole) {
-            hop.first_waits.record_n(receive.at, receive.at.since(sent), 1);
+            let wait_ns = receive.at.since(sent);
+            hop.first_waits.record_n(receive.at, wait_ns, 1);
+            hop.long_first_waits.record(wait_ns);
         }
     }
 
