@@ -340,11 +340,10 @@ impl Report {
     /// Sorts the findings by severity, and those of the last ten seconds before earlier ones.
     fn update_worst_finding(&mut self) {
         let end_ns = self.window_ns[1];
-        let order = |finding: &FindingLine| {
+        self.findings.sort_by_key(|finding| {
             let rank = finding.rank(end_ns);
             std::cmp::Reverse((rank.severity, rank.is_recent))
-        };
-        self.findings.sort_by_key(order);
+        });
         self.severity = self.findings.first().map(|worst| worst.severity);
         self.verdict = headline(self, &Clock::of(self, None));
     }

@@ -183,13 +183,18 @@ impl<'l> Attribution<'l> {
     /// them, if none is long.
     pub(crate) fn of_long_first_tokens(&self) -> Self {
         let mut long = self.clone();
-        let sum_ns = |class: usize| self.legs.iter().map(|leg| leg.long_first_tokens.of_class(class).ns).sum::<u128>();
-        let Some(class) = (0..LONG_CLASSES).find(|class| sum_ns(*class) > 0) else { return long };
+        let Some(class) = (0..LONG_CLASSES).find(|class| self.long_ns(*class) > 0) else { return long };
+        let whole_ns = self.long_ns(class);
         for leg in &mut long.legs {
             let sum = leg.long_first_tokens.of_class(class);
-            leg.first_token[0] = LegTime { sum, share: share_of(sum.ns as f64, sum_ns(class) as f64) };
+            leg.first_token[0] = LegTime { sum, share: share_of(sum.ns as f64, whole_ns as f64) };
         }
         long
+    }
+
+    /// Sum of a class of first tokens over all legs.
+    fn long_ns(&self, class: usize) -> u128 {
+        self.legs.iter().map(|leg| leg.long_first_tokens.of_class(class).ns).sum()
     }
 
     /// Describes where the first tokens' time went: the bottleneck, or the two legs with most of it.

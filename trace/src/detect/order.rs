@@ -42,6 +42,11 @@ fn is_about_receiver(kind: &str) -> bool {
     kind.starts_with("consumer-") || kind == "io-thread-starved"
 }
 
+/// Place of a kind in [`ALL`].
+fn detector_index(kind: &str) -> Option<usize> {
+    ALL.iter().position(|detector| detector.kind == kind)
+}
+
 /// Longest wait that a finding has seen; 0 if it is about something else.
 fn longest_wait_ns(finding: &Finding) -> u64 {
     let waits = ["oldest_waiting_ns", "silence_ns"].map(|name| finding.verdict.evidence.get(name)?.as_u64());
@@ -53,7 +58,6 @@ impl Findings {
     /// each other by how much they explain, from the place in [`ALL`] where such findings begin; the others are in the order of [`ALL`]. A cause
     /// comes before its consequences.
     pub fn sorted(&self) -> Vec<&Finding> {
-        let detector_index = |kind: &str| ALL.iter().position(|detector| detector.kind == kind);
         let first_index = detector_index(FIRST_KIND_OF_TTFT);
         let mut list: Vec<&Finding> = self.list.iter().collect();
         list.sort_by_key(|finding| {
@@ -69,20 +73,16 @@ impl Findings {
     }
 
     fn move_causes_before_consequences(&self, list: &mut [&Finding]) {
-        let mut index = 0;
-        while index < list.len() {
+        for index in 0..list.len() {
             let consequence = list[index];
-            let is_equal = |cause: &Finding| {
-                cause.verdict.severity == consequence.verdict.severity
+            let behind = list[index..].iter().position(|cause| {
+                self.is_caused_by(consequence, cause)
+                    && cause.verdict.severity == consequence.verdict.severity
                     && self.is_recent(cause) == self.is_recent(consequence)
-            };
-            let causes = &list[index + 1..];
-            if let Some(behind) =
-                causes.iter().position(|cause| self.is_caused_by(consequence, cause) && is_equal(cause))
-            {
-                list[index..=index + 1 + behind].rotate_right(1);
+            });
+            if let Some(behind) = behind {
+                list[index..=index + behind].rotate_right(1);
             }
-            index += 1;
         }
     }
 
@@ -106,14 +106,15 @@ impl Findings {
 
     /// Time that a finding explains: time to first token of all requests, or at least the longest wait; that of its consequences, if it is more.
     pub fn explained_ns(&self, finding: &Finding) -> u64 {
-        let ttft_ns = |kind: &str| {
-            let ns = self.ttft_ns.get(kind).copied().unwrap_or(0);
-            u64::try_from(ns).unwrap_or(u64::MAX)
-        };
-        let consequences =
-            self.list.iter().filter(|other| self.is_caused_by(other, finding)).map(|other| ttft_ns(other.kind));
-        let own_ns = ttft_ns(finding.kind).max(longest_wait_ns(finding));
-        consequences.max().map_or(own_ns, |of_consequences| own_ns.max(of_consequences))
+        let consequences = self.list.iter().filter(|other| self.is_caused_by(other, finding));
+        let of_consequences = consequences.map(|other| self.ttft_of_kind_ns(other.kind)).max();
+        let own_ns = self.ttft_of_kind_ns(finding.kind).max(longest_wait_ns(finding));
+        own_ns.max(of_consequences.unwrap_or(0))
+    }
+
+    fn ttft_of_kind_ns(&self, kind: &str) -> u64 {
+        let ns = self.ttft_ns.get(kind).copied().unwrap_or(0);
+        u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
     /// Rank of a finding among those of other runs.

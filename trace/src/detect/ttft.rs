@@ -158,8 +158,8 @@ fn add_load(verdict: &mut Verdict, late: &LateLeg) {
     }
     let _ = write!(
         verdict.summary,
-        "; when most waited, {} others had output and {} waited for their first token, in the queue or in a prefill",
-        count(load.running),
+        "; when most waited, {} had output and {} waited for their first token, in the queue or in a prefill",
+        plural(load.running, "other"),
         count(load.waiting)
     );
     verdict.with("with_output", load.running).with("waiting", load.waiting);

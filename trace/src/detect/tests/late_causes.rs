@@ -243,7 +243,7 @@ fn a_queue_is_full_only_if_others_ran() {
     assert!(advice(&found).starts_with("more requests arrive than fit into its batches"), "{found:?}");
     assert!(
         found.summary.ends_with(
-            "when most waited, 1 others had output and 0 waited for their first token, in the queue or in a prefill"
+            "when most waited, 1 other had output and 0 waited for their first token, in the queue or in a prefill"
         ),
         "{}",
         found.summary
