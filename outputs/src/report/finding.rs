@@ -117,6 +117,29 @@ fn finding_line(findings: &Findings, finding: &Finding, from: MonoNs) -> Finding
 }
 
 #[cfg(test)]
+impl FindingLine {
+    /// A finding that lasts, without numbers.
+    pub(super) fn of_kind(kind: &str, severity: Severity) -> Self {
+        Self {
+            kind: kind.to_owned(),
+            severity,
+            rid: String::new(),
+            hop: None,
+            at_ns: 0,
+            last_at_ns: 0,
+            ended_at_ns: None,
+            duration_ns: 0,
+            episodes: Vec::new(),
+            explained_ns: None,
+            episodes_joined: 0,
+            summary: String::new(),
+            evidence: BTreeMap::new(),
+            advice: None,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -124,34 +147,27 @@ mod tests {
     fn warning(kind: &str, explained_s: u64, last_s: u64) -> FindingLine {
         let [explained_ns, last_at_ns] = [explained_s, last_s].map(|second| second * 1_000_000_000);
         FindingLine {
-            kind: kind.to_owned(),
-            severity: Severity::Warning,
-            rid: String::new(),
-            hop: None,
-            at_ns: 0,
             last_at_ns,
             ended_at_ns: Some(last_at_ns),
-            duration_ns: last_at_ns,
-            episodes: Vec::new(),
             explained_ns: Some(explained_ns),
-            episodes_joined: 0,
-            summary: String::new(),
-            evidence: BTreeMap::new(),
-            advice: None,
+            ..FindingLine::of_kind(kind, Severity::Warning)
         }
+    }
+
+    /// Kinds of two lists, merged at second twenty.
+    fn merged_kinds(first: &[FindingLine], second: &[FindingLine]) -> Vec<String> {
+        let merged = merge_findings(first.to_vec(), second.to_vec(), 20_000_000_000);
+        merged.into_iter().map(|finding| finding.kind).collect()
     }
 
     #[test]
     fn of_two_servers_the_finding_that_explains_more_comes_first() {
-        let starved = vec![warning("consumer-starved", 1, 18), warning("backlog", 9, 18)];
-        let stopped = vec![warning("consumer-stopped", 3, 14)];
-        let kinds = |merged: Vec<FindingLine>| merged.into_iter().map(|finding| finding.kind).collect::<Vec<_>>();
-        let end_ns = 20_000_000_000;
+        let starved = [warning("consumer-starved", 1, 18), warning("backlog", 9, 18)];
+        let stopped = [warning("consumer-stopped", 3, 14)];
         // Each list keeps its order.
         let expected = ["consumer-stopped", "consumer-starved", "backlog"];
-        assert_eq!(kinds(merge_findings(starved.clone(), stopped.clone(), end_ns)), expected);
-        assert_eq!(kinds(merge_findings(stopped, starved.clone(), end_ns)), expected);
-        let earlier = vec![warning("consumer-stopped", 3, 8)];
-        assert_eq!(kinds(merge_findings(earlier, starved, end_ns))[0], "consumer-starved");
+        assert_eq!(merged_kinds(&starved, &stopped), expected);
+        assert_eq!(merged_kinds(&stopped, &starved), expected);
+        assert_eq!(merged_kinds(&[warning("consumer-stopped", 3, 8)], &starved)[0], "consumer-starved");
     }
 }

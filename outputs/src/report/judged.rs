@@ -2,15 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 use trace::ledger::{Hop, Ledger};
-use trace::pair::PairMoment;
 use trace::path::UNKNOWN;
 use trace::words::{duration, names, plural};
 
-use super::pair::PairReport;
 use super::{Clock, Report};
 
 /// Share of chunks with a known outcome below which losses count as not judged.
-const JUDGED_SHARE: f64 = 0.9;
+pub(super) const JUDGED_SHARE: f64 = 0.9;
 
 /// Kind of a source that reads an engine's log.
 const IMPORT: &str = "import";
@@ -190,18 +188,13 @@ fn unjudged_late_requests(ledger: &Ledger) -> Option<&'static str> {
     Some(without_frames(ledger, OF_LOG).unwrap_or(of_frames))
 }
 
-/// Judges late requests of both servers of a pair, where only their wait for the other server was not. Without the end of the prefill, a slow
-/// transfer of the cache looks like a long prefill.
-pub(super) fn judge_pair(judgements: &mut [Judgement], pair: &PairReport) {
-    let without_end = pair.absent.iter().filter(|absent| absent.moment == PairMoment::PrefillEnded.as_str());
-    let most_without_end = without_end.max_by_key(|absent| absent.requests);
-    let unseparated = most_without_end
-        .filter(|absent| absent.requests as f64 > (1.0 - JUDGED_SHARE) * pair.requests as f64)
-        .map(|absent| format!("the prefill and the transfer of the cache are not told apart: {}", absent.reason));
+/// Judges late requests of both servers of a pair, where only their wait for the other server was not. `unseparated`: why the prefill and the
+/// transfer of the cache are not told apart.
+pub(super) fn judge_pair(judgements: &mut [Judgement], unseparated: Option<&str>) {
     for judgement in judgements {
         if judgement.reason.as_deref() == Some(WAITS_FOR_OTHER_SERVER) {
             judgement.judged = unseparated.is_none();
-            judgement.reason.clone_from(&unseparated);
+            judgement.reason = unseparated.map(str::to_owned);
         }
     }
 }

@@ -11,7 +11,7 @@ use trace::stats::{Spread, WINDOW_NS};
 use trace::words::{count, duration, percent, plural};
 
 use super::finding::merge_findings;
-use super::judged::{headline, judge_pair};
+use super::judged::{JUDGED_SHARE, headline, judge_pair};
 use super::ttft::RequestLegLine;
 use super::{Clock, EpisodeLine, FindingLine, Report};
 
@@ -200,6 +200,15 @@ impl PairReport {
         self.findings.first()
     }
 
+    /// Why the prefill and the transfer of the cache are not told apart, so that a slow transfer looks like a long prefill; `None` if they mostly
+    /// are.
+    fn unseparated_prefill(&self) -> Option<String> {
+        let without_end = self.absent.iter().filter(|absent| absent.moment == PairMoment::PrefillEnded.as_str());
+        let absent = without_end.max_by_key(|absent| absent.requests)?;
+        (absent.requests as f64 > (1.0 - JUDGED_SHARE) * self.requests as f64)
+            .then(|| format!("the prefill and the transfer of the cache are not told apart: {}", absent.reason))
+    }
+
     /// Its servers and their requests, as one paragraph each.
     pub(super) fn paragraphs(&self) -> Vec<String> {
         let mut lines = Vec::new();
@@ -301,7 +310,7 @@ impl Report {
             finding.ended_at_ns.take_if(|ended_at_ns| window_ns.saturating_sub(*ended_at_ns) < WINDOW_NS);
         }
         self.findings = join_findings(findings, std::mem::take(&mut self.findings));
-        judge_pair(&mut self.judged, &pair);
+        judge_pair(&mut self.judged, pair.unseparated_prefill().as_deref());
         self.pair = Some(Box::new(pair));
         self.update_worst_finding();
     }
@@ -482,27 +491,10 @@ fn finding_line(finding: PairFinding, from: MonoNs) -> FindingLine {
 
 #[cfg(test)]
 mod tests {
+    use trace::{Analysis, Config, ReportInput};
+
     use super::super::judged::{FaultKind, Judgement};
     use super::*;
-
-    fn finding(kind: &str, severity: Severity) -> FindingLine {
-        FindingLine {
-            kind: kind.to_owned(),
-            severity,
-            rid: String::new(),
-            hop: None,
-            at_ns: 0,
-            last_at_ns: 0,
-            ended_at_ns: None,
-            duration_ns: 0,
-            episodes: Vec::new(),
-            explained_ns: None,
-            episodes_joined: 0,
-            summary: String::new(),
-            evidence: BTreeMap::new(),
-            advice: None,
-        }
-    }
 
     fn with_length(mut finding: FindingLine, name: &str, ns: u64) -> FindingLine {
         finding.evidence.insert(name.to_owned(), ns.into());
@@ -515,9 +507,10 @@ mod tests {
             (3, ["consumer-stopped", "transfer-slow", "first-token-gap"]),
             (1, ["transfer-slow", "first-token-gap", "consumer-stopped"]),
         ] {
-            let pair = vec![with_length(finding("transfer-slow", Severity::Warning), "longest_ns", 2)];
-            let gap = with_length(finding("first-token-gap", Severity::Warning), "max_ns", 9);
-            let stop = with_length(finding("consumer-stopped", Severity::Warning), "oldest_waiting_ns", stop_ns);
+            let pair = vec![with_length(FindingLine::of_kind("transfer-slow", Severity::Warning), "longest_ns", 2)];
+            let gap = with_length(FindingLine::of_kind("first-token-gap", Severity::Warning), "max_ns", 9);
+            let stop =
+                with_length(FindingLine::of_kind("consumer-stopped", Severity::Warning), "oldest_waiting_ns", stop_ns);
             let joined = join_findings(pair, vec![gap, stop]);
             assert_eq!(joined.iter().map(|found| &*found.kind).collect::<Vec<_>>(), expected);
         }
@@ -550,8 +543,22 @@ mod tests {
                 judged: false,
                 reason: Some("requests wait for the other server of a pair".to_owned()),
             }];
-            judge_pair(&mut judged, &pair);
+            judge_pair(&mut judged, pair.unseparated_prefill().as_deref());
             assert_eq!((judged[0].judged, judged[0].reason.as_deref()), (reason.is_none(), reason));
+        }
+    }
+
+    #[test]
+    fn a_stop_that_ended_a_moment_ago_comes_before_a_slow_transfer_that_lasts() {
+        let mut report = Report::of(&Analysis::new(Config::default()), &ReportInput::for_source("attach"));
+        report.window_ns = [0, 20_000_000_000];
+        for (last_at_ns, worst) in [(14_000_000_000, "consumer-stopped"), (4_000_000_000, "transfer-slow")] {
+            let stop = FindingLine::of_kind("consumer-stopped", Severity::Warning);
+            let stop = FindingLine { last_at_ns, ended_at_ns: Some(last_at_ns), ..stop };
+            let slow = with_length(FindingLine::of_kind("transfer-slow", Severity::Warning), "longest_ns", 2);
+            report.findings = join_findings(vec![slow], vec![with_length(stop, "oldest_waiting_ns", 3)]);
+            report.update_worst_finding();
+            assert_eq!(report.findings[0].kind, worst);
         }
     }
 
@@ -569,8 +576,9 @@ mod tests {
         ];
         for (pair_severity, own_severity, expected) in cases {
             let mut pair: Vec<_> =
-                pair_severity.map(|severity| finding("prefill-queue", severity)).into_iter().collect();
-            let mut own: Vec<_> = own_severity.map(|severity| finding("queued", severity)).into_iter().collect();
+                pair_severity.map(|severity| FindingLine::of_kind("prefill-queue", severity)).into_iter().collect();
+            let mut own: Vec<_> =
+                own_severity.map(|severity| FindingLine::of_kind("queued", severity)).into_iter().collect();
             leave_worse(&mut pair, "prefill-queue", &mut own, "queued");
             let left = [pair, own].map(|findings| findings.first().map(|left| left.severity));
             assert_eq!(left, expected, "{pair_severity:?} {own_severity:?}");

@@ -191,27 +191,12 @@ mod tests {
 
     #[test]
     fn of_equal_severity_the_run_whose_finding_explains_more_is_the_worst() {
-        let with_finding = |name: &str, explained_ms: u64| {
-            let mut sick = run(name, Some(Severity::Warning), 1);
-            sick.report.findings = vec![FindingLine {
-                kind: "consumer-starved".to_owned(),
-                severity: Severity::Warning,
-                rid: String::new(),
-                hop: None,
-                at_ns: 0,
-                last_at_ns: 0,
-                ended_at_ns: None,
-                duration_ns: 0,
-                episodes: Vec::new(),
-                explained_ns: Some(explained_ms * 1_000_000),
-                episodes_joined: 0,
-                summary: String::new(),
-                evidence: std::collections::BTreeMap::new(),
-                advice: None,
-            }];
+        let runs = [("prefill", 273), ("decode", 2_700), ("later", 2_700)].map(|one| {
+            let mut sick = run(one.0, Some(Severity::Warning), 1);
+            let finding = FindingLine::of_kind("consumer-starved", Severity::Warning);
+            sick.report.findings = vec![FindingLine { explained_ns: Some(one.1 * 1_000_000), ..finding }];
             sick
-        };
-        let runs = [with_finding("prefill", 273), with_finding("decode", 2_700), with_finding("later", 2_700)];
+        });
         assert_eq!(worst_run(&runs).map(|run| &*run.name), Some("decode"));
     }
 

@@ -94,8 +94,8 @@ struct Receivers<'a> {
 }
 
 impl Receivers<'_> {
-    /// Why a thread did not run, if it receives frames. While none is late, only whether one is stopped that did not run at all: connections may
-    /// wait for it instead, and that is cheap to read.
+    /// Why a thread did not run, if it receives frames. While no frame is late, only whether a thread is stopped that did not run at all: connections
+    /// may wait for it instead, and that is cheap to read.
     fn reason_not_running(self, id: ThreadId, thread: &ThreadUse, interval_ns: u64) -> Option<Away> {
         if !self.lanes.is_receiver(id) {
             None

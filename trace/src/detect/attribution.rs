@@ -257,7 +257,7 @@ fn share_of(part: f64, whole: f64) -> f64 {
 }
 
 /// State of the main thread of the process that answers clients, while a request waited in its socket until `end`. What the thread does off the
-/// CPU is sampled only while frames wait for it.
+/// CPU is sampled only while frames wait for it, except that it is stopped.
 pub(super) fn reader_state(ledger: &Ledger, end: MonoNs, wait_ns: u64) -> ThreadState {
     let mut readers = ledger.hops().iter().filter(|hop| hop.last).filter_map(|hop| ledger.only_receiver(hop));
     let Some(thread) = readers.next().and_then(|id| ledger.thread(id)) else { return ThreadState::Unknown };

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::explained_ttft::explained_ttft_ns;
-use super::order::HopTarget;
 use super::{ALL, DetectContext, Detector, Keep};
 use crate::clock::MonoNs;
 use crate::ledger::{AffectedRequests, OccurrenceTimes};
@@ -203,6 +202,18 @@ impl FindingPhase {
             false => Self::Ended,
         }
     }
+}
+
+/// Where the frames of a finding's hop go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum HopTarget {
+    /// To the scheduler: they are requests.
+    Scheduler,
+    /// To the tokenizer.
+    Tokenizer,
+    /// To another process, or the finding has no hop.
+    #[default]
+    Other,
 }
 
 /// Findings so far: one per kind and hop.

@@ -32,9 +32,8 @@ mod tests;
 
 use Keep::{Latest, LatestOfAllHops, Worst};
 use attribution::Attribution;
-use finding::Verdicts;
 pub use finding::{Finding, FindingPhase, Findings, Severity, Verdict};
-use order::HopTarget;
+use finding::{HopTarget, Verdicts};
 pub use worker_imbalance::imbalance;
 
 use crate::clock::MonoNs;

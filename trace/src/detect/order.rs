@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use super::finding::HopTarget;
 use super::{ALL, Finding, Findings, Severity};
 use crate::stats::WINDOW_NS;
 
@@ -15,7 +16,7 @@ pub struct FindingRank {
     pub severity: Severity,
     /// It lasts, or occurred in the last ten seconds: see [`is_recent`].
     pub is_recent: bool,
-    /// [`Finding::explained_ns`].
+    /// [`Findings::explained_ns`].
     pub explained_ns: u64,
 }
 
@@ -23,18 +24,6 @@ pub struct FindingRank {
 /// for longer.
 pub fn is_recent(is_active: bool, since_last_ns: u64) -> bool {
     is_active || since_last_ns < WINDOW_NS
-}
-
-/// Where the frames of a finding's hop go.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum HopTarget {
-    /// To the scheduler: they are requests.
-    Scheduler,
-    /// To the tokenizer.
-    Tokenizer,
-    /// To another process, or the finding has no hop.
-    #[default]
-    Other,
 }
 
 /// Whether findings of this kind say what a thread did while frames waited for it.

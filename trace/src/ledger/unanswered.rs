@@ -93,6 +93,9 @@ impl Ledger {
         // By hop; `None` if it cannot be judged now.
         let mut shortest_waits_ns: HashMap<HopId, Option<u64>> = HashMap::new();
         let missed = self.hops.missed_messages();
+        // The engine may compute prompts of which no output shows yet.
+        let prompts = self.dispatched.waiting.values().filter_map(|waiting| waiting.times.prompt_tokens);
+        let waiting_prefill_ns = prompts.map(u64::from).sum::<u64>().saturating_mul(PREFILL_NS_PER_TOKEN);
         let mut found = Vec::new();
         for (&number, waiting) in &self.dispatched.waiting {
             let times = waiting.times;
@@ -103,7 +106,7 @@ impl Ledger {
             if waiting.missed_before != missed {
                 continue;
             }
-            if self.is_overtaken_by_health_check(waiting) {
+            if self.is_overtaken_by_health_check(waiting, waiting_prefill_ns) {
                 found.push((number, self.table.ticket_of(&waiting.rid).is_some()));
                 continue;
             }
@@ -128,15 +131,16 @@ impl Ledger {
         }
     }
 
-    /// Whether the scheduler answered a health check that was dispatched far later than this request, while it ran nothing else.
-    fn is_overtaken_by_health_check(&self, waiting: &WaitingRequest) -> bool {
+    /// Whether the scheduler answered a health check that was dispatched far later than this request, while no other had output.
+    /// `waiting_prefill_ns`: time for the prompts of all requests without output.
+    fn is_overtaken_by_health_check(&self, waiting: &WaitingRequest, waiting_prefill_ns: u64) -> bool {
         let hop = waiting.message.hop;
         let Some(&check_sent) = self.dispatched.idle_checks.get(&hop) else { return false };
         let usual_ns =
             self.dispatched.answered.get(&hop).and_then(|answered| answered.first_chunk_waits.whole().quantile(0.99));
-        let prefill_ns = u64::from(waiting.times.prompt_tokens.unwrap_or(0)).saturating_mul(PREFILL_NS_PER_TOKEN);
         let least_ns = UNANSWERED_NS.max(usual_ns.unwrap_or(0).saturating_mul(MIN_TIMES_USUAL_IDLE));
-        waiting.times.received.is_some() && check_sent.since(waiting.times.sent) >= least_ns.saturating_add(prefill_ns)
+        waiting.times.received.is_some()
+            && check_sent.since(waiting.times.sent) >= least_ns.saturating_add(waiting_prefill_ns)
     }
 
     /// From when on a request of this hop is unanswered, without the time for its prompt. `None` without a usual wait, and if the hop's

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::super::order::{FindingRank, HopTarget};
+use super::super::finding::HopTarget;
+use super::super::order::FindingRank;
 use super::super::{Finding, Findings};
 use super::{MS, SECOND, Scene};
 use crate::clock::MonoNs;
