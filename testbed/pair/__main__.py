@@ -36,7 +36,13 @@ HELD_NS = 1_000_000_000
 # What the headline must say, behind the side of its server: the process or leg at fault, and its state.
 TOKENIZER = r"the tokenizer (thread \S+ )?(is|was) stopped"
 DETOKENIZER = r"the detokenizer (thread \S+ )?is stopped"
-SCHEDULER = r"the scheduler (thread \S+ )?is stopped|the scheduler sent no frame .* main thread ran \d % of that time"
+SCHEDULER = (
+    r"the scheduler (thread \S+ )?is stopped|the scheduler sent no frame .* main thread ran \d % of that time"
+    r"|the scheduler's thread that receives them was stopped then"
+)
+# Consequences of a stop, which must not come before the finding about the process that was stopped.
+CONSEQUENCES = {"late-receive", "late-intake", "merged-chunks", "backlog"}
+NOT_SEPARATED = "the prefill and the transfer of the cache are not told apart"
 NAMES = {
     "prefill, tokenizer": rf"^prefill: .*({TOKENIZER})",
     "prefill, detokenizer": rf"^prefill: .*({DETOKENIZER})",
@@ -99,6 +105,22 @@ def kinds(report: dict) -> set[str]:
     return {finding["kind"] for finding in report["findings"] if finding["severity"] != "info"}
 
 
+def check_waits(checks: Checks, reports: dict[str, dict]) -> None:
+    """Every client has its response, so that no first token waits any more."""
+    for side, report in reports.items():
+        waiting = [finding["evidence"].get("waiting_now", 0) for finding in report["findings"] if finding["kind"] == "first-token-gap"]
+        checks.equal(f"{side}: first tokens that wait", 0, sum(waiting))
+
+
+def check_order(checks: Checks, side: str, report: dict) -> None:
+    """A stop comes before its consequences of the same severity."""
+    found = [(finding["kind"], finding["severity"]) for finding in report["findings"]]
+    stops = [(index, severity) for index, (kind, severity) in enumerate(found) if kind == "consumer-stopped"]
+    for index, severity in stops[:1]:
+        before = {kind for kind, other in found[:index] if other == severity} & CONSEQUENCES
+        checks.equal(f"{side}: consequences before the stop", set(), before)
+
+
 def headline_of_both(verdict: str) -> str:
     """Headline of a report of both servers, behind the side of the server that it is about.
 
@@ -149,8 +171,10 @@ def without_findings(tokengap: Path, pair: Pair, flags: list[str]):
     def run(folder: Path, checks: Checks) -> str:
         with Observed(tokengap, pair, folder) as observed:
             pair.load(folder / "truth.jsonl", *flags)
-        for side in ("prefill", "decode"):
-            checks.equal(f"findings of {side}", set(), kinds(observed.side(side)))
+        reports = {side: observed.side(side) for side in ("prefill", "decode")}
+        for side, report in reports.items():
+            checks.equal(f"findings of {side}", set(), kinds(report))
+        check_waits(checks, reports)
         return observed.headline()
 
     return run
@@ -160,12 +184,24 @@ def named(tokengap: Path, pair: Pair, fault: str, flags: list[str], meanwhile=No
     """A row whose headline must name the fault: that of `attach`, and that of the recordings."""
 
     def run(folder: Path, checks: Checks) -> str:
+        has_hung = False
         with Observed(tokengap, pair, folder) as observed:
             if meanwhile:
                 threading.Thread(target=meanwhile, daemon=True).start()
-            pair.load(folder / "truth.jsonl", *flags)
-        headline = observed.headline()
+            try:
+                pair.load(folder / "truth.jsonl", *flags)
+            except subprocess.TimeoutExpired:
+                has_hung = True
+        headline, reports = observed.headline(), {side: observed.side(side) for side in ("prefill", "decode")}
+        if has_hung:
+            # 0.5.9 holds requests after a stop whose other half was aborted.
+            found = kinds(reports["prefill"]) | kinds(reports["decode"])
+            checks.equal(f"requests that hang are named: {found}", True, "unanswered-requests" in found)
+            return f"clients hung; {headline}"
         checks.equal(f"headline of {fault}: {headline}", True, re.search(NAMES[fault], headline) is not None)
+        check_waits(checks, reports)
+        for side, report in reports.items():
+            check_order(checks, side, report)
         recorded = headline_of_both(observed.recorded()["verdict"])
         checks.equal(f"headline of the recordings of {fault}: {recorded}", True, re.search(NAMES[fault], recorded) is not None)
         if fault == "prefill, detokenizer":
@@ -182,8 +218,11 @@ def measured(tokengap: Path, pair: Pair, leg: str, flags: list[str]):
     def run(folder: Path, checks: Checks) -> str:
         with Observed(tokengap, pair, folder) as observed:
             pair.load(folder / "truth.jsonl", *flags)
-        longest = observed.side("decode")["pair"]["headline"]
+        decode = observed.side("decode")
+        longest = decode["pair"]["headline"]
         checks.equal(f"longest leg: {longest}", True, longest.startswith(f"most of TTFT: {leg}, "))
+        unjudged = [judged["reason"] for judged in decode["judged"] if judged["fault"] == "late-requests"]
+        checks.equal(f"it says that they are not told apart: {unjudged}", True, NOT_SEPARATED in str(unjudged[0]))
         return f"{longest}; {observed.headline()}"
 
     return run

@@ -18,6 +18,8 @@ HEADLINES = {
         "1.000 s; 99 % of that time was spent waiting on scheduler->detokenizer (the detokenizer is stopped)",
     ],
     "prefill, scheduler": [
+        "prefill: WARNING: 98 % of the TTFT of 6 of 56 requests is spent on the way to the scheduler: 1.000 s or more, up to 2.962 s; the "
+        "scheduler's thread that receives them was stopped then",
         "prefill: WARNING: the scheduler thread (21533/21533) is stopped by a signal 91 % of the time while 6 frames wait on "
         "tokenizer->scheduler, the oldest for 2.796 s",
     ],

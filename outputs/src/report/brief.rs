@@ -362,6 +362,7 @@ mod tests {
             ended_at_ns,
             duration_ns: last_at_ns - 2 * SECOND_NS,
             episodes: vec![EpisodeLine { at_ns: 2 * SECOND_NS, last_at_ns }],
+            explained_ns: None,
             episodes_joined: 0,
             summary: String::new(),
             evidence: BTreeMap::new(),

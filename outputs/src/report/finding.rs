@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use trace::clock::MonoNs;
+use trace::detect::order::{FindingRank, is_recent};
 use trace::detect::{Finding, Findings, Severity};
 
 /// One detector's verdict.
@@ -32,6 +33,9 @@ pub struct FindingLine {
     /// Occurrences, those within ten seconds as one episode, oldest first: at most eight.
     #[serde(default)]
     pub episodes: Vec<EpisodeLine>,
+    /// Time that it explains: time to first token of all requests, or at least the longest wait. `null` if it explains none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub explained_ns: Option<u64>,
     /// Number of further episodes, each part of the one before it in the list.
     #[serde(default)]
     pub episodes_joined: u64,
@@ -62,12 +66,37 @@ impl EpisodeLine {
     }
 }
 
-/// All findings, worst first.
-pub(super) fn finding_lines(findings: &Findings, from: MonoNs) -> Vec<FindingLine> {
-    findings.sorted().into_iter().map(|finding| finding_line(finding, from)).collect()
+impl FindingLine {
+    /// Rank among the findings of other servers, in a report that ends at `end_ns`.
+    pub(super) fn rank(&self, end_ns: u64) -> FindingRank {
+        FindingRank {
+            severity: self.severity,
+            is_recent: is_recent(self.ended_at_ns.is_none(), end_ns.saturating_sub(self.last_at_ns)),
+            explained_ns: self.explained_ns.unwrap_or(0),
+        }
+    }
 }
 
-fn finding_line(finding: &Finding, from: MonoNs) -> FindingLine {
+/// Merges two lists of findings that are each in their order. Of two, the one of higher rank comes first.
+pub(super) fn merge_findings(first: Vec<FindingLine>, second: Vec<FindingLine>, end_ns: u64) -> Vec<FindingLine> {
+    let mut merged = Vec::with_capacity(first.len() + second.len());
+    let mut second = second.into_iter().peekable();
+    for finding in first {
+        while let Some(higher) = second.next_if(|other| other.rank(end_ns) > finding.rank(end_ns)) {
+            merged.push(higher);
+        }
+        merged.push(finding);
+    }
+    merged.extend(second);
+    merged
+}
+
+/// All findings, worst first.
+pub(super) fn finding_lines(findings: &Findings, from: MonoNs) -> Vec<FindingLine> {
+    findings.sorted().into_iter().map(|finding| finding_line(findings, finding, from)).collect()
+}
+
+fn finding_line(findings: &Findings, finding: &Finding, from: MonoNs) -> FindingLine {
     let verdict = &finding.verdict;
     FindingLine {
         kind: finding.kind.to_owned(),
@@ -81,9 +110,66 @@ fn finding_line(finding: &Finding, from: MonoNs) -> FindingLine {
         episodes: (finding.times.episodes().iter())
             .map(|episode| EpisodeLine { at_ns: episode.first.since(from), last_at_ns: episode.last.since(from) })
             .collect(),
+        explained_ns: Some(findings.explained_ns(finding)).filter(|ns| *ns > 0),
         episodes_joined: finding.times.joined(),
         summary: verdict.summary.clone(),
         evidence: verdict.evidence.clone(),
         advice: verdict.advice.clone(),
+    }
+}
+
+#[cfg(test)]
+impl FindingLine {
+    /// A finding that lasts, without numbers.
+    pub(super) fn of_kind(kind: &str, severity: Severity) -> Self {
+        Self {
+            kind: kind.to_owned(),
+            severity,
+            rid: String::new(),
+            hop: None,
+            at_ns: 0,
+            last_at_ns: 0,
+            ended_at_ns: None,
+            duration_ns: 0,
+            episodes: Vec::new(),
+            explained_ns: None,
+            episodes_joined: 0,
+            summary: String::new(),
+            evidence: BTreeMap::new(),
+            advice: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A warning that explains so much and ended at this second of twenty.
+    fn warning(kind: &str, explained_s: u64, last_s: u64) -> FindingLine {
+        let [explained_ns, last_at_ns] = [explained_s, last_s].map(|second| second * 1_000_000_000);
+        FindingLine {
+            last_at_ns,
+            ended_at_ns: Some(last_at_ns),
+            explained_ns: Some(explained_ns),
+            ..FindingLine::of_kind(kind, Severity::Warning)
+        }
+    }
+
+    /// Kinds of two lists, merged at second twenty.
+    fn merged_kinds(first: &[FindingLine], second: &[FindingLine]) -> Vec<String> {
+        let merged = merge_findings(first.to_vec(), second.to_vec(), 20_000_000_000);
+        merged.into_iter().map(|finding| finding.kind).collect()
+    }
+
+    #[test]
+    fn of_two_servers_the_finding_that_explains_more_comes_first() {
+        let starved = [warning("consumer-starved", 1, 18), warning("backlog", 9, 18)];
+        let stopped = [warning("consumer-stopped", 3, 14)];
+        // Each list keeps its order.
+        let expected = ["consumer-stopped", "consumer-starved", "backlog"];
+        assert_eq!(merged_kinds(&starved, &stopped), expected);
+        assert_eq!(merged_kinds(&stopped, &starved), expected);
+        assert_eq!(merged_kinds(&[warning("consumer-stopped", 3, 8)], &starved)[0], "consumer-starved");
     }
 }

@@ -8,7 +8,7 @@ use trace::words::{duration, names, plural};
 use super::{Clock, Report};
 
 /// Share of chunks with a known outcome below which losses count as not judged.
-const JUDGED_SHARE: f64 = 0.9;
+pub(super) const JUDGED_SHARE: f64 = 0.9;
 
 /// Kind of a source that reads an engine's log.
 const IMPORT: &str = "import";
@@ -197,12 +197,13 @@ fn unjudged_late_requests(ledger: &Ledger) -> Option<&'static str> {
     Some(without_frames(ledger, OF_LOG).unwrap_or(of_frames))
 }
 
-/// Judges late requests of both servers of a pair, where only their wait for the other server was not.
-pub(super) fn judge_pair(judgements: &mut [Judgement]) {
+/// Judges late requests of both servers of a pair, where only their wait for the other server was not. `unseparated`: why the prefill and the
+/// transfer of the cache are not told apart.
+pub(super) fn judge_pair(judgements: &mut [Judgement], unseparated: Option<&str>) {
     for judgement in judgements {
         if judgement.reason.as_deref() == Some(WAITS_FOR_OTHER_SERVER) {
-            judgement.judged = true;
-            judgement.reason = None;
+            judgement.judged = unseparated.is_none();
+            judgement.reason = unseparated.map(str::to_owned);
         }
     }
 }

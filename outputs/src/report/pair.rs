@@ -9,7 +9,8 @@ use trace::pair::{ClockUse, Pair, PairFinding, PairLegLengths, PairMoment, PairR
 use trace::stats::{Spread, WINDOW_NS};
 use trace::words::{duration, percent, plural};
 
-use super::judged::{headline, judge_pair};
+use super::finding::merge_findings;
+use super::judged::{JUDGED_SHARE, headline, judge_pair};
 use super::ttft::RequestLegLine;
 use super::{Clock, EpisodeLine, FindingLine, Report};
 
@@ -185,6 +186,15 @@ impl PairReport {
     pub fn worst_finding(&self) -> Option<&FindingLine> {
         self.findings.first()
     }
+
+    /// Why the prefill and the transfer of the cache are not told apart, so that a slow transfer looks like a long prefill; `None` if they mostly
+    /// are.
+    fn unseparated_prefill(&self) -> Option<String> {
+        let without_end = self.absent.iter().filter(|absent| absent.moment == PairMoment::PrefillEnded.as_str());
+        let absent = without_end.max_by_key(|absent| absent.requests)?;
+        let is_common = absent.requests as f64 > (1.0 - JUDGED_SHARE) * self.requests as f64;
+        is_common.then(|| format!("the prefill and the transfer of the cache are not told apart: {}", absent.reason))
+    }
 }
 
 impl PairLegLine {
@@ -251,8 +261,8 @@ impl Report {
         }
         let server_findings = std::mem::take(&mut self.findings);
         self.findings = join_findings(pair_findings, server_findings);
+        judge_pair(&mut self.judged, pair.unseparated_prefill().as_deref());
         self.pair = Some(Box::new(pair));
-        judge_pair(&mut self.judged);
         self.sort_findings_and_conclude();
     }
 
@@ -262,11 +272,11 @@ impl Report {
         let shift_ns = self.shift_of_prefill_times_ns(prefill, clock);
         let mut prefill_findings = prefill.findings.clone();
         keep_worse_of_queue(&mut self.findings, "prefill-queue", &mut prefill_findings);
-        let mut server_findings: Vec<FindingLine> =
+        let of_prefill: Vec<FindingLine> =
             prefill_findings.into_iter().map(|finding| finding.of_prefill_server(name, shift_ns)).collect();
         let (pair_findings, decode_findings): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.findings).into_iter().partition(|finding| PairFinding::is_kind(&finding.kind));
-        server_findings.extend(decode_findings);
+        let server_findings = merge_findings(decode_findings, of_prefill, self.capture_length_ns());
         self.findings = join_findings(pair_findings, server_findings);
         self.sort_findings_and_conclude();
     }
@@ -287,9 +297,13 @@ impl Report {
         }
     }
 
-    /// Sorts the findings by severity, those that last before those that are over. Severity and verdict then follow from the first.
+    /// Sorts the findings by severity, and those of the last ten seconds before earlier ones. Severity and verdict then follow from the first.
     fn sort_findings_and_conclude(&mut self) {
-        self.findings.sort_by_key(|finding| std::cmp::Reverse((finding.severity, finding.ended_at_ns.is_none())));
+        let end_ns = self.capture_length_ns();
+        self.findings.sort_by_key(|finding| {
+            let rank = finding.rank(end_ns);
+            std::cmp::Reverse((rank.severity, rank.is_recent))
+        });
         self.severity = self.findings.first().map(|worst| worst.severity);
         self.verdict = headline(self, &Clock::of(self, None));
     }
@@ -453,6 +467,7 @@ fn finding_line(finding: PairFinding, capture_start: MonoNs) -> FindingLine {
         ended_at_ns: Some(last_at_ns),
         duration_ns: last.since(began),
         episodes: vec![EpisodeLine { at_ns, last_at_ns }],
+        explained_ns: u64::try_from(finding.total_ns).ok(),
         episodes_joined: 0,
         summary: finding.summary,
         evidence: finding.evidence,
@@ -462,25 +477,10 @@ fn finding_line(finding: PairFinding, capture_start: MonoNs) -> FindingLine {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use trace::{Analysis, Config, ReportInput};
 
-    fn finding(kind: &str, severity: Severity) -> FindingLine {
-        FindingLine {
-            kind: kind.to_owned(),
-            severity,
-            rid: String::new(),
-            hop: None,
-            at_ns: 0,
-            last_at_ns: 0,
-            ended_at_ns: None,
-            duration_ns: 0,
-            episodes: Vec::new(),
-            episodes_joined: 0,
-            summary: String::new(),
-            evidence: BTreeMap::new(),
-            advice: None,
-        }
-    }
+    use super::super::judged::{FaultKind, Judgement};
+    use super::*;
 
     fn with_length(mut finding: FindingLine, name: &str, ns: u64) -> FindingLine {
         finding.evidence.insert(name.to_owned(), ns.into());
@@ -493,11 +493,58 @@ mod tests {
             (3, ["consumer-stopped", "transfer-slow", "first-token-gap"]),
             (1, ["transfer-slow", "first-token-gap", "consumer-stopped"]),
         ] {
-            let pair = vec![with_length(finding("transfer-slow", Severity::Warning), "longest_ns", 2)];
-            let gap = with_length(finding("first-token-gap", Severity::Warning), "max_ns", 9);
-            let stop = with_length(finding("consumer-stopped", Severity::Warning), "oldest_waiting_ns", stop_ns);
+            let pair = vec![with_length(FindingLine::of_kind("transfer-slow", Severity::Warning), "longest_ns", 2)];
+            let gap = with_length(FindingLine::of_kind("first-token-gap", Severity::Warning), "max_ns", 9);
+            let stop =
+                with_length(FindingLine::of_kind("consumer-stopped", Severity::Warning), "oldest_waiting_ns", stop_ns);
             let joined = join_findings(pair, vec![gap, stop]);
             assert_eq!(joined.iter().map(|found| &*found.kind).collect::<Vec<_>>(), expected);
+        }
+    }
+
+    /// The prefill and the transfer of the cache are one leg.
+    #[test]
+    fn late_requests_are_not_judged_without_the_end_of_the_prefill() {
+        let mut pair = PairReport {
+            headline: String::new(),
+            decode_by: String::new(),
+            prefill: Vec::new(),
+            requests: 100,
+            requests_evicted: 0,
+            decode_only: None,
+            prefill_only: None,
+            ttft_ns: None,
+            ttft_mean_ns: None,
+            legs: Vec::new(),
+            absent: vec![AbsentMomentLine { moment: "prefill_ended".to_owned(), requests: 5, reason: "R".to_owned() }],
+            slowest: Vec::new(),
+            findings: Vec::new(),
+        };
+        for (requests, reason) in
+            [(5, None), (90, Some("the prefill and the transfer of the cache are not told apart: R"))]
+        {
+            pair.absent[0].requests = requests;
+            let mut judged = vec![Judgement {
+                fault: FaultKind::LateRequests,
+                judged: false,
+                reason: Some("requests wait for the other server of a pair".to_owned()),
+            }];
+            judge_pair(&mut judged, pair.unseparated_prefill().as_deref());
+            assert_eq!((judged[0].judged, judged[0].reason.as_deref()), (reason.is_none(), reason));
+        }
+    }
+
+    #[test]
+    fn a_stop_that_ended_a_moment_ago_comes_before_a_slow_transfer_that_lasts() {
+        let mut report = Report::of(&Analysis::new(Config::default()), &ReportInput::for_source("attach"));
+        report.window_ns = [0, 20_000_000_000];
+        for (last_at_ns, worst) in [(14_000_000_000, "consumer-stopped"), (4_000_000_000, "transfer-slow")] {
+            let stop = FindingLine::of_kind("consumer-stopped", Severity::Warning);
+            let stop = FindingLine { last_at_ns, ended_at_ns: Some(last_at_ns), ..stop };
+            let slow = with_length(FindingLine::of_kind("transfer-slow", Severity::Warning), "longest_ns", 2);
+            report.findings = join_findings(vec![slow], vec![with_length(stop, "oldest_waiting_ns", 3)]);
+            report.sort_findings_and_conclude();
+            assert_eq!(report.findings[0].kind, worst);
         }
     }
 
@@ -515,8 +562,9 @@ mod tests {
         ];
         for (pair_severity, own_severity, expected) in cases {
             let mut pair: Vec<_> =
-                pair_severity.map(|severity| finding("prefill-queue", severity)).into_iter().collect();
-            let mut own: Vec<_> = own_severity.map(|severity| finding("queued", severity)).into_iter().collect();
+                pair_severity.map(|severity| FindingLine::of_kind("prefill-queue", severity)).into_iter().collect();
+            let mut own: Vec<_> =
+                own_severity.map(|severity| FindingLine::of_kind("queued", severity)).into_iter().collect();
             keep_worse_of_queue(&mut pair, "prefill-queue", &mut own);
             let left = [pair, own].map(|findings| findings.first().map(|left| left.severity));
             assert_eq!(left, expected, "{pair_severity:?} {own_severity:?}");

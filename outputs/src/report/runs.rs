@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use serde::Serialize;
+use trace::detect::order::FindingRank;
 use trace::words::{count, duration, known_or_dash, percent};
 
 use super::hostile::plain;
@@ -132,12 +133,17 @@ pub fn list_runs(runs: &[RunReport]) -> String {
     out
 }
 
-/// The first of the runs with the most severe finding. Without findings, one that observed nothing is worse than one without problems.
+/// The run whose first finding has the highest rank. Without findings, one that observed nothing is worse than one without problems.
 pub fn worst_run(runs: &[RunReport]) -> Option<&RunReport> {
-    runs.iter().rev().max_by_key(|run| (run.report.severity, run.report.saw_nothing()))
+    runs.iter().rev().max_by_key(|run| (run.report.severity, run.report.worst_rank(), run.report.saw_nothing()))
 }
 
 impl Report {
+    /// Rank of the first finding; `None` without any.
+    fn worst_rank(&self) -> Option<FindingRank> {
+        self.findings.first().map(|finding| finding.rank(self.window_ns[1]))
+    }
+
     /// Whether no traffic was observed.
     pub fn saw_nothing(&self) -> bool {
         let has_frames = self.hops.iter().any(|hop| hop.frames_sent > Some(0) || hop.frames_received > Some(0));
@@ -151,6 +157,7 @@ mod tests {
     use trace::detect::Severity;
     use trace::{Analysis, Config, ReportInput};
 
+    use super::super::FindingLine;
     use super::*;
 
     fn run(name: &str, severity: Option<Severity>, undecoded: u64) -> RunReport {
@@ -180,6 +187,17 @@ mod tests {
         assert_eq!(worst(&[healthy(), unobserved(), run("second", None, 0)]).as_deref(), Some("unobserved"));
         assert_eq!(worst(&[unobserved(), sick(), run("second", Some(Severity::Info), 1)]).as_deref(), Some("sick"));
         assert_eq!(worst(&[]), None);
+    }
+
+    #[test]
+    fn of_equal_severity_the_run_whose_finding_explains_more_is_the_worst() {
+        let runs = [("prefill", 273), ("decode", 2_700), ("later", 2_700)].map(|one| {
+            let mut sick = run(one.0, Some(Severity::Warning), 1);
+            let finding = FindingLine::of_kind("consumer-starved", Severity::Warning);
+            sick.report.findings = vec![FindingLine { explained_ns: Some(one.1 * 1_000_000), ..finding }];
+            sick
+        });
+        assert_eq!(worst_run(&runs).map(|run| &*run.name), Some("decode"));
     }
 
     #[test]

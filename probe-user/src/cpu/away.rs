@@ -24,11 +24,9 @@ pub struct Away {
 impl Away {
     /// Reads the thread's state from `/proc`; `None` when it is running, runnable or has exited.
     pub fn read(pid: u32, tid: u32) -> Option<Self> {
-        let text = kernel::read_text(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
-        let state_char = stat::state_letter(text.as_bytes())?;
+        let state_char = read_state_letter(pid, tid)?;
         match state_char {
-            'T' => return Some(Self::nowhere(AwayState::Stopped)),
-            't' => return Some(Self::nowhere(AwayState::Traced)),
+            'T' | 't' => return Self::of_stop(state_char),
             // Asleep, asleep without interruption, idle, parked.
             'S' | 'D' | 'I' | 'P' => {}
             _ => return None,
@@ -53,9 +51,27 @@ impl Away {
         Some(Self { state, waits_in: call })
     }
 
+    /// Reads whether the thread is stopped by a signal or a debugger; `None` in any other state.
+    pub fn read_stop(pid: u32, tid: u32) -> Option<Self> {
+        Self::of_stop(read_state_letter(pid, tid)?)
+    }
+
+    fn of_stop(state_letter: char) -> Option<Self> {
+        match state_letter {
+            'T' => Some(Self::nowhere(AwayState::Stopped)),
+            't' => Some(Self::nowhere(AwayState::Traced)),
+            _ => None,
+        }
+    }
+
     fn nowhere(state: AwayState) -> Self {
         Self { state, waits_in: String::new() }
     }
+}
+
+fn read_state_letter(pid: u32, tid: u32) -> Option<char> {
+    let text = kernel::read_text(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    stat::state_letter(text.as_bytes())
 }
 
 /// Content of a file about a thread; `None` if it cannot be read.
@@ -222,6 +238,8 @@ mod tests {
         let child = Own::run("sleep", &["1000"]);
         child.signal(rustix::process::Signal::STOP);
         assert_eq!(child.wait_for(&|away| away.state == AwayState::Stopped).waits_in, "");
+        let stop = |pid| Away::read_stop(pid, pid).map(|away| away.state);
+        assert_eq!([stop(child.pid()), stop(std::process::id())], [Some(AwayState::Stopped), None]);
         child.signal(rustix::process::Signal::CONT);
         let away = child.wait_for(&|away| away.state != AwayState::Stopped);
         // An interrupted sleep resumes under another system call number.

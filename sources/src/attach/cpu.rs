@@ -77,14 +77,42 @@ impl CpuWatch {
             SampledThreads::All => take_poll_uses(&mut self.polls, probe),
             SampledThreads::OnPath => HashMap::new(),
         };
-        // The reason why a receiver is not running is read only while frames wait for it.
         let oldest_sent_at = lanes.oldest_waiting_since();
-        let is_frame_late =
+        let are_frames_late =
             oldest_sent_at.is_some_and(|sent_at| MonoNs::now().since(sent_at) >= FAST_INTERVAL.as_nanos() as u64);
-        let late_receivers = is_frame_late.then_some(lanes);
+        let receivers = Receivers { lanes, are_frames_late };
         // An exited process keeps its past samples but is not sampled again.
-        self.processes.retain_mut(|process| process.sample_threads(scope, &polls, late_receivers, sink));
+        self.processes.retain_mut(|process| process.sample_threads(scope, &polls, receivers, sink));
     }
+}
+
+/// Threads that receive frames.
+#[derive(Clone, Copy)]
+struct Receivers<'a> {
+    lanes: &'a Lanes,
+    /// Frames wait for some of them for too long.
+    are_frames_late: bool,
+}
+
+impl Receivers<'_> {
+    /// Why a thread did not run, if it receives frames. While no frame is late, only whether a thread is stopped that did not run at all: connections
+    /// may wait for it instead, and that is cheap to read.
+    fn reason_not_running(self, id: ThreadId, thread: &ThreadUse, interval_ns: u64) -> Option<Away> {
+        if !self.lanes.is_receiver(id) {
+            None
+        } else if self.are_frames_late && is_idle(thread, interval_ns) {
+            Away::read(id.pid, id.tid)
+        } else if has_not_run(thread) {
+            Away::read_stop(id.pid, id.tid)
+        } else {
+            None
+        }
+    }
+}
+
+/// Whether a thread did nothing in the interval: it neither ran nor waited for a CPU.
+fn has_not_run(thread: &ThreadUse) -> bool {
+    thread.on_ns == 0 && thread.wait_ns.is_none_or(|ns| ns == 0)
 }
 
 /// Threads of a process that a sample includes.
@@ -96,17 +124,16 @@ enum SampledThreads {
 }
 
 impl WatchedProcess {
-    /// Takes a sample. Returns whether the process is still running. `late_receivers`: the lanes, if frames wait for their receivers for too
-    /// long.
+    /// Takes a sample. Returns whether the process is still running.
     fn sample_threads(
         &mut self,
         scope: SampledThreads,
         polls: &HashMap<ThreadId, PollUse>,
-        late_receivers: Option<&Lanes>,
+        receivers: Receivers<'_>,
         sink: Sink<'_>,
     ) -> bool {
         let Ok(on_path) = self.path.sample() else { return false };
-        self.emit_threads(&on_path, &HashSet::new(), polls, late_receivers, sink);
+        self.emit_threads(&on_path, &HashSet::new(), polls, Some(receivers), sink);
         if scope == SampledThreads::OnPath {
             return true;
         }
@@ -117,13 +144,13 @@ impl WatchedProcess {
         true
     }
 
-    /// Emits an event per thread of the sample but those in `skipped_tids`. A receiver that did not run although frames wait for it is asked why.
+    /// Emits an event per thread of the sample but those in `skipped_tids`. A receiver that did not run is asked why.
     fn emit_threads(
         &self,
         sample: &ProcessSample,
         skipped_tids: &HashSet<u32>,
         polls: &HashMap<ThreadId, PollUse>,
-        late_receivers: Option<&Lanes>,
+        receivers: Option<Receivers<'_>>,
         sink: Sink<'_>,
     ) {
         for thread in sample.threads.iter().filter(|thread| !skipped_tids.contains(&thread.tid)) {
@@ -136,12 +163,7 @@ impl WatchedProcess {
             } else {
                 ThreadPart::Other
             };
-            let is_late_receiver = late_receivers.is_some_and(|lanes| lanes.is_receiver(id));
-            let away = if is_late_receiver && is_idle(thread, sample.interval_ns) {
-                Away::read(self.pid, thread.tid)
-            } else {
-                None
-            };
+            let away = receivers.and_then(|receivers| receivers.reason_not_running(id, thread, sample.interval_ns));
             let what = CpuSample {
                 thread: id,
                 role: self.role,

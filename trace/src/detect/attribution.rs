@@ -9,7 +9,7 @@ use crate::event::AwayState;
 use crate::id::HopId;
 use crate::ledger::{AwayTimes, Hop, HopGroup, Ledger, ProcessingStage, Thread, TimeUse};
 use crate::path::{self, Ends};
-use crate::stats::{Distribution, DurationSum, WindowedSum};
+use crate::stats::{Distribution, DurationSum, LONG_CLASSES, LongDurations, WindowedSum};
 use crate::words::{names, percent};
 
 /// Minimum share of the total time that makes a leg the bottleneck.
@@ -103,6 +103,8 @@ pub struct Leg<'l> {
     pub chunk: [LegTime; 2],
     /// Time of requests' first chunks, including those waiting now: over the run, and over the last ten seconds.
     pub first_token: [LegTime; 2],
+    /// Long times of first tokens over the run, including those waiting now.
+    pub(super) long_first_tokens: LongDurations,
     /// Share of the run for which the process was busy, as [`busy`] computes it; `None` if not observed.
     pub busy: Option<f64>,
     /// State of the receiving thread while frames wait for it.
@@ -177,6 +179,24 @@ impl<'l> Attribution<'l> {
         Self { legs }
     }
 
+    /// The same of the longest class of first tokens alone, over the run: what delays a few for seconds need not be what delays most. All of
+    /// them, if none is long.
+    pub(crate) fn of_long_first_tokens(&self) -> Self {
+        let mut long = self.clone();
+        let Some(class) = (0..LONG_CLASSES).find(|class| self.long_ns(*class) > 0) else { return long };
+        let whole_ns = self.long_ns(class);
+        for leg in &mut long.legs {
+            let sum = leg.long_first_tokens.of_class(class);
+            leg.first_token[0] = LegTime { sum, share: share_of(sum.ns as f64, whole_ns as f64) };
+        }
+        long
+    }
+
+    /// Sum of a class of first tokens over all legs.
+    fn long_ns(&self, class: usize) -> u128 {
+        self.legs.iter().map(|leg| leg.long_first_tokens.of_class(class).ns).sum()
+    }
+
     /// Describes where the first tokens' time went: the bottleneck, or the two legs with most of it.
     pub(crate) fn describe_first_tokens(&self) -> String {
         let mut legs: Vec<&Leg<'_>> = self.legs.iter().filter(|leg| leg.first_token[0].sum.ns > 0).collect();
@@ -237,7 +257,7 @@ fn share_of(part: f64, whole: f64) -> f64 {
 }
 
 /// State of the main thread of the process that answers clients, while a request waited in its socket until `end`. What the thread does off the
-/// CPU is sampled only while frames wait for it.
+/// CPU is sampled only while frames wait for it, except that it is stopped.
 pub(super) fn reader_state(ledger: &Ledger, end: MonoNs, wait_ns: u64) -> ThreadState {
     let mut readers = ledger.hops().iter().filter(|hop| hop.last).filter_map(|hop| ledger.only_receiver(hop));
     let Some(thread) = readers.next().and_then(|id| ledger.thread(id)) else { return ThreadState::Unknown };
@@ -271,7 +291,9 @@ fn wait_leg<'l>(
     let now = ledger.now();
     let mut chunk = [LegTime::default(); 2];
     let mut first_token = [LegTime::default(); 2];
+    let mut long_first_tokens = LongDurations::default();
     for hop in members {
+        long_first_tokens.add(&hop.long_first_waits);
         chunk[0].sum.add(hop.chunk_waits.whole());
         chunk[1].sum.add(hop.chunk_waits.recent(now));
         first_token[0].sum.add(hop.first_waits.whole());
@@ -298,6 +320,7 @@ fn wait_leg<'l>(
         spread: &group.queue_wait,
         chunk,
         first_token,
+        long_first_tokens,
         busy,
         thread: thread_state(&spent, &away, busy),
         receivers: count_receivers(members),
@@ -320,6 +343,7 @@ fn inside_leg<'l>(
     let spread = if receives { &stage.inside } else { &stage.through };
     let chunk_sum = if receives { &stage.inside_sum } else { &stage.through_sum };
     let first_token_sum = if receives { &stage.first_inside } else { &stage.through_sum };
+    let long_first_tokens = if receives { stage.long_first_inside } else { stage.long_through };
     if spread.count() == 0 {
         return None;
     }
@@ -330,6 +354,7 @@ fn inside_leg<'l>(
         spread,
         chunk: times_of_sum(chunk_sum, ledger.now()),
         first_token: times_of_sum(first_token_sum, ledger.now()),
+        long_first_tokens,
         busy,
         thread: ThreadState::Unknown,
         receivers,
@@ -443,6 +468,7 @@ fn add_open_waits(ledger: &Ledger, legs: &mut [Leg<'_>]) {
             for time in &mut leg.first_token {
                 time.sum.add(sum);
             }
+            leg.long_first_tokens.record(ledger.now().since(since));
         }
     }
 }

@@ -107,7 +107,7 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
     let mut late: Vec<LateConsumer<'a>> = Vec::new();
     for (group_index, group) in ledger.groups().iter().enumerate() {
         let first_of_group = late.len();
-        for hop in ledger.hops_of_group(group_index) {
+        for hop in ledger.hops_of_group(group_index).filter(|hop| hop.capabilities().received) {
             let Some(oldest) = hop.oldest_waiting() else { continue };
             let receiving_thread = hop.receiving_thread().or_else(|| ledger.only_receiver(hop));
             let Some(by) = receiving_thread else { continue };

@@ -1,6 +1,5 @@
 //! A detector's verdict, and the list of findings so far.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -185,7 +184,7 @@ impl Finding {
     }
 
     /// Whether both were present at one time.
-    fn overlaps(&self, other: &Self) -> bool {
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
         self.began <= other.last_at && other.began <= self.last_at
     }
 
@@ -209,20 +208,34 @@ impl FindingPhase {
     }
 }
 
-/// The first kind in [`ALL`] that explains time to first token.
-const FIRST_KIND_OF_TTFT: &str = "first-token-gap";
+/// Where the frames of a finding's hop go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum HopTarget {
+    /// To the scheduler: they are requests.
+    Scheduler,
+    /// To the tokenizer.
+    Tokenizer,
+    /// To another process, or the finding has no hop.
+    #[default]
+    Other,
+}
 
 /// Findings so far: one per kind and hop.
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
-    list: Vec<Finding>,
+    pub(super) list: Vec<Finding>,
     /// Time to first token that the findings of a kind explain; without kinds that explain none.
-    ttft_ns: BTreeMap<&'static str, u128>,
+    pub(super) ttft_ns: BTreeMap<&'static str, u128>,
+    /// Where the frames of each hop go that a finding names.
+    pub(super) targets: BTreeMap<String, HopTarget>,
+    /// Time of the last update.
+    pub(super) updated_at: MonoNs,
 }
 
 impl Findings {
     /// Runs every detector.
     pub fn update(&mut self, context: &DetectContext<'_>) {
+        self.updated_at = context.now;
         let mut found = Verdicts::default();
         for detector in ALL {
             if let Some(ns) = explained_ttft_ns(context.ledger.ttft(), detector.kind).filter(|ns| *ns > 0) {
@@ -238,6 +251,10 @@ impl Findings {
             }
         }
         self.drop_explained();
+        self.targets.clear();
+        for hop in self.list.iter().map(|finding| &finding.verdict.hop).filter(|hop| !hop.is_empty()) {
+            self.targets.insert(hop.clone(), context.hop_target(hop));
+        }
     }
 
     /// Drops findings about late frames if a finding about the same hop at that time names the cause, or the harm.
@@ -295,21 +312,6 @@ impl Findings {
             }
             self.list.push(Finding { kind, began, last_at, active, verdict, occurrences, times });
         }
-    }
-
-    /// Findings, worst first; within a severity, first those that last. Of those, the ones that explain time to first token follow each other by
-    /// how much they explain, from the place in [`ALL`] where such findings begin; the others are in the order of [`ALL`].
-    pub fn sorted(&self) -> Vec<&Finding> {
-        let detector_index = |kind: &str| ALL.iter().position(|detector| detector.kind == kind);
-        let first_index = detector_index(FIRST_KIND_OF_TTFT);
-        let mut list: Vec<&Finding> = self.list.iter().collect();
-        list.sort_by_key(|finding| {
-            let explained_ns = self.ttft_ns.get(finding.kind).copied();
-            let own_index = detector_index(finding.kind);
-            let index = if explained_ns.is_some() { first_index } else { own_index };
-            (Reverse(finding.verdict.severity), !finding.active, index, Reverse(explained_ns), own_index, finding.began)
-        });
-        list
     }
 
     /// Worst severity among the findings.

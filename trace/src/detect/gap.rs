@@ -63,12 +63,13 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
     if oldest_ns >= GAP_WARNING_NS {
         times.record_span(MonoNs(context.now.0.saturating_sub(oldest_ns)), context.now);
     }
-    let bottleneck = context.attribution.bottleneck();
-    let is_logged = context.attribution.legs.is_empty();
+    let attribution = context.attribution.of_long_first_tokens();
+    let bottleneck = attribution.bottleneck();
+    let is_logged = attribution.legs.is_empty();
     if ledger.stages().counts.timed_gaps > 0 {
         summary.push_str("; by times in the engine's log, counted from the end of prefill");
     }
-    let _ = write!(summary, "; {}", context.attribution.describe_first_tokens());
+    let _ = write!(summary, "; {}", attribution.describe_first_tokens());
     let waits = &ledger.waits;
     // The tokenizer thread's activity explains only waits for the tokenizer.
     let explained = waits.total.requests > 0 && bottleneck.is_none_or(|leg| ledger.is_last(leg.name));

@@ -18,6 +18,7 @@ mod inflation;
 mod late;
 mod late_frames;
 mod merging;
+pub mod order;
 mod own;
 mod retries;
 pub mod thresholds;
@@ -31,8 +32,8 @@ mod tests;
 
 use Keep::{Latest, LatestOfAllHops, Worst};
 use attribution::Attribution;
-use finding::Verdicts;
 pub use finding::{Finding, FindingPhase, Findings, Severity, Verdict};
+use finding::{HopTarget, Verdicts};
 pub use worker_imbalance::imbalance;
 
 use crate::clock::MonoNs;
@@ -59,6 +60,15 @@ impl<'a> DetectContext<'a> {
 
     fn facts(&self) -> &'a dyn Facts {
         self.ledger.engine().facts()
+    }
+
+    /// Where the frames of the hop with this name go.
+    fn hop_target(&self, name: &str) -> HopTarget {
+        match self.ledger.groups().iter().find(|group| *group.name == *name) {
+            Some(group) if group.carries_requests => HopTarget::Scheduler,
+            Some(_) if self.ledger.is_last(name) => HopTarget::Tokenizer,
+            _ => HopTarget::Other,
+        }
     }
 }
 

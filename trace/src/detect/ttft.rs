@@ -149,7 +149,8 @@ pub(super) fn detect_queued_requests(context: &DetectContext<'_>, out: &mut Verd
     });
 }
 
-/// Adds how many requests ran and waited when most waited, if that was observed.
+/// Adds how many requests had output and how many had none when most waited, if that was observed. Which of those without output are in a batch
+/// is not known yet: the engine sends that with the output.
 fn add_load(verdict: &mut Verdict, late: &LateLeg) {
     let load = late.most_waiting;
     if late.worst_hop.is_none() {
@@ -157,11 +158,11 @@ fn add_load(verdict: &mut Verdict, late: &LateLeg) {
     }
     let _ = write!(
         verdict.summary,
-        "; when most waited, {} ran and {} waited for the first token",
-        count(load.running),
+        "; when most waited, {} had output and {} waited for their first token, in the queue or in a prefill",
+        plural(load.running, "other"),
         count(load.waiting)
     );
-    verdict.with("running", load.running).with("waiting", load.waiting);
+    verdict.with("with_output", load.running).with("waiting", load.waiting);
 }
 
 /// Requests whose prefill is slow beside others with as much work.

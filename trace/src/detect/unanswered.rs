@@ -1,5 +1,7 @@
 //! Requests that the scheduler does not answer although it answers later ones.
 
+use std::fmt::Write as _;
+
 use serde_json::json;
 
 use super::{DetectContext, Severity, Verdicts};
@@ -28,11 +30,14 @@ pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut 
         .collect();
     let more = if unanswered.len() > MAX_NAMED { ", .." } else { "" };
     let requests = unanswered.len() as u64;
+    let meanwhile = match oldest.answered_since {
+        0 => String::from("it answered a health check meanwhile and ran nothing else"),
+        answered => format!("it answered {} others meanwhile", count(answered)),
+    };
     let summary = format!(
-        "the {source} has sent nothing for {} for up to {}, although it answered {} others meanwhile: {}{more}",
+        "the {source} has sent nothing for {} for up to {}, although {meanwhile}: {}{more}",
         plural(requests, "request"),
         duration(context.now.since(oldest.dispatch.sent)),
-        count(oldest.answered_since),
         named.join("; "),
     );
     let rows: Vec<_> = (unanswered.iter().take(MAX_LISTED))
@@ -43,11 +48,12 @@ pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut 
                 "wait_ns": context.now.since(dispatch.sent),
                 "prompt_tokens": dispatch.prompt_tokens,
                 "received": dispatch.received.is_some(),
+                "room": dispatch.room.map(|room| room.to_string()),
             })
         })
         .collect();
     let is_received = oldest.dispatch.received.is_some();
-    let advice = if is_received {
+    let mut advice = if is_received {
         format!(
             "the {source} received the first of them: look for its rid in the {source}'s log; abort it, and let the client send it again"
         )
@@ -57,6 +63,9 @@ pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut 
              it again",
         )
     };
+    if let Some(room) = oldest.dispatch.room.filter(|room| *room > 0) {
+        let _ = write!(advice, "; it may wait for the other server of its pair: look there for its room, {room}");
+    }
     out.add_verdict(Severity::Warning, summary)
         .rid(oldest.rid)
         .since(Some(oldest.dispatch.sent))

@@ -35,6 +35,9 @@ impl Ledger {
         if self.engine.is_health_check(chunk.rid) {
             sums.untracked_chunks += 1;
             self.count_health_check(chunk.rid);
+            if self.table.live_count() == 0 {
+                self.dispatched.record_idle_check(chunk.rid);
+            }
             return Ticket::NONE;
         }
         // An earlier chunk of the frame may have unmapped or evicted the prefetched record.
@@ -296,6 +299,9 @@ impl Ledger {
             let details = request.details.get_or_insert_default();
             details.dispatch = Some(answered.times);
             details.wait = Some(self.dispatched.wait_of(&answered));
+            if answered.times.received.is_none() {
+                self.hops.record_unobserved_receive(answered.message.hop);
+            }
             if let Some(message) = answered.abort {
                 self.clientless.watch_aborted(ticket, context.at, message);
             }

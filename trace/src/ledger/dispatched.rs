@@ -6,6 +6,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use super::Ledger;
+use super::early_deliveries::hash_rid;
 use super::lane::FrameLoad;
 use super::request_details::{DispatchWait, EngineLoad, RequestDispatch};
 use crate::clock::MonoNs;
@@ -113,8 +114,20 @@ pub(super) struct DispatchedRequests {
     last_output_at: Option<MonoNs>,
     pub(super) answered: HashMap<HopId, AnsweredRequests>,
     pub(super) judged_at: Option<MonoNs>,
+    /// Health check that was dispatched last and is not answered.
+    health_check: Option<HealthCheck>,
+    /// When the latest health check of each hop was dispatched that the scheduler answered while it ran nothing else.
+    pub(super) idle_checks: HashMap<HopId, MonoNs>,
     /// Seconds of the window of current figures.
     pub(super) seconds: RunSeconds,
+}
+
+/// A health check on its way.
+#[derive(Clone, Copy, Debug)]
+struct HealthCheck {
+    rid_hash: u64,
+    hop: HopId,
+    sent: MonoNs,
 }
 
 /// The message that was sent last.
@@ -205,6 +218,13 @@ impl DispatchedRequests {
         self.busy_ns += pause_ns.min(MAX_PAUSE_NS);
         if pause_ns <= MAX_PAUSE_NS {
             self.output_ns += pause_ns;
+        }
+    }
+
+    /// Records that the scheduler answered a health check while it ran nothing else.
+    pub(super) fn record_idle_check(&mut self, rid: &str) {
+        if let Some(check) = self.health_check.take_if(|check| check.rid_hash == hash_rid(rid)) {
+            self.idle_checks.insert(check.hop, check.sent);
         }
     }
 
@@ -344,9 +364,14 @@ impl Ledger {
             self.clientless.record_abort_of_all(abort);
             self.retries.record_abort_of_all();
         }
-        let Some(request) = dispatch.request.filter(|request| !self.engine.is_health_check(request.rid)) else {
+        let Some(request) = dispatch.request else { return };
+        if self.engine.is_health_check(request.rid) {
+            if dispatch.kind == DispatchKind::Requests {
+                let check = HealthCheck { rid_hash: hash_rid(request.rid), hop: dispatch.id.hop, sent: at };
+                self.dispatched.health_check = Some(check);
+            }
             return;
-        };
+        }
         match dispatch.kind {
             DispatchKind::Requests => {
                 self.totals.dispatched.requests += 1;
@@ -419,6 +444,20 @@ mod tests {
     fn receive(path: &mut Path, seq: u64, at: u64) {
         let received = What::Received(Received::new(FrameId::new(REQUESTS, 0, seq)));
         path.analysis.apply(&Event::new(MonoNs(at), received));
+    }
+
+    /// A process that is not watched receives the requests and forwards them.
+    #[test]
+    fn answers_show_that_receives_are_not_observed() {
+        let mut path = path(Limits::default());
+        let observes = |path: &Path| path.ledger().hop(REQUESTS).is_some_and(|hop| hop.capabilities().received);
+        path.analysis.apply(&Event::new(MonoNs(1_000), dispatch(0, 0, DispatchKind::Requests, "a")));
+        assert!(observes(&path), "it may wait");
+        path.now = 2_000;
+        path.send(0, IdColumn::Delta, &[Chunk::counted("a", 1, 1)]);
+        assert!(!observes(&path));
+        receive(&mut path, 1, 3_000);
+        assert!(observes(&path));
     }
 
     #[test]

@@ -101,6 +101,9 @@ impl Ledger {
         let hop = &mut self.hops.all[hop_index];
         self.silences.forget_current();
         hop.epoch += 1;
+        if hop.may_lead_to_tokenizer() {
+            self.receives_missed_until = Some(at);
+        }
         self.delivery_epoch += u32::from(hop.tracks_deliveries);
         // The source may have reported the same loss.
         let already_reported = missed.min(hop.reported_missed);

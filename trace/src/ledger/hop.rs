@@ -12,7 +12,7 @@ use super::time_use::TimeUse;
 use crate::clock::MonoNs;
 use crate::event::Capabilities;
 use crate::id::{FrameId, HopId, ThreadId, Ticket};
-use crate::stats::{Buckets, RunSeconds, Tally, WindowedSum};
+use crate::stats::{Buckets, LongDurations, RunSeconds, Tally, WindowedSum};
 
 /// Maximum number of distinct reasons for undecoded frames; further ones share an entry.
 const MAX_UNDECODED_REASONS: usize = 32;
@@ -171,6 +171,10 @@ pub struct Hop {
     pub(crate) epoch: u32,
     /// Missed frames already covered by a loss report.
     pub(crate) reported_missed: u64,
+    /// Requests that it carried were answered although none of its receives was observed: a process receives them that is not watched.
+    pub(crate) is_received_unobserved: bool,
+    /// Receives until then may be among the missed observations.
+    pub(crate) receives_missed_until: MonoNs,
     /// Traffic on the hop.
     pub counts: HopCounts,
     /// Number of undecoded frames by reason.
@@ -190,6 +194,8 @@ pub struct Hop {
     pub chunk_waits: WindowedSum,
     /// Queue waits of requests' first chunks.
     pub first_waits: WindowedSum,
+    /// The long ones among them.
+    pub(crate) long_first_waits: LongDurations,
     /// Time of the receiving thread while frames waited for it.
     pub while_waiting: TimeUse,
     /// Why the receiving thread did not run in that time.
@@ -238,17 +244,23 @@ impl Hop {
     }
 
     /// Stages observed here at any time: a receiver may have ended, or been detected late. Receives that were announced and withdrawn
-    /// before the first one were not observed.
+    /// before the first one were not observed, nor are those of a process that is not watched.
     pub fn capabilities(&self) -> Capabilities {
+        let is_announced = self.shows.received && !self.is_received_unobserved;
         Capabilities {
-            received: self.capabilities.received && (self.shows.received || self.counts.frames_received > 0),
+            received: self.capabilities.received && (is_announced || self.counts.frames_received > 0),
             ..self.capabilities
         }
     }
 
+    /// Whether it leads, or may lead, to the tokenizer.
+    pub(crate) fn may_lead_to_tokenizer(&self) -> bool {
+        self.last || self.may_be_last
+    }
+
     /// Whether it leads, or may lead, to the tokenizer while the tokenizer's receives are not observed.
     pub(crate) fn hides_receives(&self) -> bool {
-        (self.last || self.may_be_last) && !self.shows.received
+        self.may_lead_to_tokenizer() && !self.shows.received
     }
 
     /// Chunks that wait for their receive, by request and number, without repeats of an earlier finish.
@@ -260,9 +272,9 @@ impl Hop {
         queued
     }
 
-    /// When the oldest queued frame was sent; `None` if none is queued.
+    /// When the oldest queued frame was sent; `None` if none is queued. Without frames whose receive may have been missed.
     pub fn oldest_waiting(&self) -> Option<MonoNs> {
-        self.lanes.values().filter_map(|lane| Some(lane.frames.front()?.sent_at)).min()
+        self.lanes.values().filter_map(|lane| lane.oldest_sent_after(self.receives_missed_until)).min()
     }
 
     /// Chunks and bytes of the queued frames; `None` if some were evicted at a limit.

@@ -102,6 +102,13 @@ impl Hops {
         self.all.iter().map(|hop| u64::from(hop.epoch) + u64::from(!hop.carries_requests)).sum()
     }
 
+    /// Records that a request of this hop was answered whose receive was not observed.
+    pub(crate) fn record_unobserved_receive(&mut self, id: HopId) {
+        if let Some(hop) = self.all.iter_mut().find(|hop| hop.id == id) {
+            hop.is_received_unobserved = true;
+        }
+    }
+
     /// Whether each scheduler has request hops of its own. One socket that reaches several does not show which of them has a request.
     pub(crate) fn each_scheduler_has_request_hop(&self) -> bool {
         let schedulers = self.all.iter().filter(|hop| hop.origin && !hop.carries_requests).count();

@@ -129,6 +129,16 @@ impl Lane {
         newest_first.take_while(|&&sent| sent > at).count()
     }
 
+    /// When the oldest queued frame was sent of those sent later than `missed_until`; 0 for all.
+    pub(crate) fn oldest_sent_after(&self, missed_until: MonoNs) -> Option<MonoNs> {
+        let oldest = self.frames.front()?.sent_at;
+        if oldest > missed_until || missed_until == MonoNs(0) {
+            return Some(oldest);
+        }
+        let index = self.frames.partition_point(|frame| frame.sent_at <= missed_until);
+        self.frames.get(index).map(|frame| frame.sent_at)
+    }
+
     pub(crate) fn push_frame(&mut self, seq: u64, at: MonoNs, chunks: u32, load: FrameLoad) {
         self.frames.push_back(PendingFrame { seq, sent_at: at, chunks, load });
     }

@@ -22,6 +22,7 @@ impl Ledger {
         self.now = self.now.max(now);
         let now = self.now;
         self.forget_closed();
+        self.apply_missed_receives();
         while let Some((_, ticket)) = self.lingering.pop_front_if(|(due, _)| *due <= now) {
             self.close_request(ticket, CloseReason::Ended);
         }
@@ -192,6 +193,21 @@ impl Ledger {
         if request.is_end_in_transit {
             request.is_end_in_transit = false;
             self.totals.requests.ends_in_transit -= 1;
+        }
+    }
+
+    /// Marks first tokens and ends that the tokenizer may have received unobserved: those on their way when observations were missed. Where
+    /// they were does not show it, because their sends on later hops may have been missed, too.
+    fn apply_missed_receives(&mut self) {
+        let Some(until) = self.receives_missed_until.take() else { return };
+        for request in self.table.iter_mut() {
+            if request.received_first.is_none() && request.sent_first.is_some_and(|sent| sent <= until) {
+                request.first_receive_missed = true;
+            }
+            if request.is_end_in_transit && request.last_at <= until {
+                request.is_end_in_transit = false;
+                self.totals.requests.ends_in_transit -= 1;
+            }
         }
     }
 

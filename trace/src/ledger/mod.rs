@@ -235,6 +235,8 @@ pub struct Ledger {
     last_eviction_at: Option<MonoNs>,
     /// Incremented whenever deliveries may have been missed.
     delivery_epoch: u32,
+    /// Until when receives by the tokenizer may have been missed, until the next tick has applied it to the requests.
+    receives_missed_until: Option<MonoNs>,
     early: EarlyDeliveries,
     dispatched: DispatchedRequests,
     pair_messages: PairMessages,
@@ -316,8 +318,11 @@ impl Ledger {
         let hop = &mut self.hops.all[hop_index];
         hop.count_undecoded(undecoded.reason);
         hop.counts.bytes += capped(undecoded.bytes);
-        // Its content is unknown, so no stream can be judged across it.
+        // Its content is unknown, so no stream can be judged across it. It may have first tokens, and ends of requests.
         hop.epoch += 1;
+        if hop.may_lead_to_tokenizer() {
+            self.receives_missed_until = Some(at);
+        }
         if let Some(lane) = hop.lanes.get_mut(&undecoded.id.lane) {
             lane.watched_frames = 0;
         }
@@ -340,11 +345,13 @@ impl Ledger {
             hop.epoch += 1;
             hop.reported_missed += count;
             hop.counts.lost += count;
+            hop.receives_missed_until = at;
             may_hide_deliveries |= hop.capabilities.delivered;
+            if hop.may_lead_to_tokenizer() {
+                self.receives_missed_until = Some(at);
+            }
             for lane in hop.lanes.values_mut() {
                 lane.watched_frames = 0;
-                // Their receives may be among the missed observations, so they may no longer be waiting.
-                self.table.mark_first_receives_missed(lane.chunks.iter().copied());
             }
         }
         self.delivery_epoch += u32::from(may_hide_deliveries);

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use super::limits::CountedLimits;
 use super::stream::Stream;
 use crate::clock::MonoNs;
-use crate::stats::{Distribution, RunSeconds, WindowedSum};
+use crate::stats::{Distribution, LongDurations, RunSeconds, WindowedSum};
 
 /// Maximum number of distinct roles; the ends of further ones are left unassigned.
 const MAX_ROLES: usize = 1_024;
@@ -24,10 +24,14 @@ pub struct ProcessingStage {
     pub inside_sum: WindowedSum,
     /// Time inside, of each request's first chunk.
     pub first_inside: WindowedSum,
+    /// The long ones among them.
+    pub(crate) long_first_inside: LongDurations,
     /// Forwarded minus sent to it, of each request's first chunk; includes the queue wait.
     pub through: Distribution,
     /// Sums of `through`.
     pub through_sum: WindowedSum,
+    /// The long ones among them.
+    pub(crate) long_through: LongDurations,
     /// Receives are observed on a hop that leads to it.
     pub(crate) shows_receives: bool,
 }
@@ -50,6 +54,7 @@ impl ProcessingStage {
         self.inside_sum.record_n(until, ns, 1);
         if is_first_chunk {
             self.first_inside.record_n(until, ns, 1);
+            self.long_first_inside.record(ns);
         }
     }
 }
@@ -164,6 +169,7 @@ impl ProcessingStages {
             let ns = chunk.at.since(incoming.first_at);
             processing_stage.through.record(ns);
             processing_stage.through_sum.record_n(chunk.at, ns, 1);
+            processing_stage.long_through.record(ns);
         }
         if processing_stage.shows_receives {
             let received = pair_sides(&mut self.waiting, in_process, sender, StageSide::SentOn, chunk, limits);

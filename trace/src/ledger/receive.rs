@@ -297,7 +297,9 @@ impl Ledger {
         if stream.is_some_and(Stream::is_whole)
             && let Some(sent_at) = receive.sent_at
         {
-            hop.first_waits.record_n(receive.at, receive.at.since(sent_at), 1);
+            let wait_ns = receive.at.since(sent_at);
+            hop.first_waits.record_n(receive.at, wait_ns, 1);
+            hop.long_first_waits.record(wait_ns);
         }
     }
 

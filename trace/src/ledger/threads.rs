@@ -60,7 +60,7 @@ impl Thread {
         self.timeline.use_between(from, to)
     }
 
-    /// Time off the CPU between `from` and `to`, by reason. Sampled only while frames wait for the thread.
+    /// Time off the CPU between `from` and `to`, by reason. Sampled while frames wait for the thread; that it is stopped, at other times, too.
     pub fn away(&self, from: MonoNs, to: MonoNs) -> AwayTimes {
         self.absences.times_between(from, to)
     }

@@ -1,12 +1,13 @@
 //! Requests that the scheduler does not answer although it answers later ones.
 //!
 //! A request in a first-come-first-served queue is not counted: it must have been overtaken by a later one of its hop, and then wait far
-//! longer than those that are answered meanwhile. The time counts only while the engine sends output, and not after a missed message.
+//! longer than those that are answered meanwhile. The time counts only while the engine sends output, and not after a missed message. An engine
+//! that runs nothing else sends no output: there, a health check that was sent that long after the request, and answered, has overtaken it.
 
 use hashbrown::HashMap;
 
 use super::Ledger;
-use super::dispatched::UNJUDGED;
+use super::dispatched::{UNJUDGED, WaitingRequest};
 use super::engine_silence::MIN_TIMES_USUAL;
 use super::request::RequestNumbers;
 use super::request_details::RequestDispatch;
@@ -17,6 +18,8 @@ use crate::id::HopId;
 pub(crate) const UNANSWERED_NS: u64 = 30_000_000_000;
 /// Time allowed for the prefill of each token of the prompt: short prompts may overtake a long one.
 pub(crate) const PREFILL_NS_PER_TOKEN: u64 = 1_000_000;
+/// How many times the usual wait of the run a request must wait that an idle engine does not answer.
+const MIN_TIMES_USUAL_IDLE: u64 = 3;
 /// Interval between judgements.
 const JUDGE_EVERY_NS: u64 = 1_000_000_000;
 
@@ -90,6 +93,9 @@ impl Ledger {
         // By hop; `None` if it cannot be judged now.
         let mut shortest_waits_ns: HashMap<HopId, Option<u64>> = HashMap::new();
         let missed = self.hops.missed_messages();
+        // The engine may compute prompts of which no output shows yet.
+        let prompts = self.dispatched.waiting.values().filter_map(|waiting| waiting.times.prompt_tokens);
+        let waiting_prefill_ns = prompts.map(u64::from).sum::<u64>().saturating_mul(PREFILL_NS_PER_TOKEN);
         let mut overdue = Vec::new();
         for (&number, waiting) in &self.dispatched.waiting {
             let times = waiting.times;
@@ -99,6 +105,10 @@ impl Ledger {
             }
             // Messages missed since its dispatch may contain the answer.
             if waiting.missed_before != missed {
+                continue;
+            }
+            if self.is_overtaken_by_health_check(waiting, waiting_prefill_ns) {
+                overdue.push(number);
                 continue;
             }
             let Some(overtaken) = waiting.overtaken else { continue };
@@ -129,6 +139,18 @@ impl Ledger {
             // No answer is expected of an aborted request.
             self.totals.dispatched.unanswered += u64::from(waiting.abort.is_none());
         }
+    }
+
+    /// Whether the scheduler answered a health check that was dispatched far later than this request, while no other had output.
+    /// `waiting_prefill_ns`: time for the prompts of all requests without output.
+    fn is_overtaken_by_health_check(&self, waiting: &WaitingRequest, waiting_prefill_ns: u64) -> bool {
+        let hop = waiting.message.hop;
+        let Some(&check_sent) = self.dispatched.idle_checks.get(&hop) else { return false };
+        let usual_ns =
+            self.dispatched.answered.get(&hop).and_then(|answered| answered.first_chunk_waits.whole().quantile(0.99));
+        let least_ns = UNANSWERED_NS.max(usual_ns.unwrap_or(0).saturating_mul(MIN_TIMES_USUAL_IDLE));
+        waiting.times.received.is_some()
+            && check_sent.since(waiting.times.sent) >= least_ns.saturating_add(waiting_prefill_ns)
     }
 
     /// From when on a request of this hop is unanswered, without the time for its prompt. `None` without a usual wait, and if the hop's

@@ -43,8 +43,8 @@ pub struct PairFinding {
     pub span: [MonoNs; 2],
     /// One sentence, with numbers.
     pub summary: String,
-    /// Time of the affected requests, by which findings of equal severity are ordered.
-    total_ns: u128,
+    /// Time that it explains, by which findings of equal severity are ordered.
+    pub total_ns: u128,
     /// Numbers by name.
     pub evidence: BTreeMap<String, Value>,
     /// What to do.

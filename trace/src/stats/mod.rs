@@ -5,6 +5,7 @@
 
 mod buckets;
 mod distribution;
+mod long;
 mod series;
 mod sum;
 mod trend;
@@ -14,6 +15,7 @@ mod windowed;
 pub use buckets::{Buckets, Tally};
 pub(crate) use distribution::EqualDurations;
 pub use distribution::{Distribution, Spread};
+pub use long::{LONG_CLASSES, LongDurations};
 pub(crate) use series::{Series, SeriesSlot};
 pub use sum::{DurationSum, WindowedSum};
 pub use trend::Trend;

@@ -8,6 +8,7 @@ use session::playback::{PlaybackState, Position};
 use session::sink::OutputStatus;
 use session::units::{format_clock, format_wall_time};
 use trace::MonoNs;
+use trace::detect::order::FindingRank;
 use trace::detect::{Finding, FindingPhase};
 use trace::ledger::RequestSummary;
 use trace::path::Ends;
@@ -66,6 +67,8 @@ pub(crate) struct Model {
     pub(crate) detail: Option<RequestDetail>,
     /// In the order of the report.
     pub(crate) findings: Vec<Finding>,
+    /// Rank of the first one among those of other runs.
+    pub(crate) worst_rank: FindingRank,
     /// Changes of the receiver of the selected finding's worst request; `None` unless the finding is about them and they are known.
     pub(crate) receiver_changes: Option<String>,
     /// Threads of the engine; `None` if threads are not observed.

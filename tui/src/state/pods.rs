@@ -1,6 +1,7 @@
 //! Runs of the engines of a machine, or of other tokengap processes: one line each, and their sum; and the pairs among them.
 
 use outputs::report::PairReport;
+use trace::detect::order::FindingRank;
 use trace::words::{count, plural};
 
 use super::flags::{Health, RunVerdict};
@@ -128,6 +129,8 @@ pub struct KeyFigures {
     /// Kind of the worst active finding, if it is at least a warning.
     pub(crate) finding: Option<&'static str>,
     pub(crate) verdict: RunVerdict,
+    /// Rank of the worst finding, which the verdict names.
+    pub(crate) worst_rank: FindingRank,
 }
 
 /// Part of the time to first token with the largest share.
@@ -161,9 +164,11 @@ impl KeyFigures {
         let figures = pods.iter().map(|pod| &pod.figures).filter(|figures| figures.requests_seen > 0);
         combined.backlog_frames = least_sum(figures.clone().map(|figures| figures.backlog_frames));
         combined.tokens_lost = least_sum(figures.map(|figures| figures.tokens_lost));
-        if let Some(worst) = pods.iter().max_by_key(|pod| pod.figures.verdict.health) {
+        let worst = pods.iter().rev().max_by_key(|pod| (pod.figures.verdict.health, pod.figures.worst_rank));
+        if let Some(worst) = worst {
             let verdict = &worst.figures.verdict;
             combined.verdict = RunVerdict { health: verdict.health, text: format!("{}: {}", worst.name, verdict.text) };
+            combined.worst_rank = worst.figures.worst_rank;
         }
         combined
     }
@@ -204,6 +209,10 @@ mod tests {
         assert!(all.tokens_per_s.is_some_and(|rate| (rate - 30.0).abs() < 1e-9));
         assert_eq!((all.gap_p99_ns, all.tokens_lost, all.backlog_frames), (Some(9), None, None));
         assert_eq!(all.verdict.text, "b: as it is");
+        let mut longer = pod("d", None, None, Health::Critical);
+        longer.figures.worst_rank.explained_ns = 1;
+        let two = [pod("b", None, None, Health::Critical), longer, pod("e", None, None, Health::Critical)];
+        assert_eq!(KeyFigures::combine(&two).verdict.text, "d: as it is");
 
         let of_role = |role| {
             let figures = KeyFigures { requests_seen: 100, tokens_per_s: Some(5.0), ..KeyFigures::default() };

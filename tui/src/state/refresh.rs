@@ -50,7 +50,9 @@ impl Model {
         self.chunks = Chunks::of(ledger);
         self.merged_predicted = self.chunks.dropped_predicted.map(|_| ledger.totals().predicted.merged);
         self.itl = Itl::of(ledger);
-        self.findings = analysis.findings_now().sorted().into_iter().cloned().collect();
+        let findings = analysis.findings_now();
+        self.findings = findings.sorted().into_iter().cloned().collect();
+        self.worst_rank = self.findings.first().map(|worst| findings.rank(worst)).unwrap_or_default();
         self.hops = hops::summarise_hops(ledger, &self.findings, &traffic);
         let path = LegLine::all(&analysis.attribution());
         self.first_token_path = bar::segments(&path);
@@ -197,6 +199,7 @@ impl KeyFigures {
             backlog_frames: sum_known(model.output_hops().map(|hop| hop.backlog_frames)),
             tokens_lost: model.chunks.tokens_lost,
             verdict: model.verdict,
+            worst_rank: model.worst_rank,
         }
     }
 }

@@ -138,7 +138,7 @@ fn an_overload_is_found_where_queue_and_prefill_cannot_be_told_apart() {
     let found = only(scene.check("slow-first-token", 40 * SECOND));
     assert_eq!(found.severity, Severity::Critical);
     let place = "is spent in the scheduler before the first token (queue and prefill cannot be told apart: the engine is unknown): 1.000 s or \
-                 more, up to 29.997 s; when most waited, 0 ran and 39 waited for the first token";
+                 more, up to 29.997 s; when most waited, 0 others had output and 39 waited for their first token, in the queue or in a prefill";
     assert!(found.summary.starts_with("100 % of the TTFT of 40 of 40 requests "), "{}", found.summary);
     assert!(found.summary.ends_with(place), "{}", found.summary);
     assert_eq!(found.evidence["leg"], "intake+queue+prefill");
@@ -241,7 +241,13 @@ fn a_queue_is_full_only_if_others_ran() {
     busy.tick(6 * SECOND);
     let found = only(busy.check("queued", 6 * SECOND));
     assert!(advice(&found).starts_with("more requests arrive than fit into its batches"), "{found:?}");
-    assert!(found.summary.ends_with("when most waited, 1 ran and 0 waited for the first token"), "{}", found.summary);
+    assert!(
+        found.summary.ends_with(
+            "when most waited, 1 other had output and 0 waited for their first token, in the queue or in a prefill"
+        ),
+        "{}",
+        found.summary
+    );
 }
 
 /// Samples of a scheduler's thread every 100 ms: its time on a CPU and waiting for one, and its state at the end.

@@ -3,6 +3,7 @@
 mod consumers;
 mod engine;
 mod late_causes;
+mod order;
 mod rules;
 mod silences;
 mod times;

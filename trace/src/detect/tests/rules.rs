@@ -188,7 +188,8 @@ fn rules() -> Vec<Rule> {
         rule(
             &["unanswered-requests"],
             format!(
-                "a request overtaken by a later one, then without a chunk for {} and {MIN_TIMES_USUAL} times the usual wait",
+                "a request overtaken by a later one, then without a chunk for {0} and {MIN_TIMES_USUAL} times the usual wait; by a health check \
+                 {0} later, if nothing else runs",
                 duration(UNANSWERED_NS)
             ),
             Warning,

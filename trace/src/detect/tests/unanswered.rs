@@ -57,6 +57,45 @@ fn a_request_without_an_answer_is_named() {
     assert!(scene_with_lost_request(35, true).check("unanswered-requests", 35 * SECOND).is_empty());
 }
 
+/// An engine that never answers a request of second 1.
+fn scene_with_request_of_pair() -> Scene {
+    let mut scene = scene();
+    let id = FrameId::new(REQUESTS, 0, 0);
+    let named = DispatchedRequest { room: Some(7), ..DispatchedRequest::new("lost") };
+    let request = Dispatch { id, bytes: 900, kind: DispatchKind::Requests, index: 0, request: Some(named) };
+    scene.apply(SECOND, What::Dispatched(request));
+    scene.apply(SECOND + MS, What::Received(Received::new(id)));
+    scene
+}
+
+/// It answers a health check after this minute.
+fn answer_health_check(scene: &mut Scene, minute: u64) {
+    let (at, rid) = (minute * 60 * SECOND, format!("HEALTH_CHECK_{minute}"));
+    dispatch(scene, at, minute, DispatchKind::Requests, &rid);
+    scene.apply(at + MS, What::Received(Received::new(FrameId::new(REQUESTS, 0, minute))));
+    scene.send(at + 2 * MS, &[(&rid, 1, 1)]);
+    scene.tick(at + 3 * MS);
+}
+
+#[test]
+fn a_request_that_an_idle_engine_does_not_answer_is_named() {
+    let mut idle = scene_with_request_of_pair();
+    idle.tick(50 * SECOND);
+    assert!(idle.check("unanswered-requests", 50 * SECOND).is_empty());
+    answer_health_check(&mut idle, 1);
+    let found = idle.check("unanswered-requests", 61 * SECOND);
+    let [verdict] = &*found else { panic!("{found:?}") };
+    let expected = "the scheduler has sent nothing for 1 request for up to 1m00s, although it answered a health check meanwhile and ran nothing \
+                    else: lost for 1m00s";
+    assert_eq!(verdict.summary, expected);
+    assert!(verdict.advice.as_ref().is_some_and(|advice| advice.ends_with("its room, 7")), "{verdict:?}");
+    // A busy engine may have no room for it.
+    let mut busy = scene_with_request_of_pair();
+    busy.send(2 * SECOND, &[("busy", 1, 1)]);
+    answer_health_check(&mut busy, 1);
+    assert!(busy.check("unanswered-requests", 61 * SECOND).is_empty());
+}
+
 #[test]
 fn a_missed_message_may_be_the_abort() {
     let mut scene = scene();

@@ -2,9 +2,11 @@
 
 use super::super::test_path::Path;
 use crate::engine::example;
-use crate::event::{Capabilities, Chunk, Finish, Frame, IdColumn, Kind, Missed, MissedCause, Received, What};
+use crate::event::{
+    Capabilities, Chunk, Finish, Frame, IdColumn, Kind, Missed, MissedCause, Received, Undecoded, What,
+};
 use crate::ledger::{Limits, RequestCounts};
-use crate::{Config, FrameId, HopId};
+use crate::{Config, FrameId, HopId, MonoNs};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -251,9 +253,55 @@ fn no_wait_is_reported_if_the_receive_may_have_been_missed() {
     assert!(waits(&path, "a"));
     path.apply(What::Missed(Missed::new(None, 3, MissedCause::QueueFull)));
     let b = send(&mut path, 0, "b", 1, 1, None);
+    path.analysis.tick(MonoNs(path.now));
     assert_eq!((waits(&path, "a"), waits(&path, "b")), (false, true));
     path.receive(b);
     assert!(!waits(&path, "b"));
+}
+
+/// The receive on the first hop was observed. Only the send on the second one, and its receive, were missed.
+#[test]
+fn no_wait_is_reported_if_the_send_on_the_last_hop_was_missed() {
+    for cause in ["reported", "numbers", "undecoded"] {
+        let mut path = text();
+        let early = send(&mut path, 1, "early", 1, 1, STOP);
+        path.receive(early);
+        let first = send(&mut path, 0, "a", 1, 1, STOP);
+        path.receive(first);
+        match cause {
+            "reported" => path.apply(What::Missed(Missed::new(Some(HopId(1)), 2, MissedCause::QueueFull))),
+            "numbers" => {
+                path.seqs[1] += 1;
+                let next = send(&mut path, 1, "next", 1, 1, STOP);
+                path.receive(next);
+            }
+            _ => {
+                path.now += 1;
+                let undecoded = Undecoded { id: FrameId::new(HopId(1), 0, 1), bytes: 9, reason: "?", forwarded: None };
+                path.apply(What::Undecoded(undecoded));
+            }
+        }
+        send(&mut path, 0, "b", 1, 1, STOP);
+        path.analysis.tick(MonoNs(path.now));
+        let ledger = path.ledger();
+        let waits = |rid| ledger.request(rid).unwrap().waiting_since().is_some();
+        assert_eq!((waits("a"), waits("b")), (false, true), "{cause}");
+        assert_eq!(ledger.totals().requests.ends_in_transit, 1, "{cause}: only b");
+    }
+}
+
+/// Frames of which no receive was observed do not wait for an idle receiver.
+#[test]
+fn frames_do_not_wait_if_their_receives_may_have_been_missed() {
+    let mut path = text();
+    for _ in 0..9 {
+        send(&mut path, 0, "a", 1, 1, None);
+    }
+    assert!(path.ledger().hops()[0].oldest_waiting().is_some());
+    path.apply(What::Missed(Missed::new(Some(HopId(0)), 9, MissedCause::QueueFull)));
+    assert_eq!(path.ledger().hops()[0].oldest_waiting(), None);
+    send(&mut path, 0, "a", 1, 1, None);
+    assert_eq!(path.ledger().hops()[0].oldest_waiting(), Some(MonoNs(path.now)));
 }
 
 #[test]

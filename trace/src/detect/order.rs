@@ -1,0 +1,117 @@
+//! Order of findings in a run, in a pair of servers and over the runs of a machine. The first one is the headline.
+
+use std::cmp::Reverse;
+
+use super::finding::HopTarget;
+use super::{ALL, Finding, Findings, Severity};
+use crate::stats::WINDOW_NS;
+
+/// The first kind in [`ALL`] that explains time to first token.
+const FIRST_KIND_OF_TTFT: &str = "first-token-gap";
+
+/// How findings of several servers compare: by severity; of equal ones, those of the last ten seconds come first, then those that explain more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FindingRank {
+    /// Severity.
+    pub severity: Severity,
+    /// It lasts, or occurred in the last ten seconds: see [`is_recent`].
+    pub is_recent: bool,
+    /// [`Findings::explained_ns`].
+    pub explained_ns: u64,
+}
+
+/// Whether a finding lasts, or lasted until the last ten seconds. A cause that ended within them is as recent as its consequences, which are counted
+/// for longer.
+pub fn is_recent(is_active: bool, since_last_ns: u64) -> bool {
+    is_active || since_last_ns < WINDOW_NS
+}
+
+/// Whether findings of this kind say what a thread did while frames waited for it.
+fn is_about_receiver(kind: &str) -> bool {
+    kind.starts_with("consumer-") || kind == "io-thread-starved"
+}
+
+/// Place of a kind in [`ALL`].
+fn detector_index(kind: &str) -> Option<usize> {
+    ALL.iter().position(|detector| detector.kind == kind)
+}
+
+/// Longest wait that a finding has seen; 0 if it is about something else.
+fn longest_wait_ns(finding: &Finding) -> u64 {
+    let waits = ["oldest_waiting_ns", "silence_ns"].map(|name| finding.verdict.evidence.get(name)?.as_u64());
+    waits.into_iter().flatten().max().unwrap_or(0)
+}
+
+impl Findings {
+    /// Findings, worst first; within a severity, first those of the last ten seconds. Of those, the ones that explain time to first token follow
+    /// each other by how much they explain, from the place in [`ALL`] where such findings begin; the others are in the order of [`ALL`]. A cause
+    /// comes before its consequences.
+    pub fn sorted(&self) -> Vec<&Finding> {
+        let first_index = detector_index(FIRST_KIND_OF_TTFT);
+        let mut list: Vec<&Finding> = self.list.iter().collect();
+        list.sort_by_key(|finding| {
+            let explained_ns = self.ttft_ns.get(finding.kind).copied();
+            let own_index = detector_index(finding.kind);
+            let index = if explained_ns.is_some() { first_index } else { own_index };
+            let is_over = !self.is_recent(finding);
+            let severity = finding.verdict.severity;
+            (Reverse(severity), is_over, index, Reverse(explained_ns), !finding.active, own_index, finding.began)
+        });
+        self.move_causes_before_consequences(&mut list);
+        list
+    }
+
+    fn move_causes_before_consequences(&self, list: &mut [&Finding]) {
+        for index in 0..list.len() {
+            let consequence = list[index];
+            let behind = list[index..].iter().position(|cause| {
+                self.is_caused_by(consequence, cause)
+                    && cause.verdict.severity == consequence.verdict.severity
+                    && self.is_recent(cause) == self.is_recent(consequence)
+            });
+            if let Some(behind) = behind {
+                list[index..=index + behind].rotate_right(1);
+            }
+        }
+    }
+
+    /// Whether one finding is a consequence of the other: of the same hop, or of what its receiver does next, at the same time.
+    fn is_caused_by(&self, consequence: &Finding, cause: &Finding) -> bool {
+        let target = self.targets.get(&cause.verdict.hop).copied().unwrap_or_default();
+        let is_cause = match consequence.kind {
+            "late-receive" | "late-intake" => {
+                is_about_receiver(cause.kind) && target == HopTarget::Scheduler || cause.kind == "engine-silent"
+            }
+            "merged-chunks" | "would-drop" => is_about_receiver(cause.kind) && target == HopTarget::Tokenizer,
+            "backlog" | "burst" => is_about_receiver(cause.kind) && cause.verdict.hop == consequence.verdict.hop,
+            _ => false,
+        };
+        is_cause && cause.overlaps(consequence)
+    }
+
+    fn is_recent(&self, finding: &Finding) -> bool {
+        is_recent(finding.active, self.updated_at.since(finding.last_at))
+    }
+
+    /// Time that a finding explains: time to first token of all requests, or at least the longest wait; that of its consequences, if it is more.
+    pub fn explained_ns(&self, finding: &Finding) -> u64 {
+        let consequences = self.list.iter().filter(|other| self.is_caused_by(other, finding));
+        let of_consequences = consequences.map(|other| self.ttft_of_kind_ns(other.kind)).max();
+        let own_ns = self.ttft_of_kind_ns(finding.kind).max(longest_wait_ns(finding));
+        own_ns.max(of_consequences.unwrap_or(0))
+    }
+
+    fn ttft_of_kind_ns(&self, kind: &str) -> u64 {
+        let ns = self.ttft_ns.get(kind).copied().unwrap_or(0);
+        u64::try_from(ns).unwrap_or(u64::MAX)
+    }
+
+    /// Rank of a finding among those of other runs.
+    pub fn rank(&self, finding: &Finding) -> FindingRank {
+        FindingRank {
+            severity: finding.verdict.severity,
+            is_recent: self.is_recent(finding),
+            explained_ns: self.explained_ns(finding),
+        }
+    }
+}
