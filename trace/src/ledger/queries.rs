@@ -80,7 +80,9 @@ impl Ledger {
 
     /// Numbers of a live request.
     pub fn numbers(&self, request: &Request) -> RequestNumbers {
-        request.numbers(self.hops.worker_of(&request.streams), self.observes_receives())
+        let mut numbers = request.numbers(self.hops.worker_of(&request.streams), self.observes_receives());
+        numbers.is_abandoned |= self.is_abandoned(request);
+        numbers
     }
 
     /// Number of live requests: neither evicted nor finished. One whose end has not reached the tokenizer is live, since its client waits.
@@ -108,11 +110,11 @@ impl Ledger {
         self.finished.len()
     }
 
-    /// Whether a request lost tokens, is predicted to have lost some, has a damaged tool call, or was slow, so that an operator may look for
-    /// it.
+    /// Whether a request lost tokens, is predicted to have lost some, has a damaged tool call, was abandoned, or was slow, so that an operator
+    /// may look for it.
     pub fn is_notable(&self, of: &RequestSummary) -> bool {
         let lost = of.tokens_lost.unwrap_or(0) > 0 || of.wire_missing > 0 || of.damaged_call;
-        lost || (of.bursts && self.predicts_drops()) || of.gap_ns >= Some(GAP_WARNING_NS)
+        lost || of.is_abandoned || (of.bursts && self.predicts_drops()) || of.gap_ns >= Some(GAP_WARNING_NS)
     }
 
     /// Whether a burst predicts a loss: deliveries are not observed, and the engine keeps only the last of several chunks.
