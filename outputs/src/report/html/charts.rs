@@ -60,12 +60,9 @@ struct Curve<'a> {
 }
 
 impl<'a> Curve<'a> {
-    fn of_counts(class: &'static str, name: &'a str, column: &[u64]) -> Self {
-        Self { class, name, values: column.iter().map(|&n| Some(n as f64)).collect() }
-    }
-
-    fn of_durations(class: &'static str, name: &'a str, column: &[Option<u64>]) -> Self {
-        Self { class, name, values: column.iter().map(|ns| ns.map(|ns| ns as f64)).collect() }
+    /// Counts, or durations in nanoseconds.
+    fn of_column(class: &'static str, name: &'a str, column: &[Option<u64>]) -> Self {
+        Self { class, name, values: column.iter().map(|value| value.map(|value| value as f64)).collect() }
     }
 
     fn max(&self) -> f64 {
@@ -83,6 +80,14 @@ impl TimeSeries<'_> {
     /// Middle of a slot, in seconds.
     fn middle(&self, slot: usize) -> f64 {
         self.series.begin_ns(slot) as f64 / 1e9 + self.series.seconds(slot) / 2.0
+    }
+
+    /// Names a slot: `second`, `2 s`.
+    fn slot_name(&self) -> String {
+        match self.series.slot_ns {
+            1_000_000_000 => String::from("second"),
+            ns => format!("{} s", ns as f64 / 1e9),
+        }
     }
 
     /// A plot over the time of the run, without curves.
@@ -118,23 +123,34 @@ impl TimeSeries<'_> {
     }
 
     /// Tokens per second of a column.
-    fn rate_curve<'n>(&self, class: &'static str, name: &'n str, column: &[u64]) -> Curve<'n> {
-        let rate = column.iter().enumerate().map(|(slot, &tokens)| {
+    fn rate_curve<'n>(
+        &self,
+        class: &'static str,
+        name: &'n str,
+        column: impl IntoIterator<Item = Option<u64>>,
+    ) -> Curve<'n> {
+        let rate = column.into_iter().enumerate().map(|(slot, tokens)| {
             let seconds = self.series.seconds(slot);
             // A last slot shorter than a quarter of the others gives no reliable rate.
-            (seconds * 4e9 >= self.series.slot_ns as f64).then(|| tokens as f64 / seconds)
+            tokens.filter(|_| seconds * 4e9 >= self.series.slot_ns as f64).map(|tokens| tokens as f64 / seconds)
         });
         Curve { class, name, values: rate.collect() }
     }
 
     fn tokens(&self) -> Markup {
         let tokens = &self.series.tokens;
-        let mut curves = vec![self.rate_curve("c0", "sent", &tokens.sent)];
-        curves.extend(tokens.received.as_ref().map(|column| self.rate_curve("c1 dashed", "received", column)));
-        curves.extend(tokens.delivered.as_ref().map(|column| self.rate_curve("c2 dotted", "delivered", column)));
+        let mut curves = vec![self.rate_curve("c0", "sent", tokens.sent.iter().copied().map(Some))];
+        let observed = [("c1 dashed", "received", &tokens.received), ("c2 dotted", "delivered", &tokens.delivered)];
+        for (class, name, column) in observed {
+            curves.extend(column.iter().map(|column| self.rate_curve(class, name, column.iter().copied())));
+        }
         let max = curves.iter().map(Curve::max).fold(0.0, f64::max);
-        let description = format!("Tokens per second; the maximum of a slot is {}.", count(max as u64));
-        let text = ChartText { id: "tokens", heading: "Tokens per second", description: &description };
+        let heading = match self.series.slot_ns {
+            1_000_000_000 => String::from("Tokens per second"),
+            _ => format!("Tokens per second, mean of each {}", self.slot_name()),
+        };
+        let description = format!("{heading}; the maximum is {}.", count(max as u64));
+        let text = ChartText { id: "tokens", heading: &heading, description: &description };
         let mut plot = self.empty_plot(Axis::counting(max), short);
         self.draw_curves(&mut plot, &curves);
         self.finish(plot, &text, |slot| {
@@ -156,14 +172,13 @@ impl TimeSeries<'_> {
         if max == 0.0 {
             return None;
         }
-        let description =
-            format!("First-token gap by slot on a logarithmic scale; the maximum is {}.", duration(max as u64));
-        let heading = "Gap of the first tokens received in each slot";
-        let text = ChartText { id: "gap-series", heading, description: &description };
+        let description = format!("First-token gap on a logarithmic scale; the maximum is {}.", duration(max as u64));
+        let heading = format!("Gap of the first tokens received in each {}", self.slot_name());
+        let text = ChartText { id: "gap-series", heading: &heading, description: &description };
         let curves = [
-            Curve::of_durations("c0", "median", &gap.p50),
-            Curve::of_durations("c1 dashed", "p99", &gap.p99),
-            Curve::of_durations("c3 dotted", "largest", &gap.max),
+            Curve::of_column("c0", "median", &gap.p50),
+            Curve::of_column("c1 dashed", "p99", &gap.p99),
+            Curve::of_column("c3 dotted", "largest", &gap.max),
         ];
         let mut plot = self.empty_plot(Axis::decades(min.max(1e3), max), nanoseconds);
         self.draw_curves(&mut plot, &curves);
@@ -176,19 +191,22 @@ impl TimeSeries<'_> {
     fn backlog(&self) -> Option<Markup> {
         let hops: Vec<_> =
             self.series.hops.iter().filter_map(|h| Some((h, h.backlog_max_frames.as_ref()?))).take(LIMIT).collect();
-        let max = hops.iter().flat_map(|h| h.1).copied().max()?;
+        let max = hops.iter().flat_map(|h| h.1).flatten().copied().max()?;
         let description = format!("Frames sent but not received, by hop; the maximum is {}.", count(max));
-        let heading = "Backlog: frames sent but not yet received, maximum of each slot";
-        let text = ChartText { id: "backlog", heading, description: &description };
+        let heading = format!("Backlog: frames sent but not yet received, maximum of each {}", self.slot_name());
+        let text = ChartText { id: "backlog", heading: &heading, description: &description };
         let curves: Vec<Curve<'_>> =
-            hops.iter().enumerate().map(|(n, (hop, backlog))| Curve::of_counts(style(n), &hop.name, backlog)).collect();
+            hops.iter().enumerate().map(|(n, (hop, backlog))| Curve::of_column(style(n), &hop.name, backlog)).collect();
         let mut plot = self.empty_plot(Axis::counting(max as f64), short);
         self.draw_curves(&mut plot, &curves);
         Some(self.finish(plot, &text, |slot| {
             let each = hops.iter().map(|(hop, backlog)| {
                 let kernel = hop.kernel_bytes_max.as_ref().and_then(|k| k[slot]);
                 let kernel = kernel.map_or_else(String::new, |b| format!(", {} of it in the kernel", bytes(b)));
-                format!("up to {} frames wait on {}{kernel}", count(backlog[slot]), plain(&hop.name))
+                match backlog[slot] {
+                    Some(frames) => format!("up to {} frames wait on {}{kernel}", count(frames), plain(&hop.name)),
+                    None => format!("{}: not observed any more", plain(&hop.name)),
+                }
             });
             each.collect::<Vec<_>>().join("; ")
         }))
@@ -250,22 +268,22 @@ impl TimeSeries<'_> {
         ];
         let observed = columns.into_iter().filter_map(|(class, name, column)| {
             let column = column.as_ref()?;
-            Some(Curve::of_counts(class, name, column))
+            Some(Curve::of_column(class, name, column))
         });
         let curves: Vec<Curve<'_>> = observed.filter(|curve| curve.max() > 0.0).collect();
         if curves.is_empty() {
             return None;
         }
         let max = curves.iter().map(Curve::max).fold(0.0, f64::max);
-        let description = format!("Chunks dropped or merged in each slot; the maximum is {}.", count(max as u64));
-        let heading = "Chunks dropped and merged, in each slot";
-        let text = ChartText { id: "fates", heading, description: &description };
+        let heading = format!("Chunks dropped and merged, in each {}", self.slot_name());
+        let description = format!("{heading}; the maximum is {}.", count(max as u64));
+        let text = ChartText { id: "fates", heading: &heading, description: &description };
         let mut plot = self.empty_plot(Axis::counting(max), short);
         self.draw_curves(&mut plot, &curves);
         Some(self.finish(plot, &text, |slot| {
-            let each = curves.iter().map(|curve| {
-                let chunks = curve.values[slot].unwrap_or(0.0) as u64;
-                format!("{} chunks {}", count(chunks), curve.name)
+            let each = curves.iter().map(|curve| match curve.values[slot] {
+                Some(chunks) => format!("{} chunks {}", count(chunks as u64), curve.name),
+                None => format!("{}: not observed any more", curve.name),
             });
             each.collect::<Vec<_>>().join(", ")
         }))
