@@ -35,8 +35,8 @@ SLOW_TRANSFER_MS = 300
 HELD_NS = 1_000_000_000
 # What the headline must say, behind the side of its server: the process or leg at fault, and its state.
 TOKENIZER = r"the tokenizer (thread \S+ )?(is|was) stopped"
-DETOKENIZER = r"the detokenizer (thread \S+ )?is stopped"
-SCHEDULER = r"the scheduler (thread \S+ )?is stopped|the scheduler sent no frame .* main thread ran \d % of that time"
+DETOKENIZER = r"the detokenizer (thread \S+ )?(is|was) stopped"
+SCHEDULER = r"the scheduler (thread \S+ )?(is|was) stopped|the scheduler sent no frame .* main thread ran \d % of that time"
 NAMES = {
     "prefill, tokenizer": rf"^prefill: .*({TOKENIZER})",
     "prefill, detokenizer": rf"^prefill: .*({DETOKENIZER})",

@@ -29,7 +29,7 @@ pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut 
     let more = if unanswered.len() > MAX_NAMED { ", .." } else { "" };
     let requests = unanswered.len() as u64;
     let summary = format!(
-        "the {source} has sent nothing for {} for up to {}, although it answered {} others meanwhile: {}{more}",
+        "the {source} sent nothing for {} for up to {}, although it answered {} others meanwhile: {}{more}",
         plural(requests, "request"),
         duration(context.now.since(oldest.dispatch.sent)),
         count(oldest.answered_since),

@@ -84,7 +84,7 @@ pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Ver
             (None, endpoint) => endpoint.to_owned(),
         };
         let summary = format!(
-            "{receiver} of {} on {} has {} of {} chunks, {uneven:.1} times an even share",
+            "{receiver} of {} on {} had {} of {} chunks, {uneven:.1} times an even share",
             receivers.len(),
             group.name,
             percent(busiest.chunks as f64 / sum as f64),
