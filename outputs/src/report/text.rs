@@ -232,7 +232,10 @@ fn mode_of_hop(line: &ModeLine) -> String {
 
 fn mode_of_client(line: &ModeLine) -> String {
     let repeated = match line.ids_repeated {
-        0 => format!("no repeats; in cumulative mode: {} ids", count(line.ids_if_cumulative)),
+        0 => match line.ids_if_cumulative {
+            Some(ids) => format!("no repeats; in cumulative mode: {} ids", count(ids)),
+            None => String::from("no repeats; in cumulative mode: unknown, because not all of a response was observed"),
+        },
         n => format!("{} of them repeats (about {})", count(n), bytes(line.bytes_repeated_estimate)),
     };
     format!("client: {} ids for {} tokens, {repeated}", count(line.ids), count(line.tokens))

@@ -8,7 +8,7 @@ use super::processing_stage::TimedCount;
 use super::receiver::ReceiveTimes;
 use super::request::ReceivedChunk;
 use super::request_table::PREFETCHED_RECORDS;
-use super::{BURST_FRAMES, GAP_WARNING_NS, Ledger};
+use super::{BURST_FRAMES, GAP_WARNING_NS, LATE_NS, Ledger};
 use crate::clock::MonoNs;
 use crate::engine::{EngineState, Mode, Waiter};
 use crate::event::Received;
@@ -203,6 +203,9 @@ impl Ledger {
         group.queue_wait.record(ns);
         group.queue_wait_slot.record(ns);
         group.course.record_received(receive.at, group.backlog, ns);
+        if ns >= LATE_NS {
+            self.count_late_requests(receive.hop_index);
+        }
         self.receive_pending_chunks(receive);
     }
 

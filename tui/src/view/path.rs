@@ -147,7 +147,7 @@ fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
     let wait = match (hop.queue_wait, hop.relay_delay) {
         (Some(spread), _) => format!("wait p99 {} (run)", format_duration(spread.p99)),
         (None, Some(relay)) => format!("relay {} p99 (run)", format_duration(relay.p99)),
-        (None, None) if hop.backlog_frames.is_some() => "no wait yet".into(),
+        (None, None) if hop.backlog_max_frames.is_some() => "no wait yet".into(),
         (None, None) => "wait not observed".into(),
     };
     let backlog = match hop.backlog_frames {
@@ -164,6 +164,10 @@ fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
     if has_problem {
         lines.swap(0, 1);
     }
+    if hop.has_recovered {
+        // Beside numbers of the last seconds, its mark is that of the run.
+        lines[0].insert_str(0, "ended; ");
+    }
     let oldest_wait_ns = hop.oldest_wait_ns.filter(|_| has_problem);
     Arrow { hop_index: Some(index), ends: hop.ends.clone(), health: hop.health, lines, oldest_wait_ns }
 }
@@ -177,8 +181,8 @@ fn client_arrow(model: &Model, last_role: &str) -> Arrow {
         _ => Health::Unknown,
     };
     let drops = match (chunks.dropped_confirmed, chunks.dropped_predicted) {
-        (Some(dropped), _) => format!("dropped {}", format_count(dropped)),
-        (None, Some(predicted)) if predicted > 0 => format!("dropped? {}", format_count(predicted)),
+        (Some(dropped), _) => format!("dropped {} (run)", format_count(dropped)),
+        (None, Some(predicted)) if predicted > 0 => format!("dropped? {} (run)", format_count(predicted)),
         // A prediction of none is no observation.
         (None, _) => "drops unknown".into(),
     };
