@@ -35,9 +35,9 @@ SLOW_TRANSFER_MS = 300
 HELD_NS = 1_000_000_000
 # What the headline must say, behind the side of its server: the process or leg at fault, and its state.
 TOKENIZER = r"the tokenizer (thread \S+ )?(is|was) stopped"
-DETOKENIZER = r"the detokenizer (thread \S+ )?is stopped"
+DETOKENIZER = r"the detokenizer (thread \S+ )?(is|was) stopped"
 SCHEDULER = (
-    r"the scheduler (thread \S+ )?is stopped|the scheduler sent no frame .* main thread ran \d % of that time"
+    r"the scheduler (thread \S+ )?(is|was) stopped|the scheduler sent no frame .* main thread ran \d % of that time"
     r"|the scheduler's thread that receives them was stopped then"
 )
 # Consequences of a stop, which must not come before the finding about the process that was stopped.

@@ -20,7 +20,7 @@ NAMES = {
     "scheduler": r"scheduler sent no frame|scheduler.* (is|was) stopped",
     "overloaded": r"in the scheduler's queue",
     "overloaded, without engine times": r"in the scheduler before the first token",
-    "busy loop": r"tokenizer is CPU-bound|tokenizer thread .* is on CPU|in the tokenizer before dispatch|in the server's socket",
+    "busy loop": r"tokenizer (is|was) CPU-bound|tokenizer thread .* was on CPU|in the tokenizer before dispatch|in the server's socket",
     "long prompts": r"in the scheduler's queue|in slow prefills|scheduler sent no frame",
 }
 # More than the context of the model, so that the request is refused after it was tokenised.

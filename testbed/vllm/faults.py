@@ -11,7 +11,7 @@ from pathlib import Path
 NAMES = {
     "API server": r"(api-server|API server).* (is|was) stopped",
     "engine core": r"engine core sent no frame|engine core.* (is|was) stopped",
-    "busy loop": r"(api-server|API server) is CPU-bound|(api-server|API server) thread .* is on CPU|in the API server",
+    "busy loop": r"(api-server|API server) (is|was) CPU-bound|(api-server|API server) thread .* was on CPU|in the API server",
     "overloaded": r"in the engine core's queue",
 }
 STOP_SECONDS = 3

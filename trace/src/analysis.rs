@@ -62,7 +62,11 @@ impl Analysis {
         fault::here("ledger");
         // Before the event, which belongs to the next slot if the last one has ended.
         self.time_series.advance_to(event.at, &mut self.ledger);
+        let is_late = self.time_series.expect_event(event.at, &self.ledger);
         self.ledger.apply(event);
+        if is_late {
+            self.time_series.count_late_event(event.at, &self.ledger);
+        }
     }
 
     /// Advances time: records age, detectors run. Called about every 100 ms.

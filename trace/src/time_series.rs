@@ -98,6 +98,8 @@ pub struct HopSlot {
     pub kernel_bytes_max: Option<u64>,
     /// Received minus sent, of the received frames.
     pub queue_wait: Tally,
+    /// Its receives were not observed any more.
+    pub receives_ended: bool,
 }
 
 /// All values of one slot.
@@ -109,6 +111,10 @@ pub struct SlotValues {
     pub live: u64,
     /// Gaps that ended.
     pub gap: Tally,
+    /// The tokenizer's receives were not observed any more.
+    pub receives_ended: bool,
+    /// Deliveries were not observed any more.
+    pub deliveries_ended: bool,
     /// Indexed as [`Ledger::groups`]; hops first observed later are missing at the end.
     pub hops: Vec<HopSlot>,
     /// Indexed as [`RecentSeconds::thread_index`]; `None` without samples.
@@ -120,6 +126,8 @@ impl SeriesSlot for SlotValues {
         self.passed = self.passed.combine_with(next.passed, u64::saturating_add);
         self.live = self.live.max(next.live);
         self.gap.add(&next.gap);
+        self.receives_ended &= next.receives_ended;
+        self.deliveries_ended &= next.deliveries_ended;
         if self.hops.len() < next.hops.len() {
             self.hops.resize_with(next.hops.len(), HopSlot::default);
         }
@@ -128,6 +136,7 @@ impl SeriesSlot for SlotValues {
             hop.backlog_max = hop.backlog_max.max(next.backlog_max);
             hop.kernel_bytes_max = hop.kernel_bytes_max.max(next.kernel_bytes_max);
             hop.queue_wait.add(&next.queue_wait);
+            hop.receives_ended &= next.receives_ended;
         }
         if self.threads.len() < next.threads.len() {
             self.threads.resize(next.threads.len(), None);
@@ -164,6 +173,8 @@ impl SlotStart {
             passed: counts_so_far(ledger).combine_with(self.passed, u64::saturating_sub),
             live: ledger.live_count(),
             gap: ledger.gap_slot().tally(),
+            receives_ended: self.is_after(ledger.receives_end()),
+            deliveries_ended: self.is_after(ledger.deliveries_end()),
             hops: groups.map(|group| self.hop_values_since(ledger, group)).collect(),
             threads: self.threads.iter().map(|thread| time_use_since(ledger, *thread)).collect(),
         }
@@ -180,7 +191,13 @@ impl SlotStart {
             // Until now: the slot ends with this call.
             kernel_bytes_max: group.kernel.max_between(self.at, MonoNs(u64::MAX)),
             queue_wait: group.queue_wait_slot.tally(),
+            receives_ended: self.is_after(ledger.group_receives_end(group_index)),
         }
+    }
+
+    /// Whether the slot begins after the end of an observation. The slot in which it ends has values.
+    fn is_after(&self, observation_end: Option<MonoNs>) -> bool {
+        observation_end.is_some_and(|end| end <= self.at)
     }
 
     /// Reads the counters for a slot that begins at `from`.
@@ -309,6 +326,14 @@ impl RecentSeconds {
         self.slots.get(index).map(|slot| &**slot)
     }
 
+    /// Values of the second that contains this time, as [`Self::second`].
+    fn second_at(&mut self, at: MonoNs) -> Option<&mut SlotValues> {
+        let second = at.since(self.begun?) / SLOT_NS;
+        let back = usize::try_from(self.count.checked_sub(second)?).ok()?;
+        let index = self.slots.len().checked_sub(back)?;
+        self.slots.get_mut(index).map(Arc::make_mut)
+    }
+
     /// Traffic of the seconds of a window.
     pub fn traffic_in(&self, window: RecentWindow) -> RecentTraffic {
         let mut traffic = RecentTraffic { window, tokens_sent: 0, hops: Vec::new() };
@@ -365,6 +390,41 @@ impl RecentTraffic {
     }
 }
 
+/// Counters before an event of a slot that is over, or what the event added to them.
+#[derive(Debug, Default)]
+struct LateCounts {
+    passed: SlotCounts,
+    hops: Vec<HopSlotCounts>,
+}
+
+impl LateCounts {
+    /// Reads the counters. Allocates nothing once all hops are known.
+    fn read(&mut self, ledger: &Ledger) {
+        self.passed = counts_so_far(ledger);
+        self.hops.clear();
+        self.hops.extend((0..ledger.groups().len().min(MAX_HOPS)).map(|place| hop_counts_so_far(ledger, place)));
+    }
+
+    /// Replaces the counters by their growth since they were read.
+    fn subtract_from_present(&mut self, ledger: &Ledger) {
+        self.passed = counts_so_far(ledger).combine_with(self.passed, u64::saturating_sub);
+        for (place, before) in self.hops.iter_mut().enumerate() {
+            *before = hop_counts_so_far(ledger, place).combine_with(*before, u64::saturating_sub);
+        }
+    }
+
+    /// Adds the growth to a slot.
+    fn add_to_slot(&self, slot: &mut SlotValues) {
+        slot.passed = slot.passed.combine_with(self.passed, u64::saturating_add);
+        if slot.hops.len() < self.hops.len() {
+            slot.hops.resize_with(self.hops.len(), HopSlot::default);
+        }
+        for (hop, growth) in slot.hops.iter_mut().zip(&self.hops) {
+            hop.passed = hop.passed.combine_with(*growth, u64::saturating_add);
+        }
+    }
+}
+
 /// Time series of a run.
 #[derive(Debug)]
 pub struct TimeSeries {
@@ -374,6 +434,7 @@ pub struct TimeSeries {
     slot_start: SlotStart,
     /// End of the current second.
     slot_end: MonoNs,
+    late: LateCounts,
     recent_seconds: RecentSeconds,
 }
 
@@ -385,6 +446,7 @@ impl TimeSeries {
             series: None,
             slot_start: SlotStart::default(),
             slot_end: MonoNs(0),
+            late: LateCounts::default(),
             recent_seconds: RecentSeconds::keeping(max_seconds),
         }
     }
@@ -425,6 +487,38 @@ impl TimeSeries {
         self.slot_end = MonoNs(self.slot_end.0.saturating_add(passed_ns));
         self.recent_seconds.threads.clear();
         self.recent_seconds.threads.extend(self.slot_start.threads.iter().map(|thread| thread.id));
+    }
+
+    /// Prepares for an event at `at`. Returns whether its slot is over, so that [`Self::count_late_event`] must follow the event: an event
+    /// of another process or stage can come a little late.
+    pub(crate) fn expect_event(&mut self, at: MonoNs, ledger: &Ledger) -> bool {
+        let is_late = at < self.slot_start.at;
+        if is_late {
+            self.late.read(ledger);
+        }
+        is_late
+    }
+
+    /// Moves the counts of a late event from the current slot to its own.
+    pub(crate) fn count_late_event(&mut self, at: MonoNs, ledger: &Ledger) {
+        self.late.subtract_from_present(ledger);
+        let late = &self.late;
+        if late.passed == SlotCounts::default() && late.hops.iter().all(|hop| *hop == HopSlotCounts::default()) {
+            return;
+        }
+        let Some(slot) = self.series.as_mut().and_then(|series| series.slot_at(at)) else { return };
+        late.add_to_slot(slot);
+        if let Some(second) = self.recent_seconds.second_at(at) {
+            late.add_to_slot(second);
+        }
+        let start = &mut self.slot_start;
+        start.passed = start.passed.combine_with(late.passed, u64::saturating_add);
+        if start.hops.len() < late.hops.len() {
+            start.hops.resize(late.hops.len(), HopSlotCounts::default());
+        }
+        for (hop, growth) in start.hops.iter_mut().zip(&late.hops) {
+            *hop = hop.combine_with(*growth, u64::saturating_add);
+        }
     }
 
     /// Start of the first slot; `None` before the first event.
@@ -480,6 +574,6 @@ mod tests {
         // Without the buckets of its durations.
         let bytes =
             size_of::<SlotValues>() + MAX_HOPS * size_of::<HopSlot>() + 2 * MAX_THREADS * size_of::<Option<TimeUse>>();
-        assert_eq!(bytes, 7_104);
+        assert_eq!(bytes, 7_368);
     }
 }

@@ -1,7 +1,5 @@
 //! The measures: their value in each slot, and how to judge a change.
 
-use std::ops::Range;
-
 use trace::words::count;
 
 use super::mann_whitney::{self, MannWhitney};
@@ -278,7 +276,10 @@ impl MeasureList<'_> {
         use MeasureUnit::{Ns, Number};
         self.add(&format!("chunks a frame on {name}"), Number, Neither, |s| {
             let hop = hop_named(s, name)?;
-            Some(ratio_per_slot(s, &hop.chunks, hop.frames_sent.as_ref().or(hop.frames_received.as_ref())?))
+            Some(match &hop.frames_sent {
+                Some(sent) => ratio_per_slot(s, &hop.chunks, sent),
+                None => ratio_per_slot(s, &hop.chunks, hop.frames_received.as_ref()?),
+            })
         });
         self.add(&format!("queue wait, median on {name}"), Ns, Less, |s| {
             quantile_per_slot(s, hop_named(s, name)?.queue_wait_ns.as_ref(), |wait| &wait.p50)
@@ -288,13 +289,13 @@ impl MeasureList<'_> {
         });
         self.add(&format!("backlog, frames on {name}"), Number, Less, |s| {
             let backlog = hop_named(s, name)?.backlog_max_frames.as_ref()?;
-            Some(per_slot(s, |slot| Some(*backlog.get(slot)? as f64)))
+            Some(per_slot(s, |slot| Some(backlog.count_in(slot)? as f64)))
         });
         self.add(&format!("frames a wakeup on {name}"), Number, Neither, |s| {
             let hop = hop_named(s, name)?;
             // A receiver that never catches up completes no wakeup.
-            let wakeups = hop.wakeups.as_deref().unwrap_or_default();
-            Some(ratio_per_slot(s, hop.frames_received.as_ref()?, wakeups))
+            let received = hop.frames_received.as_ref()?;
+            Some(hop.wakeups.as_ref().map_or_else(Vec::new, |wakeups| ratio_per_slot(s, received, wakeups)))
         });
     }
 
@@ -411,9 +412,9 @@ fn distinct_names<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String
     seen
 }
 
-/// Slots to compare: from the first to the last with traffic, as long as new requests arrive. The first and last of these are left out
-/// because load ramps up and down in them.
-pub(super) fn loaded_slots(series: &Series) -> Range<usize> {
+/// Slots to compare: those with tokens or live requests, from the first to the last with traffic, as long as new requests arrive. The first
+/// and last of these are left out because load ramps up and down in them.
+pub(super) fn loaded_slots(series: &Series) -> Vec<usize> {
     let begun = &series.requests.begun;
     let sent = &series.tokens.sent;
     let slots = 0..series.len();
@@ -422,27 +423,54 @@ pub(super) fn loaded_slots(series: &Series) -> Range<usize> {
     let last_with_new_request = slots.clone().rfind(|&slot| begun[slot] > 0);
     let last_with_tokens = slots.clone().rfind(|&slot| sent.get(slot).is_some_and(|&tokens| tokens > 0));
     let (Some(first), Some(last)) = (first, last_with_new_request.or(last_with_tokens)) else {
-        return 0..0;
+        return Vec::new();
     };
     // Between them, at least two slots must be left.
-    if first + 2 < last { first + 1..last } else { 0..0 }
+    if first + 2 >= last {
+        return Vec::new();
+    }
+    (first + 1..last).filter(|slot| is_under_load(series, *slot)).collect()
+}
+
+/// Whether a request is live in the slot, or a token sent. A pause between two tests is no load.
+fn is_under_load(series: &Series, slot: usize) -> bool {
+    let requests = &series.requests;
+    [&series.tokens.sent, &requests.live, &requests.begun].iter().any(|column| column.count_in(slot) > Some(0))
+}
+
+/// A column of counts, some of which may be unobserved.
+trait CountColumn {
+    /// Value of the slot, if it is known.
+    fn count_in(&self, slot: usize) -> Option<u64>;
+}
+
+impl CountColumn for Vec<u64> {
+    fn count_in(&self, slot: usize) -> Option<u64> {
+        self.get(slot).copied()
+    }
+}
+
+impl CountColumn for Vec<Option<u64>> {
+    fn count_in(&self, slot: usize) -> Option<u64> {
+        self.get(slot).copied().flatten()
+    }
 }
 
 /// Values of the loaded slots that have one.
 fn per_slot(series: &Series, value: impl Fn(usize) -> Option<f64>) -> Vec<f64> {
-    loaded_slots(series).filter_map(value).filter(|v| v.is_finite()).collect()
+    loaded_slots(series).into_iter().filter_map(value).filter(|v| v.is_finite()).collect()
 }
 
 /// Rate of `column` per second.
-fn per_second(series: &Series, column: &[u64]) -> Vec<f64> {
-    per_slot(series, |slot| Some(*column.get(slot)? as f64 / series.seconds(slot)))
+fn per_second(series: &Series, column: &impl CountColumn) -> Vec<f64> {
+    per_slot(series, |slot| Some(column.count_in(slot)? as f64 / series.seconds(slot)))
 }
 
 /// Ratio of `part` to `whole` in each loaded slot where `whole` is not 0.
-fn ratio_per_slot(series: &Series, part: &[u64], whole: &[u64]) -> Vec<f64> {
+fn ratio_per_slot(series: &Series, part: &impl CountColumn, whole: &impl CountColumn) -> Vec<f64> {
     per_slot(series, |slot| {
-        let whole = *whole.get(slot)?;
-        (whole > 0).then_some(*part.get(slot)? as f64 / whole as f64)
+        let whole = whole.count_in(slot)?;
+        (whole > 0).then_some(part.count_in(slot)? as f64 / whole as f64)
     })
 }
 

@@ -246,7 +246,8 @@ fn add_hop_group(families: &mut Families, group: &HopGroup, members: &[&Hop], no
         families.put_int(&n::HOP_CHUNKS, name, sum_over(members, |hop| hop.counts.chunks));
     }
     families.put_int(&n::HOP_BYTES, name, sum_over(members, |hop| hop.counts.bytes));
-    if observes_sends && observes_receives {
+    // A backlog is that of now, and known as long as its receivers are watched.
+    if observes_sends && members.iter().any(|hop| hop.shows.received) {
         add_backlog(families, group, members, now);
     }
     families.put_int(&n::HOP_KERNEL_RECEIVE, name, group.kernel.bytes);

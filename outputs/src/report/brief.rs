@@ -331,6 +331,11 @@ impl Clock {
         self.format(at_ns, if self.zone == TimeZone::UTC { "%H:%M:%SZ" } else { "%H:%M:%S %Z" })
     }
 
+    /// The same; without the wall clock, `12.300 s into the capture`.
+    pub(super) fn moment_in_zone(&self, at_ns: u64) -> String {
+        self.time_of_day_in_zone(at_ns).unwrap_or_else(|| format!("{} into the capture", duration(at_ns)))
+    }
+
     /// A time of the capture in the clock's zone; `None` if the wall clock is unknown.
     fn format(&self, at_ns: u64, format: &str) -> Option<String> {
         let unix_ns = self.start?.as_nanosecond().checked_add(at_ns.into())?;

@@ -12,7 +12,7 @@ use trace::{Analysis, ReportInput};
 use super::abandoned::abandoned;
 use super::finding::finding_lines;
 use super::frontend::frontend;
-use super::judged::{headline, judgements};
+use super::judged::{describe_observation_ends, headline, judgements};
 use super::losses::losses;
 use super::series::series;
 use super::slowest::slowest;
@@ -85,7 +85,10 @@ pub(super) fn build(analysis: &Analysis, input: &ReportInput) -> Report {
             .collect(),
         demo: input.demo.clone(),
     };
-    report.verdict = headline(&report, &Clock::of(&report, None));
+    let clock = Clock::of(&report, None);
+    report.verdict = headline(&report, &clock);
+    let ends = describe_observation_ends(ledger, |at| clock.moment_in_zone(at.since(from)));
+    report.own.degraded.extend(ends.into_iter().map(Value::String));
     report
 }
 

@@ -1,11 +1,15 @@
 //! Kinds of faults that a run could have shown. They follow from the observations alone, so a replay has the same answer as the live run.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
-use trace::ledger::{Hop, Ledger};
+use trace::MonoNs;
+use trace::detect::{Finding, Severity};
+use trace::ledger::{Hop, Ledger, ObservationEnd};
 use trace::path::UNKNOWN;
 use trace::words::{duration, names, plural};
 
-use super::{Clock, Report};
+use super::{Clock, FindingLine, Report};
 
 /// Share of chunks with a known outcome below which losses count as not judged.
 pub(super) const JUDGED_SHARE: f64 = 0.9;
@@ -78,7 +82,39 @@ fn judgement(ledger: &Ledger, fault: FaultKind) -> Judgement {
         FaultKind::Clients => unjudged_clients(ledger),
         FaultKind::LateRequests => unjudged_late_requests(ledger),
     };
-    Judgement { fault, judged: reason.is_none(), reason: reason.map(str::to_owned) }
+    let reason = reason.map(str::to_owned).or_else(|| explain_observation_end(ledger, fault));
+    Judgement { fault, judged: reason.is_none(), reason }
+}
+
+/// Reason of what was observed for a part of the run only.
+fn explain_observation_end(ledger: &Ledger, fault: FaultKind) -> Option<String> {
+    match fault {
+        FaultKind::FirstTokenGap | FaultKind::Queues => explain_end(ledger, "receives", ledger.receives_end()),
+        FaultKind::LostTokens | FaultKind::Delivery | FaultKind::Clients => {
+            explain_end(ledger, "deliveries", ledger.deliveries_end())
+        }
+        FaultKind::EngineSilence | FaultKind::LateRequests => None,
+    }
+}
+
+/// Says that frames were sent after the end of an observation. Without such frames, nothing was missed.
+fn explain_end(ledger: &Ledger, stages: &str, end: Option<MonoNs>) -> Option<String> {
+    let end = end.filter(|end| ledger.was_sent_after(*end))?;
+    let after_ns = end.since(ledger.started().unwrap_or_default());
+    Some(format!("{stages} are not observed after {}", duration(after_ns)))
+}
+
+/// Sentences about stages that are not observed any more, each with the moment.
+pub fn describe_observation_ends(ledger: &Ledger, format_moment: impl Fn(MonoNs) -> String) -> Vec<String> {
+    let mut hops_by_end: BTreeMap<String, Vec<Box<str>>> = BTreeMap::new();
+    for ObservationEnd { stages, hop, at } in ledger.observation_ends() {
+        let end = format!(
+            "{stages} are not observed since {}: the receiving process has exited or is not watched any more",
+            format_moment(at)
+        );
+        hops_by_end.entry(end).or_default().push(hop);
+    }
+    hops_by_end.into_iter().map(|(end, hops)| format!("{}: {end}", hops.join(", "))).collect()
 }
 
 /// Reason that concerns all that frames show; `None` if frames are observed.
@@ -208,6 +244,45 @@ pub(super) fn judge_pair(judgements: &mut [Judgement], unseparated: Option<&str>
     }
 }
 
+/// When a finding began, and whether it is over, in nanoseconds on one clock.
+#[derive(Clone, Copy, Debug)]
+pub struct FindingSpan {
+    severity: Severity,
+    at_ns: u64,
+    last_at_ns: u64,
+    ended_at_ns: Option<u64>,
+}
+
+impl From<&Finding> for FindingSpan {
+    fn from(finding: &Finding) -> Self {
+        Self {
+            severity: finding.verdict.severity,
+            at_ns: finding.began.0,
+            last_at_ns: finding.last_at.0,
+            ended_at_ns: finding.ended_at().map(|at| at.0),
+        }
+    }
+}
+
+impl From<&FindingLine> for FindingSpan {
+    fn from(line: &FindingLine) -> Self {
+        Self { severity: line.severity, at_ns: line.at_ns, last_at_ns: line.last_at_ns, ended_at_ns: line.ended_at_ns }
+    }
+}
+
+impl FindingSpan {
+    /// Whether it is a problem that lasts and began before the end of the other one, so that it may be the rest of the same.
+    fn outlasts(self, other: Self) -> bool {
+        let lasts = self.severity > Severity::Info && self.ended_at_ns.is_none();
+        lasts && self.at_ns <= other.last_at_ns
+    }
+}
+
+/// End of the worst finding in the headline; `None` while it lasts, or another problem outlasts it.
+pub fn headline_end_ns(worst: FindingSpan, mut all: impl Iterator<Item = FindingSpan>) -> Option<u64> {
+    worst.ended_at_ns.filter(|_| !all.any(|finding| finding.outlasts(worst)))
+}
+
 /// Text of a headline about a finding: its summary, after its end if it is over.
 pub fn headline_of_finding(ended_at: Option<String>, summary: &str) -> String {
     ended_at.map_or_else(|| summary.to_owned(), |ended_at| format!("ended {ended_at}: {summary}"))
@@ -232,10 +307,8 @@ pub fn headline_without_warning(judged: &[Judgement], requests: u64, responses: 
 /// Summary in one sentence: the worst finding, or else the judged kinds of faults and those that were not judged.
 pub(super) fn headline(report: &Report, clock: &Clock) -> String {
     if let Some(worst) = report.worst_finding() {
-        let ended_at = worst.ended_at_ns.map(|end_ns| {
-            let time_of_day = clock.time_of_day_in_zone(end_ns);
-            time_of_day.unwrap_or_else(|| format!("{} into the capture", duration(end_ns)))
-        });
+        let end_ns = headline_end_ns(worst.into(), report.findings.iter().map(FindingSpan::from));
+        let ended_at = end_ns.map(|end| clock.moment_in_zone(end));
         let severity = worst.severity.as_str().to_uppercase();
         return format!("{severity}: {}", headline_of_finding(ended_at, &worst.summary));
     }
@@ -272,4 +345,26 @@ fn describe_unjudged(judgements: &[Judgement]) -> Option<String> {
         groups.push(format!("{}{reason}", faults.join(", ")));
     }
     if groups.is_empty() { None } else { Some(groups.join("; ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_finding_has_ended_once_no_problem_outlasts_it() {
+        let span = |severity, at_ns, last_at_ns, has_ended: bool| FindingSpan {
+            severity,
+            at_ns,
+            last_at_ns,
+            ended_at_ns: has_ended.then_some(last_at_ns),
+        };
+        let worst = span(Severity::Critical, 10, 20, true);
+        let end_beside = |other| headline_end_ns(worst, [worst, other].into_iter());
+        assert_eq!(end_beside(span(Severity::Warning, 15, 30, true)), Some(20));
+        assert_eq!(end_beside(span(Severity::Warning, 15, 30, false)), None, "what users feel lasts");
+        assert_eq!(end_beside(span(Severity::Info, 15, 30, false)), Some(20));
+        assert_eq!(end_beside(span(Severity::Warning, 25, 30, false)), Some(20), "another problem");
+        assert_eq!(headline_end_ns(span(Severity::Critical, 10, 20, false), std::iter::empty()), None);
+    }
 }

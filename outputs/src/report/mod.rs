@@ -42,7 +42,10 @@ pub(crate) use brief::wrap;
 pub use brief::{Clock, NO_THROTTLING, NO_WAITS, describe_episodes, is_identifier};
 pub use finding::{EpisodeLine, FindingLine};
 pub use frontend::FrontendCounts;
-pub use judged::{FaultKind, Judgement, headline_of_finding, headline_without_warning, judgements};
+pub use judged::{
+    FaultKind, FindingSpan, Judgement, describe_observation_ends, headline_end_ns, headline_of_finding,
+    headline_without_warning, judgements,
+};
 pub use losses::{LossLine, LossList, Losses, ids, places};
 pub use modes::{ModeLine, Modes};
 pub use pair::{AbsentMomentLine, PairLegLine, PairReport, PairRequestLine, PrefillName, PrefillServerLine};

@@ -37,8 +37,9 @@ pub struct ModeLine {
     pub ids: u64,
     /// Ids listed again.
     pub ids_repeated: u64,
-    /// Ids that cumulative mode would list: the sum of the chunks' counts.
-    pub ids_if_cumulative: u64,
+    /// Ids that cumulative mode would list: the sum of the chunks' counts; `null` if a chunk's count is unknown, because neither it nor all
+    /// before it were observed.
+    pub ids_if_cumulative: Option<u64>,
     /// Bytes of the repeated ids. An estimate.
     pub bytes_repeated_estimate: u64,
     /// Bytes in incremental mode. An estimate.
@@ -49,11 +50,12 @@ pub struct ModeLine {
 
 impl ModeLine {
     fn of(name: &str, bytes: Option<u64>, counts: IdCounts) -> Option<Self> {
-        let IdCounts { tokens, listed, cumulative } = counts;
+        let IdCounts { tokens, listed, .. } = counts;
         if listed == 0 || tokens == 0 {
             return None;
         }
         let repeated = listed.saturating_sub(tokens);
+        let cumulative = (counts.listed_without_count == 0).then_some(counts.cumulative);
         Some(Self {
             name: name.to_owned(),
             bytes,
@@ -64,7 +66,9 @@ impl ModeLine {
             ids_if_cumulative: cumulative,
             bytes_repeated_estimate: repeated * BYTES_PER_ID,
             bytes_if_incremental_estimate: bytes.map(|bytes| bytes_with_ids(bytes, listed, tokens)),
-            bytes_if_cumulative_estimate: bytes.map(|bytes| bytes_with_ids(bytes, listed, cumulative)),
+            bytes_if_cumulative_estimate: bytes
+                .zip(cumulative)
+                .map(|(bytes, cumulative)| bytes_with_ids(bytes, listed, cumulative)),
         })
     }
 }
@@ -105,7 +109,7 @@ mod tests {
     #[test]
     fn the_other_modes_bytes_are_estimated_from_ids() {
         // Ten tokens, one per chunk.
-        let counts = |listed| IdCounts { tokens: 10, listed, cumulative: 55 };
+        let counts = |listed| IdCounts { tokens: 10, listed, cumulative: 55, listed_without_count: 0 };
         let new = ModeLine::of("a->b", Some(1_000), counts(10)).unwrap();
         assert_eq!((new.ids_repeated, new.bytes_per_token), (0, Some(100.0)));
         assert_eq!(new.bytes_if_cumulative_estimate, Some(1_000 + 45 * 5));
@@ -113,5 +117,8 @@ mod tests {
         assert_eq!((all.ids_repeated, all.bytes_repeated_estimate), (45, 225));
         assert_eq!(all.bytes_if_incremental_estimate, Some(1_000));
         assert_eq!(ModeLine::of("a->b", Some(9), IdCounts::default()), None);
+        let joined_late = IdCounts { listed_without_count: 1, ..counts(10) };
+        let unknown = ModeLine::of("a->b", Some(1_000), joined_late).unwrap();
+        assert_eq!((unknown.ids_if_cumulative, unknown.bytes_if_cumulative_estimate), (None, None));
     }
 }

@@ -186,7 +186,10 @@ fn describe_hop_mode(line: &ModeLine) -> String {
 /// Repeated ids in what clients received.
 fn describe_client_mode(line: &ModeLine) -> String {
     let repeated = match line.ids_repeated {
-        0 => format!("no repeats; in cumulative mode: {} ids", count(line.ids_if_cumulative)),
+        0 => match line.ids_if_cumulative {
+            Some(ids) => format!("no repeats; in cumulative mode: {} ids", count(ids)),
+            None => String::from("no repeats; in cumulative mode: unknown, because not all of a response was observed"),
+        },
         n => format!("{} of them repeats (about {})", count(n), bytes(line.bytes_repeated_estimate)),
     };
     format!("client: {} ids for {} tokens, {repeated}", count(line.ids), count(line.tokens))

@@ -7,7 +7,8 @@ use trace::ledger::{Ledger, Thread, TimeUse};
 use trace::stats::Tally;
 use trace::time_series::{HopSlot, SlotCounts, SlotValues, TimeSeries};
 
-/// Columns of equal length. A `null` column is not observable; a `null` value means nothing to measure in that slot.
+/// Columns of equal length. A `null` column is not observable; a `null` value means nothing to measure in that slot, or that its observation
+/// had ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     /// Length of a slot; the last one ends at `to_ns` and may be shorter. It doubles when there are too many slots.
@@ -51,8 +52,8 @@ impl Series {
         lengths.extend([&tokens.sent, &chunks.sent].map(Vec::len));
         // Columns of what was not observed are absent.
         lengths.extend([&tokens.received, &tokens.delivered, &tokens.lost].into_iter().flatten().map(Vec::len));
-        lengths.extend([&chunks.merged, &chunks.dropped_predicted].into_iter().flatten().map(Vec::len));
-        lengths.extend(chunks.dropped_confirmed.as_ref().map(Vec::len));
+        let outcomes = [&chunks.merged, &chunks.dropped_predicted, &chunks.dropped_confirmed];
+        lengths.extend(outcomes.into_iter().flatten().map(Vec::len));
         lengths.extend(gap_ns.iter().flat_map(SpreadSeries::lengths));
         lengths.extend(hops.iter().flat_map(HopSeries::lengths));
         lengths.extend(threads.iter().flat_map(ThreadSeries::lengths));
@@ -88,11 +89,11 @@ pub struct TokenSeries {
     /// Sent by the scheduler.
     pub sent: Vec<u64>,
     /// Received by the tokenizer.
-    pub received: Option<Vec<u64>>,
+    pub received: Option<Vec<Option<u64>>>,
     /// Delivered.
-    pub delivered: Option<Vec<u64>>,
+    pub delivered: Option<Vec<Option<u64>>>,
     /// Proven lost.
-    pub lost: Option<Vec<u64>>,
+    pub lost: Option<Vec<Option<u64>>>,
 }
 
 /// Chunks by slot.
@@ -101,11 +102,11 @@ pub struct ChunkSeries {
     /// Sent by the scheduler.
     pub sent: Vec<u64>,
     /// Merged into another chunk's delivery.
-    pub merged: Option<Vec<u64>>,
+    pub merged: Option<Vec<Option<u64>>>,
     /// Predicted drops.
-    pub dropped_predicted: Option<Vec<u64>>,
+    pub dropped_predicted: Option<Vec<Option<u64>>>,
     /// Proven drops.
-    pub dropped_confirmed: Option<Vec<u64>>,
+    pub dropped_confirmed: Option<Vec<Option<u64>>>,
 }
 
 /// Durations by slot, in nanoseconds: quantiles are accurate to 6 %, the maximum is exact.
@@ -135,15 +136,15 @@ pub struct HopSeries {
     /// Frames that entered the hop.
     pub frames_sent: Option<Vec<u64>>,
     /// Frames received.
-    pub frames_received: Option<Vec<u64>>,
+    pub frames_received: Option<Vec<Option<u64>>>,
     /// Chunks in the frames.
     pub chunks: Vec<u64>,
     /// Bytes of the frames.
     pub bytes: Vec<u64>,
     /// Finished wakeups of the receivers. Frames received per wakeup give its size.
-    pub wakeups: Option<Vec<u64>>,
+    pub wakeups: Option<Vec<Option<u64>>>,
     /// Largest backlog in frames.
-    pub backlog_max_frames: Option<Vec<u64>>,
+    pub backlog_max_frames: Option<Vec<Option<u64>>>,
     /// Largest sample of the bytes in kernel queues.
     pub kernel_bytes_max: Option<Vec<Option<u64>>>,
     /// Queue wait: received minus sent.
@@ -152,10 +153,10 @@ pub struct HopSeries {
 
 impl HopSeries {
     fn lengths(&self) -> impl Iterator<Item = usize> {
-        let optional = [&self.frames_sent, &self.frames_received, &self.wakeups, &self.backlog_max_frames];
-        let counts = [&self.chunks, &self.bytes].into_iter().chain(optional.into_iter().flatten()).map(Vec::len);
-        let samples = self.kernel_bytes_max.iter().map(Vec::len);
-        counts.chain(samples).chain(self.queue_wait_ns.iter().flat_map(SpreadSeries::lengths))
+        let counts = [&self.chunks, &self.bytes].into_iter().chain(&self.frames_sent).map(Vec::len);
+        let optional = [&self.frames_received, &self.wakeups, &self.backlog_max_frames, &self.kernel_bytes_max];
+        let optional = optional.into_iter().flatten().map(Vec::len);
+        counts.chain(optional).chain(self.queue_wait_ns.iter().flat_map(SpreadSeries::lengths))
     }
 }
 
@@ -190,6 +191,7 @@ impl ThreadSeries {
 pub(super) fn series(ledger: &Ledger, time_series: &TimeSeries, [from, to]: [MonoNs; 2]) -> Option<Series> {
     let begun = time_series.begun()?;
     let moments = time_series.all_slots(ledger);
+    let received = ledger.observes_receives();
     let delivered = ledger.observes_deliveries();
     let names = ledger.groups().iter().enumerate();
     Some(Series {
@@ -203,15 +205,15 @@ pub(super) fn series(ledger: &Ledger, time_series: &TimeSeries, [from, to]: [Mon
         },
         tokens: TokenSeries {
             sent: count_column(&moments, |p| p.tokens_sent),
-            received: ledger.observes_receives().then(|| count_column(&moments, |p| p.tokens_received)),
-            delivered: delivered.then(|| count_column(&moments, |p| p.tokens_delivered)),
-            lost: delivered.then(|| count_column(&moments, |p| p.tokens_lost)),
+            received: received.then(|| receive_column(&moments, |p| p.tokens_received)),
+            delivered: delivered.then(|| delivery_column(&moments, |p| p.tokens_delivered)),
+            lost: delivered.then(|| delivery_column(&moments, |p| p.tokens_lost)),
         },
         chunks: ChunkSeries {
             sent: count_column(&moments, |p| p.chunks_sent),
-            merged: delivered.then(|| count_column(&moments, |p| p.chunks_merged)),
-            dropped_predicted: ledger.dropped_predicted().map(|_| count_column(&moments, |p| p.dropped_predicted)),
-            dropped_confirmed: delivered.then(|| count_column(&moments, |p| p.chunks_dropped)),
+            merged: delivered.then(|| delivery_column(&moments, |p| p.chunks_merged)),
+            dropped_predicted: ledger.dropped_predicted().map(|_| receive_column(&moments, |p| p.dropped_predicted)),
+            dropped_confirmed: delivered.then(|| delivery_column(&moments, |p| p.chunks_dropped)),
         },
         gap_ns: ledger.observes_gaps().then(|| spread(&moments.iter().map(|m| Some(&m.gap)))),
         hops: names.filter_map(|(index, group)| hop(ledger, index, &group.name, &moments)).collect(),
@@ -222,6 +224,16 @@ pub(super) fn series(ledger: &Ledger, time_series: &TimeSeries, [from, to]: [Mon
 
 fn count_column(moments: &[SlotValues], count: fn(&SlotCounts) -> u64) -> Vec<u64> {
     moments.iter().map(|moment| count(&moment.passed)).collect()
+}
+
+/// Counts of receives, as long as those were observed.
+fn receive_column(moments: &[SlotValues], count: fn(&SlotCounts) -> u64) -> Vec<Option<u64>> {
+    moments.iter().map(|moment| (!moment.receives_ended).then(|| count(&moment.passed))).collect()
+}
+
+/// Counts of outcomes, as long as deliveries were observed.
+fn delivery_column(moments: &[SlotValues], count: fn(&SlotCounts) -> u64) -> Vec<Option<u64>> {
+    moments.iter().map(|moment| (!moment.deliveries_ended).then(|| count(&moment.passed))).collect()
 }
 
 /// Number and quantiles of the values in each slot.
@@ -243,15 +255,15 @@ fn hop(ledger: &Ledger, index: usize, name: &str, moments: &[SlotValues]) -> Opt
     let received = ledger.hops_of_group(index).any(|hop| hop.capabilities().received);
     let slots: Vec<Option<&HopSlot>> = moments.iter().map(|m| m.hops.get(index)).collect();
     let kernel: Vec<Option<u64>> = slots.iter().map(|s| (*s)?.kernel_bytes_max).collect();
-    let wakeups = hop_column(&slots, |h| h.passed.wakeups);
+    let wakeups = hop_receive_column(&slots, |h| h.passed.wakeups);
     Some(HopSeries {
         name: name.to_owned(),
         frames_sent: sent.then(|| hop_column(&slots, |h| h.passed.frames_sent)),
-        frames_received: received.then(|| hop_column(&slots, |h| h.passed.frames_received)),
+        frames_received: received.then(|| hop_receive_column(&slots, |h| h.passed.frames_received)),
         chunks: hop_column(&slots, |h| h.passed.chunks),
         bytes: hop_column(&slots, |h| h.passed.bytes),
-        wakeups: wakeups.iter().any(|&n| n > 0).then_some(wakeups),
-        backlog_max_frames: (sent && received).then(|| hop_column(&slots, |h| h.backlog_max)),
+        wakeups: wakeups.iter().flatten().any(|&n| n > 0).then_some(wakeups),
+        backlog_max_frames: (sent && received).then(|| hop_receive_column(&slots, |h| h.backlog_max)),
         kernel_bytes_max: kernel.iter().any(Option::is_some).then_some(kernel),
         queue_wait_ns: (sent && received).then(|| spread(&slots.iter().map(|s| s.map(|s| &s.queue_wait)))),
     })
@@ -259,6 +271,11 @@ fn hop(ledger: &Ledger, index: usize, name: &str, moments: &[SlotValues]) -> Opt
 
 fn hop_column(slots: &[Option<&HopSlot>], value: fn(&HopSlot) -> u64) -> Vec<u64> {
     slots.iter().map(|slot| slot.map_or(0, value)).collect()
+}
+
+/// Values that need the hop's receives, as long as those were observed.
+fn hop_receive_column(slots: &[Option<&HopSlot>], value: fn(&HopSlot) -> u64) -> Vec<Option<u64>> {
+    slots.iter().map(|slot| slot.map_or(Some(0), |slot| (!slot.receives_ended).then(|| value(slot)))).collect()
 }
 
 /// Series of a thread; `None` if no slot has a sample of it.

@@ -23,6 +23,10 @@ impl Noise {
     }
 }
 
+fn known(values: Vec<u64>) -> Vec<Option<u64>> {
+    values.into_iter().map(Some).collect()
+}
+
 /// A run with thousands of tokens per second and first-token gaps of tens of ms, both multiplied by `factor`, and a varying load.
 fn run(seed: u64, factor: f64, mode: Mode) -> Report {
     let mut analysis = Analysis::new(Config::default());
@@ -41,12 +45,11 @@ fn run(seed: u64, factor: f64, mode: Mode) -> Report {
         (0..SLOTS).map(value).collect()
     };
     let sent = column(8_000.0 * factor, 0.2);
-    let quantiles = |values: Vec<u64>| values.into_iter().map(Some).collect::<Vec<Option<u64>>>();
     let gap = SpreadSeries {
         count: vec![10; SLOTS],
-        p50: quantiles(column(2e7 * factor, 0.4)),
-        p99: quantiles(column(2e8 * factor, 0.4)),
-        max: quantiles(column(3e8 * factor, 0.4)),
+        p50: known(column(2e7 * factor, 0.4)),
+        p99: known(column(2e8 * factor, 0.4)),
+        max: known(column(3e8 * factor, 0.4)),
     };
     let series = report.series.as_mut().expect("the run has slots");
     *series = Series {
@@ -58,13 +61,13 @@ fn run(seed: u64, factor: f64, mode: Mode) -> Report {
     series.requests.begun = vec![10; SLOTS];
     series.requests.live = column(60.0, 0.3);
     series.chunks.sent = sent.clone();
-    series.tokens.received = Some(sent.clone());
+    series.tokens.received = Some(known(sent.clone()));
     series.tokens.sent = sent;
     let hop = &mut series.hops[0];
     hop.frames_sent = Some(vec![100; SLOTS]);
-    hop.frames_received = Some(vec![100; SLOTS]);
+    hop.frames_received = Some(vec![Some(100); SLOTS]);
     hop.chunks = column(6_000.0, 0.2);
-    hop.backlog_max_frames = Some(column(40.0, 1.0));
+    hop.backlog_max_frames = Some(known(column(40.0, 1.0)));
     hop.queue_wait_ns = Some(gap);
     report
 }
@@ -164,7 +167,7 @@ fn new_confirmed_losses_need_no_statistics() {
         report.chunks.dropped_confirmed = Some(dropped);
         let mut column = vec![0; SLOTS];
         column[9] = dropped;
-        report.series.as_mut().expect("slots").chunks.dropped_confirmed = Some(column);
+        report.series.as_mut().expect("slots").chunks.dropped_confirmed = Some(known(column));
     }
     let diff = compare(&a, &b);
     let drops = diff.measures.last().expect("a line");
@@ -182,8 +185,8 @@ fn lossy_and_merging(slots: usize) -> (Report, Report) {
         report.chunks.tokens_lost = Some(dropped * SLOTS as u64);
         report.chunks.merged = Some(merged * SLOTS as u64);
         let series = report.series.as_mut().expect("slots");
-        series.chunks.dropped_confirmed = Some(vec![dropped; SLOTS]);
-        series.chunks.merged = Some(vec![merged; SLOTS]);
+        series.chunks.dropped_confirmed = Some(vec![Some(dropped); SLOTS]);
+        series.chunks.merged = Some(vec![Some(merged); SLOTS]);
         series.requests.begun[slots + 2..].fill(0);
     }
     (a, b)
@@ -208,7 +211,7 @@ fn a_share_of_chunks_is_that_of_the_whole_run_in_every_comparison() {
     let (mut a, b) = lossy_and_merging(7);
     a.chunks.dropped_predicted = a.chunks.dropped_confirmed;
     let chunks = &mut a.series.as_mut().expect("slots").chunks;
-    chunks.dropped_confirmed.as_mut().expect("drops")[3] = 5_000;
+    chunks.dropped_confirmed.as_mut().expect("drops")[3] = Some(5_000);
     chunks.dropped_predicted.clone_from(&chunks.dropped_confirmed);
     for diff in [compare(&a, &a), compare(&a, &b)] {
         for name in ["chunks dropped, confirmed", "chunks dropped, predicted"] {
@@ -436,4 +439,21 @@ fn a_wait_moves_stays_shrinks_or_grows() {
          scheduler->detokenizer (98 %)"
     );
     assert!(compare(&one, &run_with_legs(&[])).wait.is_none());
+}
+
+/// Between two tests, no request is live.
+#[test]
+fn slots_without_live_requests_are_not_under_load() {
+    let before = run(1, 1.0, Mode::Incremental);
+    let mut after = run(2, 1.0, Mode::Incremental);
+    let series = after.series.as_mut().expect("slots");
+    for slot in 8..24 {
+        series.tokens.sent[slot] = 0;
+        series.requests.live[slot] = 0;
+        series.requests.begun[slot] = 0;
+    }
+    let diff = compare(&before, &after);
+    assert_eq!((diff.a.slots, diff.b.slots), (SLOTS - 2, SLOTS - 2 - 16));
+    let sent = measure(&diff, "tokens sent");
+    assert!(sent.change.is_some_and(|change| change > -0.2), "{sent:?}");
 }

@@ -1,6 +1,6 @@
 //! Time series: columns add up to the totals, stay aligned when slots are halved, and use constant memory.
 
-use outputs::report::{Report, Series};
+use outputs::report::{Clock, FaultKind, Report, Series};
 use trace::clock::Anchor;
 use trace::event::{Capabilities, Chunk, CpuSample, Event, Frame, Hop, QueueSample, Received, What};
 use trace::ledger::Limits;
@@ -74,7 +74,7 @@ fn a_slot_contains_only_its_own_events() {
     let series = run.series();
     assert_eq!((series.slot_ns, series.from_ns, series.to_ns, series.len()), (1_000 * MS, 0, 2_750 * MS, 3));
     assert_eq!(series.tokens.sent, vec![4, 0, 0]);
-    assert_eq!(series.tokens.received, Some(vec![0, 0, 4]));
+    assert_eq!(series.tokens.received, Some(vec![Some(0), Some(0), Some(4)]));
     assert_eq!(series.tokens.delivered, None, "deliveries are not observed");
     assert_eq!(series.requests.begun, vec![4, 0, 0]);
     assert_eq!(series.requests.live, vec![4, 4, 4]);
@@ -82,9 +82,9 @@ fn a_slot_contains_only_its_own_events() {
     assert_eq!(gap.count, vec![0, 0, 4]);
     assert_eq!(gap.max, vec![None, None, Some(2_400 * MS)]);
     let hop = &series.hops[0];
-    assert_eq!(hop.backlog_max_frames, Some(vec![4, 4, 4]), "frames wait until they are received");
+    assert_eq!(hop.backlog_max_frames, Some(vec![Some(4); 3]), "frames wait until they are received");
     assert_eq!(hop.kernel_bytes_max, Some(vec![Some(77), None, None]), "a missing sample is not zero");
-    assert_eq!(hop.wakeups, Some(vec![0, 0, 1]), "the last wakeup has not ended");
+    assert_eq!(hop.wakeups, Some(vec![Some(0), Some(0), Some(1)]), "the last wakeup has not ended");
     let thread = &series.threads[0];
     assert_eq!(thread.role.as_str(), "tokenizer");
     assert_eq!(thread.on_cpu, vec![Some(0.8), None, Some(0.4)]);
@@ -116,6 +116,95 @@ fn the_last_seconds_are_kept_one_by_one() {
     assert_eq!(third.threads[index].map(|spent| spent.on_ns), Some(40 * MS));
 }
 
+/// Between lanes and stages, events come a little out of order.
+#[test]
+fn a_frame_counts_in_the_slot_in_which_it_was_sent() {
+    for slots in [600, 2] {
+        let mut run = Run(Analysis::new(Config {
+            limits: Limits { series_slots: slots, ..Limits::default() },
+            recent_seconds: 9,
+            ..Config::default()
+        }));
+        let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
+        run.apply(0, What::Hop(Hop::only(HopId(0), "scheduler->tokenizer", capabilities)));
+        run.send(100, 0, "a");
+        run.cpu(1_010, 10);
+        run.send(990, 1, "b");
+        run.receive(1_020, 0);
+        run.0.tick(MonoNs(7_500 * MS));
+        let recent = run.0.time_series().recent(run.0.ledger());
+        let seconds = [0, 1, 2].map(|second| recent.second(second).expect("it is kept"));
+        assert_eq!(seconds.map(|slot| slot.passed.tokens_sent), [2, 0, 0]);
+        assert_eq!(seconds.map(|slot| slot.passed.begun), [2, 0, 0]);
+        assert_eq!(seconds.map(|slot| slot.hops[0].passed.frames_sent), [2, 0, 0]);
+        assert_eq!(seconds.map(|slot| slot.hops[0].passed.frames_received), [0, 1, 0]);
+        let series = run.series();
+        assert_eq!(series.tokens.sent.iter().sum::<u64>(), 2);
+        assert_eq!((series.tokens.sent[0], series.hops[0].frames_sent.as_ref().expect("sends")[0]), (2, 2));
+    }
+}
+
+#[test]
+fn after_the_end_of_an_observation_nothing_is_known() {
+    let all = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::DELIVERED;
+    let announce = |run: &mut Run, ms, capabilities| {
+        run.apply(ms, What::Hop(Hop::only(HopId(0), "scheduler->tokenizer", capabilities)));
+    };
+    let mut run = Run::new(600);
+    announce(&mut run, 10, all);
+    run.send(100, 0, "a");
+    run.receive(150, 0);
+    announce(&mut run, 1_500, Capabilities::SENT);
+    run.0.tick(MonoNs(8_200 * MS));
+    let report = run.report();
+    let series = report.series.as_ref().expect("the run has events");
+    let until_then = |first| Some(vec![Some(first), Some(0), None, None]);
+    assert_eq!(series.tokens.sent, [1, 0, 0, 0], "sends are observed");
+    assert_eq!((&series.tokens.received, &series.tokens.lost), (&until_then(1), &until_then(0)));
+    assert_eq!((&series.chunks.merged, &series.chunks.dropped_confirmed), (&until_then(0), &until_then(0)));
+    let hop = &series.hops[0];
+    assert_eq!((&hop.frames_received, &hop.backlog_max_frames), (&until_then(1), &until_then(1)));
+    assert_eq!(hop.frames_sent, Some(vec![1, 0, 0, 0]));
+    assert_eq!(report.own.degraded.len(), 1, "{:?}", report.own.degraded);
+    let degraded = report.own.degraded[0].as_str().expect("text");
+    assert!(
+        degraded.starts_with(
+            "scheduler->tokenizer: receives and deliveries are not observed since 1.500 s into the capture: "
+        ),
+        "{degraded}"
+    );
+    let reason = |report: &Report, fault| report.judged.iter().find(|line| line.fault == fault)?.reason.clone();
+    assert_eq!(reason(&report, FaultKind::Queues), None, "nothing was sent since");
+    run.send(3_300, 1, "b");
+    let report = run.report();
+    let text = "receives are not observed after 1.500 s";
+    for fault in [FaultKind::Queues, FaultKind::FirstTokenGap] {
+        assert_eq!(reason(&report, fault).as_deref(), Some(text));
+    }
+    let html = report.to_html(&Clock::of(&report, None));
+    assert!(html.contains("scheduler-&gt;tokenizer: not observed any more"));
+    // Another receiver on the same hop.
+    announce(&mut run, 4_100, all);
+    run.0.tick(MonoNs(9_900 * MS));
+    let report = run.report();
+    assert!(report.own.degraded.is_empty());
+    let received = report.series.and_then(|series| series.tokens.received);
+    assert_eq!(received, Some(vec![Some(1), Some(0), None, None, Some(0)]));
+}
+
+#[test]
+fn charts_name_the_length_of_a_slot() {
+    for (slots, heading) in [(600, "Tokens per second<"), (20, "Tokens per second, mean of each 2 s<")] {
+        let mut run = Run::new(slots);
+        for n in 0..30 {
+            run.send(1_000 * n, n, &format!("r{n}"));
+        }
+        let report = run.report();
+        let html = report.to_html(&Clock::of(&report, None));
+        assert!(html.contains(heading), "{heading}");
+    }
+}
+
 #[test]
 fn halved_slots_add_up_to_the_totals() {
     let mut run = Run::new(20);
@@ -127,7 +216,7 @@ fn halved_slots_add_up_to_the_totals() {
     let series = report.series.expect("the run has events");
     assert!(series.len() <= 20 && series.slot_ns == 8_000 * MS, "{}", series.slot_ns);
     assert_eq!(series.tokens.sent.iter().sum::<u64>(), report.tokens.sent);
-    assert_eq!(series.hops[0].frames_received.iter().flatten().sum::<u64>(), 500);
+    assert_eq!(series.hops[0].frames_received.iter().flatten().flatten().sum::<u64>(), 500);
     let gap = series.gap_ns.as_ref().expect("gaps are observed");
     assert_eq!(gap.count.iter().sum::<u64>(), 500);
     assert!(gap.max.iter().flatten().all(|&ns| (30 * MS..=36 * MS).contains(&ns)), "{gap:?}");

@@ -2,13 +2,11 @@
 
 use std::fmt::Write as _;
 
-use serde_json::json;
-
 use super::{DetectContext, Severity, Verdicts};
 use crate::ledger::AbandonedRequests;
 use crate::words::{duration, plural};
 
-/// Maximum number of requests named in the summary; the evidence has more.
+/// Maximum number of requests named in the summary; the report lists more.
 const MAX_NAMED: usize = 3;
 
 /// Abandoned requests: as observed, or else according to the engine's log.
@@ -22,23 +20,18 @@ pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut V
     let length = duration(longest.length_ns());
     let summary = match abandoned.tokens {
         Some(tokens) => format!(
-            "the {source} continues {requests} {}: for up to {length}, {} generated for nobody; {listed}{}",
+            "the {source} continued {requests} {}: for up to {length}, {} generated for nobody; {listed}{}",
             describe_cause(&abandoned),
             plural(tokens, "token"),
             describe_aborts(context, &abandoned),
         ),
         None => format!(
-            "the {source} continues {requests} whose state the {} deleted (client disconnected, or aborted): for up to \
+            "the {source} continued {requests} whose state the {} had deleted (client disconnected, or aborted): for up to \
              {length}, {} thrown away; {listed}",
             engine.receiver(),
             plural(abandoned.outputs, "output"),
         ),
     };
-    let rows: Vec<_> = (abandoned.longest().iter())
-        .map(
-            |one| json!({ "rid": one.rid, "length_ns": one.length_ns(), "outputs": one.outputs, "tokens": one.tokens, "ignored_abort": one.has_ignored_abort() }),
-        )
-        .collect();
     let verdict = out
         .add_verdict(Severity::Warning, summary)
         .rid(&longest.rid)
@@ -48,8 +41,7 @@ pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut V
         .with("tokens", abandoned.tokens)
         .with("by", abandoned.source_name())
         .with("requests", abandoned.requests)
-        .with("longest_ns", longest.length_ns())
-        .with("longest", rows);
+        .with("longest_ns", longest.length_ns());
     let advice = abandoned_advice(context, &abandoned);
     if !advice.is_empty() {
         verdict.advice(advice);
@@ -60,11 +52,11 @@ pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut V
 fn describe_cause(abandoned: &AbandonedRequests) -> &'static str {
     let longest = abandoned.longest();
     if longest.iter().all(|request| request.has_client_left) {
-        "whose client disconnected"
+        "whose client had disconnected"
     } else if longest.iter().any(|request| request.has_client_left) {
-        "whose client disconnected or that were aborted"
+        "whose client had disconnected or that had been aborted"
     } else {
-        "that were aborted"
+        "that had been aborted"
     }
 }
 

@@ -221,17 +221,18 @@ impl Leg<'_> {
     fn describe_first_tokens(&self) -> String {
         let of = self.worker.as_deref().map_or(String::new(), |worker| format!(" of {worker}"));
         let share = percent(self.first_token[0].share);
+        let running = percent(self.spent.share(self.spent.on_ns));
         let thread = match (self.thread, self.busy) {
-            (ThreadState::CpuBound, _) => format!(" (the {} is CPU-bound)", self.role),
-            (ThreadState::Starved, _) => format!(" (the {} is waiting for a CPU)", self.role),
-            (ThreadState::Throttled, _) => format!(" (the {} is throttled)", self.role),
-            (ThreadState::Stopped, _) => format!(" (the {} is stopped)", self.role),
-            (ThreadState::Frozen, _) => format!(" (the {} is frozen)", self.role),
-            (ThreadState::Blocked, _) => format!(" (the {} is blocked in a system call)", self.role),
-            (ThreadState::Asleep, _) => format!(" (the {} is asleep)", self.role),
-            (ThreadState::Waiting, _) => format!(" (the {} is not running)", self.role),
-            (ThreadState::PartlyRunning, _) => format!(" (the {} {})", self.role, self.describe_running()),
-            (ThreadState::Busy, Some(busy)) => format!(" (the {} is busy {} of the run)", self.role, percent(busy)),
+            (ThreadState::CpuBound, _) => format!(" (the {} was CPU-bound)", self.role),
+            (ThreadState::Starved, _) => format!(" (the {} was waiting for a CPU)", self.role),
+            (ThreadState::Throttled, _) => format!(" (the {} was throttled)", self.role),
+            (ThreadState::Stopped, _) => format!(" (the {} was stopped)", self.role),
+            (ThreadState::Frozen, _) => format!(" (the {} was frozen)", self.role),
+            (ThreadState::Blocked, _) => format!(" (the {} was blocked in a system call)", self.role),
+            (ThreadState::Asleep, _) => format!(" (the {} was asleep)", self.role),
+            (ThreadState::Waiting, _) => format!(" (the {} was not running)", self.role),
+            (ThreadState::PartlyRunning, _) => format!(" (the {} ran {running} of that time)", self.role),
+            (ThreadState::Busy, Some(busy)) => format!(" (the {} was busy {} of the run)", self.role, percent(busy)),
             _ => String::new(),
         };
         format!("{share} of that time was spent {}{of}{thread}", self.describe())
@@ -481,9 +482,9 @@ pub fn busy<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, window_ns:
     for hop in hops.filter(|hop| hop.capabilities().processed) {
         let processing = share_of(hop.counts.busy_ns as f64, window_ns as f64);
         let poll = hop.receiving_thread().and_then(|by| ledger.thread(by)?.poll);
-        let away = poll.map_or(0.0, |poll| {
-            share_of(poll.interval_ns.saturating_sub(poll.polled_ns) as f64, poll.interval_ns as f64)
-        });
+        // Polls may be sampled in a part of the window only, and the receiver may have ended before it.
+        let away_ns = poll.map_or(0, |poll| poll.interval_ns.saturating_sub(poll.polled_ns));
+        let away = share_of(away_ns as f64, window_ns as f64);
         // Frames are processed away from the poll, so that both times overlap.
         sum += processing.max(away).min(1.0);
         count += 1;

@@ -20,13 +20,16 @@ pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
         let grown = course.peak.saturating_sub(rise.from);
         let grew_ns = course.peak_at.since(rise.since);
         let longest_ns = course.longest_wait_ns.max(waited_ns);
+        let requests = context.ledger.late_requests(group_index, context.now);
         let summary = format!(
-            "up to {} wait on {}, grown by {} in {}; the oldest for {}",
+            "up to {} waited on {}, grown by {} in {}; the oldest for {}; {} waited {} or more",
             plural(course.peak, "frame"),
             group.name,
             plural(grown, "frame"),
             duration(grew_ns),
             duration(longest_ns),
+            plural(requests, "request"),
+            duration(LATE_NS),
         );
         out.add_verdict(Severity::critical_if(course.peak >= BACKLOG_CRITICAL_FRAMES), summary)
             .hop(&group.name)
@@ -34,6 +37,7 @@ pub(super) fn detect_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
             .weighed("backlog_frames", course.peak)
             .with("backlog_frames_before", rise.from)
             .with("grew_for_ns", grew_ns)
+            .with("requests_late", requests)
             .with("oldest_waiting_ns", longest_ns)
             .advice(advice::hop_advice(context.facts(), &context.attribution, &group.name));
     }
@@ -53,7 +57,7 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
         let has_bursts = max >= u64::from(BURST_FRAMES);
         let mut summary = match quantiles {
             Some((median, p99)) if has_bursts => format!(
-                "up to {} of {} are received in one wakeup (median {}, p99 {})",
+                "up to {} of {} were received in one wakeup (median {}, p99 {})",
                 plural(max, "frame"),
                 group.name,
                 count(median),
@@ -66,7 +70,7 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
         };
         let away = share_away_from_poll(context, group_index);
         if let Some(share) = away {
-            summary += ": the receiver's event loop is away from its poll ";
+            summary += ": the receiver's event loop was away from its poll ";
             summary += &percent(share);
         }
         out.add_verdict(Severity::Info, summary)

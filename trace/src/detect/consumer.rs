@@ -53,12 +53,11 @@ impl LateConsumer<'_> {
         format!("the {} thread ({}/{})", self.thread.role, id.pid, id.tid)
     }
 
-    /// `while 850 frames wait on scheduler->tokenizer, the oldest for 24 s`
+    /// `while 850 frames waited on scheduler->tokenizer, the oldest for 24 s`
     pub(super) fn meanwhile(&self) -> String {
         format!(
-            "while {} {} on {}, the oldest for {}",
+            "while {} waited on {}, the oldest for {}",
             plural(self.frames, "frame"),
-            if self.frames == 1 { "waits" } else { "wait" },
             self.group.name,
             duration(self.waited_ns),
         )
@@ -213,7 +212,7 @@ pub(super) fn describe_other_shares(spent: &TimeUse) -> String {
 
 /// A runnable consumer that gets no CPU because other threads have it.
 pub(super) fn detect_starved_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
-    report_waiting_consumers(context, out, STARVED_SHARE, starved_share, "is waiting for a CPU", advice::STARVED);
+    report_waiting_consumers(context, out, STARVED_SHARE, starved_share, "was waiting for a CPU", advice::STARVED);
 }
 
 /// Share of the time in which the consumer waited for a CPU; `None` if something else explains its lateness.
@@ -234,6 +233,6 @@ fn throttled_share(late: &LateConsumer<'_>) -> Option<f64> {
 
 /// A consumer that cannot run because its container's CPU quota is used up.
 pub(super) fn detect_throttled_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
-    let state = "is throttled by its CPU limit";
+    let state = "was throttled by its CPU limit";
     report_waiting_consumers(context, out, THROTTLED_SHARE, throttled_share, state, advice::THROTTLED);
 }

@@ -31,13 +31,13 @@ pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdic
         let state = longest.unwrap_or(states[0]);
         let place = one.thread.away_in(state, one.from, context.now);
         let does = match state {
-            AwayState::Stopped => String::from("is stopped by a signal"),
-            AwayState::Traced => String::from("is stopped by a debugger"),
-            AwayState::Frozen => String::from("is in a frozen cgroup"),
-            AwayState::Blocked => format!("is blocked in {place}"),
-            AwayState::Polling => format!("sleeps in its poll ({place})"),
-            AwayState::Asleep if place.is_empty() => String::from("sleeps"),
-            AwayState::Asleep => format!("sleeps in the kernel ({place})"),
+            AwayState::Stopped => String::from("was stopped by a signal"),
+            AwayState::Traced => String::from("was stopped by a debugger"),
+            AwayState::Frozen => String::from("was in a frozen cgroup"),
+            AwayState::Blocked => format!("was blocked in {place}"),
+            AwayState::Polling => format!("slept in its poll ({place})"),
+            AwayState::Asleep if place.is_empty() => String::from("slept"),
+            AwayState::Asleep => format!("slept in the kernel ({place})"),
         };
         let summary = format!("{} {does} {} of the time {}", one.describe_thread(), percent(share), one.meanwhile());
         let away_in = (!place.is_empty()).then_some(place);
@@ -68,7 +68,7 @@ pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Ve
         let Some(StarvedIoThread { thread, spent, starved_share: share }) = io_thread else { continue };
         let id = thread.id;
         let summary = format!(
-            "libzmq's I/O thread {} of the {} ({}/{}) is waiting for a CPU {} of the time {}, and the consumer sleeps {}",
+            "libzmq's I/O thread {} of the {} ({}/{}) was waiting for a CPU {} of the time {}, and the consumer slept {}",
             thread.name,
             thread.role,
             id.pid,

@@ -49,19 +49,19 @@ fn share_of_own_work(one: &LateConsumer<'_>) -> Option<f64> {
 pub(super) fn detect_cpu_bound_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (one, _) in worst_consumer_of_each_group(context, CPU_BOUND_SHARE, share_of_own_work) {
         let on_cpu = percent(one.spent.share(one.spent.on_ns));
-        let mut summary = format!("{} is on CPU {on_cpu} of the time {}", one.describe_thread(), one.meanwhile());
+        let mut summary = format!("{} was on CPU {on_cpu} of the time {}", one.describe_thread(), one.meanwhile());
         if let Some(starved_ns) = one.spent.starved_ns().filter(|ns| one.spent.share(*ns) >= STARVED_SHARE) {
             let _ = write!(summary, " ({} waiting for a CPU)", percent(one.spent.share(starved_ns)));
         }
         let recv_wait = one.group.recv_wait.quantile(0.5);
         if let Some(ns) = recv_wait {
-            let _ = write!(summary, "; it receives a frame {} after asking for one (median)", duration(ns));
+            let _ = write!(summary, "; it received a frame {} after asking for one (median)", duration(ns));
         }
         let kernel = one.group.kernel.max_between(one.from, context.now);
         match kernel {
-            Some(0) => summary.push_str("; none of them are in the kernel: all wait in libzmq's own queue"),
+            Some(0) => summary.push_str("; none of them were in the kernel: all waited in libzmq's own queue"),
             Some(max) => {
-                let _ = write!(summary, "; up to {} of them are in the kernel", bytes(max));
+                let _ = write!(summary, "; up to {} of them were in the kernel", bytes(max));
             }
             None => {}
         }
@@ -116,7 +116,7 @@ pub(super) fn detect_logged_cpu_bound_consumer(context: &DetectContext<'_>, out:
     }
     let severity = gap_severity(worst_ns).unwrap_or(Severity::Warning);
     let states = process.states_at(context.now);
-    let mut summary = format!("the engine logs that {} uses {} of a core", process.by, percent(cpu));
+    let mut summary = format!("the engine logged that {} used {} of a core", process.by, percent(cpu));
     if let Some(states) = states {
         let _ = write!(summary, " with {} request states", count(states.into()));
     }
@@ -129,12 +129,12 @@ pub(super) fn detect_logged_cpu_bound_consumer(context: &DetectContext<'_>, out:
         );
     }
     if let Some(ns) = recv_wait {
-        let _ = write!(summary, "; it waits {} for each message", duration(ns));
+        let _ = write!(summary, "; it waited {} for each message", duration(ns));
     }
     if let Some(share) = process.more_share() {
-        let _ = write!(summary, ", {} of which have more ready behind them", percent(share));
+        let _ = write!(summary, ", {} of which had more ready behind them", percent(share));
     }
-    summary.push_str(if recv_wait.is_some() { ": it is CPU-bound, not I/O-bound" } else { "" });
+    summary.push_str(if recv_wait.is_some() { ": it was CPU-bound, not I/O-bound" } else { "" });
     out.add_verdict(severity, summary)
         .weight(u64::from(states.unwrap_or(0)).max(waiting))
         .with("by", "the engine's log")

@@ -66,7 +66,7 @@ pub(super) fn detect_short_answers(context: &DetectContext<'_>, out: &mut Verdic
         format!("{} missing in the events of {responses}, by their last counts", plural(tokens_lost, "token id"))
     } else {
         format!(
-            "{} lost in {responses}: each response carried fewer tokens than its last event counts",
+            "{} lost in {responses}: each response carried fewer tokens than its last event counted",
             plural(tokens_lost, "token"),
         )
     };
@@ -100,7 +100,7 @@ pub(super) fn detect_repeated_ids(context: &DetectContext<'_>, out: &mut Verdict
         return;
     }
     let summary = format!(
-        "the events of {} list {} more than their last event counts",
+        "the events of {} listed {} more than their last event counted",
         plural(long_responses.rids, "response"),
         plural(tokens_repeated, "token id"),
     );
@@ -181,7 +181,7 @@ pub(super) fn detect_damaged_tool_calls(context: &DetectContext<'_>, out: &mut V
     let found_damage: Vec<String> =
         found_damage.map(|(responses, damage)| format!("{damage} in {}", count(*responses))).collect();
     let summary = format!(
-        "the arguments of tool calls in {} of {} are not those that the engine sent: {}",
+        "the arguments of tool calls in {} of {} were not those that the engine sent: {}",
         count(damaged.rids),
         plural(all_responses, "response"),
         found_damage.join(", "),

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::thresholds::gap_severity;
-use super::{DetectContext, Severity, Verdicts};
+use super::finding::REQUESTS_HOP;
+use super::thresholds::{GAP_WARNING_NS, gap_severity};
+use super::{DetectContext, Severity, Verdict, Verdicts};
 use crate::ledger::{ControlMessages, EngineSilence};
 use crate::words::{count, duration, percent, plural};
 
@@ -34,12 +35,35 @@ pub(super) fn detect_engine_silence(context: &DetectContext<'_>, out: &mut Verdi
     }
     report_silence(context, longest, summary, out);
     if let Some(verdict) = out.list.last_mut() {
+        add_waiting_requests(verdict, context);
         verdict
             .occurrences(silences.count)
             .last_at(silences.last_end())
             .with("silences", silences.count)
             .with("silences_total_ns", silences.total_ns);
     }
+}
+
+/// Adds the requests that waited for their first token because of the silences.
+fn add_waiting_requests(verdict: &mut Verdict, context: &DetectContext<'_>) {
+    let silenced = context.ledger.ttft().silenced();
+    let late = &silenced.requests;
+    if late.rids == 0 {
+        return;
+    }
+    let waited = format!(
+        "; {} waited {} or more for the first token meanwhile, up to {}",
+        plural(late.rids, "request"),
+        duration(GAP_WARNING_NS),
+        duration(late.amount),
+    );
+    verdict.summary.push_str(&waited);
+    let hop = silenced.worst_hop.map(|hop| context.ledger.hop_name(hop).into_owned());
+    verdict
+        .rid(&late.worst)
+        .with("requests_late", late.rids)
+        .with("requests_late_longest_ns", late.amount)
+        .with_known(REQUESTS_HOP, hop);
 }
 
 /// Adds a verdict on a silence, if it is long enough, with what its thread did and whether a control message may be the cause.

@@ -7,7 +7,7 @@ use TtftMoment::{Arrived, BatchEntered, Dispatched, FirstReceived, FirstSent, Qu
 /// Time to first token that a finding of this kind explains, by which findings of equal severity are ordered; `None` if it explains none.
 pub(super) fn explained_ttft_ns(ttft: &Ttft, kind: &str) -> Option<u128> {
     let is_explained: fn(TtftLeg) -> bool = match kind {
-        "engine-silent" => return Some(ttft.silent_ns()),
+        "engine-silent" => return Some(ttft.silenced().ns),
         "first-token-gap" => |leg| leg.from == FirstSent && leg.to <= FirstReceived,
         "late-delivery" => |leg| leg.from >= FirstSent && leg.to > FirstReceived,
         "late-read" => |leg| is_between(leg, Arrived, Read),

@@ -66,7 +66,15 @@ pub struct Verdict {
     pub weight: u64,
 }
 
+/// Evidence with the hop on which requests wait for the scheduler.
+pub(super) const REQUESTS_HOP: &str = "requests_hop";
+
 impl Verdict {
+    /// Whether it concerns the hops of this name.
+    pub fn concerns_hop(&self, name: &str) -> bool {
+        self.hop == name || self.evidence.get(REQUESTS_HOP).is_some_and(|hop| hop == name)
+    }
+
     pub(super) fn hop(&mut self, hop: &str) -> &mut Self {
         hop.clone_into(&mut self.hop);
         self

@@ -43,7 +43,7 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
         format!("the {} has received no first token yet", engine.receiver())
     } else {
         format!(
-            "first tokens wait up to {} between {} and {}: median {}, p90 {}; {} of {} above {}",
+            "first tokens waited up to {} between {} and {}: median {}, p90 {}; {} of {} above {}",
             duration(worst_received),
             engine.source(),
             engine.receiver(),

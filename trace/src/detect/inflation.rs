@@ -11,7 +11,7 @@ pub(super) fn detect_inflated_counts(context: &DetectContext<'_>, out: &mut Verd
     if claimed.seen.rids > 0 {
         report_inflation(out, Severity::Critical, claimed, "consumers counted", true);
     } else if totals.wire_inflation.seen.rids > 0 {
-        report_inflation(out, Severity::Warning, &totals.wire_inflation, "a consumer that sums chunks counts", false);
+        report_inflation(out, Severity::Warning, &totals.wire_inflation, "a consumer that sums chunks counted", false);
     }
 }
 
@@ -22,7 +22,7 @@ pub(super) fn detect_summed_counts(context: &DetectContext<'_>, out: &mut Verdic
         return;
     }
     let summary = format!(
-        "a consumer reports {} instead of {}, in {}: exactly the sum of the cumulative counts it received",
+        "a consumer reported {} instead of {}, in {}: exactly the sum of the cumulative counts it received",
         plural(summed.counted, "token"),
         count(summed.made),
         plural(summed.seen.rids, "request"),
@@ -39,7 +39,7 @@ pub(super) fn detect_summed_counts(context: &DetectContext<'_>, out: &mut Verdic
 fn report_inflation(out: &mut Verdicts, severity: Severity, of: &Inflation, subject: &str, confirmed: bool) {
     let ratio = of.counted as f64 / of.made.max(1) as f64;
     let summary = format!(
-        "{subject} {} instead of {} ({ratio:.1} times as many) in {}: it mistakes all tokens so far for new ones",
+        "{subject} {} instead of {} ({ratio:.1} times as many) in {}: it mistook all tokens so far for new ones",
         plural(of.counted, "token"),
         count(of.made),
         plural(of.seen.rids, "request"),
@@ -63,7 +63,7 @@ pub(super) fn detect_mixed_modes(context: &DetectContext<'_>, out: &mut Verdicts
     for group in context.ledger.groups() {
         let ModeCounts { incremental, cumulative } = group.streams;
         if incremental > 0 && cumulative > 0 {
-            report_mixed_modes(out, "streams list", incremental, cumulative).hop(&group.name);
+            report_mixed_modes(out, "streams listed", incremental, cumulative).hop(&group.name);
         }
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn detect_late_sends(context: &DetectContext<'_>, out: &mut Verdicts)
         let source = context.facts().source();
         let median = waits.quantile(0.5).unwrap_or(0);
         let summary = format!(
-            "tokens wait up to {} in the {source} before they are sent (median {}, {})",
+            "tokens waited up to {} in the {source} before they were sent (median {}, {})",
             duration(worst),
             duration(median),
             plural(waits.count(), "message"),
@@ -79,7 +79,7 @@ pub(super) fn detect_late_deliveries(context: &DetectContext<'_>, out: &mut Verd
     let mut parts = Vec::new();
     if first_ns >= GAP_WARNING_NS {
         parts.push(format!(
-            "first tokens wait up to {} {place} (median {}, {})",
+            "first tokens waited up to {} {place} (median {}, {})",
             duration(first_ns),
             duration(waits.quantile(0.5).unwrap_or(0)),
             plural(waits.count(), "request"),
@@ -87,7 +87,7 @@ pub(super) fn detect_late_deliveries(context: &DetectContext<'_>, out: &mut Verd
     }
     if silence_ns >= GAP_WARNING_NS {
         parts.push(format!(
-            "responses stall for up to {} and continue in a burst, while the {} sends new tokens at least every {}",
+            "responses stalled for up to {} and continued in a burst, while the {} sent new tokens at least every {}",
             duration(silence_ns),
             engine.source(),
             duration(sent_ns),
@@ -131,7 +131,7 @@ pub(super) fn detect_late_frontend(context: &DetectContext<'_>, out: &mut Verdic
     let late = parts.iter().filter(|(_, waits)| longest_wait_ns(waits) >= GAP_WARNING_NS);
     let late = late.map(|(which, waits)| {
         format!(
-            "{which} tokens wait up to {} (median {}, {})",
+            "{which} tokens waited up to {} (median {}, {})",
             duration(longest_wait_ns(waits)),
             duration(waits.quantile(0.5).unwrap_or(0)),
             plural(waits.count(), "response"),

@@ -30,7 +30,7 @@ pub(super) fn detect_merged_chunks(context: &DetectContext<'_>, out: &mut Verdic
     let severity = if heavy { Severity::Warning } else { Severity::Info };
     let outcome = if confirmed { "were merged" } else { "will be merged (predicted)" };
     let mut summary = format!(
-        "{} ({}) {outcome} with a later chunk, in {}: no token is lost, but tokens arrive in bursts",
+        "{} ({}) {outcome} with a later chunk, in {}: no token was lost, but tokens arrived in bursts",
         plural(chunks, "chunk"),
         share(chunks, of),
         plural(seen.rids, "request"),
@@ -58,7 +58,7 @@ fn detect_logged_merges(context: &DetectContext<'_>, out: &mut Verdicts) {
         return;
     }
     let summary = format!(
-        "the engine logs that it merged {} in {}, up to {} at once: no token is lost, but tokens arrive in bursts",
+        "the engine logged that it merged {} in {}, up to {} at once: no token was lost, but tokens arrived in bursts",
         plural(merged.chunks, "queued chunk"),
         if merged.times == 1 { String::from("one delivery") } else { format!("{} deliveries", count(merged.times)) },
         merged.max,

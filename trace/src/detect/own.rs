@@ -35,7 +35,7 @@ pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, out: &mut Ver
         let reasons = context.ledger.undecoded_by_reason(group_index);
         let most_frequent = reasons.iter().max_by_key(|(_, frames)| **frames).map_or("", |(reason, _)| reason);
         let summary = format!(
-            "cannot decode {} ({}) on {}; most common reason: {most_frequent}",
+            "could not decode {} ({}) on {}; most common reason: {most_frequent}",
             plural(undecoded, "frame"),
             share(undecoded, frames),
             group.name,
@@ -62,7 +62,7 @@ pub(super) fn detect_missed_observations(context: &DetectContext<'_>, out: &mut 
         return;
     }
     let summary = format!(
-        "tokengap missed {} observations; traffic is not affected, but counts of frames and chunks are too low",
+        "tokengap missed {} observations; traffic was not affected, but counts of frames and chunks are too low",
         count(all),
     );
     out.add_verdict(Severity::Warning, summary)

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::advice::Receivers;
 use super::attribution::{self, ThreadState};
+use super::finding::REQUESTS_HOP;
 use super::thresholds::{GAP_WARNING_NS, STARVED_SHARE, THROTTLED_SHARE, gap_severity};
 use super::{DetectContext, Severity, Verdict, Verdicts, advice};
 use crate::event::AwayState;
@@ -104,6 +105,7 @@ pub(super) fn detect_late_receives(context: &DetectContext<'_>, out: &mut Verdic
     let state = attribution::request_receiver_state(context.ledger, late.worst_hop, worst.at, worst.ns);
     let place = format!("on the way to the {source}");
     let Some(verdict) = detect_late_leg(context, late, &place, out) else { return };
+    verdict.with_known(REQUESTS_HOP, late.worst_hop.map(|hop| context.ledger.hop_name(hop).into_owned()));
     let held_up = stopped_advice(state);
     if held_up.is_some() {
         let _ = write!(verdict.summary, "; the {source}'s thread that receives them was {} then", state.as_str());
@@ -315,7 +317,7 @@ fn detect_late_leg<'v>(
     let requests = ttft.judged().requests;
     // The share is that of the late requests alone: with all others it would be unrelated to what their clients saw.
     let summary = format!(
-        "{} of the TTFT of {} of {} is spent {place}: {} or more, up to {}",
+        "{} of the TTFT of {} of {} was spent {place}: {} or more, up to {}",
         percent(late.share()),
         count(late.requests),
         plural(requests, "request"),

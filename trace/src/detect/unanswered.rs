@@ -35,7 +35,7 @@ pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut 
         answered => format!("it answered {} others meanwhile", count(answered)),
     };
     let summary = format!(
-        "the {source} has sent nothing for {} for up to {}, although {meanwhile}: {}{more}",
+        "the {source} sent nothing for {} for up to {}, although {meanwhile}: {}{more}",
         plural(requests, "request"),
         duration(context.now.since(oldest.dispatch.sent)),
         named.join("; "),

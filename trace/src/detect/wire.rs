@@ -15,7 +15,7 @@ pub(super) fn detect_wire_loss(context: &DetectContext<'_>, out: &mut Verdicts) 
     }
     let severity = Severity::critical_if(*missing >= CRITICAL_TOKENS);
     let summary = format!(
-        "{} of {} missing on the wire: completion_tokens increased by more than the chunks list",
+        "{} of {} missing on the wire: completion_tokens increased by more than the chunks listed",
         plural(*missing, "token"),
         plural(seen.rids, "request"),
     );
@@ -34,7 +34,7 @@ pub(super) fn detect_surplus_ids(context: &DetectContext<'_>, out: &mut Verdicts
         return;
     }
     let summary = format!(
-        "{} of {} list more ids than completion_tokens increased by",
+        "{} of {} listed more ids than completion_tokens increased by",
         plural(*chunks, "chunk"),
         plural(seen.rids, "request"),
     );

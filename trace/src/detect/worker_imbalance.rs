@@ -87,7 +87,7 @@ pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Ver
             (None, endpoint) => endpoint.to_owned(),
         };
         let summary = format!(
-            "{name} of {} on {} has {} of {} chunks, {uneven:.1} times an even share",
+            "{name} of {} on {} had {} of {} chunks, {uneven:.1} times an even share",
             receivers.len(),
             group.name,
             percent(busiest.chunks as f64 / sum as f64),

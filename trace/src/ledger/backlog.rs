@@ -1,7 +1,12 @@
 //! A backlog of frames from the time at which it began to grow until few frames wait.
 
-use super::BACKLOG_FRAMES;
+use std::collections::BTreeSet;
+
+use super::lane::Lane;
+use super::request::Request;
+use super::{BACKLOG_FRAMES, LATE_NS, Ledger};
 use crate::clock::MonoNs;
+use crate::id::Ticket;
 use crate::stats::Trend;
 
 /// Seconds during which a backlog must not have fallen to count as growing.
@@ -62,5 +67,43 @@ impl BacklogCourse {
         if rise.seconds >= MIN_RISING_SECONDS && rise.to >= BACKLOG_FRAMES {
             self.rise = Some(BacklogRise { since: rise.since, from: rise.from });
         }
+    }
+}
+
+impl Request {
+    /// Whether one of its frames on the hops of this group waited long before its receive.
+    fn has_waited_on(&self, group: usize) -> bool {
+        self.streams.iter().any(|stream| stream.is_on_group(group) && stream.has_waited)
+    }
+}
+
+impl Ledger {
+    /// Counts the requests in `pending_receive`, whose frame waited long before its receive. A request counts once.
+    pub(super) fn count_late_requests(&mut self, hop_index: usize) {
+        let hop = &self.hops.all[hop_index];
+        for chunk in &self.pending_receive {
+            let Some(request) = self.table.get_mut(chunk.ticket) else { continue };
+            let is_known = request.has_waited_on(hop.group);
+            let Some(stream) = request.streams.iter_mut().find(|stream| stream.hop == hop.id) else { continue };
+            stream.has_waited = true;
+            self.hops.groups[hop.group].late_requests += u64::from(!is_known);
+        }
+    }
+
+    /// Number of requests with a frame on the hops of this group that waited, or has waited, at least [`LATE_NS`].
+    pub(crate) fn late_requests(&self, group: usize, now: MonoNs) -> u64 {
+        let lanes = self.hops_of_group(group).flat_map(|hop| hop.lanes.values());
+        let queued: BTreeSet<Ticket> = lanes.flat_map(|lane| lane.tickets_sent_before(now, LATE_NS)).collect();
+        let is_new = |ticket: &Ticket| self.table.get(*ticket).is_some_and(|request| !request.has_waited_on(group));
+        self.hops.groups[group].late_requests + queued.iter().filter(|ticket| is_new(ticket)).count() as u64
+    }
+}
+
+impl Lane {
+    /// Requests with a chunk in the queued frames that have waited this long at `now`, with repetitions.
+    fn tickets_sent_before(&self, now: MonoNs, wait_ns: u64) -> impl Iterator<Item = Ticket> + '_ {
+        let late = self.frames.iter().take_while(move |frame| now.since(frame.sent_at) >= wait_ns);
+        let chunks: usize = late.map(|frame| frame.chunks as usize).sum();
+        self.chunks.iter().take(chunks).map(|chunk| chunk.ticket)
     }
 }

@@ -348,7 +348,6 @@ impl Ledger {
         if !is_repeat {
             stream.chunks = number;
             stream.sum_of_counts += u64::from(reported_count);
-            sums.ids.add_chunk(step.carried, chunk.listed.unwrap_or(0), reported_count);
         }
         stream.last_at = context.at;
         let is_whole = stream.is_whole();
@@ -356,6 +355,9 @@ impl Ledger {
         // A format without counts has positions only where no id was missed.
         let has_position = context.claimed_ids == IdColumn::Uncounted && is_whole;
         let count = chunk.completion_tokens.or(has_position.then_some(end_count));
+        if !is_repeat {
+            sums.ids.add_chunk(step.carried, chunk.listed.unwrap_or(0), count);
+        }
         if context.is_last_hop {
             self.pending_receive.push(PendingChunk {
                 ticket,

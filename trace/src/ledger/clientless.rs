@@ -165,12 +165,22 @@ impl Ledger {
         }
     }
 
-    /// Keeps the numbers of an abandoned request whose record is closed.
-    pub(super) fn close_clientless(&mut self, ticket: Ticket, request: &Request) {
-        let Some(watched) = self.clientless.stop_watching(ticket) else { return };
-        if let Some(abandoned) = self.find_abandoned(&watched, request) {
-            self.clientless.closed_requests.add_request(abandoned);
+    /// Keeps the numbers of an abandoned request whose record is closed. Returns whether it is one.
+    pub(super) fn close_clientless(&mut self, ticket: Ticket, request: &Request) -> bool {
+        let watched = self.clientless.stop_watching(ticket);
+        let Some(abandoned) = watched.and_then(|watched| self.find_abandoned(&watched, request)) else { return false };
+        self.clientless.closed_requests.add_request(abandoned);
+        true
+    }
+
+    /// Whether a request with a record is among the abandoned ones.
+    pub(super) fn is_abandoned(&self, request: &Request) -> bool {
+        if self.clientless.watched.is_empty() {
+            return false;
         }
+        let ticket = self.table.ticket_of(&request.rid);
+        let watched = self.clientless.watched.iter().find(|watched| Some(watched.ticket) == ticket);
+        watched.is_some_and(|watched| self.find_abandoned(watched, request).is_some())
     }
 
     /// Abandoned requests: as observed, or else according to the engine's log.
@@ -278,6 +288,10 @@ mod tests {
             assert_eq!((all.requests, all.outputs, all.tokens), (1, 80, Some(80)));
             let one = &all.longest()[0];
             assert_eq!((&*one.rid, one.length_ns(), one.tokens), ("a", 80 * STEP_NS, Some(80)));
+            let ledger = path.ledger();
+            let live = ledger.request("a").map(|request| ledger.numbers(request).is_abandoned);
+            let finished = ledger.finished().map(|summary| summary.is_abandoned);
+            assert_eq!(live.into_iter().chain(finished).collect::<Vec<_>>(), [true], "its row shows it");
             path.wait(600);
         }
         assert_eq!(path.ledger().record_count(), 0);

@@ -106,9 +106,8 @@ impl Ledger {
         }
         let totals = &mut self.totals;
         totals.tokens.delivered += u64::from(result.new_tokens);
-        let count = delivery.completion_tokens.unwrap_or(0);
         if result.new_tokens > 0 || !result.missed_deliveries {
-            totals.delivered_ids.add_chunk(result.new_tokens, delivery.tokens, count);
+            totals.delivered_ids.add_chunk(result.new_tokens, delivery.tokens, tracker.count_after(&delivery));
         }
         request.tokens_delivered = request.tokens_delivered.saturating_add(result.new_tokens);
         if result.missed_deliveries {
@@ -165,7 +164,7 @@ impl Ledger {
             };
             requests.record_request(at, &request.rid, tracker.outcomes.merged, before.merged == 0);
         }
-        let generated = u64::from(count).max(tracker.delivered_to());
+        let generated = u64::from(delivery.completion_tokens.unwrap_or(0)).max(tracker.delivered_to());
         let exceeds_count = tracker.claimed_tokens > generated + TOLERATED_EXTRA_TOKENS;
         if delivery.completion_tokens.is_some() && !tracker.is_incomplete && exceeds_count {
             let generated = request.streams.iter().fold(generated, |max, stream| max.max(u64::from(stream.count.high)));

@@ -166,6 +166,12 @@ impl DeliveryTracker {
         u64::from(self.delivered_to)
     }
 
+    /// Count of the request's tokens after this delivery, which has been judged; `None` if parts of its response were not observed.
+    pub(crate) fn count_after(&self, delivery: &Delivery<'_>) -> Option<u32> {
+        let sum = u32::try_from(self.claimed_tokens).ok().filter(|_| !self.is_incomplete);
+        delivery.completion_tokens.or(sum)
+    }
+
     /// Number of entries, which determines memory use.
     pub(crate) fn entry_count(&self) -> usize {
         self.in_flight.len()

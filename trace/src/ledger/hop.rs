@@ -159,6 +159,10 @@ pub struct Hop {
     pub shows: Capabilities,
     /// Stages observed at any time.
     pub(crate) capabilities: Capabilities,
+    /// When its receives ceased to be observed; `None` while they are, and if none was.
+    pub(crate) receives_end: Option<MonoNs>,
+    /// The same of its deliveries.
+    pub(crate) deliveries_end: Option<MonoNs>,
     /// When its deliveries became observed, if it had carried chunks before.
     pub(crate) deliveries_observed_at: MonoNs,
     /// Its chunks are entered into delivery trackers.
@@ -256,6 +260,20 @@ impl Hop {
     /// Whether it leads, or may lead, to the tokenizer.
     pub(crate) fn may_lead_to_tokenizer(&self) -> bool {
         self.last || self.may_be_last
+    }
+
+    /// Records when stages ceased to be observed, after an announcement at `at`; `before`: those observed until then.
+    pub(super) fn update_observation_ends(&mut self, at: MonoNs, before: Capabilities) {
+        if self.shows.received {
+            self.receives_end = None;
+        } else if before.received && self.counts.frames_received > 0 {
+            self.receives_end = Some(at);
+        }
+        if self.shows.delivered {
+            self.deliveries_end = None;
+        } else if before.delivered {
+            self.deliveries_end = Some(at);
+        }
     }
 
     /// Whether it leads, or may lead, to the tokenizer while the tokenizer's receives are not observed.

@@ -37,6 +37,7 @@ impl Ledger {
             if previous_group.is_some_and(|group| group != self.hops.all[hop_index].group) {
                 self.move_streams_to_group_of(hop_index);
             }
+            self.hops.all[hop_index].update_observation_ends(self.now, previous_stages);
             if previous_stages.received && !announced.capabilities.received {
                 self.stop_observing_receives(hop_index);
             }

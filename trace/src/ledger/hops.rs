@@ -34,6 +34,8 @@ pub struct HopGroup {
     pub backlog_max: u64,
     /// Time of the maximum backlog.
     pub backlog_max_at: MonoNs,
+    /// Requests with a received frame that waited at least [`super::LATE_NS`].
+    pub(crate) late_requests: u64,
     /// Maximum backlog in the current time slot.
     pub(crate) backlog_slot: u64,
     /// Queue wait: received minus sent.

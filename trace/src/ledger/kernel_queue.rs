@@ -21,6 +21,8 @@ pub struct KernelQueue {
     /// Maximum number of frames in libzmq's own queues: sent, not received, and not in the kernel. Bytes in the kernel are converted to
     /// frames of the hop's mean length.
     pub inbox_max: Option<u64>,
+    /// Time of the last sample.
+    pub last_sample_at: Option<MonoNs>,
     samples: VecDeque<QueueLevel>,
 }
 
@@ -35,6 +37,7 @@ impl KernelQueue {
     pub(crate) fn add_sample(&mut self, at: MonoNs, sample: &QueueSample<'_>, backlog: Option<u64>, mean_bytes: u64) {
         self.send_bytes = sample.send_bytes;
         self.bytes = sample.receive_bytes;
+        self.last_sample_at = Some(at);
         let Some(bytes) = sample.receive_bytes else { return };
         self.bytes_max = self.bytes_max.max(Some(bytes));
         if let Some(backlog) = backlog {

@@ -12,8 +12,9 @@ use super::request::Request;
 use super::time_use::TimeUse;
 use super::ttft_path::{TimedLeg, TtftLeg, TtftMoment, TtftPath};
 use super::unanswered::PREFILL_NS_PER_TOKEN;
-use super::{GAP_WARNING_NS, Ledger};
+use super::{AffectedRequests, GAP_WARNING_NS, Ledger};
 use crate::clock::MonoNs;
+use crate::id::HopId;
 use crate::stats::WINDOW_NS;
 
 use TtftMoment::{Arrived, BatchEntered, Dispatched, FirstDelivered, FirstSent, Queued, Read, SchedulerReceived};
@@ -46,8 +47,36 @@ pub(super) struct LateLegs {
     ttft_ns: u128,
     window: WindowSums,
     window_number: u64,
-    /// Time of late requests in which the engine was silent.
-    pub(super) silent_ns: u128,
+    /// Late requests during whose wait the engine was silent.
+    pub(super) silenced: SilencedRequests,
+}
+
+/// Requests that waited a second or more before their first token because the engine was silent.
+#[derive(Clone, Debug, Default)]
+pub struct SilencedRequests {
+    /// The requests; the amount is their wait in nanoseconds.
+    pub requests: AffectedRequests,
+    /// Hop of the worst one's message to the scheduler; `None` if that was not observed.
+    pub(crate) worst_hop: Option<HopId>,
+    /// Sum of their waits.
+    pub(crate) ns: u128,
+    /// The request counted last, which may have waited on several legs.
+    last_rid: Box<str>,
+}
+
+impl SilencedRequests {
+    /// Adds a wait of a request that ended at `at`.
+    pub(super) fn record_wait(&mut self, at: MonoNs, rid: &str, ns: u64, hop: Option<HopId>) {
+        if ns >= self.requests.amount {
+            self.worst_hop = hop;
+        }
+        let is_new = *self.last_rid != *rid;
+        self.requests.record_request(at, rid, ns, is_new);
+        self.ns += u128::from(ns);
+        if is_new {
+            self.last_rid = rid.into();
+        }
+    }
 }
 
 /// The slowest prefill that is slow beside others.
@@ -246,7 +275,8 @@ impl Ledger {
         while let Some(late) = self.ttft.late_legs.unjudged.pop_front() {
             let waits_for_engine = late.leg.from < FirstSent && late.leg.to > Dispatched;
             if waits_for_engine && self.silences.explains(late.from, late.to()) {
-                self.ttft.late_legs.silent_ns += u128::from(late.ns);
+                let hop = late.wait.map(|wait| wait.hop);
+                self.ttft.late_legs.silenced.record_wait(late.to(), &late.rid, late.ns, hop);
                 continue;
             }
             // Later legs do not begin in the process that answers clients.

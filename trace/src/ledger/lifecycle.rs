@@ -264,7 +264,7 @@ impl Ledger {
         } else if reason == CloseReason::Orphaned && request.finish.is_none() {
             self.totals.requests.orphaned += 1;
         }
-        self.close_clientless(ticket, &request);
+        let is_abandoned = self.close_clientless(ticket, &request);
         self.hops.processing_stages.subtract_closed(&request.in_process);
         self.predecessors.remove(&ticket);
         if request.streams.iter().any(|stream| stream.count.last_chunk_listed_all()) {
@@ -279,7 +279,8 @@ impl Ledger {
             self.keep_lossy_request(lossy);
         }
         self.ttft.record_request(&mut request, &mut self.limits);
-        let numbers = self.numbers(&request);
+        let mut numbers = self.numbers(&request);
+        numbers.is_abandoned |= is_abandoned;
         let summary = RequestSummary { rid: request.rid, numbers };
         if let Some(timelines) = &mut self.timelines {
             timelines.close_timeline(ticket, summary.clone());

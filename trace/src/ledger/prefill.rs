@@ -264,7 +264,7 @@ impl Ledger {
         while let Some(prefill) = self.ttft.late_legs.prefills.take_unjudged(until) {
             let Some(slow) = self.ttft.late_legs.prefills.judge(prefill) else { continue };
             if self.silences.explains(slow.span.from, slow.span.to) {
-                self.ttft.late_legs.silent_ns += u128::from(slow.span.ns());
+                self.ttft.late_legs.silenced.record_wait(slow.span.to, &slow.rid, slow.span.ns(), None);
                 continue;
             }
             let scheduler_use = self.scheduler_use(&slow);

@@ -85,7 +85,9 @@ impl Ledger {
 
     /// Numbers of a live request.
     pub fn numbers(&self, request: &Request) -> RequestNumbers {
-        request.numbers(self.hops.worker_of(&request.streams), self.observes_receives())
+        let mut numbers = request.numbers(self.hops.worker_of(&request.streams), self.observes_receives());
+        numbers.is_abandoned |= self.is_abandoned(request);
+        numbers
     }
 
     /// Number of live requests: neither evicted nor finished. One whose end has not reached the tokenizer is live, since its client waits.
@@ -113,13 +115,13 @@ impl Ledger {
         self.finished.len()
     }
 
-    /// Whether a request lost tokens, is predicted to have lost some, has a damaged tool call, or was slow, so that an operator may look for
-    /// it.
+    /// Whether a request lost tokens, is predicted to have lost some, has a damaged tool call, was abandoned, or was slow, so that an operator
+    /// may look for it.
     pub fn is_notable(&self, summary: &RequestSummary) -> bool {
         let has_lost_tokens = summary.tokens_lost.unwrap_or(0) > 0 || summary.wire_missing > 0;
         let is_predicted_loss = summary.bursts && self.predicts_drops();
         let was_slow = summary.gap_ns >= Some(GAP_WARNING_NS);
-        has_lost_tokens || is_predicted_loss || summary.damaged_call || was_slow
+        has_lost_tokens || is_predicted_loss || summary.damaged_call || summary.is_abandoned || was_slow
     }
 
     /// Whether a burst predicts a loss: deliveries are not observed, and the engine keeps only the last of several chunks.

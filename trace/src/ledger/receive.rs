@@ -9,7 +9,7 @@ use super::receiver::ReceiveTimes;
 use super::request::ReceivedChunk;
 use super::request_table::PREFETCHED_RECORDS;
 use super::stream::Stream;
-use super::{BURST_FRAMES, GAP_WARNING_NS, Ledger};
+use super::{BURST_FRAMES, GAP_WARNING_NS, LATE_NS, Ledger};
 use crate::clock::MonoNs;
 use crate::engine::{EngineState, Mode, Waiter};
 use crate::event::Received;
@@ -202,6 +202,9 @@ impl Ledger {
         group.queue_wait.record(wait_ns);
         group.queue_wait_slot.record(wait_ns);
         group.course.record_received(receive.at, group.backlog, wait_ns);
+        if wait_ns >= LATE_NS {
+            self.count_late_requests(receive.hop_index);
+        }
         self.receive_pending_chunks(receive);
     }
 

@@ -274,6 +274,8 @@ impl Request {
             inflated: self.inflated,
             bursts: self.burst_seen,
             damaged_call: self.damaged_call,
+            // As the engine's log shows; frames show it to the ledger.
+            is_abandoned: self.marks.as_deref().is_some_and(StageMarks::is_abandoned),
             changed_receiver: self.changed_receiver,
             is_streamed: self.is_streamed(),
             itl: self.itl(),
@@ -388,6 +390,8 @@ pub struct RequestNumbers {
     pub bursts: bool,
     /// The arguments of its tool calls are not those that the engine sent.
     pub damaged_call: bool,
+    /// The scheduler continued it without a client, or after its abort.
+    pub is_abandoned: bool,
     /// Its chunks went to more than one receiver of a hop.
     pub changed_receiver: bool,
     /// Its response is streamed, so that it has a time to first token.

@@ -17,6 +17,8 @@ pub struct Stream {
     pub hop: HopId,
     /// The roles at the hop's ends.
     pub(crate) ends: HopRoles,
+    /// One of its frames waited at least [`super::LATE_NS`] before its receive.
+    pub(crate) has_waited: bool,
     /// Tokens that did not reach this hop, by its own counts.
     pub(crate) missing_tokens: u32,
     retractions: u16,

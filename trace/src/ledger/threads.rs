@@ -55,6 +55,11 @@ impl Thread {
         self.part.map(|_| self.sums)
     }
 
+    /// End of the last sample; `None` before the first.
+    pub fn last_sample_at(&self) -> Option<MonoNs> {
+        self.timeline.last_sample_end()
+    }
+
     /// Time use between `from` and `to`, as far as kept samples cover it.
     pub fn between(&self, from: MonoNs, to: MonoNs) -> Option<TimeUse> {
         self.timeline.use_between(from, to)

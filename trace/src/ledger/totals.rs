@@ -216,16 +216,21 @@ pub struct IdCounts {
     pub tokens: u64,
     /// Ids listed for them.
     pub listed: u64,
-    /// Sum of the chunks' cumulative counts.
+    /// Sum of the chunks' cumulative counts, as far as known.
     pub cumulative: u64,
+    /// Ids of chunks whose cumulative count is unknown.
+    pub listed_without_count: u64,
 }
 
 impl IdCounts {
-    /// Adds the counts of a chunk.
-    pub(crate) fn add_chunk(&mut self, tokens: u32, listed: u32, completion: u32) {
+    /// Adds the counts of a chunk. `count`: all tokens of the request up to it, if known.
+    pub(crate) fn add_chunk(&mut self, tokens: u32, listed: u32, count: Option<u32>) {
         self.tokens += u64::from(tokens);
         self.listed += u64::from(listed);
-        self.cumulative += u64::from(completion);
+        match count {
+            Some(count) => self.cumulative += u64::from(count),
+            None => self.listed_without_count += u64::from(listed),
+        }
     }
 
     /// Adds the counts of others.
@@ -233,6 +238,7 @@ impl IdCounts {
         self.tokens += other.tokens;
         self.listed += other.listed;
         self.cumulative += other.cumulative;
+        self.listed_without_count += other.listed_without_count;
     }
 }
 

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::Ledger;
 use super::late_leg::LateLeg;
-use super::late_legs::{JudgedRequests, LateLegs, SlowestPrefill};
+use super::late_legs::{JudgedRequests, LateLegs, SilencedRequests, SlowestPrefill};
 use super::limits::CountedLimits;
 use super::request::Request;
 use super::ttft_path::{ObservedMoments, TimedLeg, TtftLeg, TtftMoment, TtftPath};
@@ -192,9 +192,9 @@ impl Ttft {
         self.late_legs.window_share(late)
     }
 
-    /// Time of late requests in which the engine was silent.
-    pub(crate) fn silent_ns(&self) -> u128 {
-        self.late_legs.silent_ns
+    /// Late requests during whose wait the engine was silent.
+    pub(crate) fn silenced(&self) -> &SilencedRequests {
+        &self.late_legs.silenced
     }
 
     /// Requests whose legs were judged.

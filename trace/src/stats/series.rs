@@ -76,6 +76,12 @@ impl<S: SeriesSlot> Series<S> {
         }
     }
 
+    /// The slot that contains this time; `None` if it has not been entered.
+    pub(crate) fn slot_at(&mut self, at: MonoNs) -> Option<&mut S> {
+        let index = usize::try_from(at.since(self.start) / self.width_ns()).ok()?;
+        if index == self.slots.len() { self.partial.as_mut() } else { self.slots.get_mut(index) }
+    }
+
     /// Joins neighbouring slots in pairs, which halves their number.
     fn join_pairs(&mut self) {
         let mut old = std::mem::take(&mut self.slots).into_iter();

@@ -5,7 +5,7 @@ use trace::detect::Finding;
 use super::Model;
 
 /// Filters for the requests that a kind of finding is about.
-pub(crate) const FILTERS_OF_FINDINGS: [(&str, &str); 11] = [
+pub(crate) const FILTERS_OF_FINDINGS: [(&str, &str); 12] = [
     ("dropped-chunks", "drop>0"),
     ("dropped-chunks-predicted", "flag:DROPPED?"),
     ("merged-chunks", "merged>0"),
@@ -16,6 +16,7 @@ pub(crate) const FILTERS_OF_FINDINGS: [(&str, &str); 11] = [
     ("wire-loss", "flag:WIRE-LOSS"),
     ("inflation", "flag:INFLATE"),
     ("stalled-stream", "flag:STALL"),
+    ("abandoned-requests", "flag:ABANDON"),
     ("unanswered-requests", "flag:STALL state:waiting"),
 ];
 

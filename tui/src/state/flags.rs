@@ -56,6 +56,8 @@ labelled! {
         Gap = "GAP",
         /// Tokens are counted more than once.
         Inflated = "INFLATE",
+        /// The scheduler continued it without a client, or after its abort.
+        Abandoned = "ABANDON",
         Aborted = "ABORT",
         Retracted = "RETRACT",
     }
@@ -73,6 +75,7 @@ impl Flag {
             Self::Stall => "it is unfinished and has had no new token for long",
             Self::Gap => "its first token waited too long or is still waiting",
             Self::Inflated => "its frames list all tokens so far instead of new ones",
+            Self::Abandoned => "the scheduler continued it after its client disconnected or it was aborted",
             Self::Aborted => "it was aborted by the client, the engine or an error",
             Self::Retracted => "the engine removed it from the batch to free memory",
         }

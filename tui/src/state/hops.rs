@@ -28,18 +28,32 @@ pub(crate) fn summarise_hops(ledger: &Ledger, findings: &[Finding], traffic: &Re
         }
         let mut summary = summarise_group(ledger, index, group, &members);
         summary.rates = rates_of_group(ledger, index, traffic);
-        summary.health = summary.health.max(health_from_findings(findings, &group.name));
+        let by_findings = health_from_findings(findings, &group.name);
+        summary.has_recovered = by_findings.health > summary.health && by_findings.has_ended;
+        summary.health = summary.health.max(by_findings.health);
         summaries.push(summary);
     }
     in_path_order(&mut summaries, |summary| &summary.ends, |summary| summary.carries_requests);
     summaries
 }
 
+/// Health of a hop by its worst finding.
+struct HealthByFindings {
+    health: Health,
+    /// Every finding of this severity is over.
+    has_ended: bool,
+}
+
 /// Health by the worst finding about this hop: one that is over keeps its severity, as on every other screen.
-fn health_from_findings(findings: &[Finding], hop_name: &str) -> Health {
-    let of_hop = findings.iter().filter(|finding| finding.verdict.hop == hop_name);
-    let severities = of_hop.map(|finding| finding.verdict.severity).filter(|severity| *severity >= Severity::Warning);
-    severities.max().map_or(Health::Unknown, Health::from)
+fn health_from_findings(findings: &[Finding], hop_name: &str) -> HealthByFindings {
+    let of_hop = findings.iter().filter(|finding| finding.verdict.concerns_hop(hop_name));
+    let problems = of_hop.filter(|finding| finding.verdict.severity >= Severity::Warning);
+    let worst = problems.clone().map(|finding| finding.verdict.severity).max();
+    let mut of_worst = problems.filter(|finding| Some(finding.verdict.severity) == worst);
+    HealthByFindings {
+        health: worst.map_or(Health::Unknown, Health::from),
+        has_ended: of_worst.all(|finding| finding.ended_at().is_some()),
+    }
 }
 
 /// Both ends of every hop that carries output, in the order of the path.
@@ -72,7 +86,9 @@ fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&
     let oldest_wait_ns = members.iter().filter_map(|hop| hop.oldest_waiting()).min().map(|at| now.since(at));
     let frames = members.iter().map(|hop| observed_frames(&hop.counts)).sum();
     let wakeup_frames_max = members.iter().map(|hop| hop.counts.wakeup_frames_max).max().unwrap_or(0);
-    let kernel_bytes = group.kernel.bytes.zip(group.kernel.bytes_max);
+    let receives_end = ledger.group_receives_end(index);
+    // What waits now is not known any more.
+    let observes_queue = observes_receives && receives_end.is_none();
     HopSummary {
         name: group.name.clone(),
         group: index,
@@ -80,32 +96,49 @@ fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&
         observes_sends: members.iter().any(|hop| hop.capabilities().sent),
         busy_share: receiver_busy_share(ledger, members),
         ends: group.ends.clone(),
-        health: health_by_queue(group, observes_receives, oldest_wait_ns, frames),
+        health: health_by_queue(group, observes_queue, oldest_wait_ns, frames),
+        has_recovered: false,
         rates: None,
         frames,
         chunks: members.iter().map(|hop| hop.counts.chunks).sum(),
         bytes: members.iter().map(|hop| hop.counts.bytes).sum(),
         undecoded: members.iter().map(|hop| hop.counts.undecoded).sum(),
         undecoded_reasons: most_frequent_undecoded_reasons(ledger, index),
-        backlog_frames: observes_receives.then_some(group.backlog),
+        receives_end,
+        backlog_frames: observes_queue.then_some(group.backlog),
         backlog_max_frames: observes_receives.then_some(group.backlog_max),
-        oldest_wait_ns: if observes_receives { oldest_wait_ns } else { None },
+        oldest_wait_ns: if observes_queue { oldest_wait_ns } else { None },
         queue_wait: if observes_receives { Spread::of_distribution(&group.queue_wait) } else { None },
         queue_wait_histogram: if observes_receives { queue_wait_histogram(&group.queue_wait) } else { Vec::new() },
         send_wait: Spread::of_distribution(group.send_wait.whole()),
         relay_delay: Spread::of_distribution(&group.relay),
         processing_time: Spread::of_distribution(&group.processing),
         wakeup_frames_max: (wakeup_frames_max > 0).then_some(wakeup_frames_max.into()),
-        kernel_queue: kernel_bytes.map(|(current, max)| KernelQueueBytes { current, max }),
+        kernel_queue: kernel_queue_bytes(ledger, group),
         inbox_max_frames: group.kernel.inbox_max,
         members: members.iter().take(MAX_MEMBERS).map(|hop| summarise_member(ledger, hop)).collect(),
     }
+}
+
+/// Bytes in the receivers' kernel queues; `None` if they were never read.
+fn kernel_queue_bytes(ledger: &Ledger, group: &HopGroup) -> Option<KernelQueueBytes> {
+    let queue = &group.kernel;
+    let last_sample_at = queue.last_sample_at?;
+    let is_recent = last_sample_at >= ledger.recent_window().from;
+    Some(KernelQueueBytes {
+        current: queue.bytes?,
+        max: queue.bytes_max?,
+        ended_at: (!is_recent).then_some(last_sample_at),
+    })
 }
 
 /// Rates of a group of hops; `None` if it has no time series, or the run has just begun.
 pub(super) fn rates_of_group(ledger: &Ledger, group: usize, traffic: &RecentTraffic) -> Option<HopRates> {
     let sums = traffic.hops.get(group)?;
     let observes_sends = ledger.hops_of_group(group).any(|hop| hop.capabilities().sent);
+    if !observes_sends && ledger.group_receives_end(group).is_some() {
+        return None;
+    }
     // As in the curve of the hop.
     let frames = if observes_sends { sums.frames_sent } else { sums.frames_received };
     Some(HopRates {
@@ -136,7 +169,7 @@ fn summarise_member(ledger: &Ledger, hop: &Hop) -> HopMember {
         endpoint: hop.endpoint.to_string(),
         frames: observed_frames(&hop.counts),
         chunks: hop.counts.chunks,
-        backlog_frames: hop.capabilities().received.then_some(hop.counts.backlog),
+        backlog_frames: hop.shows.received.then_some(hop.counts.backlog),
         busy_share: receiver_busy_share(ledger, &[hop]),
     }
 }

@@ -46,6 +46,9 @@ pub(crate) struct Model {
     pub(crate) tokens: Tokens,
     pub(crate) gap: FirstTokenGap,
     pub(crate) chunks: Chunks,
+    /// When the tokenizer's receives, and deliveries, ceased to be observed.
+    pub(crate) receives_end: Option<MonoNs>,
+    pub(crate) deliveries_end: Option<MonoNs>,
     /// Chunks predicted to be merged, under the conditions of predicted drops; `None` if they cannot be predicted.
     pub(crate) merged_predicted: Option<u64>,
     pub(crate) itl: Itl,
@@ -197,6 +200,8 @@ pub(crate) struct HopSummary {
     pub(crate) observes_sends: bool,
     pub(crate) ends: Ends<Box<str>>,
     pub(crate) health: Health,
+    /// The health is that of problems that are over.
+    pub(crate) has_recovered: bool,
     /// `None` if the run has just begun.
     pub(crate) rates: Option<HopRates>,
     pub(crate) frames: u64,
@@ -205,6 +210,9 @@ pub(crate) struct HopSummary {
     pub(crate) undecoded: u64,
     /// Reasons for undecoded frames, with counts, most frequent first.
     pub(crate) undecoded_reasons: Vec<(String, u64)>,
+    /// When its receives ceased to be observed.
+    pub(crate) receives_end: Option<MonoNs>,
+    /// `None` also after that.
     pub(crate) backlog_frames: Option<u64>,
     pub(crate) backlog_max_frames: Option<u64>,
     /// Queue wait so far of the frame at the head of the queue.
@@ -232,6 +240,8 @@ pub(crate) struct HopSummary {
 pub(crate) struct KernelQueueBytes {
     pub(crate) current: u64,
     pub(crate) max: u64,
+    /// Time of the last sample, if it is not recent.
+    pub(crate) ended_at: Option<MonoNs>,
 }
 
 /// Upper bounds of the queue wait histogram; the last class is unbounded.

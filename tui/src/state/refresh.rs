@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 
 use outputs::report::{
-    Chunks, Itl, LegLine, Requests, StackLine, Tokens, TtftReport, bar, headline_of_finding, headline_without_warning,
-    judgements,
+    Chunks, FindingSpan, Itl, LegLine, Requests, StackLine, Tokens, TtftReport, bar, describe_observation_ends,
+    headline_end_ns, headline_of_finding, headline_without_warning, judgements,
 };
-use trace::Analysis;
 use trace::detect::Severity;
 use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
 use trace::engine::{Mode, Waiter};
@@ -14,6 +13,7 @@ use trace::event::Finish;
 use trace::ledger::{Ledger, Request, RequestNumbers, RequestSummary, UnansweredRequest};
 use trace::stats::Spread;
 use trace::time_series::RecentTraffic;
+use trace::{Analysis, MonoNs};
 
 use super::curves::Curves;
 use super::flags::{Flag, FlagSet, Health, RunVerdict};
@@ -48,6 +48,8 @@ impl Model {
         self.tokens = Tokens::of(ledger);
         self.gap = first_token_gap(ledger);
         self.chunks = Chunks::of(ledger);
+        self.receives_end = ledger.receives_end();
+        self.deliveries_end = ledger.deliveries_end();
         self.merged_predicted = self.chunks.dropped_predicted.map(|_| ledger.totals().predicted.merged);
         self.itl = Itl::of(ledger);
         let findings = analysis.findings_now();
@@ -65,6 +67,8 @@ impl Model {
         let missed = totals.missed.reported() + totals.missed.unannounced;
         self.run = RunValues { missed, undecoded: totals.undecoded, ..run };
         self.run.degraded.extend(ledger.degraded_reasons());
+        let ends = describe_observation_ends(ledger, |at| self.format_moment(at.since(self.started_at)));
+        self.run.degraded.extend(ends);
     }
 
     /// Updates the table rows: every live request and up to `max_finished` finished ones. Slow, pinned and lossy requests take precedence
@@ -158,7 +162,8 @@ impl Model {
     fn judge_run(&self, ledger: &Ledger) -> RunVerdict {
         // As in the report's headline, a finding that is over keeps its severity.
         if let Some(worst) = self.findings.first().filter(|worst| worst.verdict.severity > Severity::Info) {
-            let ended_at = worst.ended_at().map(|at| self.format_moment(at.since(self.started_at)));
+            let end_ns = headline_end_ns(worst.into(), self.findings.iter().map(FindingSpan::from));
+            let ended_at = end_ns.map(|at| self.format_moment(MonoNs(at).since(self.started_at)));
             let text = headline_of_finding(ended_at, &worst.verdict.summary);
             return RunVerdict { health: worst.verdict.severity.into(), text };
         }
@@ -287,6 +292,7 @@ impl<'a> RowWriter<'a> {
         flags.set_if(Flag::Stall, is_stalled);
         flags.set_if(Flag::Gap, numbers.gap_ns.is_some_and(|gap_ns| gap_ns >= GAP_WARNING_NS));
         flags.set_if(Flag::Inflated, numbers.inflated);
+        flags.set_if(Flag::Abandoned, numbers.is_abandoned);
         flags.set_if(Flag::Aborted, state == RequestState::Aborted);
         flags.set_if(Flag::Retracted, numbers.retractions > 0);
         row.flags = flags;

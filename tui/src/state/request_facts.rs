@@ -134,6 +134,7 @@ fn evidence_of_flag(flag: Flag, row: &RequestRow, engine: &EngineState, facts: &
             None => format!("{}; from which to which is not kept any more", flag.explanation()),
         },
         Flag::Inflated => format!("{}: sums count tokens repeatedly", flag.explanation()),
+        Flag::Abandoned => format!("the {source} continued it after its client disconnected or it was aborted"),
         Flag::Aborted => format!("it was aborted by the client, the {source} or an error"),
         Flag::Retracted => format!("the {source} removed it from the batch {} times to free memory", row.retractions),
     }

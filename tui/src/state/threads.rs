@@ -1,9 +1,9 @@
 //! Converts the engine's threads into lines: threads that receive frames first, then by CPU use.
 
-use trace::ThreadId;
 use trace::event::AwayState;
 use trace::ledger::{Ledger, Thread, TimeUse};
 use trace::stats::RecentWindow;
+use trace::{MonoNs, ThreadId};
 
 /// Maximum number of threads shown.
 const MAX_THREADS: usize = 128;
@@ -20,6 +20,8 @@ pub(crate) struct ThreadLine {
     pub(crate) is_receiver: bool,
     /// The window of current figures; `None` if it was not sampled in that time.
     pub(crate) recent: Option<TimeShares>,
+    /// End of the last sample.
+    pub(crate) last_sample_at: Option<MonoNs>,
     /// The whole run.
     pub(crate) total: TimeShares,
 }
@@ -72,6 +74,7 @@ fn thread_line(thread: &Thread, window: RecentWindow) -> Option<ThreadLine> {
         id: thread.id,
         is_receiver: thread.is_receiver(),
         recent,
+        last_sample_at: thread.last_sample_at(),
         total: TimeShares::from_time_use(&thread.total()?),
     })
 }

@@ -1,5 +1,6 @@
 //! Numbers, flags and states that the run does not observe, with the reason. A filter on one finds nothing.
 
+use trace::MonoNs;
 use trace::columns::Number;
 use trace::path;
 
@@ -22,6 +23,11 @@ impl Model {
     /// Why nothing is known of deliveries.
     pub(crate) fn deliveries_absence(&self) -> &'static str {
         if self.knows_receiver() { "deliveries are not observed" } else { "nothing delivered yet" }
+    }
+
+    /// Why nothing is known after an observation has ended.
+    pub(crate) fn describe_observation_end(&self, end: MonoNs) -> String {
+        format!("not observed since {}", self.format_moment(end.since(self.started_at)))
     }
 
     /// Why no request can match the filter: its first term on something that this run does not show. A negated term matches such requests.
@@ -84,7 +90,7 @@ impl Model {
             let names: Vec<String> = self.hops.iter().map(|hop| hop.name.replace(' ', "_")).collect();
             return Some(format!("no hop is named {}: the hops are {}", wait.hop, names.join(", ")));
         };
-        let is_unobserved = hop.backlog_frames.is_none();
+        let is_unobserved = hop.backlog_max_frames.is_none();
         is_unobserved.then(|| format!("waits on {} are not observed in this run", hop.name))
     }
 

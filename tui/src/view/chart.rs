@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use ratatui::layout::Rect;
 use session::units::{format_clock, format_count, format_duration};
+use trace::MonoNs;
 use trace::stats::Tally;
 use trace::time_series::SlotValues;
 
@@ -31,6 +32,15 @@ pub(super) struct ChartSeries<'a> {
     pub(super) health: Health,
     /// Reason why no second can have a value.
     pub(super) unobserved: Option<&'static str>,
+    /// When its observation ended.
+    end: Option<SeriesEnd>,
+}
+
+/// End of the observation of a series.
+struct SeriesEnd {
+    /// First second of the run without a value.
+    first_second: u64,
+    text: String,
 }
 
 impl<'a> ChartSeries<'a> {
@@ -39,7 +49,7 @@ impl<'a> ChartSeries<'a> {
         format: fn(f64) -> String,
         second_value: impl Fn(&SlotValues) -> Option<f64> + 'a,
     ) -> Self {
-        Self { label, second_value: Box::new(second_value), format, health: Health::Good, unobserved: None }
+        Self { label, second_value: Box::new(second_value), format, health: Health::Good, unobserved: None, end: None }
     }
 
     /// Draws the series in the colour of this health.
@@ -52,29 +62,42 @@ impl<'a> ChartSeries<'a> {
         Self { unobserved: (!is_observed).then_some(reason), ..self }
     }
 
+    /// Says in the place of values when the observation ended, if it has.
+    pub(super) fn observed_until(self, end: Option<MonoNs>, model: &Model) -> Self {
+        let end = end.map(|end| SeriesEnd {
+            first_second: end.since(model.started_at).div_ceil(SECOND_NS),
+            text: model.describe_observation_end(end),
+        });
+        Self { end, ..self }
+    }
+
     /// Value of each slot, stretched to `columns`; `Err` with the reason if there is none.
     pub(super) fn column_values(
         &self,
         curves: &Curves,
         window: TimeWindow,
         columns: u16,
-    ) -> Result<Vec<Option<f64>>, &'static str> {
+    ) -> Result<Vec<Option<f64>>, &str> {
         if let Some(reason) = self.unobserved {
             return Err(reason);
         }
         let slots = window.slot_count(curves, columns);
         let values = curves.column_values(&*self.second_value, window.end, window.step, slots.into());
         if values.iter().all(Option::is_none) {
-            return Err("nothing to measure in this time");
+            let end = self.end.as_ref().filter(|end| end.first_second <= window.end);
+            return Err(end.map_or("nothing to measure in this time", |end| &end.text));
         }
         // Stretched, so that a young run fills the chart.
         Ok((0..columns).map(|column| values[usize::from(column) * values.len() / usize::from(columns)]).collect())
     }
 
-    /// Texts of the numbers beside the series. The last value is `none` if nothing was measured then.
-    pub(super) fn format_numbers(&self, values: &[Option<f64>]) -> SeriesNumbers {
+    /// Texts of the numbers beside the series. The last value is `none` if nothing was measured then, and `unknown` after the end of the
+    /// observation.
+    pub(super) fn format_numbers(&self, values: &[Option<f64>], window: TimeWindow) -> SeriesNumbers {
+        let is_unknown = self.end.as_ref().is_some_and(|end| end.first_second <= window.end);
         let last = match values.last() {
             Some(Some(value)) => (self.format)(*value),
+            Some(None) | None if is_unknown => "unknown".to_owned(),
             Some(None) | None => "none".to_owned(),
         };
         SeriesNumbers { last, max: (self.format)(max_value(values)) }
@@ -229,7 +252,7 @@ pub(super) fn draw_chart(pad: &mut Pad<'_>, series: &ChartSeries<'_>, curves: &C
     };
     let ink = if series.health >= Health::Warning { Ink::Health(series.health) } else { Ink::Series };
     draw_bars(pad, FIRST_COLUMN_X, &values, ink);
-    draw_numbers(pad, rows - 1, &series.format_numbers(&values), Ink::Strong);
+    draw_numbers(pad, rows - 1, &series.format_numbers(&values, window), Ink::Strong);
 }
 
 /// Draws the last value and the maximum at the right edge.

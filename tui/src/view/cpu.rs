@@ -51,7 +51,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let selected = ui.selected_index(Tab::Cpu);
     let list = List { items: threads, selected, max_items: max_rows };
     let y = pad.draw_list(2, &list, |pad, y, _, thread| {
-        draw_thread(pad, y, thread, &layout);
+        draw_thread(pad, y, thread, model, &layout);
         y + 1
     });
     if let Some(thread) = threads.get(selected) {
@@ -180,7 +180,7 @@ fn format_whole_percent(share: f64) -> String {
 }
 
 /// Draws a thread in one row: its name, how it spent its time, and the verdict.
-fn draw_thread(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine, layout: &ThreadTableLayout) {
+fn draw_thread(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine, model: &Model, layout: &ThreadTableLayout) {
     let mark = if thread.is_receiver { "*" } else { " " };
     pad.draw_clipped(3, y, 12, &format!("{mark}{}", thread.role), Ink::Strong);
     if layout.name_width > 0 {
@@ -190,7 +190,9 @@ fn draw_thread(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine, layout: &ThreadTa
     pad.draw_right_aligned(layout.tid_x(), y, SHARE_WIDTH, &thread.id.tid.to_string(), Ink::Plain);
     let Some(shares) = &thread.recent else {
         pad.draw_text(1, y, pad.theme.health_symbol(Health::Unknown), Ink::Dim);
-        pad.draw_text(layout.shares_x() + 1, y, "not sampled in the last 10 s", Ink::Dim);
+        let since = thread.last_sample_at.map(|at| model.format_moment(at.since(model.started_at)));
+        let text = known_or_dash(since, |since| format!("not sampled since {since}"));
+        pad.draw_text(layout.shares_x() + 1, y, &text, Ink::Dim);
         return;
     };
     let ThreadVerdict { health, text } = judge_thread(shares);

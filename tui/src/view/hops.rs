@@ -2,6 +2,7 @@
 
 use session::units::{format_bytes, format_count, format_duration, format_rate, known_or_dash};
 use trace::stats::Spread;
+use trace::time_series::SlotValues;
 use trace::words::{percent, plural};
 
 use super::chart::{self, ChartSeries, SeriesNumbers, TimeWindow};
@@ -188,8 +189,8 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
         ("in the relay", known_or_dash(hop.relay_delay, format_quantiles)),
         ("processing", describe_processing(hop)),
         ("per wakeup", known_or_dash(hop.wakeup_frames_max, |frames| format!("up to {}", plural(frames, "frame")))),
-        ("kernel queue", describe_queues(hop, if model.is_at_end() { "at the end" } else { "now" })),
-        ("oldest", describe_oldest(hop)),
+        ("kernel queue", describe_queues(hop, model)),
+        ("oldest", describe_oldest(hop, model)),
     ];
     if hop.send_wait.is_some() {
         facts.insert(1, ("in the sender", known_or_dash(hop.send_wait, format_quantiles)));
@@ -222,7 +223,7 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
 /// A hop whose receives are observed may have had none yet.
 fn describe_queue_wait(hop: &HopSummary) -> String {
     match hop.queue_wait {
-        None if hop.backlog_frames.is_some() => "nothing received yet".to_owned(),
+        None if hop.backlog_max_frames.is_some() => "nothing received yet".to_owned(),
         queue_wait => known_or_dash(queue_wait, format_quantiles),
     }
 }
@@ -247,14 +248,22 @@ fn describe_processing(hop: &HopSummary) -> String {
 }
 
 /// Age of the oldest waiting frame.
-pub(super) fn describe_oldest(hop: &HopSummary) -> String {
+pub(super) fn describe_oldest(hop: &HopSummary, model: &Model) -> String {
+    if let Some(end) = hop.receives_end {
+        return format!("receives are {}", model.describe_observation_end(end));
+    }
     if hop.backlog_frames == Some(0) { "none".to_owned() } else { known_or_dash(hop.oldest_wait_ns, format_duration) }
 }
 
 /// Kernel queue and libzmq inbox. The kernel queue can be empty while the inbox behind it holds the backlog.
-fn describe_queues(hop: &HopSummary, when: &str) -> String {
+fn describe_queues(hop: &HopSummary, model: &Model) -> String {
     let kernel_queue = known_or_dash(hop.kernel_queue, |queue| {
-        format!("{} {when}, max {}", format_bytes(queue.current), format_bytes(queue.max))
+        let current = match queue.ended_at {
+            Some(end) => format!("not sampled since {}", model.format_moment(end.since(model.started_at))),
+            None if model.is_at_end() => format!("{} at the end", format_bytes(queue.current)),
+            None => format!("{} now", format_bytes(queue.current)),
+        };
+        format!("{current}, max {}", format_bytes(queue.max))
     });
     match hop.inbox_max_frames {
         Some(frames) => format!("{kernel_queue}; libzmq's inbox max {}", plural(frames, "frame")),
@@ -313,7 +322,7 @@ fn draw_trend(pad: &mut Pad<'_>, x: u16, series: &ChartSeries<'_>, window: TimeW
     let values = series.column_values(&model.curves, window, columns);
     let numbers = match &values {
         Ok(values) => {
-            let SeriesNumbers { last, max } = series.format_numbers(values);
+            let SeriesNumbers { last, max } = series.format_numbers(values, window);
             format!(" {}: {last}, max {max} ", window.describe_last(&model.curves))
         }
         Err(reason) => format!(" {reason} "),
@@ -333,23 +342,36 @@ fn draw_trend(pad: &mut Pad<'_>, x: u16, series: &ChartSeries<'_>, window: TimeW
     }
 }
 
+/// Largest backlog of a group in the slot; `None` if its receives were not observed any more.
+pub(super) fn backlog_frames(slot: &SlotValues, group: usize) -> Option<f64> {
+    let Some(values) = slot.hops.get(group) else { return Some(0.0) };
+    (!values.receives_ended).then_some(values.backlog_max as f64)
+}
+
 /// Time series of a hop, the most important first.
 pub(super) fn trend_series<'a>(hop: &'a HopSummary, model: &Model) -> [ChartSeries<'a>; 3] {
-    let is_observed = hop.backlog_frames.is_some();
+    let is_observed = hop.backlog_max_frames.is_some();
+    let end = hop.receives_end;
+    // A slot from before the hop appeared has no values of it.
     [
-        ChartSeries::new("backlog", chart::format_whole, |slot| {
-            Some(slot.hops.get(hop.group).map_or(0, |values| values.backlog_max) as f64)
-        })
-        .observed_if(is_observed, model.receives_absence()),
+        ChartSeries::new("backlog", chart::format_whole, |slot| backlog_frames(slot, hop.group))
+            .observed_if(is_observed, model.receives_absence())
+            .observed_until(end, model),
         ChartSeries::new("queue wait p99", chart::format_ns, |slot| {
             chart::p99_ns(&slot.hops.get(hop.group)?.queue_wait)
         })
-        .observed_if(is_observed, model.receives_absence()),
+        .observed_if(is_observed, model.receives_absence())
+        .observed_until(end, model),
         ChartSeries::new("frames/s", format_rate, |slot| {
-            // A slot from before the hop appeared has no values of it.
-            let passed = slot.hops.get(hop.group).map(|values| values.passed).unwrap_or_default();
-            Some(if hop.observes_sends { passed.frames_sent } else { passed.frames_received } as f64)
-        }),
+            let values = slot.hops.get(hop.group);
+            let passed = values.map(|values| values.passed).unwrap_or_default();
+            if hop.observes_sends {
+                return Some(passed.frames_sent as f64);
+            }
+            let is_known = values.is_none_or(|values| !values.receives_ended);
+            is_known.then_some(passed.frames_received as f64)
+        })
+        .observed_until(end.filter(|_| !hop.observes_sends), model),
     ]
 }
 

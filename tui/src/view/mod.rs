@@ -88,7 +88,7 @@ fn draw_too_small(pad: &mut Pad<'_>, model: &Model) {
             pad.theme.rich_or_ascii("→", ">"),
             hop.ends.to,
             known_or_dash(hop.backlog_frames, format_count),
-            hops::describe_oldest(hop)
+            hops::describe_oldest(hop, model)
         );
         pad.draw_text(1, 1, &text, Ink::Health(hop.health));
     }

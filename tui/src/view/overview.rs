@@ -11,7 +11,7 @@ use trace::words::plural;
 use super::chart::{self, ChartSeries, TimeWindow};
 use super::pad::{CellRow, Pad, text_width};
 use super::path::{self, LegendRoom};
-use super::{ItlQuantiles, draw_itl};
+use super::{ItlQuantiles, draw_itl, hops};
 use crate::state::Model;
 use crate::state::action::{Action, Tab};
 use crate::state::flags::Health;
@@ -123,7 +123,7 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         }
     }
     // A line that says nothing is left out on a low screen.
-    if requests == 0 && pad.height() < TALL_ROWS {
+    if requests == 0 && model.receives_end.is_none() && pad.height() < TALL_ROWS {
         return y + 3;
     }
     let longest_wait = format_duration(longest_wait_ns);
@@ -134,7 +134,8 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         1 => format!("1 first token is waiting, for {longest_wait}"),
         _ => format!("{} first tokens are waiting, the longest for {longest_wait}", format_count(requests)),
     };
-    pad.draw_text(3, y + 3, &waiting, Ink::Plain);
+    let end = model.receives_end.map(|end| format!("receives are {}", model.describe_observation_end(end)));
+    pad.draw_text(3, y + 3, &end.unwrap_or(waiting), Ink::Plain);
     y + 4
 }
 
@@ -333,34 +334,44 @@ fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui:
 pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
     let chunks = &model.chunks;
     let worst_hop_health = model.hops.iter().map(|hop| hop.health).max().unwrap_or_default();
-    let observes_receives = model.output_hops().any(|hop| hop.backlog_frames.is_some());
+    let observes_receives = model.output_hops().any(|hop| hop.backlog_max_frames.is_some());
     // A prediction of none is no observation.
     let is_predicted = chunks.dropped_confirmed.is_none() && chunks.dropped_predicted.is_some_and(|chunks| chunks > 0);
     let lost = if is_predicted {
-        ChartSeries::new("chunks lost?", chart::format_whole, |slot| Some(slot.passed.dropped_predicted as f64))
+        ChartSeries::new("chunks lost?", chart::format_whole, |slot| {
+            (!slot.receives_ended).then_some(slot.passed.dropped_predicted as f64)
+        })
+        .observed_until(model.receives_end, model)
     } else {
-        ChartSeries::new("chunks lost", chart::format_whole, |slot| Some(slot.passed.chunks_dropped as f64))
-            .observed_if(chunks.dropped_confirmed.is_some(), model.deliveries_absence())
+        ChartSeries::new("chunks lost", chart::format_whole, |slot| {
+            (!slot.deliveries_ended).then_some(slot.passed.chunks_dropped as f64)
+        })
+        .observed_if(chunks.dropped_confirmed.is_some(), model.deliveries_absence())
+        .observed_until(model.deliveries_end, model)
     };
     [
         ChartSeries::new("tokens/s", format_rate, |slot| Some(slot.passed.tokens_sent as f64)),
         ChartSeries::new("backlog", chart::format_whole, |slot| max_backlog_frames(model, slot))
             .with_health(worst_hop_health)
-            .observed_if(observes_receives, model.receives_absence()),
+            .observed_if(observes_receives, model.receives_absence())
+            .observed_until(model.receives_end, model),
         ChartSeries::new("gap p99", chart::format_ns, |slot| chart::p99_ns(&slot.gap))
-            .observed_if(model.gap.waiting.is_some(), model.gap_absence()),
+            .observed_if(model.gap.waiting.is_some(), model.gap_absence())
+            .observed_until(model.receives_end, model),
         lost.with_health(Health::Critical),
-        ChartSeries::new("chunks merged", chart::format_whole, |slot| Some(slot.passed.chunks_merged as f64))
-            .observed_if(chunks.merged.is_some(), model.deliveries_absence()),
+        ChartSeries::new("chunks merged", chart::format_whole, |slot| {
+            (!slot.deliveries_ended).then_some(slot.passed.chunks_merged as f64)
+        })
+        .observed_if(chunks.merged.is_some(), model.deliveries_absence())
+        .observed_until(model.deliveries_end, model),
         ChartSeries::new("live requests", chart::format_whole, |slot| Some(slot.live as f64)),
     ]
 }
 
 /// Largest backlog of any hop in frames, that of requests included; `None` if receives are not observed.
 fn max_backlog_frames(model: &Model, slot: &SlotValues) -> Option<f64> {
-    let observed = model.hops.iter().filter(|hop| hop.backlog_frames.is_some());
-    // A slot from before a hop appeared has no values of it.
-    observed.map(|hop| slot.hops.get(hop.group).map_or(0, |values| values.backlog_max) as f64).reduce(f64::max)
+    let observed = model.hops.iter().filter(|hop| hop.backlog_max_frames.is_some());
+    observed.filter_map(|hop| hops::backlog_frames(slot, hop.group)).reduce(f64::max)
 }
 
 /// Draws the first findings, one a row, below a heading in row `y`.

@@ -153,7 +153,7 @@ fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
         format!("wait p99 {} (run)", format_duration(queue_wait.p99))
     } else if let Some(relay_delay) = hop.relay_delay {
         format!("relay {} p99 (run)", format_duration(relay_delay.p99))
-    } else if hop.backlog_frames.is_some() {
+    } else if hop.backlog_max_frames.is_some() {
         "no wait yet".into()
     } else {
         "wait not observed".into()
@@ -172,6 +172,10 @@ fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
     if has_problem {
         lines.swap(0, 1);
     }
+    if hop.has_recovered {
+        // Beside numbers of the last seconds, its mark is that of the run.
+        lines[0].insert_str(0, "ended; ");
+    }
     let oldest_wait_ns = if has_problem { hop.oldest_wait_ns } else { None };
     Arrow { hop_index: Some(index), ends: hop.ends.clone(), health: hop.health, lines, oldest_wait_ns }
 }
@@ -180,7 +184,10 @@ fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
 fn client_arrow(model: &Model, last_role: &str) -> Arrow {
     let chunks = &model.chunks;
     let drops = describe_outcome("dropped", chunks.dropped_confirmed, chunks.dropped_predicted);
-    let drops = drops.unwrap_or_else(|| "drops unknown".into());
+    let drops = match drops {
+        Some(drops) => format!("{drops} (run)"),
+        None => "drops unknown".into(),
+    };
     let lost = match chunks.tokens_lost {
         Some(tokens) => format!("lost {} tok", format_count(tokens)),
         None => "delivery unknown".into(),

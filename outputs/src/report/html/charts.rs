@@ -61,12 +61,9 @@ struct Curve<'a> {
 }
 
 impl<'a> Curve<'a> {
-    fn of_counts(class: &'static str, name: &'a str, column: &[u64]) -> Self {
-        Self { class, name, values: column.iter().map(|&n| Some(n as f64)).collect() }
-    }
-
-    fn of_durations(class: &'static str, name: &'a str, column: &[Option<u64>]) -> Self {
-        Self { class, name, values: column.iter().map(|ns| ns.map(|ns| ns as f64)).collect() }
+    /// Counts, or durations in nanoseconds.
+    fn of_column(class: &'static str, name: &'a str, column: &[Option<u64>]) -> Self {
+        Self { class, name, values: column.iter().map(|value| value.map(|value| value as f64)).collect() }
     }
 
     fn max(&self) -> f64 {
@@ -84,6 +81,14 @@ impl TimeSeries<'_> {
     /// Middle of a slot, in seconds.
     fn middle(&self, slot: usize) -> f64 {
         self.series.begin_ns(slot) as f64 / 1e9 + self.series.seconds(slot) / 2.0
+    }
+
+    /// Names a slot: `second`, `2 s`.
+    fn slot_name(&self) -> String {
+        match self.series.slot_ns {
+            1_000_000_000 => String::from("second"),
+            ns => format!("{} s", ns as f64 / 1e9),
+        }
     }
 
     /// A plot over the time of the run, without curves.
@@ -121,12 +126,17 @@ impl TimeSeries<'_> {
     }
 
     /// Tokens per second of a column.
-    fn rate_curve<'n>(&self, class: &'static str, name: &'n str, column: &[u64]) -> Curve<'n> {
-        let rates = column.iter().enumerate().map(|(slot, &tokens)| {
+    fn rate_curve<'n>(
+        &self,
+        class: &'static str,
+        name: &'n str,
+        column: impl IntoIterator<Item = Option<u64>>,
+    ) -> Curve<'n> {
+        let rates = column.into_iter().enumerate().map(|(slot, tokens)| {
             let seconds = self.series.seconds(slot);
             // A last slot shorter than a quarter of the others gives no reliable rate.
             let is_reliable = seconds * 4e9 >= self.series.slot_ns as f64;
-            if is_reliable { Some(tokens as f64 / seconds) } else { None }
+            if is_reliable { Some(tokens? as f64 / seconds) } else { None }
         });
         Curve { class, name, values: rates.collect() }
     }
@@ -134,12 +144,18 @@ impl TimeSeries<'_> {
     /// Chart of the tokens per second at each stage.
     fn tokens(&self) -> Markup {
         let tokens = &self.series.tokens;
-        let mut curves = vec![self.rate_curve("c0", "sent", &tokens.sent)];
-        curves.extend(tokens.received.as_ref().map(|column| self.rate_curve("c1 dashed", "received", column)));
-        curves.extend(tokens.delivered.as_ref().map(|column| self.rate_curve("c2 dotted", "delivered", column)));
+        let mut curves = vec![self.rate_curve("c0", "sent", tokens.sent.iter().copied().map(Some))];
+        let observed = [("c1 dashed", "received", &tokens.received), ("c2 dotted", "delivered", &tokens.delivered)];
+        for (class, name, column) in observed {
+            curves.extend(column.iter().map(|column| self.rate_curve(class, name, column.iter().copied())));
+        }
         let max = curves.iter().map(Curve::max).fold(0.0, f64::max);
-        let description = format!("Tokens per second; the maximum of a slot is {}.", count(max as u64));
-        let text = ChartText { id: "tokens", heading: "Tokens per second", description: &description };
+        let heading = match self.series.slot_ns {
+            1_000_000_000 => String::from("Tokens per second"),
+            _ => format!("Tokens per second, mean of each {}", self.slot_name()),
+        };
+        let description = format!("{heading}; the maximum is {}.", count(max as u64));
+        let text = ChartText { id: "tokens", heading: &heading, description: &description };
         let mut plot = self.empty_plot(Axis::counting(max), short);
         self.draw_curves(&mut plot, &curves);
         self.finish(plot, &text, |slot| {
@@ -161,14 +177,13 @@ impl TimeSeries<'_> {
         if *max_ns == 0 {
             return None;
         }
-        let description =
-            format!("First-token gap by slot on a logarithmic scale; the maximum is {}.", duration(*max_ns));
-        let heading = "Gap of the first tokens received in each slot";
-        let text = ChartText { id: "gap-series", heading, description: &description };
+        let description = format!("First-token gap on a logarithmic scale; the maximum is {}.", duration(*max_ns));
+        let heading = format!("Gap of the first tokens received in each {}", self.slot_name());
+        let text = ChartText { id: "gap-series", heading: &heading, description: &description };
         let curves = [
-            Curve::of_durations("c0", "median", &gap.p50),
-            Curve::of_durations("c1 dashed", "p99", &gap.p99),
-            Curve::of_durations("c3 dotted", "largest", &gap.max),
+            Curve::of_column("c0", "median", &gap.p50),
+            Curve::of_column("c1 dashed", "p99", &gap.p99),
+            Curve::of_column("c3 dotted", "largest", &gap.max),
         ];
         // Differences below a microsecond are not interesting.
         let mut plot = self.empty_plot(Axis::decades((*min_ns as f64).max(1e3), *max_ns as f64), nanoseconds);
@@ -182,13 +197,13 @@ impl TimeSeries<'_> {
     /// Chart of the backlogs of the hops; `None` if none was observed.
     fn backlog(&self) -> Option<Markup> {
         let observed = self.series.hops.iter().filter_map(|hop| Some((hop, hop.backlog_max_frames.as_ref()?)));
-        let hops: Vec<(&HopSeries, &Vec<u64>)> = observed.take(LIMIT).collect();
-        let max = hops.iter().flat_map(|(_, backlog)| *backlog).copied().max()?;
+        let hops: Vec<(&HopSeries, &Vec<Option<u64>>)> = observed.take(LIMIT).collect();
+        let max = hops.iter().flat_map(|(_, backlog)| backlog.iter().flatten()).copied().max()?;
         let description = format!("Frames sent but not received, by hop; the maximum is {}.", count(max));
-        let heading = "Backlog: frames sent but not yet received, maximum of each slot";
-        let text = ChartText { id: "backlog", heading, description: &description };
+        let heading = format!("Backlog: frames sent but not yet received, maximum of each {}", self.slot_name());
+        let text = ChartText { id: "backlog", heading: &heading, description: &description };
         let curves: Vec<Curve<'_>> =
-            hops.iter().enumerate().map(|(n, (hop, backlog))| Curve::of_counts(style(n), &hop.name, backlog)).collect();
+            hops.iter().enumerate().map(|(n, (hop, backlog))| Curve::of_column(style(n), &hop.name, backlog)).collect();
         let mut plot = self.empty_plot(Axis::counting(max as f64), short);
         self.draw_curves(&mut plot, &curves);
         Some(self.finish(plot, &text, |slot| {
@@ -198,7 +213,10 @@ impl TimeSeries<'_> {
                     Some(kernel_bytes) => format!(", {} of it in the kernel", bytes(kernel_bytes)),
                     None => String::new(),
                 };
-                format!("up to {} frames wait on {}{kernel}", count(backlog[slot]), plain(&hop.name))
+                match backlog[slot] {
+                    Some(frames) => format!("up to {} frames wait on {}{kernel}", count(frames), plain(&hop.name)),
+                    None => format!("{}: not observed any more", plain(&hop.name)),
+                }
             });
             each.collect::<Vec<_>>().join("; ")
         }))
@@ -261,22 +279,22 @@ impl TimeSeries<'_> {
         ];
         let observed = columns.into_iter().filter_map(|(class, name, column)| {
             let column = column.as_ref()?;
-            Some(Curve::of_counts(class, name, column))
+            Some(Curve::of_column(class, name, column))
         });
         let curves: Vec<Curve<'_>> = observed.filter(|curve| curve.max() > 0.0).collect();
         if curves.is_empty() {
             return None;
         }
         let max = curves.iter().map(Curve::max).fold(0.0, f64::max);
-        let description = format!("Chunks dropped or merged in each slot; the maximum is {}.", count(max as u64));
-        let heading = "Chunks dropped and merged, in each slot";
-        let text = ChartText { id: "fates", heading, description: &description };
+        let heading = format!("Chunks dropped and merged, in each {}", self.slot_name());
+        let description = format!("{heading}; the maximum is {}.", count(max as u64));
+        let text = ChartText { id: "fates", heading: &heading, description: &description };
         let mut plot = self.empty_plot(Axis::counting(max), short);
         self.draw_curves(&mut plot, &curves);
         Some(self.finish(plot, &text, |slot| {
-            let each = curves.iter().map(|curve| {
-                let chunks = curve.values[slot].unwrap_or(0.0) as u64;
-                format!("{} chunks {}", count(chunks), curve.name)
+            let each = curves.iter().map(|curve| match curve.values[slot] {
+                Some(chunks) => format!("{} chunks {}", count(chunks as u64), curve.name),
+                None => format!("{}: not observed any more", curve.name),
             });
             each.collect::<Vec<_>>().join(", ")
         }))

@@ -126,7 +126,7 @@ fn a_busy_process_with_queued_work_is_cpu_bound() {
         "{}",
         found[0].summary
     );
-    assert!(found[0].summary.ends_with("it is CPU-bound, not I/O-bound"));
+    assert!(found[0].summary.ends_with("it was CPU-bound, not I/O-bound"));
     assert_eq!(found[0].evidence["by"], "the engine's log");
     assert_eq!(found[0].evidence["waiting_requests"], 1);
 }
@@ -279,7 +279,7 @@ fn a_stopped_scheduler_is_named_while_requests_wait_for_it() {
     let scene = late_scheduler(0, AwayState::Stopped);
     let found = scene.check("consumer-stopped", 4 * SECOND);
     assert_eq!((found.len(), &*found[0].hop), (1, "tokenizer->scheduler"));
-    assert!(found[0].summary.starts_with("the scheduler thread (9/9) is stopped by a signal"), "{}", found[0].summary);
+    assert!(found[0].summary.starts_with("the scheduler thread (9/9) was stopped by a signal"), "{}", found[0].summary);
     assert!(scene.check("consumer-stopped", SECOND / 2).is_empty(), "a step may take as long");
 }
 

@@ -137,7 +137,7 @@ fn an_overload_is_found_where_queue_and_prefill_cannot_be_told_apart() {
     let scene = scene_of(40, Request { entries: None, sent: 30 * SECOND, ..QUICK });
     let found = only(scene.check("slow-first-token", 40 * SECOND));
     assert_eq!(found.severity, Severity::Critical);
-    let place = "is spent in the scheduler before the first token (queue and prefill cannot be told apart: the engine is unknown): 1.000 s or \
+    let place = "was spent in the scheduler before the first token (queue and prefill cannot be told apart: the engine is unknown): 1.000 s or \
                  more, up to 29.997 s; when most waited, 0 others had output and 39 waited for their first token, in the queue or in a prefill";
     assert!(found.summary.starts_with("100 % of the TTFT of 40 of 40 requests "), "{}", found.summary);
     assert!(found.summary.ends_with(place), "{}", found.summary);
@@ -297,7 +297,7 @@ fn the_receive_of_a_router_is_not_that_of_the_scheduler() {
         assert!(scene.check(kind, 9 * SECOND).is_empty(), "{kind}");
     }
     let found = only(scene.check("slow-first-token", 9 * SECOND));
-    let place = "is spent between dispatch and the scheduler's queue (its receive by the scheduler is not observed)";
+    let place = "was spent between dispatch and the scheduler's queue (its receive by the scheduler is not observed)";
     assert!(found.summary.contains(place), "{}", found.summary);
 }
 
@@ -412,8 +412,16 @@ fn a_pause_of_one_stream_hides_no_late_requests() {
             scene.tick(step * 50 * MS);
         }
         assert_eq!(scene.check("queued", 7 * SECOND).len(), findings, "{streams}");
-        let silent = scene.check("engine-silent", 7 * SECOND).len();
-        assert_eq!(silent, 1 - findings, "{streams}");
+        let silent = scene.check("engine-silent", 7 * SECOND);
+        assert_eq!(silent.len(), 1 - findings, "{streams}");
+        // The finding that stays names the request that waited.
+        for verdict in silent {
+            assert_eq!((&*verdict.rid, &verdict.evidence["requests_late"]), ("1", &1.into()));
+            assert!(
+                verdict.summary.contains("; 1 request waited 1.000 s or more for the first token meanwhile, up to")
+            );
+            assert!(verdict.concerns_hop("tokenizer->scheduler") && verdict.concerns_hop("scheduler->tokenizer"));
+        }
     }
 }
 

@@ -116,7 +116,7 @@ fn each_leg_names_itself() {
             if let [verdict] = &*found {
                 assert_eq!((verdict.severity, &verdict.evidence["requests_late"]), (Severity::Warning, &3.into()));
                 assert!(
-                    verdict.summary.starts_with("99 % of the TTFT of 3 of 3 requests is spent "),
+                    verdict.summary.starts_with("99 % of the TTFT of 3 of 3 requests was spent "),
                     "{}",
                     verdict.summary
                 );
@@ -225,7 +225,7 @@ const SLOW_PREFILL: Moments = Moments { sent: QUICK.batch_entered + 3 * SECOND, 
 fn a_prefill_that_takes_long_beside_others_is_slow() {
     let found = scene_of_prefills(30, SLOW_PREFILL, Some(220)).check("slow-prefill", 60 * SECOND);
     assert_eq!((found[0].severity, &*found[0].rid), (Severity::Warning, "30"));
-    let summary = "100 % of the TTFT of 1 of 31 requests is spent in slow prefills: 1.000 s or more, up to 3.000 s; usual: 10.0 ms for 220 tokens";
+    let summary = "100 % of the TTFT of 1 of 31 requests was spent in slow prefills: 1.000 s or more, up to 3.000 s; usual: 10.0 ms for 220 tokens";
     assert_eq!(found[0].summary, summary);
 }
 

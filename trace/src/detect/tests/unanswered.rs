@@ -46,7 +46,7 @@ fn a_request_without_an_answer_is_named() {
     assert_eq!((verdict.severity, &*verdict.rid, verdict.weight), (Severity::Warning, "lost", 1));
     assert_eq!(
         verdict.summary,
-        "the scheduler has sent nothing for 1 request for up to 59.000 s, although it answered 58 others meanwhile: lost for \
+        "the scheduler sent nothing for 1 request for up to 59.000 s, although it answered 58 others meanwhile: lost for \
          59.000 s, 4,096 prompt tokens"
     );
     assert_eq!(verdict.evidence["longest"][0]["received"], true);
@@ -118,17 +118,17 @@ fn an_abort_without_effect_is_part_of_the_finding() {
         (
             true,
             true,
-            "whose client disconnected: for up to 8.600 s, 86 tokens generated for nobody; a for 8.600 s, 86 tokens; 1 ignored its abort",
+            "whose client had disconnected: for up to 8.600 s, 86 tokens generated for nobody; a for 8.600 s, 86 tokens; 1 ignored its abort",
         ),
         (
             true,
             false,
-            "whose client disconnected: for up to 8.600 s, 86 tokens generated for nobody; a for 8.600 s, 86 tokens; 1 without an abort",
+            "whose client had disconnected: for up to 8.600 s, 86 tokens generated for nobody; a for 8.600 s, 86 tokens; 1 without an abort",
         ),
         (
             false,
             true,
-            "that were aborted: for up to 8.600 s, 86 tokens generated for nobody; a for 8.600 s, 86 tokens; 1 ignored its abort",
+            "that had been aborted: for up to 8.600 s, 86 tokens generated for nobody; a for 8.600 s, 86 tokens; 1 ignored its abort",
         ),
     ] {
         let mut scene = scene();

@@ -26,6 +26,8 @@ fn time_away_from_the_poll_is_busy_time() {
     };
     scene.apply(SECOND, What::Cpu(sample));
     assert_eq!(busy_share(&scene), Some(0.31));
+    let of_longer_run = busy(&scene.ledger, scene.ledger.hops().iter(), 4 * SECOND);
+    assert_eq!(of_longer_run, Some(0.31 / 4.0), "of the run, although the poll was sampled for a part of it");
 }
 
 #[test]
@@ -89,7 +91,7 @@ fn a_backlog_begins_when_it_began_to_grow_and_keeps_its_peak() {
     assert_eq!(growing.since, Some(MonoNs(1_900 * MS)), "the last tick without a frame");
     assert_eq!(growing.evidence["backlog_frames"], 226);
     assert!(
-        growing.summary.starts_with("up to 226 frames wait on scheduler->tokenizer, grown by 226 frames in 5.090 s;")
+        growing.summary.starts_with("up to 226 frames waited on scheduler->tokenizer, grown by 226 frames in 5.090 s;")
     );
     // Most of them are received.
     for seq in received..received + 150 {
@@ -325,10 +327,10 @@ fn a_late_first_token_and_a_stall_are_reported() {
     let late = received_late(QUEUEING, 0, &[(20_000, 10)]);
     assert_eq!((late.len(), &*late[0].rid), (1, "a"));
     let summary = &late[0].summary;
-    assert!(summary.starts_with("first tokens wait up to 19.990 s in the receiver"), "{summary}");
+    assert!(summary.starts_with("first tokens waited up to 19.990 s in the receiver"), "{summary}");
     let stalled = received_late(QUEUEING, 0, &[(20, 1), (15_020, 9)]);
     let summary = &stalled[0].summary;
-    assert!(summary.starts_with("responses stall for up to 15.000 s"), "{summary}");
+    assert!(summary.starts_with("responses stalled for up to 15.000 s"), "{summary}");
 }
 
 #[test]
@@ -337,7 +339,7 @@ fn a_wait_from_the_send_is_reported_where_receives_are_not_observed() {
     let late = [(20_000, Delivery::new("a", 10, None))];
     let found = delivered(Engines::default(), capabilities, 0, late);
     let summary = &found[0].summary;
-    let expected = "first tokens wait up to 19.990 s between the sender and the client's connection";
+    let expected = "first tokens waited up to 19.990 s between the sender and the client's connection";
     assert!(summary.starts_with(expected), "{summary}");
 }
 
@@ -376,7 +378,7 @@ fn a_long_wait_is_reported_with_its_request() {
     assert_eq!(&*found[0].rid, "a");
     assert_eq!(
         found[0].summary,
-        "in the frontend, first tokens wait up to 1m50s (median 1m50s, 1 response) after the worker wrote them"
+        "in the frontend, first tokens waited up to 1m50s (median 1m50s, 1 response) after the worker wrote them"
     );
 }
 
@@ -457,4 +459,27 @@ fn sockets_with_one_endpoint_count_as_one_receiver() {
     assert!(two.check("worker-imbalance", SECOND).is_empty(), "its one frame held no chunk");
     let nameless = &unknown.check("worker-imbalance", SECOND)[0].summary;
     assert!(nameless.starts_with("one receiver of 2 on "), "{nameless}");
+}
+
+#[test]
+fn a_backlog_names_the_requests_whose_frames_waited() {
+    let mut scene = Scene::skip_path();
+    for tenth in 0..50 {
+        scene.tick(tenth * 100 * MS);
+        // Twenty requests take turns, and each tenth of a second has two frames.
+        for part in 0..2 {
+            let number = tenth * 2 + part;
+            let rid = (number % 20).to_string();
+            scene.send(tenth * 100 * MS + part, &[(&rid, 1, 1 + (number / 20) as u32)]);
+        }
+    }
+    let now = 4_950 * MS;
+    let requests = |scene: &Scene| scene.check("backlog", now).remove(0).evidence["requests_late"].clone();
+    assert_eq!(requests(&scene), 20, "those with waiting frames");
+    for seq in 0..20 {
+        scene.receive(now, seq);
+    }
+    assert_eq!(requests(&scene), 20, "and those with received ones, each once");
+    let summary = scene.check("backlog", now).remove(0).summary;
+    assert!(summary.ends_with("; 20 requests waited 250.0 ms or more"), "{summary}");
 }

@@ -17,6 +17,13 @@ pub(super) struct DiscardedOutputs {
     is_abandoned: bool,
 }
 
+impl DiscardedOutputs {
+    /// Whether its outputs were discarded for longer than an abort takes.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.is_abandoned
+    }
+}
+
 /// Requests whose outputs were discarded for longer than an abort takes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AbandonedRequests {

@@ -64,6 +64,11 @@ impl StageMarks {
         &self.list
     }
 
+    /// Whether the engine continued the request although its outputs were discarded.
+    pub(in crate::ledger) fn is_abandoned(&self) -> bool {
+        self.discarded.is_abandoned()
+    }
+
     /// Inserts a stage in the order of time, unless it is a repetition or there are too many.
     pub(super) fn insert_mark(&mut self, mark: StageMark) -> MarkPlacement {
         let mut of_same_name = self.list.iter().filter(|known| known.name == mark.name);

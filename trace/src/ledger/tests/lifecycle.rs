@@ -347,3 +347,25 @@ fn an_engine_exit_clears_the_backlog_and_the_next_engine_continues_the_counts() 
     assert_eq!(path.ledger().totals().chunks.sent, 4);
     assert_eq!(path.ledger().totals().missed.unannounced, 0);
 }
+
+#[test]
+fn ids_of_a_format_without_counts_are_summed_for_the_other_mode() {
+    let mut path = Path::new(example::config());
+    let capabilities = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::DELIVERED;
+    path.announce(0, "engine-core->api-server", [true, true], capabilities);
+    for step in 0..3 {
+        // Only a stream's first chunk has the length of the prompt.
+        let prompt_tokens = (step == 0).then_some(50);
+        let chunk = Chunk { listed: Some(2), prompt_tokens, ..Chunk::new("a") };
+        let frame = path.send(0, IdColumn::Uncounted, &[chunk]);
+        path.receive(frame);
+        path.deliver(2, None, false);
+    }
+    for ids in [path.ledger().groups()[0].ids, path.ledger().totals().delivered_ids] {
+        assert_eq!((ids.listed, ids.cumulative, ids.listed_without_count), (6, 2 + 4 + 6, 0));
+    }
+    // Of a stream that was joined late, the position is unknown.
+    path.send(0, IdColumn::Uncounted, &[Chunk { listed: Some(2), ..Chunk::new("b") }]);
+    let ids = path.ledger().groups()[0].ids;
+    assert_eq!((ids.listed, ids.cumulative, ids.listed_without_count), (8, 12, 2));
+}

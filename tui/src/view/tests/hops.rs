@@ -1,5 +1,7 @@
 //! The Hops tab.
 
+use trace::event::QueueSample;
+
 use super::*;
 
 #[test]
@@ -21,4 +23,34 @@ fn hops_with_long_names_match_their_snapshots() {
     fixture.refresh();
     fixture.press(&[Action::OpenTab(Tab::Hops)]);
     fixture.snapshot("hops_routers");
+}
+
+/// The receiver has exited, or is not watched any more.
+#[test]
+fn after_the_end_of_an_observation_the_screen_says_since_when_nothing_is_known() {
+    let mut scene = Scene::delivering();
+    scene.send(0, &[("a", 1, 1)]);
+    scene.receive(3 * MS, 0, 1);
+    scene.deliver(4 * MS, "a", 1, 1);
+    let queue = QueueSample { hop: "scheduler->tokenizer", receive_bytes: Some(4_096), send_bytes: None };
+    scene.emit(900 * MS, What::Queue(queue));
+    let hop = Hop { origin: true, last: true, ..Hop::new(HopId(0), "scheduler->tokenizer", Capabilities::SENT) };
+    scene.emit(1_500 * MS, What::Hop(hop));
+    scene.tick(90_000 * MS);
+    let mut fixture = Fixture::of(scene);
+    fixture.refresh();
+    let degraded = "scheduler->tokenizer: receives and deliveries are not observed since 0:01: ";
+    assert!(fixture.model.run.degraded[0].starts_with(degraded), "{:?}", fixture.model.run.degraded);
+    assert_eq!((fixture.model.hops[0].health, fixture.model.hops[0].backlog_frames), (Health::Unknown, None));
+    let overview = fixture.drawn((120, 40), "C.UTF-8");
+    for expected in ["   receives are not observed since 0:01", "backlog unknown"] {
+        assert!(overview.contains(expected), "{expected}: {overview}");
+    }
+    let curves: Vec<&str> = overview.lines().filter(|line| line.contains("backlog  ")).collect();
+    assert!(curves[0].ends_with("unknown         1"), "{curves:?}");
+    fixture.press(&[Action::OpenTab(Tab::Hops)]);
+    let hops = fixture.drawn((120, 40), "C.UTF-8");
+    for expected in ["not sampled since 0:00, max 4.0 KiB", "oldest        receives are not observed since 0:01"] {
+        assert!(hops.contains(expected), "{expected}: {hops}");
+    }
 }
