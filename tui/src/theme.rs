@@ -114,12 +114,9 @@ impl Theme {
             (Ink::Verdict(health), _) => self.style(Ink::Health(health)).add_modifier(bold),
             (Ink::Flag(flag), _) => self.style(Ink::Health(match flag {
                 Flag::Loss | Flag::Dropped | Flag::ToolCall => Health::Critical,
-                Flag::Moved
-                | Flag::DropPredicted
-                | Flag::Stall
-                | Flag::Gap
-                | Flag::Inflated
-                | Flag::Abandoned => Health::Warning,
+                Flag::Moved | Flag::DropPredicted | Flag::Stall | Flag::Gap | Flag::Inflated | Flag::Abandoned => {
+                    Health::Warning
+                }
                 Flag::Aborted | Flag::Retracted => Health::Info,
             })),
         }
