@@ -108,10 +108,11 @@ fn explain_end(ledger: &Ledger, stages: &str, end: Option<MonoNs>) -> Option<Str
 pub fn describe_observation_ends(ledger: &Ledger, format_moment: impl Fn(MonoNs) -> String) -> Vec<String> {
     let mut hops_by_end: BTreeMap<String, Vec<Box<str>>> = BTreeMap::new();
     for ObservationEnd { stages, hop, at } in ledger.observation_ends() {
-        let end = format!(
-            "{stages} are not observed since {}: the receiving process has exited or is not watched any more",
-            format_moment(at)
-        );
+        let reason = match stages {
+            "deliveries" => "responses are not read any more",
+            _ => "the receiving process has exited or is not watched any more",
+        };
+        let end = format!("{stages} are not observed since {}: {reason}", format_moment(at));
         hops_by_end.entry(end).or_default().push(hop);
     }
     hops_by_end.into_iter().map(|(end, hops)| format!("{}: {end}", hops.join(", "))).collect()

@@ -310,7 +310,7 @@ fn a_cpu_bound_consumer_is_reported_as_the_bottleneck() {
     let bound = finding("consumer-cpu-bound").expect("the verdict");
     assert_eq!(bound.evidence["on_cpu"].as_f64(), Some(0.97));
     assert_eq!(bound.evidence["process_cpus"].as_f64(), Some(1.47));
-    assert!(bound.summary.contains("all wait in libzmq's own queue"), "{}", bound.summary);
+    assert!(bound.summary.contains("all waited in libzmq's own queue"), "{}", bound.summary);
     for other in ["consumer-starved", "consumer-throttled", "io-thread-starved"] {
         assert_eq!(finding(other), None);
     }

@@ -300,7 +300,7 @@ fn a_large_difference_in_a_short_run_is_not_within_noise() {
     for (report, merged) in [(&mut a, 0), (&mut b, 4_000)] {
         let mut column = vec![merged; SLOTS];
         (column[2], column[4]) = (0, 0);
-        report.series.as_mut().expect("slots").chunks.merged = Some(column);
+        report.series.as_mut().expect("slots").chunks.merged = Some(known(column));
     }
     let diff = compare(&a, &b);
     assert_ne!(measure(&diff, "chunks merged").verdict, ChangeVerdict::WithinNoise, "{}", diff.to_text());

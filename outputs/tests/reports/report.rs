@@ -255,6 +255,8 @@ fn a_headline_has_its_time_in_the_zone_of_the_report() {
     let mut report = everything_seen();
     report.window_wall_ns = Some([1_763_712_000_000_000_000, 1_763_712_024_000_000_000]);
     report.findings[0].ended_at_ns = Some(2_000_000_000);
+    // No other problem outlasts it.
+    report.findings.truncate(1);
     let zone = jiff::tz::TimeZone::fixed(jiff::tz::offset(1));
     let clock = Clock::of(&report, Some(zone));
     for text in [report.to_text(&clock), report.to_markdown(&clock), report.to_html(&clock)] {

@@ -2,7 +2,7 @@
 
 use outputs::report::{Clock, FaultKind, Report, Series};
 use trace::clock::Anchor;
-use trace::event::{Capabilities, Chunk, CpuSample, Event, Frame, Hop, QueueSample, Received, What};
+use trace::event::{Capabilities, Chunk, CpuSample, Delivery, Event, Frame, Hop, QueueSample, Received, What};
 use trace::ledger::Limits;
 use trace::{Analysis, Config, FrameId, HopId, MonoNs, ReportInput, ThreadId};
 
@@ -154,6 +154,7 @@ fn after_the_end_of_an_observation_nothing_is_known() {
     announce(&mut run, 10, all);
     run.send(100, 0, "a");
     run.receive(150, 0);
+    run.apply(160, What::Delivered(Delivery::new("a", 1, Some(1))));
     announce(&mut run, 1_500, Capabilities::SENT);
     run.0.tick(MonoNs(8_200 * MS));
     let report = run.report();

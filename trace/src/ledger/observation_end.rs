@@ -45,9 +45,9 @@ impl Ledger {
         receives_end(self.hops.all.iter().filter(|hop| hop.last))
     }
 
-    /// The same of deliveries to clients.
+    /// The same of deliveries to clients; `None` if none was.
     pub fn deliveries_end(&self) -> Option<MonoNs> {
-        deliveries_end(self.hops.all.iter())
+        deliveries_end(self.hops.all.iter()).filter(|_| self.totals.tokens.delivered > 0)
     }
 
     /// Whether a frame of the output was sent after this time.
@@ -61,6 +61,7 @@ impl Ledger {
         let ends = groups.filter_map(|(index, group)| {
             let receives = self.group_receives_end(index);
             let deliveries = deliveries_end(self.hops.all.iter().filter(|hop| hop.group == index));
+            let deliveries = deliveries.filter(|_| self.totals.tokens.delivered > 0);
             let stages = match (receives, deliveries) {
                 (Some(_), Some(_)) => "receives and deliveries",
                 (Some(_), None) => "receives",

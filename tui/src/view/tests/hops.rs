@@ -36,7 +36,7 @@ fn after_the_end_of_an_observation_the_screen_says_since_when_nothing_is_known()
     scene.emit(900 * MS, What::Queue(queue));
     let hop = Hop { origin: true, last: true, ..Hop::new(HopId(0), "scheduler->tokenizer", Capabilities::SENT) };
     scene.emit(1_500 * MS, What::Hop(hop));
-    scene.tick(90_000 * MS);
+    scene.tick(20_000 * MS);
     let mut fixture = Fixture::of(scene);
     fixture.refresh();
     let degraded = "scheduler->tokenizer: receives and deliveries are not observed since 0:01: ";
@@ -48,6 +48,10 @@ fn after_the_end_of_an_observation_the_screen_says_since_when_nothing_is_known()
     }
     let curves: Vec<&str> = overview.lines().filter(|line| line.contains("backlog  ")).collect();
     assert!(curves[0].ends_with("unknown         1"), "{curves:?}");
+    fixture.scene.tick(120_000 * MS);
+    fixture.refresh();
+    let later = fixture.drawn((120, 40), "C.UTF-8");
+    assert!(later.contains("backlog       not observed since 0:01"), "{later}");
     fixture.press(&[Action::OpenTab(Tab::Hops)]);
     let hops = fixture.drawn((120, 40), "C.UTF-8");
     for expected in ["not sampled since 0:00, max 4.0 KiB", "oldest        receives are not observed since 0:01"] {
