@@ -132,7 +132,7 @@ fn a_frame_counts_in_the_slot_in_which_it_was_sent() {
         run.send(990, 1, "b");
         run.receive(1_020, 0);
         run.0.tick(MonoNs(7_500 * MS));
-        let recent = run.0.time_series().recent(run.0.ledger());
+        let recent = run.0.time_series().recent_seconds(run.0.ledger());
         let seconds = [0, 1, 2].map(|second| recent.second(second).expect("it is kept"));
         assert_eq!(seconds.map(|slot| slot.passed.tokens_sent), [2, 0, 0]);
         assert_eq!(seconds.map(|slot| slot.passed.begun), [2, 0, 0]);
