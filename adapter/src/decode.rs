@@ -286,46 +286,53 @@ pub fn recycle<'to>(mut chunks: Vec<Chunk<'_>>) -> Vec<Chunk<'to>> {
 
 /// One decoder of each known engine.
 #[derive(Debug)]
-pub struct Decoders(Vec<Box<dyn Decode>>);
+pub struct Decoders {
+    decoders: Vec<Box<dyn Decode>>,
+}
 
 /// The format that a socket carries, once known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SocketFormat(Option<usize>);
+pub struct SocketFormat {
+    decoder_index: Option<usize>,
+}
 
 impl SocketFormat {
     /// The format, once known. `formats` are those of the decoders.
     pub fn format(self, formats: &[Format]) -> Option<&Format> {
-        formats.get(self.0?)
+        formats.get(self.decoder_index?)
     }
 }
 
 impl Decoders {
     /// Decoders for messages up to `longest` bytes.
     pub fn new(formats: &[Format], longest: usize) -> Self {
-        Self(formats.iter().map(|format| (format.decoder)(longest)).collect())
+        Self { decoders: formats.iter().map(|format| (format.decoder)(longest)).collect() }
     }
 
     /// Fills [`Chunk::ids`] from the next message on.
     pub fn keep_ids(&mut self) {
-        self.0.iter_mut().for_each(|decoder| decoder.keep_ids());
+        for decoder in &mut self.decoders {
+            decoder.keep_ids();
+        }
     }
 
     /// Fills [`Chunk::text`] from the next message on.
     pub fn keep_text(&mut self) {
-        self.0.iter_mut().for_each(|decoder| decoder.keep_text());
+        for decoder in &mut self.decoders {
+            decoder.keep_text();
+        }
     }
 
-    /// Decodes all parts of one message. The first format that recognises and decodes a batch of a socket is kept for that socket;
-    /// control messages may look alike.
-    pub fn decode<'a>(&'a mut self, carries: &mut SocketFormat, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
-        let index = carries.0.or_else(|| self.0.iter().position(|decoder| decoder.recognises(parts)));
-        let Some(index) = index else {
+    /// Decodes all parts of one message of a socket. The first format that recognises and decodes a batch is kept as that of the socket.
+    pub fn decode<'a>(&'a mut self, format: &mut SocketFormat, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
+        let recognised = || self.decoders.iter().position(|decoder| decoder.recognises(parts));
+        let Some(index) = format.decoder_index.or_else(recognised) else {
             return Err(Refused::unknown_format(parts));
         };
-        let decoded = self.0[index].decode(parts)?;
+        let decoded = self.decoders[index].decode(parts)?;
         // Other formats may have control messages of the same form.
         if !decoded.shape.kind.is_control() {
-            carries.0 = Some(index);
+            format.decoder_index = Some(index);
         }
         Ok(decoded)
     }

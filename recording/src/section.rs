@@ -51,11 +51,15 @@ impl Preamble {
 
     /// Parses a preamble; `None` if the bytes are not one.
     pub(super) fn parse(bytes: &[u8; PREAMBLE_BYTES]) -> Option<Self> {
-        let (magic, rest) = bytes.split_first_chunk::<8>()?;
-        (*magic == FILE_MAGIC).then(|| Self {
-            major: u16::from_le_bytes([rest[0], rest[1]]),
-            minor: u16::from_le_bytes([rest[2], rest[3]]),
-            is_ring: rest[4] & 1 != 0,
+        let (magic, mut fields) = bytes.split_at(FILE_MAGIC.len());
+        if magic != FILE_MAGIC {
+            return None;
+        }
+        Some(Self {
+            major: split_number(&mut fields, 2) as u16,
+            minor: split_number(&mut fields, 2) as u16,
+            // Other bits are unused.
+            is_ring: split_number(&mut fields, 1) & 1 != 0,
         })
     }
 }

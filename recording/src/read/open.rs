@@ -305,12 +305,11 @@ fn read_index(file: &File, run: u64, bytes: u64) -> Option<Vec<LocatedSection>> 
     let entries = zstd::bulk::decompress(&packed, index.raw_bytes.min(MAX_PAYLOAD_BYTES) as usize).ok()?;
     let mut sections = parse_index_entries(&entries, run, index_offset)?;
     // The end section is between the last block, or the header without one, and the index.
-    let end_offset = match sections.last() {
-        Some(last) => last.offset + last.section.total_bytes(),
-        None => {
-            let header = read_section(file, run, PREAMBLE_BYTES as u64, index_offset).ok()?;
-            PREAMBLE_BYTES as u64 + header.map_or(0, |header| header.total_bytes())
-        }
+    let end_offset = if let Some(last) = sections.last() {
+        last.offset + last.section.total_bytes()
+    } else {
+        let header = read_section(file, run, PREAMBLE_BYTES as u64, index_offset).ok()?;
+        PREAMBLE_BYTES as u64 + header.map_or(0, |header| header.total_bytes())
     };
     if let Some(section) = read_section(file, run, end_offset, index_offset).ok()?
         && section.kind == kind::END

@@ -84,7 +84,9 @@ impl JudgedChunks {
 
 /// Chunks of one request whose outcome one event shows, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct JudgedList(SmallVec<[JudgedChunks; 4]>);
+pub(crate) struct JudgedList {
+    ranges: SmallVec<[JudgedChunks; 4]>,
+}
 
 impl JudgedList {
     /// Appends chunks. Extends the last range if they continue it.
@@ -92,21 +94,21 @@ impl JudgedList {
         if chunks.count == 0 {
             return;
         }
-        if let Some(last) = self.0.last_mut()
+        if let Some(last) = self.ranges.last_mut()
             && (last.hop, last.outcome) == (chunks.hop, chunks.outcome)
             && last.first.wrapping_add(last.count) == chunks.first
         {
             last.count += chunks.count;
             last.tokens_lost = last.tokens_lost.saturating_add(chunks.tokens_lost);
         } else {
-            self.0.push(chunks);
+            self.ranges.push(chunks);
         }
     }
 
     /// The chunks, merged ones with the chunk in whose delivery they are: the last delivered one before them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = JudgedChunks> {
         let mut carrier: Option<JudgedChunks> = None;
-        self.0.iter().map(move |&chunks| match chunks.outcome {
+        self.ranges.iter().map(move |&chunks| match chunks.outcome {
             ChunkOutcome::Merged => {
                 let on_same_hop = carrier.filter(|carrier| carrier.hop == chunks.hop);
                 JudgedChunks { merged_into: on_same_hop.map(|carrier| carrier.last()), ..chunks }
@@ -120,7 +122,7 @@ impl JudgedList {
     pub(crate) fn mark_merged_delivered(&mut self, max: u64) {
         let mut remaining = u32::try_from(max).unwrap_or(u32::MAX);
         // A range may be split, and its parts joined with their neighbours.
-        for chunks in std::mem::take(&mut self.0) {
+        for chunks in std::mem::take(&mut self.ranges) {
             let changed = if chunks.outcome == ChunkOutcome::Merged { remaining.min(chunks.count) } else { 0 };
             remaining -= changed;
             self.push_chunks(JudgedChunks { count: changed, outcome: ChunkOutcome::Delivered, ..chunks });
@@ -135,7 +137,7 @@ impl JudgedList {
     /// Number of chunks by outcome.
     pub(crate) fn count_outcomes(&self) -> OutcomeCounts {
         let mut counts = OutcomeCounts::default();
-        for chunks in &self.0 {
+        for chunks in &self.ranges {
             let number = u64::from(chunks.count);
             match chunks.outcome {
                 ChunkOutcome::Delivered => counts.delivered += number,

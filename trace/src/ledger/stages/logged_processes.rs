@@ -163,19 +163,21 @@ impl LoggedProcess {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct LoggedProcesses(pub(super) Vec<LoggedProcess>);
+pub(super) struct LoggedProcesses {
+    pub(super) list: Vec<LoggedProcess>,
+}
 
 impl LoggedProcesses {
     /// The process with this name, which is added if unknown; `None` at the limit of processes.
     fn process_or_add(&mut self, by: &str) -> Option<&mut LoggedProcess> {
-        let index = self.0.iter().position(|process| *process.by == *by).unwrap_or(self.0.len());
+        let index = self.list.iter().position(|process| *process.by == *by).unwrap_or(self.list.len());
         if index == MAX_PROCESSES {
             return None;
         }
-        if index == self.0.len() {
-            self.0.push(LoggedProcess { by: by.into(), ..LoggedProcess::default() });
+        if index == self.list.len() {
+            self.list.push(LoggedProcess { by: by.into(), ..LoggedProcess::default() });
         }
-        self.0.get_mut(index)
+        self.list.get_mut(index)
     }
 
     /// Records a line in which a process logs its state.
@@ -212,7 +214,7 @@ impl LoggedProcesses {
 
     /// States at `at` of the source with that name, or of the only source that logs states if none has that name.
     pub(super) fn states_of(&self, by: &str, at: MonoNs) -> Option<u32> {
-        let mut logging = self.0.iter().filter(|process| process.last_states.is_some());
+        let mut logging = self.list.iter().filter(|process| process.last_states.is_some());
         if let Some(process) = logging.clone().find(|process| *process.by == *by) {
             return process.states_at(at);
         }
@@ -255,9 +257,9 @@ mod tests {
         check(1_020, 990);
         check(1_050, 991);
         check(2_000, 1_979);
-        let silence = processes.0[0].silence.unwrap();
+        let silence = processes.list[0].silence.unwrap();
         assert_eq!((silence.since, silence.until, silence.checks), (MonoNs(1_000 * SECOND), MonoNs(1_050 * SECOND), 2));
-        assert_eq!((silence.last_message, processes.0[0].recv_wait.count()), (MonoNs(990 * SECOND), 0));
+        assert_eq!((silence.last_message, processes.list[0].recv_wait.count()), (MonoNs(990 * SECOND), 0));
     }
 
     #[test]

@@ -58,7 +58,9 @@ pub struct Stages {
 
 /// Names, identified by their index.
 #[derive(Debug, Default)]
-struct NameTable(Vec<Box<str>>);
+struct NameTable {
+    list: Vec<Box<str>>,
+}
 
 impl NameTable {
     /// Index of `name`, which is added if unknown. `None` at the limit of names.
@@ -66,20 +68,20 @@ impl NameTable {
         if let Some(known) = self.id_of(name) {
             return Some(known);
         }
-        if self.0.len() >= MAX_NAMES {
+        if self.list.len() >= MAX_NAMES {
             return None;
         }
-        self.0.push(name.into());
-        Some((self.0.len() - 1) as u8)
+        self.list.push(name.into());
+        Some((self.list.len() - 1) as u8)
     }
 
     /// Index of a known name.
     fn id_of(&self, name: &str) -> Option<u8> {
-        Some(self.0.iter().position(|n| **n == *name)? as u8)
+        Some(self.list.iter().position(|n| **n == *name)? as u8)
     }
 
     fn name_of(&self, id: u8) -> &str {
-        self.0.get(usize::from(id)).map_or("", |n| n)
+        self.list.get(usize::from(id)).map_or("", |n| n)
     }
 }
 
@@ -164,7 +166,7 @@ impl Stages {
     /// Meaning of the stage whose name has this index.
     fn meaning_of(&mut self, name: u8, facts: &dyn Facts) -> StageMeaning {
         // Names are only added, so meanings are derived for the new ones.
-        let unknown = self.names.0.iter().skip(self.meanings.len());
+        let unknown = self.names.list.iter().skip(self.meanings.len());
         self.meanings.extend(unknown.map(|name| StageMeaning::from_facts(name, facts)));
         self.meanings[usize::from(name)]
     }
@@ -201,7 +203,7 @@ impl Stages {
 
     /// Processes that log their state.
     pub fn processes(&self) -> &[LoggedProcess] {
-        &self.logged_processes.0
+        &self.logged_processes.list
     }
 
     /// Correlation of gaps with `states`; `None` with fewer than three requests where both are known, or without variation.
