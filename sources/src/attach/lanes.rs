@@ -76,6 +76,24 @@ impl Lanes {
         }
     }
 
+    /// Describes what was not observed of messages.
+    pub(super) fn degraded(&self) -> Vec<String> {
+        let Paths { unwatched, left_out, .. } = self.paths;
+        let mut degraded = Vec::new();
+        if unwatched > 0 {
+            degraded.push(format!(
+                "{unwatched} messages with tokens were sent to a process whose receives were not observed: their queue wait is not known"
+            ));
+        }
+        if self.frames_without_send > 0 {
+            degraded.push(format!("{} frames were received whose sender was not observed", self.frames_without_send));
+        }
+        if left_out > 0 {
+            degraded.push(format!("{left_out} messages on sockets beyond the limit of hops"));
+        }
+        degraded
+    }
+
     /// Processes a message that entered a socket, whose tokens may be delivered to `clients`.
     pub(super) fn record_send(&mut self, message: &Message<'_>, clients: &mut Clients, sink: Sink<'_>) {
         let Call { socket, seq, at, .. } = message.call;

@@ -278,33 +278,12 @@ impl Attach {
             return;
         };
         self.queues.rewire(&engine);
-        self.of_others.clear();
-        let mut new = Vec::new();
-        for process in &engine.processes {
-            if self.knows_process(process) || !speaks_zmq(process) {
-                continue;
-            }
-            match node.other_receiver(self.run, process.id) {
-                Some(other) => {
-                    self.of_others.insert(process.id.pid, other.to_owned());
-                }
-                None => new.push(process.clone()),
-            }
-        }
-        let with_new_server = engine.processes.iter().filter(|process| self.has_new_inner_server(process));
-        let with_new_server: Vec<Process> = with_new_server.cloned().collect();
-        for process in new.iter().chain(&with_new_server) {
-            self.engine.processes.retain(|known| known.id.pid != process.id.pid);
-            self.engine.processes.push(process.clone());
-            // The pid may have been reused.
-            self.probed.remove(&process.id.pid);
-            self.interpreter.lanes.paths.roles.add_process(process);
-            node.add_receiver(self.run, process.id);
-        }
+        let new = self.join_new_processes(&engine, node);
         self.interpreter.lanes.paths.roles.replace_connections(&engine);
-        let mut late: Vec<Target> = new.iter().filter_map(|p| target_for(p, &engine, self.options.capture)).collect();
+        let capture = self.options.capture;
+        let mut late: Vec<Target> = new.iter().filter_map(|process| target_for(process, &engine, capture)).collect();
         // Processes that were not on the path before may be now.
-        late.extend(choose_targets(&engine, &self.options.named, self.options.capture));
+        late.extend(choose_targets(&engine, &self.options.named, capture));
         let mut observed: BTreeSet<u32> = self.probed.clone();
         observed.extend(late.iter().map(|target| target.pid));
         let Some((probe, _)) = node.probe_and_discovery() else {
@@ -330,6 +309,34 @@ impl Attach {
             self.degraded.extend(refused);
         }
         self.late_processes.record_rewiring();
+    }
+
+    /// Adds the processes that have joined the engine, and returns them. Those that belong to the engine of another run are only noted.
+    fn join_new_processes(&mut self, engine: &Engine, node: &mut Node) -> Vec<Process> {
+        self.of_others.clear();
+        let mut new = Vec::new();
+        for process in &engine.processes {
+            if self.knows_process(process) || !speaks_zmq(process) {
+                continue;
+            }
+            match node.other_receiver(self.run, process.id) {
+                Some(other) => {
+                    self.of_others.insert(process.id.pid, other.to_owned());
+                }
+                None => new.push(process.clone()),
+            }
+        }
+        let with_new_server = engine.processes.iter().filter(|process| self.has_new_inner_server(process));
+        let with_new_server: Vec<Process> = with_new_server.cloned().collect();
+        for process in new.iter().chain(&with_new_server) {
+            self.engine.processes.retain(|known| known.id.pid != process.id.pid);
+            self.engine.processes.push(process.clone());
+            // The pid may have been reused.
+            self.probed.remove(&process.id.pid);
+            self.interpreter.lanes.paths.roles.add_process(process);
+            node.add_receiver(self.run, process.id);
+        }
+        new
     }
 
     fn knows_process(&self, process: &Process) -> bool {
@@ -484,8 +491,8 @@ impl About for Attach {
 
     fn degraded(&self) -> Vec<String> {
         let node = self.node.lock();
-        let without = node.missing_parts(self.run);
-        let mut degraded: Vec<String> = without.map(|d| format!("{d}; {}", d.remedy())).collect();
+        let missing_parts = node.missing_parts(self.run);
+        let mut degraded: Vec<String> = missing_parts.map(|part| format!("{part}; {}", part.remedy())).collect();
         degraded.extend(self.degraded.iter().cloned());
         degraded.extend(node.discovery.degraded());
         for (pid, other) in &self.of_others {
@@ -493,30 +500,13 @@ impl About for Attach {
                 .push(format!("engine: pid {pid} is connected to this engine, and is watched as a process of {other}"));
         }
         degraded.extend(self.late_processes.degraded());
-        for process in self.engine.processes.iter().filter(|p| p.inner_server.is_some()) {
+        for process in self.engine.processes.iter().filter(|process| process.inner_server.is_some()) {
             degraded.push(format!(
                 "pid {}: frames are observed when the {} passes them to the server inside its process; when that takes them is not observed; token ids are not read",
                 process.id.pid, process.role
             ));
         }
-        if self.interpreter.lanes.paths.unwatched > 0 {
-            degraded.push(format!(
-                "{} messages with tokens were sent to a process whose receives were not observed: their queue wait is not known",
-                self.interpreter.lanes.paths.unwatched
-            ));
-        }
-        if self.interpreter.lanes.frames_without_send > 0 {
-            degraded.push(format!(
-                "{} frames were received whose sender was not observed",
-                self.interpreter.lanes.frames_without_send
-            ));
-        }
-        if self.interpreter.lanes.paths.left_out > 0 {
-            degraded.push(format!(
-                "{} messages on sockets beyond the limit of hops",
-                self.interpreter.lanes.paths.left_out
-            ));
-        }
+        degraded.extend(self.interpreter.lanes.degraded());
         degraded.extend(self.interpreter.egress.degraded());
         degraded.extend(self.interpreter.reads.degraded());
         if self.interpreter.overflowed > 0 {

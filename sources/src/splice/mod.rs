@@ -98,13 +98,13 @@ impl Prepared {
         let mut paths = Vec::new();
         // Connections of senders wait here until the receivers have read everything of the old ones.
         let gate = Signal::default();
-        for one in &self.planned {
-            let (listener, path) = HeldPath::take_over(&one.folder, &one.file, one.socket.clone())?;
-            let sockets = path.pair_sockets(listener)?;
-            let pair = Pair { listen: Endpoint::Path(one.bound.clone()), upstream: Endpoint::Path(path.aside()) };
+        for listener in &self.planned {
+            let (new_listener, path) = HeldPath::take_over(&listener.folder, &listener.file, listener.socket.clone())?;
+            let sockets = path.pair_sockets(new_listener)?;
+            let pair = Pair { listen: Endpoint::Path(listener.bound.clone()), upstream: Endpoint::Path(path.aside()) };
             let hop = TapHop {
-                ends: one.name().map(|name| Ends::from(name).to_owned()),
-                endpoint: Some(one.endpoint()),
+                ends: listener.name().map(|name| Ends::from(name).to_owned()),
+                endpoint: Some(listener.endpoint()),
                 ..TapHop::new(pair)
             };
             paths.push(path);
@@ -125,28 +125,34 @@ impl Prepared {
                 }
             }
         }
+        let doubts = self.reconnect_senders(&tap, &gate);
+        let outage = last_cut.elapsed();
+        tap.set_engine(self.engine.clone());
+        Ok(Splice { tap, paths, moved: self, outage, doubts, state: State::Running, _guard: guard })
+    }
+
+    /// Lets the senders connect to the receivers through `gate`, once the receivers have read everything of the old connections. Returns what
+    /// may not have gone well.
+    fn reconnect_senders(&self, tap: &Tap, gate: &Signal) -> Vec<String> {
         let mut doubts = Vec::new();
         if !wait_until(PAUSE, || self.are_old_connections_closed()) {
-            doubts.push(
-                "a sender did not close its old connection: messages that it still sends there are not observed"
-                    .to_owned(),
-            );
+            let doubt =
+                "a sender did not close its old connection: messages that it still sends there are not observed";
+            doubts.push(doubt.to_owned());
         }
         // The gate opens only then, because messages of the new connection would overtake those of the old one.
         let has_caught_up = wait_until_caught_up(&self.planned);
         gate.send();
         if !has_caught_up {
             let doubt = "a receiver never became idle: chunks of the old and the new connection may be reordered";
-            doubts.push(doubt.into());
+            doubts.push(doubt.to_owned());
         }
         let expected = self.live.len() as u64;
         let have_reconnected = wait_until(RECONNECT, || tap.stats().connections_total >= expected);
         if !have_reconnected {
             doubts.push(format!("not all of {expected} connections came back within {RECONNECT:?}"));
         }
-        let outage = last_cut.elapsed();
-        tap.set_engine(self.engine.clone());
-        Ok(Splice { tap, paths, moved: self, outage, doubts, state: State::Running, _guard: guard })
+        doubts
     }
 
     /// Returns whether all old connections are closed. Then everything they carried is in the receivers' inboxes.

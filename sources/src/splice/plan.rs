@@ -71,44 +71,66 @@ pub struct Movable {
     pub unmovable: Vec<String>,
 }
 
+/// Where a process listens.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Listener<'a> {
+    receiver: u32,
+    endpoint: &'a str,
+}
+
+impl<'a> Listener<'a> {
+    /// Path of the socket; an error says why it cannot be moved.
+    fn movable_path(self, engine: &Engine) -> Result<&'a Path, String> {
+        let Self { receiver, endpoint } = self;
+        if engine.process_with_pid(receiver).is_none_or(|process| process.libzmq.is_none()) {
+            let why = "has no libzmq, so its idleness is not observed; use tokengap attach";
+            return Err(format!("process {receiver} {why}"));
+        }
+        let Some(path) = endpoint.strip_prefix("ipc://") else {
+            return Err("only ipc sockets can be moved; use tokengap tap, or attach".to_owned());
+        };
+        if path.starts_with('@') {
+            return Err("an abstract name has no file to move; use tokengap tap".to_owned());
+        }
+        Ok(Path::new(path))
+    }
+}
+
 impl Located {
     /// Finds the listeners of `engine`'s token path, or only those of hops named `wanted`.
     pub fn find(engine: &Engine, wanted: Option<&str>) -> anyhow::Result<Self> {
-        let mut listeners: BTreeMap<(u32, &str), Vec<String>> = BTreeMap::new();
+        let mut names_by_listener: BTreeMap<Listener<'_>, Vec<String>> = BTreeMap::new();
         let mut left = Vec::new();
         for hop in engine.hops.iter().filter(|hop| hop.carries != Carries::Requests) {
             match hop.to {
                 Some(to) if !to.role.receives_output() => {}
-                Some(to) => listeners.entry((to.pid, &hop.endpoint)).or_default().push(hop.ends().to_string()),
+                Some(to) => {
+                    let listener = Listener { receiver: to.pid, endpoint: &hop.endpoint };
+                    names_by_listener.entry(listener).or_default().push(hop.ends().to_string());
+                }
                 None => left.push(format!("{}: its receiver is not visible", hop.endpoint)),
             }
         }
         let mut found = Vec::new();
         let mut accounts = Vec::new();
-        for ((receiver, endpoint), mut names) in listeners {
+        for (listener, mut names) in names_by_listener {
+            let Listener { receiver, endpoint } = listener;
             names.sort_unstable();
             names.dedup();
             if wanted.is_some_and(|wanted| !names.iter().any(|name| name == wanted)) {
                 left.push(format!("{} ({endpoint}): not selected", names.join(", ")));
                 continue;
             }
-            if engine.process_with_pid(receiver).is_none_or(|process| process.libzmq.is_none()) {
-                left.push(format!(
-                    "{endpoint}: process {receiver} has no libzmq, so its idleness is not observed; use tokengap attach"
-                ));
-                continue;
-            }
-            let Some(path) = endpoint.strip_prefix("ipc://") else {
-                left.push(format!("{endpoint}: only ipc sockets can be moved; use tokengap tap, or attach"));
-                continue;
+            let path = match listener.movable_path(engine) {
+                Ok(path) => path,
+                Err(why) => {
+                    left.push(format!("{endpoint}: {why}"));
+                    continue;
+                }
             };
-            if path.starts_with('@') {
-                left.push(format!("{endpoint}: an abstract name has no file to move; use tokengap tap"));
-                continue;
-            }
             account::require_same_files(receiver)?;
             let account = account::account_of_process(receiver)?;
-            match open_socket(names, Path::new(path), receiver, account) {
+            match open_socket(names, path, receiver, account) {
                 Ok(planned) => {
                     found.push(planned);
                     accounts.push(account);

@@ -171,35 +171,14 @@ pub(super) fn worst_hop(model: &Model) -> Option<&HopSummary> {
 
 fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) {
     pad.draw_heading(0, &format!("{} {} {}", hop.ends.from, pad.theme.rich_or_ascii("→", "->"), hop.ends.to));
-    let mut facts = vec![
-        (
-            "passed",
-            format!(
-                "{} frames  {}  {}",
-                format_count(hop.frames),
-                if hop.carries_requests {
-                    "requests".to_owned()
-                } else {
-                    format!("{} chunks", format_count(hop.chunks))
-                },
-                format_bytes(hop.bytes)
-            ),
-        ),
-        ("queue wait", describe_queue_wait(hop)),
-        ("in the relay", known_or_dash(hop.relay_delay, format_quantiles)),
-        ("processing", describe_processing(hop)),
-        ("per wakeup", known_or_dash(hop.wakeup_frames_max, |frames| format!("up to {}", plural(frames, "frame")))),
-        ("kernel queue", describe_queues(hop, model)),
-        ("oldest", describe_oldest(hop, model)),
-    ];
-    if hop.send_wait.is_some() {
-        facts.insert(1, ("in the sender", known_or_dash(hop.send_wait, format_quantiles)));
-    }
     let mut y = 1;
-    for (name, text) in &facts {
+    for HopFact { name, text } in hop_facts(hop, model) {
         let x = pad.draw_clipped(1, y, 14, name, Ink::Head).max(15);
-        let (text, ink) = if text == "-" { ("not observed here", Ink::Dim) } else { (&**text, Ink::Plain) };
-        pad.draw_text(x, y, text, ink);
+        if text == "-" {
+            pad.draw_text(x, y, "not observed here", Ink::Dim);
+        } else {
+            pad.draw_text(x, y, &text, Ink::Plain);
+        }
         y += 1;
     }
     if hop.undecoded > 0 {
@@ -220,7 +199,34 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
     }
 }
 
-/// A hop whose receives are observed may have had none yet.
+/// A line of a hop's details; the text `-` stands for one that is not observed.
+struct HopFact {
+    name: &'static str,
+    text: String,
+}
+
+/// The lines of a hop's details, in their order.
+fn hop_facts(hop: &HopSummary, model: &Model) -> Vec<HopFact> {
+    let content =
+        if hop.carries_requests { "requests".to_owned() } else { format!("{} chunks", format_count(hop.chunks)) };
+    let passed = format!("{} frames  {content}  {}", format_count(hop.frames), format_bytes(hop.bytes));
+    let per_wakeup = known_or_dash(hop.wakeup_frames_max, |frames| format!("up to {}", plural(frames, "frame")));
+    let mut facts = vec![HopFact { name: "passed", text: passed }];
+    if hop.send_wait.is_some() {
+        facts.push(HopFact { name: "in the sender", text: known_or_dash(hop.send_wait, format_quantiles) });
+    }
+    facts.extend([
+        HopFact { name: "queue wait", text: describe_queue_wait(hop) },
+        HopFact { name: "in the relay", text: known_or_dash(hop.relay_delay, format_quantiles) },
+        HopFact { name: "processing", text: describe_processing(hop) },
+        HopFact { name: "per wakeup", text: per_wakeup },
+        HopFact { name: "kernel queue", text: describe_queues(hop, model) },
+        HopFact { name: "oldest", text: describe_oldest(hop, model) },
+    ]);
+    facts
+}
+
+/// Text of the queue wait. A hop whose receives are observed may have had none yet.
 fn describe_queue_wait(hop: &HopSummary) -> String {
     match hop.queue_wait {
         None if hop.backlog_max_frames.is_some() => "nothing received yet".to_owned(),

@@ -28,6 +28,7 @@ enum PickerLine<'a> {
     Empty(&'static str),
 }
 
+/// Draws the screen on which a source is chosen. Returns where a click has an effect.
 pub(crate) fn draw_picker(picker: &SourcePicker, theme: Theme, frame: &mut Frame<'_>) -> ClickAreas {
     let mut click_areas = ClickAreas::default();
     let mut pad = Pad::new(frame, theme, &mut click_areas);
@@ -46,9 +47,29 @@ pub(crate) fn draw_picker(picker: &SourcePicker, theme: Theme, frame: &mut Frame
         pad.draw_text(1, height - 1, KEY_HINTS, Ink::Dim);
         return click_areas;
     }
-    let lines = picker_lines(picker);
     // Without the title, an empty row, the warning, the command and the keys.
-    let rows = height - 5;
+    draw_offers(&mut pad, height - 5, picker);
+    if let Some(first) = picker.blind.first() {
+        let others = picker.blind.len() - 1;
+        let more = if others > 0 { format!(" (and {others} more: tokengap attach lists them)") } else { String::new() };
+        pad.draw_text(1, height - 3, &format!("! {first}{more}"), Ink::Health(Health::Warning));
+    }
+    if let Some(offer) = picker.selected_offer() {
+        if picker.asks_to_attach() {
+            let text = format!("! attach to {}, which is running? Enter: yes   Esc: no", offer.title);
+            pad.draw_text(1, height - 2, &text, Ink::Health(Health::Warning));
+        } else {
+            let x = pad.draw_text(1, height - 2, "runs: ", Ink::Head);
+            pad.draw_text(x, height - 2, &format!("tokengap {}", offer.command.join(" ")), Ink::Strong);
+        }
+    }
+    pad.draw_text(1, height - 1, KEY_HINTS, Ink::Dim);
+    click_areas
+}
+
+/// Draws the offers in so many rows, such that the selected one is visible.
+fn draw_offers(pad: &mut Pad<'_>, rows: u16, picker: &SourcePicker) {
+    let lines = picker_lines(picker);
     pad.click_areas.page_rows = rows.into();
     let selected_line = lines
         .iter()
@@ -71,28 +92,12 @@ pub(crate) fn draw_picker(picker: &SourcePicker, theme: Theme, frame: &mut Frame
             }
         }
     }
-    if let Some(first) = picker.blind.first() {
-        let others = picker.blind.len() - 1;
-        let more = if others > 0 { format!(" (and {others} more: tokengap attach lists them)") } else { String::new() };
-        pad.draw_text(1, height - 3, &format!("! {first}{more}"), Ink::Health(Health::Warning));
-    }
-    if let Some(offer) = picker.selected_offer() {
-        if picker.asks_to_attach() {
-            let text = format!("! attach to {}, which is running? Enter: yes   Esc: no", offer.title);
-            pad.draw_text(1, height - 2, &text, Ink::Health(Health::Warning));
-        } else {
-            let x = pad.draw_text(1, height - 2, "runs: ", Ink::Head);
-            pad.draw_text(x, height - 2, &format!("tokengap {}", offer.command.join(" ")), Ink::Strong);
-        }
-    }
-    pad.draw_text(1, height - 1, KEY_HINTS, Ink::Dim);
-    click_areas
 }
 
 /// Width of the widest title in a group, for aligning the notes.
 fn title_width(picker: &SourcePicker, kind: SourceKind) -> u16 {
-    let titles = picker.offers.iter().filter(|o| o.kind == kind);
-    titles.map(|o| o.title.chars().count()).max().unwrap_or(0) as u16
+    let titles = picker.offers.iter().filter(|offer| offer.kind == kind);
+    titles.map(|offer| offer.title.chars().count()).max().unwrap_or(0) as u16
 }
 
 /// The offers below the headings of their groups.
