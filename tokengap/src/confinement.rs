@@ -9,12 +9,13 @@ use anyhow::{Context, bail, ensure};
 use confine::{Account, Capabilities, Plan, PortAccess, Work};
 use probe_user::discover::hides_processes;
 use probe_user::examine::filter;
-use probe_user::{Capability, Feature, Permissions, channel, discarded_output, helper, opener_client};
+use probe_user::{Capability, Feature, Permissions, helper, opener_client};
 use session::telemetry::receiver_port;
 use zmq_tap::relay::Endpoint;
 
 use crate::args::LiveArgs;
 use crate::broker::{self, ResultFiles, or_working_folder};
+use crate::spawn::spawn_with_socket;
 
 /// Set by `--no-confine`.
 static IS_DISABLED: AtomicBool = AtomicBool::new(false);
@@ -278,14 +279,6 @@ fn show_log(command: &mut Command, args: &LiveArgs) {
     if args.outcome.is_headless() && tracing::enabled!(tracing::Level::DEBUG) {
         command.arg("-vv");
     }
-}
-
-/// Starts a process with a socket as its standard input. Returns the other end.
-pub(crate) fn spawn_with_socket(mut command: Command, what: &str) -> anyhow::Result<OwnedFd> {
-    let (our_end, child_end) = channel::message_pair().context("cannot create a socket pair")?;
-    let started = discarded_output().and_then(|output| command.stdin(child_end).stdout(output).spawn());
-    started.with_context(|| format!("cannot start {what}"))?;
-    Ok(our_end)
 }
 
 /// Whether this process has rights that its user has not.

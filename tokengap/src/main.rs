@@ -24,6 +24,8 @@ mod headless;
 mod named_file;
 mod output;
 mod progress;
+#[cfg(target_os = "linux")]
+mod spawn;
 
 #[cfg(target_os = "linux")]
 use std::io::IsTerminal;

@@ -18,7 +18,7 @@ use recording::storage::Delegate;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::confinement::spawn_with_socket;
+use crate::spawn::spawn_with_socket;
 
 pub(crate) use self::rules::Rules;
 pub(crate) use self::rules::or_working_folder;
