@@ -118,8 +118,8 @@ pub(super) struct TimedResponse {
 }
 
 impl TimedResponse {
-    /// Records the next element of the connection.
-    pub(super) fn record_element(
+    /// Times the next element of the connection.
+    pub(super) fn time_element(
         &mut self,
         stream: u32,
         element: &ResponseElement<'_>,

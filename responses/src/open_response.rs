@@ -109,8 +109,8 @@ impl OpenResponse {
         self.parts.iter_mut().for_each(|part| part.tokens_so_far = None);
     }
 
-    /// Processes the next element of the response.
-    pub(super) fn record_element(
+    /// Applies the next element of the response.
+    pub(super) fn apply_element(
         &mut self,
         element: ResponseElement<'_>,
         limits: &Limits,

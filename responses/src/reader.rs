@@ -21,13 +21,7 @@ pub struct ResponseReader {
     parser: Parser,
     /// Number of bytes since the last readable position.
     skipped_bytes: u64,
-    responses: OpenResponses,
-    /// Arrival of the request that the next response answers; `None` where arrivals are not observed.
-    arrival: Option<Result<ArrivalTimes, UnknownArrival>>,
-    /// Span of the caller of that request.
-    trace_parent: Option<TraceParent>,
-    /// The current response of a frontend, whose responses are only timed.
-    frontend: Option<TimedResponse>,
+    responses: ConnectionResponses,
 }
 
 #[derive(Debug)]
@@ -40,8 +34,18 @@ enum Parser {
     Unreadable,
 }
 
-/// Responses in progress by HTTP/2 stream. Other connections carry one at a time, as stream 0.
-type OpenResponses = BTreeMap<u32, OpenResponse>;
+/// Responses in progress on a connection.
+#[derive(Debug, Default)]
+struct ConnectionResponses {
+    /// By HTTP/2 stream. Other connections carry one at a time, as stream 0.
+    open: BTreeMap<u32, OpenResponse>,
+    /// Arrival of the request that the next response answers; `None` where arrivals are not observed.
+    next_arrival: Option<Result<ArrivalTimes, UnknownArrival>>,
+    /// Span of the caller of that request.
+    trace_parent: Option<TraceParent>,
+    /// The current response of a frontend, whose responses are only timed.
+    frontend: Option<TimedResponse>,
+}
 
 impl Default for Parser {
     fn default() -> Self {
@@ -57,14 +61,16 @@ impl ResponseReader {
 
     /// Creates a reader of a frontend's connection. Its responses are no deliveries.
     pub fn of_frontend() -> Self {
-        Self { frontend: Some(TimedResponse::default()), ..Self::default() }
+        let responses = ConnectionResponses { frontend: Some(TimedResponse::default()), ..Default::default() };
+        Self { responses, ..Self::default() }
     }
 
     /// Starts again, for another connection of the same kind.
     pub fn restart(&mut self) {
-        let frontend = self.frontend.as_ref().map(|_| TimedResponse::default());
-        let arrival = self.arrival.map(|_| Err(UnknownArrival::Missed));
-        *self = Self { limits: self.limits, protocols: self.protocols, frontend, arrival, ..Self::default() };
+        let frontend = self.responses.frontend.as_ref().map(|_| TimedResponse::default());
+        let next_arrival = self.responses.next_arrival.map(|_| Err(UnknownArrival::Missed));
+        let responses = ConnectionResponses { frontend, next_arrival, ..Default::default() };
+        *self = Self { limits: self.limits, protocols: self.protocols, responses, ..Self::default() };
     }
 
     /// Also reads these protocols.
@@ -75,31 +81,32 @@ impl ResponseReader {
 
     /// Also reports when requests reached the server. `unknown`: why that is unknown until [`Self::record_arrival`] is called.
     #[must_use]
-    pub fn with_arrivals(self, unknown: UnknownArrival) -> Self {
-        Self { arrival: Some(Err(unknown)), ..self }
+    pub fn with_arrivals(mut self, unknown: UnknownArrival) -> Self {
+        self.responses.next_arrival = Some(Err(unknown));
+        self
     }
 
     /// Records when the request reached the server that the next response answers, and the span of its caller if its head names one.
     pub fn record_arrival(&mut self, times: ArrivalTimes, trace_parent: Option<TraceParent>) {
-        if let Some(response) = self.responses.get(&0)
+        if let Some(response) = self.responses.open.get(&0)
             && response.has_begun
         {
             // Of this and all later requests of the connection, it is unknown which arrived when.
-            if response.is_fully_observed && self.arrival.is_some() {
-                self.arrival = Some(Err(UnknownArrival::Pipelined));
+            if response.is_fully_observed && self.responses.next_arrival.is_some() {
+                self.responses.next_arrival = Some(Err(UnknownArrival::Pipelined));
             }
             return;
         }
         // A second arrival is of the same request, if the server has written `100 Continue`.
-        if self.arrival == Some(Err(UnknownArrival::Missed)) {
-            self.arrival = Some(Ok(times));
-            self.trace_parent = trace_parent;
+        if self.responses.next_arrival == Some(Err(UnknownArrival::Missed)) {
+            self.responses.next_arrival = Some(Ok(times));
+            self.responses.trace_parent = trace_parent;
         }
     }
 
     /// Whether the connection is one of a frontend.
     pub fn is_of_frontend(&self) -> bool {
-        self.frontend.is_some()
+        self.responses.frontend.is_some()
     }
 
     /// Whether no further byte of the connection will be read.
@@ -109,17 +116,17 @@ impl ResponseReader {
 
     /// Records that the client has cancelled. Tokens generated from now on are not written and do not count as lost.
     pub fn record_cancel(&mut self) {
-        self.responses.entry(0).or_default().record_cancel();
+        self.responses.open.entry(0).or_default().record_cancel();
     }
 
     /// Records that the socket accepted none or only a part of a write.
     pub fn record_short_write(&mut self) {
-        if let Some(response) = &mut self.frontend {
+        if let Some(response) = &mut self.responses.frontend {
             return response.writes.record_short_write();
         }
         // The write may be the beginning of the next response.
-        self.responses.entry(0).or_default();
-        self.responses.values_mut().for_each(OpenResponse::record_short_write);
+        self.responses.open.entry(0).or_default();
+        self.responses.open.values_mut().for_each(OpenResponse::record_short_write);
     }
 
     /// Records that bytes were not observed, so their content is unknown. The reader searches for the next readable position.
@@ -131,7 +138,7 @@ impl ResponseReader {
             Parser::Stream(_) => Parser::Unreadable,
             Parser::Http(_) | Parser::Http2(_) | Parser::Seeking(_) => Parser::default(),
         };
-        self.mark_incomplete(&mut EventSink { at, events });
+        self.responses.mark_incomplete(&mut EventSink { at, events });
     }
 
     /// Reads bytes that the kernel has accepted. `begins` marks the start of a write.
@@ -166,17 +173,17 @@ impl ResponseReader {
         server: &mut Server,
         events: &mut dyn FnMut(&Event<'_>),
     ) {
-        let Self { limits, parser, responses, frontend, .. } = self;
+        let Self { limits, parser, responses, .. } = self;
         let sink = &mut EventSink { at, events };
-        if let Some(response) = frontend {
+        if let Some(response) = &mut responses.frontend {
             return response.end_response(&mut server.frontends, sink);
         }
         if let Parser::Http(parser) = parser
             && end == AnswerEnd::ServerLeft
         {
-            parser.end_connection(&mut |element| record_element(responses, 0, element, limits, server, sink));
+            parser.end_connection(&mut |element| responses.add_element(0, element, None, limits, server, sink));
         }
-        for (stream, response) in std::mem::take(responses) {
+        for (stream, response) in std::mem::take(&mut responses.open) {
             // A client may have cancelled a stream earlier, which only the server reads.
             let is_end_known = stream == 0 || end == AnswerEnd::ClientLeft;
             let end = if is_end_known { end } else { AnswerEnd::Unknown };
@@ -221,36 +228,24 @@ impl ResponseReader {
         }
         // The skipped bytes may hold the beginning of a response.
         if std::mem::take(&mut self.skipped_bytes) > 0 {
-            self.mark_incomplete(sink);
+            self.responses.mark_incomplete(sink);
         }
         self.parse_bytes(&bytes[offset..], server, sink);
     }
 
     /// Parses the next bytes of the connection, and records their elements in the responses of its streams.
     fn parse_bytes(&mut self, bytes: &[u8], server: &mut Server, sink: &mut EventSink<'_>) {
-        let Self { limits, parser, responses, frontend, arrival, trace_parent, .. } = self;
-        let other_protocol = match parser {
-            Parser::Http2(_) => Some(UnknownArrival::Http2),
-            Parser::Stream(_) => Some(UnknownArrival::Protocol),
-            _ => None,
-        };
-        let mut record = |stream: u32, element: ResponseElement<'_>| {
-            if let Some(response) = frontend {
-                return response.record_element(stream, &element, &mut server.frontends, sink);
-            }
-            let begins = matches!(element, ResponseElement::Began | ResponseElement::StreamNamed(_));
-            record_element(responses, stream, element, limits, server, sink);
-            if begins && let Some(response) = responses.get_mut(&stream) {
-                response.arrival = take_arrival(arrival, other_protocol);
-                let parent = trace_parent.take();
-                // Without its arrival, it is unknown whose caller this is.
-                response.trace_parent = if let Some(Ok(_)) = response.arrival { parent } else { None };
-            }
-        };
+        let Self { limits, parser, responses, .. } = self;
         let parsed = match parser {
-            Parser::Http(parser) => parser.parse(bytes, &mut |element| record(0, element)),
-            Parser::Http2(parser) => parser.parse(bytes, &mut record),
-            Parser::Stream(parser) => parser.parse(bytes, &mut |element| record(0, element)),
+            Parser::Http(parser) => {
+                parser.parse(bytes, &mut |element| responses.add_element(0, element, None, limits, server, sink))
+            }
+            Parser::Http2(parser) => parser.parse(bytes, &mut |stream, element| {
+                responses.add_element(stream, element, Some(UnknownArrival::Http2), limits, server, sink);
+            }),
+            Parser::Stream(parser) => parser.parse(bytes, &mut |element| {
+                responses.add_element(0, element, Some(UnknownArrival::Protocol), limits, server, sink);
+            }),
             Parser::Seeking(_) | Parser::Unreadable => Ok(()),
         };
         match parsed {
@@ -264,11 +259,49 @@ impl ResponseReader {
     /// Reads no further byte of the connection, because its bytes are not understood.
     fn stop_reading(&mut self, why: Unreadable, server: &mut Server, sink: &mut EventSink<'_>) {
         self.parser = Parser::Unreadable;
-        if let Some(response) = &mut self.frontend {
-            return response.record_element(0, &ResponseElement::Unreadable(why), &mut server.frontends, sink);
+        if let Some(response) = &mut self.responses.frontend {
+            return response.time_element(0, &ResponseElement::Unreadable(why), &mut server.frontends, sink);
         }
-        self.responses.values_mut().for_each(OpenResponse::mark_incomplete);
+        self.responses.open.values_mut().for_each(OpenResponse::mark_incomplete);
         server.count_unreadable(why);
+    }
+}
+
+impl ConnectionResponses {
+    /// Adds an element to the response of its stream, which it may begin or end. At the limit of streams, evicts the oldest response.
+    /// `other_protocol`: why the arrival of a request is unknown, unless the connection speaks HTTP/1.
+    fn add_element(
+        &mut self,
+        stream: u32,
+        element: ResponseElement<'_>,
+        other_protocol: Option<UnknownArrival>,
+        limits: &Limits,
+        server: &mut Server,
+        sink: &mut EventSink<'_>,
+    ) {
+        let Self { open, next_arrival, trace_parent, frontend } = self;
+        if let Some(response) = frontend {
+            return response.time_element(stream, &element, &mut server.frontends, sink);
+        }
+        if let ResponseElement::Ended = element {
+            if let Some(response) = open.remove(&stream) {
+                response.end_response(AnswerEnd::Whole, None, server, sink);
+            }
+            return;
+        }
+        if open.len() >= limits.streams
+            && !open.contains_key(&stream)
+            && let Some((_, oldest)) = open.pop_first()
+        {
+            oldest.end_response(AnswerEnd::Unknown, None, server, sink);
+        }
+        let begins = matches!(element, ResponseElement::Began | ResponseElement::StreamNamed(_));
+        let response = open.entry(stream).or_default();
+        response.apply_element(element, limits, server, sink);
+        if begins {
+            response.arrival = take_arrival(next_arrival, other_protocol);
+            response.trace_parent = trace_parent.take().filter(|_| response.arrival.is_some_and(|times| times.is_ok()));
+        }
     }
 
     /// Reports a gap, which every response in progress may have.
@@ -277,7 +310,7 @@ impl ResponseReader {
             response.writes.are_all_observed = false;
             return;
         }
-        self.responses.values_mut().for_each(OpenResponse::mark_incomplete);
+        self.open.values_mut().for_each(OpenResponse::mark_incomplete);
         sink.report_missed_event();
     }
 }
@@ -300,28 +333,4 @@ fn take_arrival(
         return Some(Err(why));
     }
     Some(arrival)
-}
-
-/// Records an element in the response of its stream, which it may begin or end. At the limit of streams, evicts the oldest response.
-fn record_element(
-    responses: &mut OpenResponses,
-    stream: u32,
-    element: ResponseElement<'_>,
-    limits: &Limits,
-    server: &mut Server,
-    sink: &mut EventSink<'_>,
-) {
-    if let ResponseElement::Ended = element {
-        if let Some(response) = responses.remove(&stream) {
-            response.end_response(AnswerEnd::Whole, None, server, sink);
-        }
-        return;
-    }
-    if responses.len() >= limits.streams
-        && !responses.contains_key(&stream)
-        && let Some((_, oldest)) = responses.pop_first()
-    {
-        oldest.end_response(AnswerEnd::Unknown, None, server, sink);
-    }
-    responses.entry(stream).or_default().record_element(element, limits, server, sink);
 }

@@ -7,7 +7,6 @@ mod observer;
 pub mod own;
 pub mod playback;
 pub mod remote;
-mod replay;
 mod run;
 mod session;
 mod signals;
@@ -19,7 +18,6 @@ pub mod units;
 
 pub use about::{About, EngineIdentity, OwnUsage};
 pub use observer::{NoObserver, Notice, Observer, Run, RunStage, ScreenCommand};
-pub use replay::Playback;
 pub use run::{CompareRuns, RunHooks, RunOptions, Running, SHORT_SLEEP, run};
 pub use session::Session;
 pub use signals::Signals;

@@ -1,11 +1,8 @@
-//! Playback of a recording: commands, position and speed, and the control that decides how far playback may proceed. Independent of
-//! recording and screen.
+//! Playback of a recording, between its source and the screen: commands, position and speed.
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::{Duration, Instant};
 
-use trace::MonoNs;
 use trace::detect::Finding;
 
 use crate::time_of_day::TimeOfDay;
@@ -190,12 +187,14 @@ impl Speed {
     /// Recorded time per real time; the last means maximum speed.
     const ALL: [f64; 10] = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, f64::INFINITY];
 
-    fn factor(self) -> f64 {
+    /// Recorded time per real time.
+    pub fn factor(self) -> f64 {
         Self::ALL[self.index]
     }
 
     /// Returns the speed that is faster (positive) or slower by this many steps, within the list.
-    fn step(self, steps: isize) -> Self {
+    #[must_use]
+    pub fn step(self, steps: isize) -> Self {
         Self { index: self.index.saturating_add_signed(steps).min(Self::ALL.len() - 1) }
     }
 }
@@ -226,209 +225,9 @@ impl FromStr for Speed {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SeekTarget {
-    Time(MonoNs),
-    /// Start of a finding that had not started when the seek began.
-    Finding,
-    End,
-}
-
-/// Real time and recorded time from which the current speed is measured.
-#[derive(Debug)]
-struct ClockBase {
-    real: Instant,
-    recorded: MonoNs,
-}
-
-impl ClockBase {
-    fn now(recorded: MonoNs) -> Self {
-        Self { real: Instant::now(), recorded }
-    }
-}
-
-/// Decides how far playback may proceed.
-#[derive(Debug)]
-pub(crate) struct Player {
-    first: MonoNs,
-    last: MonoNs,
-    pub(crate) at: MonoNs,
-    speed: Speed,
-    is_playing: bool,
-    /// The whole recording has been played.
-    pub(crate) has_ended: bool,
-    target: Option<SeekTarget>,
-    clock_base: ClockBase,
-    /// Set to seek backwards: replay from an earlier block up to this time.
-    pub(crate) restart: Option<MonoNs>,
-    since: Option<MonoNs>,
-}
-
-impl Player {
-    /// Starts at the beginning of a recording that covers the time from `first` to `last`.
-    pub(crate) fn new(first: MonoNs, last: MonoNs, speed: Speed) -> Self {
-        Self {
-            first,
-            last,
-            at: first,
-            speed,
-            is_playing: true,
-            has_ended: false,
-            target: None,
-            clock_base: ClockBase::now(first),
-            restart: None,
-            since: None,
-        }
-    }
-
-    /// Records that the recording has been played up to `at`.
-    pub(crate) fn advance_to(&mut self, at: MonoNs) {
-        self.at = self.at.max(at);
-        if let Some(SeekTarget::Time(to)) = self.target
-            && at >= to
-        {
-            self.end_seek();
-        }
-    }
-
-    /// Handles the end of the recording.
-    pub(crate) fn finish(&mut self) {
-        self.has_ended = true;
-        self.target = None;
-        self.at = self.last;
-    }
-
-    /// Starts playing from the beginning, or from `since`.
-    pub(crate) fn start_from(&mut self, since: Option<MonoNs>) {
-        self.at = since.unwrap_or(self.first);
-        self.since = since;
-        self.has_ended = false;
-        self.clock_base = ClockBase::now(self.at);
-    }
-
-    /// Returns whether the next record is due.
-    pub(crate) fn is_due(&self, now: Instant) -> bool {
-        let played_ns = self.at.since(self.clock_base.recorded) as f64 / self.speed.factor();
-        let due = self.clock_base.real + Duration::from_nanos(played_ns as u64);
-        // A seek plays at maximum speed, even if paused.
-        self.target.is_some() || (self.is_playing && due <= now)
-    }
-
-    /// Returns whether the next finding is sought.
-    pub(crate) fn seeks_finding(&self) -> bool {
-        self.target == Some(SeekTarget::Finding)
-    }
-
-    /// Executes a command of the user.
-    pub(crate) fn execute(&mut self, command: Play, findings_shown_at: &[MonoNs]) {
-        // Otherwise a pause, or the time at another speed, would count as time to catch up with.
-        self.reset_clock();
-        match command {
-            Play::Toggle => self.toggle(),
-            Play::Speed(steps) => self.speed = self.speed.step(steps),
-            Play::Skip(seconds) => {
-                let skipped_ns = seconds.saturating_mul(SECOND_NS as i64);
-                self.seek_to(MonoNs(self.at.0.saturating_add_signed(skipped_ns)));
-            }
-            Play::To(ns) => {
-                // After the end nothing plays, so the time sought stays on the screen.
-                self.is_playing &= !self.has_ended;
-                self.seek_to(MonoNs(self.first.0.saturating_add(ns)));
-            }
-            Play::End => self.target = (!self.has_ended).then_some(SeekTarget::End),
-            Play::NextFinding => self.target = (!self.has_ended).then_some(SeekTarget::Finding),
-            Play::PreviousFinding => {
-                // Playback pauses where a finding is first shown, or shortly after. The same command then goes to the finding before it.
-                let latest = MonoNs(self.at.0.saturating_sub(SECOND_NS));
-                if let Some(&previous) = findings_shown_at.iter().filter(|shown_at| **shown_at < latest).max() {
-                    self.is_playing = false;
-                    self.seek_to(previous);
-                }
-            }
-        }
-    }
-
-    /// Pauses or continues. Aborts a seek; at the end, plays from the beginning.
-    fn toggle(&mut self) {
-        if self.target.is_some() {
-            self.pause();
-        } else if self.has_ended {
-            self.seek_to(self.first);
-        } else {
-            self.is_playing = !self.is_playing;
-        }
-    }
-
-    /// Playback position, for the screen.
-    pub(crate) fn position(&self, wall_ns: Option<u64>) -> Position {
-        Position {
-            at_ns: self.at.since(self.first),
-            whole_ns: self.last.since(self.first),
-            wall_ns,
-            speed: self.speed,
-            doing: self.state(),
-            since_ns: self.since.map(|since| since.since(self.first)),
-            sought: None,
-        }
-    }
-
-    /// What the player does, for the screen. A search is shown even while paused.
-    fn state(&self) -> PlaybackState {
-        if self.target.is_some() || self.restart.is_some() {
-            PlaybackState::Seeking
-        } else if self.has_ended {
-            PlaybackState::Ended
-        } else if self.is_playing {
-            PlaybackState::Playing
-        } else {
-            PlaybackState::Paused
-        }
-    }
-
-    /// Sets `to`, or the nearest recorded time, as the target. To go back, the recording has to be read again from an earlier block.
-    fn seek_to(&mut self, to: MonoNs) {
-        let to = to.clamp(self.first, self.last);
-        let is_back = to < self.at;
-        if is_back {
-            self.restart = Some(to);
-        }
-        // At the end, there is nothing ahead to seek to.
-        self.target = (is_back || !self.has_ended).then_some(SeekTarget::Time(to));
-    }
-
-    /// Pauses, and aborts a seek.
-    pub(crate) fn pause(&mut self) {
-        self.is_playing = false;
-        self.end_seek();
-    }
-
-    fn end_seek(&mut self) {
-        self.target = None;
-        self.reset_clock();
-    }
-
-    /// Measures the playback speed from the current time on.
-    fn reset_clock(&mut self) {
-        self.clock_base = ClockBase::now(self.at);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn second(n: u64) -> MonoNs {
-        MonoNs(n * SECOND_NS)
-    }
-
-    fn player() -> Player {
-        Player::new(second(100), second(160), Speed::default())
-    }
-
-    fn doing(player: &Player) -> (u64, PlaybackState) {
-        let position = player.position(None);
-        (position.at_ns / SECOND_NS, position.doing)
-    }
 
     #[test]
     fn a_typed_time_is_of_the_day_or_of_the_run() {
@@ -498,66 +297,5 @@ mod tests {
         assert!("3x".parse::<Speed>().is_err_and(|why| why.contains("0.25x")));
         assert_eq!(Speed::default().step(-9).to_string(), "0.25x");
         assert_eq!(Speed::default().step(99).to_string(), "max");
-    }
-
-    #[test]
-    fn playback_keeps_its_speed_and_does_not_catch_up_after_a_pause() {
-        let mut player = player();
-        player.advance_to(second(110));
-        let now = Instant::now();
-        assert!(!player.is_due(now), "ten seconds are not over");
-        assert!(player.is_due(now + Duration::from_secs(11)));
-        player.execute(Play::Toggle, &[]);
-        assert!(!player.is_due(now + Duration::from_mins(1)));
-        player.execute(Play::Toggle, &[]);
-        player.advance_to(second(111));
-        assert!(!player.is_due(Instant::now()), "the pause is not caught up with");
-        player.execute(Play::Speed(9), &[]);
-        assert!(player.is_due(Instant::now()));
-    }
-
-    #[test]
-    fn forward_seeks_play_through_and_backward_seeks_restart() {
-        let mut player = player();
-        player.advance_to(second(110));
-        player.execute(Play::Skip(10), &[]);
-        assert!(player.is_due(Instant::now()) && player.restart.is_none());
-        player.advance_to(second(120));
-        assert_eq!(doing(&player), (20, PlaybackState::Playing));
-        player.execute(Play::Skip(-15), &[]);
-        assert_eq!(player.restart.take(), Some(second(105)));
-        player.start_from(None);
-        assert_eq!(doing(&player), (0, PlaybackState::Seeking));
-        player.advance_to(second(105));
-        assert_eq!(doing(&player), (5, PlaybackState::Playing));
-        player.execute(Play::Skip(-1_000), &[]);
-        assert_eq!(player.restart.take(), Some(second(100)), "not before the start");
-    }
-
-    #[test]
-    fn a_finding_seek_pauses_at_the_start_of_the_finding() {
-        let mut player = player();
-        assert!(!player.seeks_finding());
-        player.execute(Play::NextFinding, &[]);
-        player.advance_to(second(130));
-        assert_eq!(doing(&player).1, PlaybackState::Seeking);
-        assert!(player.seeks_finding());
-        player.pause();
-        assert_eq!(doing(&player), (30, PlaybackState::Paused));
-        player.execute(Play::PreviousFinding, &[second(105), second(112), second(130)]);
-        assert_eq!(player.restart.take(), Some(second(112)));
-    }
-
-    #[test]
-    fn playback_stays_ended_until_it_is_restarted() {
-        let mut player = player();
-        player.execute(Play::End, &[]);
-        player.finish();
-        assert_eq!(doing(&player), (60, PlaybackState::Ended));
-        player.execute(Play::NextFinding, &[]);
-        assert_eq!(doing(&player).1, PlaybackState::Ended);
-        player.execute(Play::Toggle, &[]);
-        assert!(player.has_ended);
-        assert_eq!(player.restart.take(), Some(second(100)));
     }
 }

@@ -9,9 +9,8 @@ use std::thread::JoinHandle;
 
 use adapter::decode::{Excerpt, Refused};
 use probe_user::discover::Engine;
-use probe_user::egress::ConnectionStep;
 use responses::ResponseReader;
-use trace::event::{AnswerEnd, Capabilities, Event, Missed, What};
+use trace::event::{AnswerEnd, Capabilities, Event, Missed};
 use trace::path::Ends;
 use trace::{FrameId, HopId, MonoNs};
 
@@ -20,7 +19,7 @@ use zmq_tap::relay::{
     RelayOptions, RelayStats, Signal, Unread,
 };
 
-use crate::translate::{Clients, DispatchedMessage, Form, ObservedBy, ObservedMessage, Translator, read_step};
+use crate::translate::{Clients, DispatchedMessage, Form, ObservedBy, ObservedMessage, Translator, report_missed};
 pub use source::lower_priority;
 use tapped::{RelayHops, Tapped};
 
@@ -165,7 +164,7 @@ impl Tap {
             return self.count_refused_connection(forward);
         }
         if let Some(served) = &mut self.served[usize::from(pair)] {
-            return served.emit_observed(lane, &what, sink);
+            return served.read_observed(lane, &what, sink);
         }
         match what {
             Observed::Frame { direction, seq, read_at, written_at, bytes, payload } => {
@@ -177,7 +176,10 @@ impl Tap {
                 let hop = hop_id(pair, direction);
                 let at = MonoNs::now();
                 self.hops.announce(hop, at, sink);
-                sink(&Event { at, what: What::Missed(Missed { hop: Some(hop), count, cause }) });
+                let has_output = !self.hops.tapped[usize::from(hop.0)].hop.carries_requests;
+                let served = self.served.iter_mut().flatten().filter(|_| has_output);
+                let missed = Missed { hop: Some(hop), count, cause };
+                report_missed(missed, at, served.map(|served| &mut served.clients), sink);
             }
             Observed::Opened(at) => {
                 if self.hops.tapped[usize::from(forward.0)].hop.ends.is_some() {
@@ -278,32 +280,29 @@ impl Served {
         Self { clients: Clients { is_observed: true, ..Clients::default() }, connections: HashMap::new() }
     }
 
-    /// Processes an observation of connection `lane`.
-    fn emit_observed(&mut self, lane: u32, what: &Observed, sink: &mut dyn FnMut(&Event<'_>)) {
-        let (at, step) = match what {
-            // The relay does not know where the server's writes begin.
-            Observed::Passed { at, bytes } => (*at, ConnectionStep::Bytes { bytes, begins: false }),
-            Observed::HeldUp => (MonoNs::now(), ConnectionStep::HeldUp),
-            Observed::Lost { count, .. } => {
-                (MonoNs::now(), ConnectionStep::Missed(u32::try_from(*count).unwrap_or(u32::MAX)))
+    /// Reads an observation of connection `lane`.
+    fn read_observed(&mut self, lane: u32, what: &Observed, sink: &mut dyn FnMut(&Event<'_>)) {
+        let server = &mut self.clients.server;
+        // If neither side ended the connection, the relay did, and the outcome of the last response is unknown.
+        if let Observed::Closed { at, first, .. } = what {
+            if let (Some(mut reader), Some(first)) = (self.connections.remove(&lane), first) {
+                let end = match first {
+                    Direction::Forward => AnswerEnd::ClientLeft,
+                    Direction::Backward => AnswerEnd::ServerLeft,
+                };
+                reader.end_connection(*at, end, None, server, sink);
             }
-            // If neither side ended the connection, the relay did, and the outcome of the last response is unknown.
-            Observed::Closed { at, first, .. } => {
-                if let (Some(mut reader), Some(first)) = (self.connections.remove(&lane), first) {
-                    let end = match first {
-                        Direction::Forward => AnswerEnd::ClientLeft,
-                        Direction::Backward => AnswerEnd::ServerLeft,
-                    };
-                    let closed = ConnectionStep::Closed { end, unacknowledged: None };
-                    read_step(&mut reader, closed, *at, &mut self.clients.server, sink);
-                }
-                return;
-            }
-            // The first response announces itself, and HTTP has no frames.
-            _ => return,
-        };
+            return;
+        }
         let reader = self.connections.entry(lane).or_default();
-        read_step(reader, step, at, &mut self.clients.server, sink);
+        match what {
+            // The relay does not know where the server's writes begin.
+            Observed::Passed { at, bytes } => reader.read_bytes(*at, bytes, false, server, sink),
+            Observed::HeldUp => reader.record_short_write(),
+            Observed::Lost { .. } => reader.record_gap(MonoNs::now(), sink),
+            // The first response announces itself, and HTTP has no frames.
+            _ => {}
+        }
     }
 }
 
@@ -360,4 +359,66 @@ fn describe_rejection(direction: Direction, tapped: &Tapped) -> Option<String> {
 /// Hop id of one direction. Each pair has two hops, in the order of the pairs.
 fn hop_id(pair: u16, direction: Direction) -> HopId {
     HopId(pair * 2 + u16::from(direction == Direction::Backward))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use responses::{Detokenize, TokenStream};
+    use trace::event::{Chunk, Frame, IdColumn, MissedCause, What};
+
+    use super::*;
+
+    /// Spells each id as a digit.
+    #[derive(Debug)]
+    struct Digits;
+
+    impl Detokenize for Digits {
+        fn begin(&self) -> TokenStream {
+            TokenStream::default()
+        }
+
+        fn step(&self, _: &mut TokenStream, id: u32, text: &mut String) -> bool {
+            text.push_str(&id.to_string());
+            true
+        }
+    }
+
+    const EVENT: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n\
+        35\r\ndata: {\"id\":\"a\",\"choices\":[{\"index\":0,\"text\":\"1\"}]}\n\n\r\n";
+
+    /// A hop on which nobody connects.
+    fn hop(scheme: &str) -> TapHop {
+        let listen = format!("{scheme}://127.0.0.1:*").parse().expect("an endpoint");
+        TapHop::new(Pair { listen, upstream: format!("{scheme}://127.0.0.1:1").parse().expect("an endpoint") })
+    }
+
+    /// Tokens of the delivery of a chunk's text, if `missed` messages were not observed after the chunk.
+    fn delivered_tokens(missed: u64) -> Vec<u32> {
+        let mut tap = Tap::start(vec![hop("tcp"), hop("http")], RelayOptions::default()).expect("the tap starts");
+        let clients = &mut tap.served[1].as_mut().expect("it speaks HTTP").clients;
+        clients.server.texts.detokenizer = Some(Arc::new(Digits));
+        let chunk = Chunk { listed: Some(1), ids: &[1], prompt_tokens: Some(7), ..Chunk::new("a") };
+        let frame = Frame::token_ids(FrameId::new(HopId(0), 0, 0), 1, std::slice::from_ref(&chunk));
+        clients.record_frame(&Frame { ids: IdColumn::Uncounted, ..frame }, None);
+        if missed > 0 {
+            let lost = Observed::Lost { direction: Direction::Forward, count: missed, cause: MissedCause::QueueFull };
+            tap.translate_observation(Observation { pair: 0, lane: 0, what: lost }, &mut |_| {});
+        }
+        let passed = Observed::Passed { at: MonoNs(1), bytes: EVENT.into() };
+        let mut tokens = Vec::new();
+        tap.translate_observation(Observation { pair: 1, lane: 0, what: passed }, &mut |event| {
+            if let What::Delivered(delivery) = event.what {
+                tokens.push(delivery.tokens);
+            }
+        });
+        tokens
+    }
+
+    #[test]
+    fn text_is_not_compared_after_missed_messages() {
+        assert_eq!(delivered_tokens(0), [1]);
+        assert_eq!(delivered_tokens(1), [0], "text only");
+    }
 }

@@ -98,10 +98,12 @@ columns! {
     count("tokens_delivered", |n| n.tokens_delivered.map(u64::from))
         => "deliv" 6 8 None "tokens delivered to the client";
     count("chunks_sent", |n| Some(n.chunks_sent.into())) => "chunks" 6 12 None "chunks that the scheduler sent";
+    count("chunks_delivered", |n| n.delivered.map(u64::from));
     count("chunks_merged", |n| n.merged.map(u64::from))
         => "merged" 6 6 None "chunks delivered merged with a later one";
     count("chunks_dropped", |n| n.dropped.map(u64::from))
         => "drop" 5 4 Problem "chunks dropped: later ones were delivered, these were not";
+    count("chunks_unjudged", |n| n.unjudged.map(u64::from));
     count("tokens_lost", |n| n.tokens_lost.map(u64::from))
         => "lost" 5 5 Problem "lost tokens: those of dropped chunks";
     count("worker", |n| n.worker.map(u64::from)) => "worker" 7 13 None "tokenizer worker of the request";

@@ -1,7 +1,7 @@
 //! Random frames, encoded with all variations of a pickler and in msgpack, must decode to the original values.
 
-use crate::encode::{PLAIN, Py, Style, msgpack, pickle};
-use engines::sglang::wire::{Batch, Codec, Decoder, Limits, Value};
+use crate::encode::{Py, msgpack, pickle};
+use engines::sglang::wire::{Batch, Codec, Decoder, Limits, PickleStyle, Value};
 use proptest::prelude::*;
 use trace::event::{IdColumn, Kind};
 
@@ -47,17 +47,17 @@ fn value() -> impl Strategy<Value = Py> {
     })
 }
 
-fn style() -> impl Strategy<Value = Style> {
+fn style() -> impl Strategy<Value = PickleStyle> {
     let frame = proptest::option::of(1..400usize);
-    let flags = (any::<bool>(), any::<bool>(), proptest::bool::weighted(0.2));
-    (2..=5u8, 1..9usize, frame, flags).prop_map(|(protocol, batch, frame, (share, memo, noise))| Style {
-        protocol,
-        batch,
-        share,
-        memo,
-        frame,
-        noise,
-    })
+    (2..=5u8, 1..9usize, frame, any::<bool>(), proptest::bool::weighted(0.2)).prop_map(
+        |(protocol, batch, frame_bytes, has_memo, has_noise)| PickleStyle {
+            protocol,
+            batch,
+            has_memo,
+            frame_bytes,
+            has_noise,
+        },
+    )
 }
 
 /// The first 14 fields of `BatchTokenIDOutput` since 0.5.15, in the positions that msgpack relies on.
@@ -132,10 +132,11 @@ proptest! {
     fn pickled_frames_round_trip(
         rows in proptest::collection::vec(row(), 1..12),
         style in style(),
+        shares in any::<bool>(),
         arrays in any::<bool>(),
     ) {
-        let state = fields(&rows, arrays).into_iter().map(|(name, column)| (Py::Str(name.into()), column)).collect();
-        let message = pickle(style, "BatchTokenIDOutput", state);
+        let named = fields(&rows, arrays).into_iter().map(|(name, column)| (Py::Str(name.into()), column));
+        let message = pickle(style, shares, "BatchTokenIDOutput", &named.collect::<Vec<_>>());
         let mut decoder = Decoder::new(Limits::default()).with_ids();
         let batch = decoder.decode(&message).unwrap();
         prop_assert_eq!(batch.codec(), Codec::Pickle { protocol: style.protocol });
@@ -164,7 +165,7 @@ proptest! {
         };
         let state: Vec<(Py, Py)> = fields(&rows, false).into_iter().map(shorter).collect();
         let mut decoder = Decoder::new(Limits::default());
-        let why = decoder.decode(&pickle(PLAIN, "BatchTokenIDOutput", state.clone())).unwrap_err();
+        let why = decoder.decode(&pickle(PickleStyle::PYTHON, true, "BatchTokenIDOutput", &state)).unwrap_err();
         prop_assert_eq!(why.to_string(), format!("BatchTokenIDOutput.{name}[0]: not as long as rids"));
         let columns: Vec<Py> = state.into_iter().map(|(_, column)| column).collect();
         let again = decoder.decode(&msgpack("BatchTokenIDOutput", &columns)).unwrap_err();
@@ -185,10 +186,11 @@ fn a_frame_of_thousands_of_requests_round_trips() {
     };
     for count in [999, 1000, 1001, 2001, 4330] {
         let rows: Vec<Row> = (0..count).map(row).collect();
-        for (arrays, noise) in [(false, false), (true, false), (false, true)] {
+        for (arrays, has_noise) in [(false, false), (true, false), (false, true)] {
             let fields = fields(&rows, arrays).into_iter();
-            let state = fields.map(|(name, column)| (Py::Str(name.into()), column)).collect();
-            let message = pickle(Style { noise, ..PLAIN }, "BatchTokenIDOutput", state);
+            let state: Vec<_> = fields.map(|(name, column)| (Py::Str(name.into()), column)).collect();
+            let style = PickleStyle { has_noise, ..PickleStyle::PYTHON };
+            let message = pickle(style, true, "BatchTokenIDOutput", &state);
             assert!(message.len() > 64 << 10, "{} bytes fill no frame", message.len());
             let mut decoder = Decoder::new(Limits::default()).with_ids();
             check(&decoder.decode(&message).unwrap(), &rows);

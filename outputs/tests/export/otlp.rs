@@ -1,9 +1,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use outputs::export::{Format, Options};
+use outputs::export::{Format, LiveSpans, Opening, Options, Resource};
 use serde_json::Value;
+use trace::clock::Anchor;
+use trace::{Analysis, MonoNs};
 
-use super::{export, lines};
+use super::{engine, export, lines, run};
 
 fn spans(line: &Value) -> &[Value] {
     line["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().expect("spans")
@@ -104,4 +106,43 @@ fn log_statements_of_a_request_are_events_of_its_span() {
             && events.contains(&"answered")
     );
     assert_eq!(root["status"]["code"], 2, "it lost tokens");
+}
+
+#[test]
+fn a_finding_of_a_live_run_has_a_span_at_the_start_and_one_at_the_end_of_each_episode() {
+    let anchor = Anchor { mono: MonoNs(run::START), wall_ns: run::WALL };
+    let resource = Resource::for_source("demo", "0.1.0");
+    let mut live = LiveSpans::new(None, Opening::new("demo", "0.1.0", anchor), resource);
+    let mut analysis = Analysis::new(engine::config());
+    let events = run::events();
+    let mut events = events.iter().peekable();
+    // Long enough for findings to end.
+    for second in 0..60 {
+        let now = MonoNs(run::START + second * 1_000 * run::MS);
+        while let Some(event) = events.next_if(|event| event.at < now) {
+            analysis.apply(event);
+        }
+        analysis.tick(now);
+        live.tick(now, &analysis);
+    }
+    let (json, count) = live.take(&analysis).expect("spans");
+    let line: Value = serde_json::from_slice(&json).expect("JSON");
+    let ids: BTreeSet<&str> = spans(&line).iter().filter_map(|span| span["spanId"].as_str()).collect();
+    assert_eq!(ids.len() as u64, count);
+    let of_state = |state: &str| -> BTreeMap<&str, &Value> {
+        let of_state =
+            spans(&line).iter().filter(|span| attributes(span)["tokengap.finding.state"]["stringValue"] == state);
+        of_state.map(|span| (span["name"].as_str().expect("a name"), span)).collect()
+    };
+    let began = of_state("began");
+    let over = of_state("over");
+    assert!(!over.is_empty());
+    for finding in analysis.findings().into_iter().filter(|finding| finding.changed_at.is_some()) {
+        assert!(began.contains_key(finding.kind), "{}", finding.kind);
+        assert_eq!(over.contains_key(finding.kind), !finding.active, "{}", finding.kind);
+        if let (Some(span), Some(last)) = (over.get(finding.kind), finding.times.episodes().last()) {
+            let at = [last.first, last.last].map(|at| run::WALL + at.0 - run::START);
+            assert_eq!([nanos(span, "startTimeUnixNano"), nanos(span, "endTimeUnixNano")], at, "{}", finding.kind);
+        }
+    }
 }

@@ -91,14 +91,12 @@ impl DumpTrigger {
 #[cfg(test)]
 mod tests {
     use trace::detect::Verdict;
-    use trace::ledger::OccurrenceTimes;
 
     use super::*;
 
     fn finding(kind: &'static str, severity: Severity, active: bool) -> Finding {
         let verdict = Verdict { severity, ..Verdict::default() };
-        let times = OccurrenceTimes::default();
-        Finding { kind, began: MonoNs(0), last_at: MonoNs(0), active, verdict, occurrences: 0, times }
+        Finding { kind, active, verdict, ..Finding::default() }
     }
 
     fn rules(every: Option<u64>, max: Option<u32>) -> DumpRules {

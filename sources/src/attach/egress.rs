@@ -23,7 +23,7 @@ use super::log_thread::LogThread;
 use super::node::Node;
 use super::requests::RequestPlane;
 use crate::tokenizer::{self, TokenizerThread};
-use crate::translate::{Clients, read_step};
+use crate::translate::Clients;
 
 /// Maximum number of connections parsed concurrently; writes on others are counted in `left_out`.
 const MAX_CONNECTIONS: usize = 16_384;
@@ -309,8 +309,17 @@ impl Egress {
         }
         let mut is_closed = false;
         for step in tracker.interpret_record(record) {
-            is_closed |= matches!(step, ConnectionStep::Closed { .. });
-            read_step(reader, step, at, server, sink);
+            match step {
+                // A new connection may have the number of an earlier one.
+                ConnectionStep::Opened => reader.restart(),
+                ConnectionStep::Bytes { bytes, begins } => reader.read_bytes(at, bytes, begins, server, sink),
+                ConnectionStep::Missed(_) => reader.record_gap(at, sink),
+                ConnectionStep::HeldUp => reader.record_short_write(),
+                ConnectionStep::Closed { end, unacknowledged } => {
+                    reader.end_connection(at, end, unacknowledged, server, sink);
+                    is_closed = true;
+                }
+            }
         }
         let is_useless = reader.is_unreadable();
         // A connection on which the server is a client, for example, shows nothing of those to its clients.

@@ -16,7 +16,7 @@ use super::observability::Observability;
 use super::paths::{MessageSource, Paths};
 use super::roles::Roles;
 pub(super) use crate::translate::Sink;
-use crate::translate::{Clients, DispatchedMessage, ObservedBy, ObservedMessage, Translator};
+use crate::translate::{Clients, DispatchedMessage, ObservedBy, ObservedMessage, Translator, report_missed};
 
 /// Time after the last message during which messages count as flowing.
 const FLOWS_NS: u64 = 1_000_000_000;
@@ -100,9 +100,7 @@ impl Lanes {
         self.last_send_at = Some(at);
         let NumberedSend { frame: name, lost_before } = self.matcher.record_send(message);
         // Deliveries cannot be matched with frames that were not observed.
-        if self.report_missed(name.lane, lost_before, at, sink) {
-            clients.record_missed_frames();
-        }
+        self.report_missed(name.lane, lost_before, at, Some(&mut *clients), sink);
         if self.paths.roles.role_of(socket.pid).sends_requests() {
             return self.record_request_send(message, name, sink);
         }
@@ -211,7 +209,7 @@ impl Lanes {
                 return false;
             }
         };
-        self.report_missed(found.frame.lane, found.lost_before, at, sink);
+        self.report_missed(found.frame.lane, found.lost_before, at, None, sink);
         let Some(hop) = self.paths.record_receive(found.frame.lane as usize, socket.pid, at, sink) else {
             return true;
         };
@@ -235,17 +233,16 @@ impl Lanes {
         }
     }
 
-    /// Reports messages that are missing from a lane's numbering as missed, and returns whether there are any. Must run before later messages
-    /// are processed, so that the gap is not taken for a loss.
-    fn report_missed(&mut self, lane: u32, count: u64, at: MonoNs, sink: Sink<'_>) -> bool {
-        if count == 0 {
-            return false;
+    /// Reports messages that are missing from a lane's numbering as missed. Must run before later messages are processed, so that the gap is
+    /// not taken for a loss.
+    fn report_missed(&mut self, lane: u32, count: u64, at: MonoNs, clients: Option<&mut Clients>, sink: Sink<'_>) {
+        if count > 0
+            && let Some(hop) = self.paths.hop_of_lane(lane as usize)
+        {
+            self.reported_early += count;
+            let missed = Missed { hop: Some(hop.id), count, cause: MissedCause::QueueFull };
+            report_missed(missed, at, clients.into_iter(), sink);
         }
-        let Some(hop) = self.paths.hop_of_lane(lane as usize) else { return false };
-        self.reported_early += count;
-        let missed = Missed { hop: Some(hop.id), count, cause: MissedCause::QueueFull };
-        sink(&Event::new(at, What::Missed(missed)));
-        true
     }
 
     /// Number of the `counted` missed records that were not reported yet, given the increase of the kernel side's counter.

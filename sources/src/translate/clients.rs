@@ -1,12 +1,8 @@
 //! Clients of a server: the bytes that they are sent, and the frames that these are compared with.
 
 use adapter::decode::ReadResponseId;
-use probe_user::egress::ConnectionStep;
-use responses::{ResponseReader, Server};
-use trace::MonoNs;
+use responses::Server;
 use trace::event::Frame;
-
-use super::Sink;
 
 /// All clients of a server.
 #[derive(Debug, Default)]
@@ -44,25 +40,5 @@ impl Clients {
     /// Records that messages were missed or not decoded, so that later text is not compared with theirs.
     pub(crate) fn record_missed_frames(&mut self) {
         self.server.texts.record_missed_frames();
-    }
-}
-
-/// Reads what was observed next on the connection of a client, and emits deliveries and answers.
-pub fn read_step(
-    reader: &mut ResponseReader,
-    step: ConnectionStep<'_>,
-    at: MonoNs,
-    server: &mut Server,
-    sink: Sink<'_>,
-) {
-    match step {
-        // A new connection may have the number of an earlier one.
-        ConnectionStep::Opened => reader.restart(),
-        ConnectionStep::Bytes { bytes, begins } => reader.read_bytes(at, bytes, begins, server, sink),
-        ConnectionStep::Missed(_) => reader.record_gap(at, sink),
-        ConnectionStep::HeldUp => reader.record_short_write(),
-        ConnectionStep::Closed { end, unacknowledged } => {
-            reader.end_connection(at, end, unacknowledged, server, sink);
-        }
     }
 }

@@ -1,5 +1,5 @@
-//! Translates observations of an engine into events: messages between its processes ([`Translator`]), and bytes sent to its clients
-//! ([`Clients`], [`read_step`]). The relay and the probe share it. They differ in how they find the hop of a message ([`Hops`]).
+//! Translates messages between the processes of an engine into events ([`Translator`]), and keeps what responses are compared with
+//! ([`Clients`]). The relay and the probe share it. They differ in how they find the hop of a message ([`Hops`]).
 
 mod clients;
 mod engine;
@@ -7,11 +7,11 @@ mod engine;
 use adapter::decode::{Decoders, Excerpt, Format, Refused, Shape, SocketFormat};
 use probe_user::discover::Engine;
 use trace::event::{
-    Dispatch, DispatchKind, DispatchedRequest, Event, Frame, Kind, PairMessage, Received, Undecoded, What,
+    Dispatch, DispatchKind, DispatchedRequest, Event, Frame, Kind, Missed, PairMessage, Received, Undecoded, What,
 };
 use trace::{FrameId, MonoNs, ThreadId, fault};
 
-pub use clients::{Clients, read_step};
+pub use clients::Clients;
 use engine::EngineProperties;
 
 pub(crate) type Sink<'s> = &'s mut dyn FnMut(&Event<'_>);
@@ -189,9 +189,7 @@ impl Translator {
             Err(reason) => {
                 let id = hops.number_frame(source, None, at, sink)?;
                 sink(&Event::new(at, What::Undecoded(Undecoded { id, bytes, forwarded, reason })));
-                for clients in clients {
-                    clients.record_missed_frames();
-                }
+                clients.for_each(Clients::record_missed_frames);
                 return None;
             }
         };
@@ -231,6 +229,17 @@ impl Translator {
         }
         Some(id)
     }
+}
+
+/// Emits that messages with output were missed, after which the text of their requests is not compared.
+pub(crate) fn report_missed<'c>(
+    missed: Missed,
+    at: MonoNs,
+    clients: impl Iterator<Item = &'c mut Clients>,
+    sink: Sink<'_>,
+) {
+    clients.for_each(Clients::record_missed_frames);
+    sink(&Event::new(at, What::Missed(missed)));
 }
 
 /// A message to the scheduler, which was sent at `at`.

@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use jiff::tz::TimeZone;
-use logs::{Import, ImportOptions, ImportStats};
+use logs::ImportOptions;
 use outputs::report::Report;
-use recording::{RecordError, RecordOptions, Recorder, RecordingHeader};
-use serde_json::{Value, json};
-use trace::clock::Anchor;
-use trace::event::Event;
-use trace::words::{bytes, count, plural};
-use trace::{Analysis, Config, MonoNs, ReportInput};
+use recording::RecordError;
+use sources::import::{self, ImportedRun, RecordingTarget};
+use trace::Config;
+use trace::words::{bytes, plural};
 
 use crate::args::{LimitArgs, ReportArgs};
 use crate::cmd::report::ReportOutput;
@@ -65,9 +63,6 @@ pub(crate) struct Args {
     report: ReportArgs,
 }
 
-/// Log time between detector runs. The detectors that apply to logs judge lasting conditions.
-const TICK_NS: u64 = 5_000_000_000;
-
 /// `tokengap import`: reads engine logs, and prints a report or writes a recording.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let paths: Vec<&Path> = args.paths.iter().map(PathBuf::as_path).collect();
@@ -80,7 +75,7 @@ fn import_files(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = args.record.as_ref().filter(|path| path.exists() && !args.report_output.output.force) {
         return Err(RecordError::Exists(path.clone()).into());
     }
-    let ReadLogs { analysis, input, recorder } = read_logs(args)?;
+    let ImportedRun { analysis, input, recorder, .. } = read_logs(args)?;
     let report = Report::of(&analysis, &input);
     let Some(recorder) = recorder else {
         return args.report_output.write(&report);
@@ -96,54 +91,8 @@ fn import_files(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(app::exit_code(report.severity, args.report_output.fail_on))
 }
 
-/// What was read from all files.
-struct ReadLogs {
-    analysis: Analysis,
-    input: ReportInput,
-    /// The recording, if one was asked for and the files have an event.
-    recorder: Option<Recorder>,
-}
-
-/// The analysis of the events, with ticks at intervals of their own time.
-struct ImportedRun<'a> {
-    args: &'a Args,
-    config: Config,
-    analysis: Analysis,
-    recorder: Option<Recorder>,
-    next_tick: Option<MonoNs>,
-}
-
-impl ImportedRun<'_> {
-    fn apply(&mut self, event: &Event<'_>) -> Result<(), RecordError> {
-        // The file is created at the first event, so that an empty import does not overwrite an older recording.
-        if let Some(path) = &self.args.record
-            && self.recorder.is_none()
-        {
-            self.recorder = Some(create_recording(path, &self.config, self.args.report_output.output.force)?);
-        }
-        let following_tick = MonoNs(event.at.0.saturating_add(TICK_NS));
-        if event.at >= *self.next_tick.get_or_insert(following_tick) {
-            // Before the event, as in a live run.
-            self.tick(event.at);
-            self.next_tick = Some(following_tick);
-        }
-        self.analysis.apply(event);
-        if let Some(recorder) = &mut self.recorder {
-            recorder.event(event);
-        }
-        Ok(())
-    }
-
-    fn tick(&mut self, now: MonoNs) {
-        self.analysis.tick(now);
-        if let Some(recorder) = &mut self.recorder {
-            recorder.tick(now);
-        }
-    }
-}
-
 /// Reads all files, and writes a recording if requested.
-fn read_logs(args: &Args) -> anyhow::Result<ReadLogs> {
+fn read_logs(args: &Args) -> anyhow::Result<ImportedRun> {
     let options = ImportOptions {
         zone: args.timezone.clone(),
         year: args.year,
@@ -152,111 +101,15 @@ fn read_logs(args: &Args) -> anyhow::Result<ReadLogs> {
         max_files: args.max_files,
         ..ImportOptions::default()
     };
-    let mut import = Import::open(&args.paths, engines::LOGS, options)?;
     let config = Config { limits: args.limits.limits(), engines: engines::FACTS, ..Config::default() };
-    let mut run = ImportedRun { args, config, analysis: Analysis::new(config), recorder: None, next_tick: None };
-    let mut failed = None;
+    let force = args.report_output.output.force;
+    let target = args.record.clone().map(|path| RecordingTarget { path, force, config });
     let mut progress = Progress::labelled("importing");
-    let mut has_more = true;
-    while has_more && failed.is_none() {
-        has_more = import.read_some(&mut |event| {
-            // One step passes several events, and cannot be ended by an error of the first.
-            if failed.is_none() {
-                failed = run.apply(event).err();
-            }
-        });
-        let done = import.progress();
+    let mut run = import::import_logs(&args.paths, options, config, target, &mut |done| {
         progress.set_position(done.read_bytes, done.total_bytes);
-    }
-    drop(progress);
-    if let Some(error) = failed {
-        return Err(error.into());
-    }
-    import.check_any_recognised()?;
-    run.tick(run.analysis.ledger().now());
-    let ImportedRun { analysis, recorder, .. } = run;
-    let mut notes = import_notes(import.stats(), args);
-    notes.extend(import.describe_unread_kinds().into_iter().map(|kind| format!("log: {kind}")));
-    if analysis.ledger().totals().requests.finished == 0 {
-        notes.push(String::from(
-            "log: no line for the end of a request; requests of its last ten minutes count as live",
-        ));
-    }
-    let input = ReportInput {
-        slowest: args.report.slowest,
-        cpu_ns: Some(session::own::cpu_ns()),
-        rss_bytes: session::own::rss_bytes(),
-        degraded: notes.into_iter().map(Value::from).collect(),
-        wire: Some(json!({ "log": import.stats() })),
-        wall: Some(Anchor::default()),
-        ..ReportInput::for_source("import")
-    };
-    Ok(ReadLogs { analysis, input, recorder })
-}
-
-/// Creates a recording on the log's clock, which starts at the epoch.
-fn create_recording(path: &Path, config: &Config, force: bool) -> Result<Recorder, RecordError> {
-    let header = RecordingHeader { anchor: Anchor::default(), ..RecordingHeader::for_source("import", *config) };
-    let options = RecordOptions { force, ..RecordOptions::offline() };
-    Recorder::create(path, &header, options)
-}
-
-/// Describes the assumptions made and the lines not read.
-fn import_notes(stats: &ImportStats, args: &Args) -> Vec<String> {
-    let mut notes = vec![format!(
-        "log: {} in {}, {} of a known form, {} of unknown form",
-        plural(stats.lines, "line"),
-        plural(stats.files, "file"),
-        count(stats.known_records()),
-        count(stats.unknown)
-    )];
-    let cut = stats.rids_completed + stats.rids_ambiguous + stats.rids_incomplete;
-    let evicted = if cut > 0 { stats.rids_evicted } else { 0 };
-    let zone = match &args.timezone {
-        Some(zone) => zone.iana_name().map_or_else(|| String::from("the given zone"), str::to_owned),
-        None => String::from("UTC"),
-    };
-    let offsets = stats.offsets.iter().map(String::as_str).collect::<Vec<_>>().join(" and ");
-    for (n, what) in [
-        (stats.zone_assumed, format!("have no time zone and were read as {zone} (--timezone)")),
-        (
-            stats.zone_derived,
-            format!("have no time zone and were read at {offsets}, which other times in the files show"),
-        ),
-        (stats.year_assumed, String::from("have no year (--year)")),
-        (stats.whole_seconds, String::from("have times in whole seconds: intervals are accurate to one second only")),
-        (stats.malformed, String::from("begin like a known form but continue differently")),
-        (
-            stats.impossible,
-            String::from("have durations that cannot be, such as one since 1970: only the time of their end is used"),
-        ),
-        (stats.undated, String::from("have a known form but no timestamp: skipped")),
-        (stats.cut, String::from("were longer than 1 MiB and truncated")),
-        (stats.late, String::from("were too late to be sorted (--reorder)")),
-        (stats.passed_early, String::from("were processed early because the sort buffer was full (--max-held)")),
-        (stats.rids_ambiguous, String::from("have a truncated rid that matches several: kept separate")),
-        (
-            stats.rids_incomplete,
-            String::from(
-                "have a truncated rid whose full form is not in the log: requests with the same prefix count as one",
-            ),
-        ),
-        (evicted, String::from("full rids were evicted before truncated ones could be matched")),
-    ] {
-        if n > 0 {
-            notes.push(format!("log: {} {what}", count(n)));
-        }
-    }
-    if stats.files_skipped > 0 {
-        notes.push(format!(
-            "log: {} skipped: {}{}",
-            plural(stats.files_skipped, "file"),
-            stats.skipped.join("; "),
-            if stats.files_skipped > stats.skipped.len() as u64 { "; .." } else { "" }
-        ));
-    }
-    notes.extend(stats.broken.iter().map(|why| format!("log: {why}; the lines before it are included")));
-    notes
+    })?;
+    run.input.slowest = args.report.slowest;
+    Ok(run)
 }
 
 /// Parses the name of a time zone, an offset such as `+01:00`, or `system`.
@@ -287,6 +140,7 @@ fn parse_offset(text: &str) -> Option<jiff::tz::Offset> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use trace::clock::Anchor;
 
     use super::*;
 
@@ -307,7 +161,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("run.tgap");
         let line = args(&[LOG, "--max-finished", "2", "--record", &path.to_string_lossy()]);
-        let ReadLogs { analysis, input, recorder } = read_logs(&line).expect("read");
+        let ImportedRun { analysis, input, recorder, .. } = read_logs(&line).expect("read");
         let report = Report::of(&analysis, &input);
         recorder.expect("made").finish(&input).expect("finished");
         let recording = recording::Recording::open(&path).expect("opened");

@@ -8,7 +8,8 @@ use outputs::report::Report;
 use recording::Recording;
 use session::playback::Speed;
 use session::sink::Sink;
-use session::{Playback, RunHooks, RunOptions, Running, Session, Signals};
+use session::{RunHooks, RunOptions, Running, Session, Signals};
+use sources::replay::Playback;
 use trace::Config;
 use tui::Screen;
 

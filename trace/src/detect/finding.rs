@@ -156,7 +156,7 @@ impl Verdicts {
 }
 
 /// A verdict with its history.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Finding {
     /// Kind of its detector.
     pub kind: &'static str,
@@ -166,6 +166,8 @@ pub struct Finding {
     pub last_at: MonoNs,
     /// Whether it lasts: a state that the last detector run found, or occurrences in the last ten seconds.
     pub active: bool,
+    /// Detector run that last changed `active`; `None` if it never lasted.
+    pub changed_at: Option<MonoNs>,
     /// Latest verdict; for an intermittent problem, its worst moment.
     pub verdict: Verdict,
     /// Number of occurrences at `last_at`.
@@ -244,6 +246,7 @@ impl Findings {
     /// Runs every detector.
     pub fn update(&mut self, context: &DetectContext<'_>) {
         self.updated_at = context.now;
+        let was_active: Vec<bool> = self.list.iter().map(|finding| finding.active).collect();
         let mut found = Verdicts::default();
         for detector in ALL {
             if let Some(ns) = explained_ttft_ns(context.ledger.ttft(), detector.kind).filter(|ns| *ns > 0) {
@@ -256,6 +259,12 @@ impl Findings {
             }
             for verdict in found.list.drain(..) {
                 self.add_verdict(detector, verdict, context.now);
+            }
+        }
+        for (index, finding) in self.list.iter_mut().enumerate() {
+            // New findings are at the end.
+            if finding.active != was_active.get(index).copied().unwrap_or(false) {
+                finding.changed_at = Some(context.now);
             }
         }
         self.drop_explained();
@@ -318,7 +327,7 @@ impl Findings {
             } else if verdict.occurrences.is_none() {
                 times.record(last_at);
             }
-            self.list.push(Finding { kind, began, last_at, active, verdict, occurrences, times });
+            self.list.push(Finding { kind, began, last_at, active, changed_at: None, verdict, occurrences, times });
         }
     }
 

@@ -398,7 +398,7 @@ impl Ledger {
             sums.tracked_chunks += 1;
             judged = self.track_delivery(checked, context, chunk, count);
         }
-        self.history.record_chunk(context, chunk, number);
+        self.history.keep_chunk(context, chunk, number);
         self.record_outcomes(context.at, ticket, &judged);
         if let Some(finish) = chunk.finish
             && (is_from_scheduler || self.is_end_of_known_request(ticket))

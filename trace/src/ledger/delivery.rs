@@ -49,7 +49,7 @@ impl Ledger {
         if delivery.is_uncounted() {
             return self.mark_text_only(at, delivery.rid);
         }
-        self.history.record_delivery(at, delivery);
+        self.history.keep_delivery(at, delivery);
         let mut delivery = *delivery;
         if self.record_summed_counts(at, delivery.rid, delivery.completion_tokens) {
             // A sum of counts is not a position in the output.
@@ -57,7 +57,7 @@ impl Ledger {
         }
         let Some(ticket) = self.table.ticket_of(delivery.rid) else {
             // Its first chunk may not have been reported yet.
-            self.early.record_delivery(delivery.rid, at, delivery.completion_tokens.unwrap_or(0));
+            self.early.keep_early_delivery(delivery.rid, at, delivery.completion_tokens.unwrap_or(0));
             return;
         };
         if self.record_shared_delivery(at, ticket, &delivery) {

@@ -33,7 +33,7 @@ pub(super) struct EarlyDeliveries {
 
 impl EarlyDeliveries {
     /// Records a delivery; `end_count` is 0 if it has no count.
-    pub(super) fn record_delivery(&mut self, rid: &str, at: MonoNs, end_count: u32) {
+    pub(super) fn keep_early_delivery(&mut self, rid: &str, at: MonoNs, end_count: u32) {
         // The first chunk of a request is not reported later than that.
         while self.deliveries.pop_front_if(|early| at.since(early.at) > MAX_DELAY_NS).is_some() {}
         let evicted = push_bounded(
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn a_delivery_before_the_first_send_belongs_to_the_earlier_request() {
         let mut early = EarlyDeliveries::default();
-        early.record_delivery("a", MonoNs(20), 3);
+        early.keep_early_delivery("a", MonoNs(20), 3);
         assert_eq!(early.count_reached("a", MonoNs(10)), Some(3));
         assert_eq!(early.count_reached("a", MonoNs(21)), None, "belongs to the previous request with the rid");
         assert_eq!(early.count_reached("b", MonoNs(10)), None);
@@ -100,11 +100,11 @@ mod tests {
     fn an_eviction_makes_a_match_uncertain_and_an_expiry_does_not() {
         let mut early = EarlyDeliveries::default();
         for at in 0..=MAX_EARLY_DELIVERIES as u64 {
-            early.record_delivery("a", MonoNs(at), 1);
+            early.keep_early_delivery("a", MonoNs(at), 1);
         }
         assert_eq!(early.count_reached("b", MonoNs(0)), Some(0), "its delivery may have been the evicted one");
         assert_eq!(early.count_reached("b", MonoNs(1)), None);
-        early.record_delivery("c", MonoNs(2 * MAX_DELAY_NS), 1);
+        early.keep_early_delivery("c", MonoNs(2 * MAX_DELAY_NS), 1);
         assert_eq!(early.deliveries.len(), 1);
     }
 }

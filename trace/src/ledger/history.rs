@@ -108,8 +108,8 @@ impl ChunkHistory {
         Self { limit, ..Self::default() }
     }
 
-    /// Records a chunk at its send, or at its receive if the send was not observed.
-    pub(super) fn record_chunk(&mut self, context: &FrameContext, chunk: &Chunk<'_>, number: u32) {
+    /// Keeps a chunk at its send, or at its receive if the send was not observed.
+    pub(super) fn keep_chunk(&mut self, context: &FrameContext, chunk: &Chunk<'_>, number: u32) {
         if self.limit == 0 {
             return;
         }
@@ -128,7 +128,7 @@ impl ChunkHistory {
     }
 
     /// Keeps the receive of a frame.
-    pub(super) fn record_receive(&mut self, at: MonoNs, id: FrameId, wakeup: Option<u64>) {
+    pub(super) fn keep_receive(&mut self, at: MonoNs, id: FrameId, wakeup: Option<u64>) {
         if self.limit == 0 {
             return;
         }
@@ -140,7 +140,7 @@ impl ChunkHistory {
     }
 
     /// Keeps a delivery.
-    pub(super) fn record_delivery(&mut self, at: MonoNs, delivery: &Delivery<'_>) {
+    pub(super) fn keep_delivery(&mut self, at: MonoNs, delivery: &Delivery<'_>) {
         if self.limit == 0 {
             return;
         }
@@ -158,7 +158,7 @@ impl ChunkHistory {
     }
 
     /// Keeps the outcome of chunks of one request.
-    pub(super) fn record_outcome(&mut self, at: MonoNs, rid: &str, chunks: JudgedChunks) {
+    pub(super) fn keep_outcome(&mut self, at: MonoNs, rid: &str, chunks: JudgedChunks) {
         if self.limit == 0 {
             return;
         }

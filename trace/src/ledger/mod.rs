@@ -380,7 +380,7 @@ impl Ledger {
             return;
         };
         for chunks in judged.iter() {
-            self.history.record_outcome(at, &request.rid, chunks);
+            self.history.keep_outcome(at, &request.rid, chunks);
             self.judged.push((ticket, chunks));
         }
     }

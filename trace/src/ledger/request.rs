@@ -264,8 +264,10 @@ impl Request {
             tokens_lost: outcomes.map(|counts| counts.tokens_lost as u32),
             wire_missing: self.wire_missing,
             chunks_sent: self.chunks_sent,
+            delivered: outcomes.map(|counts| counts.delivered as u32),
             merged: outcomes.map(|counts| counts.merged as u32),
             dropped: outcomes.map(|counts| counts.dropped as u32),
+            unjudged: outcomes.map(|counts| counts.unjudged as u32),
             prompt_tokens: self.prompt_tokens,
             cached_tokens: self.cached_tokens,
             finish: self.finish,
@@ -370,10 +372,14 @@ pub struct RequestNumbers {
     pub wire_missing: u32,
     /// Chunks sent by the scheduler.
     pub chunks_sent: u32,
+    /// Chunks delivered, of several in one delivery the first; `None` if deliveries are not observed.
+    pub delivered: Option<u32>,
     /// Chunks merged into another chunk's delivery; `None` if deliveries are not observed.
     pub merged: Option<u32>,
     /// Chunks proven dropped; `None` if deliveries are not observed.
     pub dropped: Option<u32>,
+    /// Chunks with an unknown outcome; `None` if deliveries are not observed.
+    pub unjudged: Option<u32>,
     /// Number of prompt tokens; `None` if no frame contained it.
     pub prompt_tokens: Option<u32>,
     /// Prompt tokens found in the prefix cache; `None` if no frame contained it.

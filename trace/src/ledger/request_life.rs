@@ -3,15 +3,17 @@
 use super::history::{ChunkRecord, RequestHistory};
 use super::losses::Losses;
 use super::outcome::ChunkOutcome;
-use super::{Hop, Ledger};
+use super::{Hop, Ledger, RequestNumbers};
 use crate::clock::MonoNs;
+use crate::event::{ToolCallOutcome, ToolCalls};
 use crate::id::HopId;
 use crate::path::{self, Ends};
 
 /// What is known of a chunk's way to the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChunkState {
     /// Sent on a hop whose receives are not observed.
+    #[default]
     Sent,
     /// Sent and not received.
     Waiting,
@@ -24,7 +26,7 @@ pub enum ChunkState {
 }
 
 /// A chunk of the first hop, followed through all hops.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChunkLife {
     /// When it was first sent; `None` if not observed.
     pub sent: Option<MonoNs>,
@@ -45,6 +47,8 @@ pub struct ChunkLife {
     pub combined_with: Option<usize>,
     /// For a chunk that was merged or lost, or may be: the chunk received next in the same wakeup.
     pub next_in_wakeup: Option<NextChunk>,
+    /// How a part of a tool call that is in this chunk differs in the response.
+    pub tool_call: Option<ToolCallOutcome>,
 }
 
 /// The chunk received after another one in the same wakeup.
@@ -65,6 +69,10 @@ pub struct LifeLeg {
     pub observes_received: bool,
     /// It leads to the tokenizer.
     pub is_last: bool,
+    /// When its first chunk was sent there.
+    pub first_sent: Option<MonoNs>,
+    /// When its first chunk was received there.
+    pub first_received: Option<MonoNs>,
     /// Its chunks there, in order of observation.
     pub chunks: Vec<ChunkRecord>,
 }
@@ -86,13 +94,20 @@ impl ChunkState {
 }
 
 impl Ledger {
-    /// Follows the chunks of a request through all hops. `history` is [`Self::history`], or an earlier copy of it.
-    pub fn life_of(&self, rid: &str, history: &RequestHistory) -> RequestLife {
+    /// Follows the chunks of a request with these numbers through all hops. `history` is [`Self::history`], or an earlier copy of it.
+    pub fn life_of(&self, rid: &str, history: &RequestHistory, numbers: &RequestNumbers) -> RequestLife {
         let hops: Vec<CrossedHop<'_>> = self.hops().iter().filter_map(|hop| self.crossed_hop(hop)).collect();
-        let legs = legs_crossed(history, &hops);
+        let mut legs = legs_crossed(history, &hops);
+        // These are kept longer than the chunks.
+        if let Some(origin) = legs.first_mut() {
+            origin.first_sent = origin.first_sent.or(numbers.sent_first);
+        }
+        if let Some(last) = legs.last_mut() {
+            last.first_received = last.first_received.or(numbers.received_first);
+        }
         // Observed deliveries decide what became of a chunk; predictions are for runs without them.
         let predicted = if history.deliveries.is_empty() { self.predicted_losses(rid) } else { None };
-        let chunks = follow_chunks(&legs, predicted);
+        let chunks = follow_chunks(&legs, predicted, self.tool_calls.find(rid));
         RequestLife { legs, chunks }
     }
 
@@ -140,7 +155,16 @@ fn legs_crossed(history: &RequestHistory, hops: &[CrossedHop<'_>]) -> Vec<LifeLe
         let chunks: Vec<ChunkRecord> = of_leg.copied().collect();
         if !chunks.is_empty() {
             let observes_received = siblings.iter().any(|sibling| sibling.observes_received);
-            legs.push(LifeLeg { ends: hop.ends.clone(), observes_received, is_last: hop.is_last, chunks });
+            // If early chunks were overwritten, the first ones in the history are not the request's first.
+            let from_first = if history.since.is_none() { &chunks[..] } else { &[] };
+            legs.push(LifeLeg {
+                ends: hop.ends.clone(),
+                observes_received,
+                is_last: hop.is_last,
+                first_sent: from_first.iter().find_map(|chunk| chunk.sent),
+                first_received: from_first.iter().find_map(|chunk| chunk.received),
+                chunks,
+            });
         }
     }
     let all_ends: Vec<Ends<&str>> = hops.iter().map(|hop| hop.ends.as_str()).collect();
@@ -150,7 +174,11 @@ fn legs_crossed(history: &RequestHistory, hops: &[CrossedHop<'_>]) -> Vec<LifeLe
 
 /// Follows each chunk of the first leg through all legs by token count. A process between two hops may combine chunks, so a chunk continues in
 /// the first one whose count is not below its own, and has the outcome of that one.
-fn follow_chunks(legs: &[LifeLeg], predicted_losses: Option<&Losses>) -> Vec<ChunkLife> {
+fn follow_chunks(
+    legs: &[LifeLeg],
+    predicted_losses: Option<&Losses>,
+    tool_calls: Option<&ToolCalls>,
+) -> Vec<ChunkLife> {
     let Some((origin, further_legs)) = legs.split_first() else {
         return Vec::new();
     };
@@ -180,6 +208,7 @@ fn follow_chunks(legs: &[LifeLeg], predicted_losses: Option<&Losses>) -> Vec<Chu
             judged: judged.copied().copied(),
             combined_with,
             next_in_wakeup: None,
+            tool_call: tool_call_in(chunk, tool_calls),
         });
         on_last_leg.push(last);
     }
@@ -235,6 +264,16 @@ fn state_of_chunk(
         return ChunkState::DropPredicted;
     }
     if first.received.is_some() { ChunkState::Received } else { if_not_received }
+}
+
+/// How the part of a tool call that differs is in the response, if the chunk has a token of it.
+fn tool_call_in(chunk: &ChunkRecord, calls: Option<&ToolCalls>) -> Option<ToolCallOutcome> {
+    let calls = calls?;
+    let [first_token, end_token] = calls.part?.tokens;
+    let end = chunk.end?;
+    // Tokens are counted from 1: the chunk has those from `start + 1` to `end`.
+    let start = end.saturating_sub(chunk.tokens);
+    (first_token <= end && start < end_token).then_some(calls.outcome)
 }
 
 fn queue_wait_ns(chunk: &ChunkRecord) -> Option<u64> {

@@ -253,7 +253,7 @@ impl Timelines {
                 self.stamp_frame(*id, |times| times.processed = Some(at));
                 self.marked_frames.mark_processed(*id, at);
             }
-            What::Delivered(_) => self.record_delivery(at, ledger),
+            What::Delivered(_) => self.note_delivery(at, ledger),
             What::Stage(stage) => self.add_note(stage.rid, at, ledger, || NoteKind::Stage {
                 name: stage.name.into(),
                 by: stage.by.into(),
@@ -336,8 +336,8 @@ impl Timelines {
         self.marked_frames = marked;
     }
 
-    /// Records a delivery, and the chunks that it shows as dropped.
-    fn record_delivery(&mut self, at: MonoNs, ledger: &Ledger) {
+    /// Notes a delivery, and the chunks that it shows as dropped.
+    fn note_delivery(&mut self, at: MonoNs, ledger: &Ledger) {
         let Some(&ticket) = ledger.touched.first() else { return };
         let Some(timeline) = self.get_or_open(ticket, ledger) else { return };
         let observed = ledger.table.get(ticket).filter(|request| request.outcomes().is_some());

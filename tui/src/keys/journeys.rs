@@ -5,7 +5,7 @@ use session::ScreenCommand;
 use session::playback::{FindingKey, Play, Position};
 use trace::MonoNs;
 use trace::detect::{Finding, Severity, Verdict};
-use trace::ledger::{OccurrenceTimes, RequestNumbers};
+use trace::ledger::RequestNumbers;
 
 use crate::keys;
 use crate::state::Model;
@@ -38,8 +38,7 @@ fn row(rid: &str, gap: u64, flag: Flag) -> RequestRow {
 
 fn finding(rid: &str, began: u64) -> Finding {
     let verdict = Verdict { severity: Severity::Warning, rid: rid.into(), ..Verdict::default() };
-    let times = OccurrenceTimes::default();
-    Finding { kind: "", began: MonoNs(began), last_at: MonoNs(began), active: false, verdict, occurrences: 0, times }
+    Finding { began: MonoNs(began), last_at: MonoNs(began), verdict, ..Finding::default() }
 }
 
 impl Fixture {

@@ -1,52 +1,39 @@
 //! Words and symbols of the screen for what the ledger knows of a chunk.
 
-use trace::ledger::{ChunkOutcome, ChunkState};
+use trace::ledger::{ChunkOutcome, ChunkState, UnjudgedCause};
 
-labelled! {
-    pub(crate) ChunkStatus {
-        /// Sent on a hop where nothing else is observable.
-        Sent = "sent",
-        /// Sent but not received.
-        Waiting = "waiting",
-        /// Received; the rest is not observable, or has not happened yet.
-        Received = "received",
-        /// Delivered; of several chunks in one delivery, the first.
-        Delivered = "delivered",
-        /// Delivered together with an earlier chunk.
-        Merged = "merged",
-        /// Proven lost: a later delivery skipped its tokens.
-        Dropped = "DROPPED",
-        /// Predicted loss: a later chunk arrived before the request's coroutine ran, on a release that keeps only the last chunk.
-        DropPredicted = "dropped?",
-        /// Delivered or lost, but unknown which.
-        Unknown = "unknown",
+/// A state for each word, in the order of the help.
+pub(crate) const STATES: [ChunkState; 8] = [
+    ChunkState::Sent,
+    ChunkState::Waiting,
+    ChunkState::Received,
+    ChunkState::Judged(ChunkOutcome::Delivered),
+    ChunkState::Judged(ChunkOutcome::Merged),
+    ChunkState::Judged(ChunkOutcome::Dropped),
+    ChunkState::DropPredicted,
+    ChunkState::Judged(ChunkOutcome::Unjudged(UnjudgedCause::Ambiguous)),
+];
+
+/// Word for a chunk in this state.
+pub(crate) fn label_of(state: ChunkState) -> &'static str {
+    match state {
+        ChunkState::Sent => "sent",
+        ChunkState::Waiting => "waiting",
+        ChunkState::Received => "received",
+        ChunkState::DropPredicted => "dropped?",
+        ChunkState::Judged(ChunkOutcome::Dropped) => "DROPPED",
+        ChunkState::Judged(ChunkOutcome::Unjudged(_)) => "unknown",
+        ChunkState::Judged(outcome) => outcome.name(),
     }
 }
 
-impl ChunkStatus {
-    /// Symbol in a row of ticks.
-    pub(crate) fn tick_symbol(self) -> char {
-        match self {
-            Self::Waiting => '.',
-            Self::Sent | Self::Received | Self::Delivered => '|',
-            Self::Merged => 'o',
-            Self::Dropped => 'x',
-            Self::DropPredicted | Self::Unknown => '?',
-        }
-    }
-}
-
-impl From<ChunkState> for ChunkStatus {
-    fn from(state: ChunkState) -> Self {
-        match state {
-            ChunkState::Sent => Self::Sent,
-            ChunkState::Waiting => Self::Waiting,
-            ChunkState::Received => Self::Received,
-            ChunkState::DropPredicted => Self::DropPredicted,
-            ChunkState::Judged(ChunkOutcome::Delivered) => Self::Delivered,
-            ChunkState::Judged(ChunkOutcome::Merged) => Self::Merged,
-            ChunkState::Judged(ChunkOutcome::Dropped) => Self::Dropped,
-            ChunkState::Judged(ChunkOutcome::Unjudged(_)) => Self::Unknown,
-        }
+/// Symbol in a row of ticks.
+pub(crate) fn tick_symbol(state: ChunkState) -> char {
+    match state {
+        ChunkState::Waiting => '.',
+        ChunkState::Sent | ChunkState::Received | ChunkState::Judged(ChunkOutcome::Delivered) => '|',
+        ChunkState::Judged(ChunkOutcome::Merged) => 'o',
+        ChunkState::Judged(ChunkOutcome::Dropped) => 'x',
+        ChunkState::DropPredicted | ChunkState::Judged(ChunkOutcome::Unjudged(_)) => '?',
     }
 }

@@ -212,7 +212,6 @@ mod tests {
     use trace::MonoNs;
     use trace::detect::Verdict;
     use trace::event::Capabilities;
-    use trace::ledger::OccurrenceTimes;
 
     use super::*;
     use crate::state::scene::{MS, Scene};
@@ -242,15 +241,7 @@ mod tests {
         assert_eq!((at(&scene).health, at(&scene).backlog_frames), (Health::Critical, Some(1)));
         let verdict = Verdict { severity: Severity::Warning, hop: at(&scene).name, ..Verdict::default() };
         let moment = MonoNs(MS);
-        let over = Finding {
-            kind: "burst",
-            began: moment,
-            last_at: moment,
-            active: false,
-            verdict,
-            occurrences: 0,
-            times: OccurrenceTimes::default(),
-        };
+        let over = Finding { began: moment, last_at: moment, verdict, ..Finding::default() };
         scene.receive(6_000 * MS, 1, 2);
         assert_eq!(at(&scene).health, Health::Good);
         let health = summarise_hops(scene.analysis.ledger(), &[over], &RecentTraffic::default()).remove(0).health;

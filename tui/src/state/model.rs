@@ -279,17 +279,11 @@ pub(crate) struct RunValues {
 
 #[cfg(test)]
 mod tests {
-    use trace::detect::Verdict;
-    use trace::ledger::OccurrenceTimes;
-
     use super::*;
 
     #[test]
     fn nothing_lasts_now_after_the_end_of_the_run() {
-        let [began, last_at] = [MonoNs(1), MonoNs(2)];
-        let times = OccurrenceTimes::default();
-        let lasting =
-            Finding { kind: "burst", began, last_at, active: true, verdict: Verdict::default(), occurrences: 1, times };
+        let lasting = Finding { began: MonoNs(1), last_at: MonoNs(2), active: true, ..Finding::default() };
         let mut model = Model::default();
         assert_eq!(model.format_finding_end(&lasting), "to now");
         model.run.stage = "ended";

@@ -144,7 +144,7 @@ impl Model {
         let history = pinned.longest_history(ledger, rid);
         let mut facts = RequestFacts::from_ledger(ledger, request, summary, rid);
         facts.receiver_changes = receiver_changes(&history, &hops::hop_ends(ledger));
-        let life = ledger.life_of(rid, &history);
+        let life = ledger.life_of(rid, &history, &row.numbers);
         self.detail = Some(RequestDetail::new(rid, &history, life, is_known.then_some(row), ledger.engine(), facts));
     }
 

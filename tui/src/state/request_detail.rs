@@ -1,44 +1,17 @@
 //! Detail of one request: its stages, and the outcome of each chunk.
 
-use std::ops::Deref;
-
 use outputs::report::bar::{Segment, merge_small_segments};
 use trace::MonoNs;
 use trace::detect::attribution::LegKind;
 use trace::engine::{EngineState, Facts};
-use trace::event::{ToolCallOutcome, ToolCalls};
 use trace::ledger::{
-    ChunkLife, ChunkRecord, FirstCrossing, FirstTokenPlace, LifeLeg, RequestHistory, RequestLife, RequestNumbers,
-    TtftMoment, TtftPath, WayPart, first_token_legs,
+    ChunkLife, ChunkOutcome, ChunkState, FirstCrossing, FirstTokenPlace, LifeLeg, RequestHistory, RequestLife,
+    RequestNumbers, TtftMoment, TtftPath, WayPart, first_token_legs,
 };
-use trace::path::Ends;
 
-use super::chunk_status::ChunkStatus;
+use super::chunk_status::tick_symbol;
 use super::request_facts::{FlagEvidence, RequestFacts, evidence_of_flags};
 use super::request_row::RequestRow;
-
-/// A row of the list of chunks: a chunk of the first hop, with what the ledger knows of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ChunkLine {
-    life: ChunkLife,
-    pub(crate) status: ChunkStatus,
-    /// How a part of a tool call that is in this chunk differs in the response.
-    pub(crate) tool_call: Option<ToolCallOutcome>,
-}
-
-impl ChunkLine {
-    fn new(life: ChunkLife) -> Self {
-        Self { status: life.state.into(), life, tool_call: None }
-    }
-}
-
-impl Deref for ChunkLine {
-    type Target = ChunkLife;
-
-    fn deref(&self) -> &ChunkLife {
-        &self.life
-    }
-}
 
 /// A point on a request's path.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,12 +34,8 @@ pub(crate) struct Tick {
     pub(crate) symbol: char,
 }
 
-impl Tick {
-    /// A tick of an observation whose chunk has no status of its own.
-    fn plain(at: MonoNs) -> Self {
-        Self { at, symbol: '|' }
-    }
-}
+/// Tick of an observation whose chunk has no state of its own.
+const PLAIN_TICK: char = '|';
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RequestDetail {
@@ -78,7 +47,7 @@ pub(crate) struct RequestDetail {
     /// Breakdown of the time to first token.
     pub(crate) first_token_path: Vec<Segment>,
     pub(crate) tracks: Vec<TickTrack>,
-    pub(crate) chunks: Vec<ChunkLine>,
+    pub(crate) chunks: Vec<ChunkLife>,
     /// Roles that receive the chunks, in the order of the path.
     pub(crate) receiving_roles: Vec<String>,
     /// One sentence per flag.
@@ -98,11 +67,7 @@ impl RequestDetail {
         facts: RequestFacts,
     ) -> Self {
         let numbers = row.as_ref().map(|row| row.numbers).unwrap_or_default();
-        let legs = hop_legs(&life.legs, history, &numbers);
-        let mut chunks: Vec<ChunkLine> = life.chunks.into_iter().map(ChunkLine::new).collect();
-        if let Some(calls) = &facts.tool_calls {
-            mark_damaged_tool_call(&mut chunks, calls);
-        }
+        let RequestLife { legs, chunks } = life;
         Self {
             rid: rid.to_owned(),
             first_token_path: first_token_path(&legs, &numbers, engine.facts()),
@@ -122,7 +87,8 @@ impl RequestDetail {
     pub(crate) fn harmed_chunks(&self) -> impl DoubleEndedIterator<Item = usize> {
         let has_damaged_call = self.chunks.iter().any(|chunk| chunk.tool_call.is_some());
         let harmed = self.chunks.iter().enumerate().filter(move |(_, chunk)| {
-            let is_left_out = chunk.status == ChunkStatus::Unknown && has_damaged_call;
+            let is_unknown = matches!(chunk.state, ChunkState::Judged(ChunkOutcome::Unjudged(_)));
+            let is_left_out = is_unknown && has_damaged_call;
             chunk.tool_call.is_some() || (chunk.state.is_harmed() && !is_left_out)
         });
         harmed.map(|(index, _)| index)
@@ -158,61 +124,8 @@ impl TimeSpan {
     }
 }
 
-/// The request between two roles, with the times of its first chunk.
-struct HopLeg<'a> {
-    ends: &'a Ends<Box<str>>,
-    observes_received: bool,
-    is_last: bool,
-    chunks: &'a [ChunkRecord],
-    first_sent: Option<MonoNs>,
-    first_received: Option<MonoNs>,
-}
-
-/// The legs of the request's path with the times of its first chunk, where these are known.
-fn hop_legs<'a>(legs: &'a [LifeLeg], history: &RequestHistory, numbers: &RequestNumbers) -> Vec<HopLeg<'a>> {
-    let legs = legs.iter().map(|leg| HopLeg {
-        ends: &leg.ends,
-        observes_received: leg.observes_received,
-        is_last: leg.is_last,
-        chunks: &leg.chunks,
-        first_sent: None,
-        first_received: None,
-    });
-    let mut legs: Vec<HopLeg<'a>> = legs.collect();
-    // If early chunks were overwritten, the first ones in the history are not the request's first.
-    if history.since.is_none() {
-        for leg in &mut legs {
-            leg.first_sent = leg.chunks.iter().find_map(|chunk| chunk.sent);
-            leg.first_received = leg.chunks.iter().find_map(|chunk| chunk.received);
-        }
-    }
-    if let Some(origin) = legs.first_mut() {
-        origin.first_sent = origin.first_sent.or(numbers.sent_first);
-    }
-    if let Some(last) = legs.last_mut() {
-        last.first_received = last.first_received.or(numbers.received_first);
-    }
-    legs
-}
-
-/// Marks the chunks with the part of a tool call that differs.
-fn mark_damaged_tool_call(chunks: &mut [ChunkLine], calls: &ToolCalls) {
-    let Some(part) = calls.part else { return };
-    let [first_token, end_token] = part.tokens;
-    for chunk in chunks {
-        let Some(end) = chunk.end else {
-            chunk.tool_call = None;
-            continue;
-        };
-        let start = end.saturating_sub(chunk.tokens);
-        // Tokens are counted from 1: the chunk has those from `start + 1` to `end`.
-        let contains_part = first_token <= end && start < end_token;
-        chunk.tool_call = contains_part.then_some(calls.outcome);
-    }
-}
-
 /// Breakdown of the first token's time between the first and last known moments.
-fn first_token_path(legs: &[HopLeg<'_>], numbers: &RequestNumbers, engine: &dyn Facts) -> Vec<Segment> {
+fn first_token_path(legs: &[LifeLeg], numbers: &RequestNumbers, engine: &dyn Facts) -> Vec<Segment> {
     let crossings = legs.iter().map(|leg| FirstCrossing {
         sent: leg.first_sent,
         received: leg.first_received,
@@ -238,7 +151,7 @@ fn first_token_path(legs: &[HopLeg<'_>], numbers: &RequestNumbers, engine: &dyn 
 }
 
 /// Describes parts of the way from scheduler to tokenizer with the names of the run's path.
-fn describe_way(parts: &[WayPart], legs: &[HopLeg<'_>]) -> String {
+fn describe_way(parts: &[WayPart], legs: &[LifeLeg]) -> String {
     match *parts {
         [WayPart::OnHop(hop)] => LegKind::Wait.describe(&legs[hop].ends.to_string()),
         [WayPart::Behind(hop)] => LegKind::Inside.describe(&legs[hop].ends.to),
@@ -249,7 +162,7 @@ fn describe_way(parts: &[WayPart], legs: &[HopLeg<'_>]) -> String {
 
 /// The known moments of the request on its path, in the order of time.
 fn path_stages(
-    legs: &[HopLeg<'_>],
+    legs: &[LifeLeg],
     history: &RequestHistory,
     numbers: &RequestNumbers,
     engine: &dyn Facts,
@@ -263,7 +176,7 @@ fn path_stages(
         }
     }
     for (index, leg) in legs.iter().enumerate() {
-        let ends = leg.ends;
+        let ends = &leg.ends;
         if let Some(at) = leg.first_sent {
             // The engine has names for the first send and the last receive of the path.
             let log_name = if index == 0 { in_parentheses(log_names.first_sent) } else { String::new() };
@@ -293,24 +206,24 @@ fn in_parentheses(name: &str) -> String {
 }
 
 /// A row of ticks for the sends and for the receives of each leg, and one for the deliveries.
-fn tracks(legs: &[HopLeg<'_>], history: &RequestHistory, lines: &[ChunkLine]) -> Vec<TickTrack> {
+fn tracks(legs: &[LifeLeg], history: &RequestHistory, lives: &[ChunkLife]) -> Vec<TickTrack> {
     let mut tracks = Vec::new();
     for (leg_index, leg) in legs.iter().enumerate() {
         let chunks = &leg.chunks;
         let sent = chunks.iter().enumerate().filter_map(|(chunk_index, chunk)| {
             let at = chunk.sent?;
-            // Only the chunks of the first hop have a line, and so a status.
-            let status = (leg_index == 0).then(|| lines[chunk_index].status);
-            Some(status.map_or(Tick::plain(at), |status| Tick { at, symbol: status.tick_symbol() }))
+            // Only the chunks of the first hop have a state.
+            let symbol = if leg_index == 0 { tick_symbol(lives[chunk_index].state) } else { PLAIN_TICK };
+            Some(Tick { at, symbol })
         });
         tracks.push(TickTrack { label: format!("{} sent", leg.ends.from), ticks: sent.collect() });
         if leg.observes_received {
-            let received = chunks.iter().filter_map(|chunk| chunk.received).map(Tick::plain);
+            let received = chunks.iter().filter_map(|chunk| chunk.received).map(|at| Tick { at, symbol: PLAIN_TICK });
             tracks.push(TickTrack { label: format!("{} received", leg.ends.to), ticks: received.collect() });
         }
     }
     if !history.deliveries.is_empty() {
-        let deliveries = history.deliveries.iter().map(|delivery| Tick::plain(delivery.at));
+        let deliveries = history.deliveries.iter().map(|delivery| Tick { at: delivery.at, symbol: PLAIN_TICK });
         tracks.push(TickTrack { label: "client".into(), ticks: deliveries.collect() });
     }
     tracks
@@ -318,52 +231,23 @@ fn tracks(legs: &[HopLeg<'_>], history: &RequestHistory, lines: &[ChunkLine]) ->
 
 #[cfg(test)]
 mod tests {
-    use trace::event::{ArgumentsPart, Capabilities, Received, What};
-    use trace::ledger::{ChunkOutcome, ChunkState, UnjudgedCause};
+    use trace::event::{Capabilities, Received, ToolCallOutcome, What};
+    use trace::ledger::UnjudgedCause;
     use trace::{FrameId, HopId};
 
     use super::*;
     use crate::state::model::Model;
     use crate::state::scene::{MS, Scene};
 
-    fn line_of(end: u32, outcome: ChunkOutcome) -> ChunkLine {
-        ChunkLine::new(ChunkLife {
-            sent: Some(MonoNs(0)),
-            waits_ns: Vec::new(),
-            wakeup: None,
-            tokens: 1,
-            end: Some(end),
-            state: ChunkState::Judged(outcome),
-            judged: None,
-            combined_with: None,
-            next_in_wakeup: None,
-        })
-    }
-
     #[test]
-    fn the_chunks_of_a_damaged_tool_call_are_found() {
-        let outcome = |end| match end {
-            1 => ChunkOutcome::Delivered,
-            _ => ChunkOutcome::Unjudged(UnjudgedCause::TextOnly),
-        };
-        let mut chunks: Vec<ChunkLine> = (1..=4).map(|end| line_of(end, outcome(end))).collect();
-        let place =
-            ArgumentsPart { at: 1, chars: 9, tokens: [2, 3], whole_chunks: true, events: [1, 2], whole_events: true };
-        let calls = ToolCalls {
-            calls: 1,
-            absent: 0,
-            call: 1,
-            reason: None,
-            outcome: ToolCallOutcome::Missing,
-            finish: None,
-            events: 2,
-            part: Some(place),
-        };
-        let mut detail = RequestDetail { chunks: chunks.clone(), ..RequestDetail::default() };
-        assert_eq!(detail.harmed_chunks().collect::<Vec<_>>(), [1, 2, 3]);
-        mark_damaged_tool_call(&mut chunks, &calls);
-        detail.chunks = chunks;
+    fn unknown_chunks_are_left_out_where_a_tool_call_is_damaged() {
+        let state = ChunkState::Judged(ChunkOutcome::Unjudged(UnjudgedCause::TextOnly));
+        let unknown = ChunkLife { state, ..ChunkLife::default() };
+        let chunks = vec![ChunkLife::default(), unknown.clone(), unknown];
+        let mut detail = RequestDetail { chunks, ..RequestDetail::default() };
         assert_eq!(detail.harmed_chunks().collect::<Vec<_>>(), [1, 2]);
+        detail.chunks[1].tool_call = Some(ToolCallOutcome::Missing);
+        assert_eq!(detail.harmed_chunks().collect::<Vec<_>>(), [1]);
     }
 
     /// Sends the chunk with this token on a hop in a frame of its own, and receives it, at times in milliseconds.

@@ -4,7 +4,7 @@ use super::pad::{ClickAreas, Pad, text_width, wrap_text};
 use crate::keys::{self, BINDINGS};
 use crate::state::Model;
 use crate::state::action::Tab;
-use crate::state::chunk_status::ChunkStatus;
+use crate::state::chunk_status::{STATES, label_of, tick_symbol};
 use crate::state::filter;
 use crate::state::flags::{Flag, Health};
 use crate::state::request_row::RequestColumn;
@@ -97,7 +97,7 @@ fn help_lines(theme: Theme, ui: &Ui, model: &Model) -> Vec<HelpLine> {
     // `Unknown` comes first, but is listed last.
     health.rotate_left(1);
     lines.push(HelpLine::new("signs", format!("{}   - not observed", health.join("   "))));
-    let statuses = ChunkStatus::ALL.map(|status| format!("{} {}", status.tick_symbol(), status.label()));
+    let statuses = STATES.map(|state| format!("{} {}", tick_symbol(state), label_of(state)));
     lines.push(HelpLine::new("chunks", statuses.join("   ")));
     lines.push(HelpLine::empty());
     lines.push(HelpLine::new("flags", "flags of a request, worst first"));

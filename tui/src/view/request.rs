@@ -4,7 +4,7 @@ use outputs::report::explain_tool_calls;
 use session::units::{format_count, format_duration, known_or_dash};
 use trace::MonoNs;
 use trace::event::{AnswerEnd, ToolCallOutcome};
-use trace::ledger::ResponseEnd;
+use trace::ledger::{ChunkLife, ChunkOutcome, ChunkState, ResponseEnd};
 use trace::words::plural;
 
 use super::pad::{CellRow, Pad, text_width};
@@ -12,9 +12,9 @@ use super::path::{self, LegendRoom};
 use super::{ItlQuantiles, draw_itl};
 use crate::state::Model;
 use crate::state::action::Tab;
-use crate::state::chunk_status::ChunkStatus;
+use crate::state::chunk_status::label_of;
 use crate::state::flags::{Flag, Health};
-use crate::state::request_detail::{ChunkLine, PathStage, RequestDetail, Tick, TickTrack, TimeSpan};
+use crate::state::request_detail::{PathStage, RequestDetail, Tick, TickTrack, TimeSpan};
 use crate::state::request_facts::FlagEvidence;
 use crate::state::request_row::RequestRow;
 use crate::state::run_time::RunClock;
@@ -408,7 +408,7 @@ fn wait_heading(role: &str) -> String {
 }
 
 /// Draws a chunk in one row: its columns, its outcome, and what happened to it. `start` is the first moment of the request.
-fn draw_chunk(pad: &mut Pad<'_>, y: u16, layout: &ChunkLayout, index: usize, chunk: &ChunkLine, start: Option<MonoNs>) {
+fn draw_chunk(pad: &mut Pad<'_>, y: u16, layout: &ChunkLayout, index: usize, chunk: &ChunkLife, start: Option<MonoNs>) {
     let sent_ns = chunk.sent.zip(start).map(|(at, start)| at.since(start));
     let cells = layout.columns.iter().map(|column| match *column {
         ChunkColumn::Number => format_count(index as u64 + 1),
@@ -419,13 +419,13 @@ fn draw_chunk(pad: &mut Pad<'_>, y: u16, layout: &ChunkLayout, index: usize, chu
         ChunkColumn::Wakeup => known_or_dash(chunk.wakeup, |number| number.to_string()),
     });
     pad.draw_cells(layout.cells(y), cells, Ink::Plain);
-    let ink = match chunk.status {
-        ChunkStatus::Dropped => Ink::Health(Health::Critical),
-        ChunkStatus::DropPredicted | ChunkStatus::Merged | ChunkStatus::Unknown => Ink::Health(Health::Warning),
-        ChunkStatus::Delivered => Ink::Health(Health::Good),
-        ChunkStatus::Sent | ChunkStatus::Waiting | ChunkStatus::Received => Ink::Plain,
+    let ink = match chunk.state {
+        ChunkState::Judged(ChunkOutcome::Dropped) => Ink::Health(Health::Critical),
+        ChunkState::Judged(ChunkOutcome::Delivered) => Ink::Health(Health::Good),
+        state if state.is_harmed() => Ink::Health(Health::Warning),
+        _ => Ink::Plain,
     };
-    let x = pad.draw_text(layout.outcome_x(), y, chunk.status.label(), ink);
+    let x = pad.draw_text(layout.outcome_x(), y, label_of(chunk.state), ink);
     if let Some(next) = chunk.next_in_wakeup {
         let delay = format_duration(next.delay_ns);
         let text = format!("chunk {} received {delay} later", format_count(next.number as u64));

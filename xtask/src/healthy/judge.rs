@@ -3,11 +3,10 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use probe_user::egress::ConnectionStep;
 use responses::{Detokenize, ResponseReader, TokenStream};
 use serde::Deserialize;
 use serde_json::Value;
-use sources::translate::{Clients, read_step};
+use sources::translate::Clients;
 use trace::event::{
     Answer, Capabilities, Chunk, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Received, ToolCallOutcome,
     ToolCalls, UnjudgedReason, What,
@@ -154,8 +153,7 @@ impl ServedResponse {
                     pieces_written += 1;
                     let bytes = self.bytes_of_piece(text, pieces_written == 1, pieces_written == pieces);
                     let at = run.tick();
-                    let step = ConnectionStep::Bytes { bytes: &bytes, begins: true };
-                    read_step(&mut reader, step, at, &mut clients.server, &mut |event| run.apply_from_reader(event));
+                    reader.read_bytes(at, &bytes, true, &mut clients.server, &mut |event| run.apply_from_reader(event));
                 }
             }
         }

@@ -28,7 +28,7 @@ mod words;
 pub use crate::undecoded::Undecoded;
 pub use batch::{Batch, Codec};
 pub use decoder::Decoder;
-pub use pickle::op as pickle_op;
+pub use pickle::{PickleStyle, Pickler};
 pub(crate) use pickle::{PickleWalk, read_text_list};
 pub(crate) use requests::read_pickled_request;
 pub use requests::read_requests;

@@ -6,7 +6,6 @@ mod envelope;
 mod metrics;
 mod spans;
 
-use std::collections::{HashMap, HashSet};
 use std::io;
 
 pub use envelope::Resource;
@@ -16,7 +15,7 @@ use trace::clock::MonoNs;
 use trace::event::Event;
 
 use self::envelope::{RunEngine, TRACES, wrap_in_envelope};
-use self::spans::Episode;
+use self::spans::FindingSpan;
 use super::json::{Array, Object, ObjectStream};
 use super::selection::Selection;
 use super::{ExportContext, ExportedRequest, Exporter, Opening, Options};
@@ -89,12 +88,10 @@ pub struct LiveSpans {
     opening: Opening,
     resource: Resource,
     encoded: Encoded,
-    /// Active findings, with the start of each current episode.
-    active: HashMap<(&'static str, String), MonoNs>,
-    /// Findings that have had an episode.
-    known: HashSet<(&'static str, String)>,
-    /// Number of episode spans so far; each has its own span ids.
-    episodes: u64,
+    /// Changes of findings up to this tick have their spans.
+    told_until: Option<MonoNs>,
+    /// Number of spans of findings so far; each has its own id.
+    finding_spans: u64,
 }
 
 impl LiveSpans {
@@ -105,9 +102,8 @@ impl LiveSpans {
             opening,
             resource,
             encoded: Encoded::default(),
-            active: HashMap::new(),
-            known: HashSet::new(),
-            episodes: 0,
+            told_until: None,
+            finding_spans: 0,
         }
     }
 
@@ -156,24 +152,13 @@ impl LiveSpans {
         let Some(capture_start) = analysis.ledger().started() else {
             return;
         };
-        for finding in analysis.findings() {
-            let key = (finding.kind, finding.verdict.hop.clone());
-            let episode = match (finding.active, self.active.get(&key)) {
-                (true, None) => {
-                    // The finding's start is that of its first episode.
-                    let from = if self.known.insert(key.clone()) { finding.began } else { finding.last_at };
-                    self.active.insert(key, from);
-                    Episode { number: self.episodes + 1, from, to: now, over: false }
-                }
-                (false, Some(&from)) => {
-                    self.active.remove(&key);
-                    let from = from.min(finding.last_at);
-                    Episode { number: self.episodes + 1, from, to: finding.last_at, over: true }
-                }
-                _ => continue,
-            };
-            self.episodes = episode.number;
-            self.encoded.add(|list| spans::write_finding_span(list, finding, &episode, source, capture_start, &clock));
+        let told_until = self.told_until.replace(now);
+        for finding in analysis.findings().into_iter().filter(|finding| finding.changed_at > told_until) {
+            let Some(&last) = finding.times.episodes().last() else { continue };
+            self.finding_spans += 1;
+            let to = if finding.active { now } else { last.last };
+            let span = FindingSpan { number: self.finding_spans, from: last.first, to };
+            self.encoded.add(|list| spans::write_finding_span(list, finding, &span, source, capture_start, &clock));
         }
     }
 

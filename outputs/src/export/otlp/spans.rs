@@ -1,10 +1,8 @@
 //! Spans: a request with its stages, a finding, and the capture itself.
 
-use std::collections::BTreeMap;
-
 use serde_json::Value;
 use trace::clock::MonoNs;
-use trace::detect::{Finding, Severity};
+use trace::detect::{Finding, Severity, Verdict};
 use trace::event::Finish;
 use trace::ledger::{NoteKind, RequestNote};
 
@@ -88,14 +86,15 @@ pub(super) fn write_capture_span(spans: &mut Array<'_>, source: &str, report: &R
                 list.object(|o| {
                     let at = MonoNs(from.0.saturating_add(finding.at_ns));
                     o.int_text("timeUnixNano", clock.wall_ns(at)).put("name", &finding.kind);
-                    let attributes = FindingAttributes {
+                    let verdict = Verdict {
                         severity: finding.severity,
-                        summary: &finding.summary,
-                        rid: &finding.rid,
-                        hop: finding.hop.as_deref().unwrap_or_default(),
-                        evidence: &finding.evidence,
+                        summary: finding.summary.clone(),
+                        rid: finding.rid.clone(),
+                        hop: finding.hop.clone().unwrap_or_default(),
+                        evidence: finding.evidence.clone(),
+                        ..Verdict::default()
                     };
-                    o.array("attributes", |a| attributes.write(a));
+                    o.array("attributes", |a| write_verdict(a, &verdict));
                 });
             }
         });
@@ -103,21 +102,19 @@ pub(super) fn write_capture_span(spans: &mut Array<'_>, source: &str, report: &R
     1
 }
 
-/// A time in which a finding held.
-pub(super) struct Episode {
-    /// Number of the episode among those of all findings, from 1 on.
+/// An episode of a finding: so far if it lasts, else the whole.
+pub(super) struct FindingSpan {
+    /// Number among the spans of all findings, from 1 on.
     pub(super) number: u64,
     pub(super) from: MonoNs,
     pub(super) to: MonoNs,
-    /// Whether it has ended; otherwise it has just started.
-    pub(super) over: bool,
 }
 
 /// Writes a finding that starts or ends, below the capture that started at `capture_start`.
 pub(super) fn write_finding_span(
     spans: &mut Array<'_>,
     finding: &Finding,
-    episode: &Episode,
+    span: &FindingSpan,
     source: &str,
     capture_start: MonoNs,
     clock: &CaptureClock,
@@ -126,23 +123,16 @@ pub(super) fn write_finding_span(
     let trace = TraceId::of_capture(source, capture_ns);
     let parent = SpanIds::of_trace(&trace, capture_ns).next();
     // Ids are hashes of a time, so the number makes this one differ from the capture's and the other findings'.
-    let id = SpanIds::of_trace(&trace, capture_ns.wrapping_add(episode.number)).next();
+    let id = SpanIds::of_trace(&trace, capture_ns.wrapping_add(span.number)).next();
     let verdict = &finding.verdict;
-    let Episode { from, to, .. } = *episode;
+    let FindingSpan { from, to, .. } = *span;
     spans.object(|o| {
         let parent = Some(parent.as_str());
         SpanHead { trace: &trace, id: &id, parent, flags: SAMPLED, name: finding.kind, kind: INTERNAL, from, to }
             .write(o, clock);
         o.array("attributes", |a| {
-            put_text(a, "tokengap.finding.state", if episode.over { "over" } else { "began" });
-            FindingAttributes {
-                severity: verdict.severity,
-                summary: &verdict.summary,
-                rid: &verdict.rid,
-                hop: &verdict.hop,
-                evidence: &verdict.evidence,
-            }
-            .write(a);
+            put_text(a, "tokengap.finding.state", if finding.active { "began" } else { "over" });
+            write_verdict(a, verdict);
         });
         if verdict.severity == Severity::Critical {
             o.object("status", |s| {
@@ -170,28 +160,18 @@ fn write_evidence(list: &mut Array<'_>, name: &str, value: &Value) {
     }
 }
 
-/// A finding, of the live analysis or of a report. Texts are empty if they do not apply.
-struct FindingAttributes<'a> {
-    severity: Severity,
-    summary: &'a str,
-    rid: &'a str,
-    hop: &'a str,
-    evidence: &'a BTreeMap<String, Value>,
-}
-
-impl FindingAttributes<'_> {
-    fn write(&self, a: &mut Array<'_>) {
-        put_text(a, "tokengap.finding.severity", self.severity.as_str());
-        put_text(a, "tokengap.finding.summary", self.summary);
-        if !self.rid.is_empty() {
-            put_text(a, "gen_ai.response.id", self.rid);
-        }
-        if !self.hop.is_empty() {
-            put_text(a, "tokengap.hop", self.hop);
-        }
-        for (name, value) in self.evidence {
-            write_evidence(a, name, value);
-        }
+/// Writes the attributes of a finding.
+fn write_verdict(a: &mut Array<'_>, verdict: &Verdict) {
+    put_text(a, "tokengap.finding.severity", verdict.severity.as_str());
+    put_text(a, "tokengap.finding.summary", &verdict.summary);
+    if !verdict.rid.is_empty() {
+        put_text(a, "gen_ai.response.id", &verdict.rid);
+    }
+    if !verdict.hop.is_empty() {
+        put_text(a, "tokengap.hop", &verdict.hop);
+    }
+    for (name, value) in &verdict.evidence {
+        write_evidence(a, name, value);
     }
 }
 
@@ -256,8 +236,10 @@ fn write_request_attributes(
         put_int(a, &format!("tokengap.itl.{end}.p99_ns"), itl.map(|p| p.p99));
     }
     put_int(a, "tokengap.chunks.sent", Some(s.chunks_sent));
+    put_int(a, "tokengap.chunks.delivered", s.delivered);
     put_int(a, "tokengap.chunks.merged", s.merged);
     put_int(a, "tokengap.chunks.dropped", s.dropped);
+    put_int(a, "tokengap.chunks.unjudged", s.unjudged);
     put_int(a, "tokengap.tokens.received", s.tokens_received);
     put_int(a, "tokengap.tokens.delivered", s.tokens_delivered);
     put_int(a, "tokengap.tokens.lost", s.tokens_lost);

@@ -113,8 +113,9 @@ fn write_facts(args: &mut Object<'_>, request: &ExportedRequest<'_>, context: &E
     args.known("prompt_tokens", s.prompt_tokens).known("cached_tokens", s.cached_tokens);
     args.known("gap_ns", s.gap_ns).known("last_gap_ns", request_stage::last_gap_ns(request.timeline, context.ledger));
     args.known("ttft_ns", TtftPath::new(s).ttft_ns()).known("longest_silence_ns", s.silence_ns);
-    args.known("tokens_delivered", s.tokens_delivered).known("chunks_merged", s.merged);
-    args.known("chunks_dropped", s.dropped).known("tokens_lost", s.tokens_lost);
+    args.known("chunks_delivered", s.delivered).known("chunks_merged", s.merged);
+    args.known("chunks_dropped", s.dropped).known("chunks_unjudged", s.unjudged);
+    args.known("tokens_delivered", s.tokens_delivered).known("tokens_lost", s.tokens_lost);
     args.known("first_token_delivery_ns", request_stage::first_delivery_ns(s));
     args.known("itl_client_p99_ns", s.itl.delivered.map(|itl| itl.p99));
     args.known("itl_sent_p99_ns", s.itl.sent.map(|itl| itl.p99));

@@ -3,16 +3,12 @@
 use std::sync::LazyLock;
 
 use adapter::decode::EngineSeconds;
-use engines::sglang::wire::fields;
-
-use super::pickle::{Pickler, PythonClass};
+use engines::sglang::wire::{PickleStyle, Pickler, fields};
 
 const IO_STRUCT: &str = "sglang.srt.managers.io_struct";
 const REQUEST: &str = "TokenizedGenerateReqInput";
-const SAMPLING_PARAMS: PythonClass =
-    PythonClass { module: "sglang.srt.sampling.sampling_params", name: "SamplingParams" };
-const TIME_STATS: PythonClass =
-    PythonClass { module: "sglang.srt.observability.req_time_stats", name: "SchedulerReqTimeStats" };
+const SAMPLING_PARAMS: &str = "sglang.srt.sampling.sampling_params";
+const TIME_STATS: &str = "sglang.srt.observability.req_time_stats";
 /// Read offset of the detokenizer, which is the length of the prompt tail in a first chunk.
 pub(in crate::demo) const READ_OFFSET: usize = 5;
 
@@ -158,10 +154,10 @@ pub(in crate::demo) enum Finish {
 
 /// Encodes a batch. `split` marks a request extracted from a batch by the router, which omits empty columns.
 pub(in crate::demo) fn batch(release: SglangRelease, class: Class, rows: &[BatchRow<'_>], split: bool) -> Vec<u8> {
-    let mut pickler = Pickler::new();
+    let mut pickler = Pickler::new(PickleStyle::PYTHON);
     let columns =
         Columns { release, rows, split, load: !split && (class == Class::TokenIds || release.text_carries_load()) };
-    pickler.instance(PythonClass { module: IO_STRUCT, name: CLASSES[class as usize] }, |p| {
+    pickler.instance(IO_STRUCT, CLASSES[class as usize], |p| {
         p.dict(|p| {
             for field in release.fields(class) {
                 p.text(field);
@@ -174,8 +170,8 @@ pub(in crate::demo) fn batch(release: SglangRelease, class: Class, rows: &[Batch
 
 /// Encodes a request.
 pub(in crate::demo) fn request(release: SglangRelease, row: &RequestRow<'_>) -> Vec<u8> {
-    let mut pickler = Pickler::new();
-    pickler.instance(PythonClass { module: IO_STRUCT, name: REQUEST }, |p| {
+    let mut pickler = Pickler::new(PickleStyle::PYTHON);
+    pickler.instance(IO_STRUCT, REQUEST, |p| {
         p.dict(|p| {
             for field in REQUEST_FIELDS[release as usize] {
                 p.interned(field);
@@ -187,7 +183,7 @@ pub(in crate::demo) fn request(release: SglangRelease, row: &RequestRow<'_>) -> 
 }
 
 /// Writes a field of a request. Fields without a value here are `None`.
-fn write_request_field(p: &mut Pickler, release: SglangRelease, row: &RequestRow<'_>, field: &str) {
+fn write_request_field(p: &mut Pickler<'_>, release: SglangRelease, row: &RequestRow<'_>, field: &str) {
     match field {
         "rid" => p.text(row.rid),
         "http_worker_ipc" => match row.worker {
@@ -196,7 +192,7 @@ fn write_request_field(p: &mut Pickler, release: SglangRelease, row: &RequestRow
         },
         "input_text" => p.text(row.text),
         "input_ids" => write_ids(p, release, row.prompt),
-        "sampling_params" => p.instance(SAMPLING_PARAMS, |p| write_sampling_params(p, row.stop)),
+        "sampling_params" => p.instance(SAMPLING_PARAMS, "SamplingParams", |p| write_sampling_params(p, row.stop)),
         "stream" => p.boolean(true),
         "logprob_start_len" => p.int(-1),
         "top_logprobs_num" | "routed_experts_start_len" => p.int(0),
@@ -211,7 +207,7 @@ fn write_request_field(p: &mut Pickler, release: SglangRelease, row: &RequestRow
 }
 
 /// Writes the `SamplingParams` of a request for 64 tokens with these stop strings.
-fn write_sampling_params(p: &mut Pickler, stop: &[&'static str]) {
+fn write_sampling_params(p: &mut Pickler<'_>, stop: &[&'static str]) {
     p.dict(|p| {
         p.interned("max_new_tokens");
         p.int(64);
@@ -261,7 +257,7 @@ fn write_sampling_params(p: &mut Pickler, stop: &[&'static str]) {
 }
 
 /// Writes a list of ids as this release does: packed, or one by one.
-fn write_ids(p: &mut Pickler, release: SglangRelease, ids: &[i64]) {
+fn write_ids(p: &mut Pickler<'_>, release: SglangRelease, ids: &[i64]) {
     if release.packs_ids() {
         p.array(ids);
     } else {
@@ -279,7 +275,7 @@ struct Columns<'a> {
 
 impl Columns<'_> {
     /// Writes the named column. Columns this server leaves unset (logprobs, hidden states etc.) are `None` as a whole.
-    fn write(&self, p: &mut Pickler, field: &str) {
+    fn write(&self, p: &mut Pickler<'_>, field: &str) {
         match field {
             "rids" => self.write_each(p, |p, row| p.text(row.rid)),
             "http_worker_ipcs" if self.split && self.rows.iter().all(|row| row.worker.is_none()) => p.none(),
@@ -314,7 +310,8 @@ impl Columns<'_> {
             "prefill_launch_delay" | "prefill_launch_latency" | "prefill_finished_ts" | "cached_tokens_details" => {
                 self.write_each(p, |p, _| p.none());
             }
-            "time_stats" => self.write_each(p, |p, row| p.instance(TIME_STATS, |p| self.write_times(p, row))),
+            "time_stats" => self
+                .write_each(p, |p, row| p.instance(TIME_STATS, "SchedulerReqTimeStats", |p| self.write_times(p, row))),
             "customized_info" => p.empty_dict(),
             "load" if self.load => self.write_load_report(p),
             _ if field.starts_with("spec_") && !self.split => p.list::<()>(&[], |_, ()| {}),
@@ -322,12 +319,12 @@ impl Columns<'_> {
         }
     }
 
-    fn write_each(&self, p: &mut Pickler, cell: impl Fn(&mut Pickler, &BatchRow<'_>)) {
+    fn write_each(&self, p: &mut Pickler<'_>, cell: impl Fn(&mut Pickler<'_>, &BatchRow<'_>)) {
         p.list(self.rows, cell);
     }
 
     /// Writes the content of `SchedulerReqTimeStats`.
-    fn write_times(&self, p: &mut Pickler, row: &BatchRow<'_>) {
+    fn write_times(&self, p: &mut Pickler<'_>, row: &BatchRow<'_>) {
         if row.times == EngineSeconds::default() {
             return p.empty_dict();
         }
@@ -346,8 +343,8 @@ impl Columns<'_> {
     }
 
     /// Writes `GetLoadsReqOutput`, the scheduler's load report, which contains zeros on a server without metrics.
-    fn write_load_report(&self, p: &mut Pickler) {
-        p.instance(PythonClass { module: IO_STRUCT, name: "GetLoadsReqOutput" }, |p| {
+    fn write_load_report(&self, p: &mut Pickler<'_>) {
+        p.instance(IO_STRUCT, "GetLoadsReqOutput", |p| {
             p.dict(|p| {
                 for field in ["rid", "http_worker_ipc"] {
                     p.text(field);
@@ -367,7 +364,7 @@ impl Columns<'_> {
 }
 
 /// Writes the dict that SGLang sends as the reason of a request's end; `None` in a chunk that is not the last.
-fn write_finish_reason(p: &mut Pickler, finish: Option<Finish>) {
+fn write_finish_reason(p: &mut Pickler<'_>, finish: Option<Finish>) {
     let Some(finish) = finish else { return p.none() };
     p.dict(|p| {
         p.interned("type");

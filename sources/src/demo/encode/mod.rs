@@ -1,7 +1,6 @@
 //! Messages of the simulated engines, in the exact encoding of specific releases of SGLang and vLLM.
 
 mod message;
-mod pickle;
 mod vllm;
 
 use adapter::decode::{Decode, Format};

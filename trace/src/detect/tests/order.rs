@@ -22,7 +22,7 @@ fn finding(kind: &'static str, hop: &str, [began, last]: [u64; 2]) -> Finding {
     let verdict = Verdict { severity: Severity::Warning, hop: hop.to_owned(), ..Verdict::default() };
     let times = OccurrenceTimes::default();
     let [began, last_at] = [began, last].map(|second| MonoNs(second * SECOND));
-    Finding { kind, began, last_at, active: last == 20, verdict, occurrences: 0, times }
+    Finding { kind, began, last_at, active: last == 20, changed_at: None, verdict, occurrences: 0, times }
 }
 
 /// Findings at second 20, of which those of late receives explain 24 s of time to first token.

@@ -1,6 +1,7 @@
 use super::super::losses::LostRange;
 use super::super::outcome::UnjudgedCause;
 use super::*;
+use crate::event::ArgumentsPart;
 use ChunkOutcome::{Delivered, Dropped, Merged, Unjudged};
 
 const MS: u64 = 1_000_000;
@@ -38,7 +39,7 @@ fn follow(hops: &[(&str, &str)], chunks: Vec<ChunkRecord>) -> (Vec<LifeLeg>, Vec
         .collect();
     let history = RequestHistory { chunks, ..RequestHistory::default() };
     let legs = legs_crossed(&history, &hops);
-    let lives = follow_chunks(&legs, None);
+    let lives = follow_chunks(&legs, None, None);
     (legs, lives)
 }
 
@@ -69,31 +70,6 @@ fn a_chunk_is_followed_through_every_hop_to_the_wakeup_that_drops_it() {
 }
 
 #[test]
-fn a_request_that_changes_its_worker_has_one_leg_between_two_roles() {
-    let hops = [
-        ("scheduler", "router"),
-        ("router", "detokenizer"),
-        ("router", "detokenizer"),
-        ("detokenizer", "tokenizer"),
-        ("detokenizer", "tokenizer"),
-    ];
-    // The second chunk goes to the other detokenizer.
-    let chunks = vec![
-        seen(0, 1, [0, 1], 1),
-        seen(1, 1, [1, 2], 2),
-        seen(3, 1, [2, 10], 3),
-        seen(0, 2, [500, 501], 4),
-        seen(2, 2, [501, 502], 5),
-        seen(4, 2, [502, 503], 6),
-    ];
-    let (legs, lives) = follow(&hops, chunks);
-    let sizes: Vec<(&str, usize)> = legs.iter().map(|leg| (&*leg.ends.to, leg.chunks.len())).collect();
-    assert_eq!(sizes, [("router", 2), ("detokenizer", 2), ("tokenizer", 2)]);
-    let waits: Vec<_> = lives.iter().map(|life| life.waits_ns.clone()).collect();
-    assert_eq!(waits, [[1, 1, 8], [1, 1, 1]].map(|waits| waits.map(|ms| Some(ms * MS)).to_vec()));
-}
-
-#[test]
 fn chunks_that_a_process_combines_have_the_outcome_of_the_one_in_which_they_continue() {
     let of_origin = (1..=4).map(|end| seen(0, end, [0, 1], 1));
     let combined = [judged(seen(1, 3, [2, 4], 5), Delivered), judged(seen(1, 4, [3, 9], 6), Dropped)];
@@ -103,6 +79,15 @@ fn chunks_that_a_process_combines_have_the_outcome_of_the_one_in_which_they_cont
     let states: Vec<_> = lives.iter().map(|life| (life.state, life.combined_with)).collect();
     let expected = [(Delivered, None), (Delivered, Some(1)), (Delivered, Some(1)), (Dropped, None)];
     assert_eq!(states, expected.map(|(outcome, first)| (ChunkState::Judged(outcome), first)));
+}
+
+#[test]
+fn the_chunks_with_the_differing_part_of_a_tool_call_are_marked() {
+    let part =
+        ArgumentsPart { at: 1, chars: 9, tokens: [2, 3], whole_chunks: true, events: [1, 2], whole_events: true };
+    let calls = ToolCalls { outcome: ToolCallOutcome::Missing, part: Some(part), ..ToolCalls::default() };
+    let marked = (1..=4).filter(|&end| tool_call_in(&seen(0, end, [0, 1], 1), Some(&calls)) == Some(calls.outcome));
+    assert_eq!(marked.collect::<Vec<u32>>(), [2, 3]);
 }
 
 fn losses(position: u32, unlisted: u64) -> Losses {

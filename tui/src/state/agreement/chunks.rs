@@ -11,7 +11,7 @@ use trace::ledger::{ChunkState, RequestHistory};
 use trace::time_series::SCREEN_SECONDS;
 use trace::{Analysis, Config, MonoNs, ReportInput};
 
-use super::super::chunk_status::ChunkStatus;
+use super::super::chunk_status::label_of;
 use super::super::model::Model;
 use super::super::pinned::PinnedHistories;
 use super::super::request_detail::RequestDetail;
@@ -364,8 +364,8 @@ fn assert_same<T: PartialEq + Debug + ?Sized>(what: &str, one: &T, other: &T) {
 /// Word of the screen for an outcome of the events.
 fn word_on_screen(outcome: &str) -> &str {
     match outcome {
-        "dropped" => ChunkStatus::Dropped.label(),
-        "unjudged" => ChunkStatus::Unknown.label(),
+        "dropped" => "DROPPED",
+        "unjudged" => "unknown",
         same => same,
     }
 }
@@ -380,7 +380,7 @@ fn assert_same_outcomes(run: &Run, rid: &str, detail: &RequestDetail, events: &E
         };
         let name = ChunkName { rid: rid.to_owned(), hop: judged.hop.0.into(), number: judged.number.into() };
         let of_events = &events.judged[&name];
-        assert_same(&format!("{name:?}"), &line.status.label(), &word_on_screen(&of_events.outcome));
+        assert_same(&format!("{name:?}"), &label_of(line.state), &word_on_screen(&of_events.outcome));
         let outcome = judged.outcome.expect("it was judged");
         let reason = match outcome {
             trace::ledger::ChunkOutcome::Unjudged(cause) => Some(cause.as_str().to_owned()),
@@ -450,17 +450,20 @@ fn assert_same_request(
     events: &EventLines,
 ) {
     let cell = |name: &str| row[name].parse::<u64>().ok();
-    let in_csv = ["chunks_merged", "chunks_dropped", "tokens_lost"].map(cell);
-    let in_otlp = ["tokengap.chunks.merged", "tokengap.chunks.dropped", "tokengap.tokens.lost"]
-        .map(|name| int_of(&span.attributes, name));
+    let outcomes = ["delivered", "merged", "dropped", "unjudged"];
+    let in_csv = outcomes.map(|outcome| cell(&format!("chunks_{outcome}")));
+    let in_otlp = outcomes.map(|outcome| int_of(&span.attributes, &format!("tokengap.chunks.{outcome}")));
     assert_same(rid, &in_otlp, &in_csv);
-    let in_perfetto = ["chunks_merged", "chunks_dropped", "tokens_lost"].map(|name| number(&perfetto.facts, name));
+    let in_perfetto = outcomes.map(|outcome| number(&perfetto.facts, &format!("chunks_{outcome}")));
     assert_same(rid, &in_perfetto, &in_csv);
     let drops = events.drops.get(rid).cloned().unwrap_or_default();
     let tokens: u64 = drops.iter().map(|drop| drop.tokens).sum();
-    if in_csv[0].is_some() {
-        let of_events = ["merged", "dropped"].map(|outcome| events.count_of_rid(rid, outcome));
-        assert_same(rid, &[of_events[0], of_events[1], tokens].map(Some), &in_csv);
+    let lost = cell("tokens_lost");
+    let lost_elsewhere = [int_of(&span.attributes, "tokengap.tokens.lost"), number(&perfetto.facts, "tokens_lost")];
+    assert_same(rid, &lost_elsewhere, &[lost; 2]);
+    if lost.is_some() {
+        assert_same(rid, &outcomes.map(|outcome| Some(events.count_of_rid(rid, outcome))), &in_csv);
+        assert_same(rid, &lost, &Some(tokens));
     }
     // A timeline keeps a limited number of notes.
     let kept = drops.len().min(span.drops.len());
@@ -471,7 +474,7 @@ fn assert_same_request(
     let all = [cell("delivered_first_ns"), perfetto.first_delivery, span.first_delivery];
     assert_same(rid, &all, &[first_delivery; 3]);
     if let Some(line) = run.report.slowest.iter().find(|line| line.rid == rid) {
-        assert_same(rid, &[line.dropped, line.tokens_lost], &[in_csv[1], in_csv[2]]);
+        assert_same(rid, &[line.dropped, line.tokens_lost], &[in_csv[2], lost]);
         let times = [line.first_sent_ns, line.first_received_ns, line.first_delivered_ns];
         assert_same(rid, &times, &["sent_first_ns", "received_first_ns", "delivered_first_ns"].map(cell));
         assert_same(rid, &line.ttft_ns, &cell("ttft_ns"));
@@ -546,7 +549,7 @@ fn screen_exports_and_report_tell_the_same_of_each_chunk_of_every_scene() {
 
 /// Labels of a request's chunks on the screen.
 fn statuses(run: &Run, rid: &str) -> Vec<&'static str> {
-    run.detail(rid).chunks.iter().map(|line| line.status.label()).collect()
+    run.detail(rid).chunks.iter().map(|line| label_of(line.state)).collect()
 }
 
 /// Without these, the comparisons would compare nothing with nothing.

@@ -2,7 +2,6 @@
 
 use trace::MonoNs;
 use trace::detect::{Finding, Verdict};
-use trace::ledger::OccurrenceTimes;
 
 use super::*;
 use crate::state::request_row::RequestColumn;
@@ -76,15 +75,7 @@ fn f_on_a_growing_backlog_lists_the_requests_whose_frames_waited() {
     let hop = String::from("scheduler->tokenizer");
     let [began, last_at] = [1_100, 2_500].map(|ms| MonoNs(ms * MS));
     let verdict = Verdict { hop, ..Verdict::default() };
-    let finding = Finding {
-        kind: "backlog",
-        began,
-        last_at,
-        active: false,
-        verdict,
-        occurrences: 0,
-        times: OccurrenceTimes::default(),
-    };
+    let finding = Finding { kind: "backlog", began, last_at, verdict, ..Finding::default() };
     fixture.model.findings = vec![finding];
     fixture.press(&[Action::OpenTab(Tab::Findings), Action::ListRequestsOfFinding]);
     assert_eq!(fixture.ui.filter.text, "waited:scheduler->tokenizer@1.100s..2.500s");

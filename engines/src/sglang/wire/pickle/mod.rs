@@ -7,17 +7,20 @@ mod array;
 mod build;
 mod flat;
 mod nested;
-pub mod op;
+mod op;
 mod request_walk;
 mod scalar;
 #[cfg(test)]
 mod tests;
 mod vm;
+mod writer;
 
 pub(super) use flat::{read_item as flat_item, read_short_int as flat_int, read_string as flat_string};
 pub(crate) use request_walk::{
     PickleWalk, RequestField, WalkItem, field_int_at, ids_len_at, is_true_at, read_text_list, text_at,
 };
+pub use writer::{PickleStyle, Pickler};
+
 pub(super) use scalar::{payload_span, read_float, read_int, text_equals};
 
 use super::arena::{Arena, Node};

@@ -1,18 +1,19 @@
 //! Source of a replay: a recording played at its original pace or another speed.
 
+mod player;
+
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::time::Instant;
 
 use recording::{ReadError, Record, RecordReader, Recording};
+use session::playback::{FindingKey, Play, PlaybackState, Position, Speed};
+use session::{About, Flow, Session, Source};
 use trace::clock::Anchor;
 use trace::detect::Finding;
 use trace::{Analysis, MonoNs, ReportInput, words};
 
-use crate::about::About;
-use crate::playback::{FindingKey, Play, PlaybackState, Player, Position, Speed};
-use crate::session::Session;
-use crate::source::{Flow, Source};
+use self::player::Player;
 
 /// Recorded time that one poll plays, so that keys are read in between.
 const STEP_NS: u64 = 50_000_000;
@@ -216,12 +217,12 @@ fn first_block_to_replay(recording: &Recording, to: MonoNs) -> usize {
 mod tests {
     use outputs::report::Report;
     use recording::analyse;
+    use session::NoObserver;
+    use session::sink::Sink;
     use trace::Config;
     use trace::engine::Engines;
 
     use super::*;
-    use crate::observer::NoObserver;
-    use crate::sink::Sink;
 
     fn recording() -> Recording {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../recording/fixtures");

@@ -1,0 +1,350 @@
+//! Writes pickles exactly as CPython does: same opcodes, memo and batches. The demo and the decoder's tests need it.
+
+use std::collections::HashMap;
+
+use super::op;
+
+/// Variations of a pickle. All styles of a value are equivalent.
+#[derive(Clone, Copy, Debug)]
+pub struct PickleStyle {
+    /// From 2 to 5.
+    pub protocol: u8,
+    /// Maximum number of items per `APPENDS` or `SETITEMS`.
+    pub batch: usize,
+    /// Whether each object that could be referenced again gets a memo entry.
+    pub has_memo: bool,
+    /// A new frame begins after the value that fills one of this many bytes. No frames before protocol 4.
+    pub frame_bytes: Option<usize>,
+    /// Push and pop a value after each value, so that the decoder cannot use its fast paths.
+    pub has_noise: bool,
+}
+
+impl PickleStyle {
+    /// Python's default.
+    pub const PYTHON: Self =
+        Self { protocol: 4, batch: 1000, has_memo: true, frame_bytes: Some(64 << 10), has_noise: false };
+}
+
+/// A pickle being written.
+#[derive(Debug)]
+pub struct Pickler<'t> {
+    style: PickleStyle,
+    out: Vec<u8>,
+    /// Number of memo entries so far.
+    memo: u32,
+    /// Strings and globals that exist once in Python. They are written once, then referenced through the memo.
+    memo_of_shared: HashMap<&'t str, u32>,
+    array: Option<ArrayMemo>,
+    /// Start of the open frame's content.
+    frame_start: Option<usize>,
+}
+
+/// Memo entries referenced by every `array('q')` after the first.
+#[derive(Clone, Copy, Debug)]
+struct ArrayMemo {
+    reconstructor: u32,
+    class: u32,
+    typecode: u32,
+}
+
+impl<'t> Pickler<'t> {
+    /// Starts a pickle.
+    pub fn new(style: PickleStyle) -> Self {
+        let mut out = Vec::with_capacity(4096);
+        out.extend_from_slice(&[op::PROTO, style.protocol]);
+        let mut pickler = Self { style, out, memo: 0, memo_of_shared: HashMap::new(), array: None, frame_start: None };
+        pickler.begin_frame();
+        pickler
+    }
+
+    /// Completes the pickle.
+    pub fn finish(mut self) -> Vec<u8> {
+        self.out.push(op::STOP);
+        self.end_frame();
+        self.out
+    }
+
+    /// Writes `None`.
+    pub fn none(&mut self) {
+        self.out.push(op::NONE);
+        self.end_value();
+    }
+
+    /// Writes a bool.
+    pub fn boolean(&mut self, value: bool) {
+        self.out.push(if value { op::NEWTRUE } else { op::NEWFALSE });
+        self.end_value();
+    }
+
+    /// Writes a float.
+    pub fn float(&mut self, value: f64) {
+        self.write(&[op::BINFLOAT], &value.to_be_bytes());
+        self.end_value();
+    }
+
+    /// Writes an int in the shortest encoding.
+    pub fn int(&mut self, value: i64) {
+        self.write_int(value);
+        self.end_value();
+    }
+
+    /// Writes a string that is a separate object.
+    pub fn text(&mut self, text: &str) {
+        self.write_text(text);
+        self.end_value();
+    }
+
+    /// Writes a string that Python interns: source constants, and the empty string.
+    pub fn interned(&mut self, text: &'t str) {
+        self.write_interned(text);
+        self.end_value();
+    }
+
+    /// Writes bytes.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.write_bytes(bytes);
+        self.end_value();
+    }
+
+    /// Writes a list; `item` writes each element.
+    pub fn list<'i, T>(&mut self, items: &'i [T], item: impl FnMut(&mut Self, &'i T)) {
+        self.write_items(op::EMPTY_LIST, [op::APPEND, op::APPENDS], items, item);
+    }
+
+    /// Writes a dict; `entry` writes the key and the value of each entry.
+    pub fn dict_of<'i, T>(&mut self, entries: &'i [T], entry: impl FnMut(&mut Self, &'i T)) {
+        self.write_items(op::EMPTY_DICT, [op::SETITEM, op::SETITEMS], entries, entry);
+    }
+
+    /// Writes an empty dict.
+    pub fn empty_dict(&mut self) {
+        self.dict_of::<()>(&[], |_, ()| {});
+    }
+
+    /// Writes a dict; `fill` writes keys and values alternately.
+    pub fn dict(&mut self, fill: impl FnOnce(&mut Self)) {
+        self.out.push(op::EMPTY_DICT);
+        self.memoize();
+        self.out.push(op::MARK);
+        fill(self);
+        self.out.push(op::SETITEMS);
+        self.end_value();
+    }
+
+    /// Writes a tuple; `item` writes each element.
+    pub fn tuple<'i, T>(&mut self, items: &'i [T], mut item: impl FnMut(&mut Self, &'i T)) {
+        let ends = [op::EMPTY_TUPLE, op::TUPLE1, op::TUPLE2, op::TUPLE3];
+        let end = ends.get(items.len());
+        if end.is_none() {
+            self.out.push(op::MARK);
+        }
+        for one in items {
+            item(self, one);
+        }
+        self.out.push(*end.unwrap_or(&op::TUPLE));
+        if !items.is_empty() {
+            self.memoize();
+        }
+        self.end_value();
+    }
+
+    /// Writes an instance of a plain class (a dataclass without slots); `state` writes its `__dict__`.
+    pub fn instance(&mut self, module: &'t str, class: &'t str, state: impl FnOnce(&mut Self)) {
+        // The name identifies the class, because no two classes used here share one.
+        match self.memo_of_shared.get(class) {
+            Some(&entry) => self.write_reference(entry),
+            None if self.style.protocol < 4 => _ = self.write_global(module, class),
+            None => {
+                self.write_interned(module);
+                self.write_text(class);
+                self.out.push(op::STACK_GLOBAL);
+                self.share(class);
+                self.memoize();
+            }
+        }
+        self.out.extend_from_slice(&[op::EMPTY_TUPLE, op::NEWOBJ]);
+        self.memoize();
+        state(self);
+        self.out.push(op::BUILD);
+        self.end_value();
+    }
+
+    /// Writes `array('q', ids)` as `array.__reduce_ex__` does.
+    pub fn array(&mut self, ids: &[i64]) {
+        if self.style.protocol == 2 {
+            self.write_global("array", "array");
+            self.write_text("q");
+            self.out.push(op::EMPTY_LIST);
+            self.memoize();
+            for id in ids {
+                self.write_int(*id);
+                self.out.push(op::APPEND);
+            }
+            self.out.push(op::TUPLE2);
+        } else {
+            self.write_packed_array(ids);
+        }
+        self.memoize();
+        self.out.push(op::REDUCE);
+        self.memoize();
+        self.end_value();
+    }
+
+    /// Writes the call that makes an array from its bytes. Further arrays refer to the names that the first one has written.
+    fn write_packed_array(&mut self, ids: &[i64]) {
+        if let Some(memo) = self.array {
+            self.write_reference(memo.reconstructor);
+            self.out.push(op::MARK);
+            self.write_reference(memo.class);
+            self.write_reference(memo.typecode);
+        } else {
+            let reconstructor = self.write_global("array", "_array_reconstructor");
+            self.out.push(op::MARK);
+            let class = self.write_global("array", "array");
+            let memo = ArrayMemo { reconstructor, class, typecode: self.memo };
+            self.array = self.style.has_memo.then_some(memo);
+            self.write_text("q");
+        }
+        // Machine format 12 is signed 64-bit little endian.
+        self.write_int(12);
+        self.write_bytes(&ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>());
+        self.out.push(op::TUPLE);
+    }
+
+    /// Writes a collection in batches: one item without a mark, or several between `MARK` and the plural opcode.
+    fn write_items<'i, T>(
+        &mut self,
+        empty: u8,
+        [one, several]: [u8; 2],
+        items: &'i [T],
+        mut item: impl FnMut(&mut Self, &'i T),
+    ) {
+        self.out.push(empty);
+        self.memoize();
+        for batch in items.chunks(self.style.batch) {
+            if batch.len() > 1 {
+                self.out.push(op::MARK);
+            }
+            for of_batch in batch {
+                item(self, of_batch);
+            }
+            self.out.push(if batch.len() > 1 { several } else { one });
+        }
+        self.end_value();
+    }
+
+    /// Writes a global whose name strings Python creates again each time (built-in modules). Returns its memo entry.
+    fn write_global(&mut self, module: &str, name: &str) -> u32 {
+        if self.style.protocol < 4 {
+            self.out.extend_from_slice(format!("c{module}\n{name}\n").as_bytes());
+        } else {
+            self.write_text(module);
+            self.write_text(name);
+            self.out.push(op::STACK_GLOBAL);
+        }
+        let entry = self.memo;
+        self.memoize();
+        entry
+    }
+
+    fn write_interned(&mut self, text: &'t str) {
+        if let Some(&entry) = self.memo_of_shared.get(text) {
+            return self.write_reference(entry);
+        }
+        self.share(text);
+        self.write_text(text);
+    }
+
+    fn write_text(&mut self, text: &str) {
+        if self.style.protocol < 4 {
+            self.write(&[op::BINUNICODE], &(text.len() as u32).to_le_bytes());
+        } else {
+            self.write_opcode_with_number(op::SHORT_BINUNICODE, op::BINUNICODE, text.len() as u32);
+        }
+        self.out.extend_from_slice(text.as_bytes());
+        self.memoize();
+    }
+
+    fn write_bytes(&mut self, bytes: &[u8]) {
+        self.write_opcode_with_number(op::SHORT_BINBYTES, op::BINBYTES, bytes.len() as u32);
+        self.out.extend_from_slice(bytes);
+        self.memoize();
+    }
+
+    fn write_int(&mut self, value: i64) {
+        if let Ok(byte) = u8::try_from(value) {
+            self.out.extend_from_slice(&[op::BININT1, byte]);
+        } else if let Ok(short) = u16::try_from(value) {
+            self.write(&[op::BININT2], &short.to_le_bytes());
+        } else if let Ok(int) = i32::try_from(value) {
+            self.write(&[op::BININT], &int.to_le_bytes());
+        } else {
+            self.write(&[op::LONG1, 8], &value.to_le_bytes());
+        }
+    }
+
+    /// Makes later uses of a string, or of the global with this name, refer to the next memo entry.
+    fn share(&mut self, text: &'t str) {
+        if self.style.has_memo {
+            self.memo_of_shared.insert(text, self.memo);
+        }
+    }
+
+    /// Gives the object on top of the stack the next memo entry.
+    fn memoize(&mut self) {
+        if !self.style.has_memo {
+            return;
+        }
+        if self.style.protocol < 4 {
+            self.write_opcode_with_number(op::BINPUT, op::LONG_BINPUT, self.memo);
+        } else {
+            self.out.push(op::MEMOIZE);
+        }
+        self.memo += 1;
+    }
+
+    /// Writes a reference to the object of this memo entry.
+    fn write_reference(&mut self, entry: u32) {
+        self.write_opcode_with_number(op::BINGET, op::LONG_BINGET, entry);
+    }
+
+    /// Writes an opcode with a number: one byte if that suffices, else the long form with four.
+    fn write_opcode_with_number(&mut self, short: u8, long: u8, number: u32) {
+        if let Ok(byte) = u8::try_from(number) {
+            self.out.extend_from_slice(&[short, byte]);
+        } else {
+            self.write(&[long], &number.to_le_bytes());
+        }
+    }
+
+    fn write(&mut self, opcode: &[u8], argument: &[u8]) {
+        self.out.extend_from_slice(opcode);
+        self.out.extend_from_slice(argument);
+    }
+
+    fn end_value(&mut self) {
+        if self.style.has_noise {
+            self.out.extend_from_slice(&[op::NONE, op::POP]);
+        }
+        let limit = self.style.frame_bytes.unwrap_or(usize::MAX);
+        if self.frame_start.is_some_and(|start| self.out.len() - start >= limit) {
+            self.end_frame();
+            self.begin_frame();
+        }
+    }
+
+    fn begin_frame(&mut self) {
+        if self.style.protocol >= 4 && self.style.frame_bytes.is_some() {
+            // The length, which `end_frame` writes.
+            self.write(&[op::FRAME], &[0; 8]);
+            self.frame_start = Some(self.out.len());
+        }
+    }
+
+    fn end_frame(&mut self) {
+        if let Some(start) = self.frame_start.take() {
+            let length = (self.out.len() - start) as u64;
+            self.out[start - 8..start].copy_from_slice(&length.to_le_bytes());
+        }
+    }
+}
