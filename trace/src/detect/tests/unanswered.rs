@@ -85,7 +85,7 @@ fn a_request_that_an_idle_engine_does_not_answer_is_named() {
     answer_health_check(&mut idle, 1);
     let found = idle.check("unanswered-requests", 61 * SECOND);
     let [verdict] = &*found else { panic!("{found:?}") };
-    let expected = "the scheduler has sent nothing for 1 request for up to 1m00s, although it answered a health check meanwhile and ran nothing \
+    let expected = "the scheduler sent nothing for 1 request for up to 1m00s, although it answered a health check meanwhile and ran nothing \
                     else: lost for 1m00s";
     assert_eq!(verdict.summary, expected);
     assert!(verdict.advice.as_ref().is_some_and(|advice| advice.ends_with("its room, 7")), "{verdict:?}");
