@@ -132,6 +132,7 @@ fn inflated_counts_rank_above_waits() {
         // It is slow in only one of its two phases.
         let gap = format!("warning first-token-gap {hop} unknown");
         let backlog = format!("warning backlog {hop}");
+        // At the end, the backlog has been over for less than ten seconds.
         let expected = ["critical inflation", &gap, &backlog, "warning merged-chunks"];
         check(script(Scenario::Regression, at), at, &expected);
     }
