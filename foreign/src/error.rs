@@ -38,6 +38,7 @@ pub enum ReadError {
     Os(#[serde(serialize_with = "serialize_errno", deserialize_with = "deserialize_errno")] Errno),
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn serialize_errno<S: Serializer>(errno: &Errno, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_i32(errno.raw_os_error())
 }

@@ -4,6 +4,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// Encodes a message.
+///
+/// # Panics
+///
+/// Only if the type cannot be encoded at all.
 pub fn encode_message(message: &impl Serialize) -> Vec<u8> {
     rmp_serde::to_vec(message).expect("memory takes every message")
 }
