@@ -59,7 +59,7 @@ struct WokenWaiter {
 
 /// A request that was read from its socket.
 struct ReadRequest {
-    at: MonoNs,
+    read_at: MonoNs,
     request: DemoRequest,
 }
 
@@ -130,22 +130,22 @@ impl Tokenizer {
     /// `generate_request`: reads and prepares requests, and sends prepared ones to a scheduler.
     async fn serve_requests(&mut self) -> anyhow::Result<()> {
         while let Some(Arrived { at: arrived, request }) = self.clients.take() {
-            let read = self.stage.reports.now();
+            let read_at = self.stage.reports.now();
             let phase = self.clock.current_phase(&self.stage.reports);
             let mut state = WaiterState::new(&request.rid, phase.mode, phase.clients_add_up);
-            state.arrival = Some(ArrivalTimes { arrived, read, connection: None });
+            state.arrival = Some(ArrivalTimes { arrived, read: read_at, connection: None });
             state.leaves_after = request.leaves_after;
             self.states.insert(Arc::clone(&request.rid), state);
             // Preparation, such as that of images, runs beside the event loop.
             let Some(preparation) = request.preparation else {
                 self.busy.spend_time(TOKENISATION).await;
-                self.send_request(ReadRequest { at: read, request }).await?;
+                self.send_request(ReadRequest { read_at, request }).await?;
                 continue;
             };
             let prepared = self.prepared.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(preparation).await;
-                prepared.push(ReadRequest { at: read, request });
+                prepared.push(ReadRequest { read_at, request });
             });
         }
         while let Some(request) = self.prepared.take() {
@@ -154,12 +154,13 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// `_send_one_request`.
-    async fn send_request(&mut self, ReadRequest { at: read, mut request }: ReadRequest) -> anyhow::Result<()> {
+    /// `_send_one_request`: sends a prepared request to the next scheduler.
+    async fn send_request(&mut self, ReadRequest { read_at, mut request }: ReadRequest) -> anyhow::Result<()> {
         let Stage { script, account, reports, sent_requests, .. } = &self.stage;
-        let preparation = Duration::from_nanos(reports.now().since(read));
+        let preparation = Duration::from_nanos(reports.now().since(read_at));
         // The message states when the request was read, before its preparation.
-        let seen_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(preparation);
+        let read_wall_time =
+            SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(preparation);
         if preparation >= LATE {
             account.count(|truth| truth.requests_dispatched_late += 1);
         }
@@ -169,7 +170,7 @@ impl Tokenizer {
             worker: request.worker.as_deref(),
             text: &text_of(&prompt[..prompt.len().min(TEXT_TOKENS)]),
             prompt: &prompt,
-            arrived: seen_at.as_secs_f64(),
+            arrived: read_wall_time.as_secs_f64(),
             ..RequestRow::default()
         });
         sent_requests.insert(Arc::clone(&request.rid), request);
