@@ -69,7 +69,7 @@ impl ResponseReader {
     pub fn restart(&mut self) {
         let frontend = self.responses.frontend.as_ref().map(|_| TimedResponse::default());
         let next_arrival = self.responses.next_arrival.map(|_| Err(UnknownArrival::Missed));
-        let responses = ConnectionResponses { frontend, next_arrival, ..Default::default() };
+        let responses = ConnectionResponses { next_arrival, frontend, ..Default::default() };
         *self = Self { limits: self.limits, protocols: self.protocols, responses, ..Self::default() };
     }
 

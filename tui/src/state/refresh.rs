@@ -253,11 +253,11 @@ impl<'a> RowWriter<'a> {
         }
         numbers.gap_ns = numbers.gap_ns.or(waiting_since.map(|at| now.since(at)));
         let is_stalled = self.ledger.is_stalled(request, now, STALLED_NS);
-        self.write_row(row, &request.rid, state, numbers, is_stalled);
+        self.write_row(row, &request.rid, state, &numbers, is_stalled);
     }
 
     fn write_unanswered(&self, request: &UnansweredRequest<'_>, row: &mut RequestRow) {
-        self.write_row(row, request.rid, RequestState::Waiting, request.numbers(self.ledger.now()), true);
+        self.write_row(row, request.rid, RequestState::Waiting, &request.numbers(self.ledger.now()), true);
     }
 
     /// Writes a request that is over, from what the ledger keeps of it.
@@ -267,7 +267,7 @@ impl<'a> RowWriter<'a> {
             Some(_) => RequestState::Finished,
             None => RequestState::Orphaned,
         };
-        self.write_row(row, &summary.rid, state, summary.numbers, false);
+        self.write_row(row, &summary.rid, state, &summary.numbers, false);
     }
 
     /// Sets every field of the row.
@@ -276,13 +276,13 @@ impl<'a> RowWriter<'a> {
         row: &mut RequestRow,
         rid: &str,
         state: RequestState,
-        numbers: RequestNumbers,
+        numbers: &RequestNumbers,
         is_stalled: bool,
     ) {
         row.rid.clear();
         row.rid.push_str(rid);
         row.state = state;
-        row.numbers = numbers;
+        row.numbers = *numbers;
         let mut flags = FlagSet::default();
         flags.set_if(Flag::Loss, numbers.wire_missing > 0);
         flags.set_if(Flag::Dropped, numbers.dropped.is_some_and(|chunks| chunks > 0));
