@@ -80,7 +80,7 @@ impl CpuWatch {
         let oldest_sent_at = lanes.oldest_waiting_since();
         let are_frames_late =
             oldest_sent_at.is_some_and(|sent_at| MonoNs::now().since(sent_at) >= FAST_INTERVAL.as_nanos() as u64);
-        let receivers = Receivers { lanes, are_frames_late };
+        let receivers = SampledReceivers { lanes, are_frames_late };
         // An exited process keeps its past samples but is not sampled again.
         self.processes.retain_mut(|process| process.sample_threads(scope, &polls, receivers, sink));
     }
@@ -88,13 +88,13 @@ impl CpuWatch {
 
 /// Threads that receive frames.
 #[derive(Clone, Copy)]
-struct Receivers<'a> {
+struct SampledReceivers<'a> {
     lanes: &'a Lanes,
     /// Frames wait for some of them for too long.
     are_frames_late: bool,
 }
 
-impl Receivers<'_> {
+impl SampledReceivers<'_> {
     /// Why a thread did not run, if it receives frames. While no frame is late, only whether a thread is stopped that did not run at all: connections
     /// may wait for it instead, and that is cheap to read.
     fn reason_not_running(self, id: ThreadId, thread: &ThreadUse, interval_ns: u64) -> Option<Away> {
@@ -129,7 +129,7 @@ impl WatchedProcess {
         &mut self,
         scope: SampledThreads,
         polls: &HashMap<ThreadId, PollUse>,
-        receivers: Receivers<'_>,
+        receivers: SampledReceivers<'_>,
         sink: Sink<'_>,
     ) -> bool {
         let Ok(on_path) = self.path.sample() else { return false };
@@ -150,7 +150,7 @@ impl WatchedProcess {
         sample: &ProcessSample,
         skipped_tids: &HashSet<u32>,
         polls: &HashMap<ThreadId, PollUse>,
-        receivers: Option<Receivers<'_>>,
+        receivers: Option<SampledReceivers<'_>>,
         sink: Sink<'_>,
     ) {
         for thread in sample.threads.iter().filter(|thread| !skipped_tids.contains(&thread.tid)) {

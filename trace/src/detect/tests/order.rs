@@ -79,7 +79,8 @@ fn a_first_token_gap_names_what_holds_up_the_late_requests() {
     scene.hop(Hop { origin: true, ..Hop::new(HopId(0), MIDDLE, observed) });
     scene.hop(Hop { last: true, ..Hop::new(HopId(1), LAST, observed) });
     for number in 0..31 {
-        let (start, rid) = (number * 5 * SECOND, number.to_string());
+        let start = number * 5 * SECOND;
+        let rid = number.to_string();
         let [first_ns, last_ns] = if number == 15 { [3 * SECOND, MS] } else { [MS, 400 * MS] };
         scene.send_to(0, start, &rid, 1);
         scene.receive(start + first_ns, number);

@@ -70,7 +70,8 @@ fn scene_with_request_of_pair() -> Scene {
 
 /// It answers a health check after this minute.
 fn answer_health_check(scene: &mut Scene, minute: u64) {
-    let (at, rid) = (minute * 60 * SECOND, format!("HEALTH_CHECK_{minute}"));
+    let at = minute * 60 * SECOND;
+    let rid = format!("HEALTH_CHECK_{minute}");
     dispatch(scene, at, minute, DispatchKind::Requests, &rid);
     scene.apply(at + MS, What::Received(Received::new(FrameId::new(REQUESTS, 0, minute))));
     scene.send(at + 2 * MS, &[(&rid, 1, 1)]);
