@@ -166,18 +166,14 @@ fn after_the_end_of_an_observation_nothing_is_known() {
     let hop = &series.hops[0];
     assert_eq!((&hop.frames_received, &hop.backlog_max_frames), (&until_then(1), &until_then(1)));
     assert_eq!(hop.frames_sent, Some(vec![1, 0, 0, 0]));
-    assert_eq!(report.own.degraded.len(), 1, "{:?}", report.own.degraded);
-    let degraded = report.own.degraded[0].as_str().expect("text");
-    assert!(
-        degraded.starts_with(
-            "scheduler->tokenizer: receives and deliveries are not observed since 1.500 s into the capture: "
-        ),
-        "{degraded}"
-    );
+    assert!(report.own.degraded.is_empty(), "the engine may have ended with the run: {:?}", report.own.degraded);
     let reason = |report: &Report, fault| report.judged.iter().find(|line| line.fault == fault)?.reason.clone();
     assert_eq!(reason(&report, FaultKind::Queues), None, "nothing was sent since");
     run.send(3_300, 1, "b");
     let report = run.report();
+    let degraded = report.own.degraded[0].as_str().expect("text");
+    let end = "scheduler->tokenizer: receives and deliveries are not observed since 1.500 s into the capture: ";
+    assert!(degraded.starts_with(end), "{degraded}");
     let text = "receives are not observed after 1.500 s";
     for fault in [FaultKind::Queues, FaultKind::FirstTokenGap] {
         assert_eq!(reason(&report, fault).as_deref(), Some(text));

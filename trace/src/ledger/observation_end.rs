@@ -2,6 +2,7 @@
 
 use super::{Hop, Ledger};
 use crate::clock::MonoNs;
+use crate::stats::WINDOW_NS;
 
 /// Stages of the hops of one name that are not observed any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +56,8 @@ impl Ledger {
         self.output_groups().any(|(_, group)| group.last_frame_at > Some(at))
     }
 
-    /// Groups with stages that are not observed any more.
+    /// Groups with stages that are not observed any more, if the run has gone on since then: frames were sent, or ten seconds have passed. An engine
+    /// that ends together with its run has left nothing unobserved.
     pub fn observation_ends(&self) -> Vec<ObservationEnd> {
         let groups = self.groups().iter().enumerate();
         let ends = groups.filter_map(|(index, group)| {
@@ -67,7 +69,9 @@ impl Ledger {
                 (Some(_), None) => "receives",
                 (None, _) => "deliveries",
             };
-            Some(ObservationEnd { stages, hop: group.name.as_str().into(), at: receives.or(deliveries)? })
+            let at = receives.or(deliveries)?;
+            let has_run_on = self.was_sent_after(at) || self.now.since(at) >= WINDOW_NS;
+            has_run_on.then(|| ObservationEnd { stages, hop: group.name.as_str().into(), at })
         });
         ends.collect()
     }
