@@ -48,5 +48,5 @@ def compare(checks: Checks, report: dict, truth: dict) -> str:
         checks.true(f"tokens of {row}", without_client - LATE_TOKENS <= row["tokens"] <= without_client)
     checks.equal("their sum", sum(row["tokens"] for row in rows), at(report, "abandoned/tokens"))
     checks.equal("findings", ["abandoned-requests"], [finding["kind"] for finding in findings(report)])
-    checks.true("headline", report["verdict"].startswith(f"WARNING: the scheduler continues {len(gone)} request"))
+    checks.true("headline", report["verdict"].startswith(f"WARNING: the scheduler continued {len(gone)} request"))
     return f"{len(gone)} of {len(truth)} requests abandoned, {at(report, 'abandoned/tokens')} of {sent} tokens generated for nobody"

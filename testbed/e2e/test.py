@@ -87,7 +87,7 @@ class Comparisons(unittest.TestCase):
             "answers": {"client_left": 1},
             "abandoned": {"by": "responses and frames", "requests": 1, "tokens": 150, "longest": [row]},
             "findings": [{"kind": "abandoned-requests"}],
-            "verdict": "WARNING: the scheduler continues 1 request whose client disconnected: ..",
+            "verdict": "WARNING: the scheduler continued 1 request whose client had disconnected: ..",
         }
         self.assertEqual([], self.failed(abandoned, report, truth))
         missing = {key: value for key, value in report.items() if key != "abandoned"}
