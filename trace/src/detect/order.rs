@@ -82,6 +82,7 @@ impl Findings {
             "late-receive" | "late-intake" => {
                 is_about_receiver(cause.kind) && target == HopTarget::Scheduler || cause.kind == "engine-silent"
             }
+            "late-read" | "late-dispatch" => cause.kind == "consumer-stopped" && target == HopTarget::Tokenizer,
             "merged-chunks" | "would-drop" => is_about_receiver(cause.kind) && target == HopTarget::Tokenizer,
             "backlog" | "burst" => is_about_receiver(cause.kind) && cause.verdict.hop == consequence.verdict.hop,
             _ => false,

@@ -37,7 +37,11 @@ fn findings(list: &[Finding]) -> Findings {
 }
 
 fn order(list: &[Finding]) -> Vec<&'static str> {
-    findings(list).sorted().iter().map(|finding| finding.kind).collect()
+    kinds_in_order(&findings(list))
+}
+
+fn kinds_in_order(findings: &Findings) -> Vec<&'static str> {
+    findings.sorted().iter().map(|finding| finding.kind).collect()
 }
 
 #[test]
@@ -57,6 +61,17 @@ fn a_stopped_scheduler_comes_before_the_requests_that_it_receives_late() {
     let both = findings(&[late, stopped.clone()]);
     let expected = FindingRank { severity: Severity::Warning, is_recent: true, explained_ns: 24 * SECOND };
     assert_eq!(both.rank(&stopped), expected);
+}
+
+#[test]
+fn a_stopped_tokenizer_comes_before_the_requests_that_it_dispatches_late() {
+    let late = finding("late-dispatch", "", [13, 20]);
+    let mut both = findings(&[late, finding("consumer-stopped", LAST, [13, 16])]);
+    both.ttft_ns.insert("late-dispatch", u128::from(9 * SECOND));
+    assert_eq!(kinds_in_order(&both), ["consumer-stopped", "late-dispatch"]);
+    // A tokenizer that briefly lacks a CPU is not the reason why requests are slow to prepare.
+    both.list[1].kind = "consumer-starved";
+    assert_eq!(kinds_in_order(&both), ["late-dispatch", "consumer-starved"]);
 }
 
 /// Merged chunks count for ten seconds after the last one.
