@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Sends a request to the opener of a live `attach` from inside it, and prints the status of the reply.
 
-usage: ask_opener.py ATTACH OPERATION PID FIRST SECOND [PATH], in the folder with `inj`. Prints `none` if no socket of `attach` answers.
+usage: ask_opener.py ATTACH REQUEST PID FIRST SECOND [PATH], in the folder with `inj`. REQUEST is the name of a request in
+`probe-user/src/opener_client/request.rs`. Prints `none` if no socket of `attach` answers.
 """
 
 import os
@@ -9,8 +10,24 @@ import struct
 import subprocess
 import sys
 
-STATUS = {0: "opened", 1: "denied", 2: "gone", 5: "not regular", 8: "not examined"}
-HEAD_BYTES = 32
+from messages import encode
+
+# Begins of replies: a message of four fields, the first of which is the result.
+OUTCOMES = {
+    b"\x94\x81\xa2Ok": "opened",
+    b"\x94\x81\xa3Err\xa6Denied": "denied",
+    b"\x94\x81\xa3Err\xa4Gone": "gone",
+    b"\x94\x81\xa3Err\xaaNotRegular": "not regular",
+    b"\x94\x81\xa3Err\xabNotExamined": "not examined",
+}
+
+
+def request_of(name, pid, first, second, path):
+    if name == "Named":
+        return encode({"Named": first})
+    fields = {"ThreadFile": [first, "SystemCall"], "Library": [first, second], "Output": [first], "MetadataFile": path.encode()}
+    request = {name: fields[name]} if name in fields else name
+    return encode({"Process": [[pid, os.stat(f"/proc/{pid}").st_ino], request]})
 
 
 def sockets(pid):
@@ -54,8 +71,7 @@ def connect(attach, socket):
     return ours, memory
 
 
-def ask(attach, operation, pid, first, second, path):
-    request = struct.pack("<IIQQQ", operation, pid, os.stat(f"/proc/{pid}").st_ino, first, second) + path.encode()
+def ask(attach, request):
     for socket in list(sockets(attach)):
         ours, memory = connect(attach, socket)
         results = inject(
@@ -69,14 +85,14 @@ def ask(attach, operation, pid, first, second, path):
                 f"45 {socket} {memory + 4096} 4096 0x40 0 0",
             ],
         )
-        if len(results) > 2 and results[2] >= HEAD_BYTES:
+        if len(results) > 2 and results[2] > 0:
             with open(f"/proc/{attach}/mem", "rb") as content:
                 content.seek(memory)
-                status = struct.unpack("<I", content.read(4))[0]
-            return STATUS.get(status, f"status {status}")
+                reply = content.read(results[2])
+            return next((outcome for begin, outcome in OUTCOMES.items() if reply.startswith(begin)), f"reply {reply!r}")
     return "none"
 
 
 if __name__ == "__main__":
-    attach, operation, pid, first, second = (int(word, 0) for word in sys.argv[1:6])
-    print(ask(attach, operation, pid, first, second, sys.argv[6] if len(sys.argv) > 6 else ""))
+    attach, pid, first, second = (int(word, 0) for word in [sys.argv[1], *sys.argv[3:6]])
+    print(ask(attach, request_of(sys.argv[2], pid, first, second, sys.argv[6] if len(sys.argv) > 6 else "")))

@@ -43,8 +43,8 @@ CALLS
 grep -E '^\[[0-9]+\] (310|105|126) ' injected | grep -vqE 'EPERM|ENOSYS' && broken 'a right was gained'
 
 # Requests to the process that opens files. Each must have the expected outcome.
-mappings=1 environment=2 thread_file=6 library=7 metadata=8 output=10 named=12
-expect() { # OUTCOME OPERATION PID FIRST SECOND [PATH]
+mappings=Mappings environment=Environment thread_file=ThreadFile library=Library metadata=MetadataFile output=Output named=Named
+expect() { # OUTCOME REQUEST PID FIRST SECOND [PATH]
   local outcome
   outcome=$(python3 "$here/ask_opener.py" "$attach" "${@:2}")
   echo "request ${*:2}: $outcome"

@@ -39,7 +39,7 @@ print(f"321 15 {at} {len(attribute)}")
 PYTHON
 done
 # The same as requests to the prober, through each socket of attach. A request has no offset: the prober has the library analysed. One of a
-# length that could have an offset must be refused, and so must one for a process without libzmq.
+# form that could have an offset must be refused, and so must one for a process without libzmq.
 libzmq=$(awk '$2 ~ /x/ && $6 ~ /libzmq/ {print $1, $3, $6; exit}' "/proc/$scheduler/maps")
 read -r range begins file <<<"$libzmq"
 [ -n "$file" ] || broken 'the engine has no libzmq'
@@ -53,12 +53,13 @@ PYTHON
 }
 before=$(code)
 sockets=$(for open_file in "/proc/$attach/fd"/*; do [[ $(readlink "$open_file") = socket:* ]] && echo "${open_file##*/}"; done)
-request() { # SOCKET FILE NUMBERS
-  python3 - "$scratch" "$@" <<'PYTHON' | DUMP=1 inject
-import struct, sys
+request() { # SOCKET FILE REQUEST
+  PYTHONPATH=$here python3 - "$scratch" "$@" <<'PYTHON' | DUMP=1 inject
+import json, struct, sys
+from messages import encode
 memory, socket, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 file = 400
-request = b"".join(struct.pack("<I", int(number)) for number in sys.argv[4:])
+request = encode(json.loads(sys.argv[4]))
 data, vector, control, header = memory + 1024, memory + 1400, memory + 1432, memory + 1472
 print(f"257 0xffffffffffffff9c s:{path} 0 0")
 print(f"33 @0 {file}")
@@ -71,14 +72,11 @@ print(f"35 x:{struct.pack('<QQ', 0, 300_000_000).hex()} 0")
 print(f"45 {socket} x:{'00' * 520} 520 0x40 0 0")
 PYTHON
 }
-attach_uprobes=3 messages=1 polls=2 send=1
 offset_in_code=$((16#$begins + 4096 + 1))
-zeros=$(printf '0 %.0s' $(seq 60))
 for socket in $sockets; do
-  # shellcheck disable=SC2086 # a list of numbers
-  request "$socket" "$file" $attach_uprobes 0 "$scheduler" 0 0 1 $offset_in_code 0 $send 0 $zeros
-  request "$socket" "$work/victim" $attach_uprobes 0 "$victim" $polls 0
-  request "$socket" "$work/victim" $attach_uprobes 0 "$scheduler" $messages 1
+  request "$socket" "$file" "{\"AttachUprobes\": [0, $scheduler, {\"Messages\": [false, false]}, $offset_in_code]}"
+  request "$socket" "$work/victim" "{\"AttachUprobes\": [0, $victim, {\"Polls\": [false]}]}"
+  request "$socket" "$work/victim" "{\"AttachUprobes\": [0, $scheduler, {\"Messages\": [true, false]}]}"
 done
 sleep 1
 grep -q true victim.out && broken 'the code of another process was changed by a uprobe'
