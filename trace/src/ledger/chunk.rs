@@ -82,8 +82,12 @@ impl Ledger {
     /// and was observed completely on another hop of the same name. The new request's chunks on earlier hops were then missed.
     fn begins_new_request(&self, ticket: Ticket, context: &FrameContext) -> bool {
         let Some(request) = self.table.get(ticket) else { return false };
+        // First, because it decides for nearly every chunk.
+        if !request.finish_seen {
+            return false;
+        }
         let was_seen_on_hop = request.streams.iter().any(|stream| stream.hop == context.hop);
-        if !request.finish_seen || was_seen_on_hop {
+        if was_seen_on_hop {
             return false;
         }
         let mut of_group = request.streams.iter().filter(|stream| stream.is_on_group(context.group));
@@ -562,8 +566,7 @@ fn may_be_late_chunk(request: &Request, stream_index: usize, context: &FrameCont
     let stream = request.streams.get(stream_index);
     let shows_holes = stream.is_some_and(|stream| stream.shows_tokens(context.claimed_ids));
     let mut of_group = request.streams.iter().filter(|stream| stream.is_on_group(context.group));
-    let has_holes = of_group.any(|stream| stream.missing_tokens > 0 || !stream.is_whole());
-    shows_holes && has_holes
+    shows_holes && of_group.any(|stream| stream.missing_tokens > 0 || !stream.is_whole())
 }
 
 /// Ids of the tokens that a chunk carries: the last `carried` of those listed, or none if they exceed `limit`.
