@@ -46,7 +46,7 @@ def main() -> None:
     try:
         tmux("send-keys", f"PS1='$ '; clear; {command}; echo exit=$?", "Enter")
         wait_for(r"tokengap demo|Overview", BUILT_S)
-        wait_for(r"(CRITICAL|WARNING): ", SHOWN_S)
+        wait_for(r"(CRITICAL|WARNING)  ", SHOWN_S)
         tmux("send-keys", "q")
         shown = wait_for(r"^exit=0$", SHOWN_S)
         if not re.search(r"^(CRITICAL|WARNING): ", shown, re.MULTILINE):
