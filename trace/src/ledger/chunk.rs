@@ -403,7 +403,10 @@ impl Ledger {
             judged = self.track_delivery(checked, context, chunk, count);
         }
         self.history.keep_chunk(context, chunk, number);
-        self.record_outcomes(context.at, ticket, &judged);
+        // Most chunks are judged later, by a delivery.
+        if !judged.is_empty() {
+            self.record_outcomes(context.at, ticket, &judged);
+        }
         if let Some(finish) = chunk.finish
             && (is_from_scheduler || self.is_end_of_known_request(ticket))
         {

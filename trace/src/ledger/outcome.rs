@@ -105,6 +105,10 @@ impl JudgedList {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
     /// The chunks, merged ones with the chunk in whose delivery they are: the last delivered one before them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = JudgedChunks> {
         let mut carrier: Option<JudgedChunks> = None;
