@@ -78,7 +78,7 @@ pub(super) fn ttft(group: &TtftGroupLine) -> String {
     format!("TTFT of {}: median {p50}, p90 {p90}, p99 {p99}, max {max}", plural(ns.count, "request"))
 }
 
-/// What the TTFT of the main group leaves out, one text for each: moments that were not observed, and requests that are not in it.
+/// Texts about the moments and requests that the TTFT of the main group does not contain, one for each.
 pub(super) fn ttft_caveats(report: &Report) -> Vec<String> {
     let Some(ttft) = &report.ttft else { return Vec::new() };
     let mut lines = Vec::new();
@@ -118,7 +118,7 @@ pub(crate) fn describe_known_losses(report: &Report) -> String {
     }
 }
 
-/// What the output mode makes of a waiter that keeps only the last of several queued chunks.
+/// Describes a release whose waiters keep only the last of several queued chunks: the output mode decides whether tokens are lost.
 fn describe_dropping_release(report: &Report) -> String {
     let fixed_in = report.source.drops_fixed_in.as_deref().unwrap_or("a later release");
     match report.source.mode {
@@ -134,7 +134,7 @@ fn describe_dropping_release(report: &Report) -> String {
     }
 }
 
-/// What was not observed, with the numbers that need it: the reason for each `-`.
+/// Lists the stages that were not observed, each with the numbers that need it: the reason for each `-`.
 pub(super) fn not_observed(report: &Report) -> Vec<String> {
     let mut missing = Vec::new();
     if report.is_log_only() {
@@ -257,7 +257,7 @@ pub(super) fn span_of(finding: &FindingLine, clock: &Clock) -> String {
     span + &describe_episodes(episodes, finding.episodes_joined)
 }
 
-/// Start and end of each of several episodes, after what is said about the whole; empty for a single one. `joined` further episodes are part
+/// Start and end of each of several episodes, to be appended to those of the whole; empty for a single one. `joined` further episodes are part
 /// of their neighbours in the list.
 pub fn describe_episodes(episodes: impl Iterator<Item = [String; 2]>, joined: u64) -> String {
     let spans: Vec<String> = episodes

@@ -5,7 +5,7 @@
 //! each library is analysed by a fresh process ([`answer_once`]), and a hostile library only misleads the probes of itself.
 //!
 //! The prober may start no process. [`supervise`] starts them for it: a process that reads only the prober's requests. A request is the
-//! number of what is looked for ([`Sought`]), with the descriptors of the library and of a pipe for the answer.
+//! number of a [`Sought`], with the descriptors of the library and of a pipe for the answer.
 
 pub(crate) mod answer;
 
@@ -39,7 +39,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Length of a request.
 const REQUEST_BYTES: usize = 4;
 
-/// What a request with this number looks for: 0 is the functions, others are the method of a server.
+/// The [`Sought`] of a request with this number: 0 is the functions, others are the method of a server.
 pub fn sought_by_number(number: u32, servers: &[InnerServer]) -> Option<Sought> {
     let Some(server) = number.checked_sub(1) else {
         return Some(Sought::Functions);
@@ -129,7 +129,7 @@ pub(crate) struct Locator {
     cached: Mutex<HashMap<AnalysisKey, LocatorAnswer>>,
 }
 
-/// A library, and what was sought in it ([`sought_by_number`]).
+/// A library, and the number of the [`Sought`] in it ([`sought_by_number`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct AnalysisKey {
     library: CachedIdentity,
