@@ -18,13 +18,13 @@ HEADLINES = {
         "1.000 s; 99 % of that time was spent waiting on scheduler->detokenizer (the detokenizer is stopped)",
     ],
     "prefill, scheduler": [
-        "prefill: WARNING: 98 % of the TTFT of 6 of 56 requests is spent on the way to the scheduler: 1.000 s or more, up to 2.962 s; the "
+        "prefill: WARNING: 98 % of the TTFT of 6 of 56 requests was spent on the way to the scheduler: 1.000 s or more, up to 2.962 s; the "
         "scheduler's thread that receives them was stopped then",
         "prefill: WARNING: the scheduler thread (21533/21533) is stopped by a signal 91 % of the time while 6 frames wait on "
         "tokenizer->scheduler, the oldest for 2.796 s",
     ],
     "decode, tokenizer": [
-        "decode: WARNING: 97 % of the TTFT of 4 of 104 requests is spent in the server's socket: 1.000 s or more, up to 3.000 s; the tokenizer was "
+        "decode: WARNING: 97 % of the TTFT of 4 of 104 requests was spent in the server's socket: 1.000 s or more, up to 3.000 s; the tokenizer was "
         "stopped then",
         "decode: WARNING: ended 22:45:45Z: the tokenizer thread (2676/2676) is stopped by a signal 97 % of the time while 32 frames wait on "
         "detokenizer->tokenizer, the oldest for 2.631 s",
@@ -40,10 +40,10 @@ HEADLINES = {
         "tokenizer->scheduler, the oldest for 2.888 s",
     ],
     "slow transfer": [
-        "decode: CRITICAL: 99 % of the TTFT of 19 of 20 requests is spent in the transfer of the cache: 1.000 s or more, up to 5.004 s",
+        "decode: CRITICAL: 99 % of the TTFT of 19 of 20 requests was spent in the transfer of the cache: 1.000 s or more, up to 5.004 s",
     ],
     "overloaded decode": [
-        "decode: WARNING: 93 % of the TTFT of 94 of 141 requests is spent in the decode server's queue: 1.000 s or more, up to 3.023 s",
+        "decode: WARNING: 93 % of the TTFT of 94 of 141 requests was spent in the decode server's queue: 1.000 s or more, up to 3.023 s",
     ],
     "retries": [
         "decode: WARNING: 3 requests were aborted in place of an earlier one with the same rid: the tokenizer sends an abort 2.000 s after a "
@@ -52,9 +52,9 @@ HEADLINES = {
     # None of the faults.
     None: [
         "decode: HEALTHY: no warnings",
-        "prefill: WARNING: 98 % of the TTFT of 5 of 105 requests is spent in the server's socket: 1.000 s or more, up to 2.933 s; the tokenizer was "
+        "prefill: WARNING: 98 % of the TTFT of 5 of 105 requests was spent in the server's socket: 1.000 s or more, up to 2.933 s; the tokenizer was "
         "not running then",
-        "prefill: WARNING: 97 % of the TTFT of 12 of 52 requests is spent on the way to the scheduler: 1.000 s or more, up to 2.944 s",
+        "prefill: WARNING: 97 % of the TTFT of 12 of 52 requests was spent on the way to the scheduler: 1.000 s or more, up to 2.944 s",
         "decode: WARNING: ended 22:54:10Z: the tokenizer thread (11295/11295) is waiting for a CPU 63 % of the time while 116 frames wait on "
         "detokenizer->tokenizer, the oldest for 590.3 ms (9 % running; 63 % waiting for a CPU, 28 % asleep)",
         "decode: WARNING: the scheduler sent no frame for 2.330 s while 6 streams were open (usual time between two chunks of a stream: 6.0 ms); "

@@ -117,6 +117,9 @@ fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
         let severity = finding.severity.as_str();
         let _ = writeln!(out, "{number}. **{severity}** {}: {}", markdown(&finding.kind), markdown(&finding.summary));
         let mut since = format!("   {}", brief::span_of(finding, clock));
+        if let Some(hop) = &finding.hop {
+            let _ = write!(since, ", on {}", markdown(hop));
+        }
         if !finding.rid.is_empty() {
             let _ = write!(since, ", worst {}", markdown_code(&finding.rid));
         }

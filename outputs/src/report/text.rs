@@ -399,6 +399,9 @@ fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
         let head = format!("{} {}: {}", severity_mark(finding.severity), finding.kind, finding.summary);
         wrap(out, &head, "", "    ");
         let mut since = brief::span_of(finding, clock);
+        if let Some(hop) = &finding.hop {
+            let _ = write!(since, ", on {hop}");
+        }
         if !finding.rid.is_empty() {
             let _ = write!(since, ", worst {}", finding.rid);
         }

@@ -146,7 +146,7 @@ pub struct ReachedLimit {
 impl ReachedLimit {
     /// Whether reaching it only shortens a list of details, while every total stays exact.
     pub(crate) fn keeps_totals(&self) -> bool {
-        ["lost_ranges_per_rid", "lost_ranges", "lossy_requests", "token_ids"].contains(&self.name)
+        ["lost_ranges_per_rid", "lost_ranges", "lossy_requests", "token_ids", "stack_functions"].contains(&self.name)
     }
 }
 

@@ -172,9 +172,10 @@ pub struct WorstGap {
 }
 
 impl WorstGap {
-    /// Keeps this wait if none was longer.
+    /// Keeps the longest wait, of equal ones the first by rid, as lists are sorted.
     fn keep_longest(&mut self, at: MonoNs, rid: &str, ns: u64) {
-        if ns >= self.ns {
+        let is_first_of_equal_ones = ns == self.ns && (self.rid.is_empty() || rid < &*self.rid);
+        if ns > self.ns || is_first_of_equal_ones {
             *self = Self { ns, rid: rid.into(), at };
         }
     }

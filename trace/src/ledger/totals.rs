@@ -25,11 +25,13 @@ pub struct AffectedRequests {
 }
 
 impl AffectedRequests {
-    /// Adds an affected request, and keeps the one with the largest `amount`. `is_first_time`: it was not counted before.
+    /// Adds an affected request, and keeps the one with the largest `amount`, of equal ones the first by rid, as lists are sorted.
+    /// `is_first_time`: it was not counted before.
     pub(crate) fn record_request(&mut self, at: MonoNs, rid: &str, amount: u64, is_first_time: bool) {
         self.times.record(at);
         self.rids += u64::from(is_first_time);
-        if amount > self.amount || self.worst.is_empty() {
+        let is_first_of_equal_ones = amount == self.amount && (self.worst.is_empty() || rid < &*self.worst);
+        if amount > self.amount || is_first_of_equal_ones {
             self.amount = amount;
             if &*self.worst != rid {
                 self.worst = rid.into();

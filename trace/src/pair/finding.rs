@@ -281,7 +281,7 @@ fn find_long_leg(rule: &LegRule, rows: &[&PairRow<'_>], activity: &PairActivity)
         let severity = if share_of_all < MIN_WHOLE_SHARE { Severity::Info } else { gap_severity(late.worst()?.ns())? };
         // The share is that of the late requests alone: with all others it would be unrelated to what their clients saw.
         let summary = format!(
-            "{} of the TTFT of {} of {} is spent {}: {} or more, up to {}",
+            "{} of the TTFT of {} of {} was spent {}: {} or more, up to {}",
             percent(late.share()),
             count(late.count()),
             plural(requests, "request"),
@@ -299,7 +299,7 @@ fn find_long_leg(rule: &LegRule, rows: &[&PairRow<'_>], activity: &PairActivity)
         return None;
     }
     let summary = format!(
-        "{} of TTFT is spent {}: up to {}, {} or more in {} of {}",
+        "{} of TTFT was spent {}: up to {}, {} or more in {} of {}",
         percent(share_of_all),
         rule.place,
         duration(usual.worst()?.ns()),

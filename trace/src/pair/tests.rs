@@ -317,7 +317,7 @@ fn a_healthy_pair_has_no_findings() {
 fn slow_transfers_are_found_whether_all_are_or_some() {
     let all = many(|_, request| transfer_later(500, request), |_, request| decode_later(500, request));
     let expected =
-        "91 % of TTFT is spent in the transfer of the cache: up to 600.0 ms, 500.0 ms or more in 60 of 60 requests";
+        "91 % of TTFT was spent in the transfer of the cache: up to 600.0 ms, 500.0 ms or more in 60 of 60 requests";
     assert_eq!(found(&all), [("transfer-slow", Severity::Warning, expected.to_owned())]);
     let some = many(
         |room, request| transfer_later(if room % 10 == 0 { 2_000 } else { 0 }, request),
@@ -327,7 +327,7 @@ fn slow_transfers_are_found_whether_all_are_or_some() {
     assert_eq!(*kind, "transfer-slow");
     // The share is that of these six requests.
     let expected =
-        "97 % of the TTFT of 6 of 60 requests is spent in the transfer of the cache: 1.000 s or more, up to 2.100 s";
+        "97 % of the TTFT of 6 of 60 requests was spent in the transfer of the cache: 1.000 s or more, up to 2.100 s";
     assert_eq!(summary, expected);
 }
 

@@ -179,24 +179,29 @@ impl TimeWindow {
         }
     }
 
-    /// Start of the span of the last value beside a series, or that the span is not over.
-    pub(super) fn describe_last(self, curves: &Curves) -> String {
-        if curves.is_current(self.end) {
-            return "so far".to_owned();
+    /// Start of the span of the last value beside a series; its length if the run ended in this second; or that it is not over.
+    pub(super) fn describe_last(self, model: &Model) -> String {
+        if model.curves.is_current(self.end) {
+            if !model.is_at_end() {
+                return "so far".to_owned();
+            }
+            if self.step == 1 {
+                return format!("in {}", format_duration(model.running_ns.saturating_sub(self.end * SECOND_NS)));
+            }
         }
         let first = (self.end + 1).saturating_sub(self.step);
         format!("{} {}", if self.step == 1 { "at" } else { "from" }, format_clock(first * SECOND_NS))
     }
 
     /// Draws the heading of charts, with the titles of the numbers beside them.
-    pub(super) fn draw_heading(self, pad: &mut Pad<'_>, y: u16, subject: &str, curves: &Curves) {
+    pub(super) fn draw_heading(self, pad: &mut Pad<'_>, y: u16, subject: &str, model: &Model) {
         let width = pad.width() - SCALE_WIDTH - 1;
-        let title = format!("{subject}{}", self.describe(column_count(pad.width()), curves));
+        let title = format!("{subject}{}", self.describe(column_count(pad.width()), &model.curves));
         let whole_title = format!("{title}{}", self.describe_idle_time());
         // The axis has the shown time, too.
         let title = if text_width(&whole_title) + 2 <= width { whole_title } else { title };
         pad.left_columns(width).draw_heading(y, &title);
-        let titles = SeriesNumbers { last: self.describe_last(curves), max: "max".to_owned() };
+        let titles = SeriesNumbers { last: self.describe_last(model), max: "max".to_owned() };
         draw_numbers(pad, y, &titles, Ink::Dim);
     }
 

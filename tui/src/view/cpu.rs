@@ -139,7 +139,7 @@ fn format_percent(share: f64) -> String {
 fn draw_thread_charts(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadLine, model: &Model, ui: &Ui) -> u16 {
     let window = TimeWindow::selected(model, ui);
     let subject = format!("{} {} {}: ", thread.role, thread.name, thread.id.tid);
-    window.draw_heading(pad, y, &subject, &model.curves);
+    window.draw_heading(pad, y, &subject, model);
     let Some(index) = model.curves.thread_index(thread.id) else {
         pad.draw_text(1, y + 1, "no curve: not among the threads that are kept second by second", Ink::Dim);
         return y + 2;

@@ -329,7 +329,7 @@ fn draw_trend(pad: &mut Pad<'_>, x: u16, series: &ChartSeries<'_>, window: TimeW
     let numbers = match &values {
         Ok(values) => {
             let SeriesNumbers { last, max } = series.format_numbers(values, window);
-            format!(" {}: {last}, max {max} ", window.describe_last(&model.curves))
+            format!(" {}: {last}, max {max} ", window.describe_last(model))
         }
         Err(reason) => format!(" {reason} "),
     };

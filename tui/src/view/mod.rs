@@ -175,10 +175,8 @@ fn draw_degraded(pad: &mut Pad<'_>, x: u16, model: &Model) -> bool {
     let Some(first) = model.run.degraded.first() else { return false };
     let count = model.run.degraded.len();
     let count = if count > 1 { format!("{count} ") } else { String::new() };
-    let whole = format!("! {count}degraded (5): {first}");
-    // Findings (5) has the whole text, so its number must not be cut.
-    let text = if x + text_width(&whole) <= pad.width() { whole } else { format!("! {count}degraded (5)") };
-    pad.draw_text(x, 0, &text, Ink::Health(Health::Warning));
+    // Findings (5) has the whole text: its number comes first, because the end is cut on narrow screens.
+    pad.draw_text(x, 0, &format!("! {count}degraded (5): {first}"), Ink::Health(Health::Warning));
     true
 }
 

@@ -299,7 +299,7 @@ fn draw_problem_count(pad: &mut Pad<'_>, x: u16, y: u16, count: u64, text: &str)
 fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui: &Ui) -> u16 {
     let window = TimeWindow::selected(model, ui);
     let columns = chart::column_count(pad.width());
-    window.draw_heading(pad, y, "", &model.curves);
+    window.draw_heading(pad, y, "", model);
     let mut charts = chart_series(model);
     let has_only_merges = model.chunks.merged > Some(0) && model.chunks.dropped_confirmed == Some(0);
     if has_only_merges {

@@ -6,10 +6,12 @@ usage: install.py SHIPPED VERSION     as root; SHIPPED is the folder of `cargo x
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from container import spec
@@ -95,20 +97,27 @@ def archive(debian):
     check("archive", debian.program(f"/opt/{archive.name.removesuffix('.tar.gz')}/tokengap"))
 
 
-def cargo(debian):
-    """After `cargo install`, sudo does not find the program, and the remedy that doctor prints works."""
-    prefix = f"{debian.root}{CARGO}"
-    install = ["cargo", "install", "--quiet", "--locked", "--path", ROOT / "tokengap", "--features", "full", "--no-track"]
-    output(*install, "--target-dir", ROOT / "target", "--root", prefix)
-    check("cargo install", debian.program(f"{CARGO}/bin/tokengap"))
+def check_remedy(way, run, folder):
+    """A user's program is in a folder that sudo does not search; the command that its doctor prints starts it."""
     user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
-    doctor = json.loads(debian.run(*user, f"{CARGO}/bin/tokengap", "doctor", "--json", code=NO_ENGINE))
+    doctor = json.loads(run(*user, f"{folder}/tokengap", "doctor", "--json", code=NO_ENGINE))
     fixes = {str(reason["fix"]).split(", or:")[0] for row in doctor["features"] for reason in row["reasons"]}
     [remedy] = [fix for fix in fixes if fix.startswith("sudo ")]
-    sudo = f'sudo() {{ env -i PATH={PATH} "$@"; }}; '
-    debian.run("sh", "-c", f"{sudo} sudo tokengap --version", code=127, path=f"{CARGO}/bin:{PATH}")
-    debian.run("sh", "-c", f"{sudo} {remedy} --version", path=f"{CARGO}/bin:{PATH}")
-    print(f"cargo install: `sudo tokengap` is not found; `{remedy}` works")
+    sudo = f'PATH={folder}:$PATH; sudo() {{ env -i PATH={PATH} "$@"; }}; '
+    run("sh", "-c", f"{sudo} sudo tokengap --version", code=127)
+    run("sh", "-c", f"{sudo} {remedy} --version")
+    print(f"{way}: `sudo tokengap` is not found; `{remedy}` works")
+
+
+def cargo(debian):
+    """`cargo install` of this folder and of its newest commit."""
+    prefix = f"{debian.root}{CARGO}"
+    committed = ["--git", ROOT.as_uri(), "--rev", output("git", "-C", ROOT, "rev-parse", "HEAD").strip(), "tokengap"]
+    for place in (committed, ["--path", ROOT / "tokengap"]):
+        install = ["cargo", "install", "--quiet", "--locked", *place, "--features", "full", "--no-track", "--force"]
+        output(*install, "--target-dir", ROOT / "target", "--root", prefix)
+        check(f"cargo install {place[0]}", debian.program(f"{CARGO}/bin/tokengap"))
+    check_remedy("cargo install", debian.run, f"{CARGO}/bin")
 
 
 def wheel(folder):
@@ -131,11 +140,28 @@ def wheel(folder):
         pip = [installed / "bin/python", "-m", "pip"]
         output(*pip, "install", "--no-index", wheel)
         check(f"wheel, pip, Python {python}", lambda *options, code=0: output(*alone, installed / "bin/tokengap", *options, code=code))
+        check_remedy(f"wheel, pip, Python {python}", output, installed / "bin")
         output(*pip, "uninstall", "--yes", "tokengap")
         left = [str(file) for file in installed.rglob("*tokengap*")]
         expect(not left, f"after the wheel was removed, these files remain: {left}")
     uvx = [*alone, folder / "uv/bin/uvx", "--offline", "--from", wheel, "tokengap"]
     check("wheel, uvx", lambda *options, code=0: output(*uvx, *options, code=code, env=environment))
+    check_first_screen(wheel, folder / "uv/bin/uvx", folder / "uv-cache-2")
+
+
+def check_first_screen(wheel, uvx, cache):
+    """The README's first command, without anything installed before, shows the demo's verdict in a terminal within a minute."""
+    tmux = ["tmux", "-S", f"{cache}.tmux", "-f", "/dev/null"]
+    started = time.monotonic()
+    environment = os.environ | {"UV_CACHE_DIR": str(cache), "LC_ALL": "C.UTF-8"}
+    output(*tmux, "new-session", "-d", "-x", "100", "-y", "30", f"{uvx} --offline --from {wheel} tokengap demo", env=environment)
+    try:
+        while not re.search(r"(CRITICAL|WARNING)  ", screen := output(*tmux, "capture-pane", "-p")):
+            expect(time.monotonic() - started < 60, f"wheel, uvx: no verdict within a minute:\n{screen}")
+            time.sleep(0.2)
+    finally:
+        output(*tmux, "kill-server")
+    print(f"wheel, uvx: verdict on the screen after {time.monotonic() - started:.1f} s", flush=True)
 
 
 def image(folder):

@@ -64,5 +64,5 @@ for example in examples:
     printed = subprocess.run([sys.executable, "-c", example], check=True, stdout=subprocess.PIPE, text=True).stdout
     print(printed)
     missing = [name for name in map(os.path.basename, recordings) if name not in printed]
-    if missing or "to received, ms" not in printed:
+    if missing or any(leg not in printed.split() for leg in ("socket", "queue", "prefill", "output", "delivery")):
         sys.exit(f"parquet: example without the legs of {missing}:\n{example}")

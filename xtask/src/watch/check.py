@@ -256,7 +256,9 @@ def on_screen(token, _folder):
     time.sleep(8)
     screen = Screen(f"ip netns exec {NETNS} {TOKENGAP} watch {HERE}:5608 --token-file {token}")
     try:
-        screen.until_shows("live since", "earlier records are not in them")
+        screen.until_shows("live since", "degraded (5)")
+        screen.press("5")
+        screen.until_shows("earlier records are not in them")
         screen.press("7")
         screen.until_shows(os.uname().nodename, "all 1")
         source.kill()

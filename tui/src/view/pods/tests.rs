@@ -52,7 +52,7 @@ fn the_list_of_runs_shows_each_engine_and_totals() {
         worst_leg: "most of TTFT: prefill's queue, 62 % of it (mean 112.3 ms of 181.0 ms over 1,812 requests)".to_owned(),
         finding: Some(PairProblem {
             health: Health::Warning,
-            text: "prefill-queue: 62 % of TTFT is spent in the prefill server's queue: up to 4.1 s, 1 s or more in 120 of \
+            text: "prefill-queue: 62 % of TTFT was spent in the prefill server's queue: up to 4.1 s, 1 s or more in 120 of \
                    1,812 requests"
                 .to_owned(),
         }),
