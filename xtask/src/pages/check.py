@@ -32,6 +32,10 @@ VARIANTS = {
 WIDE_TABLES = """[...document.querySelectorAll('.scroll')].filter(table => table.scrollWidth > table.clientWidth)
     .map(table => table.closest('section').querySelector('h2').textContent)"""
 
+# Number of main figures in the last row of them.
+FIGURES_IN_LAST_ROW = """(tops => tops.filter(top => top === tops.at(-1)).length)(
+    [...document.querySelectorAll('.facts div')].map(card => card.getBoundingClientRect().top))"""
+
 
 def with_long_rids(part):
     """The report with rids of 160 characters.
@@ -80,6 +84,8 @@ def open_page(browser, url, scenario, name):
     expect(page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than its window")
     wide = page.evaluate(WIDE_TABLES)
     expect(not wide, f"tables are wider than the page: {wide}")
+    # On a narrow page a figure fills its row.
+    expect(width < 800 or page.evaluate(FIGURES_IN_LAST_ROW) > 1, "a figure is alone in its row")
     for part in PAGES[scenario]:
         expect(part in text, f"the page does not contain {part!r}")
     return page
