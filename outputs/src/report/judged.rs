@@ -168,6 +168,9 @@ fn unjudged_loss(ledger: &Ledger) -> Option<&'static str> {
 
 /// Why silence of the engine could not be judged; `None` if it could.
 fn unjudged_silence(ledger: &Ledger) -> Option<&'static str> {
+    if ledger.has_undecided_silence(ledger.now()) {
+        return Some("no frame comes now, and a relay sees what it missed only with the next one");
+    }
     if ledger.itl_sent().count() > 0 {
         return None;
     }

@@ -141,6 +141,12 @@ impl Join {
             PeerAction::Serves(mode) => self.engine_in(*mode),
         };
         sink(&Event { at, what });
+        if let PeerAction::Delivered(last) = &did
+            && last.finished
+        {
+            let end = Answer::new(&last.rid, None, None);
+            sink(&Event { at, what: What::Answered(end) });
+        }
     }
 }
 

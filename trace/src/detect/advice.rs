@@ -3,10 +3,13 @@
 use super::DetectContext;
 use super::attribution::{Attribution, Leg, LegKind, ThreadState, count_receivers};
 use super::thresholds::CPU_BOUND_SHARE;
-use crate::engine::{Drops, EngineState, Facts, Mode};
+use crate::engine::{Drops, EngineState, Facts, Mode, Waiter};
 use crate::event::AwayState;
 use crate::ledger::Hop;
 use crate::words::percent;
+
+/// Share of its time up to which a process that was behind cannot have been busy all along.
+const MAX_IDLE_BUSY: f64 = 0.5;
 
 /// Processes that share some work: all receivers of a hop, or of the hops to one role.
 #[derive(Clone, Copy)]
@@ -124,6 +127,10 @@ pub(super) fn merging_advice(engine: &dyn Facts, attribution: &Attribution<'_>) 
     let leg = attribution.legs.iter().find(|leg| leg.role == receiver);
     let receivers = Receivers { role: receiver, count: leg.map_or(0, |leg| leg.receivers) };
     match leg.and_then(|leg| leg.busy) {
+        Some(busy) if (MAX_IDLE_BUSY..CPU_BOUND_SHARE).contains(&busy) => format!(
+            "{wakeup} and is busy {} of the run: it stalls or, at times, cannot keep up; `tokengap attach --python-stacks 50` lists what it runs while frames wait",
+            percent(busy)
+        ),
         Some(busy) if busy < CPU_BOUND_SHARE => format!(
             "{wakeup}, although it is busy only {} of the run: stalls hold it up, such as garbage collection, a blocking call or a wait for a CPU; `tokengap attach --python-stacks 50` lists what it runs while frames wait",
             percent(busy)
@@ -139,8 +146,12 @@ pub(super) fn dropped_chunks_advice(engine: &EngineState) -> String {
         return String::from("cumulative output loses none: each chunk replaces the one before");
     };
     let flag = engine.behaviour().flag().unwrap_or(drops.flag);
+    let cause = match engine.waiter {
+        Some(Waiter::KeepsLast) => format!("{} keeps only the last of several queued chunks: ", engine.title()),
+        _ => String::new(),
+    };
     format!(
-        "fixed in {}, which merges queued chunks; until then run without {flag}",
+        "{cause}fixed in {}, which merges queued chunks; until then run without {flag}",
         name_fixed_releases(engine, &drops)
     )
 }

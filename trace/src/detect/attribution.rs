@@ -477,17 +477,39 @@ fn add_open_waits(ledger: &Ledger, legs: &mut [Leg<'_>]) {
 /// Share of the window for which the receivers of these hops were busy; the mean over observed receivers. Busy means processing a frame or,
 /// if its event loop's polls are observed, outside the poll, which includes HTTP writes.
 pub fn busy<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, window_ns: u64) -> Option<f64> {
-    let mut sum = 0.0;
-    let mut count = 0_u32;
+    let mut receivers: Vec<BusyReceiver<'_>> = Vec::new();
     for hop in hops.filter(|hop| hop.capabilities().processed) {
         let processing = share_of(hop.counts.busy_ns as f64, window_ns as f64);
         let poll = hop.receiving_thread().and_then(|by| ledger.thread(by)?.poll);
         // Polls may be sampled in a part of the window only, and the receiver may have ended before it.
         let away_ns = poll.map_or(0, |poll| poll.interval_ns.saturating_sub(poll.polled_ns));
         let away = share_of(away_ns as f64, window_ns as f64);
-        // Frames are processed away from the poll, so that both times overlap.
-        sum += processing.max(away).min(1.0);
-        count += 1;
+        let key = receiver_key(hop);
+        match receivers.iter_mut().find(|known| known.key == key && key != (None, "")) {
+            // Another connection of this receiver, which processes one frame at a time.
+            Some(known) => {
+                known.processing += processing;
+                known.away = known.away.max(away);
+            }
+            None => receivers.push(BusyReceiver { key, processing, away }),
+        }
     }
-    (count > 0 && window_ns > 0).then(|| sum / f64::from(count))
+    let sum: f64 = receivers.iter().map(BusyReceiver::share).sum();
+    (!receivers.is_empty() && window_ns > 0).then(|| sum / receivers.len() as f64)
+}
+
+/// Shares of a window.
+struct BusyReceiver<'h> {
+    key: Key<'h>,
+    /// Processing frames of any of its connections.
+    processing: f64,
+    /// Outside of its poll.
+    away: f64,
+}
+
+impl BusyReceiver<'_> {
+    /// Frames are processed away from the poll, so that both times overlap.
+    fn share(&self) -> f64 {
+        self.processing.max(self.away).min(1.0)
+    }
 }

@@ -304,8 +304,22 @@ impl Ledger {
     /// The silence that lasts at `now`. `None` without one, or if the streams may have ended unobserved: without a frame, or because a relay
     /// reports what it missed only with its next frame.
     pub(crate) fn current_engine_silence(&self, now: MonoNs) -> Option<EngineSilence> {
+        if self.is_relayed() { None } else { self.silence_at(now) }
+    }
+
+    /// Whether the engine seems to be silent at `now`, which a relay can decide only once the next frame has come.
+    pub fn has_undecided_silence(&self, now: MonoNs) -> bool {
+        self.is_relayed() && self.silence_at(now).is_some()
+    }
+
+    fn is_relayed(&self) -> bool {
+        self.hops.all.iter().any(|hop| hop.shows.forwarded)
+    }
+
+    /// Time without a frame until `now`, if that is far longer than usual and several streams are open.
+    fn silence_at(&self, now: MonoNs) -> Option<EngineSilence> {
         let from = self.silences.last_frame.filter(|from| now.since(*from) >= MIN_SILENCE_NS)?;
-        if self.engine.facts().ends_silently() || self.hops.all.iter().any(|hop| hop.shows.forwarded) {
+        if self.engine.facts().ends_silently() {
             return None;
         }
         let usual_ns = self.usual_silence_ns(now.since(from))?;

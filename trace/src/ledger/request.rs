@@ -159,7 +159,9 @@ impl Request {
 
     /// Since when its first token waits for the tokenizer; `None` if it does not wait, or that is unknown.
     pub fn waiting_since(&self) -> Option<MonoNs> {
-        if self.received_first.is_some() || self.first_receive_missed {
+        // Nobody waits for the tokens of an aborted request.
+        let is_aborted = self.finish == Some(Finish::Abort);
+        if self.received_first.is_some() || self.first_receive_missed || is_aborted {
             return None;
         }
         self.sent_first

@@ -50,11 +50,6 @@ pub struct RecentWindow {
 }
 
 impl RecentWindow {
-    /// Number of its seconds, with the current one: at most ten.
-    pub fn seconds(self) -> u64 {
-        self.last - self.first + 1
-    }
-
     /// Whether it has the second with this number.
     pub(super) fn contains(self, second: u64) -> bool {
         (self.first..=self.last).contains(&second)
@@ -86,7 +81,7 @@ mod tests {
         let origin = MonoNs(700_000_000);
         let seconds = RunSeconds::starting_at(origin);
         let at = |ns: u64| seconds.window(MonoNs(origin.0 + ns));
-        let facts = |window: RecentWindow| (window.seconds(), window.slots(), window.length_ns());
+        let facts = |window: RecentWindow| (window.slots().count(), window.slots(), window.length_ns());
         assert_eq!(facts(at(0)), (1, 0..1, 0));
         assert_eq!(facts(at(400_000_000)), (1, 0..1, 400_000_000));
         assert_eq!(facts(at(9_999_999_999)), (10, 0..10, 9_999_999_999));

@@ -134,9 +134,10 @@ impl Model {
         }
     }
 
-    /// Length of the window of current figures in seconds, with the one that is not over: `last 10 s`.
+    /// Length of the window of current figures: `last 10 s`, or `last 9.4 s`, since its last second need not be over.
     pub(crate) fn format_recent_seconds(&self) -> String {
-        format!("last {} s", self.recent_window.seconds())
+        let seconds = format!("{:.1}", self.recent_window.length_ns() as f64 / 1e9);
+        format!("last {} s", seconds.strip_suffix(".0").unwrap_or(&seconds))
     }
 
     /// Exact length of that window, over which rates are means: `9.4 s`.
@@ -164,9 +165,11 @@ pub(crate) struct FirstTokenGap {
     pub(crate) worst_rid: String,
     /// Requests waiting for their first token; `None` unless sends and receives are observable.
     pub(crate) waiting: Option<WaitingRequests>,
+    /// Requests that were sent to the scheduler and have no token yet; `None` without any.
+    pub(crate) without_token: Option<WaitingRequests>,
 }
 
-/// Requests whose first token was sent but not received.
+/// Requests that wait, and for how long.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct WaitingRequests {
     pub(crate) requests: u64,

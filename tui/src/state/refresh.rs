@@ -323,18 +323,20 @@ fn describe_engine(ledger: &Ledger) -> String {
 fn first_token_gap(ledger: &Ledger) -> FirstTokenGap {
     let now = ledger.now();
     let mut waiting = WaitingRequests::default();
-    // Nobody waits for the tokens of an aborted request.
-    for request in ledger.requests().filter(|request| request.finish != Some(Finish::Abort)) {
-        if let Some(since) = request.waiting_since() {
-            waiting.requests += 1;
-            waiting.longest_wait_ns = waiting.longest_wait_ns.max(now.since(since));
-        }
+    for since in ledger.requests().filter_map(Request::waiting_since) {
+        waiting.requests += 1;
+        waiting.longest_wait_ns = waiting.longest_wait_ns.max(now.since(since));
     }
+    let without_token = ledger.oldest_dispatched().map(|(_, oldest)| WaitingRequests {
+        requests: ledger.dispatched_count() as u64,
+        longest_wait_ns: now.since(oldest.sent),
+    });
     FirstTokenGap {
         window: ledger.recent_gap(),
         whole: Spread::of_distribution(ledger.gap()),
         worst_rid: ledger.worst_gap().map(|worst| worst.rid.to_string()).unwrap_or_default(),
         waiting: ledger.observes_gaps().then_some(waiting),
+        without_token,
     }
 }
 

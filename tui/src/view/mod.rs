@@ -170,13 +170,19 @@ fn draw_own_status(pad: &mut Pad<'_>, model: &Model) {
     }
 }
 
+/// Minimum width of the shown part of a degradation.
+const MIN_DEGRADED_WIDTH: u16 = 12;
+
 /// Draws the first degradation and its tab, which has the whole text of each. Returns whether there is one.
 fn draw_degraded(pad: &mut Pad<'_>, x: u16, model: &Model) -> bool {
     let Some(first) = model.run.degraded.first() else { return false };
     let count = model.run.degraded.len();
     let count = if count > 1 { format!("{count} ") } else { String::new() };
-    // Findings (5) has the whole text: its number comes first, because the end is cut on narrow screens.
-    pad.draw_text(x, 0, &format!("! {count}degraded (5): {first}"), Ink::Health(Health::Warning));
+    // Findings (5) has the whole text, so its number must not be cut.
+    let place = format!("! {count}degraded (5)");
+    let has_room_for_text = x + text_width(&place) + MIN_DEGRADED_WIDTH <= pad.width();
+    let text = if has_room_for_text { format!("{place}: {first}") } else { place };
+    pad.draw_text(x, 0, &text, Ink::Health(Health::Warning));
     true
 }
 

@@ -94,7 +94,7 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let pad_width = pad.width();
     pad.draw_text(1, y, "first-token gap", Ink::Head);
     // Without both ends of a gap, nothing is known of it.
-    let Some(WaitingRequests { requests, longest_wait_ns }) = gap.waiting else {
+    let Some(waiting) = gap.waiting else {
         pad.draw_text(18, y, model.gap_absence(), Ink::Dim);
         return y + 1;
     };
@@ -123,20 +123,44 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         }
     }
     // A line that says nothing is left out on a low screen.
-    if requests == 0 && model.receives_end.is_none() && pad.height() < TALL_ROWS {
+    let has_waiting = waiting.requests > 0 || gap.without_token.is_some();
+    if !has_waiting && model.receives_end.is_none() && pad.height() < TALL_ROWS {
         return y + 3;
     }
-    let longest_wait = format_duration(longest_wait_ns);
-    let waiting = match requests {
-        0 if model.is_at_end() => "no first token is waiting at the end".to_owned(),
-        0 => "no first token is waiting now".to_owned(),
-        1 if longest_wait_ns == 0 => "1 first token is waiting".to_owned(),
-        1 => format!("1 first token is waiting, for {longest_wait}"),
-        _ => format!("{} first tokens are waiting, the longest for {longest_wait}", format_count(requests)),
+    let text = match model.receives_end {
+        Some(end) => format!("receives are {}", model.describe_observation_end(end)),
+        None => describe_waiting_requests(waiting, gap.without_token, model.is_at_end()),
     };
-    let end = model.receives_end.map(|end| format!("receives are {}", model.describe_observation_end(end)));
-    pad.draw_text(3, y + 3, &end.unwrap_or(waiting), Ink::Plain);
+    pad.draw_text(3, y + 3, &text, Ink::Plain);
     y + 4
+}
+
+/// Requests whose first token was sent and waits, and those that have no token yet.
+fn describe_waiting_requests(
+    waiting: WaitingRequests,
+    without_token: Option<WaitingRequests>,
+    is_at_end: bool,
+) -> String {
+    let mut parts = Vec::new();
+    let wait = format_duration(waiting.longest_wait_ns);
+    match waiting.requests {
+        0 => {}
+        1 if waiting.longest_wait_ns == 0 => parts.push("1 first token is waiting".to_owned()),
+        1 => parts.push(format!("1 first token is waiting, for {wait}")),
+        more => parts.push(format!("{} first tokens are waiting, the longest for {wait}", format_count(more))),
+    }
+    if let Some(WaitingRequests { requests, longest_wait_ns }) = without_token {
+        let wait = format_duration(longest_wait_ns);
+        parts.push(match requests {
+            1 => format!("1 request has no token yet, for {wait}"),
+            more => format!("{} requests have no token yet, the longest for {wait}", format_count(more)),
+        });
+    }
+    match (parts.is_empty(), is_at_end) {
+        (false, _) => parts.join("; "),
+        (true, true) => "no first token is waiting at the end".to_owned(),
+        (true, false) => "no first token is waiting now".to_owned(),
+    }
 }
 
 /// Draws the time to first token in one row, if it is known. Returns the next free row.
@@ -275,7 +299,7 @@ fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     for (_, name, reason) in shown.iter().filter(|(share, ..)| share.is_none()) {
         let text = format!("{name}: {reason}");
         // The CPU tab has the reasons, too.
-        let text = if x + 2 + text_width(&text) <= pad.width() { text } else { format!("{name}: 6") };
+        let text = if x + 2 + text_width(&text) <= pad.width() { text } else { format!("{name}: see tab 6") };
         x = pad.draw_text(x + 2, y, &text, Ink::Dim);
     }
     y + 1
