@@ -33,7 +33,7 @@ def stopped_server(role: str, hop: str) -> str:
 
 def silent_engine(sender: str, ran: str) -> str:
     """What a headline must say about an engine that sends nothing: for how long, and which share of it its thread ran."""
-    return rf"the {sender} (sends|sent) no frame for {SECONDS} while .*its main thread ran {ran} % of that time"
+    return rf"the {sender} (sends|sent) no frame for {SECONDS}\b.* streams? (was|were) open .*its main thread ran {ran} % of that time"
 
 
 RAN_NOT, RAN = r"\d", r"([5-9]\d|100)"
