@@ -20,6 +20,7 @@ from pathlib import Path
 from ..mixed import Attach
 from ..real.__main__ import Lane, stopped
 from ..real.compare import SLOW, Checks, compare, expect_findings, records
+from ..real.faults import RAN_NOT, SHARE_OF_TTFT, silent_engine, stopped_receiver, stopped_server
 from ..real.server import free_port
 from .servers import DECODE_RUNNING, ROUTERS, Pair
 from .times import LogEnd, compare_times
@@ -30,16 +31,24 @@ FEW = [*SECONDS, "--streams", "8", "--tokens", "32"]
 CHATS = [*FEW, "--chat", "0.4"]
 # Three times as many as run at once: the decode server allocates memory for no more.
 MANY = [*SECONDS, "--streams", str(3 * DECODE_RUNNING), "--tokens", "64"]
+# Prompts of 10,000 tokens, of which the decode server has memory for five.
+LONG = [*SECONDS, "--words", "2950", "--tokens", "8"]
+OVERLOADED_PREFILL, OVERLOADED_MEMORY = [*LONG, "--streams", "5"], [*LONG, "--streams", "16"]
+# As many that some are held while prefill answers nobody.
+MORE = [*SECONDS, "--streams", "16", "--tokens", "32"]
+MIN_HELD = 5
 SLOW_TRANSFER_MS = 300
 # Time for which a router must hold a first token to be counted.
 HELD_NS = 1_000_000_000
-# What the headline must say, behind the side of its server: the process or leg at fault, and its state.
-TOKENIZER = r"the tokenizer (thread \S+ )?(is|was) stopped"
-DETOKENIZER = r"the detokenizer (thread \S+ )?(is|was) stopped"
+# What the headline must say, behind the side of its server: the leg or process at fault, its state and the share.
+TOKENIZER = stopped_server("tokenizer", "detokenizer->tokenizer")
+DETOKENIZER = stopped_receiver("detokenizer", "scheduler->detokenizer")
 SCHEDULER = (
-    r"the scheduler (thread \S+ )?(is|was) stopped|the scheduler sent no frame .* main thread ran \d % of that time"
-    r"|the scheduler's thread that receives them was stopped then"
+    f"{silent_engine('scheduler', RAN_NOT)}|{stopped_receiver('scheduler', 'tokenizer->scheduler')}"
+    f"|{SHARE_OF_TTFT}on the way to the scheduler: .*the scheduler's thread that receives them was stopped then"
 )
+# Of single requests, or of all.
+SHARE_OF_PAIR = rf"({SHARE_OF_TTFT}|\d+ % of TTFT (is|was) spent )"
 # Consequences of a stop, which must not come before the finding about the process that was stopped.
 CONSEQUENCES = {"late-receive", "late-intake", "merged-chunks", "backlog"}
 NAMES = {
@@ -49,8 +58,10 @@ NAMES = {
     "decode, tokenizer": rf"^decode: .*({TOKENIZER})",
     "decode, detokenizer": rf"^decode: .*({DETOKENIZER})",
     "decode, scheduler": rf"^decode: .*({SCHEDULER})",
-    "slow transfer": r"^decode: .* in the transfer of the cache",
-    "overloaded decode": r"^decode: .* in the decode server's queue",
+    "slow transfer": rf"^decode: .*{SHARE_OF_PAIR}in the transfer of the cache",
+    "overloaded prefill": rf"^decode: .*{SHARE_OF_PAIR}in the prefill server's queue|^prefill: .*{SHARE_OF_TTFT}in the scheduler's queue",
+    "decode's memory": rf"^decode: .*{SHARE_OF_PAIR}until the decode server has memory for the request",
+    "overloaded decode": rf"^decode: .*{SHARE_OF_PAIR}in the decode server's queue",
     # Either server aborts what has the rid: prefill, too, as long as the transfer takes.
     "retries": r"^(prefill|decode): .* aborted in place of an earlier one with the same rid",
 }
@@ -143,7 +154,7 @@ def healthy(tokengap: Path, pair: Pair, flags: list[str]):
             live.append(observed.watched())
             load.join()
         truth, prefill, decode = records(truth_file), observed.side("prefill"), observed.side("decode")
-        compare(checks, truth, decode, SLOW)
+        compare(checks, truth, decode, SLOW, has_router=True)
         expect_findings(checks, prefill, SLOW)
         for side, report in {"prefill": prefill, "decode": decode}.items():
             checks.equal(f"{side}: requests", len(truth), report["requests"]["seen"])
@@ -242,6 +253,7 @@ def compare_holds(checks: Checks, pair: Pair, observed: Observed, truth: list[di
     }
     found = [finding["evidence"]["requests_late"] for finding in decode["findings"] if finding["kind"] == "late-prefill-response"]
     if pair.router_kind == "sglang-router":
+        checks.equal(f"at least {MIN_HELD} requests held", True, len(held) >= MIN_HELD)
         # On a busy machine, a router or client without a CPU holds further ones.
         checks.equal("late requests that the router did not hold", set(), late - held)
         checks.equal("requests of the finding late-prefill-response", [len(late)], found)
@@ -283,8 +295,8 @@ def rows(lane: Lane, pair: Pair, repeats: int) -> None:
         lane.row(f"none, {number}", without_findings(tokengap, pair, [*FEW, *seed]))
         for side in ("prefill", "decode"):
             for role in ("tokenizer", "detokenizer", "scheduler"):
-                stop = partial(stopped(role), pair.side(side))
-                lane.row(f"{side}, {role} stopped, {number}", named(tokengap, pair, f"{side}, {role}", [*FEW, *seed], stop))
+                stop, load = partial(stopped(role), pair.side(side)), MORE if (side, role) == ("prefill", "detokenizer") else FEW
+                lane.row(f"{side}, {role} stopped, {number}", named(tokengap, pair, f"{side}, {role}", [*load, *seed], stop))
         pair.delay_transfers(SLOW_TRANSFER_MS)
         if pair.release == "0.5.9":
             # It does not send the end of the prefill by the monotonic clock, so nothing shows that it was not the prefill.
@@ -292,6 +304,8 @@ def rows(lane: Lane, pair: Pair, repeats: int) -> None:
         else:
             lane.row(f"slow transfer, {number}", named(tokengap, pair, "slow transfer", [*FEW, *seed]))
         pair.delay_transfers(0)
+        lane.row(f"overloaded prefill, {number}", named(tokengap, pair, "overloaded prefill", [*OVERLOADED_PREFILL, *seed]))
+        lane.row(f"decode's memory, {number}", named(tokengap, pair, "decode's memory", [*OVERLOADED_MEMORY, *seed]))
         lane.row(f"overloaded decode, {number}", named(tokengap, pair, "overloaded decode", [*MANY, *seed]))
 
 

@@ -20,6 +20,8 @@ ROUTERS = {"sglang-router": ["--policy", "round_robin"], "mini-lb": ["--mini-lb"
 DECODE_RUNNING = 16
 FLAGS = [
     *("--disaggregation-transfer-backend", "mooncake", *IDLE),
+    # For long prompts.
+    *("--context-length", "16384"),
     # Times in the messages, and the same in the log.
     *("--enable-metrics", "--enable-request-time-stats-logging"),
 ]
@@ -28,6 +30,7 @@ DECODE_FLAGS = ["--disaggregation-mode", "decode", "--max-running-requests", str
 DECODE_FLAGS_OF = {"0.5.23": ["--disaggregation-decode-retraction-backup", "cpu_tensor"]}
 ENVIRONMENT = {
     **{"MC_FORCE_TCP": "1", "MC_LOG_LEVEL": "WARNING"},
+    "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",
     **{"SGLANG_LOCAL_IP_NIC": "lo", "SGLANG_HOST_IP": "127.0.0.1", "HOST_IP": "127.0.0.1"},
     # Early transfers of cached prefixes need a GPU.
     "SGLANG_DISAGG_PREFILL_EARLY_SEND_CACHED_PREFIX": "0",

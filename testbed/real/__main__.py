@@ -32,8 +32,9 @@ from .compare import (
     records,
     samples,
 )
-from .faults import draw_load, fault_rows, healthy_rows, summarize
+from .faults import draw_load, fault_rows, healthy_server, summarize
 from .held import held_thread
+from .refused import refused_rows
 from .server import LOSSY, PATIENT, RUST, Server, free_port, stat
 from .ttft import ttft_rows
 
@@ -460,6 +461,7 @@ def rows(lane: Lane, home: Path, logs: Path, quick: bool) -> None:
         load(server, logs / "warm.jsonl", "--streams", "4", "--seconds", "2", "--cumulative")
         lane.row("0.5.23, 8 streams", lane.attached(server, [*few, "--cumulative"], SLOW))
         lane.row("0.5.23, mixed", lane.attached(server, [*mixed, "--cumulative"], SLOW))
+    refused_rows(lane, Attach, load, home, logs)
     report = logs / "run.json"
     wrap = [str(lane.tokengap), "run", "--json", "--report", str(report), "--"]
     with Server(home, "0.5.9", [*incremental, "--skip-server-warmup"], logs / "run.log", wrap) as server:
@@ -544,7 +546,7 @@ def main() -> int:
     parser.add_argument("--tokengap", type=Path, required=True, help="the program under test")
     parser.add_argument("--home", type=Path, required=True, help="folder of the servers installed by install.sh")
     parser.add_argument("--only", help="run only rows whose name contains this")
-    parser.add_argument("--quick", action="store_true", help="start three servers instead of ten")
+    parser.add_argument("--quick", action="store_true", help="start three servers instead of eleven")
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()), help="folder for the rows' files")
     parser.add_argument("--rust", metavar="RELEASE", help="run the rows of this release's Rust server instead")
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="run random load for this time instead of the rows")
@@ -552,6 +554,7 @@ def main() -> int:
     parser.add_argument("--ttft", action="store_true", help="compare times to first token instead; the machine must be otherwise idle")
     parser.add_argument("--faults", type=int, metavar="N", help="inject each fault N times instead of running the rows")
     parser.add_argument("--healthy", type=float, metavar="SECONDS", help="run moderate random load for this time, without a finding")
+    parser.add_argument("--refused", action="store_true", help="run only the row whose clients are refused, or leave")
     parser.add_argument("--cost", type=int, metavar="PAIRS", help="measure the cost of attach instead of running the rows")
     wanted = parser.parse_args()
     lane = Lane(wanted)
@@ -562,8 +565,10 @@ def main() -> int:
         ttft_rows(lane, Attach, wanted.home, logs)
     elif wanted.faults:
         fault_rows(lane, Attach, load, stopped, wanted.home, logs, wanted.faults)
+    elif wanted.refused:
+        refused_rows(lane, Attach, load, wanted.home, logs)
     elif wanted.healthy:
-        healthy_rows(lane, Attach, load, wanted.home, logs, wanted.healthy, wanted.seed)
+        healthy_server(lane, Attach, load, wanted.home, logs, wanted.healthy, wanted.seed)
     elif wanted.rust:
         with Server(wanted.home, wanted.rust, RUST_FLAGS, logs / "rust.log", env=RUST) as server:
             rust_rows(lane, server, wanted.rust)

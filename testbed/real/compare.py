@@ -34,10 +34,12 @@ def records(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def compare(checks: Checks, truth: list[dict], report: dict, allowed: set[str]) -> None:
-    """Compares the numbers that clients know. Clients that left do not know what was sent afterwards."""
+def compare(checks: Checks, truth: list[dict], report: dict, allowed: set[str], has_router: bool = False) -> None:
+    """Compares the numbers that clients know. Clients that left do not know what was sent afterwards. A router closes connections itself."""
     checks.equal("requests without an error", len(truth), sum(r["error"] is None for r in truth))
     checks.equal("requests", len(truth), report["requests"]["seen"])
+    if not has_router:
+        compare_ends(checks, truth, report)
     stayed = [r for r in truth if not r["left"]]
     if len(stayed) == len(truth) and not any(r["aborted"] for r in truth):
         checks.equal("tokens sent", sum(r["completion"] for r in truth), report["tokens"]["sent"])
@@ -70,6 +72,15 @@ def compare(checks: Checks, truth: list[dict], report: dict, allowed: set[str]) 
             checks.equal("tokens lost", sum(reported.values()), report["chunks"]["tokens_lost"])
     compare_first_tokens(checks, truth, report)
     expect_findings(checks, report, allowed)
+
+
+def compare_ends(checks: Checks, truth: list[dict], report: dict) -> None:
+    """The responses that were rejected, by status, and those whose clients left."""
+    rejected = Counter(str(r["status"]) for r in truth if (r["status"] or 0) >= 400)
+    checks.equal("responses rejected, by status", dict(rejected), report.get("rejected", {}))
+    # Of responses over gRPC, which have no status, the end is not compared.
+    if report.get("answers") and all(r["status"] for r in truth):
+        checks.equal("responses whose clients left", sum(r["left"] for r in truth), report["answers"]["client_left"])
 
 
 # Tolerance of two readings of the same clock.
@@ -136,7 +147,7 @@ def compare_predictions(truth: list[dict], report: dict) -> Predictions:
 
 def lost(truth: Path) -> int:
     """Number of tokens that clients of a load did not receive, of those clients that counted tokens."""
-    return sum(r["completion"] - r["ids"] for r in records(truth) if r["kind"] == "stream" and not r["left"])
+    return sum(r["completion"] - r["ids"] for r in records(truth) if r.get("kind") == "stream" and not r["left"])
 
 
 def samples(truth: list[dict]) -> bool:

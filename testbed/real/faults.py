@@ -13,15 +13,43 @@ from pathlib import Path
 from .compare import Checks
 from .server import Server
 
-# What the headline must say: the process or queue at fault, and its state. Of several true findings, the one with more of TTFT comes first.
+# Share of the time to first token, as findings of legs begin.
+SHARE_OF_TTFT = r"\d+ % of the TTFT of \d[\d,]* of \d[\d,]* requests (is|was) spent "
+SECONDS = r"\d+\.\d{3} s"
+
+
+def stopped_receiver(role: str, hop: str) -> str:
+    """What a headline must say about a stopped process that receives from `hop`: leg, process, state and share of the time."""
+    gap = rf"first tokens wait(ed)? up to {SECONDS} between .*\d+ % of that time was spent waiting on {hop} \(the {role} (is|was) stopped\)"
+    waits = rf"the {role} thread \(\d+/\d+\) (is|was) stopped by a signal \d+ % of the time while \d+ frames? wait(s|ed)? on {hop}"
+    return f"{gap}|{waits}"
+
+
+def stopped_server(role: str, hop: str) -> str:
+    """The same of a process that also reads and dispatches requests."""
+    before = rf"{SHARE_OF_TTFT}(in the server's socket|in the {role} before dispatch): .*; the {role} was stopped then"
+    return f"{stopped_receiver(role, hop)}|{before}"
+
+
+def silent_engine(sender: str, ran: str) -> str:
+    """What a headline must say about an engine that sends nothing: for how long, and which share of it its thread ran."""
+    return rf"the {sender} (sends|sent) no frame for {SECONDS}\b.* streams? (was|were) open .*its main thread ran {ran} % of that time"
+
+
+RAN_NOT, RAN = r"\d", r"([5-9]\d|100)"
+# What the headline must say: the leg or process at fault, its state and the share. Of several true findings, the one with more of TTFT
+# comes first.
 NAMES = {
-    "tokenizer": r"tokenizer.* (is|was) stopped",
-    "detokenizer": r"detokenizer.* (is|was) stopped",
-    "scheduler": r"scheduler sent no frame|scheduler.* (is|was) stopped",
-    "overloaded": r"in the scheduler's queue",
-    "overloaded, without engine times": r"in the scheduler before the first token",
-    "busy loop": r"tokenizer (is|was) CPU-bound|tokenizer thread .* was on CPU|in the tokenizer before dispatch|in the server's socket",
-    "long prompts": r"in the scheduler's queue|in slow prefills|scheduler sent no frame",
+    "tokenizer": stopped_server("tokenizer", "detokenizer->tokenizer"),
+    "detokenizer": stopped_receiver("detokenizer", "scheduler->detokenizer"),
+    "scheduler": f"{silent_engine('scheduler', RAN_NOT)}|{stopped_receiver('scheduler', 'tokenizer->scheduler')}"
+    rf"|{SHARE_OF_TTFT}on the way to the scheduler: .*; the scheduler's thread that receives them was stopped then",
+    "overloaded": f"{SHARE_OF_TTFT}in the scheduler's queue: .*waited",
+    "overloaded, without engine times": f"{SHARE_OF_TTFT}in the scheduler before the first token",
+    "busy loop": rf"first tokens wait(ed)? up to {SECONDS} between .*on detokenizer->tokenizer \(the tokenizer (is|was) CPU-bound"
+    r"|the tokenizer thread \(\d+/\d+\) (is|was) on CPU \d+ % of the time while \d+ frames? wait(s|ed)? on detokenizer->tokenizer"
+    rf"|{SHARE_OF_TTFT}(in the tokenizer before dispatch|in the server's socket: .*the tokenizer was (busy|on CPU))",
+    "long prompts": rf"{silent_engine('scheduler', RAN)}|{SHARE_OF_TTFT}(in the scheduler's queue|in slow prefills)",
 }
 # More than the context of the model, so that the request is refused after it was tokenised.
 WORDS_OF_BUSY_LOOP = 1_500_000
@@ -71,25 +99,35 @@ def summarize(load: dict[str, float]) -> str:
     return " ".join(f"{flag[2:]} {value}" for flag, value in load.items() if value)
 
 
-def healthy_rows(lane, attach, load, home: Path, logs: Path, seconds: float, seed: int) -> None:
-    """Random load that leaves the engine idle time, without any finding but information."""
-    draw = random.Random(seed)
+def healthy_rows(lane, observe, flags: tuple, seconds: float, seed: int) -> None:
+    """Random load that leaves the engine idle time, without any finding but information. `observe` attaches during a load with these
+    flags, or all, whose files it writes to a folder, and returns the report."""
+    draw, ends = random.Random(seed), time.monotonic() + seconds
+    while time.monotonic() < ends:
+        drawn = draw_load(draw, [1, 2, 4, 8, 16])
+        drawn = {flag: drawn[flag] for flag in flags or drawn}
+
+        def run(folder: Path, checks: Checks) -> str:
+            report = observe(folder, drawn)
+            found = [finding["summary"] for finding in report["findings"] if finding["severity"] != "info"]
+            checks.equal("findings of a healthy run", [], found)
+            return f"{report['requests']['seen']} requests"
+
+        lane.row(f"healthy: {summarize(drawn)}", run)
+
+
+def healthy_server(lane, attach, load, home: Path, logs: Path, seconds: float, seed: int) -> None:
+    """Healthy rows of a server. `attach` and `load` are those of the other rows."""
     with Server(home, "0.5.23", ["--enable-metrics"], logs / "healthy.log") as server:
         load(server, logs / "warm.jsonl", "--streams", "4", "--seconds", "2", "--cumulative")
-        ends = time.monotonic() + seconds
-        while time.monotonic() < ends:
-            drawn = draw_load(draw, [1, 2, 4, 8, 16])
 
-            def run(folder: Path, checks: Checks) -> str:
-                words = [str(word) for flag in drawn.items() for word in flag]
-                with attach(lane.tokengap, server, folder) as attached:
-                    load(server, folder / "truth.jsonl", "--cumulative", *words)
-                report = attached.report()
-                found = [finding["summary"] for finding in report["findings"] if finding["severity"] != "info"]
-                checks.equal("findings of a healthy run", [], found)
-                return f"{report['requests']['seen']} requests"
+        def observe(folder: Path, drawn: dict[str, float]) -> dict:
+            words = [str(word) for flag in drawn.items() for word in flag]
+            with attach(lane.tokengap, server, folder) as attached:
+                load(server, folder / "truth.jsonl", "--cumulative", *words)
+            return attached.report()
 
-            lane.row(f"healthy: {summarize(drawn)}", run)
+        healthy_rows(lane, observe, (), seconds, seed)
 
 
 def fault_rows(lane, attach, load, stopped, home: Path, logs: Path, repeats: int) -> None:
@@ -107,7 +145,7 @@ def fault_rows(lane, attach, load, stopped, home: Path, logs: Path, repeats: int
                 checks.equal(f"findings of a healthy run: {headline}", [], findings)
             else:
                 checks.equal(f"headline of {fault}: {headline}", True, re.search(NAMES[fault], headline) is not None)
-            return f"{headline[:200]} [{', '.join(findings)}]"
+            return f"{headline[:600]} [{', '.join(findings)}]"
 
         lane.row(f"fault: {fault}, {number}", run)
 

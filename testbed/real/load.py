@@ -12,6 +12,10 @@ import aiohttp
 # Number of events after which a leaving client disconnects.
 LEAVES_AFTER = 5
 TIMEOUT_SECONDS = 300
+# Words of a prompt that is longer than the model's context.
+WORDS_TOO_LONG = 3000
+# Time after a rejection until the client sends its next request.
+PAUSE_SECONDS = 0.2
 # Must appear in no output of tokengap.
 PRIVATE = {"authorization": "Bearer canary-key", "tracestate": "vendor=canary-state", "cookie": "canary-cookie"}
 
@@ -22,11 +26,14 @@ def options() -> argparse.Namespace:
     parser.add_argument("--streams", type=int, default=64, help="concurrent requests")
     parser.add_argument("--seconds", type=float, default=10, help="time during which new requests begin")
     parser.add_argument("--tokens", type=int, default=64, help="mean length of an answer; lengths vary by half")
+    parser.add_argument("--words", type=int, default=16, help="length of a prompt")
+    parser.add_argument("--too-long", type=float, default=0, help="share of prompts that are longer than the model's context")
     parser.add_argument("--chat", type=float, default=0, help="share of chat requests")
     parser.add_argument("--whole", type=float, default=0, help="share of requests with `stream: false`")
     parser.add_argument("--leave", type=float, default=0, help="share of clients that disconnect early")
     parser.add_argument("--abort", type=float, default=0, help="share of requests aborted by id")
     parser.add_argument("--samples", type=int, default=1, help="answers a request (`n`)")
+    parser.add_argument("--pause", type=float, default=0, help="seconds between two requests of a client")
     parser.add_argument("--cumulative", action="store_true", help="each event of the server has all ids so far")
     parser.add_argument("--grpc", metavar="ADDRESS", help="send the other requests than chats to this address over gRPC")
     parser.add_argument("--ids", action="store_true", help="send prompts as token ids, for a server without tokenizer")
@@ -48,13 +55,15 @@ class Load:
         draw, wanted = self.random.random, self.wanted
         kind = draw()
         chat = kind < wanted.chat
+        # Draw a random number only if needed, so that other requests of the same seed do not change.
+        words = WORDS_TOO_LONG if wanted.too_long > 0 and draw() < wanted.too_long else wanted.words
         return {
             "rid": uuid.UUID(int=self.random.getrandbits(128)).hex,
             "tokens": max(1, int(wanted.tokens * (0.5 + draw()))),
-            "prompt": " ".join(f"w{self.random.randrange(8000)}" for _ in range(16)),
+            "prompt": " ".join(f"w{self.random.randrange(8000)}" for _ in range(words)),
             "kind": "chat" if chat else "whole" if draw() < wanted.whole else "stream",
             "leave": draw() < wanted.leave,
-            # Draw a random number only if needed, so that other requests of the same seed do not change.
+            # As above.
             "abort": wanted.abort > 0 and draw() < wanted.abort,
             "ids": 0,
             "events": 0,
@@ -64,11 +73,13 @@ class Load:
             "finish": None,
             "left": False,
             "aborted": False,
+            # HTTP status of the response.
+            "status": None,
             "error": None,
             # By CLOCK_MONOTONIC: before the request is sent, and when the first part of its stream is read.
             "sent_ns": None,
             "first_ns": None,
-            # Draws nothing without the flag, as above.
+            # As above.
             "trace": [f"{self.random.getrandbits(bits):0{bits // 4}x}" for bits in (128, 64) if wanted.traceparent],
         }
 
@@ -107,6 +118,10 @@ class Load:
         record["sent_ns"] = time.monotonic_ns()
         try:
             async with session.post(self.wanted.url + path, json=body, headers=headers | PRIVATE) as response:
+                record["status"] = response.status
+                if response.status >= 400:
+                    await response.read()
+                    await asyncio.sleep(PAUSE_SECONDS)
                 response.raise_for_status()
                 if record["kind"] == "whole":
                     self.event(record, await response.json())
@@ -136,8 +151,10 @@ class Load:
                         told.raise_for_status()
 
     def event(self, record: dict, event: dict) -> None:
-        # The Rust server ends an aborted stream with an error.
-        if record["aborted"] and "error" in event:
+        if "error" in event:
+            # The Rust server ends an aborted stream with an error, and SGLang a stream whose prompt is too long.
+            if not record["aborted"]:
+                record["error"] = str(event["error"])[:200]
             record["finish"] = "abort"
             return
         if record["kind"] == "chat":
@@ -163,6 +180,7 @@ class Load:
         async def client(session: aiohttp.ClientSession) -> None:
             while time.monotonic() < ends:
                 await self.ask(session, self.draw())
+                await asyncio.sleep(self.wanted.pause)
 
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
         # The server closes connections that are idle for 5 s. Do not send a request on one that is about to be closed.

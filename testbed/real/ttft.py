@@ -3,6 +3,7 @@
 import statistics
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 from .compare import Checks, records
@@ -12,6 +13,8 @@ ROOT = Path(__file__).parents[2]
 # Largest difference between the client's time and the reported one, in ns.
 MEDIAN_NS = 200_000
 P99_NS = 1_000_000
+# Largest difference between the sums of all times, for each request.
+SUM_NS_PER_REQUEST = 1_000_000
 STREAMS = [8, 64, 256]
 LOADS = {
     "short answers": ["--tokens", "16"],
@@ -33,13 +36,15 @@ def percentile(values: list[int], share: float) -> int:
 def measure(server, truth: Path, engine: str, *flags: str) -> list[dict]:
     command = [sys.executable, "-m", "testbed.first_tokens", "--url", server.url, "--engine", engine, "--truth", str(truth), *flags]
     subprocess.run(command, cwd=ROOT, check=True, stdin=subprocess.DEVNULL, timeout=300)
-    return [record for record in records(truth) if record["status"] == 200]
+    return records(truth)
 
 
 def compare_times(checks: Checks, truth: list[dict], report: dict) -> str:
     """Compares request by request, and the sums. Returns the differences in words."""
     reported = {line["rid"]: line["ttft_ns"] for line in report["slowest"] if line.get("ttft_ns") is not None}
-    clients = {record["id"]: record["first_ns"] - record["sent_ns"] for record in truth if record["first_ns"] is not None}
+    clients = {record["id"]: record["first_ns"] - record["sent_ns"] for record in truth if record["status"] == 200 and record["first_ns"] is not None}
+    rejected = Counter(str(record["status"]) for record in truth if record["status"] >= 400)
+    checks.equal("responses rejected, by status", dict(rejected), report.get("rejected", {}))
     checks.equal("requests", set(), clients.keys() ^ reported.keys())
     differences = [abs(clients[rid] - reported[rid]) for rid in clients.keys() & reported.keys()]
     if not differences:
@@ -48,7 +53,9 @@ def compare_times(checks: Checks, truth: list[dict], report: dict) -> str:
     middle, high, most = statistics.median(differences), percentile(differences, 0.99), max(differences)
     checks.equal(f"median difference {middle / 1e6:.3f} ms within {MEDIAN_NS / 1e6} ms", True, middle <= MEDIAN_NS)
     checks.equal(f"p99 of the difference {high / 1e6:.3f} ms within {P99_NS / 1e6} ms", True, high <= P99_NS)
-    total, total_reported = sum(clients.values()), sum(reported[rid] for rid in clients.keys() & reported.keys())
+    total, total_reported = sum(clients.values()), sum(reported.values())
+    limit = SUM_NS_PER_REQUEST * len(clients)
+    checks.equal(f"sums differ by {(total_reported - total) / 1e6:.3f} ms, within {limit / 1e6} ms", True, abs(total_reported - total) <= limit)
     return (
         f"{len(differences)} requests, client's median {statistics.median(clients.values()) / 1e6:.1f} ms, difference: median {middle / 1e6:.3f}, "
         f"p99 {high / 1e6:.3f}, largest {most / 1e6:.3f} ms; sums {total / 1e9:.3f} and {total_reported / 1e9:.3f} s"

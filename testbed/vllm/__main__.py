@@ -18,27 +18,16 @@ from collections import Counter
 from pathlib import Path
 
 from ..e2e.calls import FAULTS
+from ..real.__main__ import Lane
 from ..real.compare import Checks
 from ..real.server import free_port
 from ..real.ttft import LOADS, SECONDS, STREAMS, compare_times
 from . import calls
-from .faults import fault_rows
+from .disaggregated import disaggregated_row
+from .faults import fault_rows, healthy_server
+from .server import DYNAMO, RELEASE, DynamoWorker, NotUp, Server
 
-HERE = Path(__file__).parent
-RELEASE = "0.32.0"
-# Dynamo's release, and the release of vLLM that it needs.
-DYNAMO, DYNAMO_VLLM = "1.6.1", "0.31.0"
-START_SECONDS, LOAD_SECONDS, ATTACH_SECONDS = 300, 300, 60
-FLAGS = [
-    *("--served-model-name", "m", "--host", "127.0.0.1", "--load-format", "dummy", "--enforce-eager"),
-    *("--distributed-executor-backend", "sleeping_executor.SleepingExecutor"),
-    *("--max-model-len", "4096", "--max-num-seqs", "256"),
-]
-ENVIRONMENT = {
-    **{"VLLM_TARGET_DEVICE": "cpu", "VLLM_PLUGINS": "delays", "PYTHONPATH": f"{HERE / 'plugins'}:{HERE.parents[1]}"},
-    **{"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"},
-    **{"OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"},
-}
+ATTACH_SECONDS = 60
 # Findings expected on a loaded machine.
 SLOW = {"merged-chunks", "burst", "first-token-gap", "backlog", "consumer-cpu-bound", "consumer-starved"} | {
     *("io-thread-starved", "late-delivery", "late-send", "worker-imbalance", "late-read", "late-dispatch", "late-receive"),
@@ -48,112 +37,20 @@ SLOW = {"merged-chunks", "burst", "first-token-gap", "backlog", "consumer-cpu-bo
 WAITS = {"late-delivery", "first-token-gap", "backlog"}
 
 
-class NotUp(Exception):
-    """The server did not start."""
-
-
-class Server:
-    """A server that runs inside a `with` block."""
-
-    def __init__(self, home: Path, log: Path, flags: list[str], env: dict[str, str], under: list[str] = [], model: Path | None = None):
-        self.python, self.log, self.port = home / f"venv-{RELEASE}/bin/python", log, free_port()
-        vllm = home / f"venv-{RELEASE}/bin/vllm"
-        self.command = [*under, str(self.python), str(vllm), "serve", str(model or home / "model"), *FLAGS, "--port", str(self.port), *flags]
-        self.env = {**os.environ, **ENVIRONMENT, **env}
-
-    def __enter__(self):
-        with open(self.log, "wb") as log:
-            self.process = self.start(self.command, log)
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                if self.is_up():
-                    return self
-            except OSError:
-                pass
-            time.sleep(0.5)
-        ended = self.process.poll()
-        self.__exit__()
-        raise NotUp(f"not within {START_SECONDS} s" if ended is None else f"it exited with {ended}")
-
-    def start(self, command: list[str], log) -> subprocess.Popen:
-        return subprocess.Popen(command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-
-    def is_up(self) -> bool:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5):
-            return True
-
-    def __exit__(self, *_):
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self.process.wait()
-
-    def load(self, truth: Path, load: list[str], port: int | None = None):
-        """Runs the clients, which write their counts to `truth`."""
-        if load[0] == "calls":
-            command = [str(self.python), "-m", "testbed.vllm.calls", f"http://127.0.0.1:{port or self.port}", str(truth), load[1]]
-            subprocess.run(command, cwd=HERE.parents[1], check=True, timeout=LOAD_SECONDS)
-            return
-        if load[0] == "first_tokens":
-            options = ["--url", f"http://127.0.0.1:{self.port}", "--engine", "vllm", "--truth", str(truth), *load[1:]]
-            subprocess.run([sys.executable, "-m", "testbed.first_tokens", *options], cwd=HERE.parents[1], check=True, timeout=LOAD_SECONDS)
-            return
-        clients = [str(self.python), str(HERE / "load.py"), f"http://127.0.0.1:{port or self.port}", str(truth), *load]
-        subprocess.run(clients, check=True, timeout=LOAD_SECONDS)
-
-    def pid(self, title: str) -> int:
-        """The server's process with this title or name."""
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                command = (folder / "cmdline").read_bytes().rstrip(b"\0").decode()
-                if title in (command, (folder / "comm").read_text().strip()) and os.getpgid(int(folder.name)) == self.process.pid:
-                    return int(folder.name)
-            except OSError:
-                continue
-        raise RuntimeError(f"no process with the title {title}")
-
-
-class DynamoWorker(Server):
-    """A Dynamo worker with vLLM, and a frontend on `port`."""
-
-    def __init__(self, home: Path, log: Path):
-        super().__init__(home, log, [], {"PYTHONPATH": f"{home / f'dynamo-{DYNAMO}'}:{HERE / 'plugins'}", "DYN_FILE_KV": str(log.parent / "kv")})
-        self.python = home / f"venv-{DYNAMO_VLLM}/bin/python"
-        found = ["--discovery-backend", "file"]
-        flags = [flag for flag in FLAGS if flag not in ("--host", "127.0.0.1")]
-        self.command = [str(self.python), "-m", "dynamo.vllm", *found, "--model", str(home / "model"), *flags]
-        self.frontend = [str(self.python), "-m", "dynamo.frontend", *found, "--http-host", "127.0.0.1", "--http-port", str(self.port)]
-
-    def __enter__(self):
-        with open(self.log.with_suffix(".frontend"), "wb") as log:
-            self.front = self.start(self.frontend, log)
-        return super().__enter__()
-
-    def is_up(self) -> bool:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/v1/models", timeout=5) as models:
-            return bool(json.load(models)["data"])
-
-    def __exit__(self, *_):
-        self.front.kill()
-        self.front.wait()
-        super().__exit__()
-
-
-def attached(tokengap: Path, server: Server, folder: Path, load: list[str], during=None, late: float = 0) -> tuple[dict, list[dict]]:
+def attached(tokengap: Path, server: Server, folder: Path, load: list[str], during=None, late: float = 0, beside: list[Server] = []) -> tuple[dict, list[dict]]:
     """Attaches, loads the server and detaches. Returns the report and the clients' counts. `late`: seconds from the begin of the load to the
-    attach."""
+    attach. `beside`: servers to which it attaches, too."""
     truth, errors = folder / "truth.jsonl", folder / "attach.err"
     clients = threading.Thread(target=server.load, args=(truth, load))
     if late:
         clients.start()
         time.sleep(late)
     with open(folder / "report.json", "wb") as report, open(errors, "wb") as log:
-        command = [str(tokengap), "attach", "--pid", str(server.process.pid), "--json", "--slowest", "100000"]
+        pids = [word for each in (server, *beside) for word in ("--pid", str(each.process.pid))]
+        command = [str(tokengap), "attach", *pids, "--json", "--slowest", "100000"]
         attach = subprocess.Popen([*command, "--record", str(folder / "run.tgap")], stdout=report, stderr=log)
         try:
-            marked(attach, errors, b"attached to")
+            marked(attach, errors, b"attached to", 1 + len(beside))
             if during:
                 threading.Thread(target=during, daemon=True).start()
             if not late:
@@ -172,10 +69,10 @@ def unequal(counts: dict[str, tuple]) -> list[str]:
     return [f"{what}: {reported}, expected {true}" for what, (reported, true) in counts.items() if reported != true]
 
 
-def marked(process: subprocess.Popen, errors: Path, mark: bytes):
-    """Waits until a command has written `mark` to its standard error."""
+def marked(process: subprocess.Popen, errors: Path, mark: bytes, times: int = 1):
+    """Waits until a command has written `mark` to its standard error, this many times."""
     deadline = time.monotonic() + ATTACH_SECONDS
-    while mark not in errors.read_bytes():
+    while errors.read_bytes().count(mark) < times:
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"{mark.decode()!r} was not logged: {errors.read_text()}")
         time.sleep(0.1)
@@ -285,6 +182,8 @@ def relayed(tokengap: Path, home: Path, log: Path, folder: Path, flags: list[str
 
 def differences(report: dict, truth: list[dict], load: list[str], required: list[set[str]]) -> list[str]:
     """Differences between the report and the clients' counts. The report must have one finding of each set in `required`."""
+    rejected = Counter(str(r["status"]) for r in truth if r["status"] != 200)
+    truth = [r for r in truth if r["status"] == 200]
     complete, left = [r for r in truth if not r["left"]], [r for r in truth if r["left"]]
     received = sum(r["received"] for r in truth)
     tokens, chunks, requests = report["tokens"], report["chunks"], report["requests"]
@@ -295,6 +194,8 @@ def differences(report: dict, truth: list[dict], load: list[str], required: list
             wrong.append(f"{what}: {got}, but the clients counted {want}")
 
     equal("requests", [requests["seen"], requests["finished"], requests["aborted"]], [len(truth), len(complete), len(left)])
+    equal("responses rejected, by status", report.get("rejected", {}), dict(rejected))
+    equal("responses whose clients left", (report["answers"] or {}).get("client_left"), len(left))
     equal("requests joined late or live", [requests["joined_late"], requests["live"]], [0, 0])
     equal("tokens lost", [chunks["tokens_lost"], chunks["dropped_confirmed"], tokens["missing_on_wire"]], [0, 0, 0])
     equal("tokens received by the API servers", tokens["received"], tokens["sent"])
@@ -467,11 +368,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m testbed.vllm", description=__doc__)
     parser.add_argument("--tokengap", type=Path, required=True, help="the program under test")
     parser.add_argument("--home", type=Path, required=True, help="folder of the server installed by install.sh")
-    parser.add_argument("--quick", action="store_true", help="start three servers instead of nine")
+    parser.add_argument("--quick", action="store_true", help="start three servers instead of eleven")
     parser.add_argument("--cost", type=int, metavar="PAIRS", help="measure the cost of attach instead of running the rows")
     parser.add_argument("--ttft", action="store_true", help="compare times to first token instead; the machine must be otherwise idle")
     parser.add_argument("--faults", type=int, metavar="N", help="inject each fault N times instead of running the rows")
-    parser.add_argument("--only", default="", metavar="TEXT", help="start only servers whose name contains it, such as tool_calls")
+    parser.add_argument("--healthy", type=float, metavar="SECONDS", help="run moderate random load for this time, without a finding")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random load")
+    parser.add_argument("--only", default="", metavar="TEXT", help="start only servers whose name contains it, such as tool_calls; of faults, only such rows")
+    parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()), help="folder for the files of faults and healthy rows")
     asked = parser.parse_args()
     tokengap, failed = asked.tokengap.resolve(), 0
 
@@ -496,7 +400,7 @@ def main() -> int:
         with Server(asked.home, log, [], {}) as server:
             row("8 streams", server, ["8", "5", "64", "0", "1"])
             row("64 streams", server, ["64", "8", "64", "0", "2"])
-            row("clients that leave", server, ["32", "5", "64", "0.3", "3"])
+            row("clients that leave, and prompts that are too long", server, ["32", "5", "64", "0.3", "3", "ids", "0.1"])
             row("tokens by continuous usage", server, ["32", "4", "64", "0", "14", "usage"])
             row("tokens by text", server, ["32", "5", "64", "0", "15", "text"])
             own("splice, one engine", lambda folder: spliced(tokengap, server, folder, "32"))
@@ -558,6 +462,9 @@ def main() -> int:
             load = ["16", "8", "64", "0", "8"]
             own("an engine that fails", lambda folder: failure(*attached(tokengap, server, folder, load), 16))
 
+    def disaggregated():
+        own("a prefill and a decode server that share a folder", lambda own: disaggregated_row(tokengap, asked.home, own, attached, differences))
+
     def run():
         flags, load = ["--api-server-count", "2", "--data-parallel-size", "2"], ["8", "5", "64", "0", "7"]
         judged("run, two API servers, two engines", relayed(tokengap, asked.home, log, log.parent, flags, load))
@@ -571,16 +478,20 @@ def main() -> int:
             for name, wrong in ttft(tokengap, asked.home, log):
                 judged(name, wrong)
             return failed != 0
-        if asked.faults:
+        if asked.faults or asked.healthy:
             start = lambda flags, env: Server(asked.home, log, flags, env)
-            for name, wrong in fault_rows(tokengap, start, attached, stopped, asked.faults):
-                judged(name, wrong)
-            return failed != 0
+            lane = Lane(asked)
+            if asked.faults:
+                fault_rows(lane, start, attached, stopped, log.parent, asked.faults)
+            else:
+                healthy_server(lane, start, attached, log.parent, asked.healthy, asked.seed)
+            print(f"{lane.failed} rows failed")
+            return lane.failed != 0
         servers = [one_api_server, two_api_servers, rust]
         if asked.quick:
-            print("SKIPPED: a Dynamo worker, a slow API server, tool calls, one that omits outputs, an engine that fails, and under run: they need more server starts (FULL=1)")
+            print("SKIPPED: a Dynamo worker, a slow API server, tool calls, disaggregated prefill, one that omits outputs, an engine that fails, and under run: they need more server starts (FULL=1)")
         else:
-            servers += [dynamo, slow, tool_calls, omitting, failing, run]
+            servers += [dynamo, slow, tool_calls, omitting, failing, disaggregated, run]
         started = False
         for rows in servers:
             if asked.only in rows.__name__:

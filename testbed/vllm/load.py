@@ -1,23 +1,29 @@
 """Streaming clients of a vLLM server, which write their counts as one JSON line for each request.
 
-usage: load.py URL FILE STREAMS SECONDS TOKENS LEAVE SEED [COUNT]
+usage: load.py URL FILE STREAMS SECONDS TOKENS LEAVE SEED [COUNT [TOO_LONG]]
 
 LEAVE is the share of clients that disconnect after their fifth event. COUNT selects the source of token counts: `ids` (the default),
-`usage`, or `text`: events have text only, and the usage at the end counts all tokens. Needs aiohttp.
+`usage`, or `text`: events have text only, and the usage at the end counts all tokens. TOO_LONG is the share of prompts that are longer than the model's
+context. `PAUSE` in the environment: seconds between two requests of a client.
+`PREFILL` in the environment is the URL of a server that computes each prompt first, as vLLM's examples of disaggregated prefill do it.
+Needs aiohttp.
 """
 
 import asyncio
 import json
+import os
 import random
 import sys
 import time
 
 import aiohttp
 
-URL, FILE, STREAMS, SECONDS, TOKENS, LEAVE, SEED, COUNT = [*sys.argv[1:], "ids"][:8]
+URL, FILE, STREAMS, SECONDS, TOKENS, LEAVE, SEED, COUNT, TOO_LONG = [*sys.argv[1:], *("ids", "0")[max(0, len(sys.argv) - 8) :]][:9]
+PREFILL, PAUSE = os.environ.get("PREFILL"), float(os.environ.get("PAUSE", "0"))
 draw = random.Random(int(SEED))
 # Number of events after which a client leaves.
 FEW = 5
+WORDS, WORDS_TOO_LONG = 8, 3000
 
 
 def new_tokens(event, before):
@@ -33,7 +39,9 @@ def new_tokens(event, before):
 async def request(session, results):
     wanted = max(1, int(float(TOKENS) * draw.uniform(0.5, 1.5)))
     chat, leaves = draw.random() < 0.5, draw.random() < float(LEAVE)
-    prompt = " ".join(f"w{draw.randrange(9999)}" for _ in range(8))
+    # Draw a random number only if needed, so that other requests of the same seed do not change.
+    words = WORDS_TOO_LONG if float(TOO_LONG) > 0 and draw.random() < float(TOO_LONG) else WORDS
+    prompt = " ".join(f"w{draw.randrange(9999)}" for _ in range(words))
     body = {
         **{"model": "m", "max_tokens": wanted, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}},
     }
@@ -46,9 +54,16 @@ async def request(session, results):
         path, body["messages"] = "/v1/chat/completions", [{"role": "user", "content": prompt}]
     else:
         path, body["prompt"] = "/v1/completions", prompt
-    result = {"received": 0, "events": 0, "completion": None, "left": False, "silence_s": 0.0, "first_s": None}
+    result = {"received": 0, "events": 0, "completion": None, "left": False, "silence_s": 0.0, "first_s": None, "status": None}
+    if PREFILL:
+        first = {name: value for name, value in body.items() if name != "stream_options"} | {"stream": False, "max_tokens": 1}
+        async with session.post(PREFILL + path, json=first) as response:
+            await response.read()
     began = last = result["began_s"] = time.monotonic()
     async with session.post(URL + path, json=body) as response:
+        result["status"] = response.status
+        if response.status >= 400:
+            await response.read()
         async for line in response.content:
             if not line.startswith(b"data: {"):
                 continue
@@ -95,6 +110,7 @@ async def main():
         while time.monotonic() < ends:
             try:
                 await request(session, results)
+                await asyncio.sleep(PAUSE)
             except aiohttp.ClientError:
                 # The server has exited.
                 return

@@ -1,6 +1,6 @@
 """An executor without a model: the forward pass is a sleep of `STEP_MS`, and the rest of the engine is vLLM's own.
 
-`FAIL_AFTER`: number of steps after which a step fails and the engine exits. `SCRIPT`: ids of every output, a JSON list; an end
+`PROMPT_TOKEN_US`: microseconds by which each token of a prompt makes its step longer. `FAIL_AFTER`: number of steps after which a step fails and the engine exits. `SCRIPT`: ids of every output, a JSON list; an end
 token follows."""
 
 import json
@@ -32,8 +32,10 @@ class SleepingExecutor(Executor):
     def _init_executor(self):
         self.vocabulary = self.vllm_config.model_config.get_vocab_size()
         self.step_s = float(os.environ.get("STEP_MS", "10")) / 1e3
+        self.prompt_token_s = float(os.environ.get("PROMPT_TOKEN_US", "0")) / 1e6
         self.steps = int(os.environ.get("FAIL_AFTER", "0"))
         self.script = json.loads(os.environ.get("SCRIPT", "[]"))
+        self.connector = None
         # Prompt tokens and generated tokens of each request.
         self.requests = {}
 
@@ -55,8 +57,11 @@ class SleepingExecutor(Executor):
     def determine_available_memory(self, *_, **__):
         return [1 << 30]
 
-    def initialize_from_config(self, *_, **__):
-        pass
+    def initialize_from_config(self, kv_cache_configs):
+        if self.vllm_config.kv_transfer_config:
+            from worker_connector import WorkerConnector
+
+            self.connector = WorkerConnector(self.vllm_config, kv_cache_configs[0])
 
     def compile_or_warm_up_model(self, *_, **__):
         pass
@@ -98,6 +103,11 @@ class SleepingExecutor(Executor):
             return self.script[place] if place < len(self.script) else END
         return FIRST + zlib.crc32(f"{request}:{place}".encode()) % (self.vocabulary - FIRST)
 
+    def prompt_tokens(self, scheduled, computed):
+        """Number of tokens of prompts in a step."""
+        left = {request: self.requests[request][0] - computed[request] for request in scheduled.num_scheduled_tokens}
+        return sum(max(0, min(left[request], tokens)) for request, tokens in scheduled.num_scheduled_tokens.items())
+
     def step(self, scheduled):
         for finished in scheduled.finished_req_ids:
             self.requests.pop(finished, None)
@@ -107,9 +117,11 @@ class SleepingExecutor(Executor):
             computed[new.req_id] = new.num_computed_tokens
         cached = scheduled.scheduled_cached_reqs
         computed.update(zip(cached.req_ids, cached.num_computed_tokens))
+        if self.connector and scheduled.kv_connector_metadata:
+            self.connector.move_caches(scheduled.kv_connector_metadata)
         if scheduled.total_num_scheduled_tokens == 0:
             return ModelRunnerOutput(req_ids=[], req_id_to_index={})
-        time.sleep(self.step_s)
+        time.sleep(self.step_s + self.prompt_token_s * self.prompt_tokens(scheduled, computed))
         self.steps -= 1
         if self.steps == 0:
             raise RuntimeError("FAIL_AFTER")
