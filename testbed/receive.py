@@ -38,6 +38,7 @@ def add_options(parser) -> None:
     parser.add_argument("--stall-every", type=int, default=1000, metavar="N", help="block at every Nth output of all clients")
     parser.add_argument("--lockstep", action="store_true", help="print TOOK when a frame's outputs have reached the clients")
     parser.add_argument("--worker", type=int, nargs=2, metavar=("K", "N"), help="tokenizer worker K (from 0) of N")
+    parser.add_argument("--port", type=int, help="on the command line only, where `attach` reads the port of a server")
     parser.add_argument("--linger", type=float, default=0.3, metavar="SECONDS", help="idle time before exit")
     plans.add_options(parser)
     process.add_options(parser)

@@ -247,6 +247,8 @@ def attach_rows(engines: list[Engine], explicit: bool, every: bool, quick: bool)
         add(engine, "attach, against none", accidents.unchanged)
     add(last, "attach, two engines", several_engines.two_engines)
     add(last, "attach, restarted engine", several_engines.restarted_engine)
+    add(last, "attach, joining engine", several_engines.joining_engine)
+    add(last, "attach, half visible engine", several_engines.half_visible_engine)
     add(last, "attach, full ring", several_engines.full_ring)
     add(last, "attach, following three lives", accidents.three_lifetimes)
     # It counts the BPF programs, links and maps of the whole machine.

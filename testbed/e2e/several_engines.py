@@ -2,10 +2,14 @@
 
 import json
 import re
+import shutil
 import signal
+import sysconfig
 import threading
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import urlopen
@@ -213,3 +217,76 @@ def restarted_engine(run: Run) -> str:
         if exits == 2:
             run.checks.true(f"the outage was at least a second: {away and away[1]}", away is not None and float(away[1]) >= 1)
     return f"{chunks} chunks of the restarted engine, {of_other} of the other"
+
+
+def joining_engine(run: Run) -> str:
+    """An engine starts while another one is watched, and gets a run of its own. Two further `attach` are restricted to it by name."""
+    setting = steady(4, gap_ms=4, receiver=(*PATIENT, "--stream-output"), sender=PATIENT)
+    first = Session(run, setting, None, run.place("first"))
+    port = str(free_port())
+    name, attach = f"sglang:{port}", [run.program, "attach", "--headless", "--json", "-v", "--duration", "300s"]
+    watch = run.start("attach", attach)
+    watch.wait_for_stderr("attached to", 60)
+    unknown = run.start("unknown", [*attach, "--engine", name])
+    run.checks.equal("exit code for an engine that does not run", 2, unknown.end(60)[0])
+    refusal = unknown.stderr.read_text()
+    run.checks.true(f"the engines that run are named: {refusal}", f"no engine is named {name}: running are " in refusal)
+    waiting = run.start("waiting", [*attach, "--follow", "--engine", name])
+    second = Session(run, replace(setting, receiver=(*setting.receiver, "--port", port)), None, run.place("second"))
+    for one in (watch, waiting):
+        one.wait_for_stderr(f"attached to 2 processes of {name}\n", 60)
+    selected = run.start("selected", [*attach, "--engine", name])
+    selected.wait_for_stderr("attached to 2 processes", 60)
+    for session in (first, second):
+        session.go()
+    chunks = [sent(session.finish(), "output")["chunks"] for session in (first, second)]
+    reports = []
+    for one in (watch, waiting, selected):
+        one.signal(signal.SIGINT)
+        reports.append(json.loads(one.end_well(60)))
+    by_pid = runs_by_pid(reports[0])
+    for session, count in zip((first, second), chunks):
+        run.checks.matches(by_pid[session.receiver.pid]["report"], {"chunks/sent": count, "self/events_missed": 0})
+    run.checks.equal("name of the engine that joined", name, by_pid[second.receiver.pid]["name"])
+    pids = {second.receiver.pid, second.senders[0].pid}
+    for report in reports[1:]:
+        run.checks.matches(report, {"chunks/sent": chunks[1], "self/events_missed": 0})
+        run.checks.equal("processes of the named engine", pids, {line["pid"] for line in report["source"]["wire"]["observed"]})
+    return f"{chunks[0]} chunks of the first engine, {chunks[1]} of the one that joined"
+
+
+def half_visible_engine(run: Run) -> str:
+    """The libzmq of one of two engines was removed from its disk, and `attach` may not open mapped files without their names. So the calls of
+    that engine cannot be probed, and the other one is watched as ever."""
+    setting = steady(4, gap_ms=4, receiver=(*PATIENT, "--stream-output"), sender=PATIENT)
+    good = Session(run, setting, None, run.place("good"))
+    packages, installed = run.place("packages"), Path(sysconfig.get_paths()["platlib"])
+    for package in ("zmq", "pyzmq.libs"):
+        shutil.copytree(installed / package, packages / package)
+    run.variables["PYTHONPATH"] = f"{packages}:{run.environment()['PYTHONPATH']}"
+    port = str(free_port())
+    hidden = Session(run, replace(setting, receiver=(*setting.receiver, "--port", port)), None, run.place("hidden"))
+    del run.variables["PYTHONPATH"]
+    shutil.rmtree(packages / "pyzmq.libs")
+    # Other engines may run on this machine.
+    named = [word for session in (good, hidden) for word in ("--pid", str(session.receiver.pid))]
+    limited = ["setpriv", "--bounding-set", "-sys_admin,-checkpoint_restore", run.program, "attach", "--headless", "--json"]
+    watch = run.start("attach", [*limited, "--duration", "300s", *named])
+    watch.wait_for_stderr("attached to", 60)
+    for session in (good, hidden):
+        session.go()
+    chunks = sent(good.finish(), "output")["chunks"]
+    hidden.finish()
+    watch.signal(signal.SIGINT)
+    status, lines = watch.end(60)
+    run.checks.equal("exit code, since an engine could not be observed", 2, status)
+    whole = json.loads("\n".join(lines))
+    reports = {one["name"]: one["report"] for one in whole["runs"]}
+    of_hidden = reports.pop(f"sglang:{port}")
+    (of_good,) = reports.values()
+    run.checks.matches(of_good, {"chunks/sent": chunks, "self/events_missed": 0})
+    explained = ["no process of the engine is observed: pid" in str(report["self"]["degraded"]) for report in (of_good, of_hidden)]
+    run.checks.equal("reports that say why their engine is not observed", [False, True], explained)
+    run.checks.equal("findings of the engine that is not observed", [], findings(of_hidden))
+    run.checks.true("its line is printed at the start", f"sglang:{port} is not watched yet: " in watch.stderr.read_text())
+    return f"{chunks} chunks of the visible engine"

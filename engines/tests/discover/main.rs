@@ -9,6 +9,7 @@ mod sglang;
 mod toy;
 mod unnamed;
 mod views;
+mod vllm;
 mod watching;
 
 use std::path::Path;

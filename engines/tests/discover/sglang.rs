@@ -77,8 +77,9 @@ fn replicas_detokenizers_and_workers_behind_routers_are_discovered() {
         (9, 0, "ipc:///workers"),
         (10, 0, "ipc:///workers"),
     ];
-    let engines = discover(&processes, &connected);
+    let Topology { engines, blind_spots, .. } = fake::discover_topology(DISCOVERED, &processes, &connected);
     let [engine] = engines.as_slice() else { panic!("{engines:?}") };
+    assert_eq!(blind_spots, []);
     assert_eq!(engine.processes.len(), processes.len());
     assert_eq!(engine.main_process().unwrap().role, role::ROUTER);
     let output = |name: &str| (name.to_owned(), Carries::Output, Confidence::Certain);
@@ -103,18 +104,20 @@ fn replicas_detokenizers_and_workers_behind_routers_are_discovered() {
     assert!(engine.hops.iter().all(|h| h.ends_at_receiver() == (h.ends().to == "worker")));
 }
 
+/// A Dynamo worker with the processes that it starts.
+fn launched_engine(first: u32) -> [FakeProcess; 3] {
+    [
+        FakeProcess::launched(first, WORKER),
+        FakeProcess::titled(first + 1, "sglang::scheduler_TP0").child_of(first),
+        FakeProcess::titled(first + 2, "sglang::detokenizer").child_of(first),
+    ]
+}
+
 /// A prefill and a decode engine on one host. Their schedulers exchange state over ZMQ, and register at the prefill engine's bootstrap
 /// server.
 #[test]
 fn prefill_and_decode_are_two_engines() {
-    let engine = |first: u32| {
-        [
-            FakeProcess::launched(first, WORKER),
-            FakeProcess::titled(first + 1, "sglang::scheduler_TP0").child_of(first),
-            FakeProcess::titled(first + 2, "sglang::detokenizer").child_of(first),
-        ]
-    };
-    let processes: Vec<FakeProcess> = engine(10).into_iter().chain(engine(20)).collect();
+    let processes: Vec<FakeProcess> = launched_engine(10).into_iter().chain(launched_engine(20)).collect();
     let connected = [
         (1, 2, "ipc:///p-detok"),
         (2, 0, "ipc:///p-tok"),
@@ -129,6 +132,57 @@ fn prefill_and_decode_are_two_engines() {
     let expected = ["scheduler->detokenizer", "detokenizer->tokenizer"].map(String::from).to_vec();
     assert_eq!(names, [expected.clone(), expected]);
     assert!(engines.iter().all(|e| e.launcher.is_some_and(|l| l.word() == "dynamo") && e.processes.len() == 3));
+}
+
+/// The same with all sockets on TCP, so that the connection to the bootstrap server looks like one of the engine's own.
+#[test]
+fn a_scheduler_that_reached_another_main_process_belongs_to_the_one_that_started_it() {
+    let processes: Vec<FakeProcess> = launched_engine(10).into_iter().chain(launched_engine(20)).collect();
+    let connected = [
+        (1, 2, "tcp://127.0.0.1:1001"),
+        (1, 0, "tcp://127.0.0.1:1002"),
+        (2, 0, "tcp://127.0.0.1:1002"),
+        (1, 0, "tcp://127.0.0.1:1003"),
+        (4, 5, "tcp://127.0.0.1:2001"),
+        (4, 3, "tcp://127.0.0.1:2002"),
+        (5, 3, "tcp://127.0.0.1:2002"),
+        (4, 3, "tcp://127.0.0.1:2003"),
+        (4, 0, "tcp://127.0.0.1:8998"),
+    ];
+    let topology = fake::discover_topology(DISCOVERED, &processes, &connected);
+    let [prefill, decode] = topology.engines.as_slice() else { panic!("{topology}") };
+    assert_eq!((prefill.processes.len(), decode.processes.len()), (3, 3));
+    assert_eq!(hops(prefill), hops(decode), "the bootstrap connection changes no other hop");
+    let requests = ("tokenizer->scheduler".to_owned(), Carries::Requests, Confidence::Inferred);
+    assert!(hops(prefill).contains(&requests), "{:?}", hops(prefill));
+    let foreign = BlindSpot::ForeignConnection { pid: 21, main: 20, other_main: 10 };
+    assert_eq!(
+        foreign.to_string(),
+        "pid 21 of the engine with main pid 20 is also connected to the one with main pid 10: that connection is not read"
+    );
+    assert_eq!(topology.blind_spots, [foreign]);
+}
+
+#[test]
+fn engines_that_share_a_process_are_reported_and_another_one_is_not_affected() {
+    let third = launched_engine(30);
+    let processes: Vec<FakeProcess> = launched_engine(10)
+        .into_iter()
+        .chain([FakeProcess::launched(20, SERVER), FakeProcess::titled(21, "sglang::scheduler_TP0").child_of(20)])
+        .chain(third)
+        .collect();
+    let own = [(1, 2, "ipc:///detok"), (2, 0, "ipc:///tok"), (6, 7, "ipc:///detok3"), (7, 5, "ipc:///tok3")];
+    let shared = [(4, 2, "ipc:///detok"), (2, 3, "ipc:///tok2"), (4, 3, "ipc:///tok2")];
+    let topology = fake::discover_topology(DISCOVERED, &processes, &[&own[..], &shared].concat());
+    let pids = |engine: &Engine| engine.processes.iter().map(|process| process.id.pid).collect::<Vec<u32>>();
+    let [first, other] = topology.engines.as_slice() else { panic!("{topology}") };
+    assert_eq!((pids(first), pids(other)), (vec![11, 21, 12, 10, 20], vec![31, 32, 30]));
+    let [shared] = topology.blind_spots.as_slice() else { panic!("{topology}") };
+    assert_eq!(
+        shared.to_string(),
+        "several engines (main pids 10, 20) are connected by pids 12, 21: they are watched as one, except those that were watched before"
+    );
+    assert!(shared.is_between_engines());
 }
 
 /// A notebook server that connects to several sockets of its kernel is not an engine.

@@ -1,13 +1,14 @@
 //! Assembly of candidates and links into engines.
 
 use adapter::discover::{
-    Carries, End, EngineKind, Evidence, HopSeen, Node, PackageRelease, Reading, Role, RoleWithSource, connected_groups,
+    Carries, End, EngineKind, Evidence, HopSeen, Node, PackageRelease, Role, RoleWithSource, connected_groups,
 };
 
 use super::blind_spot::BlindSpot;
 use super::candidate::Candidate;
-use super::link_meaning;
+use super::link_meaning::{self, InterpretedLinks};
 use super::links::{Link, OpenSocket};
+use super::owners::Owners;
 use super::topology::{Engine, Process};
 
 /// Result of the assembly.
@@ -15,19 +16,6 @@ pub(crate) struct Assembly {
     pub(crate) engines: Vec<Engine>,
     /// Role of each candidate; `None` if it belongs to no engine.
     pub(crate) roles: Vec<Option<RoleWithSource>>,
-}
-
-/// The links between candidates, with what they carry.
-struct InterpretedLinks<'a> {
-    links: &'a [Link],
-    /// Parallel to the links.
-    readings: Vec<Option<Reading>>,
-}
-
-impl InterpretedLinks<'_> {
-    fn iter(&self) -> impl Iterator<Item = (&Link, Reading)> {
-        self.links.iter().zip(&self.readings).filter_map(|(link, reading)| Some((link, (*reading)?)))
-    }
 }
 
 /// Assembles engines from candidates and links. `unread` are pids whose sockets are unknown.
@@ -46,10 +34,9 @@ pub(crate) fn assemble_engines(
     });
     let nodes: Vec<Node> = nodes.collect();
     let stated: Vec<Option<RoleWithSource>> = nodes.iter().map(|node| node.stated).collect();
-    let links = &link_meaning::remove_client_links(links, &stated);
-    let mut roles = infer_roles(known, candidates, &nodes, links);
-    let readings = link_meaning::interpret_links(known, links, &roles);
-    let links = InterpretedLinks { links, readings };
+    let links = link_meaning::remove_client_links(links, &stated);
+    let mut roles = infer_roles(known, candidates, &nodes, &links);
+    let links = separate_engines(known, candidates, &nodes, &roles, links, blind_spots);
 
     let mut engines: Vec<Engine> = Vec::new();
     for group in &group_nodes(&nodes, &roles, &links) {
@@ -75,9 +62,30 @@ pub(crate) fn assemble_engines(
     Assembly { engines, roles }
 }
 
+/// Interprets the links, without those between two engines that carry no output. Reports these, and what else connects engines.
+fn separate_engines(
+    known: &[EngineKind],
+    candidates: &[&Candidate],
+    nodes: &[Node],
+    roles: &[Option<RoleWithSource>],
+    links: Vec<Link>,
+    blind_spots: &mut Vec<BlindSpot>,
+) -> InterpretedLinks {
+    let owners = Owners::find(nodes, roles);
+    let mut links = InterpretedLinks::interpret(known, links, roles);
+    let between_engines = owners.links_between_engines(&links);
+    if !between_engines.is_empty() {
+        blind_spots.extend(owners.report_foreign_connections(&between_engines, candidates));
+        // Without them, the other links of their acceptors may have another meaning.
+        links = InterpretedLinks::interpret(known, links.links_without(&between_engines), roles);
+    }
+    blind_spots.extend(owners.report_shared_processes(&links, roles, candidates));
+    links
+}
+
 /// Groups the processes of each engine: those that exchange messages, and children with their parents.
-fn group_nodes(nodes: &[Node], roles: &[Option<RoleWithSource>], links: &InterpretedLinks<'_>) -> Vec<Vec<usize>> {
-    let exchanging = links.iter().filter_map(|(link, _)| Some((link.connector?.candidate, link.acceptor.candidate)));
+fn group_nodes(nodes: &[Node], roles: &[Option<RoleWithSource>], links: &InterpretedLinks) -> Vec<Vec<usize>> {
+    let exchanging = links.hops().filter_map(|(link, _)| Some((link.connector?.candidate, link.acceptor.candidate)));
     let related = nodes.iter().enumerate().filter_map(|(child, node)| {
         let parent = node.parent?;
         roles[parent]?;
@@ -136,7 +144,7 @@ fn assemble_engine(
     group: &[usize],
     candidates: &[&Candidate],
     roles: &[Option<RoleWithSource>],
-    links: &InterpretedLinks<'_>,
+    links: &InterpretedLinks,
     blind_spots: &mut Vec<BlindSpot>,
 ) -> Engine {
     let processes = group.iter().filter_map(|&index| {
@@ -147,7 +155,7 @@ fn assemble_engine(
     // In a fixed order, because the topology of two searches is compared.
     processes.sort_by_key(|process| (process.role, process.rank, process.id));
     let mut hops: Vec<HopSeen> = Vec::new();
-    for (link, reading) in links.iter().filter(|(link, _)| group.contains(&link.acceptor.candidate)) {
+    for (link, reading) in links.hops().filter(|(link, _)| group.contains(&link.acceptor.candidate)) {
         let connector = link.connector.and_then(|socket| end_of_socket(socket, candidates, roles));
         let acceptor = end_of_socket(link.acceptor, candidates, roles);
         let (from, to) = if reading.reversed { (acceptor, connector) } else { (connector, acceptor) };

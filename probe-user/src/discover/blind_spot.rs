@@ -101,6 +101,10 @@ pub enum BlindSpot {
     NoRole { pid: u32, roles: String },
     /// The engine passes its output on within one process, and no known extension that receives it is loaded.
     NoZmqOutput { pid: u32, variable: String },
+    /// Processes that exchange messages with the engines of several main processes, which therefore form one group.
+    SharedProcesses { pids: Vec<u32>, mains: Vec<u32> },
+    /// A process of the engine of `main` has a connection to that of `other_main`, which is not read.
+    ForeignConnection { pid: u32, main: u32, other_main: u32 },
 }
 
 impl fmt::Display for BlindSpot {
@@ -151,6 +155,16 @@ impl fmt::Display for BlindSpot {
                     "pid {pid} runs with {variable}: its output does not cross ZMQ, and no process has loaded a known server extension"
                 )
             }
+            Self::SharedProcesses { pids, mains } => write!(
+                f,
+                "several engines (main {}) are connected by {}: they are watched as one, except those that were watched before",
+                DisplayPids::new(mains),
+                DisplayPids::new(pids)
+            ),
+            Self::ForeignConnection { pid, main, other_main } => write!(
+                f,
+                "pid {pid} of the engine with main pid {main} is also connected to the one with main pid {other_main}: that connection is not read"
+            ),
         }
     }
 }
@@ -159,6 +173,11 @@ impl BlindSpot {
     /// Whether this is a limit of the search, which may be reached at any time.
     pub fn is_limit(&self) -> bool {
         matches!(self, Self::Limit { .. } | Self::LeftOut { .. } | Self::OutOfDescriptors { .. } | Self::OpenerEnded)
+    }
+
+    /// Whether this is a connection between engines, which may begin and end while they run.
+    pub fn is_between_engines(&self) -> bool {
+        matches!(self, Self::SharedProcesses { .. } | Self::ForeignConnection { .. })
     }
 
     /// Whether both are the same limit, with other numbers.
@@ -182,7 +201,11 @@ impl BlindSpot {
             Self::HiddenPids => Some("run as root, or mount -o remount,hidepid=0 /proc".into()),
             Self::LeftOut { .. } => Some("name the engine's processes with --pid, which are always examined".into()),
             Self::OutOfDescriptors { .. } => Some("ulimit -n 65536, or LimitNOFILE=65536 in a systemd unit".into()),
-            Self::Peers { .. } | Self::Limit { .. } | Self::NoZmqOutput { .. } => None,
+            Self::Peers { .. }
+            | Self::Limit { .. }
+            | Self::NoZmqOutput { .. }
+            | Self::SharedProcesses { .. }
+            | Self::ForeignConnection { .. } => None,
             Self::OpenerEnded => Some("start tokengap again".into()),
             Self::NoRole { pid, roles } => Some(format!("--pid {pid}=ROLE (one of {roles})")),
         }

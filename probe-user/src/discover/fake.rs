@@ -9,7 +9,7 @@ use super::candidate::{self, Candidate, StatedRole};
 use super::libzmq::LibZmq;
 use super::links::{Link, OpenSocket};
 use super::package::InstalledReleases;
-use super::topology::{Engine, ProcessId};
+use super::topology::{Engine, ProcessId, Topology};
 
 /// A fake process.
 #[derive(Clone, Debug)]
@@ -93,6 +93,11 @@ pub fn discover_engines(
     processes: &[FakeProcess],
     connected: &[(usize, usize, &str)],
 ) -> Vec<Engine> {
+    discover_topology(engines, processes, connected).engines
+}
+
+/// The same, with what the connections do not show.
+pub fn discover_topology(engines: Engines, processes: &[FakeProcess], connected: &[(usize, usize, &str)]) -> Topology {
     let candidates: Vec<Candidate> = processes.iter().map(|process| process.to_candidate(engines)).collect();
     // Each socket has a number of its own, which is its descriptor and its inode.
     let links = (0_u32..).step_by(2).zip(connected).map(|(n, &(from, to, endpoint))| Link {
@@ -102,5 +107,7 @@ pub fn discover_engines(
     });
     let links: Vec<Link> = links.collect();
     let candidates: Vec<&Candidate> = candidates.iter().collect();
-    assemble::assemble_engines(engines, &candidates, &links, &[], &mut Vec::new()).engines
+    let mut blind_spots = Vec::new();
+    let engines = assemble::assemble_engines(engines, &candidates, &links, &[], &mut blind_spots).engines;
+    Topology { engines, blind_spots, ..Topology::default() }
 }

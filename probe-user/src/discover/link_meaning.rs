@@ -28,27 +28,43 @@ fn has_stated_connector(link: &Link, stated: &[Option<RoleWithSource>]) -> bool 
     link.connector.is_some_and(|connector| stated[connector.candidate].is_some())
 }
 
-/// Interprets every link by the rules of the engine that knows its roles. `None` for a connection that is not a hop of the output or
-/// request path.
-pub(crate) fn interpret_links(
-    engines: &[EngineKind],
-    links: &[Link],
-    roles: &[Option<RoleWithSource>],
-) -> Vec<Option<Reading>> {
-    let wires = links.iter().map(|link| Wire {
-        connector: link.connector.map(|connector| connector.candidate),
-        acceptor: link.acceptor.candidate,
-        endpoint: link.endpoint.as_str(),
-    });
-    let wires: Vec<Wire<'_>> = wires.collect();
-    let mut readings = vec![None; links.len()];
-    for engine in engines {
-        for (reading, found) in readings.iter_mut().zip(engine.hops(&wires, roles)) {
-            // The first engine that knows a link's roles decides.
-            *reading = reading.or(found);
+/// Links between candidates, with what they carry.
+pub(crate) struct InterpretedLinks {
+    links: Vec<Link>,
+    /// Parallel to the links. `None` for a connection that is not a hop of the output or request path.
+    readings: Vec<Option<Reading>>,
+}
+
+impl InterpretedLinks {
+    /// Interprets every link by the rules of the engine that knows its roles.
+    pub(crate) fn interpret(engines: &[EngineKind], links: Vec<Link>, roles: &[Option<RoleWithSource>]) -> Self {
+        let wires = links.iter().map(|link| Wire {
+            connector: link.connector.map(|connector| connector.candidate),
+            acceptor: link.acceptor.candidate,
+            endpoint: link.endpoint.as_str(),
+        });
+        let wires: Vec<Wire<'_>> = wires.collect();
+        let mut readings = vec![None; links.len()];
+        for engine in engines {
+            for (reading, found) in readings.iter_mut().zip(engine.hops(&wires, roles)) {
+                // The first engine that knows a link's roles decides.
+                *reading = reading.or(found);
+            }
         }
+        Self { links, readings }
     }
-    readings
+
+    /// The links that are hops.
+    pub(crate) fn hops(&self) -> impl Iterator<Item = (&Link, Reading)> {
+        self.links.iter().zip(&self.readings).filter_map(|(link, reading)| Some((link, (*reading)?)))
+    }
+
+    /// All links except these.
+    pub(crate) fn links_without(self, removed: &BTreeSet<Link>) -> Vec<Link> {
+        let mut links = self.links;
+        links.retain(|link| !removed.contains(link));
+        links
+    }
 }
 
 /// Transport of an endpoint: `ipc` or `tcp`.

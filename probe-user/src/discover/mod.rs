@@ -31,6 +31,7 @@ pub(crate) mod libzmq;
 mod link_meaning;
 mod links;
 mod own_process;
+mod owners;
 mod package;
 mod process_cache;
 mod python_version;

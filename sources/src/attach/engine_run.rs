@@ -542,3 +542,26 @@ impl LiveSource for EngineRun {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::engine_search::tests::titled;
+    use super::*;
+
+    #[test]
+    fn engines_are_selected_by_name() {
+        // Pids beyond the kernel's limit, so that no process is asked.
+        let [first, second] = [5_000_001, 5_000_002];
+        let select = |names: &[&str]| {
+            let names = EngineNames { names: names.iter().map(|name| (*name).to_owned()).collect() };
+            let engines = [first, second].map(|pid| titled(pid, Vec::new())).into();
+            let selected = names.select_engines(engines).map_err(|error| error.to_string())?;
+            Ok::<_, String>(selected.iter().map(|engine| engine.processes[0].id.pid).collect::<Vec<u32>>())
+        };
+        assert_eq!(select(&[]), Ok(vec![first, second]));
+        assert_eq!(select(&["engine:pid-5000002"]), Ok(vec![second]));
+        assert_eq!(select(&["engine:pid-5000002", "engine:pid-5000001"]), Ok(vec![first, second]));
+        let unknown = "no engine is named sglang:1: running are engine:pid-5000001, engine:pid-5000002";
+        assert_eq!(select(&["engine:pid-5000001", "sglang:1"]), Err(unknown.to_owned()));
+    }
+}

@@ -57,6 +57,7 @@ use node::{Node, NodeHandle};
 pub use python::PythonOptions;
 use python::PythonWatch;
 use queues::{QueueProblems, QueueWatch};
+use start::concerns_engine;
 use targets::{choose_targets, has_libzmq, observe_inner_servers, speaks_zmq, target_for, without_libzmq};
 pub use trial::{FeatureRow, FeatureState, Reason};
 
@@ -495,6 +496,13 @@ impl About for Attach {
         let mut degraded: Vec<String> = missing_parts.map(|part| format!("{part}; {}", part.remedy())).collect();
         degraded.extend(self.degraded.iter().cloned());
         degraded.extend(node.discovery.degraded());
+        let blind_spots = node.discovery.topology().blind_spots.iter();
+        let between_engines = blind_spots.filter(|blind| blind.is_between_engines());
+        degraded.extend(between_engines.filter(|blind| concerns_engine(blind, &self.engine)).map(trial::with_remedy));
+        for (name, pid) in node.engines_sharing_process(self.run) {
+            degraded
+                .push(format!("engine: {name} is not watched: its pid {pid} is watched as a process of this engine"));
+        }
         for (pid, other) in &self.of_others {
             degraded
                 .push(format!("engine: pid {pid} is connected to this engine, and is watched as a process of {other}"));

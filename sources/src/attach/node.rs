@@ -164,7 +164,10 @@ impl Node {
     /// Takes the found engine that a waiting run continues with.
     pub(super) fn take_engine(&mut self, run: RunId) -> Option<FoundEngine> {
         self.drop_watched_engines();
-        let index = self.discovery.found.iter().position(|found| self.run_waiting_for(&found.traits) == Some(run))?;
+        let mut unwatched = self.discovery.found.iter();
+        let index = unwatched.position(|found| {
+            self.run_sharing_process(found).is_none() && self.run_waiting_for(&found.traits) == Some(run)
+        })?;
         let found = self.discovery.found.remove(index);
         let is_only_run = !self.has_several_runs();
         let entry = self.runs.get_mut(&run)?;
@@ -186,8 +189,7 @@ impl Node {
         let Some(ended) = self.runs.get(&run).and_then(|entry| entry.engine.as_ref()) else {
             return false;
         };
-        let mut found = self.discovery.found.iter().map(|found| &found.traits);
-        found.any(|engine| ended.has_same_address(engine) || ended.has_same_model(engine))
+        self.unwatched_engines().any(|engine| ended.has_same_address(engine) || ended.has_same_model(engine))
     }
 
     /// The waiting run that continues with this engine: the only run, unless its engine was another one; otherwise one whose engine had the
@@ -228,17 +230,53 @@ impl Node {
 
     /// Found engines that no run waits for.
     fn engines_without_run(&self) -> impl Iterator<Item = &EngineTraits> {
-        let found = self.discovery.found.iter().map(|found| &found.traits);
-        found.filter(|engine| self.run_waiting_for(engine).is_none())
+        self.unwatched_engines().filter(|engine| self.run_waiting_for(engine).is_none())
     }
 
-    /// Drops found engines of which a run watches a process.
+    /// Found engines of which no run watches a process.
+    fn unwatched_engines(&self) -> impl Iterator<Item = &EngineTraits> {
+        let unwatched = self.discovery.found.iter().filter(|found| self.run_sharing_process(found).is_none());
+        unwatched.map(|found| &found.traits)
+    }
+
+    /// Drops found engines that a run watches. One that only shares a process with the engine of a run is kept until that run ends.
     fn drop_watched_engines(&mut self) {
-        let Self { discovery, receivers, .. } = self;
-        discovery.found.retain(|found| {
-            let mut processes = found.engine.processes.iter();
-            !processes.any(|process| receivers.get(&process.id.pid).is_some_and(|known| known.process == process.id))
+        let mut found = std::mem::take(&mut self.discovery.found);
+        found.retain(|engine| {
+            let Some(sharing) = self.run_sharing_process(engine) else { return true };
+            let is_main_watched =
+                engine.engine.main_process().is_some_and(|main| self.runs_watching(main.id).next().is_some());
+            !is_main_watched && self.is_of_another_engine(sharing.run, &engine.traits)
         });
+        self.discovery.found = found;
+    }
+
+    /// The first process of a found engine that a run watches.
+    fn run_sharing_process(&self, found: &FoundEngine) -> Option<SharedProcess> {
+        found.engine.processes.iter().find_map(|process| {
+            let run = self.runs_watching(process.id).next()?;
+            Some(SharedProcess { pid: process.id.pid, run })
+        })
+    }
+
+    /// Runs that watch this process.
+    fn runs_watching(&self, process: ProcessId) -> impl Iterator<Item = RunId> {
+        let receivers = self.receivers.get(&process.pid).filter(|known| known.process == process);
+        receivers.into_iter().flat_map(|receivers| receivers.runs.iter().copied())
+    }
+
+    /// Whether the engine of a run is certainly not this one.
+    fn is_of_another_engine(&self, run: RunId, engine: &EngineTraits) -> bool {
+        let own = self.runs.get(&run).and_then(|entry| entry.engine.as_ref());
+        own.is_some_and(|own| own.is_another_than(engine))
+    }
+
+    /// Names of engines that are not watched because one of their processes, whose pid is given, belongs to the engine of this run.
+    pub(super) fn engines_sharing_process(&self, run: RunId) -> impl Iterator<Item = (&str, u32)> {
+        self.discovery.found.iter().filter_map(move |found| {
+            let sharing = self.run_sharing_process(found).filter(|sharing| sharing.run == run)?;
+            self.is_of_another_engine(run, &found.traits).then_some((found.traits.name.as_str(), sharing.pid))
+        })
     }
 
     /// Passes the observations of this process to the run, too.
@@ -373,179 +411,16 @@ impl Node {
     }
 }
 
+/// A process of a found engine that a run watches.
+struct SharedProcess {
+    pid: u32,
+    run: RunId,
+}
+
 /// Letters, digits and dots of a name. Recordings are named by them, so names that differ otherwise would share a file.
 fn letters_of(name: &str) -> impl Iterator<Item = char> {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' })
 }
 
 #[cfg(test)]
-mod tests {
-    use probe_user::Loss;
-
-    use super::super::engine_search::tests::titled;
-    use super::*;
-
-    fn node(max_runs: EngineLimit) -> Node {
-        let discovery = DiscoveryThread::start(None, &[], None).expect("a thread");
-        Node::new(ProbeOptions::default(), discovery, None, max_runs)
-    }
-
-    fn found(name: &str, pid: u32) -> FoundEngine {
-        found_in(1, name, "", pid)
-    }
-
-    /// An engine in this network namespace, with this model.
-    fn found_in(network_namespace: u64, name: &str, model: &str, pid: u32) -> FoundEngine {
-        let traits = EngineTraits::for_test(name, Some(model).filter(|model| !model.is_empty()), network_namespace);
-        FoundEngine { traits, engine: titled(pid, Vec::new()), ports: BTreeMap::new(), tokenizer: None }
-    }
-
-    /// Adds a run of the engine, which it watches.
-    fn watch(node: &mut Node, found: &FoundEngine) -> RunId {
-        let run = node.add_run(Some(&found.traits));
-        node.receive_from(run, &found.engine);
-        node.set_waiting(run, false);
-        run
-    }
-
-    fn end(node: &mut Node, run: RunId) {
-        node.release_run(run);
-        node.set_waiting(run, true);
-    }
-
-    fn taken_pid(node: &mut Node, run: RunId) -> Option<u32> {
-        node.take_engine(run).map(|found| found.engine.processes[0].id.pid)
-    }
-
-    fn next_name(node: &mut Node) -> Option<String> {
-        node.next_new_engine().map(|engine| engine.name)
-    }
-
-    #[test]
-    fn a_restarted_engine_continues_its_run_and_another_one_gets_its_own() {
-        let mut node = node(EngineLimit::default());
-        let first = watch(&mut node, &found("sglang:30000", 1));
-        let second = watch(&mut node, &found("vllm:8000", 2));
-
-        // The same port in another network namespace, while the first engine runs.
-        node.discovery.found = vec![found_in(2, "sglang:30000", "", 3), found("sglang:30000", 1)];
-        let engine = node.next_new_engine().expect("a further engine");
-        let third = node.add_run(Some(&engine));
-        assert_eq!(node.name_of(third), "sglang:30000-2");
-        assert_eq!((node.shared_name(third), node.shared_name(first)), (Some("sglang:30000"), None));
-        assert_eq!(taken_pid(&mut node, third), Some(3));
-        assert!(node.discovery.found.is_empty(), "the first is watched");
-
-        end(&mut node, second);
-        node.discovery.found = vec![found("vllm:8000", 4)];
-        assert!(node.has_engine_for(second) && !node.has_engine_for(first));
-        assert_eq!(next_name(&mut node), None);
-        assert_eq!(taken_pid(&mut node, second), Some(4));
-    }
-
-    #[test]
-    fn engines_with_equal_names_have_runs_of_different_names_from_the_start() {
-        let mut node = node(EngineLimit::default());
-        let runs = [1, 2, 3].map(|pid| watch(&mut node, &found_in(u64::from(pid), "sglang:30000", "", pid)));
-        let names = runs.map(|run| node.name_of(run).to_owned());
-        assert_eq!(names, ["sglang:30000", "sglang:30000-2", "sglang:30000-3"]);
-        let [first, second] = ["sglang:qwen_2", "sglang:qwen-2"].map(|name| watch(&mut node, &found(name, 4)));
-        assert_eq!([node.name_of(first), node.name_of(second)], ["sglang:qwen_2", "sglang:qwen-2-2"], "one file name");
-    }
-
-    fn lost(count: u64) -> String {
-        format!("{:?}", Observation::Lost { cause: Loss::RingFull, count })
-    }
-
-    #[test]
-    fn a_full_ring_is_counted_once_for_all_engines() {
-        let mut node = node(EngineLimit::default());
-        let runs = [1, 2, 3].map(|pid| watch(&mut node, &found(&format!("sglang:3000{pid}"), pid)));
-        let waiting = node.add_run(None);
-        let mut counts = ReadCounts::default();
-        let Node { runs: entries, receivers, .. } = &mut node;
-        let mut own = Vec::new();
-        let emit: &mut dyn FnMut(&Observation<'_>) = &mut |observation| own.push(format!("{observation:?}"));
-        let mut delivery = Delivery { run: runs[0], runs: entries, receivers, counts: &mut counts, emit };
-        for pid in [2, 1, 2, 2] {
-            delivery.deliver(&Observation::Exited { pid });
-        }
-        delivery.deliver(&Observation::Lost { cause: Loss::RingFull, count: 100 });
-        assert_eq!(own[1..], [lost(25)]);
-        let last_of = [runs[1], runs[2], waiting].map(|run| {
-            let mut last = String::new();
-            let deadline = Instant::now() + Duration::from_mins(1);
-            let entry = node.runs.get_mut(&run).expect("a run");
-            entry.inbox.drain_until(deadline, &mut |observation| last = format!("{observation:?}"));
-            last
-        });
-        assert_eq!(last_of, [lost(75), lost(0), String::new()]);
-    }
-
-    #[test]
-    fn a_process_of_two_engines_is_known_as_one_of_the_first() {
-        let mut node = node(EngineLimit::default());
-        let first = watch(&mut node, &found("sglang:30000", 1));
-        let second = watch(&mut node, &found("sglang:30001", 2));
-        let shared = titled(1, Vec::new()).processes[0].id;
-        assert_eq!(node.other_receiver(second, shared), Some("sglang:30000"));
-        assert_eq!(node.other_receiver(first, shared), None);
-        // The pid of another process, later.
-        assert_eq!(node.other_receiver(second, ProcessId { start_time: 9, ..shared }), None);
-    }
-
-    #[test]
-    fn a_new_container_continues_the_run_of_its_model_only() {
-        let mut node = node(EngineLimit::default());
-        let first = watch(&mut node, &found_in(1, "sglang:30000", "qwen", 1));
-        let second = watch(&mut node, &found_in(2, "sglang:30000", "llama", 2));
-        end(&mut node, first);
-        end(&mut node, second);
-        node.discovery.found = vec![found_in(3, "sglang:30000", "mistral", 3)];
-        assert_eq!(next_name(&mut node).as_deref(), Some("sglang:30000"), "another model is another engine");
-        node.discovery.found = vec![found_in(4, "sglang:30000", "llama", 4)];
-        assert_eq!((taken_pid(&mut node, first), taken_pid(&mut node, second)), (None, Some(4)));
-        node.set_waiting(second, false);
-
-        // Of two with one model, the restarted one is not known.
-        let third = watch(&mut node, &found_in(5, "sglang:30000", "qwen", 5));
-        end(&mut node, third);
-        node.discovery.found = vec![found_in(6, "sglang:30000", "qwen", 6)];
-        assert_eq!(next_name(&mut node).as_deref(), Some("sglang:30000"));
-        node.discovery.found = vec![found_in(5, "sglang:30000", "qwen", 7)];
-        assert_eq!((taken_pid(&mut node, first), taken_pid(&mut node, third)), (None, Some(7)));
-    }
-
-    #[test]
-    fn the_only_run_continues_with_any_engine_that_is_not_another_one() {
-        let mut node = node(EngineLimit::default());
-        let run = node.add_run(None);
-        node.discovery.found = vec![found("sglang:30000", 1)];
-        assert!(node.take_engine(run).is_some(), "it had none");
-        // Its port and model are not known yet.
-        node.discovery.found = vec![found("sglang (pid 2)", 2)];
-        assert!(node.take_engine(run).is_some());
-        let first = found_in(1, "sglang:30000", "qwen", 3);
-        node.discovery.found = vec![first];
-        assert!(node.take_engine(run).is_some());
-        node.discovery.found = vec![found_in(2, "sglang:30000", "llama", 4)];
-        assert!(node.take_engine(run).is_none(), "it gets a run of its own");
-        assert_eq!(next_name(&mut node).as_deref(), Some("sglang:30000"));
-    }
-
-    #[test]
-    fn engines_beyond_the_limit_are_named() {
-        let mut node = node(EngineLimit(2));
-        watch(&mut node, &found("sglang:30000", 1));
-        node.discovery.found = vec![found("vllm:8000", 2)];
-        assert!(!node.is_full() && node.limit_note().is_none(), "it will get a run");
-        let second = watch(&mut node, &found("vllm:8000", 2));
-        node.discovery.found = (1..=9).map(|port| found(&format!("vllm:900{port}"), 10 + port)).collect();
-        let note = node.limit_note().expect("engines without a run");
-        assert!(note.starts_with("engine: limit of 2 reached (--max-engines), 9 not watched: vllm:9001, "), "{note}");
-        assert!(note.ends_with("vllm:9008, ..."), "{note}");
-        end(&mut node, second);
-        node.discovery.found = vec![found("vllm:8000", 3)];
-        assert_eq!(node.limit_note(), None, "a run waits for it");
-    }
-}
+mod tests;

@@ -164,7 +164,9 @@ fn initial_limits(
         degraded.push(format!("{} (--no-wakeups)", Feature::Polls.consequence_of_lack()));
     }
     for blind in blind_spots {
-        if !blind.is_limit() && (!has_several_runs || concerns_engine(blind, engine)) {
+        // Those that may change are reported as they are then.
+        let is_lasting = !blind.is_limit() && !blind.is_between_engines();
+        if is_lasting && (!has_several_runs || concerns_engine(blind, engine)) {
             degraded.push(trial::with_remedy(blind));
         }
     }
@@ -193,11 +195,51 @@ fn new_egress(found: &FoundEngine, options: &AttachOptions) -> Egress {
 }
 
 /// Whether unavailable information is of this engine, or of the machine.
-fn concerns_engine(blind: &BlindSpot, engine: &Engine) -> bool {
+pub(super) fn concerns_engine(blind: &BlindSpot, engine: &Engine) -> bool {
     let is_own = |pid: &u32| engine.process_with_pid(*pid).is_some();
     match blind {
         BlindSpot::LibZmq { pid, .. } | BlindSpot::NoZmqOutput { pid, .. } => is_own(pid),
-        BlindSpot::Unreadable { pids, .. } => pids.iter().any(is_own),
+        BlindSpot::Unreadable { pids, .. } | BlindSpot::SharedProcesses { mains: pids, .. } => pids.iter().any(is_own),
+        BlindSpot::ForeignConnection { pid, .. } => is_own(pid),
         _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use probe_user::Capability;
+    use probe_user::discover::{ProcPart, ReadError};
+
+    use super::super::engine_search::tests::titled;
+    use super::*;
+
+    #[test]
+    fn what_is_not_readable_of_one_engine_is_not_reported_for_another() {
+        let [readable, half_visible] = [10, 20].map(|pid| titled(pid, Vec::new()));
+        let parts = vec![ProcPart::Maps, ProcPart::Descriptors];
+        let of_half_visible = [
+            BlindSpot::Unreadable { parts, pids: vec![20], missing: vec![Capability::SysPtrace] },
+            BlindSpot::LibZmq { pid: 20, path: "/opt/libzmq.so.5".into(), error: ReadError::Denied },
+            BlindSpot::NoZmqOutput { pid: 20, variable: "SGLANG_X=1".to_owned() },
+        ];
+        let of_machine = BlindSpot::HiddenPids;
+        let blind_spots = [&of_half_visible[..], std::slice::from_ref(&of_machine)].concat();
+        let reported = |engine: &Engine, has_several_runs: bool| {
+            let lines =
+                initial_limits(engine, &BTreeSet::new(), &AttachOptions::default(), &blind_spots, has_several_runs);
+            blind_spots.iter().filter(|blind| lines.contains(&trial::with_remedy(blind))).count()
+        };
+        assert_eq!(reported(&half_visible, true), 4);
+        assert_eq!(reported(&readable, true), 1, "only what holds for the machine");
+        assert_eq!(reported(&readable, false), 4, "of a single engine, other processes may belong to it");
+    }
+
+    #[test]
+    fn a_connection_between_engines_is_of_those_that_it_connects() {
+        let shared = BlindSpot::SharedProcesses { pids: vec![15], mains: vec![10, 20] };
+        let foreign = BlindSpot::ForeignConnection { pid: 20, main: 20, other_main: 10 };
+        let concerned = |blind: &BlindSpot| [10, 20, 30].map(|pid| concerns_engine(blind, &titled(pid, Vec::new())));
+        assert_eq!(concerned(&shared), [true, true, false]);
+        assert_eq!(concerned(&foreign), [false, true, false]);
     }
 }

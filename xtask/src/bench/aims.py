@@ -43,6 +43,7 @@ AIMS = {
     "attach.2.cpu": ("the same at twice the rate", MOST, 20, "% of a core"),
     "attach.2.memory": ("the same", MOST, 96, "MiB"),
     "attach.2.missed": ("the same, observations missed", MOST, 0, "events"),
+    "attach.switch": ("context switch of an unrelated process, eight engines watched relative to none", MOST, 1.02, "times"),
     "attach.unaccounted": ("at any rate: frames neither observed nor counted as missed", MOST, 0, "frames"),
     "attach.false": ("at any rate: tokens falsely reported missing", MOST, 0, "tokens"),
     "attach.first": ("attach, from start to the first number on the screen", MOST, 500, "ms"),

@@ -40,6 +40,8 @@ enum Name {
     Relay,
     /// `attach` with a screen on 4,096 requests, at increasing rates until observations are missed
     Attach,
+    /// A context switch of an unrelated process while `attach` watches no engine, one or eight
+    Switch,
     /// Exports, compared with Python's `json.dump` of the same trace
     Export,
     /// The import of a large log, compared with `grep -c`

@@ -16,6 +16,7 @@ import logs
 import observers
 import relay
 import screen
+import switches
 import volume
 
 # Name, function, and whether `--quick` includes it.
@@ -26,6 +27,7 @@ ALL = {
     "record": (library.record, True),
     "relay": (relay.run, True),
     "attach": (attach.run, True),
+    "switch": (switches.run, False),
     "export": (export.run, True),
     "import": (logs.run, True),
     "screen": (screen.run, False),
