@@ -64,6 +64,8 @@ fn count_decode_vllm((mut decoder, message): (engines::vllm::Decoder, Vec<u8>)) 
 
 /// A message to the scheduler, of which a probe captures at most 2 KiB from each end.
 fn request(file: &str) -> Vec<u8> {
+    // It reads the table of layouts, as that of any source does before the first message.
+    drop(Decoder::new(Limits::default()));
     let mut message = message(file);
     if message.len() > 4096 {
         message.drain(2048..message.len() - 2048);
@@ -94,6 +96,8 @@ fn count_read_requests(message: Vec<u8>) -> Vec<u8> {
 
 /// The parts of a vLLM request with a long prompt, and what a probe captures of the last.
 fn vllm_request(release: &str) -> Vec<u8> {
+    // As for SGLang.
+    drop(engines::vllm::Decoder::new(1 << 20));
     let file =
         Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/vllm")).join(release).join("request_add_3000.2");
     let message = std::fs::read(&file).unwrap_or_else(|why| panic!("{}: {why}", file.display()));

@@ -169,10 +169,10 @@ const LENGTH: [u8; 256] = {
     length
 };
 
-/// Offset after the value at `at` of a part of a message. The heads of values must have been captured; their payloads need not.
-pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64) -> Option<u64> {
+/// Offset after `count` values from `at` on of a part of a message. The heads of values must have been captured; their payloads need not.
+pub(crate) fn skip_in_excerpt(part: Excerpt<'_>, mut at: u64, count: u32) -> Option<u64> {
     // Containers add their items.
-    let mut values_left = 1u64;
+    let mut values_left = u64::from(count);
     while values_left > 0 {
         let bytes = part.bytes_from(at)?;
         // Short values whose first byte states the length.

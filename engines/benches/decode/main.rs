@@ -1,4 +1,5 @@
-//! CPU time of decoding a frame: tokengap, CPython's `pickle.loads`, msgspec, serde-pickle and rmp-serde on the same bytes.
+//! CPU time of decoding a frame: tokengap, CPython's `pickle.loads`, msgspec, serde-pickle and rmp-serde on the same bytes. And of reading a
+//! request.
 
 mod python;
 
@@ -7,12 +8,14 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use adapter::decode::{Excerpt, ReadRequests};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use engines::sglang::wire::{Decoder, Limits};
 use python::Peer;
 use rustix::time::{ClockId, clock_gettime};
 use serde::de::IgnoredAny;
 use serde_pickle::{DeOptions, Value};
+use trace::event::DispatchKind;
 
 const MESSAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../zmq-tap/fixtures/messages");
 /// Frames of 256 requests written by real releases.
@@ -21,6 +24,17 @@ const FRAMES: [(&str, &str); 4] = [
     ("pickle of 0.5.9", "0.5.9/skip_delta_256rid.pkl"),
     ("pickle of 0.5.23", "0.5.23/skip_delta_256rid.pkl"),
     ("msgpack of 0.5.23", "0.5.23-msgpack/skip_delta_256rid.msgpack"),
+];
+/// Requests of real releases, by engine: the last part of the message, behind the type byte of vLLM.
+const REQUESTS: [(&str, &str, ReadRequests); 4] = [
+    ("pickle of 0.5.9", "../zmq-tap/fixtures/messages/0.5.9/req_text.pkl", engines::sglang::FORMAT.read_requests),
+    ("pickle of 0.5.23", "../zmq-tap/fixtures/messages/0.5.23/req_text.pkl", engines::sglang::FORMAT.read_requests),
+    (
+        "msgpack of 0.5.23",
+        "../zmq-tap/fixtures/messages/0.5.23-msgpack/req_text.msgpack",
+        engines::sglang::FORMAT.read_requests,
+    ),
+    ("msgpack of vLLM 0.33.0", "fixtures/vllm/0.33.0/request_add.2", engines::vllm::FORMAT.read_requests),
 ];
 
 /// CPU time of `n` calls of `work` on this thread.
@@ -65,6 +79,33 @@ fn frames(c: &mut Criterion) {
     }
 }
 
+/// Reading which request a message to the scheduler names, and decoding the whole message, as a peer must.
+fn requests(c: &mut Criterion) {
+    for (name, file, read_requests) in REQUESTS {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+        let message = std::fs::read(&path).unwrap_or_else(|why| panic!("{file}: {why}"));
+        let parts = [Excerpt::whole(&[0]), Excerpt::whole(&message)];
+        let parts = if name.contains("vLLM") { &parts[..] } else { &parts[1..] };
+        let mut requests = Vec::with_capacity(1);
+        let mut group = c.benchmark_group(format!("request/{name}"));
+        group.bench_function("tokengap", |bencher| {
+            bencher.iter_custom(|n| {
+                cpu(n, || {
+                    requests.clear();
+                    assert_eq!(read_requests(black_box(parts), &mut requests), Ok(DispatchKind::Requests));
+                    black_box(&requests);
+                })
+            });
+        });
+        let (peer, read): (_, fn(&[u8])) =
+            if name.starts_with("pickle") { ("serde-pickle", unpickle) } else { ("rmp-serde", unpack) };
+        group.bench_function(peer, |bencher| {
+            bencher.iter_custom(|n| cpu(n, || read(black_box(&message))));
+        });
+        group.finish();
+    }
+}
+
 /// Treats classes as null and calls as their arguments; without these options serde-pickle rejects every frame.
 fn unpickle(message: &[u8]) {
     let options = DeOptions::new().keep_restore_state().replace_unresolved_globals();
@@ -100,5 +141,5 @@ fn growth(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(name = benches; config = Criterion::default().without_plots(); targets = frames, growth);
+criterion_group!(name = benches; config = Criterion::default().without_plots(); targets = frames, requests, growth);
 criterion_main!(benches);

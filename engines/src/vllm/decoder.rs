@@ -1,5 +1,7 @@
 //! Decoder of vLLM's messages: `EngineCoreOutputs` in msgpack, one array for each request. Further parts hold raw arrays, which are not read.
 
+use std::sync::LazyLock;
+
 use adapter::decode::{ChunkSeconds, Decoded, EngineSeconds, Shape, recycle};
 use trace::MonoNs;
 use trace::engine::Waiter;
@@ -42,6 +44,8 @@ struct UsedLayout {
 impl Decoder {
     /// Creates a decoder for messages up to `longest` bytes that counts token ids and does not collect them.
     pub fn new(longest: usize) -> Self {
+        // So that the first message does not wait for it.
+        LazyLock::force(&TABLE);
         Self { longest, ids_wanted: false, ids: Vec::new(), chunks: Vec::new(), times: Vec::new(), last_layout: None }
     }
 

@@ -61,10 +61,10 @@ fn read_request(payload: Excerpt<'_>) -> Result<DispatchedRequest<'_>, Undecoded
     let mut layouts = TABLE.requests.iter().filter(|layout| layout.len == len);
     // 0.8.5 dropped the text of the prompt, which was nil, and added a field.
     let may_have_text = layouts.clone().any(|layout| layout.prompt_ids == 2);
-    if let Some(behind_id) = skip_in_excerpt(payload, first as u64) {
+    if let Some(behind_id) = skip_in_excerpt(payload, first as u64, 1) {
         request.prompt_tokens = read_ids_len(payload, behind_id);
         if request.prompt_tokens.is_none() && may_have_text {
-            let behind_text = skip_in_excerpt(payload, behind_id);
+            let behind_text = skip_in_excerpt(payload, behind_id, 1);
             request.prompt_tokens = behind_text.and_then(|at| read_ids_len(payload, at));
         }
     }

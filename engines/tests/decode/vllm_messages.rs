@@ -381,6 +381,30 @@ fn every_recorded_request_is_the_encoded_object() {
     assert!(messages > 60, "{messages}");
 }
 
+/// The text in each recorded `ADD` is in nothing that was read.
+#[test]
+fn nothing_of_a_prompt_is_reachable() {
+    const CANARY: &[u8] = b"canary-of-a-prompt";
+    let mut with_text = 0;
+    for folder in releases() {
+        for case in ["request_add", "request_add_3000"] {
+            let parts = (0..).map_while(|index| fs::read(folder.join(format!("{case}.{index}"))).ok());
+            let parts: Vec<Vec<u8>> = parts.collect();
+            let whole: Vec<Excerpt<'_>> = parts.iter().map(|part| Excerpt::whole(part)).collect();
+            let mut requests = Vec::new();
+            assert_eq!((FORMAT.read_requests)(&whole, &mut requests), Ok(DispatchKind::Requests), "{folder:?} {case}");
+            assert!(!format!("{requests:?}").contains("canary"), "{requests:?}");
+            // The id is the only part of the message that the result borrows.
+            for request in &requests {
+                let id = parts.iter().find(|part| part.as_ptr_range().contains(&request.rid.as_ptr()));
+                assert!(id.is_some() && request.rid.len() < 100, "{request:?}");
+            }
+            with_text += usize::from(parts.iter().any(|part| memchr::memmem::find(part, CANARY).is_some()));
+        }
+    }
+    assert_eq!(with_text, 32, "messages with the canary");
+}
+
 #[test]
 fn requests_that_cannot_be_read_are_refused_by_reason() {
     let refused = |parts: &[Excerpt<'_>]| (FORMAT.read_requests)(parts, &mut Vec::new()).expect_err("refused").reason;

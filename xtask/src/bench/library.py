@@ -55,6 +55,11 @@ def decode(quick):
         result("decode.pickle", min(pickles))
     if "msgpack" in over:
         result("decode.msgspec", over["msgpack"])
+    for release, name in [("0.5.9", "pickle of 0.5.9"), ("0.5.23", "pickle of 0.5.23"), ("msgpack", "msgpack of 0.5.23"), ("vllm", "msgpack of vLLM 0.33.0")]:
+        group = f"request/{name}"
+        ratios(times, group, f"{group}/tokengap")
+        us = {key.removeprefix(f"{group}/"): ns / 1e3 for key, (ns, _) in times.items() if key.startswith(group)}
+        result(f"request.{release}", us.pop("tokengap"), **us)
     print("nanoseconds per request, by requests in the frame")
     grown = {of: ns / of for name, (ns, of) in times.items() if name.startswith("decode/requests")}
     for requests, ns in sorted(grown.items()):

@@ -8,7 +8,7 @@ use super::batch::{Batch, Codec};
 use super::columns::{MessageColumns, RowBuffers};
 use super::doc::Doc;
 use super::identify::{self, FoundLayout};
-use super::schema::MessageLayout;
+use super::schema::{self, MessageLayout};
 use super::{Limits, Undecoded, not_a_codec, pickle, tokens};
 use crate::sglang::NAME;
 
@@ -31,6 +31,8 @@ pub struct Decoder {
 impl Decoder {
     /// Creates a decoder that counts token ids and does not collect them.
     pub fn new(limits: Limits) -> Self {
+        // So that the first message does not wait for it.
+        schema::load_layouts();
         Self {
             limits,
             payload: false,

@@ -347,11 +347,7 @@ impl<'a> PackedObject<'a> {
 
     /// Offset after `count` fields from `at` on.
     fn skip_fields(&self, at: u64, count: u32) -> Result<u64, Undecoded> {
-        let mut end = at;
-        for _ in 0..count {
-            end = skip_in_excerpt(self.message, end).ok_or(self.truncated())?;
-        }
-        Ok(end)
+        skip_in_excerpt(self.message, at, count).ok_or(self.truncated())
     }
 
     /// Head of the value at `at`, and its length.

@@ -113,6 +113,11 @@ static LAYOUTS: LazyLock<Vec<MessageLayout>> = LazyLock::new(|| {
     lines.filter_map(parse_layout).collect()
 });
 
+/// Parses the table, which takes about a millisecond, unless that was done.
+pub(super) fn load_layouts() {
+    LazyLock::force(&LAYOUTS);
+}
+
 /// Layouts of the class in all releases, oldest first.
 pub(super) fn layouts_of_class(class: &[u8]) -> &'static [MessageLayout] {
     // The table is sorted by class, and then by release.
