@@ -274,17 +274,20 @@ impl Findings {
         }
     }
 
-    /// Drops findings about late frames if a finding about the same hop at that time names the cause, or the harm.
+    /// Drops findings about late frames if other findings about the same hop name the cause, or the harm, of each of its episodes.
     fn drop_explained(&mut self) {
-        let is_explained = |late: &Finding| {
-            let mut others =
-                self.list.iter().filter(|other| other.kind != LATE_FRAMES && other.verdict.hop == late.verdict.hop);
-            others.any(|other| other.verdict.severity > Severity::Info && other.overlaps(late))
-        };
         let explained: Vec<bool> =
-            self.list.iter().map(|finding| finding.kind == LATE_FRAMES && is_explained(finding)).collect();
+            self.list.iter().map(|finding| finding.kind == LATE_FRAMES && self.is_explained(finding)).collect();
         let mut explained = explained.into_iter();
         self.list.retain(|_| explained.next() != Some(true));
+    }
+
+    fn is_explained(&self, late: &Finding) -> bool {
+        late.times.episodes().iter().all(|episode| {
+            let mut others =
+                self.list.iter().filter(|other| other.kind != LATE_FRAMES && other.verdict.hop == late.verdict.hop);
+            others.any(|other| other.verdict.severity > Severity::Info && other.times.overlap(episode))
+        })
     }
 
     fn add_verdict(&mut self, &Detector { kind, keep, .. }: &Detector, verdict: Verdict, now: MonoNs) {

@@ -41,6 +41,11 @@ impl OccurrenceTimes {
         &self.episodes[..self.count]
     }
 
+    /// Whether one of the episodes overlaps with this one.
+    pub(crate) fn overlap(&self, other: &Episode) -> bool {
+        self.episodes().iter().any(|episode| episode.first <= other.last && other.first <= episode.last)
+    }
+
     /// Number of episodes that are part of another one in [`Self::episodes`], because there were too many.
     pub fn joined(&self) -> u64 {
         self.joined

@@ -221,6 +221,17 @@ fn late_frames_that_another_finding_explains_are_no_finding() {
 }
 
 #[test]
+fn a_later_finding_does_not_explain_frames_that_were_late_before() {
+    let mut scene = scene_with_late_frames(&[], Some(390));
+    scene.send(60 * SECOND, &[("a", 1, 1)]);
+    scene.receive(62 * SECOND, 10);
+    let mut findings = Findings::default();
+    findings.update(&DetectContext::new(&scene.ledger, MonoNs(63 * SECOND)));
+    let kinds: Vec<&str> = findings.sorted().iter().map(|finding| finding.kind).collect();
+    assert_eq!(kinds, ["first-token-gap", "late-frames"]);
+}
+
+#[test]
 fn bursts_are_reported_from_a_minimum_of_frames_per_wakeup() {
     let mut scene = Scene::skip_path();
     for n in 0..7 {
