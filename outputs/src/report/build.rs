@@ -207,14 +207,16 @@ impl Chunks {
         let outcomes = counts.outcomes;
         // Without deliveries, what became of a chunk is unknown, not 0.
         let delivered = ledger.observes_deliveries();
+        let is_none_judged = outcomes.unjudged > 0 && outcomes.unjudged == outcomes.chunks();
+        let judged = delivered && !is_none_judged;
         Self {
             sent: counts.sent,
             received: ledger.observes_receives().then_some(counts.received),
             delivered: delivered.then_some(outcomes.delivered),
-            merged: delivered.then_some(outcomes.merged),
+            merged: judged.then_some(outcomes.merged),
             dropped_predicted: ledger.dropped_predicted(),
-            dropped_confirmed: delivered.then_some(outcomes.dropped),
-            tokens_lost: delivered.then_some(outcomes.tokens_lost),
+            dropped_confirmed: judged.then_some(outcomes.dropped),
+            tokens_lost: judged.then_some(outcomes.tokens_lost),
             in_flight: delivered.then(|| ledger.undelivered_chunks()),
             unjudged: delivered.then_some(outcomes.unjudged),
         }
