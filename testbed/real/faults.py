@@ -48,7 +48,7 @@ NAMES = {
     "overloaded, without engine times": f"{SHARE_OF_TTFT}in the scheduler before the first token",
     "busy loop": rf"first tokens wait(ed)? up to {SECONDS} between .*on detokenizer->tokenizer \(the tokenizer (is|was) CPU-bound"
     r"|the tokenizer thread \(\d+/\d+\) (is|was) on CPU \d+ % of the time while \d+ frames? wait(s|ed)? on detokenizer->tokenizer"
-    rf"|{SHARE_OF_TTFT}(in the tokenizer before dispatch|in the server's socket: .*the tokenizer was (busy|on CPU))",
+    rf"|{SHARE_OF_TTFT}(in the tokenizer before dispatch|in the server's socket): .*the tokenizer (ran {RAN} %|was (busy|on CPU|CPU-bound))",
     "long prompts": rf"{silent_engine('scheduler', RAN)}|{SHARE_OF_TTFT}(in the scheduler's queue|in slow prefills)",
 }
 # More than the context of the model, so that the request is refused after it was tokenised.

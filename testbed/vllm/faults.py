@@ -5,10 +5,11 @@ import re
 import threading
 import time
 import urllib.request
+import uuid
 from pathlib import Path
 
 from ..real.compare import Checks
-from ..real.faults import LONG_PROMPT_WORDS, SECONDS, SHARE_OF_TTFT, healthy_rows, silent_engine, stopped_receiver
+from ..real.faults import LONG_PROMPT_WORDS, RAN, SECONDS, SHARE_OF_TTFT, healthy_rows, silent_engine, stopped_receiver
 
 HOP = "engine-core->api-server"
 API_SERVER = "(api-server|API server)"
@@ -20,7 +21,8 @@ NAMES = {
     rf"|{SHARE_OF_TTFT}in the (server's socket|{API_SERVER} before dispatch): .*; the {API_SERVER} was stopped then",
     "engine core": f"{SILENT}|{stopped_receiver('engine[ -]core', 'api-server->engine-core')}",
     "busy loop": rf"the {API_SERVER} thread \(\d+/\d+\) was on CPU \d+ % of the time while \d+ frames? waited on {HOP}"
-    rf"|first tokens waited up to {SECONDS} between .*on {HOP} \(the {API_SERVER} was CPU-bound",
+    rf"|first tokens waited up to {SECONDS} between .*on {HOP} \(the {API_SERVER} was CPU-bound"
+    rf"|{SHARE_OF_TTFT}in the {API_SERVER} before dispatch: .*; the {API_SERVER} (ran|was on CPU) {RAN} %",
     "overloaded": f"{SHARE_OF_TTFT}in the engine core's queue: .*waited",
     "long prompts": f"{SHARE_OF_TTFT}(in the engine core's queue|in slow prefills)|{SILENT_BUT_BUSY}",
 }
@@ -37,7 +39,8 @@ LONG_PROMPTS = 4
 
 def ask(port: int, words: int, tokens: int) -> None:
     """A request with this many words, whose answer does not matter."""
-    body = {"model": "m", "prompt": "w7 " * words, "max_tokens": tokens, "ignore_eos": True}
+    # The first word keeps the prompt out of the prefix cache.
+    body = {"model": "m", "prompt": uuid.uuid4().hex + " w7" * words, "max_tokens": tokens, "ignore_eos": True}
     request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
     urllib.request.urlopen(request, timeout=120).read()
 

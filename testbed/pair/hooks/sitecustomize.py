@@ -24,10 +24,27 @@ def delayed(module):
     engine.batch_transfer_sync = transfer_late
 
 
+def without_kernels(module):
+    """Dynamo imports models whose operators for a CPU are in no package. Nothing calls them."""
+    find = module._OpNamespace.__getattr__
+
+    def find_or_none(self, name):
+        try:
+            return find(self, name)
+        except AttributeError:
+            if self.name == "sgl_kernel" and name.endswith("_cpu"):
+                return None
+            raise
+
+    module._OpNamespace.__getattr__ = find_or_none
+
+
 CHANGES = {
     "sglang.srt.disaggregation.mooncake.conn": without_cuda_events,
     "sglang.srt.distributed.device_communicators.mooncake_transfer_engine": delayed,
 }
+if "DYN_FILE_KV" in os.environ:
+    CHANGES["torch._ops"] = without_kernels
 
 
 class Finder(importlib.abc.MetaPathFinder):
