@@ -78,6 +78,10 @@ impl<'a> BoundEndpoints<'a> {
         }
         let mut other_endpoints = self.endpoints_with(wire.acceptor, SCHEDULER);
         other_endpoints.retain(|endpoint| !output_endpoints.contains(endpoint));
+        // The scheduler of a decode engine may connect to the transfer server.
+        other_endpoints.retain(|endpoint| {
+            output_endpoints.first().is_none_or(|output| transport_of(output) == transport_of(endpoint))
+        });
         let is_only_other = other_endpoints.len() == 1;
         let Some(output_endpoint) = output_endpoints.first() else {
             // One of these sockets has the output, and of several only the traffic shows which.
@@ -151,8 +155,10 @@ mod tests {
         assert_eq!(read_wires(&rpc, &roles).map_carries(), [Carries::Output, Carries::Unknown, Carries::Unknown]);
         let dp = [link(1, 2, "ipc:tok"), link(3, 2, "ipc:input"), link(0, 2, "ipc:rpc")];
         assert_eq!(read_wires(&dp, &roles).map_carries(), [Carries::Output, Carries::Requests, Carries::Unknown]);
-        let bootstrap = [link(1, 2, "ipc:tok"), link(0, 2, "tcp:8998")];
-        assert_eq!(read_wires(&bootstrap, &roles)[1], None);
+        let without_controller = titled([SCHEDULER, DETOKENIZER, TOKENIZER]);
+        let bootstrap = [link(1, 2, "ipc:tok"), link(0, 2, "ipc:input"), link(0, 2, "tcp:8998")];
+        let read = read_wires(&bootstrap, &without_controller);
+        assert_eq!((read.map_carries(), read[2]), (vec![Carries::Output, Carries::Requests], None));
     }
 
     #[test]
