@@ -38,7 +38,8 @@ pub struct Format {
 }
 
 /// Reads what identifies the requests in the parts of one message to the scheduler, and adds it to the list. Reads neither prompt nor text,
-/// and allocates nothing but the list's memory. On error the list may hold a part of the requests.
+/// and allocates nothing but the list's memory. On error the list has the requests in the captured bytes of a message that was cut by the
+/// capture, and none of another one.
 pub type ReadRequests = for<'a> fn(&[Excerpt<'a>], &mut Vec<DispatchedRequest<'a>>) -> Result<DispatchKind, Refused>;
 
 /// Reads a message from one scheduler to another from its first parts, at most [`PAIR_MESSAGE_PARTS`], and its number of parts. `None` if it

@@ -66,6 +66,11 @@ impl Role {
         matches!(self.function, Function::Source | Function::Intermediate)
     }
 
+    /// Whether it also forwards requests to the scheduler: a main process that leaves the clients to others.
+    pub const fn forwards_requests(self) -> bool {
+        self.main && matches!(self.function, Function::Intermediate)
+    }
+
     /// Whether it receives tokens from another process of the engine.
     pub const fn receives_output(self) -> bool {
         matches!(self.function, Function::Intermediate | Function::Receiver)

@@ -41,7 +41,14 @@ pub(super) fn read_requests<'a>(
             requests.push(read_request(payload)?);
             Ok(DispatchKind::Requests)
         }
-        [1] => Ok(read_aborts(payload, requests)?),
+        [1] => {
+            let before = requests.len();
+            let read = read_aborts(payload, requests);
+            if read.is_err() {
+                requests.truncate(before);
+            }
+            Ok(read?)
+        }
         // Waves of data-parallel engines, calls of methods, failures.
         _ => Ok(DispatchKind::Control),
     }

@@ -113,14 +113,39 @@ fn shorter_excerpts_show_fewer_values() {
     });
 }
 
+/// The first requests of a batch that was cut are known, whatever its length.
 #[test]
-fn a_batch_that_was_not_captured_completely_is_refused() {
+fn a_batch_that_was_not_captured_completely_shows_its_first_requests() {
+    let mut some = 0;
     for_each_message(|name, message, sidecar| {
-        if sidecar["class"].as_str().is_some_and(|class| class.starts_with("BatchTokenized")) {
-            let why = read(excerpt(message, 200), &mut Vec::new());
-            assert!(message.len() <= 400 || why.is_err_and(|why| why.reason == "cut-by-capture"), "{name}");
+        if !sidecar["class"].as_str().is_some_and(|class| class.starts_with("BatchTokenized")) {
+            return;
+        }
+        let expected = expected_requests(sidecar).1;
+        let expected = expected.as_array().expect("requests");
+        for captured in [100, 200, 300, 500, 800, 1_000, 1_200, 1_400] {
+            let mut requests = Vec::new();
+            let kind = read(excerpt(message, captured), &mut requests);
+            if message.len() <= 2 * captured {
+                assert_eq!(kind, Ok(DispatchKind::Requests), "{name}");
+                continue;
+            }
+            // All heads of a message in msgpack may be captured.
+            match kind {
+                Ok(_) => assert_eq!(requests.len(), expected.len(), "{name} {captured}"),
+                Err(why) => assert_eq!(why.reason, "cut-by-capture", "{name} {captured}"),
+            }
+            for (request, expected) in to_json(&requests).as_array().expect("requests").iter().zip(expected) {
+                assert_eq!(request["rid"], expected["rid"], "{name} {captured}");
+                assert!(
+                    request["prompt_tokens"].is_null() || request["prompt_tokens"] == expected["prompt_tokens"],
+                    "{name} {captured}"
+                );
+            }
+            some += usize::from((1..3).contains(&requests.len()));
         }
     });
+    assert!(some > 20, "{some}");
 }
 
 #[test]

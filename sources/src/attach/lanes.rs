@@ -11,7 +11,7 @@ use trace::event::{DispatchKind, Event, Missed, MissedCause, PairMessage, Receiv
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
 use super::known_rooms::KnownRooms;
-use super::multipart::{MessagePart, MessageUse, Multipart, Multiparts, excerpt};
+use super::multipart::{MessagePart, MessageUse, Multipart, Multiparts, REQUEST_PARTS, excerpt};
 use super::observability::Observability;
 use super::paths::{MessageSource, Paths};
 use super::roles::Roles;
@@ -101,7 +101,7 @@ impl Lanes {
         let NumberedSend { frame: name, lost_before } = self.matcher.record_send(message);
         // Deliveries cannot be matched with frames that were not observed.
         self.report_missed(name.lane, lost_before, at, Some(&mut *clients), sink);
-        if self.paths.roles.role_of(socket.pid).sends_requests() {
+        if self.is_for_scheduler(message, name) {
             return self.record_request_send(message, name, sink);
         }
         let sent = match self.multiparts.record_sent_part(message, name, MessageUse::Output) {
@@ -138,20 +138,40 @@ impl Lanes {
         }
     }
 
+    /// Whether a message is one to the scheduler. A process that forwards requests sends them on one of its sockets, and output on the others.
+    fn is_for_scheduler(&mut self, message: &Message<'_>, name: FrameRef) -> bool {
+        let role = self.paths.roles.role_of(message.call.socket.pid);
+        if !role.forwards_requests() {
+            return role.sends_requests();
+        }
+        // Output may contain aborts and control messages, but no requests.
+        if let Some(carries_requests) = self.paths.carries_requests(name.lane as usize) {
+            return carries_requests;
+        }
+        let parts = [excerpt(message.bytes, message.payload)];
+        let mut requests = Vec::new();
+        let content = self.translator.read_requests(&parts, &mut requests);
+        !requests.is_empty() && content != Ok(DispatchKind::Aborts)
+    }
+
     /// Processes a message to the scheduler, of which only what identifies its requests is read.
     fn record_request_send(&mut self, message: &Message<'_>, name: FrameRef, sink: Sink<'_>) {
         let Call { socket, at, .. } = message.call;
-        let (number, bytes, parts) = match self.multiparts.record_sent_part(message, name, MessageUse::Requests) {
-            MessagePart::Whole(number) => (number, message.bytes, vec![excerpt(message.bytes, message.payload)]),
+        let mut parts = [Excerpt::whole(&[]); REQUEST_PARTS];
+        let (number, bytes, part_count) = match self.multiparts.record_sent_part(message, name, MessageUse::Requests) {
+            MessagePart::Whole(number) => {
+                parts[0] = excerpt(message.bytes, message.payload);
+                (number, message.bytes, 1)
+            }
             MessagePart::Incomplete => return,
-            MessagePart::Last(whole) => (whole.number, whole.bytes, whole.excerpts().collect()),
+            MessagePart::Last(whole) => (whole.number, whole.bytes, whole.copy_excerpts(&mut parts)),
         };
         let mut requests = Vec::new();
-        let content = self.translator.read_requests(&parts, &mut requests);
-        if let Ok(DispatchKind::Requests) = content {
+        let content = self.translator.read_requests(&parts[..part_count], &mut requests);
+        if content != Ok(DispatchKind::Aborts) {
             requests.iter().filter_map(|request| request.room).for_each(|room| self.rooms.add(room));
         }
-        let names_requests = matches!(content, Ok(DispatchKind::Requests | DispatchKind::Aborts));
+        let names_requests = !requests.is_empty() || content == Ok(DispatchKind::Aborts);
         let Some(hop) = self.paths.record_request_send(name.lane as usize, socket, names_requests, at, sink) else {
             return;
         };
@@ -292,11 +312,7 @@ impl Lanes {
 /// Reads a message from one scheduler to another about a request of this engine.
 fn read_pair_message(translator: &Translator, message: &Multipart, rooms: &KnownRooms) -> Option<PairMessage> {
     let mut parts = [Excerpt::whole(&[]); PAIR_MESSAGE_PARTS];
-    let mut part_count = 0;
-    for (slot, part) in parts.iter_mut().zip(message.excerpts()) {
-        *slot = part;
-        part_count += 1;
-    }
+    let part_count = message.copy_excerpts(&mut parts);
     let found = translator.read_pair_message(&parts[..part_count], message.part_count)?;
     rooms.contains(found.room).then_some(found)
 }

@@ -10,7 +10,7 @@ use trace::MonoNs;
 /// Maximum number of multipart messages remembered per lane until their parts are received.
 const IN_FLIGHT: usize = 4096;
 /// Number of parts of a message to the scheduler that are read: a router's identity, the type, the request.
-const REQUEST_PARTS: usize = 3;
+pub(super) const REQUEST_PARTS: usize = 3;
 
 /// What the messages of a sender are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +75,16 @@ impl Multipart {
     pub(super) fn excerpts(&self) -> impl Iterator<Item = Excerpt<'_>> {
         let starts = std::iter::once(0).chain(self.kept.iter().map(|part| part.end));
         self.kept.iter().zip(starts).map(|(part, start)| excerpt(part.length, &self.captured[start..part.end]))
+    }
+
+    /// Fills `parts` with the first kept parts, as far as they were captured, and returns their number.
+    pub(super) fn copy_excerpts<'m>(&'m self, parts: &mut [Excerpt<'m>]) -> usize {
+        let mut count = 0;
+        for (slot, part) in parts.iter_mut().zip(self.excerpts()) {
+            *slot = part;
+            count += 1;
+        }
+        count
     }
 
     /// Whether the kept parts, and a further one with this many bytes, are as short as those of messages between schedulers.

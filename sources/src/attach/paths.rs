@@ -130,7 +130,12 @@ impl Paths {
         self.hops.get(lane)?.as_ref()
     }
 
-    /// Processes a send on a lane and returns its hop. `None` beyond the limit of hops.
+    /// Whether a lane with a hop carries requests.
+    pub(super) fn carries_requests(&self, lane: usize) -> Option<bool> {
+        Some(self.hop_of_lane(lane)?.content == Content::Requests)
+    }
+
+    /// Processes a send on a lane and returns its hop. `None` beyond the limit of hops, and while it is not known what the lane carries.
     fn record_send(
         &mut self,
         lane: usize,
@@ -152,7 +157,12 @@ impl Paths {
                 self.announce_lane(lane, at, sink);
             }
         } else {
-            self.create_hop(lane, socket, Content::Output(kind), at)?;
+            let content = Content::Output(kind);
+            // A process that forwards requests sends such messages to the scheduler, too.
+            if !content.has_tokens() && self.roles.role_of(socket.pid).forwards_requests() {
+                return None;
+            }
+            self.create_hop(lane, socket, content, at)?;
             self.announce_lane(lane, at, sink);
         }
         let hop = self.hops[lane].as_ref()?;
@@ -300,7 +310,7 @@ impl Paths {
     /// other sockets are excluded. `lane` is the socket's own, if it has a hop already.
     fn presume_receiver(&self, socket: SocketId, content: Content, lane: Option<usize>) -> PresumedReceiver {
         let Content::Output(kind) = content else {
-            return self.roles.presumed_scheduler(socket.pid);
+            return self.roles.presumed_receiver_of_requests(socket.pid);
         };
         let mut excluded = BTreeSet::new();
         for (number, hop) in self.hops.iter().enumerate() {

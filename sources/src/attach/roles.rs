@@ -40,9 +40,14 @@ impl PathRole {
         self.role.is_some_and(Role::answers_clients)
     }
 
-    /// Returns whether it sends requests to the scheduler. They contain prompts, which are not read.
+    /// Returns whether it sends nothing but requests, on their way to the scheduler. They contain prompts, which are not read.
     pub(super) fn sends_requests(self) -> bool {
         self.role.is_some_and(|role| matches!(role.function(), Function::Receiver | Function::Control))
+    }
+
+    /// Returns whether it sends requests of other processes to the scheduler, on one of its sockets.
+    pub(super) fn forwards_requests(self) -> bool {
+        self.role.is_some_and(Role::forwards_requests)
     }
 }
 
@@ -237,17 +242,25 @@ impl Roles {
         receivers
     }
 
-    /// Expected receiver of requests from `pid`: the only scheduler, or one of several.
-    pub(super) fn presumed_scheduler(&self, pid: u32) -> PresumedReceiver {
-        let mut schedulers = self.by_pid.iter().filter(|(other, role)| **other != pid && role.is_scheduler());
-        let Some((&scheduler_pid, &scheduler_role)) = schedulers.next() else {
-            return PresumedReceiver::Unknown;
-        };
-        let is_only = schedulers.next().is_none();
-        PresumedReceiver::Deduced(if is_only {
-            Receiver { role: scheduler_role, pid: Some(scheduler_pid) }
+    /// Expected receiver of requests from `pid`: the process that forwards them, or else the scheduler; one of several if there are.
+    pub(super) fn presumed_receiver_of_requests(&self, pid: u32) -> PresumedReceiver {
+        if !self.role_of(pid).forwards_requests()
+            && let Some(forwarding) = self.one_of_others(pid, PathRole::forwards_requests)
+        {
+            return PresumedReceiver::Deduced(forwarding);
+        }
+        self.one_of_others(pid, PathRole::is_scheduler).map_or(PresumedReceiver::Unknown, PresumedReceiver::Deduced)
+    }
+
+    /// The only process beside `pid` whose role passes the test, or one of several with the role of the first. `None` if there is none.
+    fn one_of_others(&self, pid: u32, test: fn(PathRole) -> bool) -> Option<Receiver> {
+        let mut others = self.by_pid.iter().filter(|(other, role)| **other != pid && test(**role));
+        let (&first_pid, &role) = others.next()?;
+        let is_only = others.next().is_none();
+        Some(if is_only {
+            Receiver { role, pid: Some(first_pid) }
         } else {
-            Receiver { role: PathRole::unranked(scheduler_role.role), pid: None }
+            Receiver { role: PathRole::unranked(role.role), pid: None }
         })
     }
 

@@ -98,6 +98,8 @@ pub(crate) struct Translator {
     forms: Vec<Form>,
     /// Events of frames include token ids, if the decoders keep them.
     shows_ids: bool,
+    /// Index of the format of the last message to the scheduler.
+    requests_format: usize,
 }
 
 impl Translator {
@@ -109,6 +111,7 @@ impl Translator {
             engine: EngineProperties::default(),
             forms: Vec::new(),
             shows_ids: false,
+            requests_format: 0,
         }
     }
 
@@ -143,22 +146,28 @@ impl Translator {
         &self.forms
     }
 
-    /// Reads a message to the scheduler: what it asks for, and the requests that it names.
+    /// Reads a message to the scheduler: what it asks for, and the requests that it names. On error, the list has those in the captured bytes
+    /// of a message that was cut.
     pub(crate) fn read_requests<'a>(
-        &self,
+        &mut self,
         parts: &[Excerpt<'a>],
         requests: &mut Vec<DispatchedRequest<'a>>,
     ) -> Result<DispatchKind, Refused> {
         let mut refused = None;
-        for format in self.formats {
+        // An engine sends one format.
+        for turn in 0..self.formats.len() {
+            let index = (self.requests_format + turn) % self.formats.len();
             requests.clear();
-            match (format.read_requests)(parts, requests) {
-                Ok(kind) => return Ok(kind),
+            match (self.formats[index].read_requests)(parts, requests) {
+                Ok(kind) => {
+                    self.requests_format = index;
+                    return Ok(kind);
+                }
+                Err(why) if !requests.is_empty() => return Err(why),
                 // The reason of the first format stands for all.
                 Err(why) => refused = refused.or(Some(why)),
             }
         }
-        requests.clear();
         Err(refused.unwrap_or(Refused { reason: "codec", detail: "no engine is known".to_owned() }))
     }
 
@@ -259,7 +268,14 @@ impl DispatchedMessage<'_, '_> {
         let kind = match content {
             Ok(kind) => kind,
             Err(why) => {
-                return sink(&Event::new(at, What::Undecoded(Undecoded::new(id, bytes, why.reason))));
+                sink(&Event::new(at, What::Undecoded(Undecoded::new(id, bytes, why.reason))));
+                // The first requests of a message that was cut. The message has no `Dispatched` event of its own.
+                let kind = DispatchKind::Requests;
+                for (index, request) in (1..).zip(requests) {
+                    let captured = Dispatch { id, bytes: 0, kind, index, request: Some(*request) };
+                    sink(&Event::new(at, What::Dispatched(captured)));
+                }
+                return;
             }
         };
         let first = Dispatch { id, bytes, kind, index: 0, request: requests.first().copied() };

@@ -107,10 +107,19 @@ pub(super) fn detect_late_receives(context: &DetectContext<'_>, out: &mut Verdic
     let Some(verdict) = detect_late_leg(context, late, &place, out) else { return };
     verdict.with_known(REQUESTS_HOP, late.worst_hop.map(|hop| context.ledger.hop_name(hop).into_owned()));
     let held_up = stopped_advice(state);
+    // A process between the two may be the one that receives them late.
+    let worst_hop = late.worst_hop.and_then(|hop| context.ledger.hop(hop)).filter(|hop| hop.forwards_requests);
+    let forwarding = worst_hop.map(|hop| &*context.ledger.groups()[hop.group].ends.to);
     if held_up.is_some() {
-        let _ = write!(verdict.summary, "; the {source}'s thread that receives them was {} then", state.as_str());
+        let receiver = forwarding.unwrap_or(source);
+        let _ = write!(verdict.summary, "; the {receiver}'s thread that receives them was {} then", state.as_str());
     }
-    verdict.with("thread", state.as_str()).advice(held_up.unwrap_or(context.facts().late_receive()));
+    verdict.with("thread", state.as_str());
+    match (held_up, forwarding) {
+        (Some(advice), _) => verdict.advice(advice),
+        (None, Some(role)) => verdict.advice(format!("the {role} holds them: `py-spy dump` shows what it does")),
+        (None, None) => verdict.advice(context.facts().late_receive()),
+    };
 }
 
 /// What to do about a thread that could not run; `None` for other states.

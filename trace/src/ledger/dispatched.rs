@@ -59,6 +59,29 @@ pub(super) struct WaitingRequest {
     output_before_ns: u64,
     /// Another request with its rid waited when it was dispatched.
     is_ambiguous: bool,
+    /// `None` unless a process between the tokenizer and the scheduler sent it again.
+    forwarding: Option<Forwarding>,
+}
+
+/// The way of a request to a process that forwards it to the scheduler.
+#[derive(Clone, Copy, Debug)]
+struct Forwarding {
+    hop: HopId,
+    /// Its number there.
+    number: u64,
+    /// Time until that process sent it again.
+    ns: u64,
+}
+
+impl WaitingRequest {
+    /// The hop on which it waited longest for the scheduler.
+    fn slowest_hop(&self) -> HopId {
+        let all_ns = self.times.received.map(|received| received.since(self.times.sent));
+        match (self.forwarding, all_ns) {
+            (Some(forwarding), Some(all_ns)) if forwarding.ns > all_ns / 2 => forwarding.hop,
+            _ => self.message.hop,
+        }
+    }
 }
 
 /// Output of the engine up to some time.
@@ -90,8 +113,6 @@ impl AnsweredRequests {
 pub(super) const UNJUDGED: u64 = u64::MAX;
 /// Longest part of a pause of the engine in which a request can be said to wait beside others.
 const MAX_PAUSE_NS: u64 = 1_000_000_000;
-/// Maximum time until a process between the tokenizer and the scheduler sends a message again.
-pub(super) const MAX_FORWARDING_NS: u64 = 100_000_000;
 
 /// Requests that were dispatched and of which no chunk was observed.
 #[derive(Debug, Default)]
@@ -148,14 +169,10 @@ impl DispatchedRequests {
         missed_before: u64,
         max: usize,
     ) -> bool {
+        // A reused rid belongs to the latest request.
+        let is_ambiguous = self.remove(request.rid).is_some();
         let is_full = self.by_rid.len() >= max.max(1);
         while self.by_rid.len() >= max.max(1) && self.remove_oldest() {}
-        // A reused rid belongs to the latest request.
-        let replaced = self.remove(request.rid);
-        let is_ambiguous = replaced.is_some_and(|replaced| {
-            let is_forwarded = replaced.message.hop != frame.hop && at.since(replaced.times.sent) <= MAX_FORWARDING_NS;
-            replaced.is_ambiguous || !is_forwarded
-        });
         let received = self.early_receive(frame);
         let number = self.next_number;
         self.next_number += 1;
@@ -178,16 +195,58 @@ impl DispatchedRequests {
             is_unanswered: false,
             output_before_ns: self.output_ns,
             is_ambiguous,
+            forwarding: None,
         };
         self.waiting.insert(number, waiting);
         if received.is_none() {
-            // Where receives are not observed, all remain.
-            if self.unreceived.len() >= max.max(1) {
-                self.unreceived.clear();
-            }
-            self.unreceived.entry(frame).or_default().push(number);
+            self.await_receive(frame, number, max);
         }
         is_full
+    }
+
+    /// Remembers which message has the request with this number until its receive.
+    fn await_receive(&mut self, frame: FrameId, number: u64, max: usize) {
+        // Where receives are not observed, all remain.
+        if self.unreceived.len() >= max.max(1) {
+            self.unreceived.clear();
+        }
+        self.unreceived.entry(frame).or_default().push(number);
+    }
+
+    /// The hop on which the waiting request with this id was sent last.
+    fn last_hop_of(&self, rid: &str) -> Option<HopId> {
+        let number = self.by_rid.get(rid)?;
+        Some(self.waiting.get(number)?.message.hop)
+    }
+
+    /// Records that a process between the tokenizer and the scheduler sends a waiting request again. It was dispatched before, and is not
+    /// received yet.
+    fn record_forwarded(&mut self, at: MonoNs, frame: FrameId, rid: &str, max: usize) {
+        let Some(&number_before) = self.by_rid.get(rid) else { return };
+        let Some(mut forwarded) = self.waiting.remove(&number_before) else { return };
+        let received = self.early_receive(frame);
+        // Whether the process that forwards it received it does not matter any more.
+        self.unreceived.remove(&forwarded.message);
+        let hop = forwarded.message.hop;
+        forwarded.forwarding = Some(Forwarding { hop, number: number_before, ns: at.since(forwarded.times.sent) });
+        // It was overtaken on another hop.
+        forwarded.overtaken = None;
+        forwarded.message = frame;
+        forwarded.times.received = received;
+        // Requests are in the order in which the scheduler gets them.
+        let number = self.next_number;
+        self.next_number += 1;
+        self.by_rid.insert(Arc::clone(&forwarded.rid), number);
+        self.waiting.insert(number, forwarded);
+        if received.is_none() {
+            self.await_receive(frame, number, max);
+        }
+    }
+
+    /// When the abort of the waiting request with this id was sent.
+    fn abort_sent_at(&self, rid: &str) -> Option<MonoNs> {
+        let waiting = self.waiting.get(self.by_rid.get(rid)?)?;
+        Some(waiting.abort?.abort.sent)
     }
 
     /// When the message was received, if that was observed before its send.
@@ -232,7 +291,7 @@ impl DispatchedRequests {
     pub(super) fn wait_of(&self, answered: &WaitingRequest) -> DispatchWait {
         let waiting = self.by_rid.len() - self.aborted;
         DispatchWait {
-            hop: answered.message.hop,
+            hop: answered.slowest_hop(),
             load: EngineLoad { running: self.running, waiting: waiting as u64 },
             output_ns: self.output_ns - answered.output_before_ns,
             is_ambiguous: answered.is_ambiguous,
@@ -247,10 +306,18 @@ impl DispatchedRequests {
         }
         let number = *self.by_rid.get(rid)?;
         let answered = self.remove(rid)?;
-        let hop = answered.message.hop;
+        self.count_answered(at, answered.message.hop, number, answered.times.sent);
+        if let Some(before) = answered.forwarding {
+            self.count_answered(at, before.hop, before.number, answered.times.sent);
+        }
+        Some(answered)
+    }
+
+    /// Counts a request that had this number on a hop, and marks those before it there as overtaken.
+    fn count_answered(&mut self, at: MonoNs, hop: HopId, number: u64, sent_at: MonoNs) {
         let seconds = self.seconds;
         let answered_on_hop = self.answered.entry(hop).or_insert_with(|| AnsweredRequests::counting(seconds));
-        answered_on_hop.first_chunk_waits.record(at, at.since(answered.times.sent));
+        answered_on_hop.first_chunk_waits.record(at, at.since(sent_at));
         // Each waiting request is marked once, by the first later one that has a chunk. Earlier marks need no second look.
         if number > answered_on_hop.overtaken_below {
             let progress = OutputProgress { busy_ns: self.busy_ns, answered: answered_on_hop.count };
@@ -262,7 +329,6 @@ impl DispatchedRequests {
             answered_on_hop.overtaken_below = number;
         }
         answered_on_hop.count += 1;
-        Some(answered)
     }
 
     /// Removes and returns the request with this id; `None` if none waits.
@@ -355,8 +421,10 @@ impl Ledger {
         if dispatch.kind == DispatchKind::Control {
             self.silences.record_control(at);
         }
+        let is_repeated = self.hops.get(dispatch.id.hop).is_some_and(|hop| hop.repeats_requests);
         let received = self.dispatched.early_receive(dispatch.id);
-        let abort = RequestAbort { sent: at, received };
+        let sent_before = dispatch.request.filter(|_| is_repeated).and_then(|it| self.dispatched.abort_sent_at(it.rid));
+        let abort = RequestAbort { sent: sent_before.unwrap_or(at), received };
         let message = AbortMessage { id: dispatch.id, abort };
         if dispatch.kind == DispatchKind::Aborts && dispatch.request.is_none() {
             // An abort without a rid is for all requests: every rid begins with an empty one.
@@ -373,6 +441,9 @@ impl Ledger {
             return;
         }
         match dispatch.kind {
+            DispatchKind::Requests if self.is_forwarded(dispatch.id.hop, request.rid) => {
+                self.dispatched.record_forwarded(at, dispatch.id, request.rid, self.limits.dispatched_requests);
+            }
             DispatchKind::Requests => {
                 self.totals.dispatched.requests += 1;
                 // The rid may have another client.
@@ -386,8 +457,11 @@ impl Ledger {
                 }
             }
             DispatchKind::Aborts => {
-                self.totals.dispatched.aborts += 1;
-                self.follow_abort(at, request.rid);
+                // The process that forwards it received it on another hop, where it counts.
+                if !is_repeated {
+                    self.totals.dispatched.aborts += 1;
+                    self.follow_abort(at, request.rid);
+                }
                 // A retry with the rid of a finished request may be waiting.
                 let is_waiting = self.dispatched.mark_aborted(request.rid, message);
                 let is_known = self.record_abort_of_live(request.rid, dispatch.id, abort) || is_waiting;
@@ -397,6 +471,12 @@ impl Ledger {
             }
             DispatchKind::Control => {}
         }
+    }
+
+    /// Whether the sender of this hop forwards the request with this id, which it received on another hop. A second attempt with the id is
+    /// sent on a hop that begins where the first one did.
+    fn is_forwarded(&self, hop: HopId, rid: &str) -> bool {
+        self.dispatched.last_hop_of(rid).is_some_and(|before| self.hops.is_followed_by(before, hop))
     }
 
     /// Requests that were sent to the scheduler, were not aborted, and of which no chunk was observed.
@@ -416,172 +496,4 @@ impl Ledger {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Config;
-    use crate::event::{
-        Arrival, ArrivalTimes, Capabilities, Chunk, Event, Finish, Hop, IdColumn, Received, UnknownArrival, What,
-    };
-    use crate::ledger::test_path::Path;
-    use crate::ledger::{Limits, Request};
-
-    const REQUESTS: HopId = HopId(7);
-
-    fn path(limits: Limits) -> Path {
-        let mut path = Path { step_ns: 5, ..Path::new(Config { limits, ..Config::default() }) };
-        path.announce(0, "scheduler->tokenizer", [true, true], Capabilities::SENT | Capabilities::RECEIVED);
-        let hop = Hop::with_requests(REQUESTS, "tokenizer->scheduler", Capabilities::SENT | Capabilities::RECEIVED);
-        path.apply(What::Hop(hop));
-        path
-    }
-
-    fn dispatch(seq: u64, index: u32, kind: DispatchKind, rid: &str) -> What<'_> {
-        let request = Some(DispatchedRequest { prompt_tokens: Some(50), ..DispatchedRequest::new(rid) });
-        let id = FrameId::new(REQUESTS, 0, seq);
-        What::Dispatched(Dispatch { id, bytes: if index == 0 { 900 } else { 0 }, kind, index, request })
-    }
-
-    fn receive(path: &mut Path, seq: u64, at: u64) {
-        let received = What::Received(Received::new(FrameId::new(REQUESTS, 0, seq)));
-        path.analysis.apply(&Event::new(MonoNs(at), received));
-    }
-
-    /// A process that is not watched receives the requests and forwards them.
-    #[test]
-    fn answers_show_that_receives_are_not_observed() {
-        let mut path = path(Limits::default());
-        let observes = |path: &Path| path.ledger().hop(REQUESTS).is_some_and(|hop| hop.capabilities().received);
-        path.analysis.apply(&Event::new(MonoNs(1_000), dispatch(0, 0, DispatchKind::Requests, "a")));
-        assert!(observes(&path), "it may wait");
-        path.now = 2_000;
-        path.send(0, IdColumn::Delta, &[Chunk::counted("a", 1, 1)]);
-        assert!(!observes(&path));
-        receive(&mut path, 1, 3_000);
-        assert!(observes(&path));
-    }
-
-    #[test]
-    fn a_request_knows_when_it_was_sent_and_received() {
-        let mut path = path(Limits::default());
-        path.analysis.apply(&Event::new(MonoNs(1_000), dispatch(0, 0, DispatchKind::Requests, "a")));
-        path.analysis.apply(&Event::new(MonoNs(1_100), dispatch(1, 0, DispatchKind::Requests, "b")));
-        path.analysis.apply(&Event::new(MonoNs(1_100), dispatch(1, 1, DispatchKind::Requests, "c")));
-        let ledger = path.ledger();
-        assert_eq!((ledger.dispatched_count(), ledger.totals().requests.seen), (3, 0));
-        assert_eq!(ledger.oldest_dispatched().map(|oldest| oldest.0), Some("a"));
-        receive(&mut path, 0, 1_500);
-        receive(&mut path, 1, 1_700);
-        path.now = 2_000;
-        path.send(0, IdColumn::Delta, &[Chunk::counted("b", 1, 1), Chunk::counted("c", 1, 1)]);
-        let dispatch = path.ledger().request("c").and_then(Request::dispatch).expect("observed");
-        assert_eq!(
-            (dispatch.sent.0, dispatch.received, dispatch.prompt_tokens),
-            (1_100, Some(MonoNs(1_700)), Some(50))
-        );
-        let ledger = path.ledger();
-        assert_eq!((ledger.dispatched_count(), ledger.totals().dispatched.requests), (1, 3));
-        let hop = ledger.hop(REQUESTS).expect("announced");
-        assert_eq!(
-            (hop.counts.frames_sent, hop.counts.frames_received, hop.counts.bytes, hop.counts.chunks),
-            (2, 2, 1800, 0)
-        );
-        assert_eq!(hop.queue_wait().max(), Some(600));
-    }
-
-    /// A receive that is not followed by the call for the next message leaves the moment unknown.
-    #[test]
-    fn a_first_chunk_is_processed_at_the_call_for_the_next_message() {
-        for is_observed in [true, false] {
-            let mut path = Path { step_ns: 5, ..Path::new(Config::default()) };
-            let capabilities = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::PROCESSED;
-            path.announce(0, "scheduler->tokenizer", [true, true], capabilities | Capabilities::DELIVERED);
-            path.apply(What::Hop(Hop::with_requests(REQUESTS, "tokenizer->scheduler", Capabilities::SENT)));
-            path.analysis.apply(&Event::new(MonoNs(1), dispatch(0, 0, DispatchKind::Requests, "a")));
-            let first = path.send(0, IdColumn::Delta, &[Chunk::counted("a", 1, 1)]);
-            path.receive(first);
-            path.now += 7;
-            let processed = if is_observed { first } else { FrameId { seq: 9, ..first } };
-            path.apply(What::Processed(processed));
-            path.deliver(1, Some(1), false);
-            let ttft = path.ledger().ttft();
-            let legs = ttft.main_group().expect("a request").legs().iter();
-            let legs: Vec<_> = legs.map(|leg| (leg.leg.to_string(), leg.sum().ns)).collect();
-            let expected: &[_] =
-                if is_observed { &[("processing", 7), ("delivery", 5)] } else { &[("processing+delivery", 12)] };
-            let expected: Vec<_> = expected.iter().map(|(name, ns)| ((*name).to_owned(), *ns)).collect();
-            assert_eq!(legs[2..], expected);
-        }
-    }
-
-    #[test]
-    fn a_request_keeps_its_first_arrival() {
-        let mut path = path(Limits::default());
-        path.send(0, IdColumn::Delta, &[Chunk::counted("a", 1, 1)]);
-        let first = ArrivalTimes { arrived: MonoNs(1), read: MonoNs(2), connection: None };
-        for (rid, times) in [("b", Ok(first)), ("a", Ok(first)), ("a", Err(UnknownArrival::Missed))] {
-            path.apply(What::Arrived(Arrival { rid, times }));
-        }
-        let request = path.ledger().request("a").expect("sent");
-        assert_eq!(request.arrival(), Some(Ok(first)));
-        assert_eq!(path.ledger().record_count(), 1);
-    }
-
-    #[test]
-    fn a_receive_that_is_observed_before_the_send_is_the_receive_of_all_its_requests() {
-        let mut path = path(Limits::default());
-        receive(&mut path, 0, 1_300);
-        for (index, rid) in [(0, "a"), (1, "b")] {
-            path.analysis.apply(&Event::new(MonoNs(1_200), dispatch(0, index, DispatchKind::Requests, rid)));
-        }
-        path.now = 2_000;
-        path.send(0, IdColumn::Delta, &[Chunk::counted("a", 1, 1), Chunk::counted("b", 1, 1)]);
-        for rid in ["a", "b"] {
-            let dispatch = path.ledger().request(rid).and_then(Request::dispatch).expect("observed");
-            assert_eq!(dispatch.received, Some(MonoNs(1_300)), "{rid}");
-        }
-    }
-
-    #[test]
-    fn the_receive_of_an_earlier_abort_is_not_that_of_the_request() {
-        let mut path = path(Limits::default());
-        for (seq, kind) in [(0, DispatchKind::Requests), (1, DispatchKind::Aborts), (2, DispatchKind::Aborts)] {
-            path.analysis.apply(&Event::new(MonoNs(1_000 + seq), dispatch(seq, 0, kind, "a")));
-        }
-        for seq in [0, 1] {
-            receive(&mut path, seq, 2_000 + seq);
-        }
-        let received: Vec<_> = path.ledger().dispatched.waiting.values().map(|one| one.times.received).collect();
-        assert_eq!(received, [Some(MonoNs(2_000))]);
-    }
-
-    #[test]
-    fn the_oldest_requests_are_evicted_at_the_limit_and_dropped_after_a_long_silence() {
-        let mut path = path(Limits { dispatched_requests: 2, ..Limits::default() });
-        for (seq, rid) in ["a", "b", "c"].into_iter().enumerate() {
-            let at = MonoNs(1_000 + seq as u64);
-            path.analysis.apply(&Event::new(at, dispatch(seq as u64, 0, DispatchKind::Requests, rid)));
-        }
-        let ledger = path.ledger();
-        assert_eq!((ledger.dispatched_count(), ledger.oldest_dispatched().map(|oldest| oldest.0)), (2, Some("b")));
-        let reached = ledger.limits().into_iter().find(|limit| limit.name == "dispatched_requests");
-        assert_eq!(reached.map(|limit| limit.times), Some(1));
-        path.wait(601);
-        assert_eq!(path.ledger().dispatched_count(), 0);
-    }
-
-    #[test]
-    fn a_reused_rid_belongs_to_the_latest_request_and_an_aborted_one_waits_no_longer() {
-        let mut path = path(Limits::default());
-        for (seq, at) in [(0, 1_000), (1, 1_400)] {
-            path.analysis.apply(&Event::new(MonoNs(at), dispatch(seq, 0, DispatchKind::Requests, "a")));
-        }
-        receive(&mut path, 0, 1_500);
-        assert_eq!(path.ledger().oldest_dispatched().map(|oldest| oldest.1.received), Some(None));
-        path.analysis.apply(&Event::new(MonoNs(1_600), dispatch(2, 0, DispatchKind::Aborts, "a")));
-        assert_eq!((path.ledger().dispatched_count(), path.ledger().totals().dispatched.aborts), (0, 1));
-        path.now = 2_000;
-        let abort = Chunk { finish: Some(Finish::Abort), ..Chunk::new("a") };
-        path.frame(0, crate::event::Kind::Abort, IdColumn::Absent, &[abort]);
-        assert_eq!((path.ledger().dispatched_count(), path.ledger().totals().requests.aborted), (0, 1));
-    }
-}
+mod tests;

@@ -153,6 +153,8 @@ pub struct Hop {
     pub carries_requests: bool,
     /// It carries requests to a process that forwards them to the scheduler.
     pub(crate) forwards_requests: bool,
+    /// Its sender received the requests on another hop.
+    pub(crate) repeats_requests: bool,
     /// The receiver is not known yet and may be the tokenizer.
     pub(crate) may_be_last: bool,
     /// Stages currently observed.

@@ -114,7 +114,8 @@ impl Hops {
     /// Whether each scheduler has request hops of its own. One socket that reaches several does not show which of them has a request.
     pub(crate) fn each_scheduler_has_request_hop(&self) -> bool {
         let schedulers = self.all.iter().filter(|hop| hop.origin && !hop.carries_requests).count();
-        schedulers <= 1 || schedulers <= self.all.iter().filter(|hop| hop.carries_requests).count()
+        let into_schedulers = self.all.iter().filter(|hop| hop.carries_requests && !hop.forwards_requests).count();
+        schedulers <= 1 || schedulers <= into_schedulers
     }
 
     /// Records how long a message waited before its send, by the sender's own clock.
@@ -232,12 +233,29 @@ impl Hops {
         true
     }
 
-    /// Marks the hops with requests whose receiver is none of the processes that generate tokens, if those are known.
+    /// Marks the hops with requests before and behind a process that forwards them. A receiver forwards them if it sends requests itself, or
+    /// is none of the processes that generate tokens, if those are known.
     fn mark_forwarding_hops(&mut self) {
         let origins = self.all.iter().filter(|hop| hop.origin && !hop.carries_requests);
         let schedulers: BTreeSet<u16> = origins.map(|hop| hop.ends.from).collect();
+        let mut senders = BTreeSet::new();
+        let mut receivers = BTreeSet::new();
+        for hop in self.all.iter().filter(|hop| hop.carries_requests) {
+            senders.insert(hop.ends.from);
+            receivers.insert(hop.ends.to);
+        }
         for hop in self.all.iter_mut().filter(|hop| hop.carries_requests) {
-            hop.forwards_requests = !schedulers.is_empty() && !schedulers.contains(&hop.ends.to);
+            let is_no_scheduler = !schedulers.is_empty() && !schedulers.contains(&hop.ends.to);
+            hop.forwards_requests = is_no_scheduler || senders.contains(&hop.ends.to);
+            hop.repeats_requests = receivers.contains(&hop.ends.from);
+        }
+    }
+
+    /// Whether the receiver of one hop is the sender of the other, by their ids: it forwards what it receives.
+    pub(crate) fn is_followed_by(&self, first: HopId, second: HopId) -> bool {
+        match (self.get(first), self.get(second)) {
+            (Some(first), Some(second)) => first.ends.to == second.ends.from,
+            _ => false,
         }
     }
 

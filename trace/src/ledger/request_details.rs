@@ -32,7 +32,7 @@ pub struct EngineLoad {
 /// What happened beside a request between its dispatch and its first chunk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DispatchWait {
-    /// Hop of its message.
+    /// Hop of its message; if it was forwarded, the one on which it took longer.
     pub(super) hop: HopId,
     /// Other requests when its first chunk was sent.
     pub(super) load: EngineLoad,

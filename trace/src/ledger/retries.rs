@@ -10,7 +10,6 @@ use std::collections::VecDeque;
 use hashbrown::HashMap;
 
 use super::Ledger;
-use super::dispatched::MAX_FORWARDING_NS;
 use super::early_deliveries::hash_rid;
 use super::limits::push_bounded;
 use super::request_details::RequestDispatch;
@@ -110,13 +109,8 @@ impl Retries {
 
     /// Records the dispatch of a request. It is a retry if an attempt with its rid ended shortly before, whose abort is due `delay_ns` later.
     fn record_dispatch(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
-        if let Some(retry) = self.take(rid)
-            && at.since(retry.dispatched) <= MAX_FORWARDING_NS
-        {
-            // A process between the tokenizer and the scheduler sends the request again.
-            push_bounded(&mut self.followed, Retry { dispatched: at, ..retry }, MAX_FOLLOWED);
-            return;
-        }
+        // A further retry takes its place.
+        self.take(rid);
         // Nothing is hashed before the first end.
         if self.ended.is_empty() {
             return;
@@ -144,18 +138,13 @@ impl Retries {
     fn record_abort(&mut self, at: MonoNs, rid: &str, delay_ns: u64) {
         let retry = self.take(rid);
         let has_ended = retry.is_some() && self.ended.contains_key(&hash_rid(rid));
-        if let Some(retry) = retry {
-            let aborted = if let Some(first) = retry.aborted {
-                // A process between the tokenizer and the scheduler sends it again. Of another abort it is not known which one has an effect.
-                (at.since(first) <= MAX_FORWARDING_NS).then_some(first)
-            } else {
-                // Otherwise it is an abort of the retry itself.
-                let is_of_earlier = !has_ended && retry.earlier.is_followed_by(at, delay_ns);
-                is_of_earlier.then_some(at)
-            };
-            if aborted.is_some() {
-                push_bounded(&mut self.followed, Retry { aborted, ..retry }, MAX_FOLLOWED);
-            }
+        // Of a second abort it is not known which one has an effect, and any other is an abort of the retry itself.
+        if let Some(retry) = retry
+            && retry.aborted.is_none()
+            && !has_ended
+            && retry.earlier.is_followed_by(at, delay_ns)
+        {
+            push_bounded(&mut self.followed, Retry { aborted: Some(at), ..retry }, MAX_FOLLOWED);
         }
         self.record_end(at, rid, delay_ns);
     }
@@ -262,6 +251,7 @@ mod tests {
     use crate::ledger::test_path::Path;
 
     const REQUESTS: HopId = HopId(7);
+    const FORWARDED: HopId = HopId(8);
     const MS: u64 = 1_000_000;
 
     /// An engine with one request, `a`, whose response ends at 1 s.
@@ -292,8 +282,12 @@ mod tests {
         }
 
         fn dispatch(&mut self, ms: u64, kind: DispatchKind, rid: Option<&str>) {
+            self.dispatch_on(REQUESTS, ms, kind, rid);
+        }
+
+        fn dispatch_on(&mut self, hop: HopId, ms: u64, kind: DispatchKind, rid: Option<&str>) {
             let request = rid.map(DispatchedRequest::new);
-            let id = FrameId::new(REQUESTS, 0, self.messages);
+            let id = FrameId::new(hop, 0, self.messages);
             self.messages += 1;
             let what = What::Dispatched(Dispatch { id, bytes: 900, kind, index: 0, request });
             self.at(ms).analysis.apply(&Event::new(MonoNs(ms * MS), what));
@@ -331,7 +325,10 @@ mod tests {
         engine.dispatch(1_200, RETRY, Some("a"));
         engine.send(1_300, 1, None);
         engine.dispatch(3_004, ABORT, Some("a"));
-        engine.dispatch(3_006, ABORT, Some("a"));
+        // A process between the tokenizer and the scheduler sends it again.
+        engine.path.apply(What::Hop(Hop::with_requests(REQUESTS, "tokenizer->router", Capabilities::SENT)));
+        engine.path.apply(What::Hop(Hop::with_requests(FORWARDED, "router->scheduler", Capabilities::SENT)));
+        engine.dispatch_on(FORWARDED, 3_006, ABORT, Some("a"));
         assert_eq!(engine.aborted(), 0);
         engine.send(3_010, 2, Some(Finish::Abort));
         engine.finish_response(3_020);

@@ -48,15 +48,20 @@ pub fn read_requests<'a>(
     message: Excerpt<'a>,
     requests: &mut Vec<DispatchedRequest<'a>>,
 ) -> Result<DispatchKind, Undecoded> {
+    let before = requests.len();
     let kind = match message.head {
         [0x80, 2..=5, ..] => read_pickle(message, requests),
         [0x90..=0x9f | 0xdc | 0xdd, ..] => read_msgpack(message, requests),
         head => Err(not_a_codec(head)),
     };
-    match kind {
+    let kind = match kind {
         Err(Undecoded::Truncated { .. }) if !message.is_whole() => Err(cut_by_capture()),
         kind => kind,
+    };
+    if !matches!(kind, Ok(_) | Err(Undecoded::CutByCapture { .. })) {
+        requests.truncate(before);
     }
+    kind
 }
 
 fn cut_by_capture() -> Undecoded {
@@ -72,7 +77,7 @@ fn read_rid(rid: Option<&[u8]>) -> Result<&str, Undecoded> {
     rid.ok_or(Undecoded::Malformed { at: 0, what: "a request id that is not text of at most 4,096 bytes" })
 }
 
-/// Reads the requests of a pickled message. Those of a batch need the whole message.
+/// Reads the requests of a pickled message; of a batch, those before the end of the captured bytes.
 fn read_pickle<'a>(message: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a>>) -> Result<DispatchKind, Undecoded> {
     // Of a long message, only the first and the last bytes were captured.
     let end = if message.tail.is_empty() { message.head } else { message.tail };
@@ -87,8 +92,10 @@ fn read_pickle<'a>(message: Excerpt<'a>, requests: &mut Vec<DispatchedRequest<'a
             requests.push(request);
             Ok(DispatchKind::Requests)
         }
-        RequestClass::Batch if !message.is_whole() => Err(cut_by_capture()),
-        RequestClass::Batch => read_pickled_batch(message.head, &mut walk, requests),
+        RequestClass::Batch => {
+            let read = read_pickled_batch(message.head, &mut walk, requests);
+            if message.is_whole() { read } else { Err(cut_by_capture()) }
+        }
         RequestClass::Abort => read_pickled_abort(message.head, &mut walk, requests),
         RequestClass::Control => Ok(DispatchKind::Control),
     }
@@ -179,6 +186,7 @@ fn read_pickled_batch<'a>(
         match (field, requests[first..].last_mut()) {
             // Ids precede the dicts that a client chooses; the room follows them.
             (RequestField::InputIds, Some(request)) if request.prompt_tokens.is_none() => {
+                // The walk ends at a list whose end was not captured.
                 request.prompt_tokens = ids_len_at(message, value_at, true);
             }
             (RequestField::BootstrapRoom, Some(request)) => {
@@ -220,7 +228,7 @@ fn push_abort<'a>(rid: Option<&'a [u8]>, requests: &mut Vec<DispatchedRequest<'a
     Ok(DispatchKind::Aborts)
 }
 
-/// Reads the requests of a msgpack message. Those of a batch need the whole message.
+/// Reads the requests of a msgpack message; of a batch, those before the first head of a value that was not captured.
 fn read_msgpack<'a>(
     message: Excerpt<'a>,
     requests: &mut Vec<DispatchedRequest<'a>>,
@@ -231,8 +239,10 @@ fn read_msgpack<'a>(
             requests.push(object.read_request()?.request);
             Ok(DispatchKind::Requests)
         }
-        RequestClass::Batch if !message.is_whole() => Err(cut_by_capture()),
-        RequestClass::Batch => read_packed_batch(&object, requests),
+        RequestClass::Batch => {
+            let read = read_packed_batch(&object, requests);
+            if message.is_whole() { read } else { read.map_err(|_| cut_by_capture()) }
+        }
         RequestClass::Abort => read_packed_abort(&object, requests),
         RequestClass::Control => Ok(DispatchKind::Control),
     }

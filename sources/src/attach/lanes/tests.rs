@@ -170,6 +170,97 @@ fn a_routed_request_is_received_with_its_second_part() {
     assert_eq!(events[3..], ["received 0", "received 1"]);
 }
 
+/// A batch of three requests, of which the probe captured 600 bytes from each end.
+#[test]
+fn the_first_requests_of_a_batch_that_was_cut_are_dispatched() {
+    const BATCH: &[u8] = include_bytes!("../../../../zmq-tap/fixtures/messages/0.5.23/req_batch_3rid.pkl");
+    let captured = [&BATCH[..600], &BATCH[BATCH.len() - 600..]].concat();
+    let roles = Roles::with_roles(&[(1, role::SCHEDULER), (2, role::TOKENIZER)], &[(1, 2)]);
+    let mut lanes = Lanes::new(roles, Observability::new(false, false));
+    let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
+    let mut undecoded = Vec::new();
+    let mut enter = |event: &Event<'_>| {
+        analysis.apply(event);
+        if let What::Undecoded(message) = &event.what {
+            undecoded.push(message.reason.to_owned());
+        }
+    };
+    let batch = Message { bytes: BATCH.len() as u64, ..message(2, 0, &captured) };
+    lanes.record_send(&batch, &mut Clients::default(), &mut enter);
+    assert_eq!(undecoded, ["cut-by-capture"]);
+    let ledger = analysis.ledger();
+    let waiting: Vec<_> = ledger.waiting_requests().map(|(_, times)| (times.sent, times.prompt_tokens)).collect();
+    assert_eq!(waiting, [(batch.call.at, Some(5))]);
+    let hop = &ledger.hops()[0];
+    assert_eq!((hop.carries_requests, hop.counts.frames_sent, hop.counts.undecoded), (true, 1, 1));
+}
+
+/// With several tokenizer workers, the main process sends requests to the scheduler on one socket, and output to the workers on others.
+#[test]
+fn a_router_forwards_requests_and_output() {
+    const REQUEST: &[u8] = include_bytes!("../../../../zmq-tap/fixtures/messages/0.5.9/req_text.pkl");
+    const ABORT: &[u8] = include_bytes!("../../../../zmq-tap/fixtures/messages/0.5.9/ctl_abort_req.pkl");
+    const TEXT: &[u8] = include_bytes!("../../../../zmq-tap/fixtures/messages/0.5.9/str_delta_3rid.pkl");
+    const FROM_WORKER: SocketId = SocketId { pid: 2, address: 0x1000 };
+    const TO_SCHEDULER: SocketId = SocketId { pid: 3, address: 0x2000 };
+    const TO_WORKER: SocketId = SocketId { pid: 3, address: 0x3000 };
+    let mut observability = Observability::new(false, false);
+    (1..=3).for_each(|pid| observability.mark_watched(pid, MonoNs(0)));
+    let roles = [(1, role::SCHEDULER), (2, role::WORKER), (3, role::ROUTER)];
+    let mut lanes = Lanes::new(Roles::with_roles(&roles, &[(1, 3), (3, 2)]), observability);
+    let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
+    let mut events = Vec::new();
+    let mut rid = String::new();
+    let mut enter = |event: &Event<'_>| {
+        analysis.apply(event);
+        match &event.what {
+            What::Hop(hop) => events.push(format!("{} {}", hop.ends, hop.carries_requests)),
+            What::Dispatched(dispatch) => {
+                rid = dispatch.request.expect("it names a request").rid.to_owned();
+                events.push(format!("{:?} {}", dispatch.kind, dispatch.id.seq));
+            }
+            What::Received(received) => events.push(format!("received {}", received.id.seq)),
+            What::Sent(frame) => events.push(format!("{:?} {}", frame.kind, frame.id.seq)),
+            _ => {}
+        }
+    };
+    let mut at = 0;
+    let mut call = |socket: SocketId, seq: u64, bytes: &'static [u8]| {
+        at += 1_000;
+        let message = message(socket.pid, seq, bytes);
+        Message { call: Call { at: MonoNs(at), socket, ..message.call }, ..message }
+    };
+    let receiver = |pid: u32| SocketId { pid, address: 0x9000 };
+    // A router that is attached to in the middle of things; its abort may be for a worker, too.
+    lanes.record_send(&call(TO_SCHEDULER, 0, ABORT), &mut Clients::default(), &mut enter);
+    lanes.record_receive(&call(receiver(1), 0, ABORT), &mut enter);
+    lanes.record_send(&call(FROM_WORKER, 0, REQUEST), &mut Clients::default(), &mut enter);
+    lanes.record_receive(&call(receiver(3), 0, REQUEST), &mut enter);
+    lanes.record_send(&call(TO_SCHEDULER, 1, REQUEST), &mut Clients::default(), &mut enter);
+    lanes.record_receive(&call(receiver(1), 1, REQUEST), &mut enter);
+    lanes.record_send(&call(TO_WORKER, 0, TEXT), &mut Clients::default(), &mut enter);
+    lanes.record_send(&call(TO_SCHEDULER, 2, ABORT), &mut Clients::default(), &mut enter);
+    lanes.record_send(&call(TO_WORKER, 1, ABORT), &mut Clients::default(), &mut enter);
+    let expected = [
+        "worker->router true",
+        "Requests 0",
+        "received 0",
+        "router->scheduler true",
+        "Requests 1",
+        "received 1",
+        "router->worker false",
+        "Text 0",
+        "Aborts 2",
+        "Abort 1",
+    ];
+    assert_eq!(events, expected);
+    let ledger = analysis.ledger();
+    // The text is the first output of the request.
+    let dispatch =
+        ledger.request(&rid).and_then(trace::ledger::Request::dispatch).map(|times| (times.sent.0, times.received));
+    assert_eq!((ledger.totals().dispatched.requests, dispatch), (1, Some((3_000, Some(MonoNs(6_000))))));
+}
+
 #[test]
 fn token_ids_are_in_events_only_if_requested() {
     for shows_ids in [false, true] {

@@ -301,6 +301,40 @@ fn the_receive_of_a_router_is_not_that_of_the_scheduler() {
     assert!(found.summary.contains(place), "{}", found.summary);
 }
 
+/// A router that is stopped holds requests; the scheduler does not.
+#[test]
+fn a_router_that_holds_requests_is_named() {
+    const FORWARDED: HopId = HopId(6);
+    const ROUTER: ThreadId = ThreadId { pid: 77, tid: 77 };
+    let both = Capabilities::SENT | Capabilities::RECEIVED;
+    for is_stopped in [true, false] {
+        let mut scene = scene();
+        scene.hop(Hop::with_requests(REQUESTS, "worker->router", both));
+        scene.hop(Hop::with_requests(FORWARDED, "router->scheduler", both));
+        let id = FrameId::new(REQUESTS, 0, 0);
+        let request = Some(DispatchedRequest::new("0"));
+        let sent = Dispatch { id, bytes: 900, kind: DispatchKind::Requests, index: 0, request };
+        scene.apply(MS, What::Dispatched(sent));
+        for tenth in 1..=31 {
+            let away = (is_stopped && tenth < 31).then_some(Away { state: AwayState::Stopped, place: "" });
+            let sample = CpuSample { part: ThreadPart::Main, away, ..CpuSample::new(ROUTER, "router", 100 * MS, 0) };
+            scene.apply(tenth * 100 * MS, What::Cpu(sample));
+        }
+        let late = 3_100 * MS;
+        scene.apply(late, What::Received(Received { by: Some(ROUTER), ..Received::new(id) }));
+        let forwarded = FrameId { hop: FORWARDED, ..id };
+        scene.apply(late + MS, What::Dispatched(Dispatch { id: forwarded, ..sent }));
+        scene.apply(late + 2 * MS, What::Received(Received::new(forwarded)));
+        answer(&mut scene, 0, late + 3 * MS, QUICK);
+        scene.tick(9 * SECOND);
+        let found = only(scene.check("late-receive", 9 * SECOND));
+        assert_eq!(found.evidence["requests_hop"], "worker->router");
+        let named = "; the router's thread that receives them was stopped then";
+        assert_eq!(found.summary.ends_with(named), is_stopped, "{}", found.summary);
+        assert_eq!(advice(&found).contains("the router holds them"), !is_stopped, "{found:?}");
+    }
+}
+
 /// Requests that one client sends slowly, one after the other, are never in the tokenizer at the same time.
 #[test]
 fn late_dispatches_one_after_the_other_are_information() {
