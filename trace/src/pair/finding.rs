@@ -18,6 +18,10 @@ use crate::words::{count, duration, percent, plural};
 /// Minimum number, and share, of late requests: the first transfers of a run set up connections, and a busy machine delays a few.
 pub(super) const MIN_LATE: u64 = 5;
 pub(super) const MIN_LATE_REQUESTS: f64 = 0.05;
+/// Fewer late responses of a prefill server are no accident either if they are most of a short run: nothing else explains the distance between
+/// two observed writes. A leg needs more, because one stop makes several requests late that have it in common.
+pub(super) const MIN_FEW_LATE: u64 = 3;
+pub(super) const MIN_FEW_LATE_REQUESTS: f64 = 0.5;
 /// Minimum share of a leg in the time to first token of the late requests.
 pub(super) const MIN_LATE_SHARE: f64 = 0.25;
 /// A leg whose late requests take less of all time to first token is information: another leg matters more.
@@ -218,6 +222,11 @@ impl<'p> LateRequests<'p> {
         self.independent >= MIN_LATE && self.share_of_requests(requests) >= MIN_LATE_REQUESTS
     }
 
+    /// Whether they are most of a few requests.
+    fn are_most_of_few(&self, requests: u64) -> bool {
+        self.independent >= MIN_FEW_LATE && self.share_of_requests(requests) >= MIN_FEW_LATE_REQUESTS
+    }
+
     /// Whether a request is usually late.
     fn are_usual_of(&self, requests: u64) -> bool {
         self.independent >= MIN_USUAL && self.share_of_requests(requests) >= USUAL_SHARE
@@ -373,7 +382,8 @@ fn find_late_prefill_responses(pair: &Pair<'_>, rows: &[&PairRow<'_>]) -> Option
     }
     let held = LateRequests { independent: held.len() as u64, list: held };
     let requests = rows.len() as u64;
-    if !held.are_many_of(requests) || held.share() < MIN_LATE_SHARE {
+    let are_enough = held.are_many_of(requests) || held.are_most_of_few(requests);
+    if !are_enough || held.share() < MIN_LATE_SHARE {
         return None;
     }
     let worst = held.worst()?;

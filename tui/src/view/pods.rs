@@ -1,5 +1,7 @@
 //! Runs tab: one line for each engine or watched run, the sum of all, and the pairs among them.
 
+use std::cmp::Reverse;
+
 use session::units::{format_count, format_duration, format_rate, known_or_dash};
 
 use super::pad::{List, Pad};
@@ -14,6 +16,11 @@ use crate::theme::Ink;
 const MAX_PAIRS: usize = 3;
 /// Maximum number of rows for a pair, and for its finding.
 const PAIR_ROWS: u16 = 2;
+
+/// Width of the narrowest screen with a column for the role.
+const ROLE_SCREEN: u16 = 96;
+/// The same for the finding. On narrower screens, a sick run has a second row for it.
+const FINDING_SCREEN: u16 = 140;
 
 /// Column of the table, after the name.
 struct RunColumn {
@@ -44,7 +51,7 @@ impl RunColumn {
 /// Columns in their order.
 const COLUMNS: [RunColumn; 15] = [
     RunColumn::left("state", 15, 0, |run| format!("{} {}", run.state.label(), format_duration(run.state_age_ns))),
-    RunColumn::left("role", 8, 96, |run| run.role.to_owned()),
+    RunColumn::left("role", 8, ROLE_SCREEN, |run| run.role.to_owned()),
     RunColumn::left("port", 6, 132, |run| run.port.map_or_else(String::new, |port| port.to_string())),
     RunColumn::left("model", 15, 140, |run| run.model.clone()),
     RunColumn::right("token/s", 8, 96, |run| if_observed(run, known_or_dash(run.figures.tokens_per_s, format_rate))),
@@ -57,7 +64,7 @@ const COLUMNS: [RunColumn; 15] = [
     RunColumn::right("backlog", 8, 170, |run| known_or_dash(run.figures.backlog_frames, format_count)),
     RunColumn::right("lost", 6, 0, |run| known_or_dash(run.figures.tokens_lost, format_count)),
     RunColumn::right("missed", 8, 170, |run| format_count(run.records_missed)),
-    RunColumn::left("  finding", 26, 140, |run| format!("  {}", run.figures.finding.unwrap_or_default())),
+    RunColumn::left("  finding", 26, FINDING_SCREEN, |run| format!("  {}", run.figures.finding.unwrap_or_default())),
 ];
 
 /// Hides the zeros of a run that was not observed yet.
@@ -159,6 +166,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let max_rows = pad.height().saturating_sub(9 + reserved_pair_rows(&model.pairs)).max(2);
     let selected = ui.selected_index(Tab::Pods);
     let list = List { items: &model.pods, selected, max_items: max_rows };
+    let explained = runs_to_explain(&model.pods, pad.width(), usize::from(max_rows));
     let y = pad.draw_list(1, &list, |pad, y, index, run| {
         let health = run.figures.verdict.health;
         pad.draw_text(1, y, pad.theme.health_symbol(health), Ink::Health(health));
@@ -166,6 +174,11 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         let ink = if index == model.shown_pod { Ink::Strong } else { Ink::Plain };
         pad.draw_text(RunTableLayout::NAME_X, y, &name, ink);
         layout.draw_run(pad, y, run);
+        if explained.contains(&index) {
+            let text = describe_problem(run, pad.width());
+            pad.draw_text(RunTableLayout::NAME_X + 2, y + 1, &text, Ink::Health(health));
+            return y + 2;
+        }
         y + 1
     });
     let records_missed = model.pods.iter().map(|pod| pod.records_missed).sum();
@@ -181,6 +194,30 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if let Some(run) = model.pods.get(selected) {
         draw_run_detail(pad, y + 1, run);
     }
+}
+
+/// Indices of the sick runs that have a second row for their problem: the worst, as many as rows are free on a screen without a column for it.
+fn runs_to_explain(runs: &[PodLine], screen_width: u16, max_rows: usize) -> Vec<usize> {
+    if screen_width >= FINDING_SCREEN {
+        return Vec::new();
+    }
+    let mut sick: Vec<usize> = (0..runs.len()).filter(|index| is_sick(&runs[*index])).collect();
+    sick.sort_by_key(|index| Reverse((runs[*index].figures.verdict.health, runs[*index].figures.worst_rank)));
+    sick.truncate(max_rows.saturating_sub(runs.len()));
+    sick
+}
+
+fn is_sick(run: &PodLine) -> bool {
+    run.figures.verdict.health >= Health::Warning
+}
+
+/// Severity, kind and text of a run's worst finding, with its role where no column has that.
+fn describe_problem(run: &PodLine, screen_width: u16) -> String {
+    let verdict = &run.figures.verdict;
+    let role = if screen_width < ROLE_SCREEN { run.role } else { "" };
+    let words = [role, verdict.health.label(), run.figures.finding.unwrap_or_default()];
+    let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+    format!("{}: {}", words.join(" "), verdict.text)
 }
 
 /// Rows that the pairs take at most.

@@ -1,7 +1,7 @@
 //! The list of runs at the widths at which columns appear.
 
 use crate::state::action::Tab;
-use crate::state::flags::Health;
+use crate::state::flags::{Health, RunVerdict};
 use crate::state::pods::{KeyFigures, PairLine, PairProblem, PodLine, PodState, WorstLeg};
 use crate::state::scene::MS;
 use crate::view::tests::race;
@@ -72,4 +72,32 @@ fn more_pairs_than_fit_are_counted() {
     let drawn = fixture.drawn((80, 24), "C.UTF-8");
     assert_eq!(drawn.matches("→ sglang:30001: 0 joined requests").count(), 3, "{drawn}");
     assert!(drawn.contains("2 more pairs") && drawn.contains("more: Up Down"), "{drawn}");
+}
+
+#[test]
+fn sick_runs_have_a_row_for_their_finding_the_worst_first_while_rows_are_free() {
+    let mut fixture = race();
+    let run = |health, finding: &'static str, text: &str| {
+        let verdict = RunVerdict { health, text: text.to_owned() };
+        let figures = KeyFigures { verdict, finding: Some(finding), ..KeyFigures::default() };
+        PodLine { name: format!("run of {finding}"), role: "decode", figures, ..PodLine::default() }
+    };
+    let warning =
+        run(Health::Warning, "queued", "requests wait up to 1,234 ms in the scheduler's queue, and 56 requests wait");
+    let critical = run(Health::Critical, "consumer-stopped", "the tokenizer is stopped");
+    let healthy = run(Health::Good, "burst", "");
+    fixture.model.pods = vec![warning.clone(), healthy.clone(), critical.clone()];
+    fixture.ui.tab = Tab::Pods;
+    for size in [(80, 24), (100, 24)] {
+        let drawn = fixture.drawn(size, "C.UTF-8");
+        let role = if size.0 < 96 { "decode " } else { "" };
+        assert!(drawn.contains(&format!("     {role}WARNING queued: requests wait up to 1,234 ms in")), "{drawn}");
+        assert!(drawn.contains(&format!("     {role}CRITICAL consumer-stopped: the tokenizer is stopped")), "{drawn}");
+        assert!(!drawn.contains("ok burst"), "{drawn}");
+    }
+    assert!(!fixture.drawn((140, 24), "C.UTF-8").contains("WARNING queued:"));
+    // Of 24 rows, 20 are of the tab, and 9 of them for other lines.
+    fixture.model.pods = [vec![warning, critical], vec![healthy; 8]].concat();
+    let drawn = fixture.drawn((80, 24), "C.UTF-8");
+    assert!(drawn.contains("CRITICAL consumer-stopped:") && !drawn.contains("WARNING queued:"), "{drawn}");
 }
