@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::{RID, SECRET, connect};
+use super::{RID, SECRET, connect};
 
 /// Accepts any POST request.
 pub(crate) struct Collector {

@@ -3,8 +3,6 @@
 //! The words are put into all input: complete and broken messages, client requests and responses, and the environment. Searched are the log
 //! at its highest level, report, recording, exports, served and pushed data, and the screen. Request ids may appear by design.
 
-#![cfg(target_os = "linux")]
-
 mod outlets;
 
 use std::io::Write;
