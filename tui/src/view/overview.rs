@@ -111,7 +111,7 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         let cells = CellRow { y: y + 1 + row as u16, ..heads };
         pad.draw_text(3, cells.y, name, Ink::Plain);
         let Some(Spread { count: n, p50, p90, p99, max }) = spread else {
-            pad.draw_text(22, cells.y, "none", Ink::Dim);
+            pad.draw_right_aligned(cells.x, cells.y, cells.width, "none", Ink::Dim);
             continue;
         };
         pad.draw_cells(cells, [p50, p90, p99, max].map(format_duration), Ink::Strong);
