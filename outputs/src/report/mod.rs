@@ -43,7 +43,7 @@ pub use brief::{Clock, NO_THROTTLING, NO_WAITS, describe_episodes, is_identifier
 pub use finding::{EpisodeLine, FindingLine};
 pub use frontend::FrontendCounts;
 pub use judged::{
-    FaultKind, FindingSpan, Judgement, describe_observation_ends, headline_end_ns, headline_of_finding,
+    FaultKind, FindingSpan, Judgement, SeenTraffic, describe_observation_ends, headline_of_finding,
     headline_without_warning, judgements,
 };
 pub use losses::{LossLine, LossList, Losses, ids, places};
