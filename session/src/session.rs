@@ -18,7 +18,6 @@ pub struct Session {
     analysis: Analysis,
     engines: Engines,
     chunk_history: usize,
-    recent_seconds: usize,
     observer: Box<dyn Observer>,
     sink: Sink,
     telemetry: Telemetry,
@@ -41,7 +40,6 @@ impl Session {
             analysis: Analysis::new(*config),
             engines: config.engines,
             chunk_history: config.chunk_history,
-            recent_seconds: config.recent_seconds,
             observer,
             sink,
             telemetry: Telemetry::default(),
@@ -100,8 +98,8 @@ impl Session {
 
     /// Restarts the run with an empty state and `config`; the known engines and what a screen keeps stay.
     pub fn restart(&mut self, config: Config) {
-        let Self { engines, chunk_history, recent_seconds, .. } = *self;
-        self.analysis = Analysis::new(Config { engines, chunk_history, recent_seconds, ..config });
+        let Self { engines, chunk_history, .. } = *self;
+        self.analysis = Analysis::new(Config { engines, chunk_history, ..config });
         if self.telemetry.pushes_requests() {
             self.analysis.keep_timelines();
         }

@@ -137,7 +137,7 @@ def headline_of_both(verdict: str) -> str:
     >>> headline_of_both("WARNING: ended 22:00:01Z: prefill server run-sglang-1.tgap: the tokenizer"), headline_of_both("HEALTHY: no findings")
     ('prefill: WARNING: ended 22:00:01Z: prefill server run-sglang-1.tgap: the tokenizer', 'decode: HEALTHY: no findings')
     """
-    is_of_prefill = re.match(r"[A-Z]+: (ended \S+: )?prefill server ", verdict)
+    is_of_prefill = re.match(r"[A-Z]+: (ended \S+( \(\S+ lasts\))?: )?prefill server ", verdict)
     return f"{'prefill' if is_of_prefill else 'decode'}: {verdict}"
 
 

@@ -14,7 +14,7 @@ use trace::Config;
 use trace::detect::Severity;
 use tui::Screen;
 
-use crate::args::{LiveArgs, OutcomeArgs, ScreenArgs};
+use crate::args::{LiveArgs, OutcomeArgs};
 use crate::config::Configured;
 use crate::headless::{self, Progress};
 use crate::output;
@@ -129,7 +129,6 @@ pub(crate) fn live_config(args: &LiveArgs) -> Config {
         limits: args.limits.limits(),
         engines: engines::FACTS,
         chunk_history: args.screen.chunk_history(args.outcome),
-        recent_seconds: ScreenArgs::recent_seconds(args.outcome),
     }
 }
 

@@ -26,9 +26,6 @@ pub struct Config {
     /// Number of recent events of chunks kept for [`Ledger::history`], 48 bytes each; not serialized.
     #[serde(skip)]
     pub chunk_history: usize,
-    /// Number of seconds kept for [`TimeSeries::recent`]; not serialized.
-    #[serde(skip)]
-    pub recent_seconds: usize,
 }
 
 /// State of a run.
@@ -43,10 +40,10 @@ pub struct Analysis {
 impl Analysis {
     /// Creates an empty analysis.
     pub fn new(config: Config) -> Self {
-        let Config { limits, engines, chunk_history, recent_seconds } = config;
+        let Config { limits, engines, chunk_history } = config;
         Self {
             ledger: Ledger::new(limits).with_engines(engines).with_history(chunk_history),
-            time_series: TimeSeries::new(limits.series_slots, recent_seconds),
+            time_series: TimeSeries::new(limits.series_slots, limits.recent_seconds),
             findings: Findings::default(),
             checked_at: None,
         }

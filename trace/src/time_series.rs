@@ -1,7 +1,8 @@
 //! Time series of a run: traffic and backlogs per second, in bounded memory. Counters are read only at the end of a second, so frames and
 //! tokens add no cost.
 //!
-//! The whole run is kept in slots that are joined when there are too many. A screen also keeps the last hour second by second.
+//! The whole run is kept in slots that are joined when there are too many, and the last hour second by second, too. Screen and report read
+//! the same seconds.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,10 +20,6 @@ const MAX_HOPS: usize = 32;
 /// Maximum number of threads with a series: main threads and threads that receive frames, in the order first observed. A screen shows as
 /// many others.
 const MAX_THREADS: usize = 32;
-
-/// Seconds that a screen keeps: an hour. A second takes 1 KiB with two hops and ten threads, and 7 KiB at the limits; each bucket of its
-/// durations adds 8 bytes.
-pub const SCREEN_SECONDS: usize = 3_600;
 
 /// Defines counters that are combined one by one.
 macro_rules! counters {
@@ -289,6 +286,9 @@ pub struct RecentSeconds {
 }
 
 impl RecentSeconds {
+    /// Length of a slot.
+    pub const SLOT_NS: u64 = SLOT_NS;
+
     /// No seconds so far, of which at most `max` will be kept.
     pub fn keeping(max: usize) -> Self {
         Self { max_slots: max, ..Self::default() }
@@ -317,6 +317,17 @@ impl RecentSeconds {
     /// Whether no second has begun, or none is kept.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
+    }
+
+    /// Start of the first kept second; `None` if none is kept.
+    pub fn first_kept_at(&self) -> Option<MonoNs> {
+        let first_kept = self.count.checked_sub(self.slots.len() as u64).filter(|_| !self.slots.is_empty())?;
+        Some(MonoNs(self.begun?.0.saturating_add(first_kept.saturating_mul(SLOT_NS))))
+    }
+
+    /// The kept seconds, oldest first.
+    pub fn kept(&self) -> impl Iterator<Item = &SlotValues> {
+        self.slots.iter().map(|slot| &**slot)
     }
 
     /// Values of a second; `None` if it has not begun, or is not kept any more.
@@ -468,7 +479,7 @@ impl TimeSeries {
         if self.slot_end.0 == u64::MAX {
             return;
         }
-        // Threads off the token path are shown on the screen only, which is what the recent seconds are for.
+        // Threads off the token path are on the screen only, which shows recent seconds.
         let max_off_path = if self.recent_seconds.max_slots > 0 { MAX_THREADS } else { 0 };
         self.slot_start.add_threads(ledger, max_off_path);
         let ended = Arc::new(self.slot_start.values_since(ledger));
@@ -529,6 +540,11 @@ impl TimeSeries {
     /// The last slot may be shorter.
     pub fn slot_ns(&self) -> u64 {
         self.series.as_ref().map_or(SLOT_NS, Series::width_ns)
+    }
+
+    /// Whether slots have been joined, so that they are longer than a second.
+    pub fn are_slots_joined(&self) -> bool {
+        self.slot_ns() > SLOT_NS
     }
 
     /// All slots, oldest first; the last is the current, unfinished one.

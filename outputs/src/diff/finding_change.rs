@@ -133,12 +133,16 @@ pub(super) fn compare_findings(a: &Report, b: &Report) -> Vec<FindingChange> {
     changes
 }
 
+/// Kinds of which a run has at most one finding. Its place may be another one in the other run: where requests wait longest, the last process
+/// of another engine, or none in a report of an older version.
+const ONE_PER_RUN: [&str; 6] =
+    ["first-token-gap", "dropped-chunks", "dropped-chunks-predicted", "merged-chunks", "would-drop", "late-dispatch"];
+
 /// The other run's finding of the same kind and hop; or of the same kind, if a run has at most one of it.
 fn find_counterpart<'r>(finding: &FindingLine, other: &'r Report) -> Option<&'r FindingLine> {
     let mut of_same_kind = other.findings.iter().filter(|candidate| candidate.kind == finding.kind);
     let on_same_hop = of_same_kind.clone().find(|candidate| candidate.hop == finding.hop);
-    // This finding names the hop with the longest wait, which may be another one in the other run.
-    let is_one_per_run = finding.kind == "first-token-gap";
+    let is_one_per_run = ONE_PER_RUN.contains(&&*finding.kind);
     if on_same_hop.is_none() && is_one_per_run { of_same_kind.next() } else { on_same_hop }
 }
 

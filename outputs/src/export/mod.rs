@@ -28,7 +28,7 @@ use trace::analysis::{Analysis, Config};
 use trace::clock::{Anchor, MonoNs};
 use trace::engine::Engines;
 use trace::event::Event;
-use trace::ledger::{Ledger, RequestSummary, RequestTimeline};
+use trace::ledger::{Ledger, Limits, RequestSummary, RequestTimeline};
 use trace::words::names;
 
 use self::opening::CaptureClock;
@@ -200,7 +200,8 @@ impl<'w> Export<'w> {
             Format::Parquet => return Err(io::ErrorKind::Unsupported.into()),
         };
         // Without the data that only the screen shows.
-        let mut analysis = Analysis::new(Config { chunk_history: 0, recent_seconds: 0, ..config });
+        let limits = Limits { recent_seconds: 0, ..config.limits };
+        let mut analysis = Analysis::new(Config { limits, chunk_history: 0, ..config });
         analysis.keep_timelines();
         Ok(Self { analysis, selection: Selection::new(opening.clock(), options), exporter })
     }

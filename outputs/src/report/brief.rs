@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use trace::engine::{Mode, Waiter};
 use trace::ledger::TtftMoment;
+use trace::path::Ends;
 use trace::words::{self, MINUTE_NS, count, duration, known_or_dash, plural};
 
 use super::{FindingLine, Gap, HopLine, LimitLine, Report, Requests, TtftGroupLine};
@@ -241,20 +242,29 @@ pub(super) fn wrap_within(out: &mut String, text: &str, first_indent: &str, inde
 /// Start, end and duration of a finding: `since 07:20:03.120, ended 07:20:05.320 (after 2.200 s)`, and its episodes if it has several.
 pub(super) fn span_of(finding: &FindingLine, clock: &Clock) -> String {
     let since = clock.moment(finding.at_ns);
+    let length = duration(finding.duration_ns);
     let is_at_end = finding.ended_at_ns.is_none() && clock.is_end(finding.last_at_ns);
-    let span = if is_at_end {
-        format!("since {since}, to the end of the capture")
-    } else if finding.duration_ns == 0 {
-        format!("at {since}")
+    let span = if finding.duration_ns == 0 {
+        let end = if is_at_end { ", the end of the capture" } else { "" };
+        format!("at {since}{end}")
+    } else if is_at_end {
+        format!("since {since}, to the end of the capture (for {length})")
     } else if let Some(end) = finding.ended_at_ns {
-        format!("since {since}, ended {} (after {})", clock.moment(end), duration(finding.duration_ns))
+        format!("since {since}, ended {} (after {length})", clock.moment(end))
     } else {
         // It occurred too late in the capture to be over.
-        format!("since {since}, last at {}", clock.moment(finding.last_at_ns))
+        format!("since {since}, last at {} (after {length})", clock.moment(finding.last_at_ns))
     };
     let episodes =
         finding.episodes.iter().map(|episode| [episode.at_ns, episode.last_at_ns].map(|at| clock.moment(at)));
     span + &describe_episodes(episodes, finding.episodes_joined)
+}
+
+/// Where a problem is: `on scheduler->tokenizer`, or `in tokenizer`.
+pub fn describe_place(place: &str) -> String {
+    let ends = Ends::from(place);
+    let preposition = if ends.from == ends.to { "in" } else { "on" };
+    format!("{preposition} {place}")
 }
 
 /// Start and end of each of several episodes, to be appended to those of the whole; empty for a single one. `joined` further episodes are part
@@ -289,6 +299,12 @@ impl Clock {
     pub fn of(report: &Report, zone: Option<TimeZone>) -> Self {
         let start = report.window_wall_ns.and_then(|[start_ns, _]| Timestamp::from_nanosecond(start_ns.into()).ok());
         Self { start, capture_length_ns: report.capture_length_ns(), zone: zone.unwrap_or(TimeZone::UTC) }
+    }
+
+    /// The clock of a capture that starts at an unknown time of day.
+    #[cfg(test)]
+    pub(super) fn without_wall_clock(capture_length_ns: u64) -> Self {
+        Self { start: None, capture_length_ns, zone: TimeZone::UTC }
     }
 
     /// Whether this time is at the end of the capture: not before the last tick, at which a state is found.
@@ -356,7 +372,7 @@ mod tests {
     #[test]
     fn the_span_of_a_finding_ends_with_its_last_occurrence() {
         const SECOND_NS: u64 = 1_000_000_000;
-        let clock = Clock { start: None, capture_length_ns: 10 * SECOND_NS, zone: TimeZone::UTC };
+        let clock = Clock::without_wall_clock(10 * SECOND_NS);
         let finding = |last_at_ns, ended_at_ns| FindingLine {
             kind: String::from("burst"),
             severity: Severity::Info,
@@ -374,8 +390,8 @@ mod tests {
             advice: None,
         };
         for (last_at_ns, ended_at_ns, expected) in [
-            (9_990_000_000, None, "since 2.000 s, to the end of the capture"),
-            (5 * SECOND_NS, None, "since 2.000 s, last at 5.000 s"),
+            (9_990_000_000, None, "since 2.000 s, to the end of the capture (for 7.990 s)"),
+            (5 * SECOND_NS, None, "since 2.000 s, last at 5.000 s (after 3.000 s)"),
             (5 * SECOND_NS, Some(5 * SECOND_NS), "since 2.000 s, ended 5.000 s (after 3.000 s)"),
             (2 * SECOND_NS, Some(2 * SECOND_NS), "at 2.000 s"),
             (2 * SECOND_NS, None, "at 2.000 s"),
@@ -390,6 +406,12 @@ mod tests {
             span_of(&twice, &clock),
             "since 2.000 s, ended 5.000 s (after 3.000 s), in 2 episodes: 2.000 s to 3.000 s, at 5.000 s"
         );
+    }
+
+    #[test]
+    fn a_problem_is_on_a_hop_or_in_a_process() {
+        assert_eq!(describe_place("tokenizer->client"), "on tokenizer->client");
+        assert_eq!(describe_place("tokenizer"), "in tokenizer");
     }
 
     #[test]

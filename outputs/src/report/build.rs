@@ -200,6 +200,11 @@ fn gap(ledger: &Ledger) -> Gap {
 }
 
 impl Chunks {
+    /// Predicted drops, as texts and tables show them. Where deliveries are not observed, a prediction of none is no observation: `None`.
+    pub fn shown_prediction(&self) -> Option<u64> {
+        self.dropped_predicted.filter(|chunks| *chunks > 0 || self.dropped_confirmed.is_some())
+    }
+
     /// Chunks so far.
     pub fn of(ledger: &Ledger) -> Self {
         let totals = ledger.totals();

@@ -17,7 +17,7 @@ pub struct FindingLine {
     pub severity: Severity,
     /// Worst affected request; empty if none.
     pub rid: String,
-    /// Hop concerned; `null` if none.
+    /// Hop concerned, that of deliveries included, or the role of the process that the problem is in; `null` if none.
     pub hop: Option<String>,
     /// Start of the problem.
     pub at_ns: u64,

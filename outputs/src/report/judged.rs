@@ -9,7 +9,7 @@ use trace::ledger::{Hop, Ledger, ObservationEnd};
 use trace::path::UNKNOWN;
 use trace::words::{duration, names, plural};
 
-use super::{Clock, FindingLine, Report};
+use super::{Clock, FindingLine, Report, Requests};
 
 /// Share of chunks with a known outcome below which losses count as not judged.
 pub(super) const JUDGED_SHARE: f64 = 0.9;
@@ -250,16 +250,18 @@ pub(super) fn judge_pair(judgements: &mut [Judgement], unseparated: Option<&str>
 
 /// When a finding began, and whether it is over, in nanoseconds on one clock.
 #[derive(Clone, Copy, Debug)]
-pub struct FindingSpan {
+pub struct FindingSpan<'f> {
+    kind: &'f str,
     severity: Severity,
     at_ns: u64,
     last_at_ns: u64,
     ended_at_ns: Option<u64>,
 }
 
-impl From<&Finding> for FindingSpan {
-    fn from(finding: &Finding) -> Self {
+impl<'f> From<&'f Finding> for FindingSpan<'f> {
+    fn from(finding: &'f Finding) -> Self {
         Self {
+            kind: finding.kind,
             severity: finding.verdict.severity,
             at_ns: finding.began.0,
             last_at_ns: finding.last_at.0,
@@ -268,33 +270,71 @@ impl From<&Finding> for FindingSpan {
     }
 }
 
-impl From<&FindingLine> for FindingSpan {
-    fn from(line: &FindingLine) -> Self {
-        Self { severity: line.severity, at_ns: line.at_ns, last_at_ns: line.last_at_ns, ended_at_ns: line.ended_at_ns }
+impl<'f> From<&'f FindingLine> for FindingSpan<'f> {
+    fn from(line: &'f FindingLine) -> Self {
+        Self {
+            kind: &line.kind,
+            severity: line.severity,
+            at_ns: line.at_ns,
+            last_at_ns: line.last_at_ns,
+            ended_at_ns: line.ended_at_ns,
+        }
     }
 }
 
-impl FindingSpan {
+impl FindingSpan<'_> {
     /// Whether it is a problem that lasts and began before the end of the other one, so that it may be the rest of the same.
-    fn outlasts(self, other: Self) -> bool {
+    fn outlasts(self, other: FindingSpan<'_>) -> bool {
         let lasts = self.severity > Severity::Info && self.ended_at_ns.is_none();
         lasts && self.at_ns <= other.last_at_ns
     }
 }
 
-/// End of the worst finding in the headline; `None` while it lasts, or another problem outlasts it.
-pub fn headline_end_ns(worst: FindingSpan, mut all: impl Iterator<Item = FindingSpan>) -> Option<u64> {
-    worst.ended_at_ns.filter(|_| !all.any(|finding| finding.outlasts(worst)))
+/// Text of a headline about the worst of these findings: its summary, after its end if it is over. If another problem outlasts it, users may
+/// still be affected, so that the text names the other one, too.
+pub fn headline_of_finding<'f>(
+    worst: FindingSpan<'f>,
+    mut all: impl Iterator<Item = FindingSpan<'f>>,
+    summary: &str,
+    format_moment: impl FnOnce(u64) -> String,
+) -> String {
+    let Some(ended_at_ns) = worst.ended_at_ns else { return summary.to_owned() };
+    let lasting = all.find(|finding| finding.outlasts(worst));
+    let lasting = lasting.map_or_else(String::new, |lasting| format!(" ({} lasts)", lasting.kind));
+    format!("ended {}{lasting}: {summary}", format_moment(ended_at_ns))
 }
 
-/// Text of a headline about a finding: its summary, after its end if it is over.
-pub fn headline_of_finding(ended_at: Option<String>, summary: &str) -> String {
-    ended_at.map_or_else(|| summary.to_owned(), |ended_at| format!("ended {ended_at}: {summary}"))
+/// What was seen of a run without a warning.
+#[derive(Clone, Copy, Debug)]
+pub struct SeenTraffic<'a> {
+    /// Its requests.
+    pub requests: &'a Requests,
+    /// Its responses, those with an error status included.
+    pub responses: u64,
+    /// Kind of its source.
+    pub source: &'a str,
+}
+
+impl SeenTraffic<'_> {
+    /// Says where there was no request.
+    fn describe_absence(self) -> String {
+        let health_checks = match self.requests.health_checks {
+            0 => String::new(),
+            checks => format!(", only {}", plural(checks, "health check")),
+        };
+        // An import without stages has neither hops nor a request.
+        let place = if self.source == IMPORT { "is in the log" } else { "crossed the watched hops" };
+        format!("no request {place}{health_checks}")
+    }
 }
 
 /// Headline of a run without a warning, over its requests or, if only those were observed, its responses. A run that could not have shown a
 /// fault is not called healthy.
-pub fn headline_without_warning(judged: &[Judgement], requests: u64, responses: u64, has_findings: bool) -> String {
+pub fn headline_without_warning(judged: &[Judgement], traffic: SeenTraffic<'_>, has_findings: bool) -> String {
+    let SeenTraffic { requests: &Requests { seen: requests, .. }, responses, .. } = traffic;
+    if requests == 0 && responses == 0 {
+        return format!("NOTHING OBSERVED: {}", traffic.describe_absence());
+    }
     let found = if has_findings { "no warnings" } else { "no findings" };
     let seen = if requests == 0 { plural(responses, "response") } else { plural(requests, "request") };
     let Some(unjudged) = describe_unjudged(judged) else {
@@ -311,27 +351,17 @@ pub fn headline_without_warning(judged: &[Judgement], requests: u64, responses: 
 /// Summary in one sentence: the worst finding, or else the judged kinds of faults and those that were not judged.
 pub(super) fn headline(report: &Report, clock: &Clock) -> String {
     if let Some(worst) = report.worst_finding() {
-        let end_ns = headline_end_ns(worst.into(), report.findings.iter().map(FindingSpan::from));
-        let ended_at = end_ns.map(|end| clock.moment_in_zone(end));
         let severity = worst.severity.as_str().to_uppercase();
-        return format!("{severity}: {}", headline_of_finding(ended_at, &worst.summary));
+        let all = report.findings.iter().map(FindingSpan::from);
+        let text = headline_of_finding(worst.into(), all, &worst.summary, |at_ns| clock.moment_in_zone(at_ns));
+        return format!("{severity}: {text}");
     }
-    let responses = report.answers.map_or(0, |answers| answers.seen) + report.rejected.values().sum::<u64>();
-    if report.requests.seen == 0 && responses == 0 {
-        return format!("NOTHING OBSERVED: {}", absence_of_requests(report));
-    }
-    headline_without_warning(&report.judged, report.requests.seen, responses, !report.findings.is_empty())
-}
-
-/// Says where there was no request.
-fn absence_of_requests(report: &Report) -> String {
-    let health_checks = match report.requests.health_checks {
-        0 => String::new(),
-        checks => format!(", only {}", plural(checks, "health check")),
+    let traffic = SeenTraffic {
+        requests: &report.requests,
+        responses: report.answers.map_or(0, |answers| answers.seen) + report.rejected.values().sum::<u64>(),
+        source: &report.source.kind,
     };
-    // An import without stages has neither hops nor a request.
-    let place = if report.source.kind == IMPORT { "is in the log" } else { "crossed the watched hops" };
-    format!("no request {place}{health_checks}")
+    headline_without_warning(&report.judged, traffic, !report.findings.is_empty())
 }
 
 /// Kinds of faults that were not judged, those with one reason together; `None` if all were judged.
@@ -355,20 +385,25 @@ fn describe_unjudged(judgements: &[Judgement]) -> Option<String> {
 mod tests {
     use super::*;
 
+    const WORST: FindingSpan<'_> =
+        FindingSpan { kind: "backlog", severity: Severity::Critical, at_ns: 10, last_at_ns: 20, ended_at_ns: Some(20) };
+
+    /// Headline of a run with the worst finding and another one.
+    fn headline_beside(other: FindingSpan<'_>) -> String {
+        headline_of_finding(WORST, [WORST, other].into_iter(), "frames waited", |at_ns| at_ns.to_string())
+    }
+
     #[test]
-    fn the_worst_finding_has_ended_once_no_problem_outlasts_it() {
-        let span = |severity, at_ns, last_at_ns, has_ended: bool| FindingSpan {
-            severity,
-            at_ns,
-            last_at_ns,
-            ended_at_ns: has_ended.then_some(last_at_ns),
-        };
-        let worst = span(Severity::Critical, 10, 20, true);
-        let end_beside = |other| headline_end_ns(worst, [worst, other].into_iter());
-        assert_eq!(end_beside(span(Severity::Warning, 15, 30, true)), Some(20));
-        assert_eq!(end_beside(span(Severity::Warning, 15, 30, false)), None, "what users feel lasts");
-        assert_eq!(end_beside(span(Severity::Info, 15, 30, false)), Some(20));
-        assert_eq!(end_beside(span(Severity::Warning, 25, 30, false)), Some(20), "another problem");
-        assert_eq!(headline_end_ns(span(Severity::Critical, 10, 20, false), std::iter::empty()), None);
+    fn the_headline_says_when_its_finding_ended_and_what_lasts() {
+        let other = FindingSpan { kind: "late-frames", severity: Severity::Warning, at_ns: 15, ..WORST };
+        let lasting = FindingSpan { ended_at_ns: None, last_at_ns: 30, ..other };
+        assert_eq!(headline_beside(other), "ended 20: frames waited");
+        assert_eq!(headline_beside(lasting), "ended 20 (late-frames lasts): frames waited", "what users feel lasts");
+        for unrelated in [FindingSpan { severity: Severity::Info, ..lasting }, FindingSpan { at_ns: 25, ..lasting }] {
+            assert_eq!(headline_beside(unrelated), "ended 20: frames waited");
+        }
+        let worst = FindingSpan { ended_at_ns: None, ..WORST };
+        let headline = headline_of_finding(worst, [worst].into_iter(), "frames wait", |at_ns| at_ns.to_string());
+        assert_eq!(headline, "frames wait");
     }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use trace::MonoNs;
 use trace::event::Finish;
 use trace::ledger::{self, Ledger, LostRange, Request};
-use trace::words::known_or_dash;
+use trace::words::duration;
 
 use super::Clock;
 
@@ -151,10 +151,18 @@ impl LossLine {
         }
     }
 
-    /// Times of the first and the last loss: `07:20:03.120 to 07:20:05.320`.
+    /// Times of the first and the last loss, and whether more can follow: `07:20:03.120 to 07:20:05.320 (2.200 s), then the request ended`.
     pub(super) fn span(&self, clock: &Clock) -> String {
-        let times = self.at_ns.zip(self.last_at_ns);
-        known_or_dash(times, |(first, last)| format!("{} to {}", clock.moment(first), clock.moment(last)))
+        let Some((first_ns, last_ns)) = self.at_ns.zip(self.last_at_ns) else { return String::from("-") };
+        let first = clock.moment(first_ns);
+        let span = if first_ns == last_ns {
+            first
+        } else {
+            let length = duration(last_ns.saturating_sub(first_ns));
+            format!("{first} to {} ({length})", clock.moment(last_ns))
+        };
+        let outlook = if self.ended_at_ns.is_some() { "then the request ended" } else { "more may follow" };
+        format!("{span}, {outlook}")
     }
 
     /// Formats the positions as `3, 7-9`, with at most `limit` ranges.
@@ -190,6 +198,33 @@ pub fn ids<'i>(ids: impl Iterator<Item = &'i i64>, limit: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_span_of_losses_says_how_long_they_lasted_and_whether_more_may_follow() {
+        const SECOND_NS: u64 = 1_000_000_000;
+        let clock = Clock::without_wall_clock(9 * SECOND_NS);
+        let mut line = LossLine {
+            rid: String::from("a"),
+            tokens_sent: 9,
+            tokens_delivered: Some(7),
+            tokens: 2,
+            chunks: 2,
+            at_ns: Some(2 * SECOND_NS),
+            last_at_ns: Some(5 * SECOND_NS),
+            ended_at_ns: None,
+            duration_ns: Some(3 * SECOND_NS),
+            ranges: Vec::new(),
+            tokens_unlisted: 0,
+            finish: None,
+        };
+        assert_eq!(line.span(&clock), "2.000 s to 5.000 s (3.000 s), more may follow");
+        line.ended_at_ns = line.last_at_ns;
+        assert_eq!(line.span(&clock), "2.000 s to 5.000 s (3.000 s), then the request ended");
+        line.at_ns = line.last_at_ns;
+        assert_eq!(line.span(&clock), "5.000 s, then the request ended");
+        line.at_ns = None;
+        assert_eq!(line.span(&clock), "-");
+    }
 
     #[test]
     fn long_lists_of_positions_and_ids_end_with_an_ellipsis() {

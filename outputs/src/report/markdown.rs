@@ -104,7 +104,7 @@ fn describe_lost(chunks: &Chunks) -> String {
         let tokens = known_or_dash(chunks.tokens_lost, count);
         let share = share(dropped, chunks.sent);
         format!("{tokens} tokens in {} chunks ({share} of all), confirmed by counts", count(dropped))
-    } else if let Some(dropped) = chunks.dropped_predicted {
+    } else if let Some(dropped) = chunks.shown_prediction() {
         format!("{} chunks predicted; deliveries were not observed", count(dropped))
     } else {
         brief::unknown()
@@ -117,8 +117,8 @@ fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
         let severity = finding.severity.as_str();
         let _ = writeln!(out, "{number}. **{severity}** {}: {}", markdown(&finding.kind), markdown(&finding.summary));
         let mut since = format!("   {}", brief::span_of(finding, clock));
-        if let Some(hop) = &finding.hop {
-            let _ = write!(since, ", on {}", markdown(hop));
+        if let Some(place) = &finding.hop {
+            let _ = write!(since, ", {}", markdown(&brief::describe_place(place)));
         }
         if !finding.rid.is_empty() {
             let _ = write!(since, ", worst {}", markdown_code(&finding.rid));

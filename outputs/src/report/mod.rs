@@ -39,11 +39,11 @@ use trace::{Analysis, MonoNs, ReportInput, SamplingCost};
 
 pub use abandoned::{AbandonedReport, AbandonedRow, AbortRow};
 pub(crate) use brief::wrap;
-pub use brief::{Clock, NO_THROTTLING, NO_WAITS, describe_episodes, is_identifier};
+pub use brief::{Clock, NO_THROTTLING, NO_WAITS, describe_episodes, describe_place, is_identifier};
 pub use finding::{EpisodeLine, FindingLine};
 pub use frontend::FrontendCounts;
 pub use judged::{
-    FaultKind, FindingSpan, Judgement, describe_observation_ends, headline_end_ns, headline_of_finding,
+    FaultKind, FindingSpan, Judgement, SeenTraffic, describe_observation_ends, headline_of_finding,
     headline_without_warning, judgements,
 };
 pub use losses::{LossLine, LossList, Losses, ids, places};

@@ -112,7 +112,7 @@ fn describe_chunks(chunks: &Chunks) -> String {
     }
     for (number, what) in [
         (chunks.merged, "merged"),
-        (chunks.dropped_predicted, "dropped (predicted)"),
+        (chunks.shown_prediction(), "dropped (predicted)"),
         (chunks.dropped_confirmed, "dropped (confirmed)"),
         (chunks.tokens_lost, "tokens lost"),
     ] {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use trace::clock::MonoNs;
 use trace::ledger::{Ledger, Thread, TimeUse};
 use trace::stats::Tally;
-use trace::time_series::{HopSlot, SlotCounts, SlotValues, TimeSeries};
+use trace::time_series::{HopSlot, RecentSeconds, SlotCounts, SlotValues, TimeSeries};
 
 /// Columns of equal length. A `null` column is not observable; a `null` value means nothing to measure in that slot, or that its observation
 /// had ended.
@@ -31,6 +31,9 @@ pub struct Series {
     pub threads: Vec<ThreadSeries>,
     /// Observations missed by tokengap.
     pub events_missed: Vec<u64>,
+    /// The last hour in slots of a second, as on the screen; absent unless `slot_ns` is longer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_second: Option<Box<Self>>,
 }
 
 impl Series {
@@ -58,6 +61,7 @@ impl Series {
         lengths.extend(hops.iter().flat_map(HopSeries::lengths));
         lengths.extend(threads.iter().flat_map(ThreadSeries::lengths));
         lengths.iter().all(|length| *length == self.len())
+            && self.by_second.as_ref().is_none_or(|by_second| by_second.has_equal_columns())
     }
 
     /// Start of a slot, relative to the start of the capture.
@@ -110,10 +114,10 @@ pub struct ChunkSeries {
 }
 
 /// Durations by slot, in nanoseconds: quantiles are accurate to 6 %, the maximum is exact.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpreadSeries {
     /// Number of durations that ended in the slot.
-    pub count: Vec<u64>,
+    pub count: Vec<Option<u64>>,
     /// Median.
     pub p50: Vec<Option<u64>>,
     /// 99th percentile.
@@ -189,65 +193,114 @@ impl ThreadSeries {
 
 /// Time series of a run; `None` before the first event.
 pub(super) fn series(ledger: &Ledger, time_series: &TimeSeries, [from, to]: [MonoNs; 2]) -> Option<Series> {
-    let begun = time_series.begun()?;
-    let moments = time_series.all_slots(ledger);
+    let slots = time_series.all_slots(ledger);
+    let slots: Vec<&SlotValues> = slots.iter().collect();
+    let span =
+        SeriesSpan { slot_ns: time_series.slot_ns(), from_ns: time_series.begun()?.since(from), to_ns: to.since(from) };
+    let mut series = columns(ledger, time_series, &slots, span);
+    if time_series.are_slots_joined() {
+        let recent = time_series.recent_seconds(ledger);
+        let seconds: Vec<&SlotValues> = recent.kept().collect();
+        series.by_second = recent.first_kept_at().map(|first| {
+            let span = SeriesSpan { slot_ns: RecentSeconds::SLOT_NS, from_ns: first.since(from), ..span };
+            Box::new(columns(ledger, time_series, &seconds, span))
+        });
+    }
+    Some(series)
+}
+
+/// Length of the slots of a series, and its limits since the start of the capture.
+#[derive(Clone, Copy)]
+struct SeriesSpan {
+    slot_ns: u64,
+    from_ns: u64,
+    to_ns: u64,
+}
+
+/// Columns with the values of these slots.
+fn columns(ledger: &Ledger, time_series: &TimeSeries, moments: &[&SlotValues], span: SeriesSpan) -> Series {
     let received = ledger.observes_receives();
     let delivered = ledger.observes_deliveries();
     let names = ledger.groups().iter().enumerate();
-    Some(Series {
-        slot_ns: time_series.slot_ns(),
-        from_ns: begun.since(from),
-        to_ns: to.since(from),
+    let SeriesSpan { slot_ns, from_ns, to_ns } = span;
+    Series {
+        slot_ns,
+        from_ns,
+        to_ns,
         requests: RequestSeries {
-            begun: count_column(&moments, |p| p.begun),
-            finished: count_column(&moments, |p| p.finished),
+            begun: count_column(moments, |p| p.begun),
+            finished: count_column(moments, |p| p.finished),
             live: moments.iter().map(|m| m.live).collect(),
         },
         tokens: TokenSeries {
-            sent: count_column(&moments, |p| p.tokens_sent),
-            received: received.then(|| receive_column(&moments, |p| p.tokens_received)),
-            delivered: delivered.then(|| delivery_column(&moments, |p| p.tokens_delivered)),
-            lost: delivered.then(|| delivery_column(&moments, |p| p.tokens_lost)),
+            sent: count_column(moments, |p| p.tokens_sent),
+            received: received.then(|| receive_column(moments, |p| p.tokens_received)),
+            delivered: delivered.then(|| delivery_column(moments, |p| p.tokens_delivered)),
+            lost: delivered.then(|| delivery_column(moments, |p| p.tokens_lost)),
         },
         chunks: ChunkSeries {
-            sent: count_column(&moments, |p| p.chunks_sent),
-            merged: delivered.then(|| delivery_column(&moments, |p| p.chunks_merged)),
-            dropped_predicted: ledger.dropped_predicted().map(|_| receive_column(&moments, |p| p.dropped_predicted)),
-            dropped_confirmed: delivered.then(|| delivery_column(&moments, |p| p.chunks_dropped)),
+            sent: count_column(moments, |p| p.chunks_sent),
+            merged: delivered.then(|| delivery_column(moments, |p| p.chunks_merged)),
+            dropped_predicted: ledger.dropped_predicted().map(|_| receive_column(moments, |p| p.dropped_predicted)),
+            dropped_confirmed: delivered.then(|| delivery_column(moments, |p| p.chunks_dropped)),
         },
-        gap_ns: ledger.observes_gaps().then(|| spread(&moments.iter().map(|m| Some(&m.gap)))),
-        hops: names.filter_map(|(index, group)| hop(ledger, index, &group.name, &moments)).collect(),
-        threads: time_series.threads(ledger).filter_map(|(index, of)| thread(of, index, &moments)).collect(),
-        events_missed: count_column(&moments, |p| p.events_missed),
-    })
+        gap_ns: ledger.observes_gaps().then(|| {
+            spread(
+                moments
+                    .iter()
+                    .map(|moment| SlotTally { tally: Some(&moment.gap), is_observed: !moment.receives_ended }),
+            )
+        }),
+        hops: names.filter_map(|(index, group)| hop(ledger, index, &group.name, moments)).collect(),
+        threads: time_series.threads(ledger).filter_map(|(index, of)| thread(of, index, moments)).collect(),
+        events_missed: count_column(moments, |p| p.events_missed),
+        by_second: None,
+    }
 }
 
-fn count_column(moments: &[SlotValues], count: fn(&SlotCounts) -> u64) -> Vec<u64> {
+fn count_column(moments: &[&SlotValues], count: fn(&SlotCounts) -> u64) -> Vec<u64> {
     moments.iter().map(|moment| count(&moment.passed)).collect()
 }
 
 /// Counts of receives, as long as those were observed.
-fn receive_column(moments: &[SlotValues], count: fn(&SlotCounts) -> u64) -> Vec<Option<u64>> {
+fn receive_column(moments: &[&SlotValues], count: fn(&SlotCounts) -> u64) -> Vec<Option<u64>> {
     moments.iter().map(|moment| (!moment.receives_ended).then(|| count(&moment.passed))).collect()
 }
 
 /// Counts of outcomes, as long as deliveries were observed.
-fn delivery_column(moments: &[SlotValues], count: fn(&SlotCounts) -> u64) -> Vec<Option<u64>> {
+fn delivery_column(moments: &[&SlotValues], count: fn(&SlotCounts) -> u64) -> Vec<Option<u64>> {
     moments.iter().map(|moment| (!moment.deliveries_ended).then(|| count(&moment.passed))).collect()
 }
 
-/// Number and quantiles of the values in each slot.
-fn spread<'a>(tallies: &(impl Iterator<Item = Option<&'a Tally>> + Clone)) -> SpreadSeries {
-    SpreadSeries {
-        count: tallies.clone().map(|tally| tally.map_or(0, Tally::count)).collect(),
-        p50: tallies.clone().map(|tally| tally?.quantile(0.5)).collect(),
-        p99: tallies.clone().map(|tally| tally?.quantile(0.99)).collect(),
-        max: tallies.clone().map(|tally| tally?.max()).collect(),
+/// Durations of one slot.
+struct SlotTally<'a> {
+    /// `None` before the first one.
+    tally: Option<&'a Tally>,
+    is_observed: bool,
+}
+
+impl<'a> SlotTally<'a> {
+    /// Queue waits of a slot of a hop, which begins with the first slot that has it.
+    fn of_queue_wait(slot: Option<&'a HopSlot>) -> Self {
+        Self { tally: slot.map(|slot| &slot.queue_wait), is_observed: slot.is_none_or(|slot| !slot.receives_ended) }
     }
 }
 
+/// Number and quantiles of the values in each slot, as long as they were observed.
+fn spread<'a>(tallies: impl Iterator<Item = SlotTally<'a>>) -> SpreadSeries {
+    let mut spread = SpreadSeries::default();
+    for SlotTally { tally, is_observed } in tallies {
+        let tally = tally.filter(|_| is_observed);
+        spread.count.push(is_observed.then(|| tally.map_or(0, Tally::count)));
+        spread.p50.push(tally.and_then(|tally| tally.quantile(0.5)));
+        spread.p99.push(tally.and_then(|tally| tally.quantile(0.99)));
+        spread.max.push(tally.and_then(Tally::max));
+    }
+    spread
+}
+
 /// Series of the hops of one name. `None` if no slot has values of them: hops beyond the limit have no series.
-fn hop(ledger: &Ledger, index: usize, name: &str, moments: &[SlotValues]) -> Option<HopSeries> {
+fn hop(ledger: &Ledger, index: usize, name: &str, moments: &[&SlotValues]) -> Option<HopSeries> {
     // Renaming a hop can leave its old name without hops.
     ledger.hops_of_group(index).next()?;
     moments.iter().find(|moment| moment.hops.len() > index)?;
@@ -265,7 +318,7 @@ fn hop(ledger: &Ledger, index: usize, name: &str, moments: &[SlotValues]) -> Opt
         wakeups: wakeups.iter().flatten().any(|&n| n > 0).then_some(wakeups),
         backlog_max_frames: (sent && received).then(|| hop_receive_column(&slots, |h| h.backlog_max)),
         kernel_bytes_max: kernel.iter().any(Option::is_some).then_some(kernel),
-        queue_wait_ns: (sent && received).then(|| spread(&slots.iter().map(|s| s.map(|s| &s.queue_wait)))),
+        queue_wait_ns: (sent && received).then(|| spread(slots.iter().map(|slot| SlotTally::of_queue_wait(*slot)))),
     })
 }
 
@@ -279,7 +332,7 @@ fn hop_receive_column(slots: &[Option<&HopSlot>], value: fn(&HopSlot) -> u64) ->
 }
 
 /// Series of a thread; `None` if no slot has a sample of it.
-fn thread(of: &Thread, index: usize, moments: &[SlotValues]) -> Option<ThreadSeries> {
+fn thread(of: &Thread, index: usize, moments: &[&SlotValues]) -> Option<ThreadSeries> {
     let spent: Vec<Option<TimeUse>> = moments.iter().map(|m| m.threads.get(index).copied().flatten()).collect();
     spent.iter().find(|slot| slot.is_some())?;
     let run_wait = share_column(&spent, TimeUse::starved_ns);

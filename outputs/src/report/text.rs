@@ -8,7 +8,7 @@ use trace::detect::Severity;
 use trace::stats::Spread;
 use trace::words::{bytes, count, duration, known_or_dash, percent, plural};
 
-use super::brief::{row, wrap};
+use super::brief::{describe_place, row, wrap};
 use super::hostile::{lines, plain};
 use super::judged::headline;
 use super::ttft::TtftReport;
@@ -105,8 +105,9 @@ fn write_loss_list(out: &mut String, list: &LossList, heading: &str, clock: &Clo
 
 /// Lost tokens of a request, with their times, positions and ids.
 fn describe_loss(line: &LossLine, clock: &Clock) -> String {
+    let preposition = if line.at_ns == line.last_at_ns { "at" } else { "from" };
     let mut text = format!(
-        "{}: {} of {} tokens in {}, from {}",
+        "{}: {} of {} tokens in {}, {preposition} {}",
         plain(&line.rid),
         count(line.tokens),
         count(line.tokens_sent),
@@ -115,7 +116,7 @@ fn describe_loss(line: &LossLine, clock: &Clock) -> String {
     );
     let places = line.places(RANGES);
     if !places.is_empty() {
-        let _ = write!(text, ", at {places}");
+        let _ = write!(text, ", positions {places}");
     }
     let ids = line.ids(RANGES);
     if !ids.is_empty() {
@@ -399,8 +400,8 @@ fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
         let head = format!("{} {}: {}", severity_mark(finding.severity), finding.kind, finding.summary);
         wrap(out, &head, "", "    ");
         let mut since = brief::span_of(finding, clock);
-        if let Some(hop) = &finding.hop {
-            let _ = write!(since, ", on {hop}");
+        if let Some(place) = &finding.hop {
+            let _ = write!(since, ", {}", describe_place(place));
         }
         if !finding.rid.is_empty() {
             let _ = write!(since, ", worst {}", finding.rid);

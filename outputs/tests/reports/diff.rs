@@ -46,7 +46,7 @@ fn run(seed: u64, factor: f64, mode: Mode) -> Report {
     };
     let sent = column(8_000.0 * factor, 0.2);
     let gap = SpreadSeries {
-        count: vec![10; SLOTS],
+        count: vec![Some(10); SLOTS],
         p50: known(column(2e7 * factor, 0.4)),
         p99: known(column(2e8 * factor, 0.4)),
         max: known(column(3e8 * factor, 0.4)),

@@ -243,6 +243,31 @@ fn every_report_format_lists_unobserved_values() {
     assert!(!report.to_html(&clock).contains("Worst requests"), "no request waits where receives are not observed");
 }
 
+/// The report as text, Markdown and HTML.
+fn forms_of(report: &Report) -> [String; 3] {
+    let clock = Clock::of(report, None);
+    [text_of(report), report.to_markdown(&clock), report.to_html(&clock)]
+}
+
+#[test]
+fn a_prediction_of_no_drop_is_no_observation() {
+    let mut report = everything_seen();
+    report.chunks.dropped_predicted = Some(0);
+    report.losses.predicted = None;
+    assert!(text_of(&report).contains(" 0 dropped (predicted)"), "deliveries confirm it");
+    report.losses.confirmed = None;
+    let chunks = &mut report.chunks;
+    [chunks.merged, chunks.dropped_confirmed, chunks.tokens_lost] = [None; 3];
+    for text in forms_of(&report) {
+        assert!(!text.contains("0 dropped (predicted)") && !text.contains("0 chunks predicted"), "{text}");
+    }
+    assert!(forms_of(&report)[2].contains("none is predicted, which shows nothing"));
+    report.chunks.dropped_predicted = Some(7);
+    for (text, shown) in forms_of(&report).iter().zip(["7 dropped", "7 chunks predicted", "7 chunks predicted"]) {
+        assert!(text.contains(shown), "{text}");
+    }
+}
+
 #[test]
 fn markdown_cuts_no_headline() {
     let mut report = everything_seen();

@@ -79,7 +79,7 @@ fn a_slot_contains_only_its_own_events() {
     assert_eq!(series.requests.begun, vec![4, 0, 0]);
     assert_eq!(series.requests.live, vec![4, 4, 4]);
     let gap = series.gap_ns.expect("gaps are observed");
-    assert_eq!(gap.count, vec![0, 0, 4]);
+    assert_eq!(gap.count, [0, 0, 4].map(Some));
     assert_eq!(gap.max, vec![None, None, Some(2_400 * MS)]);
     let hop = &series.hops[0];
     assert_eq!(hop.backlog_max_frames, Some(vec![Some(4); 3]), "frames wait until they are received");
@@ -94,7 +94,8 @@ fn a_slot_contains_only_its_own_events() {
 
 #[test]
 fn the_last_seconds_are_kept_one_by_one() {
-    let mut run = Run(Analysis::new(Config { recent_seconds: 4, ..Config::default() }));
+    let limits = Limits { recent_seconds: 4, ..Limits::default() };
+    let mut run = Run(Analysis::new(Config { limits, ..Config::default() }));
     run.apply(0, What::Hop(Hop::only(HopId(0), "scheduler->tokenizer", Capabilities::SENT | Capabilities::RECEIVED)));
     for n in 0..20 {
         run.send(1_100 + 20 * n, n, &format!("r{n}"));
@@ -121,8 +122,7 @@ fn the_last_seconds_are_kept_one_by_one() {
 fn a_frame_counts_in_the_slot_in_which_it_was_sent() {
     for slots in [600, 2] {
         let mut run = Run(Analysis::new(Config {
-            limits: Limits { series_slots: slots, ..Limits::default() },
-            recent_seconds: 9,
+            limits: Limits { series_slots: slots, recent_seconds: 9, ..Limits::default() },
             ..Config::default()
         }));
         let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
@@ -165,6 +165,9 @@ fn after_the_end_of_an_observation_nothing_is_known() {
     assert_eq!((&series.chunks.merged, &series.chunks.dropped_confirmed), (&until_then(0), &until_then(0)));
     let hop = &series.hops[0];
     assert_eq!((&hop.frames_received, &hop.backlog_max_frames), (&until_then(1), &until_then(1)));
+    for spread in [&series.gap_ns, &hop.queue_wait_ns] {
+        assert_eq!(spread.as_ref().map(|spread| &spread.count), until_then(1).as_ref());
+    }
     assert_eq!(hop.frames_sent, Some(vec![1, 0, 0, 0]));
     assert!(report.own.degraded.is_empty(), "the engine may have ended with the run: {:?}", report.own.degraded);
     let reason = |report: &Report, fault| report.judged.iter().find(|line| line.fault == fault)?.reason.clone();
@@ -215,10 +218,36 @@ fn halved_slots_add_up_to_the_totals() {
     assert_eq!(series.tokens.sent.iter().sum::<u64>(), report.tokens.sent);
     assert_eq!(series.hops[0].frames_received.iter().flatten().flatten().sum::<u64>(), 500);
     let gap = series.gap_ns.as_ref().expect("gaps are observed");
-    assert_eq!(gap.count.iter().sum::<u64>(), 500);
+    assert_eq!(gap.count.iter().flatten().sum::<u64>(), 500);
     assert!(gap.max.iter().flatten().all(|&ns| (30 * MS..=36 * MS).contains(&ns)), "{gap:?}");
     let total_seconds: f64 = (0..series.len()).map(|slot| series.seconds(slot)).sum();
     assert!((total_seconds - report.window_ns[1] as f64 / 1e9).abs() < 1e-6, "the slots cover the window");
+}
+
+/// The busiest second of a long run is in the report, too.
+#[test]
+fn joined_slots_come_with_the_last_seconds() {
+    let limits = Limits { series_slots: 4, recent_seconds: 6, ..Limits::default() };
+    let mut run = Run(Analysis::new(Config { limits, ..Config::default() }));
+    let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
+    run.apply(0, What::Hop(Hop::only(HopId(0), "scheduler->tokenizer", capabilities)));
+    for (seq, ms) in [500, 7_100, 7_200, 7_300, 8_100].into_iter().enumerate() {
+        run.send(ms, seq as u64, &format!("r{seq}"));
+        run.receive(ms + 20, seq as u64);
+        let is_joined = ms > 4_000;
+        assert_eq!(run.series().by_second.is_some(), is_joined, "{ms}");
+    }
+    run.0.tick(MonoNs((5_000 + 9_400) * MS));
+    let series = run.series();
+    assert_eq!((series.slot_ns, &series.tokens.sent), (4_000 * MS, &vec![1, 3, 1]));
+    let seconds = series.by_second.as_deref().expect("slots are joined");
+    assert_eq!((seconds.slot_ns, seconds.from_ns, seconds.to_ns), (1_000 * MS, 4_000 * MS, 9_400 * MS));
+    assert_eq!(seconds.tokens.sent, [0, 0, 0, 3, 1, 0]);
+    assert_eq!(seconds.hops[0].backlog_max_frames, Some([0, 0, 0, 1, 1, 0].map(Some).into()));
+    assert!(series.has_equal_columns());
+    let mut damaged = series.clone();
+    damaged.by_second.as_mut().expect("seconds").requests.live.clear();
+    assert!(!damaged.has_equal_columns());
 }
 
 #[test]

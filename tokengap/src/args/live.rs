@@ -6,7 +6,6 @@ use std::time::Duration;
 use clap::Args;
 use trace::detect::Severity;
 use trace::ledger::DEFAULT_CHUNK_HISTORY;
-use trace::time_series::SCREEN_SECONDS;
 use tui::{FINISHED_SHOWN, SavedFilter};
 
 use super::{LimitArgs, RecordArgs, TUNING, TelemetryArgs, parse_duration, parse_severity};
@@ -103,11 +102,6 @@ impl ScreenArgs {
     /// Number of events of chunks that the ledger keeps for the request view.
     pub(crate) fn chunk_history(&self, outcome: OutcomeArgs) -> usize {
         if outcome.is_headless() { 0 } else { self.journal }
-    }
-
-    /// Number of seconds that the analysis keeps for the curves of the screen.
-    pub(crate) fn recent_seconds(outcome: OutcomeArgs) -> usize {
-        if outcome.is_headless() { 0 } else { SCREEN_SECONDS }
     }
 
     /// Settings of the screen.

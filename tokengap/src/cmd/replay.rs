@@ -63,7 +63,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = Config {
         engines: engines::FACTS,
         chunk_history: args.screen.chunk_history(args.outcome),
-        recent_seconds: ScreenArgs::recent_seconds(args.outcome),
         ..recording.header().config
     };
     let sink = Sink::none(&recording.header().source, &config);

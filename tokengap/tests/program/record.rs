@@ -313,7 +313,7 @@ fn ended_early(folder: &Path, live: &Output, why: &str) {
 #[test]
 fn a_file_size_limit_ends_only_the_recording() {
     let folder = folder();
-    let demo = "ulimit -f 120; exec \"$T\" demo --scenario race --json --duration 6s --record run.tgap";
+    let demo = "ulimit -f 60; exec \"$T\" demo --scenario race --json --duration 6s --record run.tgap";
     ended_early(folder.path(), &shell(folder.path(), demo), "File too large");
 }
 

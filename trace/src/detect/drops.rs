@@ -40,6 +40,7 @@ pub(super) fn detect_dropped_chunks(context: &DetectContext<'_>, out: &mut Verdi
         plural(affected_requests.rids, "request"),
     );
     out.add_verdict(severity, summary)
+        .hop(&context.delivery_hop())
         .affected("requests", affected_requests)
         .occurrences(outcomes.tokens_lost)
         .with("chunks_dropped", outcomes.dropped)
@@ -152,6 +153,7 @@ pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verd
         count(totals.chunks.received),
     );
     out.add_verdict(severity, summary)
+        .hop(&context.delivery_hop())
         .affected("requests", &totals.bursts)
         .occurrences(totals.predicted.dropped)
         .weighed("chunks_dropped_predicted", totals.predicted.dropped)

@@ -43,7 +43,7 @@ impl Severity {
 pub struct Verdict {
     /// Severity.
     pub severity: Severity,
-    /// Hop concerned; empty if none.
+    /// Hop concerned, that of deliveries included, or the role of the process that the problem is in; empty if none.
     pub hop: String,
     /// Worst affected request; empty if none.
     pub rid: String,

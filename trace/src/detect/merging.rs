@@ -43,6 +43,7 @@ pub(super) fn detect_merged_chunks(context: &DetectContext<'_>, out: &mut Verdic
         let _ = write!(summary, ": {mean:.1} tokens per event on average");
     }
     out.add_verdict(severity, summary)
+        .hop(&context.delivery_hop())
         .affected("requests", seen)
         .occurrences(chunks)
         .weighed("chunks", chunks)
@@ -98,6 +99,7 @@ pub(super) fn detect_would_drop(context: &DetectContext<'_>, out: &mut Verdicts)
         if confirmed { "" } else { " (predicted)" },
     );
     out.add_verdict(Severity::Info, summary)
+        .hop(&context.delivery_hop())
         .affected("requests", seen)
         .occurrences(chunks)
         .weighed("chunks", chunks)

@@ -40,6 +40,7 @@ use crate::clock::MonoNs;
 use crate::engine::Facts;
 use crate::event::AwayState::{Asleep, Blocked, Frozen, Polling, Stopped, Traced};
 use crate::ledger::Ledger;
+use crate::path::{Ends, UNKNOWN};
 
 /// Input of a detector.
 #[derive(Clone, Debug)]
@@ -60,6 +61,19 @@ impl<'a> DetectContext<'a> {
 
     fn facts(&self) -> &'a dyn Facts {
         self.ledger.engine().facts()
+    }
+
+    /// Role of the process that responds to clients; `None` if no hop leads to it, or the hop's name has no roles.
+    fn responding_role(&self) -> Option<&str> {
+        let last_groups = self.ledger.output_groups().filter(|(_, group)| self.ledger.is_last(&group.name));
+        let mut last_ends = last_groups.map(|(_, group)| group.ends.as_str());
+        let ends = last_ends.find(|ends| ends.to != UNKNOWN && ends.from != ends.to)?;
+        Some(ends.to)
+    }
+
+    /// Where responses are written: `tokenizer->client`, the last arrow of the path on the screen; empty if no hop leads there.
+    fn delivery_hop(&self) -> String {
+        self.responding_role().map_or_else(String::new, |role| Ends::new(role, "client").to_string())
     }
 
     /// Where the frames of the hop with this name go.
@@ -89,7 +103,7 @@ type Check = fn(&DetectContext<'_>, &mut Verdicts);
 enum Keep {
     /// The latest of each hop.
     Latest,
-    /// The latest of all hops: there is one finding, which names the hop affected now.
+    /// The latest of all hops: there is one finding, which names the hop affected now, or a place whose name becomes known later.
     LatestOfAllHops,
     /// The worst of each hop, because the problem is intermittent.
     Worst,
@@ -101,7 +115,7 @@ const fn detector(kind: &'static str, keep: Keep, check: Check) -> Detector {
 
 /// All detectors, in the order in which reports list findings of equal severity that explain no time to first token, or equally much.
 pub const ALL: &[Detector] = &[
-    detector("dropped-chunks", Latest, drops::detect_dropped_chunks),
+    detector("dropped-chunks", LatestOfAllHops, drops::detect_dropped_chunks),
     detector("short-answers", Latest, drops::detect_short_answers),
     detector("repeated-ids", Latest, drops::detect_repeated_ids),
     detector("unfinished-responses", Latest, drops::detect_unfinished_responses),
@@ -127,13 +141,13 @@ pub const ALL: &[Detector] = &[
         consumer_away::detect_consumer_away(context, out, &[Polling, Asleep]);
     }),
     detector("late-read", Latest, ttft::detect_late_reads),
-    detector("late-dispatch", Latest, ttft::detect_late_dispatches),
+    detector("late-dispatch", LatestOfAllHops, ttft::detect_late_dispatches),
     detector("late-receive", Latest, ttft::detect_late_receives),
     detector("late-intake", Latest, ttft::detect_late_intakes),
     detector("queued", Latest, ttft::detect_queued_requests),
     detector("slow-prefill", Latest, ttft::detect_slow_prefills),
     detector("slow-first-token", Latest, ttft::detect_slow_first_tokens),
-    detector("dropped-chunks-predicted", Latest, drops::detect_predicted_drops),
+    detector("dropped-chunks-predicted", LatestOfAllHops, drops::detect_predicted_drops),
     detector("inflation", Latest, inflation::detect_inflated_counts),
     detector("summed-counts", Latest, inflation::detect_summed_counts),
     detector("unanswered-requests", Worst, unanswered::detect_unanswered_requests),
@@ -144,8 +158,8 @@ pub const ALL: &[Detector] = &[
     detector("rid-changed-worker", Latest, wire::detect_worker_changes),
     detector("out-of-order", Latest, wire::detect_out_of_order),
     detector("worker-imbalance", Latest, worker_imbalance::detect_worker_imbalance),
-    detector("merged-chunks", Latest, merging::detect_merged_chunks),
-    detector("would-drop", Latest, merging::detect_would_drop),
+    detector("merged-chunks", LatestOfAllHops, merging::detect_merged_chunks),
+    detector("would-drop", LatestOfAllHops, merging::detect_would_drop),
     detector("burst", Latest, backlog::detect_bursts),
     detector("engine-ended", Latest, engine::detect_engine_end),
     detector("engine-failed", Latest, engine::detect_engine_failure),

@@ -82,6 +82,7 @@ pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, out: &mut Verd
         let _ = write!(verdict.summary, "; the {receiver} ran {} of that time", percent(share));
     }
     verdict
+        .hop(context.responding_role().unwrap_or_default())
         .with_known("process_running", preparing.map(super::consumer::round_share))
         .with("concurrent", late.concurrent);
     let names = describe_top_function(context).unwrap_or_else(|| String::from("`--python-stacks` names the functions"));

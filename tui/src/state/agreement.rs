@@ -14,14 +14,20 @@ use outputs::report::{Clock, Report};
 use recording::{Record, Recording};
 use serde_json::Value;
 use trace::detect::{FindingPhase, Severity};
-use trace::time_series::SCREEN_SECONDS;
 use trace::{Analysis, Config, ReportInput};
 
 use super::flags::Health;
 use super::model::{Model, RunValues};
 
-/// All recordings in the repository.
-const RECORDINGS: [&str; 5] = ["attach-0.5.9", "demo-race", "egress-0.5.9", "stopped-0.5.9", "tap-0.5.9"];
+/// All recordings in the repository. The last one has a run of which no delivery is observed, and whose losses are not judged.
+const RECORDINGS: [&str; 6] = [
+    "2.0-attach-0.5.9",
+    "2.0-demo-race",
+    "2.0-egress-0.5.9",
+    "2.0-stopped-0.5.9",
+    "2.0-tap-0.5.9",
+    "2.8-attach-vllm-0.32.0",
+];
 
 pub(crate) struct Replayed {
     recording: Recording,
@@ -30,7 +36,7 @@ pub(crate) struct Replayed {
 }
 
 impl Replayed {
-    pub(crate) const NAMES: [&str; 5] = RECORDINGS;
+    pub(crate) const NAMES: [&str; 6] = RECORDINGS;
 
     /// Replays every recording in the repository.
     pub(crate) fn all() -> impl Iterator<Item = (&'static str, Self)> {
@@ -39,14 +45,9 @@ impl Replayed {
 
     pub(crate) fn new(name: &str, at_tick: &mut dyn FnMut(&Analysis, &ReportInput)) -> Self {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../recording/fixtures");
-        let file = folder.join(format!("2.0-{name}.tgap"));
+        let file = folder.join(format!("{name}.tgap"));
         let recording = Recording::open(file).expect("a recording");
-        let config = Config {
-            engines: engines::FACTS,
-            chunk_history: 1 << 20,
-            recent_seconds: SCREEN_SECONDS,
-            ..recording.header().config
-        };
+        let config = Config { engines: engines::FACTS, chunk_history: 1 << 20, ..recording.header().config };
         let mut analysis = Analysis::new(config);
         let mut reader = recording.reader();
         while let Some(record) = reader.next().expect("it is undamaged") {
@@ -138,7 +139,7 @@ fn assert_one_headline(name: &str, analysis: &Analysis, input: &ReportInput) {
     assert_same(&on_screen, &model.verdict.health, &health);
     if report.worst_finding().is_some() {
         assert_same(name, &on_screen, headline);
-    } else if health != Health::Unknown {
+    } else {
         assert_same(name, &model.verdict.text, headline);
     }
 }

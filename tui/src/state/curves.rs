@@ -92,7 +92,7 @@ impl Curves {
     /// Curves of seconds with these numbers of sent tokens.
     #[cfg(test)]
     pub(crate) fn from_token_counts(tokens: impl IntoIterator<Item = u64>) -> Self {
-        let mut seconds = RecentSeconds::keeping(trace::time_series::SCREEN_SECONDS);
+        let mut seconds = RecentSeconds::keeping(trace::ledger::Limits::default().recent_seconds);
         for tokens_sent in tokens {
             let mut slot = SlotValues::default();
             slot.passed.tokens_sent = tokens_sent;

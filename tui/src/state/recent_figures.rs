@@ -46,7 +46,8 @@ fn assert_figures_of_series(name: &str, analysis: &Analysis, input: &ReportInput
         assert_near(&hop.name, on_screen.rates.map(|rates| rates.frames), mean(&frames));
         assert_near(&hop.name, on_screen.rates.map(|rates| rates.bytes), mean(&hop.bytes));
     }
-    let gaps = series.gap_ns.as_ref().map_or(0, |gap| sum_of_last(&gap.count, seconds));
+    let counts: Vec<u64> = series.gap_ns.iter().flat_map(|gap| &gap.count).map(|count| count.unwrap_or(0)).collect();
+    let gaps = sum_of_last(&counts, seconds);
     assert_eq!(model.gap.window.map_or(0, |window| window.count), gaps, "{name}");
     let max = series.gap_ns.as_ref().map(|gap| &gap.max[gap.max.len().saturating_sub(seconds)..]);
     let max = max.and_then(|max| max.iter().flatten().max().copied());

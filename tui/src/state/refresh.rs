@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use outputs::report::{
-    Chunks, FindingSpan, Itl, LegLine, Requests, StackLine, Tokens, TtftReport, bar, describe_observation_ends,
-    headline_end_ns, headline_of_finding, headline_without_warning, judgements,
+    Chunks, FindingSpan, Itl, LegLine, Requests, SeenTraffic, StackLine, Tokens, TtftReport, bar,
+    describe_observation_ends, headline_of_finding, headline_without_warning, judgements,
 };
 use trace::detect::Severity;
 use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
@@ -62,7 +62,7 @@ impl Model {
         self.ttft = TtftReport::new(ledger).and_then(TtftReport::into_main_group);
         self.threads = threads::thread_lines(ledger);
         self.stacks = StackLine::all(ledger).unwrap_or_default();
-        self.verdict = self.judge_run(ledger);
+        self.verdict = self.judge_run(ledger, &run.source);
         let totals = ledger.totals();
         let missed = totals.missed.reported() + totals.missed.unannounced;
         self.run = RunValues { missed, undecoded: totals.undecoded, ..run };
@@ -159,20 +159,19 @@ impl Model {
     }
 
     /// The most severe finding, or what the run shows without any.
-    fn judge_run(&self, ledger: &Ledger) -> RunVerdict {
+    fn judge_run(&self, ledger: &Ledger, source: &str) -> RunVerdict {
         // As in the report's headline, a finding that is over keeps its severity.
         if let Some(worst) = self.findings.first().filter(|worst| worst.verdict.severity > Severity::Info) {
-            let end_ns = headline_end_ns(worst.into(), self.findings.iter().map(FindingSpan::from));
-            let ended_at = end_ns.map(|at| self.format_moment(MonoNs(at).since(self.started_at)));
-            let text = headline_of_finding(ended_at, &worst.verdict.summary);
+            let all = self.findings.iter().map(FindingSpan::from);
+            let text = headline_of_finding(worst.into(), all, &worst.verdict.summary, |at_ns| {
+                self.format_moment(MonoNs(at_ns).since(self.started_at))
+            });
             return RunVerdict { health: worst.verdict.severity.into(), text };
         }
         let responses = ledger.totals().answers.seen + self.rejected_requests;
-        if self.chunks.sent == 0 && responses == 0 {
-            return RunVerdict { health: Health::Unknown, text: "no tokens observed yet".into() };
-        }
         let judged = judgements(ledger);
-        let text = headline_without_warning(&judged, self.requests.seen, responses, !self.findings.is_empty());
+        let traffic = SeenTraffic { requests: &self.requests, responses, source };
+        let text = headline_without_warning(&judged, traffic, !self.findings.is_empty());
         let health = if judged.iter().all(|judgement| judgement.judged) {
             Health::Good
         } else if self.findings.is_empty() {

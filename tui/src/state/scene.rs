@@ -3,7 +3,6 @@
 use trace::engine::Mode;
 use trace::event::{Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, Received, What};
 use trace::ledger::{DEFAULT_CHUNK_HISTORY, Limits};
-use trace::time_series::SCREEN_SECONDS;
 use trace::{Analysis, FrameId, HopId, MonoNs};
 
 use super::pinned::PinnedHistories;
@@ -59,8 +58,7 @@ impl Scene {
     }
 
     fn with_config(hops: &[(&str, Capabilities)], config: trace::Config) -> Self {
-        let analysis =
-            Analysis::new(trace::Config { engines: engines::FACTS, recent_seconds: SCREEN_SECONDS, ..config });
+        let analysis = Analysis::new(trace::Config { engines: engines::FACTS, ..config });
         let mut scene = Self { analysis, pinned: PinnedHistories::default(), seq: vec![0; hops.len()] };
         for (id, &(name, capabilities)) in hops.iter().enumerate() {
             let hop = Hop {

@@ -1,6 +1,6 @@
 //! Findings tab: each finding with its start, state, evidence and advice.
 
-use outputs::report::{describe_episodes, is_identifier};
+use outputs::report::{describe_episodes, describe_place, is_identifier};
 use serde_json::Value;
 use session::units::{format_clock, format_count, format_duration};
 use trace::detect::{Finding, FindingPhase};
@@ -104,8 +104,8 @@ fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Findi
     let episodes = finding.times.episodes().iter();
     let episodes = episodes.map(|episode| [episode.first, episode.last].map(|at| model.format_exact_moment(at)));
     let span = span + &describe_episodes(episodes, finding.times.joined());
-    let hop = if verdict.hop.is_empty() { String::new() } else { format!("; on {}", verdict.hop) };
-    y = pad.draw_paragraph(1, y, 3, &format!("{span}{hop}"), Ink::Plain);
+    let place = if verdict.hop.is_empty() { String::new() } else { format!("; {}", describe_place(&verdict.hop)) };
+    y = pad.draw_paragraph(1, y, 3, &format!("{span}{place}"), Ink::Plain);
     if !verdict.rid.is_empty() {
         let x = pad.draw_text(1, y, "worst rid ", Ink::Head);
         let rid = pad.shorten_id(&verdict.rid, pad.width().saturating_sub(x + 16));
@@ -138,7 +138,7 @@ fn describe_time_of_finding(model: &Model, finding: &Finding) -> String {
     let occurs_at_last_tick = finding.last_at.since(model.started_at) >= model.running_ns;
     if finding.active && occurs_at_last_tick {
         let lasting = if model.is_at_end() { "lasted to the end of the run" } else { "lasts now" };
-        return format!("began at {began}, {lasting}");
+        return format!("began at {began}, {lasting} (for {})", format_duration(duration_ns));
     }
     if duration_ns == 0 {
         return format!("occurred at {began}");

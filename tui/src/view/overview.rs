@@ -111,7 +111,7 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         let cells = CellRow { y: y + 1 + row as u16, ..heads };
         pad.draw_text(3, cells.y, name, Ink::Plain);
         let Some(Spread { count: n, p50, p90, p99, max }) = spread else {
-            pad.draw_text(22, cells.y, "none", Ink::Dim);
+            pad.draw_right_aligned(cells.x, cells.y, cells.width, "none", Ink::Dim);
             continue;
         };
         pad.draw_cells(cells, [p50, p90, p99, max].map(format_duration), Ink::Strong);
@@ -267,7 +267,7 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
         x = pad.draw_text(x + 2, y, &format!("merged and dropped: {reason}"), Ink::Plain);
         "dropped, predicted"
     };
-    if let Some(predicted) = chunks.dropped_predicted {
+    if let Some(predicted) = chunks.shown_prediction() {
         let text = format!("({} {predicted_what} from wakeups)", format_count(predicted));
         let short = format!("({} {predicted_what})", format_count(predicted));
         let text = if x + 1 + text_width(&text) <= pad.width() { text } else { short };
@@ -359,8 +359,7 @@ pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
     let chunks = &model.chunks;
     let worst_hop_health = model.hops.iter().map(|hop| hop.health).max().unwrap_or_default();
     let observes_receives = model.output_hops().any(|hop| hop.backlog_max_frames.is_some());
-    // A prediction of none is no observation.
-    let is_predicted = chunks.dropped_confirmed.is_none() && chunks.dropped_predicted.is_some_and(|chunks| chunks > 0);
+    let is_predicted = chunks.dropped_confirmed.is_none() && chunks.shown_prediction().is_some();
     let lost = if is_predicted {
         ChartSeries::new("chunks lost?", chart::format_whole, |slot| {
             (!slot.receives_ended).then_some(slot.passed.dropped_predicted as f64)

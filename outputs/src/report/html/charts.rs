@@ -190,7 +190,10 @@ impl TimeSeries<'_> {
         self.draw_curves(&mut plot, &curves);
         Some(self.finish(plot, &text, |slot| {
             let [p50, p99, max] = [gap.p50[slot], gap.p99[slot], gap.max[slot]].map(duration_or_none);
-            format!("{} first tokens, median {p50}, p99 {p99}, largest {max}", count(gap.count[slot]))
+            gap.count[slot].map_or_else(
+                || String::from("receives: not observed any more"),
+                |tokens| format!("{} first tokens, median {p50}, p99 {p99}, largest {max}", count(tokens)),
+            )
         }))
     }
 

@@ -128,7 +128,7 @@ fn facts(report: &Report) -> Markup {
             (fact(
                 "Tokens lost, confirmed",
                 &count_or_unobserved(chunks.tokens_lost),
-                &match (chunks.dropped_confirmed, chunks.dropped_predicted) {
+                &match (chunks.dropped_confirmed, chunks.shown_prediction()) {
                     (Some(n), _) => format!("in {} chunks, {} of all", count(n), share(n, chunks.sent)),
                     (None, Some(n)) => format!("{} chunks predicted to be lost", count(n)),
                     (None, None) => not_observed(),
@@ -194,7 +194,7 @@ fn one_finding(number: usize, finding: &FindingLine, clock: &Clock) -> Markup {
             p { (finding.summary) }
             p.dim {
                 (brief::span_of(finding, clock))
-                @if let Some(hop) = &finding.hop { ", on " (hop) }
+                @if let Some(place) = &finding.hop { ", " (brief::describe_place(place)) }
                 @if !finding.rid.is_empty() { ", worst " span.rid { (finding.rid) } }
             }
             @if let Some(advice) = &finding.advice {

@@ -96,23 +96,30 @@ fn shares(segments: &[Segment]) -> Markup {
     }
 }
 
+/// Outcome with a reason of its own where its number is unknown.
+const PREDICTED: &str = "Dropped, predicted";
+const NOT_OBSERVABLE: &str = "not observable with the attached probes";
+
 /// Chunks by outcome, with the evidence for it.
 pub(super) fn losses(report: &Report, clock: &Clock) -> Markup {
     let c = &report.chunks;
     let losses = &report.losses;
     // Confirmed losses replace the prediction.
     let predicted = losses.predicted.as_ref().filter(|_| losses.confirmed.is_none());
+    let drop_prediction = match (c.shown_prediction(), c.dropped_predicted) {
+        (Some(_), _) => {
+            "received in one wakeup with another chunk of their request, on a release that keeps only the last"
+        }
+        (None, Some(_)) => "none is predicted, which shows nothing where deliveries are not observed",
+        (None, None) => NOT_OBSERVABLE,
+    };
     let outcomes = [
         (
             "Dropped, confirmed",
             c.dropped_confirmed,
             "proven: a later delivery of the same request lacks them, and the counts confirm it",
         ),
-        (
-            "Dropped, predicted",
-            c.dropped_predicted,
-            "received in one wakeup with another chunk of their request, on a release that keeps only the last",
-        ),
+        (PREDICTED, c.shown_prediction(), drop_prediction),
         (
             "Merged",
             c.merged,
@@ -132,7 +139,7 @@ pub(super) fn losses(report: &Report, clock: &Clock) -> Markup {
                     tr {
                         th { (name) }
                         td.n { (known_or_dash(chunks, |n| format!("{} ({})", count(n), share(n, c.sent)))) }
-                        td { (if chunks.is_some() { proof } else { "not observable with the attached probes" }) }
+                        td { (if chunks.is_some() || name == PREDICTED { proof } else { NOT_OBSERVABLE }) }
                     }
                 }
                 tr {

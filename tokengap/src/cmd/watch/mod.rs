@@ -114,7 +114,6 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
         limits: args.limits.limits(),
         engines: engines::FACTS,
         chunk_history: args.screen.chunk_history(args.outcome),
-        recent_seconds: ScreenArgs::recent_seconds(args.outcome),
     };
     let mut live_pairs = LivePairs::new(screen.clone());
     let mut maker = PodMaker { args, config, screen, run_count: 0, began: Instant::now() };

@@ -17,6 +17,7 @@ fn text_left_out_is_not_blamed_on_the_waiter() {
     let delivery = Delivery { finished: true, response: Response::Text, ..Delivery::new("a", 1, Some(4)) };
     scene.apply(8, What::Delivered(delivery));
     let found = scene.check("dropped-chunks", 9);
+    assert_eq!(found[0].hop, "tokenizer->client");
     assert_eq!(found[0].evidence["tokens_lost_from_text"], found[0].evidence["tokens_lost"]);
     let advice = found[0].advice.as_deref().expect("advice");
     assert!(advice.contains("middleware") && !advice.contains("0.5.10"), "{advice}");
@@ -277,6 +278,7 @@ fn merged_deliveries_are_reported_as_merged_not_lost() {
     scene.send(4, &[("a", 1, 3)]);
     scene.deliver(5, "a", 2, 3, false);
     let found = scene.check("merged-chunks", 6);
+    assert_eq!(found[0].hop, "tokenizer->client");
     assert_eq!(found[0].evidence["chunks"], 1);
     assert_eq!(found[0].evidence["confirmed"], true);
     assert_eq!(found[0].evidence["tokens_per_event"], 2.0);

@@ -140,6 +140,7 @@ fn two_late_dispatches_are_information() {
     for (requests, severity) in [(2, Severity::Info), (3, Severity::Critical)] {
         let found = scene_of(requests, dispatched).check("late-dispatch", 9 * SECOND);
         assert_eq!(found[0].severity, severity, "{requests}");
+        assert_eq!(found[0].hop, "tokenizer", "the process in which they waited");
     }
 }
 

@@ -8,7 +8,6 @@ use outputs::report::Report;
 use serde_json::Value;
 use trace::clock::Anchor;
 use trace::ledger::{ChunkState, RequestHistory};
-use trace::time_series::SCREEN_SECONDS;
 use trace::{Analysis, Config, MonoNs, ReportInput};
 
 use super::super::chunk_status::label_of;
@@ -95,12 +94,7 @@ impl Run {
     }
 
     fn of_scene(name: &'static str, play: PlayScene) -> Self {
-        let config = Config {
-            engines: engines::FACTS,
-            chunk_history: 1 << 16,
-            recent_seconds: SCREEN_SECONDS,
-            ..Config::default()
-        };
+        let config = Config { engines: engines::FACTS, chunk_history: 1 << 16, ..Config::default() };
         let mut analysis = Analysis::new(config);
         play(&mut |step| match step {
             Step::Event(event) => analysis.apply(event),
