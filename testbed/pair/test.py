@@ -4,6 +4,7 @@ import doctest
 import re
 import unittest
 
+from .. import node
 from . import __main__ as lane
 from . import times
 
@@ -72,7 +73,7 @@ class Names(unittest.TestCase):
 
 
 def load_tests(_loader, tests, _pattern):
-    for module in (lane, times):
+    for module in (lane, times, node):
         tests.addTests(doctest.DocTestSuite(module))
     return tests
 

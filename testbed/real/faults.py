@@ -14,7 +14,7 @@ from .compare import Checks
 from .server import Server
 
 # Share of the time to first token, as findings of legs begin.
-SHARE_OF_TTFT = r"\d+ % of the TTFT of \d[\d,]* of \d[\d,]* requests (is|was) spent "
+SHARE_OF_TTFT = r"\d+ % of the TTFT of \d[\d,]* of \d[\d,]* requests? (is|was) spent "
 SECONDS = r"\d+\.\d{3} s"
 
 
