@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use trace::clock::MonoNs;
 use trace::detect::Severity;
-use trace::pair::{ClockUse, Pair, PairFinding, PairLegLengths, PairMoment, PairRow};
+use trace::pair::{ClockUse, Pair, PairFinding, PairLegLengths, PairMoment};
 use trace::stats::{Spread, WINDOW_NS};
 use trace::words::{duration, percent, plural};
 
 use super::finding::merge_findings;
 use super::judged::{JUDGED_SHARE, headline, judge_pair};
-use super::ttft::RequestLegLine;
+use super::pair_request::{PairRequestLine, slowest_requests};
 use super::{Clock, EpisodeLine, FindingLine, Report};
 
 /// The pair of a decode server, whose requests have their whole way here. Its tokens are those of the decode server's report: the token of
@@ -106,25 +106,6 @@ pub struct AbsentMomentLine {
     pub requests: u64,
     /// Why.
     pub reason: String,
-}
-
-/// A request of both servers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PairRequestLine {
-    /// Its room, as text: JSON numbers are too short; `null` if it was joined by its id.
-    pub room: Option<String>,
-    /// Its id on the prefill server.
-    pub prefill_rid: String,
-    /// Its id on the decode server.
-    pub decode_rid: String,
-    /// Time to first token on the decode server.
-    pub ttft_ns: u64,
-    /// Its moments since the start of the decode server's capture, negative before it; `null` if unknown.
-    pub moments: BTreeMap<String, Option<i64>>,
-    /// Why moments are `null`.
-    pub absent: BTreeMap<String, String>,
-    /// Parts of `ttft_ns`, in order. They sum to it.
-    pub legs: Vec<RequestLegLine>,
 }
 
 /// A prefill server whose requests were joined.
@@ -420,36 +401,6 @@ fn absent_moments(pair: &Pair<'_>) -> Vec<AbsentMomentLine> {
         reason: reason.to_owned(),
     });
     lines.collect()
-}
-
-/// The requests with the longest times to first token, longest first.
-fn slowest_requests(pair: &Pair<'_>, capture_start: MonoNs, limit: usize) -> Vec<PairRequestLine> {
-    let mut rows: Vec<&PairRow<'_>> = pair.joined().filter(|row| row.ttft_ns.is_some()).collect();
-    rows.sort_by_key(|row| (std::cmp::Reverse(row.ttft_ns), row.decode_rid));
-    rows.truncate(limit);
-    rows.into_iter().filter_map(|row| request_line(pair, row, capture_start)).collect()
-}
-
-/// A request with its moments and legs; `None` if it is not on the prefill server, or its time to first token is unknown.
-fn request_line<'a>(pair: &Pair<'a>, row: &PairRow<'a>, capture_start: MonoNs) -> Option<PairRequestLine> {
-    let moments = PairMoment::ALL.iter().map(|moment| {
-        // Negative for a moment on the prefill server before the decode server was observed.
-        let at_ns = row.time_of(*moment).map(|at| at.0.cast_signed().wrapping_sub(capture_start.0.cast_signed()));
-        (moment.as_str().to_owned(), at_ns)
-    });
-    let absent = PairMoment::ALL.iter().filter_map(|moment| {
-        let reason = pair.absence(row, *moment)?;
-        Some((moment.as_str().to_owned(), reason.to_owned()))
-    });
-    Some(PairRequestLine {
-        room: row.room.map(|room| room.to_string()),
-        prefill_rid: row.prefill_rid?.to_owned(),
-        decode_rid: row.decode_rid.to_owned(),
-        ttft_ns: row.ttft_ns?,
-        moments: moments.collect(),
-        absent: absent.collect(),
-        legs: row.legs().map(|(leg, ns)| RequestLegLine { name: leg.to_string(), ns }).collect(),
-    })
 }
 
 /// A finding of the pair, with times since `capture_start`. It is one episode, which has ended.
