@@ -61,6 +61,11 @@ fn a_limited_join_has_the_newest_finished_requests_and_every_unfinished_one() {
         pair.joined().map(|row| row.decode_rid).collect::<Vec<_>>()
     };
     assert_eq!((joined(2), joined(9)), (vec!["c", "d"], vec!["a", "b", "c", "d"]));
+    let unjoined = |limit| {
+        let pair = Pair::join_newest(prefill_servers(), decode.ledger(), limit);
+        (pair.newest_finished(), pair.decode_only(), pair.prefill_only)
+    };
+    assert_eq!([unjoined(3), unjoined(4)], [(Some(3), None, None), (None, Some(0), Some(0))]);
     let still_open = server(&requests(Request::of_decode), 0);
     assert_eq!(still_open.ledger().finished_count(), 0);
     assert_eq!(Pair::join_newest(prefill_servers(), still_open.ledger(), 2).joined().count(), 2);
@@ -426,11 +431,6 @@ fn a_prefill_response_behind_the_first_token_is_information() {
 }
 
 #[test]
-fn the_side_of_a_server_shows_in_its_messages() {
-    let servers = many(unchanged, unchanged);
-    let sides = [&servers.0, &servers.1].map(|server| PairSide::of_messages(server.ledger()));
-    assert_eq!(sides, [Some(PairSide::Prefill), Some(PairSide::Decode)]);
-#[test]
 fn three_late_prefill_responses_are_enough_if_they_are_most_of_the_requests() {
     for (requests, late, is_found) in [(3, 3, true), (6, 3, true), (7, 3, false), (2, 2, false), (40, 4, false)] {
         let of_server = |of: fn(&'static str, u64, u64) -> Request<'static>, held: u64| {
@@ -446,6 +446,11 @@ fn three_late_prefill_responses_are_enough_if_they_are_most_of_the_requests() {
     }
 }
 
+#[test]
+fn the_side_of_a_server_shows_in_its_messages() {
+    let servers = many(unchanged, unchanged);
+    let sides = [&servers.0, &servers.1].map(|server| PairSide::of_messages(server.ledger()));
+    assert_eq!(sides, [Some(PairSide::Prefill), Some(PairSide::Decode)]);
     let neither = server(&[Request { message: None, ..Request::of_decode("a", 1, 0) }], 0);
     assert_eq!(PairSide::of_messages(neither.ledger()), None);
     let moments = [DecodeReceived, PrefillReceived, DecodeFrame, TokenReceived];
