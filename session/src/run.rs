@@ -23,13 +23,13 @@ const QUIET_PERIOD: Duration = Duration::from_millis(40);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// A comparison of all runs.
-pub type CompareRuns<'a, S> = dyn FnMut(&[Running<S>]) + 'a;
+pub type CompareRuns<'a, S> = dyn FnMut(&mut [Running<S>]) + 'a;
 
 /// Functions of a command that are called at every tick, beside its runs.
 pub struct RunHooks<'a, S> {
     /// Returns a further run that joins the others, if there is one.
     pub join: Option<&'a mut dyn FnMut() -> Option<Running<S>>>,
-    /// Compares the runs with each other.
+    /// Compares the runs with each other, and tells each the result.
     pub compare: Option<&'a mut CompareRuns<'a, S>>,
 }
 
@@ -134,7 +134,7 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
 }
 
 /// Compares the runs. A panic in it disables the comparison only.
-fn compare_runs<S>(runs: &[Running<S>], options: &mut RunOptions<'_, S>) {
+fn compare_runs<S>(runs: &mut [Running<S>], options: &mut RunOptions<'_, S>) {
     let Some(compare) = &mut options.hooks.compare else { return };
     if catch_unwind(AssertUnwindSafe(|| compare(runs))).is_err() {
         options.hooks.compare = None;
@@ -338,7 +338,7 @@ mod tests {
         let session = || Session::new(&config, Box::new(NoObserver), Sink::none("tap", &config), 0);
         let mut runs = [(); 2].map(|()| Running::new(Silent { stopped: false }, session())).into_iter().collect();
         let (alarms, mut comparisons) = (RefCell::new(Vec::new()), 0);
-        let mut compare = |runs: &[Running<Silent>]| {
+        let mut compare = |runs: &mut [Running<Silent>]| {
             comparisons += 1;
             assert_ne!(runs.len(), 2, "a defect");
         };

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use outputs::report::Report;
+use outputs::report::{PairReport, Report};
 use serde_json::Value;
 use trace::engine::Engines;
 use trace::{Analysis, Config, Event, MonoNs, ReportInput};
@@ -104,6 +104,17 @@ impl Session {
             self.analysis.keep_timelines();
         }
         self.observer.restart();
+    }
+
+    /// Whether the run is served, or its metrics are pushed.
+    pub fn has_telemetry(&self) -> bool {
+        self.telemetry.is_used()
+    }
+
+    /// Sets the pair whose decode server is the engine of this run, as joined now; `None` if it is none. The served report and the metrics have it
+    /// until the next call, for a limited time.
+    pub fn set_pair(&mut self, pair: Option<PairReport>) {
+        self.telemetry.set_pair(pair);
     }
 
     /// Outputs of the run.

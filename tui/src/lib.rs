@@ -21,5 +21,5 @@ pub mod pick {
 
 /// Summary lines of watched runs and of the pairs among them.
 pub mod pods {
-    pub use crate::state::pods::{KeyFigures, PairLine, PodLine, PodState};
+    pub use crate::state::pods::{KeyFigures, PairLine, PairRequest, PodLine, PodState, ShownRequest};
 }

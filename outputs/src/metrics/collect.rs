@@ -13,7 +13,7 @@ use trace::{Analysis, MonoNs, ReportInput};
 use super::definition as n;
 use super::family::Families;
 use super::{Family, HOPS, Histogram, ROLES, Value};
-use crate::report::{Chunks, Requests, Tokens};
+use crate::report::{Chunks, FindingLine, Requests, Tokens};
 
 /// Input of the metrics, except the ledger and the findings.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +26,8 @@ pub struct Input<'a> {
     pub pushed: Option<Pushed>,
     /// Use of the endpoint; `None` without one.
     pub endpoint: Option<EndpointUse>,
+    /// Findings of the pair whose decode server this is, as of its last join.
+    pub pair_findings: &'a [FindingLine],
 }
 
 /// Use of the endpoint that serves the run.
@@ -68,7 +70,7 @@ pub fn collect(analysis: &Analysis, input: &Input<'_>) -> Vec<Family> {
     add_attribution(&mut families, &analysis.attribution());
     add_hop_groups(&mut families, ledger);
     add_threads(&mut families, ledger);
-    add_findings(&mut families, &analysis.findings_now());
+    add_findings(&mut families, &analysis.findings_now(), input.pair_findings);
     add_own_state(&mut families, ledger, input);
     families.filled()
 }
@@ -367,8 +369,9 @@ fn add_receivers(families: &mut Families, role: &str, receivers: &[&Thread], win
     }
 }
 
-/// Adds how many findings of each kind there were, and how many of each kind and severity are active.
-fn add_findings(families: &mut Families, findings: &Findings) {
+/// Adds how many findings of each kind there were, and how many of each kind and severity are active. Those of a pair are only among the active
+/// ones: they are about the newest requests, and a count must not fall.
+fn add_findings(families: &mut Families, findings: &Findings, pair_findings: &[FindingLine]) {
     let all = findings.sorted();
     for detector in DETECTORS {
         let kind = detector.kind;
@@ -379,6 +382,10 @@ fn add_findings(families: &mut Families, findings: &Findings) {
     for finding in all {
         // An ended finding keeps its series, with 0.
         *active.entry((finding.kind, finding.verdict.severity.as_str())).or_default() += u64::from(finding.active);
+    }
+    for finding in pair_findings {
+        let is_active = finding.ended_at_ns.is_none();
+        *active.entry((&finding.kind, finding.severity.as_str())).or_default() += u64::from(is_active);
     }
     for ((kind, severity), count) in active {
         families.put_int(&n::FINDINGS_ACTIVE, [kind, severity], count);
@@ -424,6 +431,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use trace::Config;
+    use trace::detect::Severity;
     use trace::event::{Capabilities, Chunk, CpuSample, Event, Frame, Received, What};
     use trace::id::{FrameId, HopId, ThreadId};
 
@@ -432,10 +440,12 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn metrics(analysis: &Analysis) -> Vec<Family> {
-        collect(
-            analysis,
-            &Input { report: &ReportInput::for_source("tap"), version: "1", pushed: None, endpoint: None },
-        )
+        metrics_with(analysis, &[])
+    }
+
+    fn metrics_with(analysis: &Analysis, pair_findings: &[FindingLine]) -> Vec<Family> {
+        let report = &ReportInput::for_source("tap");
+        collect(analysis, &Input { report, version: "1", pushed: None, endpoint: None, pair_findings })
     }
 
     fn value<'a>(families: &'a [Family], name: &str, labels: &[&str]) -> Option<&'a Value> {
@@ -489,6 +499,17 @@ mod tests {
         }
         assert_eq!(value(&exported, "tokengap.tokens.sent", &[]), Some(&Value::Int(3)));
         assert_eq!(value(&exported, "tokengap.chunks.dropped", &[]), None);
+    }
+
+    #[test]
+    fn findings_of_a_pair_are_among_the_active_ones_and_in_no_total() {
+        let lasting = FindingLine::of_kind("decode-queue", Severity::Warning);
+        let ended = FindingLine { ended_at_ns: Some(1), ..FindingLine::of_kind("transfer-slow", Severity::Critical) };
+        let exported = metrics_with(&Analysis::new(Config::default()), &[lasting, ended]);
+        let active = |labels: [&str; 2]| value(&exported, "tokengap.active_findings", &labels);
+        assert_eq!(active(["decode-queue", "warning"]), Some(&Value::Int(1)));
+        assert_eq!(active(["transfer-slow", "critical"]), Some(&Value::Int(0)));
+        assert_eq!(value(&exported, "tokengap.findings", &["decode-queue"]), None);
     }
 
     #[test]

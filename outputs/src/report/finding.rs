@@ -121,7 +121,7 @@ fn finding_line(findings: &Findings, finding: &Finding, from: MonoNs) -> Finding
 #[cfg(test)]
 impl FindingLine {
     /// A finding that lasts, without numbers.
-    pub(super) fn of_kind(kind: &str, severity: Severity) -> Self {
+    pub(crate) fn of_kind(kind: &str, severity: Severity) -> Self {
         Self {
             kind: kind.to_owned(),
             severity,

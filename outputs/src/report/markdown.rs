@@ -23,7 +23,7 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     write_losses(&mut out, report, clock);
     write_tool_calls(&mut out, report);
     write_slowest(&mut out, report, clock);
-    write_pair(&mut out, report);
+    write_pair(&mut out, report, clock);
     write_ttft(&mut out, report);
     write_path(&mut out, report);
     if let Some(hops) = table::hops(report) {
@@ -174,12 +174,15 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
 }
 
 /// Writes where the time to first token goes on both servers of a pair.
-fn write_pair(out: &mut String, report: &Report) {
+fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
     if let Some(pair) = &report.pair {
         let mut lines = vec![pair.headline.clone()];
         lines.extend(pair.paragraphs());
         let heading = format!("Where TTFT goes on both servers\n\n{}", markdown(&lines.join("; ")));
         write_section(out, &heading, table::pair(&pair.legs));
+        if !pair.slowest.is_empty() {
+            write_section(out, "Slowest requests on both servers", table::pair_requests(&pair.slowest, clock, LIMIT));
+        }
     }
 }
 

@@ -15,6 +15,7 @@ pub(crate) mod markdown;
 mod modes;
 mod numbers;
 mod pair;
+mod pair_request;
 mod pair_text;
 mod path;
 mod runs;
@@ -48,7 +49,8 @@ pub use judged::{
 };
 pub use losses::{LossLine, LossList, Losses, ids, places};
 pub use modes::{ModeLine, Modes};
-pub use pair::{AbsentMomentLine, PairLegLine, PairReport, PairRequestLine, PrefillName, PrefillServerLine};
+pub use pair::{AbsentMomentLine, PairLegLine, PairReport, PrefillName, PrefillServerLine};
+pub use pair_request::PairRequestLine;
 pub use path::LegLine;
 pub use runs::{RunReport, RunsReport, list_runs, worst_run};
 pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, ThreadSeries, TokenSeries};

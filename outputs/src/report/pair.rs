@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use trace::clock::MonoNs;
 use trace::detect::Severity;
-use trace::pair::{ClockUse, Pair, PairFinding, PairLegLengths, PairMoment, PairRow};
+use trace::pair::{ClockUse, Pair, PairFinding, PairLegLengths, PairMoment};
 use trace::stats::{Spread, WINDOW_NS};
 use trace::words::{duration, percent, plural};
 
 use super::finding::merge_findings;
 use super::judged::{JUDGED_SHARE, headline, judge_pair};
-use super::ttft::RequestLegLine;
+use super::pair_request::{PairRequestLine, slowest_requests};
 use super::{Clock, EpisodeLine, FindingLine, Report};
 
 /// The pair of a decode server, whose requests have their whole way here. Its tokens are those of the decode server's report: the token of
@@ -28,10 +28,13 @@ pub struct PairReport {
     pub requests: u64,
     /// Requests of the decode server that are in none of these numbers, because they are no longer kept.
     pub requests_evicted: u64,
-    /// Requests of the decode server that were not found; `null` if a prefill server no longer keeps all of its requests.
+    /// Number of finished requests of each server that were read, the newest; `null` if all were.
+    #[serde(default)]
+    pub newest_finished: Option<u64>,
+    /// Requests of the decode server that were not found; `null` if not all requests of a prefill server were read.
     pub decode_only: Option<u64>,
-    /// Requests of the prefill servers that were not found on this server; `null` if there are other decode servers, or if a server no longer
-    /// keeps all of its requests.
+    /// Requests of the prefill servers that were not found on this server; `null` if there are other decode servers, or if not all requests
+    /// of a server were read.
     pub prefill_only: Option<u64>,
     /// Time to first token on the decode server, of requests of both; `null` without any.
     pub ttft_ns: Option<Spread>,
@@ -108,25 +111,6 @@ pub struct AbsentMomentLine {
     pub reason: String,
 }
 
-/// A request of both servers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PairRequestLine {
-    /// Its room, as text: JSON numbers are too short; `null` if it was joined by its id.
-    pub room: Option<String>,
-    /// Its id on the prefill server.
-    pub prefill_rid: String,
-    /// Its id on the decode server.
-    pub decode_rid: String,
-    /// Time to first token on the decode server.
-    pub ttft_ns: u64,
-    /// Its moments since the start of the decode server's capture, negative before it; `null` if unknown.
-    pub moments: BTreeMap<String, Option<i64>>,
-    /// Why moments are `null`.
-    pub absent: BTreeMap<String, String>,
-    /// Parts of `ttft_ns`, in order. They sum to it.
-    pub legs: Vec<RequestLegLine>,
-}
-
 /// A prefill server whose requests were joined.
 #[derive(Clone, Debug)]
 pub struct PrefillName {
@@ -162,6 +146,7 @@ impl PairReport {
             prefill: servers.filter(|server| server.requests > 0).collect(),
             requests,
             requests_evicted: pair.requests_evicted(),
+            newest_finished: pair.newest_finished().map(|limit| limit as u64),
             decode_only: pair.decode_only(),
             prefill_only: pair.prefill_only,
             ttft_ns: pair.ttft(),
@@ -169,7 +154,7 @@ impl PairReport {
             legs: pair.legs().iter().map(|lengths| PairLegLine::new(pair, lengths)).collect(),
             absent: absent_moments(pair),
             slowest: slowest_requests(pair, capture_start, slowest_limit),
-            findings: pair.findings().into_iter().map(|finding| finding_line(finding, capture_start)).collect(),
+            findings: finding_lines(pair, capture_start),
         })
     }
 
@@ -182,9 +167,9 @@ impl PairReport {
         }
     }
 
-    /// Its worst finding, until [`Report::add_pair_report`] takes its findings; `None` without one.
-    pub fn worst_finding(&self) -> Option<&FindingLine> {
-        self.findings.first()
+    /// Its findings, worst first, until [`Report::add_pair_report`] takes them. Those that last have no end.
+    pub fn findings(&self) -> &[FindingLine] {
+        &self.findings
     }
 
     /// Why the prefill and the transfer of the cache are not told apart, so that a slow transfer looks like a long prefill; `None` if they mostly
@@ -249,16 +234,6 @@ impl Report {
     pub fn add_pair_report(&mut self, mut pair: PairReport) {
         let mut pair_findings = std::mem::take(&mut pair.findings);
         keep_worse_of_queue(&mut pair_findings, "decode-queue", &mut self.findings);
-        let capture_length_ns = self.capture_length_ns();
-        for finding in &mut pair_findings {
-            // As for the detectors of one server, a problem in the last seconds has not ended.
-            let is_recent = finding
-                .ended_at_ns
-                .is_some_and(|ended_at_ns| capture_length_ns.saturating_sub(ended_at_ns) < WINDOW_NS);
-            if is_recent {
-                finding.ended_at_ns = None;
-            }
-        }
         let server_findings = std::mem::take(&mut self.findings);
         self.findings = join_findings(pair_findings, server_findings);
         judge_pair(&mut self.judged, pair.unseparated_prefill().as_deref());
@@ -422,39 +397,17 @@ fn absent_moments(pair: &Pair<'_>) -> Vec<AbsentMomentLine> {
     lines.collect()
 }
 
-/// The requests with the longest times to first token, longest first.
-fn slowest_requests(pair: &Pair<'_>, capture_start: MonoNs, limit: usize) -> Vec<PairRequestLine> {
-    let mut rows: Vec<&PairRow<'_>> = pair.joined().filter(|row| row.ttft_ns.is_some()).collect();
-    rows.sort_by_key(|row| (std::cmp::Reverse(row.ttft_ns), row.decode_rid));
-    rows.truncate(limit);
-    rows.into_iter().filter_map(|row| request_line(pair, row, capture_start)).collect()
+/// Findings of the pair, with times since `capture_start`.
+fn finding_lines(pair: &Pair<'_>, capture_start: MonoNs) -> Vec<FindingLine> {
+    let joined_at = pair.observed_until();
+    pair.findings().into_iter().map(|finding| finding_line(finding, capture_start, joined_at)).collect()
 }
 
-/// A request with its moments and legs; `None` if it is not on the prefill server, or its time to first token is unknown.
-fn request_line<'a>(pair: &Pair<'a>, row: &PairRow<'a>, capture_start: MonoNs) -> Option<PairRequestLine> {
-    let moments = PairMoment::ALL.iter().map(|moment| {
-        // Negative for a moment on the prefill server before the decode server was observed.
-        let at_ns = row.time_of(*moment).map(|at| at.0.cast_signed().wrapping_sub(capture_start.0.cast_signed()));
-        (moment.as_str().to_owned(), at_ns)
-    });
-    let absent = PairMoment::ALL.iter().filter_map(|moment| {
-        let reason = pair.absence(row, *moment)?;
-        Some((moment.as_str().to_owned(), reason.to_owned()))
-    });
-    Some(PairRequestLine {
-        room: row.room.map(|room| room.to_string()),
-        prefill_rid: row.prefill_rid?.to_owned(),
-        decode_rid: row.decode_rid.to_owned(),
-        ttft_ns: row.ttft_ns?,
-        moments: moments.collect(),
-        absent: absent.collect(),
-        legs: row.legs().map(|(leg, ns)| RequestLegLine { name: leg.to_string(), ns }).collect(),
-    })
-}
-
-/// A finding of the pair, with times since `capture_start`. It is one episode, which has ended.
-fn finding_line(finding: PairFinding, capture_start: MonoNs) -> FindingLine {
+/// A finding of the pair, which is one episode.
+fn finding_line(finding: PairFinding, capture_start: MonoNs, joined_at: MonoNs) -> FindingLine {
     let [began, last] = finding.span;
+    // As for the detectors of one server, a problem in the last seconds has not ended.
+    let has_ended = joined_at.since(last) >= WINDOW_NS;
     let at_ns = began.since(capture_start);
     let last_at_ns = last.since(capture_start);
     FindingLine {
@@ -464,7 +417,7 @@ fn finding_line(finding: PairFinding, capture_start: MonoNs) -> FindingLine {
         hop: None,
         at_ns,
         last_at_ns,
-        ended_at_ns: Some(last_at_ns),
+        ended_at_ns: has_ended.then_some(last_at_ns),
         duration_ns: last.since(began),
         episodes: vec![EpisodeLine { at_ns, last_at_ns }],
         explained_ns: u64::try_from(finding.total_ns).ok(),
@@ -511,6 +464,7 @@ mod tests {
             prefill: Vec::new(),
             requests: 100,
             requests_evicted: 0,
+            newest_finished: None,
             decode_only: None,
             prefill_only: None,
             ttft_ns: None,

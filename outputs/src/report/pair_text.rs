@@ -21,6 +21,12 @@ impl PairReport {
                 server.describe_clock()
             ));
         }
+        if let Some(limit) = self.newest_finished {
+            lines.push(format!(
+                "of the newest {} finished requests of each server, and the unfinished ones",
+                count(limit)
+            ));
+        }
         if self.requests_evicted > 0 {
             let evicted = plural(self.requests_evicted, "request");
             lines.push(format!("without {evicted} that are no longer kept (`--max-finished`)"));

@@ -4,7 +4,7 @@ use trace::words::{bytes, count, duration, known_or_dash, percent};
 
 use super::hostile::plain;
 use super::stages::StageTable;
-use super::{Clock, HopLine, LegLine, LossList, PairLegLine, Report, StackLine, TtftGroupLine, text};
+use super::{Clock, HopLine, LegLine, LossList, PairLegLine, PairRequestLine, Report, StackLine, TtftGroupLine, text};
 
 /// Content of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +81,20 @@ pub(super) fn pair(legs: &[PairLegLine]) -> Table<'static, 6> {
             ("p50", Number, &|leg| duration(leg.ns.p50)),
             ("p99", Number, &|leg| duration(leg.ns.p99)),
             ("max", Number, &|leg| duration(leg.ns.max)),
+        ],
+    )
+}
+
+/// The `limit` slowest requests of a pair, each with its legs on both servers.
+pub(super) fn pair_requests(slowest: &[PairRequestLine], clock: &Clock, limit: usize) -> Table<'static, 5> {
+    Table::new(
+        slowest.iter().take(limit),
+        [
+            ("Request", Rid, &|line| line.decode_rid.clone()),
+            ("On the prefill server", Rid, &|line| line.prefill_rid.clone()),
+            ("Began", Number, &|line| line.describe_begin(clock)),
+            ("TTFT", Number, &|line| duration(line.ttft_ns)),
+            ("Its legs, in order", Text, &|line| line.describe_legs()),
         ],
     )
 }

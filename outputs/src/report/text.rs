@@ -13,11 +13,14 @@ use super::hostile::{lines, plain};
 use super::judged::headline;
 use super::ttft::TtftReport;
 use super::{
-    Clock, HopLine, LegKind, LossLine, LossList, Report, WorkerLine, abandoned, bar, brief, numbers, stacks, stages,
+    Clock, HopLine, LegKind, LossLine, LossList, PairRequestLine, Report, WorkerLine, abandoned, bar, brief, numbers,
+    stacks, stages,
 };
 
 /// Maximum number of requests named; the JSON lists more.
 const LOSSY: usize = 5;
+/// Maximum number of requests of a pair; the JSON lists more.
+const PAIR_REQUESTS: usize = 5;
 /// Maximum number of ranges and ids per request.
 const RANGES: usize = 12;
 /// Maximum number of workers and connections per line; the JSON lists more.
@@ -38,7 +41,7 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     write_slowest(&mut out, report, clock);
     stages::render(&mut out, report, clock);
     write_hops(&mut out, report);
-    write_pair(&mut out, report);
+    write_pair(&mut out, report, clock);
     write_ttft(&mut out, report);
     write_path(&mut out, report);
     write_cpu(&mut out, report);
@@ -241,7 +244,7 @@ fn write_ttft(out: &mut String, report: &Report) {
 }
 
 /// Where the time to first token goes on both servers of a pair.
-fn write_pair(out: &mut String, report: &Report) {
+fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
     let Some(pair) = &report.pair else { return };
     let _ = writeln!(
         out,
@@ -259,6 +262,23 @@ fn write_pair(out: &mut String, report: &Report) {
     }
     for absent in pair.describe_absent() {
         wrap(out, &format!("not known {absent}"), "  ", "    ");
+    }
+    let _ = writeln!(out);
+    write_slowest_of_pair(out, &pair.slowest, clock);
+}
+
+/// Writes the requests with the longest times to first token, each with its legs on both servers.
+fn write_slowest_of_pair(out: &mut String, slowest: &[PairRequestLine], clock: &Clock) {
+    if slowest.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "SLOWEST ON BOTH SERVERS, with the legs of TTFT in order");
+    for line in slowest.iter().take(PAIR_REQUESTS) {
+        let [decode, prefill] = [&line.decode_rid, &line.prefill_rid].map(|rid| plain(rid));
+        let prefill = if decode == prefill { String::new() } else { format!(" (prefill's {prefill})") };
+        let begin = line.describe_begin(clock);
+        let text = format!("{decode}{prefill} at {begin}, TTFT {}: {}", duration(line.ttft_ns), line.describe_legs());
+        wrap(out, &text, "  ", "    ");
     }
     let _ = writeln!(out);
 }

@@ -18,11 +18,12 @@ mod stream_publisher;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use hyper::header::HeaderName;
 
 use outputs::metrics::{EndpointUse, Family, Input, Pushed, collect};
-use outputs::report::Report;
+use outputs::report::{PairReport, Report};
 use recording::RecordingHeader;
 use trace::clock::Anchor;
 use trace::engine::Engines;
@@ -44,6 +45,9 @@ pub(crate) const HOST_HEADER: HeaderName = HeaderName::from_static("tokengap-hos
 
 /// Version in metrics and spans.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Maximum age of the join of a pair, several of the intervals in which runs are joined.
+const MAX_PAIR_AGE: Duration = Duration::from_secs(120);
 
 /// Address and access of the endpoint.
 #[derive(Clone, Debug)]
@@ -75,8 +79,22 @@ pub struct Telemetry {
     endpoint: Option<RunEndpoint>,
     push: Option<OtlpPush>,
     flow: TokenFlow,
+    pair: Option<JoinedPair>,
     /// Message about a crash.
     failure: Option<String>,
+}
+
+/// The pair whose decode server is the engine of the run.
+struct JoinedPair {
+    report: PairReport,
+    at: Instant,
+}
+
+impl JoinedPair {
+    /// Its report; `None` if it says nothing of now, because no later join has followed.
+    fn recent_report(&self) -> Option<&PairReport> {
+        if self.at.elapsed() < MAX_PAIR_AGE { Some(&self.report) } else { None }
+    }
 }
 
 impl Telemetry {
@@ -116,6 +134,30 @@ impl Telemetry {
         self.endpoint.as_ref().map(RunEndpoint::status)
     }
 
+    /// Whether anything is served or pushed.
+    pub(crate) fn is_used(&self) -> bool {
+        self.endpoint.is_some() || self.push.is_some()
+    }
+
+    /// Sets the pair whose decode server is the engine of the run; `None` if it is none.
+    pub(crate) fn set_pair(&mut self, report: Option<PairReport>) {
+        self.pair = report.map(|report| JoinedPair { report, at: Instant::now() });
+    }
+
+    /// The pair as of the last join.
+    fn pair(&self) -> Option<&PairReport> {
+        self.pair.as_ref()?.recent_report()
+    }
+
+    /// Report of the run, with its pair as of the last join.
+    fn report(&self, analysis: &Analysis, input: &ReportInput) -> Report {
+        let mut report = Report::of(analysis, input);
+        if let Some(pair) = self.pair() {
+            report.add_pair_report(pair.clone());
+        }
+        report
+    }
+
     /// Processes an event after `analysis`.
     pub fn event(&mut self, event: &Event<'_>, analysis: &Analysis) {
         self.with_push(|push| push.event(event, analysis));
@@ -134,11 +176,11 @@ impl Telemetry {
         engine: &dyn Fn() -> Option<EngineIdentity>,
     ) {
         let endpoint_use = self.endpoint.as_ref().and_then(RunEndpoint::usage);
-        self.with_push(|push| {
+        self.with_push_and_pair(|push, pair| {
             push.set_engine(engine());
             let is_first = push.is_first;
             push.tick(now, analysis, &|pushed| {
-                MetricSource { analysis, pushed: Some(pushed), endpoint_use, is_first }.collect(&input())
+                MetricSource { analysis, pushed: Some(pushed), endpoint_use, is_first, pair }.collect(&input())
             });
         });
         self.with_endpoint(|endpoint| {
@@ -161,17 +203,17 @@ impl Telemetry {
             self.catch_panic(|telemetry| telemetry.publish_metrics(analysis, &input(), false));
         }
         if wants_report {
-            self.with_endpoint(|endpoint| endpoint.report.publish(Report::of(analysis, &input()), false));
+            self.catch_panic(|telemetry| telemetry.publish_report(analysis, &input(), false));
         }
     }
 
     /// Queues the last pushes at the end of a run with `report`.
     pub(crate) fn push_rest(&mut self, analysis: &Analysis, report: &Report, input: &ReportInput) {
         let endpoint_use = self.endpoint.as_ref().and_then(RunEndpoint::usage);
-        self.with_push(|push| {
+        self.with_push_and_pair(|push, pair| {
             let is_first = push.is_first;
             push.queue_rest(analysis, report, &|pushed| {
-                MetricSource { analysis, pushed: Some(pushed), endpoint_use, is_first }.collect(input)
+                MetricSource { analysis, pushed: Some(pushed), endpoint_use, is_first, pair }.collect(input)
             });
         });
     }
@@ -185,10 +227,8 @@ impl Telemetry {
     pub(crate) fn serve_final_state(&mut self, analysis: &Analysis, input: &ReportInput) {
         self.catch_panic(|telemetry| telemetry.publish_metrics(analysis, input, true));
         self.publish_health(false, false);
-        self.with_endpoint(|endpoint| {
-            endpoint.report.publish(Report::of(analysis, input), true);
-            endpoint.stream.send_end(input);
-        });
+        self.catch_panic(|telemetry| telemetry.publish_report(analysis, input, true));
+        self.with_endpoint(|endpoint| endpoint.stream.send_end(input));
     }
 
     /// Waits a limited time until the clients of the stream have received its end.
@@ -223,8 +263,16 @@ impl Telemetry {
         let pushed = self.push.as_ref().map(OtlpPush::pushed);
         if let Some(endpoint) = &self.endpoint {
             let is_first = endpoint.is_first;
-            let source = MetricSource { analysis, pushed, endpoint_use: endpoint.usage(), is_first };
+            let pair = self.pair();
+            let source = MetricSource { analysis, pushed, endpoint_use: endpoint.usage(), is_first, pair };
             endpoint.metrics.publish(source.collect(input), is_final);
+        }
+    }
+
+    /// Publishes the report of this moment to the clients of the endpoint.
+    fn publish_report(&self, analysis: &Analysis, input: &ReportInput, is_final: bool) {
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.report.publish(self.report(analysis, input), is_final);
         }
     }
 
@@ -253,6 +301,18 @@ impl Telemetry {
             self.catch_panic(|telemetry| {
                 if let Some(push) = &mut telemetry.push {
                     act(push);
+                }
+            });
+        }
+    }
+
+    /// Runs `act` with the push, if there is one, and with the pair as of the last join.
+    fn with_push_and_pair(&mut self, act: impl FnOnce(&mut OtlpPush, Option<&PairReport>)) {
+        if self.has_push() {
+            self.catch_panic(|telemetry| {
+                let pair = telemetry.pair.as_ref().and_then(JoinedPair::recent_report);
+                if let Some(push) = &mut telemetry.push {
+                    act(push, pair);
                 }
             });
         }
@@ -297,12 +357,14 @@ struct MetricSource<'a> {
     endpoint_use: Option<EndpointUse>,
     /// Whether the metrics of the process are among them.
     is_first: bool,
+    pair: Option<&'a PairReport>,
 }
 
 impl MetricSource<'_> {
     /// Values of all metrics. Those of the process are in the first run only, because a sum over the runs would count them several times.
     fn collect(&self, report: &ReportInput) -> Vec<Family> {
-        let input = Input { report, version: VERSION, pushed: self.pushed, endpoint: self.endpoint_use };
+        let pair_findings = self.pair.map(PairReport::findings).unwrap_or_default();
+        let input = Input { report, version: VERSION, pushed: self.pushed, endpoint: self.endpoint_use, pair_findings };
         let mut families = collect(self.analysis, &input);
         families.retain(|family| self.is_first || !family.definition.is_of_process());
         families

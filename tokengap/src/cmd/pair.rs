@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use outputs::report::{PairReport, PrefillName, Report};
+use outputs::report::{PairReport, PairRequestLine, PrefillName, Report};
 use recording::{OpenError, Recording};
 use serde_json::Value;
 use trace::clock::Anchor;
-use trace::pair::{Pair, PairClocks, PairSide, PrefillServer};
+use trace::pair::{Pair, PairClocks, PairRow, PairSide, PrefillServer};
 use trace::{Analysis, ReportInput};
-use tui::pods::PairLine;
+use tui::pods::{PairRequest, ShownRequest};
 
 use crate::progress;
 use outputs::report::RunReport;
@@ -171,24 +171,25 @@ pub(crate) struct RunningServer<'a> {
 
 /// The part of the prefill servers in the requests of each decode server, with the index of that server.
 pub(crate) fn join_runs(servers: &[RunningServer<'_>], slowest: usize) -> Vec<(usize, PairReport)> {
-    join_newest(servers, slowest, usize::MAX)
+    join_newest(servers, slowest, usize::MAX, None).reports
 }
 
-/// A line of the screen for each decode server with joined requests. Of the finished requests of each server, the join has only the newest.
-pub(crate) fn lines_of_newest(servers: &[RunningServer<'_>], finished_limit: usize) -> Vec<PairLine> {
-    let mut servers_of_pairs = servers.iter().filter(|server| server.side.is_some());
-    let is_limit_reached = servers_of_pairs.any(|server| server.analysis.ledger().finished_count() > finished_limit);
-    let joined = join_newest(servers, 0, finished_limit);
-    let lines = joined.iter().map(|(run_index, report)| {
-        let decode = servers.iter().find(|server| server.run_index == *run_index);
-        let name = decode.map_or("", |server| server.name.as_str());
-        PairLine::new(name, report, is_limit_reached.then_some(finished_limit as u64))
-    });
-    lines.collect()
+/// The pairs among running servers.
+#[derive(Default)]
+pub(crate) struct JoinedRuns {
+    /// The pair of each decode server, with the index of its run.
+    pub(crate) reports: Vec<(usize, PairReport)>,
+    /// The request that the screen shows; `None` if it is of no pair.
+    pub(crate) request: Option<PairRequest>,
 }
 
-/// Reports of the pairs that each decode server is in, with its run index. Of the finished requests, only the newest of each server are joined.
-fn join_newest(servers: &[RunningServer<'_>], slowest: usize, finished_limit: usize) -> Vec<(usize, PairReport)> {
+/// Joins the requests of each decode server with those of the prefill servers, of the finished ones only the newest of each server.
+pub(crate) fn join_newest(
+    servers: &[RunningServer<'_>],
+    slowest: usize,
+    finished_limit: usize,
+    shown: Option<&ShownRequest>,
+) -> JoinedRuns {
     let names: Vec<PrefillName> = servers_of_side(servers, PairSide::Prefill)
         .map(|server| PrefillName {
             name: server.name.clone(),
@@ -197,7 +198,7 @@ fn join_newest(servers: &[RunningServer<'_>], slowest: usize, finished_limit: us
         })
         .collect();
     let is_only_decode = servers_of_side(servers, PairSide::Decode).count() == 1;
-    let mut joined = Vec::new();
+    let mut joined = JoinedRuns::default();
     for decode in servers_of_side(servers, PairSide::Decode) {
         let prefill = servers_of_side(servers, PairSide::Prefill)
             .map(|server| PrefillServer { ledger: server.analysis.ledger(), clocks: server.clocks_with(decode) });
@@ -209,10 +210,37 @@ fn join_newest(servers: &[RunningServer<'_>], slowest: usize, finished_limit: us
             if !is_only_decode {
                 report.prefill_only = None;
             }
-            joined.push((decode.run_index, report));
+            joined.reports.push((decode.run_index, report));
+        }
+        if let Some(shown) = shown {
+            joined.request = joined.request.or_else(|| find_shown_request(&pair, &names, decode, shown));
         }
     }
     joined
+}
+
+/// The shown request, if it is one of this pair. `None` if several of its requests have this id, so that none is shown wrongly.
+fn find_shown_request(
+    pair: &Pair<'_>,
+    prefill_servers: &[PrefillName],
+    decode: &RunningServer<'_>,
+    shown: &ShownRequest,
+) -> Option<PairRequest> {
+    let is_shown = |row: &&PairRow<'_>| {
+        let prefill = row.prefill_server.and_then(|index| prefill_servers.get(index));
+        let is_on_decode = shown.run_index == decode.run_index && row.decode_rid == shown.rid;
+        let is_on_prefill = prefill.is_some_and(|server| server.run_index == shown.run_index);
+        is_on_decode || (is_on_prefill && row.prefill_rid == Some(&*shown.rid))
+    };
+    let mut rows = pair.rows().iter().filter(is_shown);
+    let row = rows.next()?;
+    if rows.next().is_some() {
+        return None;
+    }
+    let ledger = decode.analysis.ledger();
+    let line = PairRequestLine::new(pair, row, ledger.started().unwrap_or(ledger.now()))?;
+    let prefill = prefill_servers.get(row.prefill_server?)?;
+    Some(PairRequest { shown: shown.clone(), decode: decode.name.clone(), prefill: prefill.name.clone(), line })
 }
 
 /// The servers known to be of this side.
@@ -239,7 +267,7 @@ impl RunningServer<'_> {
 
 #[cfg(test)]
 #[path = "../../../trace/tests/common/pair.rs"]
-mod events;
+pub(crate) mod events;
 
 #[cfg(test)]
 mod tests {
@@ -248,6 +276,7 @@ mod tests {
 
     use super::events::{MS, Request, server_events};
     use super::*;
+    use crate::cmd::live_pairs;
 
     fn analyse(requests: &[Request<'_>]) -> Analysis {
         analyse_ahead(requests, 0)
@@ -336,12 +365,36 @@ mod tests {
             running("near:30000", Some("prefill"), &prefill),
             RunningServer { run_index: 1, ..running("far", None, &decode) },
         ];
-        let [line] = &lines_of_newest(&servers, 100)[..] else { panic!("one pair") };
+        let newest = join_newest(&servers, 0, 100, None).reports;
+        let [(1, newest)] = &newest[..] else { panic!("one decode server") };
+        let line = live_pairs::line_of(&servers, 1, newest);
         let [(1, report)] = &join_runs(&servers, 10)[..] else { panic!("one decode server") };
         let expected = format!("near:30000 → far: 2 joined requests; {}", report.headline);
         assert_eq!(line.describe("→"), expected);
         assert!(report.headline.starts_with("most of TTFT: transfer of the cache"), "{}", report.headline);
-        assert_eq!(lines_of_newest(&servers[..1], 100), []);
+        assert!(join_newest(&servers[..1], 0, 100, None).reports.is_empty());
+    }
+
+    #[test]
+    fn the_shown_request_is_found_on_either_server_unless_its_id_is_that_of_several() {
+        let of_prefill =
+            [("p", 1, 0), ("b", 2, 100), ("b", 3, 1_000)].map(|(rid, room, at)| Request::of_prefill(rid, room, at));
+        let of_decode =
+            [("a", 1, 0), ("b", 2, 100), ("c", 3, 1_000)].map(|(rid, room, at)| Request::of_decode(rid, room, at));
+        let (prefill, decode) = (analyse(&of_prefill), analyse(&of_decode));
+        let servers = [
+            running("near:30000", Some("prefill"), &prefill),
+            RunningServer { run_index: 1, ..running("far", None, &decode) },
+        ];
+        let find = |run_index, rid: &str| {
+            let shown = ShownRequest { run_index, rid: rid.to_owned() };
+            let found = join_newest(&servers, 0, 100, Some(&shown)).request?;
+            assert_eq!((&found.shown, &*found.decode, &*found.prefill), (&shown, "far", "near:30000"));
+            Some((found.line.decode_rid, found.line.prefill_rid))
+        };
+        assert_eq!(find(1, "a"), Some(("a".to_owned(), "p".to_owned())));
+        assert_eq!(find(0, "p"), find(1, "a"));
+        assert_eq!([find(1, "p"), find(0, "a"), find(0, "b"), find(2, "a")], [const { None }; 4]);
     }
 
     /// Two prefill servers have the same name. One runs on the decode server's host, the other one elsewhere.

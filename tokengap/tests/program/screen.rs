@@ -251,6 +251,13 @@ fn a_pair_is_in_the_list_of_runs_before_their_end() {
         RIDS.len()
     );
     assert!(words.contains(&expected) && words.contains("WARNING transfer-slow: "), "{expected} in {words}");
+    // A request of the first run, the prefill server, with its legs on both.
+    tmux.press(&["3"]);
+    tmux.wait_for("on both");
+    let words = tmux.pane().split_whitespace().collect::<Vec<_>>().join(" ");
+    let servers = format!("pair {prefill} → {decode}, room ");
+    assert!(words.contains(&servers) && words.contains("TTFT 660 ms on both"), "{servers} in {words}");
+    assert!(words.contains("91 % transfer"), "{words}");
     tmux.press(&["q"]);
     tmux.wait_for_end();
 }

@@ -10,6 +10,7 @@ use super::clock::{ClockBounds, ClockUse, PairClocks};
 use super::moment::{PairLeg, PairMoment};
 use super::request::ServerRequest;
 use super::row::{PairRow, PrefillPart};
+use crate::clock::MonoNs;
 use crate::ledger::Ledger;
 use crate::stats::{Spread, Tally};
 
@@ -30,7 +31,7 @@ pub struct Pair<'a> {
     finished_limit: usize,
     clock_uses: Vec<ClockUse>,
     rows: Vec<PairRow<'a>>,
-    /// Requests of the prefill servers without one on the decode server; `None` if a server no longer keeps all of its requests.
+    /// Requests of the prefill servers without one on the decode server; `None` if not all requests of a server were read.
     pub prefill_only: Option<u64>,
     legs: Vec<PairLegLengths>,
     ttft: Tally,
@@ -176,14 +177,31 @@ impl<'a> Pair<'a> {
             ttft: Tally::default(),
             ttft_sum_ns: 0,
         };
-        let keeps_all = pair.requests_evicted() == 0 && pair.prefill_keeps_all();
-        pair.prefill_only = keeps_all.then_some(all_prefill.saturating_sub(joined) as u64);
+        let are_all_read = pair.has_all_requests(decode) && pair.has_all_prefill_requests();
+        pair.prefill_only = are_all_read.then_some(all_prefill.saturating_sub(joined) as u64);
         pair.add_up_legs();
         pair
     }
 
-    fn prefill_keeps_all(&self) -> bool {
-        self.prefill_ledgers().all(|ledger| ledger.finished_evicted() == 0)
+    /// Whether all requests of this server were read: the ledger keeps them, and the limit of the join was not reached.
+    fn has_all_requests(&self, ledger: &Ledger) -> bool {
+        ledger.finished_evicted() == 0 && ledger.finished_count() <= self.finished_limit
+    }
+
+    fn has_all_prefill_requests(&self) -> bool {
+        self.prefill_ledgers().all(|ledger| self.has_all_requests(ledger))
+    }
+
+    /// Maximum number of finished requests that were read of each server; `None` if no server has more.
+    pub fn newest_finished(&self) -> Option<usize> {
+        let mut ledgers = self.prefill_ledgers().chain([self.decode]);
+        let is_limit_reached = ledgers.any(|ledger| ledger.finished_count() > self.finished_limit);
+        is_limit_reached.then_some(self.finished_limit)
+    }
+
+    /// Time of the decode server up to which its requests were read.
+    pub fn observed_until(&self) -> MonoNs {
+        self.decode.now()
     }
 
     /// Requests of the decode server that are not among [`Self::rows`], because their summaries are no longer kept.
@@ -191,10 +209,10 @@ impl<'a> Pair<'a> {
         self.decode.finished_evicted()
     }
 
-    /// Requests of the decode server without one on a prefill server; `None` if a prefill server no longer keeps all of its requests.
+    /// Requests of the decode server without one on a prefill server; `None` if not all requests of a prefill server were read.
     pub fn decode_only(&self) -> Option<u64> {
         let only = self.rows.iter().filter(|row| row.prefill_rid.is_none()).count();
-        self.prefill_keeps_all().then_some(only as u64)
+        self.has_all_prefill_requests().then_some(only as u64)
     }
 
     /// Sums the legs of all joined requests with a time to first token.

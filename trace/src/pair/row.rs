@@ -30,7 +30,7 @@ pub struct PairRow<'a> {
     /// Its id on the prefill server; `None` if it was not found there.
     pub prefill_rid: Option<&'a str>,
     /// Index of its prefill server.
-    pub(super) prefill_server: Option<usize>,
+    pub prefill_server: Option<usize>,
     /// Length of its prompt on the decode server; `None` if unknown.
     pub(super) prompt_tokens: Option<u32>,
     /// Time to first token on the decode server.

@@ -61,6 +61,11 @@ fn a_limited_join_has_the_newest_finished_requests_and_every_unfinished_one() {
         pair.joined().map(|row| row.decode_rid).collect::<Vec<_>>()
     };
     assert_eq!((joined(2), joined(9)), (vec!["c", "d"], vec!["a", "b", "c", "d"]));
+    let unjoined = |limit| {
+        let pair = Pair::join_newest(prefill_servers(), decode.ledger(), limit);
+        (pair.newest_finished(), pair.decode_only(), pair.prefill_only)
+    };
+    assert_eq!([unjoined(3), unjoined(4)], [(Some(3), None, None), (None, Some(0), Some(0))]);
     let still_open = server(&requests(Request::of_decode), 0);
     assert_eq!(still_open.ledger().finished_count(), 0);
     assert_eq!(Pair::join_newest(prefill_servers(), still_open.ledger(), 2).joined().count(), 2);

@@ -29,7 +29,7 @@ use crate::state::action::{Action, Effect, Tab};
 use crate::state::model::RunValues;
 use crate::state::picker::{SourceOffer, SourcePicker};
 use crate::state::pinned::PinnedHistories;
-use crate::state::pods::{PairLine, PodLine};
+use crate::state::pods::{PairLine, PairRequest, PodLine, ShownRequest};
 use crate::state::ui::{ScreenOptions, Ui};
 use crate::theme::Theme;
 use crate::view::{self, ClickAreas};
@@ -80,6 +80,7 @@ pub struct Screen {
     /// Lines of the run list; empty for a single run.
     pods: Vec<PodLine>,
     pairs: Vec<PairLine>,
+    pair_request: Option<PairRequest>,
     run_list_note: Option<String>,
 }
 
@@ -123,6 +124,7 @@ impl Screen {
             shown_run: 0,
             pods: Vec::new(),
             pairs: Vec::new(),
+            pair_request: None,
             run_list_note: None,
         })
     }
@@ -160,14 +162,29 @@ impl Screen {
         }
     }
 
-    /// Whether the list of runs is on the screen.
-    pub fn shows_run_list(&self) -> bool {
-        self.ui.tab == Tab::Pods
+    /// Whether the screen shows pairs of runs: in the list of runs, or of a request.
+    pub fn shows_pairs(&self) -> bool {
+        self.ui.tab == Tab::Pods || self.shown_request().is_some()
+    }
+
+    /// The request on the screen; `None` if there is none, or only one run.
+    pub fn shown_request(&self) -> Option<ShownRequest> {
+        if self.ui.tab != Tab::Request || self.runs.len() < 2 {
+            return None;
+        }
+        Some(ShownRequest { run_index: self.shown_run, rid: self.ui.selected_rid.clone()? })
     }
 
     /// Sets the pairs among the runs.
     pub fn set_pairs(&mut self, pairs: Vec<PairLine>) {
         self.pairs = pairs;
+    }
+
+    /// Sets the shown request on both servers of its pair; `None` if it is of none.
+    pub fn set_pair_request(&mut self, request: Option<PairRequest>) {
+        // Without it, a run without events would not be drawn again.
+        self.needs_draw |= self.pair_request != request;
+        self.pair_request = request;
     }
 
     /// Sets the remark below the run list.
@@ -329,6 +346,7 @@ impl Screen {
         model.writing = (run.writing)();
         model.pods.clone_from(&self.pods);
         model.pairs.clone_from(&self.pairs);
+        model.show_pair_request(self.pair_request.as_ref(), self.shown_run);
         model.run_list_note.clone_from(&self.run_list_note);
         model.shown_pod = self.shown_run;
         let ui = &self.ui;

@@ -107,7 +107,7 @@ fn assert_one_headline(name: &str, analysis: &Analysis, input: &ReportInput) {
     let run = NamedRun { name, report: &report };
     let diff = Diff::of(run, run, &DiffOptions::default());
     assert_same(name, &[&diff.a.verdict, &diff.b.verdict], &[headline, headline]);
-    let input = Input { report: input, version: "", pushed: None, endpoint: None };
+    let input = Input { report: input, version: "", pushed: None, endpoint: None, pair_findings: &[] };
     let families = metrics::collect(analysis, &input);
     let findings = families.iter().find(|family| family.definition.name == "tokengap.active_findings");
     let mut of_metrics: BTreeMap<(&str, &str), MetricValue> = BTreeMap::new();

@@ -16,7 +16,7 @@ use trace::stats::{RecentWindow, Spread};
 
 use super::curves::Curves;
 use super::flags::{Health, RunVerdict};
-use super::pods::{PairLine, PodLine};
+use super::pods::{PairLine, PairRequest, PodLine};
 use super::request_detail::RequestDetail;
 use super::request_table::RequestTable;
 use super::run_time::{RunClock, RunSpan};
@@ -86,6 +86,8 @@ pub(crate) struct Model {
     pub(crate) shown_pod: usize,
     /// Pairs among the runs.
     pub(crate) pairs: Vec<PairLine>,
+    /// The request of the detail on both servers of its pair; `None` if it is of none, or not joined yet.
+    pub(crate) pair_request: Option<PairRequest>,
     /// Remark below the list of runs.
     pub(crate) run_list_note: Option<String>,
     pub(crate) curves: Curves,
@@ -97,6 +99,14 @@ impl Model {
     /// Hops that carry output.
     pub(crate) fn output_hops(&self) -> impl Iterator<Item = &HopSummary> {
         self.hops.iter().filter(|hop| !hop.carries_requests)
+    }
+
+    /// Shows the request on both servers of its pair, if it is that of the detail in the shown run.
+    pub(crate) fn show_pair_request(&mut self, request: Option<&PairRequest>, shown_run: usize) {
+        let rid = self.detail.as_ref().map(|detail| detail.rid.as_str());
+        let is_shown =
+            |request: &&PairRequest| request.shown.run_index == shown_run && Some(request.shown.rid.as_str()) == rid;
+        self.pair_request = request.filter(is_shown).cloned();
     }
 
     /// Time of the whole run: of a recording to its end, otherwise until now.

@@ -1,6 +1,7 @@
 //! Runs of the engines of a machine, or of other tokengap processes: one line each, and their sum; and the pairs among them.
 
-use outputs::report::PairReport;
+use outputs::report::bar::{Segment, merge_small_segments};
+use outputs::report::{PairReport, PairRequestLine};
 use trace::detect::order::FindingRank;
 use trace::words::{count, plural};
 
@@ -74,6 +75,49 @@ pub struct PairLine {
     pub(crate) finding: Option<PairProblem>,
 }
 
+/// A request that the screen shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShownRequest {
+    /// Index of the shown run.
+    pub run_index: usize,
+    /// Its id in that run.
+    pub rid: String,
+}
+
+/// The shown request on its way through both servers of a pair.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PairRequest {
+    /// Which request it is.
+    pub shown: ShownRequest,
+    /// Name of the decode server.
+    pub decode: String,
+    /// Name of the prefill server.
+    pub prefill: String,
+    /// Its legs on both.
+    pub line: PairRequestLine,
+}
+
+impl PairRequest {
+    /// Its servers, its room, and its id on the server that is not shown, if that differs.
+    pub(crate) fn describe(&self, arrow: &str) -> String {
+        let PairRequestLine { room, prefill_rid, decode_rid, .. } = &self.line;
+        let room = room.as_ref().map_or_else(String::new, |room| format!(", room {room}"));
+        let servers = format!("{} {arrow} {}{room}", self.prefill, self.decode);
+        if prefill_rid == decode_rid {
+            servers
+        } else if self.shown.rid == *decode_rid {
+            format!("{servers}, {prefill_rid} on {}", self.prefill)
+        } else {
+            format!("{servers}, {decode_rid} on {}", self.decode)
+        }
+    }
+
+    /// Parts of its time to first token on both servers.
+    pub(crate) fn segments(&self) -> Vec<Segment> {
+        merge_small_segments(self.line.segments())
+    }
+}
+
 /// The worst finding of a pair.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct PairProblem {
@@ -82,9 +126,9 @@ pub(crate) struct PairProblem {
 }
 
 impl PairLine {
-    /// The line of a decode server with this name. `newest_finished`: the report has only so many finished requests of each server.
-    pub fn new(decode: &str, report: &PairReport, newest_finished: Option<u64>) -> Self {
-        let finding = report.worst_finding().map(|worst| PairProblem {
+    /// The line of a decode server with this name.
+    pub fn new(decode: &str, report: &PairReport) -> Self {
+        let finding = report.findings().first().map(|worst| PairProblem {
             health: worst.severity.into(),
             text: format!("{}: {}", worst.kind, worst.summary),
         });
@@ -92,7 +136,7 @@ impl PairLine {
             decode: decode.to_owned(),
             prefill: report.prefill.iter().map(|server| server.name.clone()).collect(),
             requests: report.requests,
-            newest_finished,
+            newest_finished: report.newest_finished,
             worst_leg: report.headline.clone(),
             finding,
         }

@@ -49,6 +49,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     } else {
         LegendRoom { max_rows: if pad.height() < LOW_ROWS { 1 } else { 2 }, more: "m" }
     };
+    y = draw_pair(pad, y, model, legend_room);
     y = path::draw_breakdown(pad, y, "first token", &detail.first_token_path, legend_room);
     let itl = &detail.facts.itl;
     if itl.delivered.is_some() || itl.sent.is_some() {
@@ -69,6 +70,15 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     };
     y = draw_tracks(pad, y, detail, ui);
     draw_chunks(pad, y, detail, ui);
+}
+
+/// Draws the servers of the request's pair, and its time to first token on both. Returns the next free row.
+fn draw_pair(pad: &mut Pad<'_>, y: u16, model: &Model, legend_room: LegendRoom) -> u16 {
+    let Some(request) = &model.pair_request else { return y };
+    let x = pad.draw_text(1, y, "pair ", Ink::Head);
+    pad.draw_text(x, y, &request.describe(pad.theme.rich_or_ascii("→", "->")), Ink::Plain);
+    let title = format!("TTFT {} on both", format_duration(request.line.ttft_ns));
+    path::draw_breakdown(pad, y + 1, &title, &request.segments(), legend_room)
 }
 
 /// Draws why the request has a flag. Returns the next free row.

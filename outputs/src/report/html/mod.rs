@@ -38,7 +38,7 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
                     (head(report, clock, &headline))
                     (facts(report))
                     (section("Findings", Some(findings(report, clock))))
-                    (section("Where TTFT goes on both servers", tables::pair(report)))
+                    (section("Where TTFT goes on both servers", tables::pair(report, clock)))
                     (section("Where TTFT goes", tables::ttft(report)))
                     (section("Where a chunk's time goes", tables::path(report)))
                     (section("Worst requests", tables::slowest(report, clock)))

@@ -56,12 +56,16 @@ pub(super) fn path(report: &Report) -> Option<Markup> {
 }
 
 /// Where the time to first token goes on both servers of a pair; `None` without one.
-pub(super) fn pair(report: &Report) -> Option<Markup> {
+pub(super) fn pair(report: &Report, clock: &Clock) -> Option<Markup> {
     let pair = report.pair.as_ref()?;
     Some(html! {
         p { b { (pair.headline) } }
         @for line in pair.paragraphs() { p { (line) } }
         (draw(report_table::pair(&pair.legs)))
+        @if !pair.slowest.is_empty() {
+            h3 { "Slowest requests on both servers" }
+            (draw(report_table::pair_requests(&pair.slowest, clock, usize::MAX)))
+        }
     })
 }
 

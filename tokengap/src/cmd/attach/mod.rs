@@ -23,7 +23,7 @@ use self::run_maker::RunMaker;
 use self::watched_engine::WatchedEngine;
 use crate::app;
 use crate::args::{LiveArgs, TUNING};
-use crate::cmd::live_pairs::LivePairs;
+use crate::cmd::live_pairs::{self, LivePairs};
 use crate::cmd::pair::{self, KnownSide, RunningServer};
 use crate::cmd::prober;
 use crate::confinement::{self, HelperOptions};
@@ -218,13 +218,9 @@ fn watch_engines(
     let live = &args.live;
     let mut maker = RunMaker::new(live);
     let mut runs = maker.start_first_runs(first, endpoint)?;
-    let mut pairs = LivePairs::new(maker.screen());
+    let mut pairs = LivePairs::new(maker.screen(), live.report.slowest);
     let mut join = || Some(maker.start_further_run(engines.next_run()?));
-    let mut compare = |runs: &[Running<WatchedEngine>]| {
-        if pairs.are_due() {
-            pairs.update(&pair_servers(runs));
-        }
-    };
+    let mut compare = |runs: &mut [Running<WatchedEngine>]| pairs.update(runs, pair_servers);
     let hooks = RunHooks { join: Some(&mut join), compare: Some(&mut compare) };
     app::run_live(&mut runs, live, signals, hooks)?;
     // Restore the terminal before printing anything.
@@ -236,6 +232,8 @@ fn watch_engines(
     drop(maker);
     let failures: Vec<Option<String>> = runs.iter().map(|run| run.source.failure()).collect();
     let pairs = pair::join_runs(&pair_servers(&runs), live.report.slowest);
+    // For the final state that is served.
+    live_pairs::set_pairs(&mut runs, pairs.clone());
     let mut finished = finish_runs(runs);
     pair::add_to_reports(&mut finished, pairs);
     app::keep_serving(live, signals);

@@ -115,18 +115,14 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
         engines: engines::FACTS,
         chunk_history: args.screen.chunk_history(args.outcome),
     };
-    let mut live_pairs = LivePairs::new(screen.clone());
+    let mut live_pairs = LivePairs::new(screen.clone(), args.report.slowest);
     let mut maker = PodMaker { args, config, screen, run_count: 0, began: Instant::now() };
     let mut runs: Vec<Running<Pod>> = Vec::new();
     for remote in first {
         runs.push(maker.create_run(remote, are_several));
     }
     let mut join = || Some(maker.start_further_run(remotes.next_run()?));
-    let mut compare = |runs: &[Running<Pod>]| {
-        if live_pairs.are_due() {
-            live_pairs.update(&pair_servers(runs));
-        }
-    };
+    let mut compare = |runs: &mut [Running<Pod>]| live_pairs.update(runs, pair_servers);
     let hooks = RunHooks { join: Some(&mut join), compare: Some(&mut compare) };
     let run_options = RunOptions { hooks, duration: args.duration, reload: None, alarm: &app::print_message };
     session::run(&mut runs, &signals, run_options);

@@ -1,10 +1,14 @@
 //! The Request tab.
 
+use std::collections::BTreeMap;
+
+use outputs::report::{PairRequestLine, RequestLegLine};
 use trace::event::{Answer, ArgumentsPart, ToolCallOutcome, ToolCalls, UnjudgedReason};
 use trace::ledger::FrontendResponse;
 
 use super::*;
 use crate::state::filter::RequestFilter;
+use crate::state::pods::{PairRequest, ShownRequest};
 
 #[test]
 fn one_request_matches_its_snapshots() {
@@ -62,4 +66,30 @@ fn the_wait_in_a_frontend_is_on_the_request_screen() {
     let (rid, first_token_ns) = (detail.rid.as_str().into(), Some(2_000_000_000));
     detail.facts.frontend = Some(FrontendResponse { rid, first_token_ns, last_token_ns: None });
     fixture.snapshot("request_frontend");
+}
+
+#[test]
+fn a_request_of_a_pair_has_its_way_on_both_servers_on_the_request_screen() {
+    let mut fixture = race();
+    fixture.press(&[Action::OpenTab(Tab::Requests), Action::OpenSelection]);
+    let rid = fixture.ui.selected_rid.clone().expect("a request");
+    let leg = |name: &str, ms: u64| RequestLegLine { name: name.to_owned(), ns: ms * MS };
+    let line = PairRequestLine {
+        room: Some("7311".to_owned()),
+        prefill_rid: "p-17".to_owned(),
+        decode_rid: rid.clone(),
+        ttft_ns: 800 * MS,
+        moments: BTreeMap::new(),
+        absent: BTreeMap::new(),
+        legs: vec![leg("prefill-queue", 600), leg("prefill", 100), leg("transfer", 96), leg("output", 4)],
+    };
+    let shown = ShownRequest { run_index: 0, rid };
+    let request = PairRequest { shown, decode: "sglang:30001".to_owned(), prefill: "sglang:30000".to_owned(), line };
+    fixture.model.show_pair_request(Some(&request), 1);
+    assert_eq!(fixture.model.pair_request, None, "it is of another run");
+    fixture.model.show_pair_request(Some(&request), 0);
+    fixture.snapshot("request_of_pair");
+    let other = ShownRequest { rid: "p-17".to_owned(), ..request.shown.clone() };
+    let on_prefill = PairRequest { shown: other, ..request };
+    assert!(on_prefill.describe("->").ends_with(&format!("{} on sglang:30001", on_prefill.line.decode_rid)));
 }
