@@ -132,6 +132,7 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         0 => "no first token is waiting now".to_owned(),
         1 if longest_wait_ns == 0 => "1 first token is waiting".to_owned(),
         1 => format!("1 first token is waiting, for {longest_wait}"),
+        _ if longest_wait_ns == 0 => format!("{} first tokens are waiting", format_count(requests)),
         _ => format!("{} first tokens are waiting, the longest for {longest_wait}", format_count(requests)),
     };
     let end = model.receives_end.map(|end| format!("receives are {}", model.describe_observation_end(end)));
@@ -275,7 +276,7 @@ fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     for (_, name, reason) in shown.iter().filter(|(share, ..)| share.is_none()) {
         let text = format!("{name}: {reason}");
         // The CPU tab has the reasons, too.
-        let text = if x + 2 + text_width(&text) <= pad.width() { text } else { format!("{name}: 6") };
+        let text = if x + 2 + text_width(&text) <= pad.width() { text } else { format!("{name} unknown: tab 6") };
         x = pad.draw_text(x + 2, y, &text, Ink::Dim);
     }
     y + 1
