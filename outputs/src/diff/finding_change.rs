@@ -212,12 +212,24 @@ struct Size {
     number: u64,
     /// The number, or its ratio to the traffic of its run.
     rate: f64,
-    is_duration: bool,
+    /// Name of the evidence, with the unit.
+    key: &'static str,
 }
 
 impl Size {
+    fn is_duration(self) -> bool {
+        self.key.ends_with("_ns")
+    }
+
     fn text(self) -> String {
-        if self.is_duration { duration(self.number) } else { count(self.number) }
+        if self.is_duration() { duration(self.number) } else { count(self.number) }
+    }
+
+    /// ` requests`; empty for a duration.
+    fn unit(self) -> String {
+        let units = ["requests", "responses", "chunks", "tokens", "frames", "outputs"];
+        let unit = units.iter().find(|unit| !self.is_duration() && self.key.contains(*unit));
+        unit.map_or_else(String::new, |unit| format!(" {unit}"))
     }
 }
 
@@ -234,9 +246,9 @@ impl SizeChange {
         Some(Self { before: size_in(before, a)?, after: size_in(after, b)? })
     }
 
-    /// `12 -> 0`.
+    /// `12 -> 20 requests`.
     fn text(self) -> String {
-        format!("{} -> {}", self.before.text(), self.after.text())
+        format!("{} -> {}{}", self.before.text(), self.after.text(), self.after.unit())
     }
 }
 
@@ -250,36 +262,60 @@ enum GrowsWith {
 }
 
 /// Evidence that is the size of a finding. Other kinds are compared by severity alone.
-const SIZES: [(&str, &str, GrowsWith); 17] = [
+const SIZES: [(&str, &str, GrowsWith); 41] = [
     ("dropped-chunks", "chunks_dropped", GrowsWith::Chunks),
     ("dropped-chunks-predicted", "chunks_dropped_predicted", GrowsWith::Chunks),
     ("merged-chunks", "chunks", GrowsWith::Chunks),
+    ("would-drop", "chunks", GrowsWith::Chunks),
+    ("out-of-order", "chunks", GrowsWith::Chunks),
+    ("wire-loss", "tokens_missing", GrowsWith::Chunks),
+    ("abandoned-requests", "outputs", GrowsWith::Chunks),
+    ("short-answers", "responses", GrowsWith::Requests),
+    ("repeated-ids", "responses", GrowsWith::Requests),
+    ("unfinished-responses", "responses", GrowsWith::Requests),
+    ("damaged-tool-calls", "responses", GrowsWith::Requests),
+    ("inflation", "requests", GrowsWith::Requests),
+    ("summed-counts", "requests", GrowsWith::Requests),
+    ("rid-changed-worker", "requests", GrowsWith::Requests),
+    ("stalled-stream", "requests", GrowsWith::Requests),
+    ("unanswered-requests", "requests", GrowsWith::Requests),
+    ("aborted-retries", "requests", GrowsWith::Requests),
+    ("late-read", "requests_late", GrowsWith::Requests),
+    ("late-dispatch", "requests_late", GrowsWith::Requests),
+    ("late-receive", "requests_late", GrowsWith::Requests),
+    ("late-intake", "requests_late", GrowsWith::Requests),
+    ("queued", "requests_late", GrowsWith::Requests),
+    ("slow-prefill", "requests_late", GrowsWith::Requests),
+    ("slow-first-token", "requests_late", GrowsWith::Requests),
+    ("late-delivery", "requests_late", GrowsWith::Requests),
+    ("late-frontend", "responses_late", GrowsWith::Requests),
     ("first-token-gap", "max_ns", GrowsWith::Nothing),
     ("engine-silent", "silence_ns", GrowsWith::Nothing),
     ("health-check-failed", "silent_ns", GrowsWith::Nothing),
     ("late-send", "send_wait_max_ns", GrowsWith::Nothing),
     ("late-frames", "wait_max_ns", GrowsWith::Nothing),
+    ("consumer-stopped", "oldest_waiting_ns", GrowsWith::Nothing),
+    ("consumer-frozen", "oldest_waiting_ns", GrowsWith::Nothing),
+    ("consumer-blocked", "oldest_waiting_ns", GrowsWith::Nothing),
+    ("consumer-asleep", "oldest_waiting_ns", GrowsWith::Nothing),
+    ("consumer-cpu-bound", "oldest_waiting_ns", GrowsWith::Nothing),
     ("consumer-throttled", "oldest_waiting_ns", GrowsWith::Nothing),
     ("consumer-starved", "oldest_waiting_ns", GrowsWith::Nothing),
+    ("io-thread-starved", "oldest_waiting_ns", GrowsWith::Nothing),
     ("backlog", "backlog_frames", GrowsWith::Nothing),
     ("burst", "frames_max", GrowsWith::Nothing),
-    ("rid-changed-worker", "requests", GrowsWith::Requests),
-    ("stalled-stream", "requests", GrowsWith::Requests),
-    ("unanswered-requests", "requests", GrowsWith::Requests),
-    ("aborted-retries", "requests", GrowsWith::Requests),
-    ("abandoned-requests", "outputs", GrowsWith::Chunks),
 ];
 
 /// Size of a finding, in relation to the traffic of its run; `None` if its kind has no size.
 fn size_in(finding: &FindingLine, report: &Report) -> Option<Size> {
-    let (_, key, grows_with) = SIZES.iter().find(|(kind, ..)| *kind == finding.kind)?;
-    let number = finding.evidence.get(*key)?.as_u64()?;
+    let (_, key, grows_with) = *SIZES.iter().find(|(kind, ..)| *kind == finding.kind)?;
+    let number = finding.evidence.get(key)?.as_u64()?;
     let traffic = match grows_with {
         GrowsWith::Nothing => 1,
         GrowsWith::Requests => report.requests.seen,
         GrowsWith::Chunks => report.chunks.sent,
     };
-    Some(Size { number, rate: number as f64 / traffic.max(1) as f64, is_duration: key.ends_with("_ns") })
+    Some(Size { number, rate: number as f64 / traffic.max(1) as f64, key })
 }
 
 /// Why a run could not have had a finding of this kind; `None` if it could.
@@ -306,4 +342,76 @@ fn unobserved_reason(kind: &str, report: &Report) -> Option<String> {
         _ => return None,
     };
     report.judged.iter().find(|judgement| judgement.fault == fault)?.reason.clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use trace::{Analysis, Config, ReportInput};
+
+    use super::*;
+    use crate::diff::{Diff, DiffOptions, NamedRun};
+
+    /// A run with one finding, this many requests and the evidence that is its size.
+    fn run(severity: &str, kind: &str, evidence: &str, size: u64, requests: u64) -> Report {
+        let mut report = Report::of(&Analysis::new(Config::default()), &ReportInput::for_source("attach"));
+        report.requests.seen = requests;
+        report.chunks.sent = requests;
+        let line = json!({
+            "kind": kind, "severity": severity, "rid": "", "hop": null, "at_ns": 0, "advice": null,
+            "summary": "2 of 9 requests: a sentence", "evidence": { evidence: size },
+        });
+        report.findings = vec![serde_json::from_value(line).expect("a finding")];
+        report
+    }
+
+    fn compare(a: &Report, b: &Report) -> Diff {
+        Diff::of(NamedRun { name: "a", report: a }, NamedRun { name: "b", report: b }, &DiffOptions::default())
+    }
+
+    #[test]
+    fn a_finding_is_worse_or_better_from_twice_its_size_on() {
+        let late = |size, requests| run("warning", "late-dispatch", "requests_late", size, requests);
+        for (before, after, state, verdict) in [
+            (late(10, 100), late(20, 100), FindingState::Worse, "WORSE WARNING: late-dispatch 10 -> 20 requests"),
+            (late(20, 100), late(10, 100), FindingState::Better, "BETTER WARNING: late-dispatch 20 -> 10 requests"),
+            (late(10, 100), late(19, 100), FindingState::Unchanged, "NOT ENOUGH DATA"),
+            // Twice the requests of twice the traffic are as many.
+            (late(10, 100), late(20, 200), FindingState::Unchanged, "NOT ENOUGH DATA"),
+        ] {
+            let diff = compare(&before, &after);
+            assert_eq!(diff.findings[0].state, state, "{verdict}");
+            assert!(diff.verdict.starts_with(verdict), "{verdict}: {}", diff.verdict);
+            assert_eq!(diff.is_worse(), state == FindingState::Worse);
+        }
+        let wait = |ns| run("warning", "consumer-stopped", "oldest_waiting_ns", ns, 1);
+        let change = &compare(&wait(1_000_000_000), &wait(2_000_000_000)).findings[0];
+        assert_eq!((change.state, change.numbers.as_str()), (FindingState::Worse, "1.000 s -> 2.000 s"));
+    }
+
+    #[test]
+    fn another_severity_outweighs_the_size() {
+        let warning = run("warning", "late-delivery", "requests_late", 50, 100);
+        let critical = run("critical", "late-delivery", "requests_late", 10, 100);
+        let worse = compare(&warning, &critical);
+        assert!(worse.verdict.starts_with("WARNING -> CRITICAL: late-delivery 50 -> 10 requests"), "{}", worse.verdict);
+        assert_eq!((worse.findings[0].state, worse.is_worse()), (FindingState::Worse, true));
+        let better = compare(&critical, &warning);
+        assert!(
+            better.verdict.starts_with("CRITICAL -> WARNING: late-delivery 10 -> 50 requests"),
+            "{}",
+            better.verdict
+        );
+        assert_eq!((better.findings[0].state, better.is_worse()), (FindingState::Better, false));
+        let unknown = compare(&warning, &run("warning", "late-delivery", "other", 9, 100));
+        assert_eq!((unknown.findings[0].state, unknown.findings[0].numbers.as_str()), (FindingState::Unchanged, ""));
+    }
+
+    #[test]
+    fn kinds_with_a_size_exist_and_have_one_size() {
+        for (index, (kind, ..)) in SIZES.iter().enumerate() {
+            assert!(trace::detect::ALL.iter().any(|detector| detector.kind == *kind), "{kind}");
+            assert!(!SIZES[..index].iter().any(|(other, ..)| other == kind), "{kind} twice");
+        }
+    }
 }

@@ -10,9 +10,39 @@ use super::{ChangePattern, ChangeVerdict, ComparedMeasure, FindingChange, Findin
 /// A change of a problem or of a finding, or a critical finding that did not change or cannot be compared.
 pub(super) struct RankedChange {
     pub(super) direction: Direction,
+    /// Only the second run has it, or it is worse there. Whether it is new may be unknown.
+    may_be_worse: bool,
     /// `FIXED`, `NEW CRITICAL`.
     state: String,
     text: String,
+}
+
+/// Maximum number of changes in the sentence, which a reader takes in at once.
+const MAX_CHANGES: usize = 2;
+
+/// Changes of the sentence, and the others.
+struct ShownChanges<'c> {
+    shown: Vec<&'c RankedChange>,
+    others: Vec<&'c RankedChange>,
+}
+
+impl<'c> ShownChanges<'c> {
+    /// The first changes. If the first one is not for the worse, the next that may be is the second.
+    fn of_ranked(ranked: &'c [RankedChange]) -> Self {
+        let mut others: Vec<&RankedChange> = ranked.iter().collect();
+        let first_worse = others.iter().position(|change| change.may_be_worse);
+        if let Some(first_worse) = first_worse.filter(|index| *index >= MAX_CHANGES) {
+            let worse = others.remove(first_worse);
+            others.insert(MAX_CHANGES - 1, worse);
+        }
+        let shown = others.drain(..others.len().min(MAX_CHANGES)).collect();
+        Self { shown, others }
+    }
+
+    /// `; and 3 more`; empty if all are shown.
+    fn more(&self) -> String {
+        if self.others.is_empty() { String::new() } else { format!("; and {} more", self.others.len()) }
+    }
 }
 
 fn became_critical(change: &FindingChange) -> bool {
@@ -35,7 +65,8 @@ fn is_about_changed_problem(change: &FindingChange, outcomes: &[ProblemOutcome])
     outcomes.iter().any(|outcome| outcome.state.is_change() && is_about_problem(change, outcome))
 }
 
-/// Changes by weight: findings that became critical, then problems that users notice, then other findings.
+/// Changes by weight: findings that became critical, are still critical or cannot be compared, then problems that users notice, then other
+/// findings.
 pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChange]) -> Vec<RankedChange> {
     let mut ranked = Vec::new();
     for change in findings {
@@ -56,6 +87,7 @@ pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChang
             let is_worse = outcome.state == ProblemState::Regressed;
             ranked.push(RankedChange {
                 direction: if is_worse { Direction::Worse } else { Direction::Better },
+                may_be_worse: is_worse,
                 state: outcome.state.as_str().to_owned(),
                 text: name_with_numbers(outcome),
             });
@@ -64,10 +96,10 @@ pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChang
     for change in findings {
         // Information needs nobody's attention.
         let needs_attention = change.severity() > Severity::Info;
-        // One with a note may have been there before.
-        let is_certain = change.state.direction() != Direction::Same && change.note.is_none();
-        let is_stated = became_critical(change) || is_about_changed_problem(change, outcomes);
-        if needs_attention && is_certain && !is_stated {
+        let is_stated = became_critical(change)
+            || is_lasting_critical(change, outcomes)
+            || is_about_changed_problem(change, outcomes);
+        if needs_attention && change.state != FindingState::Unchanged && !is_stated {
             ranked.push(describe_finding_change(change));
         }
     }
@@ -100,14 +132,17 @@ fn describe_lasting_finding(change: &FindingChange, outcomes: &[ProblemOutcome])
 /// The change of a finding in the words of the headline.
 fn describe_finding_change(change: &FindingChange) -> RankedChange {
     let mut text = match (&change.a, &change.b) {
-        (None, Some(new)) => format!("{}: {}", change.kind, numbers_of_summary(&new.summary)),
+        (None, Some(new)) => format!("{}: {}", change.kind, short_numbers(&new.summary)),
         (Some(gone), None) => format!("{}: {}", change.kind, gone.summary.split(": ").next().unwrap_or_default()),
         _ => format!("{} {}", change.name(), change.numbers).trim_end().to_owned(),
     };
     if let Some(note) = &change.note {
         let _ = write!(text, " ({note})");
     }
-    RankedChange { direction: change.state.direction(), state: describe_state(change), text }
+    // A new one with a note may have been there before.
+    let is_uncertain = change.note.is_some() && !became_critical(change);
+    let direction = if is_uncertain { Direction::Same } else { change.state.direction() };
+    RankedChange { direction, may_be_worse: change.state.is_worse(), state: describe_state(change), text }
 }
 
 /// State and severity of a finding: `WARNING -> CRITICAL`, `STILL CRITICAL`, `NEW WARNING`.
@@ -132,6 +167,20 @@ fn numbers_of_summary(summary: &str) -> String {
     with_numbers.map(|(_, clause)| clause).collect::<Vec<_>>().join(": ")
 }
 
+/// [`numbers_of_summary`], of which a long one loses what follows its first semicolons.
+fn short_numbers(summary: &str) -> String {
+    const MAX_LENGTH: usize = 110;
+    let mut text = String::new();
+    for part in numbers_of_summary(summary).split("; ") {
+        if !text.is_empty() && text.len() + part.len() > MAX_LENGTH {
+            break;
+        }
+        let separator = if text.is_empty() { "" } else { "; " };
+        let _ = write!(text, "{separator}{part}");
+    }
+    text
+}
+
 /// One sentence for an incident: what changed, and the cause.
 pub(super) fn summarise(
     ranked: &[RankedChange],
@@ -139,18 +188,26 @@ pub(super) fn summarise(
     measures: &[ComparedMeasure],
     patterns: &[ChangePattern],
 ) -> String {
+    let changes = ShownChanges::of_ranked(ranked);
+    let stated = join_by_state(&changes.shown) + &changes.more();
     let has_changes = ranked.iter().any(|change| change.direction != Direction::Same);
     if has_changes {
-        return join_by_state(ranked.iter()) + &describe_causes(outcomes, patterns);
+        let causes = describe_causes(&stated, outcomes, patterns);
+        return stated + &causes;
     }
-    let measures = describe_measures(outcomes, measures);
-    // What the measures' text already states is not repeated.
-    let unstated = join_by_state(ranked.iter().filter(|change| !measures.contains(&change.text)));
-    if unstated.is_empty() { measures } else { format!("{unstated}; {measures}") }
+    let measures = describe_measures(&stated, outcomes, measures);
+    let separator = if stated.is_empty() || measures.is_empty() { "" } else { "; " };
+    format!("{stated}{separator}{measures}")
+}
+
+/// Changes that the sentence only counts: `REGRESSED: merged chunks 0.0 % -> 30.0 %`; empty without any.
+pub(super) fn describe_others(outcomes: &[ProblemOutcome], findings: &[FindingChange]) -> String {
+    let ranked = rank_changes(outcomes, findings);
+    join_by_state(&ShownChanges::of_ranked(&ranked).others)
 }
 
 /// Joins changes, with one heading for those of the same state in a row: `FIXED: lost tokens 12 -> 0; NEW WARNING: backlog, queued`.
-fn join_by_state<'c>(changes: impl Iterator<Item = &'c RankedChange>) -> String {
+fn join_by_state(changes: &[&RankedChange]) -> String {
     let mut text = String::new();
     let mut last_state = "";
     for change in changes {
@@ -166,11 +223,13 @@ fn join_by_state<'c>(changes: impl Iterator<Item = &'c RankedChange>) -> String 
     text
 }
 
-/// Causes of the changed problems, to be appended to them: `; cause: incremental output was enabled`.
-fn describe_causes(outcomes: &[ProblemOutcome], patterns: &[ChangePattern]) -> String {
+/// Causes of the changed problems that the sentence states, to be appended to it: `; cause: incremental output was enabled`.
+fn describe_causes(stated: &str, outcomes: &[ProblemOutcome], patterns: &[ChangePattern]) -> String {
     let mut text = String::new();
     let mut last_explained = None;
-    for pattern in patterns.iter().filter(|pattern| !pattern.explains.is_empty()) {
+    let explains_stated =
+        patterns.iter().filter(|pattern| pattern.explains.iter().any(|name| stated.contains(name.as_str())));
+    for pattern in explains_stated {
         let mut changed = outcomes.iter().filter(|outcome| outcome.state.is_change());
         // A cause of one change may have nothing to do with the others.
         let explained = if changed.any(|outcome| !pattern.explains.contains(&outcome.name)) {
@@ -215,11 +274,9 @@ fn is_data_lacking(outcomes: &[ProblemOutcome]) -> bool {
     lacks_data || !is_any_known
 }
 
-/// Maximum number of measures in the sentence, which a reader takes in at once.
-const MAX_MEASURES: usize = 3;
-
-/// State of a comparison in which neither a problem nor a finding changed, by its measures, with the first few that changed.
-fn describe_measures(outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) -> String {
+/// State of a comparison in which neither a problem nor a finding changed, by its measures, with the first few that changed. Empty if `stated`
+/// has all that did not change.
+fn describe_measures(stated: &str, outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) -> String {
     let mut judged = measures.iter().map(|measure| measure.verdict);
     if judged.all(|verdict| matches!(verdict, ChangeVerdict::NotComparable | ChangeVerdict::NotEnoughData)) {
         return String::from("NOT ENOUGH DATA: no measure has enough slots under load in both runs");
@@ -236,15 +293,27 @@ fn describe_measures(outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) 
         ProblemState::Unchanged
     };
     let mut parts = Vec::new();
-    for measure in worse.into_iter().chain(better).take(MAX_MEASURES) {
+    let mut is_any_stated = false;
+    for measure in worse.into_iter().chain(better) {
         parts.push(format!("{} {} ({})", measure.name, measure.verdict.as_str(), measure.change_text()));
     }
     for outcome in outcomes.iter().filter(|outcome| outcome.state == state) {
-        parts.push(name_with_numbers(outcome));
+        let text = name_with_numbers(outcome);
+        if stated.contains(&text) {
+            is_any_stated = true;
+        } else {
+            parts.push(text);
+        }
+    }
+    if parts.is_empty() && is_any_stated {
+        return String::new();
     }
     if parts.is_empty() {
         let names: Vec<&str> = outcomes.iter().map(|outcome| outcome.name.as_str()).collect();
         parts.push(format!("the runs do not both observe {}", names.join(", ")));
     }
-    format!("{}: {}", state.as_str(), parts.join(", "))
+    let others = parts.len().saturating_sub(MAX_CHANGES);
+    parts.truncate(MAX_CHANGES);
+    let more = if others > 0 { format!(" and {others} more") } else { String::new() };
+    format!("{}: {}{more}", state.as_str(), parts.join(", "))
 }

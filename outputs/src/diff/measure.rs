@@ -10,7 +10,8 @@ use crate::report::{HopSeries, Report, Series, SpreadSeries, ThreadSeries};
 /// Direction of improvement.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum GoodDirection {
-    More,
+    /// More, unless as much more load explains it; less is worse unless as much less load explains it.
+    MoreAtEqualLoad,
     Less,
     Neither,
 }
@@ -26,6 +27,8 @@ struct Measure {
     whole_runs: Option<[Option<f64>; 2]>,
     /// Exact totals of both runs, if a count is conclusive: none against some needs no test for noise.
     exact: Option<ExactTotals>,
+    /// Smallest difference that matters, in the measure's unit.
+    least_distance: f64,
 }
 
 /// Totals of a whole run, before and after.
@@ -41,7 +44,35 @@ struct Criteria<'o> {
     level: f64,
     /// Number of slots under load in the run that has fewer.
     fewest_slots: usize,
+    /// How the number of live requests changed.
+    load: LoadChange,
     options: &'o DiffOptions,
+}
+
+/// How the load of the second run differs from that of the first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LoadChange {
+    Lower,
+    Equal,
+    Higher,
+}
+
+impl LoadChange {
+    /// By the mean number of live requests: an engine that has as many requests and sends fewer tokens is slower.
+    fn of_runs(a: &Series, b: &Series, options: &DiffOptions) -> Self {
+        let [live_a, live_b] = [a, b].map(|series| mean_of_slots(Some(&live_requests(series))).unwrap_or(0.0));
+        if !is_large_enough(MeasureUnit::Number, live_a, live_b, options) {
+            Self::Equal
+        } else if live_b > live_a {
+            Self::Higher
+        } else {
+            Self::Lower
+        }
+    }
+}
+
+fn live_requests(series: &Series) -> Vec<f64> {
+    per_slot(series, |slot| Some(*series.requests.live.get(slot)? as f64))
 }
 
 /// Verdict on a measure, and its reason if it needs one.
@@ -63,6 +94,7 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
     let criteria = Criteria {
         level: mann_whitney::significance_level(p_values, options.alpha),
         fewest_slots: loaded_slots(series_a).len().min(loaded_slots(series_b).len()),
+        load: LoadChange::of_runs(series_a, series_b, options),
         options,
     };
     let mut compared: Vec<ComparedMeasure> = measures
@@ -71,12 +103,32 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
         .map(|(measure, test)| judge_measure(measure, test.as_ref(), &criteria))
         .collect();
     let are_short = criteria.fewest_slots < options.least_slots_for_noise;
+    if are_short {
+        replace_slots_of_waits(&mut compared, a, b, options.least_time_ns);
+    }
     let whole_runs = problem_outcome::compare_whole_runs(a, b, options.least_time_ns, are_short);
     // Times of the whole runs follow the other times that clients notice.
     let last_gap = compared.iter().rposition(|measure| measure.name.starts_with("gap, "));
     let behind_gaps = last_gap.map_or(0, |last| last + 1);
     compared.splice(behind_gaps..behind_gaps, whole_runs);
+    let is_gap_decided = compared.iter().any(|measure| {
+        measure.name.starts_with("gap of all requests, ") && measure.verdict != ChangeVerdict::NotEnoughData
+    });
+    if is_gap_decided {
+        // Beside a verdict on all requests, slots too few for one only confuse.
+        compared.retain(|measure| measure.verdict.is_change() || !measure.name.starts_with("gap, "));
+    }
     compared
+}
+
+/// Replaces the waits of slots on hops, unless they changed, by those of all frames, where the runs have enough of them.
+fn replace_slots_of_waits(compared: &mut Vec<ComparedMeasure>, a: &Report, b: &Report, least_time_ns: u64) {
+    for waits in problem_outcome::compare_waits(a, b, least_time_ns) {
+        let names = ["median", "p99"].map(|quantile| format!("queue wait, {quantile} on {}", waits.hop));
+        let first = compared.iter().position(|measure| names.contains(&measure.name));
+        compared.retain(|measure| measure.verdict.is_change() || !names.contains(&measure.name));
+        compared.insert(first.unwrap_or(0).min(compared.len()), waits.measure);
+    }
 }
 
 /// Tests whether the slots of the runs differ; `None` if a run has too few.
@@ -119,13 +171,13 @@ fn judge_by_test(
 ) -> Judged {
     let within_noise = Judged { verdict: ChangeVerdict::WithinNoise, note: None };
     let (Some(a), Some(b)) = (a, b) else { return within_noise };
-    if !is_large_enough(measure.unit, a, b, criteria.options) {
+    if !is_large_enough(measure.unit, a, b, criteria.options) || (b - a).abs() < measure.least_distance {
         return within_noise;
     }
     let interval = test.shift_interval(criteria.level);
     let is_shifted = interval.is_some_and(|interval| is_shifted_as_far(measure.unit, a, b, interval, criteria.options));
     if is_shifted && test.p_value() <= criteria.level {
-        return Judged { verdict: verdict_on_change(measure.good, a < b), note: None };
+        return Judged { verdict: verdict_on_change(measure.good, a < b, criteria.load), note: None };
     }
     // With more slots, the test might confirm the difference.
     let needed = criteria.options.least_slots_for_noise;
@@ -139,10 +191,12 @@ fn judge_by_test(
 }
 
 /// Verdict on a measure that changed beyond noise.
-fn verdict_on_change(good: GoodDirection, is_rise: bool) -> ChangeVerdict {
+fn verdict_on_change(good: GoodDirection, is_rise: bool, load: LoadChange) -> ChangeVerdict {
+    let follows_load = load == if is_rise { LoadChange::Higher } else { LoadChange::Lower };
     let is_better = match good {
         GoodDirection::Neither => return ChangeVerdict::Changed,
-        GoodDirection::More => is_rise,
+        GoodDirection::MoreAtEqualLoad if follows_load => return ChangeVerdict::Changed,
+        GoodDirection::MoreAtEqualLoad => is_rise,
         GoodDirection::Less => !is_rise,
     };
     if is_better { ChangeVerdict::Better } else { ChangeVerdict::Worse }
@@ -232,6 +286,9 @@ fn is_large_enough(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> 
     }
 }
 
+/// Change of the mean backlog below which nobody waits longer: a few frames are always on their way.
+const LEAST_BACKLOG: f64 = 10.0;
+
 /// The measures of two runs, in the order of the path.
 struct MeasureList<'s> {
     a: &'s Series,
@@ -251,20 +308,19 @@ impl MeasureList<'_> {
         let a = samples_of(self.a);
         let b = samples_of(self.b);
         if a.is_some() || b.is_some() {
-            self.measures.push(Measure { name: name.to_owned(), unit, good, a, b, whole_runs: None, exact: None });
+            let name = name.to_owned();
+            self.measures.push(Measure { name, unit, good, a, b, whole_runs: None, exact: None, least_distance: 0.0 });
         }
     }
 
     /// Adds the measures of all hops together.
     fn add_traffic(&mut self) {
-        use GoodDirection::{Less, More, Neither};
+        use GoodDirection::{Less, MoreAtEqualLoad, Neither};
         use MeasureUnit::{Ns, Number, PerSecond};
-        self.add("tokens sent", PerSecond, More, |s| Some(per_second(s, &s.tokens.sent)));
-        self.add("tokens received", PerSecond, More, |s| Some(per_second(s, s.tokens.received.as_ref()?)));
-        self.add("tokens delivered", PerSecond, More, |s| Some(per_second(s, s.tokens.delivered.as_ref()?)));
-        self.add("requests live", Number, Neither, |s| {
-            Some(per_slot(s, |slot| Some(*s.requests.live.get(slot)? as f64)))
-        });
+        self.add("tokens sent", PerSecond, MoreAtEqualLoad, |s| Some(per_second(s, &s.tokens.sent)));
+        self.add("tokens received", PerSecond, MoreAtEqualLoad, |s| Some(per_second(s, s.tokens.received.as_ref()?)));
+        self.add("tokens delivered", PerSecond, MoreAtEqualLoad, |s| Some(per_second(s, s.tokens.delivered.as_ref()?)));
+        self.add("requests live", Number, Neither, |s| Some(live_requests(s)));
         self.add("tokens a chunk", Number, Neither, |s| Some(ratio_per_slot(s, &s.tokens.sent, &s.chunks.sent)));
         self.add("gap, median", Ns, Less, |s| quantile_per_slot(s, s.gap_ns.as_ref(), |gap| &gap.p50));
         self.add("gap, p99", Ns, Less, |s| quantile_per_slot(s, s.gap_ns.as_ref(), |gap| &gap.p99));
@@ -287,10 +343,14 @@ impl MeasureList<'_> {
         self.add(&format!("queue wait, p99 on {name}"), Ns, Less, |s| {
             quantile_per_slot(s, hop_named(s, name)?.queue_wait_ns.as_ref(), |wait| &wait.p99)
         });
-        self.add(&format!("backlog, frames on {name}"), Number, Less, |s| {
+        let backlog_name = format!("backlog, frames on {name}");
+        self.add(&backlog_name, Number, Less, |s| {
             let backlog = hop_named(s, name)?.backlog_max_frames.as_ref()?;
             Some(per_slot(s, |slot| Some(backlog.count_in(slot)? as f64)))
         });
+        if let Some(backlog) = self.measures.last_mut().filter(|measure| measure.name == backlog_name) {
+            backlog.least_distance = LEAST_BACKLOG;
+        }
         self.add(&format!("frames a wakeup on {name}"), Number, Neither, |s| {
             let hop = hop_named(s, name)?;
             // A receiver that never catches up completes no wakeup.

@@ -143,7 +143,7 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
         } else {
             state_by_measures(measures, &[DROPPED_CONFIRMED]).fixed_if(lost_b == Some(0))
         };
-        return ProblemOutcome { name, state, numbers: before_and_after(lost_a, lost_b, count) };
+        return ProblemOutcome { name, state, numbers: lost_before_and_after(a, b) };
     }
     // Predicted losses are counted in chunks. Proven losses cannot be compared with them.
     match (a.chunks.dropped_predicted, b.chunks.dropped_predicted) {
@@ -157,6 +157,25 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
         }
         _ => ProblemOutcome { name, state: ProblemState::NotObserved, numbers: String::new() },
     }
+}
+
+/// `12 -> 0`; of runs with different numbers of tokens their shares, too: `4.7 % -> 3.7 % (4,069 -> 1,876)`.
+fn lost_before_and_after(a: &Report, b: &Report) -> String {
+    /// Smallest factor between the numbers of tokens of two runs whose losses cannot be compared.
+    const LEAST_FACTOR: f64 = 1.1;
+    let counts = before_and_after(a.chunks.tokens_lost, b.chunks.tokens_lost, count);
+    let [tokens_a, tokens_b] = [a.tokens.sent, b.tokens.sent];
+    let is_of_other_length = tokens_a.max(tokens_b) as f64 >= LEAST_FACTOR * tokens_a.min(tokens_b) as f64;
+    if counts.is_empty() || tokens_a.min(tokens_b) == 0 || !is_of_other_length {
+        return counts;
+    }
+    let shares = before_and_after(lost_share(a), lost_share(b), |share| share);
+    format!("{shares} ({counts})")
+}
+
+/// Share of lost tokens in those that were sent.
+fn lost_share(run: &Report) -> Option<String> {
+    Some(share(run.chunks.tokens_lost?, run.tokens.sent))
 }
 
 /// Whether the run could have shown lost tokens.
@@ -224,6 +243,8 @@ fn state_by_measures(measures: &[ComparedMeasure], names: &[&str]) -> ProblemSta
 /// A quantile of all requests or tokens of a run.
 struct ComparedQuantile {
     name: String,
+    /// `p99`.
+    label: &'static str,
     a_ns: u64,
     b_ns: u64,
     /// Requests or tokens of both runs.
@@ -276,6 +297,7 @@ fn highest_quantile(quantity: &str, a: &RequestTimes, b: &RequestTimes) -> Optio
         if has_enough && let (Some(a_ns), Some(b_ns)) = (a_ns, b_ns) {
             return Some(ComparedQuantile {
                 name: format!("{quantity} of all requests, {label}"),
+                label,
                 a_ns,
                 b_ns,
                 a_count: a.count,
@@ -305,17 +327,46 @@ fn quantile_of_gap(a: &Report, b: &Report) -> Option<ComparedQuantile> {
     highest_quantile("gap", &RequestTimes::of_gap(a), &RequestTimes::of_gap(b))
 }
 
+/// Waits of all frames on a hop that both runs have.
+pub(super) struct ComparedWaits {
+    pub(super) hop: String,
+    pub(super) measure: ComparedMeasure,
+}
+
+/// Waits of all frames on each hop, where both runs have enough frames.
+pub(super) fn compare_waits(a: &Report, b: &Report, least_time_ns: u64) -> Vec<ComparedWaits> {
+    let mut compared = Vec::new();
+    for hop in &a.hops {
+        let same_hop = b.hops.iter().find(|other| other.name == hop.name);
+        let waits_of_b = same_hop.and_then(|other| other.queue_wait_ns.as_ref());
+        let (Some(waits_of_a), Some(waits_of_b)) = (&hop.queue_wait_ns, waits_of_b) else { continue };
+        let before = RequestTimes::of_spread(waits_of_a);
+        let after = RequestTimes::of_spread(waits_of_b);
+        let Some(quantile) = highest_quantile("queue wait", &before, &after) else { continue };
+        // Waits of neighbouring frames depend on each other, so there must be more of them than of requests.
+        if quantile.a_count.min(quantile.b_count) < LEAST_DEPENDENT {
+            continue;
+        }
+        let name = format!("queue wait of all frames, {} on {}", quantile.label, hop.name);
+        let quantile = ComparedQuantile { name, counted: "frames", ..quantile };
+        compared.push(ComparedWaits { hop: hop.name.clone(), measure: compare_quantile(quantile, least_time_ns) });
+    }
+    compared
+}
+
+/// Smallest number of tokens or frames in each run: those of one request are not independent, so even a median needs many.
+const LEAST_DEPENDENT: u64 = 1_000;
+
 /// Inter-token latency of all tokens at one end, as median and p99.
 fn quantiles_of_itl(end: &str, a: &Spread, b: &Spread) -> [ComparedQuantile; 2] {
-    /// Tokens of one request are not independent, so even a median needs many.
-    const LEAST_TOKENS: u64 = 1_000;
     [("median", a.p50, b.p50), ("p99", a.p99, b.p99)].map(|(label, a_ns, b_ns)| ComparedQuantile {
         name: format!("ITL {end}, {label}"),
         a_ns,
         b_ns,
         a_count: a.count,
         b_count: b.count,
-        least_count: LEAST_TOKENS,
+        least_count: LEAST_DEPENDENT,
+        label,
         counted: "tokens",
     })
 }
@@ -341,7 +392,7 @@ pub(super) fn compare_whole_runs(a: &Report, b: &Report, least_time_ns: u64, are
 fn compare_quantile(quantile: ComparedQuantile, least_time_ns: u64) -> ComparedMeasure {
     /// Smallest factor: without slots, noise cannot be estimated.
     const LEAST_FACTOR: f64 = 2.0;
-    let ComparedQuantile { name, a_ns, b_ns, a_count, b_count, least_count, counted } = quantile;
+    let ComparedQuantile { name, a_ns, b_ns, a_count, b_count, least_count, counted, .. } = quantile;
     let is_large =
         a_ns.abs_diff(b_ns) >= least_time_ns && a_ns.max(b_ns) as f64 >= LEAST_FACTOR * a_ns.min(b_ns) as f64;
     let before = count(a_count);

@@ -27,6 +27,10 @@ pub(super) fn render_text(diff: &Diff) -> String {
     if let Some(short_runs) = &diff.short_runs {
         wrap(&mut out, short_runs, "", "   ");
     }
+    let others = headline::describe_others(&diff.outcomes, &diff.findings);
+    if !others.is_empty() {
+        wrap(&mut out, &others, "more: ", "   ");
+    }
     let unchanged = headline::describe_unchanged(&diff.outcomes, &diff.verdict);
     if !unchanged.is_empty() {
         wrap(&mut out, &unchanged, "", "   ");
@@ -94,7 +98,8 @@ fn write_legs(out: &mut String, wait: &WaitShift) {
     );
     for leg in &wait.legs {
         let LegCells { place, a_time, a_share, b_time, b_share } = leg.cells();
-        let _ = writeln!(out, "{place:NAME_WIDTH$.NAME_WIDTH$} {a_time:>11} {a_share:>8} {b_time:>11} {b_share:>8}");
+        let name = name_cell(&place);
+        let _ = writeln!(out, "{name} {a_time:>11} {a_share:>8} {b_time:>11} {b_share:>8}");
     }
     let _ = writeln!(out);
 }
@@ -108,12 +113,20 @@ fn describe_run(run: &RunSummary) -> String {
     format!("{}: {}, {}, {slots}", run.name, run.what, duration(run.window_ns))
 }
 
+/// A name in the first column. A longer one has a line of its own.
+fn name_cell(name: &str) -> String {
+    if name.chars().count() <= NAME_WIDTH {
+        return format!("{name:NAME_WIDTH$}");
+    }
+    format!("{name}\n{:NAME_WIDTH$}", "")
+}
+
 /// Writes the row of a measure, with its note or its interval.
 fn write_measure(out: &mut String, measure: &ComparedMeasure, diff: &Diff) {
-    let name = &measure.name;
+    let name = name_cell(&measure.name);
     let _ = write!(
         out,
-        "{name:NAME_WIDTH$.NAME_WIDTH$} {:>11} {:>11} {:>8}  {}",
+        "{name} {:>11} {:>11} {:>8}  {}",
         measure.unit.format_value(measure.a),
         measure.unit.format_value(measure.b),
         measure.change_text(),
@@ -144,6 +157,10 @@ pub(super) fn render_markdown(diff: &Diff) -> String {
     }
     if let Some(short_runs) = &diff.short_runs {
         let _ = writeln!(out, "- {}", escaped(short_runs));
+    }
+    let others = headline::describe_others(&diff.outcomes, &diff.findings);
+    if !others.is_empty() {
+        let _ = writeln!(out, "- more: {}", escaped(&others));
     }
     let unchanged = headline::describe_unchanged(&diff.outcomes, &diff.verdict);
     if !unchanged.is_empty() {

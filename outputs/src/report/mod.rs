@@ -5,6 +5,7 @@ mod abandoned;
 pub mod bar;
 pub(crate) mod brief;
 mod build;
+mod evidence;
 mod finding;
 mod frontend;
 pub mod hostile;
@@ -41,6 +42,7 @@ use trace::{Analysis, MonoNs, ReportInput, SamplingCost};
 pub use abandoned::{AbandonedReport, AbandonedRow, AbortRow};
 pub(crate) use brief::wrap;
 pub use brief::{Clock, NO_THROTTLING, NO_WAITS, describe_episodes, describe_place, is_identifier};
+pub use evidence::{EvidenceNumber, evidence_label};
 pub use finding::{EpisodeLine, FindingLine};
 pub use frontend::FrontendCounts;
 pub use judged::{

@@ -318,6 +318,78 @@ fn a_growing_wait_in_a_short_run_is_not_called_unchanged() {
     let diff = compare(&a, &b);
     assert_eq!(measure(&diff, "gap, p99").verdict, ChangeVerdict::NotEnoughData, "{}", diff.to_text());
     assert!(diff.verdict.starts_with("NOT ENOUGH DATA: "), "{}", diff.verdict);
+    // All requests and frames decide where they are known, and no row beside them lacks data.
+    for (report, p99) in [(&mut a, 2_000_000), (&mut b, 3 * SECOND)] {
+        report.gap_ns = Some(Gap {
+            count: 5_000,
+            p50: Some(1_000_000),
+            p90: Some(p99),
+            p99: Some(p99),
+            max: Some(p99),
+            max_rid: String::new(),
+            classes: Vec::new(),
+        });
+        report.hops[0].queue_wait_ns = Some(Spread { count: 5_000, p50: 1_000_000, p90: p99, p99, max: p99 });
+    }
+    let diff = compare(&a, &b);
+    for name in ["gap of all requests, p99", "queue wait of all frames, p99 on scheduler->tokenizer"] {
+        assert_eq!(measure(&diff, name).verdict, ChangeVerdict::Worse, "{}", diff.to_text());
+    }
+    let undecided = diff.measures.iter().filter(|measure| measure.verdict == ChangeVerdict::NotEnoughData);
+    assert!(undecided.clone().all(|measure| !measure.name.contains("gap") && !measure.name.contains("wait")));
+    assert!(diff.verdict.starts_with("REGRESSED: first-token gap p99 2.0 ms -> 3.000 s"), "{}", diff.verdict);
+}
+
+#[test]
+fn traffic_that_follows_the_load_is_neither_better_nor_worse() {
+    let (a, mut b) = (run(1, 1.0, Mode::Cumulative), run(2, 2.0, Mode::Cumulative));
+    b.series.as_mut().expect("slots").gap_ns.clone_from(&a.series.as_ref().expect("slots").gap_ns);
+    assert_eq!(measure(&compare(&a, &b), "tokens sent").verdict, ChangeVerdict::Better, "as many live requests");
+    for live in &mut b.series.as_mut().expect("slots").requests.live {
+        *live *= 2;
+    }
+    for (before, after) in [(&a, &b), (&b, &a)] {
+        assert_eq!(measure(&compare(before, after), "tokens sent").verdict, ChangeVerdict::Changed);
+    }
+}
+
+/// A finding that the other run could not show is named first, and proves no regression.
+#[test]
+fn findings_come_first_and_the_sentence_is_short() {
+    let (a, mut b) = (run(1, 1.0, Mode::Incremental), run(2, 1.0, Mode::Incremental));
+    let summary = "the scheduler continued 28 requests whose client had disconnected: for up to 9.000 s, 23,759 tokens generated \
+                   for nobody; 5b92f00d for 9.000 s, 800 tokens; 5b92f00e for 8.000 s, 700 tokens";
+    b.findings = vec![finding("abandoned-requests", "warning", summary)];
+    let [forward, reverse] = [compare(&a, &b), compare(&b, &a)];
+    let expected = "NEW WARNING: abandoned-requests: the scheduler continued 28 requests whose client had disconnected: for up to \
+                    9.000 s, 23,759 tokens generated for nobody (first run: ";
+    assert!(forward.verdict.starts_with(expected), "{}", forward.verdict);
+    assert!(reverse.verdict.starts_with("NOT COMPARABLE WARNING: abandoned-requests: "), "{}", reverse.verdict);
+    assert!(!forward.is_worse() && !reverse.is_worse());
+    let kinds = ["undecoded", "limit-reached", "wire-arithmetic", "mode-mix"];
+    b.findings = kinds.map(|kind| finding(kind, "warning", "3 of 4")).to_vec();
+    let diff = compare(&a, &b);
+    assert_eq!(diff.verdict, "NEW WARNING: undecoded: 3 of 4, limit-reached: 3 of 4; and 2 more");
+    let others = "NEW WARNING: wire-arithmetic: 3 of 4, mode-mix: 3 of 4";
+    assert!(diff.to_text().contains(&format!("more: {others}")), "{}", diff.to_text());
+    assert!(diff.to_markdown().contains("- more: NEW WARNING: wire"), "{}", diff.to_markdown());
+    let long_name = "queue wait, p99 on detokenizer-router->detokenizer of another one";
+    let mut named = diff.clone();
+    long_name.clone_into(&mut named.measures[0].name);
+    assert!(named.to_text().contains(&format!("{long_name}\n")), "{}", named.to_text());
+}
+
+#[test]
+fn losses_of_runs_of_other_lengths_are_compared_as_shares() {
+    let (mut a, mut b) = lossy_and_merging(7);
+    (a.tokens.sent, b.tokens.sent) = (100_000, 50_000);
+    b.chunks.tokens_lost = Some(5_000);
+    b.chunks.dropped_confirmed = Some(5_000);
+    let lost = &compare(&a, &b).outcomes[0];
+    assert_eq!(lost.numbers, "21.0 % -> 10.0 % (21,000 -> 5,000)");
+    a.findings = vec![finding("dropped-chunks", "critical", "21,000 chunks never delivered")];
+    let same = compare(&a, &a).verdict;
+    assert!(same.starts_with("STILL CRITICAL: lost tokens 21,000 -> 21,000"), "{same}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::thresholds::STALLED_NS;
 use super::{DetectContext, Severity, Verdicts};
 use crate::clock::MonoNs;
-use crate::ledger::EngineFailure;
+use crate::ledger::{CountedRids, EngineFailure};
 use crate::words::{duration, plural};
 
 /// The engine ended during the run.
@@ -47,6 +47,7 @@ pub(super) fn detect_stalled_requests(context: &DetectContext<'_>, out: &mut Ver
         return;
     }
     let mut stalled = 0;
+    let mut stalled_rids = CountedRids::default();
     let mut retracted = 0;
     let mut worst_ns = 0;
     let mut worst_rid = "";
@@ -57,6 +58,7 @@ pub(super) fn detect_stalled_requests(context: &DetectContext<'_>, out: &mut Ver
         }
         let silent_ns = context.now.since(request.last_at);
         stalled += 1;
+        stalled_rids.add(&request.rid);
         retracted += u64::from(request.retractions > 0);
         if silent_ns > worst_ns {
             worst_ns = silent_ns;
@@ -75,6 +77,7 @@ pub(super) fn detect_stalled_requests(context: &DetectContext<'_>, out: &mut Ver
     out.add_verdict(Severity::Warning, summary)
         .rid(worst_rid)
         .since(since)
+        .requests(&stalled_rids)
         .weighed("requests", stalled)
         .with("retracted_before", retracted)
         .with("longest_ns", worst_ns)

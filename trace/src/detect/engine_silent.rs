@@ -61,6 +61,7 @@ fn add_waiting_requests(verdict: &mut Verdict, context: &DetectContext<'_>) {
     let hop = silenced.worst_hop.map(|hop| context.ledger.hop_name(hop).into_owned());
     verdict
         .rid(&late.worst)
+        .requests(&late.requests)
         .with("requests_late", late.rids)
         .with("requests_late_longest_ns", late.amount)
         .with_known(REQUESTS_HOP, hop);

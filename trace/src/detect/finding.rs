@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::explained_ttft::explained_ttft_ns;
 use super::{ALL, DetectContext, Detector, Keep};
 use crate::clock::MonoNs;
-use crate::ledger::{AffectedRequests, OccurrenceTimes};
+use crate::ledger::{AffectedRequests, CountedRids, OccurrenceTimes};
 use crate::stats::WINDOW_NS;
 use crate::words::names;
 
@@ -54,6 +54,9 @@ pub struct Verdict {
     /// All occurrences, where their times are recorded; not serialized.
     #[serde(skip)]
     pub times: OccurrenceTimes,
+    /// Requests that it counts, where they are recorded; not serialized.
+    #[serde(skip)]
+    pub requests: CountedRids,
     /// Number of occurrences so far. `None` means a state, which lasts while it is found.
     pub occurrences: Option<u64>,
     /// One sentence, with numbers.
@@ -85,15 +88,21 @@ impl Verdict {
         self
     }
 
-    /// Sets the worst affected request and the times of the occurrences. Adds the number of affected requests under this name.
+    /// Sets the affected requests with the worst one, and the times of the occurrences. Adds the number of affected requests under this name.
     pub(super) fn affected(&mut self, name: &str, seen: &AffectedRequests) -> &mut Self {
-        self.rid(&seen.worst).times(seen.times).with(name, seen.rids)
+        self.rid(&seen.worst).times(seen.times).requests(&seen.requests).with(name, seen.rids)
     }
 
     /// Sets the start of the problem and the time of its last occurrence.
     pub(super) fn times(&mut self, times: OccurrenceTimes) -> &mut Self {
         self.times = times;
         self.since(times.first()).last_at(times.last())
+    }
+
+    /// Sets the requests that it counts.
+    pub(super) fn requests(&mut self, requests: &CountedRids) -> &mut Self {
+        self.requests = requests.clone();
+        self
     }
 
     pub(super) fn last_at(&mut self, last_at: Option<MonoNs>) -> &mut Self {

@@ -9,7 +9,8 @@ pub(super) fn detect_inflated_counts(context: &DetectContext<'_>, out: &mut Verd
     let totals = context.ledger.totals();
     let claimed = &totals.claimed_inflation;
     if claimed.seen.rids > 0 {
-        report_inflation(out, Severity::Critical, claimed, "consumers counted", true);
+        let consumer = format!("a consumer at the {} counted", context.facts().receiver());
+        report_inflation(out, Severity::Critical, claimed, &consumer, true);
     } else if totals.wire_inflation.seen.rids > 0 {
         report_inflation(out, Severity::Warning, &totals.wire_inflation, "a consumer that sums chunks counted", false);
     }

@@ -96,9 +96,11 @@ pub(super) fn detect_late_deliveries(context: &DetectContext<'_>, out: &mut Verd
     let verdict = out
         .add_verdict(severity, parts.join("; "))
         .times(ledger.late_deliveries)
+        .requests(&ledger.late_delivery_rids)
         .occurrences(waits.count_above(GAP_WARNING_NS) + ledger.itl_delivered().count_above(GAP_WARNING_NS))
         .weight(worst)
         .with("requests", waits.count())
+        .with("requests_late", ledger.late_delivery_rids.counted())
         .with("first_token_max_ns", first_ns)
         .with("stall_max_ns", delivered_ns)
         .with("engine_itl_max_ns", sent_ns)
@@ -141,9 +143,11 @@ pub(super) fn detect_late_frontend(context: &DetectContext<'_>, out: &mut Verdic
     out.add_verdict(severity, summary)
             .rid(&waits.worst.rid)
             .times(waits.late)
+            .requests(&waits.late_rids)
             .occurrences(parts.iter().map(|(_, waits)| waits.count_above(GAP_WARNING_NS)).sum())
             .weight(waits.worst.ns)
             .with("responses", waits.responses)
+            .with("responses_late", waits.late_rids.counted())
             .with("first_token_max_ns", waits.first_token.max())
             .with("last_token_max_ns", waits.last_token.max())
             .advice(

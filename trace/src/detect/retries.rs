@@ -42,6 +42,7 @@ pub(super) fn detect_aborted_retries(context: &DetectContext<'_>, out: &mut Verd
         .rid(&latest.rid)
         .since(ledger.first_aborted_retry_at())
         .occurrences(requests)
+        .requests(&ledger.aborted_retries().map(|retry| &*retry.rid).collect())
         .weighed("requests", requests)
         .with("delay_ns", delay_ns)
         .with("latest", rows)

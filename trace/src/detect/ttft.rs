@@ -338,6 +338,7 @@ fn detect_late_leg<'v>(
     verdict
         .rid(&worst.rid)
         .times(late.times)
+        .requests(&late.rids)
         .occurrences(late.requests)
         .weighed("longest_ns", worst.ns)
         .with("requests", requests)

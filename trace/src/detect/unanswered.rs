@@ -69,6 +69,7 @@ pub(super) fn detect_unanswered_requests(context: &DetectContext<'_>, out: &mut 
     out.add_verdict(Severity::Warning, summary)
         .rid(oldest.rid)
         .since(Some(oldest.dispatch.sent))
+        .requests(&unanswered.iter().map(|one| one.rid).collect())
         .weighed("requests", requests)
         .with("longest_ns", context.now.since(oldest.dispatch.sent))
         .with("requests_answered_since", oldest.answered_since)

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::limits::push_bounded;
-use super::{GAP_WARNING_NS, Ledger, OccurrenceTimes, WorstGap};
+use super::{CountedRids, GAP_WARNING_NS, Ledger, OccurrenceTimes, WorstGap};
 use crate::clock::MonoNs;
 use crate::event::FrontendWait;
 use crate::stats::Distribution;
@@ -24,6 +24,8 @@ pub struct FrontendWaits {
     pub worst: WorstGap,
     /// Ends of waits that are worth a finding.
     pub(crate) late: OccurrenceTimes,
+    /// Requests with such a wait.
+    pub(crate) late_rids: CountedRids,
     latest: VecDeque<FrontendResponse>,
 }
 
@@ -67,6 +69,7 @@ impl FrontendWaits {
         self.worst.keep_longest(at, wait.rid, longest_ns);
         if longest_ns >= GAP_WARNING_NS {
             self.late.record(at);
+            self.late_rids.add(wait.rid);
         }
         let FrontendWait { rid, first_token_ns, last_token_ns } = *wait;
         push_bounded(

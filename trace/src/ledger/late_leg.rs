@@ -3,7 +3,7 @@
 use super::request_details::{DispatchWait, EngineLoad};
 use super::time_use::TimeUse;
 use super::ttft_path::TtftLeg;
-use super::{OccurrenceTimes, WorstGap};
+use super::{CountedRids, OccurrenceTimes, WorstGap};
 use crate::clock::MonoNs;
 use crate::id::HopId;
 
@@ -107,6 +107,7 @@ pub struct LateLeg {
     pub(crate) worst_hop: Option<HopId>,
     /// Begin of the first leg and end of the last one.
     pub(crate) times: OccurrenceTimes,
+    pub(crate) rids: CountedRids,
     pub(super) window: WindowSums,
     /// Greatest share of the leg in all times to first token of two windows that are over.
     pub(super) max_window_share: f64,
@@ -128,6 +129,7 @@ impl LateLeg {
             worst: None,
             worst_hop: None,
             times: OccurrenceTimes::default(),
+            rids: CountedRids::default(),
             window: WindowSums::default(),
             max_window_share: 0.0,
             last_span: None,
@@ -137,6 +139,7 @@ impl LateLeg {
     /// Adds a request. `receiver_use`: time use of the process that answers clients meanwhile.
     pub(super) fn record(&mut self, late: &LateRequest, receiver_use: Option<TimeUse>) {
         self.requests += 1;
+        self.rids.add(&late.rid);
         self.ns += u128::from(late.ns);
         self.whole_ns += u128::from(late.ttft_ns);
         self.window.add(late.ns);

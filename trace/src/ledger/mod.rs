@@ -7,6 +7,7 @@ mod answer;
 mod backlog;
 mod chunk;
 mod clientless;
+mod counted_rids;
 mod delivery;
 mod delivery_tracker;
 mod dispatched;
@@ -73,6 +74,7 @@ pub use absence::AwayTimes;
 pub use answer::ResponseEnd;
 #[cfg(test)]
 pub(crate) use backlog::MIN_RISING_SECONDS;
+pub use counted_rids::CountedRids;
 pub use dispatched::{DispatchCounts, RequestAbort};
 pub use engine_silence::{ControlMessages, EngineSilence, EngineSilences};
 #[cfg(test)]
@@ -206,6 +208,8 @@ pub struct Ledger {
     worst_delivery_wait: WorstGap,
     /// Waits for a delivery, or times between two, that are worth a finding.
     pub(crate) late_deliveries: OccurrenceTimes,
+    /// Requests with one of these.
+    pub(crate) late_delivery_rids: CountedRids,
     /// Time use of the receiving threads while first tokens waited for them.
     pub(crate) waits: FirstTokenWaits,
     threads: Threads,

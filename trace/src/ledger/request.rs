@@ -275,7 +275,7 @@ impl Request {
             finish: self.finish,
             response_end: self.details.as_ref().and_then(|details| details.response_end),
             retractions: self.retractions,
-            inflated: self.inflated,
+            inflated: self.inflated || self.tracker.as_deref().is_some_and(|tracker| tracker.is_inflated),
             bursts: self.burst_seen,
             damaged_call: self.damaged_call,
             // As the engine's log shows; frames show it to the ledger.
@@ -392,7 +392,7 @@ pub struct RequestNumbers {
     pub response_end: Option<ResponseEnd>,
     /// How often the scheduler retracted it.
     pub retractions: u32,
-    /// One of its streams listed more ids than new tokens.
+    /// One of its streams listed more ids than new tokens, or its consumer counted more tokens than were generated.
     pub inflated: bool,
     /// Several of its chunks were received in one wakeup.
     pub bursts: bool,

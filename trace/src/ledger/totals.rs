@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::counted_rids::CountedRids;
 use super::dispatched::DispatchCounts;
 use super::engine_times::EngineTimesCounts;
 use super::losses::LossMemory;
@@ -22,6 +23,8 @@ pub struct AffectedRequests {
     pub worst: Box<str>,
     /// Amount for the worst request, in the unit of the kind.
     pub amount: u64,
+    /// The requests.
+    pub requests: CountedRids,
 }
 
 impl AffectedRequests {
@@ -30,6 +33,9 @@ impl AffectedRequests {
     pub(crate) fn record_request(&mut self, at: MonoNs, rid: &str, amount: u64, is_first_time: bool) {
         self.times.record(at);
         self.rids += u64::from(is_first_time);
+        if is_first_time {
+            self.requests.add(rid);
+        }
         let is_first_of_equal_ones = amount == self.amount && (self.worst.is_empty() || rid < &*self.worst);
         if amount > self.amount || is_first_of_equal_ones {
             self.amount = amount;

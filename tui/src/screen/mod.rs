@@ -322,6 +322,7 @@ impl Screen {
         let RunState { model, histories } = &mut self.runs[self.shown_run];
         // A filter that was typed just now, also one for a paused view.
         self.ui.filter.find_waits(run.analysis.ledger(), model.table.clock, false);
+        self.ui.filter.read_findings(&model.findings);
         model.table.arrange(&self.ui.filter, self.ui.sort, &self.ui.pins);
         model.position = run.about.position();
         self.ui.update_selection(model);

@@ -3,9 +3,11 @@
 use trace::detect::Finding;
 
 use super::Model;
+use super::request_row::RequestColumn;
+use super::request_table::SortOrder;
 
-/// Filters for the requests that a kind of finding is about.
-pub(crate) const FILTERS_OF_FINDINGS: [(&str, &str); 12] = [
+/// Filters for the requests that a kind of finding is about, where their rows show it.
+pub(crate) const FILTERS_OF_FINDINGS: [(&str, &str); 10] = [
     ("dropped-chunks", "drop>0"),
     ("dropped-chunks-predicted", "flag:DROPPED?"),
     ("merged-chunks", "merged>0"),
@@ -15,26 +17,55 @@ pub(crate) const FILTERS_OF_FINDINGS: [(&str, &str); 12] = [
     ("rid-changed-worker", "flag:MOVED"),
     ("wire-loss", "flag:WIRE-LOSS"),
     ("inflation", "flag:INFLATE"),
-    ("stalled-stream", "flag:STALL"),
     ("abandoned-requests", "flag:ABANDON"),
-    ("unanswered-requests", "flag:STALL state:waiting"),
 ];
 
+/// Findings about requests whose first token came late.
+const LATE_FIRST_TOKENS: [&str; 8] = [
+    "engine-silent",
+    "late-read",
+    "late-dispatch",
+    "late-receive",
+    "late-intake",
+    "queued",
+    "slow-prefill",
+    "slow-first-token",
+];
+
+/// Requests of a finding, as a list of the table.
+pub(super) struct FindingRequests {
+    pub(super) filter: String,
+    /// `requests of queued`, or which others are listed.
+    pub(super) description: String,
+    /// Order that shows the worst ones first; `None` for any order.
+    pub(super) order: Option<SortOrder>,
+}
+
 impl Model {
-    /// Filter for the requests that the finding is about: by its kind, else those whose frames waited on its hop while it lasted, else those in
-    /// flight then.
-    pub(super) fn filter_of_finding(&self, finding: &Finding) -> String {
-        if let Some((_, filter)) = FILTERS_OF_FINDINGS.iter().find(|(kind, _)| *kind == finding.kind) {
-            return String::from(*filter);
+    /// The requests that the finding is about: by their rows or as it counts them, else those whose frames waited on its hop while it lasted,
+    /// else those in flight then.
+    pub(super) fn requests_of_finding(&self, finding: &Finding) -> FindingRequests {
+        let kind = finding.kind;
+        let description = format!("requests of {kind}");
+        let is_late = LATE_FIRST_TOKENS.contains(&kind);
+        let ttft = RequestColumn::with_heading("ttft");
+        let order = is_late.then_some(SortOrder { column: ttft, is_descending: true });
+        if let Some((_, filter)) = FILTERS_OF_FINDINGS.iter().find(|(known, _)| *known == kind) {
+            return FindingRequests { filter: String::from(*filter), description, order };
+        }
+        // A filter's terms are separated by spaces.
+        let hop = finding.verdict.hop.replace(' ', "_");
+        if finding.verdict.requests.counted() > 0 {
+            let place = if hop.is_empty() { hop } else { format!("@{hop}") };
+            return FindingRequests { filter: format!("finding:{kind}{place}"), description, order };
         }
         let from = format_milliseconds(finding.began.since(self.started_at));
         let to = format_milliseconds(finding.last_at.since(self.started_at));
-        let hop = &finding.verdict.hop;
-        if is_about_waiting_frames(finding.kind) && !hop.is_empty() {
-            // A filter's terms are separated by spaces.
-            return format!("waited:{}@{from}..{to}", hop.replace(' ', "_"));
+        if is_about_waiting_frames(kind) && !hop.is_empty() {
+            return FindingRequests { filter: format!("waited:{hop}@{from}..{to}"), description, order: None };
         }
-        format!("at:{from}..{to}")
+        let description = format!("{kind} counts no requests: those in flight while it lasted");
+        FindingRequests { filter: format!("at:{from}..{to}"), description, order: None }
     }
 }
 
@@ -46,5 +77,5 @@ fn format_milliseconds(ns: u64) -> String {
 
 /// Whether findings of this kind say that frames wait on a hop, because they pile up or because their receiver is away.
 fn is_about_waiting_frames(kind: &str) -> bool {
-    ["backlog", "late-frames"].contains(&kind) || kind.starts_with("consumer-")
+    ["backlog", "late-frames", "io-thread-starved"].contains(&kind) || kind.starts_with("consumer-")
 }

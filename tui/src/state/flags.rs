@@ -74,7 +74,7 @@ impl Flag {
             Self::DropPredicted => "predicted drop: chunks shared a wakeup, and this release keeps only the last",
             Self::Stall => "it is unfinished and has had no new token for long",
             Self::Gap => "its first token waited too long or is still waiting",
-            Self::Inflated => "its frames list all tokens so far instead of new ones",
+            Self::Inflated => "its tokens so far were listed or counted as new ones",
             Self::Abandoned => "the scheduler continued it after its client disconnected or it was aborted",
             Self::Aborted => "it was aborted by the client, the engine or an error",
             Self::Retracted => "the engine removed it from the batch to free memory",

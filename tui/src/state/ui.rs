@@ -421,8 +421,10 @@ impl Ui {
     /// Filters the requests to those that the finding is about.
     fn list_requests_of_finding(&mut self, model: &Model) {
         let Some(finding) = model.findings.get(self.selected_index(Tab::Findings)) else { return };
-        let Ok(filter) = RequestFilter::parse(&model.filter_of_finding(finding)) else { return };
-        self.show_message(format!("requests of {}", finding.kind));
+        let requests = model.requests_of_finding(finding);
+        let Ok(filter) = RequestFilter::parse(&requests.filter) else { return };
+        self.show_message(requests.description);
+        self.sort = requests.order.unwrap_or(self.sort);
         self.open_tab(Tab::Requests);
         self.apply_filter(filter);
     }
@@ -517,6 +519,7 @@ impl Ui {
         }
         let mut filter = RequestFilter::parse(text)?;
         filter.settle_times(model.span());
+        filter.read_findings(&model.findings);
         // A live run goes on, so a time that it does not cover yet may come.
         if let Some(recording) = &model.position {
             filter.check_times(recording)?;

@@ -5,7 +5,7 @@ use trace::columns::Number;
 use trace::path;
 
 use super::Model;
-use super::filter::{Condition, RequestFilter, WaitOnHop};
+use super::filter::{Condition, NamedFinding, RequestFilter, WaitOnHop};
 use super::flags::Flag;
 use super::request_row::RequestState;
 
@@ -30,13 +30,15 @@ impl Model {
         format!("not observed since {}", self.format_moment(end.since(self.started_at)))
     }
 
-    /// Why no request can match the filter: its first term on something that this run does not show. A negated term matches such requests.
+    /// Why no request can match the filter, or each does: its first term on something that this run does not show. A negated term matches such
+    /// requests.
     pub(crate) fn unobserved_term(&self, filter: &RequestFilter) -> Option<String> {
-        filter.required_conditions().find_map(|condition| match *condition {
+        filter.conditions().find_map(|condition| match *condition {
             Condition::Number { head, of, .. } => self.missing_number(head, of),
             Condition::Flag(flag) => self.flag_absence(flag),
             Condition::State(state) => self.state_absence(state),
             Condition::Waited(ref wait) => self.wait_absence(wait),
+            Condition::OfFinding(ref named) => finding_absence(named),
             Condition::Rid(_) | Condition::InFlight(_) | Condition::InFlightDuring(_) | Condition::BegunSince(_) => {
                 None
             }
@@ -103,6 +105,16 @@ impl Model {
             Some(reason) => format!("{head} is not observed in this run: {reason}"),
             None => format!("{head} is not known of any request{}", hint_on_missing_number(head)),
         })
+    }
+}
+
+/// Why no request is one of a finding's; `None` if the finding counts some.
+fn finding_absence(named: &NamedFinding) -> Option<String> {
+    let kind = named.kind;
+    match &named.requests {
+        None => Some(format!("the run has no finding {kind}")),
+        Some(requests) if requests.counted() == 0 => Some(format!("{kind} counts no requests")),
+        Some(_) => None,
     }
 }
 

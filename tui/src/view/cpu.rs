@@ -29,7 +29,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let threads = model.threads.as_deref().unwrap_or_default();
     let layout = ThreadTableLayout::for_width(pad.width());
     let mut recent = threads.iter().filter_map(|thread| thread.recent);
-    let mut title = format!("{}; * receives frames", model.format_recent_seconds());
+    let mut title = format!("{}; * receives frames; waits: for a CPU", model.format_recent_seconds());
     for (is_unknown, columns, reason) in [
         (recent.clone().any(|shares| shares.throttled.is_none()), "quota", NO_THROTTLING),
         (recent.any(|shares| shares.waiting.is_none()), "waits", NO_WAITS),
@@ -162,8 +162,8 @@ fn draw_thread_charts(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadL
 /// Time series of the thread with this index.
 pub(super) fn thread_series(index: usize) -> [ChartSeries<'static>; 3] {
     [
-        ChartSeries::new("running", format_whole_percent, move |slot| Some(thread_shares(slot, index)?.running)),
-        ChartSeries::new("waiting", format_whole_percent, move |slot| thread_shares(slot, index)?.waiting)
+        ChartSeries::new("runs", format_whole_percent, move |slot| Some(thread_shares(slot, index)?.running)),
+        ChartSeries::new("waits", format_whole_percent, move |slot| thread_shares(slot, index)?.waiting)
             .with_health(Health::Warning),
         ChartSeries::new("quota", format_whole_percent, move |slot| thread_shares(slot, index)?.throttled)
             .with_health(Health::Warning),

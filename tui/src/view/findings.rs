@@ -1,8 +1,8 @@
 //! Findings tab: each finding with its start, state, evidence and advice.
 
-use outputs::report::{describe_episodes, describe_place, is_identifier};
+use outputs::report::{EvidenceNumber, describe_episodes, describe_place, evidence_label};
 use serde_json::Value;
-use session::units::{format_clock, format_count, format_duration};
+use session::units::{format_bytes, format_clock, format_count, format_duration};
 use trace::detect::{Finding, FindingPhase};
 use trace::words::json_text;
 
@@ -147,22 +147,19 @@ fn describe_time_of_finding(model: &Model, finding: &Finding) -> String {
     format!("began at {began}, {ended} at {last} (after {})", format_duration(duration_ns))
 }
 
-/// Formats `wait_ns: 1500000000` as `wait: 1.50 s`.
+/// Formats `wait_ns: 1500000000` as `wait 1.50 s`.
 fn format_evidence(name: &str, value: &Value) -> String {
-    let Value::Number(number) = value else {
-        return format!("{} {}", name.replace('_', " "), json_text(value));
+    let label = evidence_label(name);
+    let Value::Number(number) = value else { return format!("{label} {}", json_text(value)) };
+    let shown = match EvidenceNumber::read(name, number) {
+        EvidenceNumber::Duration(ns) => format_duration(ns),
+        EvidenceNumber::Bytes(bytes) => format_bytes(bytes),
+        EvidenceNumber::Identifier(id) => id.to_string(),
+        EvidenceNumber::Count(count) => format_count(count),
+        EvidenceNumber::Share(share) => format!("{:.1} %", 100.0 * share),
+        EvidenceNumber::Other { number, unit } => format!("{number:.2}{unit}"),
     };
-    if let Some(duration_name) = name.strip_suffix("_ns") {
-        let duration = number.as_u64().map_or_else(|| number.to_string(), format_duration);
-        return format!("{} {duration}", duration_name.replace('_', " "));
-    }
-    let shown = match number.as_u64() {
-        // Identifiers are no quantities.
-        Some(id) if is_identifier(name) => id.to_string(),
-        Some(count) => format_count(count),
-        None => format!("{:.3}", number.as_f64().unwrap_or(0.0)),
-    };
-    format!("{} {shown}", name.replace('_', " "))
+    format!("{label} {shown}")
 }
 
 #[cfg(test)]
@@ -174,7 +171,10 @@ mod tests {
         assert_eq!(format_evidence("longest_wait_ns", &1_500_000_000_u64.into()), "longest wait 1.50 s");
         assert_eq!(format_evidence("requests", &12_345.into()), "requests 12.3k");
         assert_eq!(format_evidence("io_pid", &59_512.into()), "io pid 59512");
-        assert_eq!(format_evidence("share", &0.125.into()), "share 0.125");
+        assert_eq!(format_evidence("ttft_share", &0.125.into()), "ttft share 12.5 %");
+        assert_eq!(format_evidence("run_wait", &0.255.into()), "waiting for a CPU 25.5 %");
+        assert_eq!(format_evidence("kernel_bytes_max", &0.into()), "kernel bytes max 0 B");
+        assert_eq!(format_evidence("imbalance", &2.19.into()), "imbalance 2.19 times the mean");
         assert_eq!(format_evidence("by_cause", &serde_json::json!({"a": 1})), "by cause {\"a\":1}");
     }
 }

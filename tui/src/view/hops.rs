@@ -177,7 +177,7 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
         if text == "-" {
             pad.draw_text(x, y, "not observed here", Ink::Dim);
         } else {
-            pad.draw_text(x, y, &text, Ink::Plain);
+            pad.draw_items(x, y, &text, Ink::Plain);
         }
         y += 1;
     }
@@ -194,6 +194,8 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
         let chart_x = if pad.width() >= 120 { pad.width() / 2 } else { 45 };
         if pad.width() >= chart_x + MIN_TREND_WIDTH {
             draw_trends(pad, chart_x, y, hop, model, ui);
+        } else {
+            pad.draw_at_right_edge(y, "curves: enlarge ", Ink::Dim);
         }
         draw_histogram(pad, y, hop);
     }
@@ -272,7 +274,7 @@ fn describe_queues(hop: &HopSummary, model: &Model) -> String {
         format!("{current}, max {}", format_bytes(queue.max))
     });
     match hop.inbox_max_frames {
-        Some(frames) => format!("{kernel_queue}; libzmq's inbox max {}", plural(frames, "frame")),
+        Some(frames) => format!("{kernel_queue}  libzmq's inbox max {}", plural(frames, "frame")),
         None => kernel_queue,
     }
 }
@@ -335,11 +337,12 @@ fn draw_trend(pad: &mut Pad<'_>, x: u16, series: &ChartSeries<'_>, window: TimeW
     };
     let title_width = columns.saturating_sub(text_width(&numbers));
     let title = format!("{}, {}", series.label, window.describe(columns, &model.curves));
+    let rows = pad.height();
+    let title = if rows > 2 { title } else { format!("{}, curve: enlarge", series.label) };
     // The axis has the shown time, too.
     let title = if text_width(&title) <= title_width { &*title } else { series.label };
     pad.draw_clipped(x, 0, title_width, title, Ink::Head);
     pad.draw_at_right_edge(0, &numbers, Ink::Dim);
-    let rows = pad.height();
     if let Ok(values) = &values
         && rows > 2
     {
@@ -397,6 +400,7 @@ fn draw_members(pad: &mut Pad<'_>, y: u16, hop: &HopSummary, max_lines: usize) -
         let is_last = row + 1 == shown;
         let branch = if is_last { pad.theme.rich_or_ascii("└", "`") } else { pad.theme.rich_or_ascii("├", "|") };
         let share = member.chunks as f64 / total_chunks as f64;
+        let share = (!hop.carries_requests).then_some(share);
         draw_member(pad, y + row as u16, branch, member, share);
     }
     let next_y = y + shown as u16;
@@ -408,18 +412,20 @@ fn draw_members(pad: &mut Pad<'_>, y: u16, hop: &HopSummary, max_lines: usize) -
     next_y + 1
 }
 
-/// Draws a worker with its share of the hop's chunks, and its endpoint if there is room.
-fn draw_member(pad: &mut Pad<'_>, y: u16, branch: &str, member: &HopMember, share_of_chunks: f64) {
+/// Draws a worker with its share of the hop's chunks, if the hop carries any, and its endpoint if there is room.
+fn draw_member(pad: &mut Pad<'_>, y: u16, branch: &str, member: &HopMember, share_of_chunks: Option<f64>) {
     let name = format!("{branch} {}", known_or_dash(member.worker, |worker| format!("worker {worker}")));
     // The most important first: a narrow screen leaves out the last ones.
     let numbers = [
         format!("busy {:>5}", known_or_dash(member.busy_share, percent)),
         format!("backlog {:>5}", known_or_dash(member.backlog_frames, format_count)),
-        format!("{:>6} chunks {:>5}", format_count(member.chunks), percent(share_of_chunks)),
+        share_of_chunks.map_or_else(String::new, |share| {
+            format!("{:>6} chunks {:>5}", format_count(member.chunks), percent(share))
+        }),
         format!("{:>6} frames", format_count(member.frames)),
     ];
     let mut x = pad.draw_clipped(3, y, 14, &name, Ink::Strong).max(16);
-    for number in &numbers {
+    for number in numbers.iter().filter(|number| !number.is_empty()) {
         if x + text_width(number) <= pad.width() {
             x = pad.draw_text(x, y, number, Ink::Plain) + 2;
         }

@@ -247,10 +247,17 @@ fn draw_itl(pad: &mut Pad<'_>, y: u16, model: &Model, itl: &ItlQuantiles) -> u16
             Some(spread) => format!("{name} {}", format_itl_quantiles(spread)),
             None => format!("{name}: {reason_unknown}"),
         };
-        // The Overview has the reason in other rows, too.
-        let fits = spread.is_some() || x + 2 + text_width(&text) <= pad.width();
-        let text = if fits { text } else { format!("{name} unknown") };
-        x = pad.draw_text(x + 2, y, &text, ink);
+        let text = if x + 2 + text_width(&text) <= pad.width() {
+            text
+        } else if spread.is_some() {
+            String::from("more: enlarge")
+        } else {
+            // The Overview has the reason in other rows, too.
+            format!("{name} unknown")
+        };
+        if x + 2 + text_width(&text) <= pad.width() {
+            x = pad.draw_text(x + 2, y, &text, ink);
+        }
     }
     y + 1
 }

@@ -147,6 +147,7 @@ fn describe_waiting_requests(
         0 => {}
         1 if waiting.longest_wait_ns == 0 => parts.push("1 first token is waiting".to_owned()),
         1 => parts.push(format!("1 first token is waiting, for {wait}")),
+        more if waiting.longest_wait_ns == 0 => parts.push(format!("{} first tokens are waiting", format_count(more))),
         more => parts.push(format!("{} first tokens are waiting, the longest for {wait}", format_count(more))),
     }
     if let Some(WaitingRequests { requests, longest_wait_ns }) = without_token {
@@ -299,7 +300,7 @@ fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     for (_, name, reason) in shown.iter().filter(|(share, ..)| share.is_none()) {
         let text = format!("{name}: {reason}");
         // The CPU tab has the reasons, too.
-        let text = if x + 2 + text_width(&text) <= pad.width() { text } else { format!("{name}: see tab 6") };
+        let text = if x + 2 + text_width(&text) <= pad.width() { text } else { format!("{name} unknown: tab 6") };
         x = pad.draw_text(x + 2, y, &text, Ink::Dim);
     }
     y + 1

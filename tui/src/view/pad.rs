@@ -204,6 +204,27 @@ impl<'a> Pad<'a> {
         self.draw_text(self.area.width - text_width, y, text, ink);
     }
 
+    /// Writes from `x` on the items of a text, which two spaces separate: those that fit whole, and that there are more.
+    pub(super) fn draw_items(&mut self, x: u16, y: u16, text: &str, ink: Ink) {
+        const MORE: &str = "  more: enlarge";
+        let free_width = self.area.width.saturating_sub(x);
+        let mut fitting = "";
+        let ends = text.match_indices("  ").map(|(end, _)| end);
+        if text_width(text) <= free_width {
+            fitting = text;
+        } else if let Some(end) = ends.filter(|end| text_width(&text[..*end]) + text_width(MORE) <= free_width).last() {
+            fitting = &text[..end];
+        }
+        if fitting.is_empty() {
+            self.draw_text(x, y, text, ink);
+            return;
+        }
+        let x = self.draw_text(x, y, fitting, ink);
+        if fitting.len() < text.len() {
+            self.draw_text(x, y, MORE, Ink::Dim);
+        }
+    }
+
     /// Changes the style of a whole row, and leaves its text.
     pub(super) fn style_row(&mut self, y: u16, ink: Ink) {
         if y < self.area.height {
@@ -315,7 +336,7 @@ fn is_number(word: &str) -> bool {
 }
 
 /// Drops digits and words until the text fits, so that a number is never shown without its unit: first a remark, then a second number, then
-/// decimals, then what the number is of, which its row shows.
+/// all but one word before the number, then decimals, then what the number is of, which its row shows.
 pub(super) fn shorten_to_number(text: &str, width: u16) -> Cow<'_, str> {
     if text_width(text) <= width {
         return text.into();
@@ -331,7 +352,10 @@ pub(super) fn shorten_to_number(text: &str, width: u16) -> Cow<'_, str> {
         match numbers[..] {
             [_, second, ..] => words.truncate(second),
             [only] => {
-                if let Some(shorter) = with_fewer_digits(&words[only]) {
+                let has_long_label = only > 1 && only + 1 < words.len();
+                if has_long_label {
+                    words.remove(0);
+                } else if let Some(shorter) = with_fewer_digits(&words[only]) {
                     words[only] = shorter.into();
                 } else if only > 0 && only + 1 < words.len() {
                     words.remove(0);

@@ -35,6 +35,51 @@ struct Arrow {
     oldest_wait_ns: Option<u64>,
 }
 
+/// How much of the text of an arrow's line is shown: all of it, or without words that its number can do without.
+#[derive(Clone, Copy)]
+enum LineForm {
+    Whole,
+    /// Without the remark what the number is taken over.
+    NoRemark,
+    /// With one word before the number: `p99 2.71 s`.
+    OneLabel,
+}
+
+impl LineForm {
+    fn apply(self, text: &str) -> &str {
+        if matches!(self, Self::Whole) {
+            return text;
+        }
+        let text = text.split_once(" (").map_or(text, |(number, _)| number);
+        if matches!(self, Self::NoRemark) {
+            return text;
+        }
+        let Some(number_start) = text.find(|c: char| c.is_ascii_digit()) else { return text };
+        // A digit within a word, such as `p99`, is no number.
+        let number_start = match text[..number_start].rfind(' ') {
+            _ if number_start == 0 => 0,
+            Some(space) if space + 1 == number_start => number_start,
+            _ => text[number_start..].find(' ').map_or(0, |space| number_start + space + 1),
+        };
+        let label_start = text[..number_start].trim_end().rfind(' ').map_or(0, |space| space + 1);
+        let label = text[label_start..number_start].trim_end();
+        // It is a remark on the hop, no label of the number.
+        if label.ends_with(';') { &text[number_start..] } else { &text[label_start..] }
+    }
+
+    /// The longest form in which this line of each arrow fits, so that all have the same; the shortest if none does.
+    fn of_line(arrows: &[Arrow], line: usize, width: u16) -> Self {
+        let forms = [Self::Whole, Self::NoRemark, Self::OneLabel];
+        let fitting = forms.into_iter().find(|form| form.line_width(arrows, line) <= width);
+        fitting.unwrap_or(Self::OneLabel)
+    }
+
+    /// Width of the longest text of this line.
+    fn line_width(self, arrows: &[Arrow], line: usize) -> u16 {
+        arrows.iter().map(|arrow| text_width(self.apply(&arrow.lines[line]))).max().unwrap_or(0)
+    }
+}
+
 impl Arrow {
     /// Action of a click: opens the hop, or the findings for deliveries.
     fn click_action(&self) -> Action {
@@ -65,6 +110,7 @@ pub(super) fn draw_path(pad: &mut Pad<'_>, y: u16, model: &Model, is_low: bool) 
 /// Draws all arrows in one row, with their numbers below. Returns the next free row.
 fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16) -> u16 {
     let mut x = 1;
+    let forms = [0, 1, 2].map(|line| LineForm::of_line(arrows, line, arrow_width - 3));
     for arrow in arrows {
         let start_x = x;
         x = pad.draw_text(x, y, &arrow.ends.from, Ink::Strong);
@@ -73,13 +119,15 @@ fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16)
         let head = pad.theme.rich_or_ascii("▶", ">");
         pad.draw_text(x + 1, y, &format!("{shaft}{head}"), health_ink);
         let [first_line, other_lines @ ..] = &arrow.lines;
+        let [first_form, other_forms @ ..] = &forms;
+        let first_line = first_form.apply(first_line);
         let symbol = pad.theme.health_symbol(arrow.health);
         let oldest = arrow.oldest_wait_ns.map_or_else(String::new, |wait_ns| format!(" {}", format_duration(wait_ns)));
         let first_line = format!("{first_line}{oldest}");
         let first_line = shorten_to_number(&first_line, arrow_width - 3);
         pad.draw_clipped(x + 1, y + 1, arrow_width - 1, &format!("{symbol} {first_line}"), health_ink);
-        for (line_y, text) in (y + 2..).zip(other_lines) {
-            let text = shorten_to_number(text, arrow_width - 3);
+        for (line_y, (text, form)) in (y + 2..).zip(other_lines.iter().zip(other_forms)) {
+            let text = shorten_to_number(form.apply(text), arrow_width - 3);
             pad.draw_clipped(x + 1, line_y, arrow_width - 1, &format!("  {text}"), Ink::Plain);
         }
         x += arrow_width;
@@ -93,8 +141,9 @@ fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16)
 fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
     let name_widths = arrows.iter().map(|arrow| text_width(&arrow.ends.from) + text_width(&arrow.ends.to) + 4);
     let texts_x = name_widths.max().unwrap_or(0) + 5;
-    // A narrow list has no room for the remark what a number is taken over.
-    let has_remarks = texts_x + (0..3).map(|column| column_width(arrows, column, true)).sum::<u16>() <= pad.width() + 2;
+    let forms = [LineForm::Whole, LineForm::NoRemark, LineForm::OneLabel];
+    let fitting = forms.into_iter().find(|form| texts_x + list_width(arrows, *form) <= pad.width() + 2);
+    let form = fitting.unwrap_or(LineForm::OneLabel);
     for (y, arrow) in (y..).zip(arrows) {
         pad.add_click_area(Rect::new(0, y, pad.width(), 1), arrow.click_action());
         let ink = Ink::Health(arrow.health);
@@ -109,28 +158,19 @@ fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
         for (column, text) in arrow.lines.iter().enumerate() {
             // A text is aligned with those of other arrows, and left out rather than cut.
             let free_width = pad.width().saturating_sub(x);
-            let text = shorten_to_number(remark_if(text, has_remarks), free_width);
+            let text = shorten_to_number(form.apply(text), free_width);
             if text_width(&text) <= free_width {
                 pad.draw_text(x, y, &text, if column == 0 { ink } else { Ink::Plain });
             }
-            x += column_width(arrows, column, has_remarks);
+            x += form.line_width(arrows, column) + 2;
         }
     }
     y + arrows.len() as u16
 }
 
-/// Width of the widest text of a column, with the space behind it.
-fn column_width(arrows: &[Arrow], column: usize, has_remarks: bool) -> u16 {
-    let texts = arrows.iter().map(|arrow| text_width(remark_if(&arrow.lines[column], has_remarks)));
-    texts.max().unwrap_or(0) + 2
-}
-
-/// The text, without its remark in brackets unless `has_remarks`.
-fn remark_if(text: &str, has_remarks: bool) -> &str {
-    if has_remarks {
-        return text;
-    }
-    text.split_once(" (").map_or(text, |(number, _)| number)
+/// Width of all columns of the list, each with the space behind it.
+fn list_width(arrows: &[Arrow], form: LineForm) -> u16 {
+    (0..3).map(|column| form.line_width(arrows, column) + 2).sum()
 }
 
 /// Indices of hops that form a chain from the first one on. The Hops tab shows all hops.
@@ -174,7 +214,7 @@ fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
     }
     if hop.has_recovered {
         // Beside numbers of the last seconds, its mark is that of the run.
-        lines[0].insert_str(0, "ended; ");
+        lines[0].insert_str(0, "recovered; ");
     }
     let oldest_wait_ns = if has_problem { hop.oldest_wait_ns } else { None };
     Arrow { hop_index: Some(index), ends: hop.ends.clone(), health: hop.health, lines, oldest_wait_ns }
@@ -267,7 +307,10 @@ pub(super) fn draw_breakdown(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Se
 
 /// Symbol and style of the part with this index: neighbours differ in the bar, and in the legend, which has another order.
 fn breakdown_symbol(index: usize, theme: Theme) -> (&'static str, Ink) {
-    let symbols = theme.rich_or_ascii(["█", "▒", "░", "▚", "▄", "▌"], ["#", "=", "-", "+", ":", "."]);
+    let symbols = theme.rich_or_ascii(
+        ["█", "▒", "░", "▚", "▄", "▌", "▓", "▀", "▐", "▞", "▖", "▝"],
+        ["#", "=", "-", "+", ":", ".", "*", "o", "x", "~", "@", "%"],
+    );
     let inks = [Ink::Series, Ink::Head, Ink::Dim];
     (symbols[index % symbols.len()], inks[index % inks.len()])
 }
@@ -277,13 +320,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn six_parts_of_a_bar_have_six_symbols() {
+    fn a_shorter_line_keeps_its_number_and_the_word_before_it() {
+        for (whole, expected) in [
+            ("wait p99 2.71 s (run)", "p99 2.71 s"),
+            ("recovered; 0 frames/s (last 10 s)", "0 frames/s"),
+            ("34.3 frames/s (last 10 s)", "34.3 frames/s"),
+            ("backlog 1,519", "backlog 1,519"),
+            ("relay 12 us p99 (run)", "relay 12 us p99"),
+            ("wait not observed", "wait not observed"),
+            ("dropped? 12 (run)", "dropped? 12"),
+            ("no wait p99", "no wait p99"),
+        ] {
+            assert_eq!(LineForm::OneLabel.apply(whole), expected);
+        }
+        assert_eq!(LineForm::NoRemark.apply("wait p99 2.71 s (run)"), "wait p99 2.71 s");
+    }
+
+    #[test]
+    fn each_part_of_a_bar_has_its_own_symbol() {
         for locale in ["C", "C.UTF-8"] {
             let theme = Theme::for_environment(None, |name| if name == "LC_ALL" { locale } else { "" }.to_owned());
-            let mut symbols: Vec<&str> = (0..6).map(|index| breakdown_symbol(index, theme).0).collect();
+            let mut symbols: Vec<&str> = (0..12).map(|index| breakdown_symbol(index, theme).0).collect();
             symbols.sort_unstable();
             symbols.dedup();
-            assert_eq!(symbols.len(), 6);
+            assert_eq!(symbols.len(), 12);
         }
     }
 }

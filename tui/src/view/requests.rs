@@ -83,6 +83,9 @@ fn describe_no_match(model: &Model, ui: &Ui) -> String {
     }
     match model.unobserved_term(&ui.filter) {
         Some(reason) => format!("{reason}; Esc clears the filter"),
+        None if ui.filter.counted_by_finding().is_some() => String::from(
+            "the finding's requests are not kept: they are too old, or only their responses were observed; Esc clears the filter",
+        ),
         None => String::from("no request matches the filter; Esc clears it"),
     }
 }
@@ -102,14 +105,26 @@ fn draw_title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let all = format_count(model.table.row_count as u64);
     let mut x = pad.draw_text(1, 0, &format!("{shown} of {all} requests{note}"), Ink::Plain);
     if !ui.filter.is_empty() {
-        let note = if ui.filter.may_lack_requests() { "; older chunks are evicted" } else { "" };
+        let note = describe_missing_requests(model, ui);
         x = pad.draw_text(x + 2, 0, "filter: ", Ink::Head);
         // `/` shows the whole text.
-        let text = pad.shorten_id(&ui.filter.text, pad.width().saturating_sub(x + text_width(note)));
+        let text = pad.shorten_id(&ui.filter.text, pad.width().saturating_sub(x + text_width(&note)));
         x = pad.draw_text(x, 0, &format!("{text}{note}"), Ink::Head);
     }
     if ui.follows_worst {
         pad.draw_text(x + 2, 0, "following the worst", Ink::Head);
+    }
+}
+
+/// Note on requests that belong to the list and are not kept any more; empty without any.
+fn describe_missing_requests(model: &Model, ui: &Ui) -> String {
+    let kept = model.table.matching_count as u64;
+    match ui.filter.counted_by_finding() {
+        Some(counted) if counted > kept => {
+            format!("; {} of its {} are kept", format_count(kept), format_count(counted))
+        }
+        _ if ui.filter.may_lack_requests() => String::from("; older chunks are evicted"),
+        _ => String::new(),
     }
 }
 

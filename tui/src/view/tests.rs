@@ -53,6 +53,7 @@ impl Fixture {
     /// Updates the selection and the detail as the run loop does before drawing.
     fn update(&mut self) {
         self.ui.filter.find_waits(self.scene.analysis.ledger(), self.model.table.clock, true);
+        self.ui.filter.read_findings(&self.model.findings);
         self.model.table.arrange(&self.ui.filter, self.ui.sort, &self.ui.pins);
         self.ui.update_selection(&self.model);
         if let (Tab::Request, Some(rid)) = (self.ui.tab, self.ui.selected_rid.clone()) {

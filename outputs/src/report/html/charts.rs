@@ -254,7 +254,7 @@ impl TimeSeries<'_> {
     fn stack_shares(&self, plot: &mut Plot, thread: &ThreadSeries) {
         let parts = [
             ("c0", "on a CPU", Some(&thread.on_cpu)),
-            ("c4", "waiting for one", thread.run_wait.as_ref()),
+            ("c4", "waiting for a CPU", thread.run_wait.as_ref()),
             ("c3", "throttled", thread.throttled.as_ref()),
         ];
         let mut below = vec![0.0; self.series.len()];

@@ -6,12 +6,12 @@ mod plot;
 mod tables;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use trace::words::{count, duration, percent, share};
+use trace::words::{count, duration, json_text, percent, plural, share};
 
 use super::brief::{self, unknown as not_observed};
 use super::hostile::lines;
 use super::judged::headline;
-use super::{Clock, FindingLine, Report};
+use super::{Clock, EvidenceNumber, FindingLine, Report};
 
 const STYLE: &str = include_str!("style.css");
 /// The page runs no script and loads nothing.
@@ -213,19 +213,13 @@ fn one_finding(number: usize, finding: &FindingLine, clock: &Clock) -> Markup {
 
 /// Formats a piece of evidence for people; names of durations end in `_ns`.
 fn evidence(name: &str, value: &serde_json::Value) -> String {
-    if let Some(number) = value.as_u64() {
-        if name.ends_with("_ns") {
-            duration(number)
-        } else if brief::is_identifier(name) {
-            number.to_string()
-        } else {
-            count(number)
-        }
-    } else if let Some(number) = value.as_f64() {
-        format!("{number:.3}")
-    } else if let Some(text) = value.as_str() {
-        text.to_owned()
-    } else {
-        value.to_string()
+    let serde_json::Value::Number(number) = value else { return json_text(value) };
+    match EvidenceNumber::read(name, number) {
+        EvidenceNumber::Duration(ns) => duration(ns),
+        EvidenceNumber::Bytes(bytes) => plural(bytes, "byte"),
+        EvidenceNumber::Identifier(id) => id.to_string(),
+        EvidenceNumber::Count(number) => count(number),
+        EvidenceNumber::Share(share) => format!("{:.1} %", 100.0 * share),
+        EvidenceNumber::Other { number, unit } => format!("{number:.3}{unit}"),
     }
 }

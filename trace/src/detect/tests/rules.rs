@@ -136,10 +136,10 @@ fn rules() -> Vec<Rule> {
         rule(&["late-send", "late-frontend"], format!("tokens that wait there for {wait}"), Warning).or_critical_wait(),
         consumer(&["consumer-stopped", "consumer-frozen"], "not allowed to run", STARVED_SHARE),
         consumer(&["consumer-blocked", "consumer-asleep"], "in a system call or asleep", consumer_away::MIN_SHARE),
-        consumer(&["consumer-cpu-bound"], "on a CPU, with shorter waits for one if it receives nothing,", CPU_BOUND_SHARE),
+        consumer(&["consumer-cpu-bound"], "on a CPU, with shorter times waiting for a CPU if it receives nothing,", CPU_BOUND_SHARE),
         consumer(&["consumer-throttled"], "over its quota", THROTTLED_SHARE),
-        consumer(&["consumer-starved"], "runnable without a CPU", STARVED_SHARE),
-        consumer(&["io-thread-starved"], "libzmq's I/O thread without a CPU and the receiver asleep", STARVED_SHARE),
+        consumer(&["consumer-starved"], "waiting for a CPU", STARVED_SHARE),
+        consumer(&["io-thread-starved"], "libzmq's I/O thread waiting for a CPU and the receiver asleep", STARVED_SHARE),
         rule(
             &["consumer-cpu-logged"],
             format!("a log with {} of a core, and a gap of {wait} or none known", percent(CPU_BOUND_SHARE)),

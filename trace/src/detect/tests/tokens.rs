@@ -187,6 +187,10 @@ fn a_consumer_that_sums_cumulative_counts_is_reported() {
     let found = scene.check("inflation", 10);
     assert_eq!(found[0].evidence["tokens_counted"], 45);
     assert_eq!(found[0].evidence["tokens_made"], 9);
+    assert!(found[0].requests.contains("a") && !found[0].requests.contains("b"));
+    let numbers = scene.ledger.finished().find(|summary| &*summary.rid == "a").map(|summary| summary.numbers);
+    let numbers = numbers.or_else(|| Some(scene.ledger.numbers(scene.ledger.request("a")?)));
+    assert!(numbers.is_some_and(|numbers| numbers.inflated), "exports mark the request");
 }
 
 #[test]

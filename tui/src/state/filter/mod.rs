@@ -10,7 +10,8 @@ use std::sync::Arc;
 use session::playback::Position;
 use trace::columns::Number;
 use trace::detect::thresholds::LATE_NS;
-use trace::ledger::{HopWait, Ledger};
+use trace::detect::{self, Finding};
+use trace::ledger::{CountedRids, HopWait, Ledger};
 use trace::{HopId, MonoNs};
 
 use super::flags::Flag;
@@ -57,8 +58,20 @@ pub(super) enum Condition {
     InFlightDuring(TypedSpan),
     /// A frame of the request waited at least [`LATE_NS`] on a hop.
     Waited(WaitOnHop),
+    /// A finding counts the request.
+    OfFinding(NamedFinding),
     /// The request began at this time or later.
     BegunSince(TypedTime),
+}
+
+/// A finding, by its name in a filter.
+#[derive(Clone, Debug)]
+pub(super) struct NamedFinding {
+    pub(super) kind: &'static str,
+    /// Name of its hop, with `_` for spaces; `None` if any will do.
+    hop: Option<String>,
+    /// Requests that it counts; `None` if the run has no such finding.
+    pub(super) requests: Option<CountedRids>,
 }
 
 /// From `from` to the end of the second or decimal `to`.
@@ -137,6 +150,7 @@ pub(crate) fn syntax_help() -> impl Iterator<Item = (&'static str, String)> {
         ("at:1:20..1:30", "in flight at any time of that span, also at:14:59:00..14:59:10"),
         ("since:14:59", "it began then or later"),
         ("waited:a->b", "a frame of it waited 250 ms or more on the hop a->b; in a span: waited:a->b@1:20..1:30"),
+        ("finding:queued", "a finding of this kind counts it; of one hop: finding:out-of-order@a->b"),
         ("ttft>1s", "a span of a number has two terms: ttft>1s ttft<=5s"),
         ("worker:1", "it goes to receiver 1"),
         ("state:live", "waiting, live, finished, aborted or orphaned"),
@@ -211,8 +225,13 @@ impl RequestFilter {
         })
     }
 
+    /// Conditions of all terms.
+    pub(super) fn conditions(&self) -> impl Iterator<Item = &Condition> {
+        self.terms.iter().map(|term| &term.condition)
+    }
+
     /// Conditions of the terms that are not negated.
-    pub(super) fn required_conditions(&self) -> impl Iterator<Item = &Condition> {
+    fn required_conditions(&self) -> impl Iterator<Item = &Condition> {
         self.terms.iter().filter(|term| !term.is_negated).map(|term| &term.condition)
     }
 
@@ -227,12 +246,32 @@ impl RequestFilter {
         }
     }
 
+    /// Reads the requests of the findings that it names.
+    pub(crate) fn read_findings(&mut self, findings: &[Finding]) {
+        for term in &mut self.terms {
+            if let Condition::OfFinding(named) = &mut term.condition {
+                let finding = findings.iter().find(|finding| named.is_of(finding));
+                named.requests = finding.map(|finding| finding.verdict.requests.clone());
+            }
+        }
+    }
+
     /// Whether requests may be missing in the list, because chunks that could show them are not kept any more.
     pub(crate) fn may_lack_requests(&self) -> bool {
         self.terms.iter().any(|term| match &term.condition {
             Condition::Waited(wait) => wait.found.as_ref().is_some_and(|found| found.is_incomplete),
             _ => false,
         })
+    }
+
+    /// Number of requests that the finding counts which this filter names; `None` if it names none, or has other terms, too.
+    pub(crate) fn counted_by_finding(&self) -> Option<u64> {
+        match &self.terms[..] {
+            [FilterTerm { is_negated: false, condition: Condition::OfFinding(named), .. }] => {
+                named.requests.as_ref().map(CountedRids::counted)
+            }
+            _ => None,
+        }
     }
 
     pub(crate) fn matches(&self, row: &RequestRow, clock: RunClock) -> bool {
@@ -274,6 +313,7 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
         "at" => parse_time_in_flight(value, value_position)?,
         "since" => Condition::BegunSince(parse_time(value, value_position)?),
         "waited" => Condition::Waited(WaitOnHop::parse(value, value_position)?),
+        "finding" => Condition::OfFinding(NamedFinding::parse(value, value_position)?),
         lower_name => {
             let alias = COLUMN_ALIASES.iter().find(|alias| alias.name == lower_name);
             let head = alias.map_or(lower_name, |alias| alias.head);
@@ -349,7 +389,7 @@ impl WaitOnHop {
 
     /// Whether it names this hop.
     pub(super) fn is_on(&self, hop_name: &str) -> bool {
-        hop_name.replace(' ', "_").eq_ignore_ascii_case(&self.hop)
+        is_hop_name(&self.hop, hop_name)
     }
 
     /// Searches the chunks that the ledger keeps for frames that waited on the hop.
@@ -366,6 +406,32 @@ impl WaitOnHop {
     }
 }
 
+impl NamedFinding {
+    /// Parses the kind of a finding, with the name of a hop behind `@`.
+    fn parse(value: &str, position: usize) -> Result<Self, FilterSyntaxError> {
+        let (kind_name, hop) = match value.split_once('@') {
+            Some((kind_name, hop)) => (kind_name, Some(hop.to_owned())),
+            None => (value, None),
+        };
+        let kinds: Vec<&'static str> = detect::ALL.iter().map(|detector| detector.kind).collect();
+        let Some(kind) = kinds.iter().copied().find(|kind| kind.eq_ignore_ascii_case(kind_name)) else {
+            let nearest = nearest_name(kind_name, &kinds).unwrap_or_default();
+            let message = format!("{kind_name:?} is not a kind of finding; did you mean {nearest}?");
+            return Err(FilterSyntaxError { position, message });
+        };
+        Ok(Self { kind, hop, requests: None })
+    }
+
+    fn is_of(&self, finding: &Finding) -> bool {
+        finding.kind == self.kind && self.hop.as_ref().is_none_or(|hop| is_hop_name(hop, &finding.verdict.hop))
+    }
+}
+
+/// Whether a filter names this hop: it has `_` for spaces, since spaces separate terms.
+fn is_hop_name(typed: &str, hop_name: &str) -> bool {
+    hop_name.replace(' ', "_").eq_ignore_ascii_case(typed)
+}
+
 /// Parses a time that starts at `position` in the filter.
 fn parse_time(text: &str, position: usize) -> Result<TypedTime, FilterSyntaxError> {
     TypedTime::parse(text).ok_or_else(|| FilterSyntaxError {
@@ -376,7 +442,7 @@ fn parse_time(text: &str, position: usize) -> Result<TypedTime, FilterSyntaxErro
 
 /// Message about a term whose name does not exist, with the most similar one.
 fn unknown_name(name: &str) -> String {
-    let mut names = vec!["rid", "state", "flag", "at", "since", "waited"];
+    let mut names = vec!["rid", "state", "flag", "at", "since", "waited", "finding"];
     names.extend(number_names());
     let nearest = nearest_name(name, &names).unwrap_or_default();
     format!("unknown name {name:?}; did you mean {nearest}? Names: {}", names.join(" "))
@@ -489,6 +555,7 @@ impl Condition {
             }
             Self::InFlightDuring(span) => was_in_flight(row, &span.on_clock(clock)),
             Self::Waited(wait) => wait.found.as_ref().is_some_and(|found| found.rids.contains(&*row.rid)),
+            Self::OfFinding(named) => named.requests.as_ref().is_some_and(|requests| requests.contains(&row.rid)),
             Self::BegunSince(since) => row.began_at() >= clock.at(since.first_ns(clock.wall_start_ns)),
             Self::Number { of, compare, value, .. } => of(row).is_some_and(|number| compare(number, *value)),
         }

@@ -4,7 +4,7 @@ use super::*;
 use crate::state::model::HopMember;
 use crate::state::request_detail::TickTrack;
 
-const MANY_SIZES: [(u16, u16); 5] = [(60, 20), (80, 24), (100, 30), (160, 45), (200, 50)];
+const MANY_SIZES: [(u16, u16); 7] = [(60, 20), (70, 20), (79, 24), (80, 24), (100, 30), (160, 45), (200, 50)];
 
 #[test]
 fn receives_are_called_unobserved_only_once_their_receiver_is_known() {
@@ -45,7 +45,13 @@ fn a_filter_on_something_unobserved_says_so() {
             assert!(drawn.contains(&format!("{expected}; Esc clears the filter")), "{filter}, {size:?}: {drawn}");
         }
     }
-    fixture.press(&[Action::GoBack, Action::PinRequest]);
+    // It matches every request, since nothing is known of its number.
+    for (negated, expected) in [("-gap>1s", "! gap is not observed"), ("-flag:DROPPED", "! DROPPED is not observed")] {
+        type_filter(&mut fixture, negated);
+        let typing = fixture.drawn((200, 50), "C.UTF-8");
+        assert!(typing.contains(expected), "{negated}: {typing}");
+    }
+    fixture.press(&[Action::GoBack, Action::GoBack, Action::PinRequest]);
     type_filter(&mut fixture, "drop>0");
     fixture.press(&[Action::AcceptText]);
     let drawn = fixture.drawn((80, 24), "C.UTF-8");
@@ -160,5 +166,38 @@ fn every_percentage_has_a_space_before_its_sign() {
             let is_glued = |pair: &[char]| pair[0].is_ascii_digit() && pair[1] == '%';
             assert!(!drawn.chars().collect::<Vec<_>>().windows(2).any(is_glued), "{tab:?}: {drawn}");
         }
+    }
+}
+
+/// A narrow screen leaves out whole items, and says so.
+#[test]
+fn no_label_is_shown_without_its_number() {
+    for mut fixture in [race(), tapped()] {
+        for tab in [Tab::Overview, Tab::Hops] {
+            fixture.press(&[Action::OpenTab(tab)]);
+            for size in MANY_SIZES {
+                let drawn = fixture.drawn(size, "C.UTF-8");
+                // The headline above is a sentence.
+                let drawn = drawn.lines().skip(2).collect::<Vec<_>>().join("\n");
+                for label in ["p50", "p90", "p99", "max", "busy", "backlog", "engine", "client", "wait p99"] {
+                    let cut = (2..=label.len()).map(|length| format!(" {}…", &label[..length]));
+                    for cut in cut {
+                        assert!(!drawn.contains(&cut), "{tab:?}, {size:?}, {cut}: {drawn}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn hops_show_their_curves_or_say_where_they_are() {
+    let mut fixture = race();
+    fixture.press(&[Action::OpenTab(Tab::Hops)]);
+    for size in MANY_SIZES {
+        let drawn = fixture.drawn(size, "C.UTF-8");
+        let has_curve = drawn.contains(" backlog, ") || drawn.contains(", max ");
+        assert!(drawn.contains("enlarge") || has_curve, "{size:?}: {drawn}");
+        assert!(size.0 >= 71 || drawn.contains("curves: enlarge"), "{size:?}: {drawn}");
     }
 }

@@ -1,7 +1,8 @@
 //! The Requests tab.
 
-use trace::MonoNs;
 use trace::detect::{Finding, Verdict};
+use trace::event::{Dispatch, DispatchKind, DispatchedRequest};
+use trace::{FrameId, MonoNs};
 
 use super::*;
 use crate::state::request_row::RequestColumn;
@@ -129,4 +130,93 @@ fn a_missed_receive_is_no_wait_and_evicted_chunks_are_named() {
     assert!(fixture.ui.filter.may_lack_requests(), "the oldest event is not kept any more");
     let drawn = fixture.drawn((80, 24), "C.UTF-8");
     assert!(drawn.contains("; older chunks are evicted"), "{drawn}");
+}
+
+/// Presses `f` on each finding that counts requests, and compares the list with the count in its evidence.
+fn assert_lists_have_the_counted_requests(fixture: &mut Fixture, kinds: &[&str]) {
+    for kind in kinds {
+        let index = fixture.model.findings.iter().position(|finding| finding.kind == *kind);
+        let index = index.unwrap_or_else(|| panic!("{kind} in {:?}", fixture.model.findings));
+        let finding = &fixture.model.findings[index];
+        let counted = ["requests_late", "requests"].iter().find_map(|key| finding.verdict.evidence.get(*key)?.as_u64());
+        assert_eq!(counted, Some(finding.verdict.requests.counted()), "{kind}");
+        fixture.press(&[Action::OpenItem(Tab::Findings, index), Action::ListRequestsOfFinding]);
+        assert_eq!(Some(fixture.model.table.matching_count as u64), counted, "{kind}: {}", fixture.ui.filter.text);
+        let drawn = fixture.drawn((100, 30), "C.UTF-8");
+        assert!(!drawn.contains("are kept"), "{kind}: {drawn}");
+    }
+}
+
+#[test]
+fn f_on_late_first_tokens_lists_the_late_requests() {
+    let mut fixture = Fixture::of(Scene::delivering());
+    let requests = HopId(1);
+    fixture.scene.emit(0, What::Hop(Hop::with_requests(requests, "tokenizer->scheduler", Capabilities::SENT)));
+    for (number, (rid, wait_ms)) in (0..).zip([("a", 3_000), ("quick", 20), ("b", 4_000), ("c", 2_500)]) {
+        let at_ms = number * 5_000;
+        let id = FrameId::new(requests, 0, number);
+        let request = DispatchedRequest { prompt_tokens: Some(512), ..DispatchedRequest::new(rid) };
+        let kind = DispatchKind::Requests;
+        let dispatch = Dispatch { id, bytes: 900, kind, index: 0, request: Some(request) };
+        fixture.scene.emit(at_ms * MS, What::Dispatched(dispatch));
+        fixture.scene.send((at_ms + wait_ms) * MS, &[(rid, 1, 1)]);
+        fixture.scene.receive((at_ms + wait_ms + 1) * MS, number, number);
+        fixture.scene.deliver((at_ms + wait_ms + 2) * MS, rid, 1, 1);
+    }
+    fixture.scene.tick(20_000 * MS);
+    fixture.refresh();
+    assert_lists_have_the_counted_requests(&mut fixture, &["slow-first-token"]);
+    assert_eq!(fixture.ui.filter.text, "finding:slow-first-token");
+    assert_eq!(fixture.ui.sort.column.on_screen().head, "ttft");
+    assert_eq!(fixture.model.table.visible_row(0).map(|row| row.rid.as_str()), Some("b"), "the longest is first");
+}
+
+#[test]
+fn f_on_inflated_counts_lists_the_requests_and_their_flag_says_why() {
+    let mut fixture = Fixture::of(Scene::delivering());
+    for count in 1..=9_u32 {
+        let at = u64::from(count) * 100 * MS;
+        fixture.scene.send(at, &[("summed", 1, count), ("correct", 1, count)]);
+        fixture.scene.receive(at + MS, u64::from(count) - 1, count.into());
+        fixture.scene.deliver(at + 2 * MS, "summed", count, count);
+        fixture.scene.deliver(at + 2 * MS, "correct", 1, count);
+    }
+    fixture.scene.tick(2_000 * MS);
+    fixture.refresh();
+    assert_lists_have_the_counted_requests(&mut fixture, &["inflation"]);
+    assert_eq!(fixture.model.table.visible_row(0).map(|row| row.rid.as_str()), Some("summed"));
+    fixture.press(&[Action::OpenSelection]);
+    let drawn = fixture.drawn((100, 30), "C.UTF-8");
+    assert!(drawn.contains("INFLATE its tokens so far were listed or counted as new ones"), "{drawn}");
+}
+
+#[test]
+fn requests_of_a_finding_that_are_not_kept_are_counted() {
+    let mut fixture = Fixture::of(Scene::delivering());
+    fixture.scene.send(0, &[("kept", 1, 1)]);
+    fixture.scene.tick(MS);
+    fixture.refresh();
+    let requests = ["kept", "evicted"].into_iter().collect();
+    let verdict = Verdict { requests, hop: String::from("a->worker 1"), ..Verdict::default() };
+    fixture.model.findings = vec![Finding { kind: "queued", verdict, ..Finding::default() }];
+    fixture.press(&[Action::OpenTab(Tab::Findings), Action::ListRequestsOfFinding]);
+    assert_eq!(fixture.ui.filter.text, "finding:queued@a->worker_1");
+    let drawn = fixture.drawn((120, 30), "C.UTF-8");
+    assert!(drawn.contains("1 of 1 requests  filter: finding:queued@a->worker_1; 1 of its 2 are kept"), "{drawn}");
+    fixture.model.findings[0].verdict.requests = ["evicted"].into_iter().collect();
+    fixture.model.refresh_rows(&fixture.scene.analysis, FINISHED_SHOWN, &fixture.ui.pins);
+    fixture.update();
+    let drawn = fixture.drawn((120, 30), "C.UTF-8");
+    assert!(drawn.contains("the finding's requests are not kept"), "{drawn}");
+    for (typed, expected) in [
+        ("finding:queued", None),
+        ("finding:burst", Some("! the run has no finding burst")),
+        ("finding:queud", Some("did you mean queued?")),
+        ("-finding:burst", Some("! the run has no finding burst")),
+    ] {
+        type_filter(&mut fixture, typed);
+        let drawn = fixture.drawn((120, 30), "C.UTF-8");
+        assert!(expected.is_none_or(|expected| drawn.contains(expected)), "{typed}: {drawn}");
+        assert_eq!(drawn.contains("filter: ") && drawn.contains("! "), expected.is_some(), "{typed}: {drawn}");
+    }
 }

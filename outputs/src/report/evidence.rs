@@ -1,0 +1,72 @@
+//! Evidence of findings, for people: labels, and numbers with their units.
+
+use serde_json::Number;
+
+use super::brief::is_identifier;
+
+/// Number of a piece of evidence, in the unit that its name implies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum EvidenceNumber {
+    /// Nanoseconds.
+    Duration(u64),
+    /// Bytes.
+    Bytes(u64),
+    /// A process, a port: no quantity.
+    Identifier(u64),
+    /// A count.
+    Count(u64),
+    /// A share from 0 to 1.
+    Share(f64),
+    /// Another number, with its unit.
+    Other {
+        /// The number.
+        number: f64,
+        /// Its unit, with a space in front.
+        unit: &'static str,
+    },
+}
+
+/// Numbers with decimals that are no shares, with their units.
+const OTHER_UNITS: [(&str, &str); 4] =
+    [("imbalance", " times the mean"), ("ratio", " times"), ("process_cpus", " CPUs"), ("tokens_per_event", " tokens")];
+
+/// Labels of evidence whose name alone is not plain.
+const LABELS: [(&str, &str); 6] = [
+    ("on_cpu", "on a CPU"),
+    ("run_wait", "waiting for a CPU"),
+    ("io_on_cpu", "io thread on a CPU"),
+    ("io_run_wait", "io thread waiting for a CPU"),
+    ("busiest_thread_waiting", "busiest thread waiting for a CPU"),
+    ("concurrent", "late at the same time"),
+];
+
+impl EvidenceNumber {
+    /// Reads a number of the evidence with this name.
+    pub fn read(name: &str, number: &Number) -> Self {
+        match number.as_u64() {
+            Some(ns) if name.ends_with("_ns") => Self::Duration(ns),
+            Some(bytes) if name.split('_').any(|word| word == "bytes") => Self::Bytes(bytes),
+            Some(id) if is_identifier(name) => Self::Identifier(id),
+            Some(count) => Self::Count(count),
+            None => Self::read_decimal(name, number.as_f64().unwrap_or(0.0)),
+        }
+    }
+
+    fn read_decimal(name: &str, number: f64) -> Self {
+        let other = OTHER_UNITS.iter().find(|(known, _)| *known == name);
+        match other {
+            Some((_, unit)) => Self::Other { number, unit },
+            None if (0.0..=1.0).contains(&number) => Self::Share(number),
+            None => Self::Other { number, unit: "" },
+        }
+    }
+}
+
+/// Label of the evidence with this name: `longest wait` of `longest_wait_ns`.
+pub fn evidence_label(name: &str) -> String {
+    let plain = LABELS.iter().find(|(known, _)| *known == name);
+    match plain {
+        Some((_, label)) => String::from(*label),
+        None => name.strip_suffix("_ns").unwrap_or(name).replace('_', " "),
+    }
+}
