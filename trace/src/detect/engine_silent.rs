@@ -2,10 +2,12 @@
 
 use std::fmt::Write as _;
 
+use super::consumer::round_share;
+use super::explained_ttft::describe_part;
 use super::finding::REQUESTS_HOP;
 use super::thresholds::{GAP_WARNING_NS, gap_severity};
 use super::{DetectContext, Severity, Verdict, Verdicts};
-use crate::ledger::{ControlMessages, EngineSilence};
+use crate::ledger::{ControlMessages, EngineSilence, Ttft};
 use crate::words::{count, duration, percent, plural};
 
 /// The longest silence so far, or the one that lasts.
@@ -25,8 +27,9 @@ pub(super) fn detect_engine_silence(context: &DetectContext<'_>, out: &mut Verdi
         return;
     };
     let mut summary = format!(
-        "the {source} sent no frame for {} while {} were open (usual time between two chunks of a stream: {})",
+        "the {source} sent no frame for {}{} {} were open (usual time between two chunks of a stream: {})",
         duration(longest.ns()),
+        describe_waiting_requests(context.ledger.ttft()),
         plural(longest.streams, "stream"),
         duration(longest.usual_ns),
     );
@@ -44,6 +47,20 @@ pub(super) fn detect_engine_silence(context: &DetectContext<'_>, out: &mut Verdi
     }
 }
 
+/// Describes the requests that waited for their first token because of the silences, between a silence and its streams.
+fn describe_waiting_requests(ttft: &Ttft) -> String {
+    let silenced = ttft.silenced();
+    if silenced.requests.rids == 0 {
+        return String::from(" while");
+    }
+    format!(
+        "; {}: {} or more, up to {}; meanwhile,",
+        describe_part(ttft, silenced.part, "between dispatch and first token"),
+        duration(GAP_WARNING_NS),
+        duration(silenced.requests.amount),
+    )
+}
+
 /// Adds the requests that waited for their first token because of the silences.
 fn add_waiting_requests(verdict: &mut Verdict, context: &DetectContext<'_>) {
     let silenced = context.ledger.ttft().silenced();
@@ -51,19 +68,13 @@ fn add_waiting_requests(verdict: &mut Verdict, context: &DetectContext<'_>) {
     if late.rids == 0 {
         return;
     }
-    let waited = format!(
-        "; {} waited {} or more for the first token meanwhile, up to {}",
-        plural(late.rids, "request"),
-        duration(GAP_WARNING_NS),
-        duration(late.amount),
-    );
-    verdict.summary.push_str(&waited);
     let hop = silenced.worst_hop.map(|hop| context.ledger.hop_name(hop).into_owned());
     verdict
         .rid(&late.worst)
         .requests(&late.requests)
         .with("requests_late", late.rids)
         .with("requests_late_longest_ns", late.amount)
+        .with("ttft_share", round_share(silenced.part.share()))
         .with_known(REQUESTS_HOP, hop);
 }
 

@@ -5,10 +5,12 @@ use std::fmt::Write as _;
 use serde_json::json;
 
 use super::consumer::{describe_other_shares, round_share};
+use super::explained_ttft::describe_share;
 use super::thresholds::{GAP_WARNING_NS, gap_severity};
-use super::{DetectContext, Verdict, Verdicts, advice};
+use super::ttft::severity_of_leg;
+use super::{DetectContext, Severity, Verdict, Verdicts, advice};
 use crate::clock::MonoNs;
-use crate::ledger::WaitBreakdown;
+use crate::ledger::{LateLeg, Ttft, TtftMoment, WaitBreakdown};
 use crate::words::{count, duration, percent, plural};
 
 pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Verdicts) {
@@ -32,7 +34,7 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
     let gap = ledger.gap();
     let worst_received = ledger.worst_gap().map_or(0, |w| w.ns);
     let worst = worst_received.max(oldest_ns);
-    let Some(severity) = gap_severity(worst) else {
+    let Some(severity) = severity_of_received(context).max(gap_severity(oldest_ns)) else {
         return;
     };
     let median_ns = gap.quantile(0.5).unwrap_or(0);
@@ -43,10 +45,11 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
         format!("the {} has received no first token yet", engine.receiver())
     } else {
         format!(
-            "first tokens waited up to {} between {} and {}: median {}, p90 {}; {} of {} above {}",
+            "first tokens waited up to {} between {} and {}{}: median {}, p90 {}; {} of {} above {}",
             duration(worst_received),
             engine.source(),
             engine.receiver(),
+            late_output(context).map_or_else(String::new, |late| describe_late_output(ledger.ttft(), late)),
             duration(median_ns),
             duration(p90_ns),
             count(over),
@@ -99,6 +102,12 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
     if oldest_ns < GAP_WARNING_NS {
         verdict.occurrences(over);
     }
+    if let Some(late) = late_output(context) {
+        verdict
+            .with("ttft_share", round_share(late.share()))
+            .with("ttft_share_requests", late.requests)
+            .with("ttft_share_of_all", round_share(ledger.ttft().share_of_all(late)));
+    }
     if let Some(leg) = bottleneck {
         verdict
             .hop(leg.name)
@@ -123,6 +132,24 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
     if let Some((_, worst)) = waits.worst.as_ref().filter(|(of, _)| **of == *rid) {
         add_wait_breakdown(verdict, "worst", worst);
     }
+}
+
+/// First tokens that waited a second or more, as far as they are parts of a known time to first token.
+fn late_output<'a>(context: &DetectContext<'a>) -> Option<&'a LateLeg> {
+    context.ledger.ttft().late_leg(TtftMoment::FirstSent)
+}
+
+fn describe_late_output(ttft: &Ttft, late: &LateLeg) -> String {
+    format!(", {}", describe_share(ttft, late.part()))
+}
+
+/// Severity of the waits that have ended; `None` if none is long. A small part of the time to first token is information.
+fn severity_of_received(context: &DetectContext<'_>) -> Option<Severity> {
+    let ledger = context.ledger;
+    let severity = gap_severity(ledger.worst_gap()?.ns)?;
+    let late = late_output(context).filter(|late| late.requests >= ledger.gap().count_above(GAP_WARNING_NS));
+    let of_leg = late.and_then(|late| severity_of_leg(ledger.ttft(), late));
+    Some(of_leg.unwrap_or(severity))
 }
 
 /// Describes what the receiving thread did.

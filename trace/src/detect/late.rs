@@ -1,9 +1,12 @@
 //! Tokens that wait outside the hops: in the process that generated them, in their receiver, or in a frontend.
 
 use super::advice::Receivers;
+use super::consumer::round_share;
+use super::explained_ttft::{describe_share, is_behind_receive};
 use super::thresholds::{GAP_WARNING_NS, gap_severity};
 use super::{DetectContext, Verdict, Verdicts, advice};
 use crate::clock::MonoNs;
+use crate::ledger::{LateLeg, Ledger};
 use crate::stats::Distribution;
 use crate::words::{duration, percent, plural};
 
@@ -78,9 +81,11 @@ pub(super) fn detect_late_deliveries(context: &DetectContext<'_>, out: &mut Verd
     };
     let mut parts = Vec::new();
     if first_ns >= GAP_WARNING_NS {
+        let share = late_behind_receive(ledger).map(|late| describe_share(ledger.ttft(), late.part()));
         parts.push(format!(
-            "first tokens waited up to {} {place} (median {}, {})",
+            "first tokens waited up to {} {place}{} (median {}, {})",
             duration(first_ns),
+            share.map_or_else(String::new, |share| format!(", {share}")),
             duration(waits.quantile(0.5).unwrap_or(0)),
             plural(waits.count(), "request"),
         ));
@@ -114,6 +119,9 @@ pub(super) fn detect_late_deliveries(context: &DetectContext<'_>, out: &mut Verd
     if let Some(first) = first.filter(|first| first.ns == worst) {
         verdict.rid(&first.rid);
     }
+    if let Some(late) = late_behind_receive(ledger).filter(|_| first_ns >= GAP_WARNING_NS) {
+        verdict.with("ttft_share", round_share(late.share())).with("ttft_share_requests", late.requests);
+    }
     if !receives {
         add_busiest_threads(
             verdict,
@@ -121,6 +129,12 @@ pub(super) fn detect_late_deliveries(context: &DetectContext<'_>, out: &mut Verd
             ledger.recent_delivery_wait_max(context.now).unwrap_or(0).max(silence_ns),
         );
     }
+}
+
+/// The leg behind the receive on which late first tokens spent most; `None` without any.
+fn late_behind_receive(ledger: &Ledger) -> Option<&LateLeg> {
+    let legs = ledger.ttft().late_legs().iter().filter(|late| is_behind_receive(late.leg));
+    legs.max_by_key(|late| late.ns)
 }
 
 /// Tokens that wait in a frontend after the engine's server wrote them to it.

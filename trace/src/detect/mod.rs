@@ -12,8 +12,10 @@ mod engine;
 mod engine_silent;
 mod explained_ttft;
 mod finding;
+mod findings;
 mod gap;
 mod health_check;
+mod held_requests;
 mod inflation;
 mod late;
 mod late_frames;
@@ -32,8 +34,9 @@ mod tests;
 
 use Keep::{Latest, LatestOfAllHops, Worst};
 use attribution::Attribution;
-pub use finding::{Finding, FindingPhase, Findings, Severity, Verdict};
+pub use finding::{Finding, FindingPhase, Severity, Verdict};
 use finding::{HopTarget, Verdicts};
+pub use findings::Findings;
 pub use worker_imbalance::imbalance;
 
 use crate::clock::MonoNs;

@@ -2,7 +2,8 @@
 
 use std::cmp::Reverse;
 
-use super::finding::HopTarget;
+use super::finding::{HopTarget, is_about_receiver};
+use super::ttft::MINOR_TIMES;
 use super::{ALL, Finding, Findings, Severity};
 use crate::stats::WINDOW_NS;
 
@@ -24,11 +25,6 @@ pub struct FindingRank {
 /// for longer.
 pub fn is_recent(is_active: bool, since_last_ns: u64) -> bool {
     is_active || since_last_ns < WINDOW_NS
-}
-
-/// Whether findings of this kind say what a thread did while frames waited for it.
-fn is_about_receiver(kind: &str) -> bool {
-    kind.starts_with("consumer-") || kind == "io-thread-starved"
 }
 
 /// Place of a kind in [`ALL`].
@@ -98,8 +94,31 @@ impl Findings {
     pub fn explained_ns(&self, finding: &Finding) -> u64 {
         let consequences = self.list.iter().filter(|other| self.is_caused_by(other, finding));
         let of_consequences = consequences.map(|other| self.ttft_of_kind_ns(other.kind)).max();
-        let own_ns = self.ttft_of_kind_ns(finding.kind).max(longest_wait_ns(finding));
+        let own_ns = self.ttft_of_kind_ns(finding.kind).max(self.held_ns(finding)).max(longest_wait_ns(finding));
         own_ns.max(of_consequences.unwrap_or(0))
+    }
+
+    /// Time to first token of the requests that the finding held up.
+    fn held_ns(&self, finding: &Finding) -> u64 {
+        let held = self.held.iter().find(|held| held.are_of(finding.kind, &finding.verdict.hop));
+        held.map_or(0, |held| u64::try_from(held.part.ns).unwrap_or(u64::MAX))
+    }
+
+    /// Severity of another cause of far more time to first token, which the finding does not outrank; `None` without one. A problem that lasts
+    /// holds up requests that are not known yet.
+    pub(super) fn limit_of_severity(&self, finding: &Finding) -> Option<Severity> {
+        if finding.active || !is_about_receiver(finding.kind) {
+            return None;
+        }
+        let consequences = self.list.iter().filter(|other| self.is_caused_by(other, finding));
+        let of_consequences = consequences.map(|other| self.ttft_of_kind_ns(other.kind)).max();
+        let explained_ns = self.held_ns(finding).max(of_consequences.unwrap_or(0)).max(1);
+        // Late dispatches may be those of slow clients.
+        let others = self.list.iter().filter(|other| other.kind != "late-dispatch");
+        let greater = others.filter(|other| {
+            u128::from(self.ttft_of_kind_ns(other.kind)) >= u128::from(explained_ns).saturating_mul(MINOR_TIMES)
+        });
+        greater.map(|other| other.verdict.severity).max().filter(|severity| *severity > Severity::Info)
     }
 
     fn ttft_of_kind_ns(&self, kind: &str) -> u64 {

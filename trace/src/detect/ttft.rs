@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 
 use super::advice::Receivers;
 use super::attribution::{self, ThreadState};
+use super::explained_ttft::{describe_part, describe_place};
 use super::finding::REQUESTS_HOP;
 use super::thresholds::{GAP_WARNING_NS, STARVED_SHARE, THROTTLED_SHARE, gap_severity};
 use super::{DetectContext, Severity, Verdict, Verdicts, advice};
 use crate::event::AwayState;
-use crate::ledger::{LateLeg, TimeUse, Ttft, TtftLeg, TtftMoment};
+use crate::ledger::{LateLeg, TimeUse, TopFunction, Ttft, TtftLeg, TtftMoment};
 use crate::words::{count, duration, percent, plural};
 
 use TtftMoment::{Arrived, BatchEntered, Dispatched, Queued, Read, SchedulerReceived};
@@ -18,13 +19,11 @@ pub(super) const MIN_LATE_SHARE: f64 = 0.25;
 /// A leg whose late requests take less of all time to first token around them is information, too.
 pub(super) const MIN_WHOLE_SHARE: f64 = 0.1;
 /// A leg on which others spend this many times as long is not more severe than they are.
-const MINOR_TIMES: u128 = 10;
+pub(super) const MINOR_TIMES: u128 = 10;
 /// Fewer requests that are dispatched late at the same time are information: they may all be those of one slow client.
 pub(super) const MIN_LATE_DISPATCHES: u64 = 3;
 /// Requests that are dispatched late are information if the process that prepares them ran less: then it waited, as for a slow client.
 pub(super) const MIN_PREPARING_SHARE: f64 = 0.25;
-/// With fewer stack samples of a running thread, a share is not significant.
-const MIN_STACK_SAMPLES: u64 = 20;
 
 /// Requests that wait in the server's socket until it reads them.
 pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts) {
@@ -32,7 +31,7 @@ pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts)
     let Some(late) = context.ledger.ttft().late_leg(Arrived) else { return };
     let Some(worst) = late.worst.as_ref() else { return };
     let state = attribution::reader_state(context.ledger, worst.at, worst.ns);
-    let Some(verdict) = detect_late_leg(context, late, "in the server's socket", out) else { return };
+    let Some(verdict) = detect_late_leg(context, late, out) else { return };
     let mut advice = match state {
         ThreadState::CpuBound => {
             // How many processes read the socket is not observed.
@@ -51,7 +50,7 @@ pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts)
         ),
     };
     if matches!(state, ThreadState::CpuBound | ThreadState::Busy | ThreadState::Unknown)
-        && let Some(function) = describe_top_function(context)
+        && let Some(function) = describe_top_function(context, Arrived)
     {
         let _ = write!(advice, "; {function}");
     }
@@ -68,8 +67,7 @@ pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, out: &mut Verd
     let Some(worst) = late.worst.as_ref() else { return };
     let state = attribution::reader_state(context.ledger, worst.at, worst.ns);
     let held_up = stopped_advice(state);
-    let place = format!("in the {receiver} before dispatch");
-    let Some(verdict) = detect_late_leg(context, late, &place, out) else { return };
+    let Some(verdict) = detect_late_leg(context, late, out) else { return };
     let used = late.receiver_use;
     // Samples of less than half of the time show nothing about it.
     let is_sampled = u128::from(used.interval_ns) >= late.ns / 2;
@@ -85,7 +83,8 @@ pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, out: &mut Verd
         .hop(context.responding_role().unwrap_or_default())
         .with_known("process_running", preparing.map(super::consumer::round_share))
         .with("concurrent", late.concurrent);
-    let names = describe_top_function(context).unwrap_or_else(|| String::from("`--python-stacks` names the functions"));
+    let names =
+        describe_top_function(context, Read).unwrap_or_else(|| String::from("`--python-stacks` names the functions"));
     verdict.advice(match held_up {
         Some(advice) => format!("the {receiver} was {}: {advice}", state.as_str()),
         None if may_be_slow_client => String::from(
@@ -104,8 +103,7 @@ pub(super) fn detect_late_receives(context: &DetectContext<'_>, out: &mut Verdic
     let Some(late) = context.ledger.ttft().late_leg(Dispatched) else { return };
     let Some(worst) = late.worst.as_ref() else { return };
     let state = attribution::request_receiver_state(context.ledger, late.worst_hop, worst.at, worst.ns);
-    let place = format!("on the way to the {source}");
-    let Some(verdict) = detect_late_leg(context, late, &place, out) else { return };
+    let Some(verdict) = detect_late_leg(context, late, out) else { return };
     verdict.with_known(REQUESTS_HOP, late.worst_hop.map(|hop| context.ledger.hop_name(hop).into_owned()));
     let held_up = stopped_advice(state);
     // A process between the two may be the one that receives them late.
@@ -137,8 +135,7 @@ fn stopped_advice(state: ThreadState) -> Option<&'static str> {
 /// Requests that the scheduler has received and that enter its queue late.
 pub(super) fn detect_late_intakes(context: &DetectContext<'_>, out: &mut Verdicts) {
     let Some(late) = context.ledger.ttft().late_leg(SchedulerReceived) else { return };
-    let place = format!("in the {} before its queue", context.facts().source());
-    if let Some(verdict) = detect_late_leg(context, late, &place, out) {
+    if let Some(verdict) = detect_late_leg(context, late, out) {
         verdict.advice(context.facts().late_intake());
     }
 }
@@ -147,8 +144,7 @@ pub(super) fn detect_late_intakes(context: &DetectContext<'_>, out: &mut Verdict
 pub(super) fn detect_queued_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
     let facts = context.facts();
     let Some(late) = context.ledger.ttft().late_leg(Queued) else { return };
-    let place = format!("in the {}'s queue", facts.source());
-    let Some(verdict) = detect_late_leg(context, late, &place, out) else { return };
+    let Some(verdict) = detect_late_leg(context, late, out) else { return };
     add_load(verdict, late);
     let relief = facts.queue_relief();
     verdict.advice(if late.is_beside_others() {
@@ -181,7 +177,7 @@ fn add_load(verdict: &mut Verdict, late: &LateLeg) {
 pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, out: &mut Verdicts) {
     let source = context.facts().source();
     let Some(late) = context.ledger.ttft().late_leg(BatchEntered) else { return };
-    let Some(verdict) = detect_late_leg(context, late, "in slow prefills", out) else { return };
+    let Some(verdict) = detect_late_leg(context, late, out) else { return };
     let slowest = context.ledger.ttft().slowest_prefill();
     if let Some(comparison) = slowest.map(|slowest| slowest.comparison) {
         let usual = format!("; usual: {} for {} tokens", duration(comparison.usual_ns), count(comparison.tokens));
@@ -238,7 +234,7 @@ pub(super) fn detect_slow_first_tokens(context: &DetectContext<'_>, out: &mut Ve
         format!("between {begin} and {end} ({why})")
     };
     let state = attribution::request_receiver_state(context.ledger, late.worst_hop, worst.at, worst.ns);
-    let Some(verdict) = detect_late_leg(context, late, &place, out) else { return };
+    let Some(verdict) = detect_late_leg_at(context, late, &place, out) else { return };
     let leg = late.leg.to_string();
     add_load(verdict, late);
     verdict.with("leg", leg);
@@ -277,20 +273,19 @@ fn describe_unknown_parts(context: &DetectContext<'_>, leg: TtftLeg) -> String {
     }
 }
 
-/// The most frequent function in stack samples of the process that answers clients; `None` without enough of them.
-fn describe_top_function(context: &DetectContext<'_>) -> Option<String> {
+/// The most frequent function in stack samples of the process that answers clients, while requests waited on the leg that begins with this moment;
+/// over the whole run if there are not enough of those. `None` without enough of them.
+fn describe_top_function(context: &DetectContext<'_>, leg_from: TtftMoment) -> Option<String> {
     let ledger = context.ledger;
     let role = &ledger.groups()[ledger.hops().iter().find(|hop| hop.last)?.group].ends.to;
     let stacks = ledger.stacks().iter().find(|stacks| stacks.role == *role)?;
-    let top = stacks.functions().into_iter().find(|top| !top.function.is_empty())?.clone();
-    let running = stacks.all.running;
-    if running < MIN_STACK_SAMPLES {
-        return None;
-    }
-    let share = percent(top.all.own as f64 / running as f64);
+    let of_late = stacks.top_function_of_late(leg_from).filter(TopFunction::is_significant);
+    let time = if of_late.is_some() { "in that time" } else { "over the whole run" };
+    let top = of_late.or_else(|| stacks.top_function().filter(TopFunction::is_significant))?;
+    let share = percent(top.own as f64 / top.running as f64);
     Some(format!(
-        "most frequent function of the {role} over the run: {} ({}), {share} of its samples",
-        top.function, top.file
+        "most frequent function of the {role} {time}: {} ({}), {share} of its samples",
+        top.function.function, top.function.file
     ))
 }
 
@@ -302,7 +297,7 @@ fn severity_alone(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
 }
 
 /// Severity of a leg. Few requests do not outrank those of a leg that takes far more time. `None` if it is not worth a finding.
-fn severity_of_leg(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
+pub(super) fn severity_of_leg(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
     let others = ttft.late_legs().iter().filter(|other| other.ns >= late.ns.saturating_mul(MINOR_TIMES));
     // Late dispatches may be those of slow clients.
     let greater = others.filter(|other| other.leg.from != Read);
@@ -314,8 +309,13 @@ fn severity_of_leg(ttft: &Ttft, late: &LateLeg) -> Option<Severity> {
     }
 }
 
-/// Adds a verdict on a leg, without advice.
-fn detect_late_leg<'v>(
+/// Adds a verdict on a leg that has one part, without advice.
+fn detect_late_leg<'v>(context: &DetectContext<'_>, late: &LateLeg, out: &'v mut Verdicts) -> Option<&'v mut Verdict> {
+    detect_late_leg_at(context, late, &describe_place(context.facts(), late.leg.from), out)
+}
+
+/// Adds a verdict on a leg, without advice. `place`: where requests are on it.
+fn detect_late_leg_at<'v>(
     context: &DetectContext<'_>,
     late: &LateLeg,
     place: &str,
@@ -325,12 +325,9 @@ fn detect_late_leg<'v>(
     let worst = late.worst.as_ref()?;
     let severity = severity_of_leg(ttft, late)?;
     let requests = ttft.judged().requests;
-    // The share is that of the late requests alone: with all others it would be unrelated to what their clients saw.
     let summary = format!(
-        "{} of the TTFT of {} of {} was spent {place}: {} or more, up to {}",
-        percent(late.share()),
-        count(late.requests),
-        plural(requests, "request"),
+        "{}: {} or more, up to {}",
+        describe_part(ttft, late.part(), place),
         duration(GAP_WARNING_NS),
         duration(worst.ns),
     );

@@ -73,6 +73,33 @@ pub(super) fn share(part: u128, whole: u128) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
+/// Part of the time to first token of some requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TtftPart {
+    /// Number of the requests.
+    pub(crate) requests: u64,
+    /// The part, of all of them.
+    pub(crate) ns: u128,
+    /// Their whole time to first token.
+    pub(crate) whole_ns: u128,
+}
+
+impl TtftPart {
+    /// Share of the part, from 0 to 1.
+    pub(crate) fn share(&self) -> f64 {
+        share(self.ns, self.whole_ns)
+    }
+
+    /// Adds a wait of a request. `is_new`: it has not waited here before.
+    pub(crate) fn add_wait(&mut self, ns: u64, ttft_ns: u64, is_new: bool) {
+        self.ns += u128::from(ns);
+        if is_new {
+            self.requests += 1;
+            self.whole_ns += u128::from(ttft_ns);
+        }
+    }
+}
+
 /// Begin and end of a request's time on a leg.
 #[derive(Clone, Copy, Debug)]
 struct LegSpan {
@@ -182,6 +209,11 @@ impl LateLeg {
     /// Share of the leg in the time to first token of these requests, from 0 to 1.
     pub fn share(&self) -> f64 {
         share(self.ns, self.whole_ns)
+    }
+
+    /// The leg as a part of the time to first token of these requests.
+    pub(crate) fn part(&self) -> TtftPart {
+        TtftPart { requests: self.requests, ns: self.ns, whole_ns: self.whole_ns }
     }
 
     /// Whether other requests ran in most of this time.

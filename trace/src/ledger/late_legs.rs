@@ -5,9 +5,10 @@
 
 use std::collections::VecDeque;
 
-use super::late_leg::{LateLeg, LateRequest, WindowSums, share};
+use super::late_leg::{LateLeg, LateRequest, TtftPart, WindowSums, share};
 use super::limits::{CountedLimits, push_bounded};
 use super::prefill::{PrefillComparison, PrefillSpan, Prefills, SlowPrefill};
+use super::process_waits::ProcessWaits;
 use super::request::Request;
 use super::time_use::TimeUse;
 use super::ttft_path::{TimedLeg, TtftLeg, TtftMoment, TtftPath};
@@ -49,6 +50,7 @@ pub(super) struct LateLegs {
     window_number: u64,
     /// Late requests during whose wait the engine was silent.
     pub(super) silenced: SilencedRequests,
+    pub(super) process_waits: ProcessWaits,
 }
 
 /// Requests that waited a second or more before their first token because the engine was silent.
@@ -58,23 +60,23 @@ pub struct SilencedRequests {
     pub requests: AffectedRequests,
     /// Hop of the worst one's message to the scheduler; `None` if that was not observed.
     pub(crate) worst_hop: Option<HopId>,
-    /// Sum of their waits.
-    pub(crate) ns: u128,
+    /// Their waits, as a part of their time to first token.
+    pub(crate) part: TtftPart,
     /// The request counted last, which may have waited on several legs.
     last_rid: Box<str>,
 }
 
 impl SilencedRequests {
-    /// Adds a wait of a request that ended at `at`.
-    pub(super) fn record_wait(&mut self, at: MonoNs, rid: &str, ns: u64, hop: Option<HopId>) {
-        if ns >= self.requests.amount {
-            self.worst_hop = hop;
+    /// Adds a late request.
+    pub(super) fn record_late(&mut self, late: &LateRequest) {
+        if late.ns >= self.requests.amount {
+            self.worst_hop = late.wait.map(|wait| wait.hop);
         }
-        let is_new = *self.last_rid != *rid;
-        self.requests.record_request(at, rid, ns, is_new);
-        self.ns += u128::from(ns);
+        let is_new = *self.last_rid != *late.rid;
+        self.requests.record_request(late.to(), &late.rid, late.ns, is_new);
+        self.part.add_wait(late.ns, late.ttft_ns, is_new);
         if is_new {
-            self.last_rid = rid.into();
+            self.last_rid = late.rid.clone();
         }
     }
 }
@@ -160,6 +162,9 @@ impl LateLegs {
         };
         self.count_judged(request, path);
         self.add_ttft(path, ttft_ns);
+        if is_streamed && self.process_waits.record_request(request, path, ttft_ns, limits.prefills) {
+            limits.count_reached("prefills");
+        }
         let wait = request.details.as_ref().and_then(|details| details.wait);
         let dispatched_ns =
             path.time_of(FirstSent).zip(path.time_of(Dispatched)).map_or(0, |(to, from)| to.since(from));
@@ -227,21 +232,11 @@ impl LateLegs {
 
     /// Records a prefill that is slow beside others. `scheduler_use`: time use of its scheduler's thread meanwhile.
     pub(super) fn record_slow_prefill(&mut self, slow: &SlowPrefill, scheduler_use: Option<TimeUse>) {
-        let leg = TtftLeg { from: BatchEntered, to: FirstSent };
-        let ns = slow.span.to.since(slow.span.from);
-        let worst = self.legs.iter().find(|known| known.leg == leg).and_then(|known| known.worst.as_ref());
-        if worst.is_none_or(|worst| worst.ns <= ns) {
+        let late = slow.to_late_request();
+        let worst = self.legs.iter().find(|known| known.leg == late.leg).and_then(|known| known.worst.as_ref());
+        if worst.is_none_or(|worst| worst.ns <= late.ns) {
             self.slowest_prefill = Some(SlowestPrefill { comparison: slow.comparison, scheduler_use });
         }
-        let late = LateRequest {
-            leg,
-            rid: slow.rid.clone(),
-            from: slow.span.from,
-            ns,
-            ttft_ns: slow.ttft_ns,
-            dispatched_ns: 0,
-            wait: None,
-        };
         self.record_late(&late, None);
     }
 
@@ -275,13 +270,15 @@ impl Ledger {
         while let Some(late) = self.ttft.late_legs.unjudged.pop_front() {
             let waits_for_engine = late.leg.from < FirstSent && late.leg.to > Dispatched;
             if waits_for_engine && self.silences.explains(late.from, late.to()) {
-                let hop = late.wait.map(|wait| wait.hop);
-                self.ttft.late_legs.silenced.record_wait(late.to(), &late.rid, late.ns, hop);
+                self.ttft.late_legs.silenced.record_late(&late);
                 continue;
             }
             // Later legs do not begin in the process that answers clients.
             let begins_in_receiver = late.leg.from <= Read;
             let receiver_use = if begins_in_receiver { self.receiver_process_use(late.from, late.to()) } else { None };
+            if begins_in_receiver {
+                self.count_late_stack_samples(late.leg.from, late.from, late.to());
+            }
             self.ttft.late_legs.record_late(&late, receiver_use);
         }
     }

@@ -43,6 +43,7 @@ impl Ledger {
         self.advance_engine_silences(now);
         self.judge_unanswered_requests(now);
         self.judge_late_requests(now);
+        self.advance_process_waits(now);
         self.judge_prefills(now);
         for group in &mut self.hops.groups {
             group.trend.sample(now, group.backlog);

@@ -8,7 +8,9 @@
 
 use std::collections::VecDeque;
 
+use super::late_leg::LateRequest;
 use super::limits::push_bounded;
+use super::ttft_path::{TtftLeg, TtftMoment};
 use super::{GAP_WARNING_NS, Hop, Ledger, Request, Thread, TimeUse};
 use crate::clock::MonoNs;
 use crate::event::ThreadPart;
@@ -103,6 +105,21 @@ pub(super) struct SlowPrefill {
     /// Time to first token of its request.
     pub(super) ttft_ns: u64,
     pub(super) comparison: PrefillComparison,
+}
+
+impl SlowPrefill {
+    /// The same as a late request.
+    pub(super) fn to_late_request(&self) -> LateRequest {
+        LateRequest {
+            leg: TtftLeg { from: TtftMoment::BatchEntered, to: TtftMoment::FirstSent },
+            rid: self.rid.clone(),
+            from: self.span.from,
+            ns: self.span.ns(),
+            ttft_ns: self.ttft_ns,
+            dispatched_ns: 0,
+            wait: None,
+        }
+    }
 }
 
 /// Comparison of a prefill with others.
@@ -264,7 +281,7 @@ impl Ledger {
         while let Some(prefill) = self.ttft.late_legs.prefills.take_unjudged(until) {
             let Some(slow) = self.ttft.late_legs.prefills.judge(prefill) else { continue };
             if self.silences.explains(slow.span.from, slow.span.to) {
-                self.ttft.late_legs.silenced.record_wait(slow.span.to, &slow.rid, slow.span.ns(), None);
+                self.ttft.late_legs.silenced.record_late(&slow.to_late_request());
                 continue;
             }
             let scheduler_use = self.scheduler_use(&slow);

@@ -3,11 +3,14 @@
 //! A busy consumer always has a hot function. The functions that dominate while the backlog grows are the cause of the growth.
 
 use std::cmp::Reverse;
+use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 
 use super::Ledger;
 use super::hops::Hops;
+use super::limits::push_bounded;
+use super::ttft_path::TtftMoment;
 use crate::clock::MonoNs;
 use crate::event::StackSample;
 use crate::id::ThreadId;
@@ -16,6 +19,11 @@ use crate::id::ThreadId;
 const MIN_BACKLOG: u64 = 4;
 /// Maximum number of processes with a tracked backlog; the one silent longest is evicted.
 const MAX_PROCESSES: usize = 256;
+/// With fewer samples of a running thread, a share is not significant.
+const MIN_SAMPLES: u64 = 20;
+/// How long samples are kept for requests that turn out to be late, and how many of each role.
+const MAX_RECENT_NS: u64 = 60_000_000_000;
+const MAX_RECENT: usize = 4_096;
 
 /// Numbers of stack samples, by state of the thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +58,58 @@ pub struct StackFunction {
     pub all: StackHits,
     /// While frames piled up in front of its process.
     pub growing: StackHits,
+    /// As the innermost function while requests waited that were late there.
+    late: LateSamples,
+}
+
+/// Stack samples of a running thread while requests waited that were late.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct LateSamples {
+    /// In the server's socket.
+    unread: u64,
+    /// In the process that answers clients, before their dispatch.
+    undispatched: u64,
+}
+
+impl LateSamples {
+    /// Samples while requests waited on the leg that begins with this moment.
+    fn count(mut self, leg_from: TtftMoment) -> u64 {
+        *self.of_leg(leg_from)
+    }
+
+    fn of_leg(&mut self, leg_from: TtftMoment) -> &mut u64 {
+        if leg_from == TtftMoment::Arrived { &mut self.unread } else { &mut self.undispatched }
+    }
+}
+
+/// Stack samples of one function in one interval.
+#[derive(Clone, Copy, Debug)]
+struct RecentSamples {
+    from: MonoNs,
+    to: MonoNs,
+    /// Index of the function in its role.
+    function: usize,
+    own: u64,
+    /// Those that count as samples while requests were late.
+    late: LateSamples,
+}
+
+/// The most frequent innermost function in some samples.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TopFunction<'s> {
+    /// The function.
+    pub(crate) function: &'s StackFunction,
+    /// Its samples.
+    pub(crate) own: u64,
+    /// Samples of a running thread.
+    pub(crate) running: u64,
+}
+
+impl TopFunction<'_> {
+    /// Whether there are enough samples for a share.
+    pub(crate) fn is_significant(&self) -> bool {
+        self.running >= MIN_SAMPLES
+    }
 }
 
 /// Stack samples of the processes of one role.
@@ -68,6 +128,9 @@ pub struct StackRole {
     /// Stacks whose innermost function was evicted at the limit.
     pub left_out: u64,
     functions: Vec<StackFunction>,
+    /// Of the last minute.
+    recent: VecDeque<RecentSamples>,
+    late: LateSamples,
 }
 
 impl StackRole {
@@ -78,21 +141,59 @@ impl StackRole {
         sorted
     }
 
+    /// The most frequent innermost function while requests waited that were late on the leg that begins with this moment; `None` without samples.
+    pub(crate) fn top_function_of_late(&self, leg_from: TtftMoment) -> Option<TopFunction<'_>> {
+        let function = self.functions.iter().max_by_key(|function| function.late.count(leg_from))?;
+        Some(TopFunction { function, own: function.late.count(leg_from), running: self.late.count(leg_from) })
+    }
+
+    /// The most frequent innermost function over the run; `None` without samples.
+    pub(crate) fn top_function(&self) -> Option<TopFunction<'_>> {
+        let function = self.functions.iter().max_by_key(|function| function.all.own)?;
+        Some(TopFunction { function, own: function.all.own, running: self.all.running })
+    }
+
+    /// Counts the samples of this time, once, as those while requests were late.
+    fn count_late(&mut self, leg_from: TtftMoment, from: MonoNs, to: MonoNs) {
+        for samples in &mut self.recent {
+            let overlap_ns = samples.to.min(to).since(samples.from.max(from));
+            let counted = samples.late.of_leg(leg_from);
+            if *counted == 0 && overlap_ns > samples.to.since(samples.from) / 2 {
+                *counted = samples.own;
+                *self.functions[samples.function].late.of_leg(leg_from) += samples.own;
+                *self.late.of_leg(leg_from) += samples.own;
+            }
+        }
+    }
+
+    /// Keeps the samples of a function for requests that turn out to be late.
+    fn add_recent(&mut self, at: MonoNs, sample: &StackSample<'_>, function: usize) {
+        let own = u64::from(sample.own);
+        let from = MonoNs(at.0.saturating_sub(sample.interval_ns));
+        self.recent.retain(|recent| at.since(recent.to) <= MAX_RECENT_NS);
+        push_bounded(
+            &mut self.recent,
+            RecentSamples { from, to: at, function, own, late: LateSamples::default() },
+            MAX_RECENT,
+        );
+    }
+
     fn new(role: &str) -> Self {
         Self { role: role.into(), gil_observed: true, ..Self::default() }
     }
 
     /// Adds the sampled function, or its samples if it is known. Returns `false` if a function was evicted or rejected at the limit.
-    fn add_function(&mut self, sample: &StackSample<'_>, growing: bool, limit: usize) -> bool {
+    fn add_function(&mut self, at: MonoNs, sample: &StackSample<'_>, growing: bool, limit: usize) -> bool {
         let hits = StackHits {
             own: u64::from(sample.own),
             total: u64::from(sample.total),
             gil: u64::from(sample.gil.unwrap_or(0)),
         };
-        let mut functions = self.functions.iter_mut();
-        if let Some(known) = functions.find(|known| *known.function == *sample.function && *known.file == *sample.file)
-        {
-            known.add_hits(hits, growing);
+        let mut functions = self.functions.iter();
+        let known = functions.position(|known| *known.function == *sample.function && *known.file == *sample.file);
+        if let Some(index) = known {
+            self.functions[index].add_hits(hits, growing);
+            self.add_recent(at, sample, index);
             return true;
         }
         let mut new = StackFunction {
@@ -100,19 +201,24 @@ impl StackRole {
             file: sample.file.into(),
             all: StackHits::default(),
             growing: StackHits::default(),
+            late: LateSamples::default(),
         };
         new.add_hits(hits, growing);
         if self.functions.len() < limit {
             self.functions.push(new);
+            self.add_recent(at, sample, self.functions.len() - 1);
             return true;
         }
         // The rarest function is evicted, unless the new one is rarer still.
-        let rarest = self.functions.iter_mut().min_by_key(|function| (function.all.total, function.all.own));
+        let functions = self.functions.iter_mut().enumerate();
+        let rarest = functions.min_by_key(|(_, function)| (function.all.total, function.all.own));
         let mut left_out = new;
-        if let Some(rarest) = rarest
+        if let Some((index, rarest)) = rarest
             && rarest.all.total < hits.total
         {
             std::mem::swap(rarest, &mut left_out);
+            self.recent.retain(|recent| recent.function != index);
+            self.add_recent(at, sample, index);
         }
         self.left_out += left_out.all.own;
         false
@@ -201,7 +307,7 @@ impl Stacks {
             role.growing.add_counts(more);
         }
         // An empty function name means that the thread did not run.
-        sample.function.is_empty() || role.add_function(sample, window.growing, limit)
+        sample.function.is_empty() || role.add_function(at, sample, window.growing, limit)
     }
 }
 
@@ -221,6 +327,15 @@ impl Ledger {
         let has_room = self.stacks.add_sample(at, sample, || count_waiting_frames(&self.hops, sample), limit);
         if !has_room {
             self.limits.count_reached("stack_functions");
+        }
+    }
+
+    /// Counts stack samples of the process that answers clients while a request waited that was late on the leg that begins with this moment.
+    pub(super) fn count_late_stack_samples(&mut self, leg_from: TtftMoment, from: MonoNs, to: MonoNs) {
+        let Some(hop) = self.hops.all.iter().find(|hop| hop.last) else { return };
+        let role = &self.hops.groups[hop.group].ends.to;
+        if let Some(stacks) = self.stacks.roles.iter_mut().find(|stacks| *stacks.role == **role) {
+            stacks.count_late(leg_from, from, to);
         }
     }
 

@@ -10,6 +10,7 @@ use crate::event::{
 };
 use crate::id::{FrameId, HopId, ThreadId};
 use crate::ledger::Limits;
+use crate::words::plural;
 
 const REQUESTS: HopId = HopId(7);
 const SCHEDULER: ThreadId = ThreadId { pid: 9, tid: 9 };
@@ -184,6 +185,108 @@ fn one_request_does_not_outrank_a_cause_of_many() {
     add(&mut scene, 200, 60 * SECOND, QUICK.read_after(6 * SECOND));
     scene.tick(70 * SECOND);
     assert_eq!(only(scene.check("late-read", 70 * SECOND)).severity, Severity::Warning);
+}
+
+/// Adds a request whose first token waits this long for the tokenizer's thread 7.
+fn add_gap(scene: &mut Scene, number: u64, start: u64, gap_ns: u64) {
+    dispatch(scene, number, start, QUICK);
+    let rid = number.to_string();
+    let sent = start + QUICK.sent;
+    scene.send_chunk(0, sent, Chunk { cached_tokens: Some(0), ..Chunk::counted(&rid, 1, 1) });
+    let last = scene.next[0] - 1;
+    scene.receive_by(sent + gap_ns, last, 7);
+    scene.deliver(sent + gap_ns + MS, &rid, 1, 1, false);
+}
+
+/// Adds requests that are queued for four seconds, and runs the detectors every half second until `end`.
+fn queue_beside(scene: &mut Scene, findings: &mut Findings, requests: u64, end: u64) {
+    for number in 0..requests {
+        add(scene, 1_000 + number, number * 10 * MS, QUICK.queued_for(4 * SECOND));
+    }
+    update_until(scene, findings, 0, end);
+}
+
+fn update_until(scene: &mut Scene, findings: &mut Findings, start: u64, end: u64) {
+    for at in (start..=end).step_by(500 * MS as usize) {
+        scene.tick(at);
+        findings.update(&DetectContext::new(&scene.ledger, MonoNs(at)));
+    }
+}
+
+fn kinds_and_severities(findings: &Findings) -> Vec<(&'static str, Severity)> {
+    findings.sorted().iter().map(|finding| (finding.kind, finding.verdict.severity)).collect()
+}
+
+#[test]
+fn one_gap_does_not_outrank_a_cause_of_many() {
+    for (requests, severity) in [(200, Severity::Info), (0, Severity::Critical)] {
+        let mut scene = scene();
+        for number in 0..requests {
+            add(&mut scene, 1_000 + number, number * 10 * MS, QUICK.queued_for(4 * SECOND));
+        }
+        add_gap(&mut scene, 1, 100 * MS, 6 * SECOND);
+        scene.tick(12 * SECOND);
+        let found = only(scene.check("first-token-gap", 12 * SECOND));
+        assert_eq!(found.severity, severity, "{found:?}");
+        let share =
+            format!("between scheduler and tokenizer, 100 % of the TTFT of 1 of {}", plural(requests + 1, "request"));
+        assert!(found.summary.contains(&share), "{}", found.summary);
+        assert_eq!(found.evidence["ttft_share"], 0.998);
+    }
+}
+
+/// A tokenizer that lacks a CPU holds up one request for six seconds.
+fn starve_tokenizer(scene: &mut Scene, findings: &mut Findings, start: u64) {
+    add_gap(scene, 1, start, MS);
+    dispatch(scene, 2, start, QUICK);
+    let sent = start + SECOND;
+    scene.send_chunk(0, sent, Chunk { cached_tokens: Some(0), ..Chunk::counted("2", 1, 1) });
+    let last = scene.next[0] - 1;
+    for tenth in 1..=60 {
+        scene.cpu(sent + tenth * 100 * MS, 7, [2, 98, 0]);
+        if tenth % 5 == 0 {
+            update_until(scene, findings, sent + tenth * 100 * MS, sent + tenth * 100 * MS);
+        }
+    }
+    scene.receive_by(sent + 6 * SECOND, last, 7);
+    scene.deliver(sent + 6 * SECOND + MS, "2", 1, 1, false);
+}
+
+#[test]
+fn a_starved_tokenizer_does_not_outrank_a_cause_of_many() {
+    let mut scene = scene();
+    let mut findings = Findings::default();
+    queue_beside(&mut scene, &mut findings, 200, 7 * SECOND);
+    starve_tokenizer(&mut scene, &mut findings, 10 * SECOND);
+    // While it lasts, the requests that it holds up are not known yet.
+    assert_eq!(kinds_and_severities(&findings)[1], ("consumer-starved", Severity::Critical), "{findings:?}");
+    for number in 0..20 {
+        add(&mut scene, 2_000 + number, 14 * SECOND + number * 10 * MS, QUICK.queued_for(4 * SECOND));
+    }
+    update_until(&mut scene, &mut findings, 19 * SECOND, 21 * SECOND);
+    let found = kinds_and_severities(&findings);
+    assert_eq!(found[0], ("queued", Severity::Warning));
+    assert!(found.contains(&("consumer-starved", Severity::Warning)), "{found:?}");
+}
+
+#[test]
+fn a_starved_tokenizer_says_its_share_of_the_requests_that_it_held_up() {
+    let mut scene = scene();
+    let mut findings = Findings::default();
+    starve_tokenizer(&mut scene, &mut findings, 10 * SECOND);
+    update_until(&mut scene, &mut findings, 17_500 * MS, 18 * SECOND);
+    // Another one waits long after it.
+    add_gap(&mut scene, 3, 40 * SECOND, 2 * SECOND);
+    for _ in 0..2 {
+        update_until(&mut scene, &mut findings, 43 * SECOND, 44 * SECOND);
+    }
+    let list = findings.sorted();
+    let starved = list.iter().find(|finding| finding.kind == "consumer-starved").expect("found");
+    assert_eq!(starved.verdict.severity, Severity::Critical);
+    let summary = &starved.verdict.summary;
+    let share = "; 86 % of the TTFT of 1 of 3 requests was spent on the way to the tokenizer";
+    assert!(summary.ends_with(share) && summary.matches("TTFT").count() == 1, "{summary}");
+    assert_eq!(starved.verdict.evidence["ttft_share_requests"], 1);
 }
 
 #[test]
@@ -365,12 +468,38 @@ fn late_dispatches_beside_an_idle_tokenizer_are_information() {
     }
 }
 
+/// The function that runs most is not the one that ran while requests were late.
 #[test]
-fn stack_samples_name_the_function_of_late_dispatches() {
+fn stack_samples_name_the_function_of_late_requests() {
+    for (late, kind) in
+        [(QUICK.dispatched_after(2 * SECOND), "late-dispatch"), (QUICK.read_after(2 * SECOND), "late-read")]
+    {
+        let mut scene = scene();
+        for second in 3..30 {
+            scene.stack(second * SECOND, ("_handle_batch_output", "tokenizer_manager.py"), 40);
+        }
+        for half in 61..=64 {
+            scene.stack(half * 500 * MS, ("apply_chat_template", "chat.py"), 30);
+            scene.stack(half * 500 * MS, ("_handle_batch_output", "tokenizer_manager.py"), 10);
+        }
+        for number in 0..3 {
+            add(&mut scene, number, 30 * SECOND + number * 10 * MS, late);
+        }
+        scene.tick(39 * SECOND);
+        let found = only(scene.check(kind, 39 * SECOND));
+        let function =
+            "most frequent function of the tokenizer in that time: apply_chat_template (chat.py), 75 % of its samples";
+        assert!(advice(&found).contains(function), "{found:?}");
+    }
+}
+
+#[test]
+fn without_stack_samples_of_late_requests_those_of_the_run_are_named() {
     let mut scene = scene_of(3, QUICK.dispatched_after(2 * SECOND));
     scene.stack(4 * SECOND, ("apply_chat_template", "chat.py"), 40);
     let found = only(scene.check("late-dispatch", 9 * SECOND));
-    assert!(advice(&found).contains("apply_chat_template (chat.py), 100 % of its samples"), "{found:?}");
+    let function = "over the whole run: apply_chat_template (chat.py), 100 % of its samples";
+    assert!(advice(&found).contains(function), "{found:?}");
 }
 
 /// Thirty prefills, then a slow one that begins at 4 s.
@@ -451,9 +580,9 @@ fn a_pause_of_one_stream_hides_no_late_requests() {
         // The finding that stays names the request that waited.
         for verdict in silent {
             assert_eq!((&*verdict.rid, &verdict.evidence["requests_late"]), ("1", &1.into()));
-            assert!(
-                verdict.summary.contains("; 1 request waited 1.000 s or more for the first token meanwhile, up to")
-            );
+            let share = "; 94 % of the TTFT of 1 of 1 request was spent between dispatch and first token: 1.000 s or more, up to 2";
+            assert!(verdict.summary.contains(share), "{}", verdict.summary);
+            assert!(verdict.summary.contains("; meanwhile, 3 streams were open (usual"), "{}", verdict.summary);
             assert!(verdict.concerns_hop("tokenizer->scheduler") && verdict.concerns_hop("scheduler->tokenizer"));
         }
     }

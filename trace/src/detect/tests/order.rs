@@ -33,6 +33,7 @@ fn findings(list: &[Finding]) -> Findings {
         ttft_ns: BTreeMap::from([("late-receive", u128::from(24 * SECOND))]),
         targets: targets.map(|(hop, target)| (hop.to_owned(), target)).into(),
         updated_at: MonoNs(20 * SECOND),
+        ..Findings::default()
     }
 }
 

@@ -70,7 +70,9 @@ fn rules() -> Vec<Rule> {
         rule(&["damaged-tool-calls"], "arguments that the engine did not send", Warning),
         rule(&["wire-loss"], "tokens missing on the wire", Warning)
             .or(Critical, format!("from {} tokens", wire::CRITICAL_TOKENS)),
-        rule(&["first-token-gap"], format!("a first token that waits for {wait}"), Warning).or_critical_wait(),
+        rule(&["first-token-gap"], format!("a first token that waits for {wait}"), Warning)
+            .or_critical_wait()
+            .or(Info, minor.clone()),
         rule(
             &["engine-silent"],
             format!(

@@ -1,0 +1,246 @@
+//! The list of findings so far.
+
+use std::collections::BTreeMap;
+
+use super::explained_ttft::explained_ttft_ns;
+use super::finding::{Finding, HopTarget, LATE_FRAMES, Severity, Verdict, Verdicts, holds_requests};
+use super::held_requests::{HeldRequests, add_new_waits, are_waits_known};
+use super::{ALL, DetectContext, Detector, Keep};
+use crate::clock::MonoNs;
+use crate::stats::WINDOW_NS;
+
+/// Findings so far: one per kind and hop.
+#[derive(Clone, Debug, Default)]
+pub struct Findings {
+    pub(super) list: Vec<Finding>,
+    /// Time to first token that the findings of a kind explain; without kinds that explain none.
+    pub(super) ttft_ns: BTreeMap<&'static str, u128>,
+    /// Where the frames of each hop go that a finding names.
+    pub(super) targets: BTreeMap<String, HopTarget>,
+    /// Requests that findings about processes and hops held up.
+    pub(super) held: Vec<HeldRequests>,
+    /// Waits of requests that have been added to them.
+    pub(super) seen_waits: u64,
+    /// Time of the last update.
+    pub(super) updated_at: MonoNs,
+}
+
+impl Findings {
+    /// Runs every detector.
+    pub fn update(&mut self, context: &DetectContext<'_>) {
+        self.updated_at = context.now;
+        self.restore_findings();
+        let was_active: Vec<bool> = self.list.iter().map(|finding| finding.active).collect();
+        let mut found = Verdicts::default();
+        for detector in ALL {
+            if let Some(ns) = explained_ttft_ns(context.ledger.ttft(), detector.kind).filter(|ns| *ns > 0) {
+                self.ttft_ns.insert(detector.kind, ns);
+            }
+            (detector.check)(context, &mut found);
+            for finding in self.list.iter_mut().filter(|finding| finding.kind == detector.kind) {
+                // Until a verdict finds it again.
+                finding.active = false;
+            }
+            for verdict in found.list.drain(..) {
+                self.record_problem(detector.kind, &verdict, context.now);
+                self.add_verdict(detector, verdict, context.now);
+            }
+        }
+        for (index, finding) in self.list.iter_mut().enumerate() {
+            // New findings are at the end.
+            if finding.active != was_active.get(index).copied().unwrap_or(false) {
+                finding.changed_at = Some(context.now);
+            }
+        }
+        self.drop_explained();
+        self.targets.clear();
+        for hop in self.list.iter().map(|finding| &finding.verdict.hop).filter(|hop| !hop.is_empty()) {
+            self.targets.insert(hop.clone(), context.hop_target(hop));
+        }
+        self.extend_findings(context);
+    }
+
+    /// Records that a problem lasts that holds up requests.
+    fn record_problem(&mut self, kind: &'static str, verdict: &Verdict, now: MonoNs) {
+        if !holds_requests(kind) || verdict.hop.is_empty() {
+            return;
+        }
+        let index = self.held.iter().position(|held| held.are_of(kind, &verdict.hop)).unwrap_or_else(|| {
+            self.held.push(HeldRequests::new(kind, &verdict.hop));
+            self.held.len() - 1
+        });
+        self.held[index].record_problem(verdict, now);
+    }
+
+    /// Restores findings to what their detectors found.
+    fn restore_findings(&mut self) {
+        for held in &mut self.held {
+            let mut list = self.list.iter_mut();
+            if let Some(finding) = list.find(|finding| held.are_of(finding.kind, &finding.verdict.hop)) {
+                held.restore_finding(finding);
+            }
+        }
+    }
+
+    /// Adds the share of time to first token to findings about processes and hops, and limits their severity to that of a cause of far more.
+    fn extend_findings(&mut self, context: &DetectContext<'_>) {
+        add_new_waits(context, &mut self.held, self.seen_waits);
+        self.seen_waits = context.ledger.count_process_waits();
+        let limits: Vec<Option<Severity>> = self.list.iter().map(|finding| self.limit_of(finding, context)).collect();
+        for held in &mut self.held {
+            let mut limited = self.list.iter_mut().zip(&limits);
+            let own = limited.find(|(finding, _)| held.are_of(finding.kind, &finding.verdict.hop));
+            if let Some((finding, limit)) = own {
+                held.extend_finding(context, finding, *limit);
+            }
+        }
+    }
+
+    /// Severity that a finding does not exceed, as far as the requests that it held up are known; `None` without a limit.
+    fn limit_of(&self, finding: &Finding, context: &DetectContext<'_>) -> Option<Severity> {
+        self.limit_of_severity(finding).filter(|_| are_waits_known(context, &finding.verdict.hop))
+    }
+
+    /// Drops findings about late frames if other findings about the same hop name the cause, or the harm, of each of its episodes.
+    fn drop_explained(&mut self) {
+        let explained: Vec<bool> =
+            self.list.iter().map(|finding| finding.kind == LATE_FRAMES && self.is_explained(finding)).collect();
+        let mut explained = explained.into_iter();
+        self.list.retain(|_| explained.next() != Some(true));
+    }
+
+    fn is_explained(&self, late: &Finding) -> bool {
+        late.times.episodes().iter().all(|episode| {
+            let mut others =
+                self.list.iter().filter(|other| other.kind != LATE_FRAMES && other.verdict.hop == late.verdict.hop);
+            others.any(|other| other.verdict.severity > Severity::Info && other.times.overlap(episode))
+        })
+    }
+
+    fn add_verdict(&mut self, &Detector { kind, keep, .. }: &Detector, verdict: Verdict, now: MonoNs) {
+        if let Some(known) = self
+            .list
+            .iter_mut()
+            .find(|f| f.kind == kind && (keep == Keep::LatestOfAllHops || f.verdict.hop == verdict.hop))
+        {
+            let is_state = verdict.occurrences.is_none();
+            let occurrences = verdict.occurrences.unwrap_or(0);
+            let last_at = match verdict.last_at {
+                _ if is_state => now,
+                Some(last_at) => last_at,
+                // A count that does not grow means that nothing happened since the last check.
+                None if occurrences > known.occurrences => now,
+                None => known.last_at,
+            };
+            known.last_at = known.last_at.max(last_at);
+            known.occurrences = known.occurrences.max(occurrences);
+            known.active = now.since(known.last_at) < WINDOW_NS;
+            known.began = verdict.since.map_or(known.began, |since| since.min(known.began));
+            known.times.merge(&verdict.times);
+            if verdict.times.first().is_none() && known.last_at > known.times.last().unwrap_or_default() {
+                known.times.record_span(verdict.since.unwrap_or(last_at).min(last_at), last_at);
+            } else if is_state {
+                known.times.record(now);
+            }
+            let worse = (verdict.severity, verdict.weight) >= (known.verdict.severity, known.verdict.weight);
+            if worse || keep != Keep::Worst {
+                known.verdict = verdict;
+            }
+        } else {
+            let began = verdict.since.unwrap_or(now);
+            let occurrences = verdict.occurrences.unwrap_or(0);
+            let last_at = verdict.last_at.filter(|_| verdict.occurrences.is_some()).unwrap_or(now).max(began);
+            let active = now.since(last_at) < WINDOW_NS;
+            let mut times = verdict.times;
+            if times.first().is_none() {
+                times.record_span(began, last_at);
+            } else if verdict.occurrences.is_none() {
+                times.record(last_at);
+            }
+            self.list.push(Finding { kind, began, last_at, active, changed_at: None, verdict, occurrences, times });
+        }
+    }
+
+    /// Worst severity among the findings.
+    pub fn worst(&self) -> Option<Severity> {
+        self.list.iter().map(|f| f.verdict.severity).max()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::detector;
+    use super::*;
+    use crate::ledger::OccurrenceTimes;
+
+    const PASSING: Detector = detector("backlog", Keep::Worst, |_, _| {});
+    const LASTING: Detector = detector("merged-chunks", Keep::Latest, |_, _| {});
+
+    fn verdict(severity: Severity, weight: u64) -> Verdict {
+        Verdict { severity, hop: "a->b".to_owned(), weight, ..Verdict::default() }
+    }
+
+    #[test]
+    fn a_transient_finding_keeps_its_worst_value_and_start() {
+        let mut findings = Findings::default();
+        findings.add_verdict(&PASSING, verdict(Severity::Warning, 10), MonoNs(5));
+        findings.add_verdict(&PASSING, verdict(Severity::Critical, 20), MonoNs(6));
+        findings.add_verdict(&PASSING, verdict(Severity::Warning, 90), MonoNs(7));
+        findings.add_verdict(&PASSING, Verdict { hop: "b->c".to_owned(), ..verdict(Severity::Warning, 90) }, MonoNs(7));
+        let list = findings.sorted();
+        assert_eq!(list.len(), 2, "one finding per kind and hop");
+        assert_eq!(list[0].verdict.severity, Severity::Critical);
+        assert_eq!(list[0].verdict.weight, 20);
+        assert_eq!((list[0].began, findings.worst()), (MonoNs(5), Some(Severity::Critical)));
+    }
+
+    #[test]
+    fn occurrences_end_ten_seconds_after_the_last_and_a_state_at_once() {
+        const SECOND: u64 = 1_000_000_000;
+        let counted = |count| Verdict { occurrences: Some(count), ..verdict(Severity::Critical, count) };
+        let mut findings = Findings::default();
+        for (second, count) in [(1, 5), (3, 6), (12, 6), (13, 6)] {
+            findings.add_verdict(&LASTING, counted(count), MonoNs(second * SECOND));
+            let expected = (MonoNs(3.min(second) * SECOND), second < 13);
+            assert_eq!((findings.list[0].last_at, findings.list[0].active), expected, "second {second}");
+        }
+        assert_eq!(findings.list[0].ended_at(), Some(MonoNs(3 * SECOND)));
+        assert_eq!(findings.worst(), Some(Severity::Critical), "it keeps its severity");
+        findings.add_verdict(&LASTING, counted(7), MonoNs(60 * SECOND));
+        assert_eq!(findings.list[0].ended_at(), None, "it occurs again");
+        findings.add_verdict(&LASTING, verdict(Severity::Critical, 7), MonoNs(90 * SECOND));
+        assert_eq!(findings.list[0].last_at, MonoNs(90 * SECOND), "a state lasts while it is found");
+    }
+
+    #[test]
+    fn each_episode_of_a_finding_is_kept() {
+        const SECOND: u64 = 1_000_000_000;
+        let mut findings = Findings::default();
+        for second in [5, 6, 7, 60, 61] {
+            findings.add_verdict(&PASSING, verdict(Severity::Warning, 10), MonoNs(second * SECOND));
+        }
+        let mut times = OccurrenceTimes::default();
+        for second in [8, 70] {
+            times.record(MonoNs(second * SECOND));
+            let mut counted = verdict(Severity::Warning, 10);
+            counted.times(times).occurrences(second);
+            findings.add_verdict(&LASTING, counted, MonoNs(71 * SECOND));
+        }
+        let in_seconds = |finding: &Finding| -> Vec<[u64; 2]> {
+            let episodes = finding.times.episodes().iter();
+            episodes.map(|episode| [episode.first, episode.last].map(|at| at.0 / SECOND)).collect()
+        };
+        assert_eq!(findings.list.iter().map(in_seconds).collect::<Vec<_>>(), [[[5, 7], [60, 61]], [[8, 8], [70, 70]]]);
+        for finding in &findings.list {
+            assert_eq!((finding.times.first(), finding.times.last()), (Some(finding.began), Some(finding.last_at)));
+        }
+    }
+
+    #[test]
+    fn a_lasting_finding_shows_its_current_severity() {
+        let mut findings = Findings::default();
+        findings.add_verdict(&LASTING, verdict(Severity::Warning, 10), MonoNs(5));
+        findings.add_verdict(&LASTING, verdict(Severity::Info, 11), MonoNs(6));
+        assert_eq!(findings.worst(), Some(Severity::Info));
+    }
+}

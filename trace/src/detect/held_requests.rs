@@ -1,0 +1,183 @@
+//! Requests whose time to first token a finding about a process or a hop explains: those that waited for it while the problem lasted.
+
+use serde_json::Value;
+
+use super::consumer::round_share;
+use super::explained_ttft::{describe_part, describe_place};
+use super::finding::{Finding, HopTarget, is_about_receiver};
+use super::{DetectContext, Severity, Verdict};
+use crate::clock::MonoNs;
+use crate::ledger::{ProcessWait, TtftMoment, TtftPart};
+
+use TtftMoment::{Arrived, Dispatched, FirstSent, Read};
+
+/// Maximum number of times of a problem to which waits are compared; the oldest is dropped.
+const MAX_SPANS: usize = 64;
+
+/// When a problem lasted, and with which process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ProblemSpan {
+    from: MonoNs,
+    to: MonoNs,
+    /// `None` if the finding is about a hop, whatever its receivers are.
+    pid: Option<u64>,
+}
+
+impl ProblemSpan {
+    /// Whether it covers more than half of a wait for this process.
+    fn explains(&self, wait: &ProcessWait, pid: Option<u32>) -> bool {
+        let is_of_process = self.pid.is_none() || self.pid == pid.map(u64::from);
+        is_of_process && self.to.min(wait.to).since(self.from.max(wait.from)) > wait.ns() / 2
+    }
+}
+
+/// The requests that one finding held up.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HeldRequests {
+    kind: &'static str,
+    hop: String,
+    spans: Vec<ProblemSpan>,
+    /// Their waits.
+    pub(super) part: TtftPart,
+    /// Begins of the legs on which they waited, in path order.
+    legs: Vec<TtftMoment>,
+    last_request: Option<u64>,
+    /// What was added to the summary of the finding.
+    added: String,
+    /// Severity of the finding before it was limited.
+    own_severity: Option<Severity>,
+}
+
+/// A wait with the names of the hop and the process that explain it.
+struct NamedWait<'a> {
+    wait: &'a ProcessWait,
+    /// Group of its hop; `None` before the dispatch.
+    hop: Option<&'a str>,
+    /// Process for which it waited; `None` if unknown.
+    pid: Option<u32>,
+}
+
+impl<'a> NamedWait<'a> {
+    fn new(context: &DetectContext<'a>, wait: &'a ProcessWait) -> Self {
+        let ledger = context.ledger;
+        let Some(hop) = wait.hop else {
+            let mut readers = ledger.hops().iter().filter(|hop| hop.last).filter_map(|hop| ledger.only_receiver(hop));
+            return Self { wait, hop: None, pid: readers.next().map(|reader| reader.pid) };
+        };
+        let hop = ledger.hop(hop);
+        Self {
+            wait,
+            hop: hop.map(|hop| &*ledger.groups()[hop.group].name),
+            pid: hop.and_then(|hop| Some(hop.receiving_thread()?.pid)),
+        }
+    }
+}
+
+impl HeldRequests {
+    pub(super) fn new(kind: &'static str, hop: &str) -> Self {
+        Self { kind, hop: hop.to_owned(), ..Self::default() }
+    }
+
+    /// Whether these are the requests of the finding.
+    pub(super) fn are_of(&self, kind: &str, hop: &str) -> bool {
+        self.kind == kind && self.hop == hop
+    }
+
+    /// Records that the problem lasts at `now`.
+    pub(super) fn record_problem(&mut self, verdict: &Verdict, now: MonoNs) {
+        let pid = verdict.evidence.get("pid").and_then(Value::as_u64);
+        let span = ProblemSpan { from: verdict.since.unwrap_or(now), to: now, pid };
+        if let Some(last) = self.spans.last_mut()
+            && last.pid == pid
+            && span.from <= last.to
+        {
+            last.from = last.from.min(span.from);
+            last.to = now;
+            return;
+        }
+        if self.spans.len() >= MAX_SPANS {
+            self.spans.remove(0);
+        }
+        self.spans.push(span);
+    }
+
+    /// Adds a wait, if the problem explains it.
+    fn add_wait(&mut self, context: &DetectContext<'_>, named: &NamedWait<'_>) {
+        let wait = named.wait;
+        let is_of_process = match wait.leg_from {
+            Dispatched | FirstSent => named.hop == Some(self.hop.as_str()),
+            // The process that receives the last frames reads the sockets, on the same thread. It prepares requests as long as it runs at all.
+            Arrived => is_about_receiver(self.kind) && context.hop_target(&self.hop) == HopTarget::Tokenizer,
+            Read => is_suspended(self.kind) && context.hop_target(&self.hop) == HopTarget::Tokenizer,
+            _ => false,
+        };
+        if !is_of_process || !self.spans.iter().any(|span| span.explains(wait, named.pid)) {
+            return;
+        }
+        let is_new = self.last_request != Some(wait.request);
+        self.last_request = Some(wait.request);
+        self.part.add_wait(wait.ns(), wait.ttft_ns, is_new);
+        if let Err(index) = self.legs.binary_search(&wait.leg_from) {
+            self.legs.insert(index, wait.leg_from);
+        }
+    }
+
+    /// Takes back what [`Self::extend_finding`] did.
+    pub(super) fn restore_finding(&mut self, finding: &mut Finding) {
+        let kept = finding.verdict.summary.strip_suffix(&self.added).map(str::len);
+        finding.verdict.summary.truncate(kept.unwrap_or(usize::MAX));
+        self.added.clear();
+        if let Some(own) = self.own_severity.take() {
+            finding.verdict.severity = own;
+        }
+    }
+
+    /// Adds the share of the time to first token to the finding. `limit`: severity of a cause of far more of it.
+    pub(super) fn extend_finding(
+        &mut self,
+        context: &DetectContext<'_>,
+        finding: &mut Finding,
+        limit: Option<Severity>,
+    ) {
+        let verdict = &mut finding.verdict;
+        if let Some(limit) = limit.filter(|limit| *limit < verdict.severity) {
+            self.own_severity = Some(verdict.severity);
+            verdict.severity = limit;
+        }
+        if self.part.requests == 0 {
+            return;
+        }
+        let places: Vec<String> = self.legs.iter().map(|from| describe_place(context.facts(), *from)).collect();
+        self.added = format!("; {}", describe_part(context.ledger.ttft(), self.part, &places.join(" and ")));
+        verdict.summary.push_str(&self.added);
+        verdict.with("ttft_share", round_share(self.part.share())).with("ttft_share_requests", self.part.requests);
+    }
+}
+
+/// Whether the process of such a finding does not run at all.
+fn is_suspended(kind: &str) -> bool {
+    kind == "consumer-stopped" || kind == "consumer-frozen"
+}
+
+/// Adds the waits after the first `seen` to the findings that explain them.
+pub(super) fn add_new_waits(context: &DetectContext<'_>, held: &mut [HeldRequests], seen: u64) {
+    if held.is_empty() {
+        return;
+    }
+    for wait in context.ledger.process_waits_since(seen) {
+        let named = NamedWait::new(context, wait);
+        for requests in held.iter_mut() {
+            requests.add_wait(context, &named);
+        }
+    }
+}
+
+/// Whether all waits for the receivers of this hop are known, as parts of the time to first token of most requests.
+pub(super) fn are_waits_known(context: &DetectContext<'_>, hop: &str) -> bool {
+    let ttft = context.ledger.ttft();
+    let judged = ttft.judged().requests;
+    // The output of the others is not judged.
+    let are_streamed = judged > 0 && ttft.not_streamed <= judged / 10;
+    let is_behind_first_hop = context.ledger.output_groups().count() == 2;
+    are_streamed && (context.hop_target(hop) != HopTarget::Other || is_behind_first_hop)
+}

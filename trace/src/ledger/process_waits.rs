@@ -1,0 +1,146 @@
+//! Parts of the time to first token in which requests waited for one process: to read them, to receive them, or to receive their first token.
+//! Findings about a process or a hop add those that fell into their time.
+
+use std::collections::VecDeque;
+
+use super::request::Request;
+use super::stream::Stream;
+use super::ttft_path::{TimedLeg, TtftMoment, TtftPath};
+use super::{LATE_NS, Ledger};
+use crate::clock::MonoNs;
+use crate::id::HopId;
+
+use TtftMoment::{Arrived, Dispatched, FirstReceived, FirstSent, Read, SchedulerReceived};
+
+/// How long a wait is kept: detectors run every half second.
+const MAX_AGE_NS: u64 = 5_000_000_000;
+
+/// A wait of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ProcessWait {
+    /// Number of the request, in the order in which times to first token are recorded. Waits of one request follow each other.
+    pub(crate) request: u64,
+    /// Begin of its leg.
+    pub(crate) leg_from: TtftMoment,
+    /// Hop on which it waited, and in the process behind it; `None` before the dispatch.
+    pub(crate) hop: Option<HopId>,
+    /// Begin of the wait.
+    pub(crate) from: MonoNs,
+    /// End of the wait.
+    pub(crate) to: MonoNs,
+    /// Whole time to first token of the request.
+    pub(crate) ttft_ns: u64,
+}
+
+impl ProcessWait {
+    /// Its length.
+    pub(crate) fn ns(&self) -> u64 {
+        self.to.since(self.from)
+    }
+}
+
+#[derive(Debug)]
+struct KeptWait {
+    wait: ProcessWait,
+    /// Tick before it was recorded.
+    recorded_at: MonoNs,
+}
+
+/// The last waits.
+#[derive(Debug, Default)]
+pub(super) struct ProcessWaits {
+    list: VecDeque<KeptWait>,
+    ticked_at: MonoNs,
+    /// Number of all waits so far.
+    recorded: u64,
+    /// Number of requests so far.
+    requests: u64,
+}
+
+impl ProcessWaits {
+    /// Records the waits of a streamed request. Returns whether one of the last `max` was evicted.
+    pub(super) fn record_request(&mut self, request: &Request, path: &TtftPath, ttft_ns: u64, max: usize) -> bool {
+        let number = self.requests;
+        self.requests += 1;
+        let mut has_evicted = false;
+        for timed in path.legs().filter(|timed| timed.ns >= LATE_NS) {
+            for WaitSpan { hop, from, to } in wait_spans(request, timed).into_iter().flatten() {
+                if to.since(from) < LATE_NS {
+                    continue;
+                }
+                if self.list.len() >= max {
+                    self.list.pop_front();
+                    has_evicted = true;
+                }
+                let wait = ProcessWait { request: number, leg_from: timed.leg.from, hop, from, to, ttft_ns };
+                self.list.push_back(KeptWait { wait, recorded_at: self.ticked_at });
+                self.recorded += 1;
+            }
+        }
+        has_evicted
+    }
+
+    /// Advances time, and drops waits that the detectors have seen.
+    pub(super) fn advance_time(&mut self, now: MonoNs) {
+        self.ticked_at = now;
+        while self.list.pop_front_if(|kept| now.since(kept.recorded_at) > MAX_AGE_NS).is_some() {}
+    }
+}
+
+/// Where and when a request waited.
+#[derive(Clone, Copy)]
+struct WaitSpan {
+    hop: Option<HopId>,
+    from: MonoNs,
+    to: MonoNs,
+}
+
+/// The parts of a leg in which the request waited for one process; at most two.
+fn wait_spans(request: &Request, timed: TimedLeg) -> [Option<WaitSpan>; 2] {
+    let whole = |hop| Some(WaitSpan { hop, from: timed.at, to: timed.end() });
+    match (timed.leg.from, timed.leg.to) {
+        (Arrived, Read) | (Read, Dispatched) => [whole(None), None],
+        (Dispatched, SchedulerReceived) => {
+            let wait = request.details.as_ref().and_then(|details| details.wait);
+            [wait.and_then(|wait| whole(Some(wait.hop))), None]
+        }
+        (FirstSent, FirstReceived) => output_spans(&request.streams, timed),
+        _ => [None, None],
+    }
+}
+
+/// Waits for the process behind the scheduler's hop and for that behind the last hop. Between more hops than two, only the last one is known.
+fn output_spans(streams: &[Stream], timed: TimedLeg) -> [Option<WaitSpan>; 2] {
+    let mut groups: Vec<u32> = streams.iter().map(|stream| stream.group).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    // On several hops of one group, it changed its receiver.
+    if !streams.iter().all(Stream::is_whole) || groups.len() < streams.len() {
+        return [None, None];
+    }
+    let Some(last) = streams.iter().max_by_key(|stream| stream.first_at) else { return [None, None] };
+    let sent_on_last = last.first_at.clamp(timed.at, timed.end());
+    let on_last = WaitSpan { hop: Some(last.hop), from: sent_on_last, to: timed.end() };
+    let on_first = streams.iter().find(|stream| streams.len() == 2 && stream.hop != last.hop);
+    [on_first.map(|first| WaitSpan { hop: Some(first.hop), from: timed.at, to: sent_on_last }), Some(on_last)]
+}
+
+impl Ledger {
+    /// Number of waits for processes so far.
+    pub(crate) fn count_process_waits(&self) -> u64 {
+        self.ttft.late_legs.process_waits.recorded
+    }
+
+    /// Waits for processes after the first `seen`, as far as they are kept.
+    pub(crate) fn process_waits_since(&self, seen: u64) -> impl Iterator<Item = &ProcessWait> {
+        let waits = &self.ttft.late_legs.process_waits;
+        let dropped = waits.recorded - waits.list.len() as u64;
+        let kept = waits.list.iter().skip(usize::try_from(seen.saturating_sub(dropped)).unwrap_or(usize::MAX));
+        kept.map(|kept| &kept.wait)
+    }
+
+    /// Advances time for the waits for processes.
+    pub(super) fn advance_process_waits(&mut self, now: MonoNs) {
+        self.ttft.late_legs.process_waits.advance_time(now);
+    }
+}
