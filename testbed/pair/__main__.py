@@ -295,7 +295,9 @@ def rows(lane: Lane, pair: Pair, repeats: int) -> None:
         lane.row(f"none, {number}", without_findings(tokengap, pair, [*FEW, *seed]))
         for side in ("prefill", "decode"):
             for role in ("tokenizer", "detokenizer", "scheduler"):
-                stop, load = partial(stopped(role), pair.side(side)), MORE if (side, role) == ("prefill", "detokenizer") else FEW
+                stop = partial(stopped(role), pair.side(side))
+                holds = pair.router_kind == "sglang-router" and (side, role) == ("prefill", "detokenizer")
+                load = MORE if holds else FEW
                 lane.row(f"{side}, {role} stopped, {number}", named(tokengap, pair, f"{side}, {role}", [*load, *seed], stop))
         pair.delay_transfers(SLOW_TRANSFER_MS)
         if pair.release == "0.5.9":
