@@ -6,13 +6,14 @@ use outputs::report::{
     Chunks, FindingSpan, Itl, LegLine, Requests, StackLine, Tokens, TtftReport, bar, describe_observation_ends,
     headline_end_ns, headline_of_finding, headline_without_warning, judgements,
 };
-use trace::detect::Severity;
 use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
+use trace::detect::{Severity, Verdict};
 use trace::engine::{Mode, Waiter};
 use trace::event::Finish;
 use trace::ledger::{Ledger, Request, RequestNumbers, RequestSummary, UnansweredRequest};
 use trace::stats::Spread;
 use trace::time_series::RecentTraffic;
+use trace::words::{percent, plural};
 use trace::{Analysis, MonoNs};
 
 use super::curves::Curves;
@@ -165,11 +166,20 @@ impl Model {
             let end_ns = headline_end_ns(worst.into(), self.findings.iter().map(FindingSpan::from));
             let ended_at = end_ns.map(|at| self.format_moment(MonoNs(at).since(self.started_at)));
             let text = headline_of_finding(ended_at, &worst.verdict.summary);
-            return RunVerdict { health: worst.verdict.severity.into(), text };
+            return RunVerdict {
+                health: worst.verdict.severity.into(),
+                text,
+                ttft_share: describe_ttft_share(&worst.verdict),
+                advice: worst.verdict.advice.clone(),
+            };
         }
         let responses = ledger.totals().answers.seen + self.rejected_requests;
         if self.chunks.sent == 0 && responses == 0 {
-            return RunVerdict { health: Health::Unknown, text: "no tokens observed yet".into() };
+            return RunVerdict {
+                health: Health::Unknown,
+                text: "no tokens observed yet".into(),
+                ..RunVerdict::default()
+            };
         }
         let judged = judgements(ledger);
         let text = headline_without_warning(&judged, self.requests.seen, responses, !self.findings.is_empty());
@@ -180,8 +190,15 @@ impl Model {
         } else {
             Health::Info
         };
-        RunVerdict { health, text }
+        RunVerdict { health, text, ..RunVerdict::default() }
     }
+}
+
+/// `91 % of the TTFT of 34 requests`; `None` if the finding does not say so.
+fn describe_ttft_share(verdict: &Verdict) -> Option<String> {
+    let share = verdict.evidence.get("ttft_share")?.as_f64()?;
+    let requests = verdict.evidence.get("ttft_share_requests").or_else(|| verdict.evidence.get("requests_late"))?;
+    Some(format!("{} of the TTFT of {}", percent(share), plural(requests.as_u64()?, "request")))
 }
 
 impl KeyFigures {
