@@ -35,6 +35,10 @@ impl From<Severity> for Health {
 pub(crate) struct RunVerdict {
     pub(crate) health: Health,
     pub(crate) text: String,
+    /// Share of the time to first token that the finding explains; `None` if that is not known.
+    pub(crate) ttft_share: Option<String>,
+    /// What to do; `None` without a finding that needs attention.
+    pub(crate) advice: Option<String>,
 }
 
 labelled! {

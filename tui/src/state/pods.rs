@@ -211,7 +211,7 @@ impl KeyFigures {
         let worst = pods.iter().rev().max_by_key(|pod| (pod.figures.verdict.health, pod.figures.worst_rank));
         if let Some(worst) = worst {
             let verdict = &worst.figures.verdict;
-            combined.verdict = RunVerdict { health: verdict.health, text: format!("{}: {}", worst.name, verdict.text) };
+            combined.verdict = RunVerdict { text: format!("{}: {}", worst.name, verdict.text), ..verdict.clone() };
             combined.worst_rank = worst.figures.worst_rank;
         }
         combined
@@ -235,7 +235,7 @@ mod tests {
     use crate::state::flags::Health;
 
     fn pod(name: &str, tokens_per_s: Option<f64>, gap_p99_ns: Option<u64>, health: Health) -> PodLine {
-        let verdict = RunVerdict { health, text: "as it is".into() };
+        let verdict = RunVerdict { health, text: "as it is".into(), ..RunVerdict::default() };
         PodLine {
             name: name.into(),
             figures: KeyFigures { tokens_per_s, gap_p99_ns, verdict, ..KeyFigures::default() },

@@ -6,13 +6,14 @@ use outputs::report::{
     Chunks, FindingSpan, Itl, LegLine, Requests, SeenTraffic, StackLine, Tokens, TtftReport, bar,
     describe_observation_ends, headline_of_finding, headline_without_warning, judgements,
 };
-use trace::detect::Severity;
 use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
+use trace::detect::{Severity, Verdict};
 use trace::engine::{Mode, Waiter};
 use trace::event::Finish;
 use trace::ledger::{Ledger, Request, RequestNumbers, RequestSummary, UnansweredRequest};
 use trace::stats::Spread;
 use trace::time_series::RecentTraffic;
+use trace::words::{percent, plural};
 use trace::{Analysis, MonoNs};
 
 use super::curves::Curves;
@@ -166,7 +167,12 @@ impl Model {
             let text = headline_of_finding(worst.into(), all, &worst.verdict.summary, |at_ns| {
                 self.format_moment(MonoNs(at_ns).since(self.started_at))
             });
-            return RunVerdict { health: worst.verdict.severity.into(), text };
+            return RunVerdict {
+                health: worst.verdict.severity.into(),
+                text,
+                ttft_share: describe_ttft_share(&worst.verdict),
+                advice: worst.verdict.advice.clone(),
+            };
         }
         let responses = ledger.totals().answers.seen + self.rejected_requests;
         let judged = judgements(ledger);
@@ -179,8 +185,15 @@ impl Model {
         } else {
             Health::Info
         };
-        RunVerdict { health, text }
+        RunVerdict { health, text, ..RunVerdict::default() }
     }
+}
+
+/// `91 % of the TTFT of 34 requests`; `None` if the finding does not say so.
+fn describe_ttft_share(verdict: &Verdict) -> Option<String> {
+    let share = verdict.evidence.get("ttft_share")?.as_f64()?;
+    let requests = verdict.evidence.get("ttft_share_requests").or_else(|| verdict.evidence.get("requests_late"))?;
+    Some(format!("{} of the TTFT of {}", percent(share), plural(requests.as_u64()?, "request")))
 }
 
 impl KeyFigures {

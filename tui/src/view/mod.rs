@@ -32,6 +32,11 @@ use pad::{Pad, text_width};
 const MIN_COLUMNS: u16 = 60;
 const MIN_ROWS: u16 = 20;
 
+/// Before what to do about the verdict.
+const TO_DO: &str = "  to do: ";
+/// With fewer cells behind the verdict, what to do is not shown there.
+const MIN_ADVICE_COLUMNS: u16 = 30;
+
 /// Draws everything: tabs, verdict, the open tab, status, dialogs. Returns what can be clicked.
 pub(crate) fn draw_screen(model: &Model, ui: &Ui, theme: Theme, frame: &mut Frame<'_>) -> ClickAreas {
     let area = frame.area();
@@ -44,7 +49,8 @@ pub(crate) fn draw_screen(model: &Model, ui: &Ui, theme: Theme, frame: &mut Fram
     let bottom = area.y + area.height;
     let line = |y| Rect { y, height: 1, ..area };
     draw_tab_bar(&mut pad.sub_pad(line(area.y)), model, ui);
-    draw_verdict(&mut pad.sub_pad(line(area.y + 1)), model);
+    let min_advice_width = if ui.tab == Tab::Overview { u16::MAX } else { MIN_ADVICE_COLUMNS };
+    draw_verdict(&mut pad.sub_pad(line(area.y + 1)), model, min_advice_width);
     let tab_area = Rect { y: area.y + 2, height: area.height - 4, ..area };
     draw_tab(&mut pad.sub_pad(tab_area), model, ui);
     let status_line = &mut pad.sub_pad(line(bottom - 2));
@@ -79,7 +85,7 @@ fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
 
 /// Replacement for the tabs on small screens: verdict, worst hop, and the size that is required.
 fn draw_too_small(pad: &mut Pad<'_>, model: &Model) {
-    draw_verdict(pad, model);
+    draw_verdict(pad, model, u16::MAX);
     if let Some(hop) = hops::worst_hop(model) {
         let text = format!(
             "{} {}{}{} backlog {}, oldest {}",
@@ -145,12 +151,40 @@ fn describe_run_state(model: &Model, ui: &Ui) -> [String; 3] {
     [format!(" {source} {state} {since}{time} "), format!(" {state} {since}{time} "), format!(" {state} {time} ")]
 }
 
-/// Draws the health of the run and why.
-fn draw_verdict(pad: &mut Pad<'_>, model: &Model) {
+/// Draws the health of the run and why, then what to do, if at least `min_advice_width` cells or the whole of it are free.
+fn draw_verdict(pad: &mut Pad<'_>, model: &Model, min_advice_width: u16) {
     let verdict = &model.verdict;
-    let health = format!("{} {}", pad.theme.health_symbol(verdict.health), verdict.health.label());
+    let health = describe_health(pad.theme, model);
     let x = pad.draw_text(1, 0, &health, Ink::Verdict(verdict.health));
-    pad.draw_text(x + 2, 0, &verdict.text, Ink::Strong);
+    let x = pad.draw_text(x + 2, 0, &verdict.text, Ink::Strong);
+    let Some(advice) = &verdict.advice else { return };
+    let free = pad.width().saturating_sub(x + TO_DO.len() as u16);
+    if free >= min_advice_width.min(text_width(advice)) {
+        let x = pad.draw_text(x, 0, TO_DO, Ink::Head);
+        pad.draw_text(x, 0, advice, Ink::Plain);
+    }
+}
+
+fn describe_health(theme: Theme, model: &Model) -> String {
+    format!("{} {}", theme.health_symbol(model.verdict.health), model.verdict.health.label())
+}
+
+/// Draws what to do about the verdict into row `y`, unless it stands behind it: first the share of the time to first token, if the verdict is cut
+/// before it. Returns the next free row.
+fn draw_advice(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
+    let verdict = &model.verdict;
+    let Some(advice) = &verdict.advice else { return y };
+    let text_x = 1 + text_width(&describe_health(pad.theme, model)) + 2;
+    let free = pad.width().saturating_sub(text_x);
+    if text_width(&verdict.text) + TO_DO.len() as u16 + text_width(advice) <= free {
+        return y;
+    }
+    let shown: String = verdict.text.chars().take(free.into()).collect();
+    let hidden_share = verdict.ttft_share.as_ref().filter(|_| !shown.contains("of the TTFT of"));
+    let share = hidden_share.map_or_else(String::new, |share| format!("{share}: "));
+    let x = pad.draw_text(1, y, TO_DO.trim_start(), Ink::Head);
+    pad.draw_text(x, y, &format!("{share}{advice}"), Ink::Plain);
+    y + 1
 }
 
 /// Draws tokengap's resource use and missed observations; always visible.

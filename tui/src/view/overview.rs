@@ -11,7 +11,7 @@ use trace::words::plural;
 use super::chart::{self, ChartSeries, TimeWindow};
 use super::pad::{CellRow, Pad, text_width};
 use super::path::{self, LegendRoom};
-use super::{ItlQuantiles, draw_itl, hops};
+use super::{ItlQuantiles, draw_advice, draw_itl, hops};
 use crate::state::Model;
 use crate::state::action::{Action, Tab};
 use crate::state::flags::Health;
@@ -46,7 +46,9 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let is_tall = pad.height() >= TALL_ROWS;
     // Rows saved on a low screen are for the charts.
     let is_low = pad.height() < LOW_ROWS;
-    let mut y = u16::from(is_tall);
+    // On a small screen, the row is an empty one above the charts.
+    let mut y = if is_low { 0 } else { draw_advice(pad, 0, model) };
+    y += u16::from(is_tall);
     y = draw_gap(pad, y, model);
     y = draw_ttft(pad, y, model);
     y += u16::from(is_tall);

@@ -13,6 +13,38 @@ fn overview_matches_its_snapshots() {
     empty.snapshot("overview_empty");
 }
 
+fn row(fixture: &Fixture, size: (u16, u16), index: usize) -> String {
+    fixture.drawn(size, "C.UTF-8").lines().nth(index).unwrap_or_default().to_owned()
+}
+
+#[test]
+fn what_to_do_is_below_the_verdict_or_behind_it() {
+    let mut fixture = race();
+    let advice = "fixed in 0.5.10";
+    assert!(row(&fixture, (80, 24), 1).contains("never delivered"));
+    assert!(row(&fixture, (80, 24), 2).starts_with(&format!(" to do: {advice}")));
+    assert!(!fixture.drawn((80, 20), "C.UTF-8").contains(advice), "a low screen has no row for it");
+    fixture.model.verdict.text = "a short text".to_owned();
+    assert!(row(&fixture, (200, 50), 1).contains(&format!("a short text  to do: {advice}")));
+    assert!(!row(&fixture, (200, 50), 2).contains(advice));
+    fixture.press(&[Action::OpenTab(Tab::Requests)]);
+    assert!(row(&fixture, (80, 24), 1).contains(&format!("a short text  to do: {advice}")));
+}
+
+/// The share of the time to first token is at the end of some summaries.
+#[test]
+fn a_share_that_the_verdict_has_no_room_for_comes_before_what_to_do() {
+    let mut fixture = race();
+    let share = "91 % of the TTFT of 34 requests";
+    let verdict = &mut fixture.model.verdict;
+    verdict.text =
+        format!("{}; 91 % of the TTFT of 34 of 120 requests was spent on the way to the tokenizer", "x".repeat(90));
+    verdict.ttft_share = Some(share.to_owned());
+    verdict.advice = Some("`kill -CONT PID` resumes it".to_owned());
+    assert_eq!(row(&fixture, (80, 24), 2), format!(" to do: {share}: `kill -CONT PID` resumes it"));
+    assert_eq!(row(&fixture, (180, 24), 2), " to do: `kill -CONT PID` resumes it");
+}
+
 #[test]
 fn abandoned_requests_are_on_the_overview() {
     let mut fixture = Fixture::of(Scene::delivering());
