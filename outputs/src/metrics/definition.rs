@@ -224,6 +224,8 @@ metrics! {
     HOP_PROCESSING = Histogram("tokengap.hop.processing", Seconds, ["hop"]) "Processed minus received";
     HOP_RECV_WAIT = Histogram("tokengap.hop.recv_wait", Seconds, ["hop"])
         "Received minus requested: near zero while the receiver is behind";
+    HOP_RECEIVER = Gauge("tokengap.hop.receiver", Ratio, ["hop", "state"])
+        "Share of each state in the time of the receiving thread while frames waited on the hop, over the run";
     HOP_WAKEUP = Histogram("tokengap.hop.wakeup.frames", Of("{frame}"), ["hop"]) "Frames received per completed wakeup";
 
     // CPU.

@@ -115,7 +115,7 @@ pub use totals::{
     AffectedRequests, AffectedTotal, AnswerTotals, ChunkCounts, EngineFailure, IdCounts, Inflation, MissedCounts,
     ModeCounts, Predictions, RequestCounts, TokenCounts, Totals,
 };
-pub use ttft::{LegLengths, Ttft, TtftGroup};
+pub use ttft::{AbsentArrivals, LegLengths, Ttft, TtftGroup};
 pub use ttft_path::{TimedLeg, TtftLeg, TtftMoment, TtftPath};
 pub use unanswered::UnansweredRequest;
 #[cfg(test)]
