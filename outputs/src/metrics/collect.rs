@@ -184,6 +184,10 @@ fn add_tokens(families: &mut Families, ledger: &Ledger) {
         families.put_histogram(&n::GAP, [], Histogram::seconds(ledger.gap()));
     }
     add_ttft(families, ledger);
+    let accept_waits = &ledger.new_connections().accept_waits;
+    if accept_waits.count() > 0 {
+        families.put_histogram(&n::ACCEPT_WAIT, [], Histogram::seconds(accept_waits));
+    }
     // A distribution without values is left out, because 0 would be a latency.
     if ledger.itl_sent().count() > 0 {
         families.put_histogram(&n::ITL_SENT, [], Histogram::seconds(ledger.itl_sent()));

@@ -171,6 +171,8 @@ metrics! {
         "Time to first token of streamed requests, between the first and the last moment that was observed";
     TTFT_LEG = Histogram("tokengap.ttft.leg", Seconds, ["leg"])
         "Parts of the time to first token; a name with + is a part whose inner moments were not observed";
+    ACCEPT_WAIT = Histogram("tokengap.connections.accept_wait", Seconds, [])
+        "Wait of new connections of clients until the server accepted them, one value per connection";
     ITL_SENT = Histogram("tokengap.itl.sent", Seconds, []) "Time between chunks of one request at the scheduler";
     ITL_DELIVERED = Histogram("tokengap.itl.delivered", Seconds, [])
         "Time between deliveries of one request to its client";

@@ -20,8 +20,9 @@ use super::slowest::slowest;
 use super::tool_calls::tool_calls;
 use super::ttft::TtftReport;
 use super::{
-    Chunks, Clock, CpuLine, Dispatched, EngineTimesCounts, Gap, HopLine, Itl, LaneLine, LegLine, LimitLine, Own,
-    Report, Requests, SCHEMA, Source, StackLine, Tokens, UnansweredRow, WorkerLine, modes, stages,
+    Chunks, Clock, CpuLine, Dispatched, EngineTimesCounts, Gap, HopLine, Itl, LaneLine, LegLine, LimitLine,
+    NewConnectionsReport, Own, Report, Requests, SCHEMA, Source, StackLine, Tokens, UnansweredRow, WorkerLine, modes,
+    stages,
 };
 
 /// Threads that need less than this share of a CPU are left out, except main threads and receivers.
@@ -57,6 +58,7 @@ pub(super) fn build(analysis: &Analysis, input: &ReportInput) -> Report {
         requests: Requests::of(ledger),
         dispatched: Dispatched::of(ledger, from),
         ttft: TtftReport::new(ledger),
+        new_connections: NewConnectionsReport::of(ledger),
         pair: None,
         engine_times: EngineTimesCounts::of(ledger),
         tokens: Tokens::of(ledger),

@@ -6,6 +6,7 @@ mod answers;
 pub mod bar;
 pub(crate) mod brief;
 mod build;
+mod connections;
 mod finding;
 mod frontend;
 pub mod hostile;
@@ -42,6 +43,7 @@ pub use abandoned::{AbandonedReport, AbandonedRow, AbortRow};
 pub use answers::AnswerCounts;
 pub(crate) use brief::wrap;
 pub use brief::{Clock, NO_THROTTLING, NO_WAITS, describe_episodes, is_identifier};
+pub use connections::NewConnectionsReport;
 pub use finding::{EpisodeLine, FindingLine};
 pub use frontend::FrontendCounts;
 pub use judged::{
@@ -89,6 +91,9 @@ pub struct Report {
     /// Where the time to first token goes; `null` if no message to the scheduler was observed.
     #[serde(default)]
     pub ttft: Option<TtftReport>,
+    /// Connections that clients opened; absent if none was observed to open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_connections: Option<NewConnectionsReport>,
     /// The part of its prefill servers in a decode server's requests; absent unless both were observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pair: Option<Box<PairReport>>,

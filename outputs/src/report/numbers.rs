@@ -8,7 +8,7 @@ use trace::words::{bytes, count, duration, plural};
 use super::answers::describe_responses;
 use super::brief::{self, row};
 use super::hostile::plain;
-use super::{Chunks, Dispatched, ModeLine, Report, Requests, Tokens};
+use super::{Chunks, Dispatched, ModeLine, NewConnectionsReport, Report, Requests, Tokens};
 
 /// Requests by outcome, with those of which a part was not observed.
 fn describe_requests(requests: &Requests) -> String {
@@ -45,6 +45,9 @@ pub(super) fn write_numbers(out: &mut String, report: &Report) {
     row(out, "requests", &describe_requests(&report.requests));
     if let Some(dispatched) = &report.dispatched {
         row(out, "to scheduler", &describe_dispatched(report, dispatched));
+    }
+    if let Some(late) = report.new_connections.as_ref().and_then(NewConnectionsReport::describe_late) {
+        row(out, "connections", &late);
     }
     if let Some(pair) = &report.pair {
         row(out, "pair", &pair.headline);

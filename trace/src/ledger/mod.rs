@@ -33,6 +33,7 @@ mod lifecycle;
 mod limits;
 mod losses;
 mod marked_frames;
+mod new_connections;
 mod observation_end;
 mod occurrence_times;
 mod outcome;
@@ -91,6 +92,7 @@ pub use late_leg::LateLeg;
 pub use late_legs::{JudgedRequests, SilencedRequests, SlowestPrefill};
 pub use limits::{BOUNDS, Bound, Limits, ReachedLimit};
 pub use losses::{Losses, Lossy, LostRange};
+pub use new_connections::NewConnections;
 pub use observation_end::ObservationEnd;
 pub use occurrence_times::{Episode, OccurrenceTimes};
 pub use outcome::{ChunkOutcome, JudgedChunks, OutcomeCounts, UnjudgedCause};
@@ -244,6 +246,7 @@ pub struct Ledger {
     dispatched: DispatchedRequests,
     pair_messages: PairMessages,
     ttft: Ttft,
+    new_connections: NewConnections,
     tool_calls: ToolCallResponses,
     frontend: FrontendWaits,
     pending_receive: Vec<PendingChunk>,
