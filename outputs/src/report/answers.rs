@@ -34,6 +34,15 @@ pub struct AnswerCounts {
     /// Streams written to their end with neither a finish reason nor `[DONE]`.
     #[serde(default)]
     pub lacking_end: u64,
+    /// Streams that wrote `[DONE]`.
+    #[serde(default)]
+    pub done: u64,
+    /// Those of them that were written to their end without a finish reason.
+    #[serde(default)]
+    pub done_without_finish: u64,
+    /// Responses whose finish reason contradicts that of the engine's frames: one is `stop`, the other `length`.
+    #[serde(default)]
+    pub finish_contradicted: u64,
     /// Responses whose last event claims a number of tokens.
     #[serde(default)]
     pub claiming: u64,
@@ -66,6 +75,9 @@ pub(super) fn answers(ledger: &Ledger) -> Option<AnswerCounts> {
         judged_alone_tokens_lost: answers.judged_alone_tokens_lost,
         judged_alone_tokens_repeated: answers.judged_alone_tokens_repeated,
         lacking_end: answers.lacking_end.rids,
+        done: answers.done,
+        done_without_finish: answers.done_without_finish,
+        finish_contradicted: answers.finish_contradicted.rids,
         claiming: answers.claiming,
         tokens_claimed: answers.tokens_claimed,
         events: answers.events,
@@ -81,7 +93,9 @@ pub(super) fn describe_responses(answers: &AnswerCounts) -> String {
         (answers.server_left, "early by the server"),
         (answers.failed, "with an error"),
         (answers.short_writes, "with a client that read slowly"),
-        (answers.lacking_end, "without a finish reason"),
+        (answers.lacking_end, "with neither a finish reason nor [DONE]"),
+        (answers.done_without_finish, "with [DONE] but without a finish reason"),
+        (answers.finish_contradicted, "with another finish reason than the engine's"),
     ] {
         if n > 0 {
             let _ = write!(line, ", {} {what}", count(n));
