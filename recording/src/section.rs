@@ -11,7 +11,7 @@ const SECTION_MAGIC: [u8; 4] = *b"\xf7tgs";
 
 /// Version of the format. A reader refuses any other `MAJOR`. It reads a later `MINOR` and skips unknown data.
 pub(super) const MAJOR: u16 = 2;
-pub(super) const MINOR: u16 = 16;
+pub(super) const MINOR: u16 = 17;
 
 pub(super) const PREAMBLE_BYTES: usize = 16;
 pub(super) const SECTION_HEADER_BYTES: usize = 88;

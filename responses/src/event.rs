@@ -8,10 +8,10 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use trace::MonoNs;
-use trace::event::{Event, Missed, MissedCause, What};
+use trace::event::{AnswerFinish, Event, Missed, MissedCause, What};
 
 use super::Unreadable;
-use super::fields::{BorrowedText, Choices, count_items};
+use super::fields::{BorrowedText, Choices, FinishReason, count_items};
 use super::text::ChoiceText;
 
 /// Longest accepted rid in bytes; the same as on the ZMQ side.
@@ -117,6 +117,8 @@ pub struct Completion<'a> {
     pub text: ChoiceText<'a>,
     /// Whether it finishes the request.
     pub finished: bool,
+    /// Its finish reason, if it finishes the request and was read.
+    pub finish: Option<AnswerFinish>,
     /// Whether this is the body of a response that does not stream.
     pub is_whole_body: bool,
     /// The token ids, on a worker's stream only; empty for other forms.
@@ -152,7 +154,7 @@ struct MetaInfo<'a> {
     #[serde(default)]
     completion_tokens: Option<u32>,
     #[serde(default)]
-    finish_reason: Option<IgnoredAny>,
+    finish_reason: Option<FinishReason>,
 }
 
 #[derive(Deserialize)]
@@ -171,6 +173,7 @@ impl<'a> ResponseJson<'a> {
                 tokens: self.output_ids.or(self.token_ids).as_deref().map(count_items),
                 stated_tokens: meta.completion_tokens,
                 finished: meta.finish_reason.is_some(),
+                finish: meta.finish_reason.map(|reason| reason.0),
                 ..Completion::default()
             },
             (None, Some(choices)) => {
@@ -197,7 +200,8 @@ fn choices_completion<'a>(
         rid,
         form: ResponseForm::OpenAi,
         choice: choices.index,
-        finished: choices.finished,
+        finished: choices.finish.is_some(),
+        finish: choices.finish,
         ..Completion::default()
     };
     match choices.len {

@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
+use trace::event::AnswerFinish;
 
 use super::digest::Digest;
 use super::text::ChoiceText;
@@ -50,11 +51,78 @@ pub(super) fn fold_list<'de, D: Deserializer<'de>, T: Deserialize<'de>, A>(
     list.deserialize_seq(ListVisitor { first, add, item: PhantomData })
 }
 
+/// A finish reason: a name, or an object with the name in `type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FinishReason(pub(super) AnswerFinish);
+
+impl<'de> Deserialize<'de> for FinishReason {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct FinishVisitor;
+        impl<'de> Visitor<'de> for FinishVisitor {
+            type Value = FinishReason;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("any value")
+            }
+
+            fn visit_str<E>(self, name: &str) -> Result<FinishReason, E> {
+                Ok(FinishReason(AnswerFinish::from_name(name)))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<FinishReason, A::Error> {
+                let mut reason = FinishReason(AnswerFinish::Other);
+                while let Some(BorrowedText(name)) = fields.next_key::<BorrowedText<'_>>()? {
+                    if name == "type" {
+                        reason = fields.next_value::<Option<FinishReason>>()?.unwrap_or(reason);
+                    } else {
+                        fields.next_value::<IgnoredAny>()?;
+                    }
+                }
+                Ok(reason)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<FinishReason, A::Error> {
+                while items.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(FinishReason(AnswerFinish::Other))
+            }
+
+            fn visit_unit<E>(self) -> Result<FinishReason, E> {
+                Ok(FinishReason(AnswerFinish::Other))
+            }
+
+            fn visit_bool<E>(self, _: bool) -> Result<FinishReason, E> {
+                Ok(FinishReason(AnswerFinish::Other))
+            }
+
+            fn visit_i64<E>(self, _: i64) -> Result<FinishReason, E> {
+                Ok(FinishReason(AnswerFinish::Other))
+            }
+
+            fn visit_u64<E>(self, _: u64) -> Result<FinishReason, E> {
+                Ok(FinishReason(AnswerFinish::Other))
+            }
+
+            fn visit_f64<E>(self, _: f64) -> Result<FinishReason, E> {
+                Ok(FinishReason(AnswerFinish::Other))
+            }
+        }
+        deserializer.deserialize_any(FinishVisitor)
+    }
+}
+
+/// The reason of two choices; different ones have none of their own.
+pub(super) fn common_finish(known: Option<AnswerFinish>, next: Option<AnswerFinish>) -> Option<AnswerFinish> {
+    match (known, next) {
+        (Some(known), Some(next)) if known != next => Some(AnswerFinish::Other),
+        _ => known.or(next),
+    }
+}
+
 /// The choices of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Choices<'a> {
-    /// Whether any has a `finish_reason`.
-    pub(super) finished: bool,
+    /// Their `finish_reason`, if any has one.
+    pub(super) finish: Option<AnswerFinish>,
     pub(super) len: u32,
     /// `index` of the last one.
     pub(super) index: u32,
@@ -68,7 +136,7 @@ pub(super) struct Choices<'a> {
 #[derive(Deserialize)]
 struct Choice<'a> {
     #[serde(default)]
-    finish_reason: Option<IgnoredAny>,
+    finish_reason: Option<FinishReason>,
     #[serde(default)]
     index: u32,
     #[serde(default)]
@@ -89,7 +157,7 @@ struct Choice<'a> {
 impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         fold_list(deserializer, Self::default(), |choices, choice: Choice<'a>| Self {
-            finished: choices.finished || choice.finish_reason.is_some(),
+            finish: common_finish(choices.finish, choice.finish_reason.map(|reason| reason.0)),
             len: choices.len.saturating_add(1),
             index: choice.index,
             // The values are those of the last choice; with several, they are not used.
@@ -252,6 +320,33 @@ mod tests {
 
     fn choices(json: &str) -> Choices<'_> {
         serde_json::from_str(json).expect("choices of any form")
+    }
+
+    #[test]
+    fn finish_reasons_of_any_form_are_read() {
+        use AnswerFinish::{Abort, Length, Other, Stop, ToolCalls};
+        for (json, expected) in [
+            ("null", None),
+            ("\"stop\"", Some(Stop)),
+            ("\"length\"", Some(Length)),
+            ("\"tool_calls\"", Some(ToolCalls)),
+            ("\"content_filter\"", Some(Other)),
+            (r#"{"type":"length","length":8}"#, Some(Length)),
+            (r#"{"type":"stop","matched":[2,"x"]}"#, Some(Stop)),
+            (r#"{"type":"abort","message":"m","status_code":null}"#, Some(Abort)),
+            (r#"{"type":null}"#, Some(Other)),
+            (r#"{"type":{"type":3}}"#, Some(Other)),
+            ("{}", Some(Other)),
+            ("[]", Some(Other)),
+            ("true", Some(Other)),
+            ("-1.5", Some(Other)),
+        ] {
+            let found: Option<FinishReason> = serde_json::from_str(json).expect("any value");
+            assert_eq!(found.map(|reason| reason.0), expected, "{json}");
+        }
+        let different = r#"[{"finish_reason":"stop"},{"finish_reason":"length"}]"#;
+        assert_eq!(choices(different).finish, Some(Other));
+        assert_eq!(choices(r#"[{"finish_reason":null},{"finish_reason":"stop"}]"#).finish, Some(Stop));
     }
 
     #[test]

@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 
 use trace::event::{
-    Answer, AnswerContent, AnswerEnd, AnswerForm, Arrival, ArrivalTimes, Rejection, ToolCalls, TraceParent, Traced,
-    UnjudgedReason, UnknownArrival, What,
+    Answer, AnswerContent, AnswerEnd, AnswerFinish, AnswerForm, Arrival, ArrivalTimes, Rejection, ToolCalls,
+    TraceParent, Traced, UnjudgedReason, UnknownArrival, What,
 };
 
 use super::content::StreamTokens;
 use super::event::{Completion, EventSink, ResponseElement, ResponseForm};
+use super::fields::common_finish;
 use super::frontend::Writes;
 use super::names::{Named, ResponseIds};
 use super::observed_calls::ObservedCalls;
@@ -36,6 +37,10 @@ pub(super) struct OpenResponse {
     writes: Writes,
     /// Whether an event says that the response ends: a finish reason or `[DONE]`.
     says_end: bool,
+    /// Whether `[DONE]` was written.
+    is_done: bool,
+    /// It is one body.
+    is_body: bool,
     /// How the response ended, if that is known before its connection ends.
     end: Option<AnswerEnd>,
 }
@@ -69,8 +74,10 @@ impl RequestPart {
             ResponseForm::Generate => AnswerForm::Generate,
             ResponseForm::WorkerStream | ResponseForm::GrpcText => return,
         };
-        let no_events = AnswerContent { form, events: 0, event_tokens_max: None, lacks_end: false };
-        let content = self.content.get_or_insert(no_events);
+        let content = self.content.get_or_insert(AnswerContent::new(form));
+        // The reason of a form that is not read has no name.
+        let finish = if completion.finished { completion.finish.or(Some(AnswerFinish::Other)) } else { None };
+        content.finish = common_finish(content.finish, finish);
         let mut new_tokens = None;
         if let (Some(tokens_so_far), Some(tokens_before)) = (completion.tokens_so_far, tokens_before) {
             new_tokens = tokens_so_far.checked_sub(tokens_before);
@@ -126,6 +133,8 @@ impl OpenResponse {
                 self.has_begun = true;
                 self.is_fully_observed = true;
                 self.says_end = false;
+                self.is_done = false;
+                self.is_body = false;
                 self.parts.clear();
             }
             ResponseElement::StreamNamed(name) => {
@@ -145,7 +154,10 @@ impl OpenResponse {
                 self.mark_incomplete();
                 sink.report_missed_event();
             }
-            ResponseElement::Done => self.says_end = true,
+            ResponseElement::Done => {
+                self.says_end = true;
+                self.is_done = true;
+            }
             ResponseElement::Unread(count) => server.grpc_messages += count,
             ResponseElement::Unreadable(why) => {
                 self.is_fully_observed = false;
@@ -167,6 +179,7 @@ impl OpenResponse {
         self.has_begun = true;
         // A body is complete by its length.
         self.says_end |= completion.finished || completion.is_whole_body;
+        self.is_body |= completion.is_whole_body;
         if self.is_worker_stream {
             self.writes.record_event(sink.at, &completion);
         }
@@ -402,6 +415,7 @@ impl OpenResponse {
     ) {
         let end = self.settle_end(end);
         let lacks_end = self.is_fully_observed && end == AnswerEnd::Whole && !self.says_end;
+        let done = (self.is_fully_observed && !self.is_body).then_some(self.is_done);
         // Recorded once for the whole response.
         let mut writes = self.is_worker_stream.then_some(self.writes);
         for part in &self.parts {
@@ -429,7 +443,13 @@ impl OpenResponse {
                 end,
                 short_writes: self.short_writes,
                 unacknowledged,
-                content: part.content.map(|content| AnswerContent { lacks_end, ..content }),
+                content: part.content.map(|content| AnswerContent {
+                    lacks_end,
+                    // Other choices may have another reason.
+                    finish: content.finish.filter(|_| self.is_fully_observed),
+                    done,
+                    ..content
+                }),
                 tool_calls: ended.tool_calls,
             }));
             if let Some(writes) = writes.take() {

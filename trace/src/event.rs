@@ -351,6 +351,61 @@ pub struct AnswerContent {
     pub event_tokens_max: Option<u32>,
     /// A stream that was written to its end, with neither a finish reason nor `[DONE]`.
     pub lacks_end: bool,
+    /// Its own finish reason; `None` if it has none, or was observed in part.
+    pub finish: Option<AnswerFinish>,
+    /// Whether `[DONE]` was written; `None` for a body, and for a response that was observed in part.
+    pub done: Option<bool>,
+}
+
+impl AnswerContent {
+    /// Content of a response without events.
+    pub const fn new(form: AnswerForm) -> Self {
+        Self { form, events: 0, event_tokens_max: None, lacks_end: false, finish: None, done: None }
+    }
+
+    /// Whether a stream ended with `[DONE]`, but without a finish reason.
+    pub fn is_done_without_finish(&self) -> bool {
+        self.done == Some(true) && self.finish.is_none()
+    }
+}
+
+/// Finish reason of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AnswerFinish {
+    /// The model ended, or a stop string matched.
+    Stop,
+    /// It reached its maximum number of tokens.
+    Length,
+    /// It ends with tool calls.
+    ToolCalls,
+    /// It was aborted.
+    Abort,
+    /// Another reason, or different ones of several choices.
+    Other,
+}
+
+impl AnswerFinish {
+    /// The reason with this name on an endpoint.
+    pub fn from_name(name: &str) -> Self {
+        match name {
+            "stop" => Self::Stop,
+            "length" => Self::Length,
+            "tool_calls" => Self::ToolCalls,
+            "abort" => Self::Abort,
+            _ => Self::Other,
+        }
+    }
+
+    /// Whether it contradicts the reason in the engine's frames: one says that the text is complete, the other that it is cut. Other reasons are
+    /// those of the server, which may replace the engine's. `may_stop_later`: the server itself looks for stop strings.
+    pub fn contradicts(self, sent: Finish, may_stop_later: bool) -> bool {
+        match (self, sent) {
+            (Self::Length, Finish::Stop) => true,
+            (Self::Stop, Finish::Length) => !may_stop_later,
+            _ => false,
+        }
+    }
 }
 
 /// Form of the events of a response.
@@ -509,6 +564,9 @@ names! {
     Finish { Length = "length", Stop = "stop", Abort = "abort", Other = "other" }
     AnswerEnd {
         Whole = "whole", ClientLeft = "client-left", ServerLeft = "server-left", Failed = "failed", Unknown = "unknown"
+    }
+    AnswerFinish {
+        Stop = "stop", Length = "length", ToolCalls = "tool_calls", Abort = "abort", Other = "other"
     }
     MissedCause {
         QueueFull = "queue-full",

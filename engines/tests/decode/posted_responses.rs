@@ -133,14 +133,16 @@ fn a_finish_reason_or_a_final_marker_or_an_error_is_an_end() {
         )
     };
     let error = "data: {\"error\":{\"message\":\"out of memory\",\"code\":500}}\n\n";
-    for (body, lacking) in [
-        (chunk("null"), 1),
-        (chunk("\"stop\""), 0),
-        (chunk("null") + "data: [DONE]\n\n", 0),
-        (chunk("null") + error, 0),
-        (String::from("data: [DONE]\n\n"), 0),
+    for (body, lacking, done, done_without_finish) in [
+        (chunk("null"), 1, 0, 0),
+        (chunk("\"stop\""), 0, 0, 0),
+        (chunk("\"stop\"") + "data: [DONE]\n\n", 0, 1, 0),
+        (chunk("null") + "data: [DONE]\n\n", 0, 1, 1),
+        (chunk("null") + error, 0, 0, 0),
+        (String::from("data: [DONE]\n\n"), 0, 0, 0),
     ] {
-        let report = report_of_body(body.as_bytes());
-        assert_eq!(report.answers.map_or(0, |answers| answers.lacking_end), lacking, "{body}");
+        let answers = report_of_body(body.as_bytes()).answers;
+        let found = answers.map_or((0, 0, 0), |found| (found.lacking_end, found.done, found.done_without_finish));
+        assert_eq!(found, (lacking, done, done_without_finish), "{body}");
     }
 }

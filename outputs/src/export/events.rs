@@ -185,6 +185,8 @@ impl Exporter for Events<'_> {
             What::Answered(answer) if context.options.wants_rid(answer.rid) => {
                 self.write_line("answered", at, context, |o| {
                     fields!(o, answer, rid, tokens, completion_tokens, end, short_writes);
+                    o.put("finish", answer.content.and_then(|content| content.finish));
+                    o.put("done", answer.content.and_then(|content| content.done));
                     o.put("unacknowledged_bytes", answer.unacknowledged);
                     o.put("tool_calls", answer.tool_calls.map(|calls| calls.outcome));
                 });

@@ -10,8 +10,8 @@ use serde_json::Value;
 use trace::detect::Severity;
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    AnswerEnd, AwayState, DispatchKind, Finish, Kind, MissedCause, PairMessageKind, ThreadPart, ToolCallOutcome,
-    UnknownArrival,
+    AnswerEnd, AnswerFinish, AwayState, DispatchKind, Finish, Kind, MissedCause, PairMessageKind, ThreadPart,
+    ToolCallOutcome, UnknownArrival,
 };
 use trace::ledger::UnjudgedCause;
 
@@ -58,7 +58,7 @@ values! { buf, value: push_value(buf, value); u8, u16, u32, u64, f64, bool, [i64
 values! { buf, value: push_text(buf, value); str, String, Box<str>, Cow<'_, str> }
 values! {
     buf, value: push_text(buf, value.as_str());
-    AnswerEnd, AwayState, DispatchKind, PairMessageKind, Finish, Kind, MissedCause, Mode, Severity, ThreadPart, ToolCallOutcome, UnjudgedCause, UnknownArrival, Waiter
+    AnswerEnd, AnswerFinish, AwayState, DispatchKind, PairMessageKind, Finish, Kind, MissedCause, Mode, Severity, ThreadPart, ToolCallOutcome, UnjudgedCause, UnknownArrival, Waiter
 }
 
 impl<T: Json + ?Sized> Json for &T {

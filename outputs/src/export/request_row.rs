@@ -42,7 +42,7 @@ struct ExportColumn {
 }
 
 /// Columns that only exports have, before those of [`COLUMNS`].
-static EXPORT_COLUMNS: [ExportColumn; 23] = [
+static EXPORT_COLUMNS: [ExportColumn; 25] = [
     ExportColumn { name: "rid", kind: ColumnKind::Text, cell_of: |r, _| Some(text_cell(&*r.summary.rid)) },
     ExportColumn {
         name: "first_seen",
@@ -69,6 +69,16 @@ static EXPORT_COLUMNS: [ExportColumn; 23] = [
         name: "response_end",
         kind: ColumnKind::Text,
         cell_of: |r, _| Some(text_cell(r.summary.response_end?.end.as_str())),
+    },
+    ExportColumn {
+        name: "response_finish",
+        kind: ColumnKind::Text,
+        cell_of: |r, _| Some(text_cell(r.summary.response_end?.finish?.as_str())),
+    },
+    ExportColumn {
+        name: "response_done",
+        kind: ColumnKind::Flag,
+        cell_of: |r, _| Some(Flag(r.summary.response_end?.done?)),
     },
     ExportColumn {
         name: "response_tokens",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use trace::detect::attribution::Attribution;
+use trace::detect::attribution::{Attribution, HopReceiver};
 use trace::detect::{ALL as DETECTORS, Findings};
 use trace::engine::{Mode, Waiter};
 use trace::event::ThreadPart;
@@ -94,6 +94,7 @@ fn add_hop_groups(families: &mut Families, ledger: &Ledger) {
             continue;
         }
         add_hop_group(families, group, &members, ledger.now());
+        add_hop_receiver(families, ledger, &group.name, &members);
         added += 1;
     }
     add_left_out(families, "hop", left_out);
@@ -185,6 +186,10 @@ fn add_tokens(families: &mut Families, ledger: &Ledger) {
         families.put_histogram(&n::GAP, [], Histogram::seconds(ledger.gap()));
     }
     add_ttft(families, ledger);
+    let accept_waits = &ledger.new_connections().accept_waits;
+    if accept_waits.count() > 0 {
+        families.put_histogram(&n::ACCEPT_WAIT, [], Histogram::seconds(accept_waits));
+    }
     // A distribution without values is left out, because 0 would be a latency.
     if ledger.itl_sent().count() > 0 {
         families.put_histogram(&n::ITL_SENT, [], Histogram::seconds(ledger.itl_sent()));
@@ -266,6 +271,19 @@ fn add_hop_group(families: &mut Families, group: &HopGroup, members: &[&Hop], no
     }
     if group.wakeups.count() > 0 {
         families.put_histogram(&n::HOP_WAKEUP, name, Histogram::counts(&group.wakeups));
+    }
+}
+
+/// Adds how the receiving thread of a group spent the time while frames waited.
+fn add_hop_receiver(families: &mut Families, ledger: &Ledger, hop: &str, members: &[&Hop]) {
+    let spent = HopReceiver::of_hops(ledger, members, None, 0).spent;
+    if spent.interval_ns == 0 {
+        return;
+    }
+    for (state, ns) in ns_by_cpu_state(&spent) {
+        if let Some(ns) = ns {
+            families.put(&n::HOP_RECEIVER, [hop, state], Value::Float(spent.share(ns)));
+        }
     }
 }
 

@@ -171,6 +171,8 @@ metrics! {
         "Time to first token of streamed requests, between the first and the last moment that was observed";
     TTFT_LEG = Histogram("tokengap.ttft.leg", Seconds, ["leg"])
         "Parts of the time to first token; a name with + is a part whose inner moments were not observed";
+    ACCEPT_WAIT = Histogram("tokengap.connections.accept_wait", Seconds, [])
+        "Wait of new connections of clients until the server accepted them, one value per connection";
     ITL_SENT = Histogram("tokengap.itl.sent", Seconds, []) "Time between chunks of one request at the scheduler";
     ITL_DELIVERED = Histogram("tokengap.itl.delivered", Seconds, [])
         "Time between deliveries of one request to its client";
@@ -224,6 +226,8 @@ metrics! {
     HOP_PROCESSING = Histogram("tokengap.hop.processing", Seconds, ["hop"]) "Processed minus received";
     HOP_RECV_WAIT = Histogram("tokengap.hop.recv_wait", Seconds, ["hop"])
         "Received minus requested: near zero while the receiver is behind";
+    HOP_RECEIVER = Gauge("tokengap.hop.receiver", Ratio, ["hop", "state"])
+        "Share of each state in the time of the receiving thread while frames waited on the hop, over the run";
     HOP_WAKEUP = Histogram("tokengap.hop.wakeup.frames", Of("{frame}"), ["hop"]) "Frames received per completed wakeup";
 
     // CPU.

@@ -6,7 +6,6 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use trace::engine::{Mode, Waiter};
-use trace::ledger::TtftMoment;
 use trace::path::Ends;
 use trace::words::{self, MINUTE_NS, count, duration, known_or_dash, plural};
 
@@ -82,20 +81,7 @@ pub(super) fn ttft(group: &TtftGroupLine) -> String {
 /// Texts about the moments and requests that the TTFT of the main group does not contain, one for each.
 pub(super) fn ttft_caveats(report: &Report) -> Vec<String> {
     let Some(ttft) = &report.ttft else { return Vec::new() };
-    let mut lines = Vec::new();
-    if let Some(main) = ttft.main_group() {
-        if let Some(what) = main.from.not_observed_before() {
-            lines.push(format!("not observed: {what}"));
-        }
-        if let Some(what) = main.to.not_observed_after() {
-            lines.push(format!("not observed: {what}"));
-        }
-        // A leg across the entry to the queue has parts that the engine's own times would show.
-        let lacks_queue = main.legs.iter().any(|leg| leg.from < TtftMoment::Queued && leg.to > TtftMoment::Queued);
-        if lacks_queue && let Some(times) = &report.engine_times {
-            lines.push(format!("not observed: the entry to the queue and to a batch ({})", times.absent));
-        }
-    }
+    let mut lines: Vec<String> = ttft.describe_absent().iter().map(|what| format!("not observed: {what}")).collect();
     let in_smaller_groups: u64 = ttft.groups.iter().skip(1).map(|group| group.ns.count).sum();
     let in_other_groups = in_smaller_groups + ttft.others;
     if in_other_groups > 0 {
@@ -140,6 +126,10 @@ pub(super) fn not_observed(report: &Report) -> Vec<String> {
     let mut missing = Vec::new();
     if report.is_log_only() {
         missing.push(String::from("any frame: all times come from the engine's log"));
+    }
+    if report.ttft.is_none() {
+        let relief = if report.source.kind == "attach" { "" } else { "; attach observes them" };
+        missing.push(format!("requests on their way to the scheduler (TTFT and its parts{relief})"));
     }
     if let Some(hops) = hops_without(report, |hop| hop.frames_sent.is_none()) {
         missing.push(format!("when frames are sent{hops} (backlog, queue wait)"));

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use trace::clock::MonoNs;
-use trace::detect::attribution::busy;
+use trace::detect::attribution::{HopReceiver, busy};
 use trace::detect::imbalance;
 use trace::event::ThreadPart;
 use trace::ledger::{Hop, HopGroup, Ledger, Thread};
@@ -10,6 +10,7 @@ use trace::stats::Spread;
 use trace::{Analysis, ReportInput};
 
 use super::abandoned::abandoned;
+use super::answers::answers;
 use super::finding::finding_lines;
 use super::frontend::frontend;
 use super::judged::{describe_observation_ends, headline, judgements};
@@ -19,8 +20,9 @@ use super::slowest::slowest;
 use super::tool_calls::tool_calls;
 use super::ttft::TtftReport;
 use super::{
-    AnswerCounts, Chunks, Clock, CpuLine, Dispatched, EngineTimesCounts, Gap, HopLine, Itl, LaneLine, LegLine,
-    LimitLine, Own, Report, Requests, SCHEMA, Source, StackLine, Tokens, UnansweredRow, WorkerLine, modes, stages,
+    Chunks, Clock, CpuLine, Dispatched, EngineTimesCounts, Gap, HopLine, Itl, LaneLine, LegLine, LimitLine,
+    NewConnectionsReport, Own, Report, Requests, SCHEMA, Source, StackLine, Tokens, UnansweredRow, WorkerLine, modes,
+    stages,
 };
 
 /// Threads that need less than this share of a CPU are left out, except main threads and receivers.
@@ -56,6 +58,7 @@ pub(super) fn build(analysis: &Analysis, input: &ReportInput) -> Report {
         requests: Requests::of(ledger),
         dispatched: Dispatched::of(ledger, from),
         ttft: TtftReport::new(ledger),
+        new_connections: NewConnectionsReport::of(ledger),
         pair: None,
         engine_times: EngineTimesCounts::of(ledger),
         tokens: Tokens::of(ledger),
@@ -228,31 +231,6 @@ impl Chunks {
     }
 }
 
-/// Responses by their end; `None` if the end of none was observed.
-fn answers(ledger: &Ledger) -> Option<AnswerCounts> {
-    let answers = &ledger.totals().answers;
-    if answers.seen == 0 {
-        return None;
-    }
-    Some(AnswerCounts {
-        seen: answers.seen,
-        client_left: answers.client_left,
-        server_left: answers.server_left,
-        failed: answers.failed,
-        short_writes: answers.short_writes,
-        uncounted: answers.uncounted,
-        judged_alone: answers.judged_alone,
-        judged_alone_tokens: answers.judged_alone_tokens,
-        judged_alone_tokens_lost: answers.judged_alone_tokens_lost,
-        judged_alone_tokens_repeated: answers.judged_alone_tokens_repeated,
-        lacking_end: answers.lacking_end.rids,
-        claiming: answers.claiming,
-        tokens_claimed: answers.tokens_claimed,
-        events: answers.events,
-        event_tokens_max: answers.event_tokens_max,
-    })
-}
-
 fn hop(ledger: &Ledger, index: usize, window_ns: u64) -> Option<HopLine> {
     let group: &HopGroup = &ledger.groups()[index];
     let members: Vec<&Hop> = ledger.hops_of_group(index).collect();
@@ -267,6 +245,10 @@ fn hop(ledger: &Ledger, index: usize, window_ns: u64) -> Option<HopLine> {
     // A hop that observes one end only has zero frames at the other.
     let frames = sum(&members, |h| h.counts.frames_sent.max(h.counts.frames_received));
     let wakeups = members.iter().map(|h| h.counts.wakeup_frames_max).max().filter(|&n| n > 0);
+    let busy = busy(ledger, members.iter().copied(), window_ns);
+    let receiver = HopReceiver::of_hops(ledger, &members, busy, window_ns);
+    // Without a sample of the thread, its shares are unknown.
+    let spent = Some(receiver.spent).filter(|spent| spent.interval_ns > 0);
     Some(HopLine {
         name: group.name.clone(),
         carries_requests: group.carries_requests,
@@ -281,6 +263,7 @@ fn hop(ledger: &Ledger, index: usize, window_ns: u64) -> Option<HopLine> {
         backlog_frames: (sent && received).then_some(group.backlog),
         backlog_max_frames: (sent && received).then_some(group.backlog_max),
         queue_wait_ns: Spread::of_distribution(&group.queue_wait),
+        queue_wait_mean_ns: group.queue_wait.sum().checked_div(group.queue_wait.count().into()).map(|ns| ns as u64),
         queue_wait_classes: group.queue_wait.bucket_counts(),
         send_wait_ns: Spread::of_distribution(group.send_wait.whole()),
         relay_ns: Spread::of_distribution(&group.relay),
@@ -295,7 +278,10 @@ fn hop(ledger: &Ledger, index: usize, window_ns: u64) -> Option<HopLine> {
             .into_iter()
             .map(|(reason, count)| (reason.to_owned(), count))
             .collect(),
-        busy: busy(ledger, members.iter().copied(), window_ns),
+        busy,
+        thread: spent.map(|_| receiver.thread),
+        on_cpu: spent.map(|spent| spent.share(spent.on_ns)),
+        run_wait: spent.and_then(|spent| Some(spent.share(spent.starved_ns()?))),
         imbalance: imbalance(&members),
         rids_moved: group.moved.rids,
         out_of_order: group.out_of_order.rids,

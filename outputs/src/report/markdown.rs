@@ -201,7 +201,7 @@ fn write_ttft(out: &mut String, report: &Report) {
 fn write_path(out: &mut String, report: &Report) {
     if let Some(bar) = bar::line(&report.path, BAR) {
         let heading = format!("Where the time goes\n\n{}", markdown_code(&bar));
-        write_section(out, &heading, table::path(&report.path));
+        write_section(out, &heading, table::path(report));
     }
 }
 

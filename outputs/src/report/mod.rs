@@ -2,9 +2,11 @@
 //! the attached sources, never 0. All times are nanoseconds; `window_ns` and `at_ns` count from the start of the capture.
 
 mod abandoned;
+mod answers;
 pub mod bar;
 pub(crate) mod brief;
 mod build;
+mod connections;
 mod evidence;
 mod finding;
 mod frontend;
@@ -34,14 +36,16 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use trace::detect::Severity;
-use trace::detect::attribution::LegKind;
+use trace::detect::attribution::{LegKind, ThreadState};
 use trace::engine::{Mode, Waiter};
 use trace::stats::Spread;
 use trace::{Analysis, MonoNs, ReportInput, SamplingCost};
 
 pub use abandoned::{AbandonedReport, AbandonedRow, AbortRow};
+pub use answers::AnswerCounts;
 pub(crate) use brief::wrap;
 pub use brief::{Clock, NO_THROTTLING, NO_WAITS, describe_episodes, describe_place, is_identifier};
+pub use connections::NewConnectionsReport;
 pub use evidence::{EvidenceNumber, evidence_label};
 pub use finding::{EpisodeLine, FindingLine};
 pub use frontend::FrontendCounts;
@@ -59,7 +63,7 @@ pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, Th
 pub use slowest::SlowLine;
 pub use stacks::{StackFunctionLine, StackLine, StackShare};
 pub use tool_calls::{ToolCallCounts, ToolCallLine, explain_tool_calls};
-pub use ttft::{RequestLegLine, TtftGroupLine, TtftLegLine, TtftReport};
+pub use ttft::{RequestLegLine, TtftGroupLine, TtftLegLine, TtftReport, UnobservedMomentLine};
 
 /// Name of the schema in reports.
 pub const SCHEMA: &str = "tokengap.report/2";
@@ -91,6 +95,9 @@ pub struct Report {
     /// Where the time to first token goes; `null` if no message to the scheduler was observed.
     #[serde(default)]
     pub ttft: Option<TtftReport>,
+    /// Connections that clients opened; absent if none was observed to open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_connections: Option<NewConnectionsReport>,
     /// The part of its prefill servers in a decode server's requests; absent unless both were observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pair: Option<Box<PairReport>>,
@@ -304,48 +311,6 @@ pub struct Chunks {
     pub unjudged: Option<u64>,
 }
 
-/// Finished responses to clients, one per request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AnswerCounts {
-    /// Number of responses.
-    pub seen: u64,
-    /// Closed early by the client.
-    pub client_left: u64,
-    /// Ended early by the server without an error.
-    pub server_left: u64,
-    /// Ended by an error that the server wrote: an event, or the whole body.
-    #[serde(default)]
-    pub failed: u64,
-    /// Responses with a partial or refused socket write: the client read more slowly than the server wrote.
-    pub short_writes: u64,
-    /// Responses whose tokens could not be counted: text only, or partly observed.
-    pub uncounted: u64,
-    /// Complete responses matched to no frame (a response plane).
-    pub judged_alone: u64,
-    /// Tokens carried by the unmatched responses.
-    pub judged_alone_tokens: u64,
-    /// Tokens claimed by their last events but not carried.
-    pub judged_alone_tokens_lost: u64,
-    /// Token ids that they list beyond that claim (`OpenAI` endpoints).
-    #[serde(default)]
-    pub judged_alone_tokens_repeated: u64,
-    /// Streams written to their end with neither a finish reason nor `[DONE]`.
-    #[serde(default)]
-    pub lacking_end: u64,
-    /// Responses whose last event claims a number of tokens.
-    #[serde(default)]
-    pub claiming: u64,
-    /// Sum of these numbers.
-    #[serde(default)]
-    pub tokens_claimed: u64,
-    /// Events with text or tokens, of HTTP responses; `null` without any.
-    #[serde(default)]
-    pub events: Option<u64>,
-    /// Maximum number of tokens in one event; `null` if no event shows its tokens.
-    #[serde(default)]
-    pub event_tokens_max: Option<u32>,
-}
-
 /// Requests from their dispatch to their first chunk. Their wait for the scheduler's receive is the queue wait of the hop to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dispatched {
@@ -440,6 +405,9 @@ pub struct HopLine {
     pub backlog_max_frames: Option<u64>,
     /// Queue wait: received minus sent.
     pub queue_wait_ns: Option<Spread>,
+    /// Its mean over frames.
+    #[serde(default)]
+    pub queue_wait_mean_ns: Option<u64>,
     /// Non-empty buckets of the queue wait: start, end (exclusive), number of frames.
     pub queue_wait_classes: Vec<[u64; 3]>,
     /// Wait of the content in the sender: see [`trace::event::SendWait`]. `null` if messages have no timestamp and are sent through libzmq.
@@ -462,6 +430,15 @@ pub struct HopLine {
     pub undecoded: BTreeMap<String, u64>,
     /// Share of the window in which a receiver was processing a frame, mean over receivers; `null` if not observed.
     pub busy: Option<f64>,
+    /// State of the receiving thread while frames waited; `null` if it was not sampled in such a time.
+    #[serde(default)]
+    pub thread: Option<ThreadState>,
+    /// Share of that time in which it ran; `null` likewise.
+    #[serde(default)]
+    pub on_cpu: Option<f64>,
+    /// Share of that time in which it waited for a CPU.
+    #[serde(default)]
+    pub run_wait: Option<f64>,
     /// Ratio of the busiest receiver's chunks to their mean: 1 is even; `null` with a single receiver.
     pub imbalance: Option<f64>,
     /// Requests with chunks at more than one receiver.

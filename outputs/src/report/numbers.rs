@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 
 use trace::words::{bytes, count, duration, plural};
 
+use super::answers::describe_responses;
 use super::brief::{self, row};
 use super::hostile::plain;
-use super::{AnswerCounts, Chunks, Dispatched, ModeLine, Report, Requests, Tokens};
+use super::{Chunks, Dispatched, ModeLine, NewConnectionsReport, Report, Requests, Tokens};
 
 /// Requests by outcome, with those of which a part was not observed.
 fn describe_requests(requests: &Requests) -> String {
@@ -44,6 +45,9 @@ pub(super) fn write_numbers(out: &mut String, report: &Report) {
     row(out, "requests", &describe_requests(&report.requests));
     if let Some(dispatched) = &report.dispatched {
         row(out, "to scheduler", &describe_dispatched(report, dispatched));
+    }
+    if let Some(late) = report.new_connections.as_ref().and_then(NewConnectionsReport::describe_late) {
+        row(out, "connections", &late);
     }
     if let Some(pair) = &report.pair {
         row(out, "pair", &pair.headline);
@@ -132,37 +136,6 @@ fn describe_rejected(by_status: &BTreeMap<u16, u64>) -> Option<String> {
     let each: Vec<String> =
         by_status.iter().map(|(status, responses)| format!("{} with {status}", count(*responses))).collect();
     Some(format!("{} with an error status: {}", plural(total, "response"), each.join(", ")))
-}
-
-/// Finished responses, and what they show about themselves.
-fn describe_responses(answers: &AnswerCounts) -> String {
-    let mut line = format!("{} ended", count(answers.seen));
-    for (n, what) in [
-        (answers.client_left, "by their clients"),
-        (answers.server_left, "early by the server"),
-        (answers.failed, "with an error"),
-        (answers.short_writes, "with a client that read slowly"),
-        (answers.lacking_end, "without a finish reason"),
-    ] {
-        if n > 0 {
-            let _ = write!(line, ", {} {what}", count(n));
-        }
-    }
-    if answers.claiming > 0 {
-        let _ = write!(line, "; {} claim {}", count(answers.claiming), plural(answers.tokens_claimed, "token"));
-    }
-    if answers.judged_alone > 0 {
-        let listed = plural(answers.judged_alone_tokens, "token");
-        let _ = write!(line, "; {} judged by their own count carry {listed}", count(answers.judged_alone));
-    }
-    if let Some(events) = answers.events {
-        let events = if events == 0 { String::from("no event") } else { plural(events, "event") };
-        let _ = write!(line, "; {events} with content");
-    }
-    if let Some(max) = answers.event_tokens_max {
-        let _ = write!(line, ", up to {} in one", plural(max.into(), "token"));
-    }
-    line
 }
 
 /// Bytes and repeated ids of a hop, with the estimated bytes of the other mode.

@@ -6,6 +6,8 @@ use trace::detect::attribution::{Attribution, Leg, LegKind, LegTime, ThreadState
 use trace::stats::Spread;
 use trace::words::percent;
 
+use super::{HopLine, Report};
+
 /// One leg of the path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LegLine {
@@ -54,17 +56,77 @@ impl LegLine {
     }
 
     /// State of the receiving thread while frames waited for it.
-    pub(super) fn thread_text(&self) -> String {
-        let Some(state) = self.thread else {
+    fn thread_text(&self) -> String {
+        match self.thread {
+            Some(state) => describe_thread(state, self.on_cpu),
             // Inside a process, no frame waits for it.
-            let is_inside = self.kind == LegKind::Inside;
-            return String::from(if is_inside { "no frame waits" } else { "not observed" });
-        };
-        match self.on_cpu {
-            // No state has most of the time, so the share says more.
-            Some(running) if state == ThreadState::PartlyRunning => format!("runs {}", percent(running)),
-            _ => state.as_str().to_owned(),
+            None if self.kind == LegKind::Inside => String::from("no frame waits"),
+            None => String::from("not observed"),
         }
+    }
+}
+
+/// State of a thread. `running`: its share of the time on a CPU.
+fn describe_thread(state: ThreadState, running: Option<f64>) -> String {
+    match running {
+        // No state has most of the time, so the share says more.
+        Some(running) if state == ThreadState::PartlyRunning => format!("runs {}", percent(running)),
+        _ => state.as_str().to_owned(),
+    }
+}
+
+/// A row of the tables of legs. A hop of requests is not on the way of a chunk, so that it has no share of its time.
+pub(super) struct PathRow {
+    pub(super) kind: LegKind,
+    pub(super) name: String,
+    pub(super) carries_requests: bool,
+    pub(super) mean_ns: Option<u64>,
+    pub(super) ns: Option<Spread>,
+    pub(super) share: Option<f64>,
+    pub(super) first_token_share: Option<f64>,
+    pub(super) busy: Option<f64>,
+    pub(super) thread: String,
+}
+
+impl PathRow {
+    /// The hops of requests whose receives were observed, then the legs of the path.
+    pub(super) fn all(report: &Report) -> Vec<Self> {
+        let requests = report.hops.iter().filter(|hop| hop.carries_requests && hop.queue_wait_ns.is_some());
+        requests.map(Self::of_requests).chain(report.path.iter().map(Self::of_leg)).collect()
+    }
+
+    fn of_leg(leg: &LegLine) -> Self {
+        Self {
+            kind: leg.kind,
+            name: leg.name.clone(),
+            carries_requests: false,
+            mean_ns: Some(leg.mean_ns),
+            ns: leg.ns,
+            share: Some(leg.share),
+            first_token_share: leg.first_token_share,
+            busy: leg.busy,
+            thread: leg.thread_text(),
+        }
+    }
+
+    fn of_requests(hop: &HopLine) -> Self {
+        Self {
+            kind: LegKind::Wait,
+            name: hop.name.clone(),
+            carries_requests: true,
+            mean_ns: hop.queue_wait_mean_ns,
+            ns: hop.queue_wait_ns,
+            share: None,
+            first_token_share: None,
+            busy: hop.busy,
+            thread: hop.thread.map_or_else(|| String::from("not sampled"), |state| describe_thread(state, hop.on_cpu)),
+        }
+    }
+
+    /// Describes it: `waiting on scheduler->tokenizer`.
+    pub(super) fn words(&self) -> String {
+        let words = self.kind.describe(&self.name);
+        if self.carries_requests { format!("requests {words}") } else { words }
     }
 }
 

@@ -79,6 +79,12 @@ pub struct SlowLine {
     /// Whether its response was written to its end with neither a finish reason nor `[DONE]`; `null` if its events were not read.
     #[serde(default)]
     pub response_lacks_finish: Option<bool>,
+    /// Finish reason of its response: `stop`, `length`, `tool_calls`, `abort` or `other`; `null` if it has none, or was observed in part.
+    #[serde(default)]
+    pub response_finish: Option<String>,
+    /// Whether its response wrote `[DONE]`; `null` for a body, and if it was observed in part.
+    #[serde(default)]
+    pub response_done: Option<bool>,
     /// Tokens in its response; `null` if it carries text only, or was observed in part.
     #[serde(default)]
     pub response_tokens: Option<u32>,
@@ -189,7 +195,9 @@ impl SlowLine {
             tokens_lost: numbers.tokens_lost.map(u64::from),
             finish: numbers.finish.map(|finish| finish.as_str().to_owned()),
             response_end: numbers.response_end.map(|response| response.end.as_str().to_owned()),
-            response_lacks_finish: numbers.response_end.and_then(|response| response.lacks_finish),
+            response_lacks_finish: numbers.response_end.and_then(|response| response.lacks_end),
+            response_finish: numbers.response_end.and_then(|response| Some(response.finish?.as_str().to_owned())),
+            response_done: numbers.response_end.and_then(|response| response.done),
             response_tokens: numbers.response_end.and_then(|response| response.carried_tokens),
             response_tokens_claimed: numbers.response_end.and_then(|response| response.claimed_tokens),
         }

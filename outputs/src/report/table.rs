@@ -3,8 +3,9 @@
 use trace::words::{bytes, count, duration, known_or_dash, percent};
 
 use super::hostile::plain;
+use super::path::PathRow;
 use super::stages::StageTable;
-use super::{Clock, HopLine, LegLine, LossList, PairLegLine, PairRequestLine, Report, StackLine, TtftGroupLine, text};
+use super::{Clock, HopLine, LossList, PairLegLine, PairRequestLine, Report, StackLine, TtftGroupLine, text};
 
 /// Content of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,17 +100,17 @@ pub(super) fn pair_requests(slowest: &[PairRequestLine], clock: &Clock, limit: u
     )
 }
 
-/// Where a chunk's time goes, by leg.
-pub(super) fn path(legs: &[LegLine]) -> Table<'static, 6> {
+/// Where a chunk's time goes, by leg, below the hops of requests.
+pub(super) fn path(report: &Report) -> Table<'static, 6> {
     Table::new(
-        legs,
+        &PathRow::all(report),
         [
-            ("Leg", Text, &|leg| leg.words()),
-            ("First tokens", Number, &|leg| known_or_dash(leg.first_token_share, percent)),
-            ("Chunks", Number, &|leg| percent(leg.share)),
-            ("Mean per chunk", Number, &|leg| duration(leg.mean_ns)),
-            ("Receiver busy, of the run", Number, &|leg| known_or_dash(leg.busy, percent)),
-            ("Its thread while frames wait", Text, &|leg| leg.thread_text()),
+            ("Leg", Text, &|row| row.words()),
+            ("First tokens", Number, &|row| known_or_dash(row.first_token_share, percent)),
+            ("Chunks", Number, &|row| known_or_dash(row.share, percent)),
+            ("Mean per chunk", Number, &|row| known_or_dash(row.mean_ns, duration)),
+            ("Receiver busy, of the run", Number, &|row| known_or_dash(row.busy, percent)),
+            ("Its thread while frames wait", Text, &|row| row.thread.clone()),
         ],
     )
 }

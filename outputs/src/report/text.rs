@@ -11,6 +11,7 @@ use trace::words::{bytes, count, duration, known_or_dash, percent, plural};
 use super::brief::{describe_place, row, wrap};
 use super::hostile::{lines, plain};
 use super::judged::headline;
+use super::path::PathRow;
 use super::ttft::TtftReport;
 use super::{
     Clock, HopLine, LegKind, LossLine, LossList, PairRequestLine, Report, WorkerLine, abandoned, bar, brief, numbers,
@@ -299,7 +300,8 @@ fn write_ttft_row(out: &mut String, name: &str, mean_ns: u64, ns: &Spread, share
 
 /// Writes where a chunk's time goes, and the bar of the first tokens.
 fn write_path(out: &mut String, report: &Report) {
-    if report.path.is_empty() {
+    let rows = PathRow::all(report);
+    if rows.is_empty() {
         return;
     }
     let _ = writeln!(
@@ -307,22 +309,23 @@ fn write_path(out: &mut String, report: &Report) {
         "{:LEG$}  {:>9} {:>9} {:>9} {:>8} {:>8}  THREAD",
         "WHERE A CHUNK'S TIME GOES", "MEAN", "P50", "P99", "SHARE", "RUN BUSY"
     );
-    for leg in &report.path {
-        let name = match leg.kind {
-            LegKind::Wait => plain(&leg.name),
-            LegKind::Inside => format!("  inside the {}", plain(&leg.name)),
-            LegKind::WaitAndInside => format!("  before and inside the {}", plain(&leg.name)),
+    for row in &rows {
+        let name = match row.kind {
+            LegKind::Wait if row.carries_requests => format!("(requests) {}", plain(&row.name)),
+            LegKind::Wait => plain(&row.name),
+            LegKind::Inside => format!("  inside the {}", plain(&row.name)),
+            LegKind::WaitAndInside => format!("  before and inside the {}", plain(&row.name)),
         };
         let name: String = name.chars().take(LEG).collect();
         let _ = writeln!(
             out,
             "{name:LEG$}  {:>9} {:>9} {:>9} {:>8} {:>8}  {}",
-            duration(leg.mean_ns),
-            known_or_dash(leg.ns, |ns| duration(ns.p50)),
-            known_or_dash(leg.ns, |ns| duration(ns.p99)),
-            percent(leg.share),
-            known_or_dash(leg.busy, percent),
-            leg.thread_text(),
+            known_or_dash(row.mean_ns, duration),
+            known_or_dash(row.ns, |ns| duration(ns.p50)),
+            known_or_dash(row.ns, |ns| duration(ns.p99)),
+            known_or_dash(row.share, percent),
+            known_or_dash(row.busy, percent),
+            row.thread,
         );
     }
     if let Some(bar) = bar::line(&report.path, BAR) {

@@ -2,8 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 use trace::engine::Facts;
+use trace::event::UnknownArrival;
 use trace::ledger::{Ledger, LegLengths, TimedLeg, TtftGroup, TtftMoment};
 use trace::stats::{DurationSum, Spread};
+use trace::words::plural;
 
 use super::bar::{self, Segment};
 
@@ -12,6 +14,9 @@ use super::bar::{self, Segment};
 pub struct TtftReport {
     /// Requests with the same observed moments, most requests first.
     pub groups: Vec<TtftGroupLine>,
+    /// Moments that requests of these groups lack, in order.
+    #[serde(default)]
+    pub absent: Vec<UnobservedMomentLine>,
     /// Requests that are not streamed, in no group.
     pub not_streamed: u64,
     /// Requests beyond the number of groups that are kept.
@@ -56,6 +61,25 @@ pub struct TtftLegLine {
     pub recent_share: Option<f64>,
 }
 
+/// A moment that was not observed of some requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnobservedMomentLine {
+    /// The moment. Without the arrival, the read is unknown, too.
+    pub moment: TtftMoment,
+    /// What is unknown without it, in words.
+    pub words: String,
+    /// Number of requests.
+    pub requests: u64,
+    /// Why it is not known.
+    pub reason: String,
+}
+
+impl UnobservedMomentLine {
+    fn new(moment: TtftMoment, requests: u64, reason: &str) -> Self {
+        Self { moment, words: moment.describe_absence().to_owned(), requests, reason: reason.to_owned() }
+    }
+}
+
 /// A part of one request's time to first token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestLegLine {
@@ -82,7 +106,27 @@ impl TtftReport {
         }
         let mut groups: Vec<TtftGroupLine> = ttft.groups().iter().map(|group| group_line(group, ledger)).collect();
         groups.sort_by_key(|group| std::cmp::Reverse(group.ns.count));
-        Some(Self { groups, not_streamed: ttft.not_streamed, others: ttft.others })
+        Some(Self { groups, absent: absent_moments(ledger), not_streamed: ttft.not_streamed, others: ttft.others })
+    }
+
+    /// What was not observed of these times, one text for each reason: `the entry to the queue, the entry to a batch of 3 requests: ..`.
+    pub fn describe_absent(&self) -> Vec<String> {
+        let all: u64 = self.groups.iter().map(|group| group.ns.count).sum();
+        let mut lines = Vec::new();
+        let has_same_reason = |a: &UnobservedMomentLine, b: &UnobservedMomentLine| {
+            a.moment != TtftMoment::Arrived && (a.requests, &a.reason) == (b.requests, &b.reason)
+        };
+        for same in self.absent.chunk_by(has_same_reason) {
+            let Some(first) = same.first() else { continue };
+            let words: Vec<&str> = same.iter().map(|line| line.words.as_str()).collect();
+            let of = if first.requests == all {
+                String::new()
+            } else {
+                format!(" of {}", plural(first.requests, "request"))
+            };
+            lines.push(format!("{}{of}: {}", words.join(", "), first.reason));
+        }
+        lines
     }
 
     /// The group with the most requests; `None` without any.
@@ -100,6 +144,57 @@ impl TtftGroupLine {
     /// Shares of its legs that are large enough for a segment of a bar.
     pub fn segments(&self) -> Vec<Segment> {
         bar::merge_small_segments(self.legs.iter().map(|leg| Segment { name: leg.words.clone(), share: leg.share }))
+    }
+}
+
+/// Moments that requests of the groups lack, each with the reason.
+fn absent_moments(ledger: &Ledger) -> Vec<UnobservedMomentLine> {
+    let arrivals = &ledger.ttft().absent_arrivals;
+    let by_reason = arrivals.by_reason().map(|(why, requests)| (requests, describe_unknown_arrival(why)));
+    let others = [
+        (arrivals.not_observed, "arrivals on their connections are not observed"),
+        (arrivals.contradictory, "their arrival contradicts their dispatch"),
+    ];
+    let arrivals = by_reason.chain(others).filter(|(requests, _)| *requests > 0);
+    let mut lines: Vec<UnobservedMomentLine> =
+        arrivals.map(|(requests, reason)| UnobservedMomentLine::new(TtftMoment::Arrived, requests, reason)).collect();
+    for moment in TtftMoment::ALL.iter().copied().filter(|moment| *moment > TtftMoment::Read) {
+        let without = ledger.ttft().groups().iter().filter(|group| !group.observes(moment));
+        let requests: u64 = without.map(|group| group.times().count()).sum();
+        if requests > 0 {
+            lines.push(UnobservedMomentLine::new(moment, requests, absence_of(moment, ledger)));
+        }
+    }
+    lines
+}
+
+/// Why it is unknown when a request arrived.
+fn describe_unknown_arrival(why: UnknownArrival) -> &'static str {
+    match why {
+        UnknownArrival::Http2 => "HTTP/2 interleaves the requests of a connection",
+        UnknownArrival::Tls => "the connection is encrypted (TLS)",
+        UnknownArrival::Pipelined => "the client sends requests before the response to the one before has ended",
+        UnknownArrival::Protocol => "the server opens the connection itself",
+        UnknownArrival::Missed => "the connection is older than the attach, or an observation was missed",
+    }
+}
+
+/// Why a moment behind the arrival was not observed of some requests.
+fn absence_of(moment: TtftMoment, ledger: &Ledger) -> &'static str {
+    let mut request_hops = ledger.hops().iter().filter(|hop| hop.carries_requests);
+    match moment {
+        TtftMoment::Queued | TtftMoment::BatchEntered => ledger.absent_engine_times().entries,
+        TtftMoment::SchedulerReceived if !request_hops.any(|hop| hop.capabilities().received) => {
+            "receives of requests are not observed"
+        }
+        TtftMoment::FirstReceived if !ledger.observes_receives() => "receives are not observed",
+        // The end of the processing is the time of the delivery.
+        TtftMoment::FirstDelivered | TtftMoment::Processed if !ledger.observes_deliveries() => {
+            "deliveries are not observed"
+        }
+        TtftMoment::FirstDelivered => "no counted delivery, or not before the end of the request",
+        TtftMoment::Processed => "the call that shows it was not observed",
+        _ => "its message was missed, or its time contradicts the others",
     }
 }
 

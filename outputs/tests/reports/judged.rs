@@ -59,7 +59,7 @@ fn report(observed: Observed) -> Report {
         apply(at, What::Stage(Stage::new("a", stage, "server.log")));
     }
     if observed.responses {
-        let content = AnswerContent { form: AnswerForm::Generate, events: 2, event_tokens_max: None, lacks_end: false };
+        let content = AnswerContent { events: 2, ..AnswerContent::new(AnswerForm::Generate) };
         apply(200, What::Answered(Answer { content: Some(content), ..Answer::new("a", Some(2), Some(2)) }));
     }
     analysis.tick(MonoNs(300 * MS));

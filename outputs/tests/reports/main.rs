@@ -6,6 +6,7 @@ mod hostile;
 mod judged;
 mod pair_report;
 mod report;
+mod requests;
 mod series;
 mod uncounted;
 

@@ -2,8 +2,8 @@
 
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    AnswerEnd, AnswerForm, AwayState, DispatchKind, Finish, IdColumn, Kind, MissedCause, PairMessageKind, Response,
-    ThreadPart, ToolCallOutcome, UnjudgedReason, UnknownArrival,
+    AnswerEnd, AnswerFinish, AnswerForm, AwayState, DispatchKind, Finish, IdColumn, Kind, MissedCause, PairMessageKind,
+    Response, ThreadPart, ToolCallOutcome, UnjudgedReason, UnknownArrival,
 };
 
 use super::bytes::{EnumCode, MalformedBlock};
@@ -40,6 +40,7 @@ codes! {
     UnjudgedReason { Differs = 0, Missed = 1, EndedEarly = 2, NoText = 3, Unreadable = 4 }
     AnswerEnd { Whole = 0, ClientLeft = 1, ServerLeft = 2, Unknown = 3, Failed = 4 }
     AnswerForm { Generate = 0, OpenAi = 1 }
+    AnswerFinish { Stop = 0, Length = 1, ToolCalls = 2, Abort = 3, Other = 4 }
     DispatchKind { Requests = 0, Aborts = 1, Control = 2 }
     PairMessageKind { Allocated = 0, Transferred = 1, Failed = 2 }
     UnknownArrival { Http2 = 0, Tls = 1, Pipelined = 2, Protocol = 3, Missed = 4 }

@@ -97,7 +97,6 @@ structs! {
     Stage<'b> { rid, name, by, tokens, pending, gap_ns }
     LoggedState<'b> { by, states, rids, recv_wait_ns, more, cpu, cpu_system, unanswered_since }
     Merged<'b> { rid, chunks, by }
-    AnswerContent { form, events, event_tokens_max, lacks_end }
     Rejection { status }
     PairMessage { room, kind }
     FrontendWait<'b> { rid, first_token_ns, last_token_ns }
@@ -345,18 +344,44 @@ impl RareField<'_> for Result<ArrivalTimes, UnknownArrival> {
 
 /// Added to the code of an answer's end if its content follows, from 2.9 on.
 const WITH_CONTENT: u8 = 0x80;
+/// Added likewise if the finish reason and `[DONE]` of the content follow it, from 2.17 on.
+const WITH_FINISH: u8 = 0x40;
+
+/// The fields of 2.9.
+impl RareField<'_> for AnswerContent {
+    fn write_field(&self, to: &mut RareWriter<'_>) {
+        self.form.write_field(to);
+        self.events.write_field(to);
+        self.event_tokens_max.write_field(to);
+        self.lacks_end.write_field(to);
+    }
+
+    fn read_field(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+        let mut content = Self::new(RareField::read_field(from)?);
+        content.events = RareField::read_field(from)?;
+        content.event_tokens_max = RareField::read_field(from)?;
+        content.lacks_end = RareField::read_field(from)?;
+        Ok(content)
+    }
+}
 
 impl<'b> RareField<'b> for Answer<'b> {
     fn write_field(&self, to: &mut RareWriter<'_>) {
         self.rid.write_field(to);
         self.tokens.write_field(to);
         self.completion_tokens.write_field(to);
+        let has_finish = self.content.is_some_and(|content| content.finish.is_some() || content.done.is_some());
         let content_flag = if self.content.is_some() { WITH_CONTENT } else { 0 };
-        to.fields.push(self.end.to_code() | content_flag);
+        let finish_flag = if has_finish { WITH_FINISH } else { 0 };
+        to.fields.push(self.end.to_code() | content_flag | finish_flag);
         self.short_writes.write_field(to);
         self.unacknowledged.write_field(to);
         if let Some(content) = &self.content {
             content.write_field(to);
+            if has_finish {
+                content.finish.write_field(to);
+                content.done.write_field(to);
+            }
         }
         self.tool_calls.write_field(to);
     }
@@ -366,11 +391,16 @@ impl<'b> RareField<'b> for Answer<'b> {
             Answer::new(RareField::read_field(from)?, RareField::read_field(from)?, RareField::read_field(from)?);
         // The byte has a flag beside the code.
         let end = from.fields.read_byte()?;
-        answer.end = AnswerEnd::from_code(end & !WITH_CONTENT)?;
+        answer.end = AnswerEnd::from_code(end & !(WITH_CONTENT | WITH_FINISH))?;
         answer.short_writes = RareField::read_field(from)?;
         answer.unacknowledged = RareField::read_field(from)?;
         if end & WITH_CONTENT != 0 {
-            answer.content = Some(RareField::read_field(from)?);
+            let mut content = AnswerContent::read_field(from)?;
+            if end & WITH_FINISH != 0 {
+                content.finish = RareField::read_field(from)?;
+                content.done = RareField::read_field(from)?;
+            }
+            answer.content = Some(content);
         }
         answer.tool_calls = RareField::read_field(from)?;
         Ok(answer)

@@ -8,11 +8,12 @@ use proptest::string::string_regex;
 use recording::Record;
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    Answer, AnswerContent, AnswerEnd, AnswerForm, ArgumentsPart, Arrival, ArrivalTimes, Away, AwayState, Capabilities,
-    Chunk, ConnectionTimes, CpuSample, Delivery, Dispatch, DispatchKind, DispatchedRequest, Engine, EngineTimes, Event,
-    Finish, Frame, FrontendWait, Hop, IdColumn, Kind, LoggedState, Merged, Missed, MissedCause, PairMessage,
-    PairMessageKind, PollUse, QueueSample, Received, Rejection, RequestTimes, Response, SendWait, StackSample, Stage,
-    ThreadPart, ToolCallOutcome, ToolCalls, TraceParent, Traced, Undecoded, UnjudgedReason, UnknownArrival, What,
+    Answer, AnswerContent, AnswerEnd, AnswerFinish, AnswerForm, ArgumentsPart, Arrival, ArrivalTimes, Away, AwayState,
+    Capabilities, Chunk, ConnectionTimes, CpuSample, Delivery, Dispatch, DispatchKind, DispatchedRequest, Engine,
+    EngineTimes, Event, Finish, Frame, FrontendWait, Hop, IdColumn, Kind, LoggedState, Merged, Missed, MissedCause,
+    PairMessage, PairMessageKind, PollUse, QueueSample, Received, Rejection, RequestTimes, Response, SendWait,
+    StackSample, Stage, ThreadPart, ToolCallOutcome, ToolCalls, TraceParent, Traced, Undecoded, UnjudgedReason,
+    UnknownArrival, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -211,6 +212,8 @@ fn answer_content() -> impl Strategy<Value = AnswerContent> {
         events: small(),
         event_tokens_max: of(small()),
         lacks_end: any::<bool>(),
+        finish: of(select(AnswerFinish::ALL)),
+        done: of(any::<bool>()),
     })
 }
 

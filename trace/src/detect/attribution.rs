@@ -304,16 +304,7 @@ fn wait_leg<'l>(
     if chunk[0].sum.count == 0 && !has_waiting {
         return None;
     }
-    // If one receiver stands out, the leg's thread and time are those of this receiver alone.
-    let worker = slowest_receiver(members, now);
-    let slow: Vec<&Hop> = members
-        .iter()
-        .copied()
-        .filter(|hop| worker.is_none_or(|worker| receiver_key(worker) == receiver_key(hop)))
-        .collect();
-    let spent = slow.iter().map(|hop| hop.while_waiting).fold(TimeUse::default(), TimeUse::plus);
-    let away = slow.iter().map(|hop| hop.away).fold(AwayTimes::default(), AwayTimes::plus);
-    let busy = worker.map_or(busy, |_| self::busy(ledger, slow.iter().copied(), window_ns));
+    let receiver = HopReceiver::of_hops(ledger, members, busy, window_ns);
     Some(Leg {
         name: &group.name,
         role,
@@ -322,12 +313,61 @@ fn wait_leg<'l>(
         chunk,
         first_token,
         long_first_tokens,
-        busy,
-        thread: thread_state(&spent, &away, busy),
+        busy: receiver.busy,
+        thread: receiver.thread,
         receivers: count_receivers(members),
-        spent,
-        worker: worker.map(|hop| hop.worker.map_or_else(|| hop.endpoint.to_string(), |n| format!("worker {n}"))),
+        spent: receiver.spent,
+        worker: receiver.worker,
     })
+}
+
+/// The thread that receives from the hops of one name, while frames waited for it.
+#[derive(Clone, Debug)]
+pub struct HopReceiver {
+    /// Its state.
+    pub thread: ThreadState,
+    /// Shares of its time; empty if not sampled.
+    pub spent: TimeUse,
+    /// Share of the run for which it was busy, as [`busy`] computes it; `None` if not observed.
+    pub busy: Option<f64>,
+    /// The receiver with most of the wait, if one of several stands out: `worker 2` or its endpoint.
+    pub worker: Option<String>,
+}
+
+impl HopReceiver {
+    /// The receiver of hops of one name. `busy`: busy share of all their receivers.
+    pub fn of_hops(ledger: &Ledger, members: &[&Hop], busy: Option<f64>, window_ns: u64) -> Self {
+        // If one receiver stands out, the thread and its time are those of this receiver alone.
+        let worker = slowest_receiver(members, ledger.now());
+        let slow: Vec<&Hop> = members
+            .iter()
+            .copied()
+            .filter(|hop| worker.is_none_or(|worker| receiver_key(worker) == receiver_key(hop)))
+            .collect();
+        let spent = slow.iter().map(|hop| hop.while_waiting).fold(TimeUse::default(), TimeUse::plus);
+        let away = slow.iter().map(|hop| hop.away).fold(AwayTimes::default(), AwayTimes::plus);
+        let busy = worker.map_or(busy, |_| self::busy(ledger, slow.iter().copied(), window_ns));
+        Self {
+            thread: thread_state(&spent, &away, busy),
+            spent,
+            busy,
+            worker: worker.map(|hop| hop.worker.map_or_else(|| hop.endpoint.to_string(), |n| format!("worker {n}"))),
+        }
+    }
+
+    /// The state in words, with the share of that time in which the thread ran; `None` if not sampled.
+    pub fn describe(&self) -> Option<String> {
+        if self.spent.interval_ns == 0 {
+            return None;
+        }
+        let running = percent(self.spent.share(self.spent.on_ns));
+        let of = self.worker.as_deref().map_or_else(String::new, |worker| format!("{worker}: "));
+        let state = match self.thread {
+            ThreadState::Unknown | ThreadState::PartlyRunning => String::new(),
+            state => format!("{}, ", state.as_str()),
+        };
+        Some(format!("{of}{state}ran {running} of the time that frames waited"))
+    }
 }
 
 /// The leg inside a process; `None` without times. `receives`: its receives are observed.

@@ -131,6 +131,23 @@ pub(super) fn detect_unfinished_responses(context: &DetectContext<'_>, out: &mut
         .advice("the server's generator ended early: read its log for an exception or an abort of this request");
 }
 
+/// Responses that call a cut text complete, or a complete one cut.
+pub(super) fn detect_finish_mismatch(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let contradicted = &context.ledger.totals().answers.finish_contradicted;
+    if contradicted.rids == 0 {
+        return;
+    }
+    let summary = format!(
+        "{} ended with a finish reason that contradicts the engine's: `stop` for `length`, or the reverse",
+        plural(contradicted.rids, "response"),
+    );
+    out.add_verdict(Severity::Warning, summary)
+        .affected("responses", contradicted)
+        .occurrences(contradicted.rids)
+        .weight(contradicted.rids)
+        .advice("clients take a cut text for a complete one, or retry a complete one: look at the last event of the worst response, and at what rewrites events between the engine and its clients");
+}
+
 /// Chunks that were probably dropped, by the bursts in which they were received, where deliveries are not observed.
 pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();

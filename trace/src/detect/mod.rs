@@ -122,6 +122,7 @@ pub const ALL: &[Detector] = &[
     detector("short-answers", Latest, drops::detect_short_answers),
     detector("repeated-ids", Latest, drops::detect_repeated_ids),
     detector("unfinished-responses", Latest, drops::detect_unfinished_responses),
+    detector("finish-mismatch", Latest, drops::detect_finish_mismatch),
     detector("damaged-tool-calls", Latest, drops::detect_damaged_tool_calls),
     detector("wire-loss", Latest, wire::detect_wire_loss),
     detector("health-check-failed", Worst, health_check::detect_failed_health_check),

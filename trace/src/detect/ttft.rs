@@ -57,6 +57,14 @@ pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts)
     if state != ThreadState::Unknown {
         let _ = write!(verdict.summary, "; the {receiver} was {} then", state.as_str());
     }
+    if late.accepted_late > 0 {
+        let connections = plural(late.accepted_late, "new connection");
+        let longest = duration(late.accept_wait_max_ns);
+        let _ = write!(verdict.summary, "; {connections} waited up to {longest} to be accepted");
+        verdict
+            .with("connections_accepted_late", late.accepted_late)
+            .with("accept_wait_max_ns", late.accept_wait_max_ns);
+    }
     verdict.with("thread", state.as_str()).advice(advice);
 }
 

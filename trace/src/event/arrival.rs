@@ -34,6 +34,13 @@ pub struct ConnectionTimes {
     pub accepted: Option<MonoNs>,
 }
 
+impl ConnectionTimes {
+    /// How long it waited until the server accepted it; `None` if not observed.
+    pub fn accept_wait_ns(&self) -> Option<u64> {
+        Some(self.accepted?.since(self.opened))
+    }
+}
+
 /// The span in which the caller sent a request. Emitted behind its [`Arrival`], if its head names one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Traced<'a> {

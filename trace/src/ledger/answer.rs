@@ -2,7 +2,7 @@
 
 use super::Ledger;
 use crate::clock::MonoNs;
-use crate::event::{Answer, AnswerEnd, AnswerForm, Finish};
+use crate::event::{Answer, AnswerEnd, AnswerFinish, AnswerForm, Finish};
 
 /// How the response of a request ended, and how many tokens it had by its own account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +10,11 @@ pub struct ResponseEnd {
     /// Which side ended it, and how.
     pub end: AnswerEnd,
     /// Whether a stream was written to its end with neither a finish reason nor `[DONE]`; `None` if its events were not read.
-    pub lacks_finish: Option<bool>,
+    pub lacks_end: Option<bool>,
+    /// Its own finish reason; `None` if it has none, or was observed in part.
+    pub finish: Option<AnswerFinish>,
+    /// Whether `[DONE]` was written; `None` for a body, and for a response that was observed in part.
+    pub done: Option<bool>,
     /// Tokens in it; `None` if it carries text only, or was observed in part.
     pub carried_tokens: Option<u32>,
     /// Tokens that its last event claims; `None` if it claims none.
@@ -22,10 +26,17 @@ impl ResponseEnd {
     fn new(answer: &Answer<'_>) -> Self {
         Self {
             end: answer.end,
-            lacks_finish: answer.content.map(|content| content.lacks_end),
+            lacks_end: answer.content.map(|content| content.lacks_end),
+            finish: answer.content.and_then(|content| content.finish),
+            done: answer.content.and_then(|content| content.done),
             carried_tokens: answer.tokens,
             claimed_tokens: answer.completion_tokens,
         }
+    }
+
+    /// Whether it is a whole stream that ended with `[DONE]`, but without a finish reason.
+    pub fn is_done_without_finish(&self) -> bool {
+        self.end == AnswerEnd::Whole && self.done == Some(true) && self.finish.is_none()
     }
 }
 
@@ -43,6 +54,8 @@ impl Ledger {
                 || request.tracker.as_ref().is_some_and(|tracker| tracker.outcomes.delivered > 0)
         });
         self.record_summed_counts(at, answer.rid, answer.completion_tokens);
+        // Before the response itself ends the request.
+        self.compare_finish(at, answer);
         if self.engine.facts().ends_silently() {
             self.finish_by_response(at, answer);
         }
@@ -87,6 +100,32 @@ impl Ledger {
         }
     }
 
+    /// Compares the finish reason of a whole response with that of the engine's frames.
+    fn compare_finish(&mut self, at: MonoNs, answer: &Answer<'_>) {
+        if answer.end != AnswerEnd::Whole {
+            return;
+        }
+        let Some(finish) = answer.content.and_then(|content| content.finish) else { return };
+        let Some(sent) = self.finish_of_frames(answer.rid) else { return };
+        let may_stop_later = self.engine.facts().ends_silently();
+        if finish.contradicts(sent, may_stop_later) {
+            self.totals.answers.finish_contradicted.record_request(at, answer.rid, 1, true);
+        }
+    }
+
+    /// Finish reason in the frames of a request whose first response ends. `None` if several requests have the rid.
+    fn finish_of_frames(&mut self, rid: &str) -> Option<Finish> {
+        if let Some(request) = self.request(rid) {
+            let has_response = request.details.as_ref().is_some_and(|details| details.response_end.is_some());
+            return if has_response || request.is_shared() { None } else { request.finish };
+        }
+        if self.shared_rids.contains(rid) {
+            return None;
+        }
+        let summary = self.finished.newest_mut(rid)?;
+        if summary.numbers.response_end.is_some() { None } else { summary.numbers.finish }
+    }
+
     /// Whether the request's deliveries are observed, so that its losses are found chunk by chunk.
     fn is_judged_by_chunks(&self, answer: &Answer<'_>) -> bool {
         let Some(request) = self.request(answer.rid) else {
@@ -119,6 +158,9 @@ impl Ledger {
         if let Some(content) = &answer.content {
             *answers.events.get_or_insert_default() += u64::from(content.events);
             answers.event_tokens_max = answers.event_tokens_max.max(content.event_tokens_max);
+            answers.done += u64::from(content.done == Some(true));
+            let is_whole = answer.end == AnswerEnd::Whole;
+            answers.done_without_finish += u64::from(is_whole && content.is_done_without_finish());
             if content.lacks_end {
                 answers.lacking_end.record_request(at, answer.rid, content.events.into(), true);
             }
@@ -210,16 +252,52 @@ mod tests {
             if end == AnswerEnd::ServerLeft {
                 path.wait(10);
             }
-            let content =
-                AnswerContent { form: AnswerForm::OpenAi, events: 1, event_tokens_max: Some(1), lacks_end: true };
+            let content = AnswerContent { events: 1, lacks_end: true, ..AnswerContent::new(AnswerForm::OpenAi) };
             let answer = Answer { end, content: Some(content), ..Answer::new("a", Some(1), Some(2)) };
             path.apply(What::Answered(answer));
             path.wait(10);
             let finished: Vec<_> = path.ledger().finished().map(|summary| summary.response_end).collect();
-            let response_end =
-                ResponseEnd { end, lacks_finish: Some(true), carried_tokens: Some(1), claimed_tokens: Some(2) };
+            let response_end = ResponseEnd {
+                end,
+                lacks_end: Some(true),
+                finish: None,
+                done: None,
+                carried_tokens: Some(1),
+                claimed_tokens: Some(2),
+            };
             assert_eq!(finished, [Some(response_end)]);
         }
+    }
+
+    #[test]
+    fn a_cut_text_that_is_called_complete_contradicts_its_frames() {
+        for (sent, finish, expected) in [
+            (Finish::Length, AnswerFinish::Stop, 1),
+            (Finish::Stop, AnswerFinish::Length, 1),
+            (Finish::Stop, AnswerFinish::Stop, 0),
+            (Finish::Stop, AnswerFinish::ToolCalls, 0),
+            (Finish::Length, AnswerFinish::Other, 0),
+            (Finish::Abort, AnswerFinish::Stop, 0),
+        ] {
+            for is_closed in [false, true] {
+                let mut path = Path::new(Config::default());
+                path.announce(0, "scheduler->tokenizer", [true, true], Capabilities::SENT | Capabilities::DELIVERED);
+                path.send(0, IdColumn::Delta, &[Chunk { finish: Some(sent), ..Chunk::counted("a", 1, 1) }]);
+                path.deliver(1, Some(1), true);
+                if is_closed {
+                    path.wait(10);
+                }
+                let content =
+                    AnswerContent { finish: Some(finish), done: Some(true), ..AnswerContent::new(AnswerForm::OpenAi) };
+                // Only the first response is compared.
+                for _ in 0..2 {
+                    path.apply(What::Answered(Answer { content: Some(content), ..Answer::new("a", Some(1), Some(1)) }));
+                }
+                let answers = &path.ledger().totals().answers;
+                assert_eq!((answers.finish_contradicted.rids, answers.done), (expected, 2), "{sent:?}, {finish:?}");
+            }
+        }
+        assert!(!AnswerFinish::Stop.contradicts(Finish::Length, true), "a stop string in the last chunk");
     }
 
     #[test]
@@ -245,7 +323,7 @@ mod tests {
     fn ids_beyond_the_count_are_repeats_only_where_each_event_lists_its_own() {
         let repeated = |form| {
             let mut path = Path::new(Config::default());
-            let content = AnswerContent { form, events: 7, event_tokens_max: Some(1), lacks_end: false };
+            let content = AnswerContent { events: 7, event_tokens_max: Some(1), ..AnswerContent::new(form) };
             path.apply(What::Answered(Answer { content: Some(content), ..Answer::new("5b920f43", Some(7), Some(4)) }));
             let answers = &path.ledger().totals().answers;
             (answers.judged_alone_tokens_repeated, answers.judged_alone_repeated.rids)

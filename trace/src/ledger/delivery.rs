@@ -30,6 +30,7 @@ fn repeats_all_tokens(delivery: &Delivery<'_>, tokens_before: u64) -> bool {
 impl Ledger {
     /// Records when a request reached the server. Of several responses to it, the first counts.
     pub(super) fn record_arrival(&mut self, arrival: &Arrival<'_>) {
+        self.new_connections.record_arrival(arrival);
         if let Some(request) = self.table.ticket_of(arrival.rid).and_then(|ticket| self.table.get_mut(ticket)) {
             request.details.get_or_insert_default().arrival.get_or_insert(arrival.times);
         }

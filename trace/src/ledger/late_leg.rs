@@ -3,7 +3,7 @@
 use super::request_details::{DispatchWait, EngineLoad};
 use super::time_use::TimeUse;
 use super::ttft_path::TtftLeg;
-use super::{CountedRids, OccurrenceTimes, WorstGap};
+use super::{CountedRids, GAP_WARNING_NS, OccurrenceTimes, WorstGap};
 use crate::clock::MonoNs;
 use crate::id::HopId;
 
@@ -21,6 +21,8 @@ pub(super) struct LateRequest {
     pub(super) ns: u64,
     /// Its whole time to first token.
     pub(super) ttft_ns: u64,
+    /// How long its connection waited to be accepted; `None` unless it is the first request on a new one.
+    pub(super) accept_wait_ns: Option<u64>,
     /// From its dispatch to the scheduler's first chunk; 0 if the dispatch was not observed.
     pub(super) dispatched_ns: u64,
     /// `None` if its dispatch was not observed.
@@ -124,6 +126,10 @@ pub struct LateLeg {
     pub(crate) beside_others_ns: u128,
     /// Those that were on the leg at the same time as another one, and so came over several connections.
     pub(crate) concurrent: u64,
+    /// Those on a new connection that waited a second or more to be accepted.
+    pub(crate) accepted_late: u64,
+    /// Longest of these waits.
+    pub(crate) accept_wait_max_ns: u64,
     /// Requests of the engine when most waited.
     pub(crate) most_waiting: EngineLoad,
     /// Time use of all threads of the process that answers clients meanwhile, as far as it is sampled.
@@ -151,6 +157,8 @@ impl LateLeg {
             whole_ns: 0,
             beside_others_ns: 0,
             concurrent: 0,
+            accepted_late: 0,
+            accept_wait_max_ns: 0,
             most_waiting: EngineLoad::default(),
             receiver_use: TimeUse::default(),
             worst: None,
@@ -172,6 +180,12 @@ impl LateLeg {
         self.window.add(late.ns);
         self.times.record_span(late.from, late.to());
         self.count_concurrent(late);
+        if let Some(ns) = late.accept_wait_ns
+            && ns >= GAP_WARNING_NS
+        {
+            self.accepted_late += 1;
+            self.accept_wait_max_ns = self.accept_wait_max_ns.max(ns);
+        }
         if late.is_beside_others() {
             self.beside_others_ns += u128::from(late.ns);
         }

@@ -101,6 +101,11 @@ fn prompt_tokens(request: &Request) -> Option<u32> {
     Some(prompt.saturating_sub(request.cached_tokens.unwrap_or(0)))
 }
 
+/// How long the connection of the request waited to be accepted; `None` unless it is the first one on a new connection.
+fn accept_wait_ns(request: &Request) -> Option<u64> {
+    request.arrival()?.ok()?.connection?.accept_wait_ns()
+}
+
 /// End of the prefill with which `leg` begins; `None` if unknown.
 fn prefill_end(request: &Request, leg: TimedLeg) -> Option<MonoNs> {
     if let Some(finished) = request.engine_times().and_then(|times| times.prefill_finished)
@@ -183,6 +188,7 @@ impl LateLegs {
                     from: timed.at,
                     ns: timed.ns,
                     ttft_ns,
+                    accept_wait_ns: accept_wait_ns(request),
                     dispatched_ns,
                     wait,
                 };

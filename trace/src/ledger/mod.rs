@@ -34,6 +34,7 @@ mod lifecycle;
 mod limits;
 mod losses;
 mod marked_frames;
+mod new_connections;
 mod observation_end;
 mod occurrence_times;
 mod outcome;
@@ -95,6 +96,7 @@ pub(crate) use late_leg::TtftPart;
 pub use late_legs::{JudgedRequests, SilencedRequests, SlowestPrefill};
 pub use limits::{BOUNDS, Bound, Limits, ReachedLimit};
 pub use losses::{Losses, Lossy, LostRange};
+pub use new_connections::NewConnections;
 pub use observation_end::ObservationEnd;
 pub use occurrence_times::{Episode, OccurrenceTimes};
 pub use outcome::{ChunkOutcome, JudgedChunks, OutcomeCounts, UnjudgedCause};
@@ -121,7 +123,7 @@ pub use totals::{
     AffectedRequests, AffectedTotal, AnswerTotals, ChunkCounts, EngineFailure, IdCounts, Inflation, MissedCounts,
     ModeCounts, Predictions, RequestCounts, TokenCounts, Totals,
 };
-pub use ttft::{LegLengths, Ttft, TtftGroup};
+pub use ttft::{AbsentArrivals, LegLengths, Ttft, TtftGroup};
 pub use ttft_path::{TimedLeg, TtftLeg, TtftMoment, TtftPath};
 pub use unanswered::UnansweredRequest;
 #[cfg(test)]
@@ -252,6 +254,7 @@ pub struct Ledger {
     dispatched: DispatchedRequests,
     pair_messages: PairMessages,
     ttft: Ttft,
+    new_connections: NewConnections,
     tool_calls: ToolCallResponses,
     frontend: FrontendWaits,
     pending_receive: Vec<PendingChunk>,

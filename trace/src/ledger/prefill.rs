@@ -116,6 +116,7 @@ impl SlowPrefill {
             from: self.span.from,
             ns: self.span.ns(),
             ttft_ns: self.ttft_ns,
+            accept_wait_ns: None,
             dispatched_ns: 0,
             wait: None,
         }

@@ -281,6 +281,12 @@ pub struct AnswerTotals {
     pub judged_alone_tokens_repeated: u64,
     /// Streams written to their end without a finish reason and `[DONE]`; the amount is in events with text or tokens.
     pub lacking_end: AffectedRequests,
+    /// Streams that wrote `[DONE]`.
+    pub done: u64,
+    /// Those of them without a finish reason.
+    pub done_without_finish: u64,
+    /// Responses whose finish reason contradicts that of the engine's frames.
+    pub finish_contradicted: AffectedRequests,
     /// Sum of the counts that last events claim.
     pub tokens_claimed: u64,
     /// Number of responses that claim a count.

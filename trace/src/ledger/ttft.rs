@@ -9,6 +9,7 @@ use super::limits::CountedLimits;
 use super::request::Request;
 use super::ttft_path::{ObservedMoments, TimedLeg, TtftLeg, TtftMoment, TtftPath};
 use crate::clock::MonoNs;
+use crate::event::{ArrivalTimes, UnknownArrival};
 use crate::stats::{Distribution, DurationSum, RunSeconds, Spread, Tally, WindowedSum};
 
 /// Lengths of a leg over requests.
@@ -83,6 +84,11 @@ impl TtftGroup {
         debug_assert_eq!(legs_ns, whole.ns, "the legs of a request sum to its time");
     }
 
+    /// Whether this moment was observed of its requests.
+    pub fn observes(&self, moment: TtftMoment) -> bool {
+        self.observed.has(moment)
+    }
+
     /// First and last of its moments.
     pub fn whole(&self) -> TtftLeg {
         self.whole
@@ -112,6 +118,32 @@ impl TtftGroup {
 /// Maximum number of groups. Observation changes a few times in a run, so there are few.
 const MAX_GROUPS: usize = 8;
 
+/// Requests in groups whose arrival is not among their moments, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AbsentArrivals {
+    by_reason: [u64; UnknownArrival::ALL.len()],
+    /// Those of which neither an arrival nor a reason was observed.
+    pub not_observed: u64,
+    /// Those whose arrival contradicts their dispatch.
+    pub contradictory: u64,
+}
+
+impl AbsentArrivals {
+    fn count_request(&mut self, arrival: Option<Result<ArrivalTimes, UnknownArrival>>) {
+        let count = match arrival {
+            None => &mut self.not_observed,
+            Some(Ok(_)) => &mut self.contradictory,
+            Some(Err(why)) => &mut self.by_reason[why as usize],
+        };
+        *count += 1;
+    }
+
+    /// Numbers of requests by reason, without those that no request has.
+    pub fn by_reason(&self) -> impl Iterator<Item = (UnknownArrival, u64)> {
+        UnknownArrival::ALL.iter().copied().zip(self.by_reason).filter(|(_, requests)| *requests > 0)
+    }
+}
+
 /// Times to first token of all requests.
 #[derive(Debug, Default)]
 pub struct Ttft {
@@ -119,6 +151,8 @@ pub struct Ttft {
     pub(super) seconds: RunSeconds,
     groups: SmallVec<[TtftGroup; 1]>,
     pub(super) late_legs: LateLegs,
+    /// Requests in groups without an observed arrival.
+    pub absent_arrivals: AbsentArrivals,
     /// Requests that are not streamed: the response is one body, or its first chunk has several tokens.
     pub not_streamed: u64,
     /// Requests of further groups than are kept.
@@ -139,22 +173,26 @@ impl Ttft {
             self.late_legs.judged.shared_rids += 1;
             return;
         }
-        let path = TtftPath::new(&request.numbers(None, true));
+        let numbers = request.numbers(None, true);
+        let path = TtftPath::new(&numbers);
         self.late_legs.record_legs(request, &path, limits);
         if request.is_streamed() {
-            self.record_path(&path);
+            let is_recorded = self.record_path(&path);
+            if is_recorded && path.time_of(TtftMoment::Arrived).is_none() {
+                self.absent_arrivals.count_request(numbers.arrival);
+            }
         } else {
             self.not_streamed += 1;
         }
     }
 
-    /// Adds the path of a request to its group.
-    fn record_path(&mut self, path: &TtftPath) {
+    /// Adds the path of a request to its group. Returns whether it is in one.
+    fn record_path(&mut self, path: &TtftPath) -> bool {
         // From the first send on, the gap and the wait for delivery are the legs.
         if path.ttft_ns().is_none() {
-            return;
+            return false;
         }
-        let Some(whole) = path.whole() else { return };
+        let Some(whole) = path.whole() else { return false };
         let observed = path.observed();
         if let Some(group) = self.groups.iter_mut().find(|group| group.observed == observed) {
             group.record(path, whole);
@@ -164,7 +202,9 @@ impl Ttft {
             self.groups.push(group);
         } else {
             self.others += 1;
+            return false;
         }
+        true
     }
 
     /// The slowest prefill that is slow beside others; `None` without any.

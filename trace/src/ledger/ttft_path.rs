@@ -84,14 +84,19 @@ impl TtftMoment {
         }
     }
 
-    /// What lies before it, if it is not the first that exists.
-    pub fn not_observed_before(self) -> Option<&'static str> {
-        (self > Arrived).then_some("the time before the dispatch: arrival, reading, tokenisation")
-    }
-
-    /// What lies after it, if it is not the last that exists.
-    pub fn not_observed_after(self) -> Option<&'static str> {
-        (self < FirstDelivered).then_some("the time until the first token is written to the client")
+    /// What is unknown without it.
+    pub fn describe_absence(self) -> &'static str {
+        match self {
+            Arrived | Read => "the time before the dispatch (arrival, reading, tokenisation)",
+            Dispatched => "the dispatch",
+            SchedulerReceived => "the scheduler's receive of the request",
+            Queued => "the entry to the queue",
+            BatchEntered => "the entry to a batch",
+            FirstSent => "the send of the first token",
+            FirstReceived => "the receive of the first token",
+            Processed => "the end of its processing",
+            FirstDelivered => "the time until the first token is written to the client",
+        }
     }
 }
 
@@ -268,6 +273,12 @@ impl TtftPath {
 /// Which moments of a request were observed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ObservedMoments([bool; MOMENTS]);
+
+impl ObservedMoments {
+    pub(super) fn has(self, moment: TtftMoment) -> bool {
+        self.0[moment.index()]
+    }
+}
 
 /// Numbers of a request and their path, for tests.
 #[cfg(test)]

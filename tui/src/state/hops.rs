@@ -2,8 +2,9 @@
 
 use std::cmp::Reverse;
 
+use trace::detect::attribution::{self, HopReceiver};
 use trace::detect::thresholds::{BACKLOG_CRITICAL_FRAMES, GAP_CRITICAL_NS, GAP_WARNING_NS};
-use trace::detect::{Finding, Severity, attribution};
+use trace::detect::{Finding, Severity};
 use trace::ledger::{Hop, HopCounts, HopGroup, Ledger};
 use trace::path::{self, Ends};
 use trace::stats::{Distribution, Spread};
@@ -87,6 +88,7 @@ fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&
     let frames = members.iter().map(|hop| observed_frames(&hop.counts)).sum();
     let wakeup_frames_max = members.iter().map(|hop| hop.counts.wakeup_frames_max).max().unwrap_or(0);
     let receives_end = ledger.group_receives_end(index);
+    let busy_share = receiver_busy_share(ledger, members);
     // What waits now is not known any more.
     let observes_queue = observes_receives && receives_end.is_none();
     HopSummary {
@@ -94,7 +96,8 @@ fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&
         group: index,
         carries_requests: group.carries_requests,
         observes_sends: members.iter().any(|hop| hop.capabilities().sent),
-        busy_share: receiver_busy_share(ledger, members),
+        busy_share,
+        thread: HopReceiver::of_hops(ledger, members, busy_share, run_ns(ledger)).describe(),
         ends: group.ends.clone(),
         health: health_by_queue(group, observes_queue, oldest_wait_ns, frames),
         has_recovered: false,
@@ -176,8 +179,12 @@ fn summarise_member(ledger: &Ledger, hop: &Hop) -> HopMember {
 
 /// Share of the time since the first event during which the receivers were busy.
 fn receiver_busy_share(ledger: &Ledger, members: &[&Hop]) -> Option<f64> {
-    let run_ns = ledger.now().since(ledger.started()?);
-    attribution::busy(ledger, members.iter().copied(), run_ns)
+    attribution::busy(ledger, members.iter().copied(), run_ns(ledger))
+}
+
+/// Time since the first event; 0 before it.
+fn run_ns(ledger: &Ledger) -> u64 {
+    ledger.started().map_or(0, |started| ledger.now().since(started))
 }
 
 /// Health by the oldest waiting frame, judged by the first-token thresholds; a large backlog alone is a warning.

@@ -60,6 +60,8 @@ pub(crate) struct Model {
     pub(crate) first_token_end: Option<String>,
     /// Times to first token of most requests; `None` if no dispatch was observed.
     pub(crate) ttft: Option<TtftGroupLine>,
+    /// What is not observed of the time to first token, with the reasons.
+    pub(crate) ttft_absences: Vec<String>,
     pub(crate) table: RequestTable,
     /// Finished requests in the ledger that the table omits.
     pub(crate) rows_left_out: u64,
@@ -239,6 +241,8 @@ pub(crate) struct HopSummary {
     pub(crate) processing_time: Option<Spread>,
     /// Share of the run during which receivers were processing a frame.
     pub(crate) busy_share: Option<f64>,
+    /// State of the receiving thread while frames waited; `None` if not sampled.
+    pub(crate) thread: Option<String>,
     /// `None` until a receiver has waited for a frame again.
     pub(crate) wakeup_frames_max: Option<u64>,
     /// Bytes in the receivers' kernel queues.

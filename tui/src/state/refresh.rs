@@ -60,7 +60,12 @@ impl Model {
         let path = LegLine::all(&analysis.attribution());
         self.first_token_path = bar::segments(&path);
         self.first_token_end = bar::ends_of_path(&path).map(|ends| ends.to.to_owned());
-        self.ttft = TtftReport::new(ledger).and_then(TtftReport::into_main_group);
+        let ttft = TtftReport::new(ledger);
+        self.ttft_absences = match &ttft {
+            Some(ttft) => ttft.describe_absent(),
+            None => vec!["requests on their way to the scheduler".to_owned()],
+        };
+        self.ttft = ttft.and_then(TtftReport::into_main_group);
         self.threads = threads::thread_lines(ledger);
         self.stacks = StackLine::all(ledger).unwrap_or_default();
         self.verdict = self.judge_run(ledger, &run.source);

@@ -217,10 +217,13 @@ fn hop_facts(hop: &HopSummary, model: &Model) -> Vec<HopFact> {
     if hop.send_wait.is_some() {
         facts.push(HopFact { name: "in the sender", text: known_or_dash(hop.send_wait, format_quantiles) });
     }
+    if hop.relay_delay.is_some() {
+        facts.push(HopFact { name: "in the relay", text: known_or_dash(hop.relay_delay, format_quantiles) });
+    }
     facts.extend([
         HopFact { name: "queue wait", text: describe_queue_wait(hop) },
-        HopFact { name: "in the relay", text: known_or_dash(hop.relay_delay, format_quantiles) },
         HopFact { name: "processing", text: describe_processing(hop) },
+        HopFact { name: "thread", text: hop.thread.clone().unwrap_or_else(|| "-".to_owned()) },
         HopFact { name: "per wakeup", text: per_wakeup },
         HopFact { name: "kernel queue", text: describe_queues(hop, model) },
         HopFact { name: "oldest", text: describe_oldest(hop, model) },

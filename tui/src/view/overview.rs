@@ -51,6 +51,10 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     y += u16::from(is_tall);
     y = draw_gap(pad, y, model);
     y = draw_ttft(pad, y, model);
+    // On a low screen, a filter on `ttft` and the report say it.
+    if is_tall {
+        y = draw_ttft_absences(pad, y, model);
+    }
     y += u16::from(is_tall);
     y = draw_totals(pad, y, model);
     // A small screen shows it only if the client's is known.
@@ -176,6 +180,17 @@ fn draw_ttft(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         format!(", mean {} in the {}", format_duration(ns), model.format_recent_seconds())
     });
     pad.draw_text(x + 2, y, &format!("{} requests{recent}", format_count(ttft.ns.count)), Ink::Dim);
+    y + 1
+}
+
+/// Draws what is not observed of the time to first token in one row, once there was output. Returns the next free row.
+fn draw_ttft_absences(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
+    if model.ttft_absences.is_empty() || model.chunks.sent == 0 {
+        return y;
+    }
+    let x = if model.ttft.is_some() { 7 } else { pad.draw_text(1, y, "TTFT", Ink::Head) + 2 };
+    let width = pad.width().saturating_sub(x);
+    pad.draw_clipped(x, y, width, &format!("not observed: {}", model.ttft_absences.join("; ")), Ink::Dim);
     y + 1
 }
 

@@ -149,7 +149,8 @@ fn draw_frontend_waits(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16
 /// How the response to the client ended. `None` if it is complete: that is the usual case, and the narrow screen has no room to say so.
 fn describe_response_end(response: ResponseEnd) -> Option<String> {
     let text = match response.end {
-        AnswerEnd::Whole if response.lacks_finish == Some(true) => "response without a finish reason",
+        AnswerEnd::Whole if response.lacks_end == Some(true) => "response without a finish reason",
+        AnswerEnd::Whole if response.is_done_without_finish() => "response with [DONE], without a finish reason",
         AnswerEnd::Whole => return None,
         AnswerEnd::ClientLeft => "response ended by the client",
         AnswerEnd::ServerLeft => "response ended early by the server",

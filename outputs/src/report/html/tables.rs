@@ -52,7 +52,7 @@ const COLOURS: [&str; 6] = ["c0", "c1", "c2", "c3", "c4", "c5"];
 
 pub(super) fn path(report: &Report) -> Option<Markup> {
     let segments = bar::segments(&report.path);
-    (!segments.is_empty()).then(|| html! { (shares(&segments)) (draw(report_table::path(&report.path))) })
+    (!segments.is_empty()).then(|| html! { (shares(&segments)) (draw(report_table::path(report))) })
 }
 
 /// Where the time to first token goes on both servers of a pair; `None` without one.

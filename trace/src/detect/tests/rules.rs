@@ -67,6 +67,7 @@ fn rules() -> Vec<Rule> {
         rule(&["short-answers"], "a response with fewer tokens than its last event counts", Critical),
         rule(&["repeated-ids"], "a response with more ids than its last event counts", Warning),
         rule(&["unfinished-responses"], "a stream that ends with neither a finish reason nor `[DONE]`", Warning),
+        rule(&["finish-mismatch"], "a response that ends with `stop` where the engine's frames have `length`, or the reverse", Warning),
         rule(&["damaged-tool-calls"], "arguments that the engine did not send", Warning),
         rule(&["wire-loss"], "tokens missing on the wire", Warning)
             .or(Critical, format!("from {} tokens", wire::CRITICAL_TOKENS)),

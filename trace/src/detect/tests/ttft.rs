@@ -4,8 +4,8 @@ use super::{MS, SECOND, Scene};
 use crate::clock::MonoNs;
 use crate::detect::Severity;
 use crate::event::{
-    Arrival, ArrivalTimes, Capabilities, Chunk, CpuSample, Dispatch, DispatchKind, DispatchedRequest, EngineTimes, Hop,
-    Missed, MissedCause, Received, RequestTimes, What,
+    Arrival, ArrivalTimes, Capabilities, Chunk, ConnectionTimes, CpuSample, Dispatch, DispatchKind, DispatchedRequest,
+    EngineTimes, Hop, Missed, MissedCause, Received, RequestTimes, What,
 };
 use crate::id::{FrameId, HopId, ThreadId};
 
@@ -28,6 +28,20 @@ struct Moments {
 
 /// Adds a request that arrives at `start`, with these moments after it and this many tokens of its prompt not in the cache.
 fn add_request(scene: &mut Scene, number: u64, start: u64, moments: Moments, tokens: Option<u32>) {
+    let at = |ns: u64| MonoNs(start + ns);
+    let times = ArrivalTimes { arrived: at(moments.arrived), read: at(moments.read), connection: None };
+    add_request_with(scene, number, start, moments, tokens, times);
+}
+
+/// The same with these times of its arrival.
+fn add_request_with(
+    scene: &mut Scene,
+    number: u64,
+    start: u64,
+    moments: Moments,
+    tokens: Option<u32>,
+    arrival: ArrivalTimes,
+) {
     let rid = number.to_string();
     let at = |ns: u64| start + ns;
     let id = FrameId::new(REQUESTS, 0, number);
@@ -42,8 +56,7 @@ fn add_request(scene: &mut Scene, number: u64, start: u64, moments: Moments, tok
         prefill_finished: None,
     };
     scene.apply(at(moments.sent), What::RequestTimes(RequestTimes { rid: &rid, times, impossible: 0 }));
-    let times = ArrivalTimes { arrived: MonoNs(at(moments.arrived)), read: MonoNs(at(moments.read)), connection: None };
-    scene.apply(at(moments.sent), What::Arrived(Arrival { rid: &rid, times: Ok(times) }));
+    scene.apply(at(moments.sent), What::Arrived(Arrival { rid: &rid, times: Ok(arrival) }));
     let last = scene.next[0] - 1;
     scene.receive(at(moments.sent) + MS, last);
     scene.deliver(at(moments.sent) + 2 * MS, &rid, 1, 1, false);
@@ -83,6 +96,34 @@ fn quick_requests_have_no_finding() {
     for kind in KINDS {
         assert!(scene.check(kind, SECOND).is_empty(), "{kind}");
     }
+}
+
+#[test]
+fn late_reads_on_new_connections_say_how_long_these_waited_to_be_accepted() {
+    let mut scene = empty_scene();
+    for number in 0..3 {
+        let start = 100 * MS + number * 10 * MS;
+        let moments = Moments {
+            read: 2 * SECOND,
+            dispatched: 2 * SECOND + MS,
+            received: 2 * SECOND + 2 * MS,
+            queued: 2 * SECOND + 3 * MS,
+            batch_entered: 2 * SECOND + 4 * MS,
+            sent: 2 * SECOND + 5 * MS,
+            ..QUICK
+        };
+        // The third request is on an older connection.
+        let accepted = Some(MonoNs(start + 1_900 * MS));
+        let connection = (number < 2).then_some(ConnectionTimes { opened: MonoNs(start), accepted });
+        let times = ArrivalTimes { arrived: MonoNs(start), read: MonoNs(start + 2 * SECOND), connection };
+        add_request_with(&mut scene, number, start, moments, None, times);
+    }
+    scene.tick(3 * SECOND);
+    let found = scene.check("late-read", 4 * SECOND);
+    let verdict = &found[0];
+    assert!(verdict.summary.contains("2 new connections waited up to 1.900 s to be accepted"), "{}", verdict.summary);
+    assert_eq!(verdict.evidence["connections_accepted_late"].as_u64(), Some(2));
+    assert_eq!(scene.ledger.new_connections().accept_waits.count(), 2);
 }
 
 #[test]

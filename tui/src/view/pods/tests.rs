@@ -78,7 +78,7 @@ fn more_pairs_than_fit_are_counted() {
 fn sick_runs_have_a_row_for_their_finding_the_worst_first_while_rows_are_free() {
     let mut fixture = race();
     let run = |health, finding: &'static str, text: &str| {
-        let verdict = RunVerdict { health, text: text.to_owned() };
+        let verdict = RunVerdict { health, text: text.to_owned(), ..RunVerdict::default() };
         let figures = KeyFigures { verdict, finding: Some(finding), ..KeyFigures::default() };
         PodLine { name: format!("run of {finding}"), role: "decode", figures, ..PodLine::default() }
     };
