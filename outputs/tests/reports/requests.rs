@@ -82,7 +82,7 @@ fn the_hop_of_requests_has_a_row_with_its_thread_and_no_share() {
     assert!(markdown.contains("requests waiting on tokenizer"), "{markdown}");
 
     let input = ReportInput::for_source("attach");
-    let input = metrics::Input { report: &input, version: "1", pushed: None, endpoint: None };
+    let input = metrics::Input { report: &input, version: "1", pushed: None, endpoint: None, pair_findings: &[] };
     let families = metrics::collect(&run.0, &input);
     let family = families.iter().find(|family| family.definition.name == "tokengap.hop.receiver").expect("sampled");
     let on_cpu = family.points.iter().find(|point| point.labels == ["tokenizer->scheduler", "on_cpu"]);

@@ -147,11 +147,11 @@ pub(super) fn dropped_chunks_advice(engine: &EngineState) -> String {
     };
     let flag = engine.behaviour().flag().unwrap_or(drops.flag);
     let cause = match engine.waiter {
-        Some(Waiter::KeepsLast) => format!("{} keeps only the last of several queued chunks: ", engine.title()),
+        Some(Waiter::KeepsLast) => format!(" ({} keeps only the last)", engine.title()),
         _ => String::new(),
     };
     format!(
-        "{cause}fixed in {}, which merges queued chunks; until then run without {flag}",
+        "fixed in {}, which merges queued chunks{cause}; until then run without {flag}",
         name_fixed_releases(engine, &drops)
     )
 }

@@ -114,7 +114,7 @@ fn a_slow_tokenizer_is_the_headline() {
 
 #[test]
 fn lost_tokens_are_the_headline() {
-    let expected = ["critical dropped-chunks"];
+    let expected = ["critical dropped-chunks tokenizer->client"];
     check_all(Scenario::Race, &[At::Direct, At::Detokenizer], &expected);
     // A worker receives a request's chunks too far apart to lose one.
     check_all(Scenario::Race, &[At::Workers, At::Router], &[]);
@@ -122,7 +122,7 @@ fn lost_tokens_are_the_headline() {
 
 #[test]
 fn merged_deliveries_are_not_reported_as_lost() {
-    check_all(Scenario::Merge, &[At::Direct, At::Detokenizer], &["warning merged-chunks"]);
+    check_all(Scenario::Merge, &[At::Direct, At::Detokenizer], &["warning merged-chunks tokenizer->client"]);
     check_all(Scenario::Merge, &[At::Workers, At::Router], &[]);
 }
 
@@ -133,7 +133,7 @@ fn inflated_counts_rank_above_waits() {
         let gap = format!("warning first-token-gap {hop} unknown");
         let backlog = format!("warning backlog {hop}");
         // At the end, the backlog has been over for less than ten seconds.
-        let expected = ["critical inflation", &gap, &backlog, "warning merged-chunks"];
+        let expected = ["critical inflation", &gap, &backlog, "warning merged-chunks tokenizer->client"];
         check(script(Scenario::Regression, at), at, &expected);
     }
     check_all(Scenario::Regression, &[At::Workers], &["critical inflation"]);
@@ -156,7 +156,7 @@ fn each_phase_of_the_regression_has_its_own_headline() {
     let expected = [
         "warning first-token-gap scheduler->tokenizer busy",
         "warning backlog scheduler->tokenizer",
-        "warning merged-chunks",
+        "warning merged-chunks tokenizer->client",
     ];
     check(phase(1), At::Direct, &expected);
 }
@@ -189,7 +189,7 @@ fn requests_that_change_detokenizers_are_found() {
 fn requests_that_are_slow_to_prepare_are_the_headline() {
     for at in ENDS {
         let script = script(Scenario::SlowTokenisation, at);
-        let (report, account) = check(script, at, &["warning late-dispatch"]);
+        let (report, account) = check(script, at, &["warning late-dispatch tokenizer"]);
         let late = &report["findings"][0]["evidence"];
         assert_eq!(late["requests_late"], account.truth.requests_dispatched_late, "{late:#}");
         assert!(late["ttft_share"].as_f64() > Some(0.9), "{late:#}");
