@@ -198,9 +198,10 @@ fn new_egress(found: &FoundEngine, options: &AttachOptions) -> Egress {
 pub(super) fn concerns_engine(blind: &BlindSpot, engine: &Engine) -> bool {
     let is_own = |pid: &u32| engine.process_with_pid(*pid).is_some();
     match blind {
-        BlindSpot::LibZmq { pid, .. } | BlindSpot::NoZmqOutput { pid, .. } => is_own(pid),
+        BlindSpot::LibZmq { pid, .. }
+        | BlindSpot::NoZmqOutput { pid, .. }
+        | BlindSpot::ForeignConnection { pid, .. } => is_own(pid),
         BlindSpot::Unreadable { pids, .. } | BlindSpot::SharedProcesses { mains: pids, .. } => pids.iter().any(is_own),
-        BlindSpot::ForeignConnection { pid, .. } => is_own(pid),
         _ => true,
     }
 }
