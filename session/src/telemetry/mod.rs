@@ -47,7 +47,7 @@ pub(crate) const HOST_HEADER: HeaderName = HeaderName::from_static("tokengap-hos
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Maximum age of the join of a pair, several of the intervals in which runs are joined.
-const MAX_PAIR_AGE: Duration = Duration::from_secs(120);
+const MAX_PAIR_AGE: Duration = Duration::from_mins(2);
 
 /// Address and access of the endpoint.
 #[derive(Clone, Debug)]

@@ -20,7 +20,7 @@ const REQUEST_INTERVAL: Duration = Duration::from_millis(300);
 /// Joins take at most one part in this many of the time, because the runs wait for them.
 const TIME_SHARE: u32 = 100;
 /// Maximum interval for that reason. The analysis of a server is limited, and so is the time of a join.
-const MAX_INTERVAL: Duration = Duration::from_secs(60);
+const MAX_INTERVAL: Duration = Duration::from_mins(1);
 /// Maximum number of finished requests of each server that a join reads.
 const NEWEST_FINISHED: usize = 2_000;
 
