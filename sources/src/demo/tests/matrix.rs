@@ -189,7 +189,8 @@ fn requests_that_change_detokenizers_are_found() {
 fn requests_that_are_slow_to_prepare_are_the_headline() {
     for at in ENDS {
         let script = script(Scenario::SlowTokenisation, at);
-        let (report, account) = check(script, at, &["warning late-dispatch tokenizer"]);
+        let process = if matches!(at, At::Router) { "worker" } else { "tokenizer" };
+        let (report, account) = check(script, at, &[&format!("warning late-dispatch {process}")]);
         let late = &report["findings"][0]["evidence"];
         assert_eq!(late["requests_late"], account.truth.requests_dispatched_late, "{late:#}");
         assert!(late["ttft_share"].as_f64() > Some(0.9), "{late:#}");
