@@ -371,15 +371,16 @@ mod tests {
 
     #[test]
     fn a_finding_is_worse_or_better_from_twice_its_size_on() {
-        let late = |size, requests| run("warning", "late-dispatch", "requests_late", size, requests);
+        let late = |[size, requests]: [u64; 2]| run("warning", "late-dispatch", "requests_late", size, requests);
+        // Late requests of all requests, before and after.
         for (before, after, state, verdict) in [
-            (late(10, 100), late(20, 100), FindingState::Worse, "WORSE WARNING: late-dispatch 10 -> 20 requests"),
-            (late(20, 100), late(10, 100), FindingState::Better, "BETTER WARNING: late-dispatch 20 -> 10 requests"),
-            (late(10, 100), late(19, 100), FindingState::Unchanged, "NOT ENOUGH DATA"),
+            ([10, 100], [20, 100], FindingState::Worse, "WORSE WARNING: late-dispatch 10 -> 20 requests"),
+            ([20, 100], [10, 100], FindingState::Better, "BETTER WARNING: late-dispatch 20 -> 10 requests"),
+            ([10, 100], [19, 100], FindingState::Unchanged, "NOT ENOUGH DATA"),
             // Twice the requests of twice the traffic are as many.
-            (late(10, 100), late(20, 200), FindingState::Unchanged, "NOT ENOUGH DATA"),
+            ([10, 100], [20, 200], FindingState::Unchanged, "NOT ENOUGH DATA"),
         ] {
-            let diff = compare(&before, &after);
+            let diff = compare(&late(before), &late(after));
             assert_eq!(diff.findings[0].state, state, "{verdict}");
             assert!(diff.verdict.starts_with(verdict), "{verdict}: {}", diff.verdict);
             assert_eq!(diff.is_worse(), state == FindingState::Worse);

@@ -195,26 +195,25 @@ impl ThreadSeries {
 pub(super) fn series(ledger: &Ledger, time_series: &TimeSeries, [from, to]: [MonoNs; 2]) -> Option<Series> {
     let slots = time_series.all_slots(ledger);
     let slots: Vec<&SlotValues> = slots.iter().collect();
-    let span =
-        SeriesSpan { slot_ns: time_series.slot_ns(), from_ns: time_series.begun()?.since(from), to_ns: to.since(from) };
+    let span = SeriesSpan { slot: time_series.slot_ns(), from: time_series.begun()?.since(from), to: to.since(from) };
     let mut series = columns(ledger, time_series, &slots, span);
     if time_series.are_slots_joined() {
         let recent = time_series.recent_seconds(ledger);
         let seconds: Vec<&SlotValues> = recent.kept().collect();
         series.by_second = recent.first_kept_at().map(|first| {
-            let span = SeriesSpan { slot_ns: RecentSeconds::SLOT_NS, from_ns: first.since(from), ..span };
+            let span = SeriesSpan { slot: RecentSeconds::SLOT_NS, from: first.since(from), ..span };
             Box::new(columns(ledger, time_series, &seconds, span))
         });
     }
     Some(series)
 }
 
-/// Length of the slots of a series, and its limits since the start of the capture.
+/// Length of the slots of a series, and its limits since the start of the capture, in nanoseconds.
 #[derive(Clone, Copy)]
 struct SeriesSpan {
-    slot_ns: u64,
-    from_ns: u64,
-    to_ns: u64,
+    slot: u64,
+    from: u64,
+    to: u64,
 }
 
 /// Columns with the values of these slots.
@@ -222,11 +221,10 @@ fn columns(ledger: &Ledger, time_series: &TimeSeries, moments: &[&SlotValues], s
     let received = ledger.observes_receives();
     let delivered = ledger.observes_deliveries();
     let names = ledger.groups().iter().enumerate();
-    let SeriesSpan { slot_ns, from_ns, to_ns } = span;
     Series {
-        slot_ns,
-        from_ns,
-        to_ns,
+        slot_ns: span.slot,
+        from_ns: span.from,
+        to_ns: span.to,
         requests: RequestSeries {
             begun: count_column(moments, |p| p.begun),
             finished: count_column(moments, |p| p.finished),

@@ -172,7 +172,8 @@ fn every_percentage_has_a_space_before_its_sign() {
 /// A narrow screen leaves out whole items, and says so.
 #[test]
 fn no_label_is_shown_without_its_number() {
-    for mut fixture in [race(), tapped()] {
+    for make_fixture in [race, tapped] {
+        let mut fixture = make_fixture();
         for tab in [Tab::Overview, Tab::Hops] {
             fixture.press(&[Action::OpenTab(tab)]);
             for size in MANY_SIZES {
