@@ -384,13 +384,17 @@ impl OpenResponse {
         Some(part)
     }
 
-    /// How the response ended. `end` is how its connection or its body ended; an earlier sign may say more.
-    fn settle_end(&self, end: AnswerEnd) -> AnswerEnd {
+    /// How the response ended. `end` is how its connection or its body ended; an earlier sign may say more. `unacknowledged`: number of bytes
+    /// that the client has not acknowledged, if known.
+    fn settle_end(&self, end: AnswerEnd, unacknowledged: Option<u64>) -> AnswerEnd {
+        let has_reached_client = unacknowledged.unwrap_or(0) == 0;
         match self.end {
             // The client cancelled a response that was complete.
             Some(AnswerEnd::ClientLeft) if end == AnswerEnd::Whole => end,
             // A failed generator may still send its final marker.
             Some(earlier) => earlier,
+            // Routers close at the final marker, before the end of the body.
+            None if end == AnswerEnd::ClientLeft && self.is_done && has_reached_client => AnswerEnd::Whole,
             None => end,
         }
     }
@@ -413,7 +417,7 @@ impl OpenResponse {
         server: &mut Server,
         sink: &mut EventSink<'_>,
     ) {
-        let end = self.settle_end(end);
+        let end = self.settle_end(end, unacknowledged);
         let lacks_end = self.is_fully_observed && end == AnswerEnd::Whole && !self.says_end;
         let done = (self.is_fully_observed && !self.is_body).then_some(self.is_done);
         // Recorded once for the whole response.

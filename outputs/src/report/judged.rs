@@ -309,8 +309,10 @@ pub fn headline_of_finding<'f>(
 pub struct SeenTraffic<'a> {
     /// Its requests.
     pub requests: &'a Requests,
-    /// Its responses, those with an error status included.
+    /// Its responses without an error status.
     pub responses: u64,
+    /// Its responses with an error status.
+    pub rejected: u64,
     /// Kind of its source.
     pub source: &'a str,
 }
@@ -331,18 +333,24 @@ impl SeenTraffic<'_> {
 /// Headline of a run without a warning, over its requests or, if only those were observed, its responses. A run that could not have shown a
 /// fault is not called healthy.
 pub fn headline_without_warning(judged: &[Judgement], traffic: SeenTraffic<'_>, has_findings: bool) -> String {
-    let SeenTraffic { requests: &Requests { seen: requests, .. }, responses, .. } = traffic;
+    let SeenTraffic { requests: &Requests { seen: requests, .. }, rejected, .. } = traffic;
+    let responses = traffic.responses + rejected;
     if requests == 0 && responses == 0 {
         return format!("NOTHING OBSERVED: {}", traffic.describe_absence());
     }
     let found = if has_findings { "no warnings" } else { "no findings" };
+    // Who sent them does not call that healthy, although the server may be right.
+    let refused = match rejected {
+        0 => String::new(),
+        rejected => format!("; {} with an error status", plural(rejected, "response")),
+    };
     let seen = if requests == 0 { plural(responses, "response") } else { plural(requests, "request") };
     let Some(unjudged) = describe_unjudged(judged) else {
-        return format!("HEALTHY: {found}");
+        return format!("HEALTHY: {found}{refused}");
     };
     let is_any_judged = judged.iter().any(|judgement| judgement.judged);
     if is_any_judged {
-        format!("{} in {seen}; not judged: {unjudged}", found.to_uppercase())
+        format!("{} in {seen}{refused}; not judged: {unjudged}", found.to_uppercase())
     } else {
         format!("NOT JUDGED: {seen}, {found}; {unjudged}")
     }
@@ -358,7 +366,8 @@ pub(super) fn headline(report: &Report, clock: &Clock) -> String {
     }
     let traffic = SeenTraffic {
         requests: &report.requests,
-        responses: report.answers.map_or(0, |answers| answers.seen) + report.rejected.values().sum::<u64>(),
+        responses: report.answers.map_or(0, |answers| answers.seen),
+        rejected: report.rejected.values().sum(),
         source: &report.source.kind,
     };
     headline_without_warning(&report.judged, traffic, !report.findings.is_empty())

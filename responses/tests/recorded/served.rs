@@ -93,6 +93,20 @@ fn a_client_disconnect_is_not_reported_as_a_loss() {
 }
 
 #[test]
+fn a_client_that_closes_at_the_final_marker_has_not_left() {
+    let marker = b"data: [DONE]\n\n";
+    for (name, bytes) in recorded("") {
+        let Some(at) = memchr::memmem::find(&bytes, marker) else { continue };
+        // The end of the body is never written.
+        let mut connection = Connection::new(None);
+        connection.feed(&bytes[..at + marker.len()], true);
+        connection.closed(true);
+        let last = connection.events.last().unwrap();
+        assert!(matches!(last, Observed::Answered(.., AnswerEnd::Whole)), "{name}: {last:?}");
+    }
+}
+
+#[test]
 fn only_errors_of_the_engine_s_endpoints_are_rejections() {
     let mut connection = Connection::new(None);
     let error = r#"{"error":{"message":"no"}}"#;

@@ -146,7 +146,7 @@ pub(super) struct Prefills {
 }
 
 impl Prefills {
-    /// Keeps a prefill. Returns whether the oldest of `max` was evicted: those that began before its end are not judged.
+    /// Keeps a prefill, instead of the oldest of `max`. Returns whether one that is to be judged began before the end of the evicted one.
     fn add_known(&mut self, prefill: Prefill, max: usize) -> bool {
         let evicted = if self.known.len() < max { None } else { self.known.pop_front() };
         if let Some(evicted) = evicted {
@@ -154,7 +154,8 @@ impl Prefills {
         }
         // Prefills end nearly in order, so few entries move.
         self.known.insert(self.known.partition_point(|known| known.span.to <= prefill.span.to), prefill);
-        evicted.is_some()
+        let oldest_unjudged = self.unjudged.front();
+        evicted.zip(oldest_unjudged).is_some_and(|(evicted, oldest)| oldest.span.from < evicted.span.to)
     }
 
     /// Forgets the prefills of an engine that has ended: the next one may be slower by design.

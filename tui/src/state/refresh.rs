@@ -179,9 +179,10 @@ impl Model {
                 advice: worst.verdict.advice.clone(),
             };
         }
-        let responses = ledger.totals().answers.seen + self.rejected_requests;
+        let responses = ledger.totals().answers.seen;
         let judged = judgements(ledger);
-        let traffic = SeenTraffic { requests: &self.requests, responses, source };
+        let rejected = self.rejected_requests;
+        let traffic = SeenTraffic { requests: &self.requests, responses, rejected, source };
         let text = headline_without_warning(&judged, traffic, !self.findings.is_empty());
         let health = if judged.iter().all(|judgement| judgement.judged) {
             Health::Good
