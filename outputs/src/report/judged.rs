@@ -86,7 +86,7 @@ fn judgement(ledger: &Ledger, fault: FaultKind) -> Judgement {
     Judgement { fault, judged: reason.is_none(), reason }
 }
 
-/// Reason of what was observed for a part of the run only.
+/// Why a kind of fault was judged for a part of the run only.
 fn explain_observation_end(ledger: &Ledger, fault: FaultKind) -> Option<String> {
     match fault {
         FaultKind::FirstTokenGap | FaultKind::Queues => explain_end(ledger, "receives", ledger.receives_end()),
@@ -169,7 +169,7 @@ fn unjudged_loss(ledger: &Ledger) -> Option<&'static str> {
 /// Why silence of the engine could not be judged; `None` if it could.
 fn unjudged_silence(ledger: &Ledger) -> Option<&'static str> {
     if ledger.has_undecided_silence(ledger.now()) {
-        return Some("no frame comes now, and a relay sees what it missed only with the next one");
+        return Some("no frame comes now, and a relay notices missed frames only at the next one");
     }
     if ledger.itl_sent().count() > 0 {
         return None;
@@ -304,7 +304,7 @@ pub fn headline_of_finding<'f>(
     format!("ended {}{lasting}: {summary}", format_moment(ended_at_ns))
 }
 
-/// What was seen of a run without a warning.
+/// Requests and responses of a run without a warning.
 #[derive(Clone, Copy, Debug)]
 pub struct SeenTraffic<'a> {
     /// Its requests.
@@ -339,7 +339,7 @@ pub fn headline_without_warning(judged: &[Judgement], traffic: SeenTraffic<'_>, 
         return format!("NOTHING OBSERVED: {}", traffic.describe_absence());
     }
     let found = if has_findings { "no warnings" } else { "no findings" };
-    // Who sent them does not call that healthy, although the server may be right.
+    // The server may be right to refuse them, but their clients were not served.
     let refused = match rejected {
         0 => String::new(),
         rejected => format!("; {} with an error status", plural(rejected, "response")),
