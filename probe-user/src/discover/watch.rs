@@ -90,7 +90,7 @@ impl Watcher {
             return Ok(false);
         }
         self.sockets_listed_at = Some(Instant::now());
-        let is_same = self.list_sockets();
+        let is_same = self.update_sockets();
         let links_interval = self.options.socket_interval * UNCHANGED_INTERVALS;
         if !changed && is_same && has_been_less_than(links_interval, self.links_found_at) {
             return Ok(false);
@@ -104,8 +104,8 @@ impl Watcher {
         Ok(before != self.topology)
     }
 
-    /// Lists the sockets of the candidates. Returns whether they are the same as before.
-    fn list_sockets(&mut self) -> bool {
+    /// Lists the sockets of the candidates again. Returns whether they are the same as before.
+    fn update_sockets(&mut self) -> bool {
         let mut sockets = Vec::new();
         let mut owners = Vec::new();
         for (candidate, process) in self.cache.candidates() {

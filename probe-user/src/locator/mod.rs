@@ -117,8 +117,8 @@ fn is_readable_in_time(file: BorrowedFd<'_>, peer: BorrowedFd<'_>, deadline: Ins
     // Without a requested event, a poll still reports that the peer has closed.
     let mut watched = [PollFd::new(&file, PollFlags::IN), PollFd::new(&peer, PollFlags::empty())];
     retry_on_intr(|| {
-        let left = deadline.saturating_duration_since(Instant::now());
-        poll(&mut watched, Some(&left.try_into().unwrap_or_default()))
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        poll(&mut watched, Some(&remaining.try_into().unwrap_or_default()))
     })?;
     Ok(!watched[0].revents().is_empty())
 }

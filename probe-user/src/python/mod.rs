@@ -181,9 +181,9 @@ impl SampledProcess {
     fn open_reader(&mut self, now: Instant, shared: &Mutex<SharedState>) -> OpenAttempt {
         let why = match StackReader::open(self.pid) {
             Ok(reader) => {
-                let mut shared = lock(shared);
-                shared.cost.processes += 1;
-                shared.notes.extend(reader.describe_limitation());
+                let mut locked = lock(shared);
+                locked.cost.processes += 1;
+                locked.notes.extend(reader.describe_limitation());
                 self.reader = Some(reader);
                 return OpenAttempt::Opened;
             }
@@ -212,7 +212,7 @@ impl SamplingThread {
             self.update_processes();
             self.open_due_readers();
             for reader in self.processes.iter_mut().filter_map(|process| process.reader.as_mut()) {
-                let has_failed = reader.read_stacks().is_err();
+                let has_failed = !reader.read_stacks();
                 let cost = &mut lock(&self.shared).cost;
                 cost.readings += 1;
                 cost.failed += u64::from(has_failed);
@@ -260,28 +260,24 @@ impl SamplingThread {
     /// Reports the current interval and forgets processes that have exited.
     fn send_report(&mut self, last_report: &mut ReportTime) {
         let now = ReportTime::now();
-        let at = now.at;
-        let interval_ns = at.since(last_report.at);
-        *last_report = now;
-        let sender = &self.sender;
-        let shared = &self.shared;
-        self.processes.retain_mut(|process| {
-            let Some(reader) = &mut process.reader else {
-                return true;
-            };
+        let interval_ns = now.at.since(last_report.at);
+        for process in &mut self.processes {
+            let Some(reader) = &mut process.reader else { continue };
             let threads = reader.take_stacks();
-            if !threads.is_empty() {
-                let interval = StackInterval { pid: process.pid, at, interval_ns, threads };
-                // The thread does not wait for a reader that does not keep up.
-                if let Err(TrySendError::Full(_)) = sender.try_send(interval) {
-                    lock(shared).cost.dropped += 1;
-                }
+            if threads.is_empty() {
+                continue;
             }
-            reader.is_alive()
-        });
+            let interval = StackInterval { pid: process.pid, at: now.at, interval_ns, threads };
+            // The thread does not wait for a reader that does not keep up.
+            if let Err(TrySendError::Full(_)) = self.sender.try_send(interval) {
+                lock(&self.shared).cost.dropped += 1;
+            }
+        }
+        *last_report = now;
+        self.processes.retain(|process| process.reader.as_ref().is_none_or(StackReader::is_alive));
         // This thread does nothing but sampling.
         let spent = clock_gettime(ClockId::ThreadCPUTime);
-        lock(shared).cost.cpu_ns = spent.tv_sec as u64 * 1_000_000_000 + spent.tv_nsec as u64;
+        lock(&self.shared).cost.cpu_ns = spent.tv_sec as u64 * 1_000_000_000 + spent.tv_nsec as u64;
     }
 }
 

@@ -56,7 +56,7 @@ impl StackReader {
         }
     }
 
-    /// Describes the limitation of an old interpreter.
+    /// Describes the limitation of an old interpreter; `None` for others.
     pub(super) fn describe_limitation(&self) -> Option<String> {
         if self.stores_thread_ids() {
             return None;
@@ -77,11 +77,15 @@ impl StackReader {
         is_alive(self.pid)
     }
 
-    /// Reads the stacks of all threads once. The error is logged.
-    pub(super) fn read_stacks(&mut self) -> Result<(), ()> {
-        let stacks = self.spy.get_stack_traces().map_err(|error| {
-            tracing::trace!("stacks of {}: {error:#}", self.pid);
-        })?;
+    /// Reads the stacks of all threads once. Returns whether they could be read.
+    pub(super) fn read_stacks(&mut self) -> bool {
+        let stacks = match self.spy.get_stack_traces() {
+            Ok(stacks) => stacks,
+            Err(error) => {
+                tracing::trace!("stacks of {}: {error:#}", self.pid);
+                return false;
+            }
+        };
         if self.stores_thread_ids() {
             for stack in stacks {
                 self.add_stack_of_namespaced_thread(&stack);
@@ -90,7 +94,7 @@ impl StackReader {
             // New threads are inserted at the head of the interpreter's list, so the last one is the main thread.
             self.add_stack(self.pid, &main);
         }
-        Ok(())
+        true
     }
 
     /// Adds a stack with the thread id that the process itself sees.
@@ -161,7 +165,7 @@ impl ThreadIds {
         }
     }
 
-    /// Id in the current namespace of a thread that has this id in the process's own.
+    /// Id in the current namespace of a thread that has this id in the process's own; `None` if no thread has it.
     fn translate(&mut self, tid_in_namespace: u32) -> Option<u32> {
         if self.shares_pid_namespace {
             return Some(tid_in_namespace);
