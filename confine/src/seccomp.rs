@@ -60,7 +60,7 @@ const PERF_IOCTLS: [u64; 3] = [0x2400, 0x2401, 0x4004_2408];
 /// Kind of namespace that `setns` may enter.
 const NETWORK: u64 = libc::CLONE_NEWNET as u64;
 
-/// Installs both filters on all threads.
+/// Installs both filters on all threads of this process.
 pub(crate) fn install_filters(work: Work) -> Result<(), String> {
     let refused = match work {
         // Such a command makes no forbidden call, unless the content of a file has taken it over.
@@ -120,36 +120,36 @@ fn bpf_other_than(permitted: &[u64]) -> BuildResult<SeccompRule> {
     SeccompRule::new(differs_from_each.collect::<BuildResult<_>>()?)
 }
 
-/// `SeccompRules` of the forbidden calls.
+/// Rules for the forbidden calls. One without conditions is forbidden whatever its arguments.
 fn forbidden_rules(work: Work) -> BuildResult<SeccompRules> {
-    let mut all: Vec<&[c_long]> = vec![FORBIDDEN, FORBIDDEN_LEGACY];
+    let mut lists: Vec<&[c_long]> = vec![FORBIDDEN, FORBIDDEN_LEGACY];
     if matches!(work, Work::Files | Work::Open | Work::Memory) {
-        all.push(FORBIDDEN_FOR_FILES);
+        lists.push(FORBIDDEN_FOR_FILES);
     }
     if !work.observes_processes() {
-        all.push(FORBIDDEN_UNLESS_OBSERVER);
+        lists.push(FORBIDDEN_UNLESS_OBSERVER);
     }
     if !work.attaches_programs() {
-        all.push(FORBIDDEN_UNLESS_ATTACHER);
+        lists.push(FORBIDDEN_UNLESS_ATTACHER);
     }
     if work == Work::Attach {
-        all.push(FORBIDDEN_FOR_ATTACHER);
+        lists.push(FORBIDDEN_FOR_ATTACHER);
     }
     if work == Work::Observe {
-        all.push(MEMORY_OF_OTHERS);
+        lists.push(MEMORY_OF_OTHERS);
     }
     if matches!(work, Work::Open | Work::Memory) {
-        all.push(FORBIDDEN_FOR_READERS);
+        lists.push(FORBIDDEN_FOR_READERS);
     }
     if work == Work::Open {
-        all.push(MEMORY_OF_OTHERS);
+        lists.push(MEMORY_OF_OTHERS);
     } else {
-        all.push(FORBIDDEN_UNLESS_OPENER);
+        lists.push(FORBIDDEN_UNLESS_OPENER);
     }
     if work != Work::Move {
-        all.push(FORBIDDEN_UNLESS_MOVE);
+        lists.push(FORBIDDEN_UNLESS_MOVE);
     }
-    let mut rules: SeccompRules = all.concat().into_iter().map(|call| (call, Vec::new())).collect();
+    let mut rules: SeccompRules = lists.concat().into_iter().map(|call| (call, Vec::new())).collect();
     // Connections are queried in the network namespace of a target. No other kind of namespace is entered.
     let mut other_namespaces = Vec::new();
     if work.attaches_programs() {
@@ -157,9 +157,9 @@ fn forbidden_rules(work: Work) -> BuildResult<SeccompRules> {
     }
     rules.insert(libc::SYS_setns, other_namespaces);
     // New processes, and executable memory.
-    rules.insert(libc::SYS_clone, vec![argument_has_flag(0, libc::CLONE_THREAD as u64, false)?]);
+    rules.insert(libc::SYS_clone, vec![argument_lacks_flag(0, libc::CLONE_THREAD as u64)?]);
     for call in [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_pkey_mprotect] {
-        rules.insert(call, vec![argument_has_flag(2, libc::PROT_EXEC as u64, true)?]);
+        rules.insert(call, vec![argument_has_flag(2, libc::PROT_EXEC as u64)?]);
     }
     let requests = INPUT_IOCTLS.iter().chain(&OWNER_IOCTLS).map(|&request| argument_equals(1, request));
     rules.insert(libc::SYS_ioctl, requests.collect::<BuildResult<_>>()?);
@@ -168,24 +168,24 @@ fn forbidden_rules(work: Work) -> BuildResult<SeccompRules> {
     Ok(rules)
 }
 
-/// `SeccompRules` of the permitted calls.
+/// Rules for the permitted calls. One without conditions is permitted whatever its arguments.
 fn permitted_rules(work: Work) -> BuildResult<SeccompRules> {
-    let mut all: Vec<&[c_long]> = ALWAYS.to_vec();
+    let mut lists: Vec<&[c_long]> = ALWAYS.to_vec();
     let has_sockets = !matches!(work, Work::Files | Work::Attach | Work::Open | Work::Memory);
     if has_sockets {
-        all.push(SOCKETS);
+        lists.push(SOCKETS);
     }
     if work == Work::Move {
-        all.push(MOVES);
+        lists.push(MOVES);
     }
     match work {
-        Work::Observe | Work::Attach => all.push(PROCESSES),
-        Work::Move => all.extend([PROCESSES, MEMORY_OF_OTHERS]),
-        Work::Memory => all.push(MEMORY_OF_OTHERS),
-        Work::Open => all.push(FORBIDDEN_UNLESS_OPENER),
+        Work::Observe | Work::Attach => lists.push(PROCESSES),
+        Work::Move => lists.extend([PROCESSES, MEMORY_OF_OTHERS]),
+        Work::Memory => lists.push(MEMORY_OF_OTHERS),
+        Work::Open => lists.push(FORBIDDEN_UNLESS_OPENER),
         Work::Files | Work::Network => {}
     }
-    let mut rules: SeccompRules = all.concat().into_iter().map(|call| (call, Vec::new())).collect();
+    let mut rules: SeccompRules = lists.concat().into_iter().map(|call| (call, Vec::new())).collect();
     let mut requests = IOCTLS.to_vec();
     if work != Work::Files {
         requests.extend(INTERFACE_IOCTLS);
@@ -231,8 +231,12 @@ fn argument_equals(index: u8, value: u64) -> BuildResult<SeccompRule> {
     SeccompRule::new(vec![SeccompCondition::new(index, Dword, Eq, value)?])
 }
 
-/// Rule that argument `index` has `flag` set or unset.
-fn argument_has_flag(index: u8, flag: u64, is_set: bool) -> BuildResult<SeccompRule> {
-    let value = if is_set { flag } else { 0 };
-    SeccompRule::new(vec![SeccompCondition::new(index, Dword, MaskedEq(flag), value)?])
+/// Rule that argument `index` has `flag` set.
+fn argument_has_flag(index: u8, flag: u64) -> BuildResult<SeccompRule> {
+    SeccompRule::new(vec![SeccompCondition::new(index, Dword, MaskedEq(flag), flag)?])
+}
+
+/// Rule that argument `index` does not have `flag` set.
+fn argument_lacks_flag(index: u8, flag: u64) -> BuildResult<SeccompRule> {
+    SeccompRule::new(vec![SeccompCondition::new(index, Dword, MaskedEq(flag), 0)?])
 }

@@ -104,7 +104,8 @@ impl Position {
         Some(candidates.into_iter().flatten().collect())
     }
 
-    /// Parses `2026-11-27 14:59:08`, in UTC unless it has an offset. Before the run, the largest number, which no run covers.
+    /// Parses `2026-11-27 14:59:08` into nanoseconds from the start, in UTC unless it has an offset. Before the run, the largest number, which
+    /// no run covers. `None` if the text is no date, or the wall clock is unknown.
     fn parse_date(&self, text: &str) -> Option<u64> {
         let at = text.parse::<jiff::Timestamp>().ok().or_else(|| parse_date_in_utc(text))?;
         let start_ns = i128::from(self.start_wall_ns()?);

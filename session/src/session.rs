@@ -67,18 +67,18 @@ impl Session {
     }
 
     /// Processes an event.
-    pub fn event(&mut self, event: &Event<'_>) {
+    pub fn process_event(&mut self, event: &Event<'_>) {
         if self.has_failed {
             return;
         }
         self.analysis.apply(event);
-        self.sink.event(event);
-        self.telemetry.event(event, &self.analysis);
+        self.sink.write_event(event);
+        self.telemetry.process_event(event, &self.analysis);
         self.observer.event(event);
     }
 
     /// Processes a tick.
-    pub fn tick(&mut self, now: MonoNs, about: &dyn About) {
+    pub fn process_tick(&mut self, now: MonoNs, about: &dyn About) {
         if self.has_failed {
             return;
         }
@@ -88,8 +88,8 @@ impl Session {
         let slowest = self.slowest;
         // Made only when an output needs it, which is rarer than ticks.
         let input = || report_input(about, all_degraded(about, &output_problems, degraded), slowest);
-        self.sink.tick(now, &self.analysis, &input);
-        self.telemetry.tick(now, &self.analysis, &input, &|| about.engine());
+        self.sink.write_tick(now, &self.analysis, &input);
+        self.telemetry.process_tick(now, &self.analysis, &input, &|| about.engine());
         for message in [self.sink.take_message(), self.telemetry.take_message()].into_iter().flatten() {
             self.notify(message);
         }
@@ -165,14 +165,14 @@ impl Session {
     }
 
     /// Dumps the hindsight ring.
-    pub(crate) fn dump(&mut self, why: &str, about: &dyn About) {
+    pub(crate) fn dump_ring(&mut self, why: &str, about: &dyn About) {
         let input = self.report_input(about);
-        let message = self.sink.dump(why, &input);
+        let message = self.sink.dump_ring(why, &input);
         self.notify(message);
     }
 
     /// Lets the observer draw and read keys. Executes its commands about outputs, and returns any other command.
-    pub fn turn(&mut self, about: &dyn About, stage: RunStage) -> ScreenCommand {
+    pub fn run_observer_turn(&mut self, about: &dyn About, stage: RunStage) -> ScreenCommand {
         if self.has_failed {
             return ScreenCommand::None;
         }
@@ -189,7 +189,7 @@ impl Session {
                 about,
                 stage,
                 notice,
-                writing: &|| OutputStatus { endpoint: telemetry.endpoint_status(), ..sink.writing() },
+                writing: &|| OutputStatus { endpoint: telemetry.endpoint_status(), ..sink.output_status() },
                 degraded: &list_degraded,
                 report: &|| Report::of(analysis, &input()),
             })
@@ -202,7 +202,7 @@ impl Session {
                 ScreenCommand::Stay
             }
             Ok(Ok(ScreenCommand::Dump)) => {
-                self.dump("requested on the screen", about);
+                self.dump_ring("requested on the screen", about);
                 ScreenCommand::Stay
             }
             Ok(Ok(command)) => command,

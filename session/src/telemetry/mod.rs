@@ -159,16 +159,16 @@ impl Telemetry {
     }
 
     /// Processes an event after `analysis`.
-    pub fn event(&mut self, event: &Event<'_>, analysis: &Analysis) {
-        self.with_push(|push| push.event(event, analysis));
+    pub fn process_event(&mut self, event: &Event<'_>, analysis: &Analysis) {
+        self.with_push(|push| push.add_event(event, analysis));
         if self.endpoint.is_some() {
-            self.flow.event(event);
-            self.with_endpoint(|endpoint| endpoint.stream.event(event));
+            self.flow.record_event(event);
+            self.with_endpoint(|endpoint| endpoint.stream.write_event(event));
         }
     }
 
-    /// Processes a tick after `analysis`. `engine` is that of the run.
-    pub fn tick(
+    /// Processes a tick after `analysis`. `input` makes the input of a report as of now, and `engine` returns the engine of the run.
+    pub fn process_tick(
         &mut self,
         now: MonoNs,
         analysis: &Analysis,
@@ -179,13 +179,13 @@ impl Telemetry {
         self.with_push_and_pair(|push, pair| {
             push.set_engine(engine());
             let is_first = push.is_first;
-            push.tick(now, analysis, &|pushed| {
-                MetricSource { analysis, pushed: Some(pushed), endpoint_use, is_first, pair }.collect(&input())
+            push.process_tick(now, analysis, &|pushed| {
+                MetricSource { analysis, pushed: Some(pushed), endpoint_use, is_first, pair }.collect_families(&input())
             });
         });
         self.with_endpoint(|endpoint| {
             endpoint.set_engine(engine());
-            endpoint.stream.tick(now, input);
+            endpoint.stream.write_tick(now, input);
         });
     }
 
@@ -213,7 +213,7 @@ impl Telemetry {
         self.with_push_and_pair(|push, pair| {
             let is_first = push.is_first;
             push.queue_rest(analysis, report, &|pushed| {
-                MetricSource { analysis, pushed: Some(pushed), endpoint_use, is_first, pair }.collect(input)
+                MetricSource { analysis, pushed: Some(pushed), endpoint_use, is_first, pair }.collect_families(input)
             });
         });
     }
@@ -248,9 +248,13 @@ impl Telemetry {
 
     /// Problems, for the report.
     pub fn problems(&self) -> Vec<String> {
-        let push = self.push.as_ref().and_then(OtlpPush::problem);
-        let refused = self.endpoint.iter().flat_map(RunEndpoint::problems);
-        push.into_iter().chain(refused).chain(self.failure.clone()).collect()
+        let mut problems = Vec::new();
+        problems.extend(self.push.as_ref().and_then(OtlpPush::problem));
+        if let Some(endpoint) = &self.endpoint {
+            problems.extend(endpoint.problems());
+        }
+        problems.extend(self.failure.clone());
+        problems
     }
 
     /// Message for the user since the last call.
@@ -265,7 +269,7 @@ impl Telemetry {
             let is_first = endpoint.is_first;
             let pair = self.pair();
             let source = MetricSource { analysis, pushed, endpoint_use: endpoint.usage(), is_first, pair };
-            endpoint.metrics.publish(source.collect(input), is_final);
+            endpoint.metrics.publish(source.collect_families(input), is_final);
         }
     }
 
@@ -362,7 +366,7 @@ struct MetricSource<'a> {
 
 impl MetricSource<'_> {
     /// Values of all metrics. Those of the process are in the first run only, because a sum over the runs would count them several times.
-    fn collect(&self, report: &ReportInput) -> Vec<Family> {
+    fn collect_families(&self, report: &ReportInput) -> Vec<Family> {
         let pair_findings = self.pair.map(PairReport::findings).unwrap_or_default();
         let input = Input { report, version: VERSION, pushed: self.pushed, endpoint: self.endpoint_use, pair_findings };
         let mut families = collect(self.analysis, &input);
