@@ -44,6 +44,7 @@ struct KernelTypes {
 }
 
 impl KernelTypes {
+    /// Reads the types of the running kernel. Without them, the reason is kept.
     fn read() -> Self {
         match Btf::read_running_kernel() {
             Ok(btf) => Self {

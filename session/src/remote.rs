@@ -272,8 +272,10 @@ async fn read_run(target: &RunTarget, events: &Sender<RemoteEvent>, is_reached: 
         Some(engine) => format!("/recording?engine={}", encode_name(&engine.name)),
         None => "/recording".to_owned(),
     };
-    let response = timeout(PATIENCE, send_request(target, &path, &mut connection)).await;
-    let response = response.map_err(|_| anyhow::anyhow!("it does not answer"))??;
+    let response = match timeout(PATIENCE, send_request(target, &path, &mut connection)).await {
+        Ok(response) => response?,
+        Err(_) => anyhow::bail!("it does not answer"),
+    };
     check_status(&response, target)?;
     *is_reached = true;
     let host = response.headers().get(HOST_HEADER).and_then(|host| host.to_str().ok()).map(str::to_owned);

@@ -191,7 +191,7 @@ impl<S: Source> Running<S> {
         } else {
             RunStage::Running
         };
-        let command = self.session.run_observer_turn(&self.source, stage);
+        let command = self.session.show_run(&self.source, stage);
         if let ScreenCommand::Play(play) = command {
             self.source.play(play, self.session.analysis());
         }

@@ -72,9 +72,10 @@ impl Session {
             return;
         }
         self.analysis.apply(event);
+        // The others read the state of the analysis after the event.
         self.sink.write_event(event);
         self.telemetry.process_event(event, &self.analysis);
-        self.observer.event(event);
+        self.observer.observe_event(event);
     }
 
     /// Processes a tick.
@@ -93,7 +94,7 @@ impl Session {
         for message in [self.sink.take_message(), self.telemetry.take_message()].into_iter().flatten() {
             self.notify(message);
         }
-        self.observer.tick(&self.analysis);
+        self.observer.observe_tick(&self.analysis);
     }
 
     /// Restarts the run with an empty state and `config`; the known engines and what a screen keeps stay.
@@ -103,7 +104,7 @@ impl Session {
         if self.telemetry.pushes_requests() {
             self.analysis.keep_timelines();
         }
-        self.observer.restart();
+        self.observer.observe_restart();
     }
 
     /// Whether the run is served, or its metrics are pushed.
@@ -172,7 +173,7 @@ impl Session {
     }
 
     /// Lets the observer draw and read keys. Executes its commands about outputs, and returns any other command.
-    pub fn run_observer_turn(&mut self, about: &dyn About, stage: RunStage) -> ScreenCommand {
+    pub fn show_run(&mut self, about: &dyn About, stage: RunStage) -> ScreenCommand {
         if self.has_failed {
             return ScreenCommand::None;
         }
@@ -184,7 +185,7 @@ impl Session {
         telemetry.answer_requests(analysis, &input, about.is_attached());
         // A defect of the screen must not end the run.
         let command = catch_unwind(AssertUnwindSafe(|| {
-            observer.turn(&Run {
+            observer.show_run(&Run {
                 analysis,
                 about,
                 stage,

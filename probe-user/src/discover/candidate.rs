@@ -123,7 +123,7 @@ pub(crate) fn examine_process(
     if by_hand.is_none() && !is_parent && !has_room {
         return Ok(Examination::LeftOut);
     }
-    let described = Candidate::describe(&process, stat, &argv, &stated, &files, engines)?;
+    let described = Candidate::from_process(&process, stat, &argv, &stated, &files, engines)?;
     let mut candidate = Candidate { is_frontend, refused, libzmq_error: unread_maps, ..described };
     let environment = candidate.value_if_readable(ProcPart::Environment, process.environment(MAX_ARGUMENT_BYTES));
     candidate.environment = environment.and_then(|bytes| kept_variables(&bytes, engines));
@@ -167,7 +167,7 @@ impl StatedRole {
 
 impl Candidate {
     /// The candidate as far as its command, status and mapped files show it.
-    fn describe(
+    fn from_process(
         process: &ProcDir,
         stat: &ProcessStat,
         argv: &[String],

@@ -372,6 +372,7 @@ impl SocketQueues {
         Some(Self::new(tcp.inode, tcp.state, tcp.recv_queue.saturating_sub(fin), tcp.send_queue))
     }
 
+    /// Queues as the kernel reports them of a socket in this state.
     fn new(inode: u32, state: u8, receive_bytes: u32, send_bytes: u32) -> Self {
         // On a listening socket, the same fields count connections.
         let depth = if state == TCP_LISTEN {

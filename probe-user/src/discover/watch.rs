@@ -100,8 +100,9 @@ impl Watcher {
         if pids.is_truncated {
             topology.blind_spots.push(BlindSpot::Limit { what: "processes", limit: MAX_PROCESSES });
         }
-        let before = std::mem::replace(&mut self.topology, topology);
-        Ok(before != self.topology)
+        let has_changed = topology != self.topology;
+        self.topology = topology;
+        Ok(has_changed)
     }
 
     /// Lists the sockets of the candidates again. Returns whether they are the same as before.
@@ -120,8 +121,9 @@ impl Watcher {
             owners.push(candidate.id);
         }
         self.socket_owners = owners;
-        let before = std::mem::replace(&mut self.sockets, sockets);
-        before == self.sockets
+        let are_same = sockets == self.sockets;
+        self.sockets = sockets;
+        are_same
     }
 
     /// Pids of all processes except this one.

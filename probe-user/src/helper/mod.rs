@@ -86,7 +86,7 @@ impl Helper {
     }
 
     /// Attaches a set of probe points to process `pid`, which is the target with this index and has `library` mapped.
-    pub(crate) fn attach_set(
+    pub(crate) fn attach_probe_points(
         &self,
         target: u32,
         pid: u32,

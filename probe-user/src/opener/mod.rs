@@ -277,6 +277,7 @@ fn send_reply(connection: BorrowedFd<'_>, answer: Result<OpenerAnswer, ReadError
         rest = after;
         let piece =
             ReplyPiece { result: Ok(()), is_last: rest.is_empty(), numbers: answer.numbers, content: content.to_vec() };
+        // Only the first message takes the descriptor along.
         channel::send_message(connection, &encode_message(&piece), file.take().as_slice())?;
         if piece.is_last {
             return Ok(());

@@ -368,16 +368,17 @@ impl Probe {
                 buffers: library.may_use_buffers,
             }),
         };
-        self.attach_set(index, set, Sought::Functions, library)
+        self.attach_probe_points(index, set, Sought::Functions, library)
     }
 
+    /// Attaches the method that passes messages to the server inside a target.
     fn attach_method(&mut self, index: usize, server: &InnerServer) -> Result<(), AttachError> {
         let library = library::open_extension(self.targets[index].pid, server)?.ok_or(AttachError::NoExtension)?;
-        self.attach_set(index, PointSet::Method, Sought::Method(server.methods), &library)
+        self.attach_probe_points(index, PointSet::Method, Sought::Method(server.methods), &library)
     }
 
-    /// Attaches probe points in a library of a process.
-    fn attach_set(
+    /// Attaches a set of probe points in a library of a target. `sought`: what the library is searched for.
+    fn attach_probe_points(
         &mut self,
         target_index: usize,
         set: PointSet,
@@ -390,7 +391,7 @@ impl Probe {
         };
         let target = UprobeTarget { index: target_index as u32, pid };
         // The kernel would resolve the library's own path again, and reach another file if the process has replaced it.
-        let attached = self.kernel.attach_set(target, set, sought, &library.file);
+        let attached = self.kernel.attach_probe_points(target, set, sought, &library.file);
         attached.map_err(|error| AttachError::in_library(&library.path, error))
     }
 

@@ -93,7 +93,7 @@ impl Probe {
             return;
         }
         for library in library::open_libc(pid).unwrap_or_default() {
-            if let Err(error) = self.attach_set(index, PointSet::Accepts, Sought::Functions, &library) {
+            if let Err(error) = self.attach_probe_points(index, PointSet::Accepts, Sought::Functions, &library) {
                 tracing::debug!("accepts of pid {pid} are not observed: {error}");
             }
         }

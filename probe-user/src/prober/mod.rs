@@ -263,6 +263,7 @@ fn send_content(socket: BorrowedFd<'_>, content: Result<Vec<u8>, Refusal>) -> io
     }
 }
 
+/// Sends the reply to a request, with descriptors if it has some.
 fn send_reply(
     socket: BorrowedFd<'_>,
     result: Result<LoadedFacts, Refusal>,
@@ -314,7 +315,7 @@ mod tests {
         }
         let us = std::process::id();
         let set = PointSet::Polls { with_returns: false };
-        let refused = helper.attach_set(0, us, set, File::open("/proc/self/exe").unwrap().as_fd());
+        let refused = helper.attach_probe_points(0, us, set, File::open("/proc/self/exe").unwrap().as_fd());
         assert!(refused.unwrap_err().to_string().contains("neither libzmq"));
         assert!(helper.open_diag_socket(us).is_ok());
         assert!(helper.open_diag_socket(u32::MAX).is_err());

@@ -60,7 +60,7 @@ struct RunningDump {
 }
 
 impl HindsightRing {
-    /// Creates the file of the ring, with a name of this process if the options have none.
+    /// Creates the file of the ring, with a name of this process if the options have none. `force` replaces an existing file.
     pub(super) fn open(ring: &RingOptions, force: bool, header: &RecordingHeader) -> Result<Self, RecordError> {
         let path = match &ring.file {
             Some(path) => path.clone(),

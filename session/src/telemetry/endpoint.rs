@@ -100,6 +100,7 @@ impl EndpointServer {
         let context = || format!("cannot serve metrics at {address}; choose another with --metrics HOST:PORT");
         // Bound on this thread, so that an address in use ends the command with an error.
         let listener = StdListener::bind(address).with_context(context)?;
+        // Tokio requires it.
         listener.set_nonblocking(true).with_context(context)?;
         let listen_address = listener.local_addr().with_context(context)?;
         let runtime =

@@ -262,7 +262,7 @@ impl Telemetry {
         self.push.as_ref()?.take_message()
     }
 
-    /// Publishes the metrics of this moment to the clients of the endpoint.
+    /// Publishes the metrics of this moment to the clients of the endpoint. `is_final`: the run has ended, so they stay.
     fn publish_metrics(&mut self, analysis: &Analysis, input: &ReportInput, is_final: bool) {
         let pushed = self.push.as_ref().map(OtlpPush::pushed);
         if let Some(endpoint) = &self.endpoint {
@@ -273,7 +273,7 @@ impl Telemetry {
         }
     }
 
-    /// Publishes the report of this moment to the clients of the endpoint.
+    /// Publishes the report of this moment to the clients of the endpoint. `is_final`: the run has ended, so it stays.
     fn publish_report(&self, analysis: &Analysis, input: &ReportInput, is_final: bool) {
         if let Some(endpoint) = &self.endpoint {
             endpoint.report.publish(self.report(analysis, input), is_final);

@@ -130,6 +130,7 @@ impl PushQueue {
         let mut state = self.lock_state();
         loop {
             if let Some(body) = state.waiting.pop_front() {
+                // The end of the run waits for it: see `close_run`.
                 state.sending = Some(body.run);
                 return Some(body);
             }
@@ -143,6 +144,7 @@ impl PushQueue {
     /// Waits between two attempts, but ends early when a run ends.
     pub(super) fn wait_for_retry(&self, max: Duration) {
         let state = self.lock_state();
+        // Why the wait has ended does not matter: the caller tries again.
         drop(self.changed.wait_timeout_while(state, max, |state| state.deadline.is_none()));
     }
 

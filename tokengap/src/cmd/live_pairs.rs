@@ -186,7 +186,7 @@ mod tests {
         });
         while !client.is_finished() {
             for Running { source, session, .. } in &mut *runs {
-                session.run_observer_turn(source, RunStage::Running);
+                session.show_run(source, RunStage::Running);
             }
             thread::sleep(Duration::from_millis(1));
         }

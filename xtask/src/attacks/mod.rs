@@ -48,13 +48,16 @@ impl AttackOutcome {
     fn of_ended_script(status: ExitStatus, stdout: &str) -> Self {
         let last = stdout.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
         if !status.success() {
-            return Self::Broken(
-                last.strip_prefix("BROKEN: ").map_or_else(|| format!("{status}: {last}"), str::to_owned),
-            );
+            return match last.strip_prefix("BROKEN: ") {
+                Some(what) => Self::Broken(what.to_owned()),
+                None => Self::Broken(format!("{status}: {last}")),
+            };
+        }
+        if last == "held" {
+            return Self::Held;
         }
         match last.strip_prefix("SKIPPED: ") {
             Some(reason) => Self::Skipped(reason.to_owned()),
-            None if last == "held" => Self::Held,
             None => Self::Broken(format!("the last line is neither `held` nor `SKIPPED: reason`: {last}")),
         }
     }
