@@ -69,8 +69,10 @@ pub(crate) fn install_filters(work: Work) -> Result<(), String> {
         _ => SeccompAction::Errno(libc::EPERM as u32),
     };
     let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
-    let forbidden = compile_filter(forbidden_rules(work), SeccompAction::Allow, refused)?;
-    let permitted = compile_filter(permitted_rules(work), unknown, SeccompAction::Allow)?;
+    let forbidden_calls = forbidden_rules(work).map_err(|error| error.to_string())?;
+    let permitted_calls = permitted_rules(work).map_err(|error| error.to_string())?;
+    let forbidden = compile_filter(forbidden_calls, SeccompAction::Allow, refused)?;
+    let permitted = compile_filter(permitted_calls, unknown, SeccompAction::Allow)?;
     // The second filter forbids installing filters, so it comes last.
     for program in [forbidden, permitted] {
         apply_filter_all_threads(&program).map_err(|error| error.to_string())?;
@@ -79,14 +81,10 @@ pub(crate) fn install_filters(work: Work) -> Result<(), String> {
 }
 
 /// Compiles a filter with the results for calls that match none of the rules, and for calls that match one.
-fn compile_filter(
-    rules: BuildResult<SeccompRules>,
-    otherwise: SeccompAction,
-    matched: SeccompAction,
-) -> Result<BpfProgram, String> {
+fn compile_filter(rules: SeccompRules, otherwise: SeccompAction, matched: SeccompAction) -> Result<BpfProgram, String> {
     let arch = TargetArch::try_from(ARCH).map_err(|error| error.to_string())?;
-    let filter = rules.and_then(|rules| SeccompFilter::new(rules, otherwise, matched, arch));
-    filter.and_then(BpfProgram::try_from).map_err(|error| error.to_string())
+    let filter = SeccompFilter::new(rules, otherwise, matched, arch).map_err(|error| error.to_string())?;
+    BpfProgram::try_from(filter).map_err(|error| error.to_string())
 }
 
 /// Commands of `bpf` on maps whose descriptor the process holds.
@@ -106,9 +104,9 @@ const LINK_COMMANDS: [u64; 2] = [
 /// Installs a further filter on all threads. It refuses further filters, and `bpf` other than for own maps and loaded programs: loading
 /// programs, which could write to the memory of other processes, and opening programs and maps of others.
 pub(crate) fn install_final_filter() -> Result<(), String> {
-    let other_commands = bpf_other_than(&[MAP_COMMANDS.as_slice(), &LINK_COMMANDS].concat());
-    let rules =
-        other_commands.map(|other| SeccompRules::from([(libc::SYS_bpf, vec![other]), (libc::SYS_seccomp, Vec::new())]));
+    let permitted_commands = [MAP_COMMANDS.as_slice(), &LINK_COMMANDS].concat();
+    let other_command = bpf_other_than(&permitted_commands).map_err(|error| error.to_string())?;
+    let rules = SeccompRules::from([(libc::SYS_bpf, vec![other_command]), (libc::SYS_seccomp, Vec::new())]);
     let program = compile_filter(rules, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32))?;
     apply_filter_all_threads(&program).map_err(|error| error.to_string())
 }

@@ -95,7 +95,7 @@ fn with_empty_program(batch: Batch) -> Batch {
 /// Sets and removes a uprobe on a function of this program. Returns whether a multi-uprobe link was used (Linux 6.6 and later), instead of
 /// a perf event.
 pub fn probe_self_with_multi_uprobe() -> Result<bool, Degraded> {
-    attach_to_self().map_err(|error| Degraded::explain(Feature::Messages, None, Permissions::current(), error))
+    attach_to_self().map_err(|error| Degraded::from_failure(Feature::Messages, None, Permissions::current(), error))
 }
 
 /// Sets a uprobe on this function. Returns whether one link can have several points.

@@ -185,7 +185,7 @@ fn read_and_analyse(pid: u32, library: &Library, set: PointSet) -> Result<(), St
     // Only so that it is in the page cache.
     read_library(&library.file).map_err(|error| error.to_string())?;
     if let Some(helper) = helper::connected_helper() {
-        helper.analyse(pid, set, library.file.as_fd()).map_err(|error| error.to_string())?;
+        helper.analyse_library(pid, set, library.file.as_fd()).map_err(|error| error.to_string())?;
     }
     Ok(())
 }

@@ -74,6 +74,7 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
         for run in &mut *runs {
             run.poll_source(is_tick_due, options.alarm);
         }
+        // No run joins the others while they drain.
         if is_tick_due && drain_deadline.is_none() {
             runs.extend(options.hooks.join.as_mut().and_then(|join| join()));
             compare_runs(runs, &mut options);
@@ -114,6 +115,7 @@ fn run_loop<S: Source>(runs: &mut Vec<Running<S>>, signals: &Signals, mut option
             }
             drain_deadline = Some(now + DRAIN_TIMEOUT);
         }
+        // A screen keeps runs open after their end, until the user ends them.
         let have_all_ended = runs.iter().all(|run| run.flow == Flow::Ended);
         if have_all_ended && (drain_deadline.is_some() || !is_kept_open) {
             return;

@@ -85,6 +85,7 @@ impl Session {
         }
         self.analysis.tick(now);
         let output_problems = self.output_problems();
+        // Fields instead of `self`, because the outputs are borrowed beside the closure.
         let degraded = &self.degraded;
         let slowest = self.slowest;
         // Made only when an output needs it, which is rarer than ticks.
@@ -124,8 +125,8 @@ impl Session {
     }
 
     /// Closes the outputs of the run and returns messages about them.
-    pub fn close(&mut self, input: &ReportInput) -> Vec<String> {
-        self.sink.finish(input)
+    pub fn close_files(&mut self, input: &ReportInput) -> Vec<String> {
+        self.sink.close_files(input)
     }
 
     /// Applies the flags that can change during a run.
@@ -233,7 +234,7 @@ impl Session {
         }
         self.remove_observer();
         let input = self.report_input(about);
-        for message in self.close(&input) {
+        for message in self.close_files(&input) {
             show(&message);
         }
         if self.telemetry.has_push() {

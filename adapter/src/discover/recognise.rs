@@ -107,7 +107,7 @@ pub trait Recognise: fmt::Debug + Send + Sync {
     }
 
     /// Infers missing roles from parents and connections.
-    fn infer(&self, _nodes: &[Node], _edges: &[Edge], _roles: &mut [Option<RoleWithSource>]) {}
+    fn infer_roles(&self, _nodes: &[Node], _edges: &[Edge], _roles: &mut [Option<RoleWithSource>]) {}
 
     /// Content and direction of each wire; `None` for one that is no hop of the output or request path. Unless the engine says otherwise,
     /// its roles send output over each connection to a role that receives it.

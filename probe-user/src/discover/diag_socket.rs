@@ -140,7 +140,7 @@ impl DiagSocket {
     pub(crate) fn list_unix_sockets(&self, limit: usize) -> Result<Listing<UnixSocket>, DiagError> {
         let states = StateFlags::ESTABLISHED | StateFlags::LISTEN;
         let request = unix_request(0, states, ShowFlags::NAME | ShowFlags::PEER);
-        self.dump(request, limit, parse_unix_socket, DiagError::Refused)
+        self.dump_sockets(request, limit, parse_unix_socket, DiagError::Refused)
     }
 
     /// Lists listening TCP sockets of both families, at most `limit` of each. The kernel does not walk its table of connections for them.
@@ -148,13 +148,13 @@ impl DiagSocket {
         let mut listeners = Vec::new();
         for (family, any_socket) in [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())] {
             let request = tcp_request(family, any_socket, inet::StateFlags::LISTEN);
-            listeners.extend(self.dump(request, limit, parse_tcp_listener, DiagError::NoTcp)?.items);
+            listeners.extend(self.dump_sockets(request, limit, parse_tcp_listener, DiagError::NoTcp)?.items);
         }
         Ok(listeners)
     }
 
     /// Lists the sockets that match the request and that `parse` accepts, at most `limit`. `refused` makes the error of a refused request.
-    fn dump<T>(
+    fn dump_sockets<T>(
         &self,
         request: SockDiagMessage,
         limit: usize,
@@ -165,7 +165,7 @@ impl DiagSocket {
         let mut listing = Listing { items: Vec::new(), is_truncated: false };
         let mut buffer = vec![0; DATAGRAM_BYTES];
         loop {
-            for reply in parse_replies(self.receive(&mut buffer)?) {
+            for reply in parse_replies(self.receive_datagram(&mut buffer)?) {
                 match reply {
                     DiagReply::Socket(body) => listing.items.extend(parse(body)),
                     DiagReply::Done => return Ok(listing),
@@ -183,14 +183,14 @@ impl DiagSocket {
     /// Tests whether the kernel reports Unix sockets, since it answers a query for one socket with `ENOENT` in both cases.
     pub(crate) fn check_unix_support(&self) -> Result<(), DiagError> {
         let nothing = unix_request(0, StateFlags::empty(), ShowFlags::empty());
-        self.exchange(nothing, NLM_F_DUMP, DiagError::Refused, &mut [0; ONE_REPLY_BYTES])?;
+        self.query_kernel(nothing, NLM_F_DUMP, DiagError::Refused, &mut [0; ONE_REPLY_BYTES])?;
         Ok(())
     }
 
     /// Tests whether the kernel reports TCP sockets.
     pub(crate) fn check_tcp_support(&self) -> Result<(), DiagError> {
         let nothing = tcp_request(AF_INET, SocketId::new_v4(), inet::StateFlags::empty());
-        self.exchange(nothing, NLM_F_DUMP, DiagError::NoTcp, &mut [0; ONE_REPLY_BYTES])?;
+        self.query_kernel(nothing, NLM_F_DUMP, DiagError::NoTcp, &mut [0; ONE_REPLY_BYTES])?;
         Ok(())
     }
 
@@ -226,7 +226,7 @@ impl DiagSocket {
         refused: fn(Errno) -> DiagError,
     ) -> Result<Option<QueueDepth>, DiagError> {
         let mut buffer = [0; ONE_REPLY_BYTES];
-        let body = match self.exchange(request, 0, refused, &mut buffer) {
+        let body = match self.query_kernel(request, 0, refused, &mut buffer) {
             Ok(body) => body,
             // Without its module, the kernel answers the same: see `check_unix_support`.
             Err(error) if error == refused(Errno::NOENT) => return Ok(None),
@@ -241,7 +241,7 @@ impl DiagSocket {
     }
 
     /// Sends a request with a reply of one datagram. Returns the description of a socket in it; `None` if it has none.
-    fn exchange<'b>(
+    fn query_kernel<'b>(
         &self,
         request: SockDiagMessage,
         flags: u16,
@@ -249,7 +249,7 @@ impl DiagSocket {
         buffer: &'b mut [u8],
     ) -> Result<Option<&'b [u8]>, DiagError> {
         self.send_request(request, flags)?;
-        match parse_replies(self.receive(buffer)?).next() {
+        match parse_replies(self.receive_datagram(buffer)?).next() {
             Some(DiagReply::Refused(errno)) => Err(refused(errno)),
             Some(DiagReply::Socket(body)) => Ok(Some(body)),
             Some(DiagReply::Done) | None => Ok(None),
@@ -269,7 +269,7 @@ impl DiagSocket {
     }
 
     /// Receives the next part of the kernel's answer into the buffer.
-    fn receive<'b>(&self, buffer: &'b mut [u8]) -> Result<&'b [u8], DiagError> {
+    fn receive_datagram<'b>(&self, buffer: &'b mut [u8]) -> Result<&'b [u8], DiagError> {
         let received = retry_on_intr(|| recv(&self.netlink, &mut *buffer, RecvFlags::empty()));
         let (length, _) = received.map_err(DiagError::Socket)?;
         Ok(&buffer[..length])

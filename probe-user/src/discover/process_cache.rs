@@ -110,7 +110,7 @@ impl ProcessCache {
 
     /// Updates the cache for the listed pids, with the roles that the user gave `by_hand`. Returns whether the set of candidates or the
     /// information about one has changed.
-    pub(crate) fn update(&mut self, pids: &[u32], by_hand: &[RoleSpec]) -> bool {
+    pub(crate) fn update_for_pids(&mut self, pids: &[u32], by_hand: &[RoleSpec]) -> bool {
         let before = self.reported_state();
         let listed: HashSet<u32> = pids.iter().copied().collect();
         self.forget_others(&listed);
@@ -155,7 +155,7 @@ impl ProcessCache {
         }
     }
 
-    /// Everything of which [`Self::update`] reports a change.
+    /// Everything of which [`Self::update_for_pids`] reports a change.
     fn reported_state(&self) -> impl PartialEq + use<> {
         (self.comparable_candidates(), self.frontends(), self.has_left_out(), self.lacks_descriptors)
     }
@@ -167,7 +167,7 @@ impl ProcessCache {
             self.kept_counts.uncount_process(&previous.state);
         }
         let spec = by_hand.iter().find(|spec| spec.pid == pid);
-        let entry = match self.examine(pid, spec, is_parent) {
+        let entry = match self.examine_pid(pid, spec, is_parent) {
             Ok(Some(mut entry)) => {
                 if let Some(previous) = previous {
                     entry.keep_earlier_results(previous);
@@ -188,7 +188,7 @@ impl ProcessCache {
     }
 
     /// Whether further candidates of each kind are kept.
-    fn room(&self) -> CandidateRoom {
+    fn room_left(&self) -> CandidateRoom {
         CandidateRoom {
             has_unnamed: self.kept_counts.unnamed < self.limits.unnamed,
             has_stated: self.kept_counts.stated < self.limits.stated,
@@ -196,7 +196,7 @@ impl ProcessCache {
     }
 
     /// Examines a process; `None` when it has exited.
-    fn examine(
+    fn examine_pid(
         &self,
         pid: u32,
         by_hand: Option<&RoleSpec>,
@@ -209,7 +209,7 @@ impl ProcessCache {
         let state = if stat.is_kernel_thread {
             Examination::Other
         } else {
-            candidate::examine_process(process, &stat, by_hand, is_parent, self.room(), self.engines)?
+            candidate::examine_process(process, &stat, by_hand, is_parent, self.room_left(), self.engines)?
         };
         // The role and libzmq of a process do not change; all else may still appear.
         let is_complete = match &state {
@@ -413,13 +413,13 @@ mod tests {
         let pid = child.id();
         let by_hand = [RoleSpec { pid, role: Some(SOURCE) }];
         let mut cache = ProcessCache::new(&[TOY]);
-        assert!(cache.update(&[pid], &by_hand));
-        assert!(!cache.update(&[pid], &by_hand));
+        assert!(cache.update_for_pids(&[pid], &by_hand));
+        assert!(!cache.update_for_pids(&[pid], &by_hand));
         assert_eq!(cache.candidates().len(), 1);
         child.kill().unwrap();
         child.wait().unwrap();
         // The pid is still listed, like that of a zombie or a reused pid.
-        assert!(cache.update(&[pid], &by_hand));
+        assert!(cache.update_for_pids(&[pid], &by_hand));
         assert!(cache.candidates().is_empty());
     }
 
@@ -437,13 +437,13 @@ mod tests {
         let (mut frontend, mut other) = (command("toy-frontend"), command("toy-other"));
         let (pid, pids) = (frontend.id(), [frontend.id(), other.id()]);
         let mut cache = ProcessCache::new(&[TOY]);
-        assert!(cache.update(&pids, &[]));
+        assert!(cache.update_for_pids(&pids, &[]));
         assert_eq!(cache.frontends().iter().map(|id| id.pid).collect::<Vec<_>>(), [pid]);
         for child in [&mut frontend, &mut other] {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        assert!(cache.update(&[], &[]));
+        assert!(cache.update_for_pids(&[], &[]));
         assert!(cache.frontends().is_empty());
     }
 
@@ -474,7 +474,7 @@ mod tests {
         let mut cache = ProcessCache::new(&[TOY]);
         cache.limits = CandidateCounts { unnamed: 2, stated: 2 };
         let named = [RoleSpec { pid: pids[3], role: Some(SOURCE) }];
-        cache.update(&pids, &named);
+        cache.update_for_pids(&pids, &named);
         let kept: Vec<u32> = cache.candidates().iter().map(|(candidate, _)| candidate.id.pid).collect();
         let limits = cache.reached_limit_reports(false);
         for child in std::iter::once(&mut first).chain(&mut others) {

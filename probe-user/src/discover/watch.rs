@@ -84,7 +84,7 @@ impl Watcher {
         let has_opener_ended = opener_client::has_ended();
         let has_just_ended = has_opener_ended != self.has_opener_ended;
         self.has_opener_ended = has_opener_ended;
-        let changed = self.cache.update(&pids.items, &self.options.named) || has_just_ended;
+        let changed = self.cache.update_for_pids(&pids.items, &self.options.named) || has_just_ended;
         // Listing descriptors costs a system call for each of them.
         if !changed && has_been_less_than(self.options.socket_interval, self.sockets_listed_at) {
             return Ok(false);

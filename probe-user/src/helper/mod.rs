@@ -97,7 +97,7 @@ impl Helper {
     }
 
     /// Has a library analysed that process `pid` has mapped.
-    pub(crate) fn analyse(&self, pid: u32, set: PointSet, library: BorrowedFd<'_>) -> Result<(), Refusal> {
+    pub(crate) fn analyse_library(&self, pid: u32, set: PointSet, library: BorrowedFd<'_>) -> Result<(), Refusal> {
         request_about_library(&self.slow_requests, &HelperRequest::Analyse { pid, set }, library)
     }
 

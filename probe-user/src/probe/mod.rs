@@ -128,7 +128,7 @@ impl Probe {
     pub fn attach(targets: &[Target], options: ProbeOptions) -> Result<Self, ProbeError> {
         let mut permissions = Permissions::current();
         let LoadedKernelSide { kernel, records, facts } = KernelAccess::load(options).map_err(|refusal| {
-            ProbeError::Unavailable(Degraded::explain(Feature::Messages, None, permissions, refusal))
+            ProbeError::Unavailable(Degraded::from_failure(Feature::Messages, None, permissions, refusal))
         })?;
         if facts.uses_perf_events {
             // Perf events need other capabilities, which the hint on a refusal names.
@@ -407,7 +407,7 @@ impl Probe {
 
     /// Records why a feature is missing, for one process or (`None`) for all.
     fn record_error(&mut self, feature: Feature, pid: Option<u32>, error: &dyn std::error::Error) {
-        self.record_degraded(Degraded::explain(feature, pid, self.permissions, error_with_causes(error)));
+        self.record_degraded(Degraded::from_failure(feature, pid, self.permissions, error_with_causes(error)));
     }
 
     /// Adds a missing part, once.

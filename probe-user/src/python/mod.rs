@@ -70,7 +70,7 @@ pub struct UnreadableProcess {
 impl UnreadableProcess {
     /// The cause and its remedy, according to the permissions of this process.
     pub fn explain(self) -> Degraded {
-        Degraded::explain(Feature::PythonStacks, Some(self.pid), Permissions::current(), self.reason)
+        Degraded::from_failure(Feature::PythonStacks, Some(self.pid), Permissions::current(), self.reason)
     }
 }
 
@@ -91,7 +91,8 @@ impl PythonStacks {
         let (sender, intervals) = sync_channel(QUEUE_CAPACITY);
         let sampling =
             SamplingThread { shared: Arc::clone(&shared), sender, processes: Vec::new(), wanted: Vec::new() };
-        let thread = thread::Builder::new().name("python-stacks".into()).spawn(move || sampling.run(hertz))?;
+        let thread =
+            thread::Builder::new().name("python-stacks".into()).spawn(move || sampling.sample_until_stopped(hertz))?;
         Ok(Self { shared, intervals, thread: Some(thread) })
     }
 
@@ -203,8 +204,8 @@ impl SampledProcess {
 }
 
 impl SamplingThread {
-    /// The thread: reads all stacks `hertz` times a second, until it should stop.
-    fn run(mut self, hertz: u32) {
+    /// Reads all stacks `hertz` times a second, until the thread should stop.
+    fn sample_until_stopped(mut self, hertz: u32) {
         let period = Duration::from_secs(1) / hertz;
         let mut next = Instant::now();
         let mut last_report = ReportTime::now();

@@ -102,7 +102,7 @@ impl StackReader {
         let Some(tid_in_namespace) = stack.os_thread_id.and_then(|id| u32::try_from(id).ok()) else {
             return;
         };
-        if let Some(tid) = self.thread_ids.translate(tid_in_namespace) {
+        if let Some(tid) = self.thread_ids.translate_tid(tid_in_namespace) {
             self.add_stack(tid, stack);
         }
     }
@@ -166,7 +166,7 @@ impl ThreadIds {
     }
 
     /// Id in the current namespace of a thread that has this id in the process's own; `None` if no thread has it.
-    fn translate(&mut self, tid_in_namespace: u32) -> Option<u32> {
+    fn translate_tid(&mut self, tid_in_namespace: u32) -> Option<u32> {
         if self.shares_pid_namespace {
             return Some(tid_in_namespace);
         }
@@ -204,7 +204,7 @@ mod tests {
     fn this_process_is_in_its_own_namespace_and_its_test_thread_runs() {
         let mut thread_ids = ThreadIds::of_process(std::process::id());
         let tid = rustix::thread::gettid().as_raw_pid() as u32;
-        assert!(thread_ids.shares_pid_namespace && thread_ids.translate(tid) == Some(tid));
+        assert!(thread_ids.shares_pid_namespace && thread_ids.translate_tid(tid) == Some(tid));
         assert!(wants_cpu(thread_ids.pid, tid));
     }
 }

@@ -179,6 +179,7 @@ impl Sink {
         }
         match self.start_recording(&path) {
             Ok(()) => {
+                // The events of the engine and its hops came before the recording, and a reader needs them.
                 self.catch_panic(|sink| {
                     if let Some(recorder) = &mut sink.recording {
                         preamble::emit_preamble(analysis.ledger(), &mut |event| recorder.event(event));
@@ -216,7 +217,7 @@ impl Sink {
     }
 
     /// Closes all outputs and returns messages about them.
-    pub fn finish(&mut self, input: &ReportInput) -> Vec<String> {
+    pub fn close_files(&mut self, input: &ReportInput) -> Vec<String> {
         let mut messages: Vec<String> = self.close_recording(input).into_iter().collect();
         if let Some(ring) = self.ring.take() {
             match catch_unwind(AssertUnwindSafe(|| ring.finish(input))) {

@@ -218,7 +218,7 @@ fn sum_counts(counts: &[(&str, u64)]) -> u64 {
 /// Keeps the sections of the run, in order, until its end.
 async fn keep_sections(mut jobs: Receiver<StreamJob>, mut packer: StreamPacker, store: Arc<SectionStore>) {
     while let Some(job) = jobs.recv().await {
-        match job.encode(&mut packer) {
+        match job.encode_section(&mut packer) {
             Ok(section) => store.add_section(section),
             Err(error) => {
                 tracing::warn!("metrics: cannot encode a part of the recording: {error}");

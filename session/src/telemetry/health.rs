@@ -61,7 +61,7 @@ pub(super) struct EngineHealth {
 pub(super) fn health_of_runs(runs: &[EngineHealth]) -> Value {
     // A single run without an answer makes the whole dead.
     let answered: Option<Vec<RunHealth>> = runs.iter().map(|run| run.health).collect();
-    let combined = answered.and_then(|answered| answered.into_iter().reduce(RunHealth::combine));
+    let combined = answered.and_then(|answered| answered.into_iter().reduce(RunHealth::combine_with));
     let mut json = health_json(combined);
     if runs.len() > 1 || runs.iter().any(|run| run.engine.is_some()) {
         json["engines"] = runs.iter().map(engine_health_json).collect();
@@ -88,7 +88,7 @@ fn health_json(health: Option<RunHealth>) -> Value {
 
 impl RunHealth {
     /// State of two runs: alive if both are, attached if one is, with the tokens of both.
-    fn combine(self, other: Self) -> Self {
+    fn combine_with(self, other: Self) -> Self {
         // Of the runs in which tokens flow, the one in which they have done so for longest.
         let since = if !self.has_flow() {
             other.flow.since

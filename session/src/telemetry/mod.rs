@@ -195,7 +195,7 @@ impl Telemetry {
             return;
         };
         if endpoint.health.take_request() {
-            self.publish_health(true, is_attached);
+            self.publish_running_health(is_attached);
         }
         let wants_metrics = endpoint.metrics.take_request();
         let wants_report = endpoint.report.take_request();
@@ -220,13 +220,13 @@ impl Telemetry {
 
     /// Waits a limited time for the last pushes.
     pub(crate) fn close_push(&mut self) {
-        self.with_push(|push| push.close());
+        self.with_push(|push| push.close_run());
     }
 
     /// Publishes the final state of the run. `input` is that of the report.
     pub(crate) fn serve_final_state(&mut self, analysis: &Analysis, input: &ReportInput) {
         self.catch_panic(|telemetry| telemetry.publish_metrics(analysis, input, true));
-        self.publish_health(false, false);
+        self.publish_ended_health();
         self.catch_panic(|telemetry| telemetry.publish_report(analysis, input, true));
         self.with_endpoint(|endpoint| endpoint.stream.send_end(input));
     }
@@ -280,11 +280,19 @@ impl Telemetry {
         }
     }
 
-    /// Publishes the state of the run to the clients of the endpoint.
-    fn publish_health(&self, is_running: bool, is_attached: bool) {
+    /// Publishes the state of the run to the clients of the endpoint, while it runs.
+    fn publish_running_health(&self, is_attached: bool) {
         if let Some(endpoint) = &self.endpoint {
-            let health = RunHealth { is_running, is_attached, flow: self.flow, now: Anchor::now() };
-            endpoint.health.publish(health, !is_running);
+            let health = RunHealth { is_running: true, is_attached, flow: self.flow, now: Anchor::now() };
+            endpoint.health.publish(health, false);
+        }
+    }
+
+    /// Publishes to the clients of the endpoint that the run has ended.
+    fn publish_ended_health(&self) {
+        if let Some(endpoint) = &self.endpoint {
+            let health = RunHealth { is_running: false, is_attached: false, flow: self.flow, now: Anchor::now() };
+            endpoint.health.publish(health, true);
         }
     }
 

@@ -100,6 +100,7 @@ impl OtlpPush {
 
     /// Sets the engine of the run.
     pub(super) fn set_engine(&mut self, engine: Option<EngineIdentity>) {
+        // The name is empty until an engine was found.
         if let Some(EngineIdentity { name, port, .. }) = engine.filter(|engine| !engine.name.is_empty()) {
             self.spans.set_run_engine(name, port);
         }
@@ -151,7 +152,7 @@ impl OtlpPush {
     }
 
     /// Waits a limited time until the rest is sent.
-    pub(super) fn close(&self) {
+    pub(super) fn close_run(&self) {
         self.target.queue.close_run(self.run, Instant::now() + FLUSH_TIMEOUT);
     }
 

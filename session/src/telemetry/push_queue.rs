@@ -404,6 +404,7 @@ impl PushSender {
     async fn post_body(&self, path: &str, body: &PushBody) -> anyhow::Result<ReceiverResponse> {
         let stream = TcpStream::connect(&self.address).await?;
         let (mut sender, io) = http1::handshake(TokioIo::new(stream)).await?;
+        // Transfers the bytes, and ends with this function.
         let mut connection = JoinSet::new();
         connection.spawn(io);
         let json = String::from_utf8_lossy(&body.json).into_owned();
@@ -418,10 +419,10 @@ impl PushSender {
             text.extend_from_slice(&part);
         }
         text.truncate(MAX_RESPONSE_BYTES);
-        let pause = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+        let retry_after = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         Ok(ReceiverResponse {
             status: head.status,
-            retry_after: pause.and_then(|text| parse_retry_after(text, jiff::Timestamp::now())),
+            retry_after: retry_after.and_then(|text| parse_retry_after(text, jiff::Timestamp::now())),
             text: String::from_utf8_lossy(&text).into_owned(),
         })
     }

@@ -30,7 +30,7 @@ pub(super) enum StreamJob {
 
 impl StreamJob {
     /// Encodes the section.
-    pub(super) fn encode(&self, packer: &mut StreamPacker) -> io::Result<Bytes> {
+    pub(super) fn encode_section(&self, packer: &mut StreamPacker) -> io::Result<Bytes> {
         match self {
             Self::Block(block) => packer.pack_block(block).map(Bytes::copy_from_slice),
             Self::Status(status) => packer.pack_status(status).map(Bytes::from),

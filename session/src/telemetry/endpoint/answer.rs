@@ -133,6 +133,7 @@ impl RequestHandler {
             ServedPath::Health => self.answer_health(self.is_authorized(&request)).await,
             ServedPath::Recording | ServedPath::Events => self.answer_stream(path, &request, connection),
         };
+        // The client counts until its response is sent.
         Ok(response.map(|body| body.holding(permit)))
     }
 

@@ -77,6 +77,7 @@ impl StreamClient {
     /// of its own.
     fn convert_events(&self, engines: Engines, runtime: &Handle) -> StreamEnd {
         let mut cursor = self.cursor.clone();
+        // Read ahead by a cursor of its own; the conversion begins at the start again.
         let opening = match runtime.block_on(read_opening(cursor.clone())) {
             Ok(opening) => opening,
             Err(end) => return end,

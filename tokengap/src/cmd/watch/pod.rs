@@ -217,7 +217,7 @@ impl Pod {
     /// Begins the run of this header, after the end of the run before it if there was one.
     fn start_run(&mut self, run: u64, header: &RecordingHeader, session: &mut Session) {
         if self.run.is_some() {
-            for message in session.close(&ReportInput::for_source(&self.kind)) {
+            for message in session.close_files(&ReportInput::for_source(&self.kind)) {
                 session.notify(message);
             }
             session.notify(format!("{} was restarted: this is the new run", self.name));
