@@ -72,15 +72,13 @@ struct Member {
 impl Btf {
     /// Reads the BTF of the running kernel. Takes about 5 ms, and 6 MB until dropped.
     pub fn read_running_kernel() -> Result<Self, BtfError> {
-        match foreign::kernel::read(VMLINUX, MAX_BTF_BYTES) {
-            Ok(data) => Self::parse(data),
-            Err(error) => {
-                // In a root without /sys, fall back to the root of PID 1. The first error says more if that fails, too.
-                let root = ForeignRoot::of_process(1);
-                let data = root.and_then(|root| root.read_sysfs(VMLINUX, MAX_BTF_BYTES));
-                Self::parse(data.map_err(|_| BtfError::Read(error))?)
-            }
-        }
+        let error = match foreign::kernel::read(VMLINUX, MAX_BTF_BYTES) {
+            Ok(data) => return Self::parse(data),
+            Err(error) => error,
+        };
+        // In a root without /sys, fall back to the root of PID 1. The first error says more if that fails, too.
+        let data = ForeignRoot::of_process(1).and_then(|root| root.read_sysfs(VMLINUX, MAX_BTF_BYTES));
+        Self::parse(data.map_err(|_| BtfError::Read(error))?)
     }
 
     /// Parses BTF in the kernel's export format.

@@ -172,11 +172,13 @@ impl OpenerServer {
     fn answer_request(&self, request: &OpenRequest) -> Result<OpenerAnswer, ReadError> {
         match request {
             OpenRequest::Process(process, request) => self.answer_process_request(*process, request),
-            OpenRequest::Named(index) => Ok(OpenerAnswer::with_file(
-                RegularFile::open(self.path_of_named(*index)?, ExpectedFile::ANY)?.into_file(),
-            )),
+            OpenRequest::Named(index) => {
+                let file = RegularFile::open(self.path_of_named(*index)?, ExpectedFile::ANY)?;
+                Ok(OpenerAnswer::with_file(file.into_file()))
+            }
             OpenRequest::NamedStatus(index) => {
-                Ok(OpenerAnswer::with_numbers(FileStatus::from_stat(&stat(self.path_of_named(*index)?)?).to_numbers()))
+                let status = FileStatus::from_stat(&stat(self.path_of_named(*index)?)?);
+                Ok(OpenerAnswer::with_numbers(status.to_numbers()))
             }
         }
     }

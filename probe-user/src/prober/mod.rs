@@ -219,11 +219,11 @@ impl ProberServer {
     fn attach_library(&self, target: u32, library: &ClaimedLibrary<'_>, peer: BorrowedFd<'_>) -> Result<(), Refusal> {
         let id = i32::try_from(library.pid).ok().and_then(Pid::from_raw);
         let id = id.ok_or_else(|| process_has_exited(library.pid))?;
+        let pid = NonZeroU32::new(library.pid).ok_or_else(|| process_has_exited(library.pid))?;
         let pidfd = pidfd_open(id, PidfdFlags::empty()).map_err(|error| Refusal::from_error(&error))?;
         let batches = self.find_probe_points(target, library, peer)?;
         self.with_kernel(|kernel| {
             for batch in &batches {
-                let pid = NonZeroU32::new(library.pid).ok_or_else(|| process_has_exited(library.pid))?;
                 kernel.attach_uprobes(target, pid, batch, library.file)?;
             }
             // A pidfd is readable once its process has exited. After the attach: an id reused before it would be noticed here, too.
