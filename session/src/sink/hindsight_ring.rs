@@ -87,7 +87,7 @@ impl HindsightRing {
         let path = self.recorder.path();
         let dumps = &self.dumps;
         // The file of a dump that has just started may not exist yet.
-        let dump_count = || finished_dumps(path) + dumps.iter().filter(|dump| !dump.path.exists()).count();
+        let dump_count = || count_dumps_beside(path) + dumps.iter().filter(|dump| !dump.path.exists()).count();
         let reason = self.trigger.take_due_reason(now, analysis.findings(), &dump_count)?;
         Some(self.start_dump(&reason, &closing()))
     }
@@ -145,7 +145,7 @@ impl HindsightRing {
 }
 
 /// Number of dumps beside the ring, including those of earlier runs.
-fn finished_dumps(ring: &Path) -> usize {
+fn count_dumps_beside(ring: &Path) -> usize {
     let folder = match ring.parent() {
         // The parent of a bare file name is the empty path.
         Some(folder) if !folder.as_os_str().is_empty() => folder,

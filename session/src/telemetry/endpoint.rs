@@ -227,13 +227,8 @@ async fn keep_sections(mut jobs: Receiver<StreamJob>, mut packer: StreamPacker, 
         }
         if let StreamJob::End(_, done) = job {
             store.mark_end();
-            let received = async {
-                while load_count(&store.streaming) > 0 {
-                    sleep(Duration::from_millis(10)).await;
-                }
-            };
             // A client that reads too slowly does not hold up the end of the run.
-            timeout(LAST_READ_TIMEOUT, received).await.ok();
+            timeout(LAST_READ_TIMEOUT, wait_for_streams(&store)).await.ok();
             // An error means that the run waits no longer.
             done.send(()).ok();
             return;
@@ -241,6 +236,13 @@ async fn keep_sections(mut jobs: Receiver<StreamJob>, mut packer: StreamPacker, 
     }
     // The telemetry crashed.
     store.mark_end();
+}
+
+/// Waits until no connection streams the run any more.
+async fn wait_for_streams(store: &SectionStore) {
+    while load_count(&store.streaming) > 0 {
+        sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// A connection in progress, with the task that serves it.

@@ -105,14 +105,11 @@ impl PushQueue {
     pub(super) fn push_body(&self, body: PushBody) {
         let mut state = self.lock_state();
         if body.signal == PushSignal::Traces {
-            let current_minute = state.minute.filter(|minute| body.since.duration_since(minute.began) < MINUTE);
-            let mut minute = current_minute.unwrap_or(SpanMinute { began: body.since, bytes: 0 });
-            if minute.bytes >= self.max_span_bytes_per_minute {
+            let is_admitted = state.count_in_minute(&body, self.max_span_bytes_per_minute);
+            if !is_admitted {
                 state.count_dropped_items(&body, body.items, "the limit per minute is reached (--otlp-rate)");
                 return;
             }
-            minute.bytes += body.json.len() as u64;
-            state.minute = Some(minute);
         } else {
             state.waiting.retain(|waiting| waiting.signal != PushSignal::Metrics || waiting.run != body.run);
         }
@@ -229,6 +226,18 @@ impl PushState {
     /// Whether no run pushes any more.
     fn is_over(&self) -> bool {
         !self.runs.is_empty() && self.runs.iter().all(|run| run.is_closed)
+    }
+
+    /// Counts the bytes of spans in their minute. Returns false, and counts nothing, once the minute has `max_bytes`.
+    fn count_in_minute(&mut self, body: &PushBody, max_bytes: u64) -> bool {
+        let current_minute = self.minute.filter(|minute| body.since.duration_since(minute.began) < MINUTE);
+        let mut minute = current_minute.unwrap_or(SpanMinute { began: body.since, bytes: 0 });
+        if minute.bytes >= max_bytes {
+            return false;
+        }
+        minute.bytes += body.json.len() as u64;
+        self.minute = Some(minute);
+        true
     }
 
     /// Returns whether a body of the run is queued or being sent.

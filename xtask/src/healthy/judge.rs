@@ -16,6 +16,8 @@ use trace::{Analysis, Config, FrameId, HopId, MonoNs};
 
 /// Time between two steps.
 const STEP_NS: u64 = 1_000_000;
+/// Number of tokens of each prompt that a frame states.
+const PROMPT_TOKENS: u32 = 2;
 
 /// A line of `testbed/healthy`.
 #[derive(Debug, Deserialize)]
@@ -318,7 +320,7 @@ impl ResponseRun {
         let chunks = [Chunk {
             listed: Some(sent.tokens),
             completion_tokens: sent.completion_tokens,
-            prompt_tokens: states_prompt.then_some(2),
+            prompt_tokens: states_prompt.then_some(PROMPT_TOKENS),
             finish: sent.finish_reason.as_deref().map(finish_of),
             ids: &ids,
             text,
