@@ -40,7 +40,7 @@ pub(crate) struct Progress {
 }
 
 impl Observer for Progress {
-    fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
+    fn show_run(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
         if run.notice.number != self.notice {
             self.notice = run.notice.number;
             errln!("tokengap: {}", run.notice.text);

@@ -88,7 +88,7 @@ impl Recognise for VllmServer {
         tokenizer_of_command(argv)
     }
 
-    fn infer(&self, nodes: &[Node], edges: &[Edge], roles: &mut [Option<RoleWithSource>]) {
+    fn infer_roles(&self, nodes: &[Node], edges: &[Edge], roles: &mut [Option<RoleWithSource>]) {
         mark_launchers(nodes, roles);
         infer_untitled_engines(nodes, edges, roles);
     }

@@ -69,7 +69,7 @@ impl<'a> StartUp<'a> {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             let is_time_over = self.until.is_some_and(|until| Instant::now() >= until);
-            if self.signals.seen() > 0 || is_time_over {
+            if self.signals.end_request_count() > 0 || is_time_over {
                 return Ok(None);
             }
         }

@@ -107,11 +107,11 @@ impl Source for Playback<'_> {
         loop {
             let at = match self.reader.next() {
                 Ok(Some(Record::Event(event))) => {
-                    session.event(&event);
+                    session.process_event(&event);
                     event.at
                 }
                 Ok(Some(Record::Tick(at))) => {
-                    session.tick(at, self);
+                    session.process_tick(at, self);
                     self.check_findings(session);
                     at
                 }

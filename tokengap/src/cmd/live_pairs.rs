@@ -160,7 +160,7 @@ mod tests {
         let session = Session::new(&config, Box::new(NoObserver), Sink::none("attach", &config), 10);
         let mut session = session.with_telemetry(telemetry);
         for (at, what) in server_events(requests, 0) {
-            session.event(&Event::new(MonoNs(at), what));
+            session.process_event(&Event::new(MonoNs(at), what));
         }
         Running::new(Server, session)
     }
@@ -186,7 +186,7 @@ mod tests {
         });
         while !client.is_finished() {
             for Running { source, session, .. } in &mut *runs {
-                session.turn(source, RunStage::Running);
+                session.show_run(source, RunStage::Running);
             }
             thread::sleep(Duration::from_millis(1));
         }

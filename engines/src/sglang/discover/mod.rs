@@ -73,7 +73,7 @@ impl Recognise for Sglang {
         &[streaming::PICKLE_SWITCH, streaming::RUST_SERVER]
     }
 
-    fn infer(&self, nodes: &[Node], edges: &[Edge], roles: &mut [Option<RoleWithSource>]) {
+    fn infer_roles(&self, nodes: &[Node], edges: &[Edge], roles: &mut [Option<RoleWithSource>]) {
         infer::infer_roles(nodes, edges, roles);
     }
 

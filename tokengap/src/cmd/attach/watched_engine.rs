@@ -165,7 +165,7 @@ impl About for WatchedEngine {
 
 impl Source for WatchedEngine {
     fn poll(&mut self, session: &mut Session) -> Flow {
-        let flow = LiveSource::poll(&mut self.engine, &mut |event| session.event(event));
+        let flow = LiveSource::poll(&mut self.engine, &mut |event| session.process_event(event));
         self.update_line(session.analysis());
         flow
     }

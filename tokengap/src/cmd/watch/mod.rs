@@ -125,7 +125,7 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
     let mut compare = |runs: &mut [Running<Pod>]| live_pairs.update(runs, pair_servers);
     let hooks = RunHooks { join: Some(&mut join), compare: Some(&mut compare) };
     let run_options = RunOptions { hooks, duration: args.duration, reload: None, alarm: &app::print_message };
-    session::run(&mut runs, &signals, run_options);
+    session::run_sessions(&mut runs, &signals, run_options);
     // Restore the terminal before printing anything.
     for run in &mut runs {
         run.source.leave_screen();

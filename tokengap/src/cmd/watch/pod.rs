@@ -217,7 +217,7 @@ impl Pod {
     /// Begins the run of this header, after the end of the run before it if there was one.
     fn start_run(&mut self, run: u64, header: &RecordingHeader, session: &mut Session) {
         if self.run.is_some() {
-            for message in session.close(&ReportInput::for_source(&self.kind)) {
+            for message in session.close_files(&ReportInput::for_source(&self.kind)) {
                 session.notify(message);
             }
             session.notify(format!("{} was restarted: this is the new run", self.name));
@@ -238,9 +238,9 @@ impl Pod {
         self.anchor = Some(header.anchor);
         self.closing = ReportInput::default();
         let header = RecordingHeader { source: self.kind.clone(), config, part: 0, ..header.clone() };
-        session.sink().describe(header, self.options);
+        session.sink().describe_remote_run(header, self.options);
         if let Some(path) = self.record.take()
-            && let Err(error) = session.sink().record(&path)
+            && let Err(error) = session.sink().start_recording(&path)
         {
             session.add_degraded(format!("recording: {error}"));
             session.notify(format!("! recording: {error}"));
@@ -258,8 +258,8 @@ impl Pod {
         // An error in the analysis of one run must not end the others.
         let read = catch_unwind(AssertUnwindSafe(|| {
             reader.read(block, &mut |record| match record {
-                Record::Event(event) => session.event(&event),
-                Record::Tick(now) => session.tick(now, self),
+                Record::Event(event) => session.process_event(&event),
+                Record::Tick(now) => session.process_tick(now, self),
                 Record::Anchor(_) | Record::Closing(_) => {}
             })
         }));
