@@ -90,8 +90,8 @@ impl RunOutputs {
         Ok(Self { config, sink, telemetry })
     }
 
-    /// Outputs of a further run with these files. Its telemetry is that of the first.
-    pub(crate) fn open_further(
+    /// Opens the outputs of a run that joins another one, whose telemetry it shares.
+    pub(crate) fn open_for_further_run(
         args: &LiveArgs,
         kind: &str,
         files: &OutputFiles,

@@ -40,6 +40,7 @@ pub(crate) struct Progress {
 }
 
 impl Observer for Progress {
+    /// Prints a new notice, and what the end of the run waits for, once a second.
     fn show_run(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
         if run.notice.number != self.notice {
             self.notice = run.notice.number;

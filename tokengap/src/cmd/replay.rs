@@ -46,7 +46,7 @@ pub(crate) struct Args {
 }
 
 /// `tokengap replay`: plays a recording on the screen, or prints its report.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run_replay(args: &Args) -> anyhow::Result<ExitCode> {
     // The screen can export a report into the working folder.
     let here = if args.outcome.is_headless() { None } else { Some(Path::new("report.json")) };
     confinement::confine_to_files(&[&args.file], &[here]);
