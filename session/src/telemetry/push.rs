@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use outputs::export::{LiveSpans, Opening, Options, Resource, metrics_data};
+use outputs::export::{EncodedItems, LiveSpans, MetricsWindow, Opening, Options, Resource, encode_metrics};
 use outputs::metrics::{Family, Pushed};
 use outputs::report::Report;
 use trace::clock::Anchor;
@@ -126,15 +126,15 @@ impl OtlpPush {
 
     /// Adds an event to the spans, and sends them once they are many.
     pub(super) fn event(&mut self, event: &Event<'_>, analysis: &Analysis) {
-        self.spans.event(event, analysis);
-        if self.spans.waiting() >= MAX_SPANS_BYTES {
+        self.spans.record_event(event, analysis);
+        if self.spans.waiting_bytes() >= MAX_SPANS_BYTES {
             self.send_spans(analysis);
         }
     }
 
     /// Processes a tick; `metrics` collects the metrics.
     pub(super) fn tick(&mut self, now: MonoNs, analysis: &Analysis, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
-        self.spans.tick(now, analysis);
+        self.spans.record_tick(now, analysis);
         if self.spans_sent_at.elapsed() >= GATHER_TIME {
             self.send_spans(analysis);
         }
@@ -158,21 +158,24 @@ impl OtlpPush {
     /// Sends the spans gathered so far.
     fn send_spans(&mut self, analysis: &Analysis) {
         self.spans_sent_at = Instant::now();
-        if let Some((json, items)) = self.spans.take(analysis) {
-            self.send(PushSignal::Traces, json, items);
+        if let Some(spans) = self.spans.take_spans(analysis) {
+            self.send(PushSignal::Traces, spans);
         }
     }
 
     /// Sends the metrics of this moment, as sums since the start.
     fn send_metrics(&mut self, now: MonoNs, analysis: &Analysis, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
         self.metrics_sent_at = Instant::now();
-        let times = [analysis.ledger().started().unwrap_or(now), now].map(|at| self.anchor.wall_ns_at(at));
+        let start = analysis.ledger().started().unwrap_or(now);
+        let window =
+            MetricsWindow { start_unix_ns: self.anchor.wall_ns_at(start), end_unix_ns: self.anchor.wall_ns_at(now) };
         let families = metrics(self.pushed());
-        let (json, items) = metrics_data(&families, self.spans.learn(analysis), times);
-        self.send(PushSignal::Metrics, json, items);
+        let points = encode_metrics(&families, self.spans.update_resource(analysis), window);
+        self.send(PushSignal::Metrics, points);
     }
 
-    fn send(&self, signal: PushSignal, json: Vec<u8>, items: u64) {
+    fn send(&self, signal: PushSignal, encoded: EncodedItems) {
+        let EncodedItems { json, items } = encoded;
         self.target.queue.push(PushBody { run: self.run, signal, json, items, since: Instant::now() });
     }
 }
