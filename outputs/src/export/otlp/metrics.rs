@@ -88,7 +88,7 @@ fn write_value(object: &mut Object<'_>, value: &Value) {
             object.put("asDouble", *number);
         }
         Value::Histogram(histogram) => {
-            let counts: Vec<u64> = histogram.classes().collect();
+            let counts: Vec<u64> = histogram.counts_by_bucket().collect();
             let bounds: Vec<f64> = histogram.at_most.iter().map(|bucket| bucket.bound).collect();
             object.put("count", histogram.count).put("sum", histogram.sum);
             object.put("bucketCounts", &counts).put("explicitBounds", &bounds);
