@@ -285,7 +285,8 @@ impl RequestTimes {
     }
 }
 
-/// A quantile of the times of all requests: the highest one that both runs have and for which both have enough requests, because the worst waits matter.
+/// A quantile of the times of all requests: the highest one that both runs have and for which both have enough requests, because the worst
+/// waits matter. `None` without such a one.
 fn highest_quantile(quantity: &str, a: &RequestTimes, b: &RequestTimes) -> Option<ComparedQuantile> {
     // Each needs so many requests that ten lie beyond it.
     let descending = [
