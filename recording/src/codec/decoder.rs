@@ -362,7 +362,7 @@ fn read_request(
 mod tests {
     use trace::event::{Missed, MissedCause};
 
-    use super::super::Encoder;
+    use super::super::{EncodedBlock, Encoder};
     use super::*;
     use crate::RecordedPayload;
 
@@ -373,7 +373,7 @@ mod tests {
         let what = What::Missed(Missed::new(None, 0x55, MissedCause::Ended));
         encoder.write_event(&Event { at: MonoNs(7), what });
         encoder.write_tick(MonoNs(9));
-        let (mut columns, content) = encoder.close_block(BlockColumns::default());
+        let EncodedBlock { mut columns, content } = encoder.close_block(BlockColumns::default());
         let read = |columns: &BlockColumns<Vec<u8>>| {
             let (mut scratch, mut given) = (DecodeBuffers::default(), 0);
             columns.write_to(&mut scratch.raw);

@@ -199,9 +199,9 @@ mod tests {
     fn a_uuid_is_stored_in_sixteen_bytes() {
         let mut columns = BlockColumns::default();
         let mut texts = TextTable::default();
-        texts.add("20cba755fa2c4d6aa1e2b0c1d2e3f405", &mut columns);
-        texts.add("20cba755-fa2c-4d6a-a1e2-b0c1d2e3f405", &mut columns);
-        texts.add("20CBA755FA2C4D6AA1E2B0C1D2E3F405", &mut columns);
+        texts.add_text("20cba755fa2c4d6aa1e2b0c1d2e3f405", &mut columns);
+        texts.add_text("20cba755-fa2c-4d6a-a1e2-b0c1d2e3f405", &mut columns);
+        texts.add_text("20CBA755FA2C4D6AA1E2B0C1D2E3F405", &mut columns);
         assert_eq!((columns.hex.len(), columns.plain.len()), (32, 32));
     }
 }
