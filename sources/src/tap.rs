@@ -119,7 +119,7 @@ impl Tap {
     /// Adds a hop whose listener is already bound. Its connections wait for `gate` before the relay connects them to the upstream.
     pub fn add_hop(&mut self, hop: TapHop, sockets: PairSockets, gate: Signal) -> Result<(), RelayError> {
         let relay = self.relay.as_mut().ok_or(RelayError::Stopped)?;
-        relay.add(hop.pair.clone(), sockets, gate)?;
+        relay.add_bound_pair(hop.pair.clone(), sockets, gate)?;
         self.push_hop(hop);
         Ok(())
     }

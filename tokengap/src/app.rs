@@ -187,7 +187,7 @@ pub(crate) fn print_reports(runs: &[RunReport], outcome: OutcomeArgs) -> anyhow:
     }
     let mut out = output::stdout(form(outcome.json));
     if outcome.json {
-        serde_json::to_writer(&mut out, &RunsReport::of(runs)).map_err(std::io::Error::from)?;
+        serde_json::to_writer(&mut out, &RunsReport::of_runs(runs)).map_err(std::io::Error::from)?;
         writeln!(out)?;
     } else {
         writeln!(out, "worst of {}: {}: {}\n", runs.len(), worst.title(), worst.report.verdict)?;

@@ -85,7 +85,7 @@ fn begins_stream(bytes: &[u8]) -> Recognition {
             return Recognition::No;
         }
     }
-    Recognition::by_start(header, START)
+    Recognition::begins_with(header, START)
 }
 
 /// Length of the frame after this prefix.

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use outputs::export::{LiveSpans, Opening, Options, Resource, metrics_data};
+use outputs::export::{EncodedItems, LiveSpans, MetricsWindow, Opening, Options, Resource, encode_metrics};
 use outputs::metrics::{Family, Pushed};
 use outputs::report::Report;
 use trace::clock::Anchor;
@@ -127,15 +127,15 @@ impl OtlpPush {
 
     /// Adds an event to the spans, and sends them once they are many.
     pub(super) fn add_event(&mut self, event: &Event<'_>, analysis: &Analysis) {
-        self.spans.event(event, analysis);
-        if self.spans.waiting() >= MAX_SPANS_BYTES {
+        self.spans.record_event(event, analysis);
+        if self.spans.waiting_bytes() >= MAX_SPANS_BYTES {
             self.send_spans(analysis);
         }
     }
 
     /// Processes a tick, and sends the spans and metrics that are due. `metrics` collects the metrics.
     pub(super) fn process_tick(&mut self, now: MonoNs, analysis: &Analysis, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
-        self.spans.tick(now, analysis);
+        self.spans.record_tick(now, analysis);
         if self.spans_sent_at.elapsed() >= GATHER_TIME {
             self.send_spans(analysis);
         }
@@ -159,8 +159,8 @@ impl OtlpPush {
     /// Sends the spans gathered so far.
     fn send_spans(&mut self, analysis: &Analysis) {
         self.spans_sent_at = Instant::now();
-        if let Some((json, items)) = self.spans.take(analysis) {
-            self.queue_body(PushSignal::Traces, json, items);
+        if let Some(spans) = self.spans.take_spans(analysis) {
+            self.queue_body(PushSignal::Traces, spans);
         }
     }
 
@@ -168,14 +168,16 @@ impl OtlpPush {
     fn send_metrics(&mut self, now: MonoNs, analysis: &Analysis, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
         self.metrics_sent_at = Instant::now();
         let start = analysis.ledger().started().unwrap_or(now);
-        let times = [self.anchor.wall_ns_at(start), self.anchor.wall_ns_at(now)];
+        let window =
+            MetricsWindow { start_unix_ns: self.anchor.wall_ns_at(start), end_unix_ns: self.anchor.wall_ns_at(now) };
         let families = metrics(self.pushed());
-        let (json, items) = metrics_data(&families, self.spans.learn(analysis), times);
-        self.queue_body(PushSignal::Metrics, json, items);
+        let points = encode_metrics(&families, self.spans.update_resource(analysis), window);
+        self.queue_body(PushSignal::Metrics, points);
     }
 
-    /// Queues a body with this number of spans or points.
-    fn queue_body(&self, signal: PushSignal, json: Vec<u8>, items: u64) {
+    /// Queues a body with the encoded spans or points.
+    fn queue_body(&self, signal: PushSignal, encoded: EncodedItems) {
+        let EncodedItems { json, items } = encoded;
         self.target.queue.push_body(PushBody { run: self.run, signal, json, items, since: Instant::now() });
     }
 }

@@ -186,7 +186,7 @@ impl SocketReads {
         for step in track.interpret_record(record) {
             match step {
                 ConnectionStep::Bytes { bytes, .. } if !bytes.is_empty() => reader.feed(bytes, &mut element),
-                ConnectionStep::Bytes { .. } | ConnectionStep::Missed(_) => reader.missed(&mut element),
+                ConnectionStep::Bytes { .. } | ConnectionStep::Missed(_) => reader.record_hole(&mut element),
                 ConnectionStep::Opened | ConnectionStep::HeldUp | ConnectionStep::Closed { .. } => {}
             }
         }

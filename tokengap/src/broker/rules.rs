@@ -108,7 +108,7 @@ impl Rules {
 
 /// Whether `path` is the recording of one of several engines, for which the file `named` was given.
 fn is_of_engine(path: &Path, named: &Path) -> bool {
-    let Some(run) = recording::run_of_path(path, named) else { return false };
+    let Some(run) = recording::run_name_of_path(path, named) else { return false };
     let mut kinds = engines::DISCOVERED.iter().map(|kind| kind.name()).chain(["engine"]);
     // The engine's port, model or pid follows its kind.
     kinds.any(|kind| run.strip_prefix(kind).is_some_and(|rest| rest.starts_with('-')))

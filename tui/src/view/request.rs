@@ -374,7 +374,8 @@ impl ChunkLayout {
     /// Heading of the column with the wait on the hop into this role: `wait router`, in narrow columns `->router`.
     fn wait_heading(&self, role: &str) -> String {
         let word = role.rsplit(['-', ' ']).next().unwrap_or(role);
-        let word = if word.len() > 6 { format!("{}.", word.chars().take(5).collect::<String>()) } else { word.to_owned() };
+        let word =
+            if word.len() > 6 { format!("{}.", word.chars().take(5).collect::<String>()) } else { word.to_owned() };
         if self.pitch == WIDE_PITCH { format!("wait {word}") } else { format!("->{word}") }
     }
 

@@ -205,7 +205,9 @@ impl RequestHandler {
             // A run that failed has no report; those of the others are served.
             [] => return no_answer_response(&runs),
             [one] if no_answer.is_empty() => serde_json::to_string(&one.report),
-            several => serde_json::to_string(&RunsReport::of(several).map(|report| report.with_unanswered(no_answer))),
+            several => {
+                serde_json::to_string(&RunsReport::of_runs(several).map(|report| report.with_unanswered(no_answer)))
+            }
         };
         match json {
             Ok(json) => {

@@ -179,7 +179,7 @@ impl OpeningReader {
             if let Record::Event(event) = &record {
                 *has_event = true;
                 // Later events of a complete opening show nothing new.
-                *is_complete |= !opening.learn(event);
+                *is_complete |= !opening.read_ahead(event);
             }
         });
         read.map_err(io::Error::other)
