@@ -60,6 +60,7 @@ impl Ledger {
             self.finish_by_response(at, answer);
         }
         if answer.tokens.is_none() && !had_deliveries {
+            // Its tokens cannot be counted, so nothing waits for their deliveries.
             self.mark_text_only(at, answer.rid);
         }
         if let Some(calls) = answer.tool_calls {
@@ -69,6 +70,7 @@ impl Ledger {
             }
         }
         if answer.end == AnswerEnd::ClientLeft {
+            // Nobody reads its tokens any more: what the engine still generates for it is wasted.
             self.watch_clientless(answer.rid, at);
         } else {
             self.unwatch_clientless(answer.rid);

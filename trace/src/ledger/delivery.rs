@@ -122,7 +122,7 @@ impl Ledger {
                 self.itl_delivered.record(silence_ns);
                 if silence_ns >= GAP_WARNING_NS {
                     self.late_deliveries.record_span(last, at);
-                    self.late_delivery_rids.add(&request.rid);
+                    self.late_delivery_rids.add_rid(&request.rid);
                 }
                 self.itl_delivered_by_token.record_n(token_ns, result.new_tokens.into());
                 let itl = request.itl.get_or_insert_default();
@@ -138,7 +138,7 @@ impl Ledger {
                     self.worst_delivery_wait.keep_longest(at, &request.rid, ns);
                     if ns >= GAP_WARNING_NS {
                         self.late_deliveries.record_span(from, at);
-                        self.late_delivery_rids.add(&request.rid);
+                        self.late_delivery_rids.add_rid(&request.rid);
                     }
                 }
                 is_path_complete = from.is_some();

@@ -142,7 +142,7 @@ impl EngineSilences {
     }
 
     /// Forgets the current silence: observations were missed.
-    pub(super) fn forget_current(&mut self) {
+    pub(super) fn forget_current_silence(&mut self) {
         // Without the last frame, the next one ends no silence.
         self.last_frame = None;
         self.ended_silence = None;
@@ -164,7 +164,8 @@ impl EngineSilences {
         self.ended_silence.take_if(|ended| last_at <= ended.silence.from && !ended.is_confirmed);
     }
 
-    /// Records new tokens of a stream whose last chunk was sent at `last_at`.
+    /// Counts new tokens of a stream after the silence that has just ended. `last_at` is the time of the stream's chunk before: if that precedes
+    /// the silence, the stream goes on after it, and counts unless it is not streamed.
     #[inline]
     pub(super) fn record_tokens(
         &mut self,
@@ -183,17 +184,18 @@ impl EngineSilences {
         }
     }
 
-    /// Advances time. Returns whether a silence ended so long ago that it can be confirmed.
+    /// Advances time. Returns whether a silence ended so long ago that what follows it can confirm it.
     fn advance_time(&mut self, now: MonoNs) -> bool {
         let last_tick = self.last_tick.replace(now);
         if last_tick.is_some_and(|last_tick| now.since(last_tick) > OWN_STALL_NS) {
             // tokengap itself did not run, so the engine may have sent frames meanwhile.
-            self.forget_current();
+            self.forget_current_silence();
         }
         let Some(ended) = &self.ended_silence else { return false };
         let since_end = now.since(ended.silence.to);
-        let is_counted = since_end > MAX_RESUME_NS.max(ended.catch_up_ns());
-        if is_counted && ended.is_confirmed {
+        // From then on, `record_tokens` adds nothing to its streams and tokens.
+        let is_fully_counted = since_end > MAX_RESUME_NS.max(ended.catch_up_ns());
+        if is_fully_counted && ended.is_confirmed {
             self.ended_silence = None;
             return false;
         }
@@ -223,7 +225,8 @@ impl EngineSilences {
 }
 
 impl Ledger {
-    /// Records a frame on the hop at `hop_index` before its chunks: the end of a silence, if the hop is the engine's.
+    /// Ends the silence before a frame on the hop at `hop_index`, if the hop is the engine's and the time since its last frame is far longer than
+    /// usual. Called before the frame's chunks are recorded.
     pub(super) fn end_engine_silence(&mut self, at: MonoNs, hop_index: usize, forwarded: Option<MonoNs>) {
         let hop = &self.hops.all[hop_index];
         // Behind the scheduler, another process may hold frames back.
@@ -263,7 +266,8 @@ impl Ledger {
         ControlMessages::Unobserved
     }
 
-    /// Median time between two chunks of a stream. `None` if `silence_ns` is not far above it, or if sends may have been blocked or unseen.
+    /// Median time between two chunks of a stream, with which a silence of `silence_ns` is compared. `None` if the silence is not far longer, or
+    /// if sends may have been blocked or unseen.
     fn usual_silence_ns(&self, silence_ns: u64) -> Option<u64> {
         let usual_ns = self.itl_sent.quantile(0.5)?;
         let mut outputs = self.hops.all.iter().filter(|hop| !hop.carries_requests);

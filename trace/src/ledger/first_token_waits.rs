@@ -61,14 +61,14 @@ pub(crate) struct FirstTokenWaits {
 }
 
 impl FirstTokenWaits {
-    /// Keeps a wait until the samples of its receiver cover it.
+    /// Keeps a wait until samples of its receiving thread cover it.
     pub(crate) fn add_wait(&mut self, wait: FirstTokenWait) {
         let evicted = push_bounded(&mut self.pending, wait, MAX_PENDING_WAITS);
         // Evicted before the samples of its receiver came.
         self.unjudged += u64::from(evicted.is_some());
     }
 
-    /// Judges the waits covered by the latest sample of a receiving thread.
+    /// Judges the pending waits for a receiving thread up to its latest sample: how the thread spent them.
     pub(crate) fn judge_covered(&mut self, receiver: ThreadId, threads: &Threads, groups: &[HopGroup]) {
         let Some(thread) = threads.get(receiver) else { return };
         let Some(sampled_until) = thread.timeline.last_sample_end() else { return };
@@ -86,7 +86,7 @@ impl FirstTokenWaits {
         self.pending = pending;
     }
 
-    /// Adds a wait and its receiver's time use meanwhile; `None` if no samples cover it.
+    /// Adds a wait and how its receiver `spent` it. `spent` is `None` if no samples cover the wait: it is then unjudged.
     fn judge_wait(&mut self, wait: &FirstTokenWait, spent: Option<TimeUse>, group: &HopGroup) {
         let Some(spent) = spent else {
             self.unjudged += 1;
@@ -113,7 +113,7 @@ impl FirstTokenWaits {
         }
     }
 
-    /// Counts waits whose samples did not arrive in time as unjudged.
+    /// Removes waits whose samples did not arrive in time, and counts them as unjudged.
     pub(crate) fn drop_overdue(&mut self, now: MonoNs) {
         while self.pending.pop_front_if(|wait| now.since(wait.received_at) > MAX_SAMPLE_DELAY_NS).is_some() {
             self.unjudged += 1;

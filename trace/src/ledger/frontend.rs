@@ -69,7 +69,7 @@ impl FrontendWaits {
         self.worst.keep_longest(at, wait.rid, longest_ns);
         if longest_ns >= GAP_WARNING_NS {
             self.late.record(at);
-            self.late_rids.add(wait.rid);
+            self.late_rids.add_rid(wait.rid);
         }
         let FrontendWait { rid, first_token_ns, last_token_ns } = *wait;
         push_bounded(

@@ -227,7 +227,7 @@ impl Hop {
         }
     }
 
-    /// Counts an undecoded frame by its reason.
+    /// Counts a frame that could not be decoded, by the reason for that.
     pub(super) fn count_undecoded(&mut self, reason: &str) {
         self.counts.undecoded += 1;
         if let Some(count) = self.undecoded.get_mut(reason) {
@@ -355,7 +355,8 @@ impl Hop {
         }
     }
 
-    /// Returns a request whose first chunk is in the frame received at this time. Forgets those of earlier frames.
+    /// Removes and returns the next request whose first chunk is in the frame received at this time; `None` if no more are. Forgets requests
+    /// of earlier frames.
     pub(crate) fn take_unprocessed_request(&mut self, received_at: MonoNs) -> Option<Ticket> {
         // Frames are processed in order: an earlier one's end was not observed and does not follow.
         while self.unprocessed_requests.pop_front_if(|request| request.received_at < received_at).is_some() {}

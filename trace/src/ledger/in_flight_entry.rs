@@ -30,7 +30,7 @@ pub(crate) struct InFlightEntry {
 }
 
 impl InFlightEntry {
-    /// Number of tokens that it may carry.
+    /// Minimum and maximum number of tokens that the entry's delivery may have carried.
     pub(super) fn token_bounds(&self, may_be_last_chunk: bool) -> RangeInclusive<u32> {
         if !self.is_imprecise {
             return self.tokens..=self.tokens;

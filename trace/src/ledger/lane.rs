@@ -98,7 +98,7 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// Marks a frame as observed. Returns the number of frames missed just before it.
+    /// Records that the frame numbered `seq` was observed. Returns the number of frames missed just before it, by the gap in the numbers.
     pub(crate) fn record_frame(&mut self, seq: u64, at: MonoNs) -> u64 {
         self.counts.frames += 1;
         // Before the first observed frame, none was missed.
@@ -129,7 +129,7 @@ impl Lane {
         newest_first.take_while(|&&sent| sent > at).count()
     }
 
-    /// When the oldest queued frame was sent of those sent later than `missed_until`; 0 for all.
+    /// When the oldest queued frame was sent of those sent later than `missed_until`, or of all if that is 0. `None` if none is queued.
     pub(crate) fn oldest_sent_after(&self, missed_until: MonoNs) -> Option<MonoNs> {
         let oldest = self.frames.front()?.sent_at;
         if oldest > missed_until || missed_until == MonoNs(0) {
@@ -143,7 +143,7 @@ impl Lane {
         self.frames.push_back(PendingFrame { seq, sent_at: at, chunks, load });
     }
 
-    /// Moves the oldest `count` chunks to `to`.
+    /// Moves the `count` chunks queued longest to the end of `to`.
     pub(crate) fn pop_chunks(&mut self, count: usize, to: &mut Vec<PendingChunk>) {
         let count = count.min(self.chunks.len());
         // Two copies of slices are cheaper than a move of each chunk.
@@ -181,7 +181,8 @@ impl Lane {
         Some(self.chunks.drain(..frame.chunks as usize))
     }
 
-    /// Stops waiting for receives of the queued frames and moves their chunks to `to`. Returns the number of frames, without evicted ones.
+    /// Empties the queue, because receives are not observed any more, and moves its chunks to `to`. Returns the number of frames, without
+    /// evicted ones.
     pub(crate) fn stop_waiting(&mut self, to: &mut Vec<PendingChunk>) -> usize {
         to.extend(self.chunks.drain(..));
         self.evicted_frames = 0;

@@ -92,7 +92,7 @@ impl TtftPart {
         share(self.ns, self.whole_ns)
     }
 
-    /// Adds a wait of a request. `is_new`: it has not waited here before.
+    /// Adds a wait of a request with this whole time to first token. `is_new`: it is the request's first wait here, so the request is counted.
     pub(crate) fn add_wait(&mut self, ns: u64, ttft_ns: u64, is_new: bool) {
         self.ns += u128::from(ns);
         if is_new {
@@ -171,10 +171,10 @@ impl LateLeg {
         }
     }
 
-    /// Adds a request. `receiver_use`: time use of the process that answers clients meanwhile.
-    pub(super) fn record(&mut self, late: &LateRequest, receiver_use: Option<TimeUse>) {
+    /// Adds a request that was late on this leg. `receiver_use`: time use meanwhile of the process that answers clients; `None` if unknown.
+    pub(super) fn record_late_request(&mut self, late: &LateRequest, receiver_use: Option<TimeUse>) {
         self.requests += 1;
-        self.rids.add(&late.rid);
+        self.rids.add_rid(&late.rid);
         self.ns += u128::from(late.ns);
         self.whole_ns += u128::from(late.ttft_ns);
         self.window.add(late.ns);

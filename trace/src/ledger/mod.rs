@@ -325,7 +325,7 @@ impl Ledger {
         self.totals.undecoded += 1;
         self.pending_receive.clear();
         self.totals.undecoded_times.record(at);
-        self.silences.forget_current();
+        self.silences.forget_current_silence();
         let Some(hop_index) = self.register_frame(at, undecoded.id) else {
             return;
         };
@@ -352,7 +352,7 @@ impl Ledger {
     /// Counts missed observations, of one hop or of any. Nothing is judged across them.
     fn record_missed(&mut self, at: MonoNs, missed: &Missed) {
         let count = capped(missed.count);
-        self.silences.forget_current();
+        self.silences.forget_current_silence();
         self.totals.missed.add_missed(at, missed.cause, count);
         let mut may_hide_deliveries = missed.hop.is_none();
         for hop in self.hops.all.iter_mut().filter(|h| missed.hop.is_none_or(|id| id == h.id)) {
@@ -391,7 +391,7 @@ impl Ledger {
         let Some(request) = self.table.get(ticket) else {
             return;
         };
-        for chunks in judged.iter() {
+        for chunks in judged.iter_with_carriers() {
             self.history.keep_outcome(at, &request.rid, chunks);
             self.judged.push((ticket, chunks));
         }

@@ -63,10 +63,12 @@ impl Ledger {
         let ends = groups.filter_map(|(index, group)| {
             let receives = self.group_receives_end(index);
             let deliveries = deliveries_end(self.hops.all.iter().filter(|hop| hop.group == index));
-            let deliveries = deliveries.filter(|_| self.totals.tokens.delivered > 0);
+            // Where none was ever observed, none has ceased to be.
+            let deliveries = if self.totals.tokens.delivered > 0 { deliveries } else { None };
             let stages = match (receives, deliveries) {
                 (Some(_), Some(_)) => "receives and deliveries",
                 (Some(_), None) => "receives",
+                // If both are `None`, the next line leaves.
                 (None, _) => "deliveries",
             };
             let at = receives.or(deliveries)?;

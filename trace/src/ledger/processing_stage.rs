@@ -206,7 +206,8 @@ impl ProcessingStages {
     }
 }
 
-/// Records the time at which a chunk entered or left a process (`side`). Returns the time of the other side if it is known.
+/// Records the time at which a chunk of a request entered or left (`side`) the process of a role. Returns when the same chunk passed the other
+/// side, if that is known. `all_waiting`: number of chunks of all requests that wait for their other side.
 fn pair_sides(
     all_waiting: &mut usize,
     in_process: &mut Vec<InProcess>,
@@ -225,11 +226,13 @@ fn pair_sides(
     let other_side = in_process.take_other_side(side, chunk);
     let waiting = in_process.waiting.len();
     let is_request_full = waiting > limits.in_process_per_rid;
+    // Only an entry that was just added can exceed the total.
     let is_total_full = waiting > waiting_before && *all_waiting >= limits.in_process;
     if is_request_full || is_total_full {
         in_process.waiting.pop_front();
         limits.count_reached("in_process");
     }
+    // By as many as the request's own list has become longer or shorter.
     *all_waiting = (*all_waiting + in_process.waiting.len()).saturating_sub(waiting_before);
     other_side
 }

@@ -107,6 +107,7 @@ impl Ledger {
             return;
         };
         let hop = &mut self.hops.all[hop_index];
+        // The receiver asks for its next frame as soon as it has processed this one.
         hop.requested_at = Some(at);
         let receiver = hop.last_receiver;
         // `None` if the receive was not observed.
@@ -163,7 +164,7 @@ impl Ledger {
         let hop = &mut self.hops.all[hop_index];
         if let Some(frame) = &received.frame {
             self.pending_receive.clear();
-            self.record_content(at, hop_index, frame, false);
+            self.record_frame_content(at, hop_index, frame, false);
             self.receive_pending_chunks(receive);
         } else if let Some(sent) = sent {
             self.record_queue_wait(receive, at.since(sent));
@@ -208,7 +209,7 @@ impl Ledger {
         self.receive_pending_chunks(receive);
     }
 
-    /// Subtracts frames from the backlog that were evicted at a limit before the receive of frame `id`, which shows that they were received.
+    /// Subtracts frames from the backlog that were evicted from the queue at a limit: the receive of frame `id` shows that they were received.
     fn dequeue_evicted_frames(&mut self, id: FrameId, hop_index: usize) {
         let hop = &mut self.hops.all[hop_index];
         let Some(lane) = hop.lanes.get_mut(&id.lane) else { return };
@@ -251,7 +252,8 @@ impl Ledger {
         }
     }
 
-    /// Marks the next deliveries of these chunks as uncertain: the chunks may have been delivered before deliveries were observed.
+    /// Marks the requests of these chunks, so that their next deliveries prove nothing: the chunks may have been delivered before deliveries
+    /// were observed.
     fn mark_deliveries_uncertain(&mut self, chunks: &[PendingChunk]) {
         for chunk in chunks {
             let request = self.table.get_mut(chunk.ticket);

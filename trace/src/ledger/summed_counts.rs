@@ -10,7 +10,8 @@ use crate::clock::MonoNs;
 const MIN_CHUNKS: u32 = 4;
 
 impl Totals {
-    /// Whether `claimed` is the sum of all counts on one of the request's first `before` hops. If so, records it.
+    /// Records that a process reports as count of a request what is the sum of all counts on one of the request's first `before` hops. Returns
+    /// whether `claimed` is such a sum.
     ///
     /// Only those hops precede the claiming process. A claim that does not exceed the count of some hop is a plain count. If a request
     /// changes its worker, the sum of its counts at the first one can equal a later count at the second. Hops with missed observations
