@@ -129,7 +129,12 @@ pub fn first_token_legs(numbers: &RequestNumbers, crossings: &[FirstCrossing]) -
 
 /// Adds the legs of the way from the scheduler to the tokenizer: from `start`, the first send, split at each observed send and receive of the
 /// first chunk. `whole` is the leg of the time to first token that begins with it; `None` if no later moment was observed.
-fn add_legs_of_way(legs: &mut Vec<FirstTokenLeg>, crossings: &[FirstCrossing], start: Option<MonoNs>, whole: Option<TimedLeg>) {
+fn add_legs_of_way(
+    legs: &mut Vec<FirstTokenLeg>,
+    crossings: &[FirstCrossing],
+    start: Option<MonoNs>,
+    whole: Option<TimedLeg>,
+) {
     let end = whole.and_then(|whole| end_of_way(crossings, whole));
     let last_at = whole.map_or(MonoNs(u64::MAX), TimedLeg::end);
     let end_position = end.map_or(usize::MAX, |end| end.position);
