@@ -152,28 +152,29 @@ fn severity_of_received(context: &DetectContext<'_>) -> Option<Severity> {
     Some(of_leg.unwrap_or(severity))
 }
 
-/// Describes what the receiving thread did.
-fn describe_receiving_thread(what: &WaitBreakdown) -> String {
-    let spent = &what.spent;
+/// Describes what the receiving thread did while first tokens waited for it.
+fn describe_receiving_thread(breakdown: &WaitBreakdown) -> String {
+    let spent = &breakdown.spent;
     let mut words = format!(
         "the receiving thread was on CPU {} of the time, {}",
         percent(spent.share(spent.on_ns)),
         describe_other_shares(spent)
     );
-    let upstream = what.upstream_ns as f64 / what.gap_ns.max(1) as f64;
-    if upstream >= 0.05 {
-        let _ = write!(words, "; {} of the gap was before the last hop", percent(upstream));
+    let upstream_share = breakdown.upstream_ns as f64 / breakdown.gap_ns.max(1) as f64;
+    // Less is not worth a mention.
+    if upstream_share >= 0.05 {
+        let _ = write!(words, "; {} of the gap was before the last hop", percent(upstream_share));
     }
     words
 }
 
-/// Adds the breakdown as evidence, each name prefixed with `of`.
-fn add_wait_breakdown(verdict: &mut Verdict, of: &str, what: &WaitBreakdown) {
-    let spent = &what.spent;
+/// Adds the parts of a breakdown as evidence, under names that begin with `prefix`.
+fn add_wait_breakdown(verdict: &mut Verdict, prefix: &str, breakdown: &WaitBreakdown) {
+    let spent = &breakdown.spent;
     for (name, number) in [
-        ("gap_ns", Some(what.gap_ns)),
-        ("upstream_ns", Some(what.upstream_ns)),
-        ("kernel_bytes_max", what.kernel_bytes_max),
+        ("gap_ns", Some(breakdown.gap_ns)),
+        ("upstream_ns", Some(breakdown.upstream_ns)),
+        ("kernel_bytes_max", breakdown.kernel_bytes_max),
         ("observed_ns", Some(spent.interval_ns)),
         ("processing_ns", Some(spent.processing_ns)),
         ("on_cpu_ns", Some(spent.on_ns)),
@@ -181,6 +182,6 @@ fn add_wait_breakdown(verdict: &mut Verdict, of: &str, what: &WaitBreakdown) {
         ("throttled_ns", spent.throttled_ns()),
         ("blocked_ns", spent.blocked_ns()),
     ] {
-        verdict.with_known(&format!("{of}_{name}"), number);
+        verdict.with_known(&format!("{prefix}_{name}"), number);
     }
 }

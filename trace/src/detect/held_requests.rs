@@ -58,9 +58,11 @@ struct NamedWait<'a> {
 }
 
 impl<'a> NamedWait<'a> {
+    /// A wait with the name of its hop and the process for which it waited, as far as they are known.
     fn new(context: &DetectContext<'a>, wait: &'a ProcessWait) -> Self {
         let ledger = context.ledger;
         let Some(hop) = wait.hop else {
+            // Before its dispatch, it waited for the process that reads the sockets.
             let mut readers = ledger.hops().iter().filter(|hop| hop.last).filter_map(|hop| ledger.only_receiver(hop));
             return Self { wait, hop: None, pid: readers.next().map(|reader| reader.pid) };
         };
@@ -79,7 +81,7 @@ impl HeldRequests {
     }
 
     /// Whether these are the requests of the finding.
-    pub(super) fn are_of(&self, kind: &str, hop: &str) -> bool {
+    pub(super) fn are_held_by(&self, kind: &str, hop: &str) -> bool {
         self.kind == kind && self.hop == hop
     }
 
@@ -122,7 +124,7 @@ impl HeldRequests {
         }
     }
 
-    /// Takes back what [`Self::extend_finding`] did.
+    /// Removes from a finding what [`Self::extend_finding`] added: its last words, and the limit of its severity.
     pub(super) fn restore_finding(&mut self, finding: &mut Finding) {
         let kept = finding.verdict.summary.strip_suffix(&self.added).map(str::len);
         finding.verdict.summary.truncate(kept.unwrap_or(usize::MAX));
@@ -159,7 +161,7 @@ fn is_suspended(kind: &str) -> bool {
     kind == "consumer-stopped" || kind == "consumer-frozen"
 }
 
-/// Adds the waits after the first `seen` to the findings that explain them.
+/// Adds the waits after the first `seen` ones of the run to the requests held up by the problems that explain them.
 pub(super) fn add_new_waits(context: &DetectContext<'_>, held: &mut [HeldRequests], seen: u64) {
     if held.is_empty() {
         return;

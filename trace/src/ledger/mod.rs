@@ -290,7 +290,7 @@ impl Ledger {
         self.forget_closed();
         match &event.what {
             What::Engine(engine) => {
-                self.engine.set(engine);
+                self.engine.apply_announcement(engine);
                 self.stages.forget_meanings();
             }
             What::Hop(hop) => self.announce_hop(hop),
@@ -374,7 +374,7 @@ impl Ledger {
     /// Sets the known engines.
     #[must_use]
     pub(crate) fn with_engines(mut self, engines: Engines) -> Self {
-        self.engine.resolve(engines);
+        self.engine.resolve_facts(engines);
         self
     }
 

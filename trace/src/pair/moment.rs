@@ -111,7 +111,7 @@ impl PairMoment {
         self as usize
     }
 
-    /// Whether the prefill server's clock stamps it.
+    /// Whether it is a moment of the prefill server, on whose clock its time is.
     pub fn is_of_prefill(self) -> bool {
         matches!(
             self,

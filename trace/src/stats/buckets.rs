@@ -11,7 +11,8 @@ const fn exact_bucket_of(ns: u64) -> usize {
     if ns < 1 << FINE {
         return ns as usize;
     }
-    // The leading bit and the next `FINE` bits choose the bucket; the shift drops the rest.
+    // The leading bit and the next `FINE` bits choose the bucket; the shift drops the rest. What is left of the duration is at least
+    // `1 << FINE`, so the first bucket of a doubling follows the last one of the doubling before.
     let doubling = ns.ilog2() - FINE;
     ((doubling as usize) << FINE) + (ns >> doubling) as usize
 }
@@ -57,7 +58,7 @@ impl Buckets {
         self.max = self.max.max(ns);
     }
 
-    /// Values since the last [`Self::clear`].
+    /// The same values in a form that has only buckets with a value.
     pub(crate) fn tally(&self) -> Tally {
         let mut counts = Vec::new();
         let buckets = self.counts.iter().flat_map(|buckets| buckets.iter().enumerate());
@@ -153,7 +154,7 @@ impl Tally {
         None
     }
 
-    /// Cumulative counts for rising `bounds`. A value within an eighth of a bound may count on either side.
+    /// For each of the rising `bounds`, the number of values below it. A value within an eighth of a bound may count on either side.
     pub fn cumulative_counts(&self, bounds: &[u64]) -> Vec<u64> {
         let mut counted = 0;
         let mut counts = self.counts.iter().peekable();

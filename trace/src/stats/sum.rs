@@ -43,7 +43,8 @@ impl<T: Default> Slices<T> {
         Self { seconds, ..Self::default() }
     }
 
-    /// Value of the second at `at`, cleared if it held an older one. `None` if it holds a newer one, which a late observation must not clear.
+    /// Value of the second at `at`. Its place may hold that of an older second, which is cleared by `clear`, or of a newer one: `None` then,
+    /// because a late observation must not clear it.
     pub(super) fn slice_at(&mut self, at: MonoNs, clear: impl FnOnce(&mut T)) -> Option<&mut T> {
         let second = self.seconds.number_at(at);
         let index = (second % SLICES as u64) as usize;

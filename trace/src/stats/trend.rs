@@ -55,7 +55,7 @@ impl Trend {
         self.samples.push_back(LowestLevel { level, at: now });
     }
 
-    /// The seconds until now in which the level never fell and rose in total.
+    /// The latest seconds in which the level never fell and rose in total; `None` if it did not rise.
     pub(crate) fn rising_span(&self) -> Option<RisingSpan> {
         let newest = *self.samples.back()?;
         let mut start = newest;
