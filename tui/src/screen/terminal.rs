@@ -90,7 +90,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Waits at most `time` for input or end of file, and returns whether there is either.
+/// Waits at most `time` for input or end of file on stdin, and returns whether there is either.
 pub(super) fn wait_for_input(time: Duration) -> bool {
     let stdin = io::stdin();
     // A file as stdin is always readable; crossterm then reads keys from /dev/tty.
@@ -107,8 +107,8 @@ pub(super) fn wait_for_input(time: Duration) -> bool {
 pub(super) fn read_input(time: Duration) -> anyhow::Result<Option<Input>> {
     let stdin = io::stdin();
     let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
-    let now = Timespec::default();
-    let is_closed = poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+    let no_wait = Timespec::default();
+    let is_closed = poll(&mut fds, Some(&no_wait)).is_ok_and(|ready| ready > 0)
         && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
     ensure!(!is_closed, "the terminal was closed");
     let input = event::poll(time).and_then(|ready| ready.then(event::read).transpose());

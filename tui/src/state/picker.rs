@@ -80,6 +80,7 @@ impl SourcePicker {
     /// Applies `action`. Breaks with the chosen command, or without one if the user quits.
     pub(crate) fn apply(&mut self, action: Action) -> ControlFlow<Option<Vec<String>>> {
         let page_rows = self.page_rows.max(2) as isize;
+        // Attaching to a running engine needs a second Enter. Any other action answers the question with no.
         let is_confirmed = self.asks_to_attach();
         self.asked_command = None;
         match action {
@@ -100,6 +101,7 @@ impl SourcePicker {
             // A second click on the same line opens it.
             Action::SelectRow(index) if index == self.selected_index && self.has_moved => {
                 if is_confirmed {
+                    // Asked again, so that the action below finds the question that this one has cleared.
                     self.asked_command = self.selected_offer().map(|offer| offer.command.clone());
                 }
                 return self.apply(Action::OpenSelection);
@@ -107,6 +109,7 @@ impl SourcePicker {
             Action::SelectRow(index) => self.select(index),
             Action::MoveSelection(by) => self.move_selection(by),
             Action::MovePage(by) => self.move_selection(by * page_rows),
+            // The picker has no other actions.
             _ => {}
         }
         ControlFlow::Continue(())

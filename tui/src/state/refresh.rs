@@ -126,8 +126,8 @@ impl Model {
         }
     }
 
-    /// Reads everything known of a request: it may be live, unanswered, finished, or pinned and evicted.
-    pub(crate) fn refresh_detail(&mut self, analysis: &Analysis, pinned: &PinnedHistories, rid: &str) {
+    /// Reads everything known of a request into [`Self::detail`]: it may be live, unanswered, finished, or pinned and evicted.
+    pub(crate) fn refresh_request_detail(&mut self, analysis: &Analysis, pinned: &PinnedHistories, rid: &str) {
         let ledger = analysis.ledger();
         let writer = RowWriter::new(ledger);
         let mut row = RequestRow::default();
@@ -154,9 +154,16 @@ impl Model {
         self.detail = Some(RequestDetail::new(rid, &history, life, is_known.then_some(row), ledger.engine(), facts));
     }
 
-    /// Finds the receivers between which the worst request of the finding changed.
-    pub(crate) fn refresh_finding_detail(&mut self, analysis: &Analysis, pinned: &PinnedHistories, index: usize) {
-        let finding = self.findings.get(index).filter(|finding| finding.kind == "rid-changed-worker");
+    /// Finds the receivers between which the worst request changed, for the details of the finding with this index; none unless the finding is
+    /// about that.
+    pub(crate) fn refresh_receiver_changes(
+        &mut self,
+        analysis: &Analysis,
+        pinned: &PinnedHistories,
+        finding_index: usize,
+    ) {
+        let selected = self.findings.get(finding_index);
+        let finding = selected.filter(|finding| finding.kind == "rid-changed-worker");
         self.receiver_changes = finding.and_then(|finding| {
             let ledger = analysis.ledger();
             let history = pinned.longest_history(ledger, &finding.verdict.rid);
@@ -164,7 +171,7 @@ impl Model {
         });
     }
 
-    /// The most severe finding, or what the run shows without any.
+    /// Verdict on the run: the most severe finding or, without a warning, what the run shows.
     fn judge_run(&self, ledger: &Ledger, source: &str) -> RunVerdict {
         // As in the report's headline, a finding that is over keeps its severity.
         if let Some(worst) = self.findings.first().filter(|worst| worst.verdict.severity > Severity::Info) {
@@ -227,7 +234,7 @@ impl KeyFigures {
     }
 }
 
-/// Current rates of the scheduler's sends.
+/// Current rates of the scheduler's sends; `None` if the run has just begun.
 fn scheduler_send_rates(ledger: &Ledger, traffic: &RecentTraffic) -> Option<SendRates> {
     // Until the origin is known, the first hop observed is the best guess.
     let mut outputs = ledger.hops().iter().filter(|hop| !hop.carries_requests);
@@ -450,7 +457,7 @@ mod tests {
         let row = rows.iter().find(|row| row.rid == "r0").expect("a row");
         assert_eq!((row.state, row.prompt_tokens), (RequestState::Waiting, Some(9)));
         assert!(row.flags.contains(Flag::Stall));
-        model.refresh_detail(&scene.analysis, &PinnedHistories::default(), "r0");
+        model.refresh_request_detail(&scene.analysis, &PinnedHistories::default(), "r0");
         let detail = model.detail.as_ref().expect("a detail");
         assert_eq!((detail.stages.len(), detail.evidence.len()), (1, 1));
         assert!(detail.evidence[0].text.contains("answered later requests"), "{:?}", detail.evidence);

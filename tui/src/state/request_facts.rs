@@ -49,9 +49,9 @@ impl RequestFacts {
         // The newest one if the rid was reused.
         let lossy = ledger.lossy_requests().rev().find(|lossy| &*lossy.rid == rid);
         Self {
-            confirmed_losses: lossy.and_then(|l| l.confirmed.as_deref().cloned()),
-            predicted_losses: lossy.and_then(|l| l.predicted.as_deref().cloned()),
-            itl: summary.map(|s| s.itl).unwrap_or_default(),
+            confirmed_losses: lossy.and_then(|lossy| lossy.confirmed.as_deref().cloned()),
+            predicted_losses: lossy.and_then(|lossy| lossy.predicted.as_deref().cloned()),
+            itl: summary.map(|summary| summary.itl).unwrap_or_default(),
             ..common
         }
     }

@@ -518,8 +518,8 @@ impl Ui {
             return self.find_saved_filter(name);
         }
         let mut filter = RequestFilter::parse(text)?;
-        filter.settle_times(model.span());
-        filter.read_findings(&model.findings);
+        filter.resolve_ambiguous_times(model.span());
+        filter.refresh_named_findings(&model.findings);
         // A live run goes on, so a time that it does not cover yet may come.
         if let Some(recording) = &model.position {
             filter.check_times(recording)?;

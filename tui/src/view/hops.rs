@@ -169,6 +169,7 @@ pub(super) fn worst_hop(model: &Model) -> Option<&HopSummary> {
     model.hops.iter().max_by_key(|hop| (hop.health, hop.oldest_wait_ns, hop.backlog_frames))
 }
 
+/// Draws the facts about a hop in rows of their own, and below them the histogram of queue waits with the time series beside it.
 fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) {
     pad.draw_heading(0, &format!("{} {} {}", hop.ends.from, pad.theme.rich_or_ascii("→", "->"), hop.ends.to));
     let mut y = 1;

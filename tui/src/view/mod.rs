@@ -331,7 +331,7 @@ fn draw_bottom_line(pad: &mut Pad<'_>, ui: &Ui, model: &Model) {
 /// Draws the typed filter with the keys, or with why it is refused or matches nothing.
 fn draw_filter_input(pad: &mut Pad<'_>, typed: &str, ui: &Ui, model: &Model) {
     let problem = match ui.parse_filter(typed, model) {
-        Ok(filter) => model.unobserved_term(&filter),
+        Ok(filter) => model.explain_unobserved_term(&filter),
         Err(error) => Some(error.to_string()),
     };
     match problem {

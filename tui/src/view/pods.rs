@@ -220,7 +220,7 @@ fn describe_problem(run: &PodLine, screen_width: u16) -> String {
     format!("{}: {}", words.join(" "), verdict.text)
 }
 
-/// Rows that the pairs take at most.
+/// Maximum number of rows that the lines of these pairs take.
 fn reserved_pair_rows(pairs: &[PairLine]) -> u16 {
     let shown = pairs.iter().take(MAX_PAIRS);
     let rows: u16 = shown.map(|pair| PAIR_ROWS + if pair.finding.is_some() { PAIR_ROWS } else { 0 }).sum();

@@ -146,7 +146,7 @@ fn draw_frontend_waits(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16
     y + 1
 }
 
-/// How the response to the client ended. `None` if it is complete: that is the usual case, and the narrow screen has no room to say so.
+/// Words for how the response to the client ended. `None` if it is complete: that is the usual case, and the narrow screen has no room to say so.
 fn describe_response_end(response: ResponseEnd) -> Option<String> {
     let text = match response.end {
         AnswerEnd::Whole if response.lacks_end == Some(true) => "response without a finish reason",
@@ -160,7 +160,8 @@ fn describe_response_end(response: ResponseEnd) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Compares a complete response with its own claim. The engine's endpoint may also list the end of the prompt, so more tokens show nothing.
+/// Words for a complete response with fewer tokens than its last event claims; `None` otherwise. The engine's endpoint may also list the end of the
+/// prompt, so more tokens show nothing.
 fn describe_claimed_tokens(response: ResponseEnd) -> Option<String> {
     let claimed = response.claimed_tokens?;
     let carried = response.carried_tokens?;

@@ -52,12 +52,12 @@ impl Fixture {
 
     /// Updates the selection and the detail as the run loop does before drawing.
     fn update(&mut self) {
-        self.ui.filter.find_waits(self.scene.analysis.ledger(), self.model.table.clock, true);
-        self.ui.filter.read_findings(&self.model.findings);
+        self.ui.filter.refresh_found_waits(self.scene.analysis.ledger(), self.model.table.clock, true);
+        self.ui.filter.refresh_named_findings(&self.model.findings);
         self.model.table.arrange(&self.ui.filter, self.ui.sort, &self.ui.pins);
         self.ui.update_selection(&self.model);
         if let (Tab::Request, Some(rid)) = (self.ui.tab, self.ui.selected_rid.clone()) {
-            self.model.refresh_detail(&self.scene.analysis, &self.scene.pinned, &rid);
+            self.model.refresh_request_detail(&self.scene.analysis, &self.scene.pinned, &rid);
         }
     }
 

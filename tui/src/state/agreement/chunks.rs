@@ -134,7 +134,7 @@ impl Run {
 
     fn detail(&self, rid: &str) -> RequestDetail {
         let mut model = Model::default();
-        model.refresh_detail(&self.analysis, &PinnedHistories::default(), rid);
+        model.refresh_request_detail(&self.analysis, &PinnedHistories::default(), rid);
         model.detail.expect("a detail")
     }
 }
