@@ -104,10 +104,13 @@ pub(super) fn hop_advice(engine: &dyn Facts, attribution: &Attribution<'_>, hop:
 /// Advice for first tokens that wait, by the leg where they wait.
 pub(super) fn first_token_advice(engine: &dyn Facts, bottleneck: Option<&Leg<'_>>) -> String {
     const SPREAD: &str = "no single hop or process has half of the wait: the report lists the share of each leg";
-    match (bottleneck, engine.relief("", false)) {
-        (Some(leg), _) => leg_advice(engine, leg),
-        (None, "") => SPREAD.to_owned(),
-        (None, relief) => format!("{SPREAD}; {relief} for all of them"),
+    if let Some(leg) = bottleneck {
+        return leg_advice(engine, leg);
+    }
+    // An empty role stands for any process.
+    match engine.relief("", false) {
+        "" => SPREAD.to_owned(),
+        relief => format!("{SPREAD}; {relief} for all of them"),
     }
 }
 

@@ -90,6 +90,11 @@ names! {
     }
 }
 
+/// Index of times over the whole run, in [`Leg::chunk`] and [`Leg::first_token`].
+pub(super) const RUN: usize = 0;
+/// Index of times over the last ten seconds.
+const RECENT: usize = 1;
+
 /// One leg of the path.
 #[derive(Clone, Debug)]
 pub struct Leg<'l> {
@@ -169,15 +174,7 @@ impl<'l> Attribution<'l> {
             }
         }
         add_open_waits(ledger, &mut legs);
-        // Times have two windows: the whole run, then the last ten seconds.
-        for window in 0..2 {
-            let mean_sum: f64 = legs.iter().map(|leg| leg.chunk[window].mean_ns()).sum();
-            let first_token_sum: f64 = legs.iter().map(|leg| leg.first_token[window].sum.ns as f64).sum();
-            for leg in &mut legs {
-                leg.chunk[window].share = share_of(leg.chunk[window].mean_ns(), mean_sum);
-                leg.first_token[window].share = share_of(leg.first_token[window].sum.ns as f64, first_token_sum);
-            }
-        }
+        set_shares(&mut legs);
         Self { legs }
     }
 
@@ -190,7 +187,7 @@ impl<'l> Attribution<'l> {
         let whole_ns = self.long_ns(class);
         for leg in &mut long.legs {
             let sum = leg.long_first_tokens.of_class(class);
-            leg.first_token[0] = LegTime { sum, share: share_of(sum.ns as f64, whole_ns as f64) };
+            leg.first_token[RUN] = LegTime { sum, share: share_of(sum.ns as f64, whole_ns as f64) };
         }
         long
     }
@@ -202,8 +199,8 @@ impl<'l> Attribution<'l> {
 
     /// Describes where the first tokens' time went: the bottleneck, or the two legs with most of it.
     pub(crate) fn describe_first_tokens(&self) -> String {
-        let mut legs: Vec<&Leg<'_>> = self.legs.iter().filter(|leg| leg.first_token[0].sum.ns > 0).collect();
-        legs.sort_by(|a, b| b.first_token[0].share.total_cmp(&a.first_token[0].share));
+        let mut legs: Vec<&Leg<'_>> = self.legs.iter().filter(|leg| leg.first_token[RUN].sum.ns > 0).collect();
+        legs.sort_by(|a, b| b.first_token[RUN].share.total_cmp(&a.first_token[RUN].share));
         let limit = if self.bottleneck().is_some() { 1 } else { 2 };
         let parts: Vec<String> = legs.iter().take(limit).map(|leg| leg.describe_first_tokens()).collect();
         if parts.is_empty() {
@@ -214,8 +211,8 @@ impl<'l> Attribution<'l> {
 
     /// Leg with most of the first tokens' time over the run; `None` if no leg has half of it.
     pub fn bottleneck(&self) -> Option<&Leg<'l>> {
-        let max = self.legs.iter().max_by(|a, b| a.first_token[0].share.total_cmp(&b.first_token[0].share))?;
-        (max.first_token[0].share >= BOTTLENECK_SHARE).then_some(max)
+        let max = self.legs.iter().max_by(|a, b| a.first_token[RUN].share.total_cmp(&b.first_token[RUN].share))?;
+        (max.first_token[RUN].share >= BOTTLENECK_SHARE).then_some(max)
     }
 }
 
@@ -223,7 +220,7 @@ impl Leg<'_> {
     /// Describes the leg's share of first tokens' time and its receivers' state.
     fn describe_first_tokens(&self) -> String {
         let of = self.worker.as_deref().map_or(String::new(), |worker| format!(" of {worker}"));
-        let share = percent(self.first_token[0].share);
+        let share = percent(self.first_token[RUN].share);
         let running = percent(self.spent.share(self.spent.on_ns));
         let thread = match (self.thread, self.busy) {
             (ThreadState::CpuBound, _) => format!(" (the {} was CPU-bound)", self.role),
@@ -298,13 +295,13 @@ fn wait_leg<'l>(
     let mut long_first_tokens = LongDurations::default();
     for hop in members {
         long_first_tokens.add(&hop.long_first_waits);
-        chunk[0].sum.add(hop.chunk_waits.whole());
-        chunk[1].sum.add(hop.chunk_waits.recent(now));
-        first_token[0].sum.add(hop.first_waits.whole());
-        first_token[1].sum.add(hop.first_waits.recent(now));
+        chunk[RUN].sum.add(hop.chunk_waits.whole());
+        chunk[RECENT].sum.add(hop.chunk_waits.recent(now));
+        first_token[RUN].sum.add(hop.first_waits.whole());
+        first_token[RECENT].sum.add(hop.first_waits.recent(now));
     }
     let has_waiting = members.iter().any(|hop| hop.capabilities().received && hop.oldest_waiting().is_some());
-    if chunk[0].sum.count == 0 && !has_waiting {
+    if chunk[RUN].sum.count == 0 && !has_waiting {
         return None;
     }
     let receiver = HopReceiver::of_hops(ledger, members, busy, window_ns);
@@ -491,6 +488,18 @@ fn total_wait_ns(hop: &Hop, now: MonoNs) -> u128 {
     hop.chunk_waits.whole().ns + queued_ns
 }
 
+/// Sets the share of each leg in the times of all legs, over the run and over the last ten seconds.
+fn set_shares(legs: &mut [Leg<'_>]) {
+    for window in [RUN, RECENT] {
+        let mean_sum: f64 = legs.iter().map(|leg| leg.chunk[window].mean_ns()).sum();
+        let first_token_sum: f64 = legs.iter().map(|leg| leg.first_token[window].sum.ns as f64).sum();
+        for leg in legs.iter_mut() {
+            leg.chunk[window].share = share_of(leg.chunk[window].mean_ns(), mean_sum);
+            leg.first_token[window].share = share_of(leg.first_token[window].sum.ns as f64, first_token_sum);
+        }
+    }
+}
+
 /// Adds first tokens that have not reached the tokenizer to the leg where each was last observed, with the time since then.
 fn add_open_waits(ledger: &Ledger, legs: &mut [Leg<'_>]) {
     if !ledger.observes_gaps() {
@@ -529,7 +538,7 @@ pub fn busy_share<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, wind
         let away = share_of(away_ns as f64, window_ns as f64);
         let key = receiver_key(hop);
         match receivers.iter_mut().find(|known| known.key == key && key != NAMELESS) {
-            // Another connection of this receiver, which processes one frame at a time.
+            // Another connection of this receiver: it processes one frame at a time, and has the same thread with the same polls.
             Some(known) => {
                 known.processing += processing;
                 known.away = known.away.max(away);

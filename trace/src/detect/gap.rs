@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 
+use super::attribution::RUN;
 use super::consumer::{describe_other_shares, round_share};
 use super::explained_ttft::describe_share;
 use super::thresholds::{GAP_WARNING_NS, gap_severity};
@@ -112,7 +113,7 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
         verdict
             .hop(leg.name)
             .with("bottleneck", leg.describe())
-            .with("bottleneck_share", round_share(leg.first_token[0].share))
+            .with("bottleneck_share", round_share(leg.first_token[RUN].share))
             .with("bottleneck_thread", json!(leg.thread))
             .with_known("bottleneck_worker", leg.worker.as_deref());
     }

@@ -111,14 +111,16 @@ impl HeldRequests {
             // The process that receives the last frames reads the sockets, on the same thread. It prepares requests as long as it runs at all.
             Arrived => is_about_receiver(self.kind) && context.hop_target(&self.hop) == HopTarget::Tokenizer,
             Read => is_suspended(self.kind) && context.hop_target(&self.hop) == HopTarget::Tokenizer,
+            // No process waits are recorded for the other legs.
             _ => false,
         };
         if !is_of_process || !self.spans.iter().any(|span| span.explains(wait, named.pid)) {
             return;
         }
-        let is_new = self.last_request != Some(wait.request);
+        // Waits of one request follow each other.
+        let is_first_wait = self.last_request != Some(wait.request);
         self.last_request = Some(wait.request);
-        self.part.add_wait(wait.ns(), wait.ttft_ns, is_new);
+        self.part.add_wait(wait.ns(), wait.ttft_ns, is_first_wait);
         if let Err(index) = self.legs.binary_search(&wait.leg_from) {
             self.legs.insert(index, wait.leg_from);
         }

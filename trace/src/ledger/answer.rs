@@ -77,7 +77,7 @@ impl Ledger {
             self.retries.record_response(at, answer.rid);
         }
         self.keep_response_end(answer);
-        self.follow_response_end(at, answer.rid);
+        self.record_response_end_for_retries(at, answer.rid);
         self.count_answer(at, answer);
         // A client that disconnected early did not wait for the rest.
         if !is_judged_by_chunks

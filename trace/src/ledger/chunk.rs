@@ -179,7 +179,8 @@ impl Ledger {
         CheckedChunk { ticket, stream_index, step }
     }
 
-    /// Step of a chunk with inconsistent counts, or with a rid that a previous request may still use.
+    /// Marks requests as live at the same time if this chunk shows that: one with inconsistent counts, or with a rid that a previous request may
+    /// still use. Returns the step of the chunk, without a verdict on its tokens if its rid is shared.
     #[cold]
     fn resolve_shared_rid(&mut self, checked: CheckedChunk, context: &FrameContext, chunk: &Chunk<'_>) -> CountStep {
         if checked.step.verdict == CountVerdict::Overlap || self.is_of_predecessor(checked, context, chunk) {

@@ -53,6 +53,7 @@ impl ClientlessRequests {
     /// Records that the scheduler was asked to abort all requests.
     pub(super) fn record_abort_of_all(&mut self, abort: RequestAbort) {
         for watched in &mut self.watched {
+            // An abort of the request itself came before, and counts.
             watched.abort.get_or_insert(abort);
         }
     }

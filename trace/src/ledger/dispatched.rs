@@ -458,7 +458,7 @@ impl Ledger {
                 self.totals.dispatched.requests += 1;
                 // The rid may have another client.
                 self.unwatch_clientless(request.rid);
-                self.follow_dispatch(at, request.rid);
+                self.record_dispatch_for_retries(at, request.rid);
                 // With a rid in use, a chunk does not show whose it is.
                 let is_in_use = self.table.ticket_of(request.rid).is_some();
                 let missed = if is_in_use { UNJUDGED } else { self.hops.missed_messages() };
@@ -470,7 +470,7 @@ impl Ledger {
                 // The process that forwards it received it on another hop, where it counts.
                 if !is_repeated {
                     self.totals.dispatched.aborts += 1;
-                    self.follow_abort(at, request.rid);
+                    self.record_abort_for_retries(at, request.rid);
                 }
                 // A retry with the rid of a finished request may be waiting.
                 let is_waiting = self.dispatched.mark_aborted(request.rid, message);

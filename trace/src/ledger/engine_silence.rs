@@ -237,7 +237,7 @@ impl Ledger {
         let end = forwarded.map_or(at, |forwarded| forwarded.max(at));
         let Some(from) = self.silences.record_frame(at, end) else { return };
         let hop_name = self.hops.groups[hop.group].name.as_str().into();
-        let Some(usual_ns) = self.usual_silence_ns(at.since(from)) else { return };
+        let Some(usual_ns) = self.usual_chunk_interval_ns(at.since(from)) else { return };
         // Without a usual pace, no pause is long.
         let Some(usual_token_ns) = self.itl_sent_by_token.quantile(0.5) else { return };
         let silence = EngineSilence {
@@ -268,7 +268,7 @@ impl Ledger {
 
     /// Median time between two chunks of a stream, with which a silence of `silence_ns` is compared. `None` if the silence is not far longer, or
     /// if sends may have been blocked or unseen.
-    fn usual_silence_ns(&self, silence_ns: u64) -> Option<u64> {
+    fn usual_chunk_interval_ns(&self, silence_ns: u64) -> Option<u64> {
         let usual_ns = self.itl_sent.quantile(0.5)?;
         let mut outputs = self.hops.all.iter().filter(|hop| !hop.carries_requests);
         let is_blocked = outputs.any(|hop| hop.counts.backlog >= BLOCKING_FRAMES);
@@ -326,7 +326,7 @@ impl Ledger {
         if self.engine.facts().ends_silently() {
             return None;
         }
-        let usual_ns = self.usual_silence_ns(now.since(from))?;
+        let usual_ns = self.usual_chunk_interval_ns(now.since(from))?;
         // A stream that was silent for longer may have ended otherwise.
         let active_since = MonoNs(from.0.saturating_sub(usual_ns.saturating_mul(MIN_TIMES_USUAL)));
         let streaming = self.table.iter().filter(|request| self.is_streaming_since(request, active_since));

@@ -347,7 +347,7 @@ impl Hop {
         }
     }
 
-    /// Remembers a request whose first chunk is in the frame received at this time.
+    /// Remembers a request whose first chunk is in the frame received at this time, until the frame is processed, if that is observed.
     pub(crate) fn add_unprocessed_request(&mut self, received_at: MonoNs, ticket: Ticket) {
         if self.shows.processed {
             let unprocessed = UnprocessedRequest { received_at, ticket };

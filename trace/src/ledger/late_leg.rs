@@ -92,10 +92,10 @@ impl TtftPart {
         share(self.ns, self.whole_ns)
     }
 
-    /// Adds a wait of a request with this whole time to first token. `is_new`: it is the request's first wait here, so the request is counted.
-    pub(crate) fn add_wait(&mut self, ns: u64, ttft_ns: u64, is_new: bool) {
+    /// Adds a wait of `ns` of a request whose whole time to first token is `ttft_ns`. The request itself counts with its first wait only.
+    pub(crate) fn add_wait(&mut self, ns: u64, ttft_ns: u64, is_first_wait: bool) {
         self.ns += u128::from(ns);
-        if is_new {
+        if is_first_wait {
             self.requests += 1;
             self.whole_ns += u128::from(ttft_ns);
         }

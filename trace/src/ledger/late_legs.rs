@@ -73,10 +73,10 @@ impl SilencedRequests {
         if late.ns >= self.requests.amount {
             self.worst_hop = late.wait.map(|wait| wait.hop);
         }
-        let is_new = *self.last_rid != *late.rid;
-        self.requests.record_request(late.to(), &late.rid, late.ns, is_new);
-        self.part.add_wait(late.ns, late.ttft_ns, is_new);
-        if is_new {
+        let is_first_wait = *self.last_rid != *late.rid;
+        self.requests.record_request(late.to(), &late.rid, late.ns, is_first_wait);
+        self.part.add_wait(late.ns, late.ttft_ns, is_first_wait);
+        if is_first_wait {
             self.last_rid = late.rid.clone();
         }
     }

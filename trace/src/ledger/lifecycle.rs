@@ -123,6 +123,7 @@ impl Ledger {
 
     /// The request silent longest of the next few in the table. Finding the one of all would scan the table at each new request.
     fn find_eviction_candidate(&mut self) -> Option<Ticket> {
+        // Each call advances the table's cursor, so that the next eviction looks at others.
         let candidates: [Option<Ticket>; EVICTION_CANDIDATES] = std::array::from_fn(|_| self.table.next_record());
         candidates.into_iter().flatten().min_by_key(|ticket| {
             let request = self.table.get(*ticket);

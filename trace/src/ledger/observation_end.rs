@@ -15,8 +15,8 @@ pub struct ObservationEnd {
     pub at: MonoNs,
 }
 
-/// When the last of these hops ceased to be observed; `None` while one is, and if none was.
-fn last_end<'a>(
+/// When the last of these hops ceased to be observed, by `end`; `None` while one of them is observed, and if none ever was.
+fn last_observation_end<'a>(
     hops: impl Iterator<Item = &'a Hop> + Clone,
     is_observed: fn(&Hop) -> bool,
     end: fn(&Hop) -> Option<MonoNs>,
@@ -28,11 +28,11 @@ fn last_end<'a>(
 }
 
 fn receives_end<'a>(hops: impl Iterator<Item = &'a Hop> + Clone) -> Option<MonoNs> {
-    last_end(hops, |hop| hop.shows.received, |hop| hop.receives_end)
+    last_observation_end(hops, |hop| hop.shows.received, |hop| hop.receives_end)
 }
 
 fn deliveries_end<'a>(hops: impl Iterator<Item = &'a Hop> + Clone) -> Option<MonoNs> {
-    last_end(hops, |hop| hop.shows.delivered, |hop| hop.deliveries_end)
+    last_observation_end(hops, |hop| hop.shows.delivered, |hop| hop.deliveries_end)
 }
 
 impl Ledger {

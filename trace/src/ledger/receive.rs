@@ -280,7 +280,7 @@ impl Ledger {
             }
             for chunk in block {
                 if chunk.number == 1 && receive.is_observed {
-                    self.record_first_receive(receive, *chunk);
+                    self.record_first_chunk_wait(receive, *chunk);
                 }
                 if leads_to_tokenizer {
                     self.receive_chunk(receive, *chunk);
@@ -294,7 +294,7 @@ impl Ledger {
     }
 
     /// Records the queue wait of a request's first chunk.
-    fn record_first_receive(&mut self, receive: FrameReceive, chunk: PendingChunk) {
+    fn record_first_chunk_wait(&mut self, receive: FrameReceive, chunk: PendingChunk) {
         let hop = &mut self.hops.all[receive.hop_index];
         let Some(request) = self.table.get_mut(chunk.ticket) else { return };
         let stream = request.streams.iter().find(|stream| stream.hop == hop.id);

@@ -208,22 +208,22 @@ impl Retries {
 }
 
 impl Ledger {
-    /// Records the end of a response, if the engine sends an abort after each.
-    pub(super) fn follow_response_end(&mut self, at: MonoNs, rid: &str) {
+    /// Records the end of a response, which may end a later retry with its rid, if the engine sends an abort after each response.
+    pub(super) fn record_response_end_for_retries(&mut self, at: MonoNs, rid: &str) {
         if let Some(delay_ns) = self.engine.facts().abort_delay_ns() {
             self.retries.record_response_end(at, rid, delay_ns);
         }
     }
 
-    /// Records a dispatch, if the engine sends an abort after each response.
-    pub(super) fn follow_dispatch(&mut self, at: MonoNs, rid: &str) {
+    /// Records a dispatch, which may be a retry, if the engine sends an abort after each response.
+    pub(super) fn record_dispatch_for_retries(&mut self, at: MonoNs, rid: &str) {
         if let Some(delay_ns) = self.engine.facts().abort_delay_ns() {
             self.retries.record_dispatch(at, rid, delay_ns);
         }
     }
 
-    /// Records an abort, if the engine sends one after each response.
-    pub(super) fn follow_abort(&mut self, at: MonoNs, rid: &str) {
+    /// Records an abort, which may end a retry, if the engine sends one after each response.
+    pub(super) fn record_abort_for_retries(&mut self, at: MonoNs, rid: &str) {
         if let Some(delay_ns) = self.engine.facts().abort_delay_ns() {
             self.retries.record_abort(at, rid, delay_ns);
         }

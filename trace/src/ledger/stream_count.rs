@@ -315,6 +315,7 @@ impl StreamCount {
             self.high = if listed > 0 { completion } else { self.high.max(completion) };
             return CountStep::new(new, new.min(listed), CountVerdict::Rebased);
         }
+        // If all tokens are new, both readings list the same ids.
         if new > 0 && new != completion {
             if listed == new {
                 self.evidence = Evidence::Delta;

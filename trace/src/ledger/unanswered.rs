@@ -127,7 +127,7 @@ impl Ledger {
     fn mark_unanswered(&mut self, number: u64) {
         let Some(waiting) = self.dispatched.waiting.get_mut(&number) else { return };
         if self.table.ticket_of(&waiting.rid).is_some() {
-            // It has chunks, which were not recognised as its answer.
+            // It has chunks, which were not recognised as its answer. With this mark, no number of missed messages makes it unanswered.
             waiting.missed_before = UNJUDGED;
             return;
         }

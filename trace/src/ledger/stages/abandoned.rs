@@ -132,6 +132,7 @@ impl AbandonedRequests {
         } else if self.longest.len() < MAX_LONGEST {
             self.longest.push(request);
         } else if let Some(shortest) = self.longest.last_mut().filter(|last| last.length_ns() < request.length_ns()) {
+            // The list is sorted, so the last one is the shortest.
             *shortest = request;
         } else {
             return;
