@@ -281,10 +281,9 @@ fn action_while_typing(key: &KeyEvent) -> Option<Action> {
 }
 
 #[cfg(test)]
-mod journeys;
-
-#[cfg(test)]
 mod tests {
+    mod journeys;
+
     use super::*;
 
     #[test]

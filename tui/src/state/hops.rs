@@ -222,7 +222,7 @@ mod tests {
     use trace::event::Capabilities;
 
     use super::*;
-    use crate::state::scene::{MS, Scene};
+    use crate::state::tests::scene::{MS, Scene};
 
     #[test]
     fn hops_are_listed_in_path_order() {

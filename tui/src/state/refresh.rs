@@ -378,7 +378,7 @@ mod tests {
     use trace::ledger::Limits;
     use trace::{FrameId, HopId};
 
-    use crate::state::scene::{MS, Scene};
+    use crate::state::tests::scene::{MS, Scene};
 
     /// Rows of the table in its default order, with up to `shown` finished requests.
     fn rows<'a>(model: &'a mut Model, scene: &Scene, shown: usize, pins: &BTreeSet<String>) -> Vec<&'a RequestRow> {

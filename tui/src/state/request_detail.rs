@@ -238,7 +238,7 @@ mod tests {
 
     use super::*;
     use crate::state::model::Model;
-    use crate::state::scene::{MS, Scene};
+    use crate::state::tests::scene::{MS, Scene};
 
     #[test]
     fn unknown_chunks_are_left_out_where_a_tool_call_is_damaged() {

@@ -12,7 +12,7 @@ use trace::{Analysis, Config, HopId};
 use super::*;
 use crate::state::model::RunValues;
 use crate::state::refresh::FINISHED_SHOWN;
-use crate::state::scene::{MS, Scene};
+use crate::state::tests::scene::{MS, Scene};
 
 mod completeness;
 mod cpu;
