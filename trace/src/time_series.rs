@@ -123,6 +123,7 @@ impl SeriesSlot for SlotValues {
         self.passed = self.passed.combine_with(next.passed, u64::saturating_add);
         self.live = self.live.max(next.live);
         self.gap.add(&next.gap);
+        // The joined slot has values if one of the two has.
         self.receives_ended &= next.receives_ended;
         self.deliveries_ended &= next.deliveries_ended;
         if self.hops.len() < next.hops.len() {

@@ -91,6 +91,7 @@ impl LateConsumer<'_> {
             .with_known("kernel_bytes_max", self.group.kernel.max_between(self.from, context.now));
         for &state in AwayState::ALL {
             let share = round_share(spent.share(self.away.time_in(state)));
+            // `blocked` above is all time off the CPU without waiting for one.
             if share > 0.0 && state != AwayState::Blocked {
                 verdict.with(state.as_str(), share);
             }

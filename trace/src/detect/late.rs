@@ -144,6 +144,7 @@ pub(super) fn detect_late_frontend(context: &DetectContext<'_>, out: &mut Verdic
         return;
     };
     let parts = [("first", &waits.first_token), ("last", &waits.last_token)];
+    // A part without a long wait is not named.
     let late = parts.iter().filter(|(_, waits)| longest_wait_ns(waits) >= GAP_WARNING_NS);
     let late = late.map(|(which, waits)| {
         format!(

@@ -157,6 +157,7 @@ impl Ledger {
         answers.uncounted += u64::from(answer.tokens.is_none());
         answers.claiming += u64::from(answer.completion_tokens.is_some());
         answers.tokens_claimed += answer.completion_tokens.map_or(0, u64::from);
+        // Only a response that is read event by event over HTTP has one.
         if let Some(content) = &answer.content {
             *answers.events.get_or_insert_default() += u64::from(content.events);
             answers.event_tokens_max = answers.event_tokens_max.max(content.event_tokens_max);

@@ -545,6 +545,7 @@ impl DeliveryTracker {
         let mut to = self.delivered_to;
         while let Some(entry) = self.in_flight.front().copied() {
             let remaining = tokens - covered;
+            // An entry that does not fit whole stays in flight.
             let is_within_delivery = remaining > 0 && entry.tokens <= remaining;
             if !is_within_delivery {
                 break;

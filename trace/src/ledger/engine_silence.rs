@@ -176,9 +176,11 @@ impl EngineSilences {
     ) {
         let Some(ended) = &mut self.ended_silence else { return };
         let since_end = at.since(ended.silence.to);
+        // The stream's first chunk after the silence: it was open before it.
         if last_at <= ended.silence.from && since_end <= MAX_RESUME_NS {
             ended.silence.streams += u64::from(is_streamed());
         }
+        // Frames that were only held up bring their tokens at once.
         if since_end <= ended.catch_up_ns() {
             ended.tokens_after += u64::from(tokens);
         }

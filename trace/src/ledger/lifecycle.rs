@@ -177,6 +177,7 @@ impl Ledger {
         let has_arrived = if self.hops.any_last {
             self.has_reached_tokenizer(request)
         } else {
+            // Where no hop is known to lead to the tokenizer, the end must have passed each one.
             request.streams.iter().all(Stream::is_finished)
         };
         let awaits_no_delivery =

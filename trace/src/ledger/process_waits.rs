@@ -65,6 +65,7 @@ impl ProcessWaits {
         let mut has_evicted = false;
         for timed in path.legs().filter(|timed| timed.ns >= LATE_NS) {
             for WaitSpan { hop, from, to } in wait_spans(request, timed).into_iter().flatten() {
+                // A part of a long leg may be short.
                 if to.since(from) < LATE_NS {
                     continue;
                 }

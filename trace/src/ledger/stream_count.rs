@@ -205,6 +205,7 @@ impl StreamCount {
         self.has_begun = true;
         self.epoch = epoch;
         if is_first {
+            // `None` is less than any number.
             self.is_whole = reported.watched_frames >= Some(LONG_WATCHED_FRAMES);
         } else if has_missed {
             self.is_whole = false;

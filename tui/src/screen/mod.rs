@@ -101,6 +101,7 @@ impl Screen {
     /// Takes over the terminal.
     pub fn open(options: &ScreenOptions) -> anyhow::Result<Self> {
         let now = Instant::now();
+        // First, so that no log line is written into the screen.
         let log_hold = LogHold::begin();
         let terminal = Terminal::open().context("cannot take over the terminal; --headless runs without one")?;
         Ok(Self {
@@ -505,6 +506,7 @@ pub fn pick_source(offers: Vec<SourceOffer>, searches: &Receiver<FoundSources>) 
         Terminal::open().context("cannot take over the terminal; tokengap --help lists what can be run")?;
     let theme = Theme::detect();
     loop {
+        // Each search finds all sources, so only the latest one counts.
         if let Some(latest) = searches.try_iter().last() {
             picker.has_searched = true;
             picker.blind = latest.blind;

@@ -53,6 +53,7 @@ impl Model {
         self.deliveries_end = ledger.deliveries_end();
         self.merged_predicted = self.chunks.dropped_predicted.map(|_| ledger.totals().predicted.merged);
         self.itl = Itl::of(ledger);
+        // At this instant, as the report has them: those of the last detector run may be older than the numbers beside them.
         let findings = analysis.findings_now();
         self.findings = findings.sorted().into_iter().cloned().collect();
         self.worst_rank = self.findings.first().map(|worst| findings.rank(worst)).unwrap_or_default();
@@ -68,6 +69,7 @@ impl Model {
         self.ttft = ttft.and_then(TtftReport::into_main_group);
         self.threads = threads::thread_lines(ledger);
         self.stacks = StackLine::all(ledger).unwrap_or_default();
+        // Made of the findings and counts above.
         self.verdict = self.judge_run(ledger, &run.source);
         let totals = ledger.totals();
         let missed = totals.missed.reported() + totals.missed.unannounced;
@@ -304,6 +306,7 @@ impl<'a> RowWriter<'a> {
         numbers: &RequestNumbers,
         is_stalled: bool,
     ) {
+        // Rows are reused, so that a refresh allocates nothing: no field may keep its old value.
         row.rid.clear();
         row.rid.push_str(rid);
         row.state = state;

@@ -378,6 +378,7 @@ pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
     let chunks = &model.chunks;
     let worst_hop_health = model.hops.iter().map(|hop| hop.health).max().unwrap_or_default();
     let observes_receives = model.output_hops().any(|hop| hop.backlog_max_frames.is_some());
+    // Without observed deliveries, predicted losses take the place of confirmed ones.
     let is_predicted = chunks.dropped_confirmed.is_none() && chunks.shown_prediction().is_some();
     let lost = if is_predicted {
         ChartSeries::new("chunks lost?", chart::format_whole, |slot| {

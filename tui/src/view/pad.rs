@@ -350,6 +350,7 @@ pub(super) fn shorten_to_number(text: &str, width: u16) -> Cow<'_, str> {
         let numbered = words.iter().enumerate().filter(|(_, word)| word.starts_with(|c: char| c.is_ascii_digit()));
         let numbers: Vec<usize> = numbered.map(|(index, _)| index).collect();
         match numbers[..] {
+            // The first number is the one that the row is about.
             [_, second, ..] => words.truncate(second),
             [only] => {
                 let has_long_label = only > 1 && only + 1 < words.len();

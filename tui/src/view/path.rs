@@ -118,6 +118,7 @@ fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16)
         let start_x = x;
         x = pad.draw_text(x, y, &arrow.ends.from, Ink::Strong);
         let health_ink = Ink::Health(arrow.health);
+        // Less the head and a space at both ends.
         let shaft = pad.theme.rich_or_ascii("─", "-").repeat(usize::from(arrow_width) - 3);
         let head = pad.theme.rich_or_ascii("▶", ">");
         pad.draw_text(x + 1, y, &format!("{shaft}{head}"), health_ink);
