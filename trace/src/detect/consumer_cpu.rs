@@ -6,7 +6,7 @@ use super::advice::Receivers;
 use super::consumer::{LateConsumer, round_share, worst_consumer_of_each_group};
 use super::thresholds::{CPU_BOUND_SHARE, GAP_WARNING_NS, LATE_NS, STARVED_SHARE, gap_severity};
 use super::{DetectContext, Severity, Verdicts, advice};
-use crate::ledger::StackFunction;
+use crate::ledger::{Request, StackFunction};
 use crate::words::{bytes, count, duration, percent, plural};
 
 /// With fewer stack samples of a running thread, a share is not significant.
@@ -108,13 +108,16 @@ pub(super) fn detect_logged_cpu_bound_consumer(context: &DetectContext<'_>, out:
     if recv_wait.is_some_and(|ns| ns >= IDLE_WAIT_NS) {
         return;
     }
-    let waits = context
-        .ledger
-        .requests()
-        .filter_map(|r| Some(context.now.since(r.waiting_since()?)))
-        .filter(|&ns| ns >= LATE_NS);
-    let (waiting, oldest_ns) = waits.fold((0, 0), |(n, oldest), ns| (n + 1, u64::max(oldest, ns)));
-    let worst_ns = context.ledger.worst_gap().map_or(0, |w| w.ns).max(oldest_ns);
+    let mut waiting = 0;
+    let mut oldest_ns = 0;
+    for since in context.ledger.requests().filter_map(Request::waiting_since) {
+        let wait_ns = context.now.since(since);
+        if wait_ns >= LATE_NS {
+            waiting += 1;
+            oldest_ns = wait_ns.max(oldest_ns);
+        }
+    }
+    let worst_ns = context.ledger.worst_gap().map_or(0, |worst| worst.ns).max(oldest_ns);
     if worst_ns < GAP_WARNING_NS && (waiting > 0 || context.ledger.observes_gaps()) {
         return;
     }

@@ -100,8 +100,8 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
         add_wait_breakdown(verdict, "judged", &waits.total);
     }
     // A wait still in progress has no attribution yet.
-    if let Some((_, worst)) = waits.worst.as_ref().filter(|(of, _)| **of == *rid) {
-        add_wait_breakdown(verdict, "worst", worst);
+    if let Some(worst) = waits.worst.as_ref().filter(|worst| *worst.rid == *rid) {
+        add_wait_breakdown(verdict, "worst", &worst.breakdown);
     }
 }
 

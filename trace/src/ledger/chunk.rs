@@ -356,7 +356,7 @@ impl Ledger {
                 request.silence_ns = request.silence_ns.max(NonZeroU64::new(silence_ns.max(1)));
             }
         }
-        request.first_receive_missed |= is_first && context.hides_receives || is_ambiguous_first;
+        request.first_receive_missed |= (is_first && context.hides_receives) || is_ambiguous_first;
         let number = stream.chunks + 1;
         let reported_count = chunk.completion_tokens.unwrap_or(0);
         if !is_repeat {

@@ -108,8 +108,8 @@ pub(super) struct AnsweredRequests {
 }
 
 impl AnsweredRequests {
-    fn counting(seconds: RunSeconds) -> Self {
-        Self { first_chunk_waits: WindowedDistribution::counting(seconds), ..Self::default() }
+    fn with_seconds(seconds: RunSeconds) -> Self {
+        Self { first_chunk_waits: WindowedDistribution::with_seconds(seconds), ..Self::default() }
     }
 }
 
@@ -326,7 +326,7 @@ impl DispatchedRequests {
     /// Counts a request as answered that had this number on a hop, and marks those before it there as overtaken.
     fn count_answered(&mut self, at: MonoNs, hop: HopId, number: u64, sent_at: MonoNs) {
         let seconds = self.seconds;
-        let answered_on_hop = self.answered.entry(hop).or_insert_with(|| AnsweredRequests::counting(seconds));
+        let answered_on_hop = self.answered.entry(hop).or_insert_with(|| AnsweredRequests::with_seconds(seconds));
         answered_on_hop.first_chunk_waits.record(at, at.since(sent_at));
         // Each waiting request is marked once, by the first later one that has a chunk. Earlier marks need no second look.
         if number > answered_on_hop.overtaken_below {

@@ -161,7 +161,10 @@ impl EngineSilences {
 
     /// Records tokens of a stream that was open at `last_at` and that the wire lost: what was sent meanwhile is unknown.
     pub(super) fn record_wire_loss(&mut self, last_at: MonoNs) {
-        self.ended_silence.take_if(|ended| last_at <= ended.silence.from && !ended.is_confirmed);
+        let is_unconfirmed = |ended: &EndedSilence| last_at <= ended.silence.from && !ended.is_confirmed;
+        if self.ended_silence.as_ref().is_some_and(is_unconfirmed) {
+            self.ended_silence = None;
+        }
     }
 
     /// Counts new tokens of a stream after the silence that has just ended. `last_at` is the time of the stream's chunk before: if that precedes

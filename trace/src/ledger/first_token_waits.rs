@@ -48,14 +48,21 @@ pub(crate) struct WaitBreakdown {
     pub kernel_bytes_max: Option<u64>,
 }
 
+/// The wait of one request.
+#[derive(Clone, Debug)]
+pub(crate) struct WorstWait {
+    pub rid: Box<str>,
+    pub breakdown: WaitBreakdown,
+}
+
 /// All waits of the run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FirstTokenWaits {
     pending: VecDeque<FirstTokenWait>,
     /// Sum of all judged waits.
     pub total: WaitBreakdown,
-    /// Longest judged wait, with its request.
-    pub worst: Option<(Box<str>, WaitBreakdown)>,
+    /// Longest judged wait.
+    pub worst: Option<WorstWait>,
     /// Waits without samples of the thread.
     pub unjudged: u64,
 }
@@ -107,9 +114,9 @@ impl FirstTokenWaits {
             spent: total.spent.plus(spent),
             kernel_bytes_max: total.kernel_bytes_max.max(breakdown.kernel_bytes_max),
         };
-        let is_worst = self.worst.as_ref().is_none_or(|(_, worst)| breakdown.gap_ns >= worst.gap_ns);
+        let is_worst = self.worst.as_ref().is_none_or(|worst| breakdown.gap_ns >= worst.breakdown.gap_ns);
         if is_worst {
-            self.worst = Some((wait.rid.clone(), breakdown));
+            self.worst = Some(WorstWait { rid: wait.rid.clone(), breakdown });
         }
     }
 
@@ -162,7 +169,7 @@ mod tests {
         assert_eq!(waits.total.requests, 1);
         sample(&mut threads, 600, 0);
         waits.judge_covered(BY, &threads, &groups);
-        let (rid, worst) = waits.worst.clone().unwrap();
+        let WorstWait { rid, breakdown: worst } = waits.worst.clone().unwrap();
         assert_eq!((&*rid, worst.gap_ns, worst.upstream_ns), ("b", 500 * MS, 50 * MS));
         assert_eq!((worst.spent.on_ns, worst.spent.interval_ns), (320 * MS, 450 * MS));
         assert_eq!(waits.total.spent.on_ns, 560 * MS);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use hashbrown::HashMap;
 
 use super::absence::AwayTimes;
-use super::lane::{Lane, LaneCounts, PendingChunk};
+use super::lane::{Lane, LaneCounts, PendingChunk, QueuedLoad};
 use super::late_frames::LateFrames;
 use super::limits::push_bounded;
 use super::time_use::TimeUse;
@@ -221,8 +221,8 @@ impl Hop {
         Self {
             id,
             group,
-            chunk_waits: WindowedSum::counting(seconds),
-            first_waits: WindowedSum::counting(seconds),
+            chunk_waits: WindowedSum::with_seconds(seconds),
+            first_waits: WindowedSum::with_seconds(seconds),
             ..Self::default()
         }
     }
@@ -297,10 +297,15 @@ impl Hop {
         self.lanes.values().filter_map(|lane| lane.oldest_sent_after(self.receives_missed_until)).min()
     }
 
-    /// Chunks and bytes of the queued frames; `None` if some were evicted at a limit.
-    pub fn waiting_load(&self) -> Option<(u64, u64)> {
-        let mut loads = self.lanes.values().map(Lane::waiting_load);
-        loads.try_fold((0, 0), |sum, load| load.map(|load| (sum.0 + load.0, sum.1 + load.1)))
+    /// Load of the queued frames; `None` if some were evicted at a limit.
+    pub fn queued_load(&self) -> Option<QueuedLoad> {
+        let mut sum = QueuedLoad::default();
+        for lane in self.lanes.values() {
+            let load = lane.queued_load()?;
+            sum.chunks += load.chunks;
+            sum.bytes += load.bytes;
+        }
+        Some(sum)
     }
 
     /// Thread of the last receive; `None` if not observed.

@@ -299,7 +299,7 @@ impl Hops {
     /// Index of the group of hops between these ends, which is added if there is none.
     fn group_or_add(&mut self, ends: Ends<&str>) -> usize {
         self.group_between(ends).unwrap_or_else(|| {
-            let send_wait = WindowedDistribution::counting(self.processing_stages.seconds);
+            let send_wait = WindowedDistribution::with_seconds(self.processing_stages.seconds);
             let mut group = HopGroup { send_wait, ..HopGroup::default() };
             group.set_ends(ends);
             self.groups.push(group);

@@ -43,6 +43,15 @@ impl FrameLoad {
     }
 }
 
+/// Load of frames that were sent and not received yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueuedLoad {
+    /// Chunks inside them.
+    pub chunks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
 /// Traffic of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaneCounts {
@@ -154,14 +163,14 @@ impl Lane {
         self.chunks.drain(..count);
     }
 
-    /// Number of chunks and bytes of the queued frames; `None` if some were evicted at a limit.
-    pub(crate) fn waiting_load(&self) -> Option<(u64, u64)> {
+    /// Load of the queued frames; `None` if some were evicted at a limit.
+    pub(crate) fn queued_load(&self) -> Option<QueuedLoad> {
         if self.evicted_frames > 0 {
             return None;
         }
         let chunks = self.frames.iter().map(|frame| u64::from(frame.load.chunks)).sum();
         let bytes = self.frames.iter().map(|frame| u64::from(frame.load.bytes)).sum();
-        Some((chunks, bytes))
+        Some(QueuedLoad { chunks, bytes })
     }
 
     /// Number of queued frames, including evicted ones.
@@ -223,7 +232,7 @@ mod tests {
         lane.push_frame(7, MonoNs(1), 0, FrameLoad::new(3, 100));
         assert_eq!(lane.record_frame(8, MonoNs(2)), 0);
         lane.push_frame(8, MonoNs(2), 0, FrameLoad::new(2, 50));
-        assert_eq!(lane.waiting_load(), Some((5, 150)));
+        assert_eq!(lane.queued_load(), Some(QueuedLoad { chunks: 5, bytes: 150 }));
         assert_eq!(lane.record_frame(11, MonoNs(3)), 2);
         let mut pop = |seq| lane.pop_through(seq).map(|frame| (frame.seq, frame.sent_at));
         assert_eq!((pop(5), pop(7)), (None, Some((7, MonoNs(1)))));

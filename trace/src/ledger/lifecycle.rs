@@ -46,7 +46,7 @@ impl Ledger {
         self.advance_process_waits(now);
         self.judge_prefills(now);
         for group in &mut self.hops.groups {
-            group.trend.sample(now, group.backlog);
+            group.trend.record_level(now, group.backlog);
             group.course.record_tick(now, group.backlog, &group.trend);
         }
     }

@@ -89,7 +89,7 @@ pub use history::{ChunkRecord, DEFAULT_CHUNK_HISTORY, DeliveryRecord, HopWait, R
 pub use hop::{Hop, HopCounts};
 pub use hops::HopGroup;
 pub use kernel_queue::KernelQueue;
-pub use lane::{LaneCounts, SentFrame};
+pub use lane::{LaneCounts, QueuedLoad, SentFrame};
 pub(crate) use late_frames::LateFrames;
 pub use late_leg::LateLeg;
 pub(crate) use late_leg::TtftPart;
@@ -401,8 +401,8 @@ impl Ledger {
     pub(crate) fn start_slots(&mut self, at: MonoNs) {
         let seconds = RunSeconds::starting_at(at);
         self.seconds = seconds;
-        self.gap = WindowedDistribution::counting(seconds);
-        self.delivery_wait = WindowedDistribution::counting(seconds);
+        self.gap = WindowedDistribution::with_seconds(seconds);
+        self.delivery_wait = WindowedDistribution::with_seconds(seconds);
         self.ttft.seconds = seconds;
         self.dispatched.seconds = seconds;
         self.hops.processing_stages.seconds = seconds;

@@ -41,9 +41,9 @@ impl ProcessingStage {
     fn new(role: &str, seconds: RunSeconds) -> Self {
         Self {
             role: role.to_owned(),
-            inside_sum: WindowedSum::counting(seconds),
-            first_inside: WindowedSum::counting(seconds),
-            through_sum: WindowedSum::counting(seconds),
+            inside_sum: WindowedSum::with_seconds(seconds),
+            first_inside: WindowedSum::with_seconds(seconds),
+            through_sum: WindowedSum::with_seconds(seconds),
             ..Self::default()
         }
     }

@@ -107,7 +107,7 @@ impl Ledger {
         }
         // Observed deliveries decide what became of a chunk; predictions are for runs without them.
         let predicted = if history.deliveries.is_empty() { self.predicted_losses(rid) } else { None };
-        let chunks = follow_chunks(&legs, predicted, self.tool_calls.find(rid));
+        let chunks = follow_chunks(&legs, predicted, self.tool_calls.find_response(rid));
         RequestLife { legs, chunks }
     }
 

@@ -59,13 +59,13 @@ impl TtftGroup {
         let legs = path.legs().map(|timed| LegLengths {
             leg: timed.leg,
             lengths: Tally::default(),
-            sum: WindowedSum::counting(seconds),
+            sum: WindowedSum::with_seconds(seconds),
         });
         Self {
             observed: path.observed(),
             whole,
             times: Distribution::default(),
-            sum: WindowedSum::counting(seconds),
+            sum: WindowedSum::with_seconds(seconds),
             legs: legs.collect(),
         }
     }

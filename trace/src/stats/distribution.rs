@@ -155,8 +155,8 @@ impl Distribution {
             }
         }
         let with_bounds = counts.into_iter().map(|(bucket, count)| {
-            let (from, to) = buckets::bounds_of_bucket(bucket);
-            [from, to, count]
+            let bounds = buckets::bounds_of_bucket(bucket);
+            [bounds.min_ns, bounds.end_ns, count]
         });
         with_bounds.collect()
     }

@@ -39,7 +39,7 @@ pub(super) struct Slices<T> {
 }
 
 impl<T: Default> Slices<T> {
-    pub(super) fn counting(seconds: RunSeconds) -> Self {
+    pub(super) fn with_seconds(seconds: RunSeconds) -> Self {
         Self { seconds, ..Self::default() }
     }
 
@@ -74,8 +74,8 @@ pub struct WindowedSum {
 
 impl WindowedSum {
     /// Empty sum with a window of these seconds.
-    pub(crate) fn counting(seconds: RunSeconds) -> Self {
-        Self { whole: DurationSum::default(), slices: Slices::counting(seconds) }
+    pub(crate) fn with_seconds(seconds: RunSeconds) -> Self {
+        Self { whole: DurationSum::default(), slices: Slices::with_seconds(seconds) }
     }
 
     /// Adds a duration that ended at `at`, `times` times.

@@ -231,7 +231,7 @@ impl Screen {
         self.needs_draw = true;
         let tab_before = self.ui.tab;
         let was_paused = self.ui.paused_at_second.is_some();
-        let effect = self.ui.apply(action, &self.runs[self.shown_run].model);
+        let effect = self.ui.apply_action(action, &self.runs[self.shown_run].model);
         let is_paused = self.ui.paused_at_second.is_some();
         if is_paused && !was_paused {
             // Pausing freezes view and table at the same instant.
@@ -521,7 +521,7 @@ pub fn pick_source(offers: Vec<SourceOffer>, searches: &Receiver<FoundSources>) 
         }
         let Some(input) = terminal::read_input(PICKER_WAIT)? else { continue };
         let action = terminal::action_of_input(&input, &click_areas, 1, keys::action_in_picker);
-        if let Some(ControlFlow::Break(chosen)) = action.map(|action| picker.apply(action)) {
+        if let Some(ControlFlow::Break(chosen)) = action.map(|action| picker.apply_action(action)) {
             return Ok(chosen);
         }
     }

@@ -111,8 +111,11 @@ pub(super) fn read_input(time: Duration) -> anyhow::Result<Option<Input>> {
     let is_closed = poll(&mut fds, Some(&no_wait)).is_ok_and(|ready| ready > 0)
         && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
     ensure!(!is_closed, "the terminal was closed");
-    let input = event::poll(time).and_then(|ready| ready.then(event::read).transpose());
-    input.context("cannot read the terminal")
+    if !event::poll(time).context("cannot read the terminal")? {
+        return Ok(None);
+    }
+    let input = event::read().context("cannot read the terminal")?;
+    Ok(Some(input))
 }
 
 /// Action of an input. A turn of the wheel moves the selection by `wheel_step`.

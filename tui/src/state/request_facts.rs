@@ -34,8 +34,8 @@ impl RequestFacts {
         rid: &str,
     ) -> Self {
         let common = Self {
-            tool_calls: ledger.tool_calls().find(rid).copied(),
-            frontend: ledger.frontend().find(rid).cloned(),
+            tool_calls: ledger.tool_calls().find_response(rid).copied(),
+            frontend: ledger.frontend().find_response(rid).cloned(),
             ..Self::default()
         };
         if let Some(request) = request {
@@ -62,12 +62,12 @@ const MAX_RANGES: usize = 6;
 
 /// Times of the first and the last loss after the request's first chunk; empty if unknown.
 fn format_loss_times(losses: Option<&Losses>, first_chunk_at: MonoNs) -> String {
-    let Some(Losses { since: Some(since), last_at: Some(last_at), .. }) = losses else {
+    let Some(Losses { since: Some(first_at), last_at: Some(last_at), .. }) = losses else {
         return String::new();
     };
-    let since = format_duration(since.since(first_chunk_at));
+    let first = format_duration(first_at.since(first_chunk_at));
     let last = format_duration(last_at.since(first_chunk_at));
-    format!(", from {since} to {last} after its first chunk")
+    format!(", from {first} to {last} after its first chunk")
 }
 
 /// Names the lost chunks and tokens, if known: ` (chunks 2, 3; places 3, 7-9; ids 13, 14)`.

@@ -113,10 +113,11 @@ pub(crate) struct Ui {
 
 impl Ui {
     /// Applies `action` to the user interface and returns the remaining work for the run loop.
-    pub(crate) fn apply(&mut self, action: Action, model: &Model) -> Option<Effect> {
+    pub(crate) fn apply_action(&mut self, action: Action, model: &Model) -> Option<Effect> {
         self.message = None;
-        // Any other key cancels the question.
-        let is_second_quit = std::mem::take(&mut self.is_quit_requested);
+        // Any other key cancels the question whether to quit.
+        let is_second_quit = self.is_quit_requested;
+        self.is_quit_requested = false;
         // Any action but typing and moving closes a list of actions.
         if matches!(self.dialog, Dialog::Palette { .. } | Dialog::Export)
             && !matches!(
@@ -205,7 +206,7 @@ impl Ui {
             Action::ShowPalette => self.dialog = Dialog::Palette { words: String::new(), selected: 0 },
             Action::OnTab(tab, action) => {
                 self.open_tab(tab);
-                return self.apply(*action, model);
+                return self.apply_action(*action, model);
             }
             Action::ApplySavedFilter(index) => {
                 if let Some(saved) = self.options.filters.get(index).cloned() {

@@ -276,16 +276,16 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let chunks = &model.chunks;
     let x = pad.draw_text(1, y, "chunks", Ink::Head);
     let mut x = pad.draw_text(x + 3, y, &format!("{} sent", format_count(chunks.sent)), Ink::Plain);
-    // Without observed deliveries, predictions are all that is known.
-    let predicted_what = if let (Some(merged), Some(dropped)) = (chunks.merged, chunks.dropped_confirmed) {
+    let mut predicted_what = "predicted";
+    if let (Some(merged), Some(dropped)) = (chunks.merged, chunks.dropped_confirmed) {
         x = pad.draw_text(x + 2, y, &format!("{} merged", format_count(merged)), Ink::Plain);
         x = draw_problem_count(pad, x + 2, y, dropped, &format!("{} dropped", format_count(dropped)));
-        "predicted"
     } else {
         let reason = if model.knows_receiver() { "not observed" } else { model.deliveries_absence() };
         x = pad.draw_text(x + 2, y, &format!("merged and dropped: {reason}"), Ink::Plain);
-        "dropped, predicted"
-    };
+        // Without observed deliveries, no word for it stands before the prediction.
+        predicted_what = "dropped, predicted";
+    }
     if let Some(predicted) = chunks.shown_prediction() {
         let text = format!("({} {predicted_what} from wakeups)", format_count(predicted));
         let short = format!("({} {predicted_what})", format_count(predicted));

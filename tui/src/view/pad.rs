@@ -416,6 +416,7 @@ fn shorten_after_start<'t>(id: &'t str, common_start: usize, width: usize, ellip
     }
     let differing = &id[common_start..];
     if differing.chars().count() < width {
+        // There is room for a part of the common start.
         let end: String = id.chars().skip(length + 1 - width).collect();
         return format!("{ellipsis}{end}").into();
     }

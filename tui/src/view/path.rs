@@ -79,7 +79,7 @@ impl LineForm {
 
     /// Width of the longest text of this line.
     fn line_width(self, arrows: &[Arrow], line: usize) -> u16 {
-        arrows.iter().map(|arrow| text_width(self.apply(&arrow.lines[line]))).max().unwrap_or(0)
+        arrows.iter().map(|arrow| text_width(self.shorten_line(&arrow.lines[line]))).max().unwrap_or(0)
     }
 }
 
@@ -124,12 +124,11 @@ fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16)
         pad.draw_text(x + 1, y, &format!("{shaft}{head}"), health_ink);
         let [first_line, other_lines @ ..] = &arrow.lines;
         let [first_form, other_forms @ ..] = &forms;
-        let first_line = first_form.shorten_line(first_line);
         let symbol = pad.theme.health_symbol(arrow.health);
         let oldest = arrow.oldest_wait_ns.map_or_else(String::new, |wait_ns| format!(" {}", format_duration(wait_ns)));
-        let first_line = format!("{first_line}{oldest}");
-        let first_line = shorten_to_number(&first_line, arrow_width - 3);
-        pad.draw_clipped(x + 1, y + 1, arrow_width - 1, &format!("{symbol} {first_line}"), health_ink);
+        let with_oldest = format!("{}{oldest}", first_form.shorten_line(first_line));
+        let fitting = shorten_to_number(&with_oldest, arrow_width - 3);
+        pad.draw_clipped(x + 1, y + 1, arrow_width - 1, &format!("{symbol} {fitting}"), health_ink);
         for (line_y, (text, form)) in (y + 2..).zip(other_lines.iter().zip(other_forms)) {
             let text = shorten_to_number(form.shorten_line(text), arrow_width - 3);
             pad.draw_clipped(x + 1, line_y, arrow_width - 1, &format!("  {text}"), Ink::Plain);

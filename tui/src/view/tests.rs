@@ -63,7 +63,7 @@ impl Fixture {
 
     fn press(&mut self, actions: &[Action]) {
         for &action in actions {
-            self.ui.apply(action, &self.model);
+            self.ui.apply_action(action, &self.model);
             self.update();
         }
     }
