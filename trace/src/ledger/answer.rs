@@ -214,6 +214,7 @@ impl Ledger {
             return;
         }
         if answer.end == AnswerEnd::Whole {
+            // As a frame with its finish would.
             request.finish_seen = true;
             self.totals.requests.finished += 1;
             self.totals.requests.completed += 1;

@@ -507,6 +507,7 @@ impl DeliveryTracker {
             let Some(entry) = self.pop_entry() else { break };
             let delivered_before = self.delivered_to;
             self.delivered_to = delivered_before.max(entry.end_count);
+            // An entry without tokens loses none.
             if last.carries_all || index == last.index || entry.tokens == 0 {
                 entry.add_carried(delivered_before, &mut judged, &mut has_carrier);
                 new_tokens = entry.tokens.saturating_add(new_tokens);

@@ -117,6 +117,7 @@ impl EndedSilence {
 
     /// Whether the engine itself was silent: several streams went on, with less than half of the tokens that they usually make in such a time.
     fn is_silence_of_engine(&self) -> bool {
+        // What a working engine would have made meanwhile. Held-up frames would bring it at once.
         let usual_tokens_per_stream = self.silence.ns() / self.usual_token_ns.max(1);
         let usual_tokens = usual_tokens_per_stream.saturating_mul(self.silence.streams);
         self.silence.streams >= MIN_STREAMS && self.tokens_after < usual_tokens / 2

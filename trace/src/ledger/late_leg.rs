@@ -197,6 +197,7 @@ impl LateLeg {
         {
             self.most_waiting = wait.load;
         }
+        // Of equal times, the latest.
         if self.worst.as_ref().is_none_or(|worst| worst.ns <= late.ns) {
             self.worst = Some(WorstGap { ns: late.ns, rid: late.rid.clone(), at: late.to() });
             self.worst_hop = late.wait.map(|wait| wait.hop);

@@ -94,15 +94,15 @@ impl JudgedList {
         if chunks.count == 0 {
             return;
         }
-        if let Some(last) = self.ranges.last_mut()
-            && (last.hop, last.outcome) == (chunks.hop, chunks.outcome)
-            && last.first.wrapping_add(last.count) == chunks.first
-        {
-            last.count += chunks.count;
-            last.tokens_lost = last.tokens_lost.saturating_add(chunks.tokens_lost);
-        } else {
-            self.ranges.push(chunks);
+        if let Some(last) = self.ranges.last_mut() {
+            let has_same_outcome = last.hop == chunks.hop && last.outcome == chunks.outcome;
+            if has_same_outcome && last.first.wrapping_add(last.count) == chunks.first {
+                last.count += chunks.count;
+                last.tokens_lost = last.tokens_lost.saturating_add(chunks.tokens_lost);
+                return;
+            }
         }
+        self.ranges.push(chunks);
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -172,7 +172,7 @@ impl ProcessingStages {
             processing_stage.long_through.record(ns);
         }
         if processing_stage.shows_receives {
-            let received = pair_sides(&mut self.waiting, in_process, sender, StageSide::SentOn, chunk, limits);
+            let received = match_other_side(&mut self.waiting, in_process, sender, StageSide::SentOn, chunk, limits);
             // A process cannot send a chunk before its receive: the counts matched another one.
             if let Some(received) = received.filter(|&received| received <= chunk.at) {
                 processing_stage.record_inside(chunk.at, chunk.at.since(received), is_first_chunk);
@@ -193,7 +193,7 @@ impl ProcessingStages {
             return;
         };
         // The send may have been reported first.
-        let sent = pair_sides(&mut self.waiting, in_process, role, StageSide::Received, chunk, limits);
+        let sent = match_other_side(&mut self.waiting, in_process, role, StageSide::Received, chunk, limits);
         if let Some(sent) = sent.filter(|&sent| sent >= chunk.at) {
             processing_stage.record_inside(sent, sent.since(chunk.at), is_first_chunk);
         }
@@ -208,7 +208,7 @@ impl ProcessingStages {
 
 /// Records the time at which a chunk of a request entered or left (`side`) the process of a role. Returns when the same chunk passed the other
 /// side, if that is known. `all_waiting`: number of chunks of all requests that wait for their other side.
-fn pair_sides(
+fn match_other_side(
     all_waiting: &mut usize,
     in_process: &mut Vec<InProcess>,
     role: u16,

@@ -129,7 +129,7 @@ impl PairActivity {
     }
 
     /// Activity of the decode server's scheduler, or of that of the prefill server with this index.
-    fn of_side(&self, side: PairSide, prefill_server: usize) -> Option<&SchedulerActivity> {
+    fn activity_of_side(&self, side: PairSide, prefill_server: usize) -> Option<&SchedulerActivity> {
         match side {
             PairSide::Prefill => self.prefill.get(prefill_server),
             PairSide::Decode => Some(&self.decode),
@@ -138,12 +138,12 @@ impl PairActivity {
 
     /// Whether the scheduler of this side did nothing for more than half of a span although it had something to do.
     pub(super) fn has_stopped(&self, side: PairSide, prefill_server: usize, span: Interval) -> bool {
-        self.of_side(side, prefill_server).is_none_or(|activity| takes_most(&activity.stops, span))
+        self.activity_of_side(side, prefill_server).is_none_or(|activity| takes_most(&activity.stops, span))
     }
 
     /// Whether it did nothing for more than half of a span.
     pub(super) fn has_paused(&self, side: PairSide, prefill_server: usize, span: Interval) -> bool {
-        self.of_side(side, prefill_server).is_none_or(|activity| takes_most(&activity.pauses, span))
+        self.activity_of_side(side, prefill_server).is_none_or(|activity| takes_most(&activity.pauses, span))
     }
 }
 

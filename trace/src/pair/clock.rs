@@ -193,8 +193,10 @@ impl ClockBounds {
             let by_ns = extremes.map_or(0, |(least_ns, most_ns)| least_ns.abs_diff(*most_ns));
             return ClockUse::Drifting { by_ns };
         }
+        // Without a limit on one side, any lead in that direction is possible.
         let least_ns = limits.least_ns.unwrap_or(i64::MIN);
         let most_ns = limits.most_ns.unwrap_or(i64::MAX);
+        // The wall clocks may be wrong; the order of messages is not.
         let ahead_ns = by_wall_ns.clamp(least_ns, most_ns);
         let is_bounded = limits.least_ns.is_some() && limits.most_ns.is_some();
         let error_ns = ahead_ns.abs_diff(least_ns).max(ahead_ns.abs_diff(most_ns));
