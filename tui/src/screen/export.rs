@@ -37,6 +37,7 @@ impl ScreenExporter {
             ExportAs::Json => write_report("json", &(run.report)().to_json()),
             ExportAs::Perfetto => self.start_trace(run),
         };
+        // As all errors in the last row of the screen.
         result.unwrap_or_else(|error| format!("! {error:#}"))
     }
 

@@ -66,6 +66,7 @@ impl Terminal {
 
     /// Draws a frame. Call it only when the terminal is ready.
     pub(super) fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
+        // ratatui flushes inside of `draw`, too: until it returns, the writer passes nothing on, so that a frame is written as a whole.
         self.frame_slot.set_drawing(true);
         let result = self.inner.draw(draw).map(|_| ());
         self.frame_slot.set_drawing(false);

@@ -207,6 +207,7 @@ fn queue_wait_histogram(waits: &Distribution) -> Vec<u64> {
     let mut above_last_bound = waits.count();
     let mut frames = Vec::with_capacity(QUEUE_WAIT_BOUNDS_NS.len() + 1);
     for bound_ns in QUEUE_WAIT_BOUNDS_NS {
+        // Counts near a bound are not exact, and no class may have less than none.
         let above = waits.count_above(bound_ns).min(above_last_bound);
         frames.push(above_last_bound - above);
         above_last_bound = above;

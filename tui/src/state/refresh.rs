@@ -218,6 +218,7 @@ impl KeyFigures {
         model.refresh(analysis, RunValues::default());
         let ttft = model.ttft.as_ref().filter(|ttft| ttft.ns.count > 0);
         let longest = ttft.and_then(|ttft| ttft.legs.iter().max_by(|a, b| a.share.total_cmp(&b.share)));
+        // The worst that lasts. Information is no problem.
         let active = model.findings.iter().find(|finding| finding.active);
         Self {
             ttft_p50_ns: ttft.map(|ttft| ttft.ns.p50),
@@ -292,6 +293,7 @@ impl<'a> RowWriter<'a> {
         let state = match summary.finish {
             Some(Finish::Abort) => RequestState::Aborted,
             Some(_) => RequestState::Finished,
+            // Its end was not observed.
             None => RequestState::Orphaned,
         };
         self.write_row(row, &summary.rid, state, &summary.numbers, false);
@@ -363,6 +365,7 @@ fn first_token_gap(ledger: &Ledger) -> FirstTokenGap {
         window: ledger.recent_gap(),
         whole: Spread::of_distribution(ledger.gap()),
         worst_rid: ledger.worst_gap().map(|worst| worst.rid.to_string()).unwrap_or_default(),
+        // Where gaps are not observed, a wait that has ended may look open.
         waiting: ledger.observes_gaps().then_some(waiting),
         without_token,
     }

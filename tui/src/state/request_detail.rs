@@ -145,6 +145,7 @@ fn first_token_path(legs: &[LifeLeg], numbers: &RequestNumbers, engine: &dyn Fac
         share: leg.to.since(leg.from) as f64 / whole_ns as f64,
     });
     let mut segments: Vec<Segment> = segments.collect();
+    // The legs need not cover all of the time.
     let observed: f64 = segments.iter().map(|segment| segment.share).sum();
     segments.push(Segment { name: "not observed".into(), share: (1.0 - observed).max(0.0) });
     merge_small_segments(segments.into_iter())

@@ -60,6 +60,7 @@ impl TypedTime {
         {
             return Some(Self::OfDay(time));
         }
+        // `3.9s` stands for a tenth of a second, `3s` for a whole one.
         let after_point = text.split_once('.').map_or("", |(_, end)| end);
         let decimals = after_point.bytes().take_while(u8::is_ascii_digit).count();
         let precision_ns = 1_000_000_000 / 10_u64.pow(decimals.min(9) as u32);

@@ -346,6 +346,7 @@ impl Ui {
         } else if let Dialog::Palette { selected: line, .. } = &mut self.dialog {
             *line = line.saturating_add_signed(offset);
         } else if self.tab == Tab::Requests {
+            // Otherwise the next refresh would select the worst one again.
             self.follows_worst = false;
             let position = self.selected_rid.as_ref().and_then(|rid| model.table.position_of(rid));
             let last = self.tab.item_count(model).saturating_sub(1);
@@ -507,6 +508,7 @@ impl Ui {
             Dialog::Filter(text) | Dialog::Time(text) => change(text),
             Dialog::Palette { words, selected } => {
                 change(words);
+                // Other words have another list.
                 *selected = 0;
             }
             Dialog::None | Dialog::Help(_) | Dialog::Export => {}

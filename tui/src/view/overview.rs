@@ -105,6 +105,7 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         pad.draw_text(18, y, model.gap_absence(), Ink::Dim);
         return y + 1;
     };
+    // On a narrow screen, the columns are closer together.
     let heads = if pad_width < RID_X {
         CellRow { x: 17, y, pitch: 8, width: 8 }
     } else {
@@ -152,6 +153,7 @@ fn describe_waiting_requests(
     let wait = format_duration(waiting.longest_wait_ns);
     match waiting.requests {
         0 => {}
+        // Sent at this instant, so it has not waited yet.
         1 if waiting.longest_wait_ns == 0 => parts.push("1 first token is waiting".to_owned()),
         1 => parts.push(format!("1 first token is waiting, for {wait}")),
         more if waiting.longest_wait_ns == 0 => parts.push(format!("{} first tokens are waiting", format_count(more))),

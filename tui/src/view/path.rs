@@ -253,6 +253,7 @@ fn health_of_deliveries(chunks: &Chunks) -> Health {
         Some(dropped) if dropped > 0 => Health::Critical,
         Some(_) if chunks.delivered.is_some_and(|delivered| delivered > 0) => Health::Good,
         None if chunks.dropped_predicted.is_some_and(|predicted| predicted > 0) => Health::Warning,
+        // Nothing was delivered, or no delivery is observed: a prediction of no drop proves nothing.
         Some(_) | None => Health::Unknown,
     }
 }

@@ -266,6 +266,7 @@ fn scaled_cell(ns: u64, whole_ns: u64, width: u16) -> usize {
 /// Draws the tracks of ticks over the request's time, as many as fit. Returns the next free row.
 fn draw_tracks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) -> u16 {
     let Some(span) = detail.time_span() else { return y };
+    // The list of chunks follows, unless the user asked for all of the tracks.
     let list_rows = if ui.shows_cut_list { 0 } else { MIN_LIST_ROWS };
     let rows = (detail.tracks.len() as u16).min(pad.height().saturating_sub(y + 1 + list_rows));
     let hidden = detail.tracks.len() - usize::from(rows);
@@ -358,6 +359,7 @@ impl ChunkLayout {
         let waits = (0..hop_count).map(Wait);
         let columns = [Number, SentAt].into_iter().chain(waits).chain([Tokens, UpTo, Wakeup]).collect();
         let mut layout = Self { columns, pitch: if hop_count == 1 { 10 } else { 9 } };
+        // The least important first, until the outcome fits.
         for hidden in [Wakeup, UpTo, SentAt] {
             if layout.outcome_x() + OUTCOME_WIDTH > width {
                 layout.columns.retain(|column| *column != hidden);

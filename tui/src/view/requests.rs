@@ -151,6 +151,7 @@ fn draw_headings(pad: &mut Pad<'_>, columns: &[ShownColumn], sort: SortOrder) {
 fn fitting_columns(width: u16, sorted: RequestColumn) -> Vec<ShownColumn> {
     let mut spare_width = width.saturating_sub(FIRST_COLUMN_X);
     let mut by_need: Vec<RequestColumn> = RequestColumn::all().collect();
+    // The sorted column first, then the most important ones.
     by_need.sort_by_key(|column| (*column != sorted, column.on_screen().need));
     let mut fitting: Vec<ShownColumn> = Vec::new();
     for column in by_need {
