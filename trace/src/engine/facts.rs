@@ -219,7 +219,7 @@ pub struct SentTimes {
 }
 
 impl SentTimes {
-    /// The same for all times.
+    /// Times of an engine that sends both kinds alike.
     pub const fn both(time: SentTime) -> Self {
         Self { entries: time, prefill_end: time }
     }

@@ -390,7 +390,8 @@ impl DeliveryTracker {
         has_imprecise && has_gap
     }
 
-    /// Like [`Self::deliver_incremental`], for imprecise chunks that do not all fit into the delivery.
+    /// Judges an incremental delivery up to count `to` by the chunks that can carry its tokens: some are imprecise, and they do not all fit.
+    /// `broken`: something before it may be unobserved, so that it proves no loss.
     fn deliver_imprecise(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> DeliveryResult {
         // No entry ends at `to`: the last delivered chunk was not observed, or shares an entry with later chunks.
         // The last covered entry is then not the end of the delivery.

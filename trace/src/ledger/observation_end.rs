@@ -41,12 +41,12 @@ impl Ledger {
         receives_end(self.hops.all.iter().filter(|hop| hop.group == group))
     }
 
-    /// The same of the tokenizer's receives, without which no gap is known.
+    /// When the tokenizer's receives, without which no gap is known, ceased to be observed; `None` while they are, and if none was.
     pub fn receives_end(&self) -> Option<MonoNs> {
         receives_end(self.hops.all.iter().filter(|hop| hop.last))
     }
 
-    /// The same of deliveries to clients; `None` if none was.
+    /// When deliveries to clients ceased to be observed; `None` while they are, and if none was.
     pub fn deliveries_end(&self) -> Option<MonoNs> {
         deliveries_end(self.hops.all.iter()).filter(|_| self.totals.tokens.delivered > 0)
     }

@@ -108,7 +108,7 @@ pub(super) struct SlowPrefill {
 }
 
 impl SlowPrefill {
-    /// The same as a late request.
+    /// The request as one that was late on the leg of its prefill.
     pub(super) fn to_late_request(&self) -> LateRequest {
         LateRequest {
             leg: TtftLeg { from: TtftMoment::BatchEntered, to: TtftMoment::FirstSent },

@@ -205,7 +205,7 @@ impl Ledger {
         self.gap.whole()
     }
 
-    /// The same over the window of current figures; `None` without any.
+    /// First-token gaps over the window of current figures; `None` without any.
     pub fn recent_gap(&self) -> Option<Spread> {
         self.gap.recent_spread(self.now)
     }
@@ -255,7 +255,7 @@ impl Ledger {
         &self.itl_sent_by_token
     }
 
-    /// The same between its deliveries: the inter-token latency that the client saw.
+    /// Time per token between the deliveries of a response: the inter-token latency that the client saw.
     pub fn itl_delivered_by_token(&self) -> &Distribution {
         &self.itl_delivered_by_token
     }

@@ -75,10 +75,12 @@ impl RequestTable {
         Some(self.ticket_of_slot(*slot))
     }
 
-    /// Like [`Self::ticket_of`], but prefetches the memory that every chunk of the record reads and writes.
+    /// Ticket of the record to which this rid leads now; [`Ticket::NONE`] without one. Prefetches the memory that every chunk of the record
+    /// reads and writes.
     pub(crate) fn find_and_prefetch(&self, rid: &str) -> Ticket {
-        let found = self.ticket_of(rid);
-        found.inspect(|&ticket| self.prefetch_record(ticket)).unwrap_or(Ticket::NONE)
+        let Some(ticket) = self.ticket_of(rid) else { return Ticket::NONE };
+        self.prefetch_record(ticket);
+        ticket
     }
 
     /// Prefetches a record's cache lines.

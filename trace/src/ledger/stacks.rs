@@ -134,7 +134,7 @@ pub struct StackRole {
 }
 
 impl StackRole {
-    /// Its functions, most frequent innermost function first.
+    /// The functions in which threads of the role ran, the most frequent innermost one first.
     pub fn functions(&self) -> Vec<&StackFunction> {
         let mut sorted: Vec<_> = self.functions.iter().collect();
         sorted.sort_by_key(|function| (Reverse(function.all.own), Reverse(function.all.total), &function.function));

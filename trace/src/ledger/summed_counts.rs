@@ -49,7 +49,8 @@ impl Totals {
 }
 
 impl Ledger {
-    /// Like [`Totals::record_summed_counts`], for a count in a delivery or response.
+    /// Records that a delivery or response reports as count of its request what is the sum of all counts on one of its hops. Returns whether
+    /// `claimed` is such a sum.
     pub(super) fn record_summed_counts(&mut self, at: MonoNs, rid: &str, claimed: Option<u32>) -> bool {
         let Some(claimed) = claimed else { return false };
         let Some(ticket) = self.table.ticket_of(rid) else { return false };

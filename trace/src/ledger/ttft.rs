@@ -109,7 +109,7 @@ impl TtftGroup {
         self.sum.recent(now)
     }
 
-    /// Its legs, in order. The sums of all are [`Self::sum`].
+    /// The legs of the group's paths, in order. Their sums add up to [`Self::sum`].
     pub fn legs(&self) -> &[LegLengths] {
         &self.legs
     }

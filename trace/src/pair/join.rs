@@ -243,12 +243,12 @@ impl<'a> Pair<'a> {
         &self.rows
     }
 
-    /// Those that the prefill servers have, too.
+    /// Requests of the decode server that were found on a prefill server, too.
     pub fn joined(&self) -> impl Iterator<Item = &PairRow<'a>> {
         self.rows.iter().filter(|row| row.prefill_rid.is_some())
     }
 
-    /// Those of one prefill server.
+    /// Requests of the decode server that were found on the prefill server with this index.
     pub fn joined_with(&self, server: usize) -> impl Iterator<Item = &PairRow<'a>> {
         self.rows.iter().filter(move |row| row.prefill_server == Some(server))
     }

@@ -196,7 +196,7 @@ impl PairLeg {
         self.parts().len() == 1
     }
 
-    /// Describes it: the descriptions of its parts joined by ` + ` if it has several.
+    /// Describes where the time of the leg is spent. The descriptions of several parts are joined by ` + `.
     pub fn describe(self) -> String {
         if (self.from, self.to) == (TokenReceived, Delivered) {
             // Where the moment between them is not observed, the last part describes both.

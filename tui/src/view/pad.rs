@@ -175,7 +175,7 @@ impl<'a> Pad<'a> {
         shorten_middle(id, width.into(), self.theme.rich_or_ascii("…", "~"))
     }
 
-    /// Like [`Self::shorten_id`], for one of several ids that are shown together: what they differ in stays, so their common start goes first.
+    /// Shortens an id to `width` cells that is shown together with others: what they differ in stays, so their common start goes first.
     pub(super) fn shorten_similar_id<'t>(&self, id: &'t str, common_start: usize, width: u16) -> Cow<'t, str> {
         shorten_after_start(id, common_start, width.into(), self.theme.rich_or_ascii("…", "~"))
     }
