@@ -39,6 +39,9 @@ pub struct HeldFile {
 /// Flags of an open that reads nothing.
 const LOCATE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
+/// Attempts to resolve a path below a root. Bounded, because any process may rename files all the time.
+const MAX_ATTEMPTS: usize = 32;
+
 impl Folder {
     /// Opens `path`. Errors and reports show it as `shown_path`.
     pub fn open(path: &Path, shown_path: &Path) -> io::Result<Self> {
@@ -51,8 +54,14 @@ impl Folder {
         let root = openat(CWD, root, LOCATE | OFlags::DIRECTORY, Mode::empty())?;
         // Links such as those in `/proc/PID/fd` lead out of any root.
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let fd = openat2(root, path, LOCATE | OFlags::DIRECTORY, Mode::empty(), resolve)?;
-        Ok(Self { fd: Arc::new(fd), shown_path: path.to_owned() })
+        for _ in 0..MAX_ATTEMPTS {
+            match openat2(&root, path, LOCATE | OFlags::DIRECTORY, Mode::empty(), resolve) {
+                // Something on this machine was renamed or mounted while the kernel resolved a `..`.
+                Err(Errno::AGAIN) => {}
+                result => return Ok(Self { fd: Arc::new(result?), shown_path: path.to_owned() }),
+            }
+        }
+        Err(Errno::AGAIN.into())
     }
 
     /// Path of the file `name`: short enough for a socket address, and valid in this process only.

@@ -253,7 +253,7 @@ fn name_with_numbers(outcome: &ProblemOutcome) -> String {
     format!("{} {}", outcome.name, outcome.numbers).trim_end().to_owned()
 }
 
-/// Problems that did not change, by state: `unchanged: lost tokens 0 -> 0; not observed: merged chunks`. Those of the verdict are not repeated.
+/// Problems that did not change, by state: `unchanged: lost tokens 0 in both runs; not observed: merged chunks`. Those of the verdict are not repeated.
 pub(super) fn describe_unchanged(outcomes: &[ProblemOutcome], verdict: &str) -> String {
     let mut parts = Vec::new();
     for state in [ProblemState::Unchanged, ProblemState::NotEnoughData, ProblemState::NotObserved] {

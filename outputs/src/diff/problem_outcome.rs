@@ -93,7 +93,7 @@ pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure
         ProblemOutcome {
             name: String::from("merged chunks"),
             state: state_by_measures(measures, &[MERGED]).fixed_if(b.chunks.merged == Some(0)),
-            numbers: before_and_after(merged_share(a), merged_share(b), |share| share),
+            numbers: merged_before_and_after(a, b),
         },
     ];
     if deciding_measure(measures, &TTFT_MEASURES).is_some() {
@@ -159,10 +159,16 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
     }
 }
 
+/// What is said of two counts of nothing, whose shares would say no more.
+const NONE_IN_BOTH: &str = "0 in both runs";
+
 /// `12 -> 0`; of runs with different numbers of tokens their shares, too: `4.7 % -> 3.7 % (4,069 -> 1,876)`.
 fn lost_before_and_after(a: &Report, b: &Report) -> String {
     /// Smallest factor between the numbers of tokens of two runs whose losses cannot be compared.
     const LEAST_FACTOR: f64 = 1.1;
+    if a.chunks.tokens_lost == Some(0) && b.chunks.tokens_lost == Some(0) {
+        return String::from(NONE_IN_BOTH);
+    }
     let counts = before_and_after(a.chunks.tokens_lost, b.chunks.tokens_lost, count);
     let [tokens_a, tokens_b] = [a.tokens.sent, b.tokens.sent];
     let is_of_other_length = tokens_a.max(tokens_b) as f64 >= LEAST_FACTOR * tokens_a.min(tokens_b) as f64;
@@ -181,6 +187,14 @@ fn lost_share(run: &Report) -> Option<String> {
 /// Whether the run could have shown lost tokens.
 fn judges_lost_tokens(run: &Report) -> bool {
     run.judged.iter().all(|judgement| judgement.fault != FaultKind::LostTokens || judgement.judged)
+}
+
+/// `0.0 % -> 30.0 %`
+fn merged_before_and_after(a: &Report, b: &Report) -> String {
+    if a.chunks.merged == Some(0) && b.chunks.merged == Some(0) {
+        return String::from(NONE_IN_BOTH);
+    }
+    before_and_after(merged_share(a), merged_share(b), |share| share)
 }
 
 fn merged_share(report: &Report) -> Option<String> {

@@ -35,6 +35,7 @@ pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut V
     };
     let verdict = out
         .add_verdict(Severity::Warning, summary)
+        .hop(context.token_source_role().unwrap_or_default())
         .rid(&longest.rid)
         .times(abandoned.times)
         .occurrences(abandoned.outputs)

@@ -144,7 +144,7 @@ fn stopped_advice(state: ThreadState) -> Option<&'static str> {
 pub(super) fn detect_late_intakes(context: &DetectContext<'_>, out: &mut Verdicts) {
     let Some(late) = context.ledger.ttft().late_leg(SchedulerReceived) else { return };
     if let Some(verdict) = detect_late_leg(context, late, out) {
-        verdict.advice(context.facts().late_intake());
+        verdict.hop(context.token_source_role().unwrap_or_default()).advice(context.facts().late_intake());
     }
 }
 
@@ -153,6 +153,7 @@ pub(super) fn detect_queued_requests(context: &DetectContext<'_>, out: &mut Verd
     let facts = context.facts();
     let Some(late) = context.ledger.ttft().late_leg(Queued) else { return };
     let Some(verdict) = detect_late_leg(context, late, out) else { return };
+    verdict.hop(context.token_source_role().unwrap_or_default());
     add_load(verdict, late);
     let relief = facts.queue_relief();
     verdict.advice(if late.is_beside_others() {
@@ -186,6 +187,7 @@ pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, out: &mut Verdic
     let source = context.facts().source();
     let Some(late) = context.ledger.ttft().late_leg(BatchEntered) else { return };
     let Some(verdict) = detect_late_leg(context, late, out) else { return };
+    verdict.hop(context.token_source_role().unwrap_or_default());
     let slowest = context.ledger.ttft().slowest_prefill();
     if let Some(comparison) = slowest.map(|slowest| slowest.comparison) {
         let usual = format!("; usual: {} for {} tokens", duration(comparison.usual_ns), count(comparison.tokens));

@@ -43,7 +43,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if layout.name_width > 0 {
         pad.draw_text(NAME_X, 1, "thread", Ink::Dim);
     }
-    let headings = ["tid", "runs", "waits", "quota", "asleep"].into_iter().take(1 + layout.share_count);
+    let headings = ["tid", "on CPU", "waits", "quota", "asleep"].into_iter().take(1 + layout.share_count);
     let tid_cell = CellRow { x: layout.tid_x(), y: 1, pitch: SHARE_WIDTH, width: SHARE_WIDTH };
     pad.draw_cells(tid_cell, headings, Ink::Dim);
     // The other half is for the curves of the selected thread.
@@ -163,7 +163,7 @@ fn draw_thread_charts(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadL
 /// Time series of the thread with this index.
 pub(super) fn thread_series(index: usize) -> [ChartSeries<'static>; 3] {
     [
-        ChartSeries::new("runs", format_whole_percent, move |slot| Some(thread_shares(slot, index)?.running)),
+        ChartSeries::new("on CPU", format_whole_percent, move |slot| Some(thread_shares(slot, index)?.running)),
         ChartSeries::new("waits", format_whole_percent, move |slot| thread_shares(slot, index)?.waiting)
             .with_health(Health::Warning),
         ChartSeries::new("quota", format_whole_percent, move |slot| thread_shares(slot, index)?.throttled)

@@ -5,6 +5,7 @@ use outputs::report::Chunks;
 use outputs::report::bar::{self, Segment};
 use ratatui::layout::Rect;
 use session::units::{format_count, format_duration, format_rate};
+use trace::detect::Finding;
 use trace::path::Ends;
 use trace::words::percent;
 
@@ -29,6 +30,8 @@ struct Arrow {
     /// Index of the hop; `None` for the deliveries to the client.
     hop_index: Option<usize>,
     ends: Ends<Box<str>>,
+    /// Health of the process at its start, by the findings about what happens inside it.
+    start_health: Health,
     health: Health,
     lines: [String; 3],
     /// Age of the oldest frame of an unhealthy hop, for the first line. A list has no room for it.
@@ -88,6 +91,18 @@ impl Arrow {
     fn click_action(&self) -> Action {
         self.hop_index.map_or(Action::OpenTab(Tab::Findings), |index| Action::OpenItem(Tab::Hops, index))
     }
+
+    /// Name of the process at its start, behind the sign of its problem, if it has one.
+    fn start_text(&self, theme: Theme) -> String {
+        if self.start_health < Health::Warning {
+            return self.ends.from.to_string();
+        }
+        format!("{} {}", theme.health_symbol(self.start_health), self.ends.from)
+    }
+
+    fn start_ink(&self) -> Ink {
+        if self.start_health < Health::Warning { Ink::Strong } else { Ink::Health(self.start_health) }
+    }
 }
 
 /// Draws the path from row `y` on, as a list if it must be low. Returns the next free row.
@@ -100,7 +115,11 @@ pub(super) fn draw_path(pad: &mut Pad<'_>, y: u16, model: &Model, is_low: bool) 
         return y + 1;
     };
     arrows.push(client_arrow(model, &last.ends.to));
-    let names_width: u16 = arrows.iter().map(|arrow| text_width(&arrow.ends.from)).sum::<u16>() + text_width("client");
+    for arrow in &mut arrows {
+        arrow.start_health = health_inside(&model.findings, &arrow.ends.from);
+    }
+    let names_width: u16 =
+        arrows.iter().map(|arrow| text_width(&arrow.start_text(pad.theme))).sum::<u16>() + text_width("client");
     let arrow_width = pad.width().saturating_sub(2 + names_width) / arrows.len() as u16;
     // The list has the same numbers, one hop a row.
     if is_low || arrow_width < MIN_ARROW_WIDTH {
@@ -116,7 +135,7 @@ fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16)
     let forms = [0, 1, 2].map(|line| LineForm::of_line(arrows, line, arrow_width - 3));
     for arrow in arrows {
         let start_x = x;
-        x = pad.draw_text(x, y, &arrow.ends.from, Ink::Strong);
+        x = pad.draw_text(x, y, &arrow.start_text(pad.theme), arrow.start_ink());
         let health_ink = Ink::Health(arrow.health);
         // Less the head and a space at both ends.
         let shaft = pad.theme.rich_or_ascii("─", "-").repeat(usize::from(arrow_width) - 3);
@@ -142,7 +161,8 @@ fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16)
 
 /// Draws one arrow per row, with its numbers beside it. Returns the next free row.
 fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
-    let name_widths = arrows.iter().map(|arrow| text_width(&arrow.ends.from) + text_width(&arrow.ends.to) + 4);
+    let name_widths =
+        arrows.iter().map(|arrow| text_width(&arrow.start_text(pad.theme)) + text_width(&arrow.ends.to) + 4);
     let texts_x = name_widths.max().unwrap_or(0) + 5;
     let forms = [LineForm::Whole, LineForm::NoRemark, LineForm::OneLabel];
     let fitting = forms.into_iter().find(|form| texts_x + list_width(arrows, *form) <= pad.width() + 2);
@@ -154,7 +174,7 @@ fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
         pad.draw_text(
             3,
             y,
-            &format!("{} {} {}", arrow.ends.from, pad.theme.rich_or_ascii("─▶", "->"), arrow.ends.to),
+            &format!("{} {} {}", arrow.start_text(pad.theme), pad.theme.rich_or_ascii("─▶", "->"), arrow.ends.to),
             Ink::Strong,
         );
         let mut x = texts_x;
@@ -220,7 +240,21 @@ fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
         lines[0].insert_str(0, "recovered; ");
     }
     let oldest_wait_ns = if has_problem { hop.oldest_wait_ns } else { None };
-    Arrow { hop_index: Some(index), ends: hop.ends.clone(), health: hop.health, lines, oldest_wait_ns }
+    Arrow {
+        hop_index: Some(index),
+        ends: hop.ends.clone(),
+        start_health: Health::Unknown,
+        health: hop.health,
+        lines,
+        oldest_wait_ns,
+    }
+}
+
+/// Health of a process by its worst finding about what happens inside it, between two hops; one that is over keeps its severity.
+fn health_inside(findings: &[Finding], role: &str) -> Health {
+    let of_role = findings.iter().filter(|finding| finding.verdict.hop == role);
+    let worst = of_role.map(|finding| finding.verdict.severity).max();
+    worst.map_or(Health::Unknown, Health::from)
 }
 
 /// The arrow from the last role to the client, with the outcomes of its chunks.
@@ -241,6 +275,7 @@ fn client_arrow(model: &Model, last_role: &str) -> Arrow {
     Arrow {
         hop_index: None,
         ends,
+        start_health: Health::Unknown,
         health: health_of_deliveries(chunks),
         lines: [drops, lost, merged],
         oldest_wait_ns: None,
