@@ -63,7 +63,7 @@ pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, Th
 pub use slowest::SlowLine;
 pub use stacks::{StackFunctionLine, StackLine, StackShare};
 pub use tool_calls::{ToolCallCounts, ToolCallLine, explain_tool_calls};
-pub use ttft::{RequestLegLine, TtftGroupLine, TtftLegLine, TtftReport, UnobservedMomentLine};
+pub use ttft::{RequestLegLine, TtftGroupLine, TtftLegLine, TtftReport, UnobservedMomentLine, describe_bottleneck};
 
 /// Name of the schema in reports.
 pub const SCHEMA: &str = "tokengap.report/2";

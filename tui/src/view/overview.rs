@@ -226,9 +226,9 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
         format_count(requests.aborted)
     );
     let x = pad.draw_text(x + 1, y, &sums, Ink::Dim);
-    if model.rejected_requests > 0 {
-        let rejected = plural(model.rejected_requests, "error response");
-        pad.draw_text(x, y, &format!("; {rejected}"), Ink::Dim);
+    if model.error_responses > 0 {
+        let errors = plural(model.error_responses, "error response");
+        pad.draw_text(x, y, &format!("; {errors}"), Ink::Dim);
     }
 }
 
