@@ -160,7 +160,11 @@ mod tests {
     #[test]
     fn unset_fields_default_to_the_behaviour_of_the_release() {
         let mut state = example();
-        state.apply_announcement(&Engine { version: Some(example::DROPS), mode: Some(Mode::Incremental), ..Engine::default() });
+        state.apply_announcement(&Engine {
+            version: Some(example::DROPS),
+            mode: Some(Mode::Incremental),
+            ..Engine::default()
+        });
         assert_eq!(state.mode, Some(Mode::Incremental));
         assert_eq!(state.waiter, Some(Waiter::KeepsLast));
         state.apply_announcement(&Engine { waiter: Some(Waiter::Merges), ..Engine::default() });
