@@ -55,7 +55,7 @@ impl ProblemState {
         matches!(self, Self::Fixed | Self::Improved | Self::Regressed)
     }
 
-    /// Calls an improvement a fix if the second run does not have the problem.
+    /// The state, of which an improvement is a fix if the second run does not have the problem (`is_resolved`).
     fn fixed_if(self, is_resolved: bool) -> Self {
         if self == Self::Improved && is_resolved { Self::Fixed } else { self }
     }
@@ -105,7 +105,7 @@ pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure
     problems
 }
 
-/// An unchanged gap below the limit of the finding is no problem in either run, whatever its numbers.
+/// Outcome of the first-token gap. An unchanged gap below the limit of the finding is no problem in either run, whatever its numbers.
 fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemOutcome {
     let [has_finding_before, has_finding_after] =
         [a, b].map(|run| run.findings.iter().any(|finding| finding.kind == "first-token-gap"));
@@ -127,7 +127,7 @@ fn judge_first_token_gap(a: &Report, b: &Report, measures: &[ComparedMeasure]) -
     ProblemOutcome { name: String::from("first-token gap"), state, numbers }
 }
 
-/// Proven losses count if both runs have them, else the predicted ones, if both runs observed enough to predict them.
+/// Outcome of lost tokens. Proven losses count if both runs observed them, else predicted ones, if both runs observed enough to predict them.
 fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemOutcome {
     let name = String::from("lost tokens");
     let is_a_confirmed = a.chunks.dropped_confirmed.is_some();
@@ -189,7 +189,7 @@ fn judges_lost_tokens(run: &Report) -> bool {
     run.judged.iter().all(|judgement| judgement.fault != FaultKind::LostTokens || judgement.judged)
 }
 
-/// `0.0 % -> 30.0 %`
+/// Share of merged chunks before and after: `0.0 % -> 30.0 %`.
 fn merged_before_and_after(a: &Report, b: &Report) -> String {
     if a.chunks.merged == Some(0) && b.chunks.merged == Some(0) {
         return String::from(NONE_IN_BOTH);
@@ -197,6 +197,7 @@ fn merged_before_and_after(a: &Report, b: &Report) -> String {
     before_and_after(merged_share(a), merged_share(b), |share| share)
 }
 
+/// Share of merged chunks in those that were sent.
 fn merged_share(report: &Report) -> Option<String> {
     Some(share(report.chunks.merged?, report.chunks.sent))
 }
@@ -298,7 +299,8 @@ impl RequestTimes {
     }
 }
 
-/// The highest quantile that both runs have and for which both have enough requests, because the worst waits matter.
+/// A quantile of the times of all requests: the highest one that both runs have and for which both have enough requests, because the worst
+/// waits matter. `None` without such a one.
 fn highest_quantile(quantity: &str, a: &RequestTimes, b: &RequestTimes) -> Option<ComparedQuantile> {
     // Each needs so many requests that ten lie beyond it.
     let descending = [
@@ -334,7 +336,7 @@ fn quantile_of_ttft(a: &Report, b: &Report) -> Option<ComparedQuantile> {
     highest_quantile("TTFT", &RequestTimes::of_spread(&a.ns), &RequestTimes::of_spread(&b.ns))
 }
 
-/// First-token gap of all requests.
+/// First-token gap of all requests; `None` if a run did not observe it, or too few requests have one.
 fn quantile_of_gap(a: &Report, b: &Report) -> Option<ComparedQuantile> {
     let a = a.gap_ns.as_ref()?;
     let b = b.gap_ns.as_ref()?;

@@ -68,11 +68,11 @@ pub struct Judgement {
 
 /// Judgements of all kinds of faults, in the order of [`FaultKind::ALL`].
 pub fn judgements(ledger: &Ledger) -> Vec<Judgement> {
-    FaultKind::ALL.iter().map(|&fault| judgement(ledger, fault)).collect()
+    FaultKind::ALL.iter().map(|&fault| judge_fault(ledger, fault)).collect()
 }
 
 /// Whether the run could have shown this kind of fault, or why not.
-fn judgement(ledger: &Ledger, fault: FaultKind) -> Judgement {
+fn judge_fault(ledger: &Ledger, fault: FaultKind) -> Judgement {
     let reason = match fault {
         FaultKind::FirstTokenGap => unjudged_gap(ledger),
         FaultKind::LostTokens => unjudged_loss(ledger),

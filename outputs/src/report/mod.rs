@@ -43,7 +43,7 @@ use trace::{Analysis, MonoNs, ReportInput, SamplingCost};
 
 pub use abandoned::{AbandonedReport, AbandonedRow, AbortRow};
 pub use answers::AnswerCounts;
-pub(crate) use brief::wrap;
+pub(crate) use brief::write_wrapped;
 pub use brief::{Clock, NO_THROTTLING, NO_WAITS, describe_episodes, describe_place, is_identifier};
 pub use connections::NewConnectionsReport;
 pub use evidence::{EvidenceNumber, evidence_label};
@@ -162,7 +162,7 @@ pub struct Report {
 impl Report {
     /// Report of the run so far, after a final detector run.
     pub fn of(analysis: &Analysis, input: &ReportInput) -> Self {
-        build::build(analysis, input)
+        build::build_report(analysis, input)
     }
 
     /// Renders one JSON document.

@@ -75,6 +75,13 @@ pub struct UnobservedMomentLine {
 }
 
 impl UnobservedMomentLine {
+    /// Whether the next moment is listed with this one: both are unknown of the same number of requests, for the same reason. Arrivals that are
+    /// unknown for several reasons are listed one by one.
+    fn is_listed_with(&self, next: &Self) -> bool {
+        self.moment != TtftMoment::Arrived && self.requests == next.requests && self.reason == next.reason
+    }
+
+    /// A moment that is unknown of so many requests.
     fn new(moment: TtftMoment, requests: u64, reason: &str) -> Self {
         Self { moment, words: moment.describe_absence().to_owned(), requests, reason: reason.to_owned() }
     }
@@ -90,6 +97,7 @@ pub struct RequestLegLine {
 }
 
 impl RequestLegLine {
+    /// A leg of a request with its length.
     pub(super) fn new(timed: TimedLeg) -> Self {
         Self { name: timed.leg.to_string(), ns: timed.ns }
     }
@@ -111,15 +119,12 @@ impl TtftReport {
 
     /// What was not observed of these times, one text for each reason: `the entry to the queue, the entry to a batch of 3 requests: ..`.
     pub fn describe_absent(&self) -> Vec<String> {
-        let all: u64 = self.groups.iter().map(|group| group.ns.count).sum();
+        let all_requests: u64 = self.groups.iter().map(|group| group.ns.count).sum();
         let mut lines = Vec::new();
-        let has_same_reason = |a: &UnobservedMomentLine, b: &UnobservedMomentLine| {
-            a.moment != TtftMoment::Arrived && (a.requests, &a.reason) == (b.requests, &b.reason)
-        };
-        for same in self.absent.chunk_by(has_same_reason) {
-            let Some(first) = same.first() else { continue };
-            let words: Vec<&str> = same.iter().map(|line| line.words.as_str()).collect();
-            let of = if first.requests == all {
+        for group in self.absent.chunk_by(UnobservedMomentLine::is_listed_with) {
+            let Some(first) = group.first() else { continue };
+            let words: Vec<&str> = group.iter().map(|line| line.words.as_str()).collect();
+            let of = if first.requests == all_requests {
                 String::new()
             } else {
                 format!(" of {}", plural(first.requests, "request"))
@@ -162,7 +167,7 @@ fn absent_moments(ledger: &Ledger) -> Vec<UnobservedMomentLine> {
         let without = ledger.ttft().groups().iter().filter(|group| !group.observes(moment));
         let requests: u64 = without.map(|group| group.times().count()).sum();
         if requests > 0 {
-            lines.push(UnobservedMomentLine::new(moment, requests, absence_of(moment, ledger)));
+            lines.push(UnobservedMomentLine::new(moment, requests, why_unobserved(moment, ledger)));
         }
     }
     lines
@@ -180,7 +185,7 @@ fn describe_unknown_arrival(why: UnknownArrival) -> &'static str {
 }
 
 /// Why a moment behind the arrival was not observed of some requests.
-fn absence_of(moment: TtftMoment, ledger: &Ledger) -> &'static str {
+fn why_unobserved(moment: TtftMoment, ledger: &Ledger) -> &'static str {
     let mut request_hops = ledger.hops().iter().filter(|hop| hop.carries_requests);
     match moment {
         TtftMoment::Queued | TtftMoment::BatchEntered => ledger.absent_engine_times().entries,

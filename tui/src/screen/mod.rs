@@ -423,12 +423,12 @@ pub struct RunView {
 }
 
 impl Observer for RunView {
-    fn event(&mut self, event: &Event<'_>) {
+    fn observe_event(&mut self, event: &Event<'_>) {
         let mut screen = self.screen.borrow_mut();
         screen.changes.count_event(event);
     }
 
-    fn restart(&mut self) {
+    fn observe_restart(&mut self) {
         let mut screen = self.screen.borrow_mut();
         screen.runs[self.run_index] = RunState::default();
         if self.run_index == screen.shown_run {
@@ -437,7 +437,7 @@ impl Observer for RunView {
         }
     }
 
-    fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
+    fn show_run(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
         let mut screen = self.screen.borrow_mut();
         if screen.shown_run == self.run_index { screen.update_screen(run) } else { Ok(ScreenCommand::Stay) }
     }

@@ -42,23 +42,23 @@ impl Model {
         self.recent_window = ledger.recent_window();
         let traffic = self.curves.traffic_in(self.recent_window);
         self.send_rates = scheduler_send_rates(ledger, &traffic);
-        self.requests = Requests::of(ledger);
+        self.requests = Requests::of_ledger(ledger);
         self.abandoned_requests = ledger.abandoned_requests().requests;
         self.unanswered_requests = ledger.unanswered_requests().count() as u64;
         self.rejected_requests = ledger.totals().answers.rejected.values().sum();
-        self.tokens = Tokens::of(ledger);
+        self.tokens = Tokens::of_ledger(ledger);
         self.gap = first_token_gap(ledger);
-        self.chunks = Chunks::of(ledger);
+        self.chunks = Chunks::of_ledger(ledger);
         self.receives_end = ledger.receives_end();
         self.deliveries_end = ledger.deliveries_end();
         self.merged_predicted = self.chunks.dropped_predicted.map(|_| ledger.totals().predicted.merged);
-        self.itl = Itl::of(ledger);
+        self.itl = Itl::of_ledger(ledger);
         // At this instant, as the report has them: those of the last detector run may be older than the numbers beside them.
         let findings = analysis.findings_now();
         self.findings = findings.sorted().into_iter().cloned().collect();
         self.worst_rank = self.findings.first().map(|worst| findings.rank(worst)).unwrap_or_default();
         self.hops = hops::summarise_hops(ledger, &self.findings, &traffic);
-        let path = LegLine::all(&analysis.attribution());
+        let path = LegLine::all_legs(&analysis.attribution());
         self.first_token_path = bar::segments(&path);
         self.first_token_end = bar::ends_of_path(&path).map(|ends| ends.to.to_owned());
         let ttft = TtftReport::new(ledger);
@@ -68,7 +68,7 @@ impl Model {
         };
         self.ttft = ttft.and_then(TtftReport::into_main_group);
         self.threads = threads::thread_lines(ledger);
-        self.stacks = StackLine::all(ledger).unwrap_or_default();
+        self.stacks = StackLine::all_roles(ledger).unwrap_or_default();
         // Made of the findings and counts above.
         self.verdict = self.judge_run(ledger, &run.source);
         let totals = ledger.totals();

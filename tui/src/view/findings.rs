@@ -152,7 +152,7 @@ fn describe_time_of_finding(model: &Model, finding: &Finding) -> String {
 fn format_evidence(name: &str, value: &Value) -> String {
     let label = evidence_label(name);
     let Value::Number(number) = value else { return format!("{label} {}", json_text(value)) };
-    let shown = match EvidenceNumber::read(name, number) {
+    let shown = match EvidenceNumber::of_evidence(name, number) {
         EvidenceNumber::Duration(ns) => format_duration(ns),
         EvidenceNumber::Bytes(bytes) => format_bytes(bytes),
         EvidenceNumber::Identifier(id) => id.to_string(),

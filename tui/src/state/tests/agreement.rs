@@ -105,7 +105,7 @@ fn assert_one_headline(name: &str, analysis: &Analysis, input: &ReportInput) {
     let json: Value = serde_json::from_str(&report.to_json()).expect("JSON");
     assert_same(name, &(json["verdict"].as_str(), json["severity"].as_str()), &(Some(headline.as_str()), severity));
     let run = NamedRun { name, report: &report };
-    let diff = Diff::of(run, run, &DiffOptions::default());
+    let diff = Diff::of_runs(run, run, &DiffOptions::default());
     assert_same(name, &[&diff.a.verdict, &diff.b.verdict], &[headline, headline]);
     let input = Input { report: input, version: "", pushed: None, endpoint: None, pair_findings: &[] };
     let families = metrics::collect(analysis, &input);
