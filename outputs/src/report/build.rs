@@ -246,7 +246,7 @@ fn hop_line(ledger: &Ledger, group_index: usize, window_ns: u64) -> Option<HopLi
     let observes_receives = members.iter().any(|hop| hop.capabilities().received);
     let chunks = sum_over_hops(&members, |hop| hop.counts.chunks);
     // A hop that observes one end only has zero frames at the other.
-    let frames = sum_over_hops(&members, |hop| hop.counts.frames_sent.max(h.counts.frames_received));
+    let frames = sum_over_hops(&members, |hop| hop.counts.frames_sent.max(hop.counts.frames_received));
     let wakeups = members.iter().map(|hop| hop.counts.wakeup_frames_max).max().filter(|&frames| frames > 0);
     let busy = busy(ledger, members.iter().copied(), window_ns);
     let receiver = HopReceiver::of_hops(ledger, &members, busy, window_ns);
