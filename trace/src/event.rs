@@ -386,7 +386,7 @@ pub enum AnswerFinish {
 }
 
 impl AnswerFinish {
-    /// The reason with this name on an endpoint.
+    /// The finish reason that an endpoint calls by this name.
     pub fn from_name(name: &str) -> Self {
         match name {
             "stop" => Self::Stop,

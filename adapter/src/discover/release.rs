@@ -72,11 +72,13 @@ impl FromStr for Release {
     }
 }
 
+/// The number at the beginning of a text, and the rest. `None` if it begins with none, or with too large a one.
 fn leading_number(text: &str) -> Option<(u16, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     Some((text[..end].parse().ok()?, &text[end..]))
 }
 
+/// The number behind a prefix of the text; `None` if it has another beginning.
 fn number_after(text: &str, prefix: &str) -> Option<u16> {
     leading_number(text.strip_prefix(prefix)?).map(|(number, _)| number)
 }

@@ -6,7 +6,7 @@ use trace::detect::attribution::{Attribution, HopReceiver};
 use trace::detect::{ALL as DETECTORS, Findings};
 use trace::engine::{Mode, Waiter};
 use trace::event::ThreadPart;
-use trace::ledger::{Hop, HopGroup, Ledger, Thread, TimeUse};
+use trace::ledger::{Hop, HopGroup, Ledger, QueuedLoad, Thread, TimeUse};
 use trace::stats::{Distribution, RecentWindow};
 use trace::{Analysis, MonoNs, ReportInput};
 
@@ -298,12 +298,12 @@ fn add_backlog(families: &mut Families, group: &HopGroup, members: &[&Hop], now:
     let name = [group.name.as_str()];
     families.put_int(&metric::HOP_BACKLOG_FRAMES, name, group.backlog);
     // If the load of one hop is unknown, the sum is.
-    let loads: Option<Vec<(u64, u64)>> = members.iter().map(|hop| hop.waiting_load()).collect();
+    let loads: Option<Vec<QueuedLoad>> = members.iter().map(|hop| hop.queued_load()).collect();
     if let Some(loads) = loads {
         if !group.carries_requests {
-            families.put_int(&metric::HOP_BACKLOG_CHUNKS, name, loads.iter().map(|(chunks, _)| chunks).sum::<u64>());
+            families.put_int(&metric::HOP_BACKLOG_CHUNKS, name, loads.iter().map(|load| load.chunks).sum::<u64>());
         }
-        families.put_int(&metric::HOP_BACKLOG_BYTES, name, loads.iter().map(|(_, bytes)| bytes).sum::<u64>());
+        families.put_int(&metric::HOP_BACKLOG_BYTES, name, loads.iter().map(|load| load.bytes).sum::<u64>());
     }
     families.put_int(&metric::HOP_BACKLOG_MAX, name, group.backlog_max);
     let oldest = members.iter().filter_map(|hop| hop.oldest_waiting()).min();

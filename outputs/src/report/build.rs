@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use trace::clock::MonoNs;
-use trace::detect::attribution::{HopReceiver, busy};
+use trace::detect::attribution::{HopReceiver, busy_share};
 use trace::detect::imbalance;
 use trace::event::ThreadPart;
 use trace::ledger::{Hop, HopGroup, Ledger, Thread};
@@ -248,7 +248,7 @@ fn hop_line(ledger: &Ledger, group_index: usize, window_ns: u64) -> Option<HopLi
     // A hop that observes one end only has zero frames at the other.
     let frames = sum_over_hops(&members, |hop| hop.counts.frames_sent.max(hop.counts.frames_received));
     let wakeups = members.iter().map(|hop| hop.counts.wakeup_frames_max).max().filter(|&frames| frames > 0);
-    let busy = busy(ledger, members.iter().copied(), window_ns);
+    let busy = busy_share(ledger, members.iter().copied(), window_ns);
     let receiver = HopReceiver::of_hops(ledger, &members, busy, window_ns);
     // Without a sample of the thread, its shares are unknown.
     let spent = Some(receiver.spent).filter(|spent| spent.interval_ns > 0);
@@ -341,7 +341,7 @@ fn worker_line(ledger: &Ledger, hop: &Hop, chunks: u64, window_ns: u64) -> Worke
         tokens: counts.tokens,
         share: share_of_whole(counts.chunks, chunks),
         queue_wait_ns: Spread::of_tally(&hop.queue_wait()),
-        busy: busy(ledger, std::iter::once(hop), window_ns),
+        busy: busy_share(ledger, std::iter::once(hop), window_ns),
         worker: hop.worker,
         endpoint: hop.endpoint.to_string(),
         frames_sent: capabilities.sent.then_some(counts.frames_sent),

@@ -59,6 +59,7 @@ pub(crate) struct FunctionHits {
 }
 
 impl ThreadSamples {
+    /// The samples of a thread in an interval that ended at `at_ns` of the monotonic clock.
     pub(super) fn new(pid: u32, at_ns: u64, interval_ns: u64, thread: ThreadStacks) -> Self {
         let ThreadStacks { tid, samples, functions } = thread;
         let mut function_hits = Vec::with_capacity(functions.len());

@@ -61,7 +61,7 @@ enum Format {
 const SLOWEST: usize = 0;
 
 /// `tokengap diff`: compares two reports or recordings.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run_diff(args: &Args) -> anyhow::Result<ExitCode> {
     confinement::confine_to_files(&[&args.a, &args.b], &[args.output.file()]);
     let options = DiffOptions {
         alpha: args.alpha,

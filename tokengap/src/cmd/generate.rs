@@ -35,6 +35,7 @@ enum GeneratedFile {
 }
 
 impl GeneratedFile {
+    /// The shell of completions; `None` for man pages.
     fn shell(self) -> Option<Shell> {
         match self {
             Self::Man => None,
@@ -46,7 +47,7 @@ impl GeneratedFile {
 }
 
 /// `tokengap generate`: writes the man pages or the completions of a shell.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run_generate(args: &Args) -> anyhow::Result<ExitCode> {
     let mut command = config::command_definition();
     if let Some(dir) = &args.output {
         std::fs::create_dir_all(dir)

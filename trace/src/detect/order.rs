@@ -57,15 +57,18 @@ impl Findings {
         list
     }
 
+    /// Moves each finding that is caused by a later one behind its cause, if both have the same severity and are equally recent.
     fn move_causes_before_consequences(&self, list: &mut [&Finding]) {
         for index in 0..list.len() {
             let consequence = list[index];
+            // How far behind the consequence its first cause is.
             let behind = list[index..].iter().position(|cause| {
                 self.is_caused_by(consequence, cause)
                     && cause.verdict.severity == consequence.verdict.severity
                     && self.is_recent(cause) == self.is_recent(consequence)
             });
             if let Some(behind) = behind {
+                // The cause takes the place of the consequence; all between move by one.
                 list[index..=index + behind].rotate_right(1);
             }
         }
@@ -76,7 +79,7 @@ impl Findings {
         let target = self.targets.get(&cause.verdict.hop).copied().unwrap_or_default();
         let is_cause = match consequence.kind {
             "late-receive" | "late-intake" => {
-                is_about_receiver(cause.kind) && target == HopTarget::Scheduler || cause.kind == "engine-silent"
+                (is_about_receiver(cause.kind) && target == HopTarget::Scheduler) || cause.kind == "engine-silent"
             }
             "late-read" | "late-dispatch" => cause.kind == "consumer-stopped" && target == HopTarget::Tokenizer,
             "merged-chunks" | "would-drop" => is_about_receiver(cause.kind) && target == HopTarget::Tokenizer,
@@ -100,7 +103,7 @@ impl Findings {
 
     /// Time to first token of the requests that the finding held up.
     fn held_ns(&self, finding: &Finding) -> u64 {
-        let held = self.held.iter().find(|held| held.are_of(finding.kind, &finding.verdict.hop));
+        let held = self.held.iter().find(|held| held.are_held_by(finding.kind, &finding.verdict.hop));
         held.map_or(0, |held| u64::try_from(held.part.ns).unwrap_or(u64::MAX))
     }
 

@@ -30,7 +30,7 @@ pub(super) fn detect_late_reads(context: &DetectContext<'_>, out: &mut Verdicts)
     let receiver = context.facts().receiver();
     let Some(late) = context.ledger.ttft().late_leg(Arrived) else { return };
     let Some(worst) = late.worst.as_ref() else { return };
-    let state = attribution::reader_state(context.ledger, worst.at, worst.ns);
+    let state = attribution::socket_reader_state(context.ledger, worst.at, worst.ns);
     let Some(verdict) = detect_late_leg(context, late, out) else { return };
     let mut advice = match state {
         ThreadState::CpuBound => {
@@ -73,7 +73,7 @@ pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, out: &mut Verd
     let receiver = context.facts().receiver();
     let Some(late) = context.ledger.ttft().late_leg(Read) else { return };
     let Some(worst) = late.worst.as_ref() else { return };
-    let state = attribution::reader_state(context.ledger, worst.at, worst.ns);
+    let state = attribution::socket_reader_state(context.ledger, worst.at, worst.ns);
     let held_up = stopped_advice(state);
     let Some(verdict) = detect_late_leg(context, late, out) else { return };
     let used = late.receiver_use;
@@ -129,7 +129,7 @@ pub(super) fn detect_late_receives(context: &DetectContext<'_>, out: &mut Verdic
     };
 }
 
-/// What to do about a thread that could not run; `None` for other states.
+/// Advice about a thread that could not run; `None` for other states.
 fn stopped_advice(state: ThreadState) -> Option<&'static str> {
     match state {
         ThreadState::Starved => Some(advice::STARVED),
@@ -194,7 +194,7 @@ pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, out: &mut Verdic
         verdict.summary.push_str(&usual);
         verdict.with("usual_ns", comparison.usual_ns).with("tokens", comparison.tokens);
     }
-    let state = slowest.and_then(|slowest| slowest.scheduler_use).map_or(ThreadState::Unknown, cpu_state);
+    let state = slowest.and_then(|slowest| slowest.scheduler_use).map_or(ThreadState::Unknown, cpu_shortage);
     if let Some(advice) = stopped_advice(state) {
         let _ = write!(verdict.summary, "; the {source} was {} meanwhile", state.as_str());
         verdict.with("thread", state.as_str()).advice(advice);
@@ -206,8 +206,8 @@ pub(super) fn detect_slow_prefills(context: &DetectContext<'_>, out: &mut Verdic
     ));
 }
 
-/// Whether a thread lacked a CPU.
-fn cpu_state(used: TimeUse) -> ThreadState {
+/// Whether a thread was throttled or lacked a CPU; [`ThreadState::Unknown`] otherwise.
+fn cpu_shortage(used: TimeUse) -> ThreadState {
     if used.throttled_ns().is_some_and(|ns| used.share(ns) >= THROTTLED_SHARE) {
         ThreadState::Throttled
     } else if used.starved_ns().is_some_and(|ns| used.share(ns) >= STARVED_SHARE) {
@@ -270,7 +270,7 @@ pub(super) fn detect_slow_first_tokens(context: &DetectContext<'_>, out: &mut Ve
     verdict.with("thread", state.as_str()).advice(advice);
 }
 
-/// Which parts of a leg cannot be told apart, and why.
+/// Words for which parts of a leg cannot be told apart, and why.
 fn describe_unknown_parts(context: &DetectContext<'_>, leg: TtftLeg) -> String {
     let absent = context.ledger.absent_engine_times();
     let source = context.facts().source();

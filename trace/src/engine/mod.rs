@@ -101,7 +101,7 @@ impl EngineState {
         if self.name.is_some() || self.version.is_some() {
             return self.facts;
         }
-        self.known.listing_ids().unwrap_or(self.facts)
+        self.known.only_engine_listing_ids().unwrap_or(self.facts)
     }
 
     /// Name of the engine in sentences, with its release if known.
@@ -126,8 +126,8 @@ impl EngineState {
         has_first_byte && !prefix.is_empty() && rid.starts_with(prefix)
     }
 
-    /// Sets the known engines and restores the fields that are not serialized.
-    pub(crate) fn resolve(&mut self, known: Engines) {
+    /// Sets the known engines and restores the fields that are not serialized: what they say about the engine of this name and version.
+    pub(crate) fn resolve_facts(&mut self, known: Engines) {
         self.known = known;
         self.facts = known.facts(self.name.as_deref());
         self.health_check_prefix = self.facts.health_check_prefix();
@@ -135,12 +135,12 @@ impl EngineState {
     }
 
     /// Takes over what a source announced about the engine. What it leaves out is the known behaviour of the release.
-    pub(crate) fn set(&mut self, announced: &Engine<'_>) {
+    pub(crate) fn apply_announcement(&mut self, announced: &Engine<'_>) {
         let Engine { name, version, mode, waiter, turnaround } = *announced;
         self.name = name.map(Into::into);
         self.version = version.map(Into::into);
         // Before the other fields, whose defaults are those of this release.
-        self.resolve(self.known);
+        self.resolve_facts(self.known);
         self.mode = mode.or(self.behaviour.mode());
         self.waiter = waiter.or(self.behaviour.waiter);
         self.turnaround = turnaround;
@@ -153,7 +153,7 @@ mod tests {
 
     fn example() -> EngineState {
         let mut state = EngineState::default();
-        state.resolve(example::ENGINES);
+        state.resolve_facts(example::ENGINES);
         state
     }
 

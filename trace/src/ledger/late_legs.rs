@@ -67,15 +67,16 @@ pub struct SilencedRequests {
 }
 
 impl SilencedRequests {
-    /// Adds a late request.
+    /// Adds a request that was late while the engine was silent.
     pub(super) fn record_late(&mut self, late: &LateRequest) {
+        // `requests.amount` is the longest wait so far.
         if late.ns >= self.requests.amount {
             self.worst_hop = late.wait.map(|wait| wait.hop);
         }
-        let is_new = *self.last_rid != *late.rid;
-        self.requests.record_request(late.to(), &late.rid, late.ns, is_new);
-        self.part.add_wait(late.ns, late.ttft_ns, is_new);
-        if is_new {
+        let is_first_wait = *self.last_rid != *late.rid;
+        self.requests.record_request(late.to(), &late.rid, late.ns, is_first_wait);
+        self.part.add_wait(late.ns, late.ttft_ns, is_first_wait);
+        if is_first_wait {
             self.last_rid = late.rid.clone();
         }
     }
@@ -106,7 +107,7 @@ fn accept_wait_ns(request: &Request) -> Option<u64> {
     request.arrival()?.ok()?.connection?.accept_wait_ns()
 }
 
-/// End of the prefill with which `leg` begins; `None` if unknown.
+/// When the prefill ended with which `leg` begins: as the engine says or, outside of a pair, with the leg. `None` if unknown.
 fn prefill_end(request: &Request, leg: TimedLeg) -> Option<MonoNs> {
     if let Some(finished) = request.engine_times().and_then(|times| times.prefill_finished)
         && finished >= leg.at
@@ -227,13 +228,13 @@ impl LateLegs {
         self.window.add(ttft_ns);
     }
 
-    /// Records a late request that is judged.
+    /// Adds a late request to the sums of its leg. `receiver_use`: as for [`LateLeg::record_late_request`].
     fn record_late(&mut self, late: &LateRequest, receiver_use: Option<TimeUse>) {
         let index = self.legs.iter().position(|known| known.leg == late.leg).unwrap_or_else(|| {
             self.legs.push(LateLeg::new(late.leg));
             self.legs.len() - 1
         });
-        self.legs[index].record(late, receiver_use);
+        self.legs[index].record_late_request(late, receiver_use);
     }
 
     /// Records a prefill that is slow beside others. `scheduler_use`: time use of its scheduler's thread meanwhile.

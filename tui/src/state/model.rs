@@ -111,7 +111,7 @@ impl Model {
         self.pair_request = request.filter(is_shown).cloned();
     }
 
-    /// Time of the whole run: of a recording to its end, otherwise until now.
+    /// Begin and length of the whole run: of a recording to its end, otherwise until now.
     pub(crate) fn span(&self) -> RunSpan {
         match &self.position {
             Some(recording) => RunSpan { wall_start_ns: recording.start_wall_ns(), length_ns: recording.whole_ns },

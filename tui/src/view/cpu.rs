@@ -113,6 +113,7 @@ fn draw_functions(pad: &mut Pad<'_>, y: u16, stacks: &StackLine) {
     );
     pad.draw_heading(y, &title);
     pad.draw_cells(CellRow { x: 1, y: y + 1, pitch: 8, width: 7 }, ["own", "total", "GIL", "growing"], Ink::Dim);
+    // Behind four cells of eight columns.
     pad.draw_text(35, y + 1, "function", Ink::Dim);
     for (y, function) in (y + 2..).zip(&stacks.functions) {
         if y >= pad.height() {
@@ -222,6 +223,7 @@ struct ThreadVerdict {
 /// Tells CPU-bound, waiting and throttled threads apart, because each needs a different fix.
 fn judge_thread(shares: &TimeShares) -> ThreadVerdict {
     let problem = if let Some(state) = shares.away {
+        // A thread that is stopped or blocked needs no CPU.
         state.as_str()
     } else if shares.throttled.is_some_and(|share| share >= MIN_LACKING_SHARE) {
         "throttled"

@@ -113,6 +113,7 @@ fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Findi
         pad.draw_text(x + 2, y, "(Enter: open)", Ink::Dim);
         y += 1;
     }
+    // The texts below are aligned behind the longest label.
     if let Some(changes) = &model.receiver_changes {
         pad.draw_text(1, y, "changed", Ink::Head);
         y = pad.draw_paragraph(11, y, 2, changes, Ink::Plain);

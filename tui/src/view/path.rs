@@ -49,7 +49,8 @@ enum LineForm {
 }
 
 impl LineForm {
-    fn apply(self, text: &str) -> &str {
+    /// The part of a line's text that this form shows.
+    fn shorten_line(self, text: &str) -> &str {
         if matches!(self, Self::Whole) {
             return text;
         }
@@ -59,10 +60,12 @@ impl LineForm {
         }
         let Some(number_start) = text.find(|c: char| c.is_ascii_digit()) else { return text };
         // A digit within a word, such as `p99`, is no number.
-        let number_start = match text[..number_start].rfind(' ') {
-            _ if number_start == 0 => 0,
-            Some(space) if space + 1 == number_start => number_start,
-            _ => text[number_start..].find(' ').map_or(0, |space| number_start + space + 1),
+        let begins_word = number_start == 0 || text[..number_start].ends_with(' ');
+        let number_start = if begins_word {
+            number_start
+        } else {
+            // The number is the next word.
+            text[number_start..].find(' ').map_or(0, |space| number_start + space + 1)
         };
         let label_start = text[..number_start].trim_end().rfind(' ').map_or(0, |space| space + 1);
         let label = text[label_start..number_start].trim_end();
@@ -79,7 +82,7 @@ impl LineForm {
 
     /// Width of the longest text of this line.
     fn line_width(self, arrows: &[Arrow], line: usize) -> u16 {
-        arrows.iter().map(|arrow| text_width(self.apply(&arrow.lines[line]))).max().unwrap_or(0)
+        arrows.iter().map(|arrow| text_width(self.shorten_line(&arrow.lines[line]))).max().unwrap_or(0)
     }
 }
 
@@ -134,19 +137,19 @@ fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16)
         let start_x = x;
         x = pad.draw_text(x, y, &arrow.start_text(pad.theme), arrow.start_ink());
         let health_ink = Ink::Health(arrow.health);
+        // Less the head and a space at both ends.
         let shaft = pad.theme.rich_or_ascii("─", "-").repeat(usize::from(arrow_width) - 3);
         let head = pad.theme.rich_or_ascii("▶", ">");
         pad.draw_text(x + 1, y, &format!("{shaft}{head}"), health_ink);
         let [first_line, other_lines @ ..] = &arrow.lines;
         let [first_form, other_forms @ ..] = &forms;
-        let first_line = first_form.apply(first_line);
         let symbol = pad.theme.health_symbol(arrow.health);
         let oldest = arrow.oldest_wait_ns.map_or_else(String::new, |wait_ns| format!(" {}", format_duration(wait_ns)));
-        let first_line = format!("{first_line}{oldest}");
-        let first_line = shorten_to_number(&first_line, arrow_width - 3);
-        pad.draw_clipped(x + 1, y + 1, arrow_width - 1, &format!("{symbol} {first_line}"), health_ink);
+        let with_oldest = format!("{}{oldest}", first_form.shorten_line(first_line));
+        let fitting = shorten_to_number(&with_oldest, arrow_width - 3);
+        pad.draw_clipped(x + 1, y + 1, arrow_width - 1, &format!("{symbol} {fitting}"), health_ink);
         for (line_y, (text, form)) in (y + 2..).zip(other_lines.iter().zip(other_forms)) {
-            let text = shorten_to_number(form.apply(text), arrow_width - 3);
+            let text = shorten_to_number(form.shorten_line(text), arrow_width - 3);
             pad.draw_clipped(x + 1, line_y, arrow_width - 1, &format!("  {text}"), Ink::Plain);
         }
         x += arrow_width;
@@ -178,7 +181,7 @@ fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
         for (column, text) in arrow.lines.iter().enumerate() {
             // A text is aligned with those of other arrows, and left out rather than cut.
             let free_width = pad.width().saturating_sub(x);
-            let text = shorten_to_number(form.apply(text), free_width);
+            let text = shorten_to_number(form.shorten_line(text), free_width);
             if text_width(&text) <= free_width {
                 pad.draw_text(x, y, &text, if column == 0 { ink } else { Ink::Plain });
             }
@@ -285,6 +288,7 @@ fn health_of_deliveries(chunks: &Chunks) -> Health {
         Some(dropped) if dropped > 0 => Health::Critical,
         Some(_) if chunks.delivered.is_some_and(|delivered| delivered > 0) => Health::Good,
         None if chunks.dropped_predicted.is_some_and(|predicted| predicted > 0) => Health::Warning,
+        // Nothing was delivered, or no delivery is observed: a prediction of no drop proves nothing.
         Some(_) | None => Health::Unknown,
     }
 }
@@ -366,9 +370,9 @@ mod tests {
             ("dropped? 12 (run)", "dropped? 12"),
             ("no wait p99", "no wait p99"),
         ] {
-            assert_eq!(LineForm::OneLabel.apply(whole), expected);
+            assert_eq!(LineForm::OneLabel.shorten_line(whole), expected);
         }
-        assert_eq!(LineForm::NoRemark.apply("wait p99 2.71 s (run)"), "wait p99 2.71 s");
+        assert_eq!(LineForm::NoRemark.shorten_line("wait p99 2.71 s (run)"), "wait p99 2.71 s");
     }
 
     #[test]

@@ -146,7 +146,7 @@ fn draw_frontend_waits(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16
     y + 1
 }
 
-/// How the response to the client ended. `None` if it is complete: that is the usual case, and the narrow screen has no room to say so.
+/// Words for how the response to the client ended. `None` if it is complete: that is the usual case, and the narrow screen has no room to say so.
 fn describe_response_end(response: ResponseEnd) -> Option<String> {
     let text = match response.end {
         AnswerEnd::Whole if response.lacks_end == Some(true) => "response without a finish reason",
@@ -160,7 +160,8 @@ fn describe_response_end(response: ResponseEnd) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Compares a complete response with its own claim. The engine's endpoint may also list the end of the prompt, so more tokens show nothing.
+/// Words for a complete response with fewer tokens than its last event claims; `None` otherwise. The engine's endpoint may also list the end of the
+/// prompt, so more tokens show nothing.
 fn describe_claimed_tokens(response: ResponseEnd) -> Option<String> {
     let claimed = response.claimed_tokens?;
     let carried = response.carried_tokens?;
@@ -265,6 +266,7 @@ fn scaled_cell(ns: u64, whole_ns: u64, width: u16) -> usize {
 /// Draws the tracks of ticks over the request's time, as many as fit. Returns the next free row.
 fn draw_tracks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) -> u16 {
     let Some(span) = detail.time_span() else { return y };
+    // The list of chunks follows, unless the user asked for all of the tracks.
     let list_rows = if ui.shows_cut_list { 0 } else { MIN_LIST_ROWS };
     let rows = (detail.tracks.len() as u16).min(pad.height().saturating_sub(y + 1 + list_rows));
     let hidden = detail.tracks.len() - usize::from(rows);
@@ -360,6 +362,7 @@ impl ChunkLayout {
         let waits = (0..hop_count).map(Wait);
         let columns = [Number, SentAt].into_iter().chain(waits).chain([Tokens, UpTo, Wakeup]).collect();
         let mut layout = Self { columns, pitch: if hop_count == 1 { 10 } else { WIDE_PITCH } };
+        // The least important first, until the outcome fits.
         for hidden in [Wakeup, UpTo, SentAt] {
             if layout.outcome_x() + OUTCOME_WIDTH > width {
                 layout.columns.retain(|column| *column != hidden);

@@ -16,8 +16,8 @@ use serde_json::Value;
 use trace::detect::{FindingPhase, Severity};
 use trace::{Analysis, Config, ReportInput};
 
-use super::flags::Health;
-use super::model::{Model, RunValues};
+use crate::state::flags::Health;
+use crate::state::model::{Model, RunValues};
 
 /// All recordings in the repository. The last one has a run of which no delivery is observed, and whose losses are not judged.
 const RECORDINGS: [&str; 6] = [
