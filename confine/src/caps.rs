@@ -34,17 +34,7 @@ pub(crate) fn drop_capabilities(plan: &Plan) -> Result<DroppedRights> {
     if permitted.is_empty() {
         return Ok(DroppedRights { kept: permitted, user_change: None });
     }
-    let mut keep = plan.keep & permitted;
-    if plan.unprivileged {
-        // Other processes open its files, see `Plan::unprivileged`.
-    } else if plan.account.is_some() {
-        keep -= BYPASS_PERMISSIONS;
-        if !plan.read.is_empty() {
-            keep |= READ_ALL & permitted;
-        }
-    } else if permitted.contains(BYPASS_PERMISSIONS) && !files_accessible_without_capabilities(plan)? {
-        keep |= BYPASS_PERMISSIONS;
-    }
+    let keep = capabilities_to_keep(plan, permitted)?;
     // The bounding set comes first, since changing it needs CAP_SETPCAP. Without that capability `no_new_privs` still prevents any
     // program from gaining capabilities.
     for bit in 0..CAPABILITY_BITS {
@@ -68,6 +58,23 @@ pub(crate) fn drop_capabilities(plan: &Plan) -> Result<DroppedRights> {
     };
     set_capabilities(None, CapabilitySets { effective: keep, permitted: keep, inheritable: Capabilities::empty() })?;
     Ok(DroppedRights { kept: keep, user_change })
+}
+
+/// The `permitted` capabilities that the plan keeps or its files need.
+fn capabilities_to_keep(plan: &Plan, permitted: Capabilities) -> Result<Capabilities> {
+    let planned = plan.keep & permitted;
+    if plan.unprivileged {
+        // Other processes open its files, see `Plan::unprivileged`.
+        return Ok(planned);
+    }
+    if plan.account.is_some() {
+        let needed_to_read = if plan.read.is_empty() { Capabilities::empty() } else { READ_ALL & permitted };
+        return Ok((planned - BYPASS_PERMISSIONS) | needed_to_read);
+    }
+    if permitted.contains(BYPASS_PERMISSIONS) && !files_accessible_without_capabilities(plan)? {
+        return Ok(planned | BYPASS_PERMISSIONS);
+    }
+    Ok(planned)
 }
 
 /// Whether this process is not refused the access to a file.

@@ -112,13 +112,15 @@ fn open_library(process: &ProcDir, file: &MappedFile) -> Result<Library, ReadErr
     Ok(Library { file: process.open_library(file)?, path: file.path.clone(), may_use_buffers: false })
 }
 
-/// Whether only pyzmq uses this file: it is in the wheel's `pyzmq.libs`, or linked into its module, and the module is loaded.
-fn is_used_by_pyzmq_only(file: &MappedFile, files: &[MappedFile]) -> bool {
+/// Whether only pyzmq uses this file: it is pyzmq's module with libzmq linked in, or it is in the wheel's `pyzmq.libs` and the module is
+/// among the `mapped_files`.
+fn is_used_by_pyzmq_only(file: &MappedFile, mapped_files: &[MappedFile]) -> bool {
     const MODULE: &str = "/zmq/backend/";
     if path_contains(file, MODULE) {
         return true;
     }
-    path_contains(file, "/pyzmq.libs/") && files.iter().any(|file| path_contains(file, MODULE))
+    let is_in_wheel = path_contains(file, "/pyzmq.libs/");
+    is_in_wheel && mapped_files.iter().any(|mapped| path_contains(mapped, MODULE))
 }
 
 fn path_contains(file: &MappedFile, part: &str) -> bool {
@@ -184,7 +186,7 @@ fn read_and_analyse(pid: u32, library: &Library, set: PointSet) -> Result<(), St
     // Only so that it is in the page cache.
     read_library(&library.file).map_err(|error| error.to_string())?;
     if let Some(helper) = helper::connected_helper() {
-        helper.analyse(pid, set, library.file.as_fd()).map_err(|error| error.to_string())?;
+        helper.analyse_library(pid, set, library.file.as_fd()).map_err(|error| error.to_string())?;
     }
     Ok(())
 }

@@ -76,7 +76,7 @@ struct ListedSockets {
 }
 
 impl Queues {
-    /// Forgets all sockets except these, and gives those that could not be read another try.
+    /// Forgets the sockets that are no longer used, and those that could not be read, so that they are tried again.
     pub fn retain_sockets(&mut self, is_used: impl Fn(&End) -> bool) {
         self.sockets.retain(|socket, found| found.is_ok() && is_used(socket));
         let sockets = &self.sockets;

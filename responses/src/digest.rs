@@ -41,6 +41,7 @@ impl Digest {
 
     /// Digest of this text followed by `next`.
     pub(super) fn then(self, next: Self) -> Self {
+        // Each byte of `next` multiplies the hash of the bytes before it by the base.
         let shifted_hash = mul_modulo(self.hash, power_of_base(next.len));
         Self { len: self.len + next.len, hash: add_modulo(shifted_hash, next.hash) }
     }

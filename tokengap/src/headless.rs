@@ -40,7 +40,8 @@ pub(crate) struct Progress {
 }
 
 impl Observer for Progress {
-    fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
+    /// Prints a new notice, and what the end of the run waits for, once a second.
+    fn show_run(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
         if run.notice.number != self.notice {
             self.notice = run.notice.number;
             errln!("tokengap: {}", run.notice.text);

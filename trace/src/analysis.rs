@@ -61,6 +61,7 @@ impl Analysis {
         self.time_series.advance_to(event.at, &mut self.ledger);
         let is_late = self.time_series.expect_event(event.at, &self.ledger);
         self.ledger.apply(event);
+        // Its slot is over, so its counts are moved there.
         if is_late {
             self.time_series.count_late_event(event.at, &self.ledger);
         }
@@ -73,7 +74,7 @@ impl Analysis {
         if self.checked_at.is_none_or(|at| now.since(at) >= CHECK_EVERY_NS) {
             self.checked_at = Some(now);
             fault::here("detectors");
-            self.findings.update(&DetectContext::new(&self.ledger, now));
+            self.findings.run_detectors(&DetectContext::new(&self.ledger, now));
         }
     }
 
@@ -101,7 +102,7 @@ impl Analysis {
     /// with the ledger's current numbers.
     pub fn findings_now(&self) -> Findings {
         let mut findings = self.findings.clone();
-        findings.update(&DetectContext::new(&self.ledger, self.ledger.now()));
+        findings.run_detectors(&DetectContext::new(&self.ledger, self.ledger.now()));
         findings
     }
 }

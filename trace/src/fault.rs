@@ -3,7 +3,8 @@
 //!
 //! `TOKENGAP_FAULT` selects one: `PLACE=panic@N` and `PLACE=block:SECONDS@N` at the Nth pass of a place, or `clock=jump`.
 
-/// Hook where a fault can be injected: `ledger`, `detectors`, `decoder`, `recorder`, `writer`.
+/// Injects the fault that the environment requests for this place, if this build has the feature: `ledger`, `detectors`, `decoder`, `recorder`
+/// or `writer`.
 #[inline]
 pub fn here(place: &str) {
     #[cfg(feature = "fault-injection")]
@@ -48,12 +49,13 @@ mod injected {
     fn parse_requested_fault() -> Option<Fault> {
         let requested = requested()?;
         let (place, rest) = requested.split_once('=')?;
-        let (what, at) = rest.split_once('@')?;
-        let block = match what.strip_prefix("block:") {
+        let (action, pass) = rest.split_once('@')?;
+        // Any other action panics.
+        let block = match action.strip_prefix("block:") {
             Some(seconds) => Some(Duration::from_secs(seconds.parse().ok()?)),
             None => None,
         };
-        Some(Fault { place: place.into(), block, at: at.parse().ok()?, passed: AtomicU64::new(0) })
+        Some(Fault { place: place.into(), block, at: pass.parse().ok()?, passed: AtomicU64::new(0) })
     }
 
     /// Blocks or panics if the requested fault is due at this pass of this place.

@@ -106,7 +106,7 @@ pub trait Recognise: fmt::Debug + Send + Sync {
     }
 
     /// Infers missing roles from parents and connections.
-    fn infer(&self, _nodes: &[Node], _edges: &[Edge], _roles: &mut [Option<RoleWithSource>]) {}
+    fn infer_roles(&self, _nodes: &[Node], _edges: &[Edge], _roles: &mut [Option<RoleWithSource>]) {}
 
     /// Content and direction of each wire; `None` for one that is no hop of the output or request path. Unless the engine says otherwise,
     /// its roles send output over each connection to a role that receives it.
@@ -153,12 +153,14 @@ pub struct InnerServer {
 
 /// A known engine; two are equal if they have the same name.
 #[derive(Clone, Copy)]
-pub struct EngineKind(&'static dyn Recognise);
+pub struct EngineKind {
+    engine: &'static dyn Recognise,
+}
 
 impl EngineKind {
     /// Makes an entry of a registry.
     pub const fn new(engine: &'static dyn Recognise) -> Self {
-        Self(engine)
+        Self { engine }
     }
 }
 
@@ -166,7 +168,7 @@ impl Deref for EngineKind {
     type Target = dyn Recognise;
 
     fn deref(&self) -> &Self::Target {
-        self.0
+        self.engine
     }
 }
 

@@ -148,6 +148,7 @@ impl Facts for SgLang {
         Some(2_000_000_000)
     }
 
+    /// Flags that relieve a busy process of this role.
     fn relief(&self, role: &str, runs_several: bool) -> &'static str {
         match role {
             "tokenizer" if runs_several => {

@@ -63,6 +63,7 @@ impl Decode for Decoder {
         self.keep_text();
     }
 
+    /// Decodes a message, which has one part.
     fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
         let &[message] = parts else {
             return Err(refuse_multipart(parts.len()));

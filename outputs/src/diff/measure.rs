@@ -71,6 +71,7 @@ impl LoadChange {
     }
 }
 
+/// Number of live requests in each loaded slot.
 fn live_requests(series: &Series) -> Vec<f64> {
     per_slot(series, |slot| Some(*series.requests.live.get(slot)? as f64))
 }
@@ -184,7 +185,7 @@ fn judge_by_test(
     if criteria.fewest_slots < needed {
         return Judged {
             verdict: ChangeVerdict::NotEnoughData,
-            note: Some(slots_needed(criteria.fewest_slots, needed)),
+            note: Some(describe_needed_slots(criteria.fewest_slots, needed)),
         };
     }
     within_noise
@@ -192,16 +193,21 @@ fn judge_by_test(
 
 /// Verdict on a measure that changed beyond noise.
 fn verdict_on_change(good: GoodDirection, is_rise: bool, load: LoadChange) -> ChangeVerdict {
-    let follows_load = load == if is_rise { LoadChange::Higher } else { LoadChange::Lower };
-    let is_better = match good {
-        GoodDirection::Neither => return ChangeVerdict::Changed,
-        GoodDirection::MoreAtEqualLoad if follows_load => return ChangeVerdict::Changed,
-        GoodDirection::MoreAtEqualLoad => is_rise,
-        GoodDirection::Less => !is_rise,
-    };
+    let same_change_of_load = if is_rise { LoadChange::Higher } else { LoadChange::Lower };
+    let follows_load = load == same_change_of_load;
+    match good {
+        GoodDirection::Neither => ChangeVerdict::Changed,
+        GoodDirection::MoreAtEqualLoad if follows_load => ChangeVerdict::Changed,
+        GoodDirection::MoreAtEqualLoad => better_or_worse(is_rise),
+        GoodDirection::Less => better_or_worse(!is_rise),
+    }
+}
+
+fn better_or_worse(is_better: bool) -> ChangeVerdict {
     if is_better { ChangeVerdict::Better } else { ChangeVerdict::Worse }
 }
 
+/// Mean; `None` without values.
 fn mean_of_slots(values: Option<&[f64]>) -> Option<f64> {
     let values = values.filter(|values| !values.is_empty())?;
     Some(values.iter().sum::<f64>() / values.len() as f64)
@@ -235,33 +241,33 @@ fn is_shifted_as_far(unit: MeasureUnit, a: f64, b: f64, shift_interval: [f64; 2]
 
 /// Why there is no test: a run does not observe the measure, or has too few slots of it.
 fn explain_missing_test(measure: &Measure, criteria: &Criteria<'_>) -> Judged {
-    let min = criteria.options.least_slots;
-    let fewest = criteria.fewest_slots;
     let unobserved = match (&measure.a, &measure.b) {
-        (None, None) => "neither run observes it",
-        (None, Some(_)) => "the first run does not observe it",
-        (Some(_), None) => "the second run does not observe it",
-        (Some(_), Some(_)) => {
-            let why = if fewest < min {
-                slots_needed(fewest, criteria.options.least_slots_for_noise)
-            } else {
-                format!("it has a value in fewer than {min} slots of a run")
-            };
-            return Judged { verdict: ChangeVerdict::NotEnoughData, note: Some(why) };
-        }
+        (None, None) => Some("neither run observes it"),
+        (None, Some(_)) => Some("the first run does not observe it"),
+        (Some(_), None) => Some("the second run does not observe it"),
+        (Some(_), Some(_)) => None,
     };
-    Judged { verdict: ChangeVerdict::NotComparable, note: Some(unobserved.to_owned()) }
+    if let Some(unobserved) = unobserved {
+        return Judged { verdict: ChangeVerdict::NotComparable, note: Some(unobserved.to_owned()) };
+    }
+    let least_slots = criteria.options.least_slots;
+    let why = if criteria.fewest_slots < least_slots {
+        describe_needed_slots(criteria.fewest_slots, criteria.options.least_slots_for_noise)
+    } else {
+        format!("it has a value in fewer than {least_slots} slots of a run")
+    };
+    Judged { verdict: ChangeVerdict::NotEnoughData, note: Some(why) }
 }
 
 /// `short runs: ...`; `None` if both runs have enough slots to call a difference noise.
 pub(super) fn describe_short_runs(a: &Report, b: &Report, options: &DiffOptions) -> Option<String> {
     let fewest = loaded_slots(a.series.as_ref()?).len().min(loaded_slots(b.series.as_ref()?).len());
     let needed = options.least_slots_for_noise;
-    (fewest < needed).then(|| slots_needed(fewest, needed))
+    (fewest < needed).then(|| describe_needed_slots(fewest, needed))
 }
 
-/// The same words for every measure, so that a text can print them once.
-fn slots_needed(fewest: usize, needed: usize) -> String {
+/// Why slots cannot confirm a change: in the same words for every measure, so that a text can print them once.
+fn describe_needed_slots(fewest: usize, needed: usize) -> String {
     format!(
         "short runs: only {fewest} slots under load, {needed} are needed to tell changes from noise: record for longer"
     )
@@ -298,7 +304,7 @@ struct MeasureList<'s> {
 
 impl MeasureList<'_> {
     /// Adds a measure that `samples_of` takes from a run. Skips measures that neither run observes.
-    fn add(
+    fn add_measure(
         &mut self,
         name: &str,
         unit: MeasureUnit,
@@ -317,41 +323,47 @@ impl MeasureList<'_> {
     fn add_traffic(&mut self) {
         use GoodDirection::{Less, MoreAtEqualLoad, Neither};
         use MeasureUnit::{Ns, Number, PerSecond};
-        self.add("tokens sent", PerSecond, MoreAtEqualLoad, |s| Some(per_second(s, &s.tokens.sent)));
-        self.add("tokens received", PerSecond, MoreAtEqualLoad, |s| Some(per_second(s, s.tokens.received.as_ref()?)));
-        self.add("tokens delivered", PerSecond, MoreAtEqualLoad, |s| Some(per_second(s, s.tokens.delivered.as_ref()?)));
-        self.add("requests live", Number, Neither, |s| Some(live_requests(s)));
-        self.add("tokens a chunk", Number, Neither, |s| Some(ratio_per_slot(s, &s.tokens.sent, &s.chunks.sent)));
-        self.add("gap, median", Ns, Less, |s| quantile_per_slot(s, s.gap_ns.as_ref(), |gap| &gap.p50));
-        self.add("gap, p99", Ns, Less, |s| quantile_per_slot(s, s.gap_ns.as_ref(), |gap| &gap.p99));
+        self.add_measure("tokens sent", PerSecond, MoreAtEqualLoad, |s| Some(per_second(s, &s.tokens.sent)));
+        self.add_measure("tokens received", PerSecond, MoreAtEqualLoad, |s| {
+            Some(per_second(s, s.tokens.received.as_ref()?))
+        });
+        self.add_measure("tokens delivered", PerSecond, MoreAtEqualLoad, |s| {
+            Some(per_second(s, s.tokens.delivered.as_ref()?))
+        });
+        self.add_measure("requests live", Number, Neither, |s| Some(live_requests(s)));
+        self.add_measure("tokens a chunk", Number, Neither, |s| {
+            Some(ratio_per_slot(s, &s.tokens.sent, &s.chunks.sent))
+        });
+        self.add_measure("gap, median", Ns, Less, |s| quantile_per_slot(s, s.gap_ns.as_ref(), |gap| &gap.p50));
+        self.add_measure("gap, p99", Ns, Less, |s| quantile_per_slot(s, s.gap_ns.as_ref(), |gap| &gap.p99));
     }
 
     /// Adds the measures of a hop.
     fn add_hop(&mut self, name: &str) {
         use GoodDirection::{Less, Neither};
         use MeasureUnit::{Ns, Number};
-        self.add(&format!("chunks a frame on {name}"), Number, Neither, |s| {
+        self.add_measure(&format!("chunks a frame on {name}"), Number, Neither, |s| {
             let hop = hop_named(s, name)?;
             Some(match &hop.frames_sent {
                 Some(sent) => ratio_per_slot(s, &hop.chunks, sent),
                 None => ratio_per_slot(s, &hop.chunks, hop.frames_received.as_ref()?),
             })
         });
-        self.add(&format!("queue wait, median on {name}"), Ns, Less, |s| {
+        self.add_measure(&format!("queue wait, median on {name}"), Ns, Less, |s| {
             quantile_per_slot(s, hop_named(s, name)?.queue_wait_ns.as_ref(), |wait| &wait.p50)
         });
-        self.add(&format!("queue wait, p99 on {name}"), Ns, Less, |s| {
+        self.add_measure(&format!("queue wait, p99 on {name}"), Ns, Less, |s| {
             quantile_per_slot(s, hop_named(s, name)?.queue_wait_ns.as_ref(), |wait| &wait.p99)
         });
         let backlog_name = format!("backlog, frames on {name}");
-        self.add(&backlog_name, Number, Less, |s| {
+        self.add_measure(&backlog_name, Number, Less, |s| {
             let backlog = hop_named(s, name)?.backlog_max_frames.as_ref()?;
             Some(per_slot(s, |slot| Some(backlog.count_in(slot)? as f64)))
         });
         if let Some(backlog) = self.measures.last_mut().filter(|measure| measure.name == backlog_name) {
             backlog.least_distance = LEAST_BACKLOG;
         }
-        self.add(&format!("frames a wakeup on {name}"), Number, Neither, |s| {
+        self.add_measure(&format!("frames a wakeup on {name}"), Number, Neither, |s| {
             let hop = hop_named(s, name)?;
             // A receiver that never catches up completes no wakeup.
             let received = hop.frames_received.as_ref()?;
@@ -363,17 +375,17 @@ impl MeasureList<'_> {
     fn add_receivers(&mut self, role: &str) {
         use GoodDirection::{Less, Neither};
         use MeasureUnit::{Ns, Share};
-        self.add(&format!("CPU of the {role} a token"), Ns, Less, |s| {
+        self.add_measure(&format!("CPU of the {role} a token"), Ns, Less, |s| {
             has_receiver(s, role).then(|| cpu_per_token(s, role))
         });
-        self.add(&format!("{role} on a CPU"), Share, Neither, |s| {
+        self.add_measure(&format!("{role} on a CPU"), Share, Neither, |s| {
             has_receiver(s, role).then(|| highest_share(s, role, |thread| Some(&thread.on_cpu)))
         });
         // Not every source observes these.
-        self.add(&format!("{role} waiting for a CPU"), Share, Less, |s| {
+        self.add_measure(&format!("{role} waiting for a CPU"), Share, Less, |s| {
             none_if_empty(highest_share(s, role, |thread| thread.run_wait.as_ref()))
         });
-        self.add(&format!("{role} throttled"), Share, Less, |s| {
+        self.add_measure(&format!("{role} throttled"), Share, Less, |s| {
             none_if_empty(highest_share(s, role, |thread| thread.throttled.as_ref()))
         });
     }
@@ -382,11 +394,11 @@ impl MeasureList<'_> {
     fn add_outcomes_of_chunks(&mut self) {
         use GoodDirection::Less;
         use MeasureUnit::Share;
-        self.add(MERGED, Share, Less, |s| Some(ratio_per_slot(s, s.chunks.merged.as_ref()?, &s.chunks.sent)));
-        self.add(DROPPED_PREDICTED, Share, Less, |s| {
+        self.add_measure(MERGED, Share, Less, |s| Some(ratio_per_slot(s, s.chunks.merged.as_ref()?, &s.chunks.sent)));
+        self.add_measure(DROPPED_PREDICTED, Share, Less, |s| {
             Some(ratio_per_slot(s, s.chunks.dropped_predicted.as_ref()?, &s.chunks.sent))
         });
-        self.add(DROPPED_CONFIRMED, Share, Less, |s| {
+        self.add_measure(DROPPED_CONFIRMED, Share, Less, |s| {
             Some(ratio_per_slot(s, s.chunks.dropped_confirmed.as_ref()?, &s.chunks.sent))
         });
     }
@@ -399,7 +411,7 @@ fn list_measures(a: &Series, b: &Series) -> Vec<Measure> {
     let hops = distinct_names(a.hops.iter().chain(&b.hops).map(|hop| &hop.name));
     if let Some(origin) = hops.first() {
         // Tokens are counted where they are sent, so they go with the frames of the first hop only.
-        list.add(&format!("tokens a frame on {origin}"), MeasureUnit::Number, GoodDirection::Neither, |s| {
+        list.add_measure(&format!("tokens a frame on {origin}"), MeasureUnit::Number, GoodDirection::Neither, |s| {
             Some(ratio_per_slot(s, &s.tokens.sent, hop_named(s, origin)?.frames_sent.as_ref()?))
         });
     }
@@ -414,7 +426,7 @@ fn list_measures(a: &Series, b: &Series) -> Vec<Measure> {
     list.measures
 }
 
-/// Sets the shares of all chunks in the measures of their outcomes, and their totals if a count is conclusive and both runs have it.
+/// Sets the shares of all chunks in the measures of dropped and merged chunks, and their totals if a count is conclusive and both runs have it.
 fn set_whole_runs(measures: &mut [Measure], a: &Report, b: &Report) {
     for name in [DROPPED_CONFIRMED, DROPPED_PREDICTED, MERGED] {
         let Some(measure) = measures.iter_mut().find(|measure| measure.name == name) else { continue };
@@ -516,9 +528,9 @@ impl CountColumn for Vec<Option<u64>> {
     }
 }
 
-/// Values of the loaded slots that have one.
-fn per_slot(series: &Series, value: impl Fn(usize) -> Option<f64>) -> Vec<f64> {
-    loaded_slots(series).into_iter().filter_map(value).filter(|v| v.is_finite()).collect()
+/// Values of the loaded slots for which `value_of` has a finite one.
+fn per_slot(series: &Series, value_of: impl Fn(usize) -> Option<f64>) -> Vec<f64> {
+    loaded_slots(series).into_iter().filter_map(value_of).filter(|value| value.is_finite()).collect()
 }
 
 /// Rate of `column` per second.
@@ -534,10 +546,12 @@ fn ratio_per_slot(series: &Series, part: &impl CountColumn, whole: &impl CountCo
     })
 }
 
+/// Whether a thread of the role receives frames.
 fn has_receiver(series: &Series, role: &str) -> bool {
     receiving_threads(series, role).next().is_some()
 }
 
+/// Threads of the role that receive frames.
 fn receiving_threads<'s>(series: &'s Series, role: &'s str) -> impl Iterator<Item = &'s ThreadSeries> {
     series.threads.iter().filter(move |thread| thread.receives && thread.role == role)
 }
@@ -556,13 +570,14 @@ fn cpu_per_token(series: &Series, role: &str) -> Vec<f64> {
     })
 }
 
-/// Share of time of the thread of `role` with the highest share.
+/// In each loaded slot, the share of the receiving thread of `role` whose share in this column is highest.
 fn highest_share(series: &Series, role: &str, column_of: fn(&ThreadSeries) -> Option<&Vec<Option<f64>>>) -> Vec<f64> {
     per_slot(series, |slot| {
         receiving_threads(series, role).filter_map(|thread| *column_of(thread)?.get(slot)?).reduce(f64::max)
     })
 }
 
+/// The hop with this name.
 fn hop_named<'a>(series: &'a Series, name: &str) -> Option<&'a HopSeries> {
     series.hops.iter().find(|hop| hop.name == name)
 }

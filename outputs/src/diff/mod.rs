@@ -116,7 +116,7 @@ impl RunSummary {
         let series = run.report.series.as_ref();
         Self {
             name: hostile::plain(run.name),
-            what: format!("{} of {}", run.report.source.kind, crate::report::brief::engine(run.report)),
+            what: format!("{} of {}", run.report.source.kind, crate::report::brief::describe_engine(run.report)),
             verdict: run.report.verdict.clone(),
             window_ns: run.report.capture_length_ns(),
             slot_ns: series.map(|series| series.slot_ns),
@@ -237,11 +237,11 @@ impl ComparedMeasure {
 
 impl Diff {
     /// Compares run `a` with run `b`.
-    pub fn of(a: NamedRun<'_>, b: NamedRun<'_>, options: &DiffOptions) -> Self {
+    pub fn of_runs(a: NamedRun<'_>, b: NamedRun<'_>, options: &DiffOptions) -> Self {
         let measures = measure::compare_measures(a.report, b.report, options);
         let outcomes = problem_outcome::judge_problems(a.report, b.report, &measures);
         let findings = finding_change::compare_findings(a.report, b.report);
-        let wait = WaitShift::between(a.report, b.report);
+        let wait = WaitShift::of_runs(a.report, b.report);
         let patterns = change_pattern::find_patterns(a.report, b.report, &outcomes, wait.as_ref());
         let ranked = headline::rank_changes(&outcomes, &findings);
         let mut summary_a = RunSummary::of_run(&a);

@@ -8,10 +8,10 @@ use trace::words::{duration, known_or_dash, plural};
 use super::wait_shift::LegCells;
 use super::{ComparedMeasure, Diff, FindingChange, FindingState, RunSummary, WaitShift, headline};
 use crate::report::hostile::{lines, markdown as escaped};
-use crate::report::markdown::table;
-use crate::report::table::Kind::{Number, Text};
+use crate::report::markdown::write_table;
+use crate::report::table::CellKind::{Number, Text};
 use crate::report::table::Table;
-use crate::report::wrap;
+use crate::report::write_wrapped;
 
 /// Width of the name column.
 const NAME_WIDTH: usize = 44;
@@ -19,28 +19,28 @@ const NAME_WIDTH: usize = 44;
 /// The comparison as text for a terminal.
 pub(super) fn render_text(diff: &Diff) -> String {
     let mut out = String::new();
-    wrap(&mut out, &diff.verdict, "", "  ");
+    write_wrapped(&mut out, &diff.verdict, "", "  ");
     for (letter, side) in [("A", &diff.a), ("B", &diff.b)] {
-        wrap(&mut out, &describe_run(side), &format!("{letter}  "), "   ");
-        wrap(&mut out, &side.verdict, "   ", "     ");
+        write_wrapped(&mut out, &describe_run(side), &format!("{letter}  "), "   ");
+        write_wrapped(&mut out, &side.verdict, "   ", "     ");
     }
     if let Some(short_runs) = &diff.short_runs {
-        wrap(&mut out, short_runs, "", "   ");
+        write_wrapped(&mut out, short_runs, "", "   ");
     }
     let others = headline::describe_others(&diff.outcomes, &diff.findings);
     if !others.is_empty() {
-        wrap(&mut out, &others, "more: ", "   ");
+        write_wrapped(&mut out, &others, "more: ", "   ");
     }
     let unchanged = headline::describe_unchanged(&diff.outcomes, &diff.verdict);
     if !unchanged.is_empty() {
-        wrap(&mut out, &unchanged, "", "   ");
+        write_wrapped(&mut out, &unchanged, "", "   ");
     }
     let _ = writeln!(out);
     for pattern in &diff.patterns {
-        wrap(&mut out, &format!("{}: {}", pattern.title, pattern.summary), "=> ", "   ");
+        write_wrapped(&mut out, &format!("{}: {}", pattern.title, pattern.summary), "=> ", "   ");
     }
     if let Some(wait) = &diff.wait {
-        wrap(&mut out, &wait.summary, "=> ", "   ");
+        write_wrapped(&mut out, &wait.summary, "=> ", "   ");
     }
     if !diff.patterns.is_empty() || diff.wait.is_some() {
         let _ = writeln!(out);
@@ -56,7 +56,7 @@ pub(super) fn render_text(diff: &Diff) -> String {
         write_measure(&mut out, measure, diff);
     }
     let _ = writeln!(out);
-    wrap(&mut out, &diff.method, "how  ", "     ");
+    write_wrapped(&mut out, &diff.method, "how  ", "     ");
     lines(&out)
 }
 
@@ -69,10 +69,10 @@ fn listed_findings(diff: &Diff) -> impl Iterator<Item = &FindingChange> {
 fn write_findings(out: &mut String, diff: &Diff) {
     for change in listed_findings(diff) {
         let severity = change.severity().as_str();
-        wrap(out, &format!("{} {severity} {}", change.state.as_str(), describe_finding(change)), "", "      ");
+        write_wrapped(out, &format!("{} {severity} {}", change.state.as_str(), describe_finding(change)), "", "      ");
         for (letter, side) in [("A", &change.a), ("B", &change.b)] {
             if let Some(side) = side {
-                wrap(out, &side.summary, &format!("   {letter}  "), "      ");
+                write_wrapped(out, &side.summary, &format!("   {letter}  "), "      ");
             }
         }
     }
@@ -199,7 +199,7 @@ fn write_legs_as_markdown(out: &mut String, wait: &WaitShift) {
             ("share", Number, &|leg| escaped(&leg.cells().b_share)),
         ],
     );
-    table(out, &legs);
+    write_table(out, &legs);
 }
 
 /// Writes the table of all measures.
@@ -221,7 +221,7 @@ fn write_measures_as_markdown(out: &mut String, diff: &Diff) {
         ],
     );
     out.push('\n');
-    table(out, &measures);
+    write_table(out, &measures);
 }
 
 /// Verdict of a measure, with its note.

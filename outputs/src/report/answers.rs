@@ -56,7 +56,7 @@ pub struct AnswerCounts {
 }
 
 /// Responses by their end; `None` if the end of none was observed.
-pub(super) fn answers(ledger: &Ledger) -> Option<AnswerCounts> {
+pub(super) fn answer_counts(ledger: &Ledger) -> Option<AnswerCounts> {
     let answers = &ledger.totals().answers;
     if answers.seen == 0 {
         return None;
@@ -86,7 +86,7 @@ pub(super) fn answers(ledger: &Ledger) -> Option<AnswerCounts> {
 /// Finished responses, and what they show about themselves.
 pub(super) fn describe_responses(answers: &AnswerCounts) -> String {
     let mut line = format!("{} ended", count(answers.seen));
-    for (n, what) in [
+    for (responses, how) in [
         (answers.client_left, "by their clients"),
         (answers.server_left, "early by the server"),
         (answers.failed, "with an error"),
@@ -95,8 +95,8 @@ pub(super) fn describe_responses(answers: &AnswerCounts) -> String {
         (answers.done_without_finish, "with [DONE] but without a finish reason"),
         (answers.finish_contradicted, "with another finish reason than the engine's"),
     ] {
-        if n > 0 {
-            let _ = write!(line, ", {} {what}", count(n));
+        if responses > 0 {
+            let _ = write!(line, ", {} {how}", count(responses));
         }
     }
     if answers.claiming > 0 {

@@ -47,7 +47,7 @@ pub fn merge_small_segments(parts: impl Iterator<Item = Segment>) -> Vec<Segment
     segments
 }
 
-/// Number of cells of each segment out of `width`; at least one each.
+/// Number of a bar's `width` cells that each segment takes, at least one.
 pub fn cells(segments: &[Segment], width: usize) -> Vec<usize> {
     let mut cells: Vec<usize> =
         segments.iter().map(|segment| ((segment.share * width as f64).round() as usize).max(1)).collect();
@@ -59,13 +59,13 @@ pub fn cells(segments: &[Segment], width: usize) -> Vec<usize> {
     cells
 }
 
-/// Symbol of a segment.
-fn sign(index: usize) -> char {
+/// Symbol of the segment with this index.
+fn symbol_of_segment(index: usize) -> char {
     char::from(SIGNS[index.min(SIGNS.len() - 1)])
 }
 
 /// A bar with its legend: `[####=-] # 94 % waiting on a->b, = 5 % inside the b`. `None` without a leg.
-pub(super) fn line(path: &[LegLine], width: usize) -> Option<String> {
+pub(super) fn describe_bar(path: &[LegLine], width: usize) -> Option<String> {
     let segments = segments(path);
     if segments.is_empty() {
         return None;
@@ -73,12 +73,12 @@ pub(super) fn line(path: &[LegLine], width: usize) -> Option<String> {
     let bar: String = cells(&segments, width)
         .into_iter()
         .enumerate()
-        .flat_map(|(index, cells)| std::iter::repeat_n(sign(index), cells))
+        .flat_map(|(index, cells)| std::iter::repeat_n(symbol_of_segment(index), cells))
         .collect();
     let labels: Vec<String> = segments
         .iter()
         .enumerate()
-        .map(|(index, segment)| format!("{} {} {}", sign(index), percent(segment.share), segment.name))
+        .map(|(index, segment)| format!("{} {} {}", symbol_of_segment(index), percent(segment.share), segment.name))
         .collect();
     Some(format!("[{bar}] {}", labels.join(", ")))
 }

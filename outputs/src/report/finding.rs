@@ -76,7 +76,7 @@ impl FindingLine {
     }
 }
 
-/// Merges two lists of findings that are each in their order. Of two, the one of higher rank comes first.
+/// Merges two lists of findings that are each in order of rank. Of two with equal rank, that of `first` comes first.
 pub(super) fn merge_findings(first: Vec<FindingLine>, second: Vec<FindingLine>, end_ns: u64) -> Vec<FindingLine> {
     let mut merged = Vec::with_capacity(first.len() + second.len());
     let mut second = second.into_iter().peekable();
@@ -95,6 +95,7 @@ pub(super) fn finding_lines(findings: &Findings, from: MonoNs) -> Vec<FindingLin
     findings.sorted().into_iter().map(|finding| finding_line(findings, finding, from)).collect()
 }
 
+/// A finding, with times since the start of the capture, `from`.
 fn finding_line(findings: &Findings, finding: &Finding, from: MonoNs) -> FindingLine {
     let verdict = &finding.verdict;
     FindingLine {

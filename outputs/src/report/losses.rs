@@ -59,22 +59,25 @@ pub struct LossLine {
     pub finish: Option<String>,
 }
 
-/// Converts the losses kept by the ledger.
-pub(super) fn losses(ledger: &Ledger, capture_start: MonoNs) -> Losses {
+/// The losses kept by the ledger, in both lists.
+pub(super) fn collect_losses(ledger: &Ledger, capture_start: MonoNs) -> Losses {
     let totals = ledger.totals();
     let mut losses = Losses::default();
     if ledger.observes_deliveries() {
-        let live = ledger.requests().filter_map(|request| Some(LossyRequest::live(ledger, request, request.losses()?)));
-        let closed =
-            ledger.lossy_requests().filter_map(|lossy| Some(LossyRequest::closed(lossy, lossy.confirmed.as_deref()?)));
+        let live =
+            ledger.requests().filter_map(|request| Some(LossyRequest::of_live(ledger, request, request.losses()?)));
+        let closed = ledger
+            .lossy_requests()
+            .filter_map(|lossy| Some(LossyRequest::of_closed(lossy, lossy.confirmed.as_deref()?)));
         let lines = worst_lines(live.chain(closed).collect(), capture_start);
         losses.confirmed = Some(LossList { requests: totals.drops.rids, lines });
     }
     if ledger.dropped_predicted().is_some() {
         let live =
-            ledger.requests().filter_map(|request| Some(LossyRequest::live(ledger, request, request.predicted()?)));
-        let closed =
-            ledger.lossy_requests().filter_map(|lossy| Some(LossyRequest::closed(lossy, lossy.predicted.as_deref()?)));
+            ledger.requests().filter_map(|request| Some(LossyRequest::of_live(ledger, request, request.predicted()?)));
+        let closed = ledger
+            .lossy_requests()
+            .filter_map(|lossy| Some(LossyRequest::of_closed(lossy, lossy.predicted.as_deref()?)));
         let lines = worst_lines(live.chain(closed).collect(), capture_start);
         losses.predicted = Some(LossList { requests: totals.predicted_drops.rids, lines });
     }
@@ -94,7 +97,7 @@ struct LossyRequest<'l> {
 
 impl<'l> LossyRequest<'l> {
     /// A request of the ledger's table.
-    fn live(ledger: &Ledger, request: &'l Request, losses: &'l ledger::Losses) -> Self {
+    fn of_live(ledger: &Ledger, request: &'l Request, losses: &'l ledger::Losses) -> Self {
         Self {
             losses,
             rid: &request.rid,
@@ -106,7 +109,7 @@ impl<'l> LossyRequest<'l> {
     }
 
     /// A request that is kept for its losses only.
-    fn closed(lossy: &'l ledger::Lossy, losses: &'l ledger::Losses) -> Self {
+    fn of_closed(lossy: &'l ledger::Lossy, losses: &'l ledger::Losses) -> Self {
         Self {
             losses,
             rid: &lossy.rid,
@@ -148,7 +151,7 @@ impl LossLine {
     }
 
     /// Times of the first and the last loss, and whether more can follow: `07:20:03.120 to 07:20:05.320 (2.200 s), then the request ended`.
-    pub(super) fn span(&self, clock: &Clock) -> String {
+    pub(super) fn describe_span(&self, clock: &Clock) -> String {
         let Some((first_ns, last_ns)) = self.at_ns.zip(self.last_at_ns) else { return String::from("-") };
         let first = clock.moment(first_ns);
         let span = if first_ns == last_ns {
@@ -173,14 +176,15 @@ impl LossLine {
     }
 }
 
-/// Formats positions, with at most `limit` ranges: `3, 7-9, ...`.
+/// Formats ranges of positions, at most `limit`: `3, 7-9, ...`. `unlisted`: number of positions in none of the ranges.
 pub fn places(ranges: impl ExactSizeIterator<Item = [u32; 2]>, limit: usize, unlisted: u64) -> String {
-    let more = if ranges.len() > limit || unlisted > 0 { ", ..." } else { "" };
-    let shown: Vec<String> = ranges.take(limit).map(range).collect();
-    shown.join(", ") + more
+    let ellipsis = if ranges.len() > limit || unlisted > 0 { ", ..." } else { "" };
+    let shown: Vec<String> = ranges.take(limit).map(format_range).collect();
+    shown.join(", ") + ellipsis
 }
 
-fn range([first, last]: [u32; 2]) -> String {
+/// Formats the positions from the first to the last: `7-9`, or `3` for a single one.
+fn format_range([first, last]: [u32; 2]) -> String {
     if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
@@ -213,13 +217,13 @@ mod tests {
             tokens_unlisted: 0,
             finish: None,
         };
-        assert_eq!(line.span(&clock), "2.000 s to 5.000 s (3.000 s), more may follow");
+        assert_eq!(line.describe_span(&clock), "2.000 s to 5.000 s (3.000 s), more may follow");
         line.ended_at_ns = line.last_at_ns;
-        assert_eq!(line.span(&clock), "2.000 s to 5.000 s (3.000 s), then the request ended");
+        assert_eq!(line.describe_span(&clock), "2.000 s to 5.000 s (3.000 s), then the request ended");
         line.at_ns = line.last_at_ns;
-        assert_eq!(line.span(&clock), "5.000 s, then the request ended");
+        assert_eq!(line.describe_span(&clock), "5.000 s, then the request ended");
         line.at_ns = None;
-        assert_eq!(line.span(&clock), "-");
+        assert_eq!(line.describe_span(&clock), "-");
     }
 
     #[test]

@@ -6,8 +6,9 @@ use trace::words::{count, duration, known_or_dash, plural, share};
 
 use super::hostile::{markdown, markdown_code};
 use super::judged::headline;
-use super::table::Kind::{Hop, Number, Rid, Text};
+use super::table::CellKind::{Hop, Number, Rid, Text};
 use super::table::{self, Table};
+use super::tool_calls::ExplainedCalls;
 use super::{Chunks, Clock, FrontendCounts, Report, TtftReport, bar, brief};
 
 /// Maximum number of requests and functions listed.
@@ -26,26 +27,26 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     write_pair(&mut out, report, clock);
     write_ttft(&mut out, report);
     write_path(&mut out, report);
-    if let Some(hops) = table::hops(report) {
+    if let Some(hops) = table::hop_table(report) {
         write_section(&mut out, "Hops", hops);
     }
-    if let Some(cpu) = table::cpu(report) {
+    if let Some(cpu) = table::cpu_table(report) {
         write_section(&mut out, "CPU", cpu);
     }
     for role in report.stacks.iter().flatten() {
         let heading = format!("Python functions of {}", markdown(&role.role));
-        write_section(&mut out, &heading, table::functions(role, LIMIT));
+        write_section(&mut out, &heading, table::function_table(role, LIMIT));
     }
     if let Some(worst) = report.stages.as_ref().and_then(|log| log.slowest.first()) {
         let heading = format!("Worst request by the engine's log: {}", markdown_code(&worst.rid));
-        write_section(&mut out, &heading, table::stages(worst, clock));
+        write_section(&mut out, &heading, table::stage_table(worst, clock));
     }
     write_own_costs(&mut out, report);
     out
 }
 
 /// Writes a table of cells that are escaped already. Columns are aligned by their kind.
-pub(crate) fn table<const N: usize>(out: &mut String, Table { columns, rows }: &Table<'_, N>) {
+pub(crate) fn write_table<const N: usize>(out: &mut String, Table { columns, rows }: &Table<'_, N>) {
     let _ = writeln!(out, "| {} |", columns.map(|(name, _)| name).join(" | "));
     let _ = writeln!(out, "|{}|", columns.map(|(_, kind)| if kind == Number { "--:" } else { "---" }).join("|"));
     for row in rows {
@@ -65,7 +66,7 @@ fn write_section<const N: usize>(out: &mut String, heading: &str, mut section: T
         }
     }
     let _ = writeln!(out, "### {heading}\n");
-    table(out, &section);
+    write_table(out, &section);
     out.push('\n');
 }
 
@@ -73,11 +74,11 @@ fn write_section<const N: usize>(out: &mut String, heading: &str, mut section: T
 fn write_head(out: &mut String, report: &Report, clock: &Clock) {
     let _ = writeln!(out, "## {}\n", markdown(&headline(report, clock)));
     if let Some(worst) = report.worst_finding() {
-        let _ = writeln!(out, "- **when** {}", brief::span_of(worst, clock));
+        let _ = writeln!(out, "- **when** {}", brief::describe_span(worst, clock));
     }
-    let _ = writeln!(out, "- **capture** {}", clock.capture(report.capture_length_ns()));
-    let _ = writeln!(out, "- **requests** {}", brief::requests(&report.requests));
-    let gap = report.gap_ns.as_ref().map_or_else(brief::unknown, brief::quantiles);
+    let _ = writeln!(out, "- **capture** {}", clock.describe_capture(report.capture_length_ns()));
+    let _ = writeln!(out, "- **requests** {}", brief::summarise_requests(&report.requests));
+    let gap = report.gap_ns.as_ref().map_or_else(brief::unobserved_text, brief::describe_gap);
     let _ = writeln!(out, "- **gap** {gap}");
     let _ = writeln!(out, "- **lost** {}", describe_lost(&report.chunks));
     let itl = &report.itl_ns;
@@ -87,13 +88,13 @@ fn write_head(out: &mut String, report: &Report, clock: &Clock) {
         let at_client = format!("p50 {p50}, p90 {p90}, p99 {p99} at the client");
         let _ = writeln!(out, "- **inter-token latency** {at_client}; {sent} as the engine sent");
     }
-    for line in report.frontend.iter().flat_map(FrontendCounts::lines) {
+    for line in report.frontend.iter().flat_map(FrontendCounts::describe_waits) {
         let _ = writeln!(out, "- **frontend** {line}");
     }
     let _ = writeln!(
         out,
         "- **engine** {}: {}\n",
-        markdown(&brief::engine(report)),
+        markdown(&brief::describe_engine(report)),
         markdown(&brief::describe_known_losses(report))
     );
 }
@@ -107,7 +108,7 @@ fn describe_lost(chunks: &Chunks) -> String {
     } else if let Some(dropped) = chunks.shown_prediction() {
         format!("{} chunks predicted; deliveries were not observed", count(dropped))
     } else {
-        brief::unknown()
+        brief::unobserved_text()
     }
 }
 
@@ -116,7 +117,7 @@ fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
     for (finding, number) in report.findings.iter().zip(1..) {
         let severity = finding.severity.as_str();
         let _ = writeln!(out, "{number}. **{severity}** {}: {}", markdown(&finding.kind), markdown(&finding.summary));
-        let mut since = format!("   {}", brief::span_of(finding, clock));
+        let mut since = format!("   {}", brief::describe_span(finding, clock));
         if let Some(place) = &finding.hop {
             let _ = write!(since, ", {}", markdown(&brief::describe_place(place)));
         }
@@ -137,7 +138,7 @@ fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
 fn write_tool_calls(out: &mut String, report: &Report) {
     let Some(calls) = &report.tool_calls else { return };
     let _ = writeln!(out, "### Tool calls of responses: {}\n", calls.summary());
-    for (rid, explanation) in calls.notable() {
+    for ExplainedCalls { rid, explanation } in calls.explain_incomplete() {
         let _ = writeln!(out, "- {}: {explanation}", markdown_code(&rid));
     }
     out.push('\n');
@@ -149,7 +150,7 @@ fn write_losses(out: &mut String, report: &Report, clock: &Clock) {
         && !list.lines.is_empty()
     {
         let heading = format!("Lost tokens, confirmed: {}", plural(list.requests, "request"));
-        write_section(out, &heading, table::losses(list, clock, LIMIT, LIMIT));
+        write_section(out, &heading, table::loss_table(list, clock, LIMIT, LIMIT));
     }
 }
 
@@ -179,9 +180,13 @@ fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
         let mut lines = vec![pair.headline.clone()];
         lines.extend(pair.paragraphs());
         let heading = format!("Where TTFT goes on both servers\n\n{}", markdown(&lines.join("; ")));
-        write_section(out, &heading, table::pair(&pair.legs));
+        write_section(out, &heading, table::pair_table(&pair.legs));
         if !pair.slowest.is_empty() {
-            write_section(out, "Slowest requests on both servers", table::pair_requests(&pair.slowest, clock, LIMIT));
+            write_section(
+                out,
+                "Slowest requests on both servers",
+                table::pair_request_table(&pair.slowest, clock, LIMIT),
+            );
         }
     }
 }
@@ -190,28 +195,28 @@ fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
 fn write_ttft(out: &mut String, report: &Report) {
     let Some(main) = report.ttft.as_ref().and_then(TtftReport::main_group) else { return };
     // The heading is its first line; a paragraph follows.
-    let mut heading = format!("Where TTFT goes\n\n{}", brief::ttft(main));
+    let mut heading = format!("Where TTFT goes\n\n{}", brief::describe_ttft(main));
     for line in brief::ttft_caveats(report) {
         let _ = write!(heading, "; {line}");
     }
-    write_section(out, &heading, table::ttft(main));
+    write_section(out, &heading, table::ttft_table(main));
 }
 
 /// Writes where a chunk's time goes, with the bar of the first tokens.
 fn write_path(out: &mut String, report: &Report) {
-    if let Some(bar) = bar::line(&report.path, BAR) {
+    if let Some(bar) = bar::describe_bar(&report.path, BAR) {
         let heading = format!("Where the time goes\n\n{}", markdown_code(&bar));
-        write_section(out, &heading, table::path(report));
+        write_section(out, &heading, table::path_table(report));
     }
 }
 
 /// Writes what was not observed, and what the observation missed.
 fn write_own_costs(out: &mut String, report: &Report) {
     let _ = writeln!(out, "### Not observed, and missed observations\n");
-    for what in brief::not_observed(report) {
+    for what in brief::list_unobserved(report) {
         let _ = writeln!(out, "- not observed (shown as -): {what}");
     }
-    for failure in brief::degraded(report) {
+    for failure in brief::describe_degraded(report) {
         let _ = writeln!(out, "- unavailable or failed: {}", markdown(&failure));
     }
     for (name, line) in brief::limits_reached(report) {

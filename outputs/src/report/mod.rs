@@ -43,7 +43,7 @@ use trace::{Analysis, MonoNs, ReportInput, SamplingCost};
 
 pub use abandoned::{AbandonedReport, AbandonedRow, AbortRow};
 pub use answers::AnswerCounts;
-pub(crate) use brief::wrap;
+pub(crate) use brief::write_wrapped;
 pub use brief::{Clock, NO_THROTTLING, NO_WAITS, describe_episodes, describe_place, is_identifier};
 pub use connections::NewConnectionsReport;
 pub use evidence::{EvidenceNumber, evidence_label};
@@ -63,7 +63,7 @@ pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, Th
 pub use slowest::SlowLine;
 pub use stacks::{StackFunctionLine, StackLine, StackShare};
 pub use tool_calls::{ToolCallCounts, ToolCallLine, explain_tool_calls};
-pub use ttft::{RequestLegLine, TtftGroupLine, TtftLegLine, TtftReport, UnobservedMomentLine};
+pub use ttft::{RequestLegLine, TtftGroupLine, TtftLegLine, TtftReport, UnobservedMomentLine, describe_bottleneck};
 
 /// Name of the schema in reports.
 pub const SCHEMA: &str = "tokengap.report/2";
@@ -159,7 +159,7 @@ pub struct Report {
 impl Report {
     /// Report of the run so far, after a final detector run.
     pub fn of(analysis: &Analysis, input: &ReportInput) -> Self {
-        build::build(analysis, input)
+        build::build_report(analysis, input)
     }
 
     /// Renders one JSON document.

@@ -6,18 +6,18 @@ use std::fmt::Write as _;
 use trace::words::{bytes, count, duration, plural};
 
 use super::answers::describe_responses;
-use super::brief::{self, row};
+use super::brief::{self, write_named_row};
 use super::hostile::plain;
 use super::{Chunks, Dispatched, ModeLine, NewConnectionsReport, Report, Requests, Tokens};
 
 /// Requests by outcome, with those of which a part was not observed.
 fn describe_requests(requests: &Requests) -> String {
-    let mut line = brief::requests(requests);
-    for (number, what) in
+    let mut line = brief::summarise_requests(requests);
+    for (number, how) in
         [(requests.joined_late, "joined late"), (requests.overwritten, "overwritten"), (requests.orphaned, "orphaned")]
     {
         if number > 0 {
-            let _ = write!(line, ", {} {what}", count(number));
+            let _ = write!(line, ", {} {how}", count(number));
         }
     }
     if requests.health_checks > 0 {
@@ -28,8 +28,8 @@ fn describe_requests(requests: &Requests) -> String {
 
 /// Numbers of tokens by the last stage they reached.
 fn describe_tokens(tokens: &Tokens) -> String {
-    let received = brief::observed(tokens.received, count, "received");
-    let delivered = brief::observed(tokens.delivered, count, "delivered");
+    let received = brief::describe_observed(tokens.received, count, "received");
+    let delivered = brief::describe_observed(tokens.delivered, count, "delivered");
     let mut line = format!("{} sent, {received}, {delivered}", count(tokens.sent));
     // These tokens are not among the delivered ones.
     if let Some(uncounted) = tokens.uncounted
@@ -42,20 +42,20 @@ fn describe_tokens(tokens: &Tokens) -> String {
 
 /// Writes the numbers of requests, tokens, chunks and responses, and the main times.
 pub(super) fn write_numbers(out: &mut String, report: &Report) {
-    row(out, "requests", &describe_requests(&report.requests));
+    write_named_row(out, "requests", &describe_requests(&report.requests));
     if let Some(dispatched) = &report.dispatched {
-        row(out, "to scheduler", &describe_dispatched(report, dispatched));
+        write_named_row(out, "to scheduler", &describe_dispatched(report, dispatched));
     }
     if let Some(late) = report.new_connections.as_ref().and_then(NewConnectionsReport::describe_late) {
-        row(out, "connections", &late);
+        write_named_row(out, "connections", &late);
     }
     if let Some(pair) = &report.pair {
-        row(out, "pair", &pair.headline);
+        write_named_row(out, "pair", &pair.headline);
     }
     // A log has no frames, so it counts no tokens and chunks.
     if !report.is_log_only() {
-        row(out, "tokens", &describe_tokens(&report.tokens));
-        row(out, "chunks", &describe_chunks(&report.chunks));
+        write_named_row(out, "tokens", &describe_tokens(&report.tokens));
+        write_named_row(out, "chunks", &describe_chunks(&report.chunks));
         // Cost of each mode: one line per hop, and one for clients; none if no ids crossed.
         let mut modes: Vec<String> = report.modes.hops.iter().map(describe_hop_mode).collect();
         modes.extend(report.modes.client.as_ref().map(describe_client_mode));
@@ -66,9 +66,9 @@ pub(super) fn write_numbers(out: &mut String, report: &Report) {
     responses.extend(describe_rejected(&report.rejected));
     write_rows(out, "responses", &responses);
     if let Some(gap) = &report.gap_ns {
-        row(out, "gap", &format!("{} over {} requests", brief::quantiles(gap), count(gap.count)));
+        write_named_row(out, "gap", &format!("{} over {} requests", brief::describe_gap(gap), count(gap.count)));
         if !gap.max_rid.is_empty() {
-            row(out, "", &format!("worst: {}", gap.max_rid));
+            write_named_row(out, "", &format!("worst: {}", gap.max_rid));
         }
     }
     let itl = &report.itl_ns;
@@ -79,10 +79,10 @@ pub(super) fn write_numbers(out: &mut String, report: &Report) {
             let [p50, p90, p99] = [itl.p50, itl.p90, itl.p99].map(duration);
             let between = duration(by_chunk.map_or(itl.max, |chunks| chunks.max));
             let line = format!("median {p50}, p90 {p90}, p99 {p99} by token; up to {between} between chunks");
-            row(out, name, &line);
+            write_named_row(out, name, &line);
         }
     }
-    super::frontend::rows(out, report);
+    super::frontend::write_frontend_rows(out, report);
     let _ = writeln!(out);
 }
 
@@ -110,7 +110,8 @@ fn describe_dispatched(report: &Report, dispatched: &Dispatched) -> String {
 
 /// Numbers of chunks by outcome. A prediction of drops does not need deliveries, the others do.
 fn describe_chunks(chunks: &Chunks) -> String {
-    let mut line = format!("{} sent, {}", count(chunks.sent), brief::observed(chunks.received, count, "received"));
+    let mut line =
+        format!("{} sent, {}", count(chunks.sent), brief::describe_observed(chunks.received, count, "received"));
     if chunks.merged.is_none() {
         line.push_str(", merged and dropped (confirmed): not observed");
     }
@@ -171,6 +172,6 @@ fn describe_client_mode(line: &ModeLine) -> String {
 /// Writes rows, with the name in front of the first.
 fn write_rows(out: &mut String, name: &str, rows: &[String]) {
     for (index, text) in rows.iter().enumerate() {
-        row(out, if index == 0 { name } else { "" }, text);
+        write_named_row(out, if index == 0 { name } else { "" }, text);
     }
 }

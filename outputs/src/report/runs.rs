@@ -43,16 +43,16 @@ impl RunReport {
         self.report.ttft.as_ref()?.main_group()
     }
 
-    /// Part of the time to first token with the largest share.
+    /// Part of the time to first token with the largest share: `62 % prefill`; `None` without that time.
     fn longest_part(&self) -> Option<String> {
-        let longest = self.ttft()?.legs.iter().max_by(|a, b| a.share.total_cmp(&b.share))?;
+        let longest = self.ttft()?.longest_leg()?;
         Some(format!("{} {}", percent(longest.share), longest.name))
     }
 
     /// Name of the run, with the side of a pair or the address.
     pub fn title(&self) -> String {
-        let more = self.side.map(str::to_owned).or_else(|| self.endpoint.clone());
-        more.map_or_else(|| self.name.clone(), |more| format!("{} ({more})", self.name))
+        let addition = self.side.map(str::to_owned).or_else(|| self.endpoint.clone());
+        addition.map_or_else(|| self.name.clone(), |addition| format!("{} ({addition})", self.name))
     }
 }
 
@@ -76,7 +76,7 @@ struct WorstRun<'a> {
 
 impl<'a> RunsReport<'a> {
     /// Document with these reports; `None` if there are none.
-    pub fn of(runs: &'a [RunReport]) -> Option<Self> {
+    pub fn of_runs(runs: &'a [RunReport]) -> Option<Self> {
         let worst = worst_run(runs)?;
         let worst = WorstRun { name: &worst.name, verdict: &worst.report.verdict };
         Some(Self { schema: SCHEMA, worst, runs, no_answer: Vec::new() })
@@ -135,6 +135,7 @@ pub fn list_runs(runs: &[RunReport]) -> String {
 
 /// The run whose first finding has the highest rank. Without findings, one that observed nothing is worse than one without problems.
 pub fn worst_run(runs: &[RunReport]) -> Option<&RunReport> {
+    // Of equal ones, `max_by_key` has the last, which is the first of the reversed list.
     runs.iter().rev().max_by_key(|run| (run.report.severity, run.report.worst_rank(), run.report.saw_nothing()))
 }
 

@@ -77,14 +77,19 @@ pub struct SlowLine {
     pub response_tokens_claimed: Option<u32>,
 }
 
-/// The `limit` slowest requests kept by the ledger, worst gap first. A request whose first token still waits ranks by its wait until `to`.
+/// The `limit` slowest requests kept by the ledger, worst gap first. A request whose first token still waits ranks by its wait so far.
 /// Requests of unknown gap come last.
-pub(super) fn slowest(ledger: &Ledger, limit: usize, [from, to]: [MonoNs; 2]) -> Vec<SlowLine> {
+pub(super) fn slowest_lines(
+    ledger: &Ledger,
+    limit: usize,
+    capture_start: MonoNs,
+    capture_end: MonoNs,
+) -> Vec<SlowLine> {
     if limit == 0 {
         return Vec::new();
     }
     let live = ledger.requests().map(|request| Ranked {
-        wait_ns: request.gap_ns.or_else(|| Some(to.since(request.waiting_since()?))),
+        wait_ns: request.gap_ns.or_else(|| Some(capture_end.since(request.waiting_since()?))),
         rid: &request.rid,
         record: RequestRecord::Live(request),
     });
@@ -101,8 +106,8 @@ pub(super) fn slowest(ledger: &Ledger, limit: usize, [from, to]: [MonoNs; 2]) ->
     }
     ranked.sort_unstable_by(Ranked::worst_first);
     let lines = ranked.into_iter().map(|Ranked { rid, record, .. }| match record {
-        RequestRecord::Live(request) => SlowLine::new(rid, &ledger.numbers(request), from),
-        RequestRecord::Over(summary) => SlowLine::new(rid, summary, from),
+        RequestRecord::Live(request) => SlowLine::new(rid, &ledger.numbers(request), capture_start),
+        RequestRecord::Over(summary) => SlowLine::new(rid, summary, capture_start),
     });
     lines.collect()
 }
@@ -121,13 +126,14 @@ impl Ranked<'_> {
     }
 }
 
+/// Where the ledger has a request.
 enum RequestRecord<'l> {
     Live(&'l Request),
     Over(&'l RequestSummary),
 }
 
 impl SlowLine {
-    /// Gap, or the wait so far of a first token that has not been received.
+    /// Gap, or the wait so far of a first token that has not been received: `over 1.200 s`; `-` if neither is known.
     pub(super) fn gap_text(&self, capture_length_ns: u64) -> String {
         if let Some(gap_ns) = self.gap_ns {
             return duration(gap_ns);
@@ -139,29 +145,30 @@ impl SlowLine {
         }
     }
 
-    fn new(rid: &str, numbers: &RequestNumbers, from: MonoNs) -> Self {
+    /// A request, with times since the start of the capture.
+    fn new(rid: &str, numbers: &RequestNumbers, capture_start: MonoNs) -> Self {
         let path = TtftPath::new(numbers);
         let arrival = numbers.arrival.and_then(Result::ok);
         let by_engine = numbers.engine_times.unwrap_or_default();
         Self {
             rid: rid.to_owned(),
             gap_ns: numbers.gap_ns,
-            arrived_ns: arrival.map(|times| times.arrived.since(from)),
-            read_ns: arrival.map(|times| times.read.since(from)),
+            arrived_ns: arrival.map(|times| times.arrived.since(capture_start)),
+            read_ns: arrival.map(|times| times.read.since(capture_start)),
             arrival_unknown: match numbers.arrival {
                 Some(Ok(_)) => None,
                 Some(Err(why)) => Some(why.as_str().to_owned()),
                 None => Some(String::from("not-observed")),
             },
             trace_id: numbers.trace_parent.map(|parent| parent.trace_id()),
-            dispatched_ns: numbers.dispatch.map(|dispatch| dispatch.sent.since(from)),
-            scheduler_received_ns: numbers.dispatch.and_then(|dispatch| Some(dispatch.received?.since(from))),
+            dispatched_ns: numbers.dispatch.map(|dispatch| dispatch.sent.since(capture_start)),
+            scheduler_received_ns: numbers.dispatch.and_then(|dispatch| Some(dispatch.received?.since(capture_start))),
             // The engine may have written a time before the capture began.
-            queued_ns: by_engine.queued.and_then(|at| at.checked_since(from)),
-            batch_entered_ns: by_engine.batch_entered.and_then(|at| at.checked_since(from)),
-            prefill_finished_ns: by_engine.prefill_finished.and_then(|at| at.checked_since(from)),
-            first_sent_ns: numbers.sent_first.map(|at| at.since(from)),
-            first_received_ns: numbers.received_first.map(|at| at.since(from)),
+            queued_ns: by_engine.queued.and_then(|at| at.checked_since(capture_start)),
+            batch_entered_ns: by_engine.batch_entered.and_then(|at| at.checked_since(capture_start)),
+            prefill_finished_ns: by_engine.prefill_finished.and_then(|at| at.checked_since(capture_start)),
+            first_sent_ns: numbers.sent_first.map(|at| at.since(capture_start)),
+            first_received_ns: numbers.received_first.map(|at| at.since(capture_start)),
             ttft_ns: path.ttft_ns(),
             // Without the whole time, its parts would not add up to it.
             ttft_legs: if path.ttft_ns().is_some() {
@@ -172,7 +179,7 @@ impl SlowLine {
             tokens_sent: numbers.tokens_sent.into(),
             tokens_received: numbers.tokens_received.map(u64::from),
             chunks_sent: numbers.chunks_sent.into(),
-            first_delivered_ns: numbers.delivered_first.map(|at| at.since(from)),
+            first_delivered_ns: numbers.delivered_first.map(|at| at.since(capture_start)),
             tokens_delivered: numbers.tokens_delivered.map(u64::from),
             itl_ns: numbers.itl,
             dropped: numbers.dropped.map(u64::from),

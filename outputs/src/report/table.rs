@@ -9,7 +9,7 @@ use super::{Clock, HopLine, LossList, PairLegLine, PairRequestLine, Report, Stac
 
 /// Content of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum CellKind {
     Text,
     /// Aligned to the right.
     Number,
@@ -18,18 +18,19 @@ pub(crate) enum Kind {
     Hop,
 }
 
-use Kind::{Hop, Number, Rid, Text};
+use CellKind::{Hop, Number, Rid, Text};
 
 /// A table of unescaped cells.
 pub(crate) struct Table<'a, const N: usize, C = String> {
-    pub(super) columns: [(&'a str, Kind); N],
+    pub(super) columns: [(&'a str, CellKind); N],
     pub(super) rows: Vec<[C; N]>,
 }
 
-/// Head, kind and cells of a column.
-type Column<'a, 'c, T, C> = (&'a str, Kind, &'c dyn Fn(T) -> C);
+/// Head and kind of a column, and the cell of an item in it.
+type Column<'a, 'c, T, C> = (&'a str, CellKind, &'c dyn Fn(T) -> C);
 
 impl<'a, const N: usize, C> Table<'a, N, C> {
+    /// A table with a row for each item.
     pub(crate) fn new<T: Copy>(items: impl IntoIterator<Item = T>, columns: [Column<'a, '_, T, C>; N]) -> Self {
         let rows = items.into_iter().map(|item| columns.map(|(_, _, cell)| cell(item))).collect();
         Self { columns: columns.map(|(head, kind, _)| (head, kind)), rows }
@@ -37,7 +38,7 @@ impl<'a, const N: usize, C> Table<'a, N, C> {
 }
 
 /// The `limit` worst requests that lost tokens, each with as many `places`.
-pub(super) fn losses(list: &LossList, clock: &Clock, limit: usize, places: usize) -> Table<'static, 7> {
+pub(super) fn loss_table(list: &LossList, clock: &Clock, limit: usize, places: usize) -> Table<'static, 7> {
     Table::new(
         list.lines.iter().take(limit),
         [
@@ -46,7 +47,7 @@ pub(super) fn losses(list: &LossList, clock: &Clock, limit: usize, places: usize
             ("Delivered", Number, &|line| known_or_dash(line.tokens_delivered, count)),
             ("Lost", Number, &|line| count(line.tokens)),
             ("Chunks", Number, &|line| count(line.chunks)),
-            ("First and last loss", Number, &|line| line.span(clock)),
+            ("First and last loss", Number, &|line| line.describe_span(clock)),
             ("Positions in the output, from 1", Text, &|line| {
                 let ids = line.ids(places);
                 line.places(places) + &if ids.is_empty() { String::new() } else { format!(" (ids {ids})") }
@@ -56,7 +57,7 @@ pub(super) fn losses(list: &LossList, clock: &Clock, limit: usize, places: usize
 }
 
 /// Where the time to first token of most requests goes.
-pub(super) fn ttft(group: &TtftGroupLine) -> Table<'static, 7> {
+pub(super) fn ttft_table(group: &TtftGroupLine) -> Table<'static, 7> {
     Table::new(
         &group.legs,
         [
@@ -72,7 +73,7 @@ pub(super) fn ttft(group: &TtftGroupLine) -> Table<'static, 7> {
 }
 
 /// Where the time to first token of a pair goes.
-pub(super) fn pair(legs: &[PairLegLine]) -> Table<'static, 6> {
+pub(super) fn pair_table(legs: &[PairLegLine]) -> Table<'static, 6> {
     Table::new(
         legs,
         [
@@ -87,7 +88,7 @@ pub(super) fn pair(legs: &[PairLegLine]) -> Table<'static, 6> {
 }
 
 /// The `limit` slowest requests of a pair, each with its legs on both servers.
-pub(super) fn pair_requests(slowest: &[PairRequestLine], clock: &Clock, limit: usize) -> Table<'static, 5> {
+pub(super) fn pair_request_table(slowest: &[PairRequestLine], clock: &Clock, limit: usize) -> Table<'static, 5> {
     Table::new(
         slowest.iter().take(limit),
         [
@@ -101,9 +102,9 @@ pub(super) fn pair_requests(slowest: &[PairRequestLine], clock: &Clock, limit: u
 }
 
 /// Where a chunk's time goes, by leg, below the hops of requests.
-pub(super) fn path(report: &Report) -> Table<'static, 6> {
+pub(super) fn path_table(report: &Report) -> Table<'static, 6> {
     Table::new(
-        &PathRow::all(report),
+        &PathRow::all_rows(report),
         [
             ("Leg", Text, &|row| row.words()),
             ("First tokens", Number, &|row| known_or_dash(row.first_token_share, percent)),
@@ -116,7 +117,7 @@ pub(super) fn path(report: &Report) -> Table<'static, 6> {
 }
 
 /// The hops; `None` if there are none.
-pub(super) fn hops(report: &Report) -> Option<Table<'static, 12>> {
+pub(super) fn hop_table(report: &Report) -> Option<Table<'static, 12>> {
     let table = Table::new(
         &report.hops,
         [
@@ -141,7 +142,7 @@ pub(super) fn hops(report: &Report) -> Option<Table<'static, 12>> {
 }
 
 /// Time use of the engine's threads; `None` if none was sampled.
-pub(super) fn cpu(report: &Report) -> Option<Table<'static, 6>> {
+pub(super) fn cpu_table(report: &Report) -> Option<Table<'static, 6>> {
     let lines = report.cpu.as_ref().filter(|lines| !lines.is_empty())?;
     Some(Table::new(
         lines,
@@ -157,7 +158,7 @@ pub(super) fn cpu(report: &Report) -> Option<Table<'static, 6>> {
 }
 
 /// The `limit` Python functions in which a role's threads ran most.
-pub(super) fn functions(role: &StackLine, limit: usize) -> Table<'static, 5> {
+pub(super) fn function_table(role: &StackLine, limit: usize) -> Table<'static, 5> {
     Table::new(
         role.functions.iter().take(limit),
         [
@@ -173,7 +174,7 @@ pub(super) fn functions(role: &StackLine, limit: usize) -> Table<'static, 5> {
 }
 
 /// Stages of a request, by the engine's log.
-pub(super) fn stages(request: &StageTable, clock: &Clock) -> Table<'static, 7> {
+pub(super) fn stage_table(request: &StageTable, clock: &Clock) -> Table<'static, 7> {
     Table::new(
         &request.stages,
         [

@@ -8,7 +8,7 @@ use trace::detect::Severity;
 use trace::stats::Spread;
 use trace::words::{bytes, count, decimal_percent, duration, known_or_dash, percent, plural};
 
-use super::brief::{describe_place, row, wrap};
+use super::brief::{describe_place, write_named_row, write_wrapped};
 use super::hostile::{lines, plain};
 use super::judged::headline;
 use super::path::PathRow;
@@ -37,10 +37,10 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     numbers::write_numbers(&mut out, report);
     write_demo_truth(&mut out, report);
     write_losses(&mut out, report, clock);
-    super::tool_calls::render(&mut out, report);
-    abandoned::render(&mut out, report, clock);
+    super::tool_calls::write_tool_calls(&mut out, report);
+    abandoned::write_abandoned(&mut out, report, clock);
     write_slowest(&mut out, report, clock);
-    stages::render(&mut out, report, clock);
+    stages::write_stage_report(&mut out, report, clock);
     write_hops(&mut out, report);
     write_pair(&mut out, report, clock);
     write_ttft(&mut out, report);
@@ -56,7 +56,7 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     lines(&out)
 }
 
-/// Ground truth of the demo, for comparison with the findings.
+/// Writes the ground truth of the demo, for comparison with the findings.
 fn write_demo_truth(out: &mut String, report: &Report) {
     let Some(truth) = report.demo.as_ref().and_then(|demo| demo.get("truth")) else {
         return;
@@ -67,20 +67,20 @@ fn write_demo_truth(out: &mut String, report: &Report) {
     let line = format!(
         "{requests} requests, {chunks} chunks and {tokens} tokens sent, {merged} merged, {dropped} dropped, {lost} tokens lost"
     );
-    wrap(out, &line, "demo's truth  ", "              ");
+    write_wrapped(out, &line, "demo's truth  ", "              ");
     out.push('\n');
 }
 
 /// Writes the verdict, the source, the engine and the length of the capture.
 fn write_head(out: &mut String, report: &Report, clock: &Clock) {
-    wrap(out, &headline(report, clock), "", "  ");
-    let engine = brief::engine(report);
-    let capture = clock.capture(report.capture_length_ns());
-    wrap(out, &format!("{} of {engine}, {capture}", report.source.kind), "", "  ");
+    write_wrapped(out, &headline(report, clock), "", "  ");
+    let engine = brief::describe_engine(report);
+    let capture = clock.describe_capture(report.capture_length_ns());
+    write_wrapped(out, &format!("{} of {engine}, {capture}", report.source.kind), "", "  ");
     let _ = writeln!(out);
 }
 
-/// Requests that lost tokens: the worst few, with their missing positions.
+/// Writes the requests that lost tokens: the worst few, with their missing positions.
 fn write_losses(out: &mut String, report: &Report, clock: &Clock) {
     // If deliveries are observed, they decide. The prediction only matters for judging its accuracy.
     if let Some(confirmed) = &report.losses.confirmed {
@@ -97,12 +97,12 @@ fn write_loss_list(out: &mut String, list: &LossList, heading: &str, clock: &Clo
     }
     let _ = writeln!(out, "{heading}: {}", plural(list.requests, "request"));
     for line in list.lines.iter().take(LOSSY) {
-        wrap(out, &describe_loss(line, clock), "  ", "    ");
+        write_wrapped(out, &describe_loss(line, clock), "  ", "    ");
     }
     let shown = LOSSY.min(list.lines.len()) as u64;
-    let more = list.requests.saturating_sub(shown);
-    if more > 0 {
-        let _ = writeln!(out, "  and {} more; the JSON lists {}", count(more), count(list.lines.len() as u64));
+    let not_shown = list.requests.saturating_sub(shown);
+    if not_shown > 0 {
+        let _ = writeln!(out, "  and {} more; the JSON lists {}", count(not_shown), count(list.lines.len() as u64));
     }
     let _ = writeln!(out);
 }
@@ -116,7 +116,7 @@ fn describe_loss(line: &LossLine, clock: &Clock) -> String {
         count(line.tokens),
         count(line.tokens_sent),
         plural(line.chunks, "chunk"),
-        line.span(clock)
+        line.describe_span(clock)
     );
     let places = line.places(RANGES);
     if !places.is_empty() {
@@ -162,7 +162,7 @@ fn write_hops(out: &mut String, report: &Report) {
     if report.hops.is_empty() {
         return;
     }
-    let widest = report.hops.iter().map(|h| h.name.chars().count()).max().unwrap_or(0).clamp(12, 31);
+    let widest = report.hops.iter().map(|hop| hop.name.chars().count()).max().unwrap_or(0).clamp(12, 31);
     let _ = writeln!(
         out,
         "{:widest$}  {:>9} {:>9} {:>10} {:>6} {:>11} {:>9} {:>9}",
@@ -220,7 +220,7 @@ fn write_hop_details(out: &mut String, hop: &HopLine) {
         parts.push(format!("{} connections", lanes.len()));
     }
     if !parts.is_empty() {
-        wrap(out, &parts.join(", "), "  ", "  ");
+        write_wrapped(out, &parts.join(", "), "  ", "  ");
     }
     write_workers_and_lanes(out, hop);
 }
@@ -239,12 +239,12 @@ fn write_ttft(out: &mut String, report: &Report) {
     }
     write_ttft_row(out, &format!("in total, {}", plural(main.ns.count, "request")), main.mean_ns, &main.ns, "");
     for line in brief::ttft_caveats(report) {
-        wrap(out, &line, "  ", "  ");
+        write_wrapped(out, &line, "  ", "  ");
     }
     let _ = writeln!(out);
 }
 
-/// Where the time to first token goes on both servers of a pair.
+/// Writes where the time to first token goes on both servers of a pair.
 fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
     let Some(pair) = &report.pair else { return };
     let _ = writeln!(
@@ -259,10 +259,10 @@ fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
         write_ttft_row(out, &format!("in total, {}", plural(ttft.count, "request")), mean_ns, ttft, "");
     }
     for line in pair.paragraphs() {
-        wrap(out, &plain(&line), "  ", "    ");
+        write_wrapped(out, &plain(&line), "  ", "    ");
     }
     for absent in pair.describe_absent() {
-        wrap(out, &format!("not known {absent}"), "  ", "    ");
+        write_wrapped(out, &format!("not known {absent}"), "  ", "    ");
     }
     let _ = writeln!(out);
     write_slowest_of_pair(out, &pair.slowest, clock);
@@ -279,15 +279,15 @@ fn write_slowest_of_pair(out: &mut String, slowest: &[PairRequestLine], clock: &
         let prefill = if decode == prefill { String::new() } else { format!(" (prefill's {prefill})") };
         let begin = line.describe_begin(clock);
         let text = format!("{decode}{prefill} at {begin}, TTFT {}: {}", duration(line.ttft_ns), line.describe_legs());
-        wrap(out, &text, "  ", "    ");
+        write_wrapped(out, &text, "  ", "    ");
     }
     let _ = writeln!(out);
 }
 
-/// A row whose numbers stand beside the last line of its name: cut, the name of several legs in one would be that of the first.
+/// Writes a row whose numbers stand beside the last line of its name: cut, the name of several legs in one would be that of the first.
 fn write_ttft_row(out: &mut String, name: &str, mean_ns: u64, ns: &Spread, shares: &str) {
     let mut lines = String::new();
-    brief::wrap_within(&mut lines, name, "", "  ", LEG);
+    brief::write_wrapped_within(&mut lines, name, "", "  ", LEG);
     let lines = lines.trim_end();
     let (before, name) = lines.rsplit_once('\n').unwrap_or(("", lines));
     for line in before.lines() {
@@ -300,7 +300,7 @@ fn write_ttft_row(out: &mut String, name: &str, mean_ns: u64, ns: &Spread, share
 
 /// Writes where a chunk's time goes, and the bar of the first tokens.
 fn write_path(out: &mut String, report: &Report) {
-    let rows = PathRow::all(report);
+    let rows = PathRow::all_rows(report);
     if rows.is_empty() {
         return;
     }
@@ -328,11 +328,11 @@ fn write_path(out: &mut String, report: &Report) {
             row.thread,
         );
     }
-    if let Some(bar) = bar::line(&report.path, BAR) {
-        wrap(out, &bar, "first tokens  ", "              ");
+    if let Some(bar) = bar::describe_bar(&report.path, BAR) {
+        write_wrapped(out, &bar, "first tokens  ", "              ");
         if let Some(ends) = bar::ends_of_path(&report.path) {
             let span = format!("of the time from the {}'s send to the {}'s receive", plain(ends.from), plain(ends.to));
-            wrap(out, &span, "              ", "              ");
+            write_wrapped(out, &span, "              ", "              ");
         }
     }
     let _ = writeln!(out);
@@ -358,7 +358,7 @@ pub(super) fn describe_receivers(hop: &HopLine) -> Option<String> {
     }
 }
 
-/// Renders the load of each worker of a line and of each connection into it.
+/// Writes the load of each worker of a line and of each connection into it.
 fn write_workers_and_lanes(out: &mut String, hop: &HopLine) {
     for worker in hop.workers.iter().flatten().take(MEMBERS) {
         let name = worker.worker.map_or_else(|| plain(&worker.endpoint), |n| format!("worker {n}"));
@@ -372,12 +372,12 @@ fn write_workers_and_lanes(out: &mut String, hop: &HopLine) {
         if let Some(busy) = worker.busy {
             parts.push(format!("busy for {} of the run", percent(busy)));
         }
-        wrap(out, &format!("{name}: {}", parts.join(", ")), "  ", "    ");
+        write_wrapped(out, &format!("{name}: {}", parts.join(", ")), "  ", "    ");
     }
     for lane in hop.lanes.iter().flatten().take(MEMBERS) {
         let into = lane.worker.map_or_else(String::new, |n| format!(" into worker {n}"));
         let load = describe_load(lane.chunks, lane.tokens, lane.share);
-        wrap(out, &format!("connection {}{into}: {load}", lane.lane), "  ", "    ");
+        write_wrapped(out, &format!("connection {}{into}: {load}", lane.lane), "  ", "    ");
     }
 }
 
@@ -388,7 +388,7 @@ fn describe_load(chunks: u64, tokens: u64, share: Option<f64>) -> String {
 }
 
 /// `12.5 % on cpu`, or why it is unknown.
-fn share_of_time(share: Option<f64>, what: &str, unknown: &str) -> String {
+fn describe_share_of_time(share: Option<f64>, what: &str, unknown: &str) -> String {
     share.map_or_else(|| format!("{what}: {unknown}"), |share| format!("{} {what}", decimal_percent(share)))
 }
 
@@ -399,20 +399,20 @@ fn write_cpu(out: &mut String, report: &Report) {
         return;
     }
     for line in lines {
-        let on = share_of_time(line.on_cpu, "on cpu", &brief::unknown());
-        let wait = share_of_time(line.run_wait, "waiting for a CPU", brief::NO_WAITS);
+        let on = describe_share_of_time(line.on_cpu, "on cpu", &brief::unobserved_text());
+        let wait = describe_share_of_time(line.run_wait, "waiting for a CPU", brief::NO_WAITS);
         let mut text = format!(
             "{} ({}/{} {}): {on}, {wait}, {}",
             line.role,
             line.pid,
             line.tid,
             line.name,
-            share_of_time(line.throttled, "throttled", brief::NO_THROTTLING)
+            describe_share_of_time(line.throttled, "throttled", brief::NO_THROTTLING)
         );
         if let Some(away) = line.away_from_poll {
-            let _ = write!(text, ", {}", share_of_time(Some(away), "away from its poll", ""));
+            let _ = write!(text, ", {}", describe_share_of_time(Some(away), "away from its poll", ""));
         }
-        row(out, "cpu", &text);
+        write_named_row(out, "cpu", &text);
     }
     let _ = writeln!(out);
 }
@@ -421,17 +421,17 @@ fn write_cpu(out: &mut String, report: &Report) {
 fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
     for finding in &report.findings {
         let head = format!("{} {}: {}", severity_mark(finding.severity), finding.kind, finding.summary);
-        wrap(out, &head, "", "    ");
-        let mut since = brief::span_of(finding, clock);
+        write_wrapped(out, &head, "", "    ");
+        let mut since = brief::describe_span(finding, clock);
         if let Some(place) = &finding.hop {
             let _ = write!(since, ", {}", describe_place(place));
         }
         if !finding.rid.is_empty() {
             let _ = write!(since, ", worst {}", finding.rid);
         }
-        wrap(out, &since, "    ", "    ");
+        write_wrapped(out, &since, "    ", "    ");
         if let Some(advice) = &finding.advice {
-            wrap(out, &format!("-> {advice}"), "    ", "       ");
+            write_wrapped(out, &format!("-> {advice}"), "    ", "       ");
         }
     }
     if !report.findings.is_empty() {
@@ -439,6 +439,7 @@ fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
     }
 }
 
+/// Mark in front of a finding of this severity.
 fn severity_mark(severity: Severity) -> &'static str {
     match severity {
         Severity::Info => "[i]",
@@ -449,12 +450,12 @@ fn severity_mark(severity: Severity) -> &'static str {
 
 /// Writes what was not observed or not available, which explains each `-`.
 fn write_not_observed(out: &mut String, report: &Report) {
-    let missing = brief::not_observed(report);
+    let missing = brief::list_unobserved(report);
     if !missing.is_empty() {
-        row(out, "not observed", &format!("(shown as -) {}", missing.join("; ")));
+        write_named_row(out, "not observed", &format!("(shown as -) {}", missing.join("; ")));
     }
-    for failure in brief::degraded(report) {
-        row(out, "degraded", &failure);
+    for failure in brief::describe_degraded(report) {
+        write_named_row(out, "degraded", &failure);
     }
 }
 
@@ -470,5 +471,5 @@ fn write_own_costs(out: &mut String, report: &Report) {
     if let Some(rss) = own.rss_bytes {
         let _ = write!(line, ", {} resident", bytes(rss));
     }
-    row(out, "tokengap", &line);
+    write_named_row(out, "tokengap", &line);
 }

@@ -142,18 +142,23 @@ impl CpuSampler {
         let interval_ns = now.since(self.sampled_at);
         self.sampled_at = now;
         let mut used = Vec::with_capacity(self.threads.len());
-        self.threads.retain(|tid, known| {
-            // The thread has exited.
-            let Some(times) = known.file.read() else { return false };
+        let mut exited_tids = Vec::new();
+        for (&tid, known) in &mut self.threads {
+            let Some(times) = known.file.read() else {
+                exited_tids.push(tid);
+                continue;
+            };
             used.push(ThreadUse {
-                tid: *tid,
+                tid,
                 name: known.name.clone(),
                 on_ns: times.on_ns.saturating_sub(known.last.on_ns),
-                wait_ns: known.account_wait(&times, interval_ns, || wants_cpu(pid, *tid)),
+                wait_ns: known.account_wait(&times, interval_ns, || wants_cpu(pid, tid)),
             });
             known.last = times;
-            true
-        });
+        }
+        for tid in exited_tids {
+            self.threads.remove(&tid);
+        }
         let throttled_ns = self.cgroup.as_mut().and_then(Cgroup::take_throttled_ns);
         Ok(ProcessSample { at: now, interval_ns, threads: used, throttled_ns })
     }

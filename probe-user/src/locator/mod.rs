@@ -82,14 +82,9 @@ pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -
         let Ok([library, answer_pipe]) = <[OwnedFd; 2]>::try_from(received.descriptors) else {
             continue;
         };
-        let mut command = command_for(u32::from_le_bytes(buffer));
-        // Not the descriptor itself: the start of a Rust program takes one that only locates a file for closed, and ends without `/dev/null`.
-        let (our_end, child_end) = channel::message_pair()?;
-        channel::send_message(our_end.as_fd(), &buffer, &[library.as_fd()])?;
-        let started = command.stdin(child_end).stdout(answer_pipe).stderr(discarded_output()?).spawn();
-        // The command holds an end of the pipe, and the prober waits until all are closed.
-        drop(command);
-        let mut child = started?;
+        // The command ends with the call: it holds an end of the pipe, and the prober waits until all are closed.
+        let number = u32::from_le_bytes(buffer);
+        let mut child = start_analysis(command_for(number), number, &library, answer_pipe)?;
         if ends_in_time(&child, socket)? {
             child.wait()?;
         } else {
@@ -97,6 +92,14 @@ pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -
             killed.push(child);
         }
     }
+}
+
+/// Starts the process of a request with this number, which gets the library through its standard input and writes its answer to the pipe.
+fn start_analysis(mut command: Command, number: u32, library: &OwnedFd, answer_pipe: OwnedFd) -> io::Result<Child> {
+    // Not the descriptor itself: the start of a Rust program takes one that only locates a file for closed, and ends without `/dev/null`.
+    let (our_end, child_end) = channel::message_pair()?;
+    channel::send_message(our_end.as_fd(), &number.to_le_bytes(), &[library.as_fd()])?;
+    command.stdin(child_end).stdout(answer_pipe).stderr(discarded_output()?).spawn()
 }
 
 /// The library that the process at the other end of `socket` sent to be analysed. Its descriptor only locates it.
@@ -117,8 +120,8 @@ fn is_readable_in_time(file: BorrowedFd<'_>, peer: BorrowedFd<'_>, deadline: Ins
     // Without a requested event, a poll still reports that the peer has closed.
     let mut watched = [PollFd::new(&file, PollFlags::IN), PollFd::new(&peer, PollFlags::empty())];
     retry_on_intr(|| {
-        let left = deadline.saturating_duration_since(Instant::now());
-        poll(&mut watched, Some(&left.try_into().unwrap_or_default()))
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        poll(&mut watched, Some(&remaining.try_into().unwrap_or_default()))
     })?;
     Ok(!watched[0].revents().is_empty())
 }

@@ -16,11 +16,14 @@ use crate::proc::maps::executable_mappings;
 use crate::programs::{Batch, PointSet};
 use adapter::discover::InnerServer;
 
+/// Number of [`crate::locator::Sought::Functions`] in requests for an analysis.
+const FUNCTIONS: u32 = 0;
+
 /// The code of a library that a process executes.
 #[derive(Debug, PartialEq)]
 pub(super) struct LibraryCode {
     pub(super) identity: CachedIdentity,
-    /// Number of the server whose extension it is, among all servers; 0 for other libraries.
+    /// Number of the server whose extension it is, among all servers; [`FUNCTIONS`] for other libraries.
     pub(super) sought: u32,
     /// File offsets of the executable mappings.
     ranges: Vec<Range<u64>>,
@@ -50,7 +53,7 @@ pub(super) fn check_library(
     if !executable_mappings(&maps).any(|mapping| uses_zmq(mapping.path, servers)) {
         return Err(format!("process {pid} has neither libzmq nor an extension of an engine mapped"));
     }
-    let mut code = LibraryCode { identity, sought: 0, ranges: Vec::new() };
+    let mut code = LibraryCode { identity, sought: FUNCTIONS, ranges: Vec::new() };
     for mapping in executable_mappings(&maps) {
         let Some(sought) = sought_in_library(set, mapping.path, servers) else { continue };
         let is_this_file = match process.identify_mapped(mapping.range) {
@@ -79,13 +82,12 @@ fn uses_zmq(path: &[u8], servers: &[InnerServer]) -> bool {
 /// other libraries.
 fn sought_in_library(set: PointSet, path: &[u8], servers: &[InnerServer]) -> Option<u32> {
     let name = file_name(path);
-    let belongs = match set {
-        PointSet::Messages(_) => is_libzmq_name(name),
-        PointSet::Polls { .. } | PointSet::Accepts => is_libc_name(name),
-        PointSet::Tls => is_libssl_name(name),
-        PointSet::Method => return server_number_of_extension(path, servers),
-    };
-    belongs.then_some(0)
+    match set {
+        PointSet::Messages(_) => is_libzmq_name(name).then_some(FUNCTIONS),
+        PointSet::Polls { .. } | PointSet::Accepts => is_libc_name(name).then_some(FUNCTIONS),
+        PointSet::Tls => is_libssl_name(name).then_some(FUNCTIONS),
+        PointSet::Method => server_number_of_extension(path, servers),
+    }
 }
 
 /// Number of the server that the extension with this path contains, counted from 1.

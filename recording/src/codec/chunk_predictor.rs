@@ -73,6 +73,7 @@ impl ChunkPredictor {
         }
     }
 
+    /// Predicted token count: the last chunk's, and as many new tokens as that had. `None` if the last chunk has no count.
     fn predicted_completion(&self) -> Option<u32> {
         self.completion.map(|before| before.wrapping_add(self.completion_step))
     }

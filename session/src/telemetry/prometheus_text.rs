@@ -158,7 +158,7 @@ fn encode_value<S: EncodeLabelSet>(
         (_, Value::Float(value)) => metric.encode_gauge(value),
         (_, Value::Histogram(histogram)) => {
             let bounds = histogram.at_most.iter().map(|bucket| bucket.bound).chain([f64::INFINITY]);
-            let classes: Vec<(f64, u64)> = bounds.zip(histogram.classes()).collect();
+            let classes: Vec<(f64, u64)> = bounds.zip(histogram.counts_by_bucket()).collect();
             metric.encode_histogram::<S>(histogram.sum, histogram.count, &classes, None)
         }
     }

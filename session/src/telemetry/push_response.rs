@@ -22,7 +22,7 @@ pub(super) struct RejectedItems {
     pub(super) why: String,
 }
 
-/// Next part of a response.
+/// Next part of a response's body; `None` at its end.
 pub async fn next_part(body: &mut Incoming) -> Option<hyper::Result<Bytes>> {
     loop {
         match poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await? {
@@ -37,7 +37,7 @@ pub async fn next_part(body: &mut Incoming) -> Option<hyper::Result<Bytes>> {
     }
 }
 
-/// Parses seconds or a date.
+/// Parses the header `Retry-After`: seconds or a date. A date in the past means no pause.
 pub(super) fn parse_retry_after(text: &str, now: jiff::Timestamp) -> Option<Duration> {
     if let Ok(seconds) = text.trim().parse() {
         return Some(Duration::from_secs(seconds));

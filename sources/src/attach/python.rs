@@ -21,13 +21,13 @@ const MAX_UNREAD: usize = 4_096;
 pub struct PythonOptions {
     reader: Arc<StackReader>,
     /// Sample every process of the engine instead of only those that serve clients, and the main process.
-    every_role: bool,
+    samples_every_role: bool,
 }
 
 impl PythonOptions {
     /// Starts the process that reads stacks, before this process gives up the right to start any. Fails in a build that has no sampler.
-    pub fn start(hertz: u32, every_role: bool) -> anyhow::Result<Self> {
-        Ok(Self { reader: Arc::new(StackReader::start(hertz)?), every_role })
+    pub fn start(hertz: u32, samples_every_role: bool) -> anyhow::Result<Self> {
+        Ok(Self { reader: Arc::new(StackReader::start(hertz)?), samples_every_role })
     }
 
     /// Resident memory of the process that reads stacks.
@@ -37,7 +37,7 @@ impl PythonOptions {
 
     /// CPU time of the process that reads stacks.
     pub fn cpu_ns(&self) -> u64 {
-        self.reader.cost().cpu_ns
+        self.reader.total_cost().cpu_ns
     }
 }
 
@@ -61,12 +61,12 @@ impl PythonWatch {
         Self { options, sampled: HashMap::new(), unread: Vec::new() }
     }
 
-    /// Starts sampling a process of a run, if its role is selected.
-    pub(super) fn add(&mut self, run: RunId, process: &Process) {
+    /// Starts sampling a process of a run, unless it serves no clients and not every role is sampled.
+    pub(super) fn add_process(&mut self, run: RunId, process: &Process) {
         let role = process.role;
         let serves = role.answers_clients() || role.is_main();
         let sampled = SampledProcess { run, role: role.word() };
-        if (serves || self.options.every_role) && self.sampled.insert(process.id.pid, sampled).is_none() {
+        if (serves || self.options.samples_every_role) && self.sampled.insert(process.id.pid, sampled).is_none() {
             self.options.reader.sample_processes(self.sampled.keys().copied());
         }
     }
@@ -77,10 +77,10 @@ impl PythonWatch {
         self.options.reader.sample_processes(self.sampled.keys().copied());
     }
 
-    /// Emits the samples of a run's processes.
-    pub(super) fn poll(&mut self, run: RunId, sink: Sink<'_>) {
+    /// Emits the samples of a run's processes that the reader has taken since the last call. Keeps those of other runs, up to a limit.
+    pub(super) fn emit_samples_of_run(&mut self, run: RunId, sink: Sink<'_>) {
         let Self { options, sampled, unread } = self;
-        options.reader.poll(|samples| unread.push(samples));
+        options.reader.take_new_samples(|samples| unread.push(samples));
         unread.retain(|samples| {
             let Some(process) = sampled.get(&samples.pid) else {
                 // Taken of an earlier engine.
@@ -93,12 +93,12 @@ impl PythonWatch {
             // Those of other runs wait until these are polled.
             !is_of_run
         });
-        // Those of a run that is not polled any more are dropped.
+        // A run that is not polled any more never fetches its own.
         unread.truncate(MAX_UNREAD);
     }
 
     pub(super) fn cost(&self) -> SamplingCost {
-        self.options.reader.cost()
+        self.options.reader.total_cost()
     }
 
     /// Whether no more samples are taken.

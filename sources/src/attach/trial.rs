@@ -125,6 +125,7 @@ impl Attach {
 
     /// Returns whether it is known if Python stacks can be read: one was read, or the reader has failed.
     fn is_stack_sampling_settled(&self) -> bool {
+        // Without a cost there is no reader in this build.
         if self.stack_sampling_cost().is_none_or(|cost| cost.readings > cost.failed) {
             return true;
         }
@@ -174,7 +175,7 @@ impl Attach {
             Feature::Egress => (self.availability_of_deliveries(&mut why), "raw tracepoints of writes".to_owned()),
             Feature::Arrivals => (works, "raw tracepoints of sockets".to_owned()),
             Feature::SocketReads => {
-                let tried = match self.interpreter.reads.connections() {
+                let tried = match self.interpreter.reads.connection_count() {
                     0 if why.is_empty() => "not needed: no process receives without libzmq".to_owned(),
                     count => format!("raw tracepoint of socket reads; {count} connections"),
                 };
@@ -250,8 +251,9 @@ impl Attach {
             .any(|process| process.inner_server.is_some() && self.probed.contains(&process.id.pid))
     }
 
-    /// A delivery is useful only if the frames it came from are observed.
+    /// Availability of deliveries. A delivery is useful only if the frames it came from are observed. Adds the reasons for a lack to `why`.
     fn availability_of_deliveries(&self, why: &mut Vec<Reason>) -> FeatureState {
+        // The lines about processes whose writes to clients cannot be observed.
         let unserved = self.degraded.iter().filter(|line| line.starts_with("egress: "));
         why.extend(unserved.map(Reason::new));
         let frames = self.availability_of_frames(&mut Vec::new());

@@ -18,8 +18,8 @@ pub(super) struct WorkerLogs {
 struct FollowedLog {
     source: LogPlace,
     file: RegularFile,
-    /// Unfinished last line.
-    line: Vec<u8>,
+    /// The last line, of which the end was not written yet.
+    unfinished_line: Vec<u8>,
 }
 
 /// Where a log is found again after its rotation.
@@ -40,7 +40,7 @@ impl LogPlace {
         }
     }
 
-    /// Opens the file that is at this place now: logs are replaced by rotation.
+    /// Opens the file that is at this place now: rotation replaces logs.
     fn open(&self, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
         match self {
             Self::Named(path) => process_files::open_named_regular(path, expected),
@@ -81,15 +81,15 @@ impl WorkerLogs {
         let is_followed = self.logs.iter().any(|log| log.file.device == file.device && log.file.inode == file.inode);
         if !is_followed {
             file.file().seek(SeekFrom::End(0))?;
-            self.logs.push(FollowedLog { source, file, line: Vec::new() });
+            self.logs.push(FollowedLog { source, file, unfinished_line: Vec::new() });
         }
         Ok(())
     }
 
-    /// Passes each new line to `handle_line`.
-    pub(super) fn poll(&mut self, mut handle_line: impl FnMut(&str)) {
+    /// Passes each new line of all logs to `handle_line`. A log that cannot be read is tried again at the next call.
+    pub(super) fn read_new_lines(&mut self, mut handle_line: impl FnMut(&str)) {
         for log in &mut self.logs {
-            if let Err(error) = log.poll(&mut handle_line) {
+            if let Err(error) = log.read_new_lines(&mut handle_line) {
                 tracing::debug!("{}: {error}", log.source.path().display());
             }
         }
@@ -98,25 +98,25 @@ impl WorkerLogs {
 
 impl FollowedLog {
     /// Reads at most `MAX_LINE` new bytes and passes the complete lines that are valid UTF-8. The rest of the last line waits for the next call.
-    fn poll(&mut self, handle_line: &mut impl FnMut(&str)) -> std::io::Result<()> {
-        let before = self.line.len();
-        self.file.file().take(MAX_LINE as u64).read_to_end(&mut self.line)?;
-        if self.line.len() == before {
+    fn read_new_lines(&mut self, handle_line: &mut impl FnMut(&str)) -> std::io::Result<()> {
+        let length_before = self.unfinished_line.len();
+        self.file.file().take(MAX_LINE as u64).read_to_end(&mut self.unfinished_line)?;
+        if self.unfinished_line.len() == length_before {
             return self.check_rotation();
         }
-        let Some(end) = self.line.iter().rposition(|&byte| byte == b'\n') else {
+        let Some(end) = self.unfinished_line.iter().rposition(|&byte| byte == b'\n') else {
             // The start of a longer line is dropped.
-            if self.line.len() > MAX_LINE {
-                self.line.clear();
+            if self.unfinished_line.len() > MAX_LINE {
+                self.unfinished_line.clear();
             }
             return Ok(());
         };
-        for line in self.line[..end].split(|&byte| byte == b'\n') {
+        for line in self.unfinished_line[..end].split(|&byte| byte == b'\n') {
             if let Ok(line) = std::str::from_utf8(line) {
                 handle_line(line);
             }
         }
-        self.line.drain(..=end);
+        self.unfinished_line.drain(..=end);
         Ok(())
     }
 
@@ -128,10 +128,10 @@ impl FollowedLog {
             // A link in place of the rotated file must not lead to a file of another user.
             let same_owner = ExpectedFile { owner_uid: Some(self.file.owner_uid), ..ExpectedFile::ANY };
             self.file = self.source.open(same_owner)?;
-            self.line.clear();
+            self.unfinished_line.clear();
         } else if current.size_bytes < self.file.file().stream_position()? {
             self.file.file().rewind()?;
-            self.line.clear();
+            self.unfinished_line.clear();
         }
         Ok(())
     }
@@ -153,7 +153,7 @@ mod tests {
         let mut logs = WorkerLogs::default();
         logs.follow_log(&path).expect("it is there");
         let mut seen = Vec::new();
-        let mut poll = |logs: &mut WorkerLogs| logs.poll(|line| seen.push(line.to_owned()));
+        let mut poll = |logs: &mut WorkerLogs| logs.read_new_lines(|line| seen.push(line.to_owned()));
         let mut log = std::fs::OpenOptions::new().append(true).open(&path).expect("a log");
         write!(log, "the first").expect("half a line");
         poll(&mut logs);
@@ -181,8 +181,11 @@ mod tests {
                 return eprintln!("SKIPPED: a device cannot be made here");
             }
             made.expect("made");
-            logs.poll(|line| panic!("{line}"));
-            assert_eq!(logs.logs[0].poll(&mut |_| ()).expect_err("refused").to_string(), "not a regular file");
+            logs.read_new_lines(|line| panic!("{line}"));
+            assert_eq!(
+                logs.logs[0].read_new_lines(&mut |_| ()).expect_err("refused").to_string(),
+                "not a regular file"
+            );
         }
         assert!(logs.follow_log(&path).is_err());
     }

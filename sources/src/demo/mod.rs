@@ -49,7 +49,7 @@ const LONGEST_PARENT: usize = 70;
 pub struct Demo {
     stage: Stage,
     join: Join,
-    announced: bool,
+    is_announced: bool,
     // Drop order matters: first the peers, then the tap they communicate through, then the folder with its sockets.
     play: Play,
     tap: Tap,
@@ -80,7 +80,7 @@ impl Demo {
         let stage = Stage::new(script, seed, folder.path(), Reports::new(), Network::sockets());
         let tap = start_tap(&stage.hops, folder.path())?;
         let play = Play::start(&stage)?;
-        Ok(Self { join: Join::new(stage.script.clone()), stage, announced: false, play, tap, _folder: folder })
+        Ok(Self { join: Join::new(stage.script.clone()), stage, is_announced: false, play, tap, _folder: folder })
     }
 
     /// Ground truth so far; final once [`LiveSource::poll`] has returned [`Flow::Ended`].
@@ -134,8 +134,8 @@ impl LiveSource for Demo {
     }
 
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
-        if !self.announced {
-            self.announced = true;
+        if !self.is_announced {
+            self.is_announced = true;
             sink(&Event::new(MonoNs::now(), self.join.engine()));
         }
         self.stop_tap_after_play();
@@ -256,7 +256,7 @@ fn tap_hop(hop: &HopPlan) -> anyhow::Result<TapHop> {
     Ok(TapHop {
         ends: Some(hop.ends.to_owned()),
         worker: hop.worker,
-        also: hop.reported(),
+        further_capabilities: hop.reported(),
         origin: hop.is_origin(),
         last: hop.is_last(),
         carries_requests: hop.carries_requests(),

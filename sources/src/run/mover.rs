@@ -87,6 +87,7 @@ impl Mover {
 }
 
 impl Drop for Mover {
+    /// Ends the thread and waits for it, so that it moves no more sockets.
     fn drop(&mut self) {
         self.end.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take()
@@ -143,7 +144,7 @@ impl SocketWatch {
         while !end.load(Ordering::Relaxed) {
             if let Err(error) = self.process_new_sockets(watch) {
                 let folder = self.folder_path.display();
-                return self.report(format!("stopped watching {folder} for sockets: {error}"));
+                return self.report_bypass(format!("stopped watching {folder} for sockets: {error}"));
             }
             // Peers connect shortly after a socket appears, so searching often is needed only then.
             let is_settled = self.last_move_at.is_none_or(|at| at.elapsed() >= SETTLED);
@@ -223,11 +224,11 @@ impl SocketWatch {
                 let ours = HeldPath::find_socket(&self.folder, name).map(|ours| ours.metadata().ino());
                 self.sockets.insert(name.to_owned(), ours.unwrap_or_default());
                 self.unnamed.push(UnnamedSocket { name: name.to_owned(), bound: place.aside(), attempts: 0 });
-                let _ = self.sender.send(MoverEvent::Moved(listener, Box::new(place)));
+                self.send_event(MoverEvent::Moved(listener, Box::new(place)));
                 self.last_move_at = Some(Instant::now());
                 self.reconnect_bypassing_peers();
             }
-            Err(error) => self.report(format!("{name}: not relayed: {error}")),
+            Err(error) => self.report_bypass(format!("{name}: not relayed: {error}")),
         }
     }
 
@@ -270,14 +271,14 @@ impl SocketWatch {
             return;
         }
         match disconnect_sender(holder, connection.connector, PAUSE) {
-            Ok(_) => self.report(format!(
+            Ok(_) => self.report_bypass(format!(
                 "{peer} connected before the relay started and was reconnected; messages that it sent earlier are not observed"
             )),
-            Err(error) => self.report(format!("{peer} bypasses the relay: {error}")),
+            Err(error) => self.report_bypass(format!("{peer} bypasses the relay: {error}")),
         }
     }
 
-    /// Sends the engine if its properties have changed, and reports hops whose sockets are outside the folder.
+    /// Sends the engine that the child started if its properties have changed, and reports its hops whose sockets are outside the folder.
     fn update_engine(&mut self, topology: &Topology) {
         let mut engines_of_child: Vec<&Engine> = topology.engines.iter().collect();
         engines_of_child
@@ -286,7 +287,7 @@ impl SocketWatch {
             && self.engine.as_ref().map(Engine::to_event) != Some(engine.to_event())
         {
             self.engine = Some(engine.clone());
-            let _ = self.sender.send(MoverEvent::Engine(Box::new(engine.clone())));
+            self.send_event(MoverEvent::Engine(Box::new(engine.clone())));
         }
         let folder = format!("ipc://{}/", self.folder_path.display());
         for hop in engines_of_child.into_iter().flat_map(|engine| &engine.hops) {
@@ -297,21 +298,23 @@ impl SocketWatch {
                 format!("{} over {} bypasses the relay: it is not a socket file in TMPDIR", hop.ends(), hop.endpoint);
             // This runs again and again.
             if self.reported.insert(message.clone()) {
-                self.report(message);
+                self.report_bypass(message);
             }
         }
     }
 
-    /// Finds the processes at both ends of the relay, which determine the hop names.
+    /// Names the relayed sockets by the processes at both ends of the relay. A socket is tried again until both are found, a limited number of
+    /// times.
     fn find_hop_names(&mut self, topology: &Topology) {
         let Some(peers) = &self.peers else { return };
-        // The relay connects both: senders to the original path, and the relay to the moved socket.
+        // The kernel names a socket by the path at which it was bound: the relay's by `bound`, the engine's by its original path. Senders
+        // are connected to the relay's, and the relay to the engine's.
         self.unnamed.retain_mut(|socket| {
             let path = self.folder_path.join(&socket.name);
-            let connections = peers.connections_to(&socket.bound).unwrap_or_default();
-            let senders: Vec<u64> = connections.iter().map(|connection| connection.connector).collect();
-            let connections = peers.connections_to(&path).unwrap_or_default();
-            let receivers: Vec<u64> = connections.iter().map(|connection| connection.acceptor).collect();
+            let to_relay = peers.connections_to(&socket.bound).unwrap_or_default();
+            let senders: Vec<u64> = to_relay.iter().map(|connection| connection.connector).collect();
+            let to_engine = peers.connections_to(&path).unwrap_or_default();
+            let receivers: Vec<u64> = to_engine.iter().map(|connection| connection.acceptor).collect();
             if senders.is_empty() || receivers.is_empty() {
                 return true;
             }
@@ -323,15 +326,23 @@ impl SocketWatch {
             if let Some(sender) = only_role(&sender_roles)
                 && let Some(receiver) = only_role(&receiver_roles)
             {
-                let _ = self.sender.send(MoverEvent::Hop(path, Ends::new(sender.word(), receiver.word())));
+                let ends = Ends::new(sender.word(), receiver.word());
+                // Fails only once the run has ended.
+                let _ = self.sender.send(MoverEvent::Hop(path, ends));
                 return false;
             }
             socket.attempts < NAME_ATTEMPTS
         });
     }
 
-    fn report(&self, message: String) {
-        let _ = self.sender.send(MoverEvent::Bypass(message));
+    /// Sends a line for the report about traffic that bypasses the relay.
+    fn report_bypass(&self, message: String) {
+        self.send_event(MoverEvent::Bypass(message));
+    }
+
+    fn send_event(&self, event: MoverEvent) {
+        // Fails only once the run has ended. A moved socket in the event is then restored, because dropping its place does that.
+        let _ = self.sender.send(event);
     }
 }
 

@@ -103,6 +103,7 @@ impl Located {
         let mut left = Vec::new();
         for hop in engine.hops.iter().filter(|hop| hop.carries != Carries::Requests) {
             match hop.to {
+                // Not on the path of tokens.
                 Some(to) if !to.role.receives_output() => {}
                 Some(to) => {
                     let listener = Listener { receiver: to.pid, endpoint: &hop.endpoint };
@@ -115,6 +116,7 @@ impl Located {
         let mut accounts = Vec::new();
         for (listener, mut names) in names_by_listener {
             let Listener { receiver, endpoint } = listener;
+            // Several senders of one role connect to one listener.
             names.sort_unstable();
             names.dedup();
             if wanted.is_some_and(|wanted| !names.iter().any(|name| name == wanted)) {

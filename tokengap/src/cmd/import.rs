@@ -64,7 +64,7 @@ pub(crate) struct Args {
 }
 
 /// `tokengap import`: reads engine logs, and prints a report or writes a recording.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run_import(args: &Args) -> anyhow::Result<ExitCode> {
     let paths: Vec<&Path> = args.paths.iter().map(PathBuf::as_path).collect();
     confinement::confine_to_files(&paths, &[args.record.as_deref(), args.report_output.output.file()]);
     import_files(args)

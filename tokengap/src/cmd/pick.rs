@@ -18,7 +18,7 @@ const MAX_ENTRIES: usize = 10_000;
 const MAX_RECORDINGS: usize = 100;
 
 /// Runs the picker. Returns the arguments to run `tokengap` with, or `None` if the user quits.
-pub(crate) fn run() -> anyhow::Result<Option<Vec<String>>> {
+pub(crate) fn pick_arguments() -> anyhow::Result<Option<Vec<String>>> {
     let (sender, found) = mpsc::channel();
     thread::Builder::new().name("discovery".into()).spawn(move || search_loop(&sender))?;
     pick_source(demo_offers().collect(), &found)
@@ -144,7 +144,7 @@ struct FoundRecording {
 }
 
 impl FoundRecording {
-    /// `None` if the entry is no file with the name of a recording.
+    /// The recording of this entry of a folder; `None` if it is no file with the name of one.
     fn read(entry: &DirEntry) -> Option<Self> {
         let name = entry.file_name().into_string().ok()?;
         let metadata = entry.metadata().ok()?;

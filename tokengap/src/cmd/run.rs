@@ -57,9 +57,9 @@ pub(crate) struct Args {
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// `tokengap run`: starts a command whose sockets are relayed. Ends with it, and has its exit code if that is not 0.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run_child_command(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(report) = &args.report {
-        output::ResultFile::check(report, args.live.record.force)?;
+        output::ResultFile::check_writable(report, args.live.record.force)?;
     }
     let endpoint = args.live.telemetry.endpoint_options()?;
     let signals = Forwarding::install()?;

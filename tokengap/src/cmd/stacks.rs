@@ -17,7 +17,7 @@ pub(crate) struct Args {
 }
 
 /// The process that reads Python stacks, or its supervisor.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run_stacks(args: &Args) -> anyhow::Result<ExitCode> {
     // It ends when tokengap does, which also receives these signals.
     ignore_ending_signals()?;
     if args.reader {

@@ -37,6 +37,7 @@ pub(super) fn detect_engine_silence(context: &DetectContext<'_>, out: &mut Verdi
         let _ = write!(summary, "; {} such silences, {} in total", count(silences.count), duration(silences.total_ns));
     }
     report_silence(context, longest, summary, out);
+    // The one just added: any confirmed silence is long enough for a verdict.
     if let Some(verdict) = out.list.last_mut() {
         add_waiting_requests(verdict, context);
         verdict

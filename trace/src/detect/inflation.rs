@@ -37,19 +37,19 @@ pub(super) fn detect_summed_counts(context: &DetectContext<'_>, out: &mut Verdic
 }
 
 /// Adds a verdict on tokens that `subject` counts several times. `confirmed`: deliveries show it, not only the chunks.
-fn report_inflation(out: &mut Verdicts, severity: Severity, of: &Inflation, subject: &str, confirmed: bool) {
-    let ratio = of.counted as f64 / of.made.max(1) as f64;
+fn report_inflation(out: &mut Verdicts, severity: Severity, tokens: &Inflation, subject: &str, confirmed: bool) {
+    let ratio = tokens.counted as f64 / tokens.made.max(1) as f64;
     let summary = format!(
         "{subject} {} instead of {} ({ratio:.1} times as many) in {}: it mistook all tokens so far for new ones",
-        plural(of.counted, "token"),
-        count(of.made),
-        plural(of.seen.rids, "request"),
+        plural(tokens.counted, "token"),
+        count(tokens.made),
+        plural(tokens.seen.rids, "request"),
     );
     out.add_verdict(severity, summary)
-        .affected("requests", &of.seen)
-        .occurrences(of.counted)
-        .weighed("tokens_counted", of.counted)
-        .with("tokens_made", of.made)
+        .affected("requests", &tokens.seen)
+        .occurrences(tokens.counted)
+        .weighed("tokens_counted", tokens.counted)
+        .with("tokens_made", tokens.made)
         .with("ratio", ratio)
         .with("confirmed", confirmed)
         .advice("the consumer expects only new tokens but the engine sends all tokens so far: set the engine's incremental flag, or compute differences");

@@ -46,7 +46,7 @@ pub(super) fn detect_late_sends(context: &DetectContext<'_>, out: &mut Verdicts)
             .advice(context.facts().late_send());
         let recent = group.send_wait.recent_max(context.now).unwrap_or(0);
         if recent >= GAP_WARNING_NS {
-            add_busiest_threads(verdict, context, recent);
+            add_busiest_server_thread(verdict, context, recent);
         }
     }
 }
@@ -123,7 +123,7 @@ pub(super) fn detect_late_deliveries(context: &DetectContext<'_>, out: &mut Verd
         verdict.with("ttft_share", round_share(late.share())).with("ttft_share_requests", late.requests);
     }
     if !receives {
-        add_busiest_threads(
+        add_busiest_server_thread(
             verdict,
             context,
             ledger.recent_delivery_wait_max(context.now).unwrap_or(0).max(silence_ns),
@@ -144,6 +144,7 @@ pub(super) fn detect_late_frontend(context: &DetectContext<'_>, out: &mut Verdic
         return;
     };
     let parts = [("first", &waits.first_token), ("last", &waits.last_token)];
+    // A part without a long wait is not named.
     let late = parts.iter().filter(|(_, waits)| longest_wait_ns(waits) >= GAP_WARNING_NS);
     let late = late.map(|(which, waits)| {
         format!(
@@ -173,9 +174,9 @@ fn longest_wait_ns(waits: &Distribution) -> u64 {
     waits.max().unwrap_or(0)
 }
 
-/// Adds the thread of a server inside the process that generates tokens that was busiest in the last `wait_ns` before the check, because it
-/// may delay the others. Unchanged if there is no such server.
-pub(super) fn add_busiest_threads(verdict: &mut Verdict, context: &DetectContext<'_>, wait_ns: u64) {
+/// Adds to a verdict which thread was busiest in the last `wait_ns` before the check, of a server inside the process that generates tokens: it
+/// may delay the others. The verdict is unchanged if there is no such server.
+pub(super) fn add_busiest_server_thread(verdict: &mut Verdict, context: &DetectContext<'_>, wait_ns: u64) {
     let prefixes = context.facts().server_threads();
     let from = MonoNs(context.now.0.saturating_sub(wait_ns.min(COMPARED_NS)));
     let threads = context.ledger.threads().iter();

@@ -81,6 +81,7 @@ fn split_release(text: &str) -> Option<([u32; 4], &str)> {
     let text = text.strip_prefix('v').unwrap_or(text);
     let text = text.split_once('+').map_or(text, |(public, _)| public);
     let mut rest = text;
+    // Numbers that the text leaves out are 0.
     let mut release = [0; 4];
     for (index, number) in release.iter_mut().enumerate() {
         let after_dot = if index == 0 { Some(rest) } else { rest.strip_prefix('.') };

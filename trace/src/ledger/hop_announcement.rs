@@ -42,7 +42,7 @@ impl Ledger {
                 self.stop_observing_receives(hop_index);
             }
             if !previous_stages.delivered && announced.capabilities.delivered {
-                self.stop_waiting_on_hop(hop_index);
+                self.unjudge_carried_chunks(hop_index);
             }
         }
         for (hop_index, previous) in previous_tracking.into_iter().enumerate() {
@@ -86,9 +86,9 @@ impl Ledger {
         }
     }
 
-    /// Makes the chunks in flight on a hop unjudged: they may have been delivered while deliveries were not observed. Those still queued
-    /// on the hop were not.
-    fn stop_waiting_on_hop(&mut self, hop_index: usize) {
+    /// Makes the chunks unjudged that a hop had carried when its deliveries began to be observed: they may have been delivered before. Those
+    /// still queued on the hop were not, and stay in flight.
+    fn unjudge_carried_chunks(&mut self, hop_index: usize) {
         let hop = &mut self.hops.all[hop_index];
         if hop.counts.chunks > 0 {
             hop.deliveries_observed_at = self.now;
@@ -101,9 +101,10 @@ impl Ledger {
                 continue;
             }
             let Some(tracker) = &mut request.tracker else { continue };
-            // Sorted by request and number.
+            // Sorted by request and number, so this is the request's oldest chunk that is still queued.
             let first_of_request = queued.partition_point(|chunk| chunk.ticket < ticket);
             let first_queued = queued.get(first_of_request).filter(|chunk| chunk.ticket == ticket);
+            // Added again below, with what is left of it.
             tracker.subtract_from_memory_use(&mut self.loss_memory);
             let judged = tracker.stop_waiting_until(UnjudgedCause::UnobservedDeliveries, |entry| {
                 entry.hop == id && first_queued.is_some_and(|queued| queued.number <= entry.first_number)

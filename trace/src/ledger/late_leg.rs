@@ -92,13 +92,28 @@ impl TtftPart {
         share(self.ns, self.whole_ns)
     }
 
-    /// Adds a wait of a request. `is_new`: it has not waited here before.
-    pub(crate) fn add_wait(&mut self, ns: u64, ttft_ns: u64, is_new: bool) {
+    /// Adds a wait of `ns` of a request whose whole time to first token is `ttft_ns`. The request itself counts with its first wait only.
+    pub(crate) fn add_wait(&mut self, ns: u64, ttft_ns: u64, is_first_wait: bool) {
         self.ns += u128::from(ns);
-        if is_new {
+        if is_first_wait {
             self.requests += 1;
             self.whole_ns += u128::from(ttft_ns);
         }
+    }
+}
+
+/// Time use of the process that answers clients.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReceiverUse {
+    /// Of its main thread.
+    pub(crate) main: TimeUse,
+    /// Sum over all its threads, over the interval of the main thread.
+    pub(crate) process: TimeUse,
+}
+
+impl ReceiverUse {
+    fn plus(self, other: Self) -> Self {
+        Self { main: self.main.plus(other.main), process: self.process.plus(other.process) }
     }
 }
 
@@ -132,8 +147,8 @@ pub struct LateLeg {
     pub(crate) accept_wait_max_ns: u64,
     /// Requests of the engine when most waited.
     pub(crate) most_waiting: EngineLoad,
-    /// Time use of all threads of the process that answers clients meanwhile, as far as it is sampled.
-    pub(crate) receiver_use: TimeUse,
+    /// Time use of the process that answers clients meanwhile, as far as it is sampled.
+    pub(crate) receiver_use: ReceiverUse,
     /// The longest; `None` without any.
     pub(crate) worst: Option<WorstGap>,
     /// Hop of its message to the scheduler; `None` if that was not observed.
@@ -160,7 +175,7 @@ impl LateLeg {
             accepted_late: 0,
             accept_wait_max_ns: 0,
             most_waiting: EngineLoad::default(),
-            receiver_use: TimeUse::default(),
+            receiver_use: ReceiverUse::default(),
             worst: None,
             worst_hop: None,
             times: OccurrenceTimes::default(),
@@ -171,10 +186,10 @@ impl LateLeg {
         }
     }
 
-    /// Adds a request. `receiver_use`: time use of the process that answers clients meanwhile.
-    pub(super) fn record(&mut self, late: &LateRequest, receiver_use: Option<TimeUse>) {
+    /// Adds a request that was late on this leg. `receiver_use`: time use meanwhile of the process that answers clients; `None` if unknown.
+    pub(super) fn record_late_request(&mut self, late: &LateRequest, receiver_use: Option<ReceiverUse>) {
         self.requests += 1;
-        self.rids.add(&late.rid);
+        self.rids.add_rid(&late.rid);
         self.ns += u128::from(late.ns);
         self.whole_ns += u128::from(late.ttft_ns);
         self.window.add(late.ns);
@@ -197,6 +212,7 @@ impl LateLeg {
         {
             self.most_waiting = wait.load;
         }
+        // Of equal times, the latest.
         if self.worst.as_ref().is_none_or(|worst| worst.ns <= late.ns) {
             self.worst = Some(WorstGap { ns: late.ns, rid: late.rid.clone(), at: late.to() });
             self.worst_hop = late.wait.map(|wait| wait.hop);

@@ -88,7 +88,7 @@ pub use frontend::{FrontendResponse, FrontendWaits};
 pub use hop::{Hop, HopCounts};
 pub use hops::HopGroup;
 pub use kernel_queue::KernelQueue;
-pub use lane::{LaneCounts, SentFrame};
+pub use lane::{LaneCounts, QueuedLoad, SentFrame};
 pub(crate) use late_frames::LateFrames;
 pub use late_leg::LateLeg;
 pub(crate) use late_leg::TtftPart;
@@ -290,7 +290,7 @@ impl Ledger {
         self.forget_closed();
         match &event.what {
             What::Engine(engine) => {
-                self.engine.set(engine);
+                self.engine.apply_announcement(engine);
                 self.stages.forget_meanings();
             }
             What::Hop(hop) => self.announce_hop(hop),
@@ -325,7 +325,7 @@ impl Ledger {
         self.totals.undecoded += 1;
         self.pending_receive.clear();
         self.totals.undecoded_times.record(at);
-        self.silences.forget_current();
+        self.silences.forget_current_silence();
         let Some(hop_index) = self.register_frame(at, undecoded.id) else {
             return;
         };
@@ -352,7 +352,7 @@ impl Ledger {
     /// Counts missed observations, of one hop or of any. Nothing is judged across them.
     fn record_missed(&mut self, at: MonoNs, missed: &Missed) {
         let count = capped(missed.count);
-        self.silences.forget_current();
+        self.silences.forget_current_silence();
         self.totals.missed.add_missed(at, missed.cause, count);
         let mut may_hide_deliveries = missed.hop.is_none();
         for hop in self.hops.all.iter_mut().filter(|h| missed.hop.is_none_or(|id| id == h.id)) {
@@ -374,7 +374,7 @@ impl Ledger {
     /// Sets the known engines.
     #[must_use]
     pub(crate) fn with_engines(mut self, engines: Engines) -> Self {
-        self.engine.resolve(engines);
+        self.engine.resolve_facts(engines);
         self
     }
 
@@ -391,7 +391,7 @@ impl Ledger {
         let Some(request) = self.table.get(ticket) else {
             return;
         };
-        for chunks in judged.iter() {
+        for chunks in judged.iter_with_carriers() {
             self.recent_chunks.keep_outcome(at, &request.rid, chunks);
             self.judged.push((ticket, chunks));
         }
@@ -401,8 +401,8 @@ impl Ledger {
     pub(crate) fn start_slots(&mut self, at: MonoNs) {
         let seconds = RunSeconds::starting_at(at);
         self.seconds = seconds;
-        self.gap = WindowedDistribution::counting(seconds);
-        self.delivery_wait = WindowedDistribution::counting(seconds);
+        self.gap = WindowedDistribution::with_seconds(seconds);
+        self.delivery_wait = WindowedDistribution::with_seconds(seconds);
         self.ttft.seconds = seconds;
         self.dispatched.seconds = seconds;
         self.hops.processing_stages.seconds = seconds;

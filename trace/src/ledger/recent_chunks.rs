@@ -115,7 +115,7 @@ impl RecentChunks {
             return;
         }
         let FrameId { hop, lane, seq } = context.frame;
-        self.push(Moment {
+        self.push_moment(Moment {
             at: context.at,
             rid_hash: self.hasher.hash_one(chunk.rid),
             seq,
@@ -137,7 +137,7 @@ impl RecentChunks {
         // The number of the wakeup takes the place of the tokens, which a receive does not have.
         let tokens = wakeup.unwrap_or(0) as u32;
         let kind = MomentKind::Received(wakeup.is_some());
-        self.push(Moment { at, rid_hash: 0, seq, lane, number: 0, tokens, end: NO_COUNT, hop, kind });
+        self.push_moment(Moment { at, rid_hash: 0, seq, lane, number: 0, tokens, end: NO_COUNT, hop, kind });
     }
 
     /// Keeps a delivery.
@@ -145,7 +145,7 @@ impl RecentChunks {
         if self.limit == 0 {
             return;
         }
-        self.push(Moment {
+        self.push_moment(Moment {
             at,
             rid_hash: self.hasher.hash_one(delivery.rid),
             seq: 0,
@@ -163,7 +163,7 @@ impl RecentChunks {
         if self.limit == 0 {
             return;
         }
-        self.push(Moment {
+        self.push_moment(Moment {
             at,
             rid_hash: self.hasher.hash_one(rid),
             // The number of chunks takes the place of the frame number, which an outcome does not have.
@@ -179,7 +179,7 @@ impl RecentChunks {
     }
 
     /// Adds a moment. Beyond the limit, the oldest one is forgotten.
-    fn push(&mut self, moment: Moment) {
+    fn push_moment(&mut self, moment: Moment) {
         if self.moments.len() >= self.limit {
             self.moments.pop_front();
             self.has_evicted = true;
@@ -272,7 +272,8 @@ impl RecentChunks {
         self.moments.front().filter(|_| self.has_evicted).map(|moment| moment.at)
     }
 
-    /// Hashes of the rids with a chunk in a frame with this wait. A frame that was not received waits until `now`.
+    /// Hashes of the rids of requests with a chunk in a frame whose wait on a hop is one that `wait` asks for. A frame that was not received waits
+    /// until `now`.
     pub(super) fn rids_that_waited(&self, wait: &HopWait, now: MonoNs) -> HashSet<u64> {
         let mut received_at: HashMap<FrameId, MonoNs> = HashMap::new();
         // Highest number of a received frame.

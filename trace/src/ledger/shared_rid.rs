@@ -96,8 +96,8 @@ impl Ledger {
         if is_known_on_hop || request.is_shared() || request.retractions > 0 {
             return false;
         }
-        let mut of_group = request.streams.iter().filter(|stream| stream.is_on_group(context.group));
-        of_group.any(|stream| {
+        let mut streams_of_group = request.streams.iter().filter(|stream| stream.is_on_group(context.group));
+        streams_of_group.any(|stream| {
             let is_open = stream.is_whole() && !stream.is_finished();
             // Such a stream would continue with the next tokens only, not with all of them.
             let lists_only_new_ids = stream.count.evidence == Evidence::Delta && stream.count.high > 1;
@@ -105,9 +105,9 @@ impl Ledger {
         })
     }
 
-    /// Marks the request and the previous ones with its rid as live at the same time, as the last chunk shows.
+    /// Marks the request and the previous ones with its rid as live at the same time, as the last chunk shows. None of them is judged any more.
     pub(super) fn mark_concurrent(&mut self, ticket: Ticket) {
-        // They were counted as overwritten when their rid was reused, but they have not ended.
+        // The previous ones were counted as overwritten when their rid was reused, but they have not ended.
         let predecessors = self.predecessors_of(ticket).count() as u64;
         let overwritten = &mut self.totals.requests.overwritten;
         *overwritten = overwritten.saturating_sub(predecessors);
@@ -145,7 +145,7 @@ impl Ledger {
         self.shared_rids.insert(rid);
     }
 
-    /// Step for a chunk of a shared rid: counts the ids it lists and draws no conclusions. Other requests keep `step`.
+    /// Step of a chunk that counts the ids it lists and draws no conclusions, if its rid is shared. Otherwise its own step.
     pub(super) fn step_without_verdict(&self, checked: CheckedChunk, chunk: &Chunk<'_>) -> CountStep {
         let request = self.table.get(checked.ticket).filter(|request| request.is_shared());
         let Some(request) = request else { return checked.step };

@@ -66,7 +66,7 @@ impl TtftMoment {
         self as usize
     }
 
-    /// Describes it: `scheduler received the request`.
+    /// Describes the moment in a reader's words, such as `scheduler received the request`.
     pub fn describe(self, engine: &dyn Facts) -> String {
         let source = engine.source();
         let receiver = engine.receiver();
@@ -84,7 +84,7 @@ impl TtftMoment {
         }
     }
 
-    /// What is unknown without it.
+    /// Names what is unknown if the moment is not observed.
     pub fn describe_absence(self) -> &'static str {
         match self {
             Arrived | Read => "the time before the dispatch (arrival, reading, tokenisation)",
@@ -120,11 +120,11 @@ impl TtftLeg {
         self.to <= FirstSent && self.parts().len() > 1
     }
 
-    /// Describes it: `waiting for the scheduler`; the descriptions of its parts joined by ` + ` if it has several.
+    /// Describes where the time on the leg is spent, such as `waiting for the scheduler`. The descriptions of several parts are joined by ` + `.
     pub fn describe(self, engine: &dyn Facts) -> String {
         let source = engine.source();
         let receiver = engine.receiver();
-        // The moments between are often absent.
+        // The moments between are often absent, so the two longest legs have shorter descriptions than the sum of their parts.
         if self.from == SchedulerReceived && self.to == FirstSent {
             return format!("inside the {source}: queue, prefill");
         }
@@ -183,7 +183,7 @@ pub struct TtftPath {
 }
 
 impl TtftPath {
-    /// Moments of a request. One that contradicts the order of the others is left out.
+    /// The observed moments of a request before its first token reached the client. One that contradicts the order of the others is left out.
     pub fn new(numbers: &RequestNumbers) -> Self {
         let dispatch = numbers.dispatch;
         let arrival = numbers.arrival.and_then(Result::ok);

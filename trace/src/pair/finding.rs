@@ -83,7 +83,7 @@ pub(super) struct LegRule {
 }
 
 impl LegRule {
-    /// The judged part of a leg.
+    /// The part of the rule's leg that is judged of this request; `None` if the request has no such leg.
     fn judged_part(&self, row: &PairRow<'_>) -> Option<Interval> {
         let leg = PairLeg { from: self.from, to: self.to };
         let timed = row.timed_legs().find(|timed| timed.leg == leg)?;
@@ -96,9 +96,9 @@ impl LegRule {
         self.sides.iter().any(|side| activity.has_stopped(*side, late.prefill_server, late.span))
     }
 
-    /// Those that took as long.
-    fn late_requests<'p>(&self, long: &[LateRequest<'p>], ns: u64, activity: &PairActivity) -> LateRequests<'p> {
-        let is_late = |late: &&LateRequest<'p>| late.ns() >= late.explained_ns.saturating_add(ns);
+    /// The requests that were at least `min_ns` longer on the leg than their prompts explain.
+    fn late_requests<'p>(&self, long: &[LateRequest<'p>], min_ns: u64, activity: &PairActivity) -> LateRequests<'p> {
+        let is_late = |late: &&LateRequest<'p>| late.ns() >= late.explained_ns.saturating_add(min_ns);
         let mut list: Vec<LateRequest<'p>> = long.iter().filter(is_late).copied().collect();
         list.sort_by_key(|late| late.span.from);
         let independent =
@@ -106,7 +106,8 @@ impl LegRule {
         LateRequests { list, independent: independent as u64 }
     }
 
-    /// One stop of a scheduler that had nothing else to do may have made all late that overlap: they count once. `late` is in order of time.
+    /// Counts the late requests, those that overlap during a pause of a scheduler once: one stop of a scheduler that had nothing else to do may
+    /// have made all of them late. `late` is in order of time.
     fn count_once_per_pause(&self, late: &[LateRequest<'_>], activity: &PairActivity) -> usize {
         let mut counted = 0;
         let mut counted_until = MonoNs(0);
@@ -253,7 +254,7 @@ impl<'p> LateRequests<'p> {
     }
 }
 
-/// All problems, worst first.
+/// Findings about requests of both servers, worst first.
 pub(super) fn find_problems(pair: &Pair<'_>) -> Vec<PairFinding> {
     let rows: Vec<&PairRow<'_>> = pair.joined().filter(|row| row.ttft_ns.is_some()).collect();
     let activity = PairActivity::new(pair);
@@ -263,6 +264,7 @@ pub(super) fn find_problems(pair: &Pair<'_>) -> Vec<PairFinding> {
     findings
 }
 
+/// Finding about the rule's leg, if many requests were late on it, or most of them spent much of their time to first token there.
 fn find_long_leg(rule: &LegRule, rows: &[&PairRow<'_>], activity: &PairActivity) -> Option<PairFinding> {
     let mut long = Vec::new();
     for row in rows {

@@ -39,7 +39,7 @@ struct MaximumTree {
 }
 
 impl MaximumTree {
-    /// A tree over these numbers: they are its second half, and each node before is the maximum of its two children.
+    /// A tree over these numbers: they are its second half, and each node before is the maximum of its two children, as in a heap.
     fn new(numbers: impl ExactSizeIterator<Item = u64>) -> Self {
         let count = numbers.len();
         let mut nodes = vec![0; count];
@@ -58,7 +58,8 @@ impl MaximumTree {
         let mut right = to + count;
         let mut maximum = 0;
         while left < right {
-            // The parent of an odd first node, or of the node before an odd end, has a child outside of the range.
+            // Node n has the children 2n and 2n + 1. The parent of an odd first node, or of the node before an odd end, has a child outside of
+            // the range, so that node counts by itself. All others count by their parents.
             if left % 2 == 1 {
                 maximum = maximum.max(self.nodes[left]);
                 left += 1;
@@ -131,7 +132,7 @@ impl Intervals {
         let first = self.list.partition_point(|interval| interval.to <= span.from);
         let end = self.list.partition_point(|interval| interval.from < span.to);
         let Some([first_inside, .., last_inside]) = self.list.get(first..end) else {
-            // At most one is inside.
+            // At most one is inside, since the pattern needs two.
             return self.list.get(first).map_or(0, |only| only.overlap(span).ns());
         };
         // Only the first and the last one may reach beyond the span.

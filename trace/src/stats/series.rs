@@ -21,7 +21,7 @@ pub(crate) struct Series<S> {
 }
 
 impl<S: SeriesSlot> Series<S> {
-    /// Starts at `begun` with slots of `base_ns`; keeps at most `max` of them (an even number, at least 2).
+    /// An empty series from `begun` on with slots of `base_ns`. Keeps at most `max` of them (an even number, at least 2).
     pub(crate) fn new(begun: MonoNs, base_ns: u64, max: usize) -> Self {
         // Even, so that slots can be joined in pairs.
         let max = (max - max % 2).max(2);

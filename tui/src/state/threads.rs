@@ -93,7 +93,7 @@ mod tests {
     use trace::event::{CpuSample, ThreadPart, What};
 
     use super::*;
-    use crate::state::scene::{MS, Scene};
+    use crate::state::tests::scene::{MS, Scene};
 
     #[test]
     fn recent_shares_are_separate_from_those_of_the_whole_run() {

@@ -113,10 +113,11 @@ pub(crate) struct Ui {
 
 impl Ui {
     /// Applies `action` to the user interface and returns the remaining work for the run loop.
-    pub(crate) fn apply(&mut self, action: Action, model: &Model) -> Option<Effect> {
+    pub(crate) fn apply_action(&mut self, action: Action, model: &Model) -> Option<Effect> {
         self.message = None;
-        // Any other key cancels the question.
-        let is_second_quit = std::mem::take(&mut self.is_quit_requested);
+        // Any other key cancels the question whether to quit.
+        let is_second_quit = self.is_quit_requested;
+        self.is_quit_requested = false;
         // Any action but typing and moving closes a list of actions.
         if matches!(self.dialog, Dialog::Palette { .. } | Dialog::Export)
             && !matches!(
@@ -205,7 +206,7 @@ impl Ui {
             Action::ShowPalette => self.dialog = Dialog::Palette { words: String::new(), selected: 0 },
             Action::OnTab(tab, action) => {
                 self.open_tab(tab);
-                return self.apply(*action, model);
+                return self.apply_action(*action, model);
             }
             Action::ApplySavedFilter(index) => {
                 if let Some(saved) = self.options.filters.get(index).cloned() {
@@ -345,6 +346,7 @@ impl Ui {
         } else if let Dialog::Palette { selected: line, .. } = &mut self.dialog {
             *line = line.saturating_add_signed(offset);
         } else if self.tab == Tab::Requests {
+            // Otherwise the next refresh would select the worst one again.
             self.follows_worst = false;
             let position = self.selected_rid.as_ref().and_then(|rid| model.table.position_of(rid));
             let last = self.tab.item_count(model).saturating_sub(1);
@@ -506,6 +508,7 @@ impl Ui {
             Dialog::Filter(text) | Dialog::Time(text) => change(text),
             Dialog::Palette { words, selected } => {
                 change(words);
+                // Other words have another list.
                 *selected = 0;
             }
             Dialog::None | Dialog::Help(_) | Dialog::Export => {}
@@ -518,8 +521,8 @@ impl Ui {
             return self.find_saved_filter(name);
         }
         let mut filter = RequestFilter::parse(text)?;
-        filter.settle_times(model.span());
-        filter.read_findings(&model.findings);
+        filter.resolve_ambiguous_times(model.span());
+        filter.refresh_named_findings(&model.findings);
         // A live run goes on, so a time that it does not cover yet may come.
         if let Some(recording) = &model.position {
             filter.check_times(recording)?;

@@ -44,7 +44,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if layout.name_width > 0 {
         pad.draw_text(NAME_X, 1, "thread", Ink::Dim);
     }
-    let headings = ["tid", "runs", "waits", "quota", "asleep"].into_iter().take(1 + layout.share_count);
+    let headings = ["tid", "on CPU", "waits", "quota", "asleep"].into_iter().take(1 + layout.share_count);
     let tid_cell = CellRow { x: layout.tid_x(), y: 1, pitch: SHARE_WIDTH, width: SHARE_WIDTH };
     pad.draw_cells(tid_cell, headings, Ink::Dim);
     // The other half is for the curves of the selected thread.
@@ -114,6 +114,7 @@ fn draw_functions(pad: &mut Pad<'_>, y: u16, stacks: &StackLine) {
     );
     pad.draw_heading(y, &title);
     pad.draw_cells(CellRow { x: 1, y: y + 1, pitch: 8, width: 7 }, ["own", "total", "GIL", "growing"], Ink::Dim);
+    // Behind four cells of eight columns.
     pad.draw_text(35, y + 1, "function", Ink::Dim);
     for (y, function) in (y + 2..).zip(&stacks.functions) {
         if y >= pad.height() {
@@ -163,7 +164,7 @@ fn draw_thread_charts(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadL
 /// Time series of the thread with this index.
 pub(super) fn thread_series(index: usize) -> [ChartSeries<'static>; 3] {
     [
-        ChartSeries::new("runs", percent, move |slot| Some(thread_shares(slot, index)?.running)),
+        ChartSeries::new("on CPU", percent, move |slot| Some(thread_shares(slot, index)?.running)),
         ChartSeries::new("waits", percent, move |slot| thread_shares(slot, index)?.waiting)
             .with_health(Health::Warning),
         ChartSeries::new("quota", percent, move |slot| thread_shares(slot, index)?.throttled)
@@ -219,6 +220,7 @@ struct ThreadVerdict {
 /// Tells CPU-bound, waiting and throttled threads apart, because each needs a different fix.
 fn judge_thread(shares: &TimeShares) -> ThreadVerdict {
     let problem = if let Some(state) = shares.away {
+        // A thread that is stopped or blocked needs no CPU.
         state.as_str()
     } else if shares.throttled.is_some_and(|share| share >= MIN_LACKING_SHARE) {
         "throttled"

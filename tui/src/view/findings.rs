@@ -113,6 +113,7 @@ fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Findi
         pad.draw_text(x + 2, y, "(Enter: open)", Ink::Dim);
         y += 1;
     }
+    // The texts below are aligned behind the longest label.
     if let Some(changes) = &model.receiver_changes {
         pad.draw_text(1, y, "changed", Ink::Head);
         y = pad.draw_paragraph(11, y, 2, changes, Ink::Plain);
@@ -151,7 +152,7 @@ fn describe_time_of_finding(model: &Model, finding: &Finding) -> String {
 fn format_evidence(name: &str, value: &Value) -> String {
     let label = evidence_label(name);
     let Value::Number(number) = value else { return format!("{label} {}", json_text(value)) };
-    let shown = match EvidenceNumber::read(name, number) {
+    let shown = match EvidenceNumber::of_evidence(name, number) {
         EvidenceNumber::Duration(ns) => format_duration(ns),
         EvidenceNumber::Bytes(bytes) => format_bytes(bytes),
         EvidenceNumber::Identifier(id) => id.to_string(),

@@ -169,11 +169,13 @@ pub(super) fn worst_hop(model: &Model) -> Option<&HopSummary> {
     model.hops.iter().max_by_key(|hop| (hop.health, hop.oldest_wait_ns, hop.backlog_frames))
 }
 
+/// Draws the facts about a hop in rows of their own, and below them the histogram of queue waits with the time series beside it.
 fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) {
     pad.draw_heading(0, &format!("{} {} {}", hop.ends.from, pad.theme.rich_or_ascii("→", "->"), hop.ends.to));
     let mut y = 1;
     for HopFact { name, text } in hop_facts(hop, model) {
         let x = pad.draw_clipped(1, y, 14, name, Ink::Head).max(15);
+        // As everywhere on the screen, `-` stands for what is not observed.
         if text == "-" {
             pad.draw_text(x, y, "not observed here", Ink::Dim);
         } else {
@@ -214,6 +216,7 @@ fn hop_facts(hop: &HopSummary, model: &Model) -> Vec<HopFact> {
     let passed = format!("{} frames  {content}  {}", format_count(hop.frames), format_bytes(hop.bytes));
     let per_wakeup = known_or_dash(hop.wakeup_frames_max, |frames| format!("up to {}", plural(frames, "frame")));
     let mut facts = vec![HopFact { name: "passed", text: passed }];
+    // Most hops have neither of these, so they have no lines that say so.
     if hop.send_wait.is_some() {
         facts.push(HopFact { name: "in the sender", text: known_or_dash(hop.send_wait, format_quantiles) });
     }

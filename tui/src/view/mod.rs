@@ -135,6 +135,7 @@ fn describe_run_state(model: &Model, ui: &Ui) -> [String; 3] {
     let is_paused = ui.paused_at_second.is_some();
     let watched = model.pods.get(model.shown_pod);
     let source = watched.map_or(&model.run.source, |pod| &pod.name);
+    // A watched run has a state of its own, such as a lost connection.
     let state = if let Some(pod) = watched
         && !is_paused
     {
@@ -192,6 +193,7 @@ fn draw_advice(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
 fn draw_own_status(pad: &mut Pad<'_>, model: &Model) {
     let own = &model.run;
     let cpu = known_or_dash(own.cpu_share, decimal_percent);
+    // The simulated engine runs in this process, too.
     let label = if model.run.source == "demo" { "self+demo" } else { "self" };
     let cost = format!("{label}: cpu {cpu}  rss {}  ", known_or_dash(own.rss_bytes, format_bytes));
     let x = draw_outputs(pad, 1, model);
@@ -275,6 +277,7 @@ fn draw_itl(pad: &mut Pad<'_>, y: u16, model: &Model, itl: &ItlQuantiles) -> u16
         ItlEnd { name: "client", spread: itl.client, reason_unknown: client_unknown, ink: Ink::Plain },
         ItlEnd { name: "engine", spread: itl.engine, reason_unknown: engine_unknown, ink: Ink::Dim },
     ];
+    // A stable sort: `false`, for a known one, comes first.
     ends.sort_by_key(|end| end.spread.is_none());
     let mut x = pad.draw_text(1, y, itl.title, Ink::Head);
     for ItlEnd { name, spread, reason_unknown, ink } in ends {
@@ -332,7 +335,7 @@ fn draw_bottom_line(pad: &mut Pad<'_>, ui: &Ui, model: &Model) {
 /// Draws the typed filter with the keys, or with why it is refused or matches nothing.
 fn draw_filter_input(pad: &mut Pad<'_>, typed: &str, ui: &Ui, model: &Model) {
     let problem = match ui.parse_filter(typed, model) {
-        Ok(filter) => model.unobserved_term(&filter),
+        Ok(filter) => model.explain_unobserved_term(&filter),
         Err(error) => Some(error.to_string()),
     };
     match problem {

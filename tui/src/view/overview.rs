@@ -95,6 +95,7 @@ fn first_tokens_title(model: &Model, width: u16) -> String {
     }
 }
 
+/// Draws quantiles of the first-token gap, of the last seconds and of the whole run, and the first tokens that wait. Returns the next free row.
 fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let gap = &model.gap;
     let pad_width = pad.width();
@@ -104,6 +105,7 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         pad.draw_text(18, y, model.gap_absence(), Ink::Dim);
         return y + 1;
     };
+    // On a narrow screen, the columns are closer together.
     let heads = if pad_width < RID_X {
         CellRow { x: 17, y, pitch: 8, width: 8 }
     } else {
@@ -151,6 +153,7 @@ fn describe_waiting_requests(
     let wait = format_duration(waiting.longest_wait_ns);
     match waiting.requests {
         0 => {}
+        // Sent at this instant, so it has not waited yet.
         1 if waiting.longest_wait_ns == 0 => parts.push("1 first token is waiting".to_owned()),
         1 => parts.push(format!("1 first token is waiting, for {wait}")),
         more if waiting.longest_wait_ns == 0 => parts.push(format!("{} first tokens are waiting", format_count(more))),
@@ -223,9 +226,9 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
         format_count(requests.aborted)
     );
     let x = pad.draw_text(x + 1, y, &sums, Ink::Dim);
-    if model.rejected_requests > 0 {
-        let rejected = plural(model.rejected_requests, "error response");
-        pad.draw_text(x, y, &format!("; {rejected}"), Ink::Dim);
+    if model.error_responses > 0 {
+        let errors = plural(model.error_responses, "error response");
+        pad.draw_text(x, y, &format!("; {errors}"), Ink::Dim);
     }
 }
 
@@ -275,16 +278,16 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let chunks = &model.chunks;
     let x = pad.draw_text(1, y, "chunks", Ink::Head);
     let mut x = pad.draw_text(x + 3, y, &format!("{} sent", format_count(chunks.sent)), Ink::Plain);
-    // Without observed deliveries, predictions are all that is known.
-    let predicted_what = if let (Some(merged), Some(dropped)) = (chunks.merged, chunks.dropped_confirmed) {
+    let mut predicted_what = "predicted";
+    if let (Some(merged), Some(dropped)) = (chunks.merged, chunks.dropped_confirmed) {
         x = pad.draw_text(x + 2, y, &format!("{} merged", format_count(merged)), Ink::Plain);
         x = draw_problem_count(pad, x + 2, y, dropped, &format!("{} dropped", format_count(dropped)));
-        "predicted"
     } else {
         let reason = if model.knows_receiver() { "not observed" } else { model.deliveries_absence() };
         x = pad.draw_text(x + 2, y, &format!("merged and dropped: {reason}"), Ink::Plain);
-        "dropped, predicted"
-    };
+        // Without observed deliveries, no word for it stands before the prediction.
+        predicted_what = "dropped, predicted";
+    }
     if let Some(predicted) = chunks.shown_prediction() {
         let text = format!("({} {predicted_what} from wakeups)", format_count(predicted));
         let short = format!("({} {predicted_what})", format_count(predicted));
@@ -373,6 +376,7 @@ pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
     let chunks = &model.chunks;
     let worst_hop_health = model.hops.iter().map(|hop| hop.health).max().unwrap_or_default();
     let observes_receives = model.output_hops().any(|hop| hop.backlog_max_frames.is_some());
+    // Without observed deliveries, predicted losses take the place of confirmed ones.
     let is_predicted = chunks.dropped_confirmed.is_none() && chunks.shown_prediction().is_some();
     let lost = if is_predicted {
         ChartSeries::new("chunks lost?", chart::format_whole, |slot| {

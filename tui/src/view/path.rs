@@ -5,6 +5,7 @@ use outputs::report::Chunks;
 use outputs::report::bar::{self, Segment};
 use ratatui::layout::Rect;
 use session::units::{format_count, format_duration, format_rate};
+use trace::detect::Finding;
 use trace::path::Ends;
 use trace::words::percent;
 
@@ -29,6 +30,8 @@ struct Arrow {
     /// Index of the hop; `None` for the deliveries to the client.
     hop_index: Option<usize>,
     ends: Ends<Box<str>>,
+    /// Health of the process at its start, by the findings about what happens inside it.
+    start_health: Health,
     health: Health,
     lines: [String; 3],
     /// Age of the oldest frame of an unhealthy hop, for the first line. A list has no room for it.
@@ -46,7 +49,8 @@ enum LineForm {
 }
 
 impl LineForm {
-    fn apply(self, text: &str) -> &str {
+    /// The part of a line's text that this form shows.
+    fn shorten_line(self, text: &str) -> &str {
         if matches!(self, Self::Whole) {
             return text;
         }
@@ -56,10 +60,12 @@ impl LineForm {
         }
         let Some(number_start) = text.find(|c: char| c.is_ascii_digit()) else { return text };
         // A digit within a word, such as `p99`, is no number.
-        let number_start = match text[..number_start].rfind(' ') {
-            _ if number_start == 0 => 0,
-            Some(space) if space + 1 == number_start => number_start,
-            _ => text[number_start..].find(' ').map_or(0, |space| number_start + space + 1),
+        let begins_word = number_start == 0 || text[..number_start].ends_with(' ');
+        let number_start = if begins_word {
+            number_start
+        } else {
+            // The number is the next word.
+            text[number_start..].find(' ').map_or(0, |space| number_start + space + 1)
         };
         let label_start = text[..number_start].trim_end().rfind(' ').map_or(0, |space| space + 1);
         let label = text[label_start..number_start].trim_end();
@@ -76,7 +82,7 @@ impl LineForm {
 
     /// Width of the longest text of this line.
     fn line_width(self, arrows: &[Arrow], line: usize) -> u16 {
-        arrows.iter().map(|arrow| text_width(self.apply(&arrow.lines[line]))).max().unwrap_or(0)
+        arrows.iter().map(|arrow| text_width(self.shorten_line(&arrow.lines[line]))).max().unwrap_or(0)
     }
 }
 
@@ -84,6 +90,18 @@ impl Arrow {
     /// Action of a click: opens the hop, or the findings for deliveries.
     fn click_action(&self) -> Action {
         self.hop_index.map_or(Action::OpenTab(Tab::Findings), |index| Action::OpenItem(Tab::Hops, index))
+    }
+
+    /// Name of the process at its start, behind the sign of its problem, if it has one.
+    fn start_text(&self, theme: Theme) -> String {
+        if self.start_health < Health::Warning {
+            return self.ends.from.to_string();
+        }
+        format!("{} {}", theme.health_symbol(self.start_health), self.ends.from)
+    }
+
+    fn start_ink(&self) -> Ink {
+        if self.start_health < Health::Warning { Ink::Strong } else { Ink::Health(self.start_health) }
     }
 }
 
@@ -97,7 +115,11 @@ pub(super) fn draw_path(pad: &mut Pad<'_>, y: u16, model: &Model, is_low: bool) 
         return y + 1;
     };
     arrows.push(client_arrow(model, &last.ends.to));
-    let names_width: u16 = arrows.iter().map(|arrow| text_width(&arrow.ends.from)).sum::<u16>() + text_width("client");
+    for arrow in &mut arrows {
+        arrow.start_health = health_inside(&model.findings, &arrow.ends.from);
+    }
+    let names_width: u16 =
+        arrows.iter().map(|arrow| text_width(&arrow.start_text(pad.theme))).sum::<u16>() + text_width("client");
     let arrow_width = pad.width().saturating_sub(2 + names_width) / arrows.len() as u16;
     // The list has the same numbers, one hop a row.
     if is_low || arrow_width < MIN_ARROW_WIDTH {
@@ -113,21 +135,21 @@ fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16)
     let forms = [0, 1, 2].map(|line| LineForm::of_line(arrows, line, arrow_width - 3));
     for arrow in arrows {
         let start_x = x;
-        x = pad.draw_text(x, y, &arrow.ends.from, Ink::Strong);
+        x = pad.draw_text(x, y, &arrow.start_text(pad.theme), arrow.start_ink());
         let health_ink = Ink::Health(arrow.health);
+        // Less the head and a space at both ends.
         let shaft = pad.theme.rich_or_ascii("─", "-").repeat(usize::from(arrow_width) - 3);
         let head = pad.theme.rich_or_ascii("▶", ">");
         pad.draw_text(x + 1, y, &format!("{shaft}{head}"), health_ink);
         let [first_line, other_lines @ ..] = &arrow.lines;
         let [first_form, other_forms @ ..] = &forms;
-        let first_line = first_form.apply(first_line);
         let symbol = pad.theme.health_symbol(arrow.health);
         let oldest = arrow.oldest_wait_ns.map_or_else(String::new, |wait_ns| format!(" {}", format_duration(wait_ns)));
-        let first_line = format!("{first_line}{oldest}");
-        let first_line = shorten_to_number(&first_line, arrow_width - 3);
-        pad.draw_clipped(x + 1, y + 1, arrow_width - 1, &format!("{symbol} {first_line}"), health_ink);
+        let with_oldest = format!("{}{oldest}", first_form.shorten_line(first_line));
+        let fitting = shorten_to_number(&with_oldest, arrow_width - 3);
+        pad.draw_clipped(x + 1, y + 1, arrow_width - 1, &format!("{symbol} {fitting}"), health_ink);
         for (line_y, (text, form)) in (y + 2..).zip(other_lines.iter().zip(other_forms)) {
-            let text = shorten_to_number(form.apply(text), arrow_width - 3);
+            let text = shorten_to_number(form.shorten_line(text), arrow_width - 3);
             pad.draw_clipped(x + 1, line_y, arrow_width - 1, &format!("  {text}"), Ink::Plain);
         }
         x += arrow_width;
@@ -139,7 +161,8 @@ fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16)
 
 /// Draws one arrow per row, with its numbers beside it. Returns the next free row.
 fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
-    let name_widths = arrows.iter().map(|arrow| text_width(&arrow.ends.from) + text_width(&arrow.ends.to) + 4);
+    let name_widths =
+        arrows.iter().map(|arrow| text_width(&arrow.start_text(pad.theme)) + text_width(&arrow.ends.to) + 4);
     let texts_x = name_widths.max().unwrap_or(0) + 5;
     let forms = [LineForm::Whole, LineForm::NoRemark, LineForm::OneLabel];
     let fitting = forms.into_iter().find(|form| texts_x + list_width(arrows, *form) <= pad.width() + 2);
@@ -151,14 +174,14 @@ fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
         pad.draw_text(
             3,
             y,
-            &format!("{} {} {}", arrow.ends.from, pad.theme.rich_or_ascii("─▶", "->"), arrow.ends.to),
+            &format!("{} {} {}", arrow.start_text(pad.theme), pad.theme.rich_or_ascii("─▶", "->"), arrow.ends.to),
             Ink::Strong,
         );
         let mut x = texts_x;
         for (column, text) in arrow.lines.iter().enumerate() {
             // A text is aligned with those of other arrows, and left out rather than cut.
             let free_width = pad.width().saturating_sub(x);
-            let text = shorten_to_number(form.apply(text), free_width);
+            let text = shorten_to_number(form.shorten_line(text), free_width);
             if text_width(&text) <= free_width {
                 pad.draw_text(x, y, &text, if column == 0 { ink } else { Ink::Plain });
             }
@@ -217,7 +240,21 @@ fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
         lines[0].insert_str(0, "recovered; ");
     }
     let oldest_wait_ns = if has_problem { hop.oldest_wait_ns } else { None };
-    Arrow { hop_index: Some(index), ends: hop.ends.clone(), health: hop.health, lines, oldest_wait_ns }
+    Arrow {
+        hop_index: Some(index),
+        ends: hop.ends.clone(),
+        start_health: Health::Unknown,
+        health: hop.health,
+        lines,
+        oldest_wait_ns,
+    }
+}
+
+/// Health of a process by its worst finding about what happens inside it, between two hops; one that is over keeps its severity.
+fn health_inside(findings: &[Finding], role: &str) -> Health {
+    let of_role = findings.iter().filter(|finding| finding.verdict.hop == role);
+    let worst = of_role.map(|finding| finding.verdict.severity).max();
+    worst.map_or(Health::Unknown, Health::from)
 }
 
 /// The arrow from the last role to the client, with the outcomes of its chunks.
@@ -238,6 +275,7 @@ fn client_arrow(model: &Model, last_role: &str) -> Arrow {
     Arrow {
         hop_index: None,
         ends,
+        start_health: Health::Unknown,
         health: health_of_deliveries(chunks),
         lines: [drops, lost, merged],
         oldest_wait_ns: None,
@@ -250,6 +288,7 @@ fn health_of_deliveries(chunks: &Chunks) -> Health {
         Some(dropped) if dropped > 0 => Health::Critical,
         Some(_) if chunks.delivered.is_some_and(|delivered| delivered > 0) => Health::Good,
         None if chunks.dropped_predicted.is_some_and(|predicted| predicted > 0) => Health::Warning,
+        // Nothing was delivered, or no delivery is observed: a prediction of no drop proves nothing.
         Some(_) | None => Health::Unknown,
     }
 }
@@ -331,9 +370,9 @@ mod tests {
             ("dropped? 12 (run)", "dropped? 12"),
             ("no wait p99", "no wait p99"),
         ] {
-            assert_eq!(LineForm::OneLabel.apply(whole), expected);
+            assert_eq!(LineForm::OneLabel.shorten_line(whole), expected);
         }
-        assert_eq!(LineForm::NoRemark.apply("wait p99 2.71 s (run)"), "wait p99 2.71 s");
+        assert_eq!(LineForm::NoRemark.shorten_line("wait p99 2.71 s (run)"), "wait p99 2.71 s");
     }
 
     #[test]

@@ -221,7 +221,7 @@ fn describe_problem(run: &PodLine, screen_width: u16) -> String {
     format!("{}: {}", words.join(" "), verdict.text)
 }
 
-/// Rows that the pairs take at most.
+/// Maximum number of rows that the lines of these pairs take.
 fn reserved_pair_rows(pairs: &[PairLine]) -> u16 {
     let shown = pairs.iter().take(MAX_PAIRS);
     let rows: u16 = shown.map(|pair| PAIR_ROWS + if pair.finding.is_some() { PAIR_ROWS } else { 0 }).sum();
@@ -250,6 +250,7 @@ fn draw_pairs(pad: &mut Pad<'_>, mut y: u16, pairs: &[PairLine]) -> u16 {
 fn draw_run_detail(pad: &mut Pad<'_>, y: u16, run: &PodLine) {
     let verdict = &run.figures.verdict;
     let x = pad.draw_text(1, y, verdict.health.label(), Ink::Health(verdict.health));
+    // Its last row, from which the next ones are counted.
     let y = pad.draw_paragraph(x + 2, y, 2, &verdict.text, Ink::Strong) - 1;
     let port = run.port.map_or_else(String::new, |port| format!("port {port}"));
     let longest = longest_part(&run.figures);

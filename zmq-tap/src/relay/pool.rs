@@ -17,8 +17,8 @@ const RETIRED_CHECKS: usize = 4;
 /// Number of unbudgeted blocks kept for reuse.
 const MAX_UNBUDGETED: usize = 4;
 
-/// Part of the free shared memory that one read may use. The memory then never runs out, and reads shrink gradually.
-const SHARE: usize = 64;
+/// One read may use this fraction (1/64) of the free shared memory. The memory then never runs out, and reads shrink gradually.
+const SHARED_FRACTION: usize = 64;
 
 /// Memory for reads; `bytes` shrinks from its front as messages are split off.
 #[derive(Debug)]
@@ -56,6 +56,7 @@ impl ReadBlock {
         self.bytes.capacity() - self.bytes.len()
     }
 
+    /// Whether the block lies outside the budget, so that observations may not refer to it.
     pub(super) fn is_unbudgeted(&self) -> bool {
         self.origin != BlockOrigin::Budget
     }
@@ -65,13 +66,13 @@ impl ReadBlock {
         self.size - LEAST_READ
     }
 
-    /// Makes the whole block available again if nothing refers to any of it.
+    /// Makes the whole block available again if nothing refers to any of it. Its content is gone either way.
     fn try_reclaim(&mut self) -> bool {
         self.bytes.clear();
         self.bytes.try_reclaim(self.size)
     }
 
-    /// Makes the block available again if nothing refers to any of it and it has the needed space.
+    /// Makes the block available again if nothing refers to any of it, and returns whether it then has `needed` bytes.
     fn try_reclaim_bytes(&mut self, needed: usize) -> bool {
         self.try_reclaim() && self.spare_bytes() >= needed
     }
@@ -100,6 +101,7 @@ struct PoolBlocks {
 }
 
 impl Pool {
+    /// Creates a pool without blocks.
     pub(super) fn new(limits: PoolLimits, counters: Arc<Counters>) -> Self {
         Self { blocks: Mutex::default(), limits, counters }
     }
@@ -140,9 +142,9 @@ impl Pool {
     /// fewer, but at least `LEAST_READ`, if other connections hold most of the memory.
     pub(super) fn acquire_unbudgeted(&self, wanted: usize) -> ReadBlock {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = self.limits.shared_bytes.saturating_sub(blocks.shared_bytes);
+        let free_bytes = self.limits.shared_bytes.saturating_sub(blocks.shared_bytes);
         // A part of what is free, so that receivers that do not read shorten the reads of others, but never stop them.
-        let shared_bytes = wanted.saturating_sub(LEAST_READ).min(free / SHARE);
+        let shared_bytes = wanted.saturating_sub(LEAST_READ).min(free_bytes / SHARED_FRACTION);
         blocks.shared_bytes += shared_bytes;
         let size = LEAST_READ + shared_bytes;
         let is_full_size = size >= wanted;
@@ -180,8 +182,8 @@ impl PoolBlocks {
     /// Reopens retired blocks that are free. Observations are dropped in about the order they were made, so it is enough to check a few of
     /// the oldest. A block that is still in use moves to the back.
     fn reclaim_retired(&mut self) {
-        let mut in_use = 0;
-        while in_use < RETIRED_CHECKS.min(self.retired.len()) {
+        let mut blocks_in_use = 0;
+        while blocks_in_use < RETIRED_CHECKS.min(self.retired.len()) {
             let Some(mut block) = self.retired.pop_front() else {
                 return;
             };
@@ -189,12 +191,12 @@ impl PoolBlocks {
                 self.open.push(block);
             } else {
                 self.retired.push_back(block);
-                in_use += 1;
+                blocks_in_use += 1;
             }
         }
     }
 
-    /// Finds a block that nothing refers to, open or retired.
+    /// Takes a block of at least `needed` bytes that nothing refers to, retired or open.
     fn take_unused(&mut self, needed: usize) -> Option<ReadBlock> {
         if let Some(index) = self.retired.iter_mut().position(|block| block.try_reclaim_bytes(needed)) {
             return self.retired.remove(index);

@@ -13,13 +13,17 @@ use crate::zmtp::Pending;
 #[derive(Debug)]
 pub(super) struct StreamWindow {
     pool: Arc<Pool>,
+    /// Memory of the held bytes; `None` while there are none.
     block: Option<ReadBlock>,
+    /// Stream offset of the first held byte.
     base: u64,
+    /// Stream offset up to which bytes have been relayed.
     written: u64,
+    /// Stream offset of the next byte to read.
     end: u64,
     /// Maximum size of a read.
     max_read_bytes: usize,
-    /// Current limit of a read.
+    /// Current limit of a read, which is smaller while the receiver is not trusted.
     read_limit_bytes: usize,
 }
 
@@ -42,6 +46,7 @@ impl StreamSlice {
 }
 
 impl StreamWindow {
+    /// Creates the empty window at the start of a stream.
     pub(super) fn new(pool: Arc<Pool>, max_read_bytes: usize) -> Self {
         Self { pool, block: None, base: 0, written: 0, end: 0, max_read_bytes, read_limit_bytes: max_read_bytes }
     }
@@ -61,6 +66,7 @@ impl StreamWindow {
     pub(super) fn reserve(&mut self, keep: Pending) -> bool {
         self.discard_before(keep.start);
         let buffered = self.block.as_ref().map_or(0, |block| block.bytes.len());
+        // A length has 64 bits, which an address may not have.
         let rest_of_frame = keep.frame_end.map_or(0, |end| usize::try_from(end - self.end).unwrap_or(usize::MAX));
         let has_budgeted_space = self.block.as_ref().is_some_and(|block| {
             !block.is_unbudgeted() && block.spare_bytes() >= self.min_spare_to_stay(buffered, rest_of_frame)
@@ -135,7 +141,7 @@ impl StreamWindow {
         self.written
     }
 
-    /// Splits off everything before the stream offset `end`, and returns it.
+    /// Splits off the held bytes before the stream offset `end`, and returns them.
     pub(super) fn split_before(&mut self, end: u64) -> StreamSlice {
         let start = self.base;
         let Some(block) = &mut self.block else {

@@ -167,6 +167,7 @@ impl StreamingRules<'_> {
     /// Whether responses contain exactly the text of the frames. From 0.5.12 on, the model's chat template may also choose a parser.
     fn exact_text(&self) -> Option<Setting<bool>> {
         let flags = self.evidence.flags;
+        // A parser moves parts of the text to other fields of the response.
         for flag in [REASONING_PARSER, TOOL_CALL_PARSER] {
             if let Some(parser) = flags.get(flag) {
                 return Some(Setting::new(false, self.evidence.argument(&format!("{flag} {parser}"))));

@@ -305,7 +305,7 @@ impl<'a> MessageColumns<'a, '_> {
         match self.doc.item_count(column) {
             Some(0) => Ok(None),
             Some(len) if len as usize != chunks.len() => Err(self.bad_value(field, 0, "not as long as rids")),
-            Some(_) if self.doc.all_nil(column) => Ok(None),
+            Some(_) if self.doc.holds_only_nil(column) => Ok(None),
             Some(_) => Ok(Some(column)),
             None => Err(self.bad_value(field, 0, "not a list")),
         }

@@ -32,9 +32,9 @@ fn stream_records(endpoint: &mut RunEndpoint, numbers: Range<usize>) -> bool {
             return true;
         }
         match record {
-            Record::Event(event) if number >= numbers.start => endpoint.stream.event(&event),
+            Record::Event(event) if number >= numbers.start => endpoint.stream.write_event(&event),
             Record::Tick(now) if number >= numbers.start => {
-                endpoint.stream.tick(now, &|| ReportInput::for_source("demo"));
+                endpoint.stream.write_tick(now, &|| ReportInput::for_source("demo"));
                 // The endpoint's queue is short, and a real run ticks ten times a second.
                 thread::sleep(Duration::from_millis(1));
             }

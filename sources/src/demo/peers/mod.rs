@@ -95,10 +95,10 @@ impl Stage {
         };
         let mut serving = JoinSet::new();
         for (inbox, outlet) in request_inboxes.into_iter().zip(outlets) {
-            serving.spawn(Scheduler::new(self.clone(), inbox, outlet).run());
+            serving.spawn(Scheduler::new(self.clone(), inbox, outlet).serve_requests());
         }
         let clients = Clients::new(self.script.load, workers, client_sockets, random.fork());
-        serving.spawn(clients.run(self.clone()));
+        serving.spawn(clients.send_requests(self.clone()));
         Ok(await_end(serving, tasks, self.account.clone()))
     }
 
@@ -111,11 +111,11 @@ impl Stage {
             match hop.to {
                 ReceiverRole::Router => {
                     let role = ForwarderRole::Router(self.connect_to(ReceiverRole::Detokenizer).await?);
-                    receivers.tasks.spawn(Forwarder { stage, inbox, role }.run());
+                    receivers.tasks.spawn(Forwarder { stage, inbox, role }.forward_messages());
                 }
                 ReceiverRole::Detokenizer => {
                     let role = ForwarderRole::Detokenizer(self.connect_to(ReceiverRole::Tokenizer).await?);
-                    receivers.tasks.spawn(Forwarder { stage, inbox, role }.run());
+                    receivers.tasks.spawn(Forwarder { stage, inbox, role }.forward_messages());
                 }
                 ReceiverRole::Tokenizer => {
                     let socket = ClientSocket::default();
@@ -123,7 +123,7 @@ impl Stage {
                     let schedulers = self.connect_to(ReceiverRole::Scheduler).await?;
                     let schedulers = schedulers.into_iter().map(|scheduler| scheduler.outlet).collect();
                     let tokenizer = Tokenizer::new(stage, inbox, socket, schedulers, random.fork());
-                    receivers.tasks.spawn(tokenizer.run());
+                    receivers.tasks.spawn(tokenizer.run_event_loop());
                 }
                 ReceiverRole::Scheduler => receivers.request_inboxes.push(inbox),
             }

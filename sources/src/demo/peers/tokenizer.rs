@@ -64,6 +64,7 @@ struct ReadRequest {
 }
 
 impl Tokenizer {
+    /// A tokenizer without requests, that serves `clients`, sends their requests to `schedulers` and receives frames from `inbox`.
     pub(super) fn new(
         stage: Stage,
         inbox: Inbox,
@@ -88,17 +89,17 @@ impl Tokenizer {
         }
     }
 
-    /// Runs the event loop.
-    pub(super) async fn run(mut self) -> anyhow::Result<()> {
+    /// Runs the event loop: serves requests, processes messages of the scheduler, and runs the waiters of requests that have new chunks.
+    pub(super) async fn run_event_loop(mut self) -> anyhow::Result<()> {
         let mut next_take = 0;
         loop {
             if self.has_nothing_to_do() {
                 // In a fixed order, so that a run can be repeated.
                 tokio::select! {
                     biased;
-                    () = self.inbox.wait() => {}
-                    () = self.clients.wait() => {}
-                    () = self.prepared.wait() => {}
+                    () = self.inbox.wait_for_item() => {}
+                    () = self.clients.wait_for_item() => {}
+                    () = self.prepared.wait_for_item() => {}
                 }
                 self.wakeup += 1;
             }
@@ -111,6 +112,7 @@ impl Tokenizer {
                 self.process_message(id, &message).await?;
                 next_take = self.turn + TURNS_A_MESSAGE;
             }
+            // A waiter without a fixed turn runs once no message is left.
             let is_drained = self.inbox.is_empty();
             while let Some(waiter) = self.due.front()
                 && waiter.turn.map_or(is_drained, |turn| turn <= self.turn)
@@ -186,7 +188,7 @@ impl Tokenizer {
         let phase = self.clock.current_phase(&self.stage.reports);
         let pause = self.clock.take_due_pause();
         let chunks = self.queue_chunks(message)?;
-        self.busy.spend_time(phase.cost.of(chunks) + pause).await;
+        self.busy.spend_time(phase.cost.for_chunks(chunks) + pause).await;
         self.stage.reports.push(PeerAction::Processed(id));
         Ok(())
     }
@@ -204,10 +206,10 @@ impl Tokenizer {
                 }
                 continue;
             };
-            state.queue(chunk.listed.unwrap_or(0), chunk.completion_tokens, chunk.finish.is_some());
+            state.queue_chunk(chunk.listed.unwrap_or(0), chunk.completion_tokens, chunk.finish.is_some());
             // Further chunks until the waiter runs wait in its list.
-            if !state.woken {
-                state.woken = true;
+            if !state.is_woken {
+                state.is_woken = true;
                 let turn = self.stage.script.waiter_turns.map(|turns| self.turn + u64::from(turns));
                 self.due.push_back(WokenWaiter { turn, rid: Arc::clone(state.rid()) });
             }
@@ -250,7 +252,7 @@ mod tests {
 
     use super::super::{Network, Reports};
     use super::*;
-    use crate::demo::encode::{BatchRow, Class, Finish, SglangRelease, batch};
+    use crate::demo::encode::{BatchRow, Class, Finish, SglangRelease, encode_batch};
     use crate::demo::scenario::{Cost, Scenario, Script, TokenizerPhase};
     use crate::demo::truth::{Account, Truth};
 
@@ -280,7 +282,7 @@ mod tests {
             };
             let rows: Vec<_> = rids.iter().map(|rid| row(rid)).collect();
             let id = FrameId { hop: HopId(0), lane: 0, seq: step.into() };
-            let parts = vec![batch(SglangRelease::V0_5_9, Class::TokenIds, &rows, false).into()];
+            let parts = vec![encode_batch(SglangRelease::V0_5_9, Class::TokenIds, &rows, false).into()];
             inbox.push(InboxMessage { id, parts });
         }
         inbox
@@ -305,7 +307,7 @@ mod tests {
             }
         };
         tokio::select! {
-            failed = tokenizer.run() => panic!("{failed:?}"),
+            failed = tokenizer.run_event_loop() => panic!("{failed:?}"),
             () = all_served => account.truth(),
         }
     }

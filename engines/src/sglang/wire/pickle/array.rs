@@ -23,7 +23,7 @@ impl PickleMachine<'_, '_> {
         if self.name_bytes(callable.module) != b"array" {
             return None;
         }
-        let args = self.arena.seqs[args as usize];
+        let args = self.arena.list_runs[args as usize];
         match (self.name_bytes(callable.name), self.arena.cells.get(args.start as usize..args.end as usize)?) {
             (b"_array_reconstructor", [_, Node::Str(code), Node::Int(format), Node::Bytes(data)]) => {
                 let format = scalar::read_int(self.message, *format as usize);
@@ -34,9 +34,9 @@ impl PickleMachine<'_, '_> {
                 self.remember_call_bytes(data as usize);
                 Some(Node::Array(data))
             }
-            (b"array", &[Node::Str(code), list @ Node::List(seq)]) if self.string_at(code) == Some(b"q") => {
+            (b"array", &[Node::Str(code), list @ Node::List(first_run)]) if self.string_at(code) == Some(b"q") => {
                 // The array stands for its list. A list that grows later would no longer be equal to it.
-                self.arena.seqs[seq as usize].copied = true;
+                self.arena.list_runs[first_run as usize].is_array_source = true;
                 Some(list)
             }
             _ => None,
@@ -48,7 +48,8 @@ impl PickleMachine<'_, '_> {
     pub(super) fn process_repeated_calls(&mut self, at: usize) -> bool {
         self.array_calls.last_start = at;
         let known = self.message.get(self.array_calls.known_bytes.clone()).unwrap_or_default();
-        // Three references of two or five bytes each, a mark, a number of two bytes, and the opcode of the data.
+        // Three references of two or five bytes each, a mark, a number of two bytes, and the opcode of the data. The compiler needs the
+        // length to compare the bytes without a loop.
         let next = match known.len() {
             10 => self.process_matching_calls::<10>(at, known),
             13 => self.process_matching_calls::<13>(at, known),
@@ -186,8 +187,7 @@ impl PickleMachine<'_, '_> {
 
     /// The string whose opcode is at `at`.
     fn string_at(&self, at: u32) -> Option<&[u8]> {
-        let (start, end) = scalar::payload_span(self.message, at as usize)?;
-        self.message.get(start..end)
+        self.message.get(scalar::payload_range(self.message, at as usize)?)
     }
 
     /// The bytes of a name in the message.

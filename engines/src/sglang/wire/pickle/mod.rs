@@ -21,7 +21,7 @@ pub(crate) use request_walk::{
 };
 pub use writer::{PickleStyle, Pickler};
 
-pub(super) use scalar::{payload_span, read_float, read_int, text_equals};
+pub(super) use scalar::{payload_range, read_float, read_int, text_equals};
 
 use super::arena::{Arena, Node};
 use super::{Limits, Undecoded};

@@ -60,7 +60,7 @@ impl Fixture {
     }
 
     fn apply(&mut self, action: Action) -> Option<Effect> {
-        let effect = self.ui.apply(action, &self.model);
+        let effect = self.ui.apply_action(action, &self.model);
         self.update();
         effect
     }
