@@ -22,6 +22,7 @@ pub(crate) mod request_facts;
 pub(crate) mod request_row;
 pub(crate) mod request_table;
 pub(crate) mod run_time;
+pub(crate) mod saved_filter;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod threads;

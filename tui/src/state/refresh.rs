@@ -186,6 +186,7 @@ impl Model {
             return RunVerdict {
                 health: worst.verdict.severity.into(),
                 text,
+                requests_hit: describe_requests_hit(&worst.verdict),
                 ttft_share: describe_ttft_share(&worst.verdict),
                 advice: worst.verdict.advice.clone(),
             };
@@ -209,6 +210,14 @@ impl Model {
         };
         RunVerdict { health, text, ..RunVerdict::default() }
     }
+}
+
+/// `669 requests`; `None` if the finding counts none.
+fn describe_requests_hit(verdict: &Verdict) -> Option<String> {
+    let late =
+        ["requests_late", "requests_above_warning"].into_iter().find_map(|name| verdict.evidence.get(name)?.as_u64());
+    let hit = late.unwrap_or(verdict.requests.counted());
+    (hit > 0).then(|| plural(hit, "request"))
 }
 
 /// `91 % of the TTFT of 34 requests`; `None` if the finding does not say so.

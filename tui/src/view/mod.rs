@@ -158,12 +158,33 @@ fn draw_verdict(pad: &mut Pad<'_>, model: &Model, min_advice_width: u16) {
     let verdict = &model.verdict;
     let health = describe_health(pad.theme, model);
     let x = pad.draw_text(1, 0, &health, Ink::Verdict(verdict.health));
-    let x = pad.draw_text(x + 2, 0, &verdict.text, Ink::Strong);
+    let x = draw_headline(pad, x + 2, model);
     let Some(advice) = &verdict.advice else { return };
     let free = pad.width().saturating_sub(x + TO_DO.len() as u16);
     if free >= min_advice_width.min(text_width(advice)) {
         let x = pad.draw_text(x, 0, TO_DO, Ink::Head);
         pad.draw_text(x, 0, advice, Ink::Plain);
+    }
+}
+
+/// A headline that keeps fewer cells is not cut further for its number of requests.
+const MIN_HEADLINE_WIDTH: u16 = 30;
+
+/// Draws the headline from `x` on. If it is cut before the number of requests that it is about, that number follows. Returns the next free column.
+fn draw_headline(pad: &mut Pad<'_>, x: u16, model: &Model) -> u16 {
+    let verdict = &model.verdict;
+    let free = pad.width().saturating_sub(x);
+    let is_cut = text_width(&verdict.text) > free;
+    let hit = verdict.requests_hit.as_ref().filter(|_| is_cut).map(|requests| format!(" {requests}"));
+    // One cell has the ellipsis.
+    let shown_width = free.saturating_sub(1 + hit.as_ref().map_or(0, |hit| text_width(hit)));
+    let shown: String = verdict.text.chars().take(shown_width.into()).collect();
+    match hit.filter(|hit| !shown.contains(&**hit)) {
+        Some(hit) if shown_width > MIN_HEADLINE_WIDTH => {
+            let x = pad.draw_clipped(x, 0, shown_width + 1, &verdict.text, Ink::Strong);
+            pad.draw_text(x, 0, &hit, Ink::Strong)
+        }
+        _ => pad.draw_text(x, 0, &verdict.text, Ink::Strong),
     }
 }
 

@@ -35,9 +35,6 @@ const SMALL_ROWS: u16 = 24;
 const LOW_ROWS: u16 = 20;
 /// From this width on, titles are complete.
 const WIDE_COLUMNS: u16 = 100;
-/// Indices in [`chart_series`] of the lost chunks and of the merged ones.
-const LOST_CHART: usize = 3;
-const MERGED_CHART: usize = 4;
 /// First cell of the rid with the longest gap.
 const RID_X: u16 = 66;
 
@@ -46,19 +43,20 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let is_tall = pad.height() >= TALL_ROWS;
     // Rows saved on a low screen are for the charts.
     let is_low = pad.height() < LOW_ROWS;
+    let has_spare_rows = pad.height() >= SMALL_ROWS;
     // On a small screen, the row is an empty one above the charts.
     let mut y = if is_low { 0 } else { draw_advice(pad, 0, model) };
     y += u16::from(is_tall);
     y = draw_gap(pad, y, model);
     y = draw_ttft(pad, y, model);
     // On a low screen, a filter on `ttft` and the report say it.
-    if is_tall {
+    if has_spare_rows {
         y = draw_ttft_absences(pad, y, model);
     }
     y += u16::from(is_tall);
     y = draw_totals(pad, y, model);
     // A small screen shows it only if the client's is known.
-    if is_tall || (!is_low && model.itl.delivered_by_token.is_some()) {
+    if has_spare_rows || (!is_low && model.itl.delivered_by_token.is_some()) {
         let [client, engine] = [model.itl.delivered_by_token, model.itl.sent_by_token];
         y = draw_itl(pad, y, model, &ItlQuantiles { title: "itl p50/p90/p99", client, engine });
     }
@@ -132,7 +130,7 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     }
     // A line that says nothing is left out on a low screen.
     let has_waiting = waiting.requests > 0 || gap.without_token.is_some();
-    if !has_waiting && model.receives_end.is_none() && pad.height() < TALL_ROWS {
+    if !has_waiting && model.receives_end.is_none() && pad.height() < SMALL_ROWS {
         return y + 3;
     }
     let text = match model.receives_end {
@@ -342,14 +340,15 @@ fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui:
     let columns = chart::column_count(pad.width());
     window.draw_heading(pad, y, "", model);
     let mut charts = chart_series(model);
-    let has_only_merges = model.chunks.merged > Some(0) && model.chunks.dropped_confirmed == Some(0);
-    if has_only_merges {
-        // A low screen has no room for both.
-        charts.swap(LOST_CHART, MERGED_CHART);
-    }
     let first_chart_y = y + 1;
     // One row for the axis.
     let free_rows = pad.height().saturating_sub(first_chart_y + reserved_rows + 1);
+    if usize::from(free_rows) < charts.len()
+        && let Some(index) = model.findings.first().and_then(|worst| chart_of_finding(worst.kind))
+    {
+        // The curve of the headline comes second, so that it is not one of those left out.
+        charts[1..=index].rotate_right(1);
+    }
     let rows = (free_rows / charts.len() as u16).clamp(1, MAX_CHART_ROWS);
     let mut y = first_chart_y;
     let mut hidden = charts.len();
@@ -407,6 +406,17 @@ pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
         .observed_until(model.deliveries_end, model),
         ChartSeries::new("live requests", chart::format_whole, |slot| Some(slot.live as f64)),
     ]
+}
+
+/// Index in [`chart_series`] of the curve that shows a finding of this kind; `None` for kinds without one.
+fn chart_of_finding(kind: &str) -> Option<usize> {
+    match kind {
+        "backlog" => Some(1),
+        "first-token-gap" => Some(2),
+        "dropped-chunks" | "dropped-chunks-predicted" => Some(3),
+        "merged-chunks" | "would-drop" => Some(4),
+        _ => None,
+    }
 }
 
 /// Largest backlog of any hop in frames, that of requests included; `None` if receives are not observed.

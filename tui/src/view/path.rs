@@ -33,6 +33,8 @@ struct Arrow {
     /// Health of the process at its start, by the findings about what happens inside it.
     start_health: Health,
     health: Health,
+    /// Whether its problem is over, beside numbers of the last seconds.
+    is_over: bool,
     lines: [String; 3],
     /// Age of the oldest frame of an unhealthy hop, for the first line. A list has no room for it.
     oldest_wait_ns: Option<u64>,
@@ -100,6 +102,12 @@ impl Arrow {
         format!("{} {}", theme.health_symbol(self.start_health), self.ends.from)
     }
 
+    /// Sign of its health, in brackets if the problem is over: `(✗)`.
+    fn sign(&self, theme: Theme) -> String {
+        let symbol = theme.health_symbol(self.health);
+        if self.is_over { format!("({symbol})") } else { symbol.to_owned() }
+    }
+
     fn start_ink(&self) -> Ink {
         if self.start_health < Health::Warning { Ink::Strong } else { Ink::Health(self.start_health) }
     }
@@ -143,11 +151,11 @@ fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16)
         pad.draw_text(x + 1, y, &format!("{shaft}{head}"), health_ink);
         let [first_line, other_lines @ ..] = &arrow.lines;
         let [first_form, other_forms @ ..] = &forms;
-        let symbol = pad.theme.health_symbol(arrow.health);
+        let sign = arrow.sign(pad.theme);
         let oldest = arrow.oldest_wait_ns.map_or_else(String::new, |wait_ns| format!(" {}", format_duration(wait_ns)));
         let with_oldest = format!("{}{oldest}", first_form.shorten_line(first_line));
-        let fitting = shorten_to_number(&with_oldest, arrow_width - 3);
-        pad.draw_clipped(x + 1, y + 1, arrow_width - 1, &format!("{symbol} {fitting}"), health_ink);
+        let fitting = shorten_to_number(&with_oldest, arrow_width - 2 - text_width(&sign));
+        pad.draw_clipped(x + 1, y + 1, arrow_width - 1, &format!("{sign} {fitting}"), health_ink);
         for (line_y, (text, form)) in (y + 2..).zip(other_lines.iter().zip(other_forms)) {
             let text = shorten_to_number(form.shorten_line(text), arrow_width - 3);
             pad.draw_clipped(x + 1, line_y, arrow_width - 1, &format!("  {text}"), Ink::Plain);
@@ -170,7 +178,7 @@ fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
     for (y, arrow) in (y..).zip(arrows) {
         pad.add_click_area(Rect::new(0, y, pad.width(), 1), arrow.click_action());
         let ink = Ink::Health(arrow.health);
-        pad.draw_text(1, y, pad.theme.health_symbol(arrow.health), ink);
+        pad.draw_text(u16::from(!arrow.is_over), y, &arrow.sign(pad.theme), ink);
         pad.draw_text(
             3,
             y,
@@ -235,16 +243,13 @@ fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
     if has_problem {
         lines.swap(0, 1);
     }
-    if hop.has_recovered {
-        // Beside numbers of the last seconds, its mark is that of the run.
-        lines[0].insert_str(0, "recovered; ");
-    }
     let oldest_wait_ns = if has_problem { hop.oldest_wait_ns } else { None };
     Arrow {
         hop_index: Some(index),
         ends: hop.ends.clone(),
         start_health: Health::Unknown,
         health: hop.health,
+        is_over: hop.has_recovered,
         lines,
         oldest_wait_ns,
     }
@@ -283,6 +288,7 @@ fn client_arrow(model: &Model, last_role: &str) -> Arrow {
         } else {
             Health::Unknown
         }),
+        is_over: false,
         lines: [drops, lost, merged],
         oldest_wait_ns: None,
     }
@@ -368,7 +374,7 @@ mod tests {
     fn a_shorter_line_keeps_its_number_and_the_word_before_it() {
         for (whole, expected) in [
             ("wait p99 2.71 s (run)", "p99 2.71 s"),
-            ("recovered; 0 frames/s (last 10 s)", "0 frames/s"),
+            ("0 frames/s (last 10 s)", "0 frames/s"),
             ("34.3 frames/s (last 10 s)", "34.3 frames/s"),
             ("backlog 1,519", "backlog 1,519"),
             ("relay 12 us p99 (run)", "relay 12 us p99"),
