@@ -11,6 +11,7 @@ mod mann_whitney;
 mod measure;
 mod problem_outcome;
 mod text;
+mod ttft_shift;
 mod wait_shift;
 
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,7 @@ pub use change_pattern::ChangePattern;
 pub use finding_change::{FindingChange, FindingSide, FindingState};
 pub use problem_outcome::{ProblemOutcome, ProblemState};
 use trace::words::{count, decimal_percent, duration, names};
+pub use ttft_shift::{TtftLegShift, TtftShift};
 pub use wait_shift::{LegShift, WaitShift};
 
 use crate::report::{Report, hostile};
@@ -89,6 +91,8 @@ pub struct Diff {
     pub patterns: Vec<ChangePattern>,
     /// Wait of a chunk in both runs; `null` if one of them did not observe it.
     pub wait: Option<WaitShift>,
+    /// Legs of the time to first token in both runs; `null` unless both observed them of most requests.
+    pub ttft: Option<TtftShift>,
     /// Measures in the order of the path.
     pub measures: Vec<ComparedMeasure>,
 }
@@ -263,6 +267,7 @@ impl Diff {
             b: summary_b,
             patterns,
             wait,
+            ttft: TtftShift::between(a.report, b.report),
             measures,
         }
     }

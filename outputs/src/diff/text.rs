@@ -6,7 +6,7 @@ use trace::detect::Severity;
 use trace::words::{duration, known_or_dash, plural};
 
 use super::wait_shift::LegCells;
-use super::{ComparedMeasure, Diff, FindingChange, FindingState, RunSummary, WaitShift, headline};
+use super::{ComparedMeasure, Diff, FindingChange, FindingState, LegShift, RunSummary, TtftLegShift, headline};
 use crate::report::hostile::{lines, markdown as escaped};
 use crate::report::markdown::write_table;
 use crate::report::table::CellKind::{Number, Text};
@@ -42,12 +42,18 @@ pub(super) fn render_text(diff: &Diff) -> String {
     if let Some(wait) = &diff.wait {
         write_wrapped(&mut out, &wait.summary, "=> ", "   ");
     }
-    if !diff.patterns.is_empty() || diff.wait.is_some() {
+    if let Some(ttft) = &diff.ttft {
+        write_wrapped(&mut out, &ttft.summary, "=> ", "   ");
+    }
+    if !diff.patterns.is_empty() || diff.wait.is_some() || diff.ttft.is_some() {
         let _ = writeln!(out);
     }
     write_findings(&mut out, diff);
+    if let Some(ttft) = &diff.ttft {
+        write_legs(&mut out, "WHERE TTFT GOES, MEAN", ttft.legs.iter().map(TtftLegShift::cells));
+    }
     if let Some(wait) = &diff.wait {
-        write_legs(&mut out, wait);
+        write_legs(&mut out, "WHERE A CHUNK'S TIME GOES, MEAN", wait.legs.iter().map(LegShift::cells));
     }
     if !diff.measures.is_empty() {
         let _ = writeln!(out, "{:NAME_WIDTH$} {:>11} {:>11} {:>8}  VERDICT", "MEASURE", "A", "B", "CHANGE");
@@ -89,15 +95,10 @@ fn describe_finding(change: &FindingChange) -> String {
     format!("{}{separator}{details}", change.name())
 }
 
-/// Writes the table of the path's legs.
-fn write_legs(out: &mut String, wait: &WaitShift) {
-    let _ = writeln!(
-        out,
-        "{:NAME_WIDTH$} {:>11} {:>8} {:>11} {:>8}",
-        "WHERE A CHUNK'S TIME GOES, MEAN", "A", "SHARE", "B", "SHARE"
-    );
-    for leg in &wait.legs {
-        let LegCells { place, a_time, a_share, b_time, b_share } = leg.cells();
+/// Writes a table of legs.
+fn write_legs(out: &mut String, heading: &str, legs: impl Iterator<Item = LegCells>) {
+    let _ = writeln!(out, "{heading:NAME_WIDTH$} {:>11} {:>8} {:>11} {:>8}", "A", "SHARE", "B", "SHARE");
+    for LegCells { place, a_time, a_share, b_time, b_share } in legs {
         let name = name_cell(&place);
         let _ = writeln!(out, "{name} {a_time:>11} {a_share:>8} {b_time:>11} {b_share:>8}");
     }
@@ -177,28 +178,33 @@ pub(super) fn render_markdown(diff: &Diff) -> String {
         let severity = change.severity().as_str();
         let _ = writeln!(out, "- **{state} {severity}** {}: {summaries}", escaped(&describe_finding(change)));
     }
+    for summary in diff.wait.iter().map(|wait| &wait.summary).chain(diff.ttft.iter().map(|ttft| &ttft.summary)) {
+        let _ = writeln!(out, "- **{}**", escaped(summary));
+    }
+    if let Some(ttft) = &diff.ttft {
+        write_legs_as_markdown(&mut out, "where TTFT goes, mean", ttft.legs.iter().map(TtftLegShift::cells));
+    }
     if let Some(wait) = &diff.wait {
-        let _ = writeln!(out, "- **{}**", escaped(&wait.summary));
-        out.push('\n');
-        write_legs_as_markdown(&mut out, wait);
+        write_legs_as_markdown(&mut out, "where a chunk's time goes, mean", wait.legs.iter().map(LegShift::cells));
     }
     write_measures_as_markdown(&mut out, diff);
     let _ = writeln!(out, "\n{}", escaped(&diff.method));
     out
 }
 
-/// Writes the table of the path's legs.
-fn write_legs_as_markdown(out: &mut String, wait: &WaitShift) {
+/// Writes a table of legs.
+fn write_legs_as_markdown(out: &mut String, heading: &str, legs: impl Iterator<Item = LegCells>) {
     let legs = Table::new(
-        &wait.legs,
+        &legs.collect::<Vec<_>>(),
         [
-            ("where a chunk's time goes, mean", Text, &|leg| escaped(&leg.cells().place)),
-            ("A", Number, &|leg| escaped(&leg.cells().a_time)),
-            ("share", Number, &|leg| escaped(&leg.cells().a_share)),
-            ("B", Number, &|leg| escaped(&leg.cells().b_time)),
-            ("share", Number, &|leg| escaped(&leg.cells().b_share)),
+            (heading, Text, &|leg| escaped(&leg.place)),
+            ("A", Number, &|leg| escaped(&leg.a_time)),
+            ("share", Number, &|leg| escaped(&leg.a_share)),
+            ("B", Number, &|leg| escaped(&leg.b_time)),
+            ("share", Number, &|leg| escaped(&leg.b_share)),
         ],
     );
+    out.push('\n');
     write_table(out, &legs);
 }
 

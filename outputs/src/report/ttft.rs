@@ -145,7 +145,7 @@ impl TtftReport {
     }
 
     /// The group of most requests, or why there is none.
-    fn group_of_most(&self) -> Result<&TtftGroupLine, &'static str> {
+    pub(crate) fn group_of_most(&self) -> Result<&TtftGroupLine, &'static str> {
         let Some(main) = self.main_group() else {
             let are_bodies = self.not_streamed > 0;
             return Err(if are_bodies { "responses are not streamed" } else { "no time to first token was observed" });
