@@ -99,6 +99,13 @@ impl RequestPart {
 }
 
 impl OpenResponse {
+    /// The frontend's id of the request, before the first event of a stream whose request at the engine is not known. Later it is of no use:
+    /// the events keep the id of the first.
+    pub(super) fn context_without_rid(&self) -> Option<&str> {
+        let name = self.name.as_ref().filter(|name| name.rid.is_none())?;
+        self.parts.is_empty().then_some(&name.context)
+    }
+
     /// Records that the client has cancelled.
     pub(super) fn record_cancel(&mut self) {
         self.end.get_or_insert(AnswerEnd::ClientLeft);
