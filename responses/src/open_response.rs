@@ -105,6 +105,13 @@ impl RequestPart {
 }
 
 impl OpenResponse {
+    /// The frontend's id of the request, before the first event of a stream whose request at the engine is not known. Later it is of no use:
+    /// the events keep the id of the first.
+    pub(super) fn context_without_rid(&self) -> Option<&str> {
+        let announced = self.announced.as_ref().filter(|announced| announced.rid.is_none())?;
+        self.parts.is_empty().then_some(&announced.context)
+    }
+
     /// Records that the client has cancelled, unless the response has ended in another way before.
     pub(super) fn record_cancel(&mut self) {
         self.end.get_or_insert(AnswerEnd::ClientLeft);

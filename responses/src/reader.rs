@@ -110,6 +110,13 @@ impl ResponseReader {
         self.responses.frontend.is_some()
     }
 
+    /// Whether the first event of the worker's stream is still to come, and the engine's id of its request is not known. It can no longer be joined
+    /// after that event.
+    pub fn lacks_request_id(&self, server: &Server) -> bool {
+        let context = self.responses.open.get(&0).and_then(OpenResponse::context_without_rid);
+        context.is_some_and(|context| !server.knows_rid(context))
+    }
+
     /// Whether no further byte of the connection will be read.
     pub fn is_unreadable(&self) -> bool {
         matches!(self.parser, Parser::Unreadable)

@@ -109,6 +109,11 @@ impl Server {
         self.logged_rids.insert(context, rid.to_owned(), MAX_WAITING);
     }
 
+    /// Whether [`Self::resolve_rid`] would find the engine's id of the request `context`.
+    pub(super) fn knows_rid(&self, context: &str) -> bool {
+        self.logged_rids.values.contains_key(context) || self.response_ids.find_request(context, 0).is_some()
+    }
+
     /// The engine's id of the request `context`: from the worker's log, or from frames whose ids contain the context.
     pub(super) fn resolve_rid(&mut self, context: &str) -> Option<String> {
         let logged = self.logged_rids.remove(context);

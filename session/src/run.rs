@@ -17,6 +17,10 @@ pub const SHORT_SLEEP: Duration = Duration::from_millis(4);
 /// Sleep after a quiet period: the tick interval, so that such a run wakes only for ticks. Observations are queued meanwhile: the probe's
 /// ring buffer and the relay's queue hold several hundred milliseconds of a busy engine. A key ends the sleep.
 const LONG_SLEEP: Duration = TICK_INTERVAL;
+/// Sleep of a run that has been at rest for long. A run of many idle engines mostly wakes for ticks, which then come half as often.
+const REST_SLEEP: Duration = Duration::from_millis(200);
+/// Idle time after which a run is at rest.
+const REST_PERIOD: Duration = Duration::from_secs(5);
 /// Idle time after which sleeps become long. Short, because an idle engine still polls its sockets now and then.
 const QUIET_PERIOD: Duration = Duration::from_millis(40);
 /// Time for a source to drain after it was asked to end.
@@ -218,10 +222,13 @@ impl IdleTimer {
         self.idle_since = None;
     }
 
-    /// Length of the next sleep while idle: short between messages, longer after a quiet period.
+    /// Length of the next sleep while idle: short between messages, longer after a quiet period, and longest at rest.
     fn sleep_time(&mut self, now: Instant) -> Duration {
-        let idle_since = *self.idle_since.get_or_insert(now);
-        if now - idle_since < QUIET_PERIOD { SHORT_SLEEP } else { LONG_SLEEP }
+        match now - *self.idle_since.get_or_insert(now) {
+            idle if idle < QUIET_PERIOD => SHORT_SLEEP,
+            idle if idle < REST_PERIOD => LONG_SLEEP,
+            _ => REST_SLEEP,
+        }
     }
 }
 
@@ -310,6 +317,7 @@ mod tests {
         assert_eq!(idle_timer.sleep_time(start), SHORT_SLEEP);
         assert_eq!(idle_timer.sleep_time(start + SHORT_SLEEP), SHORT_SLEEP);
         assert_eq!(idle_timer.sleep_time(start + QUIET_PERIOD), LONG_SLEEP);
+        assert_eq!(idle_timer.sleep_time(start + REST_PERIOD), REST_SLEEP);
         idle_timer.end_idle_period();
         assert_eq!(idle_timer.sleep_time(start + QUIET_PERIOD + LONG_SLEEP), SHORT_SLEEP);
     }

@@ -112,6 +112,31 @@ fn pair(mut pair: Pair, times: &[u64]) -> Pair {
     pair
 }
 
+#[test]
+fn the_id_of_a_request_is_of_use_until_the_first_event_of_its_stream() {
+    let mut pair = Pair::announced();
+    let mut lacks_id = Vec::new();
+    for (at, frame) in (0..).zip(frames()).take(4) {
+        lacks_id.push(pair.worker.lacks_request_id(&pair.server));
+        pair.worker(at, &frame);
+    }
+    // The handshake, the prologue, and two chunks.
+    assert_eq!(lacks_id, [false, true, true, false]);
+    let mut pair = Pair::announced();
+    pair.worker(0, &frames()[0]);
+    pair.server.record_logged_rid(CONTEXT, "rid");
+    assert!(!pair.worker.lacks_request_id(&pair.server));
+    let mut delivered = Vec::new();
+    for frame in &frames()[1..3] {
+        pair.worker.read_bytes(MonoNs(1), frame, true, &mut pair.server, &mut |event| {
+            if let What::Delivered(delivery) = event.what {
+                delivered.push(delivery.rid.to_owned());
+            }
+        });
+    }
+    assert_eq!(delivered, ["rid"]);
+}
+
 /// Five events and the end. The worker's chunks are frames 2 to 6.
 const TIMES: [u64; 6] = [2_002, 2_003, 2_004, 2_005, 2_106, 2_107];
 

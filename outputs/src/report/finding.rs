@@ -76,20 +76,6 @@ impl FindingLine {
     }
 }
 
-/// Merges two lists of findings that are each in order of rank. Of two with equal rank, that of `first` comes first.
-pub(super) fn merge_findings(first: Vec<FindingLine>, second: Vec<FindingLine>, end_ns: u64) -> Vec<FindingLine> {
-    let mut merged = Vec::with_capacity(first.len() + second.len());
-    let mut second = second.into_iter().peekable();
-    for finding in first {
-        while let Some(higher) = second.next_if(|other| other.rank(end_ns) > finding.rank(end_ns)) {
-            merged.push(higher);
-        }
-        merged.push(finding);
-    }
-    merged.extend(second);
-    merged
-}
-
 /// All findings, worst first.
 pub(super) fn finding_lines(findings: &Findings, from: MonoNs) -> Vec<FindingLine> {
     findings.sorted().into_iter().map(|finding| finding_line(findings, finding, from)).collect()
@@ -138,38 +124,5 @@ impl FindingLine {
             evidence: BTreeMap::new(),
             advice: None,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A warning that explains so much and ended at this second of twenty.
-    fn warning(kind: &str, explained_s: u64, last_s: u64) -> FindingLine {
-        let [explained_ns, last_at_ns] = [explained_s, last_s].map(|second| second * 1_000_000_000);
-        FindingLine {
-            last_at_ns,
-            ended_at_ns: Some(last_at_ns),
-            explained_ns: Some(explained_ns),
-            ..FindingLine::of_kind(kind, Severity::Warning)
-        }
-    }
-
-    /// Kinds of two lists, merged at second twenty.
-    fn merged_kinds(first: &[FindingLine], second: &[FindingLine]) -> Vec<String> {
-        let merged = merge_findings(first.to_vec(), second.to_vec(), 20_000_000_000);
-        merged.into_iter().map(|finding| finding.kind).collect()
-    }
-
-    #[test]
-    fn of_two_servers_the_finding_that_explains_more_comes_first() {
-        let starved = [warning("consumer-starved", 1, 18), warning("backlog", 9, 18)];
-        let stopped = [warning("consumer-stopped", 3, 14)];
-        // Each list keeps its order.
-        let expected = ["consumer-stopped", "consumer-starved", "backlog"];
-        assert_eq!(merged_kinds(&starved, &stopped), expected);
-        assert_eq!(merged_kinds(&stopped, &starved), expected);
-        assert_eq!(merged_kinds(&[warning("consumer-stopped", 3, 8)], &starved)[0], "consumer-starved");
     }
 }

@@ -1,5 +1,6 @@
 //! A decode server's report with what its prefill servers did for its requests.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,6 @@ use trace::pair::{ClockUse, Pair, PairFinding, PairLegLengths, PairMoment};
 use trace::stats::{Spread, WINDOW_NS};
 use trace::words::{duration, percent, plural};
 
-use super::finding::merge_findings;
 use super::judged::{JUDGED_SHARE, headline, judge_pair};
 use super::pair_request::{PairRequestLine, slowest_requests};
 use super::{Clock, EpisodeLine, FindingLine, Report};
@@ -250,8 +250,7 @@ impl Report {
             prefill_findings.into_iter().map(|finding| finding.of_prefill_server(name, shift_ns)).collect();
         let (pair_findings, decode_findings): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.findings).into_iter().partition(|finding| PairFinding::is_kind(&finding.kind));
-        let server_findings = merge_findings(decode_findings, of_prefill, self.capture_length_ns());
-        self.findings = join_findings(pair_findings, server_findings);
+        self.findings = join_findings(pair_findings, [decode_findings, of_prefill].concat());
         self.sort_findings_and_conclude();
     }
 
@@ -271,13 +270,15 @@ impl Report {
         }
     }
 
-    /// Sorts the findings by severity, and those of the last ten seconds before earlier ones. Severity and verdict then follow from the first.
+    /// Sorts the findings by severity, those of the last ten seconds before earlier ones, and by the time that they explain. Severity and verdict
+    /// then follow from the first.
     fn sort_findings_and_conclude(&mut self) {
         let end_ns = self.capture_length_ns();
-        self.findings.sort_by_key(|finding| {
-            let rank = finding.rank(end_ns);
-            std::cmp::Reverse((rank.severity, rank.is_recent))
-        });
+        self.findings.sort_by_key(|finding| Reverse(finding.rank(end_ns).without_explained_time()));
+        let of_each_rank = self
+            .findings
+            .chunk_by_mut(|a, b| a.rank(end_ns).without_explained_time() == b.rank(end_ns).without_explained_time());
+        of_each_rank.for_each(sort_by_explained_time);
         self.severity = self.findings.first().map(|worst| worst.severity);
         self.verdict = headline(self, &Clock::of(self, None));
     }
@@ -306,6 +307,29 @@ fn join_findings(pair_findings: Vec<FindingLine>, server_findings: Vec<FindingLi
     let (longer_stops, other_findings): (Vec<_>, Vec<_>) =
         server_findings.into_iter().partition(|finding| is_longer_stop(finding, longest_wait_ns));
     longer_stops.into_iter().chain(pair_findings).chain(other_findings).collect()
+}
+
+/// Sorts those of the findings that explain time, whichever server they are of: a small cause must not hide a larger one. The others, such as
+/// lost tokens, keep their places.
+fn sort_by_explained_time(findings: &mut [FindingLine]) {
+    let of_pair = findings.iter().filter(|finding| PairFinding::is_kind(&finding.kind));
+    let longest_wait_ns = of_pair.clone().filter_map(longest_wait_ns).max();
+    let explained_by_pair_ns = of_pair.filter_map(|finding| finding.explained_ns).max();
+    let mut places = Vec::new();
+    let mut explaining = Vec::new();
+    for (place, finding) in findings.iter().enumerate() {
+        if let Some(own_ns) = finding.explained_ns {
+            // The waits of the pair may be its consequences.
+            let is_cause_of_pair = is_longer_stop(finding, longest_wait_ns);
+            let explained_ns = if is_cause_of_pair { own_ns.max(explained_by_pair_ns.unwrap_or(0)) } else { own_ns };
+            places.push(place);
+            explaining.push((explained_ns, finding.clone()));
+        }
+    }
+    explaining.sort_by_key(|(explained_ns, _)| Reverse(*explained_ns));
+    for (place, (_, finding)) in places.into_iter().zip(explaining) {
+        findings[place] = finding;
+    }
 }
 
 /// Longest wait of a request, according to a finding of the pair; `None` if it is about something else.
@@ -498,6 +522,32 @@ mod tests {
             report.findings = join_findings(vec![slow], vec![with_length(stop, "oldest_waiting_ns", 3)]);
             report.sort_findings_and_conclude();
             assert_eq!(report.findings[0].kind, worst);
+        }
+    }
+
+    #[test]
+    fn the_finding_that_explains_most_comes_first_whichever_server_it_is_of() {
+        let explaining =
+            |kind, explained_ns| FindingLine { explained_ns, ..FindingLine::of_kind(kind, Severity::Warning) };
+        let mut report = Report::of(&Analysis::new(Config::default()), &ReportInput::for_source("attach"));
+        let mut sort = |pair: &[FindingLine], servers: &[FindingLine]| {
+            report.findings = join_findings(pair.to_vec(), servers.to_vec());
+            report.sort_findings_and_conclude();
+            report.findings.iter().map(|finding| finding.kind.clone()).collect::<Vec<String>>()
+        };
+        let slow = with_length(explaining("transfer-slow", Some(4)), "longest_ns", 2);
+        let [lost, starved, gap] =
+            [("dropped-chunks", None), ("consumer-starved", Some(1)), ("first-token-gap", Some(9))]
+                .map(|(kind, explained_ns)| explaining(kind, explained_ns));
+        let servers = [lost.clone(), starved.clone(), gap.clone()];
+        assert_eq!(sort(&[], &servers), ["dropped-chunks", "first-token-gap", "consumer-starved"]);
+        let expected = ["first-token-gap", "dropped-chunks", "transfer-slow", "consumer-starved"];
+        assert_eq!(sort(std::slice::from_ref(&slow), &servers), expected);
+        let critical = FindingLine { severity: Severity::Critical, ..starved };
+        assert_eq!(sort(std::slice::from_ref(&slow), &[gap, critical])[0], "consumer-starved");
+        for (stop_ns, first) in [(3, "consumer-stopped"), (1, "transfer-slow")] {
+            let stop = with_length(explaining("consumer-stopped", Some(3)), "oldest_waiting_ns", stop_ns);
+            assert_eq!(sort(std::slice::from_ref(&slow), &[stop])[0], first, "of a stop of {stop_ns} ns");
         }
     }
 

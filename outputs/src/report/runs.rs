@@ -133,16 +133,16 @@ pub fn list_runs(runs: &[RunReport]) -> String {
     out
 }
 
-/// The run whose first finding has the highest rank. Without findings, one that observed nothing is worse than one without problems.
+/// The run with the finding of the highest rank. Without findings, one that observed nothing is worse than one without problems.
 pub fn worst_run(runs: &[RunReport]) -> Option<&RunReport> {
     // Of equal ones, `max_by_key` has the last, which is the first of the reversed list.
     runs.iter().rev().max_by_key(|run| (run.report.severity, run.report.worst_rank(), run.report.saw_nothing()))
 }
 
 impl Report {
-    /// Rank of the first finding; `None` without any.
+    /// Highest rank of its findings, of which the first need not explain most; `None` without any.
     fn worst_rank(&self) -> Option<FindingRank> {
-        self.findings.first().map(|finding| finding.rank(self.window_ns[1]))
+        self.findings.iter().map(|finding| finding.rank(self.window_ns[1])).max()
     }
 
     /// Whether no traffic was observed.
@@ -199,6 +199,10 @@ mod tests {
             sick
         });
         assert_eq!(worst_run(&runs).map(|run| &*run.name), Some("decode"));
+        // Lost tokens explain no time, and come first.
+        let mut runs = runs;
+        runs[1].report.findings.insert(0, FindingLine::of_kind("dropped-chunks", Severity::Warning));
+        assert_eq!(worst_run(&runs[..2]).map(|run| &*run.name), Some("decode"));
     }
 
     #[test]

@@ -51,13 +51,8 @@ impl Away {
         Some(Self { state, waits_in: call })
     }
 
-    /// Reads whether the thread is stopped by a signal or a debugger; `None` in any other state.
-    pub fn read_stop(pid: u32, tid: u32) -> Option<Self> {
-        Self::of_stop(read_state_letter(pid, tid)?)
-    }
-
-    /// The stop that a state letter of `/proc` shows; `None` in any other state.
-    fn of_stop(state_letter: char) -> Option<Self> {
+    /// That a thread in this state is stopped by a signal or a debugger; `None` in any other state.
+    pub fn of_stop(state_letter: char) -> Option<Self> {
         match state_letter {
             'T' => Some(Self::outside_call(AwayState::Stopped)),
             't' => Some(Self::outside_call(AwayState::Traced)),
@@ -240,7 +235,7 @@ mod tests {
         let child = Own::run("sleep", &["1000"]);
         child.signal(rustix::process::Signal::STOP);
         assert_eq!(child.wait_for(&|away| away.state == AwayState::Stopped).waits_in, "");
-        let stop = |pid| Away::read_stop(pid, pid).map(|away| away.state);
+        let stop = |pid| Away::of_stop(read_state_letter(pid, pid)?).map(|away| away.state);
         assert_eq!([stop(child.pid()), stop(std::process::id())], [Some(AwayState::Stopped), None]);
         child.signal(rustix::process::Signal::CONT);
         let away = child.wait_for(&|away| away.state != AwayState::Stopped);

@@ -16,7 +16,7 @@ use trace::MonoNs;
 
 use cgroup::Cgroup;
 pub(crate) use thread::wants_cpu;
-use thread::{ThreadTimes, ThreadTimesFile};
+use thread::{ThreadStateFile, ThreadTimes, ThreadTimesFile};
 
 pub use away::Away;
 pub(crate) use away::is_poll_line;
@@ -27,6 +27,8 @@ const THREAD_SEARCH_INTERVAL: u32 = 10;
 const MAX_LISTED: usize = 4_096;
 /// Interval at which the process's cgroup is looked up again, just below that of samples at rest.
 const CGROUP_INTERVAL_NS: u64 = 900_000_000;
+/// The same while no thread runs or waits for a CPU, so that nothing can be throttled.
+const CGROUP_INTERVAL_AT_REST_NS: u64 = 4_900_000_000;
 
 /// Times of one thread over one interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +41,15 @@ pub struct ThreadUse {
     pub on_ns: u64,
     /// Nanoseconds spent waiting for a CPU; `None` on kernels without `CONFIG_SCHED_INFO`.
     pub wait_ns: Option<u64>,
+    /// State letter at the end, of a thread that did not get a CPU in the interval.
+    pub state: Option<char>,
+}
+
+impl ThreadUse {
+    /// Whether it neither ran nor waited for a CPU.
+    pub fn has_not_run(&self) -> bool {
+        self.on_ns == 0 && self.wait_ns.is_none_or(|ns| ns == 0)
+    }
 }
 
 /// Times of a process over one interval.
@@ -84,6 +95,8 @@ pub struct CpuSampler {
 #[derive(Debug)]
 struct SampledThread {
     file: ThreadTimesFile,
+    /// Opened when it is first needed, and kept, because that of an idle thread is read at every sample.
+    state_file: Option<ThreadStateFile>,
     name: String,
     last: ThreadTimes,
     /// Wait that was reported before the kernel added it to the thread's times.
@@ -91,11 +104,21 @@ struct SampledThread {
 }
 
 impl SampledThread {
+    /// State letter if the times have not changed since the last sample.
+    fn state_if_unchanged(&mut self, pid: u32, tid: u32, times: &ThreadTimes) -> Option<char> {
+        if *times != self.last {
+            return None;
+        }
+        if self.state_file.is_none() {
+            self.state_file = ThreadStateFile::open(pid, tid);
+        }
+        self.state_file.as_ref()?.read()
+    }
+
     /// Time the thread waited for a CPU. If the thread is runnable and its times have not changed, it has waited for the whole interval.
-    /// The kernel adds that wait later; it is then not reported again.
-    fn account_wait(&mut self, times: &ThreadTimes, interval_ns: u64, wants_cpu: impl FnOnce() -> bool) -> Option<u64> {
-        let are_unchanged = times.wait_ns.is_some() && *times == self.last;
-        if are_unchanged && wants_cpu() {
+    /// The kernel adds that wait later; it is then not reported again. `state` is its letter if they have not changed.
+    fn account_wait(&mut self, times: &ThreadTimes, interval_ns: u64, state: Option<char>) -> Option<u64> {
+        if times.wait_ns.is_some() && state == Some('R') {
             self.reported_early_ns += interval_ns;
             return Some(interval_ns);
         }
@@ -133,11 +156,6 @@ impl CpuSampler {
             self.find_threads()?;
         }
         let now = MonoNs::now();
-        // By the clock: an idle process is sampled less often, and wait in an unknown cgroup would pass for starvation.
-        if now.since(self.cgroup_searched_at) >= CGROUP_INTERVAL_NS {
-            self.cgroup_searched_at = now;
-            self.update_cgroup();
-        }
         let pid = self.pid;
         let interval_ns = now.since(self.sampled_at);
         self.sampled_at = now;
@@ -148,16 +166,25 @@ impl CpuSampler {
                 exited_tids.push(tid);
                 continue;
             };
+            let state = known.state_if_unchanged(pid, tid, &times);
             used.push(ThreadUse {
                 tid,
                 name: known.name.clone(),
                 on_ns: times.on_ns.saturating_sub(known.last.on_ns),
-                wait_ns: known.account_wait(&times, interval_ns, || wants_cpu(pid, tid)),
+                wait_ns: known.account_wait(&times, interval_ns, state),
+                state,
             });
             known.last = times;
         }
         for tid in exited_tids {
             self.threads.remove(&tid);
+        }
+        let is_at_rest = used.iter().all(ThreadUse::has_not_run);
+        let cgroup_interval_ns = if is_at_rest { CGROUP_INTERVAL_AT_REST_NS } else { CGROUP_INTERVAL_NS };
+        // By the clock: an idle process is sampled less often, and wait in an unknown cgroup would pass for starvation.
+        if now.since(self.cgroup_searched_at) >= cgroup_interval_ns {
+            self.cgroup_searched_at = now;
+            self.update_cgroup();
         }
         let throttled_ns = self.cgroup.as_mut().and_then(Cgroup::take_throttled_ns);
         Ok(ProcessSample { at: now, interval_ns, threads: used, throttled_ns })
@@ -193,7 +220,7 @@ impl CpuSampler {
             } else if let Some(file) = ThreadTimesFile::open(pid, tid)
                 && let Some(last) = file.read()
             {
-                self.threads.insert(tid, SampledThread { file, name, last, reported_early_ns: 0 });
+                self.threads.insert(tid, SampledThread { file, state_file: None, name, last, reported_early_ns: 0 });
             }
         }
         Ok(())
@@ -238,20 +265,21 @@ mod tests {
         let times = |on_ms: u64, wait_ms: u64| ThreadTimes { on_ns: on_ms * MS, wait_ns: Some(wait_ms * MS) };
         let mut known = SampledThread {
             file: ThreadTimesFile::open(std::process::id(), std::process::id()).unwrap(),
+            state_file: None,
             name: String::new(),
             last: times(5, 1),
             reported_early_ns: 0,
         };
-        let mut waited = |on_ms, wait_ms, wants| {
+        let mut waited = |on_ms, wait_ms, state| {
             let now = times(on_ms, wait_ms);
-            let waited = known.account_wait(&now, 100 * MS, || wants);
+            let waited = known.account_wait(&now, 100 * MS, state);
             known.last = now;
             waited.map(|ns| ns / MS)
         };
-        assert_eq!(waited(5, 1, false), Some(0), "asleep");
-        assert_eq!([waited(5, 1, true), waited(5, 1, true)], [Some(100); 2]);
-        assert_eq!(waited(6, 281, true), Some(80), "200 of the 280 ms that the kernel adds have been reported");
-        assert_eq!(waited(40, 321, true), Some(40));
+        assert_eq!(waited(5, 1, Some('S')), Some(0), "asleep");
+        assert_eq!([waited(5, 1, Some('R')), waited(5, 1, Some('R'))], [Some(100); 2]);
+        assert_eq!(waited(6, 281, None), Some(80), "200 of the 280 ms that the kernel adds have been reported");
+        assert_eq!(waited(40, 321, None), Some(40));
     }
 
     #[test]

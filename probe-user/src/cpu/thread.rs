@@ -1,7 +1,6 @@
 //! CPU and waiting time of one thread, from a file that is kept open.
 
 use std::fs::File;
-use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
 
 use foreign::kernel;
@@ -54,16 +53,33 @@ impl ThreadTimesFile {
     }
 }
 
+/// An open file with a thread's state.
+#[derive(Debug)]
+pub(super) struct ThreadStateFile {
+    file: File,
+}
+
+impl ThreadStateFile {
+    /// Opens the thread's `stat`; `None` when it has exited.
+    pub(super) fn open(pid: u32, tid: u32) -> Option<Self> {
+        Some(Self { file: kernel::open(format!("/proc/{pid}/task/{tid}/stat")).ok()? })
+    }
+
+    /// The current state letter; `None` when the thread has exited.
+    pub(super) fn read(&self) -> Option<char> {
+        let mut text = [0; STATE_BYTES];
+        let length = self.file.read_at(&mut text, 0).ok()?;
+        stat::state_letter(&text[..length])
+    }
+}
+
+/// The state follows a name of at most 64 bytes.
+const STATE_BYTES: usize = 128;
+
 /// Whether the thread is running or runnable. The kernel adds the wait to a thread's times only when it gets a CPU, so a long wait is
 /// invisible until then.
 pub(crate) fn wants_cpu(pid: u32, tid: u32) -> bool {
-    // The state follows a name of at most 64 bytes.
-    let mut text = [0; 128];
-    let Ok(mut file) = kernel::open(format!("/proc/{pid}/task/{tid}/stat")) else {
-        return false;
-    };
-    let length = file.read(&mut text).unwrap_or(0);
-    stat::state_letter(&text[..length]) == Some('R')
+    ThreadStateFile::open(pid, tid).and_then(|file| file.read()) == Some('R')
 }
 
 /// Parses `schedstat`: `on_ns wait_ns slices`.

@@ -17,6 +17,9 @@ use crate::proc::{ProcDir, ReadError};
 /// needs time to load before it sets its title and opens its sockets.
 const EXAMINATION_INTERVAL: IntervalLimits =
     IntervalLimits { min: Duration::from_millis(200), max: Duration::from_mins(5) };
+/// Minimum interval for a program that is not named like Python's. It has libzmq and its command from the start, except where it is a launcher
+/// that executes another program. On a busy machine, most processes are compilers and shells that end soon.
+const MIN_INTERVAL_OF_OTHER_PROGRAMS: Duration = Duration::from_secs(5);
 /// Interval for checking that a pid still has the same start time and name. Processes of an engine are always checked.
 const IDENTITY_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// Minimum and maximum interval for examining the parent of an engine's process, until the parent is recognised as part of the engine.
@@ -216,8 +219,9 @@ impl ProcessCache {
             Examination::Candidate(candidate, _) => candidate.stated.is_some() && candidate.libzmq.is_some(),
             _ => stat.is_kernel_thread,
         };
-        let examine_after =
-            (process_age(stat.start_time) / 4).clamp(EXAMINATION_INTERVAL.min, EXAMINATION_INTERVAL.max);
+        let is_other_program = matches!(state, Examination::Other) && !stat.comm.starts_with("python");
+        let min_interval = if is_other_program { MIN_INTERVAL_OF_OTHER_PROGRAMS } else { EXAMINATION_INTERVAL.min };
+        let examine_after = (process_age(stat.start_time) / 4).clamp(min_interval, EXAMINATION_INTERVAL.max);
         let now = Instant::now();
         Ok(Some(CachedProcess {
             start_time: stat.start_time,

@@ -116,11 +116,26 @@ enum SendCounting {
 impl TargetSlot {
     /// Whether the process has exited, which was not reported yet.
     fn has_exited(&self) -> bool {
-        self.pidfd.as_ref().is_some_and(|pidfd| {
-            let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
-            rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
-        })
+        !exited_pids(std::slice::from_ref(self)).is_empty()
     }
+}
+
+/// Processes that have exited, which was not reported yet. One call for all, because it is made ten times a second.
+fn exited_pids(targets: &[TargetSlot]) -> Vec<u32> {
+    let mut pids = Vec::new();
+    let mut fds = Vec::new();
+    for slot in targets {
+        if let Some(pidfd) = &slot.pidfd {
+            pids.push(slot.pid);
+            fds.push(PollFd::new(pidfd, PollFlags::IN));
+        }
+    }
+    let is_any_ready = rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0);
+    if !is_any_ready {
+        return Vec::new();
+    }
+    let exited = pids.iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty());
+    exited.map(|(pid, _)| *pid).collect()
 }
 
 impl Probe {

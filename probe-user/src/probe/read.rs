@@ -7,7 +7,7 @@ use probe_ebpf::{Header, Kind, Loss, Record, egress};
 use rustix::event::{PollFd, PollFlags};
 use trace::MonoNs;
 
-use super::{HOUSEKEEPING_INTERVAL, Probe, ProbeError, REST_INTERVAL, tables_error};
+use super::{HOUSEKEEPING_INTERVAL, Probe, ProbeError, REST_INTERVAL, exited_pids, tables_error};
 use crate::observation::{Call, Message, Observation, SocketId};
 use crate::programs::{LossCounts, TableChange};
 
@@ -102,12 +102,11 @@ impl Probe {
         } else {
             None
         };
-        let exited = self.targets.iter().filter(|slot| slot.has_exited());
         // No more bytes than this can wait in the ring.
         let ring_bytes = self.options.ring_bytes.next_power_of_two();
         Ok(NoticedChanges {
             losses,
-            exited_pids: exited.map(|slot| slot.pid).collect(),
+            exited_pids: exited_pids(&self.targets),
             all_read_at_bytes: self.reading.bytes + u64::from(ring_bytes),
         })
     }

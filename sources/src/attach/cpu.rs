@@ -104,17 +104,12 @@ impl SampledReceivers<'_> {
             None
         } else if self.are_frames_late && is_idle(thread, interval_ns) {
             Away::read(id.pid, id.tid)
-        } else if has_not_run(thread) {
-            Away::read_stop(id.pid, id.tid)
+        } else if thread.has_not_run() {
+            thread.state.and_then(Away::of_stop)
         } else {
             None
         }
     }
-}
-
-/// Whether a thread did nothing in the interval: it neither ran nor waited for a CPU.
-fn has_not_run(thread: &ThreadUse) -> bool {
-    thread.on_ns == 0 && thread.wait_ns.is_none_or(|ns| ns == 0)
 }
 
 /// Threads of a process that a sample includes.

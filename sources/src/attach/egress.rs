@@ -11,7 +11,7 @@ use probe_user::egress::{
     CAPTURE, CAPTURE_READ, CallerSpan, ConnectionStep, ConnectionTracker, Kind, ListeningPorts, MAX_HEAD, Record,
     RequestTimes, Serves, UnknownSpan,
 };
-use responses::{Detokenize, ResponseReader, Tls};
+use responses::{Detokenize, ResponseReader, Server, Tls};
 use serde_json::{Value, json};
 use trace::MonoNs;
 use trace::event::{ArrivalTimes, ConnectionTimes, TraceParent, UnknownArrival};
@@ -19,7 +19,7 @@ use trace::event::{ArrivalTimes, ConnectionTimes, TraceParent, UnknownArrival};
 use super::frontends::FrontendWatch;
 use super::inbox::RunId;
 use super::lanes::Sink;
-use super::log_thread::LogThread;
+use super::log_thread::{LogThread, LoggedIds};
 use super::node::Node;
 use super::requests::RequestPlane;
 use crate::tokenizer::{self, TokenizerThread};
@@ -141,6 +141,12 @@ impl ClientConnection {
     }
 }
 
+/// Keeps the ids of a request that a worker has logged.
+fn record_logged_ids(ids: &LoggedIds, server: &mut Server, requests: &mut RequestPlane) {
+    server.record_logged_rid(&ids.context, &ids.rid);
+    requests.has_named_rids = true;
+}
+
 impl Egress {
     pub(super) fn new(clients: Clients) -> Self {
         Self { clients, ..Self::default() }
@@ -236,12 +242,8 @@ impl Egress {
 
     /// Passes the request ids of new log lines to the server's state, which joins them with the responses.
     pub(super) fn read_logs(&mut self) {
-        let server = &mut self.clients.server;
-        let has_named_rids = &mut self.requests.has_named_rids;
-        self.logs.read_new_ids(|ids| {
-            server.record_logged_rid(&ids.context, &ids.rid);
-            *has_named_rids = true;
-        });
+        let Self { logs, clients, requests, .. } = self;
+        logs.read_new_ids(|ids| record_logged_ids(&ids, &mut clients.server, requests));
     }
 
     /// Statistics and latest pairs of requests matched between frontend and engine by their tokens; `None` without any.
@@ -302,6 +304,10 @@ impl Egress {
             *connection = ClientConnection::new(is_of_frontend, unknown_arrival);
         }
         let ClientConnection { tracker, reader } = connection;
+        // The worker logs the ids before it passes the request to the engine, perhaps after the log was read for this poll.
+        if record.kind == Kind::Wrote && reader.lacks_request_id(server) {
+            self.logs.read_now(|ids| record_logged_ids(&ids, server, &mut self.requests));
+        }
         if record.kind == Kind::Request {
             if let Some(times) = parse_arrival(record.payload) {
                 reader.record_arrival(times, self.unknown_spans.parse_caller(record.payload));

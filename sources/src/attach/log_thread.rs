@@ -12,6 +12,8 @@ use super::worker_logs::WorkerLogs;
 
 /// Maximum wait for the new lines. The line of a request is needed before its first token, which the ring may already hold.
 const PATIENCE: Duration = Duration::from_millis(20);
+/// Duration after which a thread that does not answer is not waited for any more: a file does not answer, or the machine is overloaded.
+const MAX_LATENESS: Duration = Duration::from_millis(200);
 /// Duration after which a log counts as one that does not answer.
 const STALLED: Duration = Duration::from_secs(5);
 /// Maximum number of ids that were read and not yet used. Reading waits when there are as many.
@@ -97,6 +99,13 @@ impl LogThread {
         }
     }
 
+    /// Passes the ids of all lines that were written before this call, those that the last poll did not wait for included.
+    pub(super) fn read_now(&mut self, each: impl FnMut(LoggedIds)) {
+        if let Some(channels) = &mut self.channels {
+            channels.read_now(each);
+        }
+    }
+
     /// Whether a log does not answer.
     pub(super) fn is_stalled(&self) -> bool {
         let late_since = self.channels.as_ref().and_then(|channels| channels.late_since);
@@ -105,15 +114,38 @@ impl LogThread {
 }
 
 impl LogChannels {
-    /// Makes the thread read new log lines, and passes the ids that it finds to `each`. Waits at most [`PATIENCE`], and not again for a thread
-    /// that did not answer in time: its messages are passed when they arrive.
+    /// Makes the thread read the logs and passes the ids that it finds to `each`. Does not wait again for a thread that did not answer in time:
+    /// its messages are passed when they arrive.
     fn read_new_ids(&mut self, mut each: impl FnMut(LoggedIds)) {
-        let is_late = self.late_since.is_some();
-        let until = Instant::now() + if is_late { Duration::ZERO } else { PATIENCE };
-        // A late thread has an unanswered command already.
-        if !is_late && self.commands.send(LogCommand::Read).is_err() {
-            return;
+        if self.late_since.is_some() {
+            self.receive_until(Instant::now(), &mut each);
+        } else {
+            self.read_logs(&mut each);
         }
+    }
+
+    /// The same, but waits again for a thread that may only lack a CPU. It may have read the logs before the latest lines.
+    fn read_now(&mut self, mut each: impl FnMut(LoggedIds)) {
+        if let Some(late_since) = self.late_since {
+            if late_since.elapsed() >= MAX_LATENESS {
+                return;
+            }
+            self.receive_until(Instant::now() + PATIENCE, &mut each);
+        }
+        if self.late_since.is_none() {
+            self.read_logs(&mut each);
+        }
+    }
+
+    /// Makes the thread read the logs, and waits briefly for the result. Call this only if it has answered the last command.
+    fn read_logs(&mut self, each: &mut dyn FnMut(LoggedIds)) {
+        if self.commands.send(LogCommand::Read).is_ok() {
+            self.receive_until(Instant::now() + PATIENCE, each);
+        }
+    }
+
+    /// Passes the ids that the thread has found, and waits `until` then for the rest.
+    fn receive_until(&mut self, until: Instant, each: &mut dyn FnMut(LoggedIds)) {
         loop {
             match self.messages.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(LogMessage::Ids(ids)) => each(ids),
@@ -190,6 +222,28 @@ mod tests {
             channels.read_new_ids(|new| ids.push(new.rid));
         }
         assert_eq!(ids, ["b"]);
+    }
+
+    #[test]
+    fn a_late_thread_is_asked_again_for_the_latest_lines() {
+        let (mut channels, received, sender) = channels();
+        channels.read_new_ids(|_| panic!("nothing was read"));
+        // The answer to the first command, and the one to the second, which follows.
+        for rid in ["first", "second"] {
+            sender.send(LogMessage::Ids(LoggedIds { context: "a".into(), rid: rid.into() })).unwrap();
+            sender.send(LogMessage::Done).unwrap();
+        }
+        let mut rids = Vec::new();
+        channels.read_now(|ids| rids.push(ids.rid));
+        assert_eq!((rids, received.try_iter().count()), (vec!["first".to_owned(), "second".to_owned()], 2));
+
+        channels.late_since = Instant::now().checked_sub(MAX_LATENESS);
+        let begun = Instant::now();
+        for _ in 0..100 {
+            channels.read_now(|_| panic!("nothing was read"));
+        }
+        assert!(begun.elapsed() < PATIENCE * 50, "a file that does not answer is not waited for");
+        assert_eq!(received.try_iter().count(), 0);
     }
 
     #[test]

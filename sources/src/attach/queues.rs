@@ -2,7 +2,6 @@
 //! since the first read of a TCP socket searches all sockets of its network namespace.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -51,66 +50,79 @@ pub(super) struct QueueProblems {
     pub(super) refused: Option<String>,
 }
 
-/// State shared with the thread.
-#[derive(Debug, Default)]
-struct SharedState {
-    has_traffic: AtomicBool,
-    problems: Mutex<QueueProblems>,
+/// Message to the thread.
+enum QueueCommand {
+    /// Watch only the sockets of this engine that carry output.
+    Rewire(Box<Engine>),
+    /// Whether frames flow, which selects the interval.
+    SetTraffic(bool),
 }
 
 /// Samples of the queues of an engine. The thread ends with this value.
 pub(super) struct QueueWatch {
-    engines: Sender<Box<Engine>>,
+    commands: Sender<QueueCommand>,
     readings: Receiver<QueueReading>,
-    shared: Arc<SharedState>,
+    problems: Arc<Mutex<QueueProblems>>,
+    /// As the thread was told last.
+    has_traffic: bool,
 }
 
 impl QueueWatch {
     /// Starts the thread that asks the kernel for the queues of the engine's sockets.
     pub(super) fn start() -> std::io::Result<Self> {
-        let (engine_sender, engine_receiver) = channel();
+        let (commands, received_commands) = channel();
         let (reading_sender, readings) = sync_channel(QUEUE);
-        let shared = Arc::<SharedState>::default();
-        let thread_shared = Arc::clone(&shared);
+        let problems = Arc::<Mutex<QueueProblems>>::default();
+        let thread_problems = Arc::clone(&problems);
         thread::Builder::new()
             .name("queues".into())
-            .spawn(move || sample_queues(&engine_receiver, &reading_sender, &thread_shared))?;
-        Ok(Self { engines: engine_sender, readings, shared })
+            .spawn(move || sample_queues(&received_commands, &reading_sender, &thread_problems))?;
+        Ok(Self { commands, readings, problems, has_traffic: false })
     }
 
     /// Watches only the sockets of `engine` that carry output.
     pub(super) fn watch_connections_of(&self, engine: &Engine) {
         // Fails only if the thread has crashed, which was printed.
-        let _ = self.engines.send(Box::new(engine.clone()));
+        let _ = self.commands.send(QueueCommand::Rewire(Box::new(engine.clone())));
     }
 
     /// Emits the samples taken since the last call. Never waits.
-    pub(super) fn emit_new_samples(&self, has_traffic: bool, sink: Sink<'_>) {
-        self.shared.has_traffic.store(has_traffic, Ordering::Relaxed);
+    pub(super) fn emit_new_samples(&mut self, has_traffic: bool, sink: Sink<'_>) {
+        if has_traffic != self.has_traffic {
+            self.has_traffic = has_traffic;
+            let _ = self.commands.send(QueueCommand::SetTraffic(has_traffic));
+        }
         for QueueReading { at, hop, receive_bytes, send_bytes } in self.readings.try_iter().take(QUEUE) {
             sink(&Event::new(at, What::Queue(QueueSample { hop: &hop, receive_bytes, send_bytes })));
         }
     }
 
     pub(super) fn problems(&self) -> QueueProblems {
-        self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// The thread: takes samples and sends them, until the other end of `engines` is dropped.
-fn sample_queues(engines: &Receiver<Box<Engine>>, sender: &SyncSender<QueueReading>, shared: &SharedState) {
+/// The thread: takes samples and sends them, until the other end of `commands` is dropped. It sleeps until a sample is due, because each engine
+/// has such a thread.
+fn sample_queues(
+    commands: &Receiver<QueueCommand>,
+    sender: &SyncSender<QueueReading>,
+    problems: &Mutex<QueueProblems>,
+) {
     let mut sampler = QueueSampler::default();
+    let mut interval = REST_INTERVAL;
     loop {
-        match engines.recv_timeout(INTERVAL) {
-            Ok(engine) => sampler.watch_connections_of(&engine),
+        match commands.recv_timeout(sampler.time_until_due(interval)) {
+            Ok(QueueCommand::Rewire(engine)) => sampler.watch_connections_of(&engine),
+            Ok(QueueCommand::SetTraffic(has_traffic)) => interval = if has_traffic { INTERVAL } else { REST_INTERVAL },
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        sampler.sample_queues(shared.has_traffic.load(Ordering::Relaxed), &mut |reading| {
+        sampler.sample_queues(interval, &mut |reading| {
             // Dropped if the reader of the ring is late: the next sample replaces it.
             let _ = sender.try_send(reading);
         });
-        *shared.problems.lock().unwrap_or_else(PoisonError::into_inner) = sampler.problems.clone();
+        problems.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&sampler.problems);
     }
 }
 
@@ -177,10 +189,14 @@ impl QueueSampler {
         self.sockets.retain_sockets(|socket| used.contains(socket));
     }
 
-    /// Reads the queues of all hops if a sample is due, and passes a reading of each hop to `emit`. `has_traffic` selects the interval.
-    fn sample_queues(&mut self, has_traffic: bool, emit: &mut dyn FnMut(QueueReading)) {
-        let interval = if has_traffic { INTERVAL } else { REST_INTERVAL };
-        if self.last_sample_at.is_some_and(|last| last.elapsed() < interval) {
+    /// Time until the next sample at this interval.
+    fn time_until_due(&self, interval: Duration) -> Duration {
+        self.last_sample_at.map_or(Duration::ZERO, |last| interval.saturating_sub(last.elapsed()))
+    }
+
+    /// Reads the queues of all hops if a sample is due at this interval, and passes a reading of each hop to `emit`.
+    fn sample_queues(&mut self, interval: Duration, emit: &mut dyn FnMut(QueueReading)) {
+        if !self.time_until_due(interval).is_zero() {
             return;
         }
         self.last_sample_at = Some(Instant::now());
@@ -254,7 +270,7 @@ mod tests {
 
     fn poll_samples(watch: &mut QueueSampler) -> Vec<(String, Option<u64>)> {
         let mut samples = Vec::new();
-        watch.sample_queues(true, &mut |reading| samples.push((reading.hop, reading.receive_bytes)));
+        watch.sample_queues(INTERVAL, &mut |reading| samples.push((reading.hop, reading.receive_bytes)));
         samples
     }
 
@@ -299,7 +315,7 @@ mod tests {
         let (mut from, to) = UnixStream::pair().unwrap();
         from.write_all(&[7; 1000]).unwrap();
         let hops = vec![hop(from.as_raw_fd(), to.as_raw_fd(), Carries::Output)];
-        let watch = QueueWatch::start().unwrap();
+        let mut watch = QueueWatch::start().unwrap();
         watch.watch_connections_of(&Engine { hops, ..Engine::default() });
         let mut bytes = None;
         let until = Instant::now() + Duration::from_secs(30);

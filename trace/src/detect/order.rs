@@ -22,6 +22,14 @@ pub struct FindingRank {
     pub explained_ns: u64,
 }
 
+impl FindingRank {
+    /// The same without the time that the finding explains.
+    #[must_use]
+    pub fn without_explained_time(self) -> Self {
+        Self { explained_ns: 0, ..self }
+    }
+}
+
 /// Whether a finding lasts, or lasted until the last ten seconds. A cause that ended within them is as recent as its consequences, which are counted
 /// for longer.
 pub fn is_recent(is_active: bool, since_last_ns: u64) -> bool {
