@@ -192,7 +192,7 @@ impl PairLegLine {
             to: leg.to.as_str().to_owned(),
             ns: lengths.spread(),
             mean_ns: lengths.mean_ns(),
-            share: pair.share(lengths),
+            share: pair.share_of_leg(lengths),
         }
     }
 }
@@ -361,7 +361,7 @@ fn describe_worst_leg(pair: &Pair<'_>) -> String {
     format!(
         "most of TTFT: {}, {} of it (mean {} of {} over {})",
         worst.leg.describe(),
-        percent(pair.share(worst)),
+        percent(pair.share_of_leg(worst)),
         duration(worst.mean_ns()),
         duration(pair.ttft_mean_ns().unwrap_or_default()),
         plural(pair.ttft().map_or(0, |ttft| ttft.count), "request"),

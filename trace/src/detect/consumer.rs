@@ -44,7 +44,7 @@ impl LateConsumer<'_> {
     /// CPU use of its whole process since then, in CPUs.
     pub(super) fn process_cpus(&self, context: &DetectContext<'_>) -> f64 {
         let of_process = context.ledger.threads().iter().filter(|t| t.id.pid == self.thread.id.pid);
-        of_process.filter_map(|t| t.between(self.from, context.now)).map(|spent| spent.share(spent.on_ns)).sum()
+        of_process.filter_map(|t| t.use_between(self.from, context.now)).map(|spent| spent.share(spent.on_ns)).sum()
     }
 
     /// Start of every summary: `tokenizer (4711/4711) `.
@@ -126,7 +126,7 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
                 continue;
             }
             let Some(thread) = ledger.thread(receiver) else { continue };
-            let Some(spent) = thread.between(from, context.now) else { continue };
+            let Some(spent) = thread.use_between(from, context.now) else { continue };
             late.push(LateConsumer {
                 group,
                 thread,
@@ -135,7 +135,7 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
                 from,
                 has_received,
                 spent,
-                away: thread.away(from, context.now),
+                away: thread.away_between(from, context.now),
             });
         }
     }
