@@ -142,25 +142,29 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
     late
 }
 
-/// Of the late consumers of each group of hops whose `share` is at least `min_share`, the one with the oldest frame, with its share.
+/// A late consumer with the share of its time that a detector judges it by.
+pub(super) struct JudgedConsumer<'a> {
+    pub(super) consumer: LateConsumer<'a>,
+    pub(super) share: f64,
+}
+
+/// Of the late consumers of each group of hops whose `share` is at least `min_share`, the one with the oldest frame.
 pub(super) fn worst_consumer_of_each_group<'a>(
     context: &DetectContext<'a>,
     min_share: f64,
     share: impl Fn(&LateConsumer<'_>) -> Option<f64>,
-) -> Vec<(LateConsumer<'a>, f64)> {
-    let mut worst: Vec<(LateConsumer<'a>, f64)> = Vec::new();
+) -> Vec<JudgedConsumer<'a>> {
+    let mut worst: Vec<JudgedConsumer<'a>> = Vec::new();
     for consumer in late_consumers(context) {
         let Some(share) = share(&consumer) else { continue };
         if share < min_share {
             continue;
         }
-        let of_group = worst.iter_mut().find(|(known, _)| known.group.name == consumer.group.name);
-        let Some(worst_of_group) = of_group else {
-            worst.push((consumer, share));
-            continue;
-        };
-        if worst_of_group.0.waited_ns < consumer.waited_ns {
-            *worst_of_group = (consumer, share);
+        let of_group = worst.iter_mut().find(|known| known.consumer.group.name == consumer.group.name);
+        match of_group {
+            None => worst.push(JudgedConsumer { consumer, share }),
+            Some(known) if known.consumer.waited_ns < consumer.waited_ns => *known = JudgedConsumer { consumer, share },
+            Some(_) => {}
         }
     }
     worst
@@ -176,7 +180,7 @@ fn report_waiting_consumers(
     state: &str,
     advice: &str,
 ) {
-    for (consumer, share) in worst_consumer_of_each_group(context, min_share, share) {
+    for JudgedConsumer { consumer, share } in worst_consumer_of_each_group(context, min_share, share) {
         let spent = &consumer.spent;
         let summary = format!(
             "{} {state} {} of the time {} ({} running; {})",

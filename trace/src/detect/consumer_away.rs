@@ -1,7 +1,9 @@
 //! A consumer that is not running while frames wait for it, with the reason: stopped, frozen, blocked in a system call, asleep, or without
 //! frames from an I/O thread.
 
-use super::consumer::{LateConsumer, SUSPENDED, late_consumers, round_share, worst_consumer_of_each_group};
+use super::consumer::{
+    JudgedConsumer, LateConsumer, SUSPENDED, late_consumers, round_share, worst_consumer_of_each_group,
+};
 use super::thresholds::{BURST_FRAMES, STARVED_SHARE};
 use super::{DetectContext, Verdicts, advice};
 use crate::event::{AwayState, ThreadPart};
@@ -26,7 +28,7 @@ pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdic
         }
         Some(late.spent.share(late.away.time_in_any(states)))
     });
-    for (consumer, share) in worst {
+    for JudgedConsumer { consumer, share } in worst {
         let longest = states.iter().copied().max_by_key(|state| consumer.away.time_in(*state));
         let state = longest.unwrap_or(states[0]);
         let place = consumer.thread.longest_sleep_place(state, consumer.from, context.now);
