@@ -9,6 +9,7 @@ use trace::ledger::{Hop, Ledger, ObservationEnd};
 use trace::path::UNKNOWN;
 use trace::words::{duration, names, plural};
 
+use super::ttft::UNKNOWN_BOTTLENECK;
 use super::{Clock, FindingLine, Report, Requests, describe_bottleneck};
 
 /// Share of chunks with a known outcome below which losses count as not judged.
@@ -350,10 +351,17 @@ pub fn headline_without_warning(judged: &[Judgement], traffic: SeenTraffic<'_>, 
         return format!("HEALTHY: {found}{refused}; {bottleneck}");
     };
     let is_any_judged = judged.iter().any(|judgement| judgement.judged);
-    if is_any_judged {
-        format!("{} in {seen}{refused}; {bottleneck}; not judged: {unjudged}", found.to_uppercase())
+    let unjudged = if is_any_judged { format!("not judged: {unjudged}") } else { unjudged };
+    // A narrow screen cuts the end, which an unknown bottleneck can spare best.
+    let details = if bottleneck.starts_with(UNKNOWN_BOTTLENECK) {
+        format!("{unjudged}; {bottleneck}")
     } else {
-        format!("NOT JUDGED: {seen}, {found}{refused}; {bottleneck}; {unjudged}")
+        format!("{bottleneck}; {unjudged}")
+    };
+    if is_any_judged {
+        format!("{} in {seen}{refused}; {details}", found.to_uppercase())
+    } else {
+        format!("NOT JUDGED: {seen}, {found}{refused}; {details}")
     }
 }
 

@@ -161,15 +161,18 @@ impl TtftReport {
     }
 }
 
+/// How the text on a bottleneck begins that cannot be named.
+pub(super) const UNKNOWN_BOTTLENECK: &str = "bottleneck unknown";
+
 /// The leg that takes most of the time to first token, with its share over the run and over the last ten seconds: `bottleneck: prefill (62 % of
 /// TTFT, 70 % in the last 10 s)`. `None`: no message to the scheduler was observed, which the kinds of faults that are not judged say.
 pub fn describe_bottleneck(ttft: Option<&TtftReport>) -> String {
     match ttft.map(TtftReport::group_of_most) {
-        None => String::from("bottleneck unknown"),
-        Some(Err(reason)) => format!("bottleneck unknown ({reason})"),
+        None => String::from(UNKNOWN_BOTTLENECK),
+        Some(Err(reason)) => format!("{UNKNOWN_BOTTLENECK} ({reason})"),
         Some(Ok(main)) => match main.longest_leg() {
             Some(leg) => format!("bottleneck: {} ({})", leg.words, main.describe_share_of(leg)),
-            None => String::from("bottleneck unknown (first tokens took no time)"),
+            None => format!("{UNKNOWN_BOTTLENECK} (first tokens took no time)"),
         },
     }
 }
