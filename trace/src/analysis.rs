@@ -56,7 +56,7 @@ impl Analysis {
 
     /// Applies an event. This is the hot path: a chunk of a known request allocates nothing.
     pub fn apply(&mut self, event: &Event<'_>) {
-        fault::here("ledger");
+        fault::inject_at("ledger");
         // Before the event, which belongs to the next slot if the last one has ended.
         self.time_series.advance_to(event.at, &mut self.ledger);
         let is_late = self.time_series.expect_event(event.at, &self.ledger);
@@ -73,7 +73,7 @@ impl Analysis {
         self.ledger.tick(now);
         if self.checked_at.is_none_or(|at| now.since(at) >= CHECK_EVERY_NS) {
             self.checked_at = Some(now);
-            fault::here("detectors");
+            fault::inject_at("detectors");
             self.findings.run_detectors(&DetectContext::new(&self.ledger, now));
         }
     }

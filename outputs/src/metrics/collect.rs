@@ -382,7 +382,7 @@ fn add_receivers(families: &mut Families, role: &str, receivers: &[&Thread], win
     // A thread without a sample in the window has no share.
     let recent = receivers
         .iter()
-        .filter_map(|thread| thread.between(window.from, window.to))
+        .filter_map(|thread| thread.use_between(window.from, window.to))
         .filter(|spent| spent.interval_ns > 0);
     if let Some(spent) = recent.max_by(|a, b| a.share(a.on_ns).total_cmp(&b.share(b.on_ns))) {
         for (state, ns) in ns_by_cpu_state(&spent) {

@@ -191,7 +191,7 @@ impl PairLegLine {
             to: leg.to.as_str().to_owned(),
             ns: lengths.spread(),
             mean_ns: lengths.mean_ns(),
-            share: pair.share(lengths),
+            share: pair.share_of_leg(lengths),
         }
     }
 }
@@ -384,7 +384,7 @@ fn describe_worst_leg(pair: &Pair<'_>) -> String {
     format!(
         "most of TTFT: {}, {} of it (mean {} of {} over {})",
         worst.leg.describe(),
-        percent(pair.share(worst)),
+        percent(pair.share_of_leg(worst)),
         duration(worst.mean_ns()),
         duration(pair.ttft_mean_ns().unwrap_or_default()),
         plural(pair.ttft().map_or(0, |ttft| ttft.count), "request"),
@@ -407,7 +407,7 @@ fn absent_moments(pair: &Pair<'_>) -> Vec<AbsentMomentLine> {
     let mut requests_by_cause: BTreeMap<(PairMoment, &str), u64> = BTreeMap::new();
     for row in pair.joined() {
         for moment in PairMoment::ALL {
-            if let Some(reason) = pair.absence(row, *moment) {
+            if let Some(reason) = pair.reason_unknown(row, *moment) {
                 *requests_by_cause.entry((*moment, reason)).or_default() += 1;
             }
         }

@@ -42,7 +42,7 @@ impl PairRequestLine {
             (moment.as_str().to_owned(), at_ns)
         });
         let absent = PairMoment::ALL.iter().filter_map(|moment| {
-            let reason = pair.absence(row, *moment)?;
+            let reason = pair.reason_unknown(row, *moment)?;
             Some((moment.as_str().to_owned(), reason.to_owned()))
         });
         Some(Self {

@@ -137,7 +137,7 @@ impl Recorder {
             return;
         }
         // Tests can inject a fault here.
-        fault::here("recorder");
+        fault::inject_at("recorder");
         if !self.encoder.write_event(event) {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
         }

@@ -121,7 +121,7 @@ impl WriterThread {
     /// Packs and writes a block. An error ends the recording, but not the run.
     fn write_block(&mut self, block: &OpenBlock) {
         // Tests can inject a fault here.
-        trace::fault::here("writer");
+        trace::fault::inject_at("writer");
         let seq = self.store.next_seq();
         let sealed = match self.packer.pack_section(block, self.run, seq) {
             Ok(sealed) => sealed,

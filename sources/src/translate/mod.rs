@@ -187,7 +187,7 @@ impl Translator {
     ) -> Option<FrameId> {
         let ObservedMessage { source, at, forwarded, bytes, parts, by } = message;
         let decoded = parts.and_then(|parts| {
-            fault::here("decoder");
+            fault::inject_at("decoder");
             self.decoders.decode(hops.socket_format(source), parts).map_err(|why| {
                 tracing::debug!("undecoded message of {bytes} bytes: {why}");
                 why.reason

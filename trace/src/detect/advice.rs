@@ -86,6 +86,7 @@ pub(super) fn not_running_advice(state: AwayState, place: &str) -> &'static str 
             "nanosleep" | "clock_nanosleep" => "its own code sleeps on the receiving thread: `py-spy dump` shows where",
             _ => "a blocking call holds up the receiving thread: `py-spy dump --native` shows where",
         },
+        // Only seen while frames wait for it.
         AwayState::Polling | AwayState::Asleep => {
             "it waits for something other than its socket: `py-spy dump` shows whether the receiving task has ended or awaits something"
         }
@@ -95,10 +96,10 @@ pub(super) fn not_running_advice(state: AwayState, place: &str) -> &'static str 
 /// Advice for frames that wait on a hop.
 pub(super) fn hop_advice(engine: &dyn Facts, attribution: &Attribution<'_>, hop: &str) -> String {
     let leg = attribution.legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == hop);
-    leg.map_or_else(
-        || String::from("the receiver of this hop is slower than its senders"),
-        |leg| leg_advice(engine, leg),
-    )
+    match leg {
+        Some(leg) => leg_advice(engine, leg),
+        None => String::from("the receiver of this hop is slower than its senders"),
+    }
 }
 
 /// Advice for first tokens that wait, by the leg where they wait.
@@ -138,6 +139,7 @@ pub(super) fn merging_advice(engine: &dyn Facts, attribution: &Attribution<'_>) 
             "{wakeup}, although it is busy only {} of the run: stalls hold it up, such as garbage collection, a blocking call or a wait for a CPU; `tokengap attach --python-stacks 50` lists what it runs while frames wait",
             percent(busy)
         ),
+        // Its own work alone explains the queue.
         Some(busy) => with_relief(&format!("{wakeup} and is busy {} of the run", percent(busy)), engine, receivers),
         None => with_relief(&format!("{wakeup}: look at its CPU use"), engine, receivers),
     }

@@ -274,8 +274,8 @@ pub(super) fn request_receiver_state(ledger: &Ledger, hop: Option<HopId>, end: M
 /// State of a thread in the time before `end`.
 fn state_before(thread: &Thread, end: MonoNs, wait_ns: u64) -> ThreadState {
     let from = MonoNs(end.0.saturating_sub(wait_ns));
-    match thread.between(from, end) {
-        Some(spent) => thread_state(&spent, &thread.away(from, end), None),
+    match thread.use_between(from, end) {
+        Some(spent) => thread_state(&spent, &thread.away_between(from, end), None),
         None => ThreadState::Unknown,
     }
 }
@@ -300,6 +300,7 @@ fn wait_leg<'l>(
         first_token[RUN].sum.add(hop.first_waits.whole());
         first_token[RECENT].sum.add(hop.first_waits.recent(now));
     }
+    // `add_open_waits` adds what still waits, for which it needs the leg.
     let has_waiting = members.iter().any(|hop| hop.capabilities().received && hop.oldest_waiting().is_some());
     if chunk[RUN].sum.count == 0 && !has_waiting {
         return None;

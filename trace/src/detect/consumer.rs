@@ -44,7 +44,7 @@ impl LateConsumer<'_> {
     /// CPU use of its whole process since then, in CPUs.
     pub(super) fn process_cpus(&self, context: &DetectContext<'_>) -> f64 {
         let of_process = context.ledger.threads().iter().filter(|t| t.id.pid == self.thread.id.pid);
-        of_process.filter_map(|t| t.between(self.from, context.now)).map(|spent| spent.share(spent.on_ns)).sum()
+        of_process.filter_map(|t| t.use_between(self.from, context.now)).map(|spent| spent.share(spent.on_ns)).sum()
     }
 
     /// Start of every summary: `tokenizer (4711/4711) `.
@@ -126,7 +126,7 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
                 continue;
             }
             let Some(thread) = ledger.thread(receiver) else { continue };
-            let Some(spent) = thread.between(from, context.now) else { continue };
+            let Some(spent) = thread.use_between(from, context.now) else { continue };
             late.push(LateConsumer {
                 group,
                 thread,
@@ -135,32 +135,36 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
                 from,
                 has_received,
                 spent,
-                away: thread.away(from, context.now),
+                away: thread.away_between(from, context.now),
             });
         }
     }
     late
 }
 
-/// Of the late consumers of each group of hops whose `share` is at least `min_share`, the one with the oldest frame, with its share.
+/// A late consumer with the share of its time that a detector judges it by.
+pub(super) struct JudgedConsumer<'a> {
+    pub(super) consumer: LateConsumer<'a>,
+    pub(super) share: f64,
+}
+
+/// Of the late consumers of each group of hops whose `share` is at least `min_share`, the one with the oldest frame.
 pub(super) fn worst_consumer_of_each_group<'a>(
     context: &DetectContext<'a>,
     min_share: f64,
     share: impl Fn(&LateConsumer<'_>) -> Option<f64>,
-) -> Vec<(LateConsumer<'a>, f64)> {
-    let mut worst: Vec<(LateConsumer<'a>, f64)> = Vec::new();
+) -> Vec<JudgedConsumer<'a>> {
+    let mut worst: Vec<JudgedConsumer<'a>> = Vec::new();
     for consumer in late_consumers(context) {
         let Some(share) = share(&consumer) else { continue };
         if share < min_share {
             continue;
         }
-        let of_group = worst.iter_mut().find(|(known, _)| known.group.name == consumer.group.name);
-        let Some(worst_of_group) = of_group else {
-            worst.push((consumer, share));
-            continue;
-        };
-        if worst_of_group.0.waited_ns < consumer.waited_ns {
-            *worst_of_group = (consumer, share);
+        let of_group = worst.iter_mut().find(|known| known.consumer.group.name == consumer.group.name);
+        match of_group {
+            None => worst.push(JudgedConsumer { consumer, share }),
+            Some(known) if known.consumer.waited_ns < consumer.waited_ns => *known = JudgedConsumer { consumer, share },
+            Some(_) => {}
         }
     }
     worst
@@ -176,7 +180,7 @@ fn report_waiting_consumers(
     state: &str,
     advice: &str,
 ) {
-    for (consumer, share) in worst_consumer_of_each_group(context, min_share, share) {
+    for JudgedConsumer { consumer, share } in worst_consumer_of_each_group(context, min_share, share) {
         let spent = &consumer.spent;
         let summary = format!(
             "{} {state} {} of the time {} ({} running; {})",

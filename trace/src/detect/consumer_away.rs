@@ -1,7 +1,9 @@
 //! A consumer that is not running while frames wait for it, with the reason: stopped, frozen, blocked in a system call, asleep, or without
 //! frames from an I/O thread.
 
-use super::consumer::{LateConsumer, SUSPENDED, late_consumers, round_share, worst_consumer_of_each_group};
+use super::consumer::{
+    JudgedConsumer, LateConsumer, SUSPENDED, late_consumers, round_share, worst_consumer_of_each_group,
+};
 use super::thresholds::{BURST_FRAMES, STARVED_SHARE};
 use super::{DetectContext, Verdicts, advice};
 use crate::event::{AwayState, ThreadPart};
@@ -26,10 +28,10 @@ pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdic
         }
         Some(late.spent.share(late.away.time_in_any(states)))
     });
-    for (consumer, share) in worst {
+    for JudgedConsumer { consumer, share } in worst {
         let longest = states.iter().copied().max_by_key(|state| consumer.away.time_in(*state));
         let state = longest.unwrap_or(states[0]);
-        let place = consumer.thread.away_in(state, consumer.from, context.now);
+        let place = consumer.thread.longest_sleep_place(state, consumer.from, context.now);
         let state_words = match state {
             AwayState::Stopped => String::from("was stopped by a signal"),
             AwayState::Traced => String::from("was stopped by a debugger"),
@@ -99,7 +101,7 @@ fn most_starved_io_thread<'a>(context: &DetectContext<'a>, late: &LateConsumer<'
     let io_threads = context.ledger.threads().iter().filter(|thread| thread.part == Some(ThreadPart::Io));
     let at_either_end = io_threads.filter(|thread| thread.id.pid == late.thread.id.pid || *thread.role == *sender);
     let sampled = at_either_end.filter_map(|thread| {
-        let spent = thread.between(late.from, context.now)?;
+        let spent = thread.use_between(late.from, context.now)?;
         Some(StarvedIoThread { thread, spent, starved_share: spent.share(spent.starved_ns()?) })
     });
     sampled.max_by(|a, b| a.starved_share.total_cmp(&b.starved_share))

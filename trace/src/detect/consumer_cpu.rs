@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::advice::Receivers;
-use super::consumer::{LateConsumer, round_share, worst_consumer_of_each_group};
+use super::consumer::{JudgedConsumer, LateConsumer, round_share, worst_consumer_of_each_group};
 use super::thresholds::{CPU_BOUND_SHARE, GAP_WARNING_NS, LATE_NS, STARVED_SHARE, gap_severity};
 use super::{DetectContext, Severity, Verdicts, advice};
 use crate::ledger::{Request, StackFunction};
@@ -48,7 +48,7 @@ fn share_of_own_work(consumer: &LateConsumer<'_>) -> Option<f64> {
 
 /// Consumers that spend nearly all of their time on a CPU while frames wait for them.
 pub(super) fn detect_cpu_bound_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
-    for (consumer, _) in worst_consumer_of_each_group(context, CPU_BOUND_SHARE, share_of_own_work) {
+    for JudgedConsumer { consumer, .. } in worst_consumer_of_each_group(context, CPU_BOUND_SHARE, share_of_own_work) {
         let spent = &consumer.spent;
         let on_cpu = percent(spent.share(spent.on_ns));
         let thread = consumer.describe_thread();

@@ -66,7 +66,7 @@ impl Findings {
         if !holds_requests(kind) || verdict.hop.is_empty() {
             return;
         }
-        let index = self.held.iter().position(|held| held.are_held_by(kind, &verdict.hop)).unwrap_or_else(|| {
+        let index = self.held.iter().position(|held| held.are_of_finding(kind, &verdict.hop)).unwrap_or_else(|| {
             self.held.push(HeldRequests::new(kind, &verdict.hop));
             self.held.len() - 1
         });
@@ -77,7 +77,7 @@ impl Findings {
     fn restore_findings(&mut self) {
         for held in &mut self.held {
             let mut list = self.list.iter_mut();
-            if let Some(finding) = list.find(|finding| held.are_held_by(finding.kind, &finding.verdict.hop)) {
+            if let Some(finding) = list.find(|finding| held.are_of_finding(finding.kind, &finding.verdict.hop)) {
                 held.restore_finding(finding);
             }
         }
@@ -91,7 +91,7 @@ impl Findings {
         let limits: Vec<Option<Severity>> = self.list.iter().map(|finding| self.limit_of(finding, context)).collect();
         for held in &mut self.held {
             let mut limited = self.list.iter_mut().zip(&limits);
-            let own = limited.find(|(finding, _)| held.are_held_by(finding.kind, &finding.verdict.hop));
+            let own = limited.find(|(finding, _)| held.are_of_finding(finding.kind, &finding.verdict.hop));
             if let Some((finding, limit)) = own {
                 held.extend_finding(context, finding, *limit);
             }

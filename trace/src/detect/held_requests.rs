@@ -81,7 +81,7 @@ impl HeldRequests {
     }
 
     /// Whether these are the requests of the finding.
-    pub(super) fn are_held_by(&self, kind: &str, hop: &str) -> bool {
+    pub(super) fn are_of_finding(&self, kind: &str, hop: &str) -> bool {
         self.kind == kind && self.hop == hop
     }
 
@@ -145,6 +145,7 @@ impl HeldRequests {
     ) {
         let verdict = &mut finding.verdict;
         if let Some(limit) = limit.filter(|limit| *limit < verdict.severity) {
+            // `restore_finding` sets it back before the detectors run again.
             self.own_severity = Some(verdict.severity);
             verdict.severity = limit;
         }

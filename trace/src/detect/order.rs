@@ -126,7 +126,7 @@ impl Findings {
 
     /// Time to first token of the requests that the finding held up.
     fn held_ns(&self, finding: &Finding) -> u64 {
-        let held = self.held.iter().find(|held| held.are_held_by(finding.kind, &finding.verdict.hop));
+        let held = self.held.iter().find(|held| held.are_of_finding(finding.kind, &finding.verdict.hop));
         held.map_or(0, |held| u64::try_from(held.part.ns).unwrap_or(u64::MAX))
     }
 

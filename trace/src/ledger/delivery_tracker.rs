@@ -189,9 +189,9 @@ impl DeliveryTracker {
         store.ids -= self.ids.len();
     }
 
-    /// Records a chunk with the ids of its tokens, if kept. With `whole` false it shares an entry with its neighbour. Returns it if its outcome
-    /// is decided: its delivery may have been observed before its send.
-    pub(crate) fn push_chunk(&mut self, chunk: InFlightEntry, ids: &[i64], whole: bool) -> JudgedList {
+    /// Records a chunk with the ids of its tokens, if kept. It shares an entry with its neighbour unless `has_own_entry`. Returns it if its
+    /// outcome is decided: its delivery may have been observed before its send.
+    pub(crate) fn push_chunk(&mut self, chunk: InFlightEntry, ids: &[i64], has_own_entry: bool) -> JudgedList {
         let chunk = InFlightEntry { chunks: 1, ..chunk };
         let InFlightEntry { end_count: end, reported_count: counted, tokens, .. } = chunk;
         self.chunks_entered += 1;
@@ -210,7 +210,7 @@ impl DeliveryTracker {
         }
         self.chunks_in_flight += 1;
         match self.in_flight.back_mut() {
-            Some(last) if !whole => {
+            Some(last) if !has_own_entry => {
                 if last.ids > 0 && last.end_count + tokens == end && ids.len() == tokens as usize {
                     last.ids += tokens;
                     self.ids.extend(ids);
@@ -303,12 +303,12 @@ impl DeliveryTracker {
     }
 
     /// Judges a cumulative delivery, which covers all in-flight chunks up to `to`.
-    fn deliver_cumulative(&mut self, to: u32, finished: bool) -> DeliveryResult {
+    fn deliver_cumulative(&mut self, to: u32, is_finished: bool) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         while let Some(entry) = self.in_flight.front().copied() {
             let is_covered = entry.end_count <= to;
-            if !is_covered || entry.may_be_delivered_later(to, has_carrier, finished) {
+            if !is_covered || entry.may_be_delivered_later(to, has_carrier, is_finished) {
                 break;
             }
             self.pop_entry();

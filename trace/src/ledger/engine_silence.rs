@@ -302,7 +302,7 @@ impl Ledger {
         let group = &self.hops.groups[self.hops.group_named(&silence.hop)?];
         let of_sender = self.threads.all.iter().filter(|thread| *thread.role == *group.ends.from);
         let main_threads = of_sender.filter(|thread| thread.part == Some(ThreadPart::Main));
-        let uses = main_threads.filter_map(|thread| thread.between(silence.from, silence.to));
+        let uses = main_threads.filter_map(|thread| thread.use_between(silence.from, silence.to));
         uses.max_by_key(TimeUse::wanted_ns)
     }
 

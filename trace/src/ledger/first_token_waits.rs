@@ -85,7 +85,7 @@ impl FirstTokenWaits {
             let is_covered = wait.receiver == receiver && wait.received_at <= sampled_until;
             if is_covered {
                 // Before that hop, the token waited for other threads.
-                let time_use = thread.between(wait.sent_on_last_hop, wait.received_at);
+                let time_use = thread.use_between(wait.sent_on_last_hop, wait.received_at);
                 self.judge_wait(wait, time_use, &groups[wait.group]);
             }
             !is_covered
@@ -114,6 +114,7 @@ impl FirstTokenWaits {
             spent: total.spent.plus(spent),
             kernel_bytes_max: total.kernel_bytes_max.max(breakdown.kernel_bytes_max),
         };
+        // Of equally long ones, the latest.
         let is_worst = self.worst.as_ref().is_none_or(|worst| breakdown.gap_ns >= worst.breakdown.gap_ns);
         if is_worst {
             self.worst = Some(WorstWait { rid: wait.rid.clone(), breakdown });

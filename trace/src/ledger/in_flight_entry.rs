@@ -79,7 +79,7 @@ impl InFlightEntry {
 
     /// Whether it is an empty chunk after the delivered tokens, up to `to`, that may still be delivered separately. Not if the delivery ends the
     /// request.
-    pub(super) fn may_be_delivered_later(&self, to: u32, has_carrier: bool, finished: bool) -> bool {
-        self.end_count == to && self.tokens == 0 && has_carrier && !finished
+    pub(super) fn may_be_delivered_later(&self, to: u32, has_carrier: bool, is_finished: bool) -> bool {
+        self.end_count == to && self.tokens == 0 && has_carrier && !is_finished
     }
 }

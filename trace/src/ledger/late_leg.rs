@@ -49,7 +49,7 @@ pub(super) struct WindowSums {
 }
 
 impl WindowSums {
-    pub(super) fn add(&mut self, ns: u64) {
+    pub(super) fn add_time(&mut self, ns: u64) {
         self.current_ns += u128::from(ns);
     }
 
@@ -66,12 +66,12 @@ impl WindowSums {
     /// Share of these sums in `whole`, at most 1.
     pub(super) fn share_of(self, whole: Self) -> f64 {
         // A request may be judged in a later window than its time to first token.
-        share(self.sum_ns(), whole.sum_ns().max(self.sum_ns()))
+        share_of_whole(self.sum_ns(), whole.sum_ns().max(self.sum_ns()))
     }
 }
 
 /// Share of `part` in `whole`; 0 of nothing.
-pub(super) fn share(part: u128, whole: u128) -> f64 {
+pub(super) fn share_of_whole(part: u128, whole: u128) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct TtftPart {
 impl TtftPart {
     /// Share of the part, from 0 to 1.
     pub(crate) fn share(&self) -> f64 {
-        share(self.ns, self.whole_ns)
+        share_of_whole(self.ns, self.whole_ns)
     }
 
     /// Adds a wait of `ns` of a request whose whole time to first token is `ttft_ns`. The request itself counts with its first wait only.
@@ -192,7 +192,7 @@ impl LateLeg {
         self.rids.add_rid(&late.rid);
         self.ns += u128::from(late.ns);
         self.whole_ns += u128::from(late.ttft_ns);
-        self.window.add(late.ns);
+        self.window.add_time(late.ns);
         self.times.record_span(late.from, late.to());
         self.count_concurrent(late);
         if let Some(ns) = late.accept_wait_ns
@@ -238,7 +238,7 @@ impl LateLeg {
 
     /// Share of the leg in the time to first token of these requests, from 0 to 1.
     pub fn share(&self) -> f64 {
-        share(self.ns, self.whole_ns)
+        share_of_whole(self.ns, self.whole_ns)
     }
 
     /// The leg as a part of the time to first token of these requests.

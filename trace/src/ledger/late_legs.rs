@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::late_leg::{LateLeg, LateRequest, ReceiverUse, TtftPart, WindowSums, share};
+use super::late_leg::{LateLeg, LateRequest, ReceiverUse, TtftPart, WindowSums, share_of_whole};
 use super::limits::{CountedLimits, push_bounded};
 use super::prefill::{PrefillComparison, PrefillSpan, Prefills, SlowPrefill};
 use super::process_waits::ProcessWaits;
@@ -214,7 +214,7 @@ impl LateLegs {
     /// Adds a time to first token to the sums of which late legs have a share: of the whole run, and of the window in which the first token
     /// came.
     fn add_ttft(&mut self, path: &TtftPath, ttft_ns: u64) {
-        let window_number = path.whole().map_or(0, |whole| whole.end().0 / WINDOW_NS);
+        let window_number = path.whole_leg().map_or(0, |whole| whole.end().0 / WINDOW_NS);
         if window_number > self.window_number {
             let follows_last_window = window_number == self.window_number + 1;
             for late in &mut self.legs {
@@ -225,7 +225,7 @@ impl LateLegs {
             self.window_number = window_number;
         }
         self.ttft_ns += u128::from(ttft_ns);
-        self.window.add(ttft_ns);
+        self.window.add_time(ttft_ns);
     }
 
     /// Adds a late request to the sums of its leg. `receiver_use`: as for [`LateLeg::record_late_request`].
@@ -259,7 +259,7 @@ impl LateLegs {
 
     /// Share of a leg in all times to first token of the run.
     pub(super) fn share_of_all(&self, late: &LateLeg) -> f64 {
-        share(late.ns, self.ttft_ns.max(late.ns))
+        share_of_whole(late.ns, self.ttft_ns.max(late.ns))
     }
 
     /// Greatest share of a leg in all times to first token of ten to twenty seconds.
@@ -293,11 +293,11 @@ impl Ledger {
     /// Time use of the only process that answers clients. `None` if it is not sampled, or there are several such processes.
     fn receiver_process_use(&self, from: MonoNs, to: MonoNs) -> Option<ReceiverUse> {
         let main_thread = self.hops.all.iter().filter(|hop| hop.last).find_map(|hop| self.only_receiver(hop))?;
-        let main = self.threads.get(main_thread)?.between(from, to)?;
+        let main = self.threads.get(main_thread)?.use_between(from, to)?;
         let of_process = self.threads.all.iter().filter(|thread| thread.id.pid == main_thread.pid);
         let others = of_process.filter(|thread| thread.id != main_thread);
         let mut process = main;
-        for spent in others.filter_map(|thread| thread.between(from, to)) {
+        for spent in others.filter_map(|thread| thread.use_between(from, to)) {
             // They run beside each other.
             process = TimeUse { interval_ns: main.interval_ns, ..process.plus(spent) };
         }

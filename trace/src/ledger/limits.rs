@@ -113,7 +113,7 @@ pub struct Bound {
 
 impl Bound {
     /// Limit with that name.
-    pub fn find(name: &str) -> Option<&'static Self> {
+    pub fn with_name(name: &str) -> Option<&'static Self> {
         BOUNDS.iter().find(|bound| bound.name == name)
     }
 

@@ -77,7 +77,7 @@ pub struct JudgedChunks {
 
 impl JudgedChunks {
     /// Number of the last chunk.
-    fn last(&self) -> u32 {
+    fn last_number(&self) -> u32 {
         self.first.wrapping_add(self.count).wrapping_sub(1)
     }
 }
@@ -119,7 +119,7 @@ impl JudgedList {
             }
             ChunkOutcome::Merged => {
                 let carrier = last_delivered.filter(|delivered| delivered.hop == chunks.hop);
-                JudgedChunks { merged_into: carrier.map(|carrier| carrier.last()), ..chunks }
+                JudgedChunks { merged_into: carrier.map(|carrier| carrier.last_number()), ..chunks }
             }
             ChunkOutcome::Dropped | ChunkOutcome::Unjudged(_) => chunks,
         })

@@ -245,7 +245,7 @@ impl Prefills {
 
 /// Time use in this span of the thread that wanted a CPU least; `None` without samples of half of the span.
 fn idlest_use<'l>(threads: impl Iterator<Item = &'l Thread>, span: PrefillSpan) -> Option<TimeUse> {
-    let uses = threads.filter_map(|thread| thread.between(span.from, span.to));
+    let uses = threads.filter_map(|thread| thread.use_between(span.from, span.to));
     let sampled_long = uses.filter(|spent| spent.interval_ns >= span.ns() / 2);
     sampled_long.min_by(|a, b| a.share(a.wanted_ns()).total_cmp(&b.share(b.wanted_ns())))
 }

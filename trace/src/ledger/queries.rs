@@ -328,6 +328,7 @@ impl Ledger {
                 "{unnamed} chunks had a request id that is empty, too long or not UTF-8: they are counted for no request"
             ));
         }
+        // Other limits only shorten lists of details.
         for limit in self.limits().into_iter().filter(|limit| limit.times > 0 && !limit.keeps_totals()) {
             reasons.push(format!(
                 "limit {} = {} was reached {} times: the oldest entries were evicted",

@@ -93,6 +93,7 @@ impl Ledger {
         receiver: Option<ThreadId>,
     ) -> Option<MonoNs> {
         let Some(receiver) = receiver else {
+            // The thread is not observed, so the hop keeps the time for it.
             return self.hops.all[hop_index].requested_at.take();
         };
         let Some(thread) = self.threads.mark_receiver(receiver, at, self.limits.threads) else {

@@ -61,17 +61,17 @@ impl Thread {
     }
 
     /// Time use between `from` and `to`, as far as kept samples cover it.
-    pub fn between(&self, from: MonoNs, to: MonoNs) -> Option<TimeUse> {
+    pub fn use_between(&self, from: MonoNs, to: MonoNs) -> Option<TimeUse> {
         self.timeline.use_between(from, to)
     }
 
     /// Time off the CPU between `from` and `to`, by reason. Sampled while frames wait for the thread; that it is stopped, at other times, too.
-    pub fn away(&self, from: MonoNs, to: MonoNs) -> AwayTimes {
+    pub fn away_between(&self, from: MonoNs, to: MonoNs) -> AwayTimes {
         self.absences.times_between(from, to)
     }
 
     /// System call with most of its time in `state` between `from` and `to`; empty if unknown.
-    pub(crate) fn away_in(&self, state: AwayState, from: MonoNs, to: MonoNs) -> &str {
+    pub(crate) fn longest_sleep_place(&self, state: AwayState, from: MonoNs, to: MonoNs) -> &str {
         self.absences.longest_sleep_place(state, from, to)
     }
 
@@ -199,7 +199,7 @@ mod tests {
         }
         let from = |tid, second: u64| {
             let thread = threads.get(ThreadId { pid: 1, tid }).unwrap();
-            thread.between(MonoNs(second * 1_000 * MS), MonoNs((second + 1) * 1_000 * MS)).map(|used| used.on_ns)
+            thread.use_between(MonoNs(second * 1_000 * MS), MonoNs((second + 1) * 1_000 * MS)).map(|used| used.on_ns)
         };
         assert_eq!([from(1, 0), from(2, 0), from(3, 0)], [Some(900 * MS), None, None]);
         assert_eq!([from(2, 30), from(3, 30)], [None, Some(500 * MS)]);

@@ -195,7 +195,7 @@ impl Ttft {
         if path.ttft_ns().is_none() {
             return false;
         }
-        let Some(whole) = path.whole() else { return false };
+        let Some(whole) = path.whole_leg() else { return false };
         let observed = path.observed();
         if let Some(group) = self.groups.iter_mut().find(|group| group.observed == observed) {
             group.record_request(path, whole);

@@ -243,7 +243,7 @@ impl TtftPath {
 
     /// From the first observed moment to the last: the whole time to first token if those are the first and the last that exist. `None`
     /// unless two were observed.
-    pub fn whole(&self) -> Option<TimedLeg> {
+    pub fn whole_leg(&self) -> Option<TimedLeg> {
         let (from, at) = self.moments().next()?;
         let (to, end) = self.moments().last()?;
         if from == to {
@@ -254,7 +254,7 @@ impl TtftPath {
 
     /// The time to first token; `None` unless a moment before its first send, and its first receive or delivery were observed.
     pub fn ttft_ns(&self) -> Option<u64> {
-        let whole = self.whole()?;
+        let whole = self.whole_leg()?;
         (whole.leg.from < FirstSent && whole.leg.to > FirstSent).then_some(whole.ns)
     }
 
@@ -320,11 +320,11 @@ mod tests {
         let all = path_of([Some(100), Some(130), Some(400), Some(450), Some(470)]);
         let expected = [("dispatch", 30), ("intake+queue+prefill", 270), ("output", 50), ("processing+delivery", 20)];
         assert_eq!(legs(&all), expected.map(|(name, ns)| (name.to_owned(), ns)));
-        assert_eq!(all.whole().map(|whole| whole.ns), Some(370));
+        assert_eq!(all.whole_leg().map(|whole| whole.ns), Some(370));
         let some = path_of([Some(100), None, Some(400), None, Some(470)]);
         let expected = [("dispatch+intake+queue+prefill", 300), ("output+processing+delivery", 70)];
         assert_eq!(legs(&some), expected.map(|(name, ns)| (name.to_owned(), ns)));
-        assert_eq!(path_of([None, None, Some(400), None, None]).whole(), None);
+        assert_eq!(path_of([None, None, Some(400), None, None]).whole_leg(), None);
     }
 
     #[test]

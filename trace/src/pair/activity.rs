@@ -105,7 +105,7 @@ impl SchedulerActivity {
         }
         // Nothing shows that a scheduler without any step, or with times that cannot be compared, went on.
         let is_unknown = steps.is_empty();
-        let pauses = Intervals::between(steps);
+        let pauses = Intervals::pauses_between(steps);
         let stops = if is_unknown { pauses.clone() } else { pauses.common_with(&Intervals::covered_by(tasks)) };
         Self { pauses, stops }
     }

@@ -238,7 +238,7 @@ impl<'p> LateRequests<'p> {
     }
 
     /// Share in the time to first token of these requests.
-    fn share(&self) -> f64 {
+    fn share_of_ttft(&self) -> f64 {
         share_of(self.sum_ns(), self.list.iter().map(|late| u128::from(late.ttft_ns)).sum())
     }
 
@@ -287,13 +287,13 @@ fn find_long_leg(rule: &LegRule, rows: &[&PairRow<'_>], activity: &PairActivity)
     let requests = long.len() as u64;
     long.retain(|request| request.ns() >= LATE_NS && !rule.is_explained_by_stop(request, activity));
     let late = rule.late_requests(&long, GAP_WARNING_NS, activity);
-    if late.are_many_of(requests) && late.share() >= MIN_LATE_SHARE {
+    if late.are_many_of(requests) && late.share_of_ttft() >= MIN_LATE_SHARE {
         let share_of_all = share_of(late.sum_ns(), ttft_ns);
         let severity = if share_of_all < MIN_WHOLE_SHARE { Severity::Info } else { gap_severity(late.worst()?.ns())? };
         // The share is that of the late requests alone: with all others it would be unrelated to what their clients saw.
         let summary = format!(
             "{} of the TTFT of {} of {} was spent {}: {} or more, up to {}",
-            percent(late.share()),
+            percent(late.share_of_ttft()),
             count(late.count()),
             plural(requests, "request"),
             rule.place,
@@ -339,7 +339,7 @@ fn leg_finding(
         ("longest_ns", Value::from(worst.map_or(0, LateRequest::ns))),
         ("requests", Value::from(requests)),
         ("requests_late", Value::from(late.count())),
-        ("ttft_share", Value::from(round(late.share()))),
+        ("ttft_share", Value::from(round(late.share_of_ttft()))),
         ("ttft_share_of_all", Value::from(round(share_of_all))),
     ];
     PairFinding {
@@ -370,7 +370,9 @@ fn find_late_prefill_responses(pair: &Pair<'_>, rows: &[&PairRow<'_>]) -> Option
         };
         let Some(uncertainty_ns) = pair.clock_uses()[prefill_server].uncertainty_ns() else { continue };
         let span = Interval { from, to };
+        // The clocks may differ by as much, which makes a span look longer.
         if span.ns() >= GAP_WARNING_NS.saturating_add(uncertainty_ns) {
+            // Of a client whose router waits for the response.
             let ttft_ns = ttft_ns.saturating_add(span.ns());
             held.push(LateRequest {
                 rid: row.decode_rid,
@@ -385,7 +387,7 @@ fn find_late_prefill_responses(pair: &Pair<'_>, rows: &[&PairRow<'_>]) -> Option
     let held = LateRequests { independent: held.len() as u64, list: held };
     let requests = rows.len() as u64;
     let are_enough = held.are_many_of(requests) || held.are_most_of_few(requests);
-    if !are_enough || held.share() < MIN_LATE_SHARE {
+    if !are_enough || held.share_of_ttft() < MIN_LATE_SHARE {
         return None;
     }
     let worst = held.worst()?;

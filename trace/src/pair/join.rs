@@ -87,7 +87,7 @@ impl<K: Eq + Hash> UniquePositions<K> {
         Self(positions)
     }
 
-    fn find(&self, key: &K) -> Option<RequestPosition> {
+    fn find_position(&self, key: &K) -> Option<RequestPosition> {
         self.0.get(key).copied().flatten()
     }
 }
@@ -120,10 +120,10 @@ impl<'a> RequestIndex<'a> {
     }
 
     /// Position of the request that has the same room, or rid without a room; `None` unless exactly one has.
-    fn find(&self, request: &ServerRequest<'a>) -> Option<RequestPosition> {
+    fn find_position(&self, request: &ServerRequest<'a>) -> Option<RequestPosition> {
         match request.room {
-            Some(room) => self.by_room.find(&room),
-            None => self.by_rid.find(&request.rid),
+            Some(room) => self.by_room.find_position(&room),
+            None => self.by_rid.find_position(&request.rid),
         }
     }
 }
@@ -148,7 +148,7 @@ impl<'a> Pair<'a> {
         let mut bounds = vec![ClockBounds::default(); prefill.len()];
         for request in &decode_requests {
             // Its room or id is that of no other request of the decode server.
-            let position = decode_index.find(request).and_then(|_| prefill_index.find(request));
+            let position = decode_index.find_position(request).and_then(|_| prefill_index.find_position(request));
             if let Some(position) = position {
                 bounds[position.server].add_request(&prefill_requests[position.server][position.request], request);
             }
@@ -292,7 +292,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Share of a leg in the time to first token of all joined requests, from 0 to 1.
-    pub fn share(&self, leg: &PairLegLengths) -> f64 {
+    pub fn share_of_leg(&self, leg: &PairLegLengths) -> f64 {
         if self.ttft_sum_ns == 0 { 0.0 } else { leg.sum_ns as f64 / self.ttft_sum_ns as f64 }
     }
 
@@ -335,7 +335,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Why a moment of a request is not known; `None` if it is.
-    pub fn absence(&self, row: &PairRow<'a>, moment: PairMoment) -> Option<&'static str> {
+    pub fn reason_unknown(&self, row: &PairRow<'a>, moment: PairMoment) -> Option<&'static str> {
         if row.time_of(moment).is_some() {
             return None;
         }

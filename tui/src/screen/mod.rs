@@ -156,7 +156,7 @@ impl Screen {
         self.ui.tab = Tab::Pods;
     }
 
-    /// Sets a run's line in the run list.
+    /// Replaces a run's line in the run list, if the list has the run.
     pub fn set_pod(&mut self, run_index: usize, line: PodLine) {
         if let Some(pod) = self.pods.get_mut(run_index) {
             *pod = line;
@@ -261,7 +261,7 @@ impl Screen {
 
     /// Refreshes the parts of the model that are due, unless the view is paused.
     fn refresh_due_parts(&mut self, run: &Run<'_>, now: Instant) {
-        self.cpu_meter.update(now);
+        self.cpu_meter.measure_share(now);
         self.needs_draw = true;
         if now >= self.next_history_copy {
             self.next_history_copy = now + HISTORY_COPY_INTERVAL;
@@ -459,7 +459,7 @@ impl Drop for Screen {
 
 impl CpuMeter {
     /// Measures the CPU use again once a second is over.
-    fn update(&mut self, now: Instant) {
+    fn measure_share(&mut self, now: Instant) {
         let elapsed = now - self.since;
         if elapsed >= Duration::from_secs(1) {
             let cpu_ns = own::cpu_ns();

@@ -114,7 +114,7 @@ impl Model {
     }
 
     /// Begin and length of the whole run: of a recording to its end, otherwise until now.
-    pub(crate) fn span(&self) -> RunSpan {
+    pub(crate) fn run_span(&self) -> RunSpan {
         match &self.position {
             Some(recording) => RunSpan { wall_start_ns: recording.start_wall_ns(), length_ns: recording.whole_ns },
             None => RunSpan { wall_start_ns: self.wall_start_ns, length_ns: self.running_ns },

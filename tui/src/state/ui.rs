@@ -395,9 +395,9 @@ impl Ui {
     fn select_row(&mut self, row: usize, model: &Model) {
         if self.tab != Tab::Requests {
             self.select_item(self.tab, row, model);
-        } else if let Some(row) = model.table.visible_row(row) {
+        } else if let Some(request) = model.table.visible_row(row) {
             self.follows_worst = false;
-            self.choose_request(Some(row.rid.clone()));
+            self.choose_request(Some(request.rid.clone()));
         }
     }
 
@@ -541,7 +541,7 @@ impl Ui {
             return self.find_saved_filter(name);
         }
         let mut filter = RequestFilter::parse(text)?;
-        filter.resolve_ambiguous_times(model.span());
+        filter.resolve_ambiguous_times(model.run_span());
         filter.refresh_named_findings(&model.findings);
         // A live run goes on, so a time that it does not cover yet may come.
         if let Some(recording) = &model.position {

@@ -95,11 +95,11 @@ impl<'a> ChartSeries<'a> {
     /// observation.
     pub(super) fn format_numbers(&self, values: &[Option<f64>], window: TimeWindow) -> SeriesNumbers {
         let is_unknown = self.end.as_ref().is_some_and(|end| end.first_second <= window.end);
-        let last = match values.last() {
-            Some(Some(value)) => (self.format)(*value),
-            // The last slot has no value.
-            Some(None) | None if is_unknown => "unknown".to_owned(),
-            Some(None) | None => "none".to_owned(),
+        // `None` if the last slot has no value.
+        let last = match values.last().copied().flatten() {
+            Some(value) => (self.format)(value),
+            None if is_unknown => "unknown".to_owned(),
+            None => "none".to_owned(),
         };
         SeriesNumbers { last, max: (self.format)(max_value(values)) }
     }

@@ -229,7 +229,7 @@ fn hop_facts(hop: &HopSummary, model: &Model) -> Vec<HopFact> {
         HopFact { name: "thread", text: hop.thread.clone().unwrap_or_else(|| "-".to_owned()) },
         HopFact { name: "per wakeup", text: per_wakeup },
         HopFact { name: "kernel queue", text: describe_queues(hop, model) },
-        HopFact { name: "oldest", text: describe_oldest(hop, model) },
+        HopFact { name: "oldest", text: describe_oldest_wait(hop, model) },
     ]);
     facts
 }
@@ -261,8 +261,8 @@ fn describe_processing(hop: &HopSummary) -> String {
     if known.is_empty() { "-".to_owned() } else { known.join("  ") }
 }
 
-/// Age of the oldest waiting frame.
-pub(super) fn describe_oldest(hop: &HopSummary, model: &Model) -> String {
+/// Age of the oldest waiting frame, or `none`; `-` if unknown; since when receives are not observed, if they ended.
+pub(super) fn describe_oldest_wait(hop: &HopSummary, model: &Model) -> String {
     if let Some(end) = hop.receives_end {
         return format!("receives are {}", model.describe_observation_end(end));
     }

@@ -86,6 +86,7 @@ fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
 
 /// Replacement for the tabs on small screens: verdict, worst hop, and the size that is required.
 fn draw_too_small(pad: &mut Pad<'_>, model: &Model) {
+    // Its advice is drawn only as a whole.
     draw_verdict(pad, model, u16::MAX);
     if let Some(hop) = hops::worst_hop(model) {
         let text = format!(
@@ -95,7 +96,7 @@ fn draw_too_small(pad: &mut Pad<'_>, model: &Model) {
             pad.theme.rich_or_ascii("→", ">"),
             hop.ends.to,
             known_or_dash(hop.backlog_frames, format_count),
-            hops::describe_oldest(hop, model)
+            hops::describe_oldest_wait(hop, model)
         );
         pad.draw_text(1, 1, &text, Ink::Health(hop.health));
     }

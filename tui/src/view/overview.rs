@@ -230,7 +230,7 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
     }
 }
 
-/// Rates with the time over which they are means, which is shorter in the first ten seconds.
+/// Rates with the time over which they are means, which is shorter in the first ten seconds. `has_room`: for the rate of frames, too.
 fn describe_rates(model: &Model, has_room: bool) -> String {
     let Some(rates) = model.send_rates else { return "rate unknown".to_owned() };
     // Each hop below has its own rate of frames.
@@ -241,6 +241,7 @@ fn describe_rates(model: &Model, has_room: bool) -> String {
     format!("{} tok/s{frames} ({})", format_rate(rates.tokens), model.format_rate_window())
 }
 
+/// The count with `what` it counts, or the reason why it is not observed.
 fn count_or_reason(count: Option<u64>, what: &str, unobserved: &str) -> String {
     count.map_or_else(|| unobserved.to_owned(), |count| format!("{} {what}", format_count(count)))
 }

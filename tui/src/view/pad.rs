@@ -216,6 +216,7 @@ impl<'a> Pad<'a> {
             fitting = &text[..end];
         }
         if fitting.is_empty() {
+            // The first item is cut.
             self.draw_text(x, y, text, ink);
             return;
         }

@@ -246,7 +246,7 @@ fn draw_pairs(pad: &mut Pad<'_>, mut y: u16, pairs: &[PairLine]) -> u16 {
     y
 }
 
-/// Draws what the table may be too narrow for.
+/// Draws the whole verdict of the run and other facts about it, for which the table may be too narrow.
 fn draw_run_detail(pad: &mut Pad<'_>, y: u16, run: &PodLine) {
     let verdict = &run.figures.verdict;
     let x = pad.draw_text(1, y, verdict.health.label(), Ink::Health(verdict.health));
