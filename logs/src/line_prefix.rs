@@ -138,9 +138,7 @@ pub(super) fn timestamp_of_line(line: &str, parser: &mut TimestampParser) -> Opt
 
 /// Selects the more precise timestamp: the line's own, unless it is imprecise and the outer one is not.
 pub(super) fn more_precise(outer: Option<LogTimestamp>, own: Option<LogTimestamp>) -> Option<LogTimestamp> {
-    let (Some(outer), Some(own)) = (outer, own) else {
-        return own.or(outer);
-    };
+    let (Some(outer), Some(own)) = (outer, own) else { return own.or(outer) };
     if outer.zone == ZoneSource::Assumed {
         return Some(own);
     }

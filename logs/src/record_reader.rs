@@ -83,9 +83,7 @@ impl LogRecordReader {
 
     /// Reads up to `limit` lines. Returns `false` at the end of the file.
     pub(super) fn read_lines(&mut self, source: &mut LogSource, limit: usize, queue: &mut StatementQueue) -> bool {
-        let Some(mut lines) = source.lines.take() else {
-            return false;
-        };
+        let Some(mut lines) = source.lines.take() else { return false };
         let bytes_before = lines.text_bytes;
         let recogniser = Rc::clone(&self.recogniser);
         let mut has_more = true;

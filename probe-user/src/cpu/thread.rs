@@ -59,9 +59,7 @@ impl ThreadTimesFile {
 pub(crate) fn wants_cpu(pid: u32, tid: u32) -> bool {
     // The state follows a name of at most 64 bytes.
     let mut text = [0; 128];
-    let Ok(mut file) = kernel::open(format!("/proc/{pid}/task/{tid}/stat")) else {
-        return false;
-    };
+    let Ok(mut file) = kernel::open(format!("/proc/{pid}/task/{tid}/stat")) else { return false };
     let length = file.read(&mut text).unwrap_or(0);
     stat::state_letter(&text[..length]) == Some('R')
 }

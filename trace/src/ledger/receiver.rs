@@ -66,9 +66,7 @@ impl Ledger {
     /// Records how many bytes the kernel holds for a hop.
     pub(super) fn record_queue_sample(&mut self, at: MonoNs, sample: &QueueSample<'_>) {
         // A hop without frames has no group yet, and its queue is irrelevant.
-        let Some(group_index) = self.hops.group_named(sample.hop) else {
-            return;
-        };
+        let Some(group_index) = self.hops.group_named(sample.hop) else { return };
         let mut is_backlog_known = false;
         let mut frames = 0;
         let mut bytes = 0;
@@ -92,9 +90,7 @@ impl Ledger {
         hop_index: usize,
         receiver: Option<ThreadId>,
     ) -> Option<MonoNs> {
-        let Some(receiver) = receiver else {
-            return self.hops.all[hop_index].requested_at.take();
-        };
+        let Some(receiver) = receiver else { return self.hops.all[hop_index].requested_at.take() };
         let Some(thread) = self.threads.mark_receiver(receiver, at, self.limits.threads) else {
             self.limits.count_reached("threads");
             return None;
