@@ -47,8 +47,8 @@ impl ServedRun {
 
     /// One turn of the run loop, which answers clients.
     fn turn(&mut self) {
-        self.session.tick(MonoNs::now(), &self.engine);
-        self.session.turn(&self.engine, RunStage::Running);
+        self.session.process_tick(MonoNs::now(), &self.engine);
+        self.session.show_run(&self.engine, RunStage::Running);
     }
 }
 
