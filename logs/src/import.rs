@@ -150,9 +150,7 @@ impl Import {
         self.pass_events_before(self.horizon_ns(), sink);
         // The earliest go first. A line that is read later may belong before them.
         while self.queue.len() > self.options.max_held_lines {
-            let Some(early) = self.queue.pop_slot_before(u64::MAX) else {
-                break;
-            };
+            let Some(early) = self.queue.pop_slot_before(u64::MAX) else { break };
             self.reader.stats.passed_early += early.len() as u64;
             self.pass_slot(early, sink);
         }

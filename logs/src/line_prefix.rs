@@ -142,9 +142,7 @@ pub(super) fn timestamp_of_line(line: &str, parser: &mut TimestampParser) -> Opt
 
 /// Selects the more precise of the timestamp in front of a line and the line's own. `None` if there is neither.
 pub(super) fn more_precise(outer: Option<LogTimestamp>, own: Option<LogTimestamp>) -> Option<LogTimestamp> {
-    let (Some(outer), Some(own)) = (outer, own) else {
-        return own.or(outer);
-    };
+    let (Some(outer), Some(own)) = (outer, own) else { return own.or(outer) };
     if outer.zone == ZoneSource::Assumed {
         return Some(own);
     }

@@ -105,9 +105,7 @@ fn holds_no_log(path: &Path) -> bool {
 fn label_of_rotated_set(name: &str) -> &str {
     let mut name = name;
     loop {
-        let Some((stem, end)) = name.rsplit_once(['.', '-']) else {
-            return name;
-        };
+        let Some((stem, end)) = name.rsplit_once(['.', '-']) else { return name };
         let is_compression = matches!(end, "gz" | "zst" | "zstd");
         let is_digits = end.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_');
         let is_number_or_date = (1..=10).contains(&end.len()) && is_digits;

@@ -147,9 +147,7 @@ impl RunEnvironment {
 fn own_program() -> String {
     const FOUND_BY_SHELL: &str = "$(command -v tokengap)";
     let path = std::env::current_exe().ok().and_then(|path| path.into_os_string().into_string().ok());
-    let Some(path) = path else {
-        return FOUND_BY_SHELL.to_owned();
-    };
+    let Some(path) = path else { return FOUND_BY_SHELL.to_owned() };
     // Such a path could change the line that the user copies.
     if path.contains(char::is_control) {
         return FOUND_BY_SHELL.to_owned();

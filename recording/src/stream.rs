@@ -139,9 +139,7 @@ impl StreamSplitter {
             if section.kind != kind::BLOCK && section.packed_bytes > MAX_JSON_BYTES {
                 return Err(damaged_stream("a section is too long"));
             }
-            let Some(payload) = rest.get(..section.packed_bytes as usize) else {
-                return Ok(None);
-            };
+            let Some(payload) = rest.get(..section.packed_bytes as usize) else { return Ok(None) };
             if crc32fast::hash(payload) != section.crc {
                 return Err(damaged_stream("a checksum does not match"));
             }
@@ -161,9 +159,7 @@ impl StreamSplitter {
         if !self.bytes.is_empty() && !Preamble::has_magic(&self.bytes) {
             return Err(StreamError::NotARecording);
         }
-        let Some(bytes) = self.bytes.first_chunk::<PREAMBLE_BYTES>() else {
-            return Ok(false);
-        };
+        let Some(bytes) = self.bytes.first_chunk::<PREAMBLE_BYTES>() else { return Ok(false) };
         let Preamble { major, minor, .. } = Preamble::parse(bytes).ok_or(StreamError::NotARecording)?;
         if major != MAJOR {
             return Err(StreamError::OtherFormat { major, minor });

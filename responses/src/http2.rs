@@ -241,9 +241,7 @@ pub(super) fn begins_with_response(bytes: &[u8]) -> Recognition {
     if !is_short_frame || !may_be_response {
         return Recognition::No;
     }
-    let Some(head) = FrameHead::parse(bytes) else {
-        return Recognition::TooShort;
-    };
+    let Some(head) = FrameHead::parse(bytes) else { return Recognition::TooShort };
     if !head.is_valid() {
         return Recognition::No;
     }
@@ -561,9 +559,7 @@ impl FieldDecoder {
 
     /// Decompresses a block of fields.
     fn decode_block(&mut self, block: &[u8]) -> ResponseHead {
-        let Some(decoder) = &mut self.decoder else {
-            return ResponseHead::Unknown;
-        };
+        let Some(decoder) = &mut self.decoder else { return ResponseHead::Unknown };
         let mut values = FieldValues::default();
         let decoded = decoder.decode_with_cb(block, |name, value| values.record_field(&name, value));
         // The sender's table of fields has changed with this block, so later blocks cannot be read either.

@@ -90,13 +90,9 @@ impl EventParser {
     /// Emits the data of an event. Several lines are joined, as the specification says.
     fn parse_block(&mut self, block: &[u8], emit: &mut impl FnMut(Option<&[u8]>)) {
         let mut lines = block.split(|byte| *byte == b'\n').filter_map(data_value);
-        let Some(first) = lines.next() else {
-            return;
-        };
+        let Some(first) = lines.next() else { return };
         // Nearly every event has one line of data, which needs no copy.
-        let Some(second) = lines.next() else {
-            return emit(Some(first));
-        };
+        let Some(second) = lines.next() else { return emit(Some(first)) };
         self.joined.clear();
         self.joined.extend_from_slice(first);
         for line in std::iter::once(second).chain(lines) {

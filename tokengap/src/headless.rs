@@ -16,9 +16,7 @@ fn missing_terminal_reason() -> Option<String> {
     if !output::is_terminal() {
         return Some(String::from("standard output is not a terminal"));
     }
-    let Some(term) = std::env::var_os("TERM") else {
-        return Some(String::from("TERM is not set"));
-    };
+    let Some(term) = std::env::var_os("TERM") else { return Some(String::from("TERM is not set")) };
     if term.is_empty() || term == "dumb" {
         return Some(format!("TERM={} does not support one", term.display()));
     }

@@ -67,9 +67,7 @@ fn run_command_line() -> anyhow::Result<ExitCode> {
     // With SIGXFSZ caught, a file size limit causes a write error that is reported. The process survives, since traffic may pass through
     // it.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).context("cannot listen for signals")?;
-    let Some(cli) = parse_command_line()? else {
-        return Ok(ExitCode::SUCCESS);
-    };
+    let Some(cli) = parse_command_line()? else { return Ok(ExitCode::SUCCESS) };
     log::init(cli.verbose);
     tui::theme::set_palette(cli.theme.palette());
     if cli.no_confine {
@@ -82,9 +80,7 @@ fn run_command_line() -> anyhow::Result<ExitCode> {
 fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
     #[cfg(target_os = "linux")]
     if std::env::args_os().len() == 1 && headless::has_terminal() && std::io::stdin().is_terminal() {
-        let Some(line) = cmd::pick::pick_arguments()? else {
-            return Ok(None);
-        };
+        let Some(line) = cmd::pick::pick_arguments()? else { return Ok(None) };
         errln!("tokengap {}", line.join(" "));
         let line = std::iter::once("tokengap".to_owned()).chain(line);
         return Ok(Some(cli::Cli::parse_from(line)));

@@ -109,9 +109,7 @@ impl<'a> ResultFile<'a> {
 
     /// Moves the finished file into place.
     pub(crate) fn finish(self) -> anyhow::Result<()> {
-        let ResultFileKind::Replacement(file) = self.kind else {
-            return Ok(());
-        };
+        let ResultFileKind::Replacement(file) = self.kind else { return Ok(()) };
         let placed = if self.force { file.persist(self.path) } else { file.persist_noclobber(self.path) };
         placed.with_context(|| format!("cannot write {}", self.path.display()))?;
         Ok(())

@@ -552,9 +552,7 @@ impl TimeSeries {
 
     /// All slots, oldest first; the last is the current, unfinished one.
     pub fn all_slots(&self, ledger: &Ledger) -> Vec<SlotValues> {
-        let Some(series) = &self.series else {
-            return Vec::new();
-        };
+        let Some(series) = &self.series else { return Vec::new() };
         series.slots_with(self.current_slot(ledger).as_ref())
     }
 

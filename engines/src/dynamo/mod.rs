@@ -128,9 +128,7 @@ fn is_module(argv: &[String], package: &str, folder: &str) -> bool {
 
 /// Settings that Dynamo's worker decides where SGLang's flags leave them open; all unknown without Dynamo's release.
 fn defaults_of_worker(evidence: &Evidence<'_>) -> LauncherDefaults {
-    let Some(release) = evidence.release(&Dynamo) else {
-        return LauncherDefaults::default();
-    };
+    let Some(release) = evidence.release(&Dynamo) else { return LauncherDefaults::default() };
     let by_release = Origin::Release(format!("Dynamo {release}"));
     // The detokenizer is skipped before 1.1.0; later releases leave the choice to the user.
     let skips_tokenizer_init = if release >= Version::new(1, 1, 0).rc(0) {

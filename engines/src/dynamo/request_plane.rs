@@ -170,9 +170,7 @@ fn split_part(bytes: &[u8], may_begin: impl Fn(&[u8]) -> bool) -> Result<Option<
 
 /// Passes the ids in the headers of a request to `emit`. A control message of another kind has none.
 fn emit_ids(path: &[u8], headers: &Headers<'_>, control: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) {
-    let Ok(Control { id, connection_info }) = serde_json::from_slice(control) else {
-        return;
-    };
+    let Ok(Control { id, connection_info }) = serde_json::from_slice(control) else { return };
     // JSON within a JSON string.
     let info: Option<Info<'_>> = serde_json::from_str(&connection_info.info.0).ok();
     let subject = info.and_then(|info| info.subject);

@@ -65,9 +65,7 @@ impl Decode for Decoder {
 
     /// Decodes a message, which has one part.
     fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
-        let &[message] = parts else {
-            return Err(refuse_multipart(parts.len()));
-        };
+        let &[message] = parts else { return Err(refuse_multipart(parts.len())) };
         Ok(self.decode(message)?.generic())
     }
 }

@@ -199,9 +199,7 @@ fn is_wave(message: &[u8]) -> bool {
 
 /// Number and heads of the fields, if the whole message is an array of up to three.
 fn read_tuple_heads(message: &[u8]) -> Option<(u32, [Head; 3])> {
-    let (Head::Array { len }, mut at) = read_head(message, 0)? else {
-        return None;
-    };
+    let (Head::Array { len }, mut at) = read_head(message, 0)? else { return None };
     let mut heads = [Head::Nil; 3];
     for head in heads.get_mut(..len as usize)? {
         *head = read_head(message, at)?.0;

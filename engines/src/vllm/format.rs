@@ -37,9 +37,7 @@ impl Decode for Decoder {
         if classify_other_message(parts).is_some() {
             return true;
         }
-        let Some(first_part) = parts.first() else {
-            return false;
-        };
+        let Some(first_part) = parts.first() else { return false };
         // A msgpack array that begins with the list of outputs; from 0.8.3 on the engine's index comes first.
         matches!(
             **first_part,

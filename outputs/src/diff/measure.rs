@@ -84,9 +84,7 @@ struct Judged {
 
 /// Compares all measures of both runs, slot by slot. Empty if one of the runs has no slots.
 pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) -> Vec<ComparedMeasure> {
-    let (Some(series_a), Some(series_b)) = (&a.series, &b.series) else {
-        return Vec::new();
-    };
+    let (Some(series_a), Some(series_b)) = (&a.series, &b.series) else { return Vec::new() };
     let mut measures = list_measures(series_a, series_b);
     set_whole_runs(&mut measures, a, b);
     let tests: Vec<Option<MannWhitney>> = measures.iter().map(|measure| test_measure(measure, options)).collect();

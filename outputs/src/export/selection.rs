@@ -91,9 +91,7 @@ impl Selection {
 
     /// Whether the time from `from` to `to` overlaps the exported range.
     fn overlaps_range(&self, from: MonoNs, to: MonoNs) -> bool {
-        let Some(range) = &self.options.range_ns else {
-            return true;
-        };
+        let Some(range) = &self.options.range_ns else { return true };
         self.clock.since_start_ns(from) <= *range.end() && *range.start() <= self.clock.since_start_ns(to)
     }
 

@@ -378,9 +378,7 @@ fn problem_severity(findings: &[FindingLine], kind: &str) -> Option<Severity> {
 
 /// One sentence about the leg that takes most of the time to first token, or why it is unknown.
 fn describe_worst_leg(pair: &Pair<'_>) -> String {
-    let Some(worst) = pair.worst_leg() else {
-        return describe_unknown_leg(pair);
-    };
+    let Some(worst) = pair.worst_leg() else { return describe_unknown_leg(pair) };
     format!(
         "most of TTFT: {}, {} of it (mean {} of {} over {})",
         worst.leg.describe(),

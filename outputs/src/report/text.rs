@@ -58,9 +58,7 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
 
 /// Writes the ground truth of the demo, for comparison with the findings.
 fn write_demo_truth(out: &mut String, report: &Report) {
-    let Some(truth) = report.demo.as_ref().and_then(|demo| demo.get("truth")) else {
-        return;
-    };
+    let Some(truth) = report.demo.as_ref().and_then(|demo| demo.get("truth")) else { return };
     let names = ["requests", "chunks", "tokens", "chunks_merged", "chunks_dropped", "tokens_lost"];
     let numbers = names.map(|name| count(truth.get(name).and_then(Value::as_u64).unwrap_or_default()));
     let [requests, chunks, tokens, merged, dropped, lost] = numbers;

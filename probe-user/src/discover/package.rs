@@ -102,13 +102,9 @@ impl InstalledReleases {
     /// Finds the release of each engine's package in the first folder that has it.
     pub(crate) fn find(process: &ProcDir, dirs: &[PathBuf], engines: &[EngineKind]) -> Self {
         let mut found = Self::default();
-        let Ok(root) = process.root() else {
-            return found;
-        };
+        let Ok(root) = process.root() else { return found };
         for dir in dirs {
-            let Ok(names) = root.package_names(dir, MAX_ENTRIES) else {
-                continue;
-            };
+            let Ok(names) = root.package_names(dir, MAX_ENTRIES) else { continue };
             let names: Vec<&str> = names.iter().filter_map(|n| n.to_str()).collect();
             for &engine in engines {
                 // As in Python, the first directory that has the package decides.

@@ -206,9 +206,7 @@ impl ProcessCache {
         is_parent: bool,
     ) -> Result<Option<CachedProcess>, ReadError> {
         let process = ProcDir::open(pid)?;
-        let Some(stat) = read_running_stat(&process)? else {
-            return Ok(None);
-        };
+        let Some(stat) = read_running_stat(&process)? else { return Ok(None) };
         let state = if stat.is_kernel_thread {
             Examination::Other
         } else {

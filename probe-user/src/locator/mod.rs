@@ -41,9 +41,7 @@ const REQUEST_BYTES: usize = 4;
 
 /// The [`Sought`] of a request with this number: 0 is the functions, others are the method of a server.
 pub fn sought_by_number(number: u32, servers: &[InnerServer]) -> Option<Sought> {
-    let Some(server) = number.checked_sub(1) else {
-        return Some(Sought::Functions);
-    };
+    let Some(server) = number.checked_sub(1) else { return Some(Sought::Functions) };
     Some(Sought::Method(servers.get(server as usize)?.methods))
 }
 

@@ -401,9 +401,7 @@ impl Probe {
         library: &Library,
     ) -> Result<(), AttachError> {
         // No process has the id 0.
-        let Some(pid) = NonZeroU32::new(self.targets[target_index].pid) else {
-            return Ok(());
-        };
+        let Some(pid) = NonZeroU32::new(self.targets[target_index].pid) else { return Ok(()) };
         let target = UprobeTarget { index: target_index as u32, pid };
         // The kernel would resolve the library's own path again, and reach another file if the process has replaced it.
         let attached = self.kernel.attach_probe_points(target, set, sought, &library.file);

@@ -46,9 +46,7 @@ impl StackReader {
             lineno: LineNo::NoLine,
             ..Config::default()
         };
-        let Ok(target) = i32::try_from(pid) else {
-            return Err(StackReaderError::Gone);
-        };
+        let Ok(target) = i32::try_from(pid) else { return Err(StackReaderError::Gone) };
         match open_readable(target, &config) {
             Ok(spy) => Ok(Self { pid, thread_ids: ThreadIds::of_process(pid), spy, tallies: BTreeMap::new() }),
             Err(_) if !is_alive(pid) => Err(StackReaderError::Gone),

@@ -296,9 +296,7 @@ impl Encoder {
     /// Writes an event that has no columns of its own, field by field.
     fn write_rare(&mut self, at: MonoNs, what: &What<'_>) {
         let mut writer = RareWriter::new(&mut self.texts, &mut self.columns, &mut self.rare_fields);
-        let Some(op) = writer.write_event(what) else {
-            return;
-        };
+        let Some(op) = writer.write_event(what) else { return };
         writer.finish_record();
         self.begin_record(op, at);
         self.standing.keep_latest(what);

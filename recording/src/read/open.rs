@@ -324,9 +324,7 @@ fn read_index(file: &File, run: u64, bytes: u64) -> Option<Vec<LocatedSection>> 
 /// and before the index.
 fn parse_index_entries(entries: &[u8], run: u64, index_offset: u64) -> Option<Vec<LocatedSection>> {
     const ENTRY_BYTES: usize = 8 + SECTION_HEADER_BYTES;
-    let (entries, []) = entries.as_chunks::<ENTRY_BYTES>() else {
-        return None;
-    };
+    let (entries, []) = entries.as_chunks::<ENTRY_BYTES>() else { return None };
     // With room for the end section.
     let mut sections = Vec::with_capacity(entries.len() + 1);
     let mut last_end = 0;

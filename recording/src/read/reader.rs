@@ -97,9 +97,7 @@ impl RecordReader<'_> {
 
     /// Reads the next record of the current block. Returns `false` without a block, and at its end.
     fn advance(&mut self) -> Result<bool, ReadError> {
-        let Some(mut block) = self.block.take() else {
-            return Ok(false);
-        };
+        let Some(mut block) = self.block.take() else { return Ok(false) };
         let has_record = block.with_dependent_mut(|_, block| block.advance());
         if has_record.map_err(|error| self.damaged_block(&error))? {
             self.block = Some(block);

@@ -184,9 +184,7 @@ fn plain_characters(text: &str) -> Vec<CharSpan> {
         let char = match char {
             '\\' => {
                 // An escape that is cut at the end of the text.
-                let Some(Escape { char, bytes }) = parse_escape(&text[from..]) else {
-                    break;
-                };
+                let Some(Escape { char, bytes }) = parse_escape(&text[from..]) else { break };
                 to = from + bytes;
                 // The other characters of the escape.
                 while rest.next_if(|(offset, _)| *offset < to).is_some() {}

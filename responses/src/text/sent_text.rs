@@ -136,9 +136,7 @@ impl SentText {
             (None, Some(detokenizer)) => self.detokenize(chunk, detokenizer).map(Cow::Owned),
             (None, None) => None,
         };
-        let (Some(text), Some(tokens)) = (text, tokens_so_far) else {
-            return false;
-        };
+        let (Some(text), Some(tokens)) = (text, tokens_so_far) else { return false };
         self.last = OutputPosition { text: self.last.text.then(Digest::of_text(&text)), tokens };
         self.text.extend(text.as_bytes());
         self.finish = chunk.finish;

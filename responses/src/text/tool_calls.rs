@@ -286,9 +286,7 @@ impl ResponseCall {
 
     /// Whether another object of the text has these arguments, or too many would have to be compared.
     fn belongs_to_another_object(&self, object: &Range<usize>, text: &str, budget: &mut StepBudget) -> bool {
-        let Some(value) = arguments::parse_json(&self.arguments) else {
-            return false;
-        };
+        let Some(value) = arguments::parse_json(&self.arguments) else { return false };
         for (start, _) in text.match_indices('{') {
             if start == object.start {
                 continue;

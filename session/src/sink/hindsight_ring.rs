@@ -151,9 +151,7 @@ fn count_dumps_beside(ring: &Path) -> usize {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    let Ok(entries) = std::fs::read_dir(folder) else {
-        return 0;
-    };
+    let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
     let names = entries.flatten().map(|entry| entry.file_name());
     names.filter(|name| name.to_string_lossy().starts_with(DUMP_PREFIX)).count()
 }

@@ -191,9 +191,7 @@ impl Telemetry {
 
     /// Answers pending requests. Called between two turns of the run loop.
     pub(crate) fn answer_requests(&mut self, analysis: &Analysis, input: &dyn Fn() -> ReportInput, is_attached: bool) {
-        let Some(endpoint) = &self.endpoint else {
-            return;
-        };
+        let Some(endpoint) = &self.endpoint else { return };
         if endpoint.health.take_request() {
             self.publish_running_health(is_attached);
         }

@@ -48,9 +48,7 @@ pub(super) fn parse_retry_after(text: &str, now: jiff::Timestamp) -> Option<Dura
 
 /// What the receiver rejected, by its successful response.
 pub(super) fn parse_partial_success(answer: &str) -> RejectedItems {
-    let Ok(answer) = serde_json::from_str::<Value>(answer) else {
-        return RejectedItems::default();
-    };
+    let Ok(answer) = serde_json::from_str::<Value>(answer) else { return RejectedItems::default() };
     let partial = &answer["partialSuccess"];
     let rejected = ["rejectedSpans", "rejectedDataPoints"].iter().find_map(|name| {
         let count = &partial[*name];

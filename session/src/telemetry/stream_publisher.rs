@@ -111,9 +111,7 @@ impl StreamPublisher {
 
     /// Waits briefly until the clients have received the end of the run.
     pub(super) fn wait_for_clients(&mut self) {
-        let Some(SentEnd { is_done, deadline }) = self.end.take() else {
-            return;
-        };
+        let Some(SentEnd { is_done, deadline }) = self.end.take() else { return };
         let remaining = deadline.saturating_duration_since(Instant::now());
         if is_done.recv_timeout(remaining) == Err(RecvTimeoutError::Timeout) {
             tracing::info!("metrics: some clients did not receive the end of the stream in time");

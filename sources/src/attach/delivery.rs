@@ -99,9 +99,7 @@ impl Delivery<'_> {
 
     /// Emits an observation for the run that reads, or copies it into the inbox of another run.
     fn deliver_to(&mut self, receiver: RunId, observation: &Observation<'_>) {
-        let Some(entry) = self.runs.get_mut(&receiver) else {
-            return;
-        };
+        let Some(entry) = self.runs.get_mut(&receiver) else { return };
         let is_loss = matches!(observation, Observation::Lost { .. });
         // The shares of losses follow from the traffic, so they are no part of it.
         if !is_loss {

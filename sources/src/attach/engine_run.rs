@@ -287,9 +287,7 @@ impl EngineRun {
 
     /// Why no engine is observed; `None` while one is.
     pub fn obstacle(&self) -> Option<String> {
-        let RunState::Waiting { .. } = self.state else {
-            return None;
-        };
+        let RunState::Waiting { .. } = self.state else { return None };
         if let Some(refusal) = &self.refused {
             return Some(refusal.clone());
         }
@@ -302,9 +300,7 @@ impl EngineRun {
 
     /// Attaches to the engine that this run waits for, once one was found.
     fn attach_when_found(&mut self) {
-        let RunState::Waiting { retry_at, .. } = self.state else {
-            return;
-        };
+        let RunState::Waiting { retry_at, .. } = self.state else { return };
         if Instant::now() < retry_at {
             return;
         }
@@ -324,9 +320,7 @@ impl EngineRun {
     /// Watches this engine if the run waits for one. `is_ring_read`: whether other runs read the ring already. If that fails, the engine goes
     /// back to the node, and the run tries again after [`RETRY_DELAY`].
     fn attach_to(&mut self, found: FoundEngine, is_ring_read: bool) -> anyhow::Result<()> {
-        let RunState::Waiting { since, .. } = self.state else {
-            return Ok(());
-        };
+        let RunState::Waiting { since, .. } = self.state else { return Ok(()) };
         self.port = found.traits.port;
         self.model.clone_from(&found.traits.model);
         self.side = found.engine.settings.disaggregation.as_ref().map(|side| side.value.word);

@@ -144,9 +144,7 @@ fn lowest_client_port(engine: &Engine, ports: &BTreeMap<u32, Ports>) -> Option<u
     let serving = engine.processes.iter().filter(|process| process.connects_to_clients.is_none());
     let mut lowest: Option<u16> = None;
     for process in serving {
-        let Some(Ok(listening)) = ports.get(&process.id.pid) else {
-            continue;
-        };
+        let Some(Ok(listening)) = ports.get(&process.id.pid) else { continue };
         for &port in &listening.ports {
             let suffix = format!(":{port}");
             // The engine's own messages come in there.

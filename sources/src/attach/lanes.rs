@@ -248,9 +248,7 @@ impl Lanes {
         };
         self.receivers.extend(receiver);
         // Only the first part of a message counts as its receive.
-        let Some(seq) = self.multiparts.number_of_message(found.frame) else {
-            return true;
-        };
+        let Some(seq) = self.multiparts.number_of_message(found.frame) else { return true };
         let id = FrameId::new(hop.id, self.paths.ids.generation, seq);
         sink(&Event::new(at, What::Received(Received { id, wakeup, by: receiver, frame: None })));
         true
@@ -288,9 +286,7 @@ impl Lanes {
 
     /// Processes the receiver's call for the next message, which marks the previous one as processed.
     pub(super) fn record_processed(&mut self, call: &Call, sink: Sink<'_>) {
-        let Some(name) = self.matcher.processed_frame(call) else {
-            return;
-        };
+        let Some(name) = self.matcher.processed_frame(call) else { return };
         if let Some(hop) = self.paths.hop_of_lane(name.lane as usize)
             && let Some(seq) = self.multiparts.number_of_message(name)
         {

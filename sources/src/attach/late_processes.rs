@@ -94,9 +94,7 @@ impl LateProcesses {
         self.unserved.retain(|tokenizer| tokenizer.first_check.elapsed() < SERVES_WITHIN);
         let served = &mut self.served;
         self.unserved.retain(|UnservedTokenizer { process, .. }| {
-            let Some(ports) = discovery.ports(process.id.pid) else {
-                return true;
-            };
+            let Some(ports) = discovery.ports(process.id.pid) else { return true };
             match ports.and_then(|ports| egress.observe_serving(probe, process, &ports, engine)) {
                 Ok(true) => {
                     served.insert(process.id.pid);

@@ -276,9 +276,7 @@ impl Attach {
         let engines = &node.discovery.topology().engines;
         let found = engines.iter().find(|engine| engine.processes.iter().any(|process| self.knows_process(process)));
         // All its processes have exited.
-        let Some(engine) = found.cloned() else {
-            return;
-        };
+        let Some(engine) = found.cloned() else { return };
         self.queues.watch_connections_of(&engine);
         let new = self.join_new_processes(&engine, node);
         self.interpreter.lanes.paths.roles.replace_connections(&engine);
@@ -289,9 +287,7 @@ impl Attach {
         late.extend(choose_targets(&engine, &self.options.named, capture));
         let mut observed: BTreeSet<u32> = self.probed.clone();
         observed.extend(late.iter().map(|target| target.pid));
-        let Some((probe, _)) = node.probe_and_discovery() else {
-            return;
-        };
+        let Some((probe, _)) = node.probe_and_discovery() else { return };
         // A connected process that another run watches is no process of this engine.
         let own = without_libzmq(&engine, &observed)
             .filter(|process| self.engine.processes.iter().any(|own| own.id == process.id));
@@ -355,9 +351,7 @@ impl Attach {
 
     /// Attaches to a process that started later, or was not on the path before.
     fn add_probe(&mut self, target: Target, process: &Process, node: &mut Node) {
-        let Some((probe, discovery)) = node.probe_and_discovery() else {
-            return;
-        };
+        let Some((probe, discovery)) = node.probe_and_discovery() else { return };
         // Also if the probe is refused, so that it is not tried again at each change.
         self.probed.insert(target.pid);
         let ports = discovery.ports(process.id.pid);

@@ -191,9 +191,7 @@ impl Multiparts {
         let number = self.number_of_message(name).unwrap_or(name.seq);
         // Two look-ups, because a borrow that is returned from one branch would last for all.
         if self.open.get(&socket).is_some_and(|open| open.is_continued_by(name)) {
-            let Some(open) = self.open.get_mut(&socket) else {
-                return MessagePart::Whole(number);
-            };
+            let Some(open) = self.open.get_mut(&socket) else { return MessagePart::Whole(number) };
             if usage.keeps_part(open, message.bytes) {
                 open.keep_part(message);
             }

@@ -294,9 +294,7 @@ impl Node {
     /// Observes the writes of a frontend for this run. Returns whether they are observed.
     pub(super) fn observe_frontend(&mut self, run: RunId, frontend: ProcessId) -> Result<bool, ProbeError> {
         let is_observed = self.other_receiver(run, frontend).is_some();
-        let Some(probe) = &mut self.probe else {
-            return Ok(false);
-        };
+        let Some(probe) = &mut self.probe else { return Ok(false) };
         if !is_observed && !probe.observe_writes(frontend.pid)? {
             return Ok(false);
         }
@@ -353,9 +351,7 @@ impl Node {
         if let Some(failure) = failure {
             return Err(failure.clone());
         }
-        let Some(probe) = probe else {
-            return Ok(counts);
-        };
+        let Some(probe) = probe else { return Ok(counts) };
         let mut delivery = Delivery { run, runs, receivers, counts: &mut counts, emit };
         match probe.poll_for(limit, |observation| delivery.deliver_observation(&observation)) {
             Ok(_) => {

@@ -109,9 +109,7 @@ impl Join {
     /// Emits the event of the oldest report, unless the tap has not observed the frame that it is about. The last delivery of a request also ends
     /// its response.
     fn pass_oldest_report(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
-        let Some(PeerEvent { at, action }) = self.reports.pop_front() else {
-            return;
-        };
+        let Some(PeerEvent { at, action }) = self.reports.pop_front() else { return };
         let what = match &action {
             PeerAction::Received { id, wakeup } => {
                 // The report is dropped: the tap has reported the frame as missed.

@@ -198,9 +198,7 @@ impl SocketWatch {
 
     /// Checks all files of the folder.
     fn scan_folder(&mut self) {
-        let Ok(entries) = std::fs::read_dir(self.folder.path()) else {
-            return;
-        };
+        let Ok(entries) = std::fs::read_dir(self.folder.path()) else { return };
         for entry in entries.flatten() {
             self.check_socket(&entry.file_name().to_string_lossy());
         }
@@ -211,9 +209,7 @@ impl SocketWatch {
         if is_made_by_tokengap(name) {
             return;
         }
-        let Ok(socket) = HeldPath::find_socket(&self.folder, name) else {
-            return;
-        };
+        let Ok(socket) = HeldPath::find_socket(&self.folder, name) else { return };
         // The move itself triggers an event for the relay's own socket, which is ignored.
         if self.sockets.get(name) == Some(&socket.metadata().ino()) {
             return;
@@ -252,9 +248,7 @@ impl SocketWatch {
         let holders_by_inode = find_holders(&inodes);
         let own_pid = std::process::id();
         for OpenConnection { socket_name, connection } in open {
-            let Some(holders) = holders_by_inode.get(&connection.connector) else {
-                continue;
-            };
+            let Some(holders) = holders_by_inode.get(&connection.connector) else { continue };
             self.known_connections.insert(connection);
             // The relay's own connection is not one that bypasses it.
             if holders.iter().all(|holder| holder.pid != own_pid) {

@@ -140,9 +140,7 @@ impl Located {
                 Err(why) => left.push(format!("{why:#}")),
             }
         }
-        let Some(&account) = accounts.first() else {
-            return nothing_to_move(&left);
-        };
+        let Some(&account) = accounts.first() else { return nothing_to_move(&left) };
         ensure!(
             accounts.iter().all(|other| *other == account),
             "the engine's processes run as several users, and tokengap moves the sockets of one: use --hop, or tokengap attach"

@@ -77,9 +77,7 @@ fn import_files(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let ImportedRun { analysis, input, recorder, .. } = read_logs(args)?;
     let report = Report::of(&analysis, &input);
-    let Some(recorder) = recorder else {
-        return args.report_output.write(&report);
-    };
+    let Some(recorder) = recorder else { return args.report_output.write(&report) };
     let path = recorder.path().to_owned();
     let written = recorder.finish(&input)?;
     if let Some(why) = written.stopped {

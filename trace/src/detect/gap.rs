@@ -23,9 +23,7 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
     let gap = ledger.gap();
     let worst_received_ns = ledger.worst_gap().map_or(0, |worst| worst.ns);
     let worst_ns = worst_received_ns.max(oldest_ns);
-    let Some(severity) = severity_of_received(context).max(gap_severity(oldest_ns)) else {
-        return;
-    };
+    let Some(severity) = severity_of_received(context).max(gap_severity(oldest_ns)) else { return };
     let above_warning = gap.count_above(GAP_WARNING_NS);
     let mut summary = describe_received_gaps(context, worst_received_ns);
     if oldest_ns >= GAP_WARNING_NS {

@@ -70,9 +70,7 @@ pub(super) fn detect_late_deliveries(context: &DetectContext<'_>, out: &mut Verd
     let explained_ns = sent_ns.saturating_mul(MIN_TIMES_LONGER).max(on_hop_ns.saturating_mul(2));
     let silence_ns = if delivered_ns > explained_ns { delivered_ns } else { 0 };
     let worst = first_ns.max(silence_ns);
-    let Some(severity) = gap_severity(worst) else {
-        return;
-    };
+    let Some(severity) = gap_severity(worst) else { return };
     let receiver = engine.receiver();
     let place = if receives {
         format!("in the {receiver} after it received them")
@@ -140,9 +138,7 @@ fn late_behind_receive(ledger: &Ledger) -> Option<&LateLeg> {
 /// Tokens that wait in a frontend after the engine's server wrote them to it.
 pub(super) fn detect_late_frontend(context: &DetectContext<'_>, out: &mut Verdicts) {
     let waits = context.ledger.frontend();
-    let Some(severity) = gap_severity(waits.worst.ns) else {
-        return;
-    };
+    let Some(severity) = gap_severity(waits.worst.ns) else { return };
     let parts = [("first", &waits.first_token), ("last", &waits.last_token)];
     // A part without a long wait is not named.
     let late = parts.iter().filter(|(_, waits)| longest_wait_ns(waits) >= GAP_WARNING_NS);

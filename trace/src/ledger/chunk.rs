@@ -192,9 +192,7 @@ impl Ledger {
     /// Restarts a stream whose count begins again. Behind the scheduler, a stream not seen from its start began with late chunks of an
     /// earlier request and is reset. Otherwise the rid now belongs to another request, which gets a new record.
     fn restart_stream(&mut self, ticket: Ticket, stream_index: usize, context: &FrameContext, rid: &str) -> Ticket {
-        let Some(request) = self.table.get_mut(ticket) else {
-            return ticket;
-        };
+        let Some(request) = self.table.get_mut(ticket) else { return ticket };
         let is_whole = request.streams.get(stream_index).is_some_and(Stream::is_whole);
         let began_with_late_chunks = !is_whole || self.predecessors.contains_key(&ticket);
         if stream_index > 0 && !context.is_origin && began_with_late_chunks {
@@ -244,9 +242,7 @@ impl Ledger {
         if checked.step.verdict == CountVerdict::Fits {
             return;
         }
-        let Some(request) = self.table.get_mut(checked.ticket) else {
-            return;
-        };
+        let Some(request) = self.table.get_mut(checked.ticket) else { return };
         let totals = &mut self.totals;
         match checked.step.verdict {
             CountVerdict::JoinedLate => {
@@ -293,9 +289,7 @@ impl Ledger {
     fn apply_chunk(&mut self, checked: CheckedChunk, context: &FrameContext, chunk: &Chunk<'_>, sums: &mut FrameSums) {
         let CheckedChunk { ticket, stream_index, step } = checked;
         let any_origin = self.hops.any_origin;
-        let Some(request) = self.table.get_mut(ticket) else {
-            return;
-        };
+        let Some(request) = self.table.get_mut(ticket) else { return };
         // Until the scheduler is known, the first hop on which the request was seen stands for it.
         let is_from_scheduler = if any_origin { context.is_origin } else { stream_index == 0 };
         let is_repeat = step.verdict == CountVerdict::Repeat;
@@ -434,9 +428,7 @@ impl Ledger {
         count: Option<u32>,
     ) -> JudgedList {
         let CheckedChunk { ticket, stream_index, step } = checked;
-        let Some(request) = self.table.get_mut(ticket) else {
-            return JudgedList::default();
-        };
+        let Some(request) = self.table.get_mut(ticket) else { return JudgedList::default() };
         let stream = &request.streams[stream_index];
         let tracker = request.tracker.get_or_insert_with(|| {
             let early_count = self.early.count_reached(chunk.rid, context.at);

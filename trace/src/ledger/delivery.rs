@@ -19,9 +19,7 @@ const MIN_REPEATING_DELIVERIES: u8 = 2;
 
 /// Whether the delivery, which should list only new tokens, repeats those that the client already has (`tokens_before`) and adds new ones.
 fn repeats_all_tokens(delivery: &Delivery<'_>, tokens_before: u64) -> bool {
-    let Some(end_count) = delivery.completion_tokens.map(u64::from) else {
-        return false;
-    };
+    let Some(end_count) = delivery.completion_tokens.map(u64::from) else { return false };
     let has_new_tokens = end_count > tokens_before;
     let listed = u64::from(delivery.tokens);
     let lists_all = listed >= end_count && listed <= end_count + TOLERATED_EXTRA_TOKENS;
@@ -136,9 +134,7 @@ impl Ledger {
         if self.record_shared_delivery(at, ticket, &delivery) {
             return;
         }
-        let Some(request) = self.table.get_mut(ticket) else {
-            return;
-        };
+        let Some(request) = self.table.get_mut(ticket) else { return };
         request.last_at = request.last_at.max(at);
         // Once per response: those of every token need not be compared with the retries.
         if delivery.finished || request.tokens_delivered == 0 {

@@ -74,9 +74,7 @@ impl Ledger {
         self.pending_chunks -= chunks.len();
         let at = self.now;
         for chunk in chunks {
-            let Some(request) = self.table.get_mut(chunk.ticket) else {
-                continue;
-            };
+            let Some(request) = self.table.get_mut(chunk.ticket) else { continue };
             request.first_receive_missed |= chunk.is_first;
             if chunk.is_last {
                 // Otherwise the request would wait for this receive until its timeout.
@@ -139,12 +137,8 @@ impl Ledger {
 
     /// Records the chunks of one request on hop `id`; `waiting` are those still queued. Returns how many were entered.
     fn adopt_chunks_of_request(&mut self, ticket: Ticket, id: HopId, waiting: &[PendingChunk]) -> u64 {
-        let Some(request) = self.table.get_mut(ticket) else {
-            return 0;
-        };
-        let Some(stream) = request.streams.iter().find(|stream| stream.hop == id) else {
-            return 0;
-        };
+        let Some(request) = self.table.get_mut(ticket) else { return 0 };
+        let Some(stream) = request.streams.iter().find(|stream| stream.hop == id) else { return 0 };
         // Counts of a retracted request run behind, and pending chunks do not show by how much.
         let waiting = if request.retractions > 0 || stream.count.high == 0 { &[] } else { waiting };
         let early = self.early.count_reached(&request.rid, stream.first_at);

@@ -256,9 +256,7 @@ impl Ledger {
 
     /// Removes a request's record and keeps its summary. Returns false if it is not in the table.
     fn close_request(&mut self, ticket: Ticket, reason: CloseReason) -> bool {
-        let Some(mut request) = self.table.remove(ticket) else {
-            return false;
-        };
+        let Some(mut request) = self.table.remove(ticket) else { return false };
         self.totals.requests.settling -= u64::from(request.finish.is_some());
         self.totals.requests.ends_in_transit -= u64::from(request.is_end_in_transit);
         self.totals.requests.closed += 1;

@@ -326,9 +326,7 @@ impl Ledger {
         self.pending_receive.clear();
         self.totals.undecoded_times.record(at);
         self.silences.forget_current_silence();
-        let Some(hop_index) = self.register_frame(at, undecoded.id) else {
-            return;
-        };
+        let Some(hop_index) = self.register_frame(at, undecoded.id) else { return };
         let hop = &mut self.hops.all[hop_index];
         hop.count_undecoded(undecoded.reason);
         hop.counts.bytes += capped(undecoded.bytes);
@@ -388,9 +386,7 @@ impl Ledger {
     /// Records the outcomes of chunks of one request. All counts of outcomes are sums of what passes here.
     fn record_outcomes(&mut self, at: MonoNs, ticket: Ticket, judged: &JudgedList) {
         self.totals.chunks.outcomes.add_counts(judged.count_outcomes());
-        let Some(request) = self.table.get(ticket) else {
-            return;
-        };
+        let Some(request) = self.table.get(ticket) else { return };
         for chunks in judged.iter_with_carriers() {
             self.recent_chunks.keep_outcome(at, &request.rid, chunks);
             self.judged.push((ticket, chunks));

@@ -158,13 +158,9 @@ impl ProcessingStages {
         let stream = &streams[stream_index];
         let sender = stream.ends.from;
         let is_first_chunk = stream.chunks == 1 && stream.is_whole();
-        let Some(processing_stage) = self.all.get_mut(usize::from(sender)) else {
-            return;
-        };
+        let Some(processing_stage) = self.all.get_mut(usize::from(sender)) else { return };
         // Without a hop into the process, it is the first of the path.
-        let Some(incoming) = streams.iter().find(|stream| stream.ends.to == sender) else {
-            return;
-        };
+        let Some(incoming) = streams.iter().find(|stream| stream.ends.to == sender) else { return };
         if is_first_chunk && incoming.is_whole() {
             let ns = chunk.at.since(incoming.first_at);
             processing_stage.through.record(ns);
@@ -189,9 +185,7 @@ impl ProcessingStages {
         is_first_chunk: bool,
         limits: &mut CountedLimits,
     ) {
-        let Some(processing_stage) = self.all.get_mut(usize::from(role)) else {
-            return;
-        };
+        let Some(processing_stage) = self.all.get_mut(usize::from(role)) else { return };
         // The send may have been reported first.
         let sent = match_other_side(&mut self.waiting, in_process, role, StageSide::Received, chunk, limits);
         if let Some(sent) = sent.filter(|&sent| sent >= chunk.at) {

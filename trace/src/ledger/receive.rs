@@ -91,9 +91,7 @@ impl Ledger {
             hop.counts.frames_forwarded += 1;
             self.hops.groups[hop.group].relay.record(forwarded.since(at));
         }
-        let Some(lane) = hop.lanes.get_mut(&id.lane) else {
-            return;
-        };
+        let Some(lane) = hop.lanes.get_mut(&id.lane) else { return };
         // Without receives, the queue would only grow.
         if !hop.shows.received {
             return;
@@ -141,9 +139,7 @@ impl Ledger {
 
     /// Records that the receiver has processed a frame, and so the first chunks of requests in it.
     pub(super) fn record_processed(&mut self, at: MonoNs, id: FrameId) {
-        let Some(hop_index) = self.hops.index_or_add(id.hop, self.limits.hops) else {
-            return;
-        };
+        let Some(hop_index) = self.hops.index_or_add(id.hop, self.limits.hops) else { return };
         let hop = &mut self.hops.all[hop_index];
         // The receiver asks for its next frame as soon as it has processed this one.
         hop.requested_at = Some(at);
@@ -367,9 +363,7 @@ impl Ledger {
         let FrameReceive { at, position, .. } = receive;
         self.totals.chunks.received += 1;
         self.totals.tokens.received += u64::from(chunk.tokens);
-        let Some(request) = self.table.get_mut(chunk.ticket) else {
-            return;
-        };
+        let Some(request) = self.table.get_mut(chunk.ticket) else { return };
         request.tokens_received = request.tokens_received.saturating_add(chunk.tokens);
         // If this is not the observed receive of the first chunk, that one was missed.
         if request.received_first.is_none() && !(chunk.is_first && receive.is_observed) {

@@ -66,9 +66,7 @@ impl Ledger {
     /// Records how many bytes the kernel holds for a hop.
     pub(super) fn record_queue_sample(&mut self, at: MonoNs, sample: &QueueSample<'_>) {
         // A hop without frames has no group yet, and its queue is irrelevant.
-        let Some(group_index) = self.hops.group_named(sample.hop) else {
-            return;
-        };
+        let Some(group_index) = self.hops.group_named(sample.hop) else { return };
         let mut is_backlog_known = false;
         let mut frames = 0;
         let mut bytes = 0;

@@ -194,9 +194,7 @@ impl Request {
 
     /// Inter-token latency at both ends; empty if deliveries are not observed.
     pub fn itl(&self) -> ItlEnds {
-        let Some(itl) = &self.itl else {
-            return ItlEnds::default();
-        };
+        let Some(itl) = &self.itl else { return ItlEnds::default() };
         ItlEnds { sent: Spread::of_tally(&itl.sent), delivered: Spread::of_tally(&itl.delivered) }
     }
 

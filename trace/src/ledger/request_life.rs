@@ -180,9 +180,7 @@ fn follow_chunks(
     predicted_losses: Option<&Losses>,
     tool_calls: Option<&ToolCalls>,
 ) -> Vec<ChunkLife> {
-    let Some((origin, further_legs)) = legs.split_first() else {
-        return Vec::new();
-    };
+    let Some((origin, further_legs)) = legs.split_first() else { return Vec::new() };
     let if_not_received = if origin.observes_received { ChunkState::Waiting } else { ChunkState::Sent };
     // Token counts only grow, so the search on each leg goes on where it found the chunk before.
     let mut search_from = vec![0; further_legs.len()];
@@ -234,9 +232,7 @@ fn find_continuation<'c>(
     index: usize,
 ) -> Option<&'c ChunkRecord> {
     let same_index = chunks.get(index);
-    let Some(end) = chunk.end else {
-        return same_index;
-    };
+    let Some(end) = chunk.end else { return same_index };
     while chunks.get(*search_from).and_then(|seen| seen.end).is_some_and(|seen_end| seen_end < end) {
         *search_from += 1;
     }

@@ -89,9 +89,7 @@ impl Ledger {
 
     /// Whether this chunk begins a second live request with the rid: the known one is unfinished on another hop of the same name.
     pub(super) fn begins_concurrent_request(&self, ticket: Ticket, context: &FrameContext) -> bool {
-        let Some(request) = self.table.get(ticket) else {
-            return false;
-        };
+        let Some(request) = self.table.get(ticket) else { return false };
         let is_known_on_hop = request.streams.iter().any(|stream| stream.hop == context.hop);
         if is_known_on_hop || request.is_shared() || request.retractions > 0 {
             return false;
@@ -117,9 +115,7 @@ impl Ledger {
     /// Stops judging the request and the previous ones with its rid: they may be live at the same time.
     pub(super) fn stop_judging_shared(&mut self, ticket: Ticket) {
         let predecessors: Vec<Ticket> = self.predecessors_of(ticket).map(|predecessor| predecessor.ticket).collect();
-        let Some(request) = self.table.get_mut(ticket) else {
-            return;
-        };
+        let Some(request) = self.table.get_mut(ticket) else { return };
         if !request.is_shared() {
             // At least two, even if the record of the other one is closed.
             request.sharing_requests = u8::try_from(predecessors.len() + 1).unwrap_or(u8::MAX).max(2);
@@ -158,9 +154,7 @@ impl Ledger {
     /// Counts a delivery for a rid that several requests share, without judging it. Returns `false` if the rid is not shared, so that the
     /// delivery must be judged.
     pub(super) fn record_shared_delivery(&mut self, at: MonoNs, ticket: Ticket, delivery: &Delivery<'_>) -> bool {
-        let Some(request) = self.table.get_mut(ticket) else {
-            return false;
-        };
+        let Some(request) = self.table.get_mut(ticket) else { return false };
         if !request.is_shared() {
             if let Some(tracker) = &mut request.tracker
                 // It may be a late delivery of the previous request with the rid.

@@ -51,9 +51,7 @@ impl TypedTime {
     /// Parses a time of day such as `14:59:08`, or a time from the start such as `1:23` or `3.9s`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let time_of_day = TimeOfDay::parse(text);
-        let Some(ns) = units::parse_moment(text) else {
-            return time_of_day.map(Self::OfDay);
-        };
+        let Some(ns) = units::parse_moment(text) else { return time_of_day.map(Self::OfDay) };
         // `14:59` has both readings, of which the run decides; `14:59:08` is a time of day.
         if let Some(time) = time_of_day
             && !time.is_minute()

@@ -172,9 +172,7 @@ impl ServedResponse {
 
     /// Whether the arguments of the call with this index are in the response as the model wrote them.
     fn is_as_modelled(&self, rid: &str, call: usize) -> bool {
-        let Some(choice) = self.choice_index(rid) else {
-            return true;
-        };
+        let Some(choice) = self.choice_index(rid) else { return true };
         let written = self.written_arguments(choice);
         let arguments = written.get(call).and_then(|arguments| serde_json::from_str(arguments).ok());
         arguments.is_some_and(|arguments: Value| self.calls[choice].contains(&arguments))
@@ -191,9 +189,7 @@ impl ServedResponse {
         let mut arguments: Vec<String> = Vec::new();
         for text in self.steps.iter().filter_map(Step::written) {
             for data in text.split("data: ") {
-                let Ok(event) = serde_json::from_str::<Value>(data.trim()) else {
-                    continue;
-                };
+                let Ok(event) = serde_json::from_str::<Value>(data.trim()) else { continue };
                 for part in self.parts_of_calls(&event, choice) {
                     match indexes.iter().position(|known| *known == part.index) {
                         Some(call) => arguments[call] += &part.arguments,

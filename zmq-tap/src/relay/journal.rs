@@ -70,9 +70,7 @@ impl Journal {
 
     /// Queues a rare observation that must not be lost. If the queue is full, it is queued after all frames.
     pub(super) fn push_rare(&self, what: Observed) {
-        let Err(observation) = self.push(what) else {
-            return;
-        };
+        let Err(observation) = self.push(what) else { return };
         let was_announced = self.is_announced.swap(true, Ordering::Relaxed);
         if !was_announced {
             // Late observations are read in order, so the opening precedes all others of its connection.

@@ -184,9 +184,7 @@ impl PoolBlocks {
     fn reclaim_retired(&mut self) {
         let mut blocks_in_use = 0;
         while blocks_in_use < RETIRED_CHECKS.min(self.retired.len()) {
-            let Some(mut block) = self.retired.pop_front() else {
-                return;
-            };
+            let Some(mut block) = self.retired.pop_front() else { return };
             if block.try_reclaim() {
                 self.open.push(block);
             } else {

@@ -193,9 +193,7 @@ impl Scanner {
 
     /// Scans one byte of the greeting. Returns the number of bytes it took.
     fn scan_greeting(&mut self, byte: u8, mark: &mut impl FnMut(Mark)) -> usize {
-        let ScannerState::Greeting(reader) = &mut self.state else {
-            return 0;
-        };
+        let ScannerState::Greeting(reader) = &mut self.state else { return 0 };
         let step = reader.push_byte(byte);
         self.fed_bytes += 1;
         match step {
@@ -223,9 +221,7 @@ impl Scanner {
     /// Scans bytes of a frame header, which may be incomplete. After an invalid one, the next boundary is searched for. Returns the number of
     /// bytes it took.
     fn scan_header(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
-        let ScannerState::Header { buffer, filled } = &mut self.state else {
-            return 0;
-        };
+        let ScannerState::Header { buffer, filled } = &mut self.state else { return 0 };
         let buffered_before = *filled;
         let added = bytes.len().min(buffer.len() - buffered_before);
         buffer[buffered_before..buffered_before + added].copy_from_slice(&bytes[..added]);
@@ -259,9 +255,7 @@ impl Scanner {
     /// Searches for a boundary from the second byte of an invalid header on, of which the buffer had `buffered_before` bytes before this input.
     /// Returns the number of bytes of this input that the search has.
     fn search_after_invalid_header(&mut self, buffered_before: usize) -> usize {
-        let ScannerState::Header { buffer, .. } = self.state else {
-            return 0;
-        };
+        let ScannerState::Header { buffer, .. } = self.state else { return 0 };
         self.message_start = None;
         let start = self.fed_bytes - buffered_before as u64;
         // At least the first byte, so that the search continues behind it, wherever the input was cut.
@@ -276,9 +270,7 @@ impl Scanner {
 
     /// Emits the mark of the current frame if its body is complete.
     fn emit_complete_frame(&mut self, mark: &mut impl FnMut(Mark)) {
-        let ScannerState::Body { header, start, bytes_left: 0, name } = self.state else {
-            return;
-        };
+        let ScannerState::Body { header, start, bytes_left: 0, name } = self.state else { return };
         let span = Span { header: start, body: start + header.size as u64, end: self.fed_bytes };
         self.state = NO_HEADER;
         // A ZMTP 2.0 stream's first frame is its sender's identity.
@@ -294,9 +286,7 @@ impl Scanner {
 
     /// Continues the search for the start of a frame. Returns the number of bytes it took.
     fn search_boundary(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
-        let ScannerState::Seeking(search) = &mut self.state else {
-            return 0;
-        };
+        let ScannerState::Seeking(search) = &mut self.state else { return 0 };
         let Some(boundary) = search.feed(bytes) else {
             self.fed_bytes += bytes.len() as u64;
             if search.is_exhausted() {

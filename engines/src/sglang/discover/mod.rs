@@ -122,9 +122,7 @@ const MODULES: [(&str, &str); 2] = [("sglang/srt/rust_extensions", "_server."), 
 
 /// Returns whether the mapped file is a native module of SGLang.
 fn is_extension(mapped: &Path) -> bool {
-    let Some((folder, name)) = mapped.parent().zip(mapped.file_name()) else {
-        return false;
-    };
+    let Some((folder, name)) = mapped.parent().zip(mapped.file_name()) else { return false };
     let name = name.as_encoded_bytes();
     MODULES.iter().any(|(module, start)| folder.ends_with(module) && name.starts_with(start.as_bytes()))
 }

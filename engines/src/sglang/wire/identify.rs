@@ -107,9 +107,7 @@ fn split_state_into(doc: Doc<'_>, state: Node, rows: &mut RowBuffers) -> bool {
         rows.values.extend(pairs.iter().map(|[_, value]| *value));
         return true;
     }
-    let Some(mut entries) = doc.dict_entries(state) else {
-        return doc.is_nil(state);
-    };
+    let Some(mut entries) = doc.dict_entries(state) else { return doc.is_nil(state) };
     while let (Some(name), Some(value)) = (entries.next(), entries.next()) {
         rows.names.push(name);
         rows.values.push(value);

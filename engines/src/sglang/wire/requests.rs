@@ -170,9 +170,7 @@ fn read_pickled_batch<'a>(
     let mut request_depth = usize::MAX;
     let mut open_depth = 0;
     while let Some(item) = walk.next_item()? {
-        let WalkItem::Field { field, value_at, depth, is_first } = item else {
-            continue;
-        };
+        let WalkItem::Field { field, value_at, depth, is_first } = item else { continue };
         // A client may also choose the key `rid` in a dict of its own, which is nested deeper.
         if field == RequestField::Rid && is_first && depth <= request_depth {
             requests.push(DispatchedRequest::new(read_rid(text_at(message, value_at))?));

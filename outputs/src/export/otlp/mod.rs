@@ -155,9 +155,7 @@ impl LiveSpans {
     fn add_finding_spans(&mut self, now: MonoNs, analysis: &Analysis) {
         let source = &self.resource.source;
         let clock = self.opening.clock();
-        let Some(capture_start) = analysis.ledger().started() else {
-            return;
-        };
+        let Some(capture_start) = analysis.ledger().started() else { return };
         let reported_until = self.reported_until.replace(now);
         for finding in analysis.findings().into_iter().filter(|finding| finding.changed_at > reported_until) {
             let Some(&last) = finding.times.episodes().last() else { continue };

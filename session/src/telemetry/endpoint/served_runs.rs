@@ -77,9 +77,7 @@ impl ServedRuns {
     /// The runs that a request with this query asks for: that of the named engine, otherwise all. `Err` has the unknown name.
     pub(super) fn select_runs(&self, query: Option<&str>) -> Result<Vec<Arc<ServedRun>>, String> {
         let runs = self.list();
-        let Some(wanted) = query.and_then(engine_parameter) else {
-            return Ok(runs);
-        };
+        let Some(wanted) = query.and_then(engine_parameter) else { return Ok(runs) };
         match runs.into_iter().find(|run| run.name() == wanted) {
             Some(run) => Ok(vec![run]),
             None => Err(wanted),

@@ -157,9 +157,7 @@ impl SectionCursor {
             return Some(StreamStep::Section(self.store.start.clone()));
         };
         // Sections before the first kept one are gone.
-        let Some(index) = next.checked_sub(kept.first) else {
-            return Some(StreamStep::Behind);
-        };
+        let Some(index) = next.checked_sub(kept.first) else { return Some(StreamStep::Behind) };
         match kept.sections.get(index as usize) {
             Some(section) => {
                 self.next = Some(next + 1);

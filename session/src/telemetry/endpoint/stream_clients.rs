@@ -65,9 +65,7 @@ fn read_chunked(response: impl Read) -> ResponseBody {
     while !body.is_complete {
         line.clear();
         response.read_line(&mut line).ok();
-        let Ok(length) = usize::from_str_radix(line.trim(), 16) else {
-            return body;
-        };
+        let Ok(length) = usize::from_str_radix(line.trim(), 16) else { return body };
         // A line end follows each chunk.
         let mut chunk = vec![0; length + 2];
         if response.read_exact(&mut chunk).is_err() {

@@ -76,9 +76,7 @@ impl WaiterState {
     pub(super) fn pass_queued_chunks(&mut self, waiter: Waiter, account: &Account, mut give: impl FnMut(PeerDelivery)) {
         self.is_woken = false;
         let queued = std::mem::take(&mut self.out_list);
-        let Some((&last, earlier)) = queued.split_last() else {
-            return;
-        };
+        let Some((&last, earlier)) = queued.split_last() else { return };
         let tokens_before: u32 = earlier.iter().map(|chunk| chunk.tokens).sum();
         let earlier_chunks = earlier.len() as u64;
         let is_cumulative = self.mode == Mode::Cumulative;

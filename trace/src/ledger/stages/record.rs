@@ -24,9 +24,7 @@ impl Ledger {
         stages.counts.sends += u64::from(meaning.position == GapPosition::Begin);
         stages.counts.receives += u64::from(meaning.position == GapPosition::End);
         let ticket = self.table.ticket_of(stage.rid).unwrap_or_else(|| self.admit_request(stage.rid, at));
-        let Some(request) = self.table.get_mut(ticket) else {
-            return;
-        };
+        let Some(request) = self.table.get_mut(ticket) else { return };
         request.last_at = request.last_at.max(at);
         // Lines of several log files are only nearly in order.
         request.first_at = request.first_at.min(at);
@@ -109,9 +107,7 @@ impl Ledger {
     /// Pairs a request's first send with its first receive, whichever is logged last.
     fn record_logged_gap(&mut self, ticket: Ticket, StageMark { at, by, .. }: StageMark, position: GapPosition) {
         let stages = &mut self.stages;
-        let Some(request) = self.table.get_mut(ticket) else {
-            return;
-        };
+        let Some(request) = self.table.get_mut(ticket) else { return };
         match position {
             GapPosition::Begin => {
                 request.sent_first = Some(request.sent_first.map_or(at, |known| known.min(at)));

@@ -16,9 +16,7 @@ impl PickleMachine<'_, '_> {
     /// The array that `callable(*args)` constructs: the reconstructor over 64-bit words, or the constructor over a list, as in protocol 2.
     /// `None` for any other call.
     pub(super) fn construct_array(&mut self, callable: Node, args: Node) -> Option<Node> {
-        let (Node::Global(callable), Node::Tuple(args)) = (callable, args) else {
-            return None;
-        };
+        let (Node::Global(callable), Node::Tuple(args)) = (callable, args) else { return None };
         let callable = self.arena.globals[callable as usize];
         if self.name_bytes(callable.module) != b"array" {
             return None;
@@ -67,9 +65,7 @@ impl PickleMachine<'_, '_> {
     fn process_matching_calls<const N: usize>(&mut self, mut at: usize, known: &[u8]) -> usize {
         /// `MEMOIZE TUPLE MEMOIZE REDUCE MEMOIZE`; the last three bytes are masked.
         const CLOSE: u64 = u64::from_le_bytes([op::MEMOIZE, op::TUPLE, op::MEMOIZE, op::REDUCE, op::MEMOIZE, 0, 0, 0]);
-        let Some(known) = known.first_chunk::<N>() else {
-            return at;
-        };
+        let Some(known) = known.first_chunk::<N>() else { return at };
         // A call takes three memo slots and one value.
         let memo = self.limits.memo.saturating_sub(self.arena.memo.len()) / 3;
         let mut budget = memo.min(self.limits.stack.saturating_sub(self.stack.len()));
@@ -84,19 +80,13 @@ impl PickleMachine<'_, '_> {
             let places = self.arena.memo[slots..].as_chunks_mut().0.iter_mut();
             let mut count = 0;
             for (numbered, value) in places.zip(&mut self.stack[values..]) {
-                let Some((head, data)) = rest.split_first_chunk::<N>() else {
-                    break;
-                };
+                let Some((head, data)) = rest.split_first_chunk::<N>() else { break };
                 if head != known {
                     break;
                 }
                 let Some((&len, bytes)) = data.split_first() else { break };
-                let Some((_, close)) = bytes.split_at_checked(usize::from(len)) else {
-                    break;
-                };
-                let Some((tail, _)) = close.split_first_chunk() else {
-                    break;
-                };
+                let Some((_, close)) = bytes.split_at_checked(usize::from(len)) else { break };
+                let Some((tail, _)) = close.split_first_chunk() else { break };
                 if len % 8 != 0 || u64::from_le_bytes(*tail) & 0xff_ffff_ffff != CLOSE {
                     break;
                 }
@@ -134,9 +124,7 @@ impl PickleMachine<'_, '_> {
         if repeats == 0 {
             return;
         }
-        let Some(Node::Object(last)) = self.stack.last().copied() else {
-            return;
-        };
+        let Some(Node::Object(last)) = self.stack.last().copied() else { return };
         let limits = self.limits;
         let arena = &mut *self.arena;
         // Each object takes a record, two memo slots and a value. Those beyond a limit are left to the machine, which reports it.
