@@ -60,15 +60,21 @@ impl FromStr for Release {
             }
             (*part, rest) = leading_number(rest).ok_or(())?;
         }
+        Ok(Self { number, stage: ReleaseStage::from_suffix(rest) })
+    }
+}
+
+impl ReleaseStage {
+    /// Stage by what follows the number of a release. Unknown suffixes are ignored.
+    fn from_suffix(suffix: &str) -> Self {
         // Alpha and beta releases come before the final one, as candidates do.
-        let stage = if let Some(n) = ["rc", "a", "b"].iter().find_map(|prefix| number_after(rest, prefix)) {
-            ReleaseStage::Candidate(n)
-        } else if let Some(n) = number_after(rest, ".post") {
-            ReleaseStage::Post(n)
-        } else {
-            ReleaseStage::Final
-        };
-        Ok(Self { number, stage })
+        if let Some(n) = ["rc", "a", "b"].iter().find_map(|prefix| number_after(suffix, prefix)) {
+            return Self::Candidate(n);
+        }
+        match number_after(suffix, ".post") {
+            Some(n) => Self::Post(n),
+            None => Self::Final,
+        }
     }
 }
 

@@ -161,7 +161,9 @@ impl ServedResponse {
                 }
                 Step::Written(text) => {
                     pieces_written += 1;
-                    let bytes = self.bytes_of_piece(text, pieces_written == 1, pieces_written == pieces);
+                    let is_first = pieces_written == 1;
+                    let is_last = pieces_written == pieces;
+                    let bytes = self.bytes_of_piece(text, is_first, is_last);
                     let at = run.advance_clock();
                     reader.read_bytes(at, &bytes, true, &mut clients.server, &mut |event| run.apply_from_reader(event));
                 }
@@ -195,12 +197,11 @@ impl ServedResponse {
                     continue;
                 };
                 for part in self.parts_of_calls(&event, choice) {
-                    match indexes.iter().position(|known| *known == part.index) {
-                        Some(call) => arguments[call] += &part.arguments,
-                        None => {
-                            indexes.push(part.index);
-                            arguments.push(part.arguments);
-                        }
+                    if let Some(call) = indexes.iter().position(|known| *known == part.index) {
+                        arguments[call] += &part.arguments;
+                    } else {
+                        indexes.push(part.index);
+                        arguments.push(part.arguments);
                     }
                 }
             }
@@ -437,7 +438,7 @@ mod tests {
         let line = r#"{"parsers":["",""],"stream":true,"exact":true,"rids":["a"],"calls":[[]],
             "steps":[["a","Hi",1,null,null],["a",["H","i"],2,"stop",2],"data: [DONE]\n\n"]}"#;
         let response: ServedResponse = serde_json::from_str(line).expect("read");
-        assert_eq!(response.tokens(), 3);
+        assert_eq!(response.token_count(), 3);
         let [Step::Chunk(text), Step::Chunk(ids), Step::Written(end)] = response.steps.as_slice() else {
             panic!("{:?}", response.steps)
         };
