@@ -342,10 +342,7 @@ impl Decoders {
     pub fn decode<'a>(&'a mut self, format: &mut SocketFormat, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
         let index = match format.decoder_index {
             Some(known) => known,
-            None => {
-                let recognising = self.decoders.iter().position(|decoder| decoder.recognises(parts));
-                recognising.ok_or_else(|| Refused::unknown_format(parts))?
-            }
+            None => self.find_decoder(parts)?,
         };
         let decoded = self.decoders[index].decode(parts)?;
         // Other formats may have control messages of the same form.
@@ -353,5 +350,10 @@ impl Decoders {
             format.decoder_index = Some(index);
         }
         Ok(decoded)
+    }
+
+    fn find_decoder(&self, parts: &[&[u8]]) -> Result<usize, Refused> {
+        let recognising = self.decoders.iter().position(|decoder| decoder.recognises(parts));
+        recognising.ok_or_else(|| Refused::unknown_format(parts))
     }
 }

@@ -35,17 +35,8 @@ pub(crate) fn drop_capabilities(plan: &Plan) -> Result<DroppedRights> {
         return Ok(DroppedRights { kept: permitted, user_change: None });
     }
     let keep = capabilities_to_keep(plan, permitted)?;
-    // The bounding set comes first, since changing it needs CAP_SETPCAP. Without that capability `no_new_privs` still prevents any
-    // program from gaining capabilities.
-    for bit in 0..CAPABILITY_BITS {
-        let capability = CapabilitySet::from_bits_retain(1 << bit);
-        if !keep.contains(capability) && capability_is_in_bounding_set(capability).unwrap_or(false) {
-            match remove_capability_from_bounding_set(capability) {
-                Ok(()) | Err(Errno::PERM) => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
+    // The bounding set comes first, since changing it needs CAP_SETPCAP.
+    reduce_bounding_set(keep)?;
     match clear_ambient_capability_set() {
         // Linux before 4.3 has none.
         Ok(()) | Err(Errno::INVAL) => {}
@@ -58,6 +49,22 @@ pub(crate) fn drop_capabilities(plan: &Plan) -> Result<DroppedRights> {
     };
     set_capabilities(None, CapabilitySets { effective: keep, permitted: keep, inheritable: Capabilities::empty() })?;
     Ok(DroppedRights { kept: keep, user_change })
+}
+
+/// Removes all capabilities but these from the bounding set.
+fn reduce_bounding_set(keep: Capabilities) -> Result<()> {
+    for bit in 0..CAPABILITY_BITS {
+        let capability = CapabilitySet::from_bits_retain(1 << bit);
+        if keep.contains(capability) || !capability_is_in_bounding_set(capability).unwrap_or(false) {
+            continue;
+        }
+        match remove_capability_from_bounding_set(capability) {
+            // Without CAP_SETPCAP, `no_new_privs` still prevents any program from gaining capabilities.
+            Ok(()) | Err(Errno::PERM) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// The `permitted` capabilities that the plan keeps or its files need.

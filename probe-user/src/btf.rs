@@ -23,8 +23,13 @@ const RECORD_BYTES: usize = 12;
 const POINTER: u32 = 2;
 const STRUCT: u32 = 4;
 const UNION: u32 = 5;
+const TYPEDEF: u32 = 8;
+const VOLATILE: u32 = 9;
+const CONST: u32 = 10;
+const RESTRICT: u32 = 11;
 const FUNC: u32 = 12;
 const FUNC_PROTO: u32 = 13;
+const TYPE_TAG: u32 = 18;
 
 /// Maximum nesting of anonymous members; kernels have 3 or 4 levels.
 const MAX_NESTING: u32 = 16;
@@ -210,8 +215,7 @@ impl Btf {
             }
             let position = *self.types.get(type_id as usize)?;
             match self.type_info(position)?.kind {
-                // TYPEDEF VOLATILE CONST RESTRICT TYPE_TAG
-                8..=11 | 18 => type_id = self.referenced_type(position)?,
+                TYPEDEF | VOLATILE | CONST | RESTRICT | TYPE_TAG => type_id = self.referenced_type(position)?,
                 _ => return Some(position),
             }
         }

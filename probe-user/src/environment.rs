@@ -153,7 +153,7 @@ fn own_program() -> String {
         return FOUND_BY_SHELL.to_owned();
     }
     // Anything else is quoted, so that a shell takes it as one word.
-    let is_plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+@".contains(c));
+    let is_plain = path.chars().all(|character| character.is_ascii_alphanumeric() || "/._-+@".contains(character));
     if is_plain { path } else { format!("'{}'", path.replace('\'', r"'\''")) }
 }
 

@@ -328,13 +328,10 @@ fn check_status(response: &Response<Incoming>, target: &RunTarget) -> anyhow::Re
         }
         StatusCode::SERVICE_UNAVAILABLE => anyhow::bail!("it has too many clients"),
         StatusCode::BAD_REQUEST => anyhow::bail!("it watches several engines: name one as HOST:PORT/ENGINE"),
-        StatusCode::NOT_FOUND if target.engine.get().is_some() => {
-            anyhow::bail!(
-                "it watches no engine named {}",
-                target.engine.get().map_or("", |engine| engine.name.as_str())
-            )
-        }
-        StatusCode::NOT_FOUND => anyhow::bail!("it serves no /recording: use the address of tokengap's --metrics"),
+        StatusCode::NOT_FOUND => match target.engine.get() {
+            Some(engine) => anyhow::bail!("it watches no engine named {}", engine.name),
+            None => anyhow::bail!("it serves no /recording: use the address of tokengap's --metrics"),
+        },
         other => anyhow::bail!("it answers with status {other}: use the address of tokengap's --metrics"),
     }
 }

@@ -74,15 +74,15 @@ fn block_seeds(root: &Path) -> Result<Vec<Vec<u8>>> {
     let mut writer = BlockWriter::new(RecordedPayload::Tokens);
     let mut packer = BlockPacker::new()?;
     let mut seeds = Vec::new();
-    let mut count = 0;
+    let mut record_count = 0;
     for_each_record(root, |record| {
         match record {
             Record::Event(event) => writer.event(event),
             Record::Tick(now) => writer.tick(*now),
             _ => {}
         }
-        count += 1;
-        if count % RECORDS == 0
+        record_count += 1;
+        if record_count % RECORDS == 0
             && let Some(block) = writer.close()
         {
             seeds.push(seed_of_block(&mut packer, &block)?);

@@ -71,7 +71,7 @@ pub fn program(argv: &[String]) -> Option<Program<'_>> {
             return Some(Program::Script(argument));
         };
         // Single-letter options may be combined, up to one that takes the rest or the next argument: `-um race`.
-        let last_option = letters.trim_start_matches(|c| "bBdEiIOPqsSuvVx".contains(c));
+        let last_option = letters.trim_start_matches(|letter| "bBdEiIOPqsSuvVx".contains(letter));
         let is_program_elsewhere = letters.is_empty() || last_option.starts_with('c');
         // On standard input, or in the argument itself.
         if is_program_elsewhere {

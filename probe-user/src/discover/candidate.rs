@@ -232,7 +232,7 @@ impl Candidate {
         let argv = if matches!(self.stated, Some((_, RoleSource::Title))) { &[] } else { argv };
         package::import_path(PythonInterpreter {
             files,
-            version: self.python.as_ref().map(|p| p.value),
+            version: self.python.as_ref().map(|python| python.value),
             argv0: argv.first().map(String::as_str),
             script: match program(argv) {
                 Some(Program::Script(script)) => Some(script),
@@ -318,7 +318,7 @@ fn display_title(argv: &[String], stat: &ProcessStat, is_titled: bool, launcher:
             None => stat.comm.clone(),
         }
     };
-    text.chars().filter(|c| !c.is_control()).take(MAX_LENGTH).collect()
+    text.chars().filter(|character| !character.is_control()).take(MAX_LENGTH).collect()
 }
 
 /// Threads that libzmq names `ZMQbg/IO/0`, `ZMQbg/IO/1`, and so on.

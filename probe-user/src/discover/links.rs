@@ -117,9 +117,9 @@ impl HeldSockets {
 }
 
 /// Collects the sockets of the candidates, and records those that could not be read.
-fn collect_sockets(candidates: &[&Candidate], sockets: &[ProcessSockets], found: &mut FoundLinks) -> HeldSockets {
+fn collect_sockets(candidates: &[&Candidate], all_sockets: &[ProcessSockets], found: &mut FoundLinks) -> HeldSockets {
     let mut held = HeldSockets::default();
-    for (index, (candidate, sockets)) in candidates.iter().zip(sockets).enumerate() {
+    for (index, (candidate, sockets)) in candidates.iter().zip(all_sockets).enumerate() {
         match sockets {
             Ok(sockets) => {
                 if sockets.is_truncated {

@@ -76,8 +76,25 @@ impl Owners {
         roles: &[Option<RoleWithSource>],
         candidates: &[&Candidate],
     ) -> impl Iterator<Item = BlindSpot> {
+        // Processes that connect the same engines are one line.
+        let mut pids_by_mains: BTreeMap<Vec<u32>, Vec<u32>> = BTreeMap::new();
+        for (process, engines) in self.engines_by_process(links, roles) {
+            let is_main = roles[process].is_some_and(|(role, _)| role.is_main());
+            if engines.len() > 1 && !is_main {
+                let mains = engines.into_iter().map(|main| candidates[main].id.pid).collect();
+                pids_by_mains.entry(mains).or_default().push(candidates[process].id.pid);
+            }
+        }
+        pids_by_mains.into_iter().map(|(mains, pids)| BlindSpot::SharedProcesses { pids, mains })
+    }
+
+    /// By process: the owners of the engines with which it exchanges messages. Messages of control processes do not count.
+    fn engines_by_process(
+        &self,
+        links: &InterpretedLinks,
+        roles: &[Option<RoleWithSource>],
+    ) -> BTreeMap<usize, BTreeSet<usize>> {
         let engine_owners = self.owners_of_engines(links);
-        // By process: the owners of the engines with which it exchanges messages.
         let mut engines_by_process: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
         for (link, _) in links.hops() {
             let Some(connector) = link.connector else { continue };
@@ -91,16 +108,7 @@ impl Owners {
                 engines_by_process.entry(end).or_default().extend(&engines);
             }
         }
-        // Processes that connect the same engines are one line.
-        let mut pids_by_mains: BTreeMap<Vec<u32>, Vec<u32>> = BTreeMap::new();
-        for (process, engines) in engines_by_process {
-            let is_main = roles[process].is_some_and(|(role, _)| role.is_main());
-            if engines.len() > 1 && !is_main {
-                let mains = engines.into_iter().map(|main| candidates[main].id.pid).collect();
-                pids_by_mains.entry(mains).or_default().push(candidates[process].id.pid);
-            }
-        }
-        pids_by_mains.into_iter().map(|(mains, pids)| BlindSpot::SharedProcesses { pids, mains })
+        engines_by_process
     }
 
     /// Owners that are main processes of an engine: output flows between two processes of theirs.

@@ -105,7 +105,7 @@ impl InstalledReleases {
         let Ok(root) = process.root() else { return found };
         for dir in dirs {
             let Ok(names) = root.package_names(dir, MAX_ENTRIES) else { continue };
-            let names: Vec<&str> = names.iter().filter_map(|n| n.to_str()).collect();
+            let names: Vec<&str> = names.iter().filter_map(|name| name.to_str()).collect();
             for &engine in engines {
                 // As in Python, the first directory that has the package decides.
                 if found.release(engine).is_some() {
@@ -178,7 +178,7 @@ impl<'n> DistInfo<'n> {
 /// The `Version` header of `METADATA`. The text after the headers is ignored.
 fn parse_version_header(metadata: &[u8]) -> Option<String> {
     // An empty line ends the headers.
-    let mut headers = metadata.split(|&b| b == b'\n').take_while(|line| !line.trim_ascii().is_empty());
+    let mut headers = metadata.split(|&byte| byte == b'\n').take_while(|line| !line.trim_ascii().is_empty());
     let version = headers.find_map(|line| line.strip_prefix(b"Version:"))?;
     let version = std::str::from_utf8(version).ok()?.trim();
     if version.is_empty() || version.len() > MAX_VERSION_BYTES {

@@ -45,8 +45,8 @@ struct CandidateCounts {
 
 impl CandidateCounts {
     /// The count of candidates of this kind; `None` for a process that is no candidate.
-    fn count_mut(&mut self, state: &Examination) -> Option<&mut usize> {
-        match state {
+    fn count_mut(&mut self, examination: &Examination) -> Option<&mut usize> {
+        match examination {
             Examination::Candidate(candidate, _) if candidate.stated.is_some() => Some(&mut self.stated),
             Examination::Candidate(..) => Some(&mut self.unnamed),
             _ => None,
@@ -54,15 +54,15 @@ impl CandidateCounts {
     }
 
     /// Counts a process by the result of its examination.
-    fn count_process(&mut self, state: &Examination) {
-        if let Some(count) = self.count_mut(state) {
+    fn count_process(&mut self, examination: &Examination) {
+        if let Some(count) = self.count_mut(examination) {
             *count += 1;
         }
     }
 
     /// No longer counts a process with this result.
-    fn uncount_process(&mut self, state: &Examination) {
-        if let Some(count) = self.count_mut(state) {
+    fn uncount_process(&mut self, examination: &Examination) {
+        if let Some(count) = self.count_mut(examination) {
             *count -= 1;
         }
     }
@@ -241,7 +241,9 @@ impl ProcessCache {
     /// The properties of candidates whose changes are reported.
     fn comparable_candidates(&self) -> BTreeMap<ProcessId, impl PartialEq + use<>> {
         let candidates = self.candidates_in_any_order().map(|(candidate, _)| candidate);
-        candidates.map(|c| (c.id, (c.stated, c.libzmq.is_some(), c.inner_server))).collect()
+        candidates
+            .map(|candidate| (candidate.id, (candidate.stated, candidate.libzmq.is_some(), candidate.inner_server)))
+            .collect()
     }
 
     /// All candidates; [`Self::candidates`] has them in a fixed order.

@@ -134,7 +134,7 @@ pub(crate) struct Locator {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct AnalysisKey {
     library: CachedIdentity,
-    sought: u32,
+    sought_number: u32,
 }
 
 impl Locator {
@@ -142,16 +142,16 @@ impl Locator {
         Self { supervisor: Mutex::new(supervisor), cached: Mutex::default() }
     }
 
-    /// Probe points of a library with this identity, whose descriptor may locate it only. Waits as long as `peer` is open, but not for
-    /// the analysis of another library if this one is known.
+    /// Probe points of a library with this identity, whose descriptor may locate it only, for the [`Sought`] with this number. Waits as long
+    /// as `peer` is open, but not for the analysis of another library if this one is known.
     pub(crate) fn find_probe_points(
         &self,
-        sought: u32,
+        sought_number: u32,
         identity: CachedIdentity,
         library: BorrowedFd<'_>,
         peer: BorrowedFd<'_>,
     ) -> LocatorAnswer {
-        let key = AnalysisKey { library: identity, sought };
+        let key = AnalysisKey { library: identity, sought_number };
         if let Some(answer) = self.cached_answer(key) {
             return answer;
         }
@@ -160,7 +160,7 @@ impl Locator {
         if let Some(answer) = self.cached_answer(key) {
             return answer;
         }
-        let asked = request_analysis(supervisor.as_fd(), sought, library, peer);
+        let asked = request_analysis(supervisor.as_fd(), sought_number, library, peer);
         let answer = asked.unwrap_or_else(|error| Err(format!("cannot analyse its code: {error}")));
         let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         // After the limit, libraries are analysed again, which costs time only.
@@ -180,12 +180,12 @@ impl Locator {
 /// Sends a request to the supervisor and receives the answer of the process that it starts.
 fn request_analysis(
     supervisor: BorrowedFd<'_>,
-    sought: u32,
+    sought_number: u32,
     library: BorrowedFd<'_>,
     peer: BorrowedFd<'_>,
 ) -> io::Result<LocatorAnswer> {
     let (answer_reader, answer_writer) = io::pipe()?;
-    channel::send_message(supervisor, &sought.to_le_bytes(), &[library, answer_writer.as_fd()])?;
+    channel::send_message(supervisor, &sought_number.to_le_bytes(), &[library, answer_writer.as_fd()])?;
     // Otherwise the pipe would stay open when the process has ended.
     drop(answer_writer);
     receive_answer(answer_reader, peer)

@@ -76,7 +76,7 @@ impl ExaminedProcesses {
     fn has_stated_role(&self, process: &ProcDir) -> bool {
         let argv = split_strings(&process.read("cmdline", MAX_ARGUMENT_BYTES).unwrap_or_default());
         StatedRole::from_argv(&argv, None, self.engines).role.is_some()
-            || self.engines.iter().any(|e| e.is_frontend(&argv))
+            || self.engines.iter().any(|engine| engine.is_frontend(&argv))
     }
 
     /// Returns whether the process has libzmq, or the extension of an engine, in its executable mappings.

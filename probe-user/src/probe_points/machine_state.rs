@@ -246,6 +246,7 @@ impl MachineState {
     /// Whether a conditional branch is taken; `None` if no comparison of known numbers decides it.
     fn branch_condition(&self, branch: &Instruction) -> Option<bool> {
         let ComparedOperands { left, right } = self.compared?;
+        // Below and above compare the numbers without their signs, unlike less and greater.
         let below = (left as u32) < right as u32;
         let order = left.cmp(&right);
         Some(match branch.condition_code() {

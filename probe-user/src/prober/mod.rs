@@ -206,7 +206,8 @@ impl ProberServer {
         }
         let ClaimedLibrary { pid, set, file } = *library;
         let code = check::check_library(pid, set, file, &self.servers).map_err(Refusal::Kernel)?;
-        let found = self.locator.find_probe_points(code.sought, code.identity, file, peer).map_err(Refusal::Kernel)?;
+        let found =
+            self.locator.find_probe_points(code.sought_number, code.identity, file, peer).map_err(Refusal::Kernel)?;
         let batches = batches::batches_of_set(set, &found, target).map_err(|error| Refusal::from_error(&error))?;
         // The analysis runs elsewhere on bytes that the target controls, so its answer is checked.
         if !batches.iter().all(|batch| code.contains(batch)) {

@@ -48,7 +48,7 @@ pub(crate) fn parse_mapped_files(text: &[u8]) -> Vec<MappedFile> {
 /// Parses a line such as `7f12-7f34 r-xp 00002000 fe:00 247030      /usr/lib/x.so (deleted)`, and adds its file to `seen`. `None` as well
 /// if it was there before: most lines are further mappings of a file.
 fn parse_new_file(line: &[u8], seen: &mut HashSet<FileKey>) -> Option<MappedFile> {
-    let slash = line.iter().position(|&b| b == b'/')?;
+    let slash = line.iter().position(|&byte| byte == b'/')?;
     let head = std::str::from_utf8(&line[..slash]).ok()?;
     let mut fields = head.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
@@ -95,12 +95,12 @@ impl ExecutableMapping<'_> {
 
 /// The executable mappings of files in the text of `/proc/PID/maps`.
 pub(crate) fn executable_mappings(text: &[u8]) -> impl Iterator<Item = ExecutableMapping<'_>> {
-    text.split(|&b| b == b'\n').filter_map(parse_executable_mapping)
+    text.split(|&byte| byte == b'\n').filter_map(parse_executable_mapping)
 }
 
 /// Parses a line as [`parse_new_file`] does. `None` if the mapping is not executable or maps no file.
 fn parse_executable_mapping(line: &[u8]) -> Option<ExecutableMapping<'_>> {
-    let slash = line.iter().position(|&b| b == b'/')?;
+    let slash = line.iter().position(|&byte| byte == b'/')?;
     let head = std::str::from_utf8(&line[..slash]).ok()?;
     let mut fields = head.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;

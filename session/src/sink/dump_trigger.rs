@@ -115,7 +115,7 @@ mod tests {
     fn rules(every: Option<u64>, max: Option<u32>) -> DumpRules {
         DumpRules {
             min_severity: Severity::Critical,
-            min_interval_ns: every.map(|s| s * 1_000_000_000),
+            min_interval_ns: every.map(|seconds| seconds * 1_000_000_000),
             max_dumps: max,
         }
     }

@@ -329,6 +329,7 @@ async fn serve_connection(
         .header_read_timeout(limits.head_timeout)
         .max_buf_size(limits.request_bytes)
         .keep_alive(false)
+        // A client may close its sending side after the request.
         .half_close(true)
         .serve_connection(
             TokioIo::new(stream),

@@ -66,6 +66,7 @@ fn to_older_format(body: &str, counters: &[String]) -> String {
         }
         let words: Vec<&str> = line.splitn(4, ' ').collect();
         if let ["#", comment_kind, name, rest] = words[..] {
+            // In OpenMetrics, the comments of a counter name it without its suffix.
             let counter = counters.iter().find(|counter| counter.strip_suffix("_total") == Some(name));
             let name = counter.map_or(name, String::as_str);
             out.extend(["# ", comment_kind, " ", name, " ", rest]);

@@ -188,6 +188,7 @@ impl PushQueue {
         if let Some(run) = state.runs.get_mut(run.index) {
             run.is_closed = true;
         }
+        // Wakes the sender if it waits for a retry.
         self.changed.notify_all();
         let time_left = deadline.saturating_duration_since(Instant::now());
         let waited = self.changed.wait_timeout_while(state, time_left, |state| state.has_body_of(run));

@@ -13,7 +13,7 @@ const REPORT_CALLS: [&str; 6] = [
     ".add_degraded(",
     ".count_dropped_items(",
     "doubts.push(",
-    "self.note(",
+    "self.record_problem(",
     "degraded.extend(refused",
 ];
 

@@ -108,8 +108,8 @@ pub(crate) fn run_attacks(options: &AttackOptions) -> Result<()> {
         for _ in 0..WORKERS {
             scope.spawn(|| {
                 while let Some(script) = next_script(&waiting) {
-                    let outcome =
-                        run_script(script, &program, venv).unwrap_or_else(|e| AttackOutcome::Broken(format!("{e:#}")));
+                    let outcome = run_script(script, &program, venv)
+                        .unwrap_or_else(|error| AttackOutcome::Broken(format!("{error:#}")));
                     counts.lock().expect("no worker panics").count_outcome(&outcome);
                 }
             });

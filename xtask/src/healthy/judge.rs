@@ -161,7 +161,9 @@ impl ServedResponse {
                 }
                 Step::Written(text) => {
                     pieces_written += 1;
-                    let bytes = self.bytes_of_piece(text, pieces_written == 1, pieces_written == pieces);
+                    let is_first = pieces_written == 1;
+                    let is_last = pieces_written == pieces;
+                    let bytes = self.bytes_of_piece(text, is_first, is_last);
                     let at = run.advance_clock();
                     reader.read_bytes(at, &bytes, true, &mut clients.server, &mut |event| run.apply_from_reader(event));
                 }
@@ -191,12 +193,11 @@ impl ServedResponse {
             for data in text.split("data: ") {
                 let Ok(event) = serde_json::from_str::<Value>(data.trim()) else { continue };
                 for part in self.parts_of_calls(&event, choice) {
-                    match indexes.iter().position(|known| *known == part.index) {
-                        Some(call) => arguments[call] += &part.arguments,
-                        None => {
-                            indexes.push(part.index);
-                            arguments.push(part.arguments);
-                        }
+                    if let Some(call) = indexes.iter().position(|known| *known == part.index) {
+                        arguments[call] += &part.arguments;
+                    } else {
+                        indexes.push(part.index);
+                        arguments.push(part.arguments);
                     }
                 }
             }

@@ -136,7 +136,7 @@ impl ReleaseResults {
                 ResponseVerdict::EqualCalls => self.equal_calls += 1,
                 ResponseVerdict::Unjudged(why) => *self.unjudged.entry(why).or_default() += 1,
                 ResponseVerdict::Changed => {
-                    *self.changed.entry(response.tool_call_parser().to_owned()).or_default() += 1
+                    *self.changed.entry(response.tool_call_parser().to_owned()).or_default() += 1;
                 }
                 ResponseVerdict::Accused(kind) => *self.accused.entry(kind).or_default() += 1,
             }

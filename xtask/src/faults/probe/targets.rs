@@ -146,6 +146,7 @@ impl CgroupFreezer {
         ];
         for (root, file, [frozen_word, thawed_word]) in versions {
             let folder = Path::new(root).join(&name);
+            // This version is not mounted, or is read-only.
             if fs::create_dir(&folder).is_err() {
                 continue;
             }
