@@ -124,6 +124,7 @@ fn import_notes(stats: &ImportStats, zone: Option<&TimeZone>) -> Vec<String> {
         count(stats.known_records()),
         count(stats.unknown)
     )];
+    // Full rids are needed only for truncated ones.
     let cut = stats.rids_completed + stats.rids_ambiguous + stats.rids_incomplete;
     let evicted = if cut > 0 { stats.rids_evicted } else { 0 };
     let zone = match zone {

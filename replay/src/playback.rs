@@ -156,7 +156,7 @@ impl Source for Playback<'_> {
                 shown_findings.push(key);
             }
         }
-        self.player.execute(play, &shown_at);
+        self.player.execute_command(play, &shown_at);
         self.sought = None;
         if play == Play::PreviousFinding
             && let Some(target) = self.player.restart

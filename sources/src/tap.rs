@@ -175,7 +175,7 @@ impl Tap {
             Observed::Lost { direction, count, cause } => {
                 let hop = hop_id(pair, direction);
                 let at = MonoNs::now();
-                self.hops.announce(hop, at, sink);
+                self.hops.announce_hop(hop, at, sink);
                 let has_output = !self.hops.tapped[usize::from(hop.0)].hop.carries_requests;
                 let served = self.served.iter_mut().flatten().filter(|_| has_output);
                 let missed = Missed { hop: Some(hop), count, cause };
@@ -183,7 +183,7 @@ impl Tap {
             }
             Observed::Opened(at) => {
                 if self.hops.tapped[usize::from(forward.0)].hop.ends.is_some() {
-                    self.hops.announce(forward, at, sink);
+                    self.hops.announce_hop(forward, at, sink);
                 }
             }
             Observed::Rejected(direction) => {
@@ -262,7 +262,7 @@ impl Tap {
         sink: &mut dyn FnMut(&Event<'_>),
     ) {
         let RelayedFrame { id, read_at: at, bytes, .. } = frame;
-        self.hops.announce(id.hop, at, sink);
+        self.hops.announce_hop(id.hop, at, sink);
         let mut requests = Vec::new();
         let content = match parts {
             Ok(parts) => {

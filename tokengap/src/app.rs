@@ -185,7 +185,7 @@ pub(crate) fn print_reports(runs: &[RunReport], outcome: OutcomeArgs) -> anyhow:
     if runs.len() == 1 {
         return print_report(&worst.report, outcome);
     }
-    let mut out = output::stdout(form(outcome.json));
+    let mut out = output::stdout(escape_form(outcome.json));
     if outcome.json {
         serde_json::to_writer(&mut out, &RunsReport::of_runs(runs)).map_err(std::io::Error::from)?;
         writeln!(out)?;
@@ -209,7 +209,7 @@ pub(crate) fn print_message(message: &str) {
 
 /// Prints the report and returns the exit code for `--fail-on`.
 pub(crate) fn print_report(report: &Report, outcome: OutcomeArgs) -> anyhow::Result<ExitCode> {
-    output::write_result(None, &report_text(report, outcome.json)?, form(outcome.json), false)?;
+    output::write_result(None, &report_text(report, outcome.json)?, escape_form(outcome.json), false)?;
     Ok(exit_code(report.severity, outcome.fail_on))
 }
 
@@ -230,7 +230,7 @@ fn apply_reloaded_config(session: &mut Session, configured: &mut Configured) {
 }
 
 /// How a result with or without `--json` is escaped.
-pub(crate) fn form(json: bool) -> EscapeForm {
+pub(crate) fn escape_form(json: bool) -> EscapeForm {
     if json { EscapeForm::Json } else { EscapeForm::Text }
 }
 

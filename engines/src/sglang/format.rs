@@ -86,6 +86,7 @@ fn check_opening(message: &[u8], length: u64) -> Opening {
 /// Checks the header of a pickle, whose frame must fit into the message.
 fn check_pickle_opening(body: &[u8], length: u64) -> Opening {
     let frame_length = match *body {
+        // PROTO with its version, then FRAME with its length, which may not have arrived yet.
         [0x80, 4 | 5, 0x95, ref rest @ ..] => rest.first_chunk::<8>(),
         [0x80] | [0x80, 4 | 5] => None,
         _ => return Opening::No,

@@ -105,7 +105,7 @@ impl LogLines for Log {
         request::field_use(name)
     }
 
-    /// Parses a line of the request logger or of the request metrics.
+    /// Parses a line of the request logger or of the request metrics, and returns the name of its form.
     fn read_record(
         &self,
         record: &JsonRecord<'_>,

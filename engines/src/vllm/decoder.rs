@@ -328,7 +328,7 @@ impl OutputReader<'_, '_> {
             }
             let rid = utf8(rid).ok_or_else(|| column_error(message, at, "request_id", row, "not UTF-8"))?;
             // Where ids are not kept, the length of the list is enough.
-            let length_of_one = if self.ids.is_none() { one_id_len(&message[ids_at..]) } else { None };
+            let length_of_one = if self.ids.is_none() { single_id_list_len(&message[ids_at..]) } else { None };
             let (id_count, ids_end) = match length_of_one {
                 Some(length) => (1, ids_at + length),
                 None => self.read_new_ids(ids_at, row)?,
@@ -340,7 +340,7 @@ impl OutputReader<'_, '_> {
             if !tail_bytes.is_empty() && message[ids_end..].starts_with(tail_bytes) {
                 at = ids_end + tail_bytes.len();
             } else {
-                (at, tail) = read_tail(message, ids_end, row, layout)?;
+                (at, tail) = read_output_tail(message, ids_end, row, layout)?;
                 tail_bytes = &message[ids_end..at];
             }
             are_pooled &= tail.is_pooled;
@@ -393,9 +393,9 @@ fn read_output_head(bytes: &[u8], at: usize, fields: u32) -> Result<usize, Undec
     }
 }
 
-/// Length of a list of one id, which most outputs have; `None` for other lists.
+/// Length in bytes of a list of one id, which most outputs have; `None` for other lists.
 #[inline]
-fn one_id_len(bytes: &[u8]) -> Option<usize> {
+fn single_id_list_len(bytes: &[u8]) -> Option<usize> {
     match bytes {
         // An array of one (0x91), then an unsigned integer of 7, 8, 16 or 32 bits.
         [0x91, 0x00..=0x7f, ..] => Some(2),
@@ -407,7 +407,12 @@ fn one_id_len(bytes: &[u8]) -> Option<usize> {
 }
 
 /// Reads the fields of an output after its ids, of which the first is at `at`. Returns them with their end.
-fn read_tail(bytes: &[u8], mut at: usize, row: usize, layout: &OutputLayout) -> Result<(usize, OutputTail), Undecoded> {
+fn read_output_tail(
+    bytes: &[u8],
+    mut at: usize,
+    row: usize,
+    layout: &OutputLayout,
+) -> Result<(usize, OutputTail), Undecoded> {
     let OutputColumns { finish, finished, cached, prefill, pooling, events } = layout.columns;
     let mut tail = OutputTail::default();
     let mut has_ended = false;

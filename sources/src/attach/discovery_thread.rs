@@ -109,7 +109,7 @@ impl DiscoveryThread {
     }
 
     /// Updates the processes, their connections and the engines found. Never blocks.
-    pub(super) fn update(&mut self) {
+    pub(super) fn update_topology(&mut self) {
         let mut latest_topology = None;
         while let Ok(update) = self.updates.try_recv() {
             match update {

@@ -307,7 +307,7 @@ impl EngineRun {
         let found = {
             // Not held during the attach, which locks the node itself.
             let mut node = self.node.lock();
-            node.discovery.update();
+            node.discovery.update_topology();
             node.take_engine(self.run)
         };
         if let Some(found) = found
@@ -324,12 +324,12 @@ impl EngineRun {
         self.port = found.traits.port;
         self.model.clone_from(&found.traits.model);
         self.side = found.engine.settings.disaggregation.as_ref().map(|side| side.value.word);
-        let mut attached = Attach::join(&self.node, self.run, &found, &self.options, is_ring_read);
+        let mut attached = Attach::start_run(&self.node, self.run, &found, &self.options, is_ring_read);
         if let Ok(attach) = &attached
             && let Some(refusal) = attach.refusal()
         {
             // An attach that observes no frame counts as failed. Its probes are removed until the next attempt.
-            attach.release();
+            attach.release_run();
             attached = Err(anyhow::Error::msg(refusal));
         }
         match attached {
@@ -357,6 +357,7 @@ impl EngineRun {
 
     /// Continues the run with a new attach.
     fn begin_watching(&mut self, mut attach: Attach) {
+        // A hop has the same id after a restart of the engine.
         attach.interpreter.lanes.paths.ids = self.ids.clone();
         if self.keeps_ids {
             attach.keep_ids();
@@ -428,7 +429,7 @@ impl EngineRun {
         self.ids = attach.interpreter.lanes.paths.ids.clone();
         // The numbers of frames start at 0 again, so they need another generation.
         self.ids.generation += 1;
-        attach.release();
+        attach.release_run();
         self.node.lock().set_waiting(self.run, true);
     }
 }

@@ -129,6 +129,7 @@ fn name_engine(engine: &Engine, port: Option<u16>, model: Option<&str>) -> Strin
     if let Some(port) = port {
         return format!("{kind}:{port}");
     }
+    // Workers behind one frontend serve no port, and have the same model.
     if let Some(model) = model {
         let data_parallel_rank = engine.processes.iter().find_map(|process| process.rank.dp);
         return match data_parallel_rank {

@@ -47,6 +47,43 @@ enum CopiedObservation {
     Exited { pid: u32 },
 }
 
+impl CopiedObservation {
+    /// A copy of `observation`, whose bytes were copied to this range of the inbox's payloads.
+    fn of(observation: &Observation<'_>, payload: Range<usize>) -> Self {
+        match *observation {
+            Observation::Sent(Message { call, bytes, more, .. }) => {
+                Self::Sent(CopiedMessage { call, bytes, more, payload })
+            }
+            Observation::Received(Message { call, bytes, more, .. }) => {
+                Self::Received(CopiedMessage { call, bytes, more, payload })
+            }
+            Observation::Unsent(call) => Self::Unsent(call),
+            Observation::Processed(call) => Self::Processed(call),
+            Observation::Returned(call) => Self::Returned(call),
+            Observation::Egress { pid, record: Record { kind, head, .. } } => Self::Egress { pid, kind, head, payload },
+            Observation::Lost { cause, count } => Self::Lost { cause, count },
+            Observation::Exited { pid } => Self::Exited { pid },
+        }
+    }
+
+    /// The observation, with its bytes out of the inbox's payloads.
+    fn to_observation<'p>(&self, payloads: &'p [u8]) -> Observation<'p> {
+        match self {
+            Self::Sent(copied) => Observation::Sent(copied.with_payload(payloads)),
+            Self::Received(copied) => Observation::Received(copied.with_payload(payloads)),
+            Self::Unsent(call) => Observation::Unsent(*call),
+            Self::Processed(call) => Observation::Processed(*call),
+            Self::Returned(call) => Observation::Returned(*call),
+            Self::Egress { pid, kind, head, payload } => {
+                let record = Record { kind: *kind, head: *head, payload: &payloads[payload.clone()] };
+                Observation::Egress { pid: *pid, record }
+            }
+            Self::Lost { cause, count } => Observation::Lost { cause: *cause, count: *count },
+            Self::Exited { pid } => Observation::Exited { pid: *pid },
+        }
+    }
+}
+
 impl Inbox {
     /// An empty inbox of a limited size.
     pub(super) fn with_limit(max_bytes: usize) -> Self {
@@ -76,22 +113,7 @@ impl Inbox {
         let begin = self.payloads.len();
         self.payloads.extend_from_slice(payload_of(observation));
         let payload = begin..self.payloads.len();
-        self.entries.push(match *observation {
-            Observation::Sent(Message { call, bytes, more, .. }) => {
-                CopiedObservation::Sent(CopiedMessage { call, bytes, more, payload })
-            }
-            Observation::Received(Message { call, bytes, more, .. }) => {
-                CopiedObservation::Received(CopiedMessage { call, bytes, more, payload })
-            }
-            Observation::Unsent(call) => CopiedObservation::Unsent(call),
-            Observation::Processed(call) => CopiedObservation::Processed(call),
-            Observation::Returned(call) => CopiedObservation::Returned(call),
-            Observation::Egress { pid, record: Record { kind, head, .. } } => {
-                CopiedObservation::Egress { pid, kind, head, payload }
-            }
-            Observation::Lost { cause, count } => CopiedObservation::Lost { cause, count },
-            Observation::Exited { pid } => CopiedObservation::Exited { pid },
-        });
+        self.entries.push(CopiedObservation::of(observation, payload));
     }
 
     /// Adds an entry for the observations that did not fit, before later ones.
@@ -119,19 +141,7 @@ impl Inbox {
             }
             // One that makes the analysis fail is not passed again.
             self.passed += 1;
-            emit(&match entry {
-                CopiedObservation::Sent(copied) => Observation::Sent(copied.with_payload(payloads)),
-                CopiedObservation::Received(copied) => Observation::Received(copied.with_payload(payloads)),
-                CopiedObservation::Unsent(call) => Observation::Unsent(*call),
-                CopiedObservation::Processed(call) => Observation::Processed(*call),
-                CopiedObservation::Returned(call) => Observation::Returned(*call),
-                CopiedObservation::Egress { pid, kind, head, payload } => {
-                    let record = Record { kind: *kind, head: *head, payload: &payloads[payload.clone()] };
-                    Observation::Egress { pid: *pid, record }
-                }
-                CopiedObservation::Lost { cause, count } => Observation::Lost { cause: *cause, count: *count },
-                CopiedObservation::Exited { pid } => Observation::Exited { pid: *pid },
-            });
+            emit(&entry.to_observation(payloads));
         }
         let drained = self.passed - passed_before;
         self.remove_passed();

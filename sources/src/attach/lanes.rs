@@ -18,8 +18,8 @@ use super::roles::Roles;
 pub(super) use crate::translate::Sink;
 use crate::translate::{Clients, DispatchedMessage, ObservedBy, ObservedMessage, Translator, report_missed};
 
-/// Time after the last message during which messages count as flowing.
-const FLOWS_NS: u64 = 1_000_000_000;
+/// Time after a message during which there is traffic.
+const TRAFFIC_WINDOW_NS: u64 = 1_000_000_000;
 
 pub(super) struct Lanes {
     pub(super) matcher: Matcher,
@@ -210,7 +210,7 @@ impl Lanes {
     /// Returns whether messages were sent within the last second or are waiting.
     pub(super) fn has_traffic(&self) -> bool {
         let now = MonoNs::now();
-        let was_sent_recently = self.last_send_at.is_some_and(|at| now.since(at) < FLOWS_NS);
+        let was_sent_recently = self.last_send_at.is_some_and(|at| now.since(at) < TRAFFIC_WINDOW_NS);
         was_sent_recently || self.oldest_waiting_since().is_some()
     }
 
@@ -303,6 +303,7 @@ impl Lanes {
     /// Processes a frame from an unwatched sender, which can only be decoded where it is received.
     fn decode_unsent_frame(&mut self, message: &Message<'_>, sink: Sink<'_>) {
         let Call { at, socket, tid, wakeup, .. } = message.call;
+        // A watched sender's messages are decoded from the copy made there.
         if self.paths.roles.has_watched_sender() {
             return;
         }

@@ -136,7 +136,7 @@ fn response_id_reader_of(engine: &Engine) -> Option<ReadResponseId> {
 
 impl Attach {
     /// Ends the observation of the engine, whose run goes on.
-    fn release(&self) {
+    fn release_run(&self) {
         self.node.lock().release_run(self.run);
     }
 
@@ -211,6 +211,7 @@ impl Attach {
         let missing_parts = self.missing_parts();
         let node = self.node.lock();
         let mut blind_spots = node.discovery.topology().blind_spots.iter();
+        // First what the kernel refuses, since nothing else helps before that is solved.
         let why = if let Some(missing) = missing_parts.iter().find(|missing| missing.feature == Feature::Messages) {
             format!("{missing}; {}", missing.remedy())
         } else if let Some(hidden) = blind_spots.find(|blind_spot| self.may_hide_libzmq(blind_spot)) {
@@ -252,7 +253,7 @@ impl Attach {
         let handle = self.node.clone();
         let mut guard = handle.lock();
         let node = &mut *guard;
-        node.discovery.update();
+        node.discovery.update_topology();
         // A search of /proc takes longer than a turn, so it has a thread of its own, and only its changes are applied here.
         if node.discovery.changes() != self.followed_changes {
             self.followed_changes = node.discovery.changes();

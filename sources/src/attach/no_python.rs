@@ -58,7 +58,7 @@ impl PythonWatch {
         match *self {}
     }
 
-    pub(super) fn refused(&self, _: RunId) -> Vec<Degraded> {
+    pub(super) fn refusals_of_run(&self, _: RunId) -> Vec<Degraded> {
         match *self {}
     }
 

@@ -107,14 +107,14 @@ impl PythonWatch {
     }
 
     /// Processes of a run that cannot be sampled.
-    pub(super) fn refused(&self, run: RunId) -> Vec<Degraded> {
+    pub(super) fn refusals_of_run(&self, run: RunId) -> Vec<Degraded> {
         let of_run = self.sampled.iter().filter(|(_, process)| process.run == run);
         let pids: BTreeSet<u32> = of_run.map(|(pid, _)| *pid).collect();
-        self.options.reader.refused(&pids)
+        self.options.reader.refusals_among(&pids)
     }
 
     pub(super) fn degraded(&self, run: RunId) -> Vec<String> {
-        let refused = self.refused(run).into_iter().map(|d| format!("{d}; {}", d.remedy()));
+        let refused = self.refusals_of_run(run).into_iter().map(|d| format!("{d}; {}", d.remedy()));
         refused.chain(self.options.reader.notes()).collect()
     }
 }

@@ -121,6 +121,7 @@ impl SocketReads {
             observability.mark_connection_unread(pair);
         }
         for pair in self.new.drain(..) {
+            // Not while the frames of another connection between the two are lost.
             if !has_lost(&self.lost, pair) {
                 observability.mark_connection_read(pair, now);
             }

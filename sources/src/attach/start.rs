@@ -45,12 +45,12 @@ impl Attach {
         let found = FoundEngine::inspect(engine, options.may_read_tokenizers());
         let node = start_node(Some(watcher), std::slice::from_ref(&found), None, options)?;
         let run = node.lock().add_run(Some(&found.traits));
-        Self::join(&node, run, &found, options, false)
+        Self::start_run(&node, run, &found, options, false)
     }
 
     /// Attaches to an engine as a run of the node. `is_ring_read` says whether other runs read the ring meanwhile, so that this must not
     /// wait for files.
-    pub(super) fn join(
+    pub(super) fn start_run(
         node: &NodeHandle,
         run: RunId,
         found: &FoundEngine,
@@ -107,6 +107,7 @@ impl Attach {
         reads.observe_connections_of(engine, without_libzmq(engine, &probed), probe).map_err(anyhow::Error::msg)?;
         observe_inner_servers(&engine.processes, probe);
         probe.add_targets(&targets).context(refused)?;
+        // Observed since 0, thus for the whole run: no message was observed before.
         let mut observability = Observability::new(options.probe.processed, egress.shows_deliveries());
         for pid in probed.iter().filter(|pid| engine.process_with_pid(**pid).is_some_and(has_libzmq)) {
             observability.mark_watched(*pid, MonoNs(0));

@@ -111,11 +111,12 @@ impl Attach {
     /// Polls the attach for at most `patience` and reports the result per feature. Needs no traffic.
     pub fn try_features(&mut self, patience: Duration) -> Vec<FeatureRow> {
         let mut has_queue_sample = false;
-        let until = Instant::now() + patience;
+        let deadline = Instant::now() + patience;
+        // Only these two take time; everything else is known once attached.
         loop {
             self.poll(&mut |event| has_queue_sample |= matches!(event.what, What::Queue(_)));
             let is_all_known = has_queue_sample && self.is_stack_sampling_settled();
-            if is_all_known || Instant::now() >= until {
+            if is_all_known || Instant::now() >= deadline {
                 break;
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -130,7 +131,7 @@ impl Attach {
             return true;
         }
         let node = self.node.lock();
-        node.python.as_ref().is_some_and(|python| python.has_ended() || !python.refused(self.run).is_empty())
+        node.python.as_ref().is_some_and(|python| python.has_ended() || !python.refusals_of_run(self.run).is_empty())
     }
 
     /// Result for a feature. `has_queue_sample`: the kernel has answered at least one query of queues.
@@ -186,6 +187,7 @@ impl Attach {
                 (self.availability_of_stacks(&mut why), "stacks read from the tokenizers' memory".to_owned())
             }
         };
+        // What was refused does not matter to a feature that works.
         if state == FeatureState::Works {
             why.clear();
         }
@@ -277,7 +279,7 @@ impl Attach {
             why.push(Reason::new(&missing_feature("python-stacks")));
             return FeatureState::Missing;
         };
-        let refused = python.refused(self.run);
+        let refused = python.refusals_of_run(self.run);
         why.extend(refused.iter().map(Reason::from));
         let cost = python.cost();
         if cost.readings > cost.failed {

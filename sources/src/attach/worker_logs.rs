@@ -41,7 +41,7 @@ impl LogPlace {
     }
 
     /// Opens the file that is at this place now: rotation replaces logs.
-    fn open(&self, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
+    fn open_current(&self, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
         match self {
             Self::Named(path) => process_files::open_named_regular(path, expected),
             Self::Stream { pid, descriptor } => process_files::open_output(*pid, *descriptor),
@@ -49,7 +49,7 @@ impl LogPlace {
     }
 
     /// Status of the file that is at this place now.
-    fn status(&self) -> Result<FileStatus, ReadError> {
+    fn current_status(&self) -> Result<FileStatus, ReadError> {
         match self {
             Self::Named(path) => process_files::named_status(path),
             Self::Stream { pid, descriptor } => process_files::output_status(*pid, *descriptor),
@@ -67,6 +67,7 @@ impl WorkerLogs {
     pub(super) fn follow_output(&mut self, process: &Process) {
         for descriptor in [1, 2] {
             let source = LogPlace::Stream { pid: process.id.pid, descriptor };
+            // Most write to a terminal or a pipe, which cannot be followed.
             match self.follow_source(source.clone()) {
                 Ok(()) | Err(ReadError::NotRegular | ReadError::UnexpectedFileSystem) => {}
                 Err(error) => tracing::info!("{} cannot be followed: {error}", source.path().display()),
@@ -76,7 +77,7 @@ impl WorkerLogs {
 
     /// Follows a log from its current end, unless it is already followed.
     fn follow_source(&mut self, source: LogPlace) -> Result<(), ReadError> {
-        let file = source.open(ExpectedFile::ANY)?;
+        let file = source.open_current(ExpectedFile::ANY)?;
         // Standard output and error may be one file.
         let is_followed = self.logs.iter().any(|log| log.file.device == file.device && log.file.inode == file.inode);
         if !is_followed {
@@ -122,12 +123,12 @@ impl FollowedLog {
 
     /// Reopens a rotated log and rewinds a truncated one.
     fn check_rotation(&mut self) -> std::io::Result<()> {
-        let current = self.source.status()?;
+        let current = self.source.current_status()?;
         let is_same_file = self.file.device == current.device && self.file.inode == current.inode;
         if !is_same_file {
             // A link in place of the rotated file must not lead to a file of another user.
             let same_owner = ExpectedFile { owner_uid: Some(self.file.owner_uid), ..ExpectedFile::ANY };
-            self.file = self.source.open(same_owner)?;
+            self.file = self.source.open_current(same_owner)?;
             self.unfinished_line.clear();
         } else if current.size_bytes < self.file.file().stream_position()? {
             self.file.file().rewind()?;

@@ -106,22 +106,33 @@ impl Join {
         }
     }
 
-    /// Emits the event of the oldest report, unless the tap has not observed the frame that it is about. The last delivery of a request also ends
-    /// its response.
+    /// Emits the event of the oldest report, if it has one. The last delivery of a request also ends its response.
     fn pass_oldest_report(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         let Some(PeerEvent { at, action }) = self.reports.pop_front() else { return };
-        let what = match &action {
+        let Some(what) = self.event_of_report(&action) else { return };
+        sink(&Event { at, what });
+        if let PeerAction::Delivered(last) = &action
+            && last.finished
+        {
+            let end = Answer::new(&last.rid, None, None);
+            sink(&Event { at, what: What::Answered(end) });
+        }
+    }
+
+    /// The event for a report; `None` if it is about a frame that the tap has not observed. A frame that was processed is forgotten.
+    fn event_of_report<'r>(&mut self, action: &'r PeerAction) -> Option<What<'r>> {
+        Some(match action {
             PeerAction::Received { id, wakeup } => {
                 // The report is dropped: the tap has reported the frame as missed.
                 if !self.frames.contains(id) {
-                    return;
+                    return None;
                 }
                 What::Received(Received { wakeup: *wakeup, ..Received::new(*id) })
             }
             PeerAction::Processed(id) => {
                 let was_observed = self.frames.remove(id);
                 if !was_observed {
-                    return;
+                    return None;
                 }
                 What::Processed(*id)
             }
@@ -140,14 +151,7 @@ impl Join {
                 without_text: 0,
             }),
             PeerAction::Serves(mode) => self.engine_event_in(*mode),
-        };
-        sink(&Event { at, what });
-        if let PeerAction::Delivered(last) = &action
-            && last.finished
-        {
-            let end = Answer::new(&last.rid, None, None);
-            sink(&Event { at, what: What::Answered(end) });
-        }
+        })
     }
 }
 

@@ -73,10 +73,11 @@ impl Demo {
             script.phases =
                 only.with_context(|| format!("{} has phases 1 to {of}: there is no phase {phase}", script.name))?;
         }
-        Self::play(script, seed, private_folder()?)
+        Self::start_in(private_folder()?, script, seed)
     }
 
-    fn play(script: Script, seed: u64, folder: TempDir) -> anyhow::Result<Self> {
+    /// Starts the peers and a tap between them, with the sockets in `folder`, which is removed with the demo.
+    fn start_in(folder: TempDir, script: Script, seed: u64) -> anyhow::Result<Self> {
         let stage = Stage::new(script, seed, folder.path(), Reports::new(), Network::sockets());
         let tap = start_tap(&stage.hops, folder.path())?;
         let play = Play::start(&stage)?;
@@ -115,7 +116,7 @@ impl About for Demo {
     }
 
     fn pending(&self) -> Option<String> {
-        let open = self.stage.account.open();
+        let open = self.stage.account.open_requests();
         (open > 0).then(|| format!("{open} requests of the demo are still waiting for their last tokens"))
     }
 
@@ -187,7 +188,7 @@ impl Play {
             .enable_all()
             .build()
             .context("cannot start the demo's runtime")?;
-        let peers = runtime.block_on(stage.open())?;
+        let peers = runtime.block_on(stage.start_peers())?;
         let (end_signal, ended) = oneshot::channel();
         let thread = thread::Builder::new()
             .name("demo-peers".into())

@@ -252,13 +252,13 @@ impl SocketWatch {
             self.known_connections.insert(connection);
             // The relay's own connection is not one that bypasses it.
             if holders.iter().all(|holder| holder.pid != own_pid) {
-                self.reconnect(&socket_name, connection, holders[0]);
+                self.reconnect_sender(&socket_name, connection, holders[0]);
             }
         }
     }
 
     /// Closes a connection to the engine's own socket, so that its process connects again, to the relay. Each connection is tried once.
-    fn reconnect(&mut self, name: &str, connection: PeerConnection, holder: Holder) {
+    fn reconnect_sender(&mut self, name: &str, connection: PeerConnection, holder: Holder) {
         let comm = std::fs::read_to_string(format!("/proc/{}/comm", holder.pid)).unwrap_or_default();
         let peer = format!("{name}: process {} ({})", holder.pid, comm.trim_end());
         if !self.reported.insert(format!("{peer} {}", connection.connector)) {

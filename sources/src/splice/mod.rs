@@ -197,9 +197,9 @@ fn find_live_connections(listener: &Planned) -> anyhow::Result<Vec<Live>> {
 
 /// Waits at most `patience` for `condition`, and returns whether it became true.
 fn wait_until(patience: Duration, condition: impl Fn() -> bool) -> bool {
-    let until = Instant::now() + patience;
+    let deadline = Instant::now() + patience;
     while !condition() {
-        if Instant::now() >= until {
+        if Instant::now() >= deadline {
             return false;
         }
         thread::sleep(Duration::from_millis(1));

@@ -186,6 +186,7 @@ fn open_socket(names: Vec<String>, path: &Path, pid: u32, account: Account) -> a
     let no_name = || format!("{} is not the name of a socket file", path.display());
     let parent = path.parent().with_context(no_name)?;
     let file = path.file_name().and_then(|name| name.to_str()).with_context(no_name)?;
+    // As the process sees it, which may be in a container.
     let base = if parent.is_absolute() { "root" } else { "cwd" };
     let folder = Folder::open_in_root(Path::new(&format!("/proc/{pid}/{base}/")), parent);
     let folder = folder.with_context(|| format!("cannot open the folder {} of process {pid}", parent.display()))?;

@@ -23,7 +23,7 @@ use trace::SamplingCost;
 
 pub(crate) use message::ThreadSamples;
 use message::{ReaderStatus, StackMessage, StackRequest};
-pub use serve::{serve, supervise};
+pub use serve::{serve_samples, supervise_reader};
 
 /// Maximum number of undelivered thread samples.
 const QUEUE: usize = 4_096;
@@ -125,7 +125,7 @@ impl StackReader {
     }
 
     /// Processes among `pids` that cannot be read, each with its cause and remedy.
-    pub(crate) fn refused(&self, pids: &BTreeSet<u32>) -> Vec<Degraded> {
+    pub(crate) fn refusals_among(&self, pids: &BTreeSet<u32>) -> Vec<Degraded> {
         let state = lock(&self.shared);
         let refused = state.status.refusals.iter().filter(|refused| pids.contains(&refused.pid));
         refused.cloned().map(UnreadableProcess::explain).collect()

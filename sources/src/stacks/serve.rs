@@ -29,7 +29,7 @@ fn socket_on_stdin() -> io::Result<UnixStream> {
 }
 
 /// Starts the reading process, and starts it again if it crashes. Returns once tokengap has ended, or there were too many crashes.
-pub fn supervise() -> anyhow::Result<()> {
+pub fn supervise_reader() -> anyhow::Result<()> {
     for start in 0..=RESTARTS {
         let mut command = Command::new("/proc/self/exe");
         command.args(["stacks", "--reader"]).stdin(OwnedFd::from(socket_on_stdin()?)).stdout(discarded_output()?);
@@ -61,7 +61,7 @@ fn describe_exit(status: ExitStatus) -> String {
 }
 
 /// The reading process: samples the requested processes until tokengap ends.
-pub fn serve() -> anyhow::Result<()> {
+pub fn serve_samples() -> anyhow::Result<()> {
     let from = socket_on_stdin()?;
     let (sender, requests) = channel();
     thread::Builder::new().name("requests".into()).spawn(move || {

@@ -77,7 +77,7 @@ impl LiveSource for Tap {
             observed += 1;
         }
         let shows_deliveries = self.served.iter().flatten().any(|served| served.clients.server.shows_deliveries());
-        self.hops.set_deliveries(shows_deliveries, sink);
+        self.hops.set_deliveries_visible(shows_deliveries, sink);
         // The relay's last observations may come while it closes.
         let has_closed = self.closing.as_ref().is_some_and(JoinHandle::is_finished);
         match observed {

@@ -102,7 +102,7 @@ impl RelayHops {
     }
 
     /// Announces a hop, unless that was done.
-    pub(super) fn announce(&mut self, id: HopId, at: MonoNs, sink: Sink<'_>) {
+    pub(super) fn announce_hop(&mut self, id: HopId, at: MonoNs, sink: Sink<'_>) {
         let tapped = &mut self.tapped[usize::from(id.0)];
         if tapped.is_announced {
             return;
@@ -128,12 +128,12 @@ impl RelayHops {
         let tapped = &mut self.tapped[usize::from(id.0)];
         if tapped.is_announced {
             tapped.is_announced = false;
-            self.announce(id, at, sink);
+            self.announce_hop(id, at, sink);
         }
     }
 
     /// Announces all hops again if the observability of deliveries has changed.
-    pub(super) fn set_deliveries(&mut self, are_observable: bool, sink: Sink<'_>) {
+    pub(super) fn set_deliveries_visible(&mut self, are_observable: bool, sink: Sink<'_>) {
         if self.are_deliveries_visible == are_observable {
             return;
         }
@@ -178,7 +178,7 @@ impl Hops for RelayHops {
         if let Some(MessageContent { kind, .. }) = content {
             self.tapped[usize::from(id.hop.0)].name_ends_by_kind(kind, self.formats);
         }
-        self.announce(id.hop, at, sink);
+        self.announce_hop(id.hop, at, sink);
         Some(id)
     }
 }

@@ -27,7 +27,7 @@ impl EngineProperties {
     pub(super) fn emit_known_once(&mut self, at: MonoNs, sink: Sink<'_>) {
         if self.is_unreported {
             self.is_unreported = false;
-            self.emit(at, sink);
+            self.emit_properties(at, sink);
         }
     }
 
@@ -37,11 +37,12 @@ impl EngineProperties {
             Engine { name: Some(shape.engine), version: Some(shape.schema), waiter: shape.waiter, ..Engine::default() };
         if self.found != found {
             self.found = found;
-            self.emit(at, sink);
+            self.emit_properties(at, sink);
         }
     }
 
-    fn emit(&self, at: MonoNs, sink: Sink<'_>) {
+    /// Emits the properties known or found so far.
+    fn emit_properties(&self, at: MonoNs, sink: Sink<'_>) {
         let known = self.known.as_ref().map(discover::Engine::to_event).unwrap_or_default();
         sink(&Event::new(at, What::Engine(complete_properties(known, self.found))));
     }

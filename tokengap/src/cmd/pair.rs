@@ -236,6 +236,7 @@ fn find_shown_request(
     decode: &RunningServer<'_>,
     shown: &ShownRequest,
 ) -> Option<PairRequest> {
+    // The two servers may know a request by different ids.
     let is_shown = |row: &&PairRow<'_>| {
         let prefill = row.prefill_server.and_then(|index| prefill_servers.get(index));
         let is_on_decode = shown.run_index == decode.run_index && row.decode_rid == shown.rid;

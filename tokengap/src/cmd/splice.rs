@@ -153,6 +153,7 @@ fn ask_for_confirmation() -> anyhow::Result<bool> {
 /// `tokengap splice --restore`: moves sockets back that a killed tokengap has left. Exit code 2 if one could not be.
 fn restore_recorded(args: &Args) -> anyhow::Result<ExitCode> {
     let mut folders = args.folder.clone();
+    // Engines create their sockets among the temporary files.
     if folders.is_empty() {
         folders.push(std::env::temp_dir());
     }

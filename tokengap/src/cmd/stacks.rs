@@ -22,9 +22,9 @@ pub(crate) fn run_stacks(args: &Args) -> anyhow::Result<ExitCode> {
     ignore_ending_signals()?;
     if args.reader {
         confinement::confine_stacks();
-        stacks::serve()?;
+        stacks::serve_samples()?;
     } else {
-        stacks::supervise()?;
+        stacks::supervise_reader()?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -60,7 +60,7 @@ pub(super) fn field_use(name: &str) -> FieldUse {
     }
 }
 
-/// Parses a JSON record.
+/// Parses a JSON record, and returns the name of its form. `None` for a record of something else.
 pub(super) fn read_record(
     record: &JsonRecord<'_>,
     sink: &mut dyn FnMut(&Statement<'_>),

@@ -55,6 +55,7 @@ pub(super) fn read_time_stats(
         ServerRole::Decode => "decode_completion",
     };
     let ended = Stage { tokens, ..Stage::new(rid.text, end, "scheduler") };
+    // With impossible durations, only the time of the end is used.
     let Ok(phases) = read_phases(&times, role) else {
         sink(&Statement { wall_ns: line_ns, ..stage_statement(rid, ended) });
         sink(&Statement {
@@ -65,6 +66,7 @@ pub(super) fn read_time_stats(
         return Ok(());
     };
     let spent_ns = phases.iter().fold(0, |sum: u64, phase| sum.saturating_add(phase.ns));
+    // The phases count from the begin that the line states, else they end at its timestamp.
     let Some(begin_ns) = read_begin_ns(&times).or_else(|| line_ns?.checked_sub(spent_ns)) else {
         sink(&Statement { wall_ns: line_ns, ..stage_statement(rid, ended) });
         return Ok(());
@@ -74,6 +76,7 @@ pub(super) fn read_time_stats(
     let mut at_ns = begin_ns;
     for phase in &phases {
         at_ns = at_ns.saturating_add(phase.ns);
+        // Only the end of the request has its tokens.
         let reached = if phase.end == end { ended } else { Stage::new(rid.text, phase.end, "scheduler") };
         sink(&Statement { wall_ns: Some(at_ns), ..stage_statement(rid, reached) });
     }

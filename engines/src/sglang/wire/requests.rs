@@ -7,7 +7,7 @@ use memchr::memmem::Finder;
 use trace::event::{DispatchKind, DispatchedRequest};
 
 use super::identify::{MODULE, unknown_class};
-use super::pickle::{PickleWalk, RequestField, WalkItem, field_int_at, ids_len_at, is_true_at, text_at};
+use super::pickle::{PickleWalk, RequestField, WalkItem, count_ids_at, field_int_at, is_true_at, text_at};
 use super::schema::{MessageForm, MessageLayout, layouts_of_class};
 use super::{Limits, Undecoded, not_a_codec};
 use crate::msgpack::{Head, be_bytes, payload_range, read_head, read_string, skip_in_excerpt, utf8};
@@ -137,7 +137,7 @@ pub(crate) fn read_pickled_request<'a>(
                 request = Some(DispatchedRequest::new(read_rid(text_at(head, value_at))?));
             }
             (WalkItem::Field { field: RequestField::InputIds, value_at, .. }, Some(request)) => {
-                request.prompt_tokens = ids_len_at(head, value_at, message.is_whole());
+                request.prompt_tokens = count_ids_at(head, value_at, message.is_whole());
                 break;
             }
             _ => {}
@@ -186,7 +186,7 @@ fn read_pickled_batch<'a>(
             // Ids precede the dicts that a client chooses; the room follows them.
             (RequestField::InputIds, Some(request)) if request.prompt_tokens.is_none() => {
                 // The walk ends at a list whose end was not captured.
-                request.prompt_tokens = ids_len_at(message, value_at, true);
+                request.prompt_tokens = count_ids_at(message, value_at, true);
             }
             (RequestField::BootstrapRoom, Some(request)) => {
                 let room = field_int_at(message, value_at).and_then(|room| u64::try_from(room).ok());

@@ -375,6 +375,7 @@ fn write_finish_reason(p: &mut Pickler<'_>, finish: Option<Finish>) {
     let Some(finish) = finish else { return p.none() };
     p.dict(|p| {
         p.interned("type");
+        // The value of the type, then the other keys, each with its value.
         match finish {
             Finish::Length(length) => {
                 p.interned("length");

@@ -69,7 +69,7 @@ impl Forwarder {
                 self.inbox.wait_for_item().await;
                 wakeup += 1;
             }
-            let Some(InboxMessage { id, parts: message }) = self.inbox.take() else { continue };
+            let Some(InboxMessage { id, parts: message }) = self.inbox.take_oldest() else { continue };
             self.stage.reports.push(PeerAction::Received { id, wakeup: Some(wakeup) });
             let Forwarded { chunks, outgoing } = self.transform_message(release, &mut decoder, &message)?;
             // Before the send, as in a real process, whose time delays its output.

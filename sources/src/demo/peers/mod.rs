@@ -77,7 +77,7 @@ impl Stage {
     }
 
     /// Binds every inbox, connects, and starts the peers. The inner future lasts until every client has received its last tokens.
-    pub(super) async fn open(&self) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + Send + use<>> {
+    pub(super) async fn start_peers(&self) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + Send + use<>> {
         let mut random = Random::new(self.seed);
         let mut inboxes = Vec::with_capacity(self.hops.len());
         for hop in &self.hops {
@@ -166,7 +166,7 @@ async fn await_end(
         while let Some(ended) = serving.join_next().await {
             ended.context("a demo scheduler, or its clients, failed")??;
         }
-        while account.open() > 0 {
+        while account.open_requests() > 0 {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())

@@ -36,7 +36,7 @@ impl Network {
         match self {
             Self::Sockets(in_flight) => Inbox::bind(hop, in_flight.clone()).await,
             #[cfg(test)]
-            Self::Memory(memory) => Ok(memory.bind(hop.id)),
+            Self::Memory(memory) => Ok(memory.inbox_of(hop.id)),
         }
     }
 
@@ -45,7 +45,7 @@ impl Network {
         match self {
             Self::Sockets(in_flight) => Ok(Outlet::Socket(Push::connect(hop, in_flight.clone()).await?)),
             #[cfg(test)]
-            Self::Memory(memory) => Ok(Outlet::Memory(memory.connect(hop.id)?)),
+            Self::Memory(memory) => Ok(Outlet::Memory(memory.open_lane(hop.id)?)),
         }
     }
 }
@@ -190,7 +190,7 @@ impl<T> Queue<T> {
     }
 
     /// Removes the oldest item, like `zmq_msg_recv`.
-    pub(super) fn take(&self) -> Option<T> {
+    pub(super) fn take_oldest(&self) -> Option<T> {
         self.items().pop_front()
     }
 

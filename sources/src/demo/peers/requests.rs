@@ -188,7 +188,7 @@ impl Clients {
             if stage.ending.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            if stage.account.open() < self.load.open {
+            if stage.account.open_requests() < self.load.open {
                 self.send_request(&stage);
             }
         }

@@ -51,7 +51,7 @@ impl Scheduler {
                 && due <= step
             {
                 next_freeze = Some(due + freezes.interval);
-                self.stage.account.count(|truth| truth.scheduler_freezes += 1);
+                self.stage.account.update_truth(|truth| truth.scheduler_freezes += 1);
                 sleep(freezes.length).await;
             }
             self.receive_requests()?;
@@ -77,7 +77,7 @@ impl Scheduler {
     fn receive_requests(&mut self) -> anyhow::Result<()> {
         let Stage { script, reports, sent_requests, .. } = &self.stage;
         let read_requests = script.engine.format().read_requests;
-        while let Some(InboxMessage { id, parts }) = self.inbox.take() {
+        while let Some(InboxMessage { id, parts }) = self.inbox.take_oldest() {
             reports.push(PeerAction::Received { id, wakeup: None });
             let parts: Vec<_> = parts.iter().map(|part| Excerpt::whole(part)).collect();
             let mut named_requests = Vec::new();
@@ -97,10 +97,10 @@ impl Scheduler {
     fn fill_batch(&mut self, limit: usize) {
         let joining = (limit - self.running.len()).min(self.waiting.len());
         let batch_entered = to_seconds(self.stage.reports.now());
-        self.running.extend(self.waiting.drain(..joining).map(|mut request| {
+        for mut request in self.waiting.drain(..joining) {
             request.times.batch_entered = batch_entered;
-            request
-        }));
+            self.running.push(request);
+        }
     }
 
     /// The end of a forward pass: encodes a frame with a chunk for each running request. Requests that end leave the batch, in the last step all.
@@ -124,7 +124,7 @@ impl Scheduler {
             });
         }
         let frame = self.stage.script.engine.encode_step(&rows, stats);
-        self.stage.account.count(|truth| {
+        self.stage.account.update_truth(|truth| {
             truth.chunks += rows.len() as u64;
             truth.tokens += ids.len() as u64;
         });
@@ -181,11 +181,11 @@ impl Stage {
             return;
         }
         if request.is_abandoned {
-            self.account.count(|truth| truth.tokens_abandoned += u64::from(tokens));
+            self.account.update_truth(|truth| truth.tokens_abandoned += u64::from(tokens));
             return;
         }
         request.is_abandoned = true;
-        self.account.count(|truth| {
+        self.account.update_truth(|truth| {
             truth.requests_abandoned += 1;
             // All tokens since the client left, which were not counted before.
             truth.tokens_abandoned += u64::from(request.tokens_abandoned);

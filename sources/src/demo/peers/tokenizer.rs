@@ -107,7 +107,7 @@ impl Tokenizer {
             self.serve_requests().await?;
             // Between two messages, the loop runs other tasks for some turns.
             if self.turn >= next_take
-                && let Some(InboxMessage { id, parts: message }) = self.inbox.take()
+                && let Some(InboxMessage { id, parts: message }) = self.inbox.take_oldest()
             {
                 self.process_message(id, &message).await?;
                 next_take = self.turn + TURNS_A_MESSAGE;
@@ -131,7 +131,7 @@ impl Tokenizer {
 
     /// `generate_request`: reads and prepares requests, and sends prepared ones to a scheduler.
     async fn serve_requests(&mut self) -> anyhow::Result<()> {
-        while let Some(Arrived { at: arrived, request }) = self.clients.take() {
+        while let Some(Arrived { at: arrived, request }) = self.clients.take_oldest() {
             let read_at = self.stage.reports.now();
             let phase = self.clock.current_phase(&self.stage.reports);
             let mut state = WaiterState::new(&request.rid, phase.mode, phase.clients_add_up);
@@ -150,7 +150,7 @@ impl Tokenizer {
                 prepared.push(ReadRequest { read_at, request });
             });
         }
-        while let Some(request) = self.prepared.take() {
+        while let Some(request) = self.prepared.take_oldest() {
             self.send_request(request).await?;
         }
         Ok(())
@@ -164,7 +164,7 @@ impl Tokenizer {
         let read_wall_time =
             SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(preparation);
         if preparation >= LATE {
-            account.count(|truth| truth.requests_dispatched_late += 1);
+            account.update_truth(|truth| truth.requests_dispatched_late += 1);
         }
         let prompt = std::mem::take(&mut request.prompt);
         let message = script.engine.encode_request(&RequestRow {
@@ -200,7 +200,7 @@ impl Tokenizer {
         for chunk in batch.chunks() {
             let Some(state) = self.states.get_mut(chunk.rid) else {
                 // "Received output for rid=.. but the state was deleted".
-                self.stage.account.count(|truth| truth.tokens_discarded += u64::from(chunk.listed.unwrap_or(0)));
+                self.stage.account.update_truth(|truth| truth.tokens_discarded += u64::from(chunk.listed.unwrap_or(0)));
                 if chunk.finish.is_some() {
                     self.stage.account.count_closed_request();
                 }
@@ -223,6 +223,7 @@ impl Tokenizer {
         let Some(state) = self.states.get_mut(rid) else { return };
         let mut finished = false;
         let Stage { script, account, reports, departures, .. } = &self.stage;
+        // The response begins only once.
         if let Some(times) = state.arrival.take() {
             reports.push(PeerAction::Responds { rid: Arc::clone(rid), times });
         }
@@ -231,7 +232,7 @@ impl Tokenizer {
             reports.push(PeerAction::Delivered(given));
         });
         if !finished && let Some(tokens) = state.left_after() {
-            account.count(|truth| truth.clients_left += 1);
+            account.update_truth(|truth| truth.clients_left += 1);
             reports.push(PeerAction::ClientLeft { rid: Arc::clone(rid), tokens });
             departures.insert(Arc::clone(rid), reports.now());
             finished = true;
@@ -302,7 +303,7 @@ mod tests {
             tokenizer.states.insert(rid.into(), state);
         }
         let all_served = async {
-            while account.open() > 0 {
+            while account.open_requests() > 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };

@@ -100,7 +100,7 @@ impl WaiterState {
         if earlier_chunks == 0 {
             return;
         }
-        account.count(|truth| {
+        account.update_truth(|truth| {
             if are_dropped {
                 truth.chunks_dropped += earlier_chunks;
                 truth.tokens_lost += u64::from(tokens_before);
@@ -115,7 +115,7 @@ impl WaiterState {
     fn count_affected_request(&mut self, account: &Account) {
         if !self.is_affected {
             self.is_affected = true;
-            account.count(|truth| truth.rids_affected += 1);
+            account.update_truth(|truth| truth.rids_affected += 1);
         }
     }
 
@@ -128,7 +128,7 @@ impl WaiterState {
             Mode::Cumulative => tokens - self.tokens_given,
         };
         self.tokens_given = chunk.completion_tokens;
-        account.count(|truth| truth.tokens_claimed += u64::from(new_for_client));
+        account.update_truth(|truth| truth.tokens_claimed += u64::from(new_for_client));
         if chunk.finished {
             account.count_closed_request();
         }
@@ -176,7 +176,7 @@ mod tests {
                 truth.tokens_claimed,
             ];
             assert_eq!((&given[..], counted), (deliveries, counts), "{mode:?} {waiter:?}");
-            assert_eq!(account.open(), 0);
+            assert_eq!(account.open_requests(), 0);
         }
     }
 

@@ -192,13 +192,13 @@ fn describe_libzmq(process: &Process) -> Option<String> {
     let release = library.release.as_ref().map_or("of unknown release".to_owned(), ToString::to_string);
     let what = match analyse_libzmq(process.id.pid, library) {
         Ok(code) => {
-            let places = if code.has_single_points { "code supported" } else { "probed at entries and returns" };
+            let probing = if code.has_single_points { "code supported" } else { "probed at entries and returns" };
             let layout = match code.has_known_layout {
                 Some(true) => "known message layout",
                 Some(false) => "unknown message layout",
                 None => "assumed message layout",
             };
-            format!("{places}, {layout}")
+            format!("{probing}, {layout}")
         }
         Err(error) => error,
     };

@@ -244,6 +244,7 @@ pub(crate) fn read_text_list<'a>(bytes: &'a [u8], mut add_text: impl FnMut(&'a [
     loop {
         at = match bytes.get(at) {
             Some(&op::STOP) => return Ok(()),
+            // Followed by the version, and by a length of eight bytes.
             Some(&op::PROTO) => at + 2,
             Some(&op::FRAME) => at + 9,
             Some(&(op::EMPTY_LIST | op::MEMOIZE | op::MARK | op::APPEND | op::APPENDS)) => at + 1,
@@ -258,7 +259,7 @@ pub(crate) fn read_text_list<'a>(bytes: &'a [u8], mut add_text: impl FnMut(&'a [
 
 /// Number of ids in the list or the array at `at`; `None` for another value, or if the captured bytes do not show it. `is_whole`: whether
 /// `bytes` is the whole message.
-pub(crate) fn ids_len_at(bytes: &[u8], at: usize, is_whole: bool) -> Option<u32> {
+pub(crate) fn count_ids_at(bytes: &[u8], at: usize, is_whole: bool) -> Option<u32> {
     let at = skip_frame_header(bytes, at);
     if *bytes.get(at)? != op::EMPTY_LIST {
         return count_array_ids(bytes, at);
