@@ -57,7 +57,7 @@ pub struct EngineRun {
     /// Hop ids used so far.
     ids: HopIds,
     keeps_ids: bool,
-        is_stopping: bool,
+    is_stopping: bool,
     /// Number of engines of this run that have exited.
     ended: u64,
     /// Total time during which no engine was watched.

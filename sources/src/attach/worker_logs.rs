@@ -182,7 +182,10 @@ mod tests {
             }
             made.expect("made");
             logs.read_new_lines(|line| panic!("{line}"));
-            assert_eq!(logs.logs[0].read_new_lines(&mut |_| ()).expect_err("refused").to_string(), "not a regular file");
+            assert_eq!(
+                logs.logs[0].read_new_lines(&mut |_| ()).expect_err("refused").to_string(),
+                "not a regular file"
+            );
         }
         assert!(logs.follow_log(&path).is_err());
     }
