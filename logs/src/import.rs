@@ -28,7 +28,9 @@ const MAX_OFFSET_SEARCH_BYTES: u64 = 256 * 1024;
 
 /// Reads timestamps without a zone at the offset that each file shows. A file that shows none gets the offset of the others, if they agree.
 fn derive_offsets(sources: &mut [LogSource], engines: &'static [&'static dyn LogLines], options: &ImportOptions) {
-    let mut reader = LogRecordReader::new(engines, ImportStats::default(), 0, false);
+    // Only timestamps are of interest.
+    let probing = ImportOptions { max_rids: 0, max_held_lines: 0, ..ImportOptions::default() };
+    let mut reader = LogRecordReader::new(engines, ImportStats::default(), &probing, false);
     let mut offsets = BTreeSet::new();
     for source in &mut *sources {
         derive_offset(source, &mut reader, options);
@@ -120,7 +122,7 @@ impl Import {
             other.first_ns.cmp(&one.first_ns).then_with(|| other.file.path.cmp(&one.file.path))
         });
         Ok(Self {
-            reader: LogRecordReader::new(engines, stats, options.max_rids, has_several_logs),
+            reader: LogRecordReader::new(engines, stats, &options, has_several_logs),
             queue: StatementQueue::new(options.window_ns),
             options,
             waiting,
@@ -138,6 +140,7 @@ impl Import {
         let lagging = (0..self.active.len()).min_by_key(|&index| self.active[index].frontier_ns);
         let Some(lagging_index) = lagging else {
             self.pass_events_before(u64::MAX, sink);
+            self.reader.emit_rejections(sink);
             return false;
         };
         let source = &mut self.active[lagging_index];

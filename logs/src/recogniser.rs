@@ -98,6 +98,13 @@ pub enum StatementKind<'l> {
     MergedChunks(Merged<'l>),
     /// The line belongs to one half of a request that a prefill and a decode server share.
     RequestHalf(RequestHalf<'l>),
+    /// A request was answered with this error status. The line names neither the request nor the engine.
+    Rejected {
+        /// HTTP status from 400 on.
+        status: u16,
+    },
+    /// The process serves this address.
+    ServerAddress(&'l str),
     /// The line has durations that cannot be: they are unknown.
     ImpossibleDurations,
 }

@@ -5,8 +5,9 @@ use std::rc::Rc;
 
 use serde_json::value::RawValue;
 use trace::clock::MonoNs;
-use trace::event::{Engine, Event, LoggedState, Merged, Stage, What};
+use trace::event::{Engine, Event, LoggedState, Merged, Rejection, Stage, What};
 
+use super::ImportOptions;
 use super::bootstrap_rooms::BootstrapRooms;
 use super::import_stats::ImportStats;
 use super::json_search::{JsonSearch, RecordContent, find_json_start, time_of_record};
@@ -15,6 +16,7 @@ use super::line_prefix::{first_timestamp, more_precise};
 use super::line_reader::LogLine;
 use super::line_shape::describe_shape;
 use super::log_source::{LogSource, LogWriter};
+use super::logged_rejections::{LoggedRejection, LoggedRejections};
 use super::recogniser::{LogLines, MarkMatch, Recogniser, RecordForm, RecordResult, Statement, StatementKind};
 use super::statement_queue::{QueuedKind, QueuedStatement, StatementQueue};
 use super::text::plain_text;
@@ -45,6 +47,7 @@ pub(super) struct LogRecordReader {
     form_counts: Vec<FormCount>,
     rids: KnownRids,
     rooms: BootstrapRooms,
+    rejections: LoggedRejections,
     /// Names that queued statements refer to by index.
     stage_names: Vec<Box<str>>,
     /// Names of the processes, which queued statements refer to by index.
@@ -62,9 +65,10 @@ impl LogRecordReader {
     pub(super) fn new(
         engines: &'static [&'static dyn LogLines],
         stats: ImportStats,
-        max_rids: usize,
+        options: &ImportOptions,
         has_several_logs: bool,
     ) -> Self {
+        let max_rids = options.max_rids;
         Self {
             stats,
             recogniser: Rc::new(Recogniser::new(engines)),
@@ -74,6 +78,7 @@ impl LogRecordReader {
             form_counts: Vec::new(),
             rids: KnownRids::new(max_rids),
             rooms: BootstrapRooms::new(max_rids / RIDS_PER_ROOM),
+            rejections: LoggedRejections::new(options.max_held_lines, has_several_logs),
             stage_names: Vec::new(),
             writers: Vec::new(),
             has_several_logs,
@@ -281,6 +286,15 @@ impl LogRecordReader {
         };
         sink(&Event::new(at, what));
     }
+
+    /// Passes on the rejected requests of all lines that were read, if they are of one engine. Only the end of the last file shows that, so these
+    /// events are later than their times.
+    pub(super) fn emit_rejections(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
+        for LoggedRejection { at_ns, status } in self.rejections.take_counted(self.is_engine_named, &mut self.stats) {
+            self.stats.events += 1;
+            sink(&Event::new(MonoNs(at_ns), What::Rejected(Rejection { status })));
+        }
+    }
 }
 
 /// Index of the start of the record in a text whose mark is at index `mark`, with the bracket of its timestamp: `[2026-01-18 07:55:00 TP0] `.
@@ -333,6 +347,15 @@ impl<'s, 't> RecordSink<'s, 't> {
         match statement.kind {
             StatementKind::RequestHalf(half) => self.reader.rooms.add_half(&half),
             StatementKind::ImpossibleDurations => self.reader.stats.impossible += 1,
+            StatementKind::ServerAddress(address) => {
+                self.is_dated = true;
+                self.reader.rejections.add_address(address);
+            }
+            StatementKind::Rejected { status } => {
+                let Some(at_ns) = self.stamp.map(|stamp| stamp.wall_ns) else { return };
+                self.is_dated = true;
+                self.reader.rejections.add_rejection(LoggedRejection { at_ns, status });
+            }
             StatementKind::Stage(stage) => {
                 let name = word_index(&mut self.reader.stage_names, stage.name);
                 let Stage { tokens, pending, gap_ns, .. } = stage;

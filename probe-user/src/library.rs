@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use adapter::discover::{EngineKind, InnerServer};
 use foreign::RegularFile;
 use memchr::memmem;
+use trace::engine::Version;
 
 use crate::discover::LibZmq;
 use crate::discover::libzmq;
@@ -191,7 +192,7 @@ fn read_and_analyse(pid: u32, library: &Library, set: PointSet) -> Result<(), St
 }
 
 /// Releases of libzmq with the message layout that the kernel side reads.
-const KNOWN_LAYOUT_RELEASES: RangeInclusive<[u16; 3]> = [4, 2, 5]..=[4, 3, 5];
+const KNOWN_LAYOUT_RELEASES: RangeInclusive<Version> = Version::new(4, 2, 5)..=Version::new(4, 3, 5);
 
 /// How the probe can attach to a libzmq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,7 +217,7 @@ pub fn analyse_libzmq(pid: u32, libzmq: &LibZmq) -> Result<CodeSupport, String> 
     }
     Ok(CodeSupport {
         has_single_points: probe_points.received.is_some() && probe_points.refused.is_some(),
-        has_known_layout: libzmq.release.map(|release| KNOWN_LAYOUT_RELEASES.contains(&release.number)),
+        has_known_layout: libzmq.release.map(|release| KNOWN_LAYOUT_RELEASES.contains(&release)),
     })
 }
 

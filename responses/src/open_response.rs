@@ -16,6 +16,9 @@ use super::observed_calls::ObservedCalls;
 use super::server::{delivery_of_text, delivery_of_tokens};
 use super::{Limits, Server};
 
+/// HTTP status of a stream. It is written before the engine accepts the request, so a refusal is an event.
+const STATUS_OF_STREAM: u16 = 200;
+
 /// A response in progress.
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts about the response")]
@@ -41,6 +44,8 @@ pub(super) struct OpenResponse {
     is_done: bool,
     /// It is one body.
     is_body: bool,
+    /// Its HTTP status is an error.
+    is_rejected: bool,
     /// How the response ended, if that is known before its connection ends.
     end: Option<AnswerEnd>,
 }
@@ -136,6 +141,7 @@ impl OpenResponse {
                 self.says_end = false;
                 self.is_done = false;
                 self.is_body = false;
+                self.is_rejected = false;
                 self.parts.clear();
             }
             ResponseElement::StreamNamed(name) => {
@@ -147,7 +153,10 @@ impl OpenResponse {
                 self.writes = Writes::observed_from_start();
             }
             ResponseElement::Completion(completion) => self.record_completion(completion, limits, server, sink),
-            ResponseElement::Rejected(status) => sink.emit(What::Rejected(Rejection { status })),
+            ResponseElement::Rejected(status) => {
+                self.is_rejected = true;
+                sink.emit(What::Rejected(Rejection { status }));
+            }
             ResponseElement::Failed => self.end = Some(AnswerEnd::Failed),
             // An error that was written before says more.
             ResponseElement::CutShort => _ = self.end.get_or_insert(AnswerEnd::ServerLeft),
@@ -420,6 +429,9 @@ impl OpenResponse {
         sink: &mut EventSink<'_>,
     ) {
         let end = self.settle_end(end, unacknowledged);
+        if end == AnswerEnd::Failed && self.is_refused_stream() {
+            sink.emit(What::Rejected(Rejection { status: STATUS_OF_STREAM }));
+        }
         let lacks_end = self.is_fully_observed && end == AnswerEnd::Whole && !self.says_end;
         let done = (self.is_fully_observed && !self.is_body).then_some(self.is_done);
         // Recorded once for the whole response.
@@ -464,6 +476,11 @@ impl OpenResponse {
                 server.frontends.record_worker_end(context, rid, writes, sink);
             }
         }
+    }
+
+    /// Whether no event of the response names a request, and its status does not say that it has an error.
+    fn is_refused_stream(&self) -> bool {
+        self.parts.is_empty() && self.is_fully_observed && !self.is_rejected
     }
 
     /// Whether a request plane announced its request with the engine's id.

@@ -6,7 +6,6 @@ mod about;
 mod observer;
 pub mod own;
 pub mod playback;
-pub mod remote;
 mod run;
 mod session;
 mod signals;

@@ -4,13 +4,12 @@ use std::fmt;
 use std::ops::Deref;
 use std::path::Path;
 
-use trace::engine::{Mode, Waiter};
+use trace::engine::{Mode, Version, Waiter};
 use trace::event::Kind;
 
 use super::hop::{Carries, Confidence, HopSeen};
 use super::launch::{FlagName, Flags};
 use super::python_version::PythonVersion;
-use super::release::Release;
 use super::role::{Rank, Role, RoleSource};
 use super::setting::{Origin, Setting};
 use crate::requests::ParseRequests;
@@ -324,9 +323,9 @@ impl Evidence<'_> {
     }
 
     /// Release of an engine's package.
-    pub fn release(&self, engine: &dyn Recognise) -> Option<Release> {
+    pub fn release(&self, engine: &dyn Recognise) -> Option<Version> {
         let installed = self.releases.iter().find(|known| known.engine.name() == engine.name());
-        installed.and_then(|known| known.release.value.parse().ok())
+        installed.and_then(|known| Version::of_package(&known.release.value))
     }
 
     /// Value of an environment variable.

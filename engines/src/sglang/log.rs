@@ -3,6 +3,7 @@
 //! `[TRACE ..]` and `[TOK ..]` lines are in no release. They come from a patch whose output is public in the report
 //! "Tokenizer Backpressure Bug (Decode TTFT)". All other forms come from the releases' own code (see docs/reference/import.md).
 
+mod access;
 mod health;
 mod python;
 mod request;
@@ -18,8 +19,23 @@ use trace::event::{LoggedState, Merged, Stage};
 #[derive(Debug)]
 pub struct Log;
 
+/// Lines of requests and processes, then those of the HTTP server.
+const FORMS: &[LineForm] = &{
+    let mut forms = [access::ADDRESS; OWN_FORMS.len() + access::FORMS.len() + 1];
+    let mut index = 0;
+    while index < OWN_FORMS.len() {
+        forms[index] = OWN_FORMS[index];
+        index += 1;
+    }
+    while index < OWN_FORMS.len() + access::FORMS.len() {
+        forms[index] = access::FORMS[index - OWN_FORMS.len()];
+        index += 1;
+    }
+    forms
+};
+
 /// `[TOK recv]` precedes the other `[TOK ..]` lines, because the first mark that fits decides.
-const FORMS: &[LineForm] = &[
+const OWN_FORMS: &[LineForm] = &[
     LineForm { mark: "[TRACE ", name: "trace", parse: read_trace },
     LineForm { mark: "[TOK recv]", name: "tok-recv", parse: read_tokenizer_state },
     LineForm { mark: "[TOK ", name: "tok-other", parse: read_tokenizer_state },

@@ -27,7 +27,7 @@ pub(super) const MAX_RID_BYTES: usize = 4096;
 #[derive(Debug)]
 pub struct Decoder {
     longest: usize,
-        /// Token ids are collected, and not only counted.
+    /// Token ids are collected, and not only counted.
     keeps_ids: bool,
     ids: Vec<i64>,
     chunks: Vec<Chunk<'static>>,

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::process::Command;
 
-use adapter::discover::{Carries, Codec, Confidence, HopSeen, Launcher, Origin, PackageRelease, Release, RoleSource};
+use adapter::discover::{Carries, Codec, Confidence, HopSeen, Launcher, Origin, PackageRelease, RoleSource};
 use engines::sglang::discover::role::{DETOKENIZER, ROUTER, SCHEDULER, TOKENIZER, WORKER};
 use probe_user::discover::{Engine, Process};
 use probe_user::library::analyse_libzmq;
-use trace::engine::{Mode, Waiter};
+use trace::engine::{Mode, Version, Waiter};
 use trace::path::Ends;
 
 use crate::peers::{Peer, SCRIPT, python, until, watcher};
@@ -33,7 +33,7 @@ fn assert_holds_its_sockets(hop: &HopSeen) {
 
 fn assert_has_the_wheels_libzmq(process: &Process) {
     let lib = process.libzmq.as_ref().expect("libzmq is mapped");
-    assert_eq!(lib.release, Some(Release::new(4, 3, 5)));
+    assert_eq!(lib.release, Some(Version::new(4, 3, 5)));
     assert!(lib.path.to_string_lossy().contains("/pyzmq.libs/libzmq-"), "{}", lib.path.display());
     assert!(analyse_libzmq(process.id.pid, lib).is_ok());
     assert_eq!(process.io_threads.len(), 2, "Context(2)");

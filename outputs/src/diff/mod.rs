@@ -20,7 +20,7 @@ use self::finding_change::Direction;
 pub use change_pattern::ChangePattern;
 pub use finding_change::{FindingChange, FindingSide, FindingState};
 pub use problem_outcome::{ProblemOutcome, ProblemState};
-use trace::words::{count, duration, names};
+use trace::words::{count, decimal_percent, duration, names};
 pub use wait_shift::{LegShift, WaitShift};
 
 use crate::report::{Report, hostile};
@@ -184,7 +184,7 @@ impl MeasureUnit {
             Self::PerSecond => format!("{}/s", count(value.round() as u64)),
             // A duration has no sign.
             Self::Ns => duration(value.max(0.0).round() as u64),
-            Self::Share => format!("{:.1} %", 100.0 * value),
+            Self::Share => decimal_percent(value),
             // Decimals of large numbers are noise.
             Self::Number if value >= 100.0 => count(value.round() as u64),
             Self::Number => format!("{value:.2}"),

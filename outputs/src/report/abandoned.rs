@@ -40,7 +40,6 @@ pub struct AbandonedRow {
     /// Number of tokens in them; `null` if the engine's log shows them.
     pub tokens: Option<u64>,
     /// The abort that the scheduler was sent; `null` if none was observed.
-    #[serde(default)]
     pub abort: Option<AbortRow>,
 }
 

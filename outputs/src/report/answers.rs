@@ -48,10 +48,8 @@ pub struct AnswerCounts {
     #[serde(default)]
     pub tokens_claimed: u64,
     /// Events with text or tokens, of HTTP responses; `null` without any.
-    #[serde(default)]
     pub events: Option<u64>,
     /// Maximum number of tokens in one event; `null` if no event shows its tokens.
-    #[serde(default)]
     pub event_tokens_max: Option<u32>,
 }
 

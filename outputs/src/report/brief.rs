@@ -419,7 +419,7 @@ mod tests {
         let unknown = Clock { start: None, ..clock };
         assert_eq!(unknown.describe_moment(1_500_000_000), "1.500 s");
         assert_eq!(unknown.describe_moment(76_804_000_000), "76.804 s");
-        assert!(unknown.capture(0).contains("the wall clock is unknown"));
+        assert!(unknown.describe_capture(0).contains("the wall clock is unknown"));
     }
 
     #[test]

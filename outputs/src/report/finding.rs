@@ -25,7 +25,6 @@ pub struct FindingLine {
     #[serde(default)]
     pub last_at_ns: u64,
     /// End of the problem; `null` if it lasts at the end of the capture.
-    #[serde(default)]
     pub ended_at_ns: Option<u64>,
     /// Time from the start to the last occurrence.
     #[serde(default)]
@@ -34,7 +33,7 @@ pub struct FindingLine {
     #[serde(default)]
     pub episodes: Vec<EpisodeLine>,
     /// Time that it explains: time to first token of all requests, or at least the longest wait. `null` if it explains none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub explained_ns: Option<u64>,
     /// Number of further episodes, each part of the one before it in the list.
     #[serde(default)]

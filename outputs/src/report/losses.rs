@@ -44,16 +44,12 @@ pub struct LossLine {
     /// Chunks lost.
     pub chunks: u64,
     /// First loss; `null` if only chunks without tokens are lost.
-    #[serde(default)]
     pub at_ns: Option<u64>,
     /// Last loss.
-    #[serde(default)]
     pub last_at_ns: Option<u64>,
     /// End of the losses; `null` while the request is unfinished and may lose more.
-    #[serde(default)]
     pub ended_at_ns: Option<u64>,
     /// Time from the first loss to the last.
-    #[serde(default)]
     pub duration_ns: Option<u64>,
     /// Missing positions in the output.
     pub ranges: Vec<LostRange>,

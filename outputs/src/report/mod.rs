@@ -63,7 +63,7 @@ pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, Th
 pub use slowest::SlowLine;
 pub use stacks::{StackFunctionLine, StackLine, StackShare};
 pub use tool_calls::{ToolCallCounts, ToolCallLine, explain_tool_calls};
-pub use ttft::{RequestLegLine, TtftGroupLine, TtftLegLine, TtftReport, UnobservedMomentLine};
+pub use ttft::{RequestLegLine, TtftGroupLine, TtftLegLine, TtftReport, UnobservedMomentLine, describe_bottleneck};
 
 /// Name of the schema in reports.
 pub const SCHEMA: &str = "tokengap.report/2";
@@ -90,19 +90,16 @@ pub struct Report {
     /// Requests by outcome.
     pub requests: Requests,
     /// Requests on their way to their first token; `null` if no message to the scheduler was observed.
-    #[serde(default)]
     pub dispatched: Option<Dispatched>,
     /// Where the time to first token goes; `null` if no message to the scheduler was observed.
-    #[serde(default)]
     pub ttft: Option<TtftReport>,
     /// Connections that clients opened; absent if none was observed to open.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub new_connections: Option<NewConnectionsReport>,
     /// The part of its prefill servers in a decode server's requests; absent unless both were observed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pair: Option<Box<PairReport>>,
     /// Times of requests that the engine itself sends; `null` if none of its output was observed.
-    #[serde(default)]
     pub engine_times: Option<EngineTimesCounts>,
     /// Tokens by the last stage they reached.
     pub tokens: Tokens,
@@ -124,7 +121,7 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<ToolCallCounts>,
     /// Requests that continued after their client left; absent without any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub abandoned: Option<AbandonedReport>,
     /// Waits of responses in a frontend; absent if none is known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -243,7 +240,6 @@ pub struct Requests {
     /// Requests with a finish reason, of any kind, in a frame.
     pub finished: u64,
     /// Requests that finished otherwise than by an abort, and whose end has reached the tokenizer; `null` in reports of older versions.
-    #[serde(default)]
     pub completed: Option<u64>,
     /// Requests that ended with an abort: in such a frame, or by an `AbortReq` alone.
     pub aborted: u64,
@@ -414,7 +410,6 @@ pub struct HopLine {
     /// Queue wait: received minus sent.
     pub queue_wait_ns: Option<Spread>,
     /// Its mean over frames.
-    #[serde(default)]
     pub queue_wait_mean_ns: Option<u64>,
     /// Non-empty buckets of the queue wait: start, end (exclusive), number of frames.
     pub queue_wait_classes: Vec<[u64; 3]>,
@@ -439,13 +434,10 @@ pub struct HopLine {
     /// Share of the window in which a receiver was processing a frame, mean over receivers; `null` if not observed.
     pub busy: Option<f64>,
     /// State of the receiving thread while frames waited; `null` if it was not sampled in such a time.
-    #[serde(default)]
     pub thread: Option<ThreadState>,
     /// Share of that time in which it ran; `null` likewise.
-    #[serde(default)]
     pub on_cpu: Option<f64>,
     /// Share of that time in which it waited for a CPU.
-    #[serde(default)]
     pub run_wait: Option<f64>,
     /// Ratio of the busiest receiver's chunks to their mean: 1 is even; `null` with a single receiver.
     pub imbalance: Option<f64>,

@@ -29,7 +29,6 @@ pub struct PairReport {
     /// Requests of the decode server that are in none of these numbers, because they are no longer kept.
     pub requests_evicted: u64,
     /// Number of finished requests of each server that were read, the newest; `null` if all were.
-    #[serde(default)]
     pub newest_finished: Option<u64>,
     /// Requests of the decode server that were not found; `null` if not all requests of a prefill server were read.
     pub decode_only: Option<u64>,

@@ -35,10 +35,8 @@ pub struct LegLine {
     /// State of the receiving thread while frames waited for it; `null` for a process.
     pub thread: Option<ThreadState>,
     /// Share of that time in which it ran; `null` if it was not sampled.
-    #[serde(default)]
     pub on_cpu: Option<f64>,
     /// Share of that time in which it waited for a CPU.
-    #[serde(default)]
     pub run_wait: Option<f64>,
     /// Receiver with most of the wait, if one stands out.
     pub worker: Option<String>,

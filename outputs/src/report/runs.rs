@@ -43,7 +43,7 @@ impl RunReport {
 
     /// Part of the time to first token with the largest share: `62 % prefill`; `None` without that time.
     fn longest_part(&self) -> Option<String> {
-        let longest = self.ttft()?.legs.iter().max_by(|a, b| a.share.total_cmp(&b.share))?;
+        let longest = self.ttft()?.longest_leg()?;
         Some(format!("{} {}", percent(longest.share), longest.name))
     }
 

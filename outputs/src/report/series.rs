@@ -32,7 +32,7 @@ pub struct Series {
     /// Observations missed by tokengap.
     pub events_missed: Vec<u64>,
     /// The last hour in slots of a second, as on the screen; absent unless `slot_ns` is longer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub by_second: Option<Box<Self>>,
 }
 

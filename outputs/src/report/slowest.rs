@@ -18,38 +18,28 @@ pub struct SlowLine {
     /// First receive at the tokenizer minus first send by the scheduler; `null` until both are observed.
     pub gap_ns: Option<u64>,
     /// Time when its first bytes were in the server's socket; `null` if unknown.
-    #[serde(default)]
     pub arrived_ns: Option<u64>,
     /// Time when the server had read its first bytes; `null` if unknown.
-    #[serde(default)]
     pub read_ns: Option<u64>,
     /// Why the time of its arrival is unknown; `null` if it is known.
-    #[serde(default)]
     pub arrival_unknown: Option<String>,
     /// Trace of its caller: 32 hexadecimal digits; `null` if its head names none or was not observed.
-    #[serde(default)]
     pub trace_id: Option<String>,
     /// Time when it was sent to the scheduler; `null` if not observed.
-    #[serde(default)]
     pub dispatched_ns: Option<u64>,
     /// Time when the scheduler received it; `null` if not observed.
-    #[serde(default)]
     pub scheduler_received_ns: Option<u64>,
     /// Time when it entered the scheduler's queue, by the engine; `null` if unknown (`engine_times.absent`), or before the capture.
-    #[serde(default)]
     pub queued_ns: Option<u64>,
     /// Time when it first entered a batch, by the engine; `null` likewise.
-    #[serde(default)]
     pub batch_entered_ns: Option<u64>,
     /// Time when its prefill ended, by the engine; `null` if unknown (`engine_times.prefill_absent`), or before the capture.
-    #[serde(default)]
     pub prefill_finished_ns: Option<u64>,
     /// Time when the scheduler sent its first chunk.
     pub first_sent_ns: Option<u64>,
     /// Time when the tokenizer received its first chunk.
     pub first_received_ns: Option<u64>,
     /// From the first observed moment to its first token's delivery or receive; `null` unless a moment before its first send was observed.
-    #[serde(default)]
     pub ttft_ns: Option<u64>,
     /// Parts of `ttft_ns`, in order. They sum to it.
     #[serde(default)]
@@ -74,22 +64,16 @@ pub struct SlowLine {
     pub finish: Option<String>,
     /// How its response ended: `whole`, `client-left`, `server-left`, `failed` or `unknown`; `null` before that, and where responses are not
     /// observed.
-    #[serde(default)]
     pub response_end: Option<String>,
     /// Whether its response was written to its end with neither a finish reason nor `[DONE]`; `null` if its events were not read.
-    #[serde(default)]
     pub response_lacks_finish: Option<bool>,
     /// Finish reason of its response: `stop`, `length`, `tool_calls`, `abort` or `other`; `null` if it has none, or was observed in part.
-    #[serde(default)]
     pub response_finish: Option<String>,
     /// Whether its response wrote `[DONE]`; `null` for a body, and if it was observed in part.
-    #[serde(default)]
     pub response_done: Option<bool>,
     /// Tokens in its response; `null` if it carries text only, or was observed in part.
-    #[serde(default)]
     pub response_tokens: Option<u32>,
     /// Tokens that the last event of its response claims; `null` if it claims none.
-    #[serde(default)]
     pub response_tokens_claimed: Option<u32>,
 }
 

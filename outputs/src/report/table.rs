@@ -1,6 +1,6 @@
 //! Tables of the report that Markdown and HTML have in common.
 
-use trace::words::{bytes, count, duration, known_or_dash, percent};
+use trace::words::{bytes, count, decimal_percent, duration, known_or_dash, percent};
 
 use super::hostile::plain;
 use super::path::PathRow;
@@ -141,11 +141,6 @@ pub(super) fn hop_table(report: &Report) -> Option<Table<'static, 12>> {
     if report.hops.is_empty() { None } else { Some(table) }
 }
 
-/// A share in percent with a decimal; `-` if it is unknown.
-fn share_or_dash(share: Option<f64>) -> String {
-    known_or_dash(share, |share| format!("{:.1} %", 100.0 * share))
-}
-
 /// Time use of the engine's threads; `None` if none was sampled.
 pub(super) fn cpu_table(report: &Report) -> Option<Table<'static, 6>> {
     let lines = report.cpu.as_ref().filter(|lines| !lines.is_empty())?;
@@ -153,10 +148,10 @@ pub(super) fn cpu_table(report: &Report) -> Option<Table<'static, 6>> {
         lines,
         [
             ("Thread", Text, &|line| format!("{} {}/{} {}", line.role, line.pid, line.tid, plain(&line.name))),
-            ("On a CPU", Number, &|line| share_or_dash(line.on_cpu)),
-            ("Waiting for a CPU", Number, &|line| share_or_dash(line.run_wait)),
-            ("Throttled", Number, &|line| share_or_dash(line.throttled)),
-            ("Away from its poll", Number, &|line| share_or_dash(line.away_from_poll)),
+            ("On a CPU", Number, &|line| known_or_dash(line.on_cpu, decimal_percent)),
+            ("Waiting for a CPU", Number, &|line| known_or_dash(line.run_wait, decimal_percent)),
+            ("Throttled", Number, &|line| known_or_dash(line.throttled, decimal_percent)),
+            ("Away from its poll", Number, &|line| known_or_dash(line.away_from_poll, decimal_percent)),
             ("Receives frames", Text, &|line| String::from(if line.receives { "yes" } else { "no" })),
         ],
     ))

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use trace::detect::Severity;
 use trace::stats::Spread;
-use trace::words::{bytes, count, duration, known_or_dash, percent, plural};
+use trace::words::{bytes, count, decimal_percent, duration, known_or_dash, percent, plural};
 
 use super::brief::{describe_place, write_named_row, write_wrapped};
 use super::hostile::{lines, plain};
@@ -416,7 +416,7 @@ fn describe_load(chunks: u64, tokens: u64, share: Option<f64>) -> String {
 
 /// `12.5 % on cpu`, or why it is unknown.
 fn describe_share_of_time(share: Option<f64>, what: &str, unknown: &str) -> String {
-    share.map_or_else(|| format!("{what}: {unknown}"), |share| format!("{:.1} % {what}", 100.0 * share))
+    share.map_or_else(|| format!("{what}: {unknown}"), |share| format!("{} {what}", decimal_percent(share)))
 }
 
 /// Writes how the engine's threads spent their time.

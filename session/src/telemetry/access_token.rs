@@ -66,8 +66,16 @@ impl AccessToken {
         Ok(Self { secret: text.trim_ascii().into() })
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.secret
+    /// Value of the header that sends the token.
+    ///
+    /// # Panics
+    ///
+    /// Never: a token consists of graphic ASCII characters only.
+    pub fn bearer(&self) -> HeaderValue {
+        let text = [b"Bearer ", &*self.secret].concat();
+        let mut value = HeaderValue::from_bytes(&text).expect("graphic ASCII characters");
+        value.set_sensitive(true);
+        value
     }
 
     /// Whether a request with this header has the token.

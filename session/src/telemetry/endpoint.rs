@@ -30,7 +30,7 @@ use tokio::time::{sleep, timeout};
 use trace::engine::Engines;
 
 use self::answer::{ConnectionState, RequestHandler};
-pub(crate) use self::served_runs::encode_name;
+pub use self::served_runs::encode_name;
 use self::served_runs::{ServedRun, ServedRuns};
 use self::store::{PastLimit, SectionStore};
 use super::endpoint_counts::{EndpointCounts, load_count};

@@ -30,18 +30,18 @@ use trace::engine::Engines;
 use trace::{Analysis, Event, MonoNs, ReportInput};
 
 pub use access_token::AccessToken;
-pub(crate) use endpoint::encode_name;
+pub use endpoint::encode_name;
 use endpoint::{EndpointServer, RunEndpoint};
 use health::{RunHealth, TokenFlow};
 pub use push::PushOptions;
 use push::{OtlpPush, PushTarget};
 pub use push_queue::receiver_port;
-pub(crate) use push_response::next_part;
+pub use push_response::next_part;
 
 use crate::about::EngineIdentity;
 
 /// Response header with the name of the source's machine; in Kubernetes, that of the pod.
-pub(crate) const HOST_HEADER: HeaderName = HeaderName::from_static("tokengap-host");
+pub const HOST_HEADER: HeaderName = HeaderName::from_static("tokengap-host");
 
 /// Version in metrics and spans.
 const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -97,7 +97,7 @@ mod tests {
         publisher.publish(7, true);
         let (first, runtime, client) = asker.join().expect("no panic");
         assert_eq!(first.as_deref(), Some(&7));
-        std::thread::sleep(2 * FRESH);
+        std::thread::sleep(2 * MAX_AGE);
         assert_eq!(runtime.block_on(client.fetch(SOON)).as_deref(), Some(&7));
         assert!(!publisher.take_request(), "the final snapshot needs no request");
     }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use probe_user::Degraded;
 use probe_user::discover::Process;
+use probe_user::python::{Function, Hits};
 use trace::event::{Event, StackSample, What};
 use trace::{MonoNs, SamplingCost, ThreadId};
 
 use super::inbox::RunId;
 use super::lanes::Sink;
-use crate::stacks::{FunctionHits, StackReader, ThreadSamples};
+use crate::stacks::{StackReader, ThreadSamples};
 
 /// Maximum number of samples kept for the runs that they are of.
 const MAX_UNREAD: usize = 4_096;
@@ -120,24 +121,23 @@ impl PythonWatch {
 
 /// Emits an event per function of a thread. Without any, it emits one with an empty name, so that the samples of the thread count.
 fn emit_samples(thread: &ThreadSamples, role: &str, sink: Sink<'_>) {
-    if thread.functions.is_empty() {
-        let nameless = FunctionHits { function: String::new(), file: String::new(), total: 0, own: 0, gil: 0 };
-        emit_function(thread, &nameless, role, sink);
+    if thread.stacks.functions.is_empty() {
+        emit_function(thread, &Function::new("", ""), Hits::default(), role, sink);
     }
-    for hits in &thread.functions {
-        emit_function(thread, hits, role, sink);
+    for (function, hits) in &thread.stacks.functions {
+        emit_function(thread, function, *hits, role, sink);
     }
 }
 
 /// Emits the samples of a thread in which a function was found.
-fn emit_function(thread: &ThreadSamples, hits: &FunctionHits, role: &str, sink: Sink<'_>) {
+fn emit_function(thread: &ThreadSamples, function: &Function, hits: Hits, role: &str, sink: Sink<'_>) {
     let sample = StackSample {
-        thread: ThreadId { pid: thread.pid, tid: thread.tid },
+        thread: ThreadId { pid: thread.pid, tid: thread.stacks.tid },
         role,
-        function: &hits.function,
-        file: &hits.file,
+        function: &function.function,
+        file: &function.file,
         interval_ns: thread.interval_ns,
-        samples: thread.samples,
+        samples: thread.stacks.samples,
         total: hits.total,
         own: hits.own,
         gil: Some(hits.gil),

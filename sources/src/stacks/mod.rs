@@ -21,7 +21,7 @@ use probe_user::python::UnreadableProcess;
 use probe_user::{Degraded, discarded_output};
 use trace::SamplingCost;
 
-pub(crate) use message::{FunctionHits, ThreadSamples};
+pub(crate) use message::ThreadSamples;
 use message::{ReaderStatus, StackMessage, StackRequest};
 pub use serve::{serve, supervise};
 

@@ -91,8 +91,9 @@ fn send_samples(requests: &Receiver<StackRequest>, to: &mut UnixStream) -> anyho
         }
         let mut samples = Vec::new();
         stacks.poll(|interval| {
-            for thread in interval.threads {
-                samples.push(ThreadSamples::new(interval.pid, interval.at.0, interval.interval_ns, thread));
+            for stacks in interval.threads {
+                let at_ns = interval.at.0;
+                samples.push(ThreadSamples { pid: interval.pid, at_ns, interval_ns: interval.interval_ns, stacks });
             }
         });
         for sample in samples {

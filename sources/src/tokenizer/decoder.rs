@@ -124,7 +124,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn the_text_of_whole_tokens_is_the_one_that_the_library_gives(ids in proptest::collection::vec(0_u32..6, 0..30)) {
-            let slow = Detokenizer { whole: Vec::new(), ..byte_level() };
+            let slow = Detokenizer { text_by_id: Vec::new(), ..byte_level() };
             proptest::prop_assert_eq!(steps(&byte_level(), &ids), steps(&slow, &ids));
         }
 

@@ -174,7 +174,7 @@ mod tests {
         let (our_end, child_end) = channel::message_pair().expect("a pair");
         let results = ResultFiles { file: vec![run.clone()], ..ResultFiles::default() };
         let served = std::thread::spawn(move || serve_requests(child_end.as_fd(), Rules::new(results)));
-        let broker = Broker(Mutex::new(our_end));
+        let broker = Broker { socket: Mutex::new(our_end) };
         broker.create(&new).expect("created").write_all(b"whole").expect("written");
         broker.rename(&new, &run).expect("renamed");
         assert_eq!(std::fs::read(&run).expect("there"), b"whole");
@@ -183,7 +183,7 @@ mod tests {
         broker.remove(&run).expect("removed");
         assert!(!run.exists());
         for invalid in [b"not a request".to_vec(), vec![0; MAX_REQUEST_BYTES + 1]] {
-            let socket = broker.0.lock().expect("free");
+            let socket = broker.socket.lock().expect("free");
             channel::send_message(socket.as_fd(), &invalid, &[]).expect("sent");
             let mut reply = [0; MAX_REPLY_BYTES];
             let received = channel::receive_message(socket.as_fd(), &mut reply).expect("a reply");

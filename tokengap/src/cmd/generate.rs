@@ -82,7 +82,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let args = Args { what, output: Some(dir.path().join("new")) };
         config::set_command_definition(crate::cli::Cli::command);
-        run(&args).expect("it is written");
+        run_generate(&args).expect("it is written");
         let mut files: Vec<_> = std::fs::read_dir(dir.path().join("new"))
             .expect("the folder was made")
             .map(|entry| entry.expect("it is listed"))

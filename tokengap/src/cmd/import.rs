@@ -9,7 +9,7 @@ use jiff::tz::TimeZone;
 use logs::ImportOptions;
 use outputs::report::Report;
 use recording::RecordError;
-use sources::import::{self, ImportedRun, RecordingTarget};
+use replay::import::{self, ImportedRun, RecordingTarget};
 use trace::Config;
 use trace::words::{bytes, plural};
 

@@ -331,14 +331,19 @@ mod tests {
         let joined = join_runs(&servers, 10);
         let found: Vec<_> = joined
             .iter()
-            .map(|(index, pair)| (*index, pair.requests, pair.decode_only, pair.prefill_only, &*pair.decode_by))
+            .map(|PairOfRun { run_index, report }| {
+                (*run_index, report.requests, report.decode_only, report.prefill_only, &*report.decode_by)
+            })
             .collect();
         let expected = [
             (1, 1, Some(0), None, "its messages to the other scheduler"),
             (3, 1, Some(1), None, "--disaggregation-mode"),
         ];
         assert_eq!(found, expected);
-        assert!(joined.iter().all(|(_, pair)| pair.prefill[0].name == "prefill" && pair.prefill[0].clock == "same"));
+        assert!(joined.iter().all(|pair| {
+            let prefill = &pair.report.prefill[0];
+            prefill.name == "prefill" && prefill.clock == "same"
+        }));
     }
 
     #[test]

@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use anyhow::Context;
 use outputs::report::Report;
 use recording::Recording;
+use replay::playback::Playback;
 use session::playback::Speed;
 use session::sink::Sink;
 use session::{RunHooks, RunOptions, Running, Session, Signals};
-use sources::replay::Playback;
 use trace::Config;
 use tui::Screen;
 

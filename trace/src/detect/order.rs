@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use super::attribution::ThreadState;
 use super::finding::{HopTarget, is_about_receiver};
 use super::ttft::MINOR_TIMES;
 use super::{ALL, Finding, Findings, Severity};
@@ -36,6 +37,17 @@ fn detector_index(kind: &str) -> Option<usize> {
 fn longest_wait_ns(finding: &Finding) -> u64 {
     let waits = ["oldest_waiting_ns", "silence_ns"].map(|name| finding.verdict.evidence.get(name)?.as_u64());
     waits.into_iter().flatten().max().unwrap_or(0)
+}
+
+/// Whether the finding about requests measured the state of their thread that is a finding of this kind.
+fn has_measured_same(of_requests: &Finding, kind: &str) -> bool {
+    let state = match kind {
+        "consumer-frozen" => ThreadState::Frozen,
+        "consumer-throttled" => ThreadState::Throttled,
+        "consumer-starved" => ThreadState::Starved,
+        _ => return false,
+    };
+    of_requests.verdict.evidence.get("thread").and_then(|thread| thread.as_str()) == Some(state.as_str())
 }
 
 impl Findings {
@@ -81,7 +93,10 @@ impl Findings {
             "late-receive" | "late-intake" => {
                 (is_about_receiver(cause.kind) && target == HopTarget::Scheduler) || cause.kind == "engine-silent"
             }
-            "late-read" | "late-dispatch" => cause.kind == "consumer-stopped" && target == HopTarget::Tokenizer,
+            "late-read" | "late-dispatch" => {
+                let is_same = cause.kind == "consumer-stopped" || has_measured_same(consequence, cause.kind);
+                is_same && target == HopTarget::Tokenizer
+            }
             "merged-chunks" | "would-drop" => is_about_receiver(cause.kind) && target == HopTarget::Tokenizer,
             "backlog" | "burst" => is_about_receiver(cause.kind) && cause.verdict.hop == consequence.verdict.hop,
             _ => false,

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::advice::Receivers;
 use super::attribution::{self, ThreadState};
+use super::consumer::round_share;
 use super::explained_ttft::{describe_part, describe_place};
 use super::finding::REQUESTS_HOP;
 use super::thresholds::{GAP_WARNING_NS, STARVED_SHARE, THROTTLED_SHARE, gap_severity};
@@ -73,23 +74,34 @@ pub(super) fn detect_late_dispatches(context: &DetectContext<'_>, out: &mut Verd
     let receiver = context.facts().receiver();
     let Some(late) = context.ledger.ttft().late_leg(Read) else { return };
     let Some(worst) = late.worst.as_ref() else { return };
-    let state = attribution::socket_reader_state(context.ledger, worst.at, worst.ns);
-    let held_up = stopped_advice(state);
     let Some(verdict) = detect_late_leg(context, late, out) else { return };
-    let used = late.receiver_use;
     // Samples of less than half of the time show nothing about it.
-    let is_sampled = u128::from(used.interval_ns) >= late.ns / 2;
-    let preparing = is_sampled.then(|| used.share(used.wanted_ns()));
+    let used = Some(late.receiver_use).filter(|used| u128::from(used.process.interval_ns) >= late.ns / 2);
+    let state = match used.map_or(ThreadState::Unknown, |used| cpu_shortage(used.main)) {
+        ThreadState::Unknown => attribution::socket_reader_state(context.ledger, worst.at, worst.ns),
+        // It held up all of them, which the summary is about.
+        lacks_cpu => lacks_cpu,
+    };
+    let held_up = stopped_advice(state);
+    let preparing = used.map(|used| used.process.share(used.process.wanted_ns()));
     let may_be_slow_client = held_up.is_none() && preparing.is_some_and(|share| share < MIN_PREPARING_SHARE);
     if late.concurrent < MIN_LATE_DISPATCHES || may_be_slow_client {
         verdict.severity = Severity::Info;
     }
-    if let Some(share) = preparing {
-        let _ = write!(verdict.summary, "; the {receiver} ran {} of that time", percent(share));
+    if let Some(used) = used {
+        let running = used.process.share(used.process.on_ns);
+        let _ = write!(verdict.summary, "; the {receiver} ran {} of that time", percent(running));
+        verdict.with("process_running", round_share(running));
+        if let Some(waiting) = used.main.starved_ns().map(|ns| used.main.share(ns)) {
+            verdict.with("run_wait", round_share(waiting));
+            if waiting >= STARVED_SHARE {
+                let _ = write!(verdict.summary, ", and its main thread waited for a CPU {}", percent(waiting));
+            }
+        }
     }
     verdict
         .hop(context.responding_role().unwrap_or_default())
-        .with_known("process_running", preparing.map(super::consumer::round_share))
+        .with("thread", state.as_str())
         .with("concurrent", late.concurrent);
     let names =
         describe_top_function(context, Read).unwrap_or_else(|| String::from("`--python-stacks` names the functions"));
@@ -350,7 +362,7 @@ fn detect_late_leg_at<'v>(
         .weighed("longest_ns", worst.ns)
         .with("requests", requests)
         .with("requests_late", late.requests)
-        .with("ttft_share", super::consumer::round_share(late.share()))
-        .with("ttft_share_of_all", super::consumer::round_share(ttft.share_of_all(late)));
+        .with("ttft_share", round_share(late.share()))
+        .with("ttft_share_of_all", round_share(ttft.share_of_all(late)));
     Some(verdict)
 }

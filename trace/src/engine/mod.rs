@@ -160,10 +160,14 @@ mod tests {
     #[test]
     fn unset_fields_default_to_the_behaviour_of_the_release() {
         let mut state = example();
-        state.set(&Engine { version: Some(example::DROPS), mode: Some(Mode::Incremental), ..Engine::default() });
+        state.apply_announcement(&Engine {
+            version: Some(example::DROPS),
+            mode: Some(Mode::Incremental),
+            ..Engine::default()
+        });
         assert_eq!(state.mode, Some(Mode::Incremental));
         assert_eq!(state.waiter, Some(Waiter::KeepsLast));
-        state.set(&Engine { waiter: Some(Waiter::Merges), ..Engine::default() });
+        state.apply_announcement(&Engine { waiter: Some(Waiter::Merges), ..Engine::default() });
         assert_eq!(state.mode, None);
         assert_eq!(state.waiter, Some(Waiter::Merges));
         assert_eq!(state.version, None);
@@ -172,7 +176,7 @@ mod tests {
     #[test]
     fn an_engine_outside_the_registry_has_no_facts() {
         let mut state = example();
-        state.set(&Engine { name: Some("another"), version: Some(example::DROPS), ..Engine::default() });
+        state.apply_announcement(&Engine { name: Some("another"), version: Some(example::DROPS), ..Engine::default() });
         assert_eq!((state.facts().name(), state.waiter), ("unknown", None));
         assert!(!state.is_health_check("") && !state.is_health_check("HEALTH_CHECK_1"));
     }

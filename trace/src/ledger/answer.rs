@@ -307,12 +307,12 @@ mod tests {
     #[test]
     fn rejections_are_counted_by_status() {
         let mut path = Path::new(Config::default());
-        for status in [429, 503, 429, 200, 999] {
+        for status in [429, 503, 429, 100, 200, 999] {
             path.apply(What::Rejected(Rejection { status }));
         }
         let answers = &path.ledger().totals().answers;
         assert_eq!(answers.rejected.clone().into_iter().collect::<Vec<_>>(), [(429, 2), (503, 1)]);
-        assert_eq!(answers.seen, 0);
+        assert_eq!((answers.seen, answers.failed, answers.uncounted), (1, 1, 0), "the stream with only an error");
     }
 
     #[test]

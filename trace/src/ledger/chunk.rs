@@ -412,7 +412,7 @@ impl Ledger {
             sums.tracked_chunks += 1;
             judged = self.track_delivery(checked, context, chunk, count);
         }
-        self.history.keep_chunk(context, chunk, number);
+        self.recent_chunks.keep_chunk(context, chunk, number);
         // Most chunks are judged later, by a delivery.
         if !judged.is_empty() {
             self.record_outcomes(context.at, ticket, &judged);

@@ -122,7 +122,7 @@ impl Ledger {
         if delivery.is_uncounted() {
             return self.mark_text_only(at, delivery.rid);
         }
-        self.history.keep_delivery(at, delivery);
+        self.recent_chunks.keep_delivery(at, delivery);
         let mut delivery = *delivery;
         if self.record_summed_counts(at, delivery.rid, delivery.completion_tokens) {
             // A sum of counts is not a position in the output.

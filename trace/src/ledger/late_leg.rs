@@ -102,6 +102,21 @@ impl TtftPart {
     }
 }
 
+/// Time use of the process that answers clients.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReceiverUse {
+    /// Of its main thread.
+    pub(crate) main: TimeUse,
+    /// Sum over all its threads, over the interval of the main thread.
+    pub(crate) process: TimeUse,
+}
+
+impl ReceiverUse {
+    fn plus(self, other: Self) -> Self {
+        Self { main: self.main.plus(other.main), process: self.process.plus(other.process) }
+    }
+}
+
 /// Begin and end of a request's time on a leg.
 #[derive(Clone, Copy, Debug)]
 struct LegSpan {
@@ -132,8 +147,8 @@ pub struct LateLeg {
     pub(crate) accept_wait_max_ns: u64,
     /// Requests of the engine when most waited.
     pub(crate) most_waiting: EngineLoad,
-    /// Time use of all threads of the process that answers clients meanwhile, as far as it is sampled.
-    pub(crate) receiver_use: TimeUse,
+    /// Time use of the process that answers clients meanwhile, as far as it is sampled.
+    pub(crate) receiver_use: ReceiverUse,
     /// The longest; `None` without any.
     pub(crate) worst: Option<WorstGap>,
     /// Hop of its message to the scheduler; `None` if that was not observed.
@@ -160,7 +175,7 @@ impl LateLeg {
             accepted_late: 0,
             accept_wait_max_ns: 0,
             most_waiting: EngineLoad::default(),
-            receiver_use: TimeUse::default(),
+            receiver_use: ReceiverUse::default(),
             worst: None,
             worst_hop: None,
             times: OccurrenceTimes::default(),
@@ -172,7 +187,7 @@ impl LateLeg {
     }
 
     /// Adds a request that was late on this leg. `receiver_use`: time use meanwhile of the process that answers clients; `None` if unknown.
-    pub(super) fn record_late_request(&mut self, late: &LateRequest, receiver_use: Option<TimeUse>) {
+    pub(super) fn record_late_request(&mut self, late: &LateRequest, receiver_use: Option<ReceiverUse>) {
         self.requests += 1;
         self.rids.add_rid(&late.rid);
         self.ns += u128::from(late.ns);

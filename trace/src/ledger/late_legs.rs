@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::late_leg::{LateLeg, LateRequest, TtftPart, WindowSums, share};
+use super::late_leg::{LateLeg, LateRequest, ReceiverUse, TtftPart, WindowSums, share};
 use super::limits::{CountedLimits, push_bounded};
 use super::prefill::{PrefillComparison, PrefillSpan, Prefills, SlowPrefill};
 use super::process_waits::ProcessWaits;
@@ -229,7 +229,7 @@ impl LateLegs {
     }
 
     /// Adds a late request to the sums of its leg. `receiver_use`: as for [`LateLeg::record_late_request`].
-    fn record_late(&mut self, late: &LateRequest, receiver_use: Option<TimeUse>) {
+    fn record_late(&mut self, late: &LateRequest, receiver_use: Option<ReceiverUse>) {
         let index = self.legs.iter().position(|known| known.leg == late.leg).unwrap_or_else(|| {
             self.legs.push(LateLeg::new(late.leg));
             self.legs.len() - 1
@@ -290,16 +290,17 @@ impl Ledger {
         }
     }
 
-    /// Time use of all threads of the only process that answers clients: on a CPU or waiting for one. `None` if it is not sampled, or there
-    /// are several such processes.
-    fn receiver_process_use(&self, from: MonoNs, to: MonoNs) -> Option<TimeUse> {
-        let main = self.hops.all.iter().filter(|hop| hop.last).find_map(|hop| self.only_receiver(hop))?;
-        let mut whole = self.threads.get(main)?.between(from, to)?;
-        let others = self.threads.all.iter().filter(|thread| thread.id.pid == main.pid && thread.id != main);
+    /// Time use of the only process that answers clients. `None` if it is not sampled, or there are several such processes.
+    fn receiver_process_use(&self, from: MonoNs, to: MonoNs) -> Option<ReceiverUse> {
+        let main_thread = self.hops.all.iter().filter(|hop| hop.last).find_map(|hop| self.only_receiver(hop))?;
+        let main = self.threads.get(main_thread)?.between(from, to)?;
+        let of_process = self.threads.all.iter().filter(|thread| thread.id.pid == main_thread.pid);
+        let others = of_process.filter(|thread| thread.id != main_thread);
+        let mut process = main;
         for spent in others.filter_map(|thread| thread.between(from, to)) {
             // They run beside each other.
-            whole = TimeUse { interval_ns: whole.interval_ns, ..whole.plus(spent) };
+            process = TimeUse { interval_ns: main.interval_ns, ..process.plus(spent) };
         }
-        Some(whole)
+        Some(ReceiverUse { main, process })
     }
 }

@@ -19,7 +19,6 @@ mod first_token_path;
 mod first_token_waits;
 mod frame;
 mod frontend;
-mod history;
 mod hop;
 mod hop_announcement;
 mod hops;
@@ -45,6 +44,7 @@ mod processing_stage;
 mod queries;
 mod receive;
 mod receiver;
+mod recent_chunks;
 mod request;
 mod request_details;
 mod request_life;
@@ -85,7 +85,6 @@ pub use engine_times::EngineTimesCounts;
 pub use first_token_path::{FirstCrossing, FirstTokenLeg, FirstTokenPlace, WayPart, WayParts, first_token_legs};
 pub(crate) use first_token_waits::WaitBreakdown;
 pub use frontend::{FrontendResponse, FrontendWaits};
-pub use history::{ChunkRecord, DEFAULT_CHUNK_HISTORY, DeliveryRecord, HopWait, RequestHistory};
 pub use hop::{Hop, HopCounts};
 pub use hops::HopGroup;
 pub use kernel_queue::KernelQueue;
@@ -106,6 +105,7 @@ pub use prefill::PrefillComparison;
 pub(crate) use prefill::{MIN_OTHERS, MIN_TIMES_OTHERS};
 pub(crate) use process_waits::ProcessWait;
 pub use processing_stage::ProcessingStage;
+pub use recent_chunks::{ChunkRecord, DEFAULT_CHUNK_HISTORY, DeliveryRecord, HopWait, RequestHistory};
 pub use request::{ItlEnds, Request, RequestNumbers, RequestSummary};
 pub use request_details::{EngineLoad, RequestDispatch};
 pub use request_life::{ChunkLife, ChunkState, LifeLeg, NextChunk, RequestLife};
@@ -134,13 +134,13 @@ use self::dispatched::DispatchedRequests;
 use self::early_deliveries::EarlyDeliveries;
 use self::finished::FinishedRequests;
 use self::first_token_waits::FirstTokenWaits;
-use self::history::ChunkHistory;
 use self::hops::Hops;
 use self::lane::{FrameLoad, PendingChunk};
 use self::limits::CountedLimits;
 use self::losses::LossMemory;
 use self::outcome::JudgedList;
 use self::pair_messages::PairMessages;
+use self::recent_chunks::RecentChunks;
 use self::request_table::RequestTable;
 use self::request_timeline::Timelines;
 use self::retries::Retries;
@@ -264,7 +264,7 @@ pub struct Ledger {
     judged: Vec<(Ticket, JudgedChunks)>,
     /// Send of the frame that the last event received.
     received_frame: Option<SentFrame>,
-    history: ChunkHistory,
+    recent_chunks: RecentChunks,
     /// `None` unless timelines are kept.
     timelines: Option<Box<Timelines>>,
 }
@@ -381,7 +381,7 @@ impl Ledger {
     /// Keeps up to `moments` events of chunks, for [`Self::history`].
     #[must_use]
     pub(crate) fn with_history(mut self, moments: usize) -> Self {
-        self.history = ChunkHistory::new(moments);
+        self.recent_chunks = RecentChunks::new(moments);
         self
     }
 
@@ -392,7 +392,7 @@ impl Ledger {
             return;
         };
         for chunks in judged.iter_with_carriers() {
-            self.history.keep_outcome(at, &request.rid, chunks);
+            self.recent_chunks.keep_outcome(at, &request.rid, chunks);
             self.judged.push((ticket, chunks));
         }
     }

@@ -208,7 +208,7 @@ mod tests {
         list.mark_merged_delivered(2);
         let merged = JudgedChunks { merged_into: Some(5), ..chunks(6, 2, Merged) };
         let expected = [chunks(1, 2, Dropped), chunks(3, 3, Delivered), merged];
-        assert_eq!(list.iter().collect::<Vec<_>>(), expected);
+        assert_eq!(list.iter_with_carriers().collect::<Vec<_>>(), expected);
         assert_eq!(
             list.count_outcomes(),
             OutcomeCounts { delivered: 3, merged: 2, dropped: 2, ..OutcomeCounts::default() }

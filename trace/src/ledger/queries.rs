@@ -26,21 +26,21 @@ impl Ledger {
 
     /// Recent chunks and deliveries of a request, with the outcome of each chunk; empty unless [`crate::Config::chunk_history`] is set.
     pub fn history(&self, rid: &str) -> RequestHistory {
-        self.history.history_of(rid)
+        self.recent_chunks.history_of(rid)
     }
 
     /// Rids of the requests with a recent chunk in a frame whose wait on a hop is one that `wait` asks for.
     pub fn rids_that_waited(&self, wait: &HopWait) -> BTreeSet<&str> {
-        let waiting_hashes = self.history.rids_that_waited(wait, self.now());
+        let waiting_hashes = self.recent_chunks.rids_that_waited(wait, self.now());
         let live = self.requests().map(|request| &*request.rid);
         let finished = self.finished().map(|summary| &*summary.rid);
         // The history keeps only hashes of rids.
-        live.chain(finished).filter(|rid| waiting_hashes.contains(&self.history.hash_rid(rid))).collect()
+        live.chain(finished).filter(|rid| waiting_hashes.contains(&self.recent_chunks.hash_rid(rid))).collect()
     }
 
     /// Start of the recent chunks, if earlier ones were overwritten.
     pub fn chunks_known_since(&self) -> Option<MonoNs> {
-        self.history.known_since()
+        self.recent_chunks.known_since()
     }
 
     /// Known properties of the engine.

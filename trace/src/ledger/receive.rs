@@ -171,7 +171,7 @@ impl Ledger {
     /// Records the receive of a frame, and of the chunks that were queued with its send.
     pub(super) fn record_received_frame(&mut self, at: MonoNs, received: &Received<'_>) {
         let id = received.id;
-        self.history.keep_receive(at, id, received.wakeup);
+        self.recent_chunks.keep_receive(at, id, received.wakeup);
         // A frame that comes with its receive was not observed at its sender, and is registered here.
         let hop_index = match &received.frame {
             Some(_) => self.register_frame(at, id),

@@ -1,8 +1,8 @@
 //! Chunks of one request followed from hop to hop, and what became of each: joined here and nowhere else.
 
-use super::history::{ChunkRecord, RequestHistory};
 use super::losses::Losses;
 use super::outcome::ChunkOutcome;
+use super::recent_chunks::{ChunkRecord, RequestHistory};
 use super::{Hop, Ledger, RequestNumbers};
 use crate::clock::MonoNs;
 use crate::event::{ToolCallOutcome, ToolCalls};

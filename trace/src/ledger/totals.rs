@@ -300,10 +300,15 @@ pub struct AnswerTotals {
 }
 
 impl AnswerTotals {
-    /// Counts a response with an error status.
+    /// Counts a response with an error status, or a stream with only an error event.
     pub(crate) fn count_rejection(&mut self, status: u16) {
-        if (400..600).contains(&status) {
-            *self.rejected.entry(status).or_default() += 1;
+        match status {
+            200 => {
+                self.seen += 1;
+                self.failed += 1;
+            }
+            400..600 => *self.rejected.entry(status).or_default() += 1,
+            _ => {}
         }
     }
 }

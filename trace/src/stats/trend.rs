@@ -114,9 +114,9 @@ mod tests {
         let mut flat = trend(&[7, 0, 0, 0, 40]);
         let span = RisingSpan { seconds: 3, from: 0, since: MonoNs(3 * SECOND_NS), to: 40 };
         assert_eq!(flat.rising_span(), Some(span));
-        flat.sample(MonoNs(4 * SECOND_NS + 9), 0);
+        flat.record_level(MonoNs(4 * SECOND_NS + 9), 0);
         assert_eq!(flat.rising_span(), None);
-        flat.sample(MonoNs(5 * SECOND_NS), 80);
+        flat.record_level(MonoNs(5 * SECOND_NS), 80);
         assert_eq!(flat.rising_span().map(|span| span.since), Some(MonoNs(4 * SECOND_NS + 9)));
     }
 }

@@ -41,8 +41,8 @@ pub(crate) struct Model {
     pub(crate) abandoned_requests: u64,
     /// Requests that the scheduler does not answer while it answers later ones.
     pub(crate) unanswered_requests: u64,
-    /// Responses with an error status.
-    pub(crate) rejected_requests: u64,
+    /// Responses with an error status, or in which the server wrote an error.
+    pub(crate) error_responses: u64,
     pub(crate) tokens: Tokens,
     pub(crate) gap: FirstTokenGap,
     pub(crate) chunks: Chunks,
@@ -60,6 +60,8 @@ pub(crate) struct Model {
     pub(crate) first_token_end: Option<String>,
     /// Times to first token of most requests; `None` if no dispatch was observed.
     pub(crate) ttft: Option<TtftGroupLine>,
+    /// The leg that takes most of the time to first token, or that it is unknown.
+    pub(crate) bottleneck: String,
     /// What is not observed of the time to first token, with the reasons.
     pub(crate) ttft_absences: Vec<String>,
     pub(crate) table: RequestTable,

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use outputs::report::{
-    Chunks, FindingSpan, Itl, LegLine, Requests, SeenTraffic, StackLine, Tokens, TtftReport, bar,
-    describe_observation_ends, headline_of_finding, headline_without_warning, judgements,
+    Chunks, FindingSpan, Itl, LegLine, Requests, SeenTraffic, StackLine, Tokens, TtftGroupLine, TtftReport, bar,
+    describe_bottleneck, describe_observation_ends, headline_of_finding, headline_without_warning, judgements,
 };
 use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
 use trace::detect::{Severity, Verdict};
@@ -45,7 +45,8 @@ impl Model {
         self.requests = Requests::of_ledger(ledger);
         self.abandoned_requests = ledger.abandoned_requests().requests;
         self.unanswered_requests = ledger.unanswered_requests().count() as u64;
-        self.rejected_requests = ledger.totals().answers.rejected.values().sum();
+        let answers = &ledger.totals().answers;
+        self.error_responses = answers.rejected.values().sum::<u64>() + answers.failed;
         self.tokens = Tokens::of_ledger(ledger);
         self.gap = first_token_gap(ledger);
         self.chunks = Chunks::of_ledger(ledger);
@@ -66,6 +67,7 @@ impl Model {
             Some(ttft) => ttft.describe_absent(),
             None => vec!["requests on their way to the scheduler".to_owned()],
         };
+        self.bottleneck = describe_bottleneck(ttft.as_ref());
         self.ttft = ttft.and_then(TtftReport::into_main_group);
         self.threads = threads::thread_lines(ledger);
         self.stacks = StackLine::all_roles(ledger).unwrap_or_default();
@@ -188,10 +190,15 @@ impl Model {
                 advice: worst.verdict.advice.clone(),
             };
         }
-        let responses = ledger.totals().answers.seen;
+        let answers = &ledger.totals().answers;
         let judged = judgements(ledger);
-        let rejected = self.rejected_requests;
-        let traffic = SeenTraffic { requests: &self.requests, responses, rejected, source };
+        let traffic = SeenTraffic {
+            requests: &self.requests,
+            responses: answers.seen + answers.rejected.values().sum::<u64>(),
+            errors: self.error_responses,
+            source,
+            bottleneck: &self.bottleneck,
+        };
         let text = headline_without_warning(&judged, traffic, !self.findings.is_empty());
         let health = if judged.iter().all(|judgement| judgement.judged) {
             Health::Good
@@ -217,7 +224,7 @@ impl KeyFigures {
         let mut model = Model::default();
         model.refresh(analysis, RunValues::default());
         let ttft = model.ttft.as_ref().filter(|ttft| ttft.ns.count > 0);
-        let longest = ttft.and_then(|ttft| ttft.legs.iter().max_by(|a, b| a.share.total_cmp(&b.share)));
+        let longest = ttft.and_then(TtftGroupLine::longest_leg);
         // The worst that lasts. Information is no problem.
         let active = model.findings.iter().find(|finding| finding.active);
         Self {

@@ -3,6 +3,7 @@
 use outputs::report::{NO_THROTTLING, NO_WAITS, StackLine};
 use session::units::{format_count, known_or_dash};
 use trace::time_series::SlotValues;
+use trace::words::{decimal_percent, percent};
 
 use super::chart::{self, ChartSeries, TimeWindow};
 use super::pad::{CellRow, List, Pad};
@@ -133,7 +134,7 @@ fn draw_functions(pad: &mut Pad<'_>, y: u16, stacks: &StackLine) {
 
 /// The longest text, `99.9 %`, leaves a space in its column.
 fn format_percent(share: f64) -> String {
-    if share >= 0.9995 { "100 %".to_owned() } else { format!("{:.1} %", share * 100.0) }
+    if share >= 0.9995 { percent(share) } else { decimal_percent(share) }
 }
 
 /// Draws time series of the selected thread, each at most `max_rows` rows high. Returns the next free row.
@@ -163,10 +164,10 @@ fn draw_thread_charts(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadL
 /// Time series of the thread with this index.
 pub(super) fn thread_series(index: usize) -> [ChartSeries<'static>; 3] {
     [
-        ChartSeries::new("on CPU", format_whole_percent, move |slot| Some(thread_shares(slot, index)?.running)),
-        ChartSeries::new("waits", format_whole_percent, move |slot| thread_shares(slot, index)?.waiting)
+        ChartSeries::new("on CPU", percent, move |slot| Some(thread_shares(slot, index)?.running)),
+        ChartSeries::new("waits", percent, move |slot| thread_shares(slot, index)?.waiting)
             .with_health(Health::Warning),
-        ChartSeries::new("quota", format_whole_percent, move |slot| thread_shares(slot, index)?.throttled)
+        ChartSeries::new("quota", percent, move |slot| thread_shares(slot, index)?.throttled)
             .with_health(Health::Warning),
     ]
 }
@@ -174,10 +175,6 @@ pub(super) fn thread_series(index: usize) -> [ChartSeries<'static>; 3] {
 /// How the thread with this index spent the slot; `None` if it was not sampled.
 fn thread_shares(slot: &SlotValues, index: usize) -> Option<TimeShares> {
     slot.threads.get(index)?.as_ref().map(TimeShares::from_time_use)
-}
-
-fn format_whole_percent(share: f64) -> String {
-    format!("{:.0} %", share * 100.0)
 }
 
 /// Draws a thread in one row: its name, how it spent its time, and the verdict.

@@ -4,7 +4,7 @@ use outputs::report::{EvidenceNumber, describe_episodes, describe_place, evidenc
 use serde_json::Value;
 use session::units::{format_bytes, format_clock, format_count, format_duration};
 use trace::detect::{Finding, FindingPhase};
-use trace::words::json_text;
+use trace::words::{decimal_percent, json_text};
 
 use super::pad::{List, Pad};
 use crate::state::Model;
@@ -157,7 +157,7 @@ fn format_evidence(name: &str, value: &Value) -> String {
         EvidenceNumber::Bytes(bytes) => format_bytes(bytes),
         EvidenceNumber::Identifier(id) => id.to_string(),
         EvidenceNumber::Count(count) => format_count(count),
-        EvidenceNumber::Share(share) => format!("{:.1} %", 100.0 * share),
+        EvidenceNumber::Share(share) => decimal_percent(share),
         EvidenceNumber::Other { number, unit } => format!("{number:.2}{unit}"),
     };
     format!("{label} {shown}")

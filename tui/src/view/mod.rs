@@ -18,6 +18,7 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use session::units::{format_bytes, format_clock, format_count, format_duration, format_wall_time, known_or_dash};
 use trace::stats::Spread;
+use trace::words::decimal_percent;
 
 use crate::keys::{BINDINGS, Binding, IN_FINDINGS, IN_REQUEST, KeyContext};
 use crate::state::Model;
@@ -191,7 +192,7 @@ fn draw_advice(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
 /// Draws tokengap's resource use and missed observations; always visible.
 fn draw_own_status(pad: &mut Pad<'_>, model: &Model) {
     let own = &model.run;
-    let cpu = known_or_dash(own.cpu_share, |share| format!("{:.1} %", share * 100.0));
+    let cpu = known_or_dash(own.cpu_share, decimal_percent);
     // The simulated engine runs in this process, too.
     let label = if model.run.source == "demo" { "self+demo" } else { "self" };
     let cost = format!("{label}: cpu {cpu}  rss {}  ", known_or_dash(own.rss_bytes, format_bytes));

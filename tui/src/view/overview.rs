@@ -6,7 +6,7 @@ use session::units::{format_clock, format_count, format_duration, format_rate, k
 use trace::detect::Finding;
 use trace::stats::Spread;
 use trace::time_series::SlotValues;
-use trace::words::plural;
+use trace::words::{decimal_percent, plural};
 
 use super::chart::{self, ChartSeries, TimeWindow};
 use super::pad::{CellRow, Pad, text_width};
@@ -226,9 +226,9 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
         format_count(requests.aborted)
     );
     let x = pad.draw_text(x + 1, y, &sums, Ink::Dim);
-    if model.rejected_requests > 0 {
-        let rejected = plural(model.rejected_requests, "error response");
-        pad.draw_text(x, y, &format!("; {rejected}"), Ink::Dim);
+    if model.error_responses > 0 {
+        let errors = plural(model.error_responses, "error response");
+        pad.draw_text(x, y, &format!("; {errors}"), Ink::Dim);
     }
 }
 
@@ -312,7 +312,7 @@ fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         (shares.throttled, "throttled", NO_THROTTLING),
         (shares.blocked, "asleep", NO_WAITS),
     ];
-    let known = shown.iter().filter_map(|(share, name, _)| Some(format!("{} {name}", format_share((*share)?))));
+    let known = shown.iter().filter_map(|(share, name, _)| Some(format!("{} {name}", decimal_percent((*share)?))));
     let mut x = pad.draw_text(x + 1, y, &known.collect::<Vec<_>>().join("  "), Ink::Plain);
     if x + 2 + text_width(&time) <= pad.width() {
         x = pad.draw_text(x + 2, y, &time, Ink::Dim);
@@ -324,10 +324,6 @@ fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         x = pad.draw_text(x + 2, y, &text, Ink::Dim);
     }
     y + 1
-}
-
-fn format_share(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
 }
 
 /// Draws `text`, highlighted as critical if `count` is not 0.

@@ -116,7 +116,7 @@ pub(super) fn draw_path(pad: &mut Pad<'_>, y: u16, model: &Model, is_low: bool) 
     };
     arrows.push(client_arrow(model, &last.ends.to));
     for arrow in &mut arrows {
-        arrow.start_health = health_inside(&model.findings, &arrow.ends.from);
+        arrow.start_health = worst_health(&model.findings, &arrow.ends.from);
     }
     let names_width: u16 =
         arrows.iter().map(|arrow| text_width(&arrow.start_text(pad.theme))).sum::<u16>() + text_width("client");
@@ -250,10 +250,10 @@ fn hop_arrow(index: usize, hop: &HopSummary, rate_window: &str) -> Arrow {
     }
 }
 
-/// Health of a process by its worst finding about what happens inside it, between two hops; one that is over keeps its severity.
-fn health_inside(findings: &[Finding], role: &str) -> Health {
-    let of_role = findings.iter().filter(|finding| finding.verdict.hop == role);
-    let worst = of_role.map(|finding| finding.verdict.severity).max();
+/// Health of a process or a hop by the worst finding that names it as its place; one that is over keeps its severity.
+fn worst_health(findings: &[Finding], place: &str) -> Health {
+    let of_place = findings.iter().filter(|finding| finding.verdict.hop == place);
+    let worst = of_place.map(|finding| finding.verdict.severity).max();
     worst.map_or(Health::Unknown, Health::from)
 }
 
@@ -272,11 +272,17 @@ fn client_arrow(model: &Model, last_role: &str) -> Arrow {
     let merged = describe_outcome("merged", chunks.merged, model.merged_predicted);
     let merged = merged.unwrap_or_else(|| "merged unknown".into());
     let ends = Ends::new(last_role, "client").to_owned();
+    let by_findings = worst_health(&model.findings, &ends.to_string());
     Arrow {
         hop_index: None,
         ends,
         start_health: Health::Unknown,
-        health: health_of_deliveries(chunks),
+        // Information leaves the arrow as it is: deliveries are good or unknown then.
+        health: health_of_deliveries(chunks).max(if by_findings >= Health::Warning {
+            by_findings
+        } else {
+            Health::Unknown
+        }),
         lines: [drops, lost, merged],
         oldest_wait_ns: None,
     }

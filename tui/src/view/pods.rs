@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use session::units::{format_count, format_duration, format_rate, known_or_dash};
+use trace::words::percent;
 
 use super::pad::{List, Pad};
 use crate::state::Model;
@@ -75,7 +76,7 @@ fn if_observed(run: &PodLine, text: String) -> String {
 
 /// Part of the time to first token that takes longest, with its share.
 fn longest_part(figures: &KeyFigures) -> String {
-    figures.worst_leg.as_ref().map_or_else(String::new, |leg| format!("{:.0} % {}", leg.share * 100.0, leg.name))
+    figures.worst_leg.as_ref().map_or_else(String::new, |leg| format!("{} {}", percent(leg.share), leg.name))
 }
 
 /// Division of the width between the name and the other columns.

@@ -383,7 +383,7 @@ impl ChunkLayout {
     }
 
     fn cells(&self, y: u16) -> CellRow {
-        CellRow { x: 1, y, pitch: self.pitch, width: self.pitch - 1 }
+        CellRow { x: 1, y, pitch: self.pitch, width: if self.pitch == WIDE_PITCH { 11 } else { 8 } }
     }
 
     /// First cell of the outcome, which follows the other columns.

@@ -437,7 +437,7 @@ mod tests {
         let line = r#"{"parsers":["",""],"stream":true,"exact":true,"rids":["a"],"calls":[[]],
             "steps":[["a","Hi",1,null,null],["a",["H","i"],2,"stop",2],"data: [DONE]\n\n"]}"#;
         let response: ServedResponse = serde_json::from_str(line).expect("read");
-        assert_eq!(response.tokens(), 3);
+        assert_eq!(response.token_count(), 3);
         let [Step::Chunk(text), Step::Chunk(ids), Step::Written(end)] = response.steps.as_slice() else {
             panic!("{:?}", response.steps)
         };

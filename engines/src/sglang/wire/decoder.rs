@@ -19,7 +19,7 @@ const UNLISTED: &str = "unlisted";
 #[derive(Debug)]
 pub struct Decoder {
     limits: Limits,
-        /// Token ids are collected, and not only counted.
+    /// Token ids are collected, and not only counted.
     keeps_ids: bool,
     /// The text of chunks is read.
     keeps_text: bool,

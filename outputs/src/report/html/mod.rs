@@ -6,7 +6,7 @@ mod plot;
 mod tables;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use trace::words::{count, duration, json_text, percent, plural, share};
+use trace::words::{count, decimal_percent, duration, json_text, percent, plural, share};
 
 use super::brief::{self, unobserved_text as not_observed};
 use super::hostile::lines;
@@ -221,7 +221,7 @@ fn format_evidence(name: &str, value: &serde_json::Value) -> String {
         EvidenceNumber::Bytes(bytes) => plural(bytes, "byte"),
         EvidenceNumber::Identifier(id) => id.to_string(),
         EvidenceNumber::Count(number) => count(number),
-        EvidenceNumber::Share(share) => format!("{:.1} %", 100.0 * share),
+        EvidenceNumber::Share(share) => decimal_percent(share),
         EvidenceNumber::Other { number, unit } => format!("{number:.3}{unit}"),
     }
 }

@@ -100,7 +100,7 @@ fn engine_parameter(query: &str) -> Option<String> {
 }
 
 /// A name as a part of a query.
-pub(crate) fn encode_name(name: &str) -> String {
+pub fn encode_name(name: &str) -> String {
     utf8_percent_encode(name, RESERVED).to_string()
 }
 

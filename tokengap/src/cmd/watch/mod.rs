@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use outputs::report::RunReport;
-use session::remote::{RemoteOptions, RemoteRun, RemoteRuns};
+use replay::watch::{RemoteOptions, RemoteRun, RemoteRuns};
 use session::sink::Sink;
 use session::telemetry::AccessToken;
 use session::{Observer, RunHooks, RunOptions, Running, Session, Signals};

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use outputs::report::{RunReport, hostile};
 use recording::{BlockReader, Record, RecordOptions, RecordingHeader, StreamSection};
+use replay::watch::{RemoteEvent, RemoteRun};
 use serde_json::Value;
-use session::remote::{RemoteEvent, RemoteRun};
 use session::units::{format_count, format_duration};
 use session::{About, Flow, Session, Source};
 use trace::clock::Anchor;

@@ -469,7 +469,7 @@ fn sockets_with_one_endpoint_count_as_one_receiver() {
     two.send_undecodable(1, 2_000, "truncated");
     assert!(two.check("worker-imbalance", SECOND).is_empty(), "its one frame held no chunk");
     let nameless = &unknown.check("worker-imbalance", SECOND)[0].summary;
-    assert!(nameless.starts_with("one receiver of 2 on "), "{nameless}");
+    assert!(nameless.starts_with("of the 2 receivers on "), "{nameless}");
 }
 
 #[test]

@@ -101,7 +101,7 @@ mod tests {
     fn of(pairs: &[(u64, u32)]) -> Option<f64> {
         let mut all = GapStatePairs::default();
         for &(gap, states) in pairs {
-            all.add_pair(gap, states);
+            all.add_gap_with_states(gap, states);
         }
         all.correlation().map(|c| c.rho)
     }
@@ -126,7 +126,7 @@ mod tests {
     fn pairs_over_the_limit_are_sampled_and_counted() {
         let mut all = GapStatePairs::default();
         for n in 0..2 * MAX_PAIRS as u64 {
-            all.add_pair(n, n as u32);
+            all.add_gap_with_states(n, n as u32);
         }
         let found = all.correlation().unwrap();
         assert_eq!((found.of, found.sampled), (2 * MAX_PAIRS as u64, MAX_PAIRS as u64));

@@ -8,17 +8,16 @@ use std::thread;
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use hyper::header::{AUTHORIZATION, HOST, HeaderValue};
+use hyper::header::{AUTHORIZATION, HOST};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use recording::{StreamSection, StreamSplitter};
 use serde_json::Value;
+use session::telemetry::{AccessToken, HOST_HEADER, encode_name, next_part};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-
-use crate::telemetry::{AccessToken, HOST_HEADER, encode_name, next_part};
 
 /// Sections received but not polled. Beyond this limit the connection is not read, and the source sees a slow client.
 const WAITING_SECTIONS: usize = 8;
@@ -348,16 +347,5 @@ fn describe_http_error(error: &hyper::Error) -> anyhow::Error {
         anyhow::anyhow!("the source closed the connection before its end")
     } else {
         anyhow::anyhow!("the connection failed: {error}")
-    }
-}
-
-impl AccessToken {
-    /// Value of the header that sends the token.
-    fn bearer(&self) -> HeaderValue {
-        let text = [b"Bearer ", self.bytes()].concat();
-        // A token consists of graphic ASCII characters only.
-        let mut value = HeaderValue::from_bytes(&text).expect("graphic ASCII characters");
-        value.set_sensitive(true);
-        value
     }
 }

@@ -161,6 +161,12 @@ fn import_notes(stats: &ImportStats, zone: Option<&TimeZone>) -> Vec<String> {
             notes.push(format!("log: {} {what}", count(n)));
         }
     }
+    if let Some(why) = stats.rejected_uncounted_why {
+        notes.push(format!(
+            "log: {} of requests with an error status, which name no engine, are not counted: {why}",
+            plural(stats.rejected_uncounted, "access line")
+        ));
+    }
     if stats.files_skipped > 0 {
         notes.push(format!(
             "log: {} skipped: {}{}",

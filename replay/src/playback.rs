@@ -1,6 +1,4 @@
-//! Source of a replay: a recording played at its original pace or another speed.
-
-mod player;
+//! A recording played at its original pace or another speed.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -13,7 +11,7 @@ use trace::clock::Anchor;
 use trace::detect::Finding;
 use trace::{Analysis, MonoNs, ReportInput, words};
 
-use self::player::Player;
+use crate::player::Player;
 
 /// Recorded time that one poll plays, so that keys are read in between.
 const STEP_NS: u64 = 50_000_000;

@@ -1,6 +1,7 @@
-//! Ring of recent events of chunks over all requests, from which the history of one request is read. Other records keep only sums.
+//! Ring of recent events of chunks over all requests, from which a screen reads every chunk of one request.
 //!
-//! Events are appended without any lookup. The history of a request is collected from the ring on demand.
+//! Events are appended without any lookup, and a request's chunks are collected on demand, which takes a pass over the ring. Exports cannot read it:
+//! it forgets, and they need every request once. They have the timelines (`request_timeline`), of constant size per request.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -96,14 +97,14 @@ enum MomentKind {
 const NO_COUNT: u32 = u32::MAX;
 
 #[derive(Debug, Default)]
-pub(super) struct ChunkHistory {
+pub(super) struct RecentChunks {
     moments: VecDeque<Moment>,
     limit: usize,
     has_evicted: bool,
     hasher: RandomState,
 }
 
-impl ChunkHistory {
+impl RecentChunks {
     pub(super) fn new(limit: usize) -> Self {
         Self { limit, ..Self::default() }
     }
@@ -261,7 +262,7 @@ impl HopWait {
     }
 }
 
-impl ChunkHistory {
+impl RecentChunks {
     pub(super) fn hash_rid(&self, rid: &str) -> u64 {
         self.hasher.hash_one(rid)
     }
