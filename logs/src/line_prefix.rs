@@ -84,7 +84,7 @@ struct DateInText<'l> {
     rank: &'l str,
 }
 
-/// Finds the last timestamp that starts with a year, and the tag behind it.
+/// Finds the last timestamp that starts with a year, and the tag behind it. `None` if there is none.
 fn find_last_date<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<DateInText<'l>> {
     let bytes = text.as_bytes();
     // The logger's own date stands close to the record.
@@ -127,7 +127,7 @@ struct LeadingTimestamp<'l> {
     rest: &'l str,
 }
 
-/// Timestamp of a line of any form: its logger's, or that of the collector in front of it.
+/// Timestamp of a line of any form: its logger's, or that of the collector in front of it. `None` without either.
 pub(super) fn timestamp_of_line(line: &str, parser: &mut TimestampParser) -> Option<LogTimestamp> {
     let mut rest = line.trim_start();
     if rest.starts_with("[pod/")
@@ -161,7 +161,7 @@ pub(super) fn more_precise(outer: Option<LogTimestamp>, own: Option<LogTimestamp
 /// Texts that begin a message, so that times behind them are not the line's.
 const MESSAGE_STARTS: [&[u8]; 2] = [b"rid=", b"obj="];
 
-/// Finds a timestamp near the beginning, after `[`, a level or a key.
+/// Finds a timestamp near the beginning, after `[`, a level or a key. `None` if there is none before the message.
 fn find_leading_timestamp<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<LeadingTimestamp<'l>> {
     let bytes = text.as_bytes();
     let mut is_word_start = true;

@@ -250,7 +250,7 @@ impl BufferedLines {
         strip_line_end(line_with_end)
     }
 
-    /// First mark in the current line. No mark contains a line end, so that the complete lines in the buffer are searched at once.
+    /// First mark in the current line, if it has one. No mark contains a line end, so that the complete lines in the buffer are searched at once.
     fn find_mark(&mut self, recogniser: &Recogniser) -> Option<MarkMatch> {
         if self.line.is_empty() {
             return recogniser.find_mark(self.current_line());

@@ -397,7 +397,7 @@ impl<'s, 't> RecordSink<'s, 't> {
         let line_ns = self.stamp.map_or(at_ns, |stamp| stamp.wall_ns);
         source.frontier_ns = source.frontier_ns.max(line_ns);
         let writer = writer_index(&mut reader.writers, source, role, self.rank, reader.has_several_logs);
-        self.target.queue.push(QueuedStatement { at_ns, writer, is_rid_truncated, rid, kind });
+        self.target.queue.push_statement(QueuedStatement { at_ns, writer, is_rid_truncated, rid, kind });
     }
 
     /// Counts the record, after all its statements were taken.

@@ -105,7 +105,7 @@ impl StatementQueue {
     }
 
     /// Adds a statement to the slot of its time.
-    pub(super) fn push(&mut self, queued: QueuedStatement) {
+    pub(super) fn push_statement(&mut self, queued: QueuedStatement) {
         self.len += 1;
         let slot = self.slots.entry(queued.at_ns / self.slot_ns);
         slot.or_insert_with(|| self.spare_slots.pop().unwrap_or_default()).push(queued);

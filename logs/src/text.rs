@@ -56,7 +56,7 @@ pub fn value_of_key<'l>(text: &'l str, key: &str) -> Option<&'l str> {
     if value.is_empty() { None } else { Some(value) }
 }
 
-/// The text behind the first `key` that is not the end of a longer word.
+/// The text behind the first `key` that is not the end of a longer word. `None` without such a key.
 fn text_behind_key<'l>(text: &'l str, key: &str) -> Option<&'l str> {
     let mut search_start = 0;
     loop {
@@ -81,7 +81,7 @@ pub fn number_of_key(text: &str, key: &str) -> Option<f64> {
     digits.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0)
 }
 
-/// The number that [`str::parse`] returns. That takes several times as long for a number of a few digits.
+/// The number that [`str::parse`] returns, or `None` where it fails. It takes several times as long for a number of a few digits.
 pub fn parse_decimal(text: &str) -> Option<f64> {
     /// Without the point, such a number and its divisor are exact. Their quotient is rounded once, like a parsed number.
     const MAX_BYTES: usize = 16;
@@ -137,7 +137,7 @@ pub(super) fn exact_digits(text: &[u8], count: usize) -> Option<(u64, &[u8])> {
 /// Parses the digits after a decimal point to nanoseconds; returns them and the text behind them. Digits beyond the ninth are dropped. `None`
 /// without a digit.
 pub(super) fn fraction_ns(text: &[u8]) -> Option<(u64, &[u8])> {
-    let count = text.iter().take_while(|b| b.is_ascii_digit()).count();
+    let count = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     if count == 0 {
         return None;
     }

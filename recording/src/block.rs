@@ -117,7 +117,7 @@ impl BlockReader {
         if self.next_record.is_some_and(|next| section.first_record < next) {
             return Ok(());
         }
-        self.buffers.decompress(packed, section.raw_bytes).map_err(damaged_block)?;
+        self.buffers.decompress_columns(packed, section.raw_bytes).map_err(damaged_block)?;
         let starts_late = self.next_record.is_none() && section.first_record > 0;
         self.first_record.get_or_insert(section.first_record);
         let skipped_records = self.continue_at(section.first_record);

@@ -36,7 +36,7 @@ impl StreamPacker {
         Ok(start)
     }
 
-    /// Compresses a block.
+    /// Compresses the next block of the stream. Returns its section: the header and the compressed block.
     pub fn pack_block(&mut self, block: &OpenBlock) -> io::Result<&[u8]> {
         let sealed = self.packer.pack_section(block, self.run, self.seq)?;
         self.seq += 1;

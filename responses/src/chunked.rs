@@ -97,7 +97,7 @@ fn parse_size_line(line: &[u8]) -> Option<u64> {
     parse_hex(digits.trim_ascii())
 }
 
-/// Parses up to 15 hexadecimal digits, upper or lower case.
+/// Parses 1 to 15 hexadecimal digits, upper or lower case. `None` for anything else.
 pub(super) fn parse_hex(digits: &[u8]) -> Option<u64> {
     // 15 digits fit into 64 bits.
     if digits.is_empty() || digits.len() > 15 {

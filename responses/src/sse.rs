@@ -103,10 +103,11 @@ impl EventParser {
     }
 }
 
-/// The value of a `data:` line.
+/// The value of a `data:` line. `None` for any other line.
 fn data_value(line: &[u8]) -> Option<&[u8]> {
-    let value = line.strip_prefix(b"data:")?;
-    let value = value.strip_prefix(b" ").unwrap_or(value);
+    let behind_colon = line.strip_prefix(b"data:")?;
+    // One space belongs to the notation, and further ones to the value.
+    let value = behind_colon.strip_prefix(b" ").unwrap_or(behind_colon);
     Some(value.strip_suffix(b"\r").unwrap_or(value))
 }
 

@@ -170,7 +170,7 @@ fn compare_workers(a: &Report, b: &Report, outcomes: &[ProblemOutcome], legs: &[
         }
         let expected = if after > before { LegChange::Shorter } else { LegChange::Longer };
         let wait = legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == *name);
-        if wait.and_then(LegShift::change) == Some(expected) {
+        if wait.and_then(LegShift::leg_change) == Some(expected) {
             let title = format!("{before} workers became {after} on {name}");
             let summary = format!(
                 "{name} had {before} receivers or senders and has {after}: the load is distributed differently."
@@ -185,13 +185,13 @@ fn compare_workers(a: &Report, b: &Report, outcomes: &[ProblemOutcome], legs: &[
 /// A receiver that needs another time for a chunk, which the wait of its queue follows. Of several queues, the one whose wait changed most
 /// shows the cause. `None` if none changed, or for another reason.
 fn compare_processing(outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<ChangePattern> {
-    let changed_waits = legs.iter().filter(|leg| leg.kind == LegKind::Wait && leg.change().is_some());
+    let changed_waits = legs.iter().filter(|leg| leg.kind == LegKind::Wait && leg.leg_change().is_some());
     let wait = changed_waits.max_by_key(|leg| leg.a_ns.unwrap_or(0).abs_diff(leg.b_ns.unwrap_or(0)))?;
     let receiver = Ends::from(&*wait.name).to;
     let processing = legs.iter().find(|leg| leg.kind == LegKind::Inside && leg.name == receiver)?;
-    let change = processing.change()?;
+    let change = processing.leg_change()?;
     // Otherwise the wait has another cause.
-    if wait.change() != Some(change) {
+    if wait.leg_change() != Some(change) {
         return None;
     }
     let before = duration(processing.a_ns?);

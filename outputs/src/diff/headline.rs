@@ -1,7 +1,5 @@
 //! Changes in the order of their weight, and the sentence about them.
 
-use std::fmt::Write as _;
-
 use trace::detect::Severity;
 
 use super::finding_change::Direction;
@@ -139,7 +137,7 @@ fn describe_finding_change(change: &FindingChange) -> RankedChange {
         _ => format!("{} {}", change.name(), change.numbers).trim_end().to_owned(),
     };
     if let Some(note) = &change.note {
-        let _ = write!(text, " ({note})");
+        append!(text, " ({note})");
     }
     // A new one with a note may have been there before.
     let is_uncertain = change.note.is_some() && !became_critical(change);
@@ -178,13 +176,13 @@ fn short_numbers(summary: &str) -> String {
             break;
         }
         let separator = if text.is_empty() { "" } else { "; " };
-        let _ = write!(text, "{separator}{part}");
+        append!(text, "{separator}{part}");
     }
     text
 }
 
 /// One sentence for an incident: what changed, and the cause.
-pub(super) fn summarise(
+pub(super) fn summarise_changes(
     ranked: &[RankedChange],
     outcomes: &[ProblemOutcome],
     measures: &[ComparedMeasure],
@@ -217,7 +215,7 @@ fn join_by_state(changes: &[&RankedChange]) -> String {
             text += ", ";
         } else {
             let separator = if text.is_empty() { "" } else { "; " };
-            let _ = write!(text, "{separator}{}: ", change.state);
+            append!(text, "{separator}{}: ", change.state);
         }
         text += &change.text;
         last_state = &change.state;
@@ -242,7 +240,7 @@ fn describe_causes(stated: &str, outcomes: &[ProblemOutcome], patterns: &[Change
         if last_explained.as_ref() == Some(&explained) {
             text += ", ";
         } else {
-            let _ = write!(text, "; cause{explained}: ");
+            append!(text, "; cause{explained}: ");
         }
         text += &pattern.title;
         last_explained = Some(explained);

@@ -10,10 +10,11 @@ pub(super) struct MannWhitney {
 }
 
 impl MannWhitney {
-    /// Compares each value of one sample with each of the other.
+    /// Prepares the test whether `b` differs from `a`: compares each value of one sample with each of the other.
     pub(super) fn of_samples(a: &[f64], b: &[f64]) -> Self {
         // U counts the positive ones, and the median of all estimates the shift.
-        let mut differences: Vec<f64> = a.iter().flat_map(|a| b.iter().map(move |b| b - a)).collect();
+        let mut differences: Vec<f64> =
+            a.iter().flat_map(|value_a| b.iter().map(move |value_b| value_b - value_a)).collect();
         differences.sort_by(f64::total_cmp);
         let count_a = a.len() as f64;
         let count_b = b.len() as f64;
@@ -22,15 +23,15 @@ impl MannWhitney {
         let ties = tie_correction(a, b) / (count * (count - 1.0)).max(1.0);
         let variance = count_a * count_b / 12.0 * (count + 1.0 - ties);
         // Consecutive slots correlate, for example while a backlog grows. Fewer independent slots have a larger variance.
-        let effective_share = (effective_share(a) * count_a + effective_share(b) * count_b) / count;
-        Self { differences, deviation: (variance.max(0.0) / effective_share).sqrt() }
+        let share_of_both = (effective_share(a) * count_a + effective_share(b) * count_b) / count;
+        Self { differences, deviation: (variance.max(0.0) / share_of_both).sqrt() }
     }
 
     /// Two-sided p-value, corrected for ties, that both samples have the same distribution; 1 if either is empty or all values are equal.
     pub(super) fn p_value(&self) -> f64 {
         // Half the difference of both counts is the distance of U from its mean.
-        let below = self.differences.partition_point(|d| *d < 0.0);
-        let above = self.differences.len() - self.differences.partition_point(|d| *d <= 0.0);
+        let below = self.differences.partition_point(|difference| *difference < 0.0);
+        let above = self.differences.len() - self.differences.partition_point(|difference| *difference <= 0.0);
         // Continuity correction, since U is discrete.
         let distance = (below.abs_diff(above) as f64 / 2.0 - 0.5).max(0.0);
         if self.deviation > 0.0 { two_sided_tail(distance / self.deviation) } else { 1.0 }

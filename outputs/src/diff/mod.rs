@@ -9,6 +9,7 @@ mod finding_change;
 mod headline;
 mod mann_whitney;
 mod measure;
+mod measure_list;
 mod problem_outcome;
 mod text;
 mod ttft_shift;
@@ -124,7 +125,7 @@ impl RunSummary {
             verdict: run.report.verdict.clone(),
             window_ns: run.report.capture_length_ns(),
             slot_ns: series.map(|series| series.slot_ns),
-            slots: series.map_or(0, |series| measure::loaded_slots(series).len()),
+            slots: series.map_or(0, |series| measure_list::loaded_slots(series).len()),
         }
     }
 }
@@ -257,7 +258,7 @@ impl Diff {
         }
         Self {
             schema: SCHEMA.to_owned(),
-            verdict: headline::summarise(&ranked, &outcomes, &measures, &patterns),
+            verdict: headline::summarise_changes(&ranked, &outcomes, &measures, &patterns),
             outcomes,
             findings,
             short_runs: measure::describe_short_runs(a.report, b.report, options),

@@ -328,19 +328,19 @@ fn highest_quantile(quantity: &str, a: &RequestTimes, b: &RequestTimes) -> Optio
 
 /// Time to first token of all requests; `None` if the runs measured it between other points, or of too few requests.
 fn quantile_of_ttft(a: &Report, b: &Report) -> Option<ComparedQuantile> {
-    let a = a.ttft.as_ref()?.main_group()?;
-    let b = b.ttft.as_ref()?.main_group()?;
-    if a.from != b.from || a.to != b.to {
+    let ttft_a = a.ttft.as_ref()?.main_group()?;
+    let ttft_b = b.ttft.as_ref()?.main_group()?;
+    if ttft_a.from != ttft_b.from || ttft_a.to != ttft_b.to {
         return None;
     }
-    highest_quantile("TTFT", &RequestTimes::of_spread(&a.ns), &RequestTimes::of_spread(&b.ns))
+    highest_quantile("TTFT", &RequestTimes::of_spread(&ttft_a.ns), &RequestTimes::of_spread(&ttft_b.ns))
 }
 
 /// First-token gap of all requests; `None` if a run did not observe it, or too few requests have one.
 fn quantile_of_gap(a: &Report, b: &Report) -> Option<ComparedQuantile> {
-    let a = a.gap_ns.as_ref()?;
-    let b = b.gap_ns.as_ref()?;
-    highest_quantile("gap", &RequestTimes::of_gap(a), &RequestTimes::of_gap(b))
+    let gap_a = a.gap_ns.as_ref()?;
+    let gap_b = b.gap_ns.as_ref()?;
+    highest_quantile("gap", &RequestTimes::of_gap(gap_a), &RequestTimes::of_gap(gap_b))
 }
 
 /// Waits of all frames on a hop that both runs have.

@@ -49,7 +49,7 @@ impl TtftLegShift {
     }
 
     /// Its row of a table: place, then time and share of both runs.
-    pub(super) fn cells(&self) -> LegCells {
+    pub(super) fn table_cells(&self) -> LegCells {
         LegCells {
             place: self.words.clone(),
             a_time: known_or_dash(self.a_ns, duration),

@@ -62,7 +62,7 @@ pub(super) struct LegCells {
 
 impl LegShift {
     /// Its row of a table: place, then time and share of both runs.
-    pub(super) fn cells(&self) -> LegCells {
+    pub(super) fn table_cells(&self) -> LegCells {
         LegCells {
             place: describe_leg(&self.name, self.kind),
             a_time: known_or_dash(self.a_ns, duration),
@@ -73,7 +73,7 @@ impl LegShift {
     }
 
     /// Whether the time at least halved or doubled. `None` if it did neither, is unknown, or a wait changed by less than users notice.
-    pub(super) fn change(&self) -> Option<LegChange> {
+    pub(super) fn leg_change(&self) -> Option<LegChange> {
         let before_ns = self.a_ns?;
         let after_ns = self.b_ns?;
         if self.kind == LegKind::Wait && before_ns.abs_diff(after_ns) < CHANGED_NS {
@@ -186,15 +186,15 @@ fn legs_of_both(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
     let mut legs: Vec<LegShift> = Vec::new();
     for leg in a.iter().chain(b) {
         if !legs.iter().any(|known| known.is_shift_of(leg)) {
-            let a = find_same_leg(a, leg);
-            let b = find_same_leg(b, leg);
+            let leg_a = find_same_leg(a, leg);
+            let leg_b = find_same_leg(b, leg);
             legs.push(LegShift {
                 name: leg.name.clone(),
                 kind: leg.kind,
-                a_ns: a.map(|leg| leg.mean_ns),
-                b_ns: b.map(|leg| leg.mean_ns),
-                a_share: a.map(|leg| leg.share),
-                b_share: b.map(|leg| leg.share),
+                a_ns: leg_a.map(|leg| leg.mean_ns),
+                b_ns: leg_b.map(|leg| leg.mean_ns),
+                a_share: leg_a.map(|leg| leg.share),
+                b_share: leg_b.map(|leg| leg.share),
             });
         }
     }

@@ -223,9 +223,9 @@ impl Exporter for Events<'_> {
                 fields!(object, sample.thread, pid, tid);
                 object.put("role", sample.role).put("thread", sample.name);
                 fields!(object, sample, part, interval_ns, on_ns, wait_ns, throttled_ns);
-                object.put("poll_interval_ns", sample.poll.map(|p| p.interval_ns));
-                object.put("polled_ns", sample.poll.map(|p| p.polled_ns));
-                object.put("poll_wakeups", sample.poll.map(|p| p.wakeups));
+                object.put("poll_interval_ns", sample.poll.map(|poll| poll.interval_ns));
+                object.put("polled_ns", sample.poll.map(|poll| poll.polled_ns));
+                object.put("poll_wakeups", sample.poll.map(|poll| poll.wakeups));
                 if let Some(away) = sample.away {
                     object.put("away", away.state).put("away_in", away.place);
                 }
@@ -284,7 +284,7 @@ impl Exporter for Events<'_> {
                 fields!(object, finding, hop, last_at_ns, ended_at_ns, duration_ns, summary, evidence, advice);
             });
         }
-        self.write_line("end", MonoNs(report.window_mono_ns[1]), context, |object| {
+        self.write_line("end", report.capture_end(), context, |object| {
             let Report { requests, tokens, chunks, .. } = report;
             object.put("requests_seen", requests.seen).put("requests_finished", requests.finished);
             object.put("requests_aborted", requests.aborted).put("tokens_sent", tokens.sent);

@@ -32,6 +32,7 @@ pub(super) struct Parquet<'w> {
 }
 
 impl<'w> Parquet<'w> {
+    /// Writes the start of the file to `out`.
     pub(super) fn new(out: Box<dyn Write + 'w>, opening: &Opening, options: &Options) -> io::Result<Self> {
         let columns: Vec<_> = RECORDING.into_iter().chain(columns()).collect();
         let clock = opening.clock();
@@ -98,6 +99,7 @@ enum Values {
 }
 
 impl ParquetColumn {
+    /// Creates an empty column of this kind.
     fn new(kind: ColumnKind) -> Self {
         let values = match kind {
             ColumnKind::Text => Values::Text(Vec::new()),

@@ -10,7 +10,7 @@ use trace::ledger::{Request, RequestSummary, TtftPath};
 
 use super::request_stage::{self, last_gap_ns};
 use super::{ExportContext, ExportedRequest};
-use crate::report::places;
+use crate::report::list_places;
 
 /// Type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,7 +190,9 @@ fn time_cell<'a>(context: &ExportContext<'_>, time: Option<MonoNs>) -> Option<Ce
 /// that time.
 fn describe_ttft_legs(summary: &RequestSummary) -> Option<String> {
     let path = TtftPath::new(summary);
-    path.ttft_ns()?;
+    if path.ttft_ns().is_none() {
+        return None;
+    }
     let legs: Vec<String> = path.legs().map(|timed| format!("{}={}", timed.leg, timed.ns)).collect();
     Some(legs.join(" "))
 }
@@ -201,7 +203,7 @@ struct SlowestHop<'a> {
     wait_ns: u64,
 }
 
-/// The hop on which the first token waited longest.
+/// The hop on which the first chunk waited longest. `None` if no wait was observed.
 fn slowest_hop<'a>(request: &ExportedRequest<'_>, context: &ExportContext<'a>) -> Option<SlowestHop<'a>> {
     let waits = request.timeline.hops.iter().filter_map(|hop| {
         let (sent, received) = hop.first.sent.zip(hop.first.received)?;
@@ -224,5 +226,5 @@ fn describe_lost_places(summary: &RequestSummary, lost: u32, context: &ExportCon
     };
     // A cell has no limit on ranges of its own.
     let ranges = losses.ranges.iter().map(|range| range.tokens);
-    places(ranges, usize::MAX, losses.unlisted)
+    list_places(ranges, usize::MAX, losses.unlisted)
 }

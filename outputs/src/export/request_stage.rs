@@ -72,7 +72,7 @@ pub(super) fn times_on_last_hop<'l>(timeline: &'l RequestTimeline, ledger: &Ledg
     timeline.hops.iter().find(|times| ledger.hop(times.hop).is_some_and(|hop| hop.last))
 }
 
-/// From the send of the finishing chunk by the scheduler to its receive by the tokenizer, in nanoseconds.
+/// From the send of the finishing chunk by the scheduler to its receive by the tokenizer, in nanoseconds. `None` if either was not observed.
 pub(super) fn last_gap_ns(timeline: &RequestTimeline, ledger: &Ledger) -> Option<u64> {
     let sent = timeline.hops.iter().find(|times| ledger.is_origin(times.hop))?.last?.sent?;
     let received = times_on_last_hop(timeline, ledger)?.last?.received?;
@@ -89,7 +89,7 @@ pub(super) fn stages_of_request<'a>(request: &ExportedRequest<'_>, ledger: &'a L
     let whole = span_of_request(request);
     let ExportedRequest { summary, timeline, .. } = *request;
     let path = HopPath::new(timeline, ledger);
-    let legs = first_token_legs(summary, &path.crossings());
+    let legs = first_token_legs(summary, &path.first_crossings());
     let mut list = StageList { stages: Vec::new(), depth: 0, next_from: whole.from, end: whole.to };
     for leg in legs.iter().filter(|leg| leg.is_before_way()) {
         list.add_stage(path.name_of_leg(leg), span_of_leg(leg), None, StageKind::Request, |_| {});
@@ -127,6 +127,7 @@ struct HopPath<'t, 'a> {
 }
 
 impl<'t, 'a> HopPath<'t, 'a> {
+    /// The hops of this request's first chunk.
     fn new(timeline: &'t RequestTimeline, ledger: &'a Ledger) -> Self {
         let mut hops: Vec<&HopTimes> = timeline.hops.iter().collect();
         hops.sort_by_key(|on| on.first.first_time());
@@ -144,7 +145,7 @@ impl<'t, 'a> HopPath<'t, 'a> {
     }
 
     /// How the first chunk crossed each of the hops.
-    fn crossings(&self) -> Vec<FirstCrossing> {
+    fn first_crossings(&self) -> Vec<FirstCrossing> {
         let crossings = self.hops.iter().map(|on| FirstCrossing {
             sent: on.first.sent,
             received: on.first.received,

@@ -71,7 +71,7 @@ pub fn collect(analysis: &Analysis, input: &Input<'_>) -> Vec<Family> {
     add_hop_groups(&mut families, ledger);
     add_threads(&mut families, ledger);
     add_findings(&mut families, &analysis.findings_now(), input.pair_findings);
-    add_own_state(&mut families, ledger, input);
+    add_own_metrics(&mut families, ledger, input);
     families.into_non_empty()
 }
 
@@ -417,7 +417,7 @@ fn add_findings(families: &mut Families, findings: &Findings, pair_findings: &[F
 }
 
 /// Adds tokengap's own missed observations, dropped data and costs.
-fn add_own_state(families: &mut Families, ledger: &Ledger, input: &Input<'_>) {
+fn add_own_metrics(families: &mut Families, ledger: &Ledger, input: &Input<'_>) {
     let totals = ledger.totals();
     families.put_int(&metric::SELF_EVENTS, [], totals.events);
     for (cause, lost) in totals.missed.by_cause() {

@@ -110,7 +110,7 @@ pub(super) fn write_abandoned(out: &mut String, report: &Report, clock: &Clock) 
         &format!("{}, {amount}, by {}", plural(abandoned.requests, "request"), abandoned.by),
     );
     for request in &abandoned.longest {
-        let since = clock.moment(request.since_ns);
+        let since = clock.describe_moment(request.since_ns);
         let length = duration(request.length_ns);
         let amount = describe_thrown_away(request.outputs, request.tokens);
         let abort = request.describe_abort(abandoned.aborts_observed);

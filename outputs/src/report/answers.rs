@@ -1,7 +1,5 @@
 //! Responses to clients by their end, and what they show about themselves.
 
-use std::fmt::Write as _;
-
 use serde::{Deserialize, Serialize};
 use trace::ledger::Ledger;
 use trace::words::{count, plural};
@@ -96,22 +94,22 @@ pub(super) fn describe_responses(answers: &AnswerCounts) -> String {
         (answers.finish_contradicted, "with another finish reason than the engine's"),
     ] {
         if responses > 0 {
-            let _ = write!(line, ", {} {how}", count(responses));
+            append!(line, ", {} {how}", count(responses));
         }
     }
     if answers.claiming > 0 {
-        let _ = write!(line, "; {} claim {}", count(answers.claiming), plural(answers.tokens_claimed, "token"));
+        append!(line, "; {} claim {}", count(answers.claiming), plural(answers.tokens_claimed, "token"));
     }
     if answers.judged_alone > 0 {
         let listed = plural(answers.judged_alone_tokens, "token");
-        let _ = write!(line, "; {} judged by their own count carry {listed}", count(answers.judged_alone));
+        append!(line, "; {} judged by their own count carry {listed}", count(answers.judged_alone));
     }
     if let Some(events) = answers.events {
         let events = if events == 0 { String::from("no event") } else { plural(events, "event") };
-        let _ = write!(line, "; {events} with content");
+        append!(line, "; {events} with content");
     }
     if let Some(max) = answers.event_tokens_max {
-        let _ = write!(line, ", up to {} in one", plural(max.into(), "token"));
+        append!(line, ", up to {} in one", plural(max.into(), "token"));
     }
     line
 }

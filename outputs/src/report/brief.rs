@@ -1,8 +1,6 @@
 //! Text shared by all forms of the report: sentences, lines of limited width, and times of the capture: relative to its start and, if the
 //! wall clock is known, absolute.
 
-use std::fmt::Write as _;
-
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use trace::engine::{Mode, Waiter};
@@ -210,7 +208,7 @@ pub(super) fn write_wrapped_within(out: &mut String, text: &str, first_indent: &
         let unit = words.next_if(|next| matches!(*next, "ns" | "us" | "ms" | "s" | "%"));
         let length = word.chars().count() + unit.map_or(0, |unit| " ".len() + unit.len());
         if !is_line_empty && column + " ".len() + length > width {
-            let _ = write!(out, "\n{indent}");
+            append!(out, "\n{indent}");
             column = indent.chars().count();
             is_line_empty = true;
         }
@@ -231,7 +229,7 @@ pub(super) fn write_wrapped_within(out: &mut String, text: &str, first_indent: &
 
 /// Describes start, end and duration of a finding: `since 07:20:03.120, ended 07:20:05.320 (after 2.200 s)`, and its episodes if it has several.
 pub(super) fn describe_span(finding: &FindingLine, clock: &Clock) -> String {
-    let since = clock.moment(finding.at_ns);
+    let since = clock.describe_moment(finding.at_ns);
     let length = duration(finding.duration_ns);
     let is_at_end = finding.ended_at_ns.is_none() && clock.is_at_end(finding.last_at_ns);
     let span = if finding.duration_ns == 0 {
@@ -240,13 +238,13 @@ pub(super) fn describe_span(finding: &FindingLine, clock: &Clock) -> String {
     } else if is_at_end {
         format!("since {since}, to the end of the capture (for {length})")
     } else if let Some(end) = finding.ended_at_ns {
-        format!("since {since}, ended {} (after {length})", clock.moment(end))
+        format!("since {since}, ended {} (after {length})", clock.describe_moment(end))
     } else {
         // It occurred too late in the capture to be over.
-        format!("since {since}, last at {} (after {length})", clock.moment(finding.last_at_ns))
+        format!("since {since}, last at {} (after {length})", clock.describe_moment(finding.last_at_ns))
     };
     let episodes =
-        finding.episodes.iter().map(|episode| [episode.at_ns, episode.last_at_ns].map(|at| clock.moment(at)));
+        finding.episodes.iter().map(|episode| [episode.at_ns, episode.last_at_ns].map(|at| clock.describe_moment(at)));
     span + &describe_episodes(episodes, finding.episodes_joined)
 }
 
@@ -313,7 +311,7 @@ impl Clock {
     }
 
     /// `07:20:03.120`, on a later day than the start `11-22 07:20:03`; without the wall clock, the time since the start: `12.300 s`.
-    pub(super) fn moment(&self, at_ns: u64) -> String {
+    pub(super) fn describe_moment(&self, at_ns: u64) -> String {
         const DATE: &str = "%m-%d";
         let is_first_day = self.format_time(at_ns, DATE) == self.format_time(0, DATE);
         let format = if is_first_day { "%H:%M:%S%.3f" } else { "%m-%d %H:%M:%S" };
@@ -338,7 +336,7 @@ impl Clock {
     }
 
     /// As [`Self::time_of_day_in_zone`]; without the wall clock, `12.300 s into the capture`.
-    pub(super) fn moment_in_zone(&self, at_ns: u64) -> String {
+    pub(super) fn describe_moment_in_zone(&self, at_ns: u64) -> String {
         self.time_of_day_in_zone(at_ns).unwrap_or_else(|| format!("{} into the capture", duration(at_ns)))
     }
 
@@ -410,14 +408,17 @@ mod tests {
         let start = Timestamp::from_nanosecond(1_763_712_000_120_000_000).ok();
         let clock = Clock { start, capture_length_ns: 0, zone: TimeZone::fixed(jiff::tz::offset(1)) };
         assert_eq!(clock.describe_capture(1_500_000_000), "1.500 s from 2025-11-21 09:00:00.120 +01");
-        assert_eq!((clock.moment(0), clock.moment(2 * HOUR_NS)), ("09:00:00.120".into(), "11:00:00.120".into()));
-        assert_eq!(clock.moment(15 * HOUR_NS), "11-22 00:00:00");
+        assert_eq!(
+            (clock.describe_moment(0), clock.describe_moment(2 * HOUR_NS)),
+            ("09:00:00.120".into(), "11:00:00.120".into())
+        );
+        assert_eq!(clock.describe_moment(15 * HOUR_NS), "11-22 00:00:00");
         assert_eq!(clock.time_of_day_in_zone(HOUR_NS).as_deref(), Some("10:00:00 +01"));
         let utc = Clock { zone: TimeZone::UTC, ..clock.clone() };
         assert_eq!(utc.time_of_day_in_zone(HOUR_NS).as_deref(), Some("09:00:00Z"));
         let unknown = Clock { start: None, ..clock };
-        assert_eq!(unknown.moment(1_500_000_000), "1.500 s");
-        assert_eq!(unknown.moment(76_804_000_000), "76.804 s");
+        assert_eq!(unknown.describe_moment(1_500_000_000), "1.500 s");
+        assert_eq!(unknown.describe_moment(76_804_000_000), "76.804 s");
         assert!(unknown.describe_capture(0).contains("the wall clock is unknown"));
     }
 

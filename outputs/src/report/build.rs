@@ -92,7 +92,7 @@ pub(super) fn build_report(analysis: &Analysis, input: &ReportInput) -> Report {
     };
     let clock = Clock::of(&report, None);
     report.verdict = headline(&report, &clock);
-    let ends = describe_observation_ends(ledger, |at| clock.moment_in_zone(at.since(from)));
+    let ends = describe_observation_ends(ledger, |at| clock.describe_moment_in_zone(at.since(from)));
     report.own.degraded.extend(ends.into_iter().map(Value::String));
     report
 }

@@ -57,7 +57,7 @@ pub struct EpisodeLine {
 
 impl EpisodeLine {
     /// The same episode on a clock that is ahead by `ahead_ns`.
-    pub(super) fn shifted(self, ahead_ns: i64) -> Self {
+    pub(super) fn shifted_by(self, ahead_ns: i64) -> Self {
         Self {
             at_ns: self.at_ns.saturating_add_signed(ahead_ns),
             last_at_ns: self.last_at_ns.saturating_add_signed(ahead_ns),

@@ -4,7 +4,6 @@
 //! forgotten string cannot control a terminal.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 use std::io::{self, Write};
 
 /// Longer names are truncated visibly.
@@ -83,10 +82,7 @@ pub fn output(text: &str, form: EscapeForm) -> Cow<'_, str> {
         }
         match form {
             EscapeForm::Text => out.push('\u{fffd}'),
-            EscapeForm::Json => {
-                // Writing to a string cannot fail.
-                let _ = write!(out, "\\u{:04x}", u32::from(c));
-            }
+            EscapeForm::Json => append!(out, "\\u{:04x}", u32::from(c)),
         }
     }
     out.into()

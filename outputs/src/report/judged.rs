@@ -87,7 +87,7 @@ fn judge_fault(ledger: &Ledger, fault: FaultKind) -> Judgement {
     Judgement { fault, judged: reason.is_none(), reason }
 }
 
-/// Why a kind of fault was judged for a part of the run only.
+/// Why a kind of fault was judged for a part of the run only. `None` if it was judged for the whole run.
 fn explain_observation_end(ledger: &Ledger, fault: FaultKind) -> Option<String> {
     match fault {
         FaultKind::FirstTokenGap | FaultKind::Queues => explain_end(ledger, "receives", ledger.receives_end()),
@@ -98,7 +98,7 @@ fn explain_observation_end(ledger: &Ledger, fault: FaultKind) -> Option<String> 
     }
 }
 
-/// Says that frames were sent after the end of an observation. Without such frames, nothing was missed.
+/// Says that frames were sent after the end of an observation. `None` without such frames, since nothing was missed.
 fn explain_end(ledger: &Ledger, stages: &str, end: Option<MonoNs>) -> Option<String> {
     let end = end.filter(|end| ledger.was_sent_after(*end))?;
     let after_ns = end.since(ledger.started().unwrap_or_default());
@@ -370,7 +370,7 @@ pub(super) fn headline(report: &Report, clock: &Clock) -> String {
     if let Some(worst) = report.worst_finding() {
         let severity = worst.severity.as_str().to_uppercase();
         let all = report.findings.iter().map(FindingSpan::from);
-        let text = headline_of_finding(worst.into(), all, &worst.summary, |at_ns| clock.moment_in_zone(at_ns));
+        let text = headline_of_finding(worst.into(), all, &worst.summary, |at_ns| clock.describe_moment_in_zone(at_ns));
         return format!("{severity}: {text}");
     }
     let rejected: u64 = report.rejected.values().sum();

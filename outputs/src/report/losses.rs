@@ -153,31 +153,31 @@ impl LossLine {
     /// Times of the first and the last loss, and whether more can follow: `07:20:03.120 to 07:20:05.320 (2.200 s), then the request ended`.
     pub(super) fn describe_span(&self, clock: &Clock) -> String {
         let Some((first_ns, last_ns)) = self.at_ns.zip(self.last_at_ns) else { return String::from("-") };
-        let first = clock.moment(first_ns);
+        let first = clock.describe_moment(first_ns);
         let span = if first_ns == last_ns {
             first
         } else {
             let length = duration(last_ns.saturating_sub(first_ns));
-            format!("{first} to {} ({length})", clock.moment(last_ns))
+            format!("{first} to {} ({length})", clock.describe_moment(last_ns))
         };
         let outlook = if self.ended_at_ns.is_some() { "then the request ended" } else { "more may follow" };
         format!("{span}, {outlook}")
     }
 
     /// Formats the positions as `3, 7-9`, with at most `limit` ranges.
-    pub fn places(&self, limit: usize) -> String {
+    pub fn list_places(&self, limit: usize) -> String {
         let ranges = self.ranges.iter().map(|range| range.tokens);
-        places(ranges, limit, self.tokens_unlisted)
+        list_places(ranges, limit, self.tokens_unlisted)
     }
 
     /// Ids of the first `limit` lost tokens; empty if unknown.
-    pub fn ids(&self, limit: usize) -> String {
-        ids(self.ranges.iter().flat_map(|range| &range.ids), limit)
+    pub fn list_ids(&self, limit: usize) -> String {
+        list_ids(self.ranges.iter().flat_map(|range| &range.ids), limit)
     }
 }
 
 /// Formats ranges of positions, at most `limit`: `3, 7-9, ...`. `unlisted`: number of positions in none of the ranges.
-pub fn places(ranges: impl ExactSizeIterator<Item = [u32; 2]>, limit: usize, unlisted: u64) -> String {
+pub fn list_places(ranges: impl ExactSizeIterator<Item = [u32; 2]>, limit: usize, unlisted: u64) -> String {
     let ellipsis = if ranges.len() > limit || unlisted > 0 { ", ..." } else { "" };
     let shown: Vec<String> = ranges.take(limit).map(format_range).collect();
     shown.join(", ") + ellipsis
@@ -189,7 +189,7 @@ fn format_range([first, last]: [u32; 2]) -> String {
 }
 
 /// Formats ids, at most `limit`: `13, 14, ...`.
-pub fn ids<'i>(ids: impl Iterator<Item = &'i i64>, limit: usize) -> String {
+pub fn list_ids<'i>(ids: impl Iterator<Item = &'i i64>, limit: usize) -> String {
     let mut ids = ids.peekable();
     let shown: Vec<String> = ids.by_ref().take(limit).map(i64::to_string).collect();
     shown.join(", ") + if ids.peek().is_some() { ", ..." } else { "" }
@@ -229,9 +229,9 @@ mod tests {
     #[test]
     fn long_lists_of_positions_and_ids_end_with_an_ellipsis() {
         let ranges = [[1, 1], [3, 5], [7, 7]];
-        assert_eq!(places(ranges.into_iter(), 9, 0), "1, 3-5, 7");
-        assert_eq!(places(ranges.into_iter(), 2, 0), "1, 3-5, ...");
-        assert_eq!(places(ranges.into_iter(), 9, 4), "1, 3-5, 7, ...");
-        assert_eq!((ids([9, 8].iter(), 2), ids([9, 8].iter(), 1)), ("9, 8".into(), "9, ...".into()));
+        assert_eq!(list_places(ranges.into_iter(), 9, 0), "1, 3-5, 7");
+        assert_eq!(list_places(ranges.into_iter(), 2, 0), "1, 3-5, ...");
+        assert_eq!(list_places(ranges.into_iter(), 9, 4), "1, 3-5, 7, ...");
+        assert_eq!((list_ids([9, 8].iter(), 2), list_ids([9, 8].iter(), 1)), ("9, 8".into(), "9, ...".into()));
     }
 }

@@ -1,7 +1,5 @@
 //! The report as Markdown for an incident channel or an issue: a short summary, then details.
 
-use std::fmt::Write as _;
-
 use trace::words::{count, duration, known_or_dash, plural, share};
 
 use super::hostile::{markdown, markdown_code};
@@ -17,7 +15,7 @@ const LIMIT: usize = 10;
 const BAR: usize = 40;
 
 /// The report as Markdown.
-pub(super) fn render(report: &Report, clock: &Clock) -> String {
+pub(super) fn render_markdown(report: &Report, clock: &Clock) -> String {
     let mut out = String::new();
     write_head(&mut out, report, clock);
     write_findings(&mut out, report, clock);
@@ -47,10 +45,10 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
 
 /// Writes a table of cells that are escaped already. Columns are aligned by their kind.
 pub(crate) fn write_table<const N: usize>(out: &mut String, Table { columns, rows }: &Table<'_, N>) {
-    let _ = writeln!(out, "| {} |", columns.map(|(name, _)| name).join(" | "));
-    let _ = writeln!(out, "|{}|", columns.map(|(_, kind)| if kind == Number { "--:" } else { "---" }).join("|"));
+    append_line!(out, "| {} |", columns.map(|(name, _)| name).join(" | "));
+    append_line!(out, "|{}|", columns.map(|(_, kind)| if kind == Number { "--:" } else { "---" }).join("|"));
     for row in rows {
-        let _ = writeln!(out, "| {} |", row.join(" | "));
+        append_line!(out, "| {} |", row.join(" | "));
     }
 }
 
@@ -65,33 +63,33 @@ fn write_section<const N: usize>(out: &mut String, heading: &str, mut section: T
             }
         }
     }
-    let _ = writeln!(out, "### {heading}\n");
+    append_line!(out, "### {heading}\n");
     write_table(out, &section);
     out.push('\n');
 }
 
 /// Writes the verdict as heading, then the main numbers as a list.
 fn write_head(out: &mut String, report: &Report, clock: &Clock) {
-    let _ = writeln!(out, "## {}\n", markdown(&headline(report, clock)));
+    append_line!(out, "## {}\n", markdown(&headline(report, clock)));
     if let Some(worst) = report.worst_finding() {
-        let _ = writeln!(out, "- **when** {}", brief::describe_span(worst, clock));
+        append_line!(out, "- **when** {}", brief::describe_span(worst, clock));
     }
-    let _ = writeln!(out, "- **capture** {}", clock.describe_capture(report.capture_length_ns()));
-    let _ = writeln!(out, "- **requests** {}", brief::summarise_requests(&report.requests));
+    append_line!(out, "- **capture** {}", clock.describe_capture(report.capture_length_ns()));
+    append_line!(out, "- **requests** {}", brief::summarise_requests(&report.requests));
     let gap = report.gap_ns.as_ref().map_or_else(brief::unobserved_text, brief::describe_gap);
-    let _ = writeln!(out, "- **gap** {gap}");
-    let _ = writeln!(out, "- **lost** {}", describe_lost(&report.chunks));
+    append_line!(out, "- **gap** {gap}");
+    append_line!(out, "- **lost** {}", describe_lost(&report.chunks));
     let itl = &report.itl_ns;
     if let (Some(client), Some(sent)) = (itl.delivered_by_token, itl.sent_by_token) {
         let [p50, p90, p99] = [client.p50, client.p90, client.p99].map(duration);
         let sent = [sent.p50, sent.p90, sent.p99].map(duration).join(", ");
         let at_client = format!("p50 {p50}, p90 {p90}, p99 {p99} at the client");
-        let _ = writeln!(out, "- **inter-token latency** {at_client}; {sent} as the engine sent");
+        append_line!(out, "- **inter-token latency** {at_client}; {sent} as the engine sent");
     }
     for line in report.frontend.iter().flat_map(FrontendCounts::describe_waits) {
-        let _ = writeln!(out, "- **frontend** {line}");
+        append_line!(out, "- **frontend** {line}");
     }
-    let _ = writeln!(
+    append_line!(
         out,
         "- **engine** {}: {}\n",
         markdown(&brief::describe_engine(report)),
@@ -116,17 +114,17 @@ fn describe_lost(chunks: &Chunks) -> String {
 fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
     for (finding, number) in report.findings.iter().zip(1..) {
         let severity = finding.severity.as_str();
-        let _ = writeln!(out, "{number}. **{severity}** {}: {}", markdown(&finding.kind), markdown(&finding.summary));
+        append_line!(out, "{number}. **{severity}** {}: {}", markdown(&finding.kind), markdown(&finding.summary));
         let mut since = format!("   {}", brief::describe_span(finding, clock));
         if let Some(place) = &finding.hop {
-            let _ = write!(since, ", {}", markdown(&brief::describe_place(place)));
+            append!(since, ", {}", markdown(&brief::describe_place(place)));
         }
         if !finding.rid.is_empty() {
-            let _ = write!(since, ", worst {}", markdown_code(&finding.rid));
+            append!(since, ", worst {}", markdown_code(&finding.rid));
         }
-        let _ = writeln!(out, "{since}");
+        append_line!(out, "{since}");
         if let Some(advice) = &finding.advice {
-            let _ = writeln!(out, "   **do** {}", markdown(advice));
+            append_line!(out, "   **do** {}", markdown(advice));
         }
     }
     if !report.findings.is_empty() {
@@ -137,9 +135,9 @@ fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
 /// Writes the outcomes of tool calls, and an explanation of the first few that are not complete.
 fn write_tool_calls(out: &mut String, report: &Report) {
     let Some(calls) = &report.tool_calls else { return };
-    let _ = writeln!(out, "### Tool calls of responses: {}\n", calls.summary());
+    append_line!(out, "### Tool calls of responses: {}\n", calls.summarise_calls());
     for ExplainedCalls { rid, explanation } in calls.explain_incomplete() {
-        let _ = writeln!(out, "- {}: {explanation}", markdown_code(&rid));
+        append_line!(out, "- {}: {explanation}", markdown_code(&rid));
     }
     out.push('\n');
 }
@@ -163,9 +161,9 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
         report.slowest.iter().take(LIMIT),
         [
             ("Request", Rid, &|line| line.rid.clone()),
-            ("First sent", Number, &|line| known_or_dash(line.first_sent_ns, |ns| clock.moment(ns))),
+            ("First sent", Number, &|line| known_or_dash(line.first_sent_ns, |ns| clock.describe_moment(ns))),
             ("Gap", Number, &|line| line.gap_text(report.capture_length_ns())),
-            ("First received", Number, &|line| known_or_dash(line.first_received_ns, |ns| clock.moment(ns))),
+            ("First received", Number, &|line| known_or_dash(line.first_received_ns, |ns| clock.describe_moment(ns))),
             ("Tokens sent", Number, &|line| count(line.tokens_sent)),
             ("Lost", Number, &|line| known_or_dash(line.tokens_lost, count)),
             ("Finish", Text, &|line| line.finish.as_deref().unwrap_or("-").to_owned()),
@@ -178,7 +176,7 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
 fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
     if let Some(pair) = &report.pair {
         let mut lines = vec![pair.headline.clone()];
-        lines.extend(pair.paragraphs());
+        lines.extend(pair.describe_in_paragraphs());
         let heading = format!("Where TTFT goes on both servers\n\n{}", markdown(&lines.join("; ")));
         write_section(out, &heading, table::pair_table(&pair.legs));
         if !pair.slowest.is_empty() {
@@ -197,7 +195,7 @@ fn write_ttft(out: &mut String, report: &Report) {
     // The heading is its first line; a paragraph follows.
     let mut heading = format!("Where TTFT goes\n\n{}", brief::describe_ttft(main));
     for line in brief::ttft_caveats(report) {
-        let _ = write!(heading, "; {line}");
+        append!(heading, "; {line}");
     }
     write_section(out, &heading, table::ttft_table(main));
 }
@@ -212,15 +210,15 @@ fn write_path(out: &mut String, report: &Report) {
 
 /// Writes what was not observed, and what the observation missed.
 fn write_own_costs(out: &mut String, report: &Report) {
-    let _ = writeln!(out, "### Not observed, and missed observations\n");
+    append_line!(out, "### Not observed, and missed observations\n");
     for what in brief::list_unobserved(report) {
-        let _ = writeln!(out, "- not observed (shown as -): {what}");
+        append_line!(out, "- not observed (shown as -): {what}");
     }
     for failure in brief::describe_degraded(report) {
-        let _ = writeln!(out, "- unavailable or failed: {}", markdown(&failure));
+        append_line!(out, "- unavailable or failed: {}", markdown(&failure));
     }
     for (name, line) in brief::limits_reached(report) {
-        let _ = writeln!(
+        append_line!(
             out,
             "- the limit {} of {} was reached {} times",
             markdown_code(name),
@@ -229,7 +227,7 @@ fn write_own_costs(out: &mut String, report: &Report) {
         );
     }
     let own = &report.own;
-    let _ = writeln!(
+    append_line!(
         out,
         "- tokengap observed {} events, missed {}; {} frames could not be read",
         count(own.events),

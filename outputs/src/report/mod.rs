@@ -53,7 +53,7 @@ pub use judged::{
     FaultKind, FindingSpan, Judgement, SeenTraffic, describe_observation_ends, headline_of_finding,
     headline_without_warning, judgements,
 };
-pub use losses::{LossLine, LossList, Losses, ids, places};
+pub use losses::{LossLine, LossList, Losses, list_ids, list_places};
 pub use modes::{ModeLine, Modes};
 pub use pair::{AbsentMomentLine, PairLegLine, PairReport, PrefillName, PrefillServerLine};
 pub use pair_request::PairRequestLine;
@@ -171,7 +171,7 @@ impl Report {
 
     /// Renders text of at most 100 columns.
     pub fn to_text(&self, clock: &Clock) -> String {
-        text::render(self, clock)
+        text::render_text(self, clock)
     }
 
     /// Whether all data comes from the engine's own log. Then no frame was observed, and counts of 0 frames, chunks or tokens mean nothing.
@@ -181,22 +181,30 @@ impl Report {
 
     /// Renders Markdown, short enough for an issue.
     pub fn to_markdown(&self, clock: &Clock) -> String {
-        markdown::render(self, clock)
+        markdown::render_markdown(self, clock)
     }
 
     /// Renders one HTML page without scripts or external resources.
     pub fn to_html(&self, clock: &Clock) -> String {
-        html::render(self, clock)
+        html::render_page(self, clock)
     }
 
     /// Length of the capture. All times of the report count from its start.
     pub fn capture_length_ns(&self) -> u64 {
-        self.window_ns[1]
+        let [_start_ns, end_ns] = self.window_ns;
+        end_ns
     }
 
     /// Start of the capture on the observed machine's clock.
     pub fn capture_start(&self) -> MonoNs {
-        MonoNs(self.window_mono_ns[0])
+        let [start_ns, _end_ns] = self.window_mono_ns;
+        MonoNs(start_ns)
+    }
+
+    /// End of the capture on the observed machine's clock.
+    pub fn capture_end(&self) -> MonoNs {
+        let [_start_ns, end_ns] = self.window_mono_ns;
+        MonoNs(end_ns)
     }
 
     /// The finding of the headline, which is above `info`.

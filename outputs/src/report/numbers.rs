@@ -1,7 +1,6 @@
 //! Numbers of requests, tokens, chunks and responses, in the text form of the report.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use trace::words::{bytes, count, duration, plural};
 
@@ -17,11 +16,11 @@ fn describe_requests(requests: &Requests) -> String {
         [(requests.joined_late, "joined late"), (requests.overwritten, "overwritten"), (requests.orphaned, "orphaned")]
     {
         if number > 0 {
-            let _ = write!(line, ", {} {how}", count(number));
+            append!(line, ", {} {how}", count(number));
         }
     }
     if requests.health_checks > 0 {
-        let _ = write!(line, ", {}", plural(requests.health_checks, "health check"));
+        append!(line, ", {}", plural(requests.health_checks, "health check"));
     }
     line
 }
@@ -35,7 +34,7 @@ fn describe_tokens(tokens: &Tokens) -> String {
     if let Some(uncounted) = tokens.uncounted
         && uncounted > 0
     {
-        let _ = write!(line, ", {} sent as text only", count(uncounted));
+        append!(line, ", {} sent as text only", count(uncounted));
     }
     line
 }
@@ -83,7 +82,7 @@ pub(super) fn write_numbers(out: &mut String, report: &Report) {
         }
     }
     super::frontend::write_frontend_rows(out, report);
-    let _ = writeln!(out);
+    append_line!(out);
 }
 
 /// Requests on their way to their first token.
@@ -91,19 +90,19 @@ fn describe_dispatched(report: &Report, dispatched: &Dispatched) -> String {
     let Dispatched { requests, aborts, waiting, waiting_longest_ns, unanswered, unanswered_total, .. } = *dispatched;
     let mut line = plural(requests, "request");
     if aborts > 0 {
-        let _ = write!(line, ", {}", plural(aborts, "abort"));
+        append!(line, ", {}", plural(aborts, "abort"));
     }
     if let Some(longest) = waiting_longest_ns {
-        let _ = write!(line, ", {} without a token (longest {})", count(waiting), duration(longest));
+        append!(line, ", {} without a token (longest {})", count(waiting), duration(longest));
     }
     if unanswered_total > 0 {
         let at_end =
             if unanswered == unanswered_total { String::new() } else { format!(" ({} at the end)", count(unanswered)) };
-        let _ = write!(line, ", {} not answered while later ones were{at_end}", count(unanswered_total));
+        append!(line, ", {} not answered while later ones were{at_end}", count(unanswered_total));
     }
     for wait in report.hops.iter().filter(|hop| hop.carries_requests).filter_map(|hop| hop.queue_wait_ns) {
         let [p50, p99, max] = [wait.p50, wait.p99, wait.max].map(duration);
-        let _ = write!(line, "; received after {p50} (p99 {p99}, max {max})");
+        append!(line, "; received after {p50} (p99 {p99}, max {max})");
     }
     line
 }
@@ -122,7 +121,7 @@ fn describe_chunks(chunks: &Chunks) -> String {
         (chunks.tokens_lost, "tokens lost"),
     ] {
         if let Some(number) = number {
-            let _ = write!(line, ", {} {what}", count(number));
+            append!(line, ", {} {what}", count(number));
         }
     }
     line
@@ -143,16 +142,16 @@ fn describe_rejected(by_status: &BTreeMap<u16, u64>) -> Option<String> {
 fn describe_hop_mode(line: &ModeLine) -> String {
     let mut text = format!("{}: ", plain(&line.name));
     if let Some(bytes_per_token) = line.bytes_per_token {
-        let _ = write!(text, "{bytes_per_token:.0} bytes a token, ");
+        append!(text, "{bytes_per_token:.0} bytes a token, ");
     }
-    let _ = write!(text, "{} of {} ids are repeats", count(line.ids_repeated), count(line.ids));
+    append!(text, "{} of {} ids are repeats", count(line.ids_repeated), count(line.ids));
     // Only cumulative mode repeats ids.
     let is_cumulative = line.ids_repeated > 0;
     if is_cumulative && let Some(less) = line.bytes_if_incremental_estimate {
-        let _ = write!(text, "; in incremental mode: about {} in total", bytes(less));
+        append!(text, "; in incremental mode: about {} in total", bytes(less));
     }
     if !is_cumulative && let Some(more) = line.bytes_if_cumulative_estimate {
-        let _ = write!(text, "; in cumulative mode: about {} in total", bytes(more));
+        append!(text, "; in cumulative mode: about {} in total", bytes(more));
     }
     text
 }

@@ -182,6 +182,7 @@ impl PairReport {
 }
 
 impl PairLegLine {
+    /// The line of a leg with these lengths.
     fn new(pair: &Pair<'_>, lengths: &PairLegLengths) -> Self {
         let leg = lengths.leg;
         Self {
@@ -292,7 +293,7 @@ impl FindingLine {
             at_ns: self.at_ns.saturating_add_signed(shift_ns),
             last_at_ns: self.last_at_ns.saturating_add_signed(shift_ns),
             ended_at_ns: self.ended_at_ns.map(|at_ns| at_ns.saturating_add_signed(shift_ns)),
-            episodes: self.episodes.iter().map(|episode| episode.shifted(shift_ns)).collect(),
+            episodes: self.episodes.iter().map(|episode| episode.shifted_by(shift_ns)).collect(),
             // The decode server has a hop of the same name.
             hop: self.hop.map(|hop| format!("{name}: {hop}")),
             ..self

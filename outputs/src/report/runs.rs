@@ -1,7 +1,5 @@
 //! Reports of several runs in one document: those of the engines of a machine, or of watched pods.
 
-use std::fmt::Write as _;
-
 use serde::Serialize;
 use trace::detect::order::FindingRank;
 use trace::words::{count, duration, known_or_dash, percent};
@@ -126,9 +124,9 @@ pub fn list_runs(runs: &[RunReport]) -> String {
         for (index, cell) in row.iter().enumerate() {
             // A column is as wide as its widest cell.
             let width = rows.iter().map(|row| row[index].chars().count()).max().unwrap_or(0);
-            let _ = write!(line, "{cell:width$}  ");
+            append!(line, "{cell:width$}  ");
         }
-        let _ = writeln!(out, "{}", line.trim_end());
+        append_line!(out, "{}", line.trim_end());
     }
     out
 }
@@ -142,7 +140,7 @@ pub fn worst_run(runs: &[RunReport]) -> Option<&RunReport> {
 impl Report {
     /// Highest rank of its findings, of which the first need not explain most; `None` without any.
     fn worst_rank(&self) -> Option<FindingRank> {
-        self.findings.iter().map(|finding| finding.rank(self.window_ns[1])).max()
+        self.findings.iter().map(|finding| finding.rank(self.capture_length_ns())).max()
     }
 
     /// Whether no traffic was observed.

@@ -1,7 +1,5 @@
 //! Python functions of the engine by role: the profile that explains the gap.
 
-use std::fmt::Write as _;
-
 use serde::{Deserialize, Serialize};
 
 use trace::SamplingCost;
@@ -111,7 +109,7 @@ pub(super) fn write_tables(out: &mut String, lines: &[StackLine], cost: Option<&
         for function in line.functions.iter().take(MOST_IN_TEXT) {
             write_function(out, function);
         }
-        let _ = writeln!(
+        append_line!(
             out,
             "  of {} running stacks in {}, {} of them while frames piled up",
             count(line.running),
@@ -120,7 +118,7 @@ pub(super) fn write_tables(out: &mut String, lines: &[StackLine], cost: Option<&
         );
     }
     if let Some(cost) = cost {
-        let _ = writeln!(
+        append_line!(
             out,
             "  {} samples at {} per second, {} failed, {} skipped, using {} of CPU",
             count(cost.readings),
@@ -154,8 +152,8 @@ fn write_function(out: &mut String, function: &StackFunctionLine) {
 fn write_columns(out: &mut String, name: &str, columns: [&str; 6]) {
     let name: String = name.chars().take(NAME).collect();
     let [own, total, gil, piled_own, piled_total, piled_gil] = columns;
-    let _ = write!(out, "{name:NAME$} {own:>6} {total:>6} {gil:>6}  ");
-    let _ = writeln!(out, " {piled_own:>6} {piled_total:>6} {piled_gil:>6}");
+    append!(out, "{name:NAME$} {own:>6} {total:>6} {gil:>6}  ");
+    append_line!(out, " {piled_own:>6} {piled_total:>6} {piled_gil:>6}");
 }
 
 #[cfg(test)]

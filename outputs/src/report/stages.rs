@@ -1,7 +1,5 @@
 //! Data from the engine's own log: stages of requests, state of its processes, merged chunks. None of it was observed on a socket.
 
-use std::fmt::Write as _;
-
 use serde::{Deserialize, Serialize};
 use trace::clock::MonoNs;
 use trace::engine::StageNames;
@@ -258,7 +256,7 @@ pub(super) fn write_stage_report(out: &mut String, report: &Report, clock: &Cloc
     if let Some(correlation) = &log.gap_with_states {
         write_wrapped(out, &describe_correlation(correlation), "  ", "    ");
     }
-    let _ = writeln!(out);
+    append_line!(out);
     for slow in log.slowest.iter().take(TABLES) {
         write_stages(out, slow, clock);
     }
@@ -285,15 +283,15 @@ fn describe_correlation(correlation: &Correlated) -> String {
 fn write_stages(out: &mut String, slow: &StageTable, clock: &Clock) {
     let widest = slow.stages.iter().map(|row| row.stage.chars().count()).max().unwrap_or(0).clamp(5, 32);
     write_wrapped(out, &format!("{}: {} from first send to first receive", slow.rid, duration(slow.gap_ns)), "", "  ");
-    let _ = writeln!(out, "  {:widest$}  {:<14}  {:>12}  BY", "STAGE", "TIME", "DELTA");
+    append_line!(out, "  {:widest$}  {:<14}  {:>12}  BY", "STAGE", "TIME", "DELTA");
     for row in &slow.stages {
-        let time = clock.moment(row.at_ns);
+        let time = clock.describe_moment(row.at_ns);
         let delta = row.delta_ns.map_or_else(String::new, |ns| format!("+{:.6} s", ns as f64 / 1e9));
         let details = row.describe_details();
         let stage: String = row.stage.chars().take(widest).collect();
-        let _ = writeln!(out, "  {stage:widest$}  {time:<14}  {delta:>12}  {details}");
+        append_line!(out, "  {stage:widest$}  {time:<14}  {delta:>12}  {details}");
     }
-    let _ = writeln!(out);
+    append_line!(out);
 }
 
 impl StageRow {
@@ -329,12 +327,11 @@ fn write_times_between(out: &mut String, log: &StageReport) {
     }
     let shown = &log.between[..log.between.len().min(PAIRS)];
     let widest = shown.iter().map(|between| between.describe_stages().chars().count()).max().unwrap_or(0).min(58);
-    let _ =
-        writeln!(out, "{:widest$}  {:>9} {:>10} {:>10} {:>10}", "BETWEEN STAGES", "REQUESTS", "MEDIAN", "P99", "MAX");
+    append_line!(out, "{:widest$}  {:>9} {:>10} {:>10} {:>10}", "BETWEEN STAGES", "REQUESTS", "MEDIAN", "P99", "MAX");
     for between in shown {
         let name: String = between.describe_stages().chars().take(widest).collect();
         let ns = &between.ns;
-        let _ = writeln!(
+        append_line!(
             out,
             "{name:widest$}  {:>9} {:>10} {:>10} {:>10}",
             count(ns.count),
@@ -344,7 +341,7 @@ fn write_times_between(out: &mut String, log: &StageReport) {
         );
     }
     if log.between.len() > PAIRS {
-        let _ = writeln!(out, "  {} more in the JSON report", log.between.len() - PAIRS);
+        append_line!(out, "  {} more in the JSON report", log.between.len() - PAIRS);
     }
-    let _ = writeln!(out);
+    append_line!(out);
 }

@@ -49,8 +49,8 @@ pub(super) fn loss_table(list: &LossList, clock: &Clock, limit: usize, places: u
             ("Chunks", Number, &|line| count(line.chunks)),
             ("First and last loss", Number, &|line| line.describe_span(clock)),
             ("Positions in the output, from 1", Text, &|line| {
-                let ids = line.ids(places);
-                line.places(places) + &if ids.is_empty() { String::new() } else { format!(" (ids {ids})") }
+                let ids = line.list_ids(places);
+                line.list_places(places) + &if ids.is_empty() { String::new() } else { format!(" (ids {ids})") }
             }),
         ],
     )
@@ -167,7 +167,7 @@ pub(super) fn function_table(role: &StackLine, limit: usize) -> Table<'static, 5
             ("Innermost", Number, &|function| percent(function.all.own)),
             ("Anywhere", Number, &|function| percent(function.all.total)),
             ("Innermost while frames piled up", Number, &|function| {
-                known_or_dash(function.growing, |s| percent(s.own))
+                known_or_dash(function.growing, |share| percent(share.own))
             }),
         ],
     )
@@ -180,7 +180,7 @@ pub(super) fn stage_table(request: &StageTable, clock: &Clock) -> Table<'static,
         [
             ("Stage", Rid, &|row| format!("{}{}", row.stage, if row.out_of_order { " (out of order)" } else { "" })),
             ("By", Text, &|row| row.by.clone()),
-            ("At", Number, &|row| clock.moment(row.at_ns)),
+            ("At", Number, &|row| clock.describe_moment(row.at_ns)),
             ("Since the previous", Number, &|row| known_or_dash(row.delta_ns, duration)),
             ("Tokens", Number, &|row| known_or_dash(row.tokens.map(u64::from), count)),
             ("Pending", Number, &|row| known_or_dash(row.pending.map(u64::from), count)),

@@ -1,7 +1,6 @@
 //! The report as text: verdict, numbers, advice, then unobserved stages.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 
 use serde_json::Value;
 use trace::detect::Severity;
@@ -31,7 +30,7 @@ const LEG: usize = 38;
 const BAR: usize = 40;
 
 /// The report as text for a terminal.
-pub(super) fn render(report: &Report, clock: &Clock) -> String {
+pub(super) fn render_text(report: &Report, clock: &Clock) -> String {
     let mut out = String::new();
     write_head(&mut out, report, clock);
     numbers::write_numbers(&mut out, report);
@@ -75,7 +74,7 @@ fn write_head(out: &mut String, report: &Report, clock: &Clock) {
     let engine = brief::describe_engine(report);
     let capture = clock.describe_capture(report.capture_length_ns());
     write_wrapped(out, &format!("{} of {engine}, {capture}", report.source.kind), "", "  ");
-    let _ = writeln!(out);
+    append_line!(out);
 }
 
 /// Writes the requests that lost tokens: the worst few, with their missing positions.
@@ -93,16 +92,16 @@ fn write_loss_list(out: &mut String, list: &LossList, heading: &str, clock: &Clo
     if list.lines.is_empty() {
         return;
     }
-    let _ = writeln!(out, "{heading}: {}", plural(list.requests, "request"));
+    append_line!(out, "{heading}: {}", plural(list.requests, "request"));
     for line in list.lines.iter().take(LOSSY) {
         write_wrapped(out, &describe_loss(line, clock), "  ", "    ");
     }
     let shown = LOSSY.min(list.lines.len()) as u64;
     let not_shown = list.requests.saturating_sub(shown);
     if not_shown > 0 {
-        let _ = writeln!(out, "  and {} more; the JSON lists {}", count(not_shown), count(list.lines.len() as u64));
+        append_line!(out, "  and {} more; the JSON lists {}", count(not_shown), count(list.lines.len() as u64));
     }
-    let _ = writeln!(out);
+    append_line!(out);
 }
 
 /// Lost tokens of a request, with their times, positions and ids.
@@ -116,13 +115,13 @@ fn describe_loss(line: &LossLine, clock: &Clock) -> String {
         plural(line.chunks, "chunk"),
         line.describe_span(clock)
     );
-    let places = line.places(RANGES);
+    let places = line.list_places(RANGES);
     if !places.is_empty() {
-        let _ = write!(text, ", positions {places}");
+        append!(text, ", positions {places}");
     }
-    let ids = line.ids(RANGES);
+    let ids = line.list_ids(RANGES);
     if !ids.is_empty() {
-        let _ = write!(text, " (ids {ids})");
+        append!(text, " (ids {ids})");
     }
     text
 }
@@ -134,17 +133,22 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
         return;
     }
     let widest = 36;
-    let _ = writeln!(
+    append_line!(
         out,
         "{:widest$}  {:>12} {:>12} {:>8} {:>8} {:>8}  FINISH",
-        "SLOWEST", "SENT AT", "GAP", "SENT", "RECEIVED", "LOST"
+        "SLOWEST",
+        "SENT AT",
+        "GAP",
+        "SENT",
+        "RECEIVED",
+        "LOST"
     );
     for line in &report.slowest {
         let rid: String = plain(&line.rid).chars().take(widest).collect();
-        let _ = writeln!(
+        append_line!(
             out,
             "{rid:widest$}  {:>12} {:>12} {:>8} {:>8} {:>8}  {}",
-            known_or_dash(line.first_sent_ns, |ns| clock.moment(ns)),
+            known_or_dash(line.first_sent_ns, |ns| clock.describe_moment(ns)),
             line.gap_text(report.capture_length_ns()),
             count(line.tokens_sent),
             known_or_dash(line.tokens_received, count),
@@ -152,7 +156,7 @@ fn write_slowest(out: &mut String, report: &Report, clock: &Clock) {
             plain(line.finish.as_deref().unwrap_or("-")),
         );
     }
-    let _ = writeln!(out);
+    append_line!(out);
 }
 
 /// Writes the table of hops, with the details of each below its row.
@@ -161,14 +165,21 @@ fn write_hops(out: &mut String, report: &Report) {
         return;
     }
     let widest = report.hops.iter().map(|hop| hop.name.chars().count()).max().unwrap_or(0).clamp(12, 31);
-    let _ = writeln!(
+    append_line!(
         out,
         "{:widest$}  {:>9} {:>9} {:>10} {:>6} {:>11} {:>9} {:>9}",
-        "HOP", "SENT", "RECEIVED", "CHUNKS", "BYTES", "MAX BACKLOG", "WAIT P50", "WAIT MAX"
+        "HOP",
+        "SENT",
+        "RECEIVED",
+        "CHUNKS",
+        "BYTES",
+        "MAX BACKLOG",
+        "WAIT P50",
+        "WAIT MAX"
     );
     for hop in &report.hops {
         let name: String = plain(&hop.name).chars().take(widest).collect();
-        let _ = writeln!(
+        append_line!(
             out,
             "{name:widest$}  {:>9} {:>9} {:>10} {:>9} {:>8} {:>9} {:>9}",
             known_or_dash(hop.frames_sent, count),
@@ -181,7 +192,7 @@ fn write_hops(out: &mut String, report: &Report) {
         );
         write_hop_details(out, hop);
     }
-    let _ = writeln!(out);
+    append_line!(out);
 }
 
 /// Writes what the row of a hop has no column for, as far as it was observed.
@@ -226,10 +237,16 @@ fn write_hop_details(out: &mut String, hop: &HopLine) {
 /// Writes where the time to first token of most requests goes.
 fn write_ttft(out: &mut String, report: &Report) {
     let Some(main) = report.ttft.as_ref().and_then(TtftReport::main_group) else { return };
-    let _ = writeln!(
+    append_line!(
         out,
         "{:LEG$}  {:>9} {:>9} {:>9} {:>9} {:>8} {:>9}",
-        "WHERE TTFT GOES", "MEAN", "P50", "P99", "MAX", "SHARE", "LAST 10 S"
+        "WHERE TTFT GOES",
+        "MEAN",
+        "P50",
+        "P99",
+        "MAX",
+        "SHARE",
+        "LAST 10 S"
     );
     for leg in &main.legs {
         let shares = format!("{:>8} {:>9}", percent(leg.share), known_or_dash(leg.recent_share, percent));
@@ -239,16 +256,21 @@ fn write_ttft(out: &mut String, report: &Report) {
     for line in brief::ttft_caveats(report) {
         write_wrapped(out, &line, "  ", "  ");
     }
-    let _ = writeln!(out);
+    append_line!(out);
 }
 
 /// Writes where the time to first token goes on both servers of a pair.
 fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
     let Some(pair) = &report.pair else { return };
-    let _ = writeln!(
+    append_line!(
         out,
         "{:LEG$}  {:>9} {:>9} {:>9} {:>9} {:>8}",
-        "WHERE TTFT GOES ON BOTH SERVERS", "MEAN", "P50", "P99", "MAX", "SHARE"
+        "WHERE TTFT GOES ON BOTH SERVERS",
+        "MEAN",
+        "P50",
+        "P99",
+        "MAX",
+        "SHARE"
     );
     for leg in &pair.legs {
         write_ttft_row(out, &leg.words, leg.mean_ns, &leg.ns, &format!("{:>8}", percent(leg.share)));
@@ -256,13 +278,13 @@ fn write_pair(out: &mut String, report: &Report, clock: &Clock) {
     if let Some((ttft, mean_ns)) = pair.ttft_ns.as_ref().zip(pair.ttft_mean_ns) {
         write_ttft_row(out, &format!("in total, {}", plural(ttft.count, "request")), mean_ns, ttft, "");
     }
-    for line in pair.paragraphs() {
+    for line in pair.describe_in_paragraphs() {
         write_wrapped(out, &plain(&line), "  ", "    ");
     }
     for absent in pair.describe_absent() {
         write_wrapped(out, &format!("not known {absent}"), "  ", "    ");
     }
-    let _ = writeln!(out);
+    append_line!(out);
     write_slowest_of_pair(out, &pair.slowest, clock);
 }
 
@@ -271,7 +293,7 @@ fn write_slowest_of_pair(out: &mut String, slowest: &[PairRequestLine], clock: &
     if slowest.is_empty() {
         return;
     }
-    let _ = writeln!(out, "SLOWEST ON BOTH SERVERS, with the legs of TTFT in order");
+    append_line!(out, "SLOWEST ON BOTH SERVERS, with the legs of TTFT in order");
     for line in slowest.iter().take(PAIR_REQUESTS) {
         let [decode, prefill] = [&line.decode_rid, &line.prefill_rid].map(|rid| plain(rid));
         let prefill = if decode == prefill { String::new() } else { format!(" (prefill's {prefill})") };
@@ -279,7 +301,7 @@ fn write_slowest_of_pair(out: &mut String, slowest: &[PairRequestLine], clock: &
         let text = format!("{decode}{prefill} at {begin}, TTFT {}: {}", duration(line.ttft_ns), line.describe_legs());
         write_wrapped(out, &text, "  ", "    ");
     }
-    let _ = writeln!(out);
+    append_line!(out);
 }
 
 /// Writes a row whose numbers stand beside the last line of its name: cut, the name of several legs in one would be that of the first.
@@ -289,11 +311,11 @@ fn write_ttft_row(out: &mut String, name: &str, mean_ns: u64, ns: &Spread, share
     let lines = lines.trim_end();
     let (before, name) = lines.rsplit_once('\n').unwrap_or(("", lines));
     for line in before.lines() {
-        let _ = writeln!(out, "{line}");
+        append_line!(out, "{line}");
     }
     let [mean, p50, p99, max] = [mean_ns, ns.p50, ns.p99, ns.max].map(duration);
     let row = format!("{name:LEG$}  {mean:>9} {p50:>9} {p99:>9} {max:>9} {shares}");
-    let _ = writeln!(out, "{}", row.trim_end());
+    append_line!(out, "{}", row.trim_end());
 }
 
 /// Writes where a chunk's time goes, and the bar of the first tokens.
@@ -302,10 +324,15 @@ fn write_path(out: &mut String, report: &Report) {
     if rows.is_empty() {
         return;
     }
-    let _ = writeln!(
+    append_line!(
         out,
         "{:LEG$}  {:>9} {:>9} {:>9} {:>8} {:>8}  THREAD",
-        "WHERE A CHUNK'S TIME GOES", "MEAN", "P50", "P99", "SHARE", "RUN BUSY"
+        "WHERE A CHUNK'S TIME GOES",
+        "MEAN",
+        "P50",
+        "P99",
+        "SHARE",
+        "RUN BUSY"
     );
     for row in &rows {
         let name = match row.kind {
@@ -315,7 +342,7 @@ fn write_path(out: &mut String, report: &Report) {
             LegKind::WaitAndInside => format!("  before and inside the {}", plain(&row.name)),
         };
         let name: String = name.chars().take(LEG).collect();
-        let _ = writeln!(
+        append_line!(
             out,
             "{name:LEG$}  {:>9} {:>9} {:>9} {:>8} {:>8}  {}",
             known_or_dash(row.mean_ns, duration),
@@ -333,7 +360,7 @@ fn write_path(out: &mut String, report: &Report) {
             write_wrapped(out, &span, "              ", "              ");
         }
     }
-    let _ = writeln!(out);
+    append_line!(out);
 }
 
 /// Describes the receivers of a line with several hops; hops to the same endpoint have one. `None` for a single hop.
@@ -408,11 +435,11 @@ fn write_cpu(out: &mut String, report: &Report) {
             describe_share_of_time(line.throttled, "throttled", brief::NO_THROTTLING)
         );
         if let Some(away) = line.away_from_poll {
-            let _ = write!(text, ", {}", describe_share_of_time(Some(away), "away from its poll", ""));
+            append!(text, ", {}", describe_share_of_time(Some(away), "away from its poll", ""));
         }
         write_named_row(out, "cpu", &text);
     }
-    let _ = writeln!(out);
+    append_line!(out);
 }
 
 /// Writes the findings with their times and advice, worst first.
@@ -422,10 +449,10 @@ fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
         write_wrapped(out, &head, "", "    ");
         let mut since = brief::describe_span(finding, clock);
         if let Some(place) = &finding.hop {
-            let _ = write!(since, ", {}", describe_place(place));
+            append!(since, ", {}", describe_place(place));
         }
         if !finding.rid.is_empty() {
-            let _ = write!(since, ", worst {}", finding.rid);
+            append!(since, ", worst {}", finding.rid);
         }
         write_wrapped(out, &since, "    ", "    ");
         if let Some(advice) = &finding.advice {
@@ -433,7 +460,7 @@ fn write_findings(out: &mut String, report: &Report, clock: &Clock) {
         }
     }
     if !report.findings.is_empty() {
-        let _ = writeln!(out);
+        append_line!(out);
     }
 }
 
@@ -464,10 +491,10 @@ fn write_own_costs(out: &mut String, report: &Report) {
     let undecoded = plural(own.frames_undecoded, "frame");
     let mut line = format!("{events}, {} missed, {undecoded} undecoded", count(own.missed()));
     if let Some(cpu) = own.cpu_ns {
-        let _ = write!(line, ", {} of CPU", duration(cpu));
+        append!(line, ", {} of CPU", duration(cpu));
     }
     if let Some(rss) = own.rss_bytes {
-        let _ = write!(line, ", {} resident", bytes(rss));
+        append!(line, ", {} resident", bytes(rss));
     }
     write_named_row(out, "tokengap", &line);
 }

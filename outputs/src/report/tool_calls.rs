@@ -1,7 +1,6 @@
 //! Tool calls of responses: comparison of their arguments with the engine's text, and the process at fault.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 use trace::clock::MonoNs;
@@ -232,7 +231,7 @@ pub(super) struct ExplainedCalls {
 
 impl ToolCallCounts {
     /// Numbers of responses: `12 complete, 1 with missing text`.
-    pub(super) fn summary(&self) -> String {
+    pub(super) fn summarise_calls(&self) -> String {
         let counts = [
             (self.complete, "complete"),
             (self.rewritten, "in another form"),
@@ -269,11 +268,11 @@ impl ToolCallCounts {
 /// Writes the outcomes of tool calls, and an explanation of the first few that are not complete.
 pub(super) fn write_tool_calls(out: &mut String, report: &Report) {
     let Some(calls) = &report.tool_calls else { return };
-    let _ = writeln!(out, "TOOL CALLS of responses: {}", calls.summary());
+    append_line!(out, "TOOL CALLS of responses: {}", calls.summarise_calls());
     for ExplainedCalls { rid, explanation } in calls.explain_incomplete() {
         write_wrapped(out, &format!("{rid}: {explanation}"), "  ", "    ");
     }
-    let _ = writeln!(out);
+    append_line!(out);
 }
 
 #[cfg(test)]

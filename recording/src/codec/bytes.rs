@@ -104,7 +104,7 @@ impl<'a> ColumnCursor<'a> {
         self.read_number().map(unzigzag)
     }
 
-    /// Reads an optional number, which is stored as 0 for none, else one more than itself.
+    /// Reads an optional number, which is stored as 0 for `None`, else one more than itself.
     pub(super) fn read_optional(&mut self) -> Result<Option<u64>, MalformedBlock> {
         let first = self.read_byte()?;
         if first < 0x80 {

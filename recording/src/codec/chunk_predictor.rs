@@ -78,7 +78,7 @@ impl ChunkPredictor {
         self.completion.map(|before| before.wrapping_add(self.completion_step))
     }
 
-    /// Predicted number of ids that a chunk with the token count `completion` lists.
+    /// Predicted number of ids that a chunk with the token count `completion` lists. `None` if it probably lists none.
     fn predicted_listed(&self, completion: Option<u32>) -> Option<u32> {
         if !self.has_begun {
             // Most first chunks have one token.

@@ -29,7 +29,7 @@ pub(crate) struct DecodeBuffers {
 
 impl DecodeBuffers {
     /// Decompresses a block, whose header states that it has `length` bytes.
-    pub(crate) fn decompress(&mut self, packed: &[u8], length: u32) -> io::Result<()> {
+    pub(crate) fn decompress_columns(&mut self, packed: &[u8], length: u32) -> io::Result<()> {
         let zstd = match &mut self.zstd {
             Some(zstd) => zstd,
             None => self.zstd.insert(zstd::bulk::Decompressor::new()?),
@@ -103,7 +103,7 @@ pub(crate) struct DecodedBlock<'b> {
 }
 
 impl<'b> DecodedBlock<'b> {
-    /// The record that [`Self::advance`] read.
+    /// The record that [`Self::advance`] read last. `None` before the first.
     pub(crate) fn last_record(&self) -> Option<Record<'_>> {
         let mut record = self.last?;
         if let Record::Event(Event { what, .. }) = &mut record
@@ -270,7 +270,7 @@ impl<'b> DecodedBlock<'b> {
                 }
             };
             let text = order.get(link_index).ok_or(MalformedBlock("reference to an unknown request"))?.text;
-            order.advance(&mut position, predicted, link_index);
+            order.advance_position(&mut position, predicted, link_index);
             let link = order.link_mut(link_index);
             let predictor = &mut link.state;
             let flags = if continues_run(&mut predicted_chunks, &mut self.columns.chunk_flags)? {

@@ -189,7 +189,7 @@ impl DeliveryPredictor {
     /// Advances the predictions after a delivery of the request `index`, where that of the request `predicted` was expected.
     fn advance_order(&mut self, predicted: u32, index: u32, delivery: &Delivery<'_>) {
         self.mode = delivery.mode;
-        self.order.advance(&mut self.position, predicted, index);
+        self.order.advance_position(&mut self.position, predicted, index);
         let link = self.order.link_mut(index);
         link.state.record_delivery(delivery);
         link.is_finished = delivery.finished;

@@ -217,7 +217,7 @@ impl Encoder {
                     self.write_request(lane_index, chunk.rid, position.last, &newest_request)
                 }
             };
-            self.state.order.advance(&mut position, predicted, link_index);
+            self.state.order.advance_position(&mut position, predicted, link_index);
             let link = self.state.order.link_mut(link_index);
             let predictor = &mut link.state;
             let worker = match chunk.worker {

@@ -98,7 +98,7 @@ impl<S> RequestOrder<S> {
     }
 
     /// Advances the stream to the request with the link `actual`, where `predicted` was predicted.
-    pub(super) fn advance(&mut self, position: &mut StreamPosition, predicted: u32, actual: u32) {
+    pub(super) fn advance_position(&mut self, position: &mut StreamPosition, predicted: u32, actual: u32) {
         if let Some(last) = self.links.get_mut(position.last as usize) {
             // The order of the last frame is the prediction for the next.
             last.next = actual;

@@ -82,7 +82,7 @@ impl RecordReader<'_> {
     /// [`What::Missed`]: trace::event::What::Missed
     #[expect(clippy::should_implement_trait, reason = "a record borrows from the reader")]
     pub fn next(&mut self) -> Result<Option<Record<'_>>, ReadError> {
-        while !self.advance()? {
+        while !self.advance_record()? {
             let Some(block) = self.recording.blocks().get(self.next_block) else {
                 if self.has_given_closing {
                     return Ok(None);
@@ -96,7 +96,7 @@ impl RecordReader<'_> {
     }
 
     /// Reads the next record of the current block. Returns `false` without a block, and at its end.
-    fn advance(&mut self) -> Result<bool, ReadError> {
+    fn advance_record(&mut self) -> Result<bool, ReadError> {
         let Some(mut block) = self.block.take() else { return Ok(false) };
         let has_record = block.with_dependent_mut(|_, block| block.advance());
         if has_record.map_err(|error| self.damaged_block(&error))? {
@@ -125,7 +125,7 @@ impl RecordReader<'_> {
             ReadError::Io { path, offset: block.offset, error }
         })?;
         let section = section.ok_or_else(|| self.damaged_block(&"its checksum does not match"))?;
-        let decompressed = self.buffers.decompress(&self.packed, section.raw_bytes);
+        let decompressed = self.buffers.decompress_columns(&self.packed, section.raw_bytes);
         decompressed.map_err(|error| self.damaged_block(&error))?;
         // Blocks are numbered as written. Without a gap in the numbers, the records were never written.
         let cause = if section.seq == self.last_seq + 1 { MissedCause::QueueFull } else { MissedCause::Unframed };

@@ -223,7 +223,7 @@ impl RecordingFiles {
     }
 
     /// Everything written so far, in all files.
-    pub(super) fn summary(&self) -> RecordingSummary {
+    pub(super) fn summarise_recording(&self) -> RecordingSummary {
         let files = self.finished.iter().chain([&self.current]);
         RecordingSummary {
             files: files.clone().map(|file| file.path.clone()).collect(),
@@ -265,8 +265,8 @@ pub fn path_of_run(base: &Path, name: &str) -> PathBuf {
     base.with_file_name(format!("{stem}-{plain}{suffix}"))
 }
 
-/// Name in the path of the recording of one of several runs to `base`: `NAME` in `run-NAME.tgap`, or `NAME.2` of a further part. `None` if it
-/// is no such path.
+/// Name of the run whose recording is at `path`, where `base` is the path that the user gave for several runs: `NAME` for `run-NAME.tgap` and
+/// `run.tgap`, or `NAME.2` for a further part. `None` if the path is not made from `base`.
 pub fn run_name_of_path(path: &Path, base: &Path) -> Option<String> {
     if path.parent() != base.parent() || path.extension() != base.extension() {
         return None;

@@ -114,7 +114,7 @@ impl RingFile {
         let copied =
             self.copy_blocks(&mut files).and_then(|()| files.end_file(EndReason::Dumped, dropped, Some(closing)));
         match copied {
-            Ok(()) => Ok(RecordingSummary { dropped, ..files.summary() }),
+            Ok(()) => Ok(RecordingSummary { dropped, ..files.summarise_recording() }),
             Err(error) => {
                 // The first error is the one to report.
                 storage::remove(to).ok();

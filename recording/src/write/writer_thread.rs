@@ -178,7 +178,7 @@ impl WriterThread {
                 if stopped.is_none() {
                     files.end_file(EndReason::Finished, dropped, Some(closing))?;
                 }
-                Ok(RecordingSummary { dropped, stopped, ..files.summary() })
+                Ok(RecordingSummary { dropped, stopped, ..files.summarise_recording() })
             }
         }
     }

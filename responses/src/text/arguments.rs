@@ -15,7 +15,7 @@ const MAX_SHARED: usize = 32;
 /// Maximum number of steps to compare the tool calls of a response: about 4 ms, on the thread that reads the probe's ring.
 const MAX_STEPS: usize = 4_000_000;
 /// Steps to parse a byte.
-const PARSED: usize = 3;
+const STEPS_TO_PARSE_BYTE: usize = 3;
 /// Steps to compare the characters of a byte.
 const COMPARED: usize = 20;
 /// Steps to describe a place.
@@ -91,7 +91,7 @@ pub(super) fn compare_arguments(
 ) -> Comparison {
     let bytes = written.len() + sent.len();
     let unjudged = Comparison::new(ToolCallOutcome::Unjudged);
-    if !budget.take_steps(bytes * PARSED) {
+    if !budget.take_steps(bytes * STEPS_TO_PARSE_BYTE) {
         return unjudged;
     }
     if !is_sent_complete {

@@ -133,11 +133,11 @@ impl SentText {
         }
         let text = match (chunk.text, detokenizer) {
             (Some(text), _) => Some(Cow::Borrowed(text)),
-            (None, Some(detokenizer)) => self.detokenize(chunk, detokenizer).map(Cow::Owned),
+            (None, Some(detokenizer)) => self.detokenize_chunk(chunk, detokenizer).map(Cow::Owned),
             (None, None) => None,
         };
         let (Some(text), Some(tokens)) = (text, tokens_so_far) else { return false };
-        self.last = OutputPosition { text: self.last.text.then(Digest::of_text(&text)), tokens };
+        self.last = OutputPosition { text: self.last.text.followed_by(Digest::of_text(&text)), tokens };
         self.text.extend(text.as_bytes());
         self.finish = chunk.finish;
         self.pending.push_back(self.last);
@@ -145,7 +145,7 @@ impl SentText {
     }
 
     /// Text of a chunk's ids; `None` if one of them is not known. A token that stops the request has none.
-    fn detokenize(&mut self, chunk: &Chunk<'_>, detokenizer: &dyn Detokenize) -> Option<String> {
+    fn detokenize_chunk(&mut self, chunk: &Chunk<'_>, detokenizer: &dyn Detokenize) -> Option<String> {
         if chunk.listed.unwrap_or(0) as usize != chunk.ids.len() {
             return None;
         }
@@ -203,7 +203,8 @@ impl SentText {
         Some(CarriedChunks { tokens: self.carried.tokens - start.tokens, without_text })
     }
 
-    /// Finds the first pending chunks with this text. Without `may_skip`, the text must begin where the last event ended.
+    /// Finds the first pending chunks with this text; `None` if there are none. Without `may_skip`, the text must begin where the last event
+    /// ended.
     fn find_pending(&self, text: Digest, may_skip: bool) -> Option<PendingMatch> {
         let starts = std::iter::once(self.carried).chain(self.pending.iter().copied());
         for (skipped, start) in starts.enumerate() {
@@ -215,7 +216,7 @@ impl SentText {
             let last = self.pending.partition_point(|end| end.text.len() < end_bytes);
             // Later starts end even later.
             let end = self.pending.get(last)?;
-            if end.text.len() == end_bytes && end.text == start.text.then(text) {
+            if end.text.len() == end_bytes && end.text == start.text.followed_by(text) {
                 return Some(PendingMatch { skipped, start, last });
             }
         }

@@ -21,9 +21,9 @@ const MAX_BETWEEN: usize = 96;
 /// Length of the longest word between them.
 const MAX_WORD: usize = 10;
 /// Steps to look behind a name.
-const LOOKED_BEHIND: usize = 500;
+const STEPS_BEHIND_KEY: usize = 500;
 /// Steps to parse a byte of another object.
-const PARSED: usize = 4;
+const STEPS_TO_PARSE_BYTE: usize = 4;
 
 /// Tool calls of a response so far.
 #[derive(Clone, Debug, Default)]
@@ -146,7 +146,7 @@ impl ResponseCalls {
         Ok(worst.map(|worst| ToolCalls { absent: absent_count, ..worst }))
     }
 
-    /// Compares the calls of the response with their objects in the text.
+    /// Compares the calls of the response with their objects in the text, and describes the worst. `None` if the response has no calls.
     fn compare_found(
         &self,
         sent: &SearchedText<'_>,
@@ -264,8 +264,8 @@ impl ResponseCall {
             return Comparison::new(ToolCallOutcome::Unjudged);
         }
         let Some(object) = object else {
-            let is_json =
-                budget.take_steps(self.arguments.len() * PARSED) && arguments::parse_json(&self.arguments).is_some();
+            let is_json = budget.take_steps(self.arguments.len() * STEPS_TO_PARSE_BYTE)
+                && arguments::parse_json(&self.arguments).is_some();
             let outcome = if is_json { ToolCallOutcome::Rewritten } else { ToolCallOutcome::Unjudged };
             return Comparison::new(outcome);
         };
@@ -292,7 +292,8 @@ impl ResponseCall {
                 continue;
             }
             let length = object_length(&text[start..]);
-            let is_within_budget = budget.take_steps(length.map_or(text.len() - start, |length| length * PARSED));
+            let is_within_budget =
+                budget.take_steps(length.map_or(text.len() - start, |length| length * STEPS_TO_PARSE_BYTE));
             if !is_within_budget {
                 return true;
             }
@@ -396,7 +397,7 @@ fn locate_call(name: &str, text: &str, may_be_incomplete: bool, budget: &mut Ste
     let mut last_without_object = None;
     let mut searched_from = text.len();
     for (name_start, _) in text.rmatch_indices(name) {
-        if !budget.take_steps(searched_from - name_start + LOOKED_BEHIND) {
+        if !budget.take_steps(searched_from - name_start + STEPS_BEHIND_KEY) {
             return None;
         }
         searched_from = name_start;
@@ -460,6 +461,7 @@ fn arguments_behind(text: &str) -> Option<usize> {
                 if !matches!(bar, '|' | '\u{ff5c}') {
                     return None;
                 }
+                // Goes behind the marker, which must have an end.
                 rest.find(|(_, char)| *char == '>')?;
             }
             '"' | ',' | ':' | '.' | '-' | '`' | '(' | '[' => {}

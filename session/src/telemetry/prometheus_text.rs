@@ -45,7 +45,7 @@ pub(super) struct MetricsText {
 pub(super) fn encode_metrics(runs: Vec<RunFamilies>, accept: &str) -> Result<MetricsText, fmt::Error> {
     let families = runs.iter().flat_map(|run| &run.families);
     let counter_families = families.filter(|family| family.definition.kind == MetricKind::Counter);
-    let counters: Vec<String> = counter_families.map(|family| family.definition.prometheus()).collect();
+    let counters: Vec<String> = counter_families.map(|family| family.definition.prometheus_name()).collect();
     let mut registry = Registry::default();
     registry.register_collector(Box::new(MetricCollector { runs }));
     let mut body = String::new();
@@ -134,7 +134,7 @@ impl Collector for MetricCollector {
             let (name, unit) = match definition.unit {
                 Unit::Seconds => (definition.stem(), Some(Base::Seconds)),
                 Unit::Bytes => (definition.stem(), Some(Base::Bytes)),
-                Unit::Ratio | Unit::Info => (definition.prometheus(), None),
+                Unit::Ratio | Unit::Info => (definition.prometheus_name(), None),
                 Unit::Of(_) => (definition.stem(), None),
             };
             let mut metric = encoder.encode_descriptor(&name, definition.help, unit.as_ref(), kind)?;

@@ -60,7 +60,7 @@ impl Model {
         self.worst_rank = self.findings.first().map(|worst| findings.rank(worst)).unwrap_or_default();
         self.hops = hops::summarise_hops(ledger, &self.findings, &traffic);
         let path = LegLine::all_legs(&analysis.attribution());
-        self.first_token_path = bar::segments(&path);
+        self.first_token_path = bar::path_segments(&path);
         self.first_token_end = bar::ends_of_path(&path).map(|ends| ends.to.to_owned());
         let ttft = TtftReport::new(ledger);
         self.ttft_absences = match &ttft {

@@ -1,6 +1,6 @@
 //! A request's record in the ledger, and its evidence for the flags.
 
-use outputs::report::{explain_tool_calls, ids, places};
+use outputs::report::{explain_tool_calls, list_ids, list_places};
 use session::units::{format_count, format_duration};
 use trace::MonoNs;
 use trace::engine::EngineState;
@@ -77,9 +77,9 @@ fn name_losses(losses: Option<&Losses>) -> String {
     };
     let chunks: Vec<[u32; 2]> = losses.ranges.iter().filter_map(|range| range.chunks).collect();
     let parts = [
-        ("chunks", places(chunks.into_iter(), MAX_RANGES, losses.unlisted)),
-        ("places", places(losses.ranges.iter().map(|range| range.tokens), MAX_RANGES, losses.unlisted)),
-        ("ids", ids(losses.ranges.iter().flat_map(|range| &range.ids), MAX_RANGES)),
+        ("chunks", list_places(chunks.into_iter(), MAX_RANGES, losses.unlisted)),
+        ("places", list_places(losses.ranges.iter().map(|range| range.tokens), MAX_RANGES, losses.unlisted)),
+        ("ids", list_ids(losses.ranges.iter().flat_map(|range| &range.ids), MAX_RANGES)),
     ];
     let known = parts.iter().filter(|(_, list)| !list.is_empty());
     let named: Vec<String> = known.map(|(name, list)| format!("{name} {list}")).collect();

@@ -330,7 +330,7 @@ pub(super) fn draw_breakdown(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Se
     }
     let bar_width = if pad.width() < WIDE_COLUMNS { BREAKDOWN_WIDTH / 2 } else { BREAKDOWN_WIDTH };
     let mut x = pad.draw_text(1, y, title, Ink::Head) + 1;
-    for (index, cells) in bar::cells(parts, bar_width).into_iter().enumerate() {
+    for (index, cells) in bar::cells_of_segments(parts, bar_width).into_iter().enumerate() {
         let (symbol, ink) = breakdown_symbol(index, pad.theme);
         x = pad.draw_text(x, y, &symbol.repeat(cells), ink);
     }

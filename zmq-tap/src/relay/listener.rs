@@ -98,7 +98,7 @@ impl Listener {
     }
 
     /// Accepts the next connection.
-    async fn accept(&self) -> io::Result<Socket> {
+    async fn accept_connection(&self) -> io::Result<Socket> {
         match self {
             Self::Unix(listener) => {
                 let (stream, _peer_address) = listener.accept().await?;
@@ -119,7 +119,7 @@ pub(super) async fn accept_connections(shared: Arc<RelayState>, route: RelayRout
     let mut lane = 0;
     loop {
         tokio::select! {
-            accepted = listener.accept() => match accepted {
+            accepted = listener.accept_connection() => match accepted {
                 Ok(socket) => {
                     // Dropping the socket closes the connection.
                     if !shared.admit_connection() {

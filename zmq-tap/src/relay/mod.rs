@@ -177,7 +177,7 @@ impl Relay {
             _ => return Err(RelayError::Pairs),
         };
         let listen = pair.listen.clone();
-        self.listener_sender.send(sockets).map_err(|error| RelayError::Bind(listen.clone(), error))?;
+        self.listener_sender.send_sockets(sockets).map_err(|error| RelayError::Bind(listen.clone(), error))?;
         let (ready, registration) = channel();
         self.pair_sender.send(AddedPair { index, pair, gate, upstream, ready }).map_err(|_| RelayError::Stopped)?;
         let registration = registration.recv().map_err(|_| RelayError::Stopped)?;
@@ -248,7 +248,7 @@ async fn relay_pairs(
             Some(added) = pair_receiver.recv() => added,
             () = stop.received() => break,
         };
-        let registered = listener_receiver.receive().and_then(|sockets| {
+        let registered = listener_receiver.receive_sockets().and_then(|sockets| {
             let listener = Listener::new(sockets.listener, &pair.listen)?;
             let route = RelayRoute { index, pair, gate, upstream: upstream.with_held_file(sockets.upstream) };
             pairs.spawn(listener::accept_connections(shared.clone(), route, listener, stop.clone()));

@@ -52,7 +52,7 @@ pub(super) async fn copy_until_end(
         if let Err(error) = from.readable().await {
             return source_failed(&error, to, watch);
         }
-        let is_kept = window.reserve(watch.bytes_to_keep());
+        let is_kept = window.reserve_space(watch.bytes_to_keep());
         if !is_kept {
             watch.note_discarded();
         }

@@ -37,7 +37,7 @@ impl Observations {
         self.frames.is_empty() && self.late_len.load(Ordering::Acquire) == 0
     }
 
-    /// The next observation of the reserve, unless the queue of frames has one by now.
+    /// The next observation of the reserve, unless the queue of frames has one by now. `None` if both are empty.
     fn poll_late(&self) -> Option<Observation> {
         if self.late_len.load(Ordering::Acquire) == 0 {
             return None;

@@ -92,7 +92,7 @@ impl SocketClaim {
         let bound = match bind_socket_file(path, &entry, upstream) {
             Ok(bound) => bound,
             Err(error) => {
-                note.remove();
+                note.remove_note();
                 return Err(match error.kind() {
                     io::ErrorKind::AddrInUse => RelayError::InUse(Endpoint::Path(path.to_owned())),
                     _ => listen_error(path, error),
@@ -102,7 +102,7 @@ impl SocketClaim {
         let claim = Self { entry, identity: FileIdentity::of_metadata(bound.file.metadata()), note };
         claim
             .note
-            .write(&claim.identity.note_text())
+            .write_text(&claim.identity.note_text())
             .map_err(|error| RelayError::Note(claim.note.shown_path(), error))?;
         Ok((bound.listener, claim))
     }
@@ -141,7 +141,7 @@ impl Drop for SocketClaim {
             // Nothing more can be done at the end. The next start reports a file that stays.
             let _ = self.entry.folder.remove_file(&self.entry.name, found.metadata());
         }
-        self.note.remove();
+        self.note.remove_note();
     }
 }
 
@@ -213,11 +213,11 @@ impl SocketNote {
 
     /// Whether the note was written for the socket with this identity.
     fn identifies_socket(&mut self, identity: &FileIdentity) -> bool {
-        self.read().is_some_and(|text| text == identity.note_text())
+        self.read_text().is_some_and(|text| text == identity.note_text())
     }
 
     /// Reads the note. Returns `None` if it cannot be read or is not UTF-8.
-    pub(crate) fn read(&mut self) -> Option<String> {
+    pub(crate) fn read_text(&mut self) -> Option<String> {
         let mut text = String::new();
         // The longest note is under 600 bytes, but a file of another origin may have any length.
         let read = self.file.rewind().and_then(|()| (&self.file).take(1_024).read_to_string(&mut text));
@@ -225,7 +225,7 @@ impl SocketNote {
     }
 
     /// Replaces the text of the note.
-    pub(crate) fn write(&self, text: &str) -> io::Result<()> {
+    pub(crate) fn write_text(&self, text: &str) -> io::Result<()> {
         // A note that is cut short by a kill is not taken for a valid one.
         self.file.set_len(0)?;
         (&self.file).rewind()?;
@@ -233,7 +233,7 @@ impl SocketNote {
     }
 
     /// Removes the note, unless another file has its name.
-    pub(crate) fn remove(&self) {
+    pub(crate) fn remove_note(&self) {
         if let Ok(open) = self.file.metadata() {
             // A note that stays is harmless: it is unlocked from now on, and a later start uses it again.
             let _ = self.folder.remove_file(&self.name, &open);

@@ -37,7 +37,7 @@ pub(super) struct StreamSlice {
 
 impl StreamSlice {
     /// The bytes at these stream offsets. `None` if some of them are not in this slice.
-    pub(super) fn part(&self, offsets: Range<u64>) -> Option<Bytes> {
+    pub(super) fn part_at(&self, offsets: Range<u64>) -> Option<Bytes> {
         let start = offsets.start.checked_sub(self.start)?;
         let end = offsets.end.checked_sub(self.start)?;
         let is_inside = start <= end && end <= self.bytes.len() as u64;
@@ -63,7 +63,7 @@ impl StreamWindow {
 
     /// Ensures space for a read, contiguous with the kept bytes, which begin at `keep.start`. Returns false if the budget is exhausted. Then
     /// the kept bytes are discarded, and the next read starts inside a message.
-    pub(super) fn reserve(&mut self, keep: Pending) -> bool {
+    pub(super) fn reserve_space(&mut self, keep: Pending) -> bool {
         self.discard_before(keep.start);
         let buffered = self.block.as_ref().map_or(0, |block| block.bytes.len());
         // A length has 64 bits, which an address may not have.
@@ -76,7 +76,7 @@ impl StreamWindow {
         }
         // The length that a header claims is trusted step by step: at most a block, or as much as has already arrived.
         let bytes_to_come = rest_of_frame.max(self.min_spare_bytes()).min(buffered.max(self.pool.block_bytes()));
-        if let Some(larger) = self.pool.acquire(buffered + bytes_to_come) {
+        if let Some(larger) = self.pool.acquire_block(buffered + bytes_to_come) {
             self.move_to_block(larger);
             return true;
         }
@@ -91,7 +91,7 @@ impl StreamWindow {
         if let Some(old) = self.block.take() {
             larger.bytes.extend_from_slice(&old.bytes);
             // No other connection may use the old block before its observations are dropped.
-            self.pool.release(old, usize::MAX);
+            self.pool.return_block(old, usize::MAX);
         }
         self.block = Some(larger);
     }
@@ -172,7 +172,7 @@ impl StreamWindow {
     /// Gives the memory back to the pool.
     fn release_block(&mut self) {
         if let Some(block) = self.block.take() {
-            self.pool.release(block, self.min_spare_bytes());
+            self.pool.return_block(block, self.min_spare_bytes());
         }
     }
 }
@@ -196,7 +196,7 @@ mod tests {
         let limits = PoolLimits { block_bytes: 1 << 20, budget_bytes: 64 << 20, shared_bytes: 64 << 20 };
         let pool = Arc::new(Pool::new(limits, Arc::new(Counters::default())));
         let mut window = StreamWindow::new(pool, 128 << 10);
-        assert!(window.reserve(Pending { start: 0, frame_end: None }));
+        assert!(window.reserve_space(Pending { start: 0, frame_end: None }));
         window.spare_buffer().put_bytes(1, before);
         let appended = window.record_read(before).len();
         window.record_written(appended);
@@ -205,7 +205,7 @@ mod tests {
         while window.end < end {
             let kept = (window.end - from) as usize;
             let place = window.block.as_ref().map(|block| block.bytes.as_ptr());
-            assert!(window.reserve(Pending { start: from, frame_end: Some(end) }));
+            assert!(window.reserve_space(Pending { start: from, frame_end: Some(end) }));
             let moved = window.block.as_ref().map(|block| block.bytes.as_ptr()) != place;
             copied += if moved { kept } else { 0 };
             let mut spare = window.spare_buffer();

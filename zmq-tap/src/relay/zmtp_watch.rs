@@ -85,10 +85,10 @@ fn payload_of_message(message: AssembledMessage, written: &StreamSlice) -> Paylo
         Err(why) => return Payload::NotKept(why),
     };
     let payload = if earlier_parts.is_empty() {
-        written.part(message.last_part).map(Payload::Whole)
+        written.part_at(message.last_part).map(Payload::Whole)
     } else {
         let parts = earlier_parts.into_iter().chain([message.last_part]);
-        parts.map(|part| written.part(part)).collect::<Option<Vec<_>>>().map(Payload::Multipart)
+        parts.map(|part| written.part_at(part)).collect::<Option<Vec<_>>>().map(Payload::Multipart)
     };
     // What is no longer in the window was discarded for the budget.
     payload.unwrap_or(Payload::NotKept(NotKept::Budget))

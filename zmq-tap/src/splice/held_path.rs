@@ -68,7 +68,7 @@ impl HeldPath {
             }
             Err(error) => {
                 held.remove_leftovers();
-                held.note.remove();
+                held.note.remove_note();
                 Err(error)
             }
         }
@@ -76,7 +76,7 @@ impl HeldPath {
 
     /// Writes what is known of the move into the note.
     fn write_note(&self) -> Result<(), SpliceError> {
-        self.note.write(&self.moved.to_text()).map_err(|error| self.file_error("write a note next to", error))
+        self.note.write_text(&self.moved.to_text()).map_err(|error| self.file_error("write a note next to", error))
     }
 
     /// Error of an operation on the socket, which is named by a verb: "cannot OPERATION PATH: ERROR".
@@ -154,7 +154,7 @@ impl HeldPath {
             Err(SpliceError::Gone(self.shown(), self.folder.shown(&self.moved.aside)))
         };
         self.remove_leftovers();
-        self.note.remove();
+        self.note.remove_note();
         result
     }
 

@@ -103,7 +103,7 @@ fn restore_socket(folder: &Folder, name: &str) -> Option<Restored> {
         Err(RelayError::InUseByTokengap(_)) => return Some(Restored::Held(shown)),
         Err(error) => return Some(Restored::Refused(shown, error.to_string())),
     };
-    let moved = MoveRecord::parse(&note.read()?, name)?;
+    let moved = MoveRecord::parse(&note.read_text()?, name)?;
     let at_name = ExaminedName::open(folder, name, &moved);
     let at_aside = ExaminedName::open(folder, &moved.aside, &moved);
     let outcome = match decide_step(at_name.role, at_aside.role) {
@@ -121,7 +121,7 @@ fn restore_socket(folder: &Folder, name: &str) -> Option<Restored> {
                 );
                 return Some(Restored::Refused(shown, why));
             }
-            at_aside.remove(folder, &moved.aside);
+            at_aside.remove_file(folder, &moved.aside);
             Restored::Superseded(shown)
         }
         RestoreStep::Clean => {
@@ -134,7 +134,7 @@ fn restore_socket(folder: &Folder, name: &str) -> Option<Restored> {
             Restored::Superseded(shown)
         }
     };
-    note.remove();
+    note.remove_note();
     Some(outcome)
 }
 
@@ -170,7 +170,7 @@ impl ExaminedName {
     /// Removes a socket made by tokengap, unless another file has replaced it.
     fn remove_if_ours(&self, folder: &Folder, name: &str) {
         if self.role == FileRole::Ours {
-            self.remove(folder, name);
+            self.remove_file(folder, name);
         }
     }
 
@@ -180,7 +180,7 @@ impl ExaminedName {
     }
 
     /// Removes the file, unless another one has replaced it.
-    fn remove(&self, folder: &Folder, name: &str) {
+    fn remove_file(&self, folder: &Folder, name: &str) {
         if let Some(file) = &self.file {
             // A file that stays has no listener, and a peer that finds it is refused and retries.
             let _ = folder.remove_file(name, file.metadata());

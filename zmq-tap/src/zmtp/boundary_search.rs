@@ -83,7 +83,7 @@ impl BoundarySearch {
         self.buffer_start - self.search_start > self.max_frame_bytes.saturating_mul(FRAMES_TO_SEARCH)
     }
 
-    /// Searches the next bytes. Returns the boundary once it is certain.
+    /// Searches the next bytes. Returns the boundary once it is certain, and `None` until then.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Option<FrameBoundary> {
         let mut consumed = 0;
         // In pieces, so that a large read is not buffered whole.
@@ -101,7 +101,7 @@ impl BoundarySearch {
         None
     }
 
-    /// Decides on as many positions as possible. Returns the index in `buffer` of a proved header.
+    /// Decides on as many positions as possible, and removes them from `buffer`. Returns the index there of a proved header, if one is found.
     fn search_buffer(&mut self) -> Option<usize> {
         let mut index = 0;
         while let Some(&first) = self.buffer.get(index) {
@@ -198,7 +198,7 @@ fn test_heartbeat(bytes: &[u8]) -> FrameTest {
     }
     let mut name = CommandName::default();
     name.append_from(body);
-    if name.command() == ZmtpCommand::Heartbeat {
+    if name.to_command() == ZmtpCommand::Heartbeat {
         FrameTest::Yes { length: SHORT_HEADER_BYTES as u64 + u64::from(length), tail: None }
     } else if body.len() < HEARTBEAT_NAME_BYTES {
         FrameTest::More

@@ -33,7 +33,7 @@ pub fn encode_metrics(families: &[Family], resource: &Resource, window: MetricsW
 /// Writes a metric with its points.
 fn write_family(object: &mut Object<'_>, family: &Family, resource: &Resource, window: MetricsWindow) {
     let definition = family.definition;
-    object.put("name", definition.name).put("description", definition.help).put("unit", definition.unit.ucum());
+    object.put("name", definition.name).put("description", definition.help).put("unit", definition.unit.ucum_unit());
     // As in the endpoint's metrics: receivers that drop attributes of resources keep the engines apart.
     let engine = if definition.is_of_process() { None } else { resource.run_engine.as_ref() };
     let data = match definition.kind {

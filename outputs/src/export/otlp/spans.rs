@@ -256,7 +256,7 @@ fn write_stage_attributes(list: &mut Array<'_>, stage: &RequestStage<'_>, contex
         put_int(list, "tokengap.frame.hop", Some(frame.hop.0));
         put_int(list, "tokengap.frame.lane", Some(frame.lane));
         put_int(list, "tokengap.frame.seq", Some(frame.seq));
-        if let Some(worker) = context.ledger.hop(frame.hop).and_then(|h| h.worker) {
+        if let Some(worker) = context.ledger.hop(frame.hop).and_then(|hop| hop.worker) {
             put_int(list, "tokengap.worker", Some(worker));
         }
     }

@@ -28,6 +28,7 @@ pub(super) struct Perfetto<'w> {
 }
 
 impl<'w> Perfetto<'w> {
+    /// Begins the trace that is written to `out`.
     pub(super) fn new(out: Box<dyn io::Write + 'w>, opening: &Opening) -> Self {
         let mut perfetto = Self {
             out: ObjectStream::as_array(out),

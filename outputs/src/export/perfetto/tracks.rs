@@ -61,6 +61,7 @@ pub(super) struct Tracks {
 }
 
 impl Tracks {
+    /// Creates a set without any track.
     pub(super) fn new(opening: &Opening) -> Self {
         Self {
             opening: opening.clone(),
@@ -86,7 +87,7 @@ impl Tracks {
 }
 
 impl Perfetto<'_> {
-    /// Names the tracks that do not stand for threads, and puts them behind the others.
+    /// Names the tracks that do not stand for threads, and puts findings before the others, and hops and requests behind them.
     pub(super) fn name_fixed_tracks(&mut self) {
         self.name_process(FINDINGS.pid, "tokengap", 0);
         for (track, name) in [(FINDINGS, "findings"), (MISSED, "missed observations"), (LOG, "engine's log")] {

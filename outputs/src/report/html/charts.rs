@@ -121,7 +121,7 @@ impl TimeSeriesCharts<'_> {
             let from = self.series.begin_ns(slot);
             // The last slot may be shorter than the others.
             let to = (self.series.begin_ns(slot + 1)).min(self.series.to_ns);
-            let text = format!("{}: {}", self.clock.moment(from), tooltip(slot));
+            let text = format!("{}: {}", self.clock.describe_moment(from), tooltip(slot));
             plot.add_tooltip(from as f64 / 1e9..to as f64 / 1e9, &text);
         }
         for (finding, number) in self.report.findings.iter().take(MARKS).zip(1..) {
@@ -353,7 +353,7 @@ fn format_seconds(seconds: f64) -> String {
 
 /// Distributions of the gap and of each hop's queue wait.
 pub(super) fn draw_waits(report: &Report) -> Markup {
-    let hops = report.hops.iter().filter(|h| !h.queue_wait_classes.is_empty());
+    let hops = report.hops.iter().filter(|hop| !hop.queue_wait_classes.is_empty());
     html! {
         @if let Some(gap) = &report.gap_ns {
             @let heading = "Gap: from the first send to the first receive, by request";
@@ -365,7 +365,7 @@ pub(super) fn draw_waits(report: &Report) -> Markup {
         @for (n, hop) in hops.take(LIMIT).enumerate() {
             @let heading = format!("Queue wait on {}: from sent to received, by frame", hop.name);
             @let wait = hop.queue_wait_ns;
-            @let marks = [wait.map(|s| s.p50), wait.map(|s| s.p90), wait.map(|s| s.p99), wait.map(|s| s.max)];
+            @let marks = [wait.map(|spread| spread.p50), wait.map(|spread| spread.p90), wait.map(|spread| spread.p99), wait.map(|spread| spread.max)];
             (draw_distribution(&format!("queue_wait-{n}"), &heading, "frames", &hop.queue_wait_classes, marks))
         }
     }

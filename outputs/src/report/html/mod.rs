@@ -18,7 +18,7 @@ const STYLE: &str = include_str!("style.css");
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
 /// The report as an HTML page.
-pub(super) fn render(report: &Report, clock: &Clock) -> String {
+pub(super) fn render_page(report: &Report, clock: &Clock) -> String {
     let lost = report.losses.confirmed.iter().flat_map(|list| &list.lines);
     let has_token_ids = lost.flat_map(|line| &line.ranges).any(|range| !range.ids.is_empty());
     let headline = headline(report, clock);
@@ -37,20 +37,20 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
                 main {
                     (page_header(report, clock, &headline))
                     (key_numbers(report))
-                    (section("Findings", Some(finding_list(report, clock))))
-                    (section("Where TTFT goes on both servers", tables::draw_pair(report, clock)))
-                    (section("Where TTFT goes", tables::draw_ttft(report)))
-                    (section("Where a chunk's time goes", tables::draw_path(report)))
-                    (section("Worst requests", tables::draw_slowest(report, clock)))
-                    (section("Lost tokens", Some(tables::draw_losses(report, clock))))
-                    (section("Cost of the streaming mode", tables::draw_modes(report)))
-                    (section("How long tokens waited", Some(charts::draw_waits(report))))
-                    (section("Over time", Some(charts::draw_over_time(report, clock))))
-                    (section("Hops", super::table::hop_table(report).map(tables::draw_table)))
-                    (section("CPU", super::table::cpu_table(report).map(tables::draw_table)))
-                    (section("Python functions of the engine", tables::draw_functions(report)))
-                    (section("The engine's own log", tables::draw_log(report, clock)))
-                    (section("Limits and cost of the observation", Some(tables::draw_own_costs(report))))
+                    (draw_section("Findings", Some(finding_list(report, clock))))
+                    (draw_section("Where TTFT goes on both servers", tables::draw_pair(report, clock)))
+                    (draw_section("Where TTFT goes", tables::draw_ttft(report)))
+                    (draw_section("Where a chunk's time goes", tables::draw_path(report)))
+                    (draw_section("Worst requests", tables::draw_slowest(report, clock)))
+                    (draw_section("Lost tokens", Some(tables::draw_losses(report, clock))))
+                    (draw_section("Cost of the streaming mode", tables::draw_modes(report)))
+                    (draw_section("How long tokens waited", Some(charts::draw_waits(report))))
+                    (draw_section("Over time", Some(charts::draw_over_time(report, clock))))
+                    (draw_section("Hops", super::table::hop_table(report).map(tables::draw_table)))
+                    (draw_section("CPU", super::table::cpu_table(report).map(tables::draw_table)))
+                    (draw_section("Python functions of the engine", tables::draw_functions(report)))
+                    (draw_section("The engine's own log", tables::draw_log(report, clock)))
+                    (draw_section("Limits and cost of the observation", Some(tables::draw_own_costs(report))))
                     footer {
                         "Made by tokengap from a " (report.schema) " report. Contains only numbers about requests and tokens: no prompt, no text, "
                         (if has_token_ids { "and token ids of lost tokens only" } else { "no token id" }) "."
@@ -64,7 +64,7 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
 }
 
 /// A section with a heading; nothing if it would be empty.
-fn section(heading: &str, body: Option<Markup>) -> Markup {
+fn draw_section(heading: &str, body: Option<Markup>) -> Markup {
     html! {
         @if let Some(body) = body.filter(|body| !body.0.is_empty()) {
             section { h2 { (heading) } (body) }
@@ -101,18 +101,18 @@ fn key_numbers(report: &Report) -> Markup {
     let chunks = &report.chunks;
     let itl = &report.itl_ns;
     let gap = report.gap_ns.as_ref();
-    let backlog = report.hops.iter().filter_map(|h| Some((h.backlog_max_frames?, &h.name)));
-    let backlog = backlog.max();
-    let receivers = report.cpu.iter().flatten().filter(|c| c.receives);
+    let backlogs = report.hops.iter().filter_map(|hop| Some((hop.backlog_max_frames?, &hop.name)));
+    let longest_backlog = backlogs.max();
+    let receivers = report.cpu.iter().flatten().filter(|thread| thread.receives);
     let busiest = receivers.max_by(|a, b| a.on_cpu.unwrap_or(0.0).total_cmp(&b.on_cpu.unwrap_or(0.0)));
     html! {
         dl.facts {
             (key_number("Requests", &count(requests.seen), &brief::describe_outcomes(requests)))
             (key_number(
                 "Gap, median",
-                &duration_or_unobserved(gap.and_then(|g| g.p50)),
-                &gap.map_or_else(not_observed, |g| {
-                    let [p90, p99, max] = [g.p90, g.p99, g.max].map(duration_or_unobserved);
+                &duration_or_unobserved(gap.and_then(|gap| gap.p50)),
+                &gap.map_or_else(not_observed, |gap| {
+                    let [p90, p99, max] = [gap.p90, gap.p99, gap.max].map(duration_or_unobserved);
                     format!("p90 {p90}, p99 {p99}, max {max}")
                 }),
             ))
@@ -141,15 +141,15 @@ fn key_numbers(report: &Report) -> Markup {
             ))
             (key_number(
                 "Backlog, max",
-                &backlog.map_or_else(not_observed, |(n, _)| format!("{} frames", count(n))),
-                &backlog.map_or_else(String::new, |(_, name)| name.clone()),
+                &longest_backlog.map_or_else(not_observed, |(frames, _)| format!("{} frames", count(frames))),
+                &longest_backlog.map_or_else(String::new, |(_, name)| name.clone()),
             ))
             (key_number(
                 "Busiest consumer, on CPU, mean while sampled",
-                &busiest.map_or_else(not_observed, |c| percent_or_unobserved(c.on_cpu)),
-                &busiest.map_or_else(String::new, |c| {
-                    let [wait, throttled] = [c.run_wait, c.throttled].map(percent_or_unobserved);
-                    format!("{} {}: {wait} waiting for a CPU, {throttled} throttled", c.role, c.tid)
+                &busiest.map_or_else(not_observed, |thread| percent_or_unobserved(thread.on_cpu)),
+                &busiest.map_or_else(String::new, |thread| {
+                    let [wait, throttled] = [thread.run_wait, thread.throttled].map(percent_or_unobserved);
+                    format!("{} {}: {wait} waiting for a CPU, {throttled} throttled", thread.role, thread.tid)
                 }),
             ))
         }

@@ -1,6 +1,5 @@
 //! Charts with two axes, as inline SVG. The page's style sheet defines colours and dashes as classes.
 
-use std::fmt::Write as _;
 use std::ops::Range;
 
 use maud::{Markup, PreEscaped, html};
@@ -191,7 +190,7 @@ impl Plot {
             // Moves to the first point, then draws lines.
             let mut command = 'M';
             for CurvePoint { x, y } in part.iter().flatten() {
-                let _ = write!(path, "{command}{:.1} {:.1}", self.x_at(*x), self.y_at(*y));
+                append!(path, "{command}{:.1} {:.1}", self.x_at(*x), self.y_at(*y));
                 command = 'L';
             }
             if part.len() == 1 {
@@ -211,10 +210,10 @@ impl Plot {
         let [first, _, ..] = bands else { return };
         let mut path = format!("M{:.1} {:.1}", self.x_at(first.x), self.y_at(first.below));
         for band in bands {
-            let _ = write!(path, "L{:.1} {:.1}", self.x_at(band.x), self.y_at(band.above));
+            append!(path, "L{:.1} {:.1}", self.x_at(band.x), self.y_at(band.above));
         }
         for band in bands.iter().rev() {
-            let _ = write!(path, "L{:.1} {:.1}", self.x_at(band.x), self.y_at(band.below));
+            append!(path, "L{:.1} {:.1}", self.x_at(band.x), self.y_at(band.below));
         }
         self.append(&html! { path.area.(class) d={ (path) "Z" } {} });
     }

@@ -53,7 +53,7 @@ const COLOURS: [&str; 6] = ["c0", "c1", "c2", "c3", "c4", "c5"];
 
 /// Where a chunk's time goes; `None` if no leg was observed.
 pub(super) fn draw_path(report: &Report) -> Option<Markup> {
-    let segments = bar::segments(&report.path);
+    let segments = bar::path_segments(&report.path);
     (!segments.is_empty()).then(|| html! { (draw_shares(&segments)) (draw_table(report_table::path_table(report))) })
 }
 
@@ -62,7 +62,7 @@ pub(super) fn draw_pair(report: &Report, clock: &Clock) -> Option<Markup> {
     let pair = report.pair.as_ref()?;
     Some(html! {
         p { b { (pair.headline) } }
-        @for line in pair.paragraphs() { p { (line) } }
+        @for line in pair.describe_in_paragraphs() { p { (line) } }
         (draw_table(report_table::pair_table(&pair.legs)))
         @if !pair.slowest.is_empty() {
             h3 { "Slowest requests on both servers" }
@@ -109,11 +109,11 @@ const NOT_OBSERVABLE: &str = "not observable with the attached probes";
 
 /// Chunks by outcome, with the evidence for it.
 pub(super) fn draw_losses(report: &Report, clock: &Clock) -> Markup {
-    let c = &report.chunks;
+    let totals = &report.chunks;
     let losses = &report.losses;
     // Confirmed losses replace the prediction.
     let predicted = losses.predicted.as_ref().filter(|_| losses.confirmed.is_none());
-    let drop_prediction = match (c.shown_prediction(), c.dropped_predicted) {
+    let drop_prediction = match (totals.shown_prediction(), totals.dropped_predicted) {
         (Some(_), _) => {
             "received in one wakeup with another chunk of their request, on a release that keeps only the last"
         }
@@ -123,19 +123,19 @@ pub(super) fn draw_losses(report: &Report, clock: &Clock) -> Markup {
     let outcomes = [
         (
             "Dropped, confirmed",
-            c.dropped_confirmed,
+            totals.dropped_confirmed,
             "proven: a later delivery of the same request lacks them, and the counts confirm it",
         ),
-        (PREDICTED, c.shown_prediction(), drop_prediction),
+        (PREDICTED, totals.shown_prediction(), drop_prediction),
         (
             "Merged",
-            c.merged,
+            totals.merged,
             "delivered merged with another chunk: no token is lost, but they arrive late and in bursts",
         ),
-        ("In flight", c.in_flight, "not delivered at the end of the capture, or when their request was closed"),
+        ("In flight", totals.in_flight, "not delivered at the end of the capture, or when their request was closed"),
         (
             "Unjudged",
-            c.unjudged,
+            totals.unjudged,
             "observations were missed during their delivery, or counts alone do not show its content",
         ),
     ];
@@ -145,7 +145,7 @@ pub(super) fn draw_losses(report: &Report, clock: &Clock) -> Markup {
                 @for (name, chunks, proof) in outcomes {
                     tr {
                         th { (name) }
-                        td.n { (known_or_dash(chunks, |n| format!("{} ({})", count(n), share(n, c.sent)))) }
+                        td.n { (known_or_dash(chunks, |n| format!("{} ({})", count(n), share(n, totals.sent)))) }
                         td { (if chunks.is_some() || name == PREDICTED { proof } else { NOT_OBSERVABLE }) }
                     }
                 }
@@ -164,7 +164,7 @@ pub(super) fn draw_losses(report: &Report, clock: &Clock) -> Markup {
         }
         @if let Some(calls) = &report.tool_calls {
             h3 { "Tool calls of responses" }
-            p { (calls.summary()) }
+            p { (calls.summarise_calls()) }
             ul {
                 @for ExplainedCalls { rid, explanation } in calls.explain_incomplete() {
                     li { code { (rid) } ": " (explanation) }
@@ -259,7 +259,7 @@ pub(super) fn draw_slowest(report: &Report, clock: &Clock) -> Option<Markup> {
             ("Request", Rid, &|line| line.rid.render()),
             ("Gap", Number, &|line| line.gap_text(capture_length_ns).render()),
             (&drawn, Text, &|line| draw_wait(line, capture_length_ns)),
-            ("First sent", Number, &|line| known_or_dash(line.first_sent_ns, |ns| clock.moment(ns)).render()),
+            ("First sent", Number, &|line| known_or_dash(line.first_sent_ns, |ns| clock.describe_moment(ns)).render()),
             ("Tokens sent", Number, &|line| count(line.tokens_sent).render()),
             ("Received", Number, &|line| known_or_dash(line.tokens_received, count).render()),
             ("Lost", Number, &|line| known_or_dash(line.tokens_lost, count).render()),
@@ -273,7 +273,7 @@ pub(super) fn draw_slowest(report: &Report, clock: &Clock) -> Option<Markup> {
 
 /// Quantiles of the inter-token latency: `9.1 ms, 10.0 ms, 12.3 ms`.
 fn format_itl(itl: Option<Spread>) -> String {
-    known_or_dash(itl, |s| [s.p50, s.p90, s.p99].map(duration).join(", "))
+    known_or_dash(itl, |spread| [spread.p50, spread.p90, spread.p99].map(duration).join(", "))
 }
 
 /// Position of a time in the drawing. A margin of 3 on both sides keeps the round marker inside.

@@ -8,7 +8,10 @@ use std::ops::Range;
 use trace::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls};
 
 use super::arguments::parse_json;
-use super::{LOOKED_BEHIND, PARSED, ResponseCalls, SearchedText, StepBudget, arguments_behind, is_name, object_length};
+use super::{
+    ResponseCalls, STEPS_BEHIND_KEY, STEPS_TO_PARSE_BYTE, SearchedText, StepBudget, arguments_behind, is_name,
+    object_length,
+};
 
 /// Key of a call's name.
 const KEY: &str = "\"name\"";
@@ -58,7 +61,7 @@ impl ResponseCalls {
         })
     }
 
-    /// The objects with the values of the response's calls, in order. `None` if a call has another value.
+    /// The objects with the values of the response's calls, in order. `None` if a call has a value that no object has, or above the budget.
     fn find_equal_objects(
         &self,
         text: &str,
@@ -71,7 +74,7 @@ impl ResponseCalls {
             let value_of_call = parse_json(&call.arguments)?;
             // Both are in the same order, so the search goes on behind the last object.
             let equal_object = rest.find(|object| {
-                budget.take_steps(object.len() * PARSED)
+                budget.take_steps(object.len() * STEPS_TO_PARSE_BYTE)
                     && parse_json(&text[(*object).clone()]).as_ref() == Some(&value_of_call)
             })?;
             equal_objects.push(equal_object.clone());
@@ -94,7 +97,7 @@ fn find_call_objects(text: &str, budget: &mut StepBudget) -> Option<Vec<Range<us
                 objects.push(object_start..next_start);
             }
         }
-        if !budget.take_steps(next_start - search_start + LOOKED_BEHIND) {
+        if !budget.take_steps(next_start - search_start + STEPS_BEHIND_KEY) {
             return None;
         }
         search_start = next_start;
