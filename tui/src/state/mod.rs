@@ -31,5 +31,6 @@ pub(crate) mod scene;
 pub(crate) mod threads;
 pub(crate) mod ui;
 mod unobserved;
+pub(crate) mod waiting;
 
 pub(crate) use model::Model;
